@@ -1,0 +1,149 @@
+//! Errors that carry their remedy.
+//!
+//! A message says what failed, on what, expected and got; the remedy is data beside it, a [`Hint`], so that a program
+//! can show it, drop it or test it. Each library crate has one error enum and implements [`Hinted`] for it; `report`
+//! is the one place that turns an error, its causes and its hint into text for people.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// What the reader of an error can do about it.
+pub type Hint = Cow<'static, str>;
+
+/// An error that may know its own remedy.
+pub trait Hinted: std::error::Error {
+    /// The remedy, or `None` where there is nothing better to say than the message.
+    fn hint(&self) -> Option<Hint> {
+        None
+    }
+}
+
+/// `Result` with this crate's error.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong with plain values.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Error {
+    /// Two fields of a schema share a name.
+    #[error("field `{name}` is declared twice")]
+    DuplicateField {
+        /// The repeated name.
+        name: String,
+    },
+    /// A field was asked for by a name the schema does not have.
+    #[error("no field is named `{name}`")]
+    UnknownField {
+        /// The name asked for.
+        name: String,
+        /// The names that exist.
+        known: Vec<String>,
+    },
+    /// A metric was given a value outside its domain.
+    #[error("{metric} expects {expected}, got {got} at row {row}")]
+    MetricInput {
+        /// The metric's name.
+        metric: &'static str,
+        /// What it expects, in words.
+        expected: &'static str,
+        /// The offending value.
+        got: f64,
+        /// Where it stood in the input.
+        row: usize,
+    },
+    /// Two arrays that must be of one length are not.
+    #[error("{what}: expected {expected} values, got {got}")]
+    Length {
+        /// What was measured.
+        what: &'static str,
+        /// The length required.
+        expected: usize,
+        /// The length given.
+        got: usize,
+    },
+}
+
+impl Hinted for Error {
+    fn hint(&self) -> Option<Hint> {
+        match self {
+            Error::UnknownField { name, known } => Some(did_you_mean(name, known.iter().map(String::as_str))),
+            Error::MetricInput { metric: "auc", .. } => {
+                Some("feed probabilities: put a sigmoid or a softmax before `auc`".into())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The sentence that lists the choices, nearest first where one is close.
+pub fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Hint {
+    let mut known: Vec<&str> = known.collect();
+    if known.is_empty() {
+        return "nothing of this kind exists yet".into();
+    }
+    known.sort_by_key(|candidate| edit_distance(name, candidate));
+    let nearest = known[0];
+    if edit_distance(name, nearest) <= 1 + name.len() / 4 {
+        return format!("did you mean `{nearest}`?").into();
+    }
+    let shown: Vec<String> = known.iter().take(12).map(|k| format!("`{k}`")).collect();
+    let rest = known.len().saturating_sub(12);
+    let more = if rest > 0 { format!(" and {rest} more") } else { String::new() };
+    format!("choose one of {}{more}", shown.join(", ")).into()
+}
+
+/// An error with its causes, one a line, then a blank line and `hint: ...` where there is one.
+pub fn report(error: &dyn Hinted) -> String {
+    let mut text = format!("{error}");
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        // A transparent wrapper repeats its cause word for word: say it once.
+        let said = inner.to_string();
+        if !text.ends_with(&said) {
+            let _ = write!(text, "\n  because: {said}");
+        }
+        cause = inner.source();
+    }
+    if let Some(hint) = error.hint() {
+        let _ = write!(text, "\n\nhint: {hint}");
+    }
+    text
+}
+
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, cb) in b.iter().enumerate() {
+            let substituted = diagonal + usize::from(ca != *cb);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn report_prints_the_message_then_a_blank_line_then_the_hint() {
+        let error = Error::UnknownField { name: "lable".into(), known: vec!["label".into(), "C1".into()] };
+        assert_eq!(report(&error), "no field is named `lable`\n\nhint: did you mean `label`?");
+    }
+
+    #[test]
+    fn hint_lists_the_choices_when_none_is_near() {
+        let hint = did_you_mean("zebra", ["sgd", "adam"].into_iter());
+        assert_eq!(hint, "choose one of `sgd`, `adam`");
+    }
+
+    #[test]
+    fn edit_distance_counts_insertions_deletions_and_substitutions() {
+        assert_eq!(edit_distance("kitten", "sitting"), 3);
+        assert_eq!(edit_distance("", "abc"), 3);
+        assert_eq!(edit_distance("same", "same"), 0);
+    }
+}

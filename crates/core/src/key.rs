@@ -1,0 +1,48 @@
+//! Feature ids and the two hashes that everything agrees on.
+//!
+//! A key is 64 bits and means nothing but itself; id 0 is as legal as any other. Both hashes are part of the file
+//! formats (checkpoints, placement, trained models): they never change within a format version, and never depend on the
+//! process, the machine or a seed of the day, as Python's `hash` does.
+
+/// A feature id.
+pub type Key = u64;
+
+/// Spreads keys that differ in few bits over all 64 (the finalizer of MurmurHash3, a bijection).
+#[inline(always)]
+pub fn mix(key: Key) -> u64 {
+    let mut h = key;
+    h ^= h >> 33;
+    h = h.wrapping_mul(0xff51_afd7_ed55_8ccd);
+    h ^= h >> 33;
+    h = h.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    h ^ (h >> 33)
+}
+
+/// The key of a categorical value in a slot: XXH3 of its bytes, seeded with the slot's number, so that the same text in
+/// two slots is two features.
+#[inline]
+pub fn of_category(slot: u32, text: &[u8]) -> Key {
+    xxhash_rust::xxh3::xxh3_64_with_seed(text, u64::from(slot))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn category_keys_are_the_published_xxh3_values() {
+        // XXH3's reference implementation gives this for the empty input with seed 0.
+        assert_eq!(of_category(0, b""), 0x2d06_8005_38d3_94c2);
+    }
+
+    #[test]
+    fn the_same_text_in_two_slots_is_two_keys() {
+        assert_ne!(of_category(1, b"68fd1e64"), of_category(2, b"68fd1e64"));
+    }
+
+    #[test]
+    fn mix_is_the_murmur3_finalizer() {
+        assert_eq!(mix(0), 0);
+        assert_eq!(mix(1), 0xb456_bcfc_34c2_cb2c);
+    }
+}

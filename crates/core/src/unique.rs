@@ -1,0 +1,3 @@
+//! De-duplication (placeholder).
+/// x
+pub struct Unique;
