@@ -1,0 +1,70 @@
+//! The embedded default: the tables stand in this process and every call goes straight to them.
+//!
+//! Several training threads share the tables. A dense table applies one gradient at a time and gives the thread that
+//! pushed the newest values in the same call; sparse tables lock one shard at a time. So no thread ever reads a
+//! half-written parameter, and with one thread training is exactly sequential.
+
+use std::sync::Arc;
+
+use openfleet_core::WorkId;
+use openfleet_table::{DenseTable, SparseTable};
+
+use super::{Communicator, Missing};
+use crate::error::{Error, Result};
+use crate::stage::{DenseStage, SparseStage};
+
+/// Tables in this process, by the positions the stages use.
+#[derive(Default)]
+pub struct Local {
+    sparse: Vec<(String, Arc<SparseTable>)>,
+    dense: Vec<(String, Arc<DenseTable>)>,
+}
+
+impl Local {
+    /// Tables with their names, in the order the stages refer to them.
+    pub fn new(sparse: Vec<(String, Arc<SparseTable>)>, dense: Vec<(String, Arc<DenseTable>)>) -> Self {
+        Local { sparse, dense }
+    }
+}
+
+impl Communicator for Local {
+    fn pull_sparse(&self, stages: &mut [SparseStage], missing: Missing) -> Result<()> {
+        for stage in stages {
+            for lookup in &mut stage.lookups {
+                let (name, table) = &self.sparse[lookup.table];
+                table
+                    .pull(stage.unique.keys(), missing, &mut lookup.rows, &mut stage.scratch)
+                    .map_err(|source| Error::Table { action: "pulling from", table: name.clone(), source })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
+        for stage in stages {
+            let (name, table) = &self.dense[stage.table];
+            table
+                .pull_if_newer(&mut stage.version, &mut stage.values)
+                .map_err(|source| Error::Table { action: "pulling from", table: name.clone(), source })?;
+        }
+        Ok(())
+    }
+
+    fn push(&self, _work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<()> {
+        for stage in sparse {
+            for lookup in stage.lookups.iter().filter(|lookup| lookup.trained) {
+                let (name, table) = &self.sparse[lookup.table];
+                table
+                    .push(stage.unique.keys(), &lookup.gradients, &mut stage.scratch)
+                    .map_err(|source| Error::Table { action: "pushing to", table: name.clone(), source })?;
+            }
+        }
+        for stage in dense.iter_mut().filter(|stage| stage.trained) {
+            let (name, table) = &self.dense[stage.table];
+            table
+                .push(&stage.gradient, Some(&mut stage.values))
+                .map_err(|source| Error::Table { action: "pushing to", table: name.clone(), source })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,52 @@
+//! The worker's side of a table: what it is about to read, and what it is about to send.
+//!
+//! Stages belong to one training thread and live as long as it does, so a warm step allocates nothing. A stage names
+//! its tables by position: the communicator was built with the same list.
+//!
+//! U unique keys of the batch, D dim of a row.
+
+use openfleet_core::Unique;
+use openfleet_table::sparse::Scratch;
+
+/// The rows of one table for the unique keys of a stage.
+#[derive(Debug, Default)]
+pub struct Lookup {
+    /// Position among the communicator's sparse tables.
+    pub table: usize,
+    /// D.
+    pub dim: usize,
+    /// Whether gradients are pushed; frozen tables are only read.
+    pub trained: bool,
+    /// U x D: the rows as pulled.
+    pub rows: Vec<f32>,
+    /// U x D: the gradients to push.
+    pub gradients: Vec<f32>,
+}
+
+/// The unique keys of some slots of a batch, and every table that is looked up with just these slots.
+///
+/// Tables that share their slots (a wide and a deep part, say) share one de-duplication and one list of keys.
+#[derive(Debug, Default)]
+pub struct SparseStage {
+    /// The keys and, per id of the batch, which of them it is.
+    pub unique: Unique,
+    /// One entry a table.
+    pub lookups: Vec<Lookup>,
+    /// Working memory of the tables' own.
+    pub scratch: Scratch,
+}
+
+/// The worker's copy of one dense parameter, and its gradient.
+#[derive(Debug, Default)]
+pub struct DenseStage {
+    /// Position among the communicator's dense tables.
+    pub table: usize,
+    /// The values the thread computes with.
+    pub values: Vec<f32>,
+    /// The gradient to push.
+    pub gradient: Vec<f32>,
+    /// Whether the gradient is pushed; frozen parameters are only read.
+    pub trained: bool,
+    /// Which version of the table `values` is a copy of.
+    pub version: u64,
+}

@@ -1,0 +1,130 @@
+//! `append_backward`: which gradients are computed, and in which order.
+//!
+//! Nothing is differentiated here: every op knows its own backward. This file walks from the loss to the parameters and
+//! names the gradient variables (`x@GRAD`), so that they can be fetched.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::program::{Program, Var, Variable, VariableKind};
+use crate::tensor::DType;
+
+/// The backward half of a program.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Backward {
+    loss: Var,
+    /// Positions of nodes, in the order their backward runs.
+    order: Vec<usize>,
+    gradients: BTreeMap<Var, Var>,
+}
+
+impl Backward {
+    /// What is minimized.
+    pub fn loss(&self) -> Var {
+        self.loss
+    }
+
+    /// Positions of nodes, in the order their backward runs.
+    pub fn order(&self) -> &[usize] {
+        &self.order
+    }
+
+    /// Pairs of a variable and its gradient.
+    pub fn gradients(&self) -> impl Iterator<Item = (Var, Var)> + '_ {
+        self.gradients.iter().map(|(&of, &gradient)| (of, gradient))
+    }
+
+    /// The gradient of a variable.
+    pub fn gradient_of(&self, var: Var) -> Option<Var> {
+        self.gradients.get(&var).copied()
+    }
+}
+
+impl Program {
+    /// Adds the gradients of `loss` to the program and gives the pairs of trainable parameter (or table) and gradient.
+    /// `only` restricts the parameters; `frozen` names variables that no gradient flows into.
+    pub fn append_backward(
+        &mut self,
+        loss: Var,
+        only: Option<&[Var]>,
+        frozen: &[Var],
+    ) -> Result<Vec<(Var, Var)>> {
+        let variable = self.variable(loss);
+        if variable.dtype != DType::F32 || variable.shape.elements(2) != 1 || variable.shape.elements(3) != 1 {
+            return Err(Error::LossShape { name: variable.name.clone(), shape: variable.shape.to_string() });
+        }
+        let wanted = |program: &Program, var: Var| {
+            let v = program.variable(var);
+            let is_parameter = matches!(v.kind, VariableKind::Parameter(_) | VariableKind::SparseTable(_));
+            !v.stop_gradient && !frozen.contains(&var) && (!is_parameter || only.is_none_or(|only| only.contains(&var)))
+        };
+        // Forwards: which variables depend on something that can be trained.
+        let mut depends = vec![false; self.variables().len()];
+        for i in 0..depends.len() {
+            let var = Var(i as u32);
+            let kind = &self.variable(var).kind;
+            depends[i] =
+                matches!(kind, VariableKind::Parameter(_) | VariableKind::SparseTable(_)) && wanted(self, var);
+        }
+        for node in self.nodes() {
+            let operator = node.op.operator();
+            let reaches = node
+                .inputs
+                .iter()
+                .enumerate()
+                .any(|(i, var)| depends[var.index()] && operator.has_gradient(i) && wanted(self, *var));
+            for &output in &node.outputs {
+                depends[output.index()] = reaches && wanted(self, output);
+            }
+        }
+        if !depends[loss.index()] {
+            return Err(Error::NothingToTrain { name: self.variable(loss).name.clone() });
+        }
+        // Backwards: which of those the loss depends on.
+        let mut needed = vec![false; depends.len()];
+        needed[loss.index()] = true;
+        let mut order = Vec::new();
+        for (index, node) in self.nodes().iter().enumerate().rev() {
+            if !node.outputs.iter().any(|output| needed[output.index()]) {
+                continue;
+            }
+            order.push(index);
+            for (i, &input) in node.inputs.iter().enumerate() {
+                if depends[input.index()] && node.op.operator().has_gradient(i) {
+                    needed[input.index()] = true;
+                }
+            }
+        }
+        // An op with several outputs gets a gradient for each that can have one, even if only one is used.
+        for &index in &order {
+            for output in self.nodes()[index].outputs.clone() {
+                needed[output.index()] |= depends[output.index()];
+            }
+        }
+        let mut gradients = BTreeMap::new();
+        for index in (0..needed.len()).filter(|&i| needed[i]) {
+            let of = Var(index as u32);
+            let variable = self.variable(of);
+            let gradient = Variable {
+                name: format!("{}@GRAD", variable.name),
+                shape: variable.shape.clone(),
+                dtype: DType::F32,
+                kind: VariableKind::Gradient { of },
+                stop_gradient: true,
+                ragged: false,
+            };
+            gradients.insert(of, self.add_variable(gradient)?);
+        }
+        let pairs = gradients
+            .iter()
+            .filter(|(of, _)| {
+                matches!(self.variable(**of).kind, VariableKind::Parameter(_) | VariableKind::SparseTable(_))
+            })
+            .map(|(&of, &gradient)| (of, gradient))
+            .collect();
+        self.backward = Some(Backward { loss, order, gradients });
+        Ok(pairs)
+    }
+}

@@ -1,0 +1,207 @@
+//! What can go wrong while a program is built or run.
+
+use openfleet_core::error::did_you_mean;
+use openfleet_core::{Hint, Hinted};
+
+use crate::dataset;
+
+/// `Result` with this crate's error.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong while a program is built or run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    // Building a program.
+    /// An op was given inputs it cannot work on.
+    #[error("`{op}` expects {expected}, got {got}")]
+    Input {
+        /// The op.
+        op: &'static str,
+        /// What it expects, in words.
+        expected: String,
+        /// What it was given.
+        got: String,
+    },
+    /// A name is taken by another variable.
+    #[error("a variable named `{name}` exists already with shape {existing}, expected {wanted}")]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// The shape of the variable that has it.
+        existing: String,
+        /// The shape of the variable that wanted it.
+        wanted: String,
+    },
+    /// A variable was asked for by a name the program does not have.
+    #[error("the program has no variable named `{name}`")]
+    UnknownVariable {
+        /// The name asked for.
+        name: String,
+        /// The names that exist.
+        known: Vec<String>,
+    },
+    /// The loss is not a single number.
+    #[error("the loss `{name}` must be a single float, got shape {shape}")]
+    LossShape {
+        /// The loss variable.
+        name: String,
+        /// Its shape.
+        shape: String,
+    },
+    /// Nothing that can be trained leads to the loss.
+    #[error("no trainable parameter leads to the loss `{name}`")]
+    NothingToTrain {
+        /// The loss variable.
+        name: String,
+    },
+    /// A second `minimize` on one program.
+    #[error("the program is trained by `{existing}` already")]
+    AlreadyMinimized {
+        /// The optimizer of the first `minimize`.
+        existing: String,
+    },
+    /// An op without a gradient stands between the loss and a parameter.
+    #[error("`{op}` has no gradient, but `{variable}` needs one through it")]
+    NoGradient {
+        /// The op.
+        op: &'static str,
+        /// The variable on its way to the loss.
+        variable: String,
+    },
+
+    // Running a program.
+    /// A variable of the program has no value in the scope.
+    #[error("`{name}` has no value in the scope")]
+    NotInitialized {
+        /// The variable.
+        name: String,
+    },
+    /// What the scope holds under a name does not fit the program.
+    #[error("`{name}` is {got} in the scope, expected {expected}")]
+    ScopeMismatch {
+        /// The variable.
+        name: String,
+        /// What the program needs.
+        expected: String,
+        /// What the scope has.
+        got: String,
+    },
+    /// A data variable was not fed.
+    #[error("the program reads `{name}`, but the data has no such field")]
+    NotFed {
+        /// The data variable.
+        name: String,
+        /// The fields the data has.
+        known: Vec<String>,
+    },
+    /// A field of the data does not fit its data variable.
+    #[error("field `{name}` of the data does not fit the program: expected {expected}, got {got}")]
+    FeedMismatch {
+        /// The data variable.
+        name: String,
+        /// What the program declares.
+        expected: String,
+        /// What the data has.
+        got: String,
+    },
+    /// A variable that cannot be fetched.
+    #[error("`{name}` cannot be fetched: {reason}")]
+    NotFetchable {
+        /// The variable.
+        name: String,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// Elements do not fit dimensions.
+    #[error("dimensions {dims:?} need {expected} elements, got {got}")]
+    ElementCount {
+        /// The dimensions.
+        dims: Vec<usize>,
+        /// Their product.
+        expected: usize,
+        /// The number given.
+        got: usize,
+    },
+    /// A value met at run time that an op cannot work on.
+    #[error("`{op}`: {what} must be {expected}, got {got} at row {row}")]
+    Value {
+        /// The op.
+        op: &'static str,
+        /// Which value.
+        what: String,
+        /// What it must be.
+        expected: String,
+        /// What it was.
+        got: String,
+        /// The row of the batch.
+        row: usize,
+    },
+    /// A fetched value is NaN or infinite.
+    #[error("the loss `{name}` became {value} at step {step}")]
+    NotFinite {
+        /// The variable.
+        name: String,
+        /// NaN or an infinity.
+        value: f64,
+        /// The step of the thread that saw it.
+        step: u64,
+    },
+    /// A training thread panicked: a bug of ours.
+    #[error("a training thread panicked: {message}")]
+    ThreadPanicked {
+        /// What it said.
+        message: String,
+    },
+    /// An option has a value it cannot have.
+    #[error("`{option}` must be {expected}, got {got}")]
+    Option {
+        /// The option's name.
+        option: &'static str,
+        /// What it must be.
+        expected: &'static str,
+        /// What it was.
+        got: String,
+    },
+
+    // From the rooms below.
+    /// The data could not be read.
+    #[error(transparent)]
+    Dataset(#[from] dataset::Error),
+    /// A table refused.
+    #[error(transparent)]
+    Table(#[from] openfleet_table::Error),
+    /// A pull or push failed.
+    #[error(transparent)]
+    Communicator(#[from] openfleet_dist::Error),
+    /// A plain value was wrong.
+    #[error(transparent)]
+    Core(#[from] openfleet_core::Error),
+}
+
+impl Hinted for Error {
+    fn hint(&self) -> Option<Hint> {
+        match self {
+            Error::NameTaken { .. } => {
+                Some("give one of them another name, or build the second network under a fresh name generator".into())
+            }
+            Error::UnknownVariable { name, known } | Error::NotFed { name, known } => {
+                Some(did_you_mean(name, known.iter().map(String::as_str)))
+            }
+            Error::LossShape { .. } => Some("take the `mean` of a loss per sample before `minimize`".into()),
+            Error::NothingToTrain { .. } => {
+                Some("check that the loss is computed from a layer with parameters and that they are trainable".into())
+            }
+            Error::NotInitialized { .. } => {
+                Some("run the startup program first, and use the same scope for both programs".into())
+            }
+            Error::NotFinite { .. } => {
+                Some("lower the learning rate, clip the gradients, or look for extreme values in the dense inputs".into())
+            }
+            Error::Dataset(error) => error.hint(),
+            Error::Table(error) => error.hint(),
+            Error::Communicator(error) => error.hint(),
+            Error::Core(error) => error.hint(),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Rows of a sparse table, pooled over the ids of a slot.
+//!
+//! The rows were pulled, each once, before the step began; this op only gathers them, and adds their gradients up. A row
+//! of the batch without ids gives zeros.
+//!
+//! B rows, D dim; ids of row r are `offsets[r]..offsets[r + 1]`.
+
+use openfleet_table::Initializer;
+use serde::{Deserialize, Serialize};
+
+use super::{Operator, Signature, expected};
+use crate::arena::{Gradients, Inputs, Outputs};
+use crate::error::Result;
+use crate::net::{Net, ParamAttr};
+use crate::program::Var;
+use crate::shape::{Dim, Shape};
+use crate::tensor::DType;
+
+/// How the rows of several ids become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Pooling {
+    /// Their sum.
+    #[default]
+    Sum,
+    /// Their mean.
+    Mean,
+    /// Their sum over the square root of their number.
+    Sqrtn,
+    /// Side by side: only for slots of a fixed length L, which give [B, L, D].
+    Each,
+}
+
+impl Pooling {
+    fn factor(self, count: usize) -> f32 {
+        match self {
+            Pooling::Sum | Pooling::Each => 1.0,
+            Pooling::Mean => 1.0 / count.max(1) as f32,
+            Pooling::Sqrtn => 1.0 / (count.max(1) as f32).sqrt(),
+        }
+    }
+}
+
+/// Rows of a sparse table, pooled. Inputs: slot, table.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Embedding {
+    /// How the rows of several ids become one.
+    pub pooling: Pooling,
+    /// D.
+    pub dim: usize,
+}
+
+/// How an embedding is made.
+#[derive(Debug, Clone, Default)]
+pub struct EmbeddingOptions {
+    /// The table: give a name to share it between slots; uniform in ±1/sqrt(dim) by default.
+    pub table: ParamAttr,
+    /// How the rows of several ids become one.
+    pub pooling: Pooling,
+    /// Ids must be below this; `None` accepts any 64-bit id.
+    pub vocabulary: Option<u64>,
+}
+
+impl Net {
+    /// Looks a slot up in a sparse table of rows of `dim` floats, which grows as ids are seen.
+    pub fn embedding(&mut self, slot: Var, dim: usize, options: &EmbeddingOptions) -> Result<Var> {
+        let layer = self.unique_name("embedding");
+        let range = 1.0 / (dim.max(1) as f32).sqrt();
+        let table = self.sparse_table(
+            &format!("{layer}.w"),
+            dim,
+            options.vocabulary,
+            &options.table,
+            Initializer::Uniform { low: -range, high: range },
+        )?;
+        self.append_one(&layer, Embedding { pooling: options.pooling, dim }, &[slot, table])
+    }
+}
+
+impl Operator for Embedding {
+    fn name(&self) -> &'static str {
+        "embedding"
+    }
+
+    fn infer(&self, inputs: &[Signature]) -> Result<Vec<Signature>> {
+        let slot = &inputs[0];
+        if slot.dtype != DType::I64 {
+            return expected(self.name(), "a slot of integer ids", format!("floats of shape {}", slot.shape));
+        }
+        if self.pooling != Pooling::Each {
+            return Ok(vec![Signature::float(Shape::batch_by(self.dim))]);
+        }
+        if slot.ragged {
+            return expected(self.name(), "a slot of fixed length for pooling `Each`", "a slot of any length");
+        }
+        let mut dims = slot.shape.0.clone();
+        dims.push(Dim::Fixed(self.dim));
+        Ok(vec![Signature::float(Shape(dims))])
+    }
+
+    fn lookups(&self) -> &'static [(usize, usize)] {
+        &[(1, 0)]
+    }
+
+    fn has_gradient(&self, input: usize) -> bool {
+        input == 1
+    }
+
+    fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
+        let (ids, view) = (inputs.ids(0), inputs.table(1, 0));
+        let (d, out) = (self.dim, outputs.floats(0));
+        let row = |i: usize| &view.rows[view.inverse[i] as usize * d..][..d];
+        if self.pooling == Pooling::Each {
+            for (i, out) in out.chunks_exact_mut(d).enumerate() {
+                out.copy_from_slice(row(i));
+            }
+            return Ok(());
+        }
+        for (bounds, out) in ids.offsets.windows(2).zip(out.chunks_exact_mut(d)) {
+            let range = bounds[0] as usize..bounds[1] as usize;
+            match range.len() {
+                0 => out.fill(0.0),
+                1 => out.copy_from_slice(row(range.start)),
+                count => {
+                    out.fill(0.0);
+                    for i in range {
+                        out.iter_mut().zip(row(i)).for_each(|(o, v)| *o += v);
+                    }
+                    let factor = self.pooling.factor(count);
+                    if factor != 1.0 {
+                        out.iter_mut().for_each(|o| *o *= factor);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()> {
+        let Some(gradient) = gradients.of(1) else { return Ok(()) };
+        let (ids, view) = (inputs.ids(0), inputs.table(1, 0));
+        let (d, out_gradient) = (self.dim, inputs.output_gradient(0));
+        let rows = gradient.accumulate();
+        let mut add = |i: usize, factor: f32, from: &[f32]| {
+            let row = &mut rows[view.inverse[i] as usize * d..][..d];
+            row.iter_mut().zip(from).for_each(|(r, g)| *r += factor * g);
+        };
+        if self.pooling == Pooling::Each {
+            for (i, from) in out_gradient.chunks_exact(d).enumerate() {
+                add(i, 1.0, from);
+            }
+            return Ok(());
+        }
+        for (bounds, from) in ids.offsets.windows(2).zip(out_gradient.chunks_exact(d)) {
+            let range = bounds[0] as usize..bounds[1] as usize;
+            let factor = self.pooling.factor(range.len());
+            for i in range {
+                add(i, factor, from);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! One op a file: its layer, its shape rule, its forward and its backward.
+//!
+//! An op is plain data (its attributes) plus the [`Operator`] trait. It reads its inputs and writes its outputs through
+//! the views of [`arena`](crate::arena); it owns no memory, knows no thread and no other op. The list at the end of this
+//! file is the whole set.
+
+use serde::{Deserialize, Serialize};
+
+use crate::arena::{Gradients, Inputs, Outputs};
+use crate::error::{Error, Result};
+use crate::program::Variable;
+use crate::shape::Shape;
+use crate::tensor::DType;
+
+/// What the shape rule of an op sees of a variable.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Signature {
+    /// Its shape.
+    pub shape: Shape,
+    /// What its elements are.
+    pub dtype: DType,
+    /// Whether it is a slot with any number of ids a row.
+    pub ragged: bool,
+}
+
+impl Signature {
+    /// A float of this shape.
+    pub fn float(shape: Shape) -> Self {
+        Signature { shape, dtype: DType::F32, ragged: false }
+    }
+
+    /// The signature of a variable.
+    pub fn of(variable: &Variable) -> Self {
+        Signature { shape: variable.shape.clone(), dtype: variable.dtype, ragged: variable.ragged }
+    }
+}
+
+/// What every op can do.
+pub trait Operator {
+    /// Its name, as messages and profiles spell it.
+    fn name(&self) -> &'static str;
+
+    /// Checks the inputs and gives the outputs' shapes.
+    fn infer(&self, inputs: &[Signature]) -> Result<Vec<Signature>>;
+
+    /// Pairs of inputs: a sparse table, and the slot of ids it is looked up with.
+    fn lookups(&self) -> &'static [(usize, usize)] {
+        &[]
+    }
+
+    /// Computes the outputs. Output buffers have the right length and any content.
+    fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()>;
+
+    /// Whether a gradient can flow to an input.
+    fn has_gradient(&self, _input: usize) -> bool {
+        true
+    }
+
+    /// Adds to the gradients of the inputs what the gradients of the outputs imply.
+    fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()>;
+}
+
+/// An error of a shape rule.
+pub(crate) fn expected<T>(op: &'static str, expected: impl Into<String>, got: impl std::fmt::Display) -> Result<T> {
+    Err(Error::Input { op, expected: expected.into(), got: got.to_string() })
+}
+
+/// Fails unless every input is made of floats.
+pub(crate) fn expect_floats(op: &'static str, inputs: &[Signature]) -> Result<()> {
+    match inputs.iter().position(|input| !input.dtype.is_float()) {
+        Some(i) => expected(op, "floats", format!("integers as input {i}; `cast` them first")),
+        None => Ok(()),
+    }
+}
+
+/// The shapes of all inputs in words.
+pub(crate) fn shapes(inputs: &[Signature]) -> String {
+    inputs.iter().map(|input| input.shape.to_string()).collect::<Vec<_>>().join(" and ")
+}
+
+macro_rules! operators {
+    ($($(#[$doc:meta])* $module:ident::$name:ident),* $(,)?) => {
+        $(mod $module; pub use $module::$name;)*
+
+        /// Any op, with its attributes.
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        pub enum Op { $($(#[$doc])* $name($name)),* }
+
+        impl Op {
+            /// What it can do.
+            pub fn operator(&self) -> &dyn Operator {
+                match self { $(Op::$name(op) => op),* }
+            }
+        }
+
+        $(impl From<$name> for Op {
+            fn from(op: $name) -> Op { Op::$name(op) }
+        })*
+    };
+}
+
+operators! {
+    /// Area under the curve, with its counters.
+    auc::Auc,
+    /// Integers to floats and back.
+    cast::Cast,
+    /// Joins along the last axis.
+    concat::Concat,
+    /// Rows of a sparse table, pooled.
+    embedding::Embedding,
+    /// A dense layer with bias and activation.
+    fc::Fc,
+    /// First values of a parameter.
+    initialize::Initialize,
+    /// The mean of all elements.
+    mean::Mean,
+    /// max(x, 0).
+    relu::Relu,
+    /// 1 / (1 + exp(-x)).
+    sigmoid::Sigmoid,
+    /// Binary cross entropy on logits.
+    sigmoid_cross_entropy::SigmoidCrossEntropy,
+}

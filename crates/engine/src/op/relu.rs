@@ -1,0 +1,38 @@
+//! max(x, 0), element by element.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Operator, Signature, unary};
+use crate::arena::{Gradients, Inputs, Outputs};
+use crate::error::Result;
+use crate::net::Net;
+use crate::program::Var;
+
+/// max(x, 0), element by element.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Relu;
+
+impl Net {
+    /// max(x, 0), element by element.
+    pub fn relu(&mut self, x: Var) -> Result<Var> {
+        self.append_one("relu", Relu, &[x])
+    }
+}
+
+impl Operator for Relu {
+    fn name(&self) -> &'static str {
+        "relu"
+    }
+
+    fn infer(&self, inputs: &[Signature]) -> Result<Vec<Signature>> {
+        unary::infer(self.name(), inputs)
+    }
+
+    fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
+        unary::forward(inputs, outputs, |x| x.max(0.0))
+    }
+
+    fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()> {
+        unary::backward(inputs, gradients, |_, y| if y > 0.0 { 1.0 } else { 0.0 })
+    }
+}

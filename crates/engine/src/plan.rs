@@ -1,0 +1,673 @@
+//! A program made ready to run: every variable has a place, every op knows where to read and write.
+//!
+//! Compiling happens once; a plan is shared by all training threads, each with an [`Arena`] of its own. A step is
+//!
+//! ```text
+//! prepare (de-duplicate the ids) -> pull rows -> forward -> backward -> clip -> push
+//! ```
+//!
+//! and the phases are separate calls, so that a communicator with a network behind it can pull the next batch's rows
+//! while this one is computed. The plan does not know where the tables are.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use openfleet_core::key::mix;
+use openfleet_core::{Batch, Column, FieldKind, Schema, Unique, WorkId};
+use openfleet_dist::Communicator;
+use openfleet_dist::communicator::{Local, Missing};
+use openfleet_dist::stage::{DenseStage, Lookup, SparseStage};
+use openfleet_table::{DenseSpec, Optimizer, Schedule, SparseSpec};
+
+use crate::arena::{Arena, Buffer, Gradients, GradientPlace, Inputs, Outputs, Place, TakenGradient};
+use crate::error::{Error, Result};
+use crate::minimize::Clip;
+use crate::op::{Op, Operator};
+use crate::program::{Program, Var, VariableKind, describe_data};
+use crate::scope::{Scope, State};
+use crate::shape::Shape;
+use crate::tensor::{DType, Tensor};
+
+/// An op with the places of what it reads and writes.
+pub(crate) struct PlanNode {
+    pub(crate) op: Op,
+    pub(crate) inputs: Vec<Place>,
+    pub(crate) outputs: Vec<usize>,
+    pub(crate) input_shapes: Vec<Shape>,
+    output_shapes: Vec<(Shape, DType)>,
+    /// Per input: where its gradient goes, and the slot that says whether it was written.
+    pub(crate) input_gradients: Vec<Option<(GradientPlace, usize)>>,
+    pub(crate) output_gradients: Vec<Option<(GradientPlace, usize)>>,
+    pub(crate) lookups: Vec<LookupPlan>,
+}
+
+/// Where the ids of a slot stand among those of its table's stage.
+pub(crate) struct LookupPlan {
+    pub(crate) table: usize,
+    pub(crate) slot: usize,
+    /// The feeds whose ids come first.
+    pub(crate) before: Vec<usize>,
+}
+
+struct Feed {
+    name: String,
+    kind: FieldKind,
+    described: String,
+    /// Ids must be below this.
+    vocabulary: Option<u64>,
+}
+
+struct StagePlan {
+    feeds: Vec<usize>,
+    /// Position among the sparse tables, and dim.
+    lookups: Vec<(usize, usize)>,
+}
+
+/// A program made ready to run.
+pub struct Plan {
+    nodes: Vec<PlanNode>,
+    /// Nodes whose backward runs, in order of running.
+    backward: Vec<usize>,
+    loss_gradient: Option<(GradientPlace, usize)>,
+    feeds: Vec<Feed>,
+    stages: Vec<StagePlan>,
+    dense_sizes: Vec<usize>,
+    states: Vec<State>,
+    buffer_count: usize,
+    gradient_slots: Vec<(GradientPlace, Shape)>,
+    places: Vec<Option<Place>>,
+    gradient_places: Vec<Option<GradientPlace>>,
+    shapes: Vec<(String, Shape, DType)>,
+    clip: Option<Clip>,
+    trains: bool,
+    for_test: bool,
+    seed: u64,
+    communicator: Arc<dyn Communicator>,
+}
+
+impl Plan {
+    /// Gives every variable its place and finds its tables in the scope.
+    pub fn compile(program: &Program, scope: &Scope) -> Result<Self> {
+        Compiler::new(program).compile(scope)
+    }
+
+    /// Memory for one training thread.
+    pub fn arena(&self) -> Arena {
+        Arena {
+            buffers: (0..self.buffer_count).map(|_| Buffer::default()).collect(),
+            gradients: self
+                .gradient_slots
+                .iter()
+                .filter(|(place, _)| matches!(place, GradientPlace::Buffer(_)))
+                .map(|_| Vec::new())
+                .collect(),
+            dense: self
+                .dense_sizes
+                .iter()
+                .enumerate()
+                .map(|(table, &size)| DenseStage {
+                    table,
+                    values: vec![0.0; size],
+                    gradient: if self.trains { vec![0.0; size] } else { Vec::new() },
+                    trained: self.trains_place(GradientPlace::Dense(table)),
+                    version: u64::MAX,
+                })
+                .collect(),
+            sparse: self
+                .stages
+                .iter()
+                .enumerate()
+                .map(|(number, stage)| SparseStage {
+                    unique: Unique::new(),
+                    lookups: stage
+                        .lookups
+                        .iter()
+                        .enumerate()
+                        .map(|(lookup, &(table, dim))| Lookup {
+                            table,
+                            dim,
+                            trained: self.trains_place(GradientPlace::Rows { stage: number, lookup }),
+                            rows: Vec::new(),
+                            gradients: Vec::new(),
+                        })
+                        .collect(),
+                    scratch: Default::default(),
+                })
+                .collect(),
+            states: self.states.clone(),
+            feeds: Vec::new(),
+            written: vec![false; self.gradient_slots.len()],
+            outputs: Vec::new(),
+            taken: Vec::new(),
+            scratch: Vec::new(),
+            profile: None,
+        }
+    }
+
+    /// Finds the plan's data variables among the fields of a schema.
+    pub fn bind(&self, arena: &mut Arena, schema: &Schema) -> Result<()> {
+        arena.feeds.clear();
+        for feed in &self.feeds {
+            let position = schema.position(&feed.name).map_err(|_| Error::NotFed {
+                name: feed.name.clone(),
+                known: schema.fields().iter().map(|field| field.name.clone()).collect(),
+            })?;
+            let kind = schema.fields()[position].kind;
+            // Any row of fixed length is also a row of any length.
+            let fits = kind == feed.kind || (feed.kind == FieldKind::Ids && matches!(kind, FieldKind::FixedIds { .. }));
+            if !fits {
+                let got = match kind {
+                    FieldKind::Ids => "a slot of ids".to_owned(),
+                    FieldKind::FixedIds { length } => format!("{length} integer(s) a row"),
+                    FieldKind::Floats { dim } => format!("{dim} float(s) a row"),
+                };
+                return Err(Error::FeedMismatch { name: feed.name.clone(), expected: feed.described.clone(), got });
+            }
+            arena.feeds.push(position);
+        }
+        Ok(())
+    }
+
+    /// Whether a step of this plan changes parameters.
+    pub fn trains(&self) -> bool {
+        self.trains
+    }
+
+    /// One whole step on a bound batch.
+    pub fn step(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<()> {
+        self.prepare(arena, batch)?;
+        self.pull(arena)?;
+        self.compute(arena, batch, work)?;
+        self.push(arena, work)
+    }
+
+    /// De-duplicates the ids of every stage.
+    pub fn prepare(&self, arena: &mut Arena, batch: &Batch) -> Result<()> {
+        for (plan, stage) in self.stages.iter().zip(&mut arena.sparse) {
+            stage.unique.start();
+            for &feed in &plan.feeds {
+                if let Column::Ids { keys, offsets } = &batch.columns[arena.feeds[feed]] {
+                    if let Some(vocabulary) = self.feeds[feed].vocabulary {
+                        check_vocabulary(&self.feeds[feed].name, vocabulary, keys, offsets)?;
+                    }
+                    stage.unique.add(keys);
+                }
+            }
+            let count = stage.unique.keys().len();
+            for lookup in &mut stage.lookups {
+                lookup.rows.resize(count * lookup.dim, 0.0);
+                if self.trains {
+                    lookup.gradients.resize(count * lookup.dim, 0.0);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Fetches the rows of the prepared ids, and newer dense parameters.
+    pub fn pull(&self, arena: &mut Arena) -> Result<()> {
+        let missing = if self.trains { Missing::Create } else { Missing::Initial };
+        self.communicator.pull_sparse(&mut arena.sparse, missing)?;
+        self.communicator.pull_dense(&mut arena.dense)?;
+        Ok(())
+    }
+
+    /// Forward, backward and clipping.
+    pub fn compute(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<()> {
+        let step_seed = mix(self.seed ^ mix(work.last_step ^ (u64::from(work.stream) << 40)));
+        for (index, node) in self.nodes.iter().enumerate() {
+            let started = arena.profile.is_some().then(Instant::now);
+            self.forward(node, arena, batch, mix(step_seed ^ index as u64))?;
+            charge(arena, index, started);
+        }
+        if !self.trains {
+            return Ok(());
+        }
+        arena.written.fill(false);
+        if let Some((place, slot)) = self.loss_gradient {
+            let gradient = arena.gradient_mut(place);
+            gradient.clear();
+            gradient.push(1.0);
+            arena.written[slot] = true;
+        }
+        for &index in &self.backward {
+            let started = arena.profile.is_some().then(Instant::now);
+            self.backward(&self.nodes[index], arena, batch, mix(step_seed ^ index as u64))?;
+            charge(arena, index, started);
+        }
+        self.clear_unwritten(arena);
+        if let Some(clip) = &self.clip {
+            clip.apply(&mut arena.sparse, &mut arena.dense);
+        }
+        Ok(())
+    }
+
+    /// Sends the gradients of a step.
+    pub fn push(&self, arena: &mut Arena, work: WorkId) -> Result<()> {
+        if self.trains {
+            self.communicator.push(work, &mut arena.sparse, &mut arena.dense)?;
+        }
+        Ok(())
+    }
+
+    /// A copy of a variable's value after a step.
+    pub fn fetch(&self, arena: &Arena, batch: &Batch, var: Var) -> Result<Tensor> {
+        let (name, shape, dtype) = &self.shapes[var.index()];
+        let not = |reason| Error::NotFetchable { name: name.clone(), reason };
+        let sizes = shape.sizes(batch.rows);
+        if let Some(place) = self.gradient_places[var.index()] {
+            return match place {
+                GradientPlace::Rows { .. } => Err(not("it is the gradient of a sparse table")),
+                place => Tensor::from_f32(&sizes, arena.gradient(place).to_vec()),
+            };
+        }
+        match self.places[var.index()] {
+            None => Err(not("no op of this program computes or reads it")),
+            Some(Place::Rows { .. }) => Err(not("it is a sparse table")),
+            Some(Place::State(i)) => Ok(arena.states[i].lock().clone()),
+            Some(Place::Dense(i)) => Tensor::from_f32(&sizes, arena.dense[i].values.clone()),
+            Some(Place::Buffer(i)) if dtype.is_float() => Tensor::from_f32(&sizes, arena.buffers[i].floats.clone()),
+            Some(Place::Buffer(i)) => {
+                Tensor::from_i64(&sizes, arena.buffers[i].ints.iter().map(|&v| v as i64).collect())
+            }
+            Some(Place::Feed(i)) => match &batch.columns[arena.feeds[i]] {
+                Column::Floats { values, .. } => Tensor::from_f32(&sizes, values.clone()),
+                Column::Ids { keys, .. } => Tensor::from_i64(&[keys.len()], keys.iter().map(|&k| k as i64).collect()),
+            },
+        }
+    }
+
+    /// The value of a variable with one float, without allocating.
+    pub fn scalar(&self, arena: &Arena, var: Var) -> Option<f32> {
+        match self.places[var.index()]? {
+            Place::Buffer(i) => match arena.buffers[i].floats.as_slice() {
+                [value] => Some(*value),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Op names in order, for profiles.
+    pub(crate) fn op_names(&self) -> Vec<&'static str> {
+        self.nodes.iter().map(|node| node.op.operator().name()).collect()
+    }
+
+    fn forward(&self, node: &PlanNode, arena: &mut Arena, batch: &Batch, seed: u64) -> Result<()> {
+        let mut outputs = std::mem::take(&mut arena.outputs);
+        for (&buffer, (shape, dtype)) in node.outputs.iter().zip(&node.output_shapes) {
+            let mut taken = std::mem::take(&mut arena.buffers[buffer]);
+            let elements = shape.elements(batch.rows);
+            if dtype.is_float() {
+                taken.floats.resize(elements, 0.0);
+            } else {
+                taken.ints.resize(elements, 0);
+            }
+            outputs.push(taken);
+        }
+        let inputs = Inputs { node, arena, batch, training: !self.for_test, seed };
+        let result = node.op.operator().forward(&inputs, &mut Outputs { buffers: &mut outputs });
+        for (&buffer, taken) in node.outputs.iter().zip(outputs.drain(..)) {
+            arena.buffers[buffer] = taken;
+        }
+        arena.outputs = outputs;
+        result
+    }
+
+    fn backward(&self, node: &PlanNode, arena: &mut Arena, batch: &Batch, seed: u64) -> Result<()> {
+        // An output that nothing used has no gradient yet: it is zero.
+        for (output, &(place, slot)) in node.output_gradients.iter().enumerate().filter_map(|(o, g)| Some((o, g.as_ref()?))) {
+            if !arena.written[slot] {
+                let elements = node.output_shapes[output].0.elements(batch.rows);
+                let gradient = arena.gradient_mut(place);
+                gradient.clear();
+                gradient.resize(elements, 0.0);
+                arena.written[slot] = true;
+            }
+        }
+        let mut taken = std::mem::take(&mut arena.taken);
+        for (input, gradient) in node.input_gradients.iter().enumerate() {
+            let Some((place, slot)) = *gradient else { continue };
+            if taken.iter().any(|t: &TakenGradient| t.slot == slot) {
+                continue;
+            }
+            let mut values = arena.take_gradient(place);
+            if matches!(place, GradientPlace::Buffer(_)) {
+                values.resize(node.input_shapes[input].elements(batch.rows), 0.0);
+            }
+            taken.push(TakenGradient { slot, values, written: arena.written[slot] });
+        }
+        let mut scratch = std::mem::take(&mut arena.scratch);
+        let inputs = Inputs { node, arena, batch, training: !self.for_test, seed };
+        let mut gradients = Gradients { node, taken: &mut taken, scratch: &mut scratch };
+        let result = node.op.operator().backward(&inputs, &mut gradients);
+        arena.scratch = scratch;
+        for t in taken.drain(..) {
+            let (place, _) = self.gradient_slots[t.slot];
+            *arena.gradient_mut(place) = t.values;
+            arena.written[t.slot] = t.written;
+        }
+        arena.taken = taken;
+        result
+    }
+
+    fn trains_place(&self, place: GradientPlace) -> bool {
+        self.gradient_slots.iter().any(|(known, _)| *known == place)
+    }
+
+    /// A parameter that this batch did not reach has a zero gradient, not the last batch's.
+    fn clear_unwritten(&self, arena: &mut Arena) {
+        for (slot, (place, _)) in self.gradient_slots.iter().enumerate() {
+            if !arena.written[slot] && !matches!(place, GradientPlace::Buffer(_)) {
+                arena.gradient_mut(*place).fill(0.0);
+            }
+        }
+    }
+}
+
+fn charge(arena: &mut Arena, index: usize, started: Option<Instant>) {
+    if let (Some(started), Some(profile)) = (started, arena.profile.as_mut()) {
+        profile[index] += started.elapsed().as_nanos() as u64;
+    }
+}
+
+fn check_vocabulary(slot: &str, vocabulary: u64, keys: &[u64], offsets: &[u32]) -> Result<()> {
+    match keys.iter().position(|&key| key >= vocabulary) {
+        None => Ok(()),
+        Some(at) => Err(Error::Value {
+            op: "embedding",
+            what: format!("an id of slot `{slot}`"),
+            expected: format!("below the vocabulary's size {vocabulary}"),
+            got: keys[at].to_string(),
+            row: offsets.partition_point(|&end| end as usize <= at).saturating_sub(1),
+        }),
+    }
+}
+
+/// What is known so far while a program is compiled.
+struct Compiler<'a> {
+    program: &'a Program,
+    places: Vec<Option<Place>>,
+    gradient_places: Vec<Option<GradientPlace>>,
+    gradient_slots: Vec<(GradientPlace, Shape)>,
+    gradient_buffers: usize,
+    feeds: Vec<Feed>,
+    feed_of: Vec<Option<usize>>,
+    stages: Vec<StagePlan>,
+    dense: Vec<Var>,
+    sparse: Vec<Var>,
+    states: Vec<Var>,
+    buffer_count: usize,
+}
+
+impl<'a> Compiler<'a> {
+    fn new(program: &'a Program) -> Self {
+        let count = program.variables().len();
+        Compiler {
+            program,
+            places: vec![None; count],
+            gradient_places: vec![None; count],
+            gradient_slots: Vec::new(),
+            gradient_buffers: 0,
+            feeds: Vec::new(),
+            feed_of: vec![None; count],
+            stages: Vec::new(),
+            dense: Vec::new(),
+            sparse: Vec::new(),
+            states: Vec::new(),
+            buffer_count: 0,
+        }
+    }
+
+    fn compile(mut self, scope: &Scope) -> Result<Plan> {
+        let program = self.program;
+        self.place_tables()?;
+        for node in program.nodes() {
+            for &var in &node.inputs {
+                self.place_input(var)?;
+            }
+            for &var in &node.outputs {
+                self.places[var.index()] = Some(Place::Buffer(self.buffer_count));
+                self.buffer_count += 1;
+            }
+        }
+        let (backward, loss_gradient) = self.place_gradients();
+        let nodes = program.nodes().iter().map(|node| self.node(node)).collect::<Vec<_>>();
+        let communicator = self.communicator(scope)?;
+        let states =
+            self.states.iter().map(|&var| scope.state(&program.variable(var).name)).collect::<Result<Vec<_>>>()?;
+        let mut shapes: Vec<(String, Shape, DType)> =
+            program.variables().iter().map(|v| (v.name.clone(), v.shape.clone(), v.dtype)).collect();
+        shapes.shrink_to_fit();
+        Ok(Plan {
+            nodes,
+            backward,
+            loss_gradient,
+            feeds: self.feeds,
+            stages: self.stages,
+            dense_sizes: self.dense.iter().map(|&var| program.variable(var).shape.elements(0)).collect(),
+            states,
+            buffer_count: self.buffer_count,
+            gradient_slots: self.gradient_slots,
+            places: self.places,
+            gradient_places: self.gradient_places,
+            shapes,
+            clip: program.minimize.as_ref().and_then(|minimize| minimize.clip.clone()),
+            trains: program.backward.is_some(),
+            for_test: program.for_test,
+            seed: program.seed,
+            communicator,
+        })
+    }
+
+    /// Sparse tables first: tables looked up with the same slots share a stage, hence one de-duplication.
+    fn place_tables(&mut self) -> Result<()> {
+        let program = self.program;
+        let mut tables: Vec<(Var, Vec<Var>)> = Vec::new();
+        for node in program.nodes() {
+            for &(table, slot) in node.op.operator().lookups() {
+                let (table, slot) = (node.inputs[table], node.inputs[slot]);
+                let entry = match tables.iter().position(|(known, _)| *known == table) {
+                    Some(at) => at,
+                    None => {
+                        tables.push((table, Vec::new()));
+                        tables.len() - 1
+                    }
+                };
+                if !tables[entry].1.contains(&slot) {
+                    tables[entry].1.push(slot);
+                }
+            }
+        }
+        for (table, slots) in tables {
+            let VariableKind::SparseTable(attributes) = &program.variable(table).kind else { continue };
+            let mut feeds = Vec::with_capacity(slots.len());
+            for slot in slots {
+                let variable = program.variable(slot);
+                if variable.kind != VariableKind::Data {
+                    return Err(Error::Input {
+                        op: "embedding",
+                        expected: "ids of a sparse table straight from the data".into(),
+                        got: format!("`{}`, which an op computes", variable.name),
+                    });
+                }
+                let feed = self.feed(slot);
+                let limit = &mut self.feeds[feed].vocabulary;
+                *limit = match (*limit, attributes.vocabulary) {
+                    (Some(a), Some(b)) => Some(a.min(b)),
+                    (a, b) => a.or(b),
+                };
+                feeds.push(feed);
+            }
+            let stage = match self.stages.iter().position(|stage| stage.feeds == feeds) {
+                Some(stage) => stage,
+                None => {
+                    self.stages.push(StagePlan { feeds, lookups: Vec::new() });
+                    self.stages.len() - 1
+                }
+            };
+            let lookups = &mut self.stages[stage].lookups;
+            lookups.push((self.sparse.len(), attributes.dim));
+            self.places[table.index()] = Some(Place::Rows { stage, lookup: lookups.len() - 1 });
+            self.sparse.push(table);
+        }
+        Ok(())
+    }
+
+    fn place_input(&mut self, var: Var) -> Result<()> {
+        if self.places[var.index()].is_some() {
+            return Ok(());
+        }
+        let variable = self.program.variable(var);
+        self.places[var.index()] = Some(match &variable.kind {
+            VariableKind::Data => Place::Feed(self.feed(var)),
+            VariableKind::Parameter(_) => {
+                self.dense.push(var);
+                Place::Dense(self.dense.len() - 1)
+            }
+            VariableKind::State => {
+                self.states.push(var);
+                Place::State(self.states.len() - 1)
+            }
+            VariableKind::SparseTable(_) | VariableKind::Temporary | VariableKind::Gradient { .. } => {
+                return Err(Error::NotFetchable {
+                    name: variable.name.clone(),
+                    reason: "an op reads it before any op writes it",
+                });
+            }
+        });
+        Ok(())
+    }
+
+    fn feed(&mut self, var: Var) -> usize {
+        if let Some(feed) = self.feed_of[var.index()] {
+            return feed;
+        }
+        let variable = self.program.variable(var);
+        self.feeds.push(Feed {
+            name: variable.name.clone(),
+            kind: variable.field_kind(),
+            described: describe_data(variable),
+            vocabulary: None,
+        });
+        let feed = self.feeds.len() - 1;
+        self.feed_of[var.index()] = Some(feed);
+        self.places[var.index()] = Some(Place::Feed(feed));
+        feed
+    }
+
+    fn place_gradients(&mut self) -> (Vec<usize>, Option<(GradientPlace, usize)>) {
+        let Some(backward) = &self.program.backward else { return (Vec::new(), None) };
+        for (of, gradient) in backward.gradients() {
+            let place = match self.places[of.index()] {
+                Some(Place::Dense(i)) => GradientPlace::Dense(i),
+                Some(Place::Rows { stage, lookup }) => GradientPlace::Rows { stage, lookup },
+                _ => {
+                    self.gradient_buffers += 1;
+                    GradientPlace::Buffer(self.gradient_buffers - 1)
+                }
+            };
+            self.gradient_places[gradient.index()] = Some(place);
+            self.gradient_slots.push((place, self.program.variable(of).shape.clone()));
+        }
+        (backward.order().to_vec(), self.gradient_slot(backward.loss()))
+    }
+
+    fn gradient_slot(&self, var: Var) -> Option<(GradientPlace, usize)> {
+        let gradient = self.program.gradient_of(var)?;
+        let place = self.gradient_places[gradient.index()]?;
+        let slot = self.gradient_slots.iter().position(|(known, _)| *known == place)?;
+        Some((place, slot))
+    }
+
+    fn node(&self, node: &crate::program::Node) -> PlanNode {
+        let program = self.program;
+        let inputs: Vec<Place> =
+            node.inputs.iter().map(|var| self.places[var.index()].expect("inputs were placed")).collect();
+        let outputs = node
+            .outputs
+            .iter()
+            .map(|var| match self.places[var.index()] {
+                Some(Place::Buffer(i)) => i,
+                _ => unreachable!("outputs were given buffers"),
+            })
+            .collect();
+        let lookups = node
+            .op
+            .operator()
+            .lookups()
+            .iter()
+            .filter_map(|&(table, slot)| {
+                let Place::Rows { stage, .. } = inputs[table] else { return None };
+                let feed = self.feed_of[node.inputs[slot].index()]?;
+                let before = self.stages[stage].feeds.iter().copied().take_while(|&f| f != feed).collect();
+                Some(LookupPlan { table, slot, before })
+            })
+            .collect();
+        PlanNode {
+            op: node.op.clone(),
+            input_gradients: node
+                .inputs
+                .iter()
+                .enumerate()
+                .map(|(i, &var)| node.op.operator().has_gradient(i).then(|| self.gradient_slot(var)).flatten())
+                .collect(),
+            output_gradients: node.outputs.iter().map(|&var| self.gradient_slot(var)).collect(),
+            input_shapes: node.inputs.iter().map(|&var| program.variable(var).shape.clone()).collect(),
+            output_shapes: node
+                .outputs
+                .iter()
+                .map(|&var| (program.variable(var).shape.clone(), program.variable(var).dtype))
+                .collect(),
+            inputs,
+            outputs,
+            lookups,
+        }
+    }
+
+    /// The embedded default: every table stands in this process's scope.
+    fn communicator(&self, scope: &Scope) -> Result<Arc<dyn Communicator>> {
+        let program = self.program;
+        let minimize = program.minimize.as_ref();
+        let trains = minimize.is_some();
+        let (optimizer, schedule) = match minimize {
+            Some(minimize) => (minimize.optimizer.clone(), minimize.schedule.clone()),
+            None => (Optimizer::sgd(), Schedule::constant(0.0)),
+        };
+        let mut sparse = Vec::with_capacity(self.sparse.len());
+        for &var in &self.sparse {
+            let variable = program.variable(var);
+            let VariableKind::SparseTable(attributes) = &variable.kind else { continue };
+            let spec = SparseSpec {
+                dim: attributes.dim,
+                optimizer: optimizer.clone(),
+                schedule: schedule.clone(),
+                learning_rate: if attributes.trainable { attributes.learning_rate } else { 0.0 },
+                regularizer: minimize.and_then(|m| m.regularizer.clone()),
+                initializer: attributes.initializer.clone(),
+                seed: seed_of(program.seed, &variable.name),
+                ..SparseSpec::default()
+            };
+            sparse.push((variable.name.clone(), scope.sparse_or_create(&variable.name, spec, trains)?));
+        }
+        let mut dense = Vec::with_capacity(self.dense.len());
+        for &var in &self.dense {
+            let variable = program.variable(var);
+            let VariableKind::Parameter(attributes) = &variable.kind else { continue };
+            let spec = DenseSpec {
+                shape: variable.shape.sizes(0),
+                optimizer: optimizer.clone(),
+                schedule: schedule.clone(),
+                learning_rate: attributes.learning_rate,
+                regularizer: attributes.regularizer.clone().or_else(|| minimize.and_then(|m| m.regularizer.clone())),
+            };
+            dense.push((variable.name.clone(), scope.dense_or_promote(&variable.name, spec, trains)?));
+        }
+        Ok(Arc::new(Local::new(sparse, dense)))
+    }
+}
+
+/// Every parameter draws from a stream of its own, whatever the order of creation.
+pub(crate) fn seed_of(program_seed: u64, name: &str) -> u64 {
+    mix(program_seed ^ openfleet_core::key::of_category(0, name.as_bytes()))
+}

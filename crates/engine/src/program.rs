@@ -1,0 +1,267 @@
+//! A `Program` is a static graph: variables with shapes, ops in order, parameters with initializers.
+//!
+//! It is plain data: it holds no values (a `Scope` does), starts nothing and computes nothing (a `Plan` does). Layers add
+//! to it through a [`Net`](crate::net::Net).
+
+use std::collections::HashMap;
+
+use openfleet_core::FieldKind;
+use openfleet_table::{Initializer, Regularizer};
+use serde::{Deserialize, Serialize};
+
+use crate::backward::Backward;
+use crate::error::{Error, Result};
+use crate::minimize::Minimize;
+use crate::op::Op;
+use crate::shape::{Dim, Shape};
+use crate::tensor::DType;
+
+/// A variable of one program, by position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Var(pub(crate) u32);
+
+impl Var {
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Where a variable's value comes from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum VariableKind {
+    /// Fed with each batch.
+    Data,
+    /// Computed by an op in each step.
+    Temporary,
+    /// A dense parameter: kept in the scope, changed by the optimizer.
+    Parameter(ParameterAttributes),
+    /// The rows of a sparse table: kept in a table, changed by the optimizer.
+    SparseTable(SparseAttributes),
+    /// Kept in the scope and changed by ops: counters, running statistics.
+    State,
+    /// The gradient of another variable.
+    Gradient {
+        /// The other variable.
+        of: Var,
+    },
+}
+
+/// What an optimizer needs to know of a dense parameter.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ParameterAttributes {
+    /// Multiplies the optimizer's learning rate.
+    pub learning_rate: f32,
+    /// Replaces the optimizer's regularizer.
+    pub regularizer: Option<Regularizer>,
+    /// `false` freezes it.
+    pub trainable: bool,
+}
+
+/// What a table needs to know of an embedding.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SparseAttributes {
+    /// D, floats in a row.
+    pub dim: usize,
+    /// Ids must be below this; `None` accepts any.
+    pub vocabulary: Option<u64>,
+    /// First values of a row.
+    pub initializer: Initializer,
+    /// Multiplies the optimizer's learning rate.
+    pub learning_rate: f32,
+    /// `false` freezes all rows.
+    pub trainable: bool,
+}
+
+/// A named value with a shape.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Variable {
+    /// Unique in its program.
+    pub name: String,
+    /// `-1` in the first place is the batch.
+    pub shape: Shape,
+    /// What its elements are.
+    pub dtype: DType,
+    /// Where its value comes from.
+    pub kind: VariableKind,
+    /// No gradient flows into it.
+    pub stop_gradient: bool,
+    /// Data only: any number of elements a row, in CSR form.
+    pub ragged: bool,
+}
+
+impl Variable {
+    /// The field of a batch that a data variable is fed from.
+    pub fn field_kind(&self) -> FieldKind {
+        let per_row = self.shape.0[1..].iter().map(|d| d.size(1)).product();
+        match self.dtype {
+            DType::I64 if self.ragged => FieldKind::Ids,
+            DType::I64 => FieldKind::FixedIds { length: per_row },
+            DType::F32 | DType::Bool => FieldKind::Floats { dim: per_row },
+        }
+    }
+}
+
+/// One op with what it reads and writes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Node {
+    /// What is computed.
+    pub op: Op,
+    /// What it reads.
+    pub inputs: Vec<Var>,
+    /// What it writes.
+    pub outputs: Vec<Var>,
+}
+
+/// Variables and ops in order.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    variables: Vec<Variable>,
+    nodes: Vec<Node>,
+    #[serde(skip)]
+    by_name: HashMap<String, Var>,
+    pub(crate) backward: Option<Backward>,
+    pub(crate) minimize: Option<Minimize>,
+    /// Drop-out, batch statistics and the like behave as in evaluation.
+    pub(crate) for_test: bool,
+    /// Every random choice of this program is a function of this number.
+    pub seed: u64,
+}
+
+impl Program {
+    /// An empty program.
+    pub fn new() -> Self {
+        Program::default()
+    }
+
+    /// All variables, in order of creation.
+    pub fn variables(&self) -> &[Variable] {
+        &self.variables
+    }
+
+    /// All ops, in order of execution.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// A variable of this program.
+    pub fn variable(&self, var: Var) -> &Variable {
+        &self.variables[var.index()]
+    }
+
+    pub(crate) fn variable_mut(&mut self, var: Var) -> &mut Variable {
+        &mut self.variables[var.index()]
+    }
+
+    /// Finds a variable by name.
+    pub fn find(&self, name: &str) -> Result<Var> {
+        self.by_name.get(name).copied().ok_or_else(|| Error::UnknownVariable {
+            name: name.to_owned(),
+            known: self.variables.iter().map(|v| v.name.clone()).collect(),
+        })
+    }
+
+    /// Whether the program updates parameters when it runs.
+    pub fn is_trained(&self) -> bool {
+        self.minimize.is_some()
+    }
+
+    /// Whether this is a copy made by [`clone_for_test`](Self::clone_for_test).
+    pub fn is_for_test(&self) -> bool {
+        self.for_test
+    }
+
+    /// The variables that are fed, in order of declaration.
+    pub fn data(&self) -> impl Iterator<Item = (Var, &Variable)> {
+        self.numbered().filter(|(_, v)| v.kind == VariableKind::Data)
+    }
+
+    /// The dense parameters, in order of creation.
+    pub fn parameters(&self) -> impl Iterator<Item = (Var, &Variable)> {
+        self.numbered().filter(|(_, v)| matches!(v.kind, VariableKind::Parameter(_)))
+    }
+
+    /// The sparse tables, in order of creation.
+    pub fn tables(&self) -> impl Iterator<Item = (Var, &Variable)> {
+        self.numbered().filter(|(_, v)| matches!(v.kind, VariableKind::SparseTable(_)))
+    }
+
+    /// Every variable that outlives a step and is kept by name: parameters, tables and state.
+    pub fn persistables(&self) -> impl Iterator<Item = (Var, &Variable)> {
+        self.numbered().filter(|(_, v)| {
+            matches!(v.kind, VariableKind::Parameter(_) | VariableKind::SparseTable(_) | VariableKind::State)
+        })
+    }
+
+    fn numbered(&self) -> impl Iterator<Item = (Var, &Variable)> {
+        self.variables.iter().enumerate().map(|(i, v)| (Var(i as u32), v))
+    }
+
+    /// A copy that evaluates: no backward, no update, drop-out and batch statistics fixed. Variables keep their numbers
+    /// and names, so the handles of this program work on the copy.
+    pub fn clone_for_test(&self) -> Self {
+        Program { backward: None, minimize: None, for_test: true, ..self.clone() }
+    }
+
+    /// The gradient variable that `append_backward` made for a variable.
+    pub fn gradient_of(&self, var: Var) -> Option<Var> {
+        self.backward.as_ref().and_then(|backward| backward.gradient_of(var))
+    }
+
+    pub(crate) fn add_variable(&mut self, variable: Variable) -> Result<Var> {
+        if let Some(&existing) = self.by_name.get(&variable.name) {
+            return Err(Error::NameTaken {
+                name: variable.name,
+                existing: self.variable(existing).shape.to_string(),
+                wanted: variable.shape.to_string(),
+            });
+        }
+        let var = Var(self.variables.len() as u32);
+        self.by_name.insert(variable.name.clone(), var);
+        self.variables.push(variable);
+        Ok(var)
+    }
+
+    /// A parameter or table of this name, if it fits: sharing is by name, as two layers with one `ParameterAttributes`
+    /// name share their weights.
+    pub(crate) fn find_or_add(&mut self, variable: Variable) -> Result<(Var, bool)> {
+        if let Some(&existing) = self.by_name.get(&variable.name) {
+            let found = self.variable(existing);
+            let same_kind = std::mem::discriminant(&found.kind) == std::mem::discriminant(&variable.kind);
+            if same_kind && found.shape == variable.shape && found.dtype == variable.dtype {
+                return Ok((existing, false));
+            }
+        }
+        Ok((self.add_variable(variable)?, true))
+    }
+
+    pub(crate) fn add_node(&mut self, node: Node) {
+        self.nodes.push(node);
+    }
+
+    /// Rebuilds the name index after deserialisation.
+    pub fn index_names(&mut self) {
+        self.by_name =
+            self.variables.iter().enumerate().map(|(i, v)| (v.name.clone(), Var(i as u32))).collect();
+    }
+}
+
+/// A data variable's shape in words, for messages.
+pub(crate) fn describe_data(variable: &Variable) -> String {
+    match variable.field_kind() {
+        FieldKind::Ids => "a slot of ids".into(),
+        FieldKind::FixedIds { length } => format!("{length} integer(s) a row"),
+        FieldKind::Floats { dim } => format!("{dim} float(s) a row"),
+    }
+}
+
+/// The batch as the first dimension, or an error in the words of `data`.
+pub(crate) fn check_data_shape(shape: &Shape) -> Result<()> {
+    if shape.0.first() == Some(&Dim::PerRow(1)) && shape.0[1..].iter().all(|d| matches!(d, Dim::Fixed(_))) {
+        return Ok(());
+    }
+    Err(Error::Input {
+        op: "data",
+        expected: "a shape whose first dimension, and no other, is -1 (the batch)".into(),
+        got: shape.to_string(),
+    })
+}

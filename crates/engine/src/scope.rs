@@ -1,0 +1,203 @@
+//! Values by name, shared by programs and threads: parameters, tables, counters.
+//!
+//! Dense parameters start as tensors and become dense tables when a program that trains them is compiled; reading and
+//! setting them by name works the same in both lives. A scope is a value: two jobs in one process have one each.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use openfleet_table::{DenseSpec, DenseTable, SparseSpec, SparseTable};
+use parking_lot::{Mutex, RwLock};
+
+use crate::error::{Error, Result};
+use crate::tensor::{Elements, Tensor};
+
+/// A value that ops change under its lock.
+pub type State = Arc<Mutex<Tensor>>;
+
+/// Values by name.
+#[derive(Default)]
+pub struct Scope {
+    values: RwLock<BTreeMap<String, Value>>,
+}
+
+#[derive(Clone)]
+enum Value {
+    Tensor(State),
+    Dense(Arc<DenseTable>),
+    Sparse(Arc<SparseTable>),
+}
+
+impl Scope {
+    /// An empty scope.
+    pub fn new() -> Self {
+        Scope::default()
+    }
+
+    /// All names, sorted.
+    pub fn names(&self) -> Vec<String> {
+        self.values.read().keys().cloned().collect()
+    }
+
+    /// A copy of the value under a name; `None` if there is none or it is a sparse table.
+    pub fn get(&self, name: &str) -> Option<Tensor> {
+        match self.value(name)? {
+            Value::Tensor(tensor) => Some(tensor.lock().clone()),
+            Value::Dense(table) => {
+                let values = table.read(<[f32]>::to_vec);
+                Tensor::from_f32(&table.spec().shape, values).ok()
+            }
+            Value::Sparse(_) => None,
+        }
+    }
+
+    /// Creates or replaces a value. The dimensions and the kind of elements of an existing one must not change.
+    pub fn set(&self, name: &str, value: Tensor) -> Result<()> {
+        let mismatch = |got: String| Error::ScopeMismatch {
+            name: name.to_owned(),
+            expected: format!("a tensor of dimensions {:?}", value.dims()),
+            got,
+        };
+        match self.value(name) {
+            None => {
+                self.values.write().insert(name.to_owned(), Value::Tensor(Arc::new(Mutex::new(value))));
+            }
+            Some(Value::Tensor(existing)) => {
+                let mut existing = existing.lock();
+                let same_kind =
+                    std::mem::discriminant(existing.elements()) == std::mem::discriminant(value.elements());
+                if existing.dims() != value.dims() || !same_kind {
+                    return Err(mismatch(format!("a tensor of dimensions {:?}", existing.dims())));
+                }
+                *existing = value;
+            }
+            Some(Value::Dense(table)) => match value.elements() {
+                Elements::F32(values) if table.spec().shape == value.dims() => table.assign(values)?,
+                _ => return Err(mismatch(format!("a parameter of dimensions {:?}", table.spec().shape))),
+            },
+            Some(Value::Sparse(_)) => return Err(mismatch("a sparse table".into())),
+        }
+        Ok(())
+    }
+
+    /// Forgets everything.
+    pub fn clear(&self) {
+        self.values.write().clear();
+    }
+
+    /// The sparse table under a name.
+    pub fn sparse(&self, name: &str) -> Option<Arc<SparseTable>> {
+        match self.value(name)? {
+            Value::Sparse(table) => Some(table),
+            _ => None,
+        }
+    }
+
+    /// The dense table under a name, once a program that trains it was compiled.
+    pub fn dense(&self, name: &str) -> Option<Arc<DenseTable>> {
+        match self.value(name)? {
+            Value::Dense(table) => Some(table),
+            _ => None,
+        }
+    }
+
+    /// The state under a name, for ops that change it in place.
+    pub(crate) fn state(&self, name: &str) -> Result<State> {
+        match self.value(name) {
+            Some(Value::Tensor(tensor)) => Ok(tensor),
+            Some(_) => Err(Error::ScopeMismatch {
+                name: name.to_owned(),
+                expected: "a tensor".into(),
+                got: "a table".into(),
+            }),
+            None => Err(Error::NotInitialized { name: name.to_owned() }),
+        }
+    }
+
+    /// The sparse table under a name; created if there is none, with the rule of the program that trains it. A program
+    /// that only reads takes whatever is there.
+    pub(crate) fn sparse_or_create(&self, name: &str, spec: SparseSpec, trains: bool) -> Result<Arc<SparseTable>> {
+        let mut values = self.values.write();
+        match values.get(name) {
+            None => {
+                let table = Arc::new(SparseTable::new(spec)?);
+                values.insert(name.to_owned(), Value::Sparse(table.clone()));
+                Ok(table)
+            }
+            Some(Value::Sparse(table)) => {
+                let existing = table.spec();
+                if existing.dim == spec.dim && (!trains || *existing == spec) {
+                    return Ok(table.clone());
+                }
+                if existing.dim == spec.dim && table.is_empty() {
+                    // A program that only reads came first: nothing was learnt yet, so the trained one's rule holds.
+                    let table = Arc::new(SparseTable::new(spec)?);
+                    values.insert(name.to_owned(), Value::Sparse(table.clone()));
+                    return Ok(table);
+                }
+                Err(Error::ScopeMismatch {
+                    name: name.to_owned(),
+                    expected: format!("a sparse table of dim {} trained by {:?}", spec.dim, spec.optimizer),
+                    got: format!("a sparse table of dim {} trained by {:?}", existing.dim, existing.optimizer),
+                })
+            }
+            Some(_) => Err(Error::ScopeMismatch {
+                name: name.to_owned(),
+                expected: "a sparse table".into(),
+                got: "a tensor".into(),
+            }),
+        }
+    }
+
+    /// The dense table of a parameter; a tensor that the startup program left becomes one.
+    pub(crate) fn dense_or_promote(&self, name: &str, spec: DenseSpec, trains: bool) -> Result<Arc<DenseTable>> {
+        let mut values = self.values.write();
+        let mismatch = |got: String| Error::ScopeMismatch {
+            name: name.to_owned(),
+            expected: format!("a parameter of dimensions {:?}", spec.shape),
+            got,
+        };
+        let table = match values.get(name) {
+            None => return Err(Error::NotInitialized { name: name.to_owned() }),
+            Some(Value::Sparse(_)) => return Err(mismatch("a sparse table".into())),
+            Some(Value::Dense(table)) if !trains || *table.spec() == spec => {
+                return if table.spec().shape == spec.shape {
+                    Ok(table.clone())
+                } else {
+                    Err(mismatch(format!("a parameter of dimensions {:?}", table.spec().shape)))
+                };
+            }
+            Some(Value::Dense(table)) if table.step() == 0 => {
+                // A program that only reads came first: nothing was learnt yet, so the trained one's rule holds.
+                let copy = DenseTable::new(spec.clone())?;
+                if table.spec().shape != spec.shape {
+                    return Err(mismatch(format!("a parameter of dimensions {:?}", table.spec().shape)));
+                }
+                copy.assign(&table.read(<[f32]>::to_vec))?;
+                Arc::new(copy)
+            }
+            Some(Value::Dense(table)) => {
+                return Err(mismatch(format!(
+                    "of dimensions {:?}, trained by {:?}",
+                    table.spec().shape,
+                    table.spec().optimizer
+                )));
+            }
+            Some(Value::Tensor(tensor)) => {
+                let tensor = tensor.lock();
+                let Some(first) = tensor.f32s().filter(|_| tensor.dims() == spec.shape) else {
+                    return Err(mismatch(format!("a tensor of dimensions {:?}", tensor.dims())));
+                };
+                let table = DenseTable::new(spec)?;
+                table.assign(first)?;
+                Arc::new(table)
+            }
+        };
+        values.insert(name.to_owned(), Value::Dense(table.clone()));
+        Ok(table)
+    }
+
+    fn value(&self, name: &str) -> Option<Value> {
+        self.values.read().get(name).cloned()
+    }
+}

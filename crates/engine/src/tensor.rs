@@ -1,0 +1,105 @@
+//! A value with its dimensions: what is fed, fetched and kept in a scope.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// What the elements are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum DType {
+    /// 32-bit floats.
+    F32,
+    /// 64-bit integers: ids, labels, counters.
+    I64,
+    /// Truth values, computed with as floats 0 and 1.
+    Bool,
+}
+
+impl DType {
+    /// Whether the elements are kept as floats.
+    pub fn is_float(self) -> bool {
+        !matches!(self, DType::I64)
+    }
+}
+
+/// The elements of a tensor.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Elements {
+    /// Floats (and truth values).
+    F32(Vec<f32>),
+    /// Integers.
+    I64(Vec<i64>),
+}
+
+/// A value with its dimensions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tensor {
+    dims: Vec<usize>,
+    elements: Elements,
+}
+
+impl Tensor {
+    /// Floats in row-major order; fails if their number does not fit the dimensions.
+    pub fn from_f32(dims: &[usize], elements: Vec<f32>) -> Result<Self> {
+        check_elements(dims, elements.len())?;
+        Ok(Tensor { dims: dims.to_vec(), elements: Elements::F32(elements) })
+    }
+
+    /// Integers in row-major order; fails if their number does not fit the dimensions.
+    pub fn from_i64(dims: &[usize], elements: Vec<i64>) -> Result<Self> {
+        check_elements(dims, elements.len())?;
+        Ok(Tensor { dims: dims.to_vec(), elements: Elements::I64(elements) })
+    }
+
+    /// All zeros.
+    pub fn zeros(dims: &[usize], dtype: DType) -> Self {
+        let count = dims.iter().product();
+        let elements = if dtype.is_float() { Elements::F32(vec![0.0; count]) } else { Elements::I64(vec![0; count]) };
+        Tensor { dims: dims.to_vec(), elements }
+    }
+
+    /// Its dimensions, slowest first.
+    pub fn dims(&self) -> &[usize] {
+        &self.dims
+    }
+
+    /// Its elements.
+    pub fn elements(&self) -> &Elements {
+        &self.elements
+    }
+
+    /// Its elements, to change in place.
+    pub fn elements_mut(&mut self) -> &mut Elements {
+        &mut self.elements
+    }
+
+    /// The floats, or `None` for integers.
+    pub fn f32s(&self) -> Option<&[f32]> {
+        match &self.elements {
+            Elements::F32(values) => Some(values),
+            Elements::I64(_) => None,
+        }
+    }
+
+    /// The integers, or `None` for floats.
+    pub fn i64s(&self) -> Option<&[i64]> {
+        match &self.elements {
+            Elements::F32(_) => None,
+            Elements::I64(values) => Some(values),
+        }
+    }
+
+    /// The single element as a float; `None` if there is not exactly one.
+    pub fn scalar(&self) -> Option<f64> {
+        match &self.elements {
+            Elements::F32(values) if values.len() == 1 => Some(f64::from(values[0])),
+            Elements::I64(values) if values.len() == 1 => Some(values[0] as f64),
+            _ => None,
+        }
+    }
+}
+
+fn check_elements(dims: &[usize], got: usize) -> Result<()> {
+    let expected: usize = dims.iter().product();
+    if expected == got { Ok(()) } else { Err(Error::ElementCount { dims: dims.to_vec(), expected, got }) }
+}
