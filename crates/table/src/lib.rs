@@ -1,1 +1,27 @@
-//! (room)
+//! What a server keeps and how one row changes: tables, optimizers, schedules and first values.
+//!
+//! State only. Nothing here opens a file or a socket, reads a clock or starts a thread (this crate's `clippy.toml`
+//! makes that a build error); tables are driven by calls, from as many threads as the caller likes. The table does not
+//! know the mode, the rank or how many servers there are: its rows depend on its own seed, its keys and what was pushed.
+//!
+//! Start at [`SparseTable`] and [`DenseTable`]; [`Optimizer`] is the one arithmetic that both of them run.
+
+pub mod clip;
+pub mod dense;
+pub mod error;
+pub mod initializer;
+pub mod optimizer;
+pub mod push;
+pub mod regularizer;
+pub mod schedule;
+pub mod sparse;
+
+pub use clip::Clip;
+pub use dense::{DenseSpec, DenseTable};
+pub use error::{Error, Result};
+pub use initializer::{Fans, Initializer};
+pub use optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, RmsProp, Sgd};
+pub use push::PushReport;
+pub use regularizer::Regularizer;
+pub use schedule::Schedule;
+pub use sparse::{Missing, Scratch, SparseSpec, SparseTable};

@@ -1,0 +1,58 @@
+//! A warm training step allocates nothing: what `core` contributes to that promise. One test in its own process, because
+//! the counter sees every thread.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use openfleet_core::metrics::{Accuracy, Auc, LogLoss, Mean};
+use openfleet_core::{Key, Unique, key::mix};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system's allocator unchanged; counting touches nothing it hands out.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise about `layout` is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: `pointer` came from `System.alloc` with this layout, as the caller promises.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn warm_metrics_and_deduplication_allocate_nothing() {
+    let labels: Vec<u64> = (0..512).map(|row| mix(row) % 2).collect();
+    let probabilities: Vec<f32> = (0..512).map(|row| (mix(row + 512) % 1000) as f32 / 1000.0).collect();
+    let slots: Vec<Vec<Key>> = (0..26).map(|slot| (0..512).map(|row| mix(row % 170 + slot * 170)).collect()).collect();
+    let (mut auc, mut logloss, mut accuracy, mut mean) =
+        (Auc::with(4095, 3), LogLoss::new(), Accuracy::new(), Mean::new());
+    let mut unique = Unique::new();
+    let mut step = || {
+        auc.update(&labels, &probabilities).unwrap();
+        logloss.update(&labels, &probabilities).unwrap();
+        accuracy.update_binary(&labels, &probabilities).unwrap();
+        mean.update(&probabilities);
+        unique.start(26 * 512);
+        slots.iter().for_each(|ids| unique.add(ids));
+        auc.batch_value() + auc.value() + logloss.value() + unique.keys().len() as f64
+    };
+    (0..8).for_each(|_| {
+        step();
+    });
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let mut sum = 0.0;
+    for _ in 0..20 {
+        sum += step();
+    }
+    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0);
+    assert!(sum > 0.0);
+}

@@ -1,0 +1,119 @@
+//! Keeping gradients within bounds before they are pushed.
+//!
+//! By value and by norm look at one gradient; the global norm looks at all of a step's gradients together, so it has
+//! two phases: add up [`sum_of_squares`] over every gradient, then scale each by [`global_scale`]. Who holds the
+//! gradients, and whether they lie on one worker, is the caller's business.
+
+use multiversion::multiversion;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Result, require};
+
+/// A bound on gradients.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Clip {
+    /// Each number into `[min, max]`.
+    Value {
+        /// The least number.
+        min: f32,
+        /// The greatest number.
+        max: f32,
+    },
+    /// Each gradient scaled down to this Euclidean norm where it is longer.
+    Norm(f32),
+    /// All gradients of a step scaled by one factor, down to this norm of them all.
+    GlobalNorm(f32),
+}
+
+impl Clip {
+    /// What is wrong with the bounds, if anything.
+    pub fn validate(&self) -> Result<()> {
+        match *self {
+            Clip::Value { min, max } => {
+                require(min <= max, "clip by value", "max", "at least `min`", format!("[{min}, {max}]"))
+            }
+            Clip::Norm(norm) => require(norm > 0.0, "clip by norm", "norm", "a number above 0", norm),
+            Clip::GlobalNorm(norm) => require(norm > 0.0, "clip by global norm", "norm", "a number above 0", norm),
+        }
+    }
+
+    /// Clips one step's gradients, whichever the kind.
+    pub fn apply(&self, gradients: &mut [&mut [f32]]) {
+        match *self {
+            Clip::Value { min, max } => gradients.iter_mut().for_each(|gradient| by_value(gradient, min, max)),
+            Clip::Norm(norm) => gradients.iter_mut().for_each(|gradient| by_norm(gradient, norm)),
+            Clip::GlobalNorm(norm) => {
+                let total = gradients.iter().map(|gradient| sum_of_squares(gradient)).sum();
+                let factor = global_scale(total, norm);
+                if factor < 1.0 {
+                    gradients.iter_mut().for_each(|gradient| scale(gradient, factor));
+                }
+            }
+        }
+    }
+}
+
+/// Puts each number into `[min, max]`. A NaN stays one, for the table to refuse.
+#[multiversion(targets("x86_64+avx2+fma"))]
+pub fn by_value(gradient: &mut [f32], min: f32, max: f32) {
+    for g in gradient {
+        *g = if *g < min { min } else { *g };
+        *g = if *g > max { max } else { *g };
+    }
+}
+
+/// Scales `gradient` down to the Euclidean norm `max_norm` where it is longer.
+pub fn by_norm(gradient: &mut [f32], max_norm: f32) {
+    let factor = global_scale(sum_of_squares(gradient), max_norm);
+    if factor < 1.0 {
+        scale(gradient, factor);
+    }
+}
+
+/// The factor that brings gradients whose squares add up to `total` down to `max_norm`: `max_norm / max(norm, max_norm)`.
+pub fn global_scale(total: f64, max_norm: f32) -> f32 {
+    let max_norm = f64::from(max_norm);
+    (max_norm / total.sqrt().max(max_norm)) as f32
+}
+
+/// Multiplies each number by `factor`.
+#[multiversion(targets("x86_64+avx2+fma"))]
+pub fn scale(gradient: &mut [f32], factor: f32) {
+    for g in gradient {
+        *g *= factor;
+    }
+}
+
+/// The sum of the squares, in double precision.
+///
+/// Sixteen sums side by side, added up in a fixed order: the same bits whatever the machine's vectors are.
+#[multiversion(targets("x86_64+avx2+fma"))]
+pub fn sum_of_squares(gradient: &[f32]) -> f64 {
+    let mut sums = [0.0f64; 16];
+    let blocks = gradient.chunks_exact(16);
+    let rest = blocks.remainder();
+    for block in blocks {
+        for lane in 0..16 {
+            let g = f64::from(block[lane]);
+            sums[lane] += g * g;
+        }
+    }
+    for (sum, g) in sums.iter_mut().zip(rest) {
+        *sum += f64::from(*g) * f64::from(*g);
+    }
+    sums.iter().sum()
+}
+
+/// Whether every number is neither NaN nor infinite.
+#[multiversion(targets("x86_64+avx2+fma"))]
+pub fn is_finite(gradient: &[f32]) -> bool {
+    all_finite(gradient)
+}
+
+/// [`is_finite`] for callers that are compiled for their machine already.
+#[inline(always)]
+pub(crate) fn all_finite(gradient: &[f32]) -> bool {
+    // Without the sign, every finite pattern is below infinity's: a maximum of integers needs no order and no branch.
+    gradient.iter().fold(0u32, |most, g| most.max(g.to_bits() & 0x7fff_ffff)) < 0x7f80_0000
+}

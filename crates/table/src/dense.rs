@@ -1,0 +1,206 @@
+//! Dense tables: one array of parameters with its optimizer state.
+//!
+//! A dense table is small enough to be pulled whole and is changed by every step, so it stands behind one lock and is
+//! updated in one pass. How a large parameter is cut into tables, and which server keeps them, is placement's matter.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
+
+use crate::clip;
+use crate::error::{Result, require, same_length};
+use crate::optimizer::Optimizer;
+use crate::push::PushReport;
+use crate::regularizer::Regularizer;
+use crate::schedule::Schedule;
+
+/// What a dense table is made from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DenseSpec {
+    /// The array's shape; `[]` is a single number.
+    pub shape: Vec<usize>,
+    /// The update rule.
+    pub optimizer: Optimizer,
+    /// The learning rate over the table's steps.
+    pub schedule: Schedule,
+    /// Added to each gradient before the rule.
+    pub regularizer: Option<Regularizer>,
+}
+
+/// An array of parameters that many threads pull and push.
+#[derive(Debug)]
+pub struct DenseTable {
+    spec: DenseSpec,
+    parameters: RwLock<Parameters>,
+    /// A copy of `Parameters::version`, written under the lock, so that "is there anything new?" takes none.
+    version: AtomicU64,
+    non_finite: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Parameters {
+    values: Vec<f32>,
+    /// Slot-major, as `Optimizer` lays it out.
+    state: Vec<f32>,
+    step: u64,
+    version: u64,
+}
+
+/// Floats updated and copied out together: three arrays of this length lie in the first-level cache.
+const BLOCK: usize = 1024;
+
+impl DenseTable {
+    /// A table of zeros; give it first values with [`assign`](Self::assign).
+    pub fn new(spec: DenseSpec) -> Result<Self> {
+        spec.optimizer.validate()?;
+        spec.schedule.validate()?;
+        spec.regularizer.as_ref().map_or(Ok(()), Regularizer::validate)?;
+        let len = spec.shape.iter().try_fold(1usize, |len, side| len.checked_mul(*side)).filter(|len| *len > 0);
+        let sane = "sides of at least 1 with a countable product";
+        require(len.is_some(), "a dense table", "shape", sane, format!("{:?}", spec.shape))?;
+        let len = len.unwrap_or_default();
+        let mut state = vec![0.0; spec.optimizer.state_slots() * len];
+        spec.optimizer.init_state(len, &mut state);
+        let parameters = RwLock::new(Parameters { values: vec![0.0; len], state, step: 0, version: 1 });
+        Ok(DenseTable { spec, parameters, version: AtomicU64::new(1), non_finite: AtomicU64::new(0) })
+    }
+
+    /// Copies the values to `out`.
+    pub fn pull(&self, out: &mut [f32]) -> Result<()> {
+        let parameters = self.parameters.read();
+        same_length("values", parameters.values.len(), out.len())?;
+        out.copy_from_slice(&parameters.values);
+        Ok(())
+    }
+
+    /// Copies the values to `out` if they changed since `seen_version`, moves that on and says whether it did. A reader
+    /// that has seen nothing starts from 0.
+    pub fn pull_if_newer(&self, seen_version: &mut u64, out: &mut [f32]) -> Result<bool> {
+        same_length("values", self.len(), out.len())?;
+        if self.version.load(Ordering::Acquire) == *seen_version {
+            return Ok(false);
+        }
+        let parameters = self.parameters.read();
+        out.copy_from_slice(&parameters.values);
+        *seen_version = parameters.version;
+        Ok(true)
+    }
+
+    /// One step: applies `gradient`, and writes the new values to `out` in the same pass, so that a worker's copy is
+    /// fresh without a second one.
+    ///
+    /// A gradient that is not finite is refused whole and reported; that is not a step, and `out` gets the values as
+    /// they are.
+    pub fn push(&self, gradient: &[f32], out: Option<&mut [f32]>) -> Result<PushReport> {
+        same_length("gradient", self.len(), gradient.len())?;
+        if let Some(out) = &out {
+            same_length("values", self.len(), out.len())?;
+        }
+        if !clip::is_finite(gradient) {
+            self.non_finite.fetch_add(1, Ordering::Relaxed);
+            out.map_or(Ok(()), |out| self.pull(out))?;
+            return Ok(PushReport { applied: 0, non_finite: 1 });
+        }
+        let mut guard = self.parameters.write();
+        let parameters = &mut *guard;
+        let rate = self.spec.schedule.rate(parameters.step) as f32;
+        parameters.step += 1;
+        let update = self.spec.optimizer.at(rate, parameters.step);
+        let regularizer = self.spec.regularizer.as_ref();
+        let stride = parameters.values.len();
+        let mut out = out;
+        for (i, (values, gradient)) in parameters.values.chunks_mut(BLOCK).zip(gradient.chunks(BLOCK)).enumerate() {
+            let offset = i * BLOCK;
+            update.apply_part(regularizer, values, &mut parameters.state, stride, offset, gradient);
+            if let Some(out) = &mut out {
+                out[offset..offset + values.len()].copy_from_slice(values);
+            }
+        }
+        self.changed(parameters);
+        Ok(PushReport { applied: 1, non_finite: 0 })
+    }
+
+    /// Adds `delta` to the values as it is, past the rule and its state: how GEO's differences arrive.
+    pub fn add(&self, delta: &[f32]) -> Result<PushReport> {
+        same_length("delta", self.len(), delta.len())?;
+        if !clip::is_finite(delta) {
+            self.non_finite.fetch_add(1, Ordering::Relaxed);
+            return Ok(PushReport { applied: 0, non_finite: 1 });
+        }
+        let mut parameters = self.parameters.write();
+        for (value, difference) in parameters.values.iter_mut().zip(delta) {
+            *value += difference;
+        }
+        self.changed(&mut parameters);
+        Ok(PushReport { applied: 1, non_finite: 0 })
+    }
+
+    /// Replaces the values; state and step stay.
+    pub fn assign(&self, values: &[f32]) -> Result<()> {
+        same_length("values", self.len(), values.len())?;
+        let mut parameters = self.parameters.write();
+        parameters.values.copy_from_slice(values);
+        self.changed(&mut parameters);
+        Ok(())
+    }
+
+    /// Shows the values without a copy; pushes wait while `look` runs.
+    pub fn read<T>(&self, look: impl FnOnce(&[f32]) -> T) -> T {
+        look(&self.parameters.read().values)
+    }
+
+    /// Shows values, optimizer state (slot-major) and step at one moment, for a checkpoint.
+    pub fn read_all<T>(&self, look: impl FnOnce(&[f32], &[f32], u64) -> T) -> T {
+        let parameters = self.parameters.read();
+        look(&parameters.values, &parameters.state, parameters.step)
+    }
+
+    /// Puts back what [`read_all`](Self::read_all) showed.
+    pub fn restore(&self, values: &[f32], state: &[f32], step: u64) -> Result<()> {
+        let mut parameters = self.parameters.write();
+        same_length("values", parameters.values.len(), values.len())?;
+        same_length("optimizer state", parameters.state.len(), state.len())?;
+        parameters.values.copy_from_slice(values);
+        parameters.state.copy_from_slice(state);
+        parameters.step = step;
+        self.changed(&mut parameters);
+        Ok(())
+    }
+
+    /// How many numbers the array holds.
+    #[allow(clippy::len_without_is_empty, reason = "a dense table is never empty")]
+    pub fn len(&self) -> usize {
+        self.spec.shape.iter().product()
+    }
+
+    /// Updates so far.
+    pub fn step(&self) -> u64 {
+        self.parameters.read().step
+    }
+
+    /// Grows with every change of the values, whatever made it.
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Gradients refused so far because they were not finite.
+    pub fn non_finite(&self) -> u64 {
+        self.non_finite.load(Ordering::Relaxed)
+    }
+
+    /// The array's shape.
+    pub fn shape(&self) -> &[usize] {
+        &self.spec.shape
+    }
+
+    /// What the table was made from.
+    pub fn spec(&self) -> &DenseSpec {
+        &self.spec
+    }
+
+    fn changed(&self, parameters: &mut Parameters) {
+        parameters.version += 1;
+        self.version.store(parameters.version, Ordering::Release);
+    }
+}

@@ -1,0 +1,86 @@
+//! What can go wrong with tables, said with expected and got.
+//!
+//! Everything here is a caller's mistake found before any state changed. A gradient that is not finite is not an error
+//! but a count in [`PushReport`](crate::PushReport).
+
+use openfleet_core::{Hint, Hinted};
+
+/// `Result` with this crate's error.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong with tables and the rules that change them.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Error {
+    // --- requests ---
+    /// An array of a request has the wrong length; the table is as it was.
+    #[error("{what}: expected {expected} values, got {got}")]
+    Length {
+        /// Which array.
+        what: &'static str,
+        /// The length required.
+        expected: usize,
+        /// The length given.
+        got: usize,
+    },
+    /// A request names more keys than the 32-bit positions of a request can count.
+    #[error("a request takes at most {limit} keys, got {got}")]
+    TooManyKeys {
+        /// The most keys one request may name.
+        limit: usize,
+        /// How many were given.
+        got: usize,
+    },
+
+    // --- settings ---
+    /// A number in a specification, a rule, a schedule or an initializer is outside its domain.
+    #[error("`{field}` of {owner} must be {expected}, got {got}")]
+    Setting {
+        /// The thing being built, as the manual calls it.
+        owner: &'static str,
+        /// The field's name.
+        field: &'static str,
+        /// The domain, in words.
+        expected: &'static str,
+        /// The value given.
+        got: String,
+    },
+    /// An initializer that scales with the number of rows was given to a table, which has no such number.
+    #[error("initializer `{initializer}` needs `{field}`: a sparse table has no fixed number of rows")]
+    FansUnknown {
+        /// The initializer's name.
+        initializer: &'static str,
+        /// The missing field.
+        field: &'static str,
+    },
+}
+
+impl Hinted for Error {
+    fn hint(&self) -> Option<Hint> {
+        match self {
+            Error::Length { what: "rows" | "gradients", .. } => {
+                Some("a sparse request carries `keys.len() * dim` floats, in the order of its keys".into())
+            }
+            Error::TooManyKeys { .. } => Some("split the request".into()),
+            Error::FansUnknown { .. } => Some(
+                "give the fans, or take them from the declared size with `with_fans_of(&[vocabulary, dim])`".into(),
+            ),
+            _ => None,
+        }
+    }
+}
+
+/// Ok where `holds`, otherwise the error that names the field and its domain.
+pub(crate) fn require(
+    holds: bool,
+    owner: &'static str,
+    field: &'static str,
+    expected: &'static str,
+    got: impl ToString,
+) -> Result<()> {
+    if holds { Ok(()) } else { Err(Error::Setting { owner, field, expected, got: got.to_string() }) }
+}
+
+/// Ok where the two lengths agree.
+pub(crate) fn same_length(what: &'static str, expected: usize, got: usize) -> Result<()> {
+    if expected == got { Ok(()) } else { Err(Error::Length { what, expected, got }) }
+}

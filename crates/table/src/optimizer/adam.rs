@@ -1,0 +1,76 @@
+//! Adam (Kingma and Ba 2015) in Paddle's form, where epsilon is scaled by the bias correction:
+//!
+//!     m = beta1 * m + (1 - beta1) * g
+//!     v = beta2 * v + (1 - beta2) * g^2
+//!     w -= rate * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + epsilon * sqrt(1 - beta2^t))
+//!
+//! which is the paper's and PyTorch's `m^ / (sqrt(v^) + epsilon)` written without the two divisions.
+//!
+//! `t` is the table's step. On sparse rows Adam is therefore lazy: a row that is not pushed keeps its moments, and when
+//! it is pushed again the correction is the table's, not the row's own.
+
+use serde::{Deserialize, Serialize};
+
+use super::Rule;
+use crate::error::{Result, require};
+
+/// First and second moments with bias correction; two slots.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Adam {
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Keeps the quotient finite.
+    pub epsilon: f64,
+}
+
+impl Default for Adam {
+    fn default() -> Self {
+        Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 }
+    }
+}
+
+impl Adam {
+    pub(crate) fn validate(&self) -> Result<()> {
+        let unit = 0.0..1.0;
+        require(unit.contains(&self.beta1), "adam", "beta1", "in [0, 1)", self.beta1)?;
+        require(unit.contains(&self.beta2), "adam", "beta2", "in [0, 1)", self.beta2)?;
+        require(self.epsilon > 0.0, "adam", "epsilon", "a number above 0", self.epsilon)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Update {
+    beta1: f32,
+    one_minus_beta1: f32,
+    beta2: f32,
+    one_minus_beta2: f32,
+    factor: f32,
+    epsilon: f32,
+}
+
+impl Update {
+    pub(crate) fn new(rule: &Adam, rate: f32, step: u64) -> Self {
+        let t = step.max(1) as f64;
+        let correction2 = (1.0 - rule.beta2.powf(t)).sqrt();
+        Update {
+            beta1: rule.beta1 as f32,
+            one_minus_beta1: (1.0 - rule.beta1) as f32,
+            beta2: rule.beta2 as f32,
+            one_minus_beta2: (1.0 - rule.beta2) as f32,
+            factor: (f64::from(rate) * correction2 / (1.0 - rule.beta1.powf(t))) as f32,
+            epsilon: (rule.epsilon * correction2) as f32,
+        }
+    }
+}
+
+impl Rule<2> for Update {
+    #[inline(always)]
+    fn element(&self, weight: f32, [m, v]: [f32; 2], gradient: f32) -> (f32, [f32; 2]) {
+        let m = self.beta1 * m + self.one_minus_beta1 * gradient;
+        let v = self.beta2 * v + self.one_minus_beta2 * (gradient * gradient);
+        (weight - self.factor * (m / (v.sqrt() + self.epsilon)), [m, v])
+    }
+}

@@ -1,0 +1,283 @@
+//! The update rules: how weights and their state change under a gradient.
+//!
+//! One rule a file, each the formula of one element; this file alone knows how elements lie in memory and how they are
+//! vectorised. The same arithmetic serves dense blocks and sparse rows, so a model trains alike wherever its parameters
+//! live. A rule does not know the schedule (it is given the rate now), the table, or whether it runs on a server.
+//!
+//! Layout: `weights` are D floats; `state` holds the rule's slots one after another, D floats each (slot-major).
+//!
+//! Hyper-parameters are f64 and become f32 once per call: `1 - 0.999` in f32 is off by 1e-5 of itself. No fused
+//! multiply-add is used anywhere, so that machines with and without it compute the same bits.
+
+mod adagrad;
+mod adam;
+mod ftrl;
+mod momentum;
+mod rmsprop;
+mod sgd;
+
+pub use adagrad::Adagrad;
+pub use adam::Adam;
+pub use ftrl::Ftrl;
+pub use momentum::Momentum;
+pub use rmsprop::RmsProp;
+pub use sgd::Sgd;
+
+use multiversion::multiversion;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::regularizer::Regularizer;
+
+/// An update rule with its hyper-parameters; the learning rate comes from a [`Schedule`](crate::Schedule).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Optimizer {
+    /// Gradient descent.
+    Sgd(Sgd),
+    /// Gradient descent with a velocity.
+    Momentum(Momentum),
+    /// A rate per weight that shrinks with the squares seen.
+    Adagrad(Adagrad),
+    /// First and second moments with bias correction.
+    Adam(Adam),
+    /// A rate per weight from a running mean of squares.
+    RmsProp(RmsProp),
+    /// Follow the regularized leader: weights of exactly zero.
+    Ftrl(Ftrl),
+}
+
+impl Optimizer {
+    /// How many arrays of D floats are kept beside D weights.
+    pub fn state_slots(&self) -> usize {
+        match self {
+            Optimizer::Sgd(_) => 0,
+            Optimizer::Momentum(_) | Optimizer::Adagrad(_) => 1,
+            Optimizer::Adam(_) | Optimizer::Ftrl(_) => 2,
+            Optimizer::RmsProp(rule) => rule.slots(),
+        }
+    }
+
+    /// Writes the state of `dim` weights that no gradient has reached; `state.len()` is `state_slots() * dim`.
+    ///
+    /// # Panics
+    /// Where `state` has another length.
+    pub fn init_state(&self, dim: usize, state: &mut [f32]) {
+        assert_eq!(state.len(), self.state_slots() * dim, "state is slots times dim");
+        state.fill(match self {
+            Optimizer::Adagrad(rule) => rule.initial_accumulator as f32,
+            _ => 0.0,
+        });
+    }
+
+    /// One update of D weights with the learning rate `rate`; `step` counts the table's updates from 1.
+    ///
+    /// # Panics
+    /// Where `gradient` is not D floats or `state` not `state_slots() * D`.
+    pub fn apply(&self, rate: f32, step: u64, weights: &mut [f32], state: &mut [f32], gradient: &[f32]) {
+        assert_eq!(state.len(), self.state_slots() * weights.len(), "state is slots times dim");
+        let dim = weights.len();
+        self.at(rate, step).apply_part(None, weights, state, dim, 0, gradient);
+    }
+
+    /// What is wrong with the hyper-parameters, if anything. Tables call it when they are made.
+    pub fn validate(&self) -> Result<()> {
+        match self {
+            Optimizer::Sgd(_) => Ok(()),
+            Optimizer::Momentum(rule) => rule.validate(),
+            Optimizer::Adagrad(rule) => rule.validate(),
+            Optimizer::Adam(rule) => rule.validate(),
+            Optimizer::RmsProp(rule) => rule.validate(),
+            Optimizer::Ftrl(rule) => rule.validate(),
+        }
+    }
+
+    /// The rule's short name, as configuration files spell it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Optimizer::Sgd(_) => "sgd",
+            Optimizer::Momentum(_) => "momentum",
+            Optimizer::Adagrad(_) => "adagrad",
+            Optimizer::Adam(_) => "adam",
+            Optimizer::RmsProp(_) => "rms_prop",
+            Optimizer::Ftrl(_) => "ftrl",
+        }
+    }
+
+    /// What the rule's slots hold, in order, for whoever saves or shows them.
+    pub fn slot_names(&self) -> &'static [&'static str] {
+        match self {
+            Optimizer::Sgd(_) => &[],
+            Optimizer::Momentum(_) => &["velocity"],
+            Optimizer::Adagrad(_) => &["moment"],
+            Optimizer::Adam(_) => &["moment1", "moment2"],
+            Optimizer::RmsProp(rule) => &["mean_square", "momentum", "mean_gradient"][..rule.slots()],
+            Optimizer::Ftrl(_) => &["squared", "linear"],
+        }
+    }
+
+    /// The rule with everything worked out that is the same for all elements of one step.
+    pub(crate) fn at(&self, rate: f32, step: u64) -> Step {
+        match self {
+            Optimizer::Sgd(_) => Step::Sgd(sgd::Update { rate }),
+            Optimizer::Momentum(rule) if rule.nesterov => Step::Nesterov(momentum::NesterovUpdate::new(rule, rate)),
+            Optimizer::Momentum(rule) => Step::Momentum(momentum::Update::new(rule, rate)),
+            Optimizer::Adagrad(rule) => Step::Adagrad(adagrad::Update::new(rule, rate)),
+            Optimizer::Adam(rule) => Step::Adam(adam::Update::new(rule, rate, step)),
+            Optimizer::RmsProp(rule) if rule.centered => Step::CenteredRmsProp(rmsprop::Update::new(rule, rate)),
+            Optimizer::RmsProp(rule) => Step::RmsProp(rmsprop::Update::new(rule, rate)),
+            Optimizer::Ftrl(rule) if rule.lr_power == -0.5 => Step::FtrlSqrt(ftrl::SqrtUpdate::new(rule, rate)),
+            Optimizer::Ftrl(rule) => Step::FtrlPower(ftrl::PowerUpdate::new(rule, rate)),
+        }
+    }
+}
+
+/// One element's update in a rule of `SLOTS` slots: all a rule's file has to say.
+pub(crate) trait Rule<const SLOTS: usize> {
+    /// The new weight and state of an element.
+    fn element(&self, weight: f32, state: [f32; SLOTS], gradient: f32) -> (f32, [f32; SLOTS]);
+}
+
+/// A rule at one step, ready to run over any number of rows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Step {
+    Sgd(sgd::Update),
+    Momentum(momentum::Update),
+    Nesterov(momentum::NesterovUpdate),
+    Adagrad(adagrad::Update),
+    Adam(adam::Update),
+    RmsProp(rmsprop::Update),
+    CenteredRmsProp(rmsprop::Update),
+    FtrlSqrt(ftrl::SqrtUpdate),
+    FtrlPower(ftrl::PowerUpdate),
+}
+
+impl Step {
+    /// Updates part of a longer array: `weights` and `gradient` are its elements from `offset` on, `state` is the whole
+    /// state, whose slots are `stride` floats each.
+    pub(crate) fn apply_part(
+        &self,
+        regularizer: Option<&Regularizer>,
+        weights: &mut [f32],
+        state: &mut [f32],
+        stride: usize,
+        offset: usize,
+        gradient: &[f32],
+    ) {
+        assert_eq!(weights.len(), gradient.len(), "one gradient a weight");
+        let mut part = Part { weights, state, gradient, done: false };
+        self.run(regularizer, stride, offset, &mut part);
+    }
+
+    /// Updates many rows of weights followed by their state, compiled once for the machine rather than called per row.
+    pub(crate) fn apply_rows(&self, regularizer: Option<&Regularizer>, dim: usize, rows: &mut impl Rows) {
+        self.run(regularizer, dim, 0, rows);
+    }
+
+    fn run(&self, regularizer: Option<&Regularizer>, stride: usize, offset: usize, rows: &mut impl Rows) {
+        match self {
+            Step::Sgd(rule) => each::<_, _, 0>(rule, regularizer, stride, offset, rows),
+            Step::Momentum(rule) => each::<_, _, 1>(rule, regularizer, stride, offset, rows),
+            Step::Nesterov(rule) => each::<_, _, 1>(rule, regularizer, stride, offset, rows),
+            Step::Adagrad(rule) => each::<_, _, 1>(rule, regularizer, stride, offset, rows),
+            Step::Adam(rule) => each::<_, _, 2>(rule, regularizer, stride, offset, rows),
+            Step::RmsProp(rule) => each::<_, _, 2>(rule, regularizer, stride, offset, rows),
+            Step::CenteredRmsProp(rule) => each::<_, _, 3>(rule, regularizer, stride, offset, rows),
+            Step::FtrlSqrt(rule) => each::<_, _, 2>(rule, regularizer, stride, offset, rows),
+            Step::FtrlPower(rule) => each::<_, _, 2>(rule, regularizer, stride, offset, rows),
+        }
+    }
+}
+
+/// Rows handed out one at a time: weights, state, gradient.
+pub(crate) trait Rows {
+    /// The next row, or `None` after the last.
+    fn next(&mut self) -> Option<(&mut [f32], &mut [f32], &[f32])>;
+}
+
+/// A single stretch of weights as the only row.
+struct Part<'a> {
+    weights: &'a mut [f32],
+    state: &'a mut [f32],
+    gradient: &'a [f32],
+    done: bool,
+}
+
+impl Rows for Part<'_> {
+    #[inline]
+    fn next(&mut self) -> Option<(&mut [f32], &mut [f32], &[f32])> {
+        if std::mem::replace(&mut self.done, true) {
+            return None;
+        }
+        Some((self.weights, self.state, self.gradient))
+    }
+}
+
+/// Elements computed together: one AVX2 register, two of the baseline's.
+const LANES: usize = 8;
+
+#[multiversion(targets("x86_64+avx2+fma"))]
+fn each<R: Rule<SLOTS>, S: Rows, const SLOTS: usize>(
+    rule: &R,
+    regularizer: Option<&Regularizer>,
+    stride: usize,
+    offset: usize,
+    rows: &mut S,
+) {
+    while let Some((weights, state, gradient)) = rows.next() {
+        let dim = weights.len();
+        assert!(gradient.len() == dim && (SLOTS == 0 || offset + dim <= stride) && state.len() == SLOTS * stride);
+        let mut at = 0;
+        while at + LANES <= dim {
+            block(rule, regularizer, weights, state, gradient, at, LANES, stride, offset);
+            at += LANES;
+        }
+        if at < dim {
+            block(rule, regularizer, weights, state, gradient, at, dim - at, stride, offset);
+        }
+    }
+}
+
+/// `count` elements from `at` on, computed in full registers: everything is loaded before anything is stored, which is
+/// what lets the compiler vectorise, and a last partial block is padded with zeros rather than done one by one.
+#[inline(always)]
+fn block<R: Rule<SLOTS>, const SLOTS: usize>(
+    rule: &R,
+    regularizer: Option<&Regularizer>,
+    weights: &mut [f32],
+    state: &mut [f32],
+    gradient: &[f32],
+    at: usize,
+    count: usize,
+    stride: usize,
+    offset: usize,
+) {
+    let mut w = load(&weights[at..at + count]);
+    let mut g = load(&gradient[at..at + count]);
+    let mut s: [[f32; LANES]; SLOTS] = std::array::from_fn(|slot| {
+        let start = slot * stride + offset + at;
+        load(&state[start..start + count])
+    });
+    if let Some(regularizer) = regularizer {
+        regularizer.add_to(&w, &mut g);
+    }
+    for lane in 0..LANES {
+        let (weight, new) = rule.element(w[lane], std::array::from_fn(|slot| s[slot][lane]), g[lane]);
+        w[lane] = weight;
+        for slot in 0..SLOTS {
+            s[slot][lane] = new[slot];
+        }
+    }
+    weights[at..at + count].copy_from_slice(&w[..count]);
+    for slot in 0..SLOTS {
+        let start = slot * stride + offset + at;
+        state[start..start + count].copy_from_slice(&s[slot][..count]);
+    }
+}
+
+#[inline(always)]
+fn load(values: &[f32]) -> [f32; LANES] {
+    let mut lanes = [0.0; LANES];
+    lanes[..values.len()].copy_from_slice(values);
+    lanes
+}

@@ -1,0 +1,57 @@
+//! Weight decay as the original knows it: a term added to the gradient before the rule sees it.
+//!
+//! Sparse rows decay only when they are pushed; a row nobody touches keeps its weights, as in the original.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Result, require};
+
+/// A penalty on the weights, as its gradient.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Regularizer {
+    /// Adds `coefficient * sign(weight)`.
+    L1(f32),
+    /// Adds `coefficient * weight` (the penalty is `coefficient / 2 * weight^2`).
+    L2(f32),
+}
+
+impl Regularizer {
+    /// Adds the penalty's gradient to `gradient`.
+    ///
+    /// # Panics
+    /// Where the two lengths differ.
+    pub fn add_to(&self, weights: &[f32], gradient: &mut [f32]) {
+        assert_eq!(weights.len(), gradient.len(), "one gradient a weight");
+        match *self {
+            Regularizer::L1(coefficient) => {
+                for (g, w) in gradient.iter_mut().zip(weights) {
+                    *g += coefficient * sign(*w);
+                }
+            }
+            Regularizer::L2(coefficient) => {
+                for (g, w) in gradient.iter_mut().zip(weights) {
+                    *g += coefficient * w;
+                }
+            }
+        }
+    }
+
+    /// What is wrong with the coefficient, if anything.
+    pub fn validate(&self) -> Result<()> {
+        let (Regularizer::L1(coefficient) | Regularizer::L2(coefficient)) = *self;
+        require(
+            coefficient.is_finite() && coefficient >= 0.0,
+            "the regularizer",
+            "coefficient",
+            "a number not below 0",
+            coefficient,
+        )
+    }
+}
+
+/// -1, 0 or 1; unlike `signum`, zero has no sign.
+#[inline(always)]
+pub(crate) fn sign(value: f32) -> f32 {
+    f32::from(u8::from(value > 0.0)) - f32::from(u8::from(value < 0.0))
+}
