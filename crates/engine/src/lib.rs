@@ -1,1 +1,32 @@
-//! (room)
+//! The work a worker does between a pull and a push: programs, ops, the executor, datasets and models.
+//!
+//! Build a network through a [`Net`], choose how to train it ([`Minimize`]), and run it with an [`Executor`] on the values
+//! of a [`Scope`]. This room starts no processes and knows no roles; where the tables are is the communicator's affair.
+
+pub mod arena;
+pub mod backward;
+pub mod dataset;
+pub mod error;
+pub mod executor;
+pub mod feed;
+mod kernel;
+pub mod matrix;
+pub mod minimize;
+pub mod names;
+pub mod net;
+pub mod op;
+pub mod plan;
+pub mod program;
+pub mod scope;
+pub mod shape;
+pub mod tensor;
+
+pub use error::{Error, Result};
+pub use executor::{Executor, RunOptions, RunReport};
+pub use feed::Feed;
+pub use minimize::Minimize;
+pub use net::{Net, ParamAttr};
+pub use program::{Program, Var};
+pub use scope::Scope;
+pub use shape::Shape;
+pub use tensor::{DType, Tensor};

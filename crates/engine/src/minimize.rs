@@ -4,7 +4,7 @@
 //! says which rule, at which rate, with which decay and clipping; whoever keeps the tables applies it.
 
 use openfleet_dist::stage::{DenseStage, SparseStage};
-use openfleet_table::{Optimizer, Regularizer, Schedule, clip};
+use openfleet_table::{Clip, Optimizer, Regularizer, Schedule, clip};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -26,7 +26,7 @@ pub struct Minimize {
 impl Minimize {
     /// A rule at a constant rate, nothing else.
     pub fn new(optimizer: Optimizer, learning_rate: f64) -> Self {
-        Minimize { optimizer, schedule: Schedule::constant(learning_rate), regularizer: None, clip: None }
+        Minimize { optimizer, schedule: Schedule::Constant(learning_rate), regularizer: None, clip: None }
     }
 
     /// With another learning rate by step.
@@ -61,46 +61,24 @@ impl Minimize {
     }
 }
 
-/// How gradients are limited, on the worker, before they travel.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Clip {
-    /// Every element into `[min, max]`.
-    Value {
-        /// Lower bound.
-        min: f32,
-        /// Upper bound.
-        max: f32,
-    },
-    /// Each parameter's gradient to at most this norm.
-    Norm(f32),
-    /// All gradients together to at most this norm.
-    GlobalNorm(f32),
-}
-
-impl Clip {
-    pub(crate) fn apply(&self, sparse: &mut [SparseStage], dense: &mut [DenseStage]) {
-        let mut all = dense.iter_mut().map(|stage| stage.gradient.as_mut_slice()).chain(
-            sparse
-                .iter_mut()
-                .flat_map(|stage| stage.lookups.iter_mut().map(|lookup| lookup.gradients.as_mut_slice())),
-        );
-        match *self {
-            Clip::Value { min, max } => all.for_each(|gradient| clip::by_value(gradient, min, max)),
-            Clip::Norm(limit) => all.for_each(|gradient| clip::by_norm(gradient, limit)),
-            Clip::GlobalNorm(limit) => {
-                let sum: f64 = dense
-                    .iter()
-                    .map(|stage| clip::sum_of_squares(&stage.gradient))
-                    .chain(sparse.iter().flat_map(|s| s.lookups.iter().map(|l| clip::sum_of_squares(&l.gradients))))
-                    .sum();
-                let factor = clip::global_factor(sum, limit);
-                if factor < 1.0 {
-                    let all = dense.iter_mut().map(|stage| &mut stage.gradient).chain(
-                        sparse.iter_mut().flat_map(|stage| stage.lookups.iter_mut().map(|lookup| &mut lookup.gradients)),
-                    );
-                    all.for_each(|gradient| gradient.iter_mut().for_each(|g| *g *= factor));
-                }
+/// Limits the gradients of one step, on the worker, before they travel.
+pub(crate) fn clip_gradients(clip: Clip, sparse: &mut [SparseStage], dense: &mut [DenseStage]) {
+    match clip {
+        Clip::Value { min, max } => each_gradient(sparse, dense, |gradient| clip::by_value(gradient, min, max)),
+        Clip::Norm(norm) => each_gradient(sparse, dense, |gradient| clip::by_norm(gradient, norm)),
+        Clip::GlobalNorm(norm) => {
+            let mut total = 0.0;
+            each_gradient(sparse, dense, |gradient| total += clip::sum_of_squares(gradient));
+            let factor = clip::global_scale(total, norm);
+            if factor < 1.0 {
+                each_gradient(sparse, dense, |gradient| clip::scale(gradient, factor));
             }
         }
     }
+}
+
+fn each_gradient(sparse: &mut [SparseStage], dense: &mut [DenseStage], mut visit: impl FnMut(&mut [f32])) {
+    dense.iter_mut().filter(|stage| stage.trained).for_each(|stage| visit(&mut stage.gradient));
+    let lookups = sparse.iter_mut().flat_map(|stage| &mut stage.lookups);
+    lookups.filter(|lookup| lookup.trained).for_each(|lookup| visit(&mut lookup.gradients));
 }

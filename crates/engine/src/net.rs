@@ -8,7 +8,7 @@ use openfleet_table::{Initializer, Regularizer};
 
 use crate::error::Result;
 use crate::names::NameGenerator;
-use crate::op::{Initialize, Op, Operator, Signature};
+use crate::op::{Initialize, Op, Signature};
 use crate::program::{
     Node, ParameterAttributes, Program, SparseAttributes, Var, Variable, VariableKind, check_data_shape,
 };
@@ -129,13 +129,13 @@ impl Net {
             dtype: DType::F32,
             kind: VariableKind::Parameter(ParameterAttributes {
                 learning_rate: attr.learning_rate.unwrap_or(1.0),
-                regularizer: attr.regularizer.clone(),
+                regularizer: attr.regularizer,
                 trainable: !attr.frozen,
             }),
             stop_gradient: attr.frozen,
             ragged: false,
         };
-        let initializer = attr.initializer.clone().unwrap_or(default);
+        let initializer = attr.initializer.unwrap_or(default);
         self.persistable(variable, Initialize::Random(initializer))
     }
 
@@ -152,7 +152,7 @@ impl Net {
         };
         let value = match first.i64s() {
             Some(_) => Initialize::Zeros,
-            None => Initialize::Random(Initializer::Constant { value: first.f32s().map_or(0.0, |v| v[0]) }),
+            None => Initialize::Random(Initializer::Constant(first.f32s().map_or(0.0, |v| v[0]))),
         };
         self.persistable(variable, value)
     }
@@ -175,7 +175,7 @@ impl Net {
             kind: VariableKind::SparseTable(SparseAttributes {
                 dim,
                 vocabulary,
-                initializer: attr.initializer.clone().unwrap_or(default),
+                initializer: attr.initializer.unwrap_or(default),
                 learning_rate: attr.learning_rate.unwrap_or(1.0),
                 trainable: !attr.frozen,
             }),
@@ -218,7 +218,7 @@ impl Net {
 
     /// No gradient flows into this variable any more.
     pub fn stop_gradient(&mut self, var: Var) {
-        self.main.variable_mut(var).stop_gradient = true;
+        self.main.stop_gradient(var);
     }
 
     /// The shape of a variable of the main program.

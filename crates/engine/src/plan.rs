@@ -17,12 +17,13 @@ use openfleet_core::{Batch, Column, FieldKind, Schema, Unique, WorkId};
 use openfleet_dist::Communicator;
 use openfleet_dist::communicator::{Local, Missing};
 use openfleet_dist::stage::{DenseStage, Lookup, SparseStage};
-use openfleet_table::{DenseSpec, Optimizer, Schedule, SparseSpec};
+use openfleet_table::sparse::DEFAULT_SHARDS;
+use openfleet_table::{Clip, DenseSpec, Optimizer, Schedule, Sgd, SparseSpec};
 
 use crate::arena::{Arena, Buffer, Gradients, GradientPlace, Inputs, Outputs, Place, TakenGradient};
 use crate::error::{Error, Result};
-use crate::minimize::Clip;
-use crate::op::{Op, Operator};
+use crate::minimize::clip_gradients;
+use crate::op::Op;
 use crate::program::{Program, Var, VariableKind, describe_data};
 use crate::scope::{Scope, State};
 use crate::shape::Shape;
@@ -184,7 +185,7 @@ impl Plan {
     /// De-duplicates the ids of every stage.
     pub fn prepare(&self, arena: &mut Arena, batch: &Batch) -> Result<()> {
         for (plan, stage) in self.stages.iter().zip(&mut arena.sparse) {
-            stage.unique.start();
+            stage.unique.start(0);
             for &feed in &plan.feeds {
                 if let Column::Ids { keys, offsets } = &batch.columns[arena.feeds[feed]] {
                     if let Some(vocabulary) = self.feeds[feed].vocabulary {
@@ -236,8 +237,8 @@ impl Plan {
             charge(arena, index, started);
         }
         self.clear_unwritten(arena);
-        if let Some(clip) = &self.clip {
-            clip.apply(&mut arena.sparse, &mut arena.dense);
+        if let Some(clip) = self.clip {
+            clip_gradients(clip, &mut arena.sparse, &mut arena.dense);
         }
         Ok(())
     }
@@ -452,7 +453,7 @@ impl<'a> Compiler<'a> {
             places: self.places,
             gradient_places: self.gradient_places,
             shapes,
-            clip: program.minimize.as_ref().and_then(|minimize| minimize.clip.clone()),
+            clip: program.minimize.as_ref().and_then(|minimize| minimize.clip),
             trains: program.backward.is_some(),
             for_test: program.for_test,
             seed: program.seed,
@@ -632,7 +633,7 @@ impl<'a> Compiler<'a> {
         let trains = minimize.is_some();
         let (optimizer, schedule) = match minimize {
             Some(minimize) => (minimize.optimizer.clone(), minimize.schedule.clone()),
-            None => (Optimizer::sgd(), Schedule::constant(0.0)),
+            None => (Optimizer::Sgd(Sgd::default()), Schedule::Constant(0.0)),
         };
         let mut sparse = Vec::with_capacity(self.sparse.len());
         for &var in &self.sparse {
@@ -641,12 +642,11 @@ impl<'a> Compiler<'a> {
             let spec = SparseSpec {
                 dim: attributes.dim,
                 optimizer: optimizer.clone(),
-                schedule: schedule.clone(),
-                learning_rate: if attributes.trainable { attributes.learning_rate } else { 0.0 },
-                regularizer: minimize.and_then(|m| m.regularizer.clone()),
-                initializer: attributes.initializer.clone(),
+                schedule: schedule.clone().scaled(f64::from(attributes.learning_rate)),
+                regularizer: minimize.and_then(|m| m.regularizer),
+                initializer: attributes.initializer,
                 seed: seed_of(program.seed, &variable.name),
-                ..SparseSpec::default()
+                shards: DEFAULT_SHARDS,
             };
             sparse.push((variable.name.clone(), scope.sparse_or_create(&variable.name, spec, trains)?));
         }
@@ -657,9 +657,8 @@ impl<'a> Compiler<'a> {
             let spec = DenseSpec {
                 shape: variable.shape.sizes(0),
                 optimizer: optimizer.clone(),
-                schedule: schedule.clone(),
-                learning_rate: attributes.learning_rate,
-                regularizer: attributes.regularizer.clone().or_else(|| minimize.and_then(|m| m.regularizer.clone())),
+                schedule: schedule.clone().scaled(f64::from(attributes.learning_rate)),
+                regularizer: attributes.regularizer.or_else(|| minimize.and_then(|m| m.regularizer)),
             };
             dense.push((variable.name.clone(), scope.dense_or_promote(&variable.name, spec, trains)?));
         }

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use openfleet_core::FieldKind;
+use openfleet_core::key::{mix, of_category};
 use openfleet_table::{Initializer, Regularizer};
 use serde::{Deserialize, Serialize};
 
@@ -123,6 +124,8 @@ pub struct Program {
     pub(crate) minimize: Option<Minimize>,
     /// Drop-out, batch statistics and the like behave as in evaluation.
     pub(crate) for_test: bool,
+    /// A running hash of everything added.
+    content: u64,
     /// Every random choice of this program is a function of this number.
     pub seed: u64,
 }
@@ -148,8 +151,9 @@ impl Program {
         &self.variables[var.index()]
     }
 
-    pub(crate) fn variable_mut(&mut self, var: Var) -> &mut Variable {
-        &mut self.variables[var.index()]
+    pub(crate) fn stop_gradient(&mut self, var: Var) {
+        self.touch(&("stop_gradient", var));
+        self.variables[var.index()].stop_gradient = true;
     }
 
     /// Finds a variable by name.
@@ -215,6 +219,7 @@ impl Program {
                 wanted: variable.shape.to_string(),
             });
         }
+        self.touch(&variable);
         let var = Var(self.variables.len() as u32);
         self.by_name.insert(variable.name.clone(), var);
         self.variables.push(variable);
@@ -235,7 +240,18 @@ impl Program {
     }
 
     pub(crate) fn add_node(&mut self, node: Node) {
+        self.touch(&node);
         self.nodes.push(node);
+    }
+
+    /// A number that changes with anything that changes what running the program does.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let flags = [self.backward.is_some(), self.minimize.is_some(), self.for_test].map(u64::from);
+        flags.into_iter().fold(mix(self.content ^ mix(self.seed)), |hash, flag| mix(hash.wrapping_add(flag)))
+    }
+
+    fn touch(&mut self, what: &impl std::fmt::Debug) {
+        self.content = mix(self.content ^ of_category(0, format!("{what:?}").as_bytes()));
     }
 
     /// Rebuilds the name index after deserialisation.

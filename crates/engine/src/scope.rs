@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use openfleet_table::{DenseSpec, DenseTable, SparseSpec, SparseTable};
 use parking_lot::{Mutex, RwLock};
@@ -19,6 +20,8 @@ pub type State = Arc<Mutex<Tensor>>;
 #[derive(Default)]
 pub struct Scope {
     values: RwLock<BTreeMap<String, Value>>,
+    /// Moves on whenever a value makes room for another object, so that plans that hold the old one are compiled anew.
+    generation: AtomicU64,
 }
 
 #[derive(Clone)]
@@ -80,9 +83,25 @@ impl Scope {
         Ok(())
     }
 
+    /// Creates a value, or puts it in the place of whatever stood under that name, optimizer state included.
+    pub fn replace(&self, name: &str, value: Tensor) {
+        if self.values.write().insert(name.to_owned(), Value::Tensor(Arc::new(Mutex::new(value)))).is_some() {
+            self.moved_on();
+        }
+    }
+
     /// Forgets everything.
     pub fn clear(&self) {
         self.values.write().clear();
+        self.moved_on();
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    fn moved_on(&self) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The sparse table under a name.
@@ -133,6 +152,7 @@ impl Scope {
                     // A program that only reads came first: nothing was learnt yet, so the trained one's rule holds.
                     let table = Arc::new(SparseTable::new(spec)?);
                     values.insert(name.to_owned(), Value::Sparse(table.clone()));
+                    self.moved_on();
                     return Ok(table);
                 }
                 Err(Error::ScopeMismatch {
@@ -174,6 +194,7 @@ impl Scope {
                     return Err(mismatch(format!("a parameter of dimensions {:?}", table.spec().shape)));
                 }
                 copy.assign(&table.read(<[f32]>::to_vec))?;
+                self.moved_on();
                 Arc::new(copy)
             }
             Some(Value::Dense(table)) => {

@@ -103,9 +103,21 @@ pub enum Schedule {
         /// What follows.
         after: Box<Schedule>,
     },
+    /// Another schedule times a factor: a parameter with a learning rate of its own.
+    Scaled {
+        /// The factor.
+        factor: f64,
+        /// What is multiplied.
+        of: Box<Schedule>,
+    },
 }
 
 impl Schedule {
+    /// This schedule times a factor.
+    pub fn scaled(self, factor: f64) -> Self {
+        if factor == 1.0 { self } else { Schedule::Scaled { factor, of: Box::new(self) } }
+    }
+
     /// The rate for the update that follows `step` finished ones.
     pub fn rate(&self, step: u64) -> f64 {
         match self {
@@ -146,6 +158,7 @@ impl Schedule {
                     after.rate(step)
                 }
             }
+            Schedule::Scaled { factor, of } => factor * of.rate(step),
         }
     }
 
@@ -160,6 +173,10 @@ impl Schedule {
         let positive = "at least 1";
         match self {
             Schedule::Constant(rate) => finite("the constant schedule", "rate", *rate),
+            Schedule::Scaled { factor, of } => {
+                finite("a scaled schedule", "factor", *factor)?;
+                of.validate()
+            }
             Schedule::Exponential { base, decay_steps, decay_rate, .. } => {
                 let owner = "the exponential schedule";
                 finite(owner, "base", *base)?;

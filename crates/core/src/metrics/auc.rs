@@ -235,6 +235,26 @@ impl AucCounter {
     }
 }
 
+/// Counts one batch into counters that somebody else keeps: those of a program's scope. Arguments as
+/// [`Auc::update_last_column`]; a refused batch may have been counted in part.
+pub fn count_batch<T: Target>(
+    labels: &[T],
+    predictions: &[f32],
+    width: usize,
+    positive: &mut [i64],
+    negative: &mut [i64],
+) -> Result<()> {
+    let width = width.max(1);
+    same_length("predictions of `auc`", labels.len() * width, predictions.len())?;
+    let thresholds = (positive.len() - 1) as f32;
+    for (row, (&label, columns)) in labels.iter().zip(predictions.chunks_exact(width)).enumerate() {
+        let bucket = (probability("auc", columns[width - 1], row)? * thresholds) as usize;
+        let counts = if is_positive("the label of `auc`", label, row)? { &mut *positive } else { &mut *negative };
+        counts[bucket] += 1;
+    }
+    Ok(())
+}
+
 /// The area that counters describe, as the original's `auc` operator gives it: where there is no positive or no negative
 /// the area is not normalised, which leaves 0.
 pub fn operator_auc(positive: &[i64], negative: &[i64]) -> f64 {

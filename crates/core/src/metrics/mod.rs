@@ -16,7 +16,7 @@ mod mse;
 mod rmse;
 
 pub use accuracy::Accuracy;
-pub use auc::{Auc, AucCounter, exact_auc, global_auc, operator_auc};
+pub use auc::{Auc, AucCounter, count_batch, exact_auc, global_auc, operator_auc};
 pub use logloss::LogLoss;
 pub use mae::Mae;
 pub use mean::Mean;

@@ -84,7 +84,7 @@ impl Net {
         )?;
         let mut all = vec![x, weight];
         if let Some(bias) = &options.bias {
-            all.push(self.parameter(&format!("{layer}.b"), &[size], bias, Initializer::Constant { value: 0.0 })?);
+            all.push(self.parameter(&format!("{layer}.b"), &[size], bias, Initializer::Constant(0.0))?);
         }
         let op = Fc { activation: options.activation, bias: options.bias.is_some(), row_axes: options.row_axes };
         self.append_one(&layer, op, &all)

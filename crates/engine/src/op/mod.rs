@@ -99,6 +99,12 @@ macro_rules! operators {
     };
 }
 
+mod unary;
+
+pub use auc::AucVars;
+pub use embedding::{EmbeddingOptions, Pooling};
+pub use fc::{Activation, FcOptions};
+
 operators! {
     /// Area under the curve, with its counters.
     auc::Auc,

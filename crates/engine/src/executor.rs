@@ -1,0 +1,348 @@
+//! Runs programs: one batch at a time, or a whole dataset on several threads.
+//!
+//! An executor compiles each program once and keeps the plan and the threads' memory for the next call. Training threads
+//! share nothing but the tables and the states in the scope; each takes the next batch from the dataset, computes on its
+//! own core and pushes. Nothing is printed here: whoever asks for progress hands in a function.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use openfleet_core::{Batch, WorkId};
+
+use crate::arena::Arena;
+use crate::dataset::{BatchReader, Dataset, Progress};
+use crate::error::{Error, Result};
+use crate::feed::Feed;
+use crate::op::Op;
+use crate::plan::Plan;
+use crate::program::{Program, Var};
+use crate::scope::Scope;
+use crate::tensor::Tensor;
+
+/// Runs programs on the values of one scope.
+pub struct Executor {
+    scope: Arc<Scope>,
+    prepared: Vec<Prepared>,
+}
+
+/// A compiled program with the memory of its threads.
+struct Prepared {
+    fingerprint: u64,
+    scope_generation: u64,
+    plan: Arc<Plan>,
+    threads: Vec<Thread>,
+}
+
+struct Thread {
+    arena: Arena,
+    batch: Batch,
+    steps: u64,
+}
+
+/// What `train_from_dataset` and `infer_from_dataset` should do beside training.
+#[derive(Clone, Copy, Default)]
+pub struct RunOptions<'a> {
+    /// Training threads; 0 takes the dataset's.
+    pub threads: usize,
+    /// Variables to show.
+    pub fetch: &'a [Var],
+    /// Show them each time the first thread has done this many batches; 0 never.
+    pub print_period: u64,
+    /// Who looks at them.
+    pub observer: Option<&'a (dyn Fn(&Observation) + Sync)>,
+    /// Who looks at every batch, on the thread that ran it.
+    pub each_batch: Option<&'a (dyn Fn(&BatchView<'_>) -> Result<()> + Sync)>,
+    /// Ends the run between two batches.
+    pub stop: Option<&'a AtomicBool>,
+    /// Measures each op.
+    pub debug: bool,
+}
+
+/// What an observer sees.
+#[derive(Debug, Clone)]
+pub struct Observation {
+    /// Batches done by the first thread.
+    pub step: u64,
+    /// The fetched values of its last batch.
+    pub values: Vec<Tensor>,
+    /// Rows done by all threads.
+    pub samples: u64,
+    /// Since the run began.
+    pub elapsed: Duration,
+    /// How far the reading is.
+    pub progress: Progress,
+}
+
+/// A batch just run, for whoever wants more than fetched values now and then.
+pub struct BatchView<'a> {
+    plan: &'a Plan,
+    arena: &'a Arena,
+    /// The batch as it was fed.
+    pub batch: &'a Batch,
+}
+
+impl BatchView<'_> {
+    /// A copy of a variable's value.
+    pub fn fetch(&self, var: Var) -> Result<Tensor> {
+        self.plan.fetch(self.arena, self.batch, var)
+    }
+}
+
+/// What a run over a dataset did.
+#[derive(Debug, Clone, Default)]
+pub struct RunReport {
+    /// Rows.
+    pub samples: u64,
+    /// Batches.
+    pub steps: u64,
+    /// From the first read to the last push.
+    pub elapsed: Duration,
+    /// Time all threads together waited for data.
+    pub waited: Duration,
+    /// Bad lines that were skipped.
+    pub skipped_lines: u64,
+    /// Whether `stop` ended it before the data did.
+    pub stopped: bool,
+    /// With `debug`: op and time of all threads, most first.
+    pub profile: Vec<(String, Duration)>,
+}
+
+impl RunReport {
+    /// Rows a second.
+    pub fn samples_per_second(&self) -> f64 {
+        self.samples as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+}
+
+impl Executor {
+    /// An executor on a scope.
+    pub fn new(scope: Arc<Scope>) -> Self {
+        Executor { scope, prepared: Vec::new() }
+    }
+
+    /// The values it works on.
+    pub fn scope(&self) -> &Arc<Scope> {
+        &self.scope
+    }
+
+    /// Gives every variable of a startup program its first value, whatever it had before.
+    pub fn run_startup(&mut self, startup: &Program) -> Result<()> {
+        for node in startup.nodes() {
+            if let Op::Initialize(initialize) = &node.op {
+                for &output in &node.outputs {
+                    self.scope.replace(&startup.variable(output).name, initialize.value(startup, output)?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One step on one batch: a program that is trained updates its parameters, any other only computes.
+    pub fn run(&mut self, program: &Program, feed: Feed, fetch: &[Var]) -> Result<Vec<Tensor>> {
+        let (schema, batch) = feed.into_parts()?;
+        let prepared = self.prepare(program, 1)?;
+        let (plan, thread) = (&prepared.plan, &mut prepared.threads[0]);
+        plan.bind(&mut thread.arena, &schema)?;
+        plan.step(&mut thread.arena, &batch, WorkId::step(0, thread.steps))?;
+        thread.steps += 1;
+        fetch.iter().map(|&var| plan.fetch(&thread.arena, &batch, var)).collect()
+    }
+
+    /// One pass of training over a dataset.
+    pub fn train_from_dataset(
+        &mut self,
+        program: &Program,
+        dataset: &dyn Dataset,
+        options: &RunOptions<'_>,
+    ) -> Result<RunReport> {
+        self.pass(program, dataset, options)
+    }
+
+    /// One pass over a dataset that changes nothing but states such as AUC counters; creates no rows.
+    pub fn infer_from_dataset(
+        &mut self,
+        program: &Program,
+        dataset: &dyn Dataset,
+        options: &RunOptions<'_>,
+    ) -> Result<RunReport> {
+        if program.is_for_test() {
+            return self.pass(program, dataset, options);
+        }
+        self.pass(&program.clone_for_test(), dataset, options)
+    }
+
+    fn pass(&mut self, program: &Program, dataset: &dyn Dataset, options: &RunOptions<'_>) -> Result<RunReport> {
+        let threads = if options.threads == 0 { dataset.thread_num() } else { options.threads }.max(1);
+        let prepared = self.prepare(program, threads)?;
+        let plan = prepared.plan.clone();
+        for thread in &mut prepared.threads[..threads] {
+            plan.bind(&mut thread.arena, dataset.schema())?;
+            thread.arena.profile = options.debug.then(|| vec![0; plan.op_names().len()]);
+            if thread.batch.columns.len() != dataset.schema().fields().len() {
+                thread.batch = Batch::new(dataset.schema());
+            } else {
+                let fresh = Batch::new(dataset.schema());
+                let same = |(a, b): (&openfleet_core::Column, &openfleet_core::Column)| {
+                    std::mem::discriminant(a) == std::mem::discriminant(b)
+                };
+                if !thread.batch.columns.iter().zip(&fresh.columns).all(same) {
+                    thread.batch = fresh;
+                }
+            }
+        }
+        let started = Instant::now();
+        let reader = dataset.open()?;
+        let shared = Shared {
+            plan: &plan,
+            reader: reader.as_ref(),
+            options,
+            started,
+            samples: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+        };
+        let outcomes: Vec<Result<ThreadReport>> = std::thread::scope(|scope| {
+            let handles: Vec<_> = prepared.threads[..threads]
+                .iter_mut()
+                .enumerate()
+                .map(|(stream, thread)| {
+                    let shared = &shared;
+                    scope.spawn(move || shared.guarded(stream as u32, thread))
+                })
+                .collect();
+            handles.into_iter().map(|handle| handle.join().unwrap_or_else(|panic| Err(panicked(&panic)))).collect()
+        });
+        let mut report = RunReport { elapsed: started.elapsed(), ..RunReport::default() };
+        for outcome in outcomes {
+            let thread = outcome?;
+            report.steps += thread.steps;
+            report.samples += thread.samples;
+            report.waited += thread.waited;
+            report.stopped |= thread.stopped;
+        }
+        report.skipped_lines = reader.progress().skipped_lines;
+        if options.debug {
+            report.profile = profile(&plan, &prepared.threads[..threads]);
+        }
+        Ok(report)
+    }
+
+    /// The plan of a program, compiled unless it is known and the scope's tables are the same.
+    fn prepare(&mut self, program: &Program, threads: usize) -> Result<&mut Prepared> {
+        let (fingerprint, generation) = (program.fingerprint(), self.scope.generation());
+        self.prepared.retain(|prepared| prepared.scope_generation == generation);
+        let position = match self.prepared.iter().position(|prepared| prepared.fingerprint == fingerprint) {
+            Some(position) => position,
+            None => {
+                let plan = Arc::new(Plan::compile(program, &self.scope)?);
+                let scope_generation = self.scope.generation();
+                self.prepared.retain(|prepared| prepared.scope_generation == scope_generation);
+                self.prepared.push(Prepared { fingerprint, scope_generation, plan, threads: Vec::new() });
+                self.prepared.len() - 1
+            }
+        };
+        let prepared = &mut self.prepared[position];
+        while prepared.threads.len() < threads {
+            prepared.threads.push(Thread { arena: prepared.plan.arena(), batch: Batch::default(), steps: 0 });
+        }
+        Ok(prepared)
+    }
+}
+
+/// What the training threads of one pass share.
+struct Shared<'a> {
+    plan: &'a Plan,
+    reader: &'a (dyn BatchReader + 'a),
+    options: &'a RunOptions<'a>,
+    started: Instant,
+    samples: AtomicU64,
+    /// A thread gave up: the others end after their batch.
+    failed: AtomicBool,
+}
+
+#[derive(Default)]
+struct ThreadReport {
+    steps: u64,
+    samples: u64,
+    waited: Duration,
+    stopped: bool,
+}
+
+impl Shared<'_> {
+    /// Whatever ends a thread early, error or panic, ends the others too.
+    fn guarded(&self, stream: u32, thread: &mut Thread) -> Result<ThreadReport> {
+        let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| self.train(stream, thread)))
+            .unwrap_or_else(|panic| Err(panicked(&panic)));
+        if outcome.is_err() {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+        outcome
+    }
+
+    fn train(&self, stream: u32, thread: &mut Thread) -> Result<ThreadReport> {
+        let mut report = ThreadReport::default();
+        loop {
+            if self.failed.load(Ordering::Relaxed) {
+                return Ok(report);
+            }
+            if self.options.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+                report.stopped = true;
+                return Ok(report);
+            }
+            let waiting = Instant::now();
+            if !self.reader.next(&mut thread.batch)? {
+                return Ok(report);
+            }
+            report.waited += waiting.elapsed();
+            self.plan.step(&mut thread.arena, &thread.batch, WorkId::step(stream, thread.steps))?;
+            thread.steps += 1;
+            report.steps += 1;
+            report.samples += thread.batch.rows as u64;
+            self.samples.fetch_add(thread.batch.rows as u64, Ordering::Relaxed);
+            if let Some(each_batch) = self.options.each_batch {
+                each_batch(&BatchView { plan: self.plan, arena: &thread.arena, batch: &thread.batch })?;
+            }
+            if stream == 0 {
+                self.observe(thread, report.steps)?;
+            }
+        }
+    }
+
+    fn observe(&self, thread: &Thread, step: u64) -> Result<()> {
+        let RunOptions { print_period, observer: Some(observer), fetch, .. } = *self.options else { return Ok(()) };
+        if print_period == 0 || !step.is_multiple_of(print_period) {
+            return Ok(());
+        }
+        let values =
+            fetch.iter().map(|&var| self.plan.fetch(&thread.arena, &thread.batch, var)).collect::<Result<_>>()?;
+        observer(&Observation {
+            step,
+            values,
+            samples: self.samples.load(Ordering::Relaxed),
+            elapsed: self.started.elapsed(),
+            progress: self.reader.progress(),
+        });
+        Ok(())
+    }
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
+    let message = panic
+        .downcast_ref::<&str>()
+        .map(|s| (*s).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".into());
+    Error::ThreadPanicked { message }
+}
+
+fn profile(plan: &Plan, threads: &[Thread]) -> Vec<(String, Duration)> {
+    let names = plan.op_names();
+    let mut times: Vec<(String, Duration)> = Vec::new();
+    for (index, name) in names.iter().enumerate() {
+        let nanos = threads.iter().filter_map(|t| t.arena.profile.as_ref()).map(|profile| profile[index]).sum();
+        times.push((format!("{name} #{index}"), Duration::from_nanos(nanos)));
+    }
+    times.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
+    times
+}

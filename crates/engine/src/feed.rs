@@ -1,0 +1,73 @@
+//! One batch given by hand: named arrays in, a batch with its schema out.
+
+use openfleet_core::{Batch, Column, Field, FieldKind, Key, Schema};
+
+use crate::error::{Error, Result};
+
+/// Named arrays for one step of [`Executor::run`](crate::executor::Executor::run).
+#[derive(Debug, Clone, Default)]
+pub struct Feed {
+    fields: Vec<Field>,
+    batch: Batch,
+}
+
+impl Feed {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Feed::default()
+    }
+
+    /// Floats, `dim` a row.
+    pub fn floats(mut self, name: &str, dim: usize, values: Vec<f32>) -> Result<Self> {
+        let rows = rows_of(name, dim, values.len())?;
+        self.add(name, FieldKind::Floats { dim }, Column::Floats { dim, values }, rows)?;
+        Ok(self)
+    }
+
+    /// Integers, `length` a row: labels, or a slot of fixed length.
+    pub fn ints(mut self, name: &str, length: usize, values: &[i64]) -> Result<Self> {
+        let rows = rows_of(name, length, values.len())?;
+        let offsets = (0..=rows).map(|r| (r * length) as u32).collect();
+        let keys = values.iter().map(|&v| v as Key).collect();
+        self.add(name, FieldKind::FixedIds { length }, Column::Ids { offsets, keys }, rows)?;
+        Ok(self)
+    }
+
+    /// A slot with any number of ids a row.
+    pub fn slot(mut self, name: &str, rows: &[&[Key]]) -> Result<Self> {
+        let mut column = Column::new(FieldKind::Ids);
+        rows.iter().for_each(|ids| column.push_ids(ids));
+        self.add(name, FieldKind::Ids, column, rows.len())?;
+        Ok(self)
+    }
+
+    /// The fields and their values.
+    pub fn into_parts(self) -> Result<(Schema, Batch)> {
+        Ok((Schema::new(self.fields)?, self.batch))
+    }
+
+    fn add(&mut self, name: &str, kind: FieldKind, column: Column, rows: usize) -> Result<()> {
+        if !self.fields.is_empty() && rows != self.batch.rows {
+            return Err(Error::FeedMismatch {
+                name: name.to_owned(),
+                expected: format!("{} rows, as `{}` has", self.batch.rows, self.fields[0].name),
+                got: format!("{rows} rows"),
+            });
+        }
+        self.batch.rows = rows;
+        self.fields.push(Field::new(name, kind));
+        self.batch.columns.push(column);
+        Ok(())
+    }
+}
+
+fn rows_of(name: &str, per_row: usize, count: usize) -> Result<usize> {
+    if per_row == 0 || count % per_row != 0 {
+        return Err(Error::FeedMismatch {
+            name: name.to_owned(),
+            expected: format!("a multiple of {per_row} values"),
+            got: format!("{count} values"),
+        });
+    }
+    Ok(count / per_row)
+}
