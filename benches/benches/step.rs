@@ -1,0 +1,82 @@
+//! One training step of the CTR-DNN (26 x 10 + 13 -> 400-400-400 -> 1, batch 512, Adam) against its own matrix products.
+#![allow(clippy::print_stdout, clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use openfleet_benches::{DENSE, ROWS, SLOTS, best_of, criteo_batches, criteo_schema, say};
+use openfleet_core::WorkId;
+use openfleet_engine::matrix::{Plain, Transposed, multiply};
+use openfleet_engine::op::{Activation, EmbeddingOptions};
+use openfleet_engine::plan::Plan;
+use openfleet_engine::{DType, Executor, Minimize, Net, ParamAttr, Scope};
+use openfleet_table::{Adam, Initializer, Optimizer};
+
+fn main() {
+    let batches = criteo_batches(200);
+    let dim = 10;
+    let mut net = Net::with_seed(1);
+    let label = net.data("label", &[-1, 1], DType::I64).unwrap();
+    let dense = net.data("dense", &[-1, DENSE as i64], DType::F32).unwrap();
+    let mut parts = Vec::new();
+    for i in 1..=SLOTS {
+        let slot = net.slot(&format!("C{i}")).unwrap();
+        let table = ParamAttr {
+            name: Some("emb".into()),
+            initializer: Some(Initializer::Normal { mean: 0.0, std: 0.01 }),
+            ..ParamAttr::default()
+        };
+        parts.push(net.embedding(slot, dim, &EmbeddingOptions { table, ..Default::default() }).unwrap());
+    }
+    parts.push(dense);
+    let mut x = net.concat(&parts, 1).unwrap();
+    for _ in 0..3 {
+        x = net.fc(x, 400, Activation::Relu).unwrap();
+    }
+    let logit = net.fc(x, 1, Activation::Linear).unwrap();
+    let target = net.cast(label, DType::F32).unwrap();
+    let losses = net.sigmoid_cross_entropy_with_logits(logit, target).unwrap();
+    let loss = net.mean(losses).unwrap();
+    let p = net.sigmoid(logit).unwrap();
+    net.auc(p, label).unwrap();
+    Minimize::new(Optimizer::Adam(Adam::default()), 1e-3).minimize(&mut net.main, loss).unwrap();
+    let scope = Arc::new(Scope::new());
+    Executor::new(scope.clone()).run_startup(&net.startup).unwrap();
+    let plan = Plan::compile(&net.main, &scope).unwrap();
+    let mut arena = plan.arena();
+    plan.bind(&mut arena, &criteo_schema()).unwrap();
+    let mut step = 0u64;
+    let mut run = |count: usize| {
+        for _ in 0..count {
+            let batch = &batches[step as usize % batches.len()];
+            plan.step(&mut arena, batch, WorkId::step(0, step)).unwrap();
+            step += 1;
+        }
+    };
+    run(batches.len());
+
+    let sizes = [(SLOTS * dim + DENSE, 400), (400, 400), (400, 400)];
+    let mut layers: Vec<[Vec<f32>; 6]> = sizes
+        .iter()
+        .map(|&(i, o)| {
+            let v = |n: usize| (0..n).map(|k| (k % 13) as f32 * 0.01).collect::<Vec<f32>>();
+            [v(ROWS * i), v(i * o), v(ROWS * o), v(ROWS * i), v(i * o), v(ROWS * o)]
+        })
+        .collect();
+    let mut gemms = |count: usize| {
+        for _ in 0..count {
+            for (&(i, o), [x, w, y, _, _, _]) in sizes.iter().zip(&mut layers) {
+                multiply(ROWS, o, i, x, Plain, w, Plain, 0.0, y);
+            }
+            for (&(i, o), [x, w, _, dx, dw, dy]) in sizes.iter().zip(&mut layers).rev() {
+                multiply(i, o, ROWS, x, Transposed, dy, Plain, 0.0, dw);
+                multiply(ROWS, i, o, dy, Plain, w, Transposed, 0.0, dx);
+            }
+        }
+    };
+    let steps = 20;
+    let best = best_of(15, &mut [&mut || gemms(steps), &mut || run(steps)]);
+    let rate = |d: std::time::Duration| (steps * ROWS) as f64 / d.as_secs_f64();
+    say("nine matrix products alone", rate(best[0]), "samples/s");
+    say("whole step", rate(best[1]), "samples/s");
+    say("whole step / products", rate(best[1]) / rate(best[0]), "(at least 0.75)");
+}

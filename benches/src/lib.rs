@@ -1,0 +1,77 @@
+//! What the benches share: a clock that takes the best of several rounds, and the batches they run on.
+//!
+//! Machines are noisy, so things that are compared run in turns within one process, each is judged by its best round,
+//! and what counts is their ratio. Results are printed as `name  value unit`; docs/benchmarks.md keeps them.
+#![allow(clippy::print_stdout)]
+
+use std::time::{Duration, Instant};
+
+use openfleet_core::{Batch, Column, Field, FieldKind, Schema};
+
+/// Runs the contenders in turns for some rounds and gives the best time of each.
+pub fn best_of(rounds: usize, contenders: &mut [&mut dyn FnMut()]) -> Vec<Duration> {
+    let mut best = vec![Duration::MAX; contenders.len()];
+    for _ in 0..rounds {
+        for (best, contender) in best.iter_mut().zip(contenders.iter_mut()) {
+            let started = Instant::now();
+            contender();
+            *best = (*best).min(started.elapsed());
+        }
+    }
+    best
+}
+
+/// One line of a result.
+pub fn say(name: &str, value: f64, unit: &str) {
+    println!("{name:<52} {value:>12.3} {unit}");
+}
+
+/// Rows, slots and dense fields of the CTR-DNN that DESIGN's roofline is about.
+pub const ROWS: usize = 512;
+/// Categorical slots.
+pub const SLOTS: usize = 26;
+/// Dense fields.
+pub const DENSE: usize = 13;
+
+/// The fields of a Criteo-like row.
+pub fn criteo_schema() -> Schema {
+    let mut fields =
+        vec![Field::new("label", FieldKind::FixedIds { length: 1 }), Field::new("dense", FieldKind::Floats { dim: DENSE })];
+    fields.extend((1..=SLOTS).map(|i| Field::new(format!("C{i}"), FieldKind::Ids)));
+    Schema::new(fields).expect("names differ")
+}
+
+/// Batches of Zipf-like ids, about one third of them unique, from a space of a million.
+pub fn criteo_batches(count: usize) -> Vec<Batch> {
+    let schema = criteo_schema();
+    let mut state = 42u64;
+    let mut uniform = move || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        (openfleet_core::key::mix(state) >> 11) as f64 / (1u64 << 53) as f64
+    };
+    (0..count)
+        .map(|_| {
+            let mut batch = Batch::new(&schema);
+            batch.rows = ROWS;
+            for (field, column) in batch.columns.iter_mut().enumerate() {
+                for _ in 0..ROWS {
+                    match column {
+                        Column::Ids { .. } if field == 0 => column.push_ids(&[u64::from(uniform() < 0.25)]),
+                        Column::Ids { .. } => {
+                            // A slot's vocabulary grows with its number; ids follow a power law.
+                            let slot = field as f64 - 2.0;
+                            let vocabulary = (4.0 * (slot * 0.42).exp()).min(200_000.0);
+                            let rank = vocabulary.powf(uniform()) as u64;
+                            column.push_ids(&[(field as u64) << 32 | rank]);
+                        }
+                        Column::Floats { .. } => {
+                            let row: Vec<f32> = (0..DENSE).map(|_| uniform() as f32).collect();
+                            column.push_floats(&row);
+                        }
+                    }
+                }
+            }
+            batch
+        })
+        .collect()
+}
