@@ -1,1 +1,2 @@
 //! (room)
+pub mod synthetic;
