@@ -19,6 +19,7 @@ pub mod plan;
 pub mod program;
 pub mod scope;
 pub mod shape;
+pub mod synthetic;
 pub mod tensor;
 
 pub use error::{Error, Result};
