@@ -1,0 +1,141 @@
+//! What both kinds of dataset are made of: the user's choices, and the same choices checked.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use openfleet_core::Schema;
+
+use super::error::{Error, Result};
+use super::format::{Format, LineFormat};
+use super::records::Layout;
+
+/// Which rows to read, from where, and how many at a time.
+#[derive(Debug, Clone)]
+pub struct DatasetConfig {
+    pub(crate) schema: Schema,
+    pub(crate) format: Format,
+    pub(crate) files: Vec<PathBuf>,
+    pub(crate) batch_size: usize,
+    pub(crate) thread_num: usize,
+    pub(crate) drop_last: bool,
+    pub(crate) pipe_command: Option<String>,
+    pub(crate) on_bad_line: OnBadLine,
+}
+
+/// What a line that is no row does to a pass.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OnBadLine {
+    /// It ends the pass with an error.
+    #[default]
+    Stop,
+    /// It is left out and counted.
+    Skip,
+}
+
+impl DatasetConfig {
+    /// Fields wanted of files in this format: batches of one row, one thread, no files yet.
+    pub fn new(schema: Schema, format: Format) -> Self {
+        DatasetConfig {
+            schema,
+            format,
+            files: Vec::new(),
+            batch_size: 1,
+            thread_num: 1,
+            drop_last: false,
+            pipe_command: None,
+            on_bad_line: OnBadLine::Stop,
+        }
+    }
+
+    /// The files, in the order in which they are read: plain, gzip or zstd.
+    #[must_use]
+    pub fn files<P: Into<PathBuf>>(mut self, files: impl IntoIterator<Item = P>) -> Self {
+        self.files = files.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Rows in a batch; at least 1.
+    #[must_use]
+    pub fn batch_size(mut self, batch_size: usize) -> Self {
+        self.batch_size = batch_size;
+        self
+    }
+
+    /// Training threads, and at most as many reader threads: one reads whole files. At least 1.
+    #[must_use]
+    pub fn thread_num(mut self, thread_num: usize) -> Self {
+        self.thread_num = thread_num;
+        self
+    }
+
+    /// Leave out the rows at the end of a pass that do not fill a batch.
+    #[must_use]
+    pub fn drop_last(mut self, drop_last: bool) -> Self {
+        self.drop_last = drop_last;
+        self
+    }
+
+    /// A shell command that is given each (decompressed) file on its standard input and writes the lines to parse.
+    #[must_use]
+    pub fn pipe_command(mut self, command: impl Into<String>) -> Self {
+        self.pipe_command = Some(command.into());
+        self
+    }
+
+    /// What a bad line does.
+    #[must_use]
+    pub fn on_bad_line(mut self, on_bad_line: OnBadLine) -> Self {
+        self.on_bad_line = on_bad_line;
+        self
+    }
+
+    /// Checks everything that can be checked without opening a file.
+    pub(crate) fn resolve(self) -> Result<Plan> {
+        for (name, value) in [("batch_size", self.batch_size), ("thread_num", self.thread_num)] {
+            if value == 0 {
+                return Err(Error::BadSetting { name, expected: "at least 1", got: value.to_string() });
+            }
+        }
+        let line_format = self.format.resolve(&self.schema)?;
+        let layout = Arc::new(Layout::new(&self.schema, line_format.order()));
+        Ok(Plan {
+            schema: self.schema,
+            layout,
+            format: line_format,
+            batch_size: self.batch_size,
+            thread_num: self.thread_num,
+            drop_last: self.drop_last,
+            // `cat` is what the original starts a process for when nothing is asked of it.
+            pipe_command: self.pipe_command.filter(|command| !matches!(command.trim(), "" | "cat")),
+            on_bad_line: self.on_bad_line,
+        })
+    }
+}
+
+/// A checked [`DatasetConfig`], less its files; shared by reader threads.
+pub(crate) struct Plan {
+    pub(crate) schema: Schema,
+    pub(crate) layout: Arc<Layout>,
+    pub(crate) format: Box<dyn LineFormat>,
+    pub(crate) batch_size: usize,
+    pub(crate) thread_num: usize,
+    pub(crate) drop_last: bool,
+    pub(crate) pipe_command: Option<String>,
+    pub(crate) on_bad_line: OnBadLine,
+}
+
+/// The bytes of all files together, or the first that cannot be read.
+pub(crate) fn check_files(files: &[PathBuf]) -> Result<u64> {
+    if files.is_empty() {
+        return Err(Error::EmptyFileList);
+    }
+    files.iter().try_fold(0, |bytes, file| Ok(bytes + file_bytes(file)?))
+}
+
+fn file_bytes(file: &Path) -> Result<u64> {
+    let metadata = std::fs::metadata(file).map_err(|error| Error::io("open", file, error))?;
+    if metadata.is_dir() {
+        return Err(Error::io("open", file, std::io::ErrorKind::IsADirectory.into()));
+    }
+    Ok(metadata.len())
+}

@@ -1,0 +1,253 @@
+//! What can go wrong between a file list and a batch, each with its remedy.
+//!
+//! Every variant can be cloned: a reader's error is told to all training threads. Positions are as an editor counts
+//! them, lines from 1.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use openfleet_core::error::did_you_mean;
+use openfleet_core::{Hint, Hinted};
+
+/// `Result` with a dataset's error.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a dataset gives no batch.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    // Files
+    /// A file of the list does not exist.
+    #[error("data file `{}` does not exist", file.display())]
+    MissingFile {
+        /// Its path as given.
+        file: PathBuf,
+    },
+    /// The dataset was given no files.
+    #[error("the dataset's file list is empty")]
+    EmptyFileList,
+    /// A pattern that should name files names none.
+    #[error("no file matches `{pattern}`")]
+    NoMatch {
+        /// The pattern as given.
+        pattern: String,
+    },
+    /// The operating system, or a decompressor, refused.
+    #[error("cannot {action} `{}`", file.display())]
+    Io {
+        /// What was tried: `open`, `read`.
+        action: &'static str,
+        /// On which file.
+        file: PathBuf,
+        /// What it answered.
+        #[source]
+        source: Arc<std::io::Error>,
+    },
+    /// A file ended the pass because one line is longer than any row can be.
+    #[error("`{}` line {line}: expected a line of at most {limit} bytes, got a longer one", file.display())]
+    LongLine {
+        /// Which file.
+        file: PathBuf,
+        /// Which line, from 1.
+        line: u64,
+        /// The most a line may have.
+        limit: usize,
+    },
+
+    // Lines
+    /// A line is not a row of this format.
+    #[error("`{}` line {line}{}: expected {expected}, got {got}", file.display(), in_slot(slot))]
+    BadLine {
+        /// Which file.
+        file: PathBuf,
+        /// Which line, from 1.
+        line: u64,
+        /// The slot (field, column) at fault, where one is.
+        slot: Option<String>,
+        /// What should stand there, in words.
+        expected: String,
+        /// What stands there: the text in backticks, cut short, or words.
+        got: String,
+    },
+
+    // Pipe commands
+    /// A pipe command did not end well; the rows it wrote before cannot be trusted.
+    #[error("`{command}` on `{}` ended with {status}{}", file.display(), last_words(stderr))]
+    PipeFailed {
+        /// The command as given.
+        command: String,
+        /// The file it was reading.
+        file: PathBuf,
+        /// `exit code 3`, `signal 9`.
+        status: String,
+        /// The last lines it wrote to standard error.
+        stderr: Vec<String>,
+    },
+
+    // Settings
+    /// A slot is asked of something that does not have it.
+    #[error("slot `{slot}` is not in {place}")]
+    UnknownSlot {
+        /// The slot asked for.
+        slot: String,
+        /// What was searched: `the file's slots`, `the program`.
+        place: &'static str,
+        /// The slots that exist there.
+        known: Vec<String>,
+    },
+    /// The format cannot fill a field of this kind.
+    #[error("slot `{slot}`: expected {expected}, got {got}")]
+    WrongKind {
+        /// Which slot.
+        slot: String,
+        /// What the format gives.
+        expected: String,
+        /// What the schema declares.
+        got: String,
+    },
+    /// A column description contradicts itself or the file.
+    #[error("bad format description: {what}")]
+    BadFormat {
+        /// What is wrong, in words.
+        what: String,
+        /// What to do about it.
+        remedy: Option<String>,
+    },
+    /// A setting is outside its range.
+    #[error("`{name}`: expected {expected}, got {got}")]
+    BadSetting {
+        /// The setting.
+        name: &'static str,
+        /// Its range, in words.
+        expected: &'static str,
+        /// The value given.
+        got: String,
+    },
+
+    // Order of calls
+    /// A call came before the one that makes it possible.
+    #[error("cannot {action}: {reason}")]
+    WrongState {
+        /// What was asked.
+        action: &'static str,
+        /// Why it cannot be.
+        reason: &'static str,
+        /// The call that was missed.
+        remedy: &'static str,
+    },
+    /// More rows than a dataset in memory can number.
+    #[error("expected at most {limit} rows in memory, got {rows}")]
+    TooManyRows {
+        /// How many there are.
+        rows: u64,
+        /// How many fit.
+        limit: u64,
+    },
+}
+
+impl Error {
+    /// The operating system refused something on a file; a file that is not there gets its own variant.
+    pub(crate) fn io(action: &'static str, file: &Path, source: std::io::Error) -> Self {
+        let file = file.to_owned();
+        if source.kind() == std::io::ErrorKind::NotFound {
+            return Error::MissingFile { file };
+        }
+        Error::Io { action, file, source: Arc::new(source) }
+    }
+
+    /// A format description is wrong; `remedy` may be empty.
+    pub(crate) fn bad_format(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        let remedy = Some(remedy.into()).filter(|text| !text.is_empty());
+        Error::BadFormat { what: what.into(), remedy }
+    }
+}
+
+impl Hinted for Error {
+    fn hint(&self) -> Option<Hint> {
+        match self {
+            Error::MissingFile { .. } => Some("check the path; relative paths start at the working directory".into()),
+            Error::EmptyFileList => {
+                Some("set the dataset's files; with more workers than files some workers have none to read".into())
+            }
+            Error::NoMatch { .. } => Some("check the pattern, and quote it so that the shell leaves it alone".into()),
+            Error::BadLine { .. } => Some(
+                "correct the line or the slots' order, or skip and count bad lines with `on_bad_line = skip`".into(),
+            ),
+            Error::LongLine { .. } => Some("check that the file is text of the format chosen".into()),
+            Error::PipeFailed { status, .. } if status == "exit code 127" => {
+                Some("the shell did not find the command: check its name and `PATH`".into())
+            }
+            Error::PipeFailed { command, file, .. } => {
+                Some(format!("try it by hand: `{command} < {}`", file.display()).into())
+            }
+            Error::UnknownSlot { slot, known, .. } => Some(did_you_mean(slot, known.iter().map(String::as_str))),
+            Error::BadFormat { remedy, .. } => remedy.clone().map(Hint::from),
+            Error::WrongState { remedy, .. } => Some((*remedy).into()),
+            Error::TooManyRows { .. } => Some("use a `QueueDataset`, or give each worker fewer files".into()),
+            Error::Io { .. } | Error::WrongKind { .. } | Error::BadSetting { .. } => None,
+        }
+    }
+}
+
+fn in_slot(slot: &Option<String>) -> String {
+    slot.as_ref().map(|name| format!(", slot `{name}`")).unwrap_or_default()
+}
+
+fn last_words(stderr: &[String]) -> String {
+    if stderr.is_empty() { String::new() } else { format!("; its last words:\n  {}", stderr.join("\n  ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use openfleet_core::error::report;
+
+    #[test]
+    fn a_bad_line_names_file_line_slot_expected_and_got() {
+        let error = Error::BadLine {
+            file: "part-0".into(),
+            line: 12,
+            slot: Some("C3".into()),
+            expected: "an integer".into(),
+            got: "`x`".into(),
+        };
+        assert_eq!(
+            report(&error),
+            "`part-0` line 12, slot `C3`: expected an integer, got `x`\n\n\
+             hint: correct the line or the slots' order, or skip and count bad lines with `on_bad_line = skip`"
+        );
+    }
+
+    #[test]
+    fn an_unknown_slot_suggests_the_nearest_known_one() {
+        let error = Error::UnknownSlot {
+            slot: "lable".into(),
+            place: "the file's slots",
+            known: vec!["label".into(), "C1".into()],
+        };
+        assert_eq!(report(&error), "slot `lable` is not in the file's slots\n\nhint: did you mean `label`?");
+    }
+
+    #[test]
+    fn a_missing_file_is_told_apart_from_other_refusals() {
+        let absent = Error::io("open", Path::new("x"), std::io::ErrorKind::NotFound.into());
+        assert!(matches!(absent, Error::MissingFile { .. }));
+        let denied = Error::io("open", Path::new("x"), std::io::ErrorKind::PermissionDenied.into());
+        assert_eq!(report(&denied), "cannot open `x`\n  because: permission denied");
+    }
+
+    #[test]
+    fn a_command_that_was_not_found_says_so() {
+        let error = Error::PipeFailed {
+            command: "nosuch".into(),
+            file: "part-0".into(),
+            status: "exit code 127".into(),
+            stderr: vec!["sh: 1: nosuch: not found".into()],
+        };
+        assert_eq!(
+            report(&error),
+            "`nosuch` on `part-0` ended with exit code 127; its last words:\n  sh: 1: nosuch: not found\n\n\
+             hint: the shell did not find the command: check its name and `PATH`"
+        );
+    }
+}

@@ -1,0 +1,114 @@
+//! One file from its path to rows: what every reader thread of both datasets does.
+//!
+//! Knows which line it is at, so this is where a parser's complaint becomes an error with file and line, or is counted.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::config::{OnBadLine, Plan};
+use super::error::{Error, Result};
+use super::format::{Complaint, LineParser, Parsed};
+use super::pipe::Stop;
+use super::records::Records;
+use super::source::Source;
+
+/// What the readers of a pass have done so far.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) bytes: Arc<AtomicU64>,
+    pub(crate) skipped_lines: AtomicU64,
+}
+
+/// Reads `file` to its end, adding rows to `records` and calling `emit` with them after each piece of text; `emit` may
+/// take them, and answers whether to go on.
+pub(crate) fn read_file(
+    plan: &Plan,
+    file: &Path,
+    counters: &Counters,
+    stop: &Arc<Stop>,
+    records: &mut Records,
+    mut emit: impl FnMut(&mut Records) -> bool,
+) -> Result<()> {
+    let mut source = Source::open(file, plan.pipe_command.as_deref(), &counters.bytes, stop)?;
+    let mut lines = Lines {
+        parser: plan.format.parser(),
+        file,
+        line: 0,
+        blank_lines: 0,
+        on_bad_line: plan.on_bad_line,
+        skipped_lines: &counters.skipped_lines,
+    };
+    while let Some(text) = source.next_lines()? {
+        lines.parse(text, records)?;
+        source.set_lines_given(lines.line);
+        if stop.is_asked() || !emit(records) {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+struct Lines<'a> {
+    parser: Box<dyn LineParser + 'a>,
+    file: &'a Path,
+    /// The line last read, from 1.
+    line: u64,
+    /// How many lines before the next were blank. They are harmless at the end of a file and bad anywhere else.
+    blank_lines: u64,
+    on_bad_line: OnBadLine,
+    skipped_lines: &'a AtomicU64,
+}
+
+impl Lines<'_> {
+    fn parse(&mut self, text: &[u8], records: &mut Records) -> Result<()> {
+        let mut start = 0;
+        for end in memchr::memchr_iter(b'\n', text) {
+            self.parse_line(&text[start..end], records)?;
+            start = end + 1;
+        }
+        if start < text.len() {
+            self.parse_line(&text[start..], records)?;
+        }
+        Ok(())
+    }
+
+    fn parse_line(&mut self, line: &[u8], records: &mut Records) -> Result<()> {
+        self.line += 1;
+        let mut line = line.strip_suffix(b"\r").unwrap_or(line);
+        if self.line == 1 {
+            // The byte order mark that some editors leave.
+            line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
+        }
+        if line.iter().all(|&byte| byte == b' ') {
+            self.blank_lines += 1;
+            return Ok(());
+        }
+        if self.blank_lines > 0 {
+            let first = self.line - self.blank_lines;
+            for line in first..self.line {
+                self.complain(line, Complaint::of_line("a row", "an empty line"))?;
+            }
+            self.blank_lines = 0;
+        }
+        match self.parser.parse(line, records) {
+            Ok(Parsed::Row) => records.commit_row(),
+            Ok(Parsed::NotARow) => {}
+            Err(complaint) => {
+                records.roll_back_row();
+                self.complain(self.line, complaint)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn complain(&self, line: u64, complaint: Complaint) -> Result<()> {
+        if self.on_bad_line == OnBadLine::Skip && !complaint.fatal {
+            self.skipped_lines.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        }
+        let Complaint { slot, expected, got, .. } = complaint;
+        Err(Error::BadLine { file: self.file.to_owned(), line, slot, expected, got })
+    }
+}

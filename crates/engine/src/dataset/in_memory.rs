@@ -1,0 +1,361 @@
+//! The dataset that is loaded: read once, shuffled, gone over as often as asked.
+//!
+//! ```text
+//!              load_into_memory            local_shuffle, open (any number of times)
+//!   empty  ------------------------>  loaded  <------------------------------.
+//!     ^                                 | |                                   |
+//!     '------- release_memory ----------' '-- preload_into_memory --> loading -' wait_preload_done
+//! ```
+//!
+//! While a preload reads the next files in the background, the rows already loaded can be trained on; at
+//! `wait_preload_done` the new rows take their place. Rows are never moved: a shuffle permutes their numbers, 4 bytes a
+//! row, and a batch gathers its rows from where they are.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+use openfleet_core::{Batch, Schema, key};
+use parking_lot::Mutex;
+
+use super::config::{DatasetConfig, Plan, check_files};
+use super::error::{Error, Result};
+use super::file_reader::{Counters, read_file};
+use super::pipe::Stop;
+use super::records::{Records, append_rows};
+use super::{BatchReader, Dataset, Progress, prepare};
+
+/// Rows are sealed in chunks of at least this many, so that a chunk's own bookkeeping does not count.
+const CHUNK_ROWS: usize = 16 << 10;
+
+/// Or of at least this many ids, whichever comes first: rows may be long.
+const CHUNK_KEYS: usize = 1 << 20;
+
+/// Files loaded into memory.
+pub struct InMemoryDataset {
+    plan: Arc<Plan>,
+    files: Vec<PathBuf>,
+    loaded: Option<Loaded>,
+    preload: Option<Preload>,
+}
+
+struct Preload {
+    thread: JoinHandle<Result<Loaded>>,
+    stop: Arc<Stop>,
+}
+
+impl InMemoryDataset {
+    /// Checks the choices; files are looked for when they are loaded.
+    pub fn new(config: DatasetConfig) -> Result<Self> {
+        let files = config.files.clone();
+        Ok(InMemoryDataset { plan: Arc::new(config.resolve()?), files, loaded: None, preload: None })
+    }
+
+    /// The files that the next load or preload reads. What is in memory stays.
+    pub fn set_files<P: Into<PathBuf>>(&mut self, files: impl IntoIterator<Item = P>) {
+        self.files = files.into_iter().map(Into::into).collect();
+    }
+
+    /// Reads all files, in at most `thread_num` threads; afterwards rows stand in the order of the files. After an error
+    /// memory holds what it held before.
+    pub fn load_into_memory(&mut self) -> Result<()> {
+        self.forbid_during_preload("load into memory")?;
+        self.loaded = Some(load(&self.plan, &self.files, &Arc::default())?);
+        Ok(())
+    }
+
+    /// Begins to read the files in the background. A missing file or an empty list is found here, a bad line by
+    /// [`wait_preload_done`](Self::wait_preload_done).
+    pub fn preload_into_memory(&mut self) -> Result<()> {
+        self.forbid_during_preload("preload into memory")?;
+        check_files(&self.files)?;
+        let (plan, files, stop) = (self.plan.clone(), self.files.clone(), Arc::<Stop>::default());
+        let stop_of_thread = stop.clone();
+        let thread = std::thread::Builder::new()
+            .name("preload".to_owned())
+            .spawn(move || load(&plan, &files, &stop_of_thread))
+            .map_err(|error| Error::io("start a thread to read", &self.files[0], error))?;
+        self.preload = Some(Preload { thread, stop });
+        Ok(())
+    }
+
+    /// Waits for the background reading; its rows replace those in memory. After an error memory holds what it held
+    /// before.
+    pub fn wait_preload_done(&mut self) -> Result<()> {
+        let Some(preload) = self.preload.take() else {
+            return Err(Error::WrongState {
+                action: "wait for a preload",
+                reason: "none was begun",
+                remedy: "call `preload_into_memory` first",
+            });
+        };
+        match preload.thread.join() {
+            Ok(result) => self.loaded = Some(result?),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+        Ok(())
+    }
+
+    /// Puts the rows in an order that depends only on the seed and on how many there are, not on earlier shuffles: give
+    /// each pass its own seed.
+    pub fn local_shuffle(&mut self, seed: u64) -> Result<()> {
+        let loaded = self.loaded.as_mut().ok_or(not_loaded("shuffle"))?;
+        loaded.order = Some(permutation(loaded.rows, seed));
+        Ok(())
+    }
+
+    /// Forgets the rows and gives their memory back. A preload that is under way goes on.
+    pub fn release_memory(&mut self) {
+        self.loaded = None;
+    }
+
+    /// Rows in memory.
+    pub fn memory_rows(&self) -> usize {
+        self.loaded.as_ref().map_or(0, |loaded| loaded.rows)
+    }
+
+    /// Bytes the rows in memory take, with all bookkeeping.
+    pub fn memory_bytes(&self) -> usize {
+        self.loaded.as_ref().map_or(0, Loaded::memory_bytes)
+    }
+
+    /// Bad lines left out when the rows in memory were read.
+    pub fn skipped_lines(&self) -> u64 {
+        self.loaded.as_ref().map_or(0, |loaded| loaded.skipped_lines)
+    }
+
+    fn forbid_during_preload(&self, action: &'static str) -> Result<()> {
+        match self.preload {
+            None => Ok(()),
+            Some(_) => Err(Error::WrongState {
+                action,
+                reason: "a preload is under way",
+                remedy: "call `wait_preload_done` first",
+            }),
+        }
+    }
+}
+
+impl Drop for InMemoryDataset {
+    fn drop(&mut self) {
+        if let Some(preload) = self.preload.take() {
+            preload.stop.ask();
+            let _ = preload.thread.join();
+        }
+    }
+}
+
+impl Dataset for InMemoryDataset {
+    fn schema(&self) -> &Schema {
+        &self.plan.schema
+    }
+
+    fn batch_size(&self) -> usize {
+        self.plan.batch_size
+    }
+
+    fn thread_num(&self) -> usize {
+        self.plan.thread_num
+    }
+
+    fn rows(&self) -> Option<usize> {
+        self.loaded.as_ref().map(|loaded| loaded.rows)
+    }
+
+    fn open(&self) -> Result<Box<dyn BatchReader + '_>> {
+        let loaded = self.loaded.as_ref().ok_or(not_loaded("read batches"))?;
+        Ok(Box::new(InMemoryReader { plan: &self.plan, loaded, cursor: AtomicUsize::new(0) }))
+    }
+}
+
+fn not_loaded(action: &'static str) -> Error {
+    let remedy = "call `load_into_memory` first";
+    Error::WrongState { action, reason: "the dataset is not in memory", remedy }
+}
+
+/// A pass: threads take ranges of rows from one cursor, without a lock.
+struct InMemoryReader<'a> {
+    plan: &'a Plan,
+    loaded: &'a Loaded,
+    cursor: AtomicUsize,
+}
+
+impl InMemoryReader<'_> {
+    /// Rows of the pass, less those that `drop_last` leaves out.
+    fn rows(&self) -> usize {
+        let rows = self.loaded.rows;
+        if self.plan.drop_last { rows - rows % self.plan.batch_size } else { rows }
+    }
+}
+
+impl BatchReader for InMemoryReader<'_> {
+    fn next(&self, batch: &mut Batch) -> Result<bool> {
+        prepare(batch, &self.plan.schema);
+        // Goes past the end by a batch a call once the pass is over; it would take centuries to come round.
+        let start = self.cursor.fetch_add(self.plan.batch_size, Ordering::Relaxed);
+        let end = self.rows().min(start.saturating_add(self.plan.batch_size));
+        if start >= end {
+            return Ok(false);
+        }
+        append_rows(&self.plan.layout, (start..end).map(|place| self.loaded.row(place)), batch);
+        Ok(true)
+    }
+
+    fn progress(&self) -> Progress {
+        Progress {
+            rows: self.cursor.load(Ordering::Relaxed).min(self.rows()) as u64,
+            total_rows: Some(self.rows() as u64),
+            bytes: self.loaded.file_bytes,
+            total_bytes: Some(self.loaded.file_bytes),
+            skipped_lines: self.loaded.skipped_lines,
+        }
+    }
+}
+
+/// Rows in memory, in chunks that never change.
+struct Loaded {
+    chunks: Vec<Records>,
+    /// The number of each chunk's first row.
+    starts: Vec<usize>,
+    rows: usize,
+    /// Which row stands at each place; `None`: as loaded.
+    order: Option<Vec<u32>>,
+    file_bytes: u64,
+    skipped_lines: u64,
+}
+
+impl Loaded {
+    fn new(chunks: Vec<Records>, counters: &Counters) -> Result<Self> {
+        let mut starts = Vec::with_capacity(chunks.len());
+        let mut rows = 0;
+        for chunk in &chunks {
+            starts.push(rows);
+            rows += chunk.rows();
+        }
+        let limit = u64::from(u32::MAX);
+        if rows as u64 > limit {
+            return Err(Error::TooManyRows { rows: rows as u64, limit });
+        }
+        let file_bytes = counters.bytes.load(Ordering::Relaxed);
+        let skipped_lines = counters.skipped_lines.load(Ordering::Relaxed);
+        Ok(Loaded { chunks, starts, rows, order: None, file_bytes, skipped_lines })
+    }
+
+    #[inline]
+    fn row(&self, place: usize) -> super::records::RowView<'_> {
+        let row = self.order.as_ref().map_or(place, |order| order[place] as usize);
+        let chunk = self.starts.partition_point(|&start| start <= row) - 1;
+        self.chunks[chunk].row(row - self.starts[chunk])
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.chunks.iter().map(Records::memory_bytes).sum::<usize>()
+            + self.starts.capacity() * size_of::<usize>()
+            + self.order.as_ref().map_or(0, |order| order.capacity() * size_of::<u32>())
+    }
+}
+
+/// Reads all files; each thread whole ones. The result does not depend on the number of threads.
+fn load(plan: &Plan, files: &[PathBuf], stop: &Arc<Stop>) -> Result<Loaded> {
+    check_files(files)?;
+    let counters = Counters::default();
+    let next_file = AtomicUsize::new(0);
+    let by_file: Mutex<Vec<Vec<Records>>> = Mutex::new(vec![Vec::new(); files.len()]);
+    let failure: Mutex<Option<Error>> = Mutex::new(None);
+    std::thread::scope(|scope| {
+        let work = || {
+            let mut records = Records::new(plan.layout.clone());
+            loop {
+                let index = next_file.fetch_add(1, Ordering::Relaxed);
+                if index >= files.len() || stop.is_asked() {
+                    return;
+                }
+                match load_file(plan, files, index, &counters, stop, &mut records) {
+                    Ok(chunks) => by_file.lock()[index] = chunks,
+                    Err(error) => {
+                        let mut failure = failure.lock();
+                        // The others end because of the first; what they say then is noise.
+                        if !stop.is_asked() {
+                            *failure = Some(error);
+                        }
+                        stop.ask();
+                        return;
+                    }
+                }
+            }
+        };
+        for _ in 1..plan.thread_num.min(files.len()) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    if let Some(error) = failure.into_inner() {
+        return Err(error);
+    }
+    Loaded::new(by_file.into_inner().into_iter().flatten().collect(), &counters)
+}
+
+fn load_file(
+    plan: &Plan,
+    files: &[PathBuf],
+    index: usize,
+    counters: &Counters,
+    stop: &Arc<Stop>,
+    records: &mut Records,
+) -> Result<Vec<Records>> {
+    let mut chunks = Vec::new();
+    records.clear();
+    read_file(plan, &files[index], counters, stop, records, |records| {
+        if records.rows() >= CHUNK_ROWS || records.keys() >= CHUNK_KEYS {
+            chunks.push(records.sealed());
+            records.clear();
+        }
+        true
+    })?;
+    if records.rows() > 0 {
+        chunks.push(records.sealed());
+    }
+    Ok(chunks)
+}
+
+/// A permutation of `0..rows` by Fisher and Yates, from the counter-based generator that `key::mix` of a Weyl sequence is.
+fn permutation(rows: usize, seed: u64) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..rows as u32).collect();
+    let mut state = key::mix(seed ^ 0x6f70_656e_666c_6565);
+    for last in (1..rows).rev() {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        // The upper half of a 64-bit product is uniform over `0..=last` up to one part in 2^32.
+        let chosen = ((u128::from(key::mix(state)) * (last as u128 + 1)) >> 64) as usize;
+        order.swap(last, chosen);
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shuffle_is_a_permutation_that_depends_on_the_seed_alone() {
+        let first = permutation(1000, 7);
+        assert_eq!(first, permutation(1000, 7));
+        assert_ne!(first, permutation(1000, 8));
+        let mut sorted = first.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..1000).collect::<Vec<u32>>());
+        assert_eq!(permutation(0, 1), Vec::<u32>::new());
+        assert_eq!(permutation(1, 1), [0]);
+    }
+
+    #[test]
+    fn every_row_is_as_likely_at_every_place() {
+        // 24 000 shuffles of 4 rows: each of 24 orders is expected 1000 times, standard deviation 31.
+        let mut counts = std::collections::HashMap::new();
+        for seed in 0..24_000 {
+            *counts.entry(permutation(4, seed)).or_insert(0) += 1;
+        }
+        assert_eq!(counts.len(), 24);
+        assert!(counts.values().all(|&count| (850..1150).contains(&count)), "{counts:?}");
+    }
+}

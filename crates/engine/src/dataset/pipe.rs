@@ -1,0 +1,299 @@
+//! A `pipe_command`: a child process between a file and the parser.
+//!
+//! The command runs in a shell with the file on its standard input. Three things go on at once: a thread feeds it, a
+//! thread keeps the last lines of its standard error, and whoever reads the [`Pipe`] takes its output. It counts as done
+//! only when it has ended with exit code 0, whatever it has written by then. [`Stop`] ends it early, with everything it
+//! started: the command is a process group of its own.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+use parking_lot::Mutex;
+
+use super::error::{Error, Result};
+
+/// How many lines of standard error an error quotes.
+const LAST_WORDS: usize = 10;
+
+/// How long a finished command's helpers may take; a process it left behind can hold its pipes open for ever.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A running command, read as if it were the file.
+pub(crate) struct Pipe {
+    command: String,
+    file: PathBuf,
+    child: Arc<Mutex<Child>>,
+    stop: Arc<Stop>,
+    output: ChildStdout,
+    last_words: Arc<Mutex<VecDeque<String>>>,
+    /// The feeder's result.
+    fed: Receiver<std::io::Result<()>>,
+    /// Closes when standard error has been read to its end.
+    heard: Receiver<()>,
+}
+
+impl Pipe {
+    /// Starts `command` on `input`, which is the text of `file`.
+    pub(crate) fn start(command: &str, file: &Path, input: Box<dyn Read + Send>, stop: &Arc<Stop>) -> Result<Self> {
+        let cannot = |error| Error::io("start a pipe command on", file, error);
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(command).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut shell, 0);
+        let mut child = shell.spawn().map_err(cannot)?;
+        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (Some(stdin), Some(output), Some(stderr)) = pipes else { unreachable!("all three were asked for") };
+
+        let last_words = Arc::new(Mutex::new(VecDeque::new()));
+        let (fed_sender, fed) = crossbeam_channel::bounded(1);
+        let (heard_sender, heard) = crossbeam_channel::bounded(0);
+        let child = Arc::new(Mutex::new(child));
+        // Registered before the threads start: should one fail to, dropping the pipe ends the command.
+        stop.add(&child);
+        let words = last_words.clone();
+        let pipe = Pipe {
+            command: command.to_owned(),
+            file: file.to_owned(),
+            child,
+            stop: stop.clone(),
+            output,
+            last_words,
+            fed,
+            heard,
+        };
+        spawn("pipe-input", move || drop(fed_sender.send(feed(input, stdin)))).map_err(cannot)?;
+        spawn("pipe-errors", move || {
+            listen(stderr, &words);
+            drop(heard_sender);
+        })
+        .map_err(cannot)?;
+        Ok(pipe)
+    }
+
+    /// After the end of the output: waits for the command and judges it.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        let status = self.wait()?;
+        if self.stop.is_asked() {
+            return Ok(());
+        }
+        if !status.success() {
+            let _ = self.heard.recv_timeout(GRACE);
+            return Err(Error::PipeFailed {
+                command: self.command.clone(),
+                file: self.file.clone(),
+                status: describe(status),
+                stderr: self.last_words.lock().iter().cloned().collect(),
+            });
+        }
+        match self.fed.recv_timeout(GRACE) {
+            Ok(Err(error)) => Err(Error::io("read", &self.file, error)),
+            Ok(Ok(())) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Asks again and again instead of blocking, for the child's lock must be free for [`Stop`].
+    fn wait(&self) -> Result<ExitStatus> {
+        let mut pause = Duration::from_micros(100);
+        loop {
+            match self.child.lock().try_wait() {
+                Ok(Some(status)) => return Ok(status),
+                Ok(None) => {}
+                Err(error) => return Err(Error::io("wait for the pipe command on", &self.file, error)),
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Read for Pipe {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.output.read(buffer)
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        self.stop.remove(&self.child);
+        kill(&mut self.child.lock());
+        // Reaps it; without this it would stay a zombie for the life of the process.
+        let _ = self.wait();
+    }
+}
+
+/// Ends a pass early: reader threads look at it, commands are killed by it. One is shared by all readers of a pass.
+#[derive(Default)]
+pub(crate) struct Stop {
+    asked: AtomicBool,
+    children: Mutex<Vec<Arc<Mutex<Child>>>>,
+}
+
+impl Stop {
+    pub(crate) fn ask(&self) {
+        self.asked.store(true, Ordering::SeqCst);
+        // Under the list's lock: a child added later finds `asked` set.
+        for child in self.children.lock().iter() {
+            kill(&mut child.lock());
+        }
+    }
+
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, child: &Arc<Mutex<Child>>) {
+        let mut children = self.children.lock();
+        children.push(child.clone());
+        if self.asked.load(Ordering::SeqCst) {
+            kill(&mut child.lock());
+        }
+    }
+
+    fn remove(&self, child: &Arc<Mutex<Child>>) {
+        self.children.lock().retain(|known| !Arc::ptr_eq(known, child));
+    }
+}
+
+/// Kills a command and what it started, unless it has been reaped: its number may be another's by then.
+fn kill(child: &mut Child) {
+    if !matches!(child.try_wait(), Ok(None)) {
+        return;
+    }
+    #[cfg(unix)]
+    {
+        let group = rustix::process::Pid::from_child(child);
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    }
+    #[cfg(not(unix))]
+    let _ = child.kill();
+}
+
+/// Gives the command its input. That it stops reading is its right (`head -n 10`); that the file cannot be read is not.
+fn feed(mut input: Box<dyn Read + Send>, mut stdin: ChildStdin) -> std::io::Result<()> {
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let length = match input.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(length) => length,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        if stdin.write_all(&buffer[..length]).is_err() {
+            return Ok(());
+        }
+    }
+}
+
+fn listen(stderr: ChildStderr, last_words: &Mutex<VecDeque<String>>) {
+    let mut stderr = BufReader::new(stderr);
+    let mut line = Vec::new();
+    // A "line" without an end is cut, so that no command can fill our memory.
+    while matches!(stderr.by_ref().take(4096).read_until(b'\n', &mut line), Ok(length) if length > 0) {
+        let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+        line.clear();
+        let mut words = last_words.lock();
+        if words.len() == LAST_WORDS {
+            words.pop_front();
+        }
+        words.push_back(text);
+    }
+}
+
+fn describe(status: ExitStatus) -> String {
+    #[cfg(unix)]
+    if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
+        return format!("signal {signal}");
+    }
+    status.code().map_or_else(|| status.to_string(), |code| format!("exit code {code}"))
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(command: &str, input: &'static [u8]) -> (String, Result<()>) {
+        let mut pipe = Pipe::start(command, Path::new("file"), Box::new(input), &Arc::default()).unwrap();
+        let mut output = String::new();
+        pipe.read_to_string(&mut output).unwrap();
+        (output, pipe.finish())
+    }
+
+    #[test]
+    fn the_command_reads_the_file_and_its_output_is_read() {
+        let (output, result) = run("tr a-z A-Z", b"abc\n");
+        assert_eq!(output, "ABC\n");
+        result.unwrap();
+    }
+
+    #[test]
+    fn output_does_not_excuse_a_failure() {
+        let (output, result) = run("cat; echo one >&2; echo two >&2; exit 3", b"abc\n");
+        assert_eq!(output, "abc\n");
+        assert_eq!(
+            result.unwrap_err().to_string(),
+            "`cat; echo one >&2; echo two >&2; exit 3` on `file` ended with exit code 3; its last words:\n  one\n  two"
+        );
+    }
+
+    #[test]
+    fn a_signal_is_told_apart_from_an_exit_code() {
+        let (_, result) = run("kill -9 $$", b"");
+        assert_eq!(result.unwrap_err().to_string(), "`kill -9 $$` on `file` ended with signal 9");
+    }
+
+    #[test]
+    fn only_the_last_lines_of_standard_error_are_kept() {
+        let (_, result) = run("seq 100 >&2; exit 1", b"");
+        let Err(Error::PipeFailed { stderr, .. }) = result else { panic!("{result:?}") };
+        assert_eq!(stderr, (91..=100).map(|line| line.to_string()).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_command_may_stop_reading_early() {
+        static LONG: [u8; 1 << 20] = [b'\n'; 1 << 20];
+        let (output, result) = run("head -n 2", &LONG);
+        assert_eq!(output, "\n\n");
+        result.unwrap();
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_to_its_end_is_an_error_though_the_command_is_content() {
+        struct Broken;
+        impl Read for Broken {
+            fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+                Err(std::io::ErrorKind::InvalidData.into())
+            }
+        }
+        let mut pipe = Pipe::start("cat", Path::new("file"), Box::new(Broken), &Arc::default()).unwrap();
+        pipe.read_to_end(&mut Vec::new()).unwrap();
+        assert_eq!(pipe.finish().unwrap_err().to_string(), "cannot read `file`");
+    }
+
+    #[test]
+    fn asking_to_stop_ends_the_command_and_its_children() {
+        let stop = Arc::<Stop>::default();
+        let mut pipe = Pipe::start("sleep 600 | sleep 600", Path::new("file"), Box::new(&b""[..]), &stop).unwrap();
+        stop.ask();
+        // Would block for ten minutes if a child still held the output open.
+        assert_eq!(pipe.read_to_end(&mut Vec::new()).unwrap(), 0);
+        pipe.finish().unwrap();
+    }
+
+    #[test]
+    fn a_command_started_after_the_stop_is_ended_at_once() {
+        let stop = Arc::<Stop>::default();
+        stop.ask();
+        let mut pipe = Pipe::start("sleep 600", Path::new("file"), Box::new(&b""[..]), &stop).unwrap();
+        assert_eq!(pipe.read_to_end(&mut Vec::new()).unwrap(), 0);
+    }
+}

@@ -1,0 +1,255 @@
+//! The dataset that streams: files are read while training goes on, and nothing of them is kept.
+//!
+//! ```text
+//! reader thread (whole files) --\                            /-- training thread
+//! reader thread (whole files) ---+- bounded queue of chunks -+-- training thread
+//! ```
+//!
+//! A full queue holds the readers back, so memory does not depend on the size of the data. With one reader thread, rows
+//! come in the order of the files. A reader's error follows the rows it had read before, and every training thread is
+//! told of it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender};
+use openfleet_core::{Batch, Schema};
+use parking_lot::Mutex;
+
+use super::config::{DatasetConfig, Plan, check_files};
+use super::error::{Error, Result};
+use super::file_reader::{Counters, read_file};
+use super::pipe::Stop;
+use super::records::{Records, append_rows};
+use super::{BatchReader, Dataset, Progress, prepare};
+
+/// Chunks waiting in the queue for each reader thread; a chunk is what a quarter of a megabyte of text gives.
+const CHUNKS_AHEAD: usize = 4;
+
+/// How long a dropped pass waits for its readers, which end at once unless a file system keeps them.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Files streamed once a pass.
+pub struct QueueDataset {
+    plan: Arc<Plan>,
+    files: Arc<[PathBuf]>,
+}
+
+impl QueueDataset {
+    /// Checks the choices; files are looked for at [`Dataset::open`].
+    pub fn new(config: DatasetConfig) -> Result<Self> {
+        let files = config.files.clone().into();
+        Ok(QueueDataset { plan: Arc::new(config.resolve()?), files })
+    }
+}
+
+impl Dataset for QueueDataset {
+    fn schema(&self) -> &Schema {
+        &self.plan.schema
+    }
+
+    fn batch_size(&self) -> usize {
+        self.plan.batch_size
+    }
+
+    fn thread_num(&self) -> usize {
+        self.plan.thread_num
+    }
+
+    fn rows(&self) -> Option<usize> {
+        None
+    }
+
+    fn open(&self) -> Result<Box<dyn BatchReader + '_>> {
+        let total_bytes = check_files(&self.files)?;
+        Ok(Box::new(QueueReader::start(self, total_bytes)?))
+    }
+}
+
+struct QueueReader {
+    shared: Arc<Shared>,
+    /// `None` only while being dropped.
+    queue: Option<Receiver<Records>>,
+    /// Empty chunks on their way back to the readers, so that a warm pass allocates nothing.
+    spent: Sender<Records>,
+    current: Mutex<Current>,
+    threads: Vec<JoinHandle<()>>,
+    /// Closes when the last reader thread has ended.
+    ended: Receiver<()>,
+    rows: AtomicU64,
+    total_bytes: u64,
+}
+
+/// The chunk being given out, and its next row.
+struct Current {
+    records: Records,
+    row: usize,
+}
+
+/// What readers and their owner both see.
+struct Shared {
+    plan: Arc<Plan>,
+    files: Arc<[PathBuf]>,
+    next_file: AtomicUsize,
+    counters: Counters,
+    stop: Arc<Stop>,
+    failure: Mutex<Option<Error>>,
+    panicked: AtomicBool,
+}
+
+impl QueueReader {
+    fn start(dataset: &QueueDataset, total_bytes: u64) -> Result<Self> {
+        let thread_count = dataset.plan.thread_num.min(dataset.files.len());
+        let shared = Arc::new(Shared {
+            plan: dataset.plan.clone(),
+            files: dataset.files.clone(),
+            next_file: AtomicUsize::new(0),
+            counters: Counters::default(),
+            stop: Arc::default(),
+            failure: Mutex::new(None),
+            panicked: AtomicBool::new(false),
+        });
+        let (sender, queue) = crossbeam_channel::bounded(thread_count * CHUNKS_AHEAD);
+        let (spent, empty) = crossbeam_channel::bounded(thread_count * CHUNKS_AHEAD);
+        let (ended_sender, ended) = crossbeam_channel::bounded(0);
+        let records = Records::new(dataset.plan.layout.clone());
+        let mut reader = QueueReader {
+            shared,
+            queue: Some(queue),
+            spent,
+            current: Mutex::new(Current { records, row: 0 }),
+            threads: Vec::with_capacity(thread_count),
+            ended,
+            rows: AtomicU64::new(0),
+            total_bytes,
+        };
+        for index in 0..thread_count {
+            let (shared, sender, empty) = (reader.shared.clone(), sender.clone(), empty.clone());
+            let ended = ended_sender.clone();
+            let thread = std::thread::Builder::new().name(format!("read-{index}")).spawn(move || {
+                shared.read_files(&sender, &empty);
+                drop((sender, ended));
+            });
+            // Dropping `reader` ends the threads already started.
+            reader.threads.push(thread.map_err(|error| Error::io("start a thread to read", &dataset.files[0], error))?);
+        }
+        Ok(reader)
+    }
+
+    /// Moves rows from the queue into `batch` until it is full or the pass is over.
+    fn fill(&self, batch: &mut Batch) {
+        let Some(queue) = &self.queue else { return };
+        let plan = &self.shared.plan;
+        // One thread at a time, for only so can the pass have at most one batch that is not full. It holds the others up
+        // for the time of a copy.
+        let mut current = self.current.lock();
+        while batch.rows < plan.batch_size {
+            let Current { records, row } = &mut *current;
+            if *row == records.rows() {
+                let Ok(next) = queue.recv() else { return };
+                let mut spent = std::mem::replace(records, next);
+                spent.clear();
+                // Nobody may want it any more.
+                let _ = self.spent.try_send(spent);
+                *row = 0;
+                continue;
+            }
+            let end = records.rows().min(*row + plan.batch_size - batch.rows);
+            append_rows(&plan.layout, (*row..end).map(|row| records.row(row)), batch);
+            *row = end;
+        }
+    }
+}
+
+impl BatchReader for QueueReader {
+    fn next(&self, batch: &mut Batch) -> Result<bool> {
+        let plan = &self.shared.plan;
+        prepare(batch, &plan.schema);
+        self.fill(batch);
+        if batch.rows < plan.batch_size {
+            assert!(!self.shared.panicked.load(Ordering::SeqCst), "a reader thread panicked");
+            if let Some(error) = &*self.shared.failure.lock() {
+                batch.clear();
+                return Err(error.clone());
+            }
+            if plan.drop_last {
+                batch.clear();
+            }
+        }
+        self.rows.fetch_add(batch.rows as u64, Ordering::Relaxed);
+        Ok(batch.rows > 0)
+    }
+
+    fn progress(&self) -> Progress {
+        Progress {
+            rows: self.rows.load(Ordering::Relaxed),
+            total_rows: None,
+            bytes: self.shared.counters.bytes.load(Ordering::Relaxed),
+            total_bytes: Some(self.total_bytes),
+            skipped_lines: self.shared.counters.skipped_lines.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for QueueReader {
+    fn drop(&mut self) {
+        self.shared.stop.ask();
+        // A reader that waits for room in the queue learns that there is nobody to read it.
+        self.queue = None;
+        // Nothing is ever sent: the answer is that all have ended, or that the patience has.
+        if self.ended.recv_timeout(PATIENCE) == Err(crossbeam_channel::RecvTimeoutError::Disconnected) {
+            for thread in self.threads.drain(..) {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn read_files(&self, queue: &Sender<Records>, empty: &Receiver<Records>) {
+        let panicking = PanicFlag(&self.panicked);
+        loop {
+            let index = self.next_file.fetch_add(1, Ordering::Relaxed);
+            let Some(file) = self.files.get(index) else { break };
+            let mut records = self.empty_records(empty);
+            let result = read_file(&self.plan, file, &self.counters, &self.stop, &mut records, |records| {
+                if records.rows() == 0 {
+                    return true;
+                }
+                let full = std::mem::replace(records, self.empty_records(empty));
+                queue.send(full).is_ok()
+            });
+            if let Err(error) = result {
+                let mut failure = self.failure.lock();
+                // The others end because of the first; what they say then is noise.
+                if !self.stop.is_asked() {
+                    *failure = Some(error);
+                }
+                drop(failure);
+                self.stop.ask();
+            }
+            if self.stop.is_asked() {
+                break;
+            }
+        }
+        drop(panicking);
+    }
+
+    fn empty_records(&self, empty: &Receiver<Records>) -> Records {
+        empty.try_recv().unwrap_or_else(|_| Records::new(self.plan.layout.clone()))
+    }
+}
+
+/// Set when its thread unwinds: the queue then closes as if the files had ended, which must not pass for success.
+struct PanicFlag<'a>(&'a AtomicBool);
+
+impl Drop for PanicFlag<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! One file as pieces of whole lines: opened, decompressed, piped through a command.
+//!
+//! Compression is told by the first bytes, so a misnamed file is read all the same; by the extension only where the
+//! bytes say nothing, so that a damaged `.gz` is an error and not garbage. This module does not know what lines mean.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::error::{Error, Result};
+use super::pipe::{Pipe, Stop};
+
+/// Text is read in pieces of this size: small enough to be parsed from the second-level cache.
+const PIECE: usize = 256 << 10;
+
+/// The longest line. Without a bound, a binary file would be read into memory whole in search of a line's end.
+const LONGEST_LINE: usize = 256 << 20;
+
+/// The text of one file.
+pub(crate) struct Source {
+    file: PathBuf,
+    input: Input,
+    buffer: Vec<u8>,
+    /// `buffer[..given]` was the last piece; `buffer[given..filled]` is the beginning of the next.
+    given: usize,
+    filled: usize,
+    ended: bool,
+    lines_given: u64,
+}
+
+enum Input {
+    Direct(Box<dyn Read + Send>),
+    Piped(Pipe),
+}
+
+impl Source {
+    /// Opens a file. Bytes read of it are added to `bytes` as they lie on disk.
+    pub(crate) fn open(
+        file: &Path,
+        pipe_command: Option<&str>,
+        bytes: &Arc<AtomicU64>,
+        stop: &Arc<Stop>,
+    ) -> Result<Self> {
+        let opened = File::open(file).map_err(|error| Error::io("open", file, error))?;
+        let text = decompressed(file, Counted { file: opened, bytes: bytes.clone() })
+            .map_err(|error| Error::io("read", file, error))?;
+        let input = match pipe_command {
+            Some(command) => Input::Piped(Pipe::start(command, file, text, stop)?),
+            None => Input::Direct(text),
+        };
+        Ok(Source::new(file, input))
+    }
+
+    fn new(file: &Path, input: Input) -> Self {
+        let file = file.to_owned();
+        Source { file, input, buffer: vec![0; PIECE], given: 0, filled: 0, ended: false, lines_given: 0 }
+    }
+
+    /// The next lines, whole ones; only the very last may lack its line ending. `None` at the end of the file, and of
+    /// its command, which is then known to have ended well.
+    pub(crate) fn next_lines(&mut self) -> Result<Option<&[u8]>> {
+        self.buffer.copy_within(self.given..self.filled, 0);
+        self.filled -= self.given;
+        self.given = 0;
+        let mut searched = 0;
+        while !self.ended {
+            if self.filled == self.buffer.len() {
+                self.grow()?;
+            }
+            let length = self.read()?;
+            self.filled += length;
+            if length == 0 {
+                self.ended = true;
+                if let Input::Piped(pipe) = &mut self.input {
+                    pipe.finish()?;
+                }
+            } else if let Some(last) = memchr::memrchr(b'\n', &self.buffer[searched..self.filled]) {
+                self.given = searched + last + 1;
+                return Ok(Some(&self.buffer[..self.given]));
+            }
+            searched = self.filled;
+        }
+        self.given = self.filled;
+        Ok((self.given > 0).then(|| &self.buffer[..self.given]))
+    }
+
+    fn read(&mut self) -> Result<usize> {
+        let free = &mut self.buffer[self.filled..];
+        loop {
+            let result = match &mut self.input {
+                Input::Direct(reader) => reader.read(free),
+                Input::Piped(pipe) => pipe.read(free),
+            };
+            match result {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                result => return result.map_err(|error| Error::io("read", &self.file, error)),
+            }
+        }
+    }
+
+    /// A line longer than the buffer.
+    fn grow(&mut self) -> Result<()> {
+        if self.buffer.len() >= LONGEST_LINE {
+            let line = self.lines_given + 1;
+            return Err(Error::LongLine { file: self.file.clone(), line, limit: LONGEST_LINE });
+        }
+        self.buffer.resize(self.buffer.len() * 2, 0);
+        Ok(())
+    }
+
+    /// Tells how many lines the pieces so far had, for errors.
+    pub(crate) fn set_lines_given(&mut self, lines: u64) {
+        self.lines_given = lines;
+    }
+}
+
+/// A file that counts what is read of it.
+struct Counted {
+    file: File,
+    bytes: Arc<AtomicU64>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let length = self.file.read(buffer)?;
+        self.bytes.fetch_add(length as u64, Ordering::Relaxed);
+        Ok(length)
+    }
+}
+
+fn decompressed(file: &Path, input: impl Read + Send + 'static) -> std::io::Result<Box<dyn Read + Send>> {
+    let mut input = BufReader::with_capacity(64 << 10, input);
+    let start = input.fill_buf()?;
+    let extension = file.extension().unwrap_or_default();
+    let nothing_to_read = start.is_empty();
+    if start.starts_with(&[0x1f, 0x8b]) || (extension == "gz" && !nothing_to_read) {
+        // Several members one after the other are one file: what `cat a.gz b.gz` makes.
+        return Ok(Box::new(flate2::bufread::MultiGzDecoder::new(input)));
+    }
+    if start.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) || (extension == "zst" && !nothing_to_read) {
+        return Ok(Box::new(zstd::stream::read::Decoder::with_buffer(input)?));
+    }
+    Ok(Box::new(input))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives a few bytes at a time, as a slow pipe does.
+    struct Trickle(Vec<u8>, usize);
+
+    impl Read for Trickle {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            let length = self.1.min(self.0.len()).min(buffer.len());
+            buffer[..length].copy_from_slice(&self.0[..length]);
+            self.0.drain(..length);
+            Ok(length)
+        }
+    }
+
+    fn pieces(text: &[u8], step: usize) -> Vec<Vec<u8>> {
+        let mut source = Source::new(Path::new("file"), Input::Direct(Box::new(Trickle(text.to_vec(), step))));
+        let mut pieces = Vec::new();
+        while let Some(piece) = source.next_lines().unwrap() {
+            pieces.push(piece.to_vec());
+        }
+        pieces
+    }
+
+    #[test]
+    fn pieces_end_where_lines_end_and_lose_nothing() {
+        let text = b"one\n\nthree\r\nfour\nno newline";
+        for step in 1..=text.len() {
+            let pieces = pieces(text, step);
+            assert_eq!(pieces.concat(), text);
+            assert!(pieces[..pieces.len() - 1].iter().all(|piece| piece.ends_with(b"\n")), "step {step}");
+        }
+        assert_eq!(pieces(b"", 1), Vec::<Vec<u8>>::new());
+    }
+
+    #[test]
+    fn a_line_longer_than_a_piece_is_read_whole() {
+        let mut text = vec![b'x'; 3 * PIECE];
+        text.push(b'\n');
+        text.extend_from_slice(b"short\n");
+        let pieces = pieces(&text, 100_000);
+        assert!(pieces[0].len() > 3 * PIECE);
+        assert_eq!(pieces.concat(), text);
+    }
+
+    #[test]
+    fn compression_is_told_by_the_first_bytes_or_else_by_the_name() {
+        let packed = zstd::encode_all(&b"text\n"[..], 1).unwrap();
+        let mut text = String::new();
+        let reader = decompressed(Path::new("misnamed.txt"), std::io::Cursor::new(packed));
+        reader.unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "text\n");
+        let damaged = decompressed(Path::new("damaged.gz"), &b"not gzip"[..]);
+        assert!(damaged.unwrap().read_to_string(&mut text).is_err());
+        // An empty file is empty whatever it is called.
+        let empty = decompressed(Path::new("empty.gz"), &b""[..]);
+        assert_eq!(empty.unwrap().read_to_string(&mut text).unwrap(), 0);
+    }
+}
