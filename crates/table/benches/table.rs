@@ -8,6 +8,7 @@
 #![allow(clippy::print_stdout, reason = "the lines are the result")]
 
 use std::hint::black_box;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use openfleet_table::sparse::DEFAULT_SHARDS;
@@ -77,18 +78,46 @@ fn sparse(name: &str, row_count: usize, dim: usize, optimizer: Optimizer) {
             black_box(table.push(keys, &gradients, &mut scratch).expect("lengths agree"));
         }
     });
+    let (beside_pull, beside_push) = side_by_side(&table, &batches, &gradients);
     println!(
         "sparse {name:<14} {:>3} M rows: create {:5.2} M/s  pull {:6.2} M/s  push {:6.2} M/s  \
-         bytes/row {:.1} (row {} + {:.1}; resident {:.1})",
+         (a thread each, together: {:.2} and {:.2})  bytes/row {:.1} (row {} + {:.1}; resident {:.1})",
         row_count / 1_000_000,
         create / 1e6,
         total / pull / 1e6,
         total / push / 1e6,
+        beside_pull / 1e6,
+        beside_push / 1e6,
         table.bytes() as f64 / row_count as f64,
         floats * 4,
         table.bytes() as f64 / row_count as f64 - (floats * 4) as f64,
         resident as f64 / row_count as f64,
     );
+}
+
+/// Keys a second of a thread that pulls and of one that pushes, on the same table at the same time.
+fn side_by_side(table: &SparseTable, batches: &[Vec<u64>], gradients: &[f32]) -> (f64, f64) {
+    let running = AtomicUsize::new(2);
+    // Whoever has done its share first goes on, uncounted, so that the other never runs alone.
+    let race = |request: &mut dyn FnMut(&[u64])| {
+        let started = Instant::now();
+        batches.iter().for_each(|keys| request(keys));
+        let speed = (batches.len() * REQUEST) as f64 / started.elapsed().as_secs_f64();
+        running.fetch_sub(1, Ordering::Relaxed);
+        batches.iter().cycle().take_while(|_| running.load(Ordering::Relaxed) > 0).for_each(|keys| request(keys));
+        speed
+    };
+    std::thread::scope(|scope| {
+        let puller = scope.spawn(|| {
+            let (mut scratch, mut rows) = (Scratch::new(), vec![0.0; REQUEST * table.dim()]);
+            race(&mut |keys| table.pull(keys, Missing::Create, &mut rows, &mut scratch).expect("lengths agree"))
+        });
+        let mut scratch = Scratch::new();
+        let pushed = race(&mut |keys| {
+            black_box(table.push(keys, gradients, &mut scratch).expect("lengths agree"));
+        });
+        (puller.join().unwrap_or(f64::NAN), pushed)
+    })
 }
 
 fn dense() {

@@ -280,3 +280,46 @@ fn load<const LANES: usize>(values: &[f32], start: usize) -> [f32; LANES] {
     lanes.copy_from_slice(&values[start..start + LANES]);
     lanes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_element_is_updated_alike_whatever_block_it_falls_into() {
+        let rules = [
+            Optimizer::Sgd(Sgd {}),
+            Optimizer::Momentum(Momentum { nesterov: true, ..Momentum::default() }),
+            Optimizer::Adagrad(Adagrad::default()),
+            Optimizer::Adam(Adam::default()),
+            Optimizer::RmsProp(RmsProp { centered: true, momentum: 0.5, ..RmsProp::default() }),
+            Optimizer::Ftrl(Ftrl { l1: 0.1, l2: 0.1, ..Ftrl::default() }),
+            Optimizer::Ftrl(Ftrl { lr_power: -0.3, ..Ftrl::default() }),
+        ];
+        for rule in rules {
+            // 15 = 8 + 4 + 3 single ones.
+            let (dim, slots) = (15, rule.state_slots());
+            let mut weights: Vec<f32> = (0..dim).map(|i| i as f32 * 0.37 - 2.0).collect();
+            let mut state = vec![0.0; slots * dim];
+            rule.init_state(dim, &mut state);
+            let (mut alone, mut alone_state) = (weights.clone(), state.clone());
+            for step in 1..=4 {
+                let gradient: Vec<f32> = (0..dim).map(|i| ((i * 7 + step as usize) % 11) as f32 * 0.21 - 1.0).collect();
+                rule.apply(0.1, step, &mut weights, &mut state, &gradient);
+                for i in 0..dim {
+                    let mut kept: Vec<f32> = (0..slots).map(|slot| alone_state[slot * dim + i]).collect();
+                    rule.apply(0.1, step, &mut alone[i..=i], &mut kept, &gradient[i..=i]);
+                    kept.iter().enumerate().for_each(|(slot, value)| alone_state[slot * dim + i] = *value);
+                }
+            }
+            assert_eq!((weights, state), (alone, alone_state), "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn slots_have_names() {
+        for rule in [Optimizer::Sgd(Sgd {}), Optimizer::Adam(Adam::default()), Optimizer::RmsProp(RmsProp::default())] {
+            assert_eq!(rule.slot_names().len(), rule.state_slots());
+        }
+    }
+}
