@@ -114,6 +114,53 @@ pub fn is_finite(gradient: &[f32]) -> bool {
 /// [`is_finite`] for callers that are compiled for their machine already.
 #[inline(always)]
 pub(crate) fn all_finite(gradient: &[f32]) -> bool {
-    // Without the sign, every finite pattern is below infinity's: a maximum of integers needs no order and no branch.
-    gradient.iter().fold(0u32, |most, g| most.max(g.to_bits() & 0x7fff_ffff)) < 0x7f80_0000
+    // An exponent of all ones is an infinity or a NaN. Comparing and or-ing integers needs no order, so it vectorises.
+    const EXPONENT: u32 = 0x7f80_0000;
+    gradient.iter().fold(0u32, |found, g| found | u32::from(g.to_bits() & EXPONENT == EXPONENT)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clipping_by_value_bounds_each_number() {
+        let mut gradient = [-3.0, -0.5, 0.5, 3.0];
+        Clip::Value { min: -1.0, max: 2.0 }.apply(&mut [&mut gradient]);
+        assert_eq!(gradient, [-1.0, -0.5, 0.5, 2.0]);
+    }
+
+    #[test]
+    fn clipping_by_norm_keeps_the_direction_and_leaves_short_gradients_alone() {
+        let (mut long, mut short) = ([3.0, 4.0], [0.3, 0.4]);
+        Clip::Norm(1.0).apply(&mut [&mut long, &mut short]);
+        assert_eq!(long, [0.6, 0.8]);
+        assert_eq!(short, [0.3, 0.4]);
+    }
+
+    #[test]
+    fn the_global_norm_is_taken_over_all_gradients_of_a_step() {
+        let (mut a, mut b) = ([3.0, 0.0], [0.0, 4.0]);
+        Clip::GlobalNorm(2.5).apply(&mut [&mut a, &mut b]);
+        assert_eq!((a, b), ([1.5, 0.0], [0.0, 2.0]));
+        assert_eq!(global_scale(25.0, 10.0), 1.0);
+    }
+
+    #[test]
+    fn sums_of_squares_cover_the_rest_after_the_last_whole_block() {
+        let gradient: Vec<f32> = (1..=37).map(|i| i as f32).collect();
+        assert_eq!(sum_of_squares(&gradient), 37.0 * 38.0 * 75.0 / 6.0);
+    }
+
+    #[test]
+    fn one_number_that_is_not_finite_is_seen_wherever_it_stands() {
+        for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for at in 0..19 {
+                let mut gradient = [f32::MAX; 19];
+                assert!(is_finite(&gradient));
+                gradient[at] = bad;
+                assert!(!is_finite(&gradient));
+            }
+        }
+    }
 }

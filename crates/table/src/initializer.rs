@@ -253,3 +253,102 @@ fn fan(field: &'static str, value: Option<f64>) -> Result<()> {
     let value = value.unwrap_or(1.0);
     require(value.is_finite() && value >= 0.0, OWNER, field, "a number not below 0", value)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FANS: Fans = Fans { fan_in: 1.0, fan_out: 1.0 };
+
+    fn moments(values: &[f32]) -> (f64, f64) {
+        let mean = values.iter().map(|v| f64::from(*v)).sum::<f64>() / values.len() as f64;
+        let variance = values.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / values.len() as f64;
+        (mean, variance.sqrt())
+    }
+
+    fn filled(initializer: Initializer, shape: &[usize]) -> Vec<f32> {
+        let mut values = vec![0.0; shape.iter().product()];
+        initializer.fill(5, shape, &mut values);
+        values
+    }
+
+    #[test]
+    fn quantiles_are_the_published_ones() {
+        // Python: statistics.NormalDist().inv_cdf(p)
+        let table = [
+            (0.5, 0.0),
+            (0.6, 0.253_347_103_135_799_8),
+            (0.975, 1.959_963_984_540_053_6),
+            (0.02, -2.053_748_910_631_822_5),
+            (1e-3, -3.090_232_306_167_813),
+            (1e-9, -5.997_807_015_007_686),
+            (1e-13, -7.348_796_102_800_673),
+        ];
+        for (p, expected) in table {
+            assert!((quantile(p) - expected).abs() < 1e-6, "p = {p}: expected {expected}, got {}", quantile(p));
+        }
+    }
+
+    #[test]
+    fn values_have_the_distribution_that_was_asked_for() {
+        let shape = [400, 500];
+        let (mean, std) = moments(&filled(Initializer::Normal { mean: 1.0, std: 2.0 }, &shape));
+        assert!((mean - 1.0).abs() < 0.02 && (std - 2.0).abs() < 0.02);
+
+        let uniform = filled(Initializer::Uniform { low: -1.0, high: 3.0 }, &shape);
+        let (mean, std) = moments(&uniform);
+        assert!((mean - 1.0).abs() < 0.02 && (std - 4.0 / 12f64.sqrt()).abs() < 0.02);
+        assert!(uniform.iter().all(|value| (-1.0..3.0).contains(value)));
+
+        let cut = filled(Initializer::TruncatedNormal { mean: 1.0, std: 2.0 }, &shape);
+        // Conditioned on two standard deviations, a normal variable's own is 0.8796 of what it was.
+        assert!((moments(&cut).1 - 2.0 * 0.8796).abs() < 0.02);
+        assert!(cut.iter().all(|value| (-3.0..=5.0).contains(value)));
+    }
+
+    #[test]
+    fn xavier_and_msra_scale_with_the_fans_of_the_shape() {
+        let shape = [400, 500];
+        let limit = (6.0f32 / 900.0).sqrt();
+        let xavier = Initializer::Xavier { uniform: true, fan_in: None, fan_out: None };
+        let values = filled(xavier, &shape);
+        assert!(values.iter().all(|value| value.abs() <= limit));
+        assert!(values.iter().any(|value| value.abs() > 0.999 * limit));
+        let normal = filled(Initializer::Xavier { uniform: false, fan_in: None, fan_out: Some(1.0) }, &shape);
+        assert!((moments(&normal).1 - (2.0f64 / 401.0).sqrt()).abs() < 1e-3);
+        let msra = filled(Initializer::Msra { uniform: false, fan_in: None }, &shape);
+        assert!((moments(&msra).1 - (2.0f64 / 400.0).sqrt()).abs() < 1e-3);
+        assert_eq!(xavier.with_fans_of(&shape).fans_of_rows(), Ok(Fans { fan_in: 400.0, fan_out: 500.0 }));
+        assert_eq!(Fans::of(&[8, 3, 5, 5]), Fans { fan_in: 75.0, fan_out: 200.0 });
+    }
+
+    #[test]
+    fn rows_differ_by_key_and_by_seed_and_by_nothing_else() {
+        let initializer = Initializer::Uniform { low: -1.0, high: 1.0 };
+        let row = |seed, key| {
+            let mut row = [0.0; 4];
+            initializer.row(seed, key, FANS, &mut row);
+            row
+        };
+        assert_eq!(row(1, 2), row(1, 2));
+        assert_ne!(row(1, 2), row(2, 1));
+        assert_ne!(row(1, 2), row(1, 3));
+        let mut longer = [0.0; 9];
+        initializer.row(1, 2, FANS, &mut longer);
+        assert_eq!(longer[..4], row(1, 2), "a column does not depend on how many follow");
+    }
+
+    #[test]
+    fn neighbouring_keys_are_not_correlated() {
+        let initializer = Initializer::Uniform { low: -1.0, high: 1.0 };
+        let column: Vec<f32> = (0..20_000)
+            .map(|key| {
+                let mut row = [0.0; 1];
+                initializer.row(1, key, FANS, &mut row);
+                row[0]
+            })
+            .collect();
+        let product: f64 = column.windows(2).map(|pair| f64::from(pair[0] * pair[1])).sum::<f64>() / 20_000.0;
+        assert!(moments(&column).0.abs() < 0.02 && product.abs() < 0.02);
+    }
+}

@@ -55,3 +55,19 @@ impl Regularizer {
 pub(crate) fn sign(value: f32) -> f32 {
     f32::from(u8::from(value > 0.0)) - f32::from(u8::from(value < 0.0))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn l1_adds_the_sign_and_l2_the_weight_times_the_coefficient() {
+        let weights = [2.0, -4.0, 0.0];
+        let mut gradient = [1.0; 3];
+        Regularizer::L1(0.5).add_to(&weights, &mut gradient);
+        assert_eq!(gradient, [1.5, 0.5, 1.0]);
+        let mut gradient = [1.0; 3];
+        Regularizer::L2(0.5).add_to(&weights, &mut gradient);
+        assert_eq!(gradient, [2.0, -1.0, 1.0]);
+    }
+}

@@ -264,3 +264,28 @@ fn units(step: u64, decay_steps: u64, staircase: bool) -> f64 {
 fn finite(owner: &'static str, field: &'static str, value: f64) -> Result<()> {
     require(value.is_finite(), owner, field, "a finite number", value)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_cannot_work_are_named_with_their_domain() {
+        let error = Schedule::Piecewise { boundaries: vec![10, 20], values: vec![1.0, 0.5] }.validated().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "`values` of the piecewise schedule must be one longer than `boundaries`, got 2 values for 2 boundaries"
+        );
+        let after = Box::new(Schedule::Cosine { base: 0.1, step_each_epoch: 0, epochs: 3 });
+        let error = Schedule::Warmup { warmup_steps: 5, start: 0.0, end: 0.1, after }.validated().unwrap_err();
+        assert_eq!(error.to_string(), "`step_each_epoch` of the cosine schedule must be at least 1, got 0");
+        assert!(Schedule::from(f64::NAN).validated().is_err());
+    }
+
+    #[test]
+    fn a_schedule_goes_on_after_the_last_step_anybody_planned() {
+        let cosine = Schedule::Cosine { base: 0.1, step_each_epoch: 1, epochs: 3 };
+        let cycle = Schedule::Polynomial { base: 0.1, decay_steps: 7, end: 0.01, power: 1.0, cycle: true };
+        assert!(cosine.rate(u64::MAX).is_finite() && cycle.rate(u64::MAX).is_finite());
+    }
+}

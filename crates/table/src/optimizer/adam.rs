@@ -1,8 +1,10 @@
 //! Adam (Kingma and Ba 2015) in Paddle's form, where epsilon is scaled by the bias correction:
 //!
-//!     m = beta1 * m + (1 - beta1) * g
-//!     v = beta2 * v + (1 - beta2) * g^2
-//!     w -= rate * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + epsilon * sqrt(1 - beta2^t))
+//! ```text
+//! m = beta1 * m + (1 - beta1) * g
+//! v = beta2 * v + (1 - beta2) * g^2
+//! w -= rate * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + epsilon * sqrt(1 - beta2^t))
+//! ```
 //!
 //! which is the paper's and PyTorch's `m^ / (sqrt(v^) + epsilon)` written without the two divisions.
 //!

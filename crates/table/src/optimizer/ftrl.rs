@@ -1,9 +1,11 @@
 //! FTRL-Proximal (McMahan et al. 2013, "Ad click prediction: a view from the trenches") in fluid's form:
 //!
-//!     n' = n + g^2
-//!     z += g - (n'^-p - n^-p) / rate * w                          p = lr_power, usually -0.5
-//!     w = 0                                      where |z| <= l1
-//!     w = (l1 * sign(z) - z) / (n'^-p / rate + 2 * l2)      elsewhere
+//! ```text
+//! n' = n + g^2
+//! z += g - (n'^-p - n^-p) / rate * w                          p = lr_power, usually -0.5
+//! w = 0                                      where |z| <= l1
+//! w = (l1 * sign(z) - z) / (n'^-p / rate + 2 * l2)      elsewhere
+//! ```
 //!
 //! Both penalties carry fluid's extra 1e-10: with l1 = l2 = 0 a weight whose gradients were all zero would otherwise be
 //! 0 / 0. A row's first weight is forgotten at its first update, since `z` starts from 0: that is the algorithm.

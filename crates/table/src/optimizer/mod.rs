@@ -213,9 +213,6 @@ impl Rows for Part<'_> {
     }
 }
 
-/// Elements computed together: one AVX2 register, two of the baseline's.
-const LANES: usize = 8;
-
 #[multiversion(targets("x86_64+avx2+fma"))]
 fn each<R: Rule<SLOTS>, S: Rows, const SLOTS: usize>(
     rule: &R,
@@ -228,36 +225,38 @@ fn each<R: Rule<SLOTS>, S: Rows, const SLOTS: usize>(
         let dim = weights.len();
         assert!(gradient.len() == dim && (SLOTS == 0 || offset + dim <= stride) && state.len() == SLOTS * stride);
         let mut at = 0;
-        while at + LANES <= dim {
-            block(rule, regularizer, weights, state, gradient, at, LANES, stride, offset);
-            at += LANES;
+        // Eight floats are one AVX2 register. The rest goes by halves: a row of 10 is 8 and 2 single ones.
+        while at + 8 <= dim {
+            block::<_, SLOTS, 8>(rule, regularizer, weights, state, gradient, at, stride, offset);
+            at += 8;
         }
-        if at < dim {
-            block(rule, regularizer, weights, state, gradient, at, dim - at, stride, offset);
+        if at + 4 <= dim {
+            block::<_, SLOTS, 4>(rule, regularizer, weights, state, gradient, at, stride, offset);
+            at += 4;
+        }
+        while at < dim {
+            block::<_, SLOTS, 1>(rule, regularizer, weights, state, gradient, at, stride, offset);
+            at += 1;
         }
     }
 }
 
-/// `count` elements from `at` on, computed in full registers: everything is loaded before anything is stored, which is
-/// what lets the compiler vectorise, and a last partial block is padded with zeros rather than done one by one.
+/// `LANES` elements from `at` on: everything is loaded before anything is stored, which is what lets the compiler
+/// vectorise without proving that the arrays do not overlap.
 #[inline(always)]
-fn block<R: Rule<SLOTS>, const SLOTS: usize>(
+fn block<R: Rule<SLOTS>, const SLOTS: usize, const LANES: usize>(
     rule: &R,
     regularizer: Option<&Regularizer>,
     weights: &mut [f32],
     state: &mut [f32],
     gradient: &[f32],
     at: usize,
-    count: usize,
     stride: usize,
     offset: usize,
 ) {
-    let mut w = load(&weights[at..at + count]);
-    let mut g = load(&gradient[at..at + count]);
-    let mut s: [[f32; LANES]; SLOTS] = std::array::from_fn(|slot| {
-        let start = slot * stride + offset + at;
-        load(&state[start..start + count])
-    });
+    let mut w: [f32; LANES] = load(weights, at);
+    let mut g: [f32; LANES] = load(gradient, at);
+    let mut s: [[f32; LANES]; SLOTS] = std::array::from_fn(|slot| load(state, slot * stride + offset + at));
     if let Some(regularizer) = regularizer {
         regularizer.add_to(&w, &mut g);
     }
@@ -268,16 +267,59 @@ fn block<R: Rule<SLOTS>, const SLOTS: usize>(
             s[slot][lane] = new[slot];
         }
     }
-    weights[at..at + count].copy_from_slice(&w[..count]);
+    weights[at..at + LANES].copy_from_slice(&w);
     for slot in 0..SLOTS {
         let start = slot * stride + offset + at;
-        state[start..start + count].copy_from_slice(&s[slot][..count]);
+        state[start..start + LANES].copy_from_slice(&s[slot]);
     }
 }
 
 #[inline(always)]
-fn load(values: &[f32]) -> [f32; LANES] {
+fn load<const LANES: usize>(values: &[f32], start: usize) -> [f32; LANES] {
     let mut lanes = [0.0; LANES];
-    lanes[..values.len()].copy_from_slice(values);
+    lanes.copy_from_slice(&values[start..start + LANES]);
     lanes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_element_is_updated_alike_whatever_block_it_falls_into() {
+        let rules = [
+            Optimizer::Sgd(Sgd {}),
+            Optimizer::Momentum(Momentum { nesterov: true, ..Momentum::default() }),
+            Optimizer::Adagrad(Adagrad::default()),
+            Optimizer::Adam(Adam::default()),
+            Optimizer::RmsProp(RmsProp { centered: true, momentum: 0.5, ..RmsProp::default() }),
+            Optimizer::Ftrl(Ftrl { l1: 0.1, l2: 0.1, ..Ftrl::default() }),
+            Optimizer::Ftrl(Ftrl { lr_power: -0.3, ..Ftrl::default() }),
+        ];
+        for rule in rules {
+            // 15 = 8 + 4 + 3 single ones.
+            let (dim, slots) = (15, rule.state_slots());
+            let mut weights: Vec<f32> = (0..dim).map(|i| i as f32 * 0.37 - 2.0).collect();
+            let mut state = vec![0.0; slots * dim];
+            rule.init_state(dim, &mut state);
+            let (mut alone, mut alone_state) = (weights.clone(), state.clone());
+            for step in 1..=4 {
+                let gradient: Vec<f32> = (0..dim).map(|i| ((i * 7 + step as usize) % 11) as f32 * 0.21 - 1.0).collect();
+                rule.apply(0.1, step, &mut weights, &mut state, &gradient);
+                for i in 0..dim {
+                    let mut kept: Vec<f32> = (0..slots).map(|slot| alone_state[slot * dim + i]).collect();
+                    rule.apply(0.1, step, &mut alone[i..=i], &mut kept, &gradient[i..=i]);
+                    kept.iter().enumerate().for_each(|(slot, value)| alone_state[slot * dim + i] = *value);
+                }
+            }
+            assert_eq!((weights, state), (alone, alone_state), "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn slots_have_names() {
+        for rule in [Optimizer::Sgd(Sgd {}), Optimizer::Adam(Adam::default()), Optimizer::RmsProp(RmsProp::default())] {
+            assert_eq!(rule.slot_names().len(), rule.state_slots());
+        }
+    }
 }

@@ -1,9 +1,11 @@
 //! RMSProp (Hinton's lecture 6e) in fluid's form, where epsilon stands under the root:
 //!
-//!     s = rho * s + (1 - rho) * g^2
-//!     a = rho * a + (1 - rho) * g                 (centered only)
-//!     u = momentum * u + rate * g / sqrt(s - a^2 + epsilon)
-//!     w -= u
+//! ```text
+//! s = rho * s + (1 - rho) * g^2
+//! a = rho * a + (1 - rho) * g                 (centered only)
+//! u = momentum * u + rate * g / sqrt(s - a^2 + epsilon)
+//! w -= u
+//! ```
 
 use serde::{Deserialize, Serialize};
 

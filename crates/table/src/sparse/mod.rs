@@ -95,9 +95,7 @@ impl SparseTable {
         same_length("rows", keys.len().saturating_mul(self.spec.dim), rows.len())?;
         scratch.group(keys, self.shards.len())?;
         let birth = self.birth();
-        for (shard, group) in scratch.groups() {
-            self.shards[shard].lock().pull(group, missing, &birth, rows);
-        }
+        self.visit(scratch, |shard, group| shard.pull(group, missing, &birth, rows));
         Ok(())
     }
 
@@ -113,9 +111,7 @@ impl SparseTable {
         let update = self.spec.optimizer.at(self.spec.schedule.rate(finished) as f32, finished + 1);
         let birth = self.birth();
         let mut report = PushReport::default();
-        for (shard, group) in scratch.groups() {
-            report.merge(self.shards[shard].lock().push(group, &update, &birth, gradients));
-        }
+        self.visit(scratch, |shard, group| report.merge(shard.push(group, &update, &birth, gradients)));
         self.non_finite.fetch_add(report.non_finite as u64, Ordering::Relaxed);
         Ok(report)
     }
@@ -207,6 +203,22 @@ impl SparseTable {
     /// What the table was made from.
     pub fn spec(&self) -> &SparseSpec {
         &self.spec
+    }
+
+    /// Runs each group through its shard, one lock at a time. A shard that is held is put off until the others are done
+    /// rather than waited for: its holder may have lost its core to somebody else.
+    fn visit(&self, scratch: &mut Scratch, mut work: impl FnMut(&mut Shard, &[Wanted])) {
+        let mut deferred = std::mem::take(&mut scratch.deferred);
+        for (number, group) in scratch.groups() {
+            match self.shards[number].try_lock() {
+                Some(mut shard) => work(&mut shard, group),
+                None => deferred.push(number),
+            }
+        }
+        for number in deferred.drain(..) {
+            work(&mut self.shards[number].lock(), scratch.group_of(number));
+        }
+        scratch.deferred = deferred;
     }
 
     fn birth(&self) -> Birth<'_> {

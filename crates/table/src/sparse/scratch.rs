@@ -15,6 +15,8 @@ pub struct Scratch {
     grouped: Vec<Wanted>,
     /// Where each shard's group ends in `grouped`.
     ends: Vec<u32>,
+    /// Shards somebody else held when their turn came.
+    pub(super) deferred: Vec<usize>,
 }
 
 /// One key of a request.
@@ -70,9 +72,13 @@ impl Scratch {
 
     /// The groups that are not empty, with their shard's number.
     pub(super) fn groups(&self) -> impl Iterator<Item = (usize, &[Wanted])> {
-        let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        let groups = starts.zip(&self.ends).map(|(start, end)| &self.grouped[start as usize..*end as usize]);
-        groups.enumerate().filter(|(_, group)| !group.is_empty())
+        (0..self.ends.len()).map(|shard| (shard, self.group_of(shard))).filter(|(_, group)| !group.is_empty())
+    }
+
+    /// The group of one shard.
+    pub(super) fn group_of(&self, shard: usize) -> &[Wanted] {
+        let start = if shard == 0 { 0 } else { self.ends[shard - 1] };
+        &self.grouped[start as usize..self.ends[shard] as usize]
     }
 }
 

@@ -16,13 +16,14 @@ use crate::push::PushReport;
 use crate::sparse::index::Index;
 
 /// Lookups in flight together. More than a core's outstanding misses, few enough to stay in the first-level cache.
-const BATCH: usize = 64;
+const BATCH: usize = 128;
 
 /// No row: the key is absent, or its gradient was refused.
 const NONE: u32 = u32::MAX;
 
-/// Part of a table behind one lock.
+/// Part of a table behind one lock, on cache lines of its own: neighbours are locked by other threads.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(super) struct Shard {
     index: Index,
     rows: Rows,

@@ -1,0 +1,181 @@
+//! How fast and how large tables are: `cargo bench -p openfleet-table`, with a number of million rows as an argument to
+//! run one size only (`cargo bench -p openfleet-table -- 1`).
+//!
+//! One thread, keys in random order over the whole table, requests of 4,096 keys: what a server core sees. Each figure
+//! is the best of several rounds, because a neighbour can only make a round slower. Nothing here is asserted.
+
+#![allow(clippy::disallowed_methods, reason = "a bench is the one place of this crate that needs a clock")]
+#![allow(clippy::print_stdout, reason = "the lines are the result")]
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use openfleet_table::sparse::DEFAULT_SHARDS;
+use openfleet_table::{
+    Adagrad, Adam, DenseSpec, DenseTable, Initializer, Missing, Optimizer, Schedule, Scratch, Sgd, SparseSpec,
+    SparseTable,
+};
+
+const REQUEST: usize = 4096;
+const ROUNDS: usize = 5;
+
+fn main() {
+    let sizes: Vec<usize> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
+    let sizes = if sizes.is_empty() { vec![1, 10] } else { sizes };
+    dense();
+    for millions in sizes {
+        let rows = millions * 1_000_000;
+        sparse("dim 10 adam", rows, 10, Optimizer::Adam(Adam::default()));
+        sparse("dim 10 adagrad", rows, 10, Optimizer::Adagrad(Adagrad::default()));
+        sparse("dim 20 sgd", rows, 20, Optimizer::Sgd(Sgd {}));
+    }
+}
+
+fn sparse(name: &str, row_count: usize, dim: usize, optimizer: Optimizer) {
+    let floats = dim * (1 + optimizer.state_slots());
+    let table = SparseTable::new(SparseSpec {
+        dim,
+        optimizer,
+        schedule: Schedule::Constant(1e-3),
+        regularizer: None,
+        initializer: Initializer::Uniform { low: -0.01, high: 0.01 },
+        seed: 1,
+        shards: DEFAULT_SHARDS,
+    })
+    .expect("the specification is sound");
+    let resident_before = resident_bytes();
+    let mut scratch = Scratch::new();
+    let mut rows = vec![0.0; REQUEST * dim];
+    let mut random = Random(7);
+    // A bijection of the counter: keys are spread over all 64 bits and can be drawn again by number.
+    let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut keys = vec![0; REQUEST];
+    let started = Instant::now();
+    for start in (0..row_count).step_by(REQUEST) {
+        let count = REQUEST.min(row_count - start);
+        for (i, slot) in keys[..count].iter_mut().enumerate() {
+            *slot = key((start + i) as u64);
+        }
+        table.pull(&keys[..count], Missing::Create, &mut rows[..count * dim], &mut scratch).expect("lengths agree");
+    }
+    let create = row_count as f64 / started.elapsed().as_secs_f64();
+    let resident = resident_bytes().saturating_sub(resident_before);
+
+    let requests = (row_count / REQUEST).clamp(100, 1000);
+    let batches: Vec<Vec<u64>> =
+        (0..requests).map(|_| (0..REQUEST).map(|_| key(random.next() % row_count as u64)).collect()).collect();
+    let gradients: Vec<f32> = (0..REQUEST * dim).map(|_| random.unit() - 0.5).collect();
+    let total = (requests * REQUEST) as f64;
+    let pull = best(|| {
+        for keys in &batches {
+            table.pull(keys, Missing::Create, &mut rows, &mut scratch).expect("lengths agree");
+            black_box(&rows);
+        }
+    });
+    let push = best(|| {
+        for keys in &batches {
+            black_box(table.push(keys, &gradients, &mut scratch).expect("lengths agree"));
+        }
+    });
+    let (beside_pull, beside_push) = side_by_side(&table, &batches, &gradients);
+    println!(
+        "sparse {name:<14} {:>3} M rows: create {:5.2} M/s  pull {:6.2} M/s  push {:6.2} M/s  \
+         (a thread each, together: {:.2} and {:.2})  bytes/row {:.1} (row {} + {:.1}; resident {:.1})",
+        row_count / 1_000_000,
+        create / 1e6,
+        total / pull / 1e6,
+        total / push / 1e6,
+        beside_pull / 1e6,
+        beside_push / 1e6,
+        table.bytes() as f64 / row_count as f64,
+        floats * 4,
+        table.bytes() as f64 / row_count as f64 - (floats * 4) as f64,
+        resident as f64 / row_count as f64,
+    );
+}
+
+/// Keys a second of a thread that pulls and of one that pushes, on the same table at the same time.
+fn side_by_side(table: &SparseTable, batches: &[Vec<u64>], gradients: &[f32]) -> (f64, f64) {
+    let running = AtomicUsize::new(2);
+    // Whoever has done its share first goes on, uncounted, so that the other never runs alone.
+    let race = |request: &mut dyn FnMut(&[u64])| {
+        let started = Instant::now();
+        batches.iter().for_each(|keys| request(keys));
+        let speed = (batches.len() * REQUEST) as f64 / started.elapsed().as_secs_f64();
+        running.fetch_sub(1, Ordering::Relaxed);
+        batches.iter().cycle().take_while(|_| running.load(Ordering::Relaxed) > 0).for_each(|keys| request(keys));
+        speed
+    };
+    std::thread::scope(|scope| {
+        let puller = scope.spawn(|| {
+            let (mut scratch, mut rows) = (Scratch::new(), vec![0.0; REQUEST * table.dim()]);
+            race(&mut |keys| table.pull(keys, Missing::Create, &mut rows, &mut scratch).expect("lengths agree"))
+        });
+        let mut scratch = Scratch::new();
+        let pushed = race(&mut |keys| {
+            black_box(table.push(keys, gradients, &mut scratch).expect("lengths agree"));
+        });
+        (puller.join().unwrap_or(f64::NAN), pushed)
+    })
+}
+
+fn dense() {
+    let len = 430_000;
+    let mut random = Random(3);
+    let gradient: Vec<f32> = (0..len).map(|_| random.unit() - 0.5).collect();
+    let mut copy = vec![0.0; len];
+    let source = gradient.clone();
+    let memcpy = best(|| (0..50).for_each(|_| black_box(&mut copy).copy_from_slice(black_box(&source)))) / 50.0;
+    println!("copy of {len} floats: {:.1} us, {:.1} GB/s", memcpy * 1e6, (len * 8) as f64 / memcpy / 1e9);
+    for optimizer in [Optimizer::Sgd(Sgd {}), Optimizer::Adagrad(Adagrad::default()), Optimizer::Adam(Adam::default())]
+    {
+        let schedule = Schedule::Constant(1e-3);
+        let table = DenseTable::new(DenseSpec { shape: vec![len], optimizer, schedule, regularizer: None })
+            .expect("the specification is sound");
+        // Weights and slots are read and written, the gradient is read, the worker's copy is written.
+        let bytes = (len * 4 * (2 * (1 + optimizer.state_slots()) + 2)) as f64;
+        let seconds = best(|| {
+            for _ in 0..50 {
+                table.push(black_box(&gradient), Some(&mut copy)).expect("lengths agree");
+            }
+        }) / 50.0;
+        println!(
+            "dense {:<8} of {len} floats: {:.1} us a push, {:.1} GB/s",
+            optimizer.name(),
+            seconds * 1e6,
+            bytes / seconds / 1e9
+        );
+    }
+}
+
+/// The shortest of several rounds, in seconds.
+fn best(mut round: impl FnMut()) -> f64 {
+    (0..ROUNDS)
+        .map(|_| {
+            let started = Instant::now();
+            round();
+            started.elapsed().as_secs_f64()
+        })
+        .fold(f64::INFINITY, f64::min)
+}
+
+/// Resident memory of this process where the system tells, 0 elsewhere.
+fn resident_bytes() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * 4096
+}
+
+/// SplitMix64: enough for drawing keys.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        openfleet_core::key::mix(self.0)
+    }
+
+    fn unit(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1u32 << 24) as f32
+    }
+}

@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Writes optimizers.json: every rule over several steps, in double precision, from the formulas as fluid documents them.
+
+    python3 optimizers.py > optimizers.json
+
+Written from the formulas and not from the Rust, one scalar at a time, with nothing but the standard library.
+"""
+import json
+import math
+
+WEIGHTS = [0.5, -0.25, 0.0, 2.0]
+GRADIENTS = [
+    [0.1, -0.2, 0.0, 1.0],
+    [0.3, 0.2, 0.05, -1.0],
+    [-0.1, 0.4, -0.5, 0.5],
+    [0.0, 0.0, 0.7, 3.0],
+    [0.2, -0.6, 0.01, -0.25],
+]
+
+
+def sign(x):
+    return (x > 0) - (x < 0)
+
+
+def sgd(rate, t, w, s, g):
+    return w - rate * g, []
+
+
+def momentum(mu, nesterov):
+    def rule(rate, t, w, s, g):
+        v = mu * s[0] + g
+        return w - rate * (g + mu * v if nesterov else v), [v]
+    return rule
+
+
+def adagrad(epsilon):
+    def rule(rate, t, w, s, g):
+        total = s[0] + g * g
+        return w - rate * g / (math.sqrt(total) + epsilon), [total]
+    return rule
+
+
+def adam(beta1, beta2, epsilon):
+    def rule(rate, t, w, s, g):
+        m = beta1 * s[0] + (1 - beta1) * g
+        v = beta2 * s[1] + (1 - beta2) * g * g
+        root = math.sqrt(1 - beta2 ** t)
+        return w - rate * root / (1 - beta1 ** t) * m / (math.sqrt(v) + epsilon * root), [m, v]
+    return rule
+
+
+def rms_prop(rho, epsilon, mu, centered):
+    def rule(rate, t, w, s, g):
+        square = rho * s[0] + (1 - rho) * g * g
+        mean = rho * s[2] + (1 - rho) * g if centered else 0.0
+        update = mu * s[1] + rate * g / math.sqrt(square - mean * mean + epsilon)
+        return w - update, [square, update] + ([mean] if centered else [])
+    return rule
+
+
+def ftrl(l1, l2, power):
+    l1, l2 = l1 + 1e-10, l2 + 1e-10
+
+    def rule(rate, t, w, s, g):
+        n, z = s
+        after = n + g * g
+        z += g - (after ** -power - n ** -power) / rate * w
+        leader = (l1 * sign(z) - z) / (after ** -power / rate + 2 * l2)
+        return (leader if abs(z) > l1 else 0.0), [after, z]
+    return rule
+
+
+CASES = [
+    ({"sgd": {}}, 0.1, sgd, 0, 0.0),
+    ({"momentum": {"momentum": 0.9, "nesterov": False}}, 0.1, momentum(0.9, False), 1, 0.0),
+    ({"momentum": {"momentum": 0.9, "nesterov": True}}, 0.1, momentum(0.9, True), 1, 0.0),
+    ({"adagrad": {}}, 0.1, adagrad(1e-6), 1, 0.0),
+    ({"adagrad": {"initial_accumulator": 0.1}}, 0.05, adagrad(1e-6), 1, 0.1),
+    ({"adam": {}}, 0.001, adam(0.9, 0.999, 1e-8), 2, 0.0),
+    ({"adam": {"beta1": 0.5, "beta2": 0.9, "epsilon": 0.01}}, 0.1, adam(0.5, 0.9, 0.01), 2, 0.0),
+    ({"rms_prop": {}}, 0.01, rms_prop(0.95, 1e-6, 0.0, False), 2, 0.0),
+    ({"rms_prop": {"rho": 0.9, "momentum": 0.9}}, 0.01, rms_prop(0.9, 1e-6, 0.9, False), 2, 0.0),
+    ({"rms_prop": {"rho": 0.9, "epsilon": 0.01, "centered": True}}, 0.01, rms_prop(0.9, 0.01, 0.0, True), 3, 0.0),
+    ({"ftrl": {}}, 0.1, ftrl(0.0, 0.0, -0.5), 2, 0.0),
+    ({"ftrl": {"l1": 0.3, "l2": 0.1}}, 0.1, ftrl(0.3, 0.1, -0.5), 2, 0.0),
+    ({"ftrl": {"l1": 0.1, "l2": 0.1, "lr_power": -0.75}}, 0.1, ftrl(0.1, 0.1, -0.75), 2, 0.0),
+]
+
+out = []
+for optimizer, rate, rule, slots, start in CASES:
+    weights = list(WEIGHTS)
+    state = [[start] * slots for _ in weights]
+    steps = []
+    for t, gradient in enumerate(GRADIENTS, 1):
+        for i, g in enumerate(gradient):
+            weights[i], state[i] = rule(rate, t, weights[i], state[i], g)
+        # Slot-major, as a table lays it out.
+        flat = [state[i][slot] for slot in range(slots) for i in range(len(weights))]
+        steps.append({"gradient": gradient, "weights": list(weights), "state": flat})
+    out.append({"optimizer": optimizer, "rate": rate, "weights": WEIGHTS, "steps": steps})
+print("[\n" + ",\n".join(json.dumps(case) for case in out) + "\n]")
