@@ -1,0 +1,40 @@
+//! DCN (version 1): explicit crosses of all features beside a deep part, joined by a last linear layer.
+
+use super::{CtrInputs, CtrOutputs, click_outputs, embed, mlp};
+use crate::error::Result;
+use crate::net::Net;
+use crate::op::Activation;
+
+/// The shape of a DCN; the original's by default.
+#[derive(Debug, Clone)]
+pub struct Dcn {
+    /// Floats in an embedding.
+    pub dim: usize,
+    /// Cross layers.
+    pub crosses: usize,
+    /// Sizes of the dense layers.
+    pub hidden: Vec<usize>,
+}
+
+impl Default for Dcn {
+    fn default() -> Self {
+        Dcn { dim: 9, crosses: 2, hidden: vec![512, 256, 128, 32] }
+    }
+}
+
+/// Builds a DCN.
+pub fn dcn(net: &mut Net, inputs: &CtrInputs, shape: &Dcn) -> Result<CtrOutputs> {
+    let mut parts = embed(net, &inputs.slots, "embedding", shape.dim)?;
+    parts.extend(inputs.dense);
+    let x = net.concat(&parts, 1)?;
+    let mut crossed = x;
+    for _ in 0..shape.crosses {
+        crossed = net.cross(x, crossed)?;
+    }
+    let (&last, before) = shape.hidden.split_last().unwrap_or((&1, &[]));
+    let deep = mlp(net, x, before, last)?;
+    let deep = net.relu(deep)?;
+    let joined = net.concat(&[crossed, deep], 1)?;
+    let logit = net.fc(joined, 1, Activation::Linear)?;
+    click_outputs(net, logit, inputs.label)
+}

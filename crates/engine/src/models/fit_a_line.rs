@@ -1,0 +1,22 @@
+//! Linear regression: the first program everybody writes.
+
+use crate::error::Result;
+use crate::net::Net;
+use crate::op::Activation;
+use crate::program::Var;
+
+/// What a linear regression gives.
+#[derive(Debug, Clone, Copy)]
+pub struct FitALine {
+    /// The mean squared error of the batch.
+    pub loss: Var,
+    /// The predictions, [B, 1].
+    pub prediction: Var,
+}
+
+/// Fits `label` [B, 1] by a linear function of `x` [B, N].
+pub fn fit_a_line(net: &mut Net, x: Var, label: Var) -> Result<FitALine> {
+    let prediction = net.fc(x, 1, Activation::Linear)?;
+    let losses = net.square_error_cost(prediction, label)?;
+    Ok(FitALine { loss: net.mean(losses)?, prediction })
+}

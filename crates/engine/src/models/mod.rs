@@ -1,0 +1,112 @@
+//! The models people train, each a plain function over the layers.
+//!
+//! A model takes variables and gives variables; it owns nothing, so a user's own model is written the same way. Shapes
+//! that are not asked for are the original's. One model a file.
+
+mod ctr_dnn;
+mod dcn;
+mod deepfm;
+mod fit_a_line;
+mod wide_deep;
+mod word2vec;
+
+pub use ctr_dnn::{CtrDnn, ctr_dnn};
+pub use dcn::{Dcn, dcn};
+pub use deepfm::{DeepFm, deepfm};
+pub use fit_a_line::{FitALine, fit_a_line};
+pub use wide_deep::{WideDeep, wide_deep};
+pub use word2vec::{Word2Vec, Word2VecVars, word2vec};
+
+use openfleet_core::FieldKind;
+use openfleet_core::Schema;
+use openfleet_table::Initializer;
+
+use crate::error::{Error, Result};
+use crate::net::{Net, ParamAttr};
+use crate::op::{Activation, AucVars, EmbeddingOptions, FcOptions};
+use crate::program::Var;
+use crate::tensor::DType;
+
+/// What a click model reads: slots of ids, some floats, and whether it was clicked.
+#[derive(Debug, Clone)]
+pub struct CtrInputs {
+    /// Categorical slots.
+    pub slots: Vec<Var>,
+    /// Floats, if there are any.
+    pub dense: Option<Var>,
+    /// 0 or 1.
+    pub label: Var,
+}
+
+/// What a click model gives.
+#[derive(Debug, Clone, Copy)]
+pub struct CtrOutputs {
+    /// The mean loss of the batch.
+    pub loss: Var,
+    /// The probability of a click, [B, 1] or, from a softmax, [B, 2] with the click last.
+    pub probability: Var,
+    /// The area under the curve.
+    pub auc: AucVars,
+}
+
+impl CtrInputs {
+    /// Declares a data variable for each field of a schema: the field `label`, slots of ids, and at most one field of
+    /// floats.
+    pub fn declare(net: &mut Net, schema: &Schema) -> Result<Self> {
+        let (mut slots, mut dense, mut label) = (Vec::new(), None, None);
+        for field in schema.fields() {
+            match field.kind {
+                FieldKind::FixedIds { length: 1 } if field.name == "label" => {
+                    label = Some(net.data(&field.name, &[-1, 1], DType::I64)?);
+                }
+                FieldKind::Ids | FieldKind::FixedIds { .. } => slots.push(net.slot(&field.name)?),
+                FieldKind::Floats { dim } => dense = Some(net.data(&field.name, &[-1, dim as i64], DType::F32)?),
+            }
+        }
+        match label {
+            Some(label) => Ok(CtrInputs { slots, dense, label }),
+            None => Err(Error::NotFed {
+                name: "label".into(),
+                known: schema.fields().iter().map(|field| field.name.clone()).collect(),
+            }),
+        }
+    }
+}
+
+/// First weights of the click models' embeddings: small, so that an id seen once says little.
+const EMBEDDING_STD: f32 = 0.01;
+
+/// One table for all slots, looked up slot by slot: [B, dim] each.
+fn embed(net: &mut Net, slots: &[Var], table: &str, dim: usize) -> Result<Vec<Var>> {
+    let table = ParamAttr {
+        name: Some(table.to_owned()),
+        initializer: Some(Initializer::Normal { mean: 0.0, std: EMBEDDING_STD }),
+        ..ParamAttr::default()
+    };
+    let options = EmbeddingOptions { table, ..EmbeddingOptions::default() };
+    slots.iter().map(|&slot| net.embedding(slot, dim, &options)).collect()
+}
+
+/// Dense layers with ReLU, then a linear one of `outputs`. Weights are normal with std 1/sqrt(inputs), as in the
+/// original.
+fn mlp(net: &mut Net, x: Var, hidden: &[usize], outputs: usize) -> Result<Var> {
+    let mut x = x;
+    let sizes = hidden.iter().map(|&size| (size, Activation::Relu)).chain([(outputs, Activation::Linear)]);
+    for (size, activation) in sizes {
+        let inputs = net.shape(x).columns().unwrap_or(1).max(1);
+        let std = 1.0 / (inputs as f32).sqrt();
+        let weight = ParamAttr::init(Initializer::Normal { mean: 0.0, std });
+        x = net.fc_with(x, size, FcOptions { activation, weight, ..FcOptions::default() })?;
+    }
+    Ok(x)
+}
+
+/// The loss and metrics of one logit a row, [B, 1].
+fn click_outputs(net: &mut Net, logit: Var, label: Var) -> Result<CtrOutputs> {
+    let target = net.cast(label, DType::F32)?;
+    let losses = net.sigmoid_cross_entropy_with_logits(logit, target)?;
+    let loss = net.mean(losses)?;
+    let probability = net.sigmoid(logit)?;
+    let auc = net.auc(probability, label)?;
+    Ok(CtrOutputs { loss, probability, auc })
+}
