@@ -23,6 +23,7 @@ mod queue;
 mod records;
 mod source;
 mod split;
+mod words;
 
 pub use config::{DatasetConfig, OnBadLine};
 pub use error::{Error, Result};
@@ -30,6 +31,7 @@ pub use format::{ColumnsSpec, Criteo, Csv, Format, LibSvm, MultiSlot};
 pub use in_memory::InMemoryDataset;
 pub use queue::QueueDataset;
 pub use split::split_files;
+pub use words::{WordsConfig, WordsDataset};
 
 /// Rows that can be gone over in batches.
 pub trait Dataset: Send + Sync {

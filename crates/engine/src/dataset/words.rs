@@ -1,0 +1,467 @@
+//! Text for Word2Vec: a corpus in memory, given out as centre words with their contexts and negative samples.
+//!
+//! A row of a batch is one centre word: the slot `context` has the words around it, `target` the word itself followed by
+//! the negatives. A batch covers a fixed stretch of the corpus, and every random choice (which words subsampling drops,
+//! how wide a window is, which negatives are drawn) is a function of seed, pass and position. So batches can be made by
+//! any thread in any order, windows reach across the borders of batches, and a run can be repeated.
+//!
+//! Words are numbered by frequency, the most frequent first. Frequent words are dropped with the probability of Mikolov et
+//! al. 2013 as the original program computes it, negatives are drawn from counts to the power 0.75.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use openfleet_core::key::mix;
+use openfleet_core::{Batch, Column, Field, FieldKind, Schema};
+
+use super::config::check_files;
+use super::error::{Error, Result};
+use super::pipe::Stop;
+use super::source::Source;
+use super::{BatchReader, Dataset, Progress, prepare};
+
+/// How a corpus is read.
+#[derive(Debug, Clone)]
+pub struct WordsConfig {
+    /// Plain, gzip or zstd text: words between blanks, a sentence or an article a line.
+    pub files: Vec<PathBuf>,
+    /// Rarer words are left out.
+    pub min_count: u64,
+    /// Words to the left and to the right, at most; the width of each window is drawn from 1 to this.
+    pub window: usize,
+    /// Negative samples for each centre word.
+    pub negatives: usize,
+    /// The share of the corpus above which a word counts as frequent and is sometimes dropped; 0 drops none.
+    pub subsample: f64,
+    /// Centre words in a batch, on average.
+    pub batch_size: usize,
+    /// Training threads.
+    pub thread_num: usize,
+    /// Decides every random choice.
+    pub seed: u64,
+}
+
+impl Default for WordsConfig {
+    fn default() -> Self {
+        WordsConfig {
+            files: Vec::new(),
+            min_count: 5,
+            window: 5,
+            negatives: 5,
+            subsample: 1e-4,
+            batch_size: 256,
+            thread_num: 1,
+            seed: 0,
+        }
+    }
+}
+
+/// A corpus in memory.
+pub struct WordsDataset {
+    config: WordsConfig,
+    schema: Schema,
+    words: Vec<String>,
+    counts: Vec<u64>,
+    /// Word numbers in the order of the text; `LINE_END` between lines.
+    tokens: Vec<u32>,
+    raw_words: u64,
+    /// A word is kept when 32 random bits are below this.
+    keep_below: Vec<u64>,
+    negatives: Negatives,
+    /// Tokens a batch covers.
+    stretch: usize,
+    passes: AtomicU64,
+}
+
+const LINE_END: u32 = u32::MAX;
+
+impl WordsDataset {
+    /// Reads and numbers the words of all files.
+    pub fn load(config: WordsConfig) -> Result<Self> {
+        for (name, value) in [("batch_size", config.batch_size), ("window", config.window)] {
+            if value == 0 {
+                return Err(Error::BadSetting { name, expected: "at least 1", got: value.to_string() });
+            }
+        }
+        check_files(&config.files)?;
+        let corpus = Corpus::read(&config.files)?;
+        let raw_words = corpus.raw_words;
+        let (words, counts, tokens) = corpus.number_by_frequency(config.min_count);
+        if words.is_empty() {
+            return Err(Error::BadSetting {
+                name: "min_count",
+                expected: "low enough for some word of the corpus",
+                got: config.min_count.to_string(),
+            });
+        }
+        let total: u64 = counts.iter().sum();
+        let keep_share = |count: u64| {
+            if config.subsample <= 0.0 {
+                return 1.0;
+            }
+            let threshold = config.subsample * total as f64;
+            ((count as f64 / threshold).sqrt() + 1.0) * threshold / count as f64
+        };
+        let keep_below = counts.iter().map(|&c| (keep_share(c).min(1.0) * (1u64 << 32) as f64) as u64).collect();
+        let kept: f64 = counts.iter().map(|&c| keep_share(c).min(1.0) * c as f64).sum();
+        let stretch = (config.batch_size as f64 * tokens.len() as f64 / kept.max(1.0)).ceil().max(1.0) as usize;
+        let schema = Schema::new(vec![
+            Field::new("context", FieldKind::Ids),
+            Field::new("target", FieldKind::FixedIds { length: 1 + config.negatives }),
+        ])
+        .unwrap_or_else(|_| unreachable!("the two names differ"));
+        let negatives = Negatives::new(&counts);
+        let passes = AtomicU64::new(0);
+        Ok(WordsDataset { config, schema, words, counts, tokens, raw_words, keep_below, negatives, stretch, passes })
+    }
+
+    /// The vocabulary, the most frequent word first: word number i is key i.
+    pub fn words(&self) -> &[String] {
+        &self.words
+    }
+
+    /// How often each word occurs.
+    pub fn counts(&self) -> &[u64] {
+        &self.counts
+    }
+
+    /// Words of the text, those left out included.
+    pub fn raw_words(&self) -> u64 {
+        self.raw_words
+    }
+
+    /// Batches in a pass.
+    pub fn batches(&self) -> u64 {
+        self.tokens.len().div_ceil(self.stretch) as u64
+    }
+}
+
+impl Dataset for WordsDataset {
+    fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    fn batch_size(&self) -> usize {
+        self.config.batch_size
+    }
+
+    fn thread_num(&self) -> usize {
+        self.config.thread_num
+    }
+
+    fn rows(&self) -> Option<usize> {
+        None
+    }
+
+    fn open(&self) -> Result<Box<dyn BatchReader + '_>> {
+        let pass = self.passes.fetch_add(1, Ordering::Relaxed);
+        let seed = mix(self.config.seed ^ mix(pass.wrapping_add(1)));
+        Ok(Box::new(Pass { dataset: self, seed, cursor: AtomicUsize::new(0) }))
+    }
+}
+
+/// One pass over the corpus.
+struct Pass<'a> {
+    dataset: &'a WordsDataset,
+    seed: u64,
+    /// The token at which the next batch begins.
+    cursor: AtomicUsize,
+}
+
+impl BatchReader for Pass<'_> {
+    fn next(&self, batch: &mut Batch) -> Result<bool> {
+        prepare(batch, &self.dataset.schema);
+        let tokens = &self.dataset.tokens;
+        // A stretch may hold nothing but dropped words: go on to one that has a row.
+        while batch.rows == 0 {
+            let start = self.cursor.fetch_add(self.dataset.stretch, Ordering::Relaxed);
+            if start >= tokens.len() {
+                return Ok(false);
+            }
+            self.fill(start..(start + self.dataset.stretch).min(tokens.len()), batch);
+        }
+        Ok(true)
+    }
+
+    /// In words of the text: that is what people count.
+    fn progress(&self) -> Progress {
+        let total = self.dataset.tokens.len().max(1);
+        let done = self.cursor.load(Ordering::Relaxed).min(total);
+        let rows = (done as f64 / total as f64 * self.dataset.raw_words as f64) as u64;
+        Progress { rows, total_rows: Some(self.dataset.raw_words), ..Progress::default() }
+    }
+}
+
+impl Pass<'_> {
+    /// The word at a position, unless subsampling drops it in this pass.
+    #[inline]
+    fn kept(&self, at: usize) -> Option<u32> {
+        let word = self.dataset.tokens[at];
+        let keep_below = self.dataset.keep_below.get(word as usize)?;
+        (mix(self.seed ^ at as u64) >> 32 < *keep_below).then_some(word)
+    }
+
+    fn fill(&self, stretch: std::ops::Range<usize>, batch: &mut Batch) {
+        let dataset = self.dataset;
+        let (window, negatives) = (dataset.config.window, dataset.config.negatives);
+        let mut line = Vec::with_capacity(stretch.len() + 2 * window);
+        let [Column::Ids { offsets, keys: contexts }, Column::Ids { offsets: target_offsets, keys: targets }] =
+            batch.columns.as_mut_slice()
+        else {
+            unreachable!("a words batch has two slots")
+        };
+        let mut at = stretch.start;
+        while at < stretch.end {
+            // The kept words of this line within the stretch, and up to a window of them on either side.
+            let end = dataset.tokens[at..stretch.end].iter().position(|&t| t == LINE_END).map_or(stretch.end, |n| at + n);
+            line.clear();
+            line.extend((0..at).rev().take_while(|&i| dataset.tokens[i] != LINE_END).filter_map(|i| self.kept(i)).take(window));
+            line.reverse();
+            let first = line.len();
+            line.extend((at..end).filter_map(|i| self.kept(i)));
+            let last = line.len();
+            let after = (end..dataset.tokens.len()).take_while(|&i| dataset.tokens[i] != LINE_END);
+            line.extend(after.filter_map(|i| self.kept(i)).take(window));
+            let mut random = Random(mix(self.seed ^ !(at as u64)));
+            for centre in first..last {
+                let width = 1 + random.below(window as u64) as usize;
+                let around = centre.saturating_sub(width)..(centre + width + 1).min(line.len());
+                if around.len() == 1 {
+                    continue;
+                }
+                contexts.extend(around.filter(|&i| i != centre).map(|i| u64::from(line[i])));
+                offsets.push(contexts.len() as u32);
+                targets.push(u64::from(line[centre]));
+                for _ in 0..negatives {
+                    targets.push(u64::from(dataset.negatives.draw(line[centre], &mut random)));
+                }
+                target_offsets.push(targets.len() as u32);
+                batch.rows += 1;
+            }
+            at = end + 1;
+        }
+    }
+}
+
+/// A small generator of its own for each stretch.
+struct Random(u64);
+
+impl Random {
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        ((self.bits() >> 32) * bound) >> 32
+    }
+}
+
+/// Draws words by count to the power 0.75 (Walker's alias method: one look-up a draw).
+struct Negatives {
+    /// For each word: stay with it when 32 random bits are below the first, else take the second.
+    entries: Vec<(u32, u32)>,
+}
+
+impl Negatives {
+    fn new(counts: &[u64]) -> Self {
+        let weights: Vec<f64> = counts.iter().map(|&c| (c as f64).powf(0.75)).collect();
+        let mean = weights.iter().sum::<f64>() / weights.len() as f64;
+        let mut shares: Vec<f64> = weights.iter().map(|w| w / mean).collect();
+        let mut entries: Vec<(u32, u32)> = (0..counts.len() as u32).map(|i| (u32::MAX, i)).collect();
+        let (mut small, mut large): (Vec<usize>, Vec<usize>) = (0..shares.len()).partition(|&i| shares[i] < 1.0);
+        while let (Some(&less), Some(&more)) = (small.last(), large.last()) {
+            small.pop();
+            entries[less] = ((shares[less] * f64::from(u32::MAX)) as u32, more as u32);
+            shares[more] -= 1.0 - shares[less];
+            if shares[more] < 1.0 {
+                large.pop();
+                small.push(more);
+            }
+        }
+        Negatives { entries }
+    }
+
+    /// A word other than `not`, unless there is no other.
+    fn draw(&self, not: u32, random: &mut Random) -> u32 {
+        loop {
+            let bits = random.bits();
+            let word = ((bits >> 32) * self.entries.len() as u64 >> 32) as u32;
+            let (stay_below, other) = self.entries[word as usize];
+            let drawn = if (bits as u32) < stay_below { word } else { other };
+            if drawn != not || self.entries.len() == 1 {
+                return drawn;
+            }
+        }
+    }
+}
+
+/// Words as they are met, before they are numbered by frequency.
+struct Corpus {
+    numbers: HashMap<Box<[u8]>, u32>,
+    counts: Vec<u64>,
+    tokens: Vec<u32>,
+    raw_words: u64,
+}
+
+impl Corpus {
+    fn read(files: &[PathBuf]) -> Result<Self> {
+        let mut corpus = Corpus { numbers: HashMap::new(), counts: Vec::new(), tokens: Vec::new(), raw_words: 0 };
+        let (bytes, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(Stop::default()));
+        for file in files {
+            let mut source = Source::open(file, None, &bytes, &stop)?;
+            while let Some(lines) = source.next_lines()? {
+                for line in lines.split_inclusive(|&b| b == b'\n') {
+                    corpus.add_line(line);
+                }
+            }
+        }
+        Ok(corpus)
+    }
+
+    fn add_line(&mut self, line: &[u8]) {
+        for word in line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()) {
+            let number = match self.numbers.get(word) {
+                Some(&number) => number,
+                None => {
+                    let number = self.counts.len() as u32;
+                    self.numbers.insert(word.into(), number);
+                    self.counts.push(0);
+                    number
+                }
+            };
+            self.counts[number as usize] += 1;
+            self.tokens.push(number);
+            self.raw_words += 1;
+        }
+        self.tokens.push(LINE_END);
+    }
+
+    /// Words of at least `min_count`, the most frequent first (ties by spelling), and the text in their numbers.
+    fn number_by_frequency(mut self, min_count: u64) -> (Vec<String>, Vec<u64>, Vec<u32>) {
+        let mut frequent: Vec<(Box<[u8]>, u32)> =
+            self.numbers.drain().filter(|&(_, number)| self.counts[number as usize] >= min_count).collect();
+        frequent.sort_by(|a, b| {
+            self.counts[b.1 as usize].cmp(&self.counts[a.1 as usize]).then_with(|| a.0.cmp(&b.0))
+        });
+        let mut renumbered = vec![None; self.counts.len()];
+        for (rank, &(_, number)) in frequent.iter().enumerate() {
+            renumbered[number as usize] = Some(rank as u32);
+        }
+        let counts = frequent.iter().map(|&(_, number)| self.counts[number as usize]).collect();
+        self.tokens.retain_mut(|token| {
+            if *token == LINE_END {
+                return true;
+            }
+            match renumbered[*token as usize] {
+                Some(rank) => {
+                    *token = rank;
+                    true
+                }
+                None => false,
+            }
+        });
+        self.tokens.shrink_to_fit();
+        let words = frequent.into_iter().map(|(word, _)| String::from_utf8_lossy(&word).into_owned()).collect();
+        (words, counts, self.tokens)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn corpus(text: &str, config: WordsConfig) -> WordsDataset {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        WordsDataset::load(WordsConfig { files: vec![file.path().to_owned()], ..config }).unwrap()
+    }
+
+    fn rows(dataset: &WordsDataset) -> Vec<(Vec<u64>, Vec<u64>)> {
+        let reader = dataset.open().unwrap();
+        let mut batch = Batch::default();
+        let mut rows = Vec::new();
+        while reader.next(&mut batch).unwrap() {
+            let [Column::Ids { offsets, keys }, Column::Ids { offsets: target_offsets, keys: targets }] =
+                batch.columns.as_slice()
+            else {
+                unreachable!()
+            };
+            for row in 0..batch.rows {
+                let context = keys[offsets[row] as usize..offsets[row + 1] as usize].to_vec();
+                let target = targets[target_offsets[row] as usize..target_offsets[row + 1] as usize].to_vec();
+                rows.push((context, target));
+            }
+        }
+        rows
+    }
+
+    #[test]
+    fn words_are_numbered_by_frequency_and_rare_ones_left_out() {
+        let dataset = corpus("b a a\nb a c\n", WordsConfig { min_count: 2, ..WordsConfig::default() });
+        assert_eq!(dataset.words(), ["a", "b"]);
+        assert_eq!(dataset.counts(), [3, 2]);
+        assert_eq!(dataset.raw_words(), 6);
+    }
+
+    #[test]
+    fn a_window_of_one_gives_each_word_its_neighbours_and_stops_at_the_line() {
+        let config = WordsConfig { min_count: 1, window: 1, negatives: 2, subsample: 0.0, ..WordsConfig::default() };
+        // a: 3, b: 2, c: 1 -> numbers 0, 1, 2.
+        for batch_size in [1, 2, 100] {
+            let dataset = corpus("a b c\na b\na\n", WordsConfig { batch_size, ..config.clone() });
+            let rows = rows(&dataset);
+            let pairs: Vec<(Vec<u64>, u64)> = rows.iter().map(|(c, t)| (c.clone(), t[0])).collect();
+            let expected =
+                [(vec![1], 0), (vec![0, 2], 1), (vec![1], 2), (vec![1], 0), (vec![0], 1)].map(|(c, t): (Vec<u64>, u64)| (c, t));
+            assert_eq!(pairs, expected, "whatever stretch a batch covers");
+            assert!(rows.iter().all(|(_, t)| t.len() == 3 && !t[1..].contains(&t[0])), "negatives differ from the word");
+        }
+    }
+
+    #[test]
+    fn negatives_follow_the_counts_to_the_power_of_three_quarters() {
+        let negatives = Negatives::new(&[10_000, 16, 1]);
+        let mut drawn = [0u32; 3];
+        let mut random = Random(1);
+        for _ in 0..1_000_000 {
+            drawn[negatives.draw(99, &mut random) as usize] += 1;
+        }
+        let total = 1000.0 + 8.0 + 1.0;
+        for (drawn, weight) in drawn.iter().zip([1000.0, 8.0, 1.0]) {
+            let expected = 1e6 * weight / total;
+            assert!((f64::from(*drawn) - expected).abs() < 5.0 * expected.sqrt(), "{drawn} against {expected}");
+        }
+    }
+
+    #[test]
+    fn subsampling_keeps_rare_words_and_the_right_share_of_frequent_ones() {
+        let mut text = String::new();
+        for i in 0..20_000 {
+            text.push_str("the ");
+            if i % 100 == 0 {
+                text.push_str("rare ");
+            }
+        }
+        let dataset = corpus(&text, WordsConfig { subsample: 0.01, ..WordsConfig::default() });
+        let rows = rows(&dataset);
+        let count = |word: u64| rows.iter().filter(|(_, t)| t[0] == word).count() as f64;
+        assert_eq!(count(1), 200.0);
+        let (n, t) = (20_000.0_f64, 0.01 * 20_200.0);
+        let expected = ((n / t).sqrt() + 1.0) * t / n * n;
+        assert!((count(0) - expected).abs() < 5.0 * expected.sqrt(), "{} against {expected}", count(0));
+    }
+
+    #[test]
+    fn two_passes_draw_differently_and_a_second_corpus_of_the_same_seed_repeats_them() {
+        let text = "a b c d e f g h i j k l m n o p\n".repeat(20);
+        let config = WordsConfig { seed: 7, subsample: 0.0, ..WordsConfig::default() };
+        let (one, two) = (corpus(&text, config.clone()), corpus(&text, config));
+        let (first, second) = (rows(&one), rows(&one));
+        assert_ne!(first, second);
+        assert_eq!(first, rows(&two));
+        assert_eq!(second, rows(&two));
+    }
+}
