@@ -1,4 +1,5 @@
 //! What a user sees between a file list and the first batch: missing files, compression, bad lines, pipe commands.
+#![allow(clippy::unwrap_used)] // helpers outside `#[test]` functions are tests too
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

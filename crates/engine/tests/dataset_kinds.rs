@@ -1,4 +1,5 @@
 //! The two kinds of dataset: which rows come, to whom, in which order, and what they cost in memory.
+#![allow(clippy::unwrap_used)] // helpers outside `#[test]` functions are tests too
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};

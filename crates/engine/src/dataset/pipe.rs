@@ -28,7 +28,7 @@ const GRACE: Duration = Duration::from_secs(1);
 pub(crate) struct Pipe {
     command: String,
     file: PathBuf,
-    child: Arc<Mutex<Child>>,
+    child: Arc<Mutex<Running>>,
     stop: Arc<Stop>,
     output: ChildStdout,
     last_words: Arc<Mutex<VecDeque<String>>>,
@@ -53,7 +53,7 @@ impl Pipe {
         let last_words = Arc::new(Mutex::new(VecDeque::new()));
         let (fed_sender, fed) = crossbeam_channel::bounded(1);
         let (heard_sender, heard) = crossbeam_channel::bounded(0);
-        let child = Arc::new(Mutex::new(child));
+        let child = Arc::new(Mutex::new(Running { child, status: None }));
         // Registered before the threads start: should one fail to, dropping the pipe ends the command.
         stop.add(&child);
         let words = last_words.clone();
@@ -121,7 +121,7 @@ impl Read for Pipe {
 impl Drop for Pipe {
     fn drop(&mut self) {
         self.stop.remove(&self.child);
-        kill(&mut self.child.lock());
+        self.child.lock().kill();
         // Reaps it; without this it would stay a zombie for the life of the process.
         let _ = self.wait();
     }
@@ -131,7 +131,7 @@ impl Drop for Pipe {
 #[derive(Default)]
 pub(crate) struct Stop {
     asked: AtomicBool,
-    children: Mutex<Vec<Arc<Mutex<Child>>>>,
+    children: Mutex<Vec<Arc<Mutex<Running>>>>,
 }
 
 impl Stop {
@@ -139,7 +139,7 @@ impl Stop {
         self.asked.store(true, Ordering::SeqCst);
         // Under the list's lock: a child added later finds `asked` set.
         for child in self.children.lock().iter() {
-            kill(&mut child.lock());
+            child.lock().kill();
         }
     }
 
@@ -147,31 +147,48 @@ impl Stop {
         self.asked.load(Ordering::Relaxed)
     }
 
-    fn add(&self, child: &Arc<Mutex<Child>>) {
+    fn add(&self, child: &Arc<Mutex<Running>>) {
         let mut children = self.children.lock();
         children.push(child.clone());
         if self.asked.load(Ordering::SeqCst) {
-            kill(&mut child.lock());
+            child.lock().kill();
         }
     }
 
-    fn remove(&self, child: &Arc<Mutex<Child>>) {
+    fn remove(&self, child: &Arc<Mutex<Running>>) {
         self.children.lock().retain(|known| !Arc::ptr_eq(known, child));
     }
 }
 
-/// Kills a command and what it started, unless it has been reaped: its number may be another's by then.
-fn kill(child: &mut Child) {
-    if !matches!(child.try_wait(), Ok(None)) {
-        return;
+/// The shell of a command, and how it ended once that has been asked.
+struct Running {
+    child: Child,
+    status: Option<ExitStatus>,
+}
+
+impl Running {
+    /// Reaps the shell if it has ended.
+    fn try_wait(&mut self) -> std::io::Result<Option<ExitStatus>> {
+        if self.status.is_none() {
+            self.status = self.child.try_wait()?;
+        }
+        Ok(self.status)
     }
-    #[cfg(unix)]
-    {
-        let group = rustix::process::Pid::from_child(child);
-        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+
+    /// Kills the command and what it started. Until the shell is reaped its number stays its own, even when it has ended
+    /// and only processes in its background are left; afterwards the number may be another's.
+    fn kill(&mut self) {
+        if self.status.is_some() {
+            return;
+        }
+        #[cfg(unix)]
+        {
+            let group = rustix::process::Pid::from_child(&self.child);
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
+        #[cfg(not(unix))]
+        let _ = self.child.kill();
     }
-    #[cfg(not(unix))]
-    let _ = child.kill();
 }
 
 /// Gives the command its input. That it stops reading is its right (`head -n 10`); that the file cannot be read is not.
@@ -287,6 +304,15 @@ mod tests {
         // Would block for ten minutes if a child still held the output open.
         assert_eq!(pipe.read_to_end(&mut Vec::new()).unwrap(), 0);
         pipe.finish().unwrap();
+    }
+
+    #[test]
+    fn a_background_process_that_outlives_its_shell_is_ended_too() {
+        let stop = Arc::<Stop>::default();
+        let mut pipe = Pipe::start("sleep 600 & echo gone", Path::new("file"), Box::new(&b""[..]), &stop).unwrap();
+        pipe.read_exact(&mut [0; 5]).unwrap();
+        stop.ask();
+        assert_eq!(pipe.read_to_end(&mut Vec::new()).unwrap(), 0);
     }
 
     #[test]

@@ -271,20 +271,27 @@ fn append_block(layout: &Layout, views: &mut [RowView<'_>], batch: &mut Batch) {
         let Column::Ids { offsets, keys } = &mut batch.columns[field.column] else {
             panic!("column {} of the batch is not of the dataset's schema", field.column);
         };
-        offsets.reserve(views.len());
-        keys.reserve(views.len());
-        for view in views.iter_mut() {
-            let length = field.length.unwrap_or_else(|| view.lengths.get(slot));
-            // Most slots have one id: a store is cheaper than a call to copy eight bytes.
-            if length == 1 {
-                keys.push(view.keys[0]);
-                view.keys = &view.keys[1..];
-            } else {
-                let (ids, rest) = view.keys.split_at(length);
-                keys.extend_from_slice(ids);
+        // Most slots have one id a row. For a block of such rows both columns grow by a known length, without a check of
+        // room for each value.
+        let all_one = match field.length {
+            Some(length) => length == 1,
+            None => views.iter().all(|view| view.lengths.get(slot) == 1),
+        };
+        if all_one {
+            let first = keys.len() as u32 + 1;
+            offsets.extend(first..first + views.len() as u32);
+            keys.extend(views.iter_mut().map(|view| {
+                let (ids, rest) = view.keys.split_at(1);
                 view.keys = rest;
+                ids[0]
+            }));
+        } else {
+            for view in views.iter_mut() {
+                let (ids, rest) = view.keys.split_at(field.length.unwrap_or_else(|| view.lengths.get(slot)));
+                view.keys = rest;
+                keys.extend_from_slice(ids);
+                offsets.push(keys.len() as u32);
             }
-            offsets.push(keys.len() as u32);
         }
         slot += usize::from(field.length.is_none());
     }

@@ -9,6 +9,7 @@ use openfleet_core::{Field, FieldKind, Schema};
 use super::error::{Error, Result};
 use super::records::Records;
 
+mod cells;
 pub mod columns;
 pub mod criteo;
 pub mod csv;
@@ -24,6 +25,7 @@ pub use multislot::MultiSlot;
 
 /// The text of a dataset's files.
 #[derive(Debug, Clone, PartialEq)]
+#[allow(clippy::large_enum_variant)] // one a dataset: a box would only get in the user's way
 pub enum Format {
     /// For each slot a count and that many values, separated by blanks.
     MultiSlot(MultiSlot),
