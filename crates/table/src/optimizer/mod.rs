@@ -126,6 +126,8 @@ impl Optimizer {
             Optimizer::Adam(rule) => Step::Adam(adam::Update::new(rule, rate, step)),
             Optimizer::RmsProp(rule) if rule.centered => Step::CenteredRmsProp(rmsprop::Update::new(rule, rate)),
             Optimizer::RmsProp(rule) => Step::RmsProp(rmsprop::Update::new(rule, rate)),
+            // FTRL divides by the rate. A schedule that warms up from 0 or decays to it means "do not move".
+            Optimizer::Ftrl(_) if rate == 0.0 => Step::Nothing,
             Optimizer::Ftrl(rule) if rule.lr_power == -0.5 => Step::FtrlSqrt(ftrl::SqrtUpdate::new(rule, rate)),
             Optimizer::Ftrl(rule) => Step::FtrlPower(ftrl::PowerUpdate::new(rule, rate)),
         }
@@ -150,6 +152,8 @@ pub(crate) enum Step {
     CenteredRmsProp(rmsprop::Update),
     FtrlSqrt(ftrl::SqrtUpdate),
     FtrlPower(ftrl::PowerUpdate),
+    /// Weights and state stay as they are.
+    Nothing,
 }
 
 impl Step {
@@ -185,6 +189,7 @@ impl Step {
             Step::CenteredRmsProp(rule) => each::<_, _, 3>(rule, regularizer, stride, offset, rows),
             Step::FtrlSqrt(rule) => each::<_, _, 2>(rule, regularizer, stride, offset, rows),
             Step::FtrlPower(rule) => each::<_, _, 2>(rule, regularizer, stride, offset, rows),
+            Step::Nothing => {}
         }
     }
 }
@@ -313,6 +318,16 @@ mod tests {
                 }
             }
             assert_eq!((weights, state), (alone, alone_state), "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn a_rate_of_zero_moves_no_weight_under_any_rule() {
+        for rule in [Optimizer::Ftrl(Ftrl::default()), Optimizer::Adam(Adam::default()), Optimizer::Sgd(Sgd {})] {
+            let mut weights = [1.0, -2.0];
+            let mut state = vec![0.0; rule.state_slots() * 2];
+            rule.apply(0.0, 1, &mut weights, &mut state, &[0.5, 0.5]);
+            assert_eq!(weights, [1.0, -2.0], "{rule:?}");
         }
     }
 

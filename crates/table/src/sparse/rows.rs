@@ -5,14 +5,15 @@
 //! of two. Header words are kept as the bits of floats, which copies preserve and nobody computes with.
 //!
 //! Growth adds a slab and copies nothing. Only the first slab grows like a vector, so that a table of ten rows does not
-//! reserve half a megabyte in each shard. This file knows no hashes and no rules.
+//! reserve megabytes in each shard. This file knows no hashes and no rules.
 
 use openfleet_core::Key;
 
 use super::prefetch::prefetch;
 
 const HEADER: usize = 3;
-const SLAB_BYTES: usize = 512 << 10;
+/// Large enough that the page an allocator adds to each slab does not count, small enough to be reserved ahead.
+const SLAB_BYTES: usize = 2 << 20;
 
 /// Rows by number, in the order of their creation.
 #[derive(Debug)]
@@ -87,11 +88,16 @@ impl Rows {
     /// Adds a row of zeros and gives its number.
     pub(super) fn push(&mut self, key: Key, stamp: u32) -> u32 {
         let row = self.len;
+        assert!(row < u32::MAX - 1, "a shard numbers its rows in 32 bits; give the table more shards");
         let (slab, start) = self.place(row);
         if slab == self.slabs.len() {
             self.slabs.push(Vec::with_capacity(self.width << self.slab_shift));
         }
         let slab = &mut self.slabs[slab];
+        if start + self.width > slab.capacity() {
+            // Only the first slab: from 16 rows by doubling to the size of the others exactly.
+            slab.reserve_exact(start.max(16 * self.width));
+        }
         slab.resize(start + self.width, 0.0);
         slab[start] = f32::from_bits(key as u32);
         slab[start + 1] = f32::from_bits((key >> 32) as u32);
