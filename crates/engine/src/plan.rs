@@ -111,7 +111,7 @@ impl Plan {
                     values: vec![0.0; size],
                     gradient: if self.trains { vec![0.0; size] } else { Vec::new() },
                     trained: self.trains_place(GradientPlace::Dense(table)),
-                    version: u64::MAX,
+                    version: 0,
                 })
                 .collect(),
             sparse: self

@@ -142,7 +142,7 @@ fn dense() {
         let bytes = (len * 4 * (2 * (1 + optimizer.state_slots()) + 2)) as f64;
         let seconds = best(|| {
             for _ in 0..50 {
-                table.push(black_box(&gradient), Some(&mut copy)).expect("lengths agree");
+                table.push_and_pull(black_box(&gradient), &mut 0, &mut copy).expect("lengths agree");
             }
         }) / 50.0;
         println!(

@@ -87,19 +87,27 @@ impl DenseTable {
         Ok(true)
     }
 
-    /// One step: applies `gradient`, and writes the new values to `out` in the same pass, so that a worker's copy is
-    /// fresh without a second one.
+    /// One step: applies `gradient`.
     ///
-    /// A gradient that is not finite is refused whole and reported; that is not a step, and `out` gets the values as
-    /// they are.
-    pub fn push(&self, gradient: &[f32], out: Option<&mut [f32]>) -> Result<PushReport> {
-        same_length("gradient", self.len(), gradient.len())?;
-        if let Some(out) = &out {
-            same_length("values", self.len(), out.len())?;
+    /// A gradient that is not finite is refused whole and reported; that is not a step.
+    pub fn push(&self, gradient: &[f32]) -> Result<PushReport> {
+        self.step_with(gradient, None)
+    }
+
+    /// One step that also brings a worker's copy up to date in the same pass, whatever others pushed in between.
+    pub fn push_and_pull(&self, gradient: &[f32], seen_version: &mut u64, out: &mut [f32]) -> Result<PushReport> {
+        same_length("values", self.len(), out.len())?;
+        let report = self.step_with(gradient, Some((&mut *seen_version, &mut *out)))?;
+        if report.non_finite > 0 {
+            self.pull_if_newer(seen_version, out)?;
         }
+        Ok(report)
+    }
+
+    fn step_with(&self, gradient: &[f32], mut copy: Option<(&mut u64, &mut [f32])>) -> Result<PushReport> {
+        same_length("gradient", self.len(), gradient.len())?;
         if !clip::is_finite(gradient) {
             self.non_finite.fetch_add(1, Ordering::Relaxed);
-            out.map_or(Ok(()), |out| self.pull(out))?;
             return Ok(PushReport { applied: 0, non_finite: 1 });
         }
         let mut guard = self.parameters.write();
@@ -109,15 +117,17 @@ impl DenseTable {
         let update = self.spec.optimizer.at(rate, parameters.step);
         let regularizer = self.spec.regularizer.as_ref();
         let stride = parameters.values.len();
-        let mut out = out;
         for (i, (values, gradient)) in parameters.values.chunks_mut(BLOCK).zip(gradient.chunks(BLOCK)).enumerate() {
             let offset = i * BLOCK;
             update.apply_part(regularizer, values, &mut parameters.state, stride, offset, gradient);
-            if let Some(out) = &mut out {
+            if let Some((_, out)) = &mut copy {
                 out[offset..offset + values.len()].copy_from_slice(values);
             }
         }
         self.changed(parameters);
+        if let Some((seen_version, _)) = copy {
+            *seen_version = parameters.version;
+        }
         Ok(PushReport { applied: 1, non_finite: 0 })
     }
 

@@ -53,7 +53,7 @@ fn warm_pulls_and_pushes_allocate_nothing() {
     let mut step = || {
         sparse.pull(&keys, Missing::Create, &mut rows, &mut scratch).unwrap();
         sparse.push(&keys, &gradients, &mut scratch).unwrap();
-        dense.push(&gradients[..5000], Some(&mut copy)).unwrap();
+        dense.push_and_pull(&gradients[..5000], &mut 0, &mut copy).unwrap();
     };
     step();
     let before = ALLOCATIONS.with(Cell::get);

@@ -20,7 +20,7 @@ fn push_applies_the_rule_and_refreshes_the_callers_copy_in_one_call() {
     for step in 1..=3 {
         let gradient: Vec<f32> = (0..len).map(|i| ((i * 31 + step as usize) % 17) as f32 - 8.0).collect();
         Optimizer::Adam(Adam::default()).apply(0.01, step, &mut weights, &mut state, &gradient);
-        table.push(&gradient, Some(&mut copy)).unwrap();
+        table.push_and_pull(&gradient, &mut 0, &mut copy).unwrap();
         assert_eq!(copy, weights);
     }
     let mut pulled = vec![0.0; len];
@@ -34,7 +34,7 @@ fn weight_decay_is_added_before_the_rule_and_not_to_the_callers_gradient() {
     let table = table(&[2], Optimizer::Sgd(Sgd {}), 0.5, Some(Regularizer::L2(0.1)));
     table.assign(&[10.0, -20.0]).unwrap();
     let gradient = [1.0, 1.0];
-    table.push(&gradient, None).unwrap();
+    table.push(&gradient).unwrap();
     // 10 - 0.5 * (1 + 0.1 * 10) and -20 - 0.5 * (1 - 0.1 * 20)
     assert_eq!(table.read(<[f32]>::to_vec), [9.0, -19.5]);
     assert_eq!(gradient, [1.0, 1.0]);
@@ -49,7 +49,7 @@ fn pull_if_newer_copies_only_after_a_change() {
     out = [7.0, 7.0];
     assert!(!table.pull_if_newer(&mut seen, &mut out).unwrap());
     assert_eq!(out, [7.0, 7.0]);
-    table.push(&[1.0, 2.0], None).unwrap();
+    table.push(&[1.0, 2.0]).unwrap();
     assert!(table.pull_if_newer(&mut seen, &mut out).unwrap());
     assert_eq!(out, [-1.0, -2.0]);
     assert_eq!(seen, table.version());
@@ -60,7 +60,7 @@ fn a_gradient_that_is_not_finite_is_refused_whole() {
     let table = table(&[2], Optimizer::Sgd(Sgd {}), 1.0, None);
     table.assign(&[1.0, 2.0]).unwrap();
     let mut out = [0.0; 2];
-    let report = table.push(&[1.0, f32::NAN], Some(&mut out)).unwrap();
+    let report = table.push_and_pull(&[1.0, f32::NAN], &mut 0, &mut out).unwrap();
     assert_eq!((report.applied, report.non_finite, table.non_finite()), (0, 1, 1));
     assert_eq!(out, [1.0, 2.0]);
     assert_eq!(table.step(), 0);
@@ -80,10 +80,10 @@ fn added_differences_pass_the_rule_by() {
 fn what_was_read_can_be_restored_and_training_goes_on_the_same() {
     let make = || table(&[3], Optimizer::Momentum(Momentum::default()), 0.1, None);
     let (first, second) = (make(), make());
-    first.push(&[1.0, 2.0, 3.0], None).unwrap();
+    first.push(&[1.0, 2.0, 3.0]).unwrap();
     first.read_all(|values, state, step| second.restore(values, state, step)).unwrap();
-    first.push(&[0.1, 0.2, 0.3], None).unwrap();
-    second.push(&[0.1, 0.2, 0.3], None).unwrap();
+    first.push(&[0.1, 0.2, 0.3]).unwrap();
+    second.push(&[0.1, 0.2, 0.3]).unwrap();
     assert_eq!(first.read(<[f32]>::to_vec), second.read(<[f32]>::to_vec));
     assert_eq!(first.step(), second.step());
 }
@@ -96,7 +96,7 @@ fn concurrent_pushes_lose_nothing() {
             scope.spawn(|| {
                 let mut copy = vec![0.0; 3000];
                 for _ in 0..100 {
-                    table.push(&[-1.0; 3000], Some(&mut copy)).unwrap();
+                    table.push_and_pull(&[-1.0; 3000], &mut 0, &mut copy).unwrap();
                     assert!(copy.iter().all(|value| *value == copy[0]), "a push is seen whole or not at all");
                 }
             });
@@ -109,9 +109,9 @@ fn concurrent_pushes_lose_nothing() {
 fn wrong_lengths_and_shapes_are_errors() {
     let table = table(&[2, 3], Optimizer::Sgd(Sgd {}), 1.0, None);
     assert_eq!(table.len(), 6);
-    assert_eq!(table.push(&[0.0; 5], None), Err(Error::Length { what: "gradient", expected: 6, got: 5 }));
+    assert_eq!(table.push(&[0.0; 5]), Err(Error::Length { what: "gradient", expected: 6, got: 5 }));
     assert!(table.pull(&mut [0.0; 7]).is_err());
-    assert!(table.push(&[0.0; 6], Some(&mut [0.0; 7])).is_err());
+    assert!(table.push_and_pull(&[0.0; 6], &mut 0, &mut [0.0; 7]).is_err());
     assert_eq!(table.step(), 0);
     let spec = DenseSpec { shape: vec![2, 0], ..table.spec().clone() };
     assert_eq!(

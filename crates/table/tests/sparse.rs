@@ -211,7 +211,7 @@ fn dense_and_sparse_pushes_do_the_same_arithmetic() {
         for step in 0..10 {
             let gradient: Vec<f32> = (0..dim).map(|i| (i as f32 - 6.0) * 0.1 + step as f32 * 0.01).collect();
             sparse.push(&[77], &gradient, &mut Scratch::new()).unwrap();
-            dense.push(&gradient, Some(&mut refreshed)).unwrap();
+            dense.push_and_pull(&gradient, &mut 0, &mut refreshed).unwrap();
             assert_eq!(pull(&sparse, &[77]), refreshed);
         }
     }

@@ -62,7 +62,7 @@ impl Communicator for Local {
         for stage in dense.iter_mut().filter(|stage| stage.trained) {
             let (name, table) = &self.dense[stage.table];
             table
-                .push(&stage.gradient, Some(&mut stage.values))
+                .push_and_pull(&stage.gradient, &mut stage.version, &mut stage.values)
                 .map_err(|source| Error::Table { action: "pushing to", table: name.clone(), source })?;
         }
         Ok(())
