@@ -1,0 +1,31 @@
+# The commands a newcomer needs. Each does its own set-up; cargo, python3 and a C compiler are enough.
+
+DEMO ?= demo-data
+CARGO ?= cargo
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean
+
+help:          ## Show this list
+	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 16
+
+demo:          ## Generate click data, train a CTR-DNN on it, show AUC and samples/s
+	$(CARGO) build --release --package openfleet
+	target/release/openfleet gen criteo --rows 1000000 --test-rows 100000 --ids 1000000 --seed 1 --out $(DEMO)
+	target/release/openfleet train --model ctr_dnn --format multislot \
+	  --train '$(DEMO)/train/*.txt' --test '$(DEMO)/test/*.txt'
+
+test:          ## Build everything and run every test
+	$(CARGO) test --workspace
+
+lint:          ## Formatting, clippy with the guards of the rooms, documentation
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
+
+bench:         ## Run every benchmark; figures belong into docs/benchmarks.md
+	$(CARGO) bench --workspace
+
+clean:         ## Remove what was built and generated
+	$(CARGO) clean
+	rm -rf $(DEMO)
