@@ -99,6 +99,7 @@ macro_rules! operators {
     };
 }
 
+mod broadcast;
 mod unary;
 
 pub use auc::AucVars;
@@ -106,24 +107,36 @@ pub use embedding::{EmbeddingOptions, Pooling};
 pub use fc::{Activation, FcOptions};
 
 operators! {
+    /// x + y.
+    add::Add,
     /// Area under the curve, with its counters.
     auc::Auc,
     /// Integers to floats and back.
     cast::Cast,
     /// Joins along the last axis.
     concat::Concat,
+    /// x / y.
+    divide::Divide,
     /// Rows of a sparse table, pooled.
     embedding::Embedding,
     /// A dense layer with bias and activation.
     fc::Fc,
     /// First values of a parameter.
     initialize::Initialize,
+    /// The larger of x and y.
+    maximum::Maximum,
     /// The mean of all elements.
     mean::Mean,
+    /// The smaller of x and y.
+    minimum::Minimum,
+    /// x * y.
+    multiply::Multiply,
     /// max(x, 0).
     relu::Relu,
     /// 1 / (1 + exp(-x)).
     sigmoid::Sigmoid,
     /// Binary cross entropy on logits.
     sigmoid_cross_entropy::SigmoidCrossEntropy,
+    /// x - y.
+    subtract::Subtract,
 }
