@@ -105,6 +105,7 @@ mod unary;
 pub use auc::AucVars;
 pub use embedding::{EmbeddingOptions, Pooling};
 pub use fc::{Activation, FcOptions};
+pub use skip_gram::SkipGramOptions;
 
 operators! {
     /// x + y.
@@ -135,6 +136,8 @@ operators! {
     relu::Relu,
     /// 1 / (1 + exp(-x)).
     sigmoid::Sigmoid,
+    /// Skip-gram with negative sampling.
+    skip_gram::SkipGram,
     /// Binary cross entropy on logits.
     sigmoid_cross_entropy::SigmoidCrossEntropy,
     /// x - y.
