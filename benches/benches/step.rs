@@ -3,9 +3,8 @@
 
 use std::sync::Arc;
 
-use openfleet_benches::{DENSE, ROWS, SLOTS, best_of, criteo_batches, criteo_schema, say};
+use openfleet_benches::{DENSE, ROWS, SLOTS, best_of, criteo_batches, criteo_schema, nine_products, say};
 use openfleet_core::WorkId;
-use openfleet_engine::matrix::{Plain, Transposed, multiply};
 use openfleet_engine::op::{Activation, EmbeddingOptions};
 use openfleet_engine::plan::Plan;
 use openfleet_engine::{DType, Executor, Minimize, Net, ParamAttr, Scope};
@@ -54,27 +53,8 @@ fn main() {
     };
     run(batches.len());
 
-    let sizes = [(SLOTS * dim + DENSE, 400), (400, 400), (400, 400)];
-    let mut layers: Vec<[Vec<f32>; 6]> = sizes
-        .iter()
-        .map(|&(i, o)| {
-            let v = |n: usize| (0..n).map(|k| (k % 13) as f32 * 0.01).collect::<Vec<f32>>();
-            [v(ROWS * i), v(i * o), v(ROWS * o), v(ROWS * i), v(i * o), v(ROWS * o)]
-        })
-        .collect();
-    let mut gemms = |count: usize| {
-        for _ in 0..count {
-            for (&(i, o), [x, w, y, _, _, _]) in sizes.iter().zip(&mut layers) {
-                multiply(ROWS, o, i, x, Plain, w, Plain, 0.0, y);
-            }
-            for (&(i, o), [x, w, _, dx, dw, dy]) in sizes.iter().zip(&mut layers).rev() {
-                multiply(i, o, ROWS, x, Transposed, dy, Plain, 0.0, dw);
-                multiply(ROWS, i, o, dy, Plain, w, Transposed, 0.0, dx);
-            }
-        }
-    };
     let steps = 20;
-    let best = best_of(15, &mut [&mut || gemms(steps), &mut || run(steps)]);
+    let best = best_of(15, &mut [&mut || nine_products(steps), &mut || run(steps)]);
     let rate = |d: std::time::Duration| (steps * ROWS) as f64 / d.as_secs_f64();
     say("nine matrix products alone", rate(best[0]), "samples/s");
     say("whole step", rate(best[1]), "samples/s");

@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use openfleet_core::{Batch, Column, Field, FieldKind, Schema};
+use openfleet_engine::matrix::{Plain, Transposed, multiply};
 
 /// Runs the contenders in turns for some rounds and gives the best time of each.
 pub fn best_of(rounds: usize, contenders: &mut [&mut dyn FnMut()]) -> Vec<Duration> {
@@ -19,6 +20,25 @@ pub fn best_of(rounds: usize, contenders: &mut [&mut dyn FnMut()]) -> Vec<Durati
         }
     }
     best
+}
+
+/// The nine matrix products of that CTR-DNN's step, forward and backward of three layers, `count` times: the limit that
+/// everything else is measured against.
+pub fn nine_products(count: usize) {
+    const SIZES: [(usize, usize); 3] = [(SLOTS * 10 + DENSE, 400), (400, 400), (400, 400)];
+    let fill = |n: usize| (0..n).map(|k| (k % 13) as f32 * 0.01).collect::<Vec<f32>>();
+    let mut layers = SIZES.map(|(i, o)| {
+        (fill(ROWS * i), fill(i * o), fill(ROWS * o), fill(ROWS * i), fill(i * o), fill(ROWS * o))
+    });
+    for _ in 0..count {
+        for (&(i, o), (x, w, y, ..)) in SIZES.iter().zip(&mut layers) {
+            multiply(ROWS, o, i, x, Plain, w, Plain, 0.0, y);
+        }
+        for (&(i, o), (x, w, _, dx, dw, dy)) in SIZES.iter().zip(&mut layers).rev() {
+            multiply(i, o, ROWS, x, Transposed, dy, Plain, 0.0, dw);
+            multiply(ROWS, i, o, dy, Plain, w, Transposed, 0.0, dx);
+        }
+    }
 }
 
 /// One line of a result.
