@@ -103,22 +103,24 @@ fn sparse(name: &str, row_count: usize, dim: usize, optimizer: Optimizer) {
 /// Keys a second of a thread that pulls and of one that pushes, on the same table at the same time.
 fn side_by_side(table: &SparseTable, batches: &[Vec<u64>], gradients: &[f32]) -> (f64, f64) {
     let running = AtomicUsize::new(2);
-    // Whoever has done its share first goes on, uncounted, so that the other never runs alone.
-    let race = |request: &mut dyn FnMut(&[u64])| {
+    // The sides start half a round apart, or one would find in the cache what the other has just touched. Whoever has
+    // done its share first goes on, uncounted, so that the other never runs alone.
+    let race = |start: usize, request: &mut dyn FnMut(&[u64])| {
+        let mut keys = batches.iter().cycle().skip(start);
         let started = Instant::now();
-        batches.iter().for_each(|keys| request(keys));
+        keys.by_ref().take(batches.len()).for_each(|keys| request(keys));
         let speed = (batches.len() * REQUEST) as f64 / started.elapsed().as_secs_f64();
         running.fetch_sub(1, Ordering::Relaxed);
-        batches.iter().cycle().take_while(|_| running.load(Ordering::Relaxed) > 0).for_each(|keys| request(keys));
+        keys.take_while(|_| running.load(Ordering::Relaxed) > 0).for_each(|keys| request(keys));
         speed
     };
     std::thread::scope(|scope| {
         let puller = scope.spawn(|| {
             let (mut scratch, mut rows) = (Scratch::new(), vec![0.0; REQUEST * table.dim()]);
-            race(&mut |keys| table.pull(keys, Missing::Create, &mut rows, &mut scratch).expect("lengths agree"))
+            race(0, &mut |keys| table.pull(keys, Missing::Create, &mut rows, &mut scratch).expect("lengths agree"))
         });
         let mut scratch = Scratch::new();
-        let pushed = race(&mut |keys| {
+        let pushed = race(batches.len() / 2, &mut |keys| {
             black_box(table.push(keys, gradients, &mut scratch).expect("lengths agree"));
         });
         (puller.join().unwrap_or(f64::NAN), pushed)
