@@ -41,18 +41,30 @@ pub(super) fn shape(op: &'static str, inputs: &[Signature], axis: i64) -> Result
             Some(own) => shape.0.get(own).copied().unwrap_or(Dim::Fixed(1)),
             None => Dim::Fixed(1),
         };
-        match (at(x, alignment.x_start), at(y, alignment.y_start)) {
-            (a, b) if a == b => Some(a),
-            (Dim::Fixed(1), b) => Some(b),
-            (a, Dim::Fixed(1)) => Some(a),
-            _ => None,
-        }
+        meet(at(x, alignment.x_start), at(y, alignment.y_start))
     });
     match dims.collect::<Option<Vec<Dim>>>() {
         Some(dims) => Ok(Shape(dims)),
         None if axis == RIGHT => expected(op, "dimensions that are equal or 1, aligned at the right", shapes(inputs)),
         None => expected(op, format!("dimensions that are equal or 1 from axis {axis} on"), shapes(inputs)),
     }
+}
+
+/// The dimension in which two dimensions meet: they are equal, or one is 1.
+pub(super) fn meet(x: Dim, y: Dim) -> Option<Dim> {
+    match (x, y) {
+        (x, y) if x == y => Some(x),
+        (Dim::Fixed(1), y) => Some(y),
+        (x, Dim::Fixed(1)) => Some(x),
+        _ => None,
+    }
+}
+
+/// The dimensions in which x and y meet, aligned at the right.
+pub(super) fn meet_all(x: &[Dim], y: &[Dim]) -> Option<Vec<Dim>> {
+    let rank = x.len().max(y.len());
+    let at = |dims: &[Dim], axis: usize| (axis + dims.len()).checked_sub(rank).map_or(Dim::Fixed(1), |own| dims[own]);
+    (0..rank).map(|axis| meet(at(x, axis), at(y, axis))).collect()
 }
 
 /// `out = f(x, y)` on floats.
@@ -63,7 +75,7 @@ pub(super) fn forward(
     axis: i64,
     f: impl Fn(f32, f32) -> f32,
 ) -> Result<()> {
-    Layout::of(inputs, (0, 1), axis).combine(inputs.floats(0), inputs.floats(1), outputs.floats(0), f);
+    Layout::of(inputs, axis).combine(inputs.floats(0), inputs.floats(1), outputs.floats(0), f);
     Ok(())
 }
 
@@ -76,7 +88,7 @@ pub(super) fn backward(
     x_slope: impl Fn(f32, f32) -> f32,
     y_slope: impl Fn(f32, f32) -> f32,
 ) -> Result<()> {
-    let layout = Layout::of(inputs, (0, 1), axis);
+    let layout = Layout::of(inputs, axis);
     let (x, y, out_gradient) = (inputs.floats(0), inputs.floats(1), inputs.output_gradient(0));
     if let Some(gradient) = gradients.of(0) {
         layout.collect(Side::X, x, y, out_gradient, gradient, x_slope);
@@ -126,28 +138,45 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// The layout of two inputs, whose shapes were checked by [`shape`].
-    pub(super) fn of(inputs: &Inputs<'_>, (x, y): (usize, usize), axis: i64) -> Self {
-        let (x_rank, y_rank) = (inputs.rank(x), inputs.rank(y));
+    /// The layout of the first two inputs, whose shapes were checked by [`shape`].
+    pub(super) fn of(inputs: &Inputs<'_>, axis: i64) -> Self {
+        let (x_rank, y_rank) = (inputs.rank(0), inputs.rank(1));
+        let Some(alignment) = Alignment::new(x_rank, y_rank, axis) else { return Layout::with(0, |_| (1, 1)) };
         let size = |input: usize, rank: usize, start: usize, axis: usize| match axis.checked_sub(start) {
             Some(own) if own < rank => inputs.size(input, own),
             _ => 1,
         };
+        Layout::with(x_rank.max(y_rank), |axis| {
+            (size(0, x_rank, alignment.x_start, axis), size(1, y_rank, alignment.y_start, axis))
+        })
+    }
+
+    /// The layout of x and y whose sizes along each axis of the result are given.
+    pub(super) fn with(rank: usize, sizes: impl Fn(usize) -> (usize, usize)) -> Self {
         let mut layout = Layout { rank: 0, sizes: [1; MAX_RANK], x: [1; MAX_RANK], y: [1; MAX_RANK] };
-        let Some(alignment) = Alignment::new(x_rank, y_rank, axis) else { return layout };
         let (mut x_step, mut y_step) = (1, 1);
-        for axis in (0..x_rank.max(y_rank)).rev() {
-            let x_size = size(x, x_rank, alignment.x_start, axis);
-            let y_size = size(y, y_rank, alignment.y_start, axis);
-            layout.push(
-                if x_size == 1 { y_size } else { x_size },
-                if x_size == 1 { 0 } else { x_step },
-                if y_size == 1 { 0 } else { y_step },
-            );
-            x_step *= x_size;
-            y_step *= y_size;
+        for axis in (0..rank).rev() {
+            let (x, y) = sizes(axis);
+            let size = if x == 1 { y } else { x };
+            layout.push(size, if x == 1 { 0 } else { x_step }, if y == 1 { 0 } else { y_step });
+            x_step *= x;
+            y_step *= y;
         }
         layout
+    }
+
+    /// Whether elements of a side are used more than once.
+    pub(super) fn repeats(&self, side: Side) -> bool {
+        let own = if side == Side::X { &self.x } else { &self.y };
+        own[..self.rank].contains(&0)
+    }
+
+    /// Calls `visit` with the places in x, y and the result of each element.
+    #[inline(always)]
+    pub(super) fn each(&self, mut visit: impl FnMut(usize, usize, usize)) {
+        self.each_run(|x, y, out| {
+            (0..self.sizes[0]).for_each(|i| visit(x + i * self.x[0], y + i * self.y[0], out + i));
+        });
     }
 
     /// Adds the next slower dimension, or makes the last one longer if both sides just go on.
@@ -221,9 +250,8 @@ impl Layout {
         gradient: Gradient<'_>,
         slope: impl Fn(f32, f32) -> f32,
     ) {
-        let own = if side == Side::X { &self.x } else { &self.y };
         // Every element is reached once only if none is repeated; otherwise there must be zeros to add to.
-        let (gradient, add) = if own[..self.rank].contains(&0) {
+        let (gradient, add) = if self.repeats(side) {
             (gradient.accumulate(), true)
         } else {
             let (gradient, keep) = gradient.begin();

@@ -100,7 +100,9 @@ macro_rules! operators {
 }
 
 mod broadcast;
+mod compare;
 mod unary;
+mod view;
 
 pub use auc::AucVars;
 pub use embedding::{EmbeddingOptions, Pooling};
@@ -108,22 +110,54 @@ pub use fc::{Activation, FcOptions};
 pub use skip_gram::SkipGramOptions;
 
 operators! {
+    /// The absolute value.
+    abs::Abs,
     /// x + y.
     add::Add,
     /// Area under the curve, with its counters.
     auc::Auc,
+    /// A matrix product for each row of the batch.
+    bmm::Bmm,
     /// Integers to floats and back.
     cast::Cast,
+    /// x within two bounds.
+    clip::Clip,
     /// Joins along the last axis.
     concat::Concat,
     /// x / y.
     divide::Divide,
     /// Rows of a sparse table, pooled.
     embedding::Embedding,
+    /// x == y.
+    equal::Equal,
+    /// e to the power of x.
+    exp::Exp,
+    /// Repeats dimensions of 1 up to a shape.
+    expand::Expand,
     /// A dense layer with bias and activation.
     fc::Fc,
+    /// Rows picked by number.
+    gather::Gather,
+    /// x >= y.
+    greater_equal::GreaterEqual,
+    /// x > y.
+    greater_than::GreaterThan,
     /// First values of a parameter.
     initialize::Initialize,
+    /// x <= y.
+    less_equal::LessEqual,
+    /// x < y.
+    less_than::LessThan,
+    /// ln(x).
+    log::Log,
+    /// x and y.
+    logical_and::LogicalAnd,
+    /// Not x.
+    logical_not::LogicalNot,
+    /// x or y.
+    logical_or::LogicalOr,
+    /// Matrix products, one or a batch of them.
+    matmul::Matmul,
     /// The larger of x and y.
     maximum::Maximum,
     /// The mean of all elements.
@@ -132,14 +166,44 @@ operators! {
     minimum::Minimum,
     /// x * y.
     multiply::Multiply,
+    /// x != y.
+    not_equal::NotEqual,
+    /// x to the power of a constant.
+    pow::Pow,
     /// max(x, 0).
     relu::Relu,
+    /// The same elements in another shape.
+    reshape::Reshape,
+    /// A constant times x plus a constant.
+    scale::Scale,
+    /// Elements of x or y, as a condition says.
+    select::Select,
     /// 1 / (1 + exp(-x)).
     sigmoid::Sigmoid,
     /// Skip-gram with negative sampling.
     skip_gram::SkipGram,
     /// Binary cross entropy on logits.
     sigmoid_cross_entropy::SigmoidCrossEntropy,
+    /// A range of some dimensions.
+    slice::Slice,
+    /// Cuts into parts along an axis.
+    split::Split,
+    /// The square root.
+    sqrt::Sqrt,
+    /// x².
+    square::Square,
+    /// Takes dimensions of 1 away.
+    squeeze::Squeeze,
+    /// Joins along a new axis.
+    stack::Stack,
     /// x - y.
     subtract::Subtract,
+    /// tanh(x).
+    tanh::Tanh,
+    /// Repeats along dimensions.
+    tile::Tile,
+    /// Exchanges dimensions.
+    transpose::Transpose,
+    /// Inserts dimensions of 1.
+    unsqueeze::Unsqueeze,
 }

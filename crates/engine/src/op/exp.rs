@@ -1,0 +1,38 @@
+//! e to the power of x, element by element.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Operator, Signature, unary};
+use crate::arena::{Gradients, Inputs, Outputs};
+use crate::error::Result;
+use crate::net::Net;
+use crate::program::Var;
+
+/// e to the power of x, element by element.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Exp;
+
+impl Net {
+    /// e to the power of x, element by element.
+    pub fn exp(&mut self, x: Var) -> Result<Var> {
+        self.append_one("exp", Exp, &[x])
+    }
+}
+
+impl Operator for Exp {
+    fn name(&self) -> &'static str {
+        "exp"
+    }
+
+    fn infer(&self, inputs: &[Signature]) -> Result<Vec<Signature>> {
+        unary::infer(self.name(), inputs)
+    }
+
+    fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
+        unary::forward(inputs, outputs, f32::exp)
+    }
+
+    fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()> {
+        unary::backward(inputs, gradients, |_, y| y)
+    }
+}

@@ -1,0 +1,38 @@
+//! x², element by element.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Operator, Signature, unary};
+use crate::arena::{Gradients, Inputs, Outputs};
+use crate::error::Result;
+use crate::net::Net;
+use crate::program::Var;
+
+/// x², element by element.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Square;
+
+impl Net {
+    /// x², element by element.
+    pub fn square(&mut self, x: Var) -> Result<Var> {
+        self.append_one("square", Square, &[x])
+    }
+}
+
+impl Operator for Square {
+    fn name(&self) -> &'static str {
+        "square"
+    }
+
+    fn infer(&self, inputs: &[Signature]) -> Result<Vec<Signature>> {
+        unary::infer(self.name(), inputs)
+    }
+
+    fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
+        unary::forward(inputs, outputs, |x| x * x)
+    }
+
+    fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()> {
+        unary::backward(inputs, gradients, |x, _| 2.0 * x)
+    }
+}
