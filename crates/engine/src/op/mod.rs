@@ -100,21 +100,29 @@ macro_rules! operators {
 }
 
 mod broadcast;
+mod parameter;
+mod reduce;
 mod unary;
 
 pub use auc::AucVars;
+pub use constant::ConstantValue;
 pub use embedding::{EmbeddingOptions, Pooling};
 pub use fc::{Activation, FcOptions};
+pub use reduce::Axes;
 
 operators! {
     /// x + y.
     add::Add,
+    /// A copy.
+    assign::Assign,
     /// Area under the curve, with its counters.
     auc::Auc,
     /// Integers to floats and back.
     cast::Cast,
     /// Joins along the last axis.
     concat::Concat,
+    /// One number everywhere.
+    constant::Constant,
     /// x / y.
     divide::Divide,
     /// Rows of a sparse table, pooled.
@@ -131,6 +139,12 @@ operators! {
     minimum::Minimum,
     /// x * y.
     multiply::Multiply,
+    /// The greatest element over some axes.
+    reduce_max::ReduceMax,
+    /// The mean over some axes.
+    reduce_mean::ReduceMean,
+    /// The sum over some axes.
+    reduce_sum::ReduceSum,
     /// max(x, 0).
     relu::Relu,
     /// 1 / (1 + exp(-x)).
