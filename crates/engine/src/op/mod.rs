@@ -100,29 +100,38 @@ macro_rules! operators {
 }
 
 mod broadcast;
+mod class_labels;
 mod parameter;
 mod reduce;
 mod unary;
 
+pub use accuracy::AccuracyVars;
 pub use auc::AucVars;
+pub use class_labels::ClassLabels;
 pub use constant::ConstantValue;
 pub use embedding::{EmbeddingOptions, Pooling};
 pub use fc::{Activation, FcOptions};
 pub use reduce::Axes;
 
 operators! {
+    /// The share of rows with the right class among the highest.
+    accuracy::Accuracy,
     /// x + y.
     add::Add,
     /// A copy.
     assign::Assign,
     /// Area under the curve, with its counters.
     auc::Auc,
+    /// Binary cross entropy on probabilities, with clamped logarithms.
+    binary_cross_entropy::BinaryCrossEntropy,
     /// Integers to floats and back.
     cast::Cast,
     /// Joins along the last axis.
     concat::Concat,
     /// One number everywhere.
     constant::Constant,
+    /// Cross entropy of probabilities over classes.
+    cross_entropy::CrossEntropy,
     /// x / y.
     divide::Divide,
     /// Rows of a sparse table, pooled.
@@ -131,6 +140,8 @@ operators! {
     fc::Fc,
     /// First values of a parameter.
     initialize::Initialize,
+    /// Binary cross entropy on probabilities.
+    log_loss::LogLoss,
     /// The larger of x and y.
     maximum::Maximum,
     /// The mean of all elements.
@@ -139,6 +150,8 @@ operators! {
     minimum::Minimum,
     /// x * y.
     multiply::Multiply,
+    /// Integers as rows with a single 1.
+    one_hot::OneHot,
     /// The greatest element over some axes.
     reduce_max::ReduceMax,
     /// The mean over some axes.
@@ -151,6 +164,12 @@ operators! {
     sigmoid::Sigmoid,
     /// Binary cross entropy on logits.
     sigmoid_cross_entropy::SigmoidCrossEntropy,
+    /// exp(x) / sum exp(x) along an axis.
+    softmax::Softmax,
+    /// Cross entropy on logits over classes.
+    softmax_with_cross_entropy::SoftmaxWithCrossEntropy,
+    /// The squared difference.
+    square_error_cost::SquareErrorCost,
     /// x - y.
     subtract::Subtract,
 }

@@ -4,4 +4,5 @@
 mod constants;
 mod elementwise;
 mod harness;
+mod losses;
 mod reductions;
