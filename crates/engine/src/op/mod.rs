@@ -107,10 +107,13 @@ mod unary;
 
 pub use accuracy::AccuracyVars;
 pub use auc::AucVars;
+pub use batch_norm::BatchNormOptions;
 pub use class_labels::ClassLabels;
 pub use constant::ConstantValue;
+pub use dropout::DropoutMode;
 pub use embedding::{EmbeddingOptions, Pooling};
 pub use fc::{Activation, FcOptions};
+pub use layer_norm::LayerNormOptions;
 pub use reduce::Axes;
 
 operators! {
@@ -122,6 +125,8 @@ operators! {
     assign::Assign,
     /// Area under the curve, with its counters.
     auc::Auc,
+    /// Normalises every channel over the batch.
+    batch_norm::BatchNorm,
     /// Binary cross entropy on probabilities, with clamped logarithms.
     binary_cross_entropy::BinaryCrossEntropy,
     /// Integers to floats and back.
@@ -134,12 +139,18 @@ operators! {
     cross_entropy::CrossEntropy,
     /// x / y.
     divide::Divide,
+    /// Zeros at random, in training.
+    dropout::Dropout,
     /// Rows of a sparse table, pooled.
     embedding::Embedding,
     /// A dense layer with bias and activation.
     fc::Fc,
     /// First values of a parameter.
     initialize::Initialize,
+    /// Vectors of length 1.
+    l2_normalize::L2Normalize,
+    /// Normalises every row.
+    layer_norm::LayerNorm,
     /// Binary cross entropy on probabilities.
     log_loss::LogLoss,
     /// The larger of x and y.

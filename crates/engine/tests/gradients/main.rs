@@ -5,4 +5,5 @@ mod constants;
 mod elementwise;
 mod harness;
 mod losses;
+mod norms;
 mod reductions;
