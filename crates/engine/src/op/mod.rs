@@ -135,6 +135,8 @@ operators! {
     concat::Concat,
     /// One number everywhere.
     constant::Constant,
+    /// A cross layer: x0 (x . w) + b + x.
+    cross::Cross,
     /// Cross entropy of probabilities over classes.
     cross_entropy::CrossEntropy,
     /// x / y.
@@ -145,6 +147,8 @@ operators! {
     embedding::Embedding,
     /// A dense layer with bias and activation.
     fc::Fc,
+    /// Products of all pairs of fields.
+    fm::Fm,
     /// First values of a parameter.
     initialize::Initialize,
     /// Vectors of length 1.

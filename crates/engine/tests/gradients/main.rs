@@ -4,6 +4,7 @@
 mod constants;
 mod elementwise;
 mod harness;
+mod interactions;
 mod losses;
 mod norms;
 mod reductions;
