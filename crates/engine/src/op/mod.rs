@@ -114,6 +114,7 @@ pub use dropout::DropoutMode;
 pub use embedding::{EmbeddingOptions, Pooling};
 pub use fc::{Activation, FcOptions};
 pub use layer_norm::LayerNormOptions;
+pub use lookup::DenseEmbeddingOptions;
 pub use reduce::Axes;
 
 operators! {
@@ -157,6 +158,8 @@ operators! {
     layer_norm::LayerNorm,
     /// Binary cross entropy on probabilities.
     log_loss::LogLoss,
+    /// Rows of a dense parameter, by id.
+    lookup::Lookup,
     /// The larger of x and y.
     maximum::Maximum,
     /// The mean of all elements.

@@ -5,6 +5,7 @@ mod constants;
 mod elementwise;
 mod harness;
 mod interactions;
+mod lookup;
 mod losses;
 mod norms;
 mod reductions;
