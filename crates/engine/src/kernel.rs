@@ -53,6 +53,12 @@ pub fn add(x: &[f32], y: &mut [f32]) {
 /// The sum of products.
 #[multiversion(targets("x86_64+avx2+fma"))]
 pub fn dot(x: &[f32], y: &[f32]) -> f32 {
+    inner_product(x, y)
+}
+
+/// [`dot`] for the kernels of this file, compiled for their machine instead of chosen anew at every call.
+#[inline(always)]
+fn inner_product(x: &[f32], y: &[f32]) -> f32 {
     // Eight partial sums: the order is fixed, whatever the machine.
     let mut sums = [0.0f32; 8];
     let (x_chunks, y_chunks) = (x.chunks_exact(8), y.chunks_exact(8));
@@ -91,14 +97,12 @@ pub fn put(to: &mut f32, value: f32, keep: f32) {
 pub fn fm_row(x: &[f32], sums: &mut [f32]) -> f32 {
     let d = sums.len();
     sums.fill(0.0);
-    let mut squares = 0.0f32;
     for field in x.chunks_exact(d) {
         for (s, v) in sums.iter_mut().zip(field) {
             *s += v;
         }
-        squares += dot(field, field);
     }
-    0.5 * (dot(sums, sums) - squares)
+    0.5 * (inner_product(sums, sums) - inner_product(x, x))
 }
 
 /// The gradient of [`fm_row`]: `factor * (sums - x)` for every field, written or added as `keep` says.

@@ -12,6 +12,7 @@ pub mod feed;
 mod kernel;
 pub mod matrix;
 pub mod minimize;
+pub mod models;
 pub mod names;
 pub mod net;
 pub mod op;

@@ -43,7 +43,7 @@ pub fn deepfm(net: &mut Net, inputs: &CtrInputs, shape: &DeepFm) -> Result<CtrOu
     }
     let x = net.concat(&vectors, 1)?;
     let fields = net.shape(x).columns().unwrap_or(dim) / dim;
-    let interactions = net.fm(x, fields)?;
+    let interactions = net.fm_of(x, fields)?;
     logit = net.add(logit, interactions)?;
     let deep = mlp(net, x, &shape.hidden, 1)?;
     logit = net.add(logit, deep)?;

@@ -45,9 +45,9 @@ impl Operator for Fm {
     fn infer(&self, inputs: &[Signature]) -> Result<Vec<Signature>> {
         expect_floats(self.name(), inputs)?;
         let (shape, f) = (&inputs[0].shape, self.fields);
-        let dim = match shape.0.as_slice() {
-            &[_, Dim::Fixed(fields), Dim::Fixed(dim)] if fields == f => Some(dim),
-            &[_, Dim::Fixed(columns)] if f > 0 && columns % f == 0 => Some(columns / f),
+        let dim = match *shape.0.as_slice() {
+            [_, Dim::Fixed(fields), Dim::Fixed(dim)] if fields == f => Some(dim),
+            [_, Dim::Fixed(columns)] if f > 0 && columns % f == 0 => Some(columns / f),
             _ => None,
         };
         let Some(dim @ 1..) = dim.filter(|_| f > 0) else {

@@ -68,7 +68,7 @@ impl Net {
 }
 
 impl Lookup {
-    /// The ids, and how many there are in each row of a batch of fixed rows.
+    /// The ids of all rows.
     fn ids<'a>(&self, inputs: &Inputs<'a>) -> &'a [u64] {
         if self.ragged { inputs.ids(0).keys } else { inputs.ints(0) }
     }
@@ -81,11 +81,8 @@ impl Lookup {
             }
             return;
         }
-        let length = match self.pooling {
-            Pooling::Each => 1,
-            _ => inputs.extent(0, 1..inputs.rank(0)),
-        };
-        let rows = if length == 0 { inputs.size(0, 0) } else { inputs.ints(0).len() / length };
+        let row_axes = if self.pooling == Pooling::Each { inputs.rank(0) } else { 1 };
+        let (rows, length) = (inputs.extent(0, 0..row_axes), inputs.extent(0, row_axes..inputs.rank(0)));
         (0..rows).for_each(|row| visit(row, row * length..(row + 1) * length));
     }
 

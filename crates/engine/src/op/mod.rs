@@ -100,22 +100,41 @@ macro_rules! operators {
 }
 
 mod broadcast;
+mod class_labels;
 mod compare;
+mod parameter;
+mod reduce;
 mod unary;
 mod view;
 
+pub use accuracy::AccuracyVars;
 pub use auc::AucVars;
+pub use batch_norm::BatchNormOptions;
+pub use class_labels::ClassLabels;
+pub use constant::ConstantValue;
+pub use dropout::DropoutMode;
 pub use embedding::{EmbeddingOptions, Pooling};
 pub use fc::{Activation, FcOptions};
+pub use layer_norm::LayerNormOptions;
+pub use lookup::DenseEmbeddingOptions;
+pub use reduce::Axes;
 pub use skip_gram::SkipGramOptions;
 
 operators! {
     /// The absolute value.
     abs::Abs,
+    /// The share of rows with the right class among the highest.
+    accuracy::Accuracy,
     /// x + y.
     add::Add,
+    /// A copy.
+    assign::Assign,
     /// Area under the curve, with its counters.
     auc::Auc,
+    /// Normalises every channel over the batch.
+    batch_norm::BatchNorm,
+    /// Binary cross entropy on probabilities, with clamped logarithms.
+    binary_cross_entropy::BinaryCrossEntropy,
     /// A matrix product for each row of the batch.
     bmm::Bmm,
     /// Integers to floats and back.
@@ -124,8 +143,16 @@ operators! {
     clip::Clip,
     /// Joins along the last axis.
     concat::Concat,
+    /// One number everywhere.
+    constant::Constant,
+    /// A cross layer: x0 (x . w) + b + x.
+    cross::Cross,
+    /// Cross entropy of probabilities over classes.
+    cross_entropy::CrossEntropy,
     /// x / y.
     divide::Divide,
+    /// Zeros at random, in training.
+    dropout::Dropout,
     /// Rows of a sparse table, pooled.
     embedding::Embedding,
     /// x == y.
@@ -136,6 +163,8 @@ operators! {
     expand::Expand,
     /// A dense layer with bias and activation.
     fc::Fc,
+    /// Products of all pairs of fields.
+    fm::Fm,
     /// Rows picked by number.
     gather::Gather,
     /// x >= y.
@@ -144,18 +173,26 @@ operators! {
     greater_than::GreaterThan,
     /// First values of a parameter.
     initialize::Initialize,
+    /// Vectors of length 1.
+    l2_normalize::L2Normalize,
+    /// Normalises every row.
+    layer_norm::LayerNorm,
     /// x <= y.
     less_equal::LessEqual,
     /// x < y.
     less_than::LessThan,
     /// ln(x).
     log::Log,
+    /// Binary cross entropy on probabilities.
+    log_loss::LogLoss,
     /// x and y.
     logical_and::LogicalAnd,
     /// Not x.
     logical_not::LogicalNot,
     /// x or y.
     logical_or::LogicalOr,
+    /// Rows of a dense parameter, by id.
+    lookup::Lookup,
     /// Matrix products, one or a batch of them.
     matmul::Matmul,
     /// The larger of x and y.
@@ -168,8 +205,16 @@ operators! {
     multiply::Multiply,
     /// x != y.
     not_equal::NotEqual,
+    /// Integers as rows with a single 1.
+    one_hot::OneHot,
     /// x to the power of a constant.
     pow::Pow,
+    /// The greatest element over some axes.
+    reduce_max::ReduceMax,
+    /// The mean over some axes.
+    reduce_mean::ReduceMean,
+    /// The sum over some axes.
+    reduce_sum::ReduceSum,
     /// max(x, 0).
     relu::Relu,
     /// The same elements in another shape.
@@ -180,18 +225,24 @@ operators! {
     select::Select,
     /// 1 / (1 + exp(-x)).
     sigmoid::Sigmoid,
-    /// Skip-gram with negative sampling.
-    skip_gram::SkipGram,
     /// Binary cross entropy on logits.
     sigmoid_cross_entropy::SigmoidCrossEntropy,
+    /// Skip-gram with negative sampling.
+    skip_gram::SkipGram,
     /// A range of some dimensions.
     slice::Slice,
+    /// exp(x) / sum exp(x) along an axis.
+    softmax::Softmax,
+    /// Cross entropy on logits over classes.
+    softmax_with_cross_entropy::SoftmaxWithCrossEntropy,
     /// Cuts into parts along an axis.
     split::Split,
     /// The square root.
     sqrt::Sqrt,
     /// x².
     square::Square,
+    /// The squared difference.
+    square_error_cost::SquareErrorCost,
     /// Takes dimensions of 1 away.
     squeeze::Squeeze,
     /// Joins along a new axis.

@@ -1,4 +1,11 @@
 //! Every op alone: its numbers against a calculation by hand, its gradient against finite differences, its complaints.
+#![allow(clippy::unwrap_used)] // helpers outside `#[test]` functions are tests too
 
+mod constants;
 mod elementwise;
 mod harness;
+mod interactions;
+mod lookup;
+mod losses;
+mod norms;
+mod reductions;

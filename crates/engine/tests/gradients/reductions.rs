@@ -1,0 +1,131 @@
+//! Sums, means and maxima over axes; constants, copies and free parameters.
+
+use std::sync::Arc;
+
+use openfleet_engine::{DType, Executor, Feed, Net, ParamAttr, Result, Scope, Var};
+use openfleet_table::Initializer;
+
+use crate::constants::{assert_near, assert_tensor};
+use crate::harness::{Options, check, complaint, compute, compute_of};
+
+type Reduction = fn(&mut Net, Var, &[i64], bool) -> Result<Var>;
+
+/// Axes together and apart, in front, in the middle and at the end.
+const AXES: &[&[i64]] = &[&[], &[0], &[1], &[-1], &[0, 1], &[1, 2], &[0, 2], &[1, 3], &[-1, 0], &[0, 1, 2, 3]];
+
+#[test]
+fn reductions_have_the_gradient_of_finite_differences_over_any_axes() {
+    // Numbers far enough from each other that a step of the differences changes no maximum.
+    let apart: Vec<f32> = (0..24).map(|i| (i * 7 % 24) as f32 / 10.0).collect();
+    for axes in AXES {
+        for keep_dim in [false, true] {
+            check(|net, p| net.reduce_sum(p[0], axes, keep_dim), &[&[2, 3, 2, 2]], Options::default());
+            check(|net, p| net.reduce_mean(p[0], axes, keep_dim), &[&[2, 3, 2, 2]], Options::default());
+            check(|net, p| net.reduce_max(p[0], axes, keep_dim), &[&[2, 3, 2, 2]], Options::values(&[&apart]));
+        }
+    }
+}
+
+#[test]
+fn reductions_agree_with_a_calculation_by_hand() {
+    let x: &[f32] = &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0];
+    let run = |reduce: Reduction, axes: &[i64], keep_dim| {
+        compute_of(|net, p| reduce(net, p[0], axes, keep_dim), &[(&[2, 3, 2], x)])
+    };
+    assert_eq!(run(Net::reduce_sum, &[], false), (vec![1], vec![78.0]));
+    assert_eq!(run(Net::reduce_sum, &[], true), (vec![1, 1, 1], vec![78.0]));
+    assert_eq!(run(Net::reduce_sum, &[1], false), (vec![2, 2], vec![9.0, 12.0, 27.0, 30.0]));
+    assert_eq!(run(Net::reduce_sum, &[2, 0], true), (vec![1, 3, 1], vec![18.0, 26.0, 34.0]));
+    assert_eq!(run(Net::reduce_mean, &[-1], false), (vec![2, 3], vec![1.5, 3.5, 5.5, 7.5, 9.5, 11.5]));
+    assert_eq!(run(Net::reduce_mean, &[0, 1], false), (vec![2], vec![6.0, 7.0]));
+    assert_eq!(run(Net::reduce_max, &[0, 2], false), (vec![3], vec![8.0, 10.0, 12.0]));
+    assert_eq!(run(Net::reduce_max, &[1], true), (vec![2, 1, 2], vec![5.0, 6.0, 11.0, 12.0]));
+}
+
+#[test]
+fn reductions_over_the_batch_follow_its_size() {
+    for rows in [1, 4] {
+        let build = |net: &mut Net| {
+            let x = net.data("x", &[-1, 2], DType::F32)?;
+            net.reduce_mean(x, &[0], false)
+        };
+        let x = (0..rows).flat_map(|row| [row as f32, 1.0]).collect();
+        let got = compute(build, Feed::new().floats("x", 2, x).unwrap()).unwrap();
+        assert_tensor(&got, &[2], &[(rows - 1) as f32 / 2.0, 1.0]);
+    }
+}
+
+#[test]
+fn axes_that_are_not_there_or_named_twice_are_refused() {
+    for (reduce, name) in [
+        (Net::reduce_sum as Reduction, "reduce_sum"),
+        (Net::reduce_mean, "reduce_mean"),
+        (Net::reduce_max, "reduce_max"),
+    ] {
+        assert_eq!(
+            complaint(|net, v| reduce(net, v[0], &[1, 3], false), &[&[-1, 3]]),
+            format!("`{name}` expects axes of [-1, 3], got 3")
+        );
+        assert_eq!(
+            complaint(|net, v| reduce(net, v[0], &[1, -1], false), &[&[-1, 3]]),
+            format!("`{name}` expects each axis once, got axis 1 twice")
+        );
+    }
+}
+
+#[test]
+fn a_constant_has_the_size_of_the_batch_where_asked() {
+    let feed = || Feed::new().floats("x", 2, vec![5.0; 6]).unwrap();
+    let x = |net: &mut Net| net.data("x", &[-1, 2], DType::F32).unwrap();
+    let fixed = compute(|net| net.fill_constant(&[2, 1], 0.5), feed()).unwrap();
+    assert_tensor(&fixed, &[2, 1], &[0.5; 2]);
+    let by_batch = |net: &mut Net| {
+        let (x, ones) = (x(net), net.fill_constant(&[-1, 2], 1.0)?);
+        net.add(x, ones)
+    };
+    assert_tensor(&compute(by_batch, feed()).unwrap(), &[3, 2], &[6.0; 6]);
+    let like = |net: &mut Net| {
+        let x = x(net);
+        net.fill_like(x, 7i64)
+    };
+    let like = compute(like, feed()).unwrap();
+    assert_eq!((like.dims(), like.i64s().unwrap()), (&[3, 2][..], &[7; 6][..]));
+}
+
+#[test]
+fn a_copy_carries_values_and_gradients() {
+    let (dims, values) = compute_of(|net, p| net.assign(p[0]), &[(&[2, 1], &[3.0, -1.0])]);
+    assert_eq!((dims, values), (vec![2, 1], vec![3.0, -1.0]));
+    check(|net, p| net.assign(p[0]), &[&[2, 3]], Options::default());
+    let ints = |net: &mut Net| {
+        let x = net.data("x", &[-1, 1], DType::I64)?;
+        net.assign(x)
+    };
+    let got = compute(ints, Feed::new().ints("x", 1, &[-4, 9]).unwrap()).unwrap();
+    assert_eq!(got.i64s().unwrap(), [-4, 9]);
+    let mut net = Net::new();
+    let slot = net.slot("slot").unwrap();
+    assert_eq!(
+        net.assign(slot).unwrap_err().to_string(),
+        "`assign` expects a fixed number of elements a row, got a slot of any length"
+    );
+}
+
+#[test]
+fn a_free_parameter_has_a_name_and_first_values() {
+    let mut net = Net::with_seed(1);
+    let attr = ParamAttr { name: Some("mine".into()), ..ParamAttr::init(Initializer::Constant(2.0)) };
+    let mine = net.create_parameter(&[2], &attr).unwrap();
+    assert_eq!(net.create_parameter(&[2], &attr).unwrap(), mine, "one name, one parameter");
+    net.create_parameter(&[3, 4], &ParamAttr::default()).unwrap();
+    net.create_bias(&[3], &ParamAttr::default()).unwrap();
+    let mut executor = Executor::new(Arc::new(Scope::new()));
+    executor.run_startup(&net.startup).unwrap();
+    let get = |name: &str| executor.scope().get(name).unwrap();
+    assert_tensor(&get("mine"), &[2], &[2.0, 2.0]);
+    // Xavier: uniform within sqrt(6 / (3 + 4)).
+    let drawn = get("create_parameter_2.w_0");
+    let limit = (6.0f32 / 7.0).sqrt();
+    assert!(drawn.f32s().unwrap().iter().all(|v| v.abs() <= limit && *v != 0.0), "{drawn:?}");
+    assert_near(get("create_parameter_3.b_0").f32s().unwrap(), &[0.0; 3]);
+}
