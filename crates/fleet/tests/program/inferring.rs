@@ -1,0 +1,107 @@
+//! `openfleet train --save` and `openfleet infer`.
+
+use crate::data::{Place, number};
+
+#[test]
+fn a_saved_model_judges_as_it_did_when_it_was_trained() {
+    let place = Place::with_clicks(1000);
+    for model in ["ctr_dnn", "wide_deep", "deepfm", "dcn"] {
+        let trained = place.train(model, &["--save", model]);
+        let ran = place.run(&["infer", "--model-dir", model, "--data", "clicks/test/*.txt", "--batch", "64", "--json"]);
+        let judged = ran.json();
+        for (before, after) in [("test_auc", "auc"), ("test_logloss", "logloss"), ("test_accuracy", "accuracy")] {
+            let (before, after) = (number(&trained, before), number(&judged, after));
+            assert!((before - after).abs() < 1e-9, "{model} {before} {after}");
+        }
+    }
+}
+
+#[test]
+fn predictions_come_in_the_order_of_the_rows_with_and_without_labels() {
+    let place = Place::with_clicks(1000);
+    place.train("wide_deep", &["--save", "model", "--wide-ids"]);
+    let infer = ["infer", "--model-dir", "model", "--out", "with.txt", "--data"];
+    place.run(&[infer.as_slice(), &["clicks/test/part-0.txt", "clicks/test/part-1.txt"]].concat()).succeeded();
+    let with = place.read("with.txt");
+    assert_eq!(with.lines().count(), 1000);
+    assert!(with.lines().all(|line| (0.0..=1.0).contains(&line.parse::<f32>().unwrap())));
+
+    for part in ["part-0.txt", "part-1.txt"] {
+        let labelled = place.read(&format!("clicks/test/{part}"));
+        let unlabelled: String = labelled.lines().map(|line| format!("{}\n", &line[4..])).collect();
+        place.write(part, &unlabelled);
+    }
+    let infer =
+        ["infer", "--model_dir", "model", "--out", "without.txt", "--no_label", "--data", "part-*.txt", "--json"];
+    let summary = place.run(&infer).json();
+    assert!(summary["auc"].is_null());
+    assert_eq!(place.read("without.txt"), with);
+}
+
+#[test]
+fn a_fitted_line_is_saved_and_predicts() {
+    let place = Place::new();
+    place.write("line.toml", "label = { column = \"y\", regression = true }\ndense = [{ column = \"x\" }]\n");
+    let rows: String = (0..100).map(|i| format!("{},{}\n", i % 10, 2 * (i % 10))).collect();
+    place.write("line.csv", &format!("x,y\n{rows}"));
+    let arguments =
+        ["train", "--model", "fit_a_line", "--columns", "line.toml", "--train", "line.csv", "--save", "line"];
+    place.run(&[arguments.as_slice(), &["--epochs", "200", "--threads", "1"]].concat()).succeeded();
+    place.write("new.csv", "x\n3\n");
+    place.run(&["infer", "--model-dir", "line", "--data", "new.csv", "--no-label", "--out", "y.txt"]).succeeded();
+    let y: f32 = place.read("y.txt").trim().parse().unwrap();
+    assert!((y - 6.0).abs() < 0.2, "{y}");
+}
+
+#[test]
+fn tables_are_plain_arrays_and_the_directory_is_replaced_whole() {
+    let place = Place::with_clicks(300);
+    let summary = place.train("ctr_dnn", &["--save", "model"]);
+    let rows = number(&summary, "rows_in_tables") as u64;
+    let bytes = |name: &str| std::fs::metadata(place.path(name)).unwrap().len();
+    assert_eq!(bytes("model/SparseFeatFactors.keys.u64"), 8 * rows);
+    assert_eq!(bytes("model/SparseFeatFactors.rows.f32"), 4 * 4 * rows);
+    place.train("dcn", &["--save", "model"]);
+    assert!(!place.path("model/SparseFeatFactors.keys.u64").exists());
+    let mut names: Vec<String> = std::fs::read_dir(place.path("."))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["clicks", "model"]);
+}
+
+#[test]
+fn a_damaged_model_says_which_file_is_wrong() {
+    let place = Place::with_clicks(300);
+    place.train("ctr_dnn", &["--save", "model"]);
+    let infer = ["infer", "--model-dir", "model", "--data", "clicks/test/*.txt"];
+    place.write("model/SparseFeatFactors.keys.u64", "short");
+    let stderr = place.run(&infer).failed(1);
+    assert!(
+        stderr.contains("`model/SparseFeatFactors.keys.u64`: expected ") && stderr.contains(", got 5 bytes"),
+        "{stderr}"
+    );
+
+    place.write("model/dense.safetensors", "");
+    let stderr = place.run(&infer).failed(1);
+    assert!(stderr.contains("`model/dense.safetensors`: expected safetensors, got something else"), "{stderr}");
+
+    let other = place.read("model/model.json").replace("\"format_version\": 1", "\"format_version\": 99");
+    place.write("model/model.json", &other);
+    let stderr = place.run(&infer).failed(1);
+    assert!(stderr.contains("error: `model/model.json` has format version 99, expected 1\n\nhint: "), "{stderr}");
+
+    let stderr = place.run(&["infer", "--model-dir", "nowhere", "--data", "clicks/test/*.txt"]).failed(1);
+    assert!(stderr.starts_with("error: cannot read the model `nowhere/model.json`\n  because: "), "{stderr}");
+}
+
+#[test]
+fn a_directory_that_is_no_model_is_not_overwritten() {
+    let place = Place::with_clicks(300);
+    let train = ["train", "--model", "dcn", "--train", "clicks/train/*.txt", "--save", "clicks"];
+    let stderr = place.run(&train).failed(1);
+    let expected = "error: `clicks` exists and is not a saved model\n\n\
+                    hint: choose a new directory, or remove this one first\n";
+    assert_eq!(stderr, expected);
+}

@@ -1,0 +1,44 @@
+//! Ctrl-C: the program ends between two batches, reports, and exits as a shell expects.
+#![cfg(unix)]
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use crate::data::{Place, SMALL, last_json, number};
+
+#[test]
+fn an_interrupted_run_reports_and_exits_with_130() {
+    for signal in ["-INT", "-TERM"] {
+        let place = Place::with_clicks(2000);
+        let train = ["train", "--model", "ctr_dnn", "--train", "clicks/train/*.txt", "--test", "clicks/test/*.txt"];
+        let endless = ["--epochs", "1000000", "--print-period", "1", "--json", "--save", "model"];
+        let mut child = place
+            .command(&[&train, SMALL, &endless].concat())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The handler was installed before the first line of progress.
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.starts_with("epoch 2/") {
+            line.clear();
+            assert!(stderr.read_line(&mut line).unwrap() > 0, "the program ended early");
+        }
+        let pid = child.id().to_string();
+        assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        let asked = Instant::now();
+        let mut rest = String::new();
+        stderr.read_to_string(&mut rest).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(asked.elapsed() < Duration::from_secs(20), "it took {:?} to end", asked.elapsed());
+
+        assert_eq!(output.status.code(), Some(130), "{rest}");
+        assert!(rest.contains("interrupted: training ends after the last whole batch"), "{rest}");
+        let summary = last_json(&String::from_utf8(output.stdout).unwrap());
+        assert_eq!(summary["interrupted"], true);
+        assert!(number(&summary, "samples") > 2000.0 && summary["test_auc"].is_null(), "{summary}");
+        assert!(place.read("model/model.json").contains("\"complete\": false"));
+    }
+}

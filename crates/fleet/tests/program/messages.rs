@@ -1,0 +1,102 @@
+//! What the program says when something is wrong: the whole text, because it is part of the product.
+
+use crate::data::{Place, SMALL};
+
+#[test]
+fn a_missing_file_is_named() {
+    let stderr = Place::new().run(&["train", "--model", "dcn", "--train", "nowhere.txt"]).failed(1);
+    let expected = "error: data file `nowhere.txt` does not exist\n\n\
+                    hint: check the path; relative paths start at the working directory\n";
+    assert_eq!(stderr, expected);
+}
+
+#[test]
+fn a_pattern_without_files_is_named() {
+    let place = Place::with_clicks(100);
+    let train = ["train", "--model", "dcn", "--train", "clicks/train/*.txt,clicks/train/*.csv"];
+    let expected = "error: no file matches `clicks/train/*.csv`\n\n\
+                    hint: check the pattern, and quote it so that the shell leaves it alone\n";
+    assert_eq!(place.run(&train).failed(1), expected);
+}
+
+#[test]
+fn a_bad_line_is_named_with_its_slot() {
+    let place = Place::new();
+    place.write("bad.txt", "1 1 1 7\n1 0 1 seven\n");
+    let train = ["train", "--model", "ctr_dnn", "--train", "bad.txt", "--slots", "1", "--dense", "0", "-q"];
+    let stderr = place.run(&[train.as_slice(), SMALL].concat()).failed(1);
+    assert!(stderr.starts_with("error: `bad.txt` line 2, slot `C1`: expected "), "{stderr}");
+    assert!(stderr.contains("got `seven`"), "{stderr}");
+    assert!(stderr.contains("\n\nhint: ") && stderr.contains("`--skip-bad-lines`"), "{stderr}");
+}
+
+#[test]
+fn an_unknown_model_lists_the_known_ones() {
+    let stderr = Place::new().run(&["train", "--model", "deepfn", "--train", "x"]).failed(2);
+    assert!(stderr.contains("invalid value 'deepfn' for '--model <MODEL>'"), "{stderr}");
+    assert!(stderr.contains("ctr_dnn, wide_deep, deepfm, dcn, word2vec, fit_a_line"), "{stderr}");
+}
+
+#[test]
+fn a_column_description_with_a_wrong_word_shows_where() {
+    let place = Place::new();
+    place.write("bad.toml", "separator = \",\"\nlabels = 3\n");
+    place.write("x.csv", "");
+    let train = ["train", "--model", "dcn", "--format", "csv", "--columns", "bad.toml", "--train", "x.csv"];
+    let stderr = place.run(&train).failed(1);
+    assert!(stderr.starts_with("error: `bad.toml` is not a column description for CSV\n  because: "), "{stderr}");
+    assert!(stderr.contains("line 2") && stderr.contains("unknown field `labels`"), "{stderr}");
+}
+
+#[test]
+fn csv_without_a_description_says_what_to_write() {
+    let place = Place::new();
+    place.write("x.csv", "");
+    let stderr = place.run(&["train", "--model", "dcn", "--format", "csv", "--train", "x.csv"]).failed(1);
+    assert!(stderr.starts_with("error: `--format csv` needs `--columns`\n\nhint: describe the label"), "{stderr}");
+}
+
+#[test]
+fn options_that_mean_nothing_are_refused() {
+    let place = Place::new();
+    let table: [(&[&str], &str); 8] = [
+        (
+            &["--model", "dcn", "--window", "3"],
+            "`--window` means nothing to dcn\n\nhint: leave `--window` out; it is for word2vec",
+        ),
+        (&["--model", "fit_a_line", "--dim", "3"], "`--dim` means nothing to fit_a_line"),
+        (&["--model", "dcn", "--vectors", "v"], "`--vectors` means nothing to dcn"),
+        (&["--model", "word2vec", "--test", "x"], "`--test` means nothing to word2vec"),
+        (&["--model", "dcn", "--ids", "3"], "`--ids` means nothing to `--format multislot`"),
+        (&["--model", "dcn", "--l1", "1", "--l2", "1"], "`--l1` and `--l2` contradict each other"),
+        (&["--model", "dcn", "--lr", "0"], "`--lr`: expected a number above 0, got `0`"),
+        (&["--model", "dcn", "--format", "text"], "`--format`: expected a format of rows, got `text`"),
+    ];
+    for (options, expected) in table {
+        let stderr = place.run(&[["train", "--train", "x"].as_slice(), options].concat()).failed(1);
+        assert!(stderr.starts_with(&format!("error: {expected}")), "{options:?}: {stderr}");
+    }
+}
+
+#[test]
+fn a_label_that_is_a_number_does_not_fit_a_click_model() {
+    let place = Place::new();
+    place.write("line.toml", "label = { column = \"y\", regression = true }\ncategorical = [{ column = \"x\" }]\n");
+    place.write("line.csv", "x,y\n1,2\n");
+    let train = ["train", "--model", "dcn", "--format", "csv", "--columns", "line.toml", "--train", "line.csv"];
+    let stderr = place.run(&train).failed(1);
+    assert!(stderr.starts_with("error: dcn expects a `label` that is 0 or 1, got one that is a number"), "{stderr}");
+    assert!(stderr.contains("hint: leave `regression` out of the description, or train `fit_a_line`"), "{stderr}");
+}
+
+#[test]
+fn a_loss_that_explodes_ends_the_run() {
+    let place = Place::new();
+    place.write("line.toml", "label = { column = \"y\", regression = true }\ndense = [{ column = \"x\" }]\n");
+    let rows: String = (0..500).map(|i| format!("{},{}\n", 1000 * i, i)).collect();
+    place.write("line.csv", &format!("x,y\n{rows}"));
+    let arguments = ["train", "--model", "fit_a_line", "--columns", "line.toml", "--train", "line.csv", "-q"];
+    let stderr = place.run(&[arguments.as_slice(), &["--lr", "10", "--epochs", "5"]].concat()).failed(1);
+    assert!(stderr.starts_with("error: the loss `") && stderr.contains("` became "), "{stderr}");
+    assert!(stderr.contains("hint: lower the learning rate"), "{stderr}");
+}
