@@ -5,11 +5,12 @@
 //! that it comes from the counters of the `auc` layer (4,096 buckets).
 
 use std::io::Write;
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
+use openfleet_core::Column;
 use openfleet_core::metrics::{Accuracy, LogLoss, Mae, Mse, Target, exact_auc};
-use openfleet_core::{Column, Schema};
 use openfleet_engine::dataset::Dataset;
 use openfleet_engine::executor::BatchView;
 use openfleet_engine::{Executor, RunOptions};
@@ -53,7 +54,15 @@ pub struct Pass<'a> {
     /// Ends the pass between two batches.
     pub stop: &'a AtomicBool,
     /// Takes one prediction a line, in the order of the rows if there is one thread.
-    pub predictions: Option<&'a mut (dyn Write + Send)>,
+    pub predictions: Option<Predictions<'a>>,
+}
+
+/// Where predictions go.
+pub struct Predictions<'a> {
+    /// The file's name, for errors.
+    pub path: &'a Path,
+    /// The file.
+    pub file: &'a mut (dyn Write + Send),
 }
 
 /// Judges a network on a dataset. The counters of its AUC are set to zero first; parameters do not change.
@@ -89,9 +98,11 @@ pub fn evaluate(
     let report = executor.infer_from_dataset(&network.net.main, dataset, &options)?;
     let collected = collected.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(error) = collected.write_error {
-        return Err(Error::Io { action: "write predictions to", path: "the file of `--out`".into(), source: error });
+        return Err(error);
     }
-    let clicks = pass.labelled && !regression;
+    // Of no rows at all there is nothing to say.
+    let labelled = pass.labelled && report.samples > 0;
+    let clicks = labelled && !regression;
     let auc = match (clicks, report.samples as usize <= EXACT_ROWS) {
         (false, _) => None,
         (true, true) => Some(exact_auc(&collected.labels, &collected.scores)?),
@@ -102,17 +113,12 @@ pub fn evaluate(
         auc,
         logloss: clicks.then(|| collected.logloss.value()),
         accuracy: clicks.then(|| collected.accuracy.value()),
-        mse: (pass.labelled && regression).then(|| collected.mse.value()),
-        mae: (pass.labelled && regression).then(|| collected.mae.value()),
+        mse: (labelled && regression).then(|| collected.mse.value()),
+        mae: (labelled && regression).then(|| collected.mae.value()),
         seconds: report.elapsed.as_secs_f64(),
         skipped_lines: report.skipped_lines,
         stopped: report.stopped,
     })
-}
-
-/// Whether data has labels at all.
-pub fn is_labelled(schema: &Schema) -> bool {
-    schema.fields().iter().any(|field| field.name == "label")
 }
 
 /// What the threads of a pass bring together.
@@ -124,8 +130,8 @@ struct Collected<'a> {
     accuracy: Accuracy,
     mse: Mse,
     mae: Mae,
-    predictions: Option<&'a mut (dyn Write + Send)>,
-    write_error: Option<std::io::Error>,
+    predictions: Option<Predictions<'a>>,
+    write_error: Option<Error>,
 }
 
 impl Collected<'_> {
@@ -149,14 +155,12 @@ impl Collected<'_> {
         Ok(())
     }
 
-    fn write(&mut self, predictions: &[f32]) {
-        let Some(file) = &mut self.predictions else { return };
-        for prediction in predictions {
-            if let Err(error) = writeln!(file, "{prediction}") {
-                self.write_error = Some(error);
-                self.predictions = None;
-                return;
-            }
+    fn write(&mut self, values: &[f32]) {
+        let Some(Predictions { path, file }) = &mut self.predictions else { return };
+        let written = values.iter().try_for_each(|value| writeln!(file, "{value}"));
+        if let Err(error) = written.map_err(Error::io("write", path)) {
+            self.write_error = Some(error);
+            self.predictions = None;
         }
     }
 }

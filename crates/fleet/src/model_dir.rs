@@ -314,7 +314,13 @@ fn put_in_place(temporary: &Path, directory: &Path) -> Result<()> {
     if replaces {
         fs::rename(directory, &old).map_err(Error::io("move aside", directory))?;
     }
-    fs::rename(temporary, directory).map_err(Error::io("move the model to", directory))?;
+    if let Err(error) = fs::rename(temporary, directory) {
+        if replaces {
+            // The error that is reported is the first one.
+            let _ = fs::rename(&old, directory);
+        }
+        return Err(Error::io("move the model to", directory)(error));
+    }
     if replaces { remove_if_there(&old) } else { Ok(()) }
 }
 

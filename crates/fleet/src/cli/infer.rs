@@ -15,7 +15,7 @@ use super::output::{count, remark, result};
 use super::train::describe;
 use crate::columns::DataDescription;
 use crate::error::{Error, Result};
-use crate::evaluation::{Evaluation, Pass, evaluate};
+use crate::evaluation::{Evaluation, Pass, Predictions, evaluate};
 use crate::files::expand;
 use crate::model_dir;
 use crate::unlabelled::Unlabelled;
@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &InferArgs, stop: &AtomicBool) -> Result<Outcome> {
         threads: dataset.thread_num(),
         labelled: !arguments.no_label,
         stop,
-        predictions: out.as_mut().map(|out| out as &mut (dyn Write + Send)),
+        predictions: out.as_mut().zip(arguments.out.as_deref()).map(|(file, path)| Predictions { path, file }),
     };
     let evaluation = evaluate(&mut loaded.executor, &loaded.network, dataset.as_ref(), pass)?;
     if let (Some(mut out), Some(path)) = (out, &arguments.out) {

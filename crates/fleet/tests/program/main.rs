@@ -1,5 +1,7 @@
 //! The built `openfleet` program on tiny data: what it prints, what it writes and how it ends.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod data;
 mod generating;
 mod inferring;
