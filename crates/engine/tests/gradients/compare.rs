@@ -69,7 +69,8 @@ fn comparisons_refuse_what_cannot_be_compared() {
 
 #[test]
 fn logic_follows_its_truth_tables() {
-    let (x, y): ((&[usize], &[f32]), (&[usize], &[f32])) = ((&[2, 1], &[0.0, 1.0]), (&[1, 2], &[0.0, 2.0]));
+    let x: (&[usize], &[f32]) = (&[2, 1], &[0.0, 1.0]);
+    let y: (&[usize], &[f32]) = (&[1, 2], &[0.0, 2.0]);
     let of = |op: Binary| compute_of(|net, p| op(net, p[0], p[1]), &[x, y]);
     assert_eq!(of(Net::logical_and), (vec![2, 2], vec![0.0, 0.0, 0.0, 1.0]));
     assert_eq!(of(Net::logical_or), (vec![2, 2], vec![0.0, 1.0, 1.0, 1.0]));
