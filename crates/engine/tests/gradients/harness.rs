@@ -169,7 +169,7 @@ fn total(executor: &mut Executor, program: &Program, feed: Feed, parts: &[Var]) 
     let parts = executor.run(program, feed, parts).unwrap();
     let mean = |part: &Tensor| {
         let values = part.f32s().unwrap();
-        values.iter().map(|&v| f64::from(v)).sum::<f64>() / values.len() as f64
+        values.iter().map(|&v| f64::from(v)).sum::<f64>() / values.len().max(1) as f64
     };
     parts.iter().map(mean).sum()
 }

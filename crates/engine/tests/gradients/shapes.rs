@@ -401,3 +401,33 @@ fn gather_refuses_an_index_that_is_none() {
     let message = complaint(ragged, &[&[4, 2]]);
     assert_eq!(message, "`gather` expects an index of integers, [M] or [M, 1], got a slot of any length");
 }
+
+#[test]
+fn a_batch_without_rows_passes_through_and_leaves_no_gradient() {
+    let options = Options::default().fed(|rows| {
+        let feed = Feed::new().floats("x", 6, drawn(5, rows * 6, (0.5, 1.5))).unwrap();
+        feed.ints("index", 1, &(0..rows as i64).rev().collect::<Vec<_>>()).unwrap()
+    });
+    check(
+        |net, p| {
+            let x = net.data("x", &[-1, 2, 3], DType::F32)?;
+            let index = net.data("index", &[-1, 1], DType::I64)?;
+            let x = net.multiply(x, p[0])?;
+            let x = net.add(x, p[1])?;
+            let x = net.matmul(x, p[2])?;
+            let x = net.transpose(x, &[0, 2, 1])?;
+            let x = net.gather(x, index)?;
+            let square = net.bmm(x, x)?;
+            let x = net.stack(&[x, square], 1)?;
+            let x = net.tile(x, &[2, 1, 1, 1])?;
+            let x = net.slice(x, &[1], &[1], &[2])?;
+            let parts = net.split(x, 2, 3)?;
+            let row = net.expand_as(p[1], parts[0])?;
+            let condition = net.less_than(parts[0], row)?;
+            let x = net.select(condition, parts[1], row)?;
+            net.reshape(x, &[-1, 1])
+        },
+        &[&[2, 3], &[1], &[3, 2]],
+        Options { rows: vec![2, 0, 3], epsilon: 1e-3, floor: 1e-2, ..options },
+    );
+}
