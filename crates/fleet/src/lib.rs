@@ -1,1 +1,16 @@
-//! (room)
+//! The front door: from options and files to a trained model.
+//!
+//! [`cli`] is the `openfleet` program with its subcommands; what it is made of stands beside it and can be used without
+//! it: [`columns`] says what the lines of a file mean, [`model`] builds the network of a kind and a shape, [`evaluation`]
+//! judges it, [`model_dir`] keeps it on disk. Nothing here computes: that is the engine's work.
+
+pub mod cli;
+pub mod columns;
+pub mod error;
+pub mod evaluation;
+pub mod files;
+pub mod model;
+pub mod model_dir;
+pub mod unlabelled;
+
+pub use error::{Error, Result};

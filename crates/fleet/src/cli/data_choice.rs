@@ -1,0 +1,159 @@
+//! The options that say which files are read and what their lines mean, and what they resolve to.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use openfleet_core::Schema;
+use openfleet_engine::dataset::{Criteo, DatasetConfig, LibSvm, OnBadLine};
+
+use super::model_choice::ModelKind;
+use crate::columns::{CRITEO_DENSE, CRITEO_SLOTS, DataDescription, DataFormat};
+use crate::error::{Error, Result};
+
+/// What the lines of the files mean.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Data")]
+pub(crate) struct DataOptions {
+    /// The format of the files [click models: multislot; word2vec: text; fit_a_line: csv]; plain, gzip or zstd.
+    #[arg(long, value_enum)]
+    format: Option<FormatName>,
+    /// A column description: required for csv, possible for libsvm, criteo and multislot.
+    #[arg(long, value_name = "FILE.toml")]
+    columns: Option<PathBuf>,
+    /// Slots of multislot files, called C1, C2, ... [26].
+    #[arg(long)]
+    slots: Option<usize>,
+    /// Floats of multislot files, between the label and the slots; 0 for none [13].
+    #[arg(long)]
+    dense: Option<usize>,
+    /// Take the ids of criteo files modulo this [all 64 bits of the hash].
+    #[arg(long)]
+    ids: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FormatName {
+    /// For each slot a count and that many values.
+    Multislot,
+    /// Label, 13 numbers and 26 categories between tabs.
+    Criteo,
+    /// Cells between separators.
+    Csv,
+    /// A label, then index:value pairs.
+    Libsvm,
+    /// Words between blanks, for word2vec.
+    Text,
+}
+
+/// How files are read, whatever their format.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Reading")]
+pub(crate) struct ReadOptions {
+    /// Rows in a batch [click models: 512; word2vec: 256; fit_a_line: 20].
+    #[arg(long, alias = "batch-size")]
+    pub(crate) batch: Option<usize>,
+    /// Threads; 0 is one a core.
+    #[arg(long, alias = "thread-num", default_value_t = 0)]
+    threads: usize,
+    /// Leave out lines that are no rows, and count them, rather than stop.
+    #[arg(long)]
+    pub(crate) skip_bad_lines: bool,
+    /// A shell command that reads each file and writes the lines to parse.
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) pipe_command: Option<String>,
+}
+
+impl DataOptions {
+    /// The format with its fields. An option that the format does not have is an error rather than ignored.
+    pub(crate) fn resolve(&self, model: ModelKind) -> Result<DataDescription> {
+        let format = self.format.unwrap_or(match model {
+            ModelKind::Word2vec => FormatName::Text,
+            ModelKind::FitALine => FormatName::Csv,
+            _ => FormatName::Multislot,
+        });
+        self.check(model, format)?;
+        match (format, &self.columns) {
+            (FormatName::Multislot, Some(path)) => DataDescription::multislot_of(path),
+            (FormatName::Multislot, None) => {
+                let (dense, slots) = (self.dense.unwrap_or(CRITEO_DENSE), self.slots.unwrap_or(CRITEO_SLOTS));
+                DataDescription::multislot(dense, slots)
+            }
+            (FormatName::Criteo, columns) => {
+                let mut description = match columns {
+                    Some(path) => DataDescription::criteo_of(path)?,
+                    None => DataDescription::criteo(Criteo::default()),
+                };
+                if let DataFormat::Criteo(options) = &mut description.format {
+                    options.buckets = self.ids.or(options.buckets);
+                }
+                Ok(description)
+            }
+            (FormatName::Csv, Some(path)) => DataDescription::csv_of(path),
+            (FormatName::Csv, None) => Err(Error::MissingOption {
+                option: "--columns",
+                owner: "`--format csv`".into(),
+                remedy: "describe the label, dense and categorical columns in a TOML file, as in examples/adult.toml",
+            }),
+            (FormatName::Libsvm, Some(path)) => DataDescription::libsvm_of(path),
+            (FormatName::Libsvm, None) => {
+                DataDescription::libsvm(LibSvm { regression: model == ModelKind::FitALine, ..LibSvm::default() })
+            }
+            (FormatName::Text, _) => Ok(DataDescription { format: DataFormat::Text, schema: Schema::new(Vec::new())? }),
+        }
+    }
+
+    fn check(&self, model: ModelKind, format: FormatName) -> Result<()> {
+        if (model == ModelKind::Word2vec) != (format == FormatName::Text) {
+            let expected = if model == ModelKind::Word2vec { "text, as word2vec reads" } else { "a format of rows" };
+            let got = format.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+            return Err(Error::BadOption { option: "--format", expected, got });
+        }
+        let owner = |format: FormatName| match format {
+            FormatName::Multislot => "`--format multislot`",
+            FormatName::Criteo => "`--format criteo`",
+            FormatName::Csv => "`--format csv`",
+            FormatName::Libsvm => "`--format libsvm`",
+            FormatName::Text => "`--format text`",
+        };
+        let only = |given: bool, option, taker: FormatName, takers| match given && format != taker {
+            true => Err(Error::MeaninglessOption { option, owner: owner(format).into(), takers }),
+            false => Ok(()),
+        };
+        only(self.slots.is_some(), "--slots", FormatName::Multislot, "multislot files")?;
+        only(self.dense.is_some(), "--dense", FormatName::Multislot, "multislot files")?;
+        only(self.ids.is_some(), "--ids", FormatName::Criteo, "criteo files")?;
+        if self.columns.is_some() && format == FormatName::Text {
+            let (option, owner) = ("--columns", owner(format).to_owned());
+            return Err(Error::MeaninglessOption { option, owner, takers: "formats of rows" });
+        }
+        if self.columns.is_some() && (self.slots.is_some() || self.dense.is_some()) {
+            let second = if self.slots.is_some() { "--slots" } else { "--dense" };
+            let remedy = "list all fields in the description, and leave the other option out";
+            return Err(Error::Contradiction { first: "--columns", second, remedy });
+        }
+        Ok(())
+    }
+}
+
+impl ReadOptions {
+    /// How many threads train and read.
+    pub(crate) fn threads(&self) -> usize {
+        match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        }
+    }
+
+    /// A dataset's configuration; `None` for text.
+    pub(crate) fn config(&self, data: &DataDescription, files: &[PathBuf], batch: usize) -> Option<DatasetConfig> {
+        let mut config = DatasetConfig::new(data.schema.clone(), data.engine_format()?)
+            .files(files.iter().cloned())
+            .batch_size(batch)
+            .thread_num(self.threads())
+            .on_bad_line(if self.skip_bad_lines { OnBadLine::Skip } else { OnBadLine::Stop });
+        if let Some(command) = &self.pipe_command {
+            config = config.pipe_command(command);
+        }
+        Some(config)
+    }
+}

@@ -1,0 +1,206 @@
+//! The options that choose how a model is trained, and what they resolve to.
+
+use clap::{Args, ValueEnum};
+use openfleet_engine::Minimize;
+use openfleet_table::{Adagrad, Adam, Clip, Ftrl, Momentum, Optimizer, Regularizer, RmsProp, Schedule, Sgd};
+
+use super::model_choice::ModelKind;
+use crate::error::{Error, Result};
+
+/// The rate at which Word2Vec's linear decay ends, as in the original program.
+const WORD2VEC_LAST_RATE: f64 = 1e-4;
+
+/// The update rule, its rate, and what is done to gradients.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Optimizer")]
+pub(crate) struct OptimizerOptions {
+    /// The update rule [click models: adam; word2vec, fit_a_line: sgd].
+    #[arg(long, value_enum)]
+    optimizer: Option<Rule>,
+    /// The learning rate [adam, rmsprop: 0.001; sgd, momentum, adagrad: 0.01; ftrl: 0.05; word2vec: 0.025, falling
+    /// linearly to 0.0001 over the run].
+    #[arg(long, alias = "learning-rate", value_name = "RATE")]
+    lr: Option<f64>,
+    /// How the rate falls with the batches of all threads: exponential:STEPS:FACTOR, staircase:STEPS:FACTOR,
+    /// inverse_time:STEPS:RATE, linear:STEPS[:LAST], cosine:STEPS.
+    #[arg(long, value_name = "KIND:...")]
+    lr_decay: Option<String>,
+    /// Batches over which the rate rises from 0 first.
+    #[arg(long, value_name = "STEPS")]
+    lr_warmup: Option<u64>,
+    /// L1 penalty on the weights.
+    #[arg(long, value_name = "COEFFICIENT")]
+    l1: Option<f64>,
+    /// L2 penalty on the weights.
+    #[arg(long, value_name = "COEFFICIENT")]
+    l2: Option<f64>,
+    /// Scale the gradients of a batch down to this norm of them all.
+    #[arg(long, value_name = "NORM")]
+    clip_norm: Option<f32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+enum Rule {
+    Adam,
+    Sgd,
+    Momentum,
+    Adagrad,
+    #[value(alias = "rms_prop")]
+    RmsProp,
+    Ftrl,
+}
+
+impl OptimizerOptions {
+    /// The rule with its schedule. `run_steps` is how many batches the whole run has, where that is known.
+    pub(crate) fn resolve(&self, model: ModelKind, run_steps: Option<u64>) -> Result<Minimize> {
+        let plain = matches!(model, ModelKind::Word2vec | ModelKind::FitALine);
+        let rule = self.optimizer.unwrap_or(if plain { Rule::Sgd } else { Rule::Adam });
+        let (l1, l2) = (self.l1.unwrap_or(0.0), self.l2.unwrap_or(0.0));
+        let (optimizer, default_rate) = match rule {
+            Rule::Adam => (Optimizer::Adam(Adam::default()), 1e-3),
+            Rule::Sgd if model == ModelKind::Word2vec => (Optimizer::Sgd(Sgd::default()), 0.025),
+            Rule::Sgd => (Optimizer::Sgd(Sgd::default()), 0.01),
+            Rule::Momentum => (Optimizer::Momentum(Momentum::default()), 0.01),
+            Rule::Adagrad => (Optimizer::Adagrad(Adagrad::default()), 0.01),
+            Rule::RmsProp => (Optimizer::RmsProp(RmsProp::default()), 1e-3),
+            // FTRL has penalties of its own, which make weights exactly zero.
+            Rule::Ftrl => (Optimizer::Ftrl(Ftrl { l1, l2, ..Ftrl::default() }), 0.05),
+        };
+        let base = self.lr.unwrap_or(default_rate);
+        if !(base.is_finite() && base > 0.0) {
+            return Err(Error::BadOption { option: "--lr", expected: "a number above 0", got: base.to_string() });
+        }
+        let mut minimize = Minimize::new(optimizer, base);
+        minimize = minimize.schedule(self.schedule(model, base, run_steps)?);
+        minimize.regularizer = match (rule, self.l1, self.l2) {
+            (Rule::Ftrl, ..) | (_, None, None) => None,
+            (_, Some(l1), None) => Some(Regularizer::L1(l1 as f32)),
+            (_, None, Some(l2)) => Some(Regularizer::L2(l2 as f32)),
+            (_, Some(_), Some(_)) => {
+                let remedy = "only ftrl takes both: choose one, or `--optimizer ftrl`";
+                return Err(Error::Contradiction { first: "--l1", second: "--l2", remedy });
+            }
+        };
+        minimize.clip = self.clip_norm.map(Clip::GlobalNorm);
+        // A number outside its domain is better said before files are read than when the tables are made.
+        minimize.optimizer.validate()?;
+        minimize.schedule.validate()?;
+        minimize.regularizer.map_or(Ok(()), |regularizer| regularizer.validate())?;
+        minimize.clip.map_or(Ok(()), |clip| clip.validate())?;
+        Ok(minimize)
+    }
+
+    /// After so many steps the rate is the one asked for.
+    pub(crate) fn warmup_steps(&self) -> u64 {
+        self.lr_warmup.unwrap_or(0)
+    }
+
+    fn schedule(&self, model: ModelKind, base: f64, run_steps: Option<u64>) -> Result<Schedule> {
+        let after = match (&self.lr_decay, model, run_steps) {
+            (Some(text), ..) => decay(text, base)?,
+            (None, ModelKind::Word2vec, Some(steps)) => Schedule::Polynomial {
+                base,
+                decay_steps: steps.max(1),
+                end: WORD2VEC_LAST_RATE.min(base),
+                power: 1.0,
+                cycle: false,
+            },
+            (None, ..) => Schedule::Constant(base),
+        };
+        Ok(match self.lr_warmup {
+            None | Some(0) => after,
+            Some(warmup_steps) => Schedule::Warmup { warmup_steps, start: 0.0, end: base, after: Box::new(after) },
+        })
+    }
+}
+
+/// `KIND:NUMBER[:NUMBER]` as a schedule that starts from `base`.
+fn decay(text: &str, base: f64) -> Result<Schedule> {
+    let bad = || Error::BadOption {
+        option: "--lr-decay",
+        expected: "exponential:STEPS:FACTOR, staircase:STEPS:FACTOR, inverse_time:STEPS:RATE, linear:STEPS[:LAST] or \
+                   cosine:STEPS",
+        got: text.to_owned(),
+    };
+    let mut parts = text.split(':');
+    let kind = parts.next().unwrap_or_default();
+    let decay_steps: u64 = parts.next().and_then(|steps| steps.parse().ok()).ok_or_else(bad)?;
+    let number = parts.next().map(|number| number.parse::<f64>().map_err(|_| bad())).transpose()?;
+    if parts.next().is_some() {
+        return Err(bad());
+    }
+    let staircase = kind == "staircase";
+    Ok(match (kind.replace('-', "_").as_str(), number) {
+        ("exponential" | "staircase", Some(decay_rate)) => {
+            Schedule::Exponential { base, decay_steps, decay_rate, staircase }
+        }
+        ("inverse_time", Some(decay_rate)) => Schedule::InverseTime { base, decay_steps, decay_rate, staircase },
+        ("linear", last) => {
+            Schedule::Polynomial { base, decay_steps, end: last.unwrap_or(0.0), power: 1.0, cycle: false }
+        }
+        ("cosine", None) => Schedule::Cosine { base, step_each_epoch: 1, epochs: decay_steps },
+        _ => return Err(bad()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> OptimizerOptions {
+        OptimizerOptions {
+            optimizer: None,
+            lr: None,
+            lr_decay: None,
+            lr_warmup: None,
+            l1: None,
+            l2: None,
+            clip_norm: None,
+        }
+    }
+
+    #[test]
+    fn each_rule_has_a_rate_of_its_own() {
+        let rate = |model, optimizer| {
+            let options = OptimizerOptions { optimizer, ..options() };
+            options.resolve(model, Some(10)).unwrap().schedule.rate(0)
+        };
+        assert_eq!(rate(ModelKind::CtrDnn, None), 1e-3);
+        assert_eq!(rate(ModelKind::CtrDnn, Some(Rule::Ftrl)), 0.05);
+        assert_eq!(rate(ModelKind::FitALine, None), 0.01);
+        assert_eq!(rate(ModelKind::Word2vec, None), 0.025);
+    }
+
+    #[test]
+    fn word2vec_falls_in_a_straight_line_over_the_run() {
+        let schedule = options().resolve(ModelKind::Word2vec, Some(1000)).unwrap().schedule;
+        assert!((schedule.rate(500) - (0.025 + 1e-4) / 2.0).abs() < 1e-12);
+        assert!((schedule.rate(1000) - 1e-4).abs() < 1e-12);
+    }
+
+    #[test]
+    fn decays_are_read_and_refused() {
+        let at = |text: &str, step| decay(text, 1.0).map(|schedule| schedule.rate(step));
+        assert_eq!(at("exponential:10:0.5", 10).unwrap(), 0.5);
+        assert_eq!(at("staircase:10:0.5", 9).unwrap(), 1.0);
+        assert_eq!(at("inverse-time:10:1", 10).unwrap(), 0.5);
+        assert_eq!(at("linear:10:0.5", 5).unwrap(), 0.75);
+        assert!(at("cosine:10", 10).unwrap().abs() < 1e-12);
+        for bad in ["", "linear", "exponential:10", "exponential:x:0.5", "cosine:1:2", "linear:1:2:3", "sine:3"] {
+            let error = at(bad, 0).unwrap_err();
+            assert!(error.to_string().starts_with("`--lr-decay`: expected exponential:STEPS:FACTOR"), "{error}");
+        }
+    }
+
+    #[test]
+    fn two_penalties_need_ftrl() {
+        let both = |optimizer| {
+            OptimizerOptions { optimizer, l1: Some(0.1), l2: Some(0.2), ..options() }.resolve(ModelKind::Dcn, None)
+        };
+        assert_eq!(both(None).unwrap_err().to_string(), "`--l1` and `--l2` contradict each other");
+        let ftrl = both(Some(Rule::Ftrl)).unwrap();
+        assert_eq!(ftrl.optimizer, Optimizer::Ftrl(Ftrl { l1: 0.1, l2: 0.2, ..Ftrl::default() }));
+        assert_eq!(ftrl.regularizer, None);
+    }
+}

@@ -1,0 +1,295 @@
+//! What the user sees while training goes on: samples a second, loss, AUC, the share of time spent waiting for data, and
+//! how long it will take.
+//!
+//! A bar where standard error is a terminal, else a line every few seconds. The training threads call in after each batch
+//! ([`Meter::batch_done`]) and the first of them shows where things stand ([`Meter::observe`]) when it is time. Time spent
+//! waiting is measured around the dataset ([`Watched`]), because the executor tells it only at the end.
+
+use std::io::IsTerminal;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use openfleet_core::{Batch, Schema};
+use openfleet_engine::dataset::{BatchReader, Dataset, Progress, Result as DataResult};
+use openfleet_engine::executor::{BatchView, Observation};
+use openfleet_engine::{Error, RunReport};
+
+use super::output::{count, duration, rate, remark};
+use crate::model::Network;
+
+/// The time between two lines; the first comes a little earlier, so that one knows that all is well.
+const EVERY: Duration = Duration::from_secs(5);
+const FIRST: Duration = Duration::from_secs(2);
+const BAR_EVERY: Duration = Duration::from_millis(200);
+const BAR_STEPS: u64 = 1000;
+
+/// Shows how training goes.
+pub(crate) struct Meter<'a> {
+    network: &'a Network,
+    how: How,
+    epochs: u64,
+    started: Instant,
+    batches: AtomicU64,
+    state: Mutex<State>,
+}
+
+enum How {
+    Quiet,
+    /// After so many batches of the first thread; 0: by the clock.
+    Lines {
+        period: u64,
+    },
+    Bar(ProgressBar),
+}
+
+#[derive(Default)]
+struct State {
+    epoch: u64,
+    /// Since the beginning of the epoch.
+    loss: Sum,
+    /// Since the last line.
+    recent_loss: Sum,
+    shown: Option<Shown>,
+}
+
+/// What the last line was about.
+struct Shown {
+    at: Instant,
+    samples: u64,
+    waited: Duration,
+}
+
+#[derive(Default, Clone, Copy)]
+struct Sum {
+    total: f64,
+    rows: u64,
+}
+
+impl Sum {
+    fn add(&mut self, total: f64, rows: u64) {
+        self.total += total;
+        self.rows += rows;
+    }
+
+    fn mean(self) -> Option<f64> {
+        (self.rows > 0).then(|| self.total / self.rows as f64)
+    }
+}
+
+impl<'a> Meter<'a> {
+    /// For a run of so many epochs; `period` is `--print-period`.
+    pub(crate) fn new(network: &'a Network, epochs: u64, quiet: bool, period: Option<u64>) -> Self {
+        let how = match (quiet, period) {
+            (true, _) => How::Quiet,
+            (false, Some(period)) => How::Lines { period },
+            (false, None) if std::io::stderr().is_terminal() => How::Bar(bar()),
+            (false, None) => How::Lines { period: 0 },
+        };
+        let state = Mutex::new(State::default());
+        Meter { network, how, epochs, started: Instant::now(), batches: AtomicU64::new(0), state }
+    }
+
+    /// An epoch begins.
+    pub(crate) fn begin_epoch(&self, epoch: u64) {
+        *self.state() = State { epoch, ..State::default() };
+    }
+
+    /// After every batch, on the thread that ran it. A loss that is not a number ends the run.
+    pub(crate) fn batch_done(&self, view: &BatchView<'_>) -> openfleet_engine::Result<()> {
+        let batch = self.batches.fetch_add(1, Ordering::Relaxed) + 1;
+        let Some(loss) = view.fetch(self.network.loss)?.scalar() else { return Ok(()) };
+        if !loss.is_finite() {
+            let name = self.network.net.main.variable(self.network.loss).name.clone();
+            return Err(Error::NotFinite { name, value: loss, step: batch });
+        }
+        let rows = view.batch.rows as u64;
+        let total = if self.network.loss_is_sum { loss } else { loss * rows as f64 };
+        let mut state = self.state();
+        state.loss.add(total, rows);
+        state.recent_loss.add(total, rows);
+        Ok(())
+    }
+
+    /// Batches between two calls of `observe`.
+    pub(crate) fn period(&self) -> u64 {
+        match self.how {
+            How::Quiet => 0,
+            How::Lines { period } => period.max(1),
+            How::Bar(_) => 1,
+        }
+    }
+
+    /// After batches of the first thread: shows where things stand, if it is time. The only fetched value is the AUC.
+    pub(crate) fn observe(&self, observation: &Observation, waited: Duration, threads: usize) {
+        let mut state = self.state();
+        let now = Instant::now();
+        let began = now.checked_sub(observation.elapsed).unwrap_or(now);
+        let since = state.shown.as_ref().map_or(began, |shown| shown.at);
+        let due = match (&self.how, &state.shown) {
+            (How::Quiet, _) => return,
+            (How::Lines { period: 1.. }, _) => Duration::ZERO,
+            (How::Lines { .. }, Some(_)) => EVERY,
+            (How::Lines { .. }, None) => FIRST,
+            (How::Bar(_), _) => BAR_EVERY,
+        };
+        if now.duration_since(since) < due {
+            return;
+        }
+        let (samples_before, waited_before) =
+            state.shown.as_ref().map_or((0, Duration::ZERO), |shown| (shown.samples, shown.waited));
+        let interval = now.duration_since(since).as_secs_f64().max(1e-9);
+        let mut parts = vec![format!("{} samples/s", rate((observation.samples - samples_before) as f64 / interval))];
+        parts.extend(state.recent_loss.mean().map(|loss| format!("loss {loss:.4}")));
+        parts.extend(observation.values.first().and_then(|auc| auc.scalar()).map(|auc| format!("auc {auc:.4}")));
+        let waiting = waited.saturating_sub(waited_before).as_secs_f64() / (interval * threads as f64);
+        parts.push(format!("waiting {:.0} %", 100.0 * waiting.min(1.0)));
+        let fraction = observation.progress.fraction();
+        let whole = fraction.map(|part| ((state.epoch - 1) as f64 + part) / self.epochs as f64);
+        if let Some(whole) = whole.filter(|whole| *whole > 0.0) {
+            let left = self.started.elapsed().as_secs_f64() * (1.0 - whole) / whole;
+            parts.push(format!("{} to go", duration(Duration::from_secs_f64(left))));
+        }
+        if observation.progress.skipped_lines > 0 {
+            parts.push(format!("{} lines skipped", count(observation.progress.skipped_lines)));
+        }
+        let line = parts.join(", ");
+        match &self.how {
+            How::Bar(bar) => {
+                bar.set_position((fraction.unwrap_or(0.0) * BAR_STEPS as f64) as u64);
+                bar.set_prefix(format!("epoch {}/{}", state.epoch, self.epochs));
+                bar.set_message(line);
+            }
+            _ => {
+                let part = fraction.map(|part| format!(" {:.0} %", 100.0 * part)).unwrap_or_default();
+                remark(&format!("epoch {}/{}{part}: {line}", state.epoch, self.epochs));
+            }
+        }
+        state.recent_loss = Sum::default();
+        state.shown = Some(Shown { at: now, samples: observation.samples, waited });
+    }
+
+    /// An epoch has ended: its line, and its mean loss a row.
+    pub(crate) fn end_epoch(&self, report: &RunReport, auc: Option<f64>, threads: usize) -> Option<f64> {
+        let state = self.state();
+        let loss = state.loss.mean();
+        let mut parts = vec![
+            format!("{} samples in {}", count(report.samples), duration(report.elapsed)),
+            format!("{} samples/s", rate(report.samples_per_second())),
+        ];
+        parts.extend(loss.map(|loss| format!("loss {loss:.4}")));
+        parts.extend(auc.map(|auc| format!("auc {auc:.4}")));
+        parts.push(format!("waiting {:.0} %", 100.0 * waiting_share(report.waited, report.elapsed, threads)));
+        if report.skipped_lines > 0 {
+            parts.push(format!("{} lines skipped", count(report.skipped_lines)));
+        }
+        self.say(&format!("epoch {}/{}: {}", state.epoch, self.epochs, parts.join(", ")));
+        loss
+    }
+
+    /// A line that does not disturb the bar.
+    pub(crate) fn say(&self, line: &str) {
+        match &self.how {
+            How::Quiet => {}
+            How::Lines { .. } => remark(line),
+            How::Bar(bar) => bar.suspend(|| remark(line)),
+        }
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn finish(&self) {
+        if let How::Bar(bar) = &self.how {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        // Sums are whole whatever happened to the thread that held them.
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// The share of all threads' time that was spent waiting for data.
+pub(crate) fn waiting_share(waited: Duration, elapsed: Duration, threads: usize) -> f64 {
+    let all = elapsed.as_secs_f64() * threads.max(1) as f64;
+    if all > 0.0 { (waited.as_secs_f64() / all).min(1.0) } else { 0.0 }
+}
+
+fn bar() -> ProgressBar {
+    let bar = ProgressBar::new(BAR_STEPS);
+    if let Ok(style) = ProgressStyle::with_template("{prefix} {bar:24} {percent:>3} % {msg}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// A dataset that knows how long its readers were waited for.
+pub(crate) struct Watched<'a> {
+    inner: &'a dyn Dataset,
+    waited_nanos: AtomicU64,
+    rows: AtomicU64,
+}
+
+impl<'a> Watched<'a> {
+    /// Nothing waited yet.
+    pub(crate) fn new(inner: &'a dyn Dataset) -> Self {
+        Watched { inner, waited_nanos: AtomicU64::new(0), rows: AtomicU64::new(0) }
+    }
+
+    /// Time all threads together waited.
+    pub(crate) fn waited(&self) -> Duration {
+        Duration::from_nanos(self.waited_nanos.load(Ordering::Relaxed))
+    }
+
+    /// How far the passes that have ended came, in the dataset's own unit.
+    pub(crate) fn rows_done(&self) -> u64 {
+        self.rows.load(Ordering::Relaxed)
+    }
+}
+
+impl Dataset for Watched<'_> {
+    fn schema(&self) -> &Schema {
+        self.inner.schema()
+    }
+
+    fn batch_size(&self) -> usize {
+        self.inner.batch_size()
+    }
+
+    fn thread_num(&self) -> usize {
+        self.inner.thread_num()
+    }
+
+    fn rows(&self) -> Option<usize> {
+        self.inner.rows()
+    }
+
+    fn open(&self) -> DataResult<Box<dyn BatchReader + '_>> {
+        Ok(Box::new(WatchedReader { inner: self.inner.open()?, watched: self }))
+    }
+}
+
+struct WatchedReader<'a> {
+    inner: Box<dyn BatchReader + 'a>,
+    watched: &'a Watched<'a>,
+}
+
+impl BatchReader for WatchedReader<'_> {
+    fn next(&self, batch: &mut Batch) -> DataResult<bool> {
+        let asked = Instant::now();
+        let more = self.inner.next(batch);
+        self.watched.waited_nanos.fetch_add(asked.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        more
+    }
+
+    fn progress(&self) -> Progress {
+        self.inner.progress()
+    }
+}
+
+impl Drop for WatchedReader<'_> {
+    fn drop(&mut self) {
+        self.watched.rows.fetch_add(self.inner.progress().rows, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,547 @@
+//! `openfleet train`: from files to a judged model.
+
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use openfleet_engine::dataset::{Dataset, InMemoryDataset, QueueDataset, WordsConfig, WordsDataset};
+use openfleet_engine::executor::{BatchView, Observation};
+use openfleet_engine::{Executor, Minimize, RunOptions, RunReport, Scope};
+use openfleet_table::sparse::Scratch;
+use openfleet_table::{Missing, SparseTable};
+use serde::Serialize;
+
+use super::Outcome;
+use super::data_choice::{DataOptions, ReadOptions};
+use super::model_choice::{ModelKind, ModelOptions};
+use super::optimizer_choice::OptimizerOptions;
+use super::output::{bytes, count, duration, plural, rate, remark, result};
+use super::progress::{Meter, Watched, waiting_share};
+use crate::columns::DataDescription;
+use crate::error::{Error, Result};
+use crate::evaluation::{Evaluation, Pass, evaluate};
+use crate::files::expand;
+use crate::model::{ModelShape, Network, table_names};
+use crate::model_dir::{self, Trained};
+
+/// `openfleet train ...`.
+#[derive(Debug, Args)]
+pub(crate) struct TrainArgs {
+    #[command(flatten)]
+    model: ModelOptions,
+    /// Files to train on: names or quoted patterns, several with blanks or commas between them.
+    #[arg(long, required = true, num_args = 1.., value_name = "GLOB", help_heading = "Data")]
+    train: Vec<String>,
+    /// Files to judge the model by afterwards.
+    #[arg(long, num_args = 1.., value_name = "GLOB", help_heading = "Data")]
+    test: Vec<String>,
+    #[command(flatten)]
+    data: DataOptions,
+    #[command(flatten)]
+    pub(crate) reading: ReadOptions,
+    /// Leave out the rows at the end of an epoch that do not fill a batch.
+    #[arg(long, help_heading = "Reading")]
+    drop_last: bool,
+    /// Load the training rows and shuffle them before each epoch, rather than stream the files.
+    #[arg(long, help_heading = "Reading")]
+    in_memory: bool,
+    /// The share of the text above which word2vec drops a word now and then; 0 drops none [0.0001].
+    #[arg(long, value_name = "SHARE", help_heading = "Reading")]
+    subsample: Option<f64>,
+    /// word2vec leaves out rarer words [5].
+    #[arg(long, value_name = "N", help_heading = "Reading")]
+    min_count: Option<u64>,
+    #[command(flatten)]
+    optimizer: OptimizerOptions,
+    /// Times to go over the training files.
+    #[arg(long, alias = "epoch", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    epochs: u64,
+    /// First values, shuffles and samples follow from it.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Write the trained model to this directory.
+    #[arg(long, value_name = "DIR")]
+    save: Option<PathBuf>,
+    /// Write word2vec's vectors to this file, in its text format.
+    #[arg(long, value_name = "FILE")]
+    vectors: Option<PathBuf>,
+    /// End with one JSON object on a line.
+    #[arg(long)]
+    json: bool,
+    /// Show no progress.
+    #[arg(long, short)]
+    quiet: bool,
+    /// A line of progress after so many batches of the first thread, rather than by the clock.
+    #[arg(long, value_name = "BATCHES", value_parser = clap::value_parser!(u64).range(1..))]
+    print_period: Option<u64>,
+    /// Measure each op and show the times.
+    #[arg(long)]
+    debug: bool,
+}
+
+/// The last line of `train --json`.
+#[derive(Debug, Clone, Default, Serialize)]
+struct Summary {
+    model: &'static str,
+    optimizer: &'static str,
+    /// Epochs begun.
+    epochs: u64,
+    threads: usize,
+    batch: usize,
+    /// Rows trained on, in all epochs.
+    samples: u64,
+    /// Training time, without loading, test and saving.
+    seconds: f64,
+    samples_per_second: f64,
+    /// The share of the threads' time that was spent waiting for data.
+    waiting_share: f64,
+    /// Mean loss a row of the last epoch.
+    train_loss: Option<f64>,
+    /// Of the last epoch, while it was learnt.
+    train_auc: Option<f64>,
+    test_rows: Option<u64>,
+    test_auc: Option<f64>,
+    test_logloss: Option<f64>,
+    test_accuracy: Option<f64>,
+    test_mse: Option<f64>,
+    test_mae: Option<f64>,
+    test_seconds: Option<f64>,
+    load_seconds: Option<f64>,
+    parameters: usize,
+    rows_in_tables: usize,
+    /// Bad lines left out of one pass over the training files.
+    skipped_lines: u64,
+    test_skipped_lines: u64,
+    /// word2vec only: words of the text gone over, and different ones kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    words: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    words_per_second: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vocabulary: Option<usize>,
+    peak_rss_bytes: Option<u64>,
+    interrupted: bool,
+}
+
+/// The options, checked and looked up.
+struct Job<'a> {
+    arguments: &'a TrainArgs,
+    shape: ModelShape,
+    data: DataDescription,
+    train_files: Vec<PathBuf>,
+    test_files: Vec<PathBuf>,
+    threads: usize,
+    batch: usize,
+}
+
+pub(crate) fn run(arguments: &TrainArgs, stop: &AtomicBool) -> Result<Outcome> {
+    let job = Job::resolve(arguments)?;
+    let mut network = job.shape.build(&job.data.schema, arguments.seed)?;
+    let loading = Instant::now();
+    let mut data = job.load()?;
+    let load_seconds = data.is_loaded().then(|| loading.elapsed().as_secs_f64());
+    let minimize = arguments.optimizer.resolve(arguments.model.model, data.run_steps(arguments.epochs))?;
+    minimize.minimize(&mut network.net.main, network.loss)?;
+    if !arguments.quiet {
+        remark(&job.description(&network, &minimize, &data));
+    }
+    let mut executor = Executor::new(Arc::new(Scope::new()));
+    executor.run_startup(&network.net.startup)?;
+
+    let trained = job.train(&mut executor, &network, &mut data, stop)?;
+    let mut interrupted = trained.interrupted;
+    if interrupted {
+        remark("interrupted: training ends after the last whole batch");
+    }
+    let evaluation = match interrupted || job.test_files.is_empty() {
+        true => None,
+        false => Some(job.test(&mut executor, &network, stop)?),
+    };
+    if evaluation.as_ref().is_some_and(|evaluation| evaluation.stopped) {
+        remark("interrupted: the test pass covers only the first rows");
+        interrupted = true;
+    }
+    if let Some(path) = &arguments.vectors {
+        write_vectors(path, &network, executor.scope(), data.words().unwrap_or_default())?;
+        remark(&format!("word vectors are in `{}`", path.display()));
+    }
+    if let Some(directory) = &arguments.save {
+        let trained = Trained {
+            model: &job.shape,
+            network: &network,
+            seed: arguments.seed,
+            data: &job.data,
+            complete: !trained.interrupted,
+            vocabulary: data.words(),
+        };
+        model_dir::save(directory, executor.scope(), &trained)?;
+        remark(&format!("the model is in `{}`", directory.display()));
+    }
+
+    let summary = job.summary(&network, &minimize, executor.scope(), &data, &trained, evaluation.as_ref());
+    let summary = Summary { load_seconds, interrupted, ..summary };
+    summary.tell(evaluation.as_ref());
+    if arguments.json {
+        // Plain numbers, strings and options: there is nothing that JSON cannot say.
+        result(&serde_json::to_string(&summary).unwrap_or_default());
+    }
+    Ok(if interrupted { Outcome::Interrupted } else { Outcome::Done })
+}
+
+/// What all epochs together did.
+#[derive(Default)]
+struct TrainingReport {
+    epochs: u64,
+    samples: u64,
+    elapsed: Duration,
+    waited: Duration,
+    words: u64,
+    skipped_lines: u64,
+    loss: Option<f64>,
+    auc: Option<f64>,
+    interrupted: bool,
+}
+
+impl<'a> Job<'a> {
+    fn resolve(arguments: &'a TrainArgs) -> Result<Self> {
+        let kind = arguments.model.model;
+        let is_words = kind == ModelKind::Word2vec;
+        let shape = arguments.model.resolve()?;
+        // Whatever is wrong with the rate is said before files are looked for.
+        arguments.optimizer.resolve(kind, Some(1))?;
+        let owner = || kind.name().to_owned();
+        let words_only = [
+            (arguments.subsample.is_some(), "--subsample"),
+            (arguments.min_count.is_some(), "--min-count"),
+            (arguments.vectors.is_some(), "--vectors"),
+        ];
+        let rows_only = [
+            (!arguments.test.is_empty(), "--test"),
+            (arguments.drop_last, "--drop-last"),
+            (arguments.reading.skip_bad_lines, "--skip-bad-lines"),
+            (arguments.reading.pipe_command.is_some(), "--pipe-command"),
+        ];
+        let (forbidden, takers): (&[(bool, &'static str)], _) =
+            if is_words { (&rows_only, "models that read rows") } else { (&words_only, "word2vec") };
+        if let Some(&(_, option)) = forbidden.iter().find(|(given, _)| *given) {
+            return Err(Error::MeaninglessOption { option, owner: owner(), takers });
+        }
+        if let Some(directory) = &arguments.save {
+            model_dir::check_place(directory)?;
+        }
+        let data = arguments.data.resolve(kind)?;
+        let train_files = expand(&arguments.train)?;
+        let test_files = if arguments.test.is_empty() { Vec::new() } else { expand(&arguments.test)? };
+        let batch = arguments.reading.batch.unwrap_or(match kind {
+            ModelKind::Word2vec => 256,
+            ModelKind::FitALine => 20,
+            _ => 512,
+        });
+        Ok(Job { arguments, shape, data, train_files, test_files, threads: arguments.reading.threads(), batch })
+    }
+
+    /// The training data: streaming, or in memory where asked. Text is always in memory.
+    fn load(&self) -> Result<TrainingData> {
+        let Some(config) = self.arguments.reading.config(&self.data, &self.train_files, self.batch) else {
+            let ModelShape::Word2vec { window, negatives, .. } = self.shape else {
+                unreachable!("only word2vec reads text")
+            };
+            let default = WordsConfig::default();
+            return Ok(TrainingData::Words(WordsDataset::load(WordsConfig {
+                files: self.train_files.clone(),
+                min_count: self.arguments.min_count.unwrap_or(default.min_count),
+                window,
+                negatives,
+                subsample: self.arguments.subsample.unwrap_or(default.subsample),
+                batch_size: self.batch,
+                thread_num: self.threads,
+                seed: self.arguments.seed,
+            })?));
+        };
+        let config = config.drop_last(self.arguments.drop_last);
+        if !self.arguments.in_memory {
+            return Ok(TrainingData::Queue(QueueDataset::new(config)?));
+        }
+        let mut dataset = InMemoryDataset::new(config)?;
+        dataset.load_into_memory()?;
+        Ok(TrainingData::Memory(dataset))
+    }
+
+    fn train(
+        &self,
+        executor: &mut Executor,
+        network: &Network,
+        data: &mut TrainingData,
+        stop: &AtomicBool,
+    ) -> Result<TrainingReport> {
+        let (epochs, threads) = (self.arguments.epochs, self.threads);
+        let meter = Meter::new(network, epochs, self.arguments.quiet, self.arguments.print_period);
+        let mut total = TrainingReport::default();
+        for epoch in 1..=epochs {
+            data.begin_epoch(self.arguments.seed, epoch)?;
+            network.zero_auc(executor.scope())?;
+            meter.begin_epoch(epoch);
+            let watched = Watched::new(data.dataset());
+            let each_batch = |view: &BatchView<'_>| meter.batch_done(view);
+            let observer = |observation: &Observation| meter.observe(observation, watched.waited(), threads);
+            let fetch: Vec<_> = network.auc.iter().map(|auc| auc.auc).collect();
+            let options = RunOptions {
+                threads,
+                fetch: &fetch,
+                print_period: meter.period(),
+                observer: Some(&observer),
+                each_batch: Some(&each_batch),
+                stop: Some(stop),
+                debug: self.arguments.debug,
+            };
+            let report = executor.train_from_dataset(&network.net.main, &watched, &options);
+            if report.is_err() {
+                meter.finish();
+            }
+            let report = report?;
+            total.auc = network.counted_auc(executor.scope());
+            total.loss = meter.end_epoch(&report, total.auc, threads);
+            total.add(&report, watched.rows_done());
+            if self.arguments.debug {
+                meter.say(&profile(&report));
+            }
+            if report.stopped || stop.load(Ordering::Relaxed) {
+                total.interrupted = report.stopped || epoch < epochs;
+                break;
+            }
+        }
+        meter.finish();
+        Ok(total)
+    }
+
+    fn test(&self, executor: &mut Executor, network: &Network, stop: &AtomicBool) -> Result<Evaluation> {
+        let Some(config) = self.arguments.reading.config(&self.data, &self.test_files, self.batch) else {
+            return Ok(Evaluation::default());
+        };
+        let dataset = QueueDataset::new(config)?;
+        let pass = Pass { threads: self.threads, labelled: true, stop, predictions: None };
+        evaluate(executor, network, &dataset, pass)
+    }
+
+    /// What the options came to, in one line.
+    fn description(&self, network: &Network, minimize: &Minimize, data: &TrainingData) -> String {
+        let size: u64 = self.train_files.iter().filter_map(|file| file.metadata().ok()).map(|data| data.len()).sum();
+        let source = match data {
+            TrainingData::Queue(_) => "streaming".to_owned(),
+            TrainingData::Memory(dataset) => format!("{} rows in memory", count(dataset.memory_rows() as u64)),
+            TrainingData::Words(dataset) => {
+                format!("{} words, {} different ones", count(dataset.raw_words()), count(dataset.words().len() as u64))
+            }
+        };
+        let test = if self.test_files.is_empty() {
+            String::new()
+        } else {
+            format!("; test: {}", plural(self.test_files.len(), "file"))
+        };
+        format!(
+            "{} ({}; {} dense weights), {} at {}, batch {}, {}, {}; train: {} of {} ({}), {source}{test}",
+            self.shape.name(),
+            self.shape,
+            count(network.parameter_count() as u64),
+            minimize.optimizer.name(),
+            minimize.schedule.rate(0).max(minimize.schedule.rate(self.arguments.optimizer.warmup_steps())),
+            self.batch,
+            plural(self.threads, "thread"),
+            plural(self.arguments.epochs as usize, "epoch"),
+            plural(self.train_files.len(), "file"),
+            self.data.format.name(),
+            bytes(size),
+        )
+    }
+
+    fn summary(
+        &self,
+        network: &Network,
+        minimize: &Minimize,
+        scope: &Scope,
+        data: &TrainingData,
+        trained: &TrainingReport,
+        evaluation: Option<&Evaluation>,
+    ) -> Summary {
+        let seconds = trained.elapsed.as_secs_f64();
+        let tables = table_names(&network.net.main);
+        let words = data.words().map(|_| trained.words);
+        Summary {
+            model: self.shape.name(),
+            optimizer: minimize.optimizer.name(),
+            epochs: trained.epochs,
+            threads: self.threads,
+            batch: self.batch,
+            samples: trained.samples,
+            seconds,
+            samples_per_second: trained.samples as f64 / seconds.max(1e-9),
+            waiting_share: waiting_share(trained.waited, trained.elapsed, self.threads),
+            train_loss: trained.loss,
+            train_auc: trained.auc,
+            test_rows: evaluation.map(|evaluation| evaluation.rows),
+            test_auc: evaluation.and_then(|evaluation| evaluation.auc),
+            test_logloss: evaluation.and_then(|evaluation| evaluation.logloss),
+            test_accuracy: evaluation.and_then(|evaluation| evaluation.accuracy),
+            test_mse: evaluation.and_then(|evaluation| evaluation.mse),
+            test_mae: evaluation.and_then(|evaluation| evaluation.mae),
+            test_seconds: evaluation.map(|evaluation| evaluation.seconds),
+            parameters: network.parameter_count(),
+            rows_in_tables: tables.iter().filter_map(|name| scope.sparse(name)).map(|table| table.len()).sum(),
+            skipped_lines: trained.skipped_lines,
+            test_skipped_lines: evaluation.map_or(0, |evaluation| evaluation.skipped_lines),
+            words,
+            words_per_second: words.map(|words| words as f64 / seconds.max(1e-9)),
+            vocabulary: data.words().map(<[String]>::len),
+            peak_rss_bytes: peak_rss_bytes(),
+            ..Summary::default()
+        }
+    }
+}
+
+impl TrainingReport {
+    fn add(&mut self, report: &RunReport, rows_done: u64) {
+        self.epochs += 1;
+        self.samples += report.samples;
+        self.elapsed += report.elapsed;
+        self.waited += report.waited;
+        self.words += rows_done;
+        // Every pass meets the same bad lines.
+        self.skipped_lines = self.skipped_lines.max(report.skipped_lines);
+    }
+}
+
+impl Summary {
+    /// The result in words.
+    fn tell(&self, evaluation: Option<&Evaluation>) {
+        if let Some(evaluation) = evaluation {
+            result(&format!("test: {}", describe(evaluation)));
+        }
+        let mut parts = Vec::new();
+        parts.extend(self.test_auc.map(|auc| format!("test AUC {auc:.4}")));
+        parts.extend(
+            self.test_auc.is_none().then_some(self.train_auc).flatten().map(|auc| format!("train AUC {auc:.4}")),
+        );
+        parts.extend(self.test_mse.map(|mse| format!("test MSE {mse:.4}")));
+        match self.words_per_second {
+            Some(words) => parts.push(format!("{} words/s", rate(words))),
+            None => parts.push(format!("{} samples/s", rate(self.samples_per_second))),
+        }
+        let time = duration(Duration::from_secs_f64(self.seconds));
+        parts.push(format!("{} samples in {time}", count(self.samples)));
+        parts.extend(self.peak_rss_bytes.map(|peak| format!("{} of memory", bytes(peak))));
+        let skipped = self.skipped_lines + self.test_skipped_lines;
+        parts.extend((skipped > 0).then(|| format!("{} bad lines skipped", count(skipped))));
+        result(&format!("{}: {}", self.model, parts.join(", ")));
+    }
+}
+
+/// The figures of a test pass in words.
+pub(crate) fn describe(evaluation: &Evaluation) -> String {
+    let mut parts = Vec::new();
+    parts.extend(evaluation.auc.map(|auc| format!("AUC {auc:.4}")));
+    parts.extend(evaluation.logloss.map(|logloss| format!("logloss {logloss:.4}")));
+    parts.extend(evaluation.accuracy.map(|accuracy| format!("accuracy {accuracy:.4}")));
+    parts.extend(evaluation.mse.map(|mse| format!("MSE {mse:.4}")));
+    parts.extend(evaluation.mae.map(|mae| format!("MAE {mae:.4}")));
+    parts.push(format!("{} rows", count(evaluation.rows)));
+    parts.join(", ")
+}
+
+/// What training goes over.
+enum TrainingData {
+    Queue(QueueDataset),
+    Memory(InMemoryDataset),
+    Words(WordsDataset),
+}
+
+impl TrainingData {
+    fn dataset(&self) -> &dyn Dataset {
+        match self {
+            TrainingData::Queue(dataset) => dataset,
+            TrainingData::Memory(dataset) => dataset,
+            TrainingData::Words(dataset) => dataset,
+        }
+    }
+
+    fn begin_epoch(&mut self, seed: u64, epoch: u64) -> Result<()> {
+        if let TrainingData::Memory(dataset) = self {
+            dataset.local_shuffle(openfleet_core::key::mix(seed ^ openfleet_core::key::mix(epoch)))?;
+        }
+        Ok(())
+    }
+
+    fn is_loaded(&self) -> bool {
+        !matches!(self, TrainingData::Queue(_))
+    }
+
+    /// Batches of the whole run, where known beforehand.
+    fn run_steps(&self, epochs: u64) -> Option<u64> {
+        match self {
+            TrainingData::Words(dataset) => Some(dataset.batches() * epochs),
+            _ => None,
+        }
+    }
+
+    fn words(&self) -> Option<&[String]> {
+        match self {
+            TrainingData::Words(dataset) => Some(dataset.words()),
+            _ => None,
+        }
+    }
+}
+
+/// word2vec's text format: a line with both sizes, then a word and its vector a line, the most frequent word first.
+fn write_vectors(path: &Path, network: &Network, scope: &Scope, words: &[String]) -> Result<()> {
+    // Word vectors are the first table of the network; the second tells them apart.
+    let table = table_names(&network.net.main).first().and_then(|name| scope.sparse(name));
+    let Some(table) = table else { return Ok(()) };
+    let file = std::fs::File::create(path).map_err(Error::io("create", path))?;
+    let mut file = BufWriter::new(file);
+    let written = vectors(&table, words, &mut file)?;
+    written.and_then(|()| file.flush()).map_err(Error::io("write", path))
+}
+
+fn vectors(table: &SparseTable, words: &[String], file: &mut impl Write) -> Result<std::io::Result<()>> {
+    const AT_ONCE: usize = 1024;
+    let dim = table.dim();
+    let (mut scratch, mut rows) = (Scratch::default(), Vec::new());
+    if let Err(error) = writeln!(file, "{} {dim}", words.len()) {
+        return Ok(Err(error));
+    }
+    for (chunk, words) in words.chunks(AT_ONCE).enumerate() {
+        let keys: Vec<u64> = (0..words.len() as u64).map(|at| (chunk * AT_ONCE) as u64 + at).collect();
+        rows.resize(words.len() * dim, 0.0);
+        table.pull(&keys, Missing::Initial, &mut rows, &mut scratch)?;
+        for (word, row) in words.iter().zip(rows.chunks_exact(dim)) {
+            let line = row.iter().fold(word.clone(), |line, value| format!("{line} {value}"));
+            if let Err(error) = writeln!(file, "{line}") {
+                return Ok(Err(error));
+            }
+        }
+    }
+    Ok(Ok(()))
+}
+
+fn profile(report: &RunReport) -> String {
+    let all: f64 = report.profile.iter().map(|(_, time)| time.as_secs_f64()).sum();
+    let lines = report.profile.iter().map(|(op, time)| {
+        let seconds = time.as_secs_f64();
+        format!("  {:>6.2} % {:>10.3} ms  {op}", 100.0 * seconds / all.max(1e-12), 1e3 * seconds)
+    });
+    let mut text = format!("time in ops, all threads: {all:.3} s");
+    lines.for_each(|line| {
+        text.push('\n');
+        text.push_str(&line);
+    });
+    text
+}
+
+/// The most memory this process ever had; `None` where the system does not say.
+pub(crate) fn peak_rss_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}

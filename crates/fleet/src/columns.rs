@@ -1,0 +1,229 @@
+//! What the lines of a file mean: the format, its description in TOML, and the fields that come of it.
+//!
+//! CSV and libsvm are described in the engine's own words (see `openfleet_engine::dataset::format`). MultiSlot text names
+//! nothing, so a description lists its slots in order:
+//!
+//! ```toml
+//! [[fields]]
+//! kind = "label"        # one integer, 0 or 1
+//!
+//! [[fields]]
+//! kind = "floats"
+//! name = "dense"
+//! dim = 13
+//!
+//! [[fields]]
+//! kind = "ids"
+//! name = "C1"
+//!
+//! [[fields]]
+//! kind = "ignored"
+//! name = "weight"
+//! ```
+//!
+//! Without one, the slots are those of `openfleet gen criteo`: `label`, `dense` and `C1` to `C26`.
+
+use std::path::Path;
+
+use openfleet_core::{Field, FieldKind, Schema};
+use openfleet_engine::dataset::{ColumnsSpec, Criteo, Csv, Format, LibSvm, MultiSlot};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// Floats in a row of Criteo-like data.
+pub const CRITEO_DENSE: usize = 13;
+/// Slots of a row of Criteo-like data.
+pub const CRITEO_SLOTS: usize = 26;
+
+/// The format of some files, and the fields read of them. It is saved with a model, so that `infer` reads data as
+/// training did.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DataDescription {
+    /// How lines are read.
+    pub format: DataFormat,
+    /// What is read of them.
+    pub schema: Schema,
+}
+
+/// How lines are read, with everything the format wants to know.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DataFormat {
+    /// The slots of the text, in order.
+    Multislot(Vec<String>),
+    /// Label, 13 numbers and 26 categories between tabs.
+    Criteo(Criteo),
+    /// Cells between separators.
+    Csv(Box<ColumnsSpec>),
+    /// A label, then `index:value` pairs.
+    Libsvm(LibSvm),
+    /// Words between blanks.
+    Text,
+}
+
+/// One slot of MultiSlot text as a user describes it.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+enum SlotDescription {
+    Label {},
+    Floats { name: String, dim: usize },
+    Ids { name: String },
+    Ignored { name: String },
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SlotsDescription {
+    fields: Vec<SlotDescription>,
+}
+
+impl DataDescription {
+    /// MultiSlot text with the fields `label`, `dense` (left out where `dense` is 0) and `C1` to `C{slots}`.
+    pub fn multislot(dense: usize, slots: usize) -> Result<Self> {
+        let mut fields = vec![Field::new("label", FieldKind::FixedIds { length: 1 })];
+        if dense > 0 {
+            fields.push(Field::new("dense", FieldKind::Floats { dim: dense }));
+        }
+        fields.extend((1..=slots).map(|slot| Field::new(format!("C{slot}"), FieldKind::Ids)));
+        let names = fields.iter().map(|field| field.name.clone()).collect();
+        Ok(DataDescription { format: DataFormat::Multislot(names), schema: Schema::new(fields)? })
+    }
+
+    /// MultiSlot text as a TOML file describes it.
+    pub fn multislot_of(path: &Path) -> Result<Self> {
+        let description: SlotsDescription = read_toml(path, "MultiSlot text")?;
+        let (mut names, mut fields) = (Vec::new(), Vec::new());
+        for slot in description.fields {
+            let (name, kind) = match slot {
+                SlotDescription::Label {} => ("label".to_owned(), Some(FieldKind::FixedIds { length: 1 })),
+                SlotDescription::Floats { name, dim } => (name, Some(FieldKind::Floats { dim })),
+                SlotDescription::Ids { name } => (name, Some(FieldKind::Ids)),
+                SlotDescription::Ignored { name } => (name, None),
+            };
+            fields.extend(kind.map(|kind| Field::new(&name, kind)));
+            names.push(name);
+        }
+        Ok(DataDescription { format: DataFormat::Multislot(names), schema: Schema::new(fields)? })
+    }
+
+    /// Criteo's text; ids modulo `buckets` where given.
+    pub fn criteo(options: Criteo) -> Self {
+        let schema = options.schema();
+        DataDescription { format: DataFormat::Criteo(options), schema }
+    }
+
+    /// Criteo's text as a TOML file describes it.
+    pub fn criteo_of(path: &Path) -> Result<Self> {
+        Ok(Self::criteo(read_toml(path, "Criteo's text")?))
+    }
+
+    /// CSV as a TOML file describes it.
+    pub fn csv_of(path: &Path) -> Result<Self> {
+        let columns: ColumnsSpec = read_toml(path, "CSV")?;
+        let schema = columns.schema()?;
+        Ok(DataDescription { format: DataFormat::Csv(Box::new(columns)), schema })
+    }
+
+    /// libsvm text.
+    pub fn libsvm(options: LibSvm) -> Result<Self> {
+        let schema = options.schema()?;
+        Ok(DataDescription { format: DataFormat::Libsvm(options), schema })
+    }
+
+    /// libsvm text as a TOML file describes it.
+    pub fn libsvm_of(path: &Path) -> Result<Self> {
+        Self::libsvm(read_toml(path, "libsvm text")?)
+    }
+
+    /// The same files without their labels: MultiSlot text has no such slot and CSV no such column; Criteo's text and
+    /// libsvm keep the place, whatever stands there.
+    pub fn without_label(mut self) -> Result<Self> {
+        match &mut self.format {
+            DataFormat::Multislot(names) => names.retain(|name| name != "label"),
+            DataFormat::Csv(columns) => {
+                if let Some(label) = columns.label.take() {
+                    columns.names.retain(|name| *name != label.column);
+                }
+            }
+            DataFormat::Criteo(_) | DataFormat::Libsvm(_) | DataFormat::Text => {}
+        }
+        let fields = self.schema.fields().iter().filter(|field| field.name != "label").cloned().collect();
+        Ok(DataDescription { schema: Schema::new(fields)?, ..self })
+    }
+
+    /// What a dataset of the engine is made of; `None` for text, which has a dataset of its own.
+    pub fn engine_format(&self) -> Option<Format> {
+        Some(match &self.format {
+            DataFormat::Multislot(names) => Format::MultiSlot(MultiSlot::with_slots(names.iter().cloned())),
+            DataFormat::Criteo(options) => Format::Criteo(options.clone()),
+            DataFormat::Csv(columns) => Format::Csv(Csv { columns: (**columns).clone() }),
+            DataFormat::Libsvm(options) => Format::LibSvm(options.clone()),
+            DataFormat::Text => return None,
+        })
+    }
+}
+
+impl DataFormat {
+    /// As `--format` spells it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            DataFormat::Multislot(_) => "multislot",
+            DataFormat::Criteo(_) => "criteo",
+            DataFormat::Csv(_) => "csv",
+            DataFormat::Libsvm(_) => "libsvm",
+            DataFormat::Text => "text",
+        }
+    }
+}
+
+fn read_toml<T: DeserializeOwned>(path: &Path, format: &'static str) -> Result<T> {
+    let text = std::fs::read_to_string(path).map_err(Error::io("read the column description", path))?;
+    toml::from_str(&text).map_err(|source| Error::Columns { path: path.to_owned(), format, source: Box::new(source) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_of_this_file_names_its_fields() {
+        let example: String = include_str!("columns.rs")
+            .lines()
+            .skip_while(|line| !line.contains("```toml"))
+            .skip(1)
+            .take_while(|line| !line.contains("```"))
+            .map(|line| format!("{}\n", line.trim_start_matches("//!").trim()))
+            .collect();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("fields.toml");
+        std::fs::write(&path, example).unwrap();
+        let description = DataDescription::multislot_of(&path).unwrap();
+        assert_eq!(
+            description.format,
+            DataFormat::Multislot(["label", "dense", "C1", "weight"].map(str::to_owned).to_vec())
+        );
+        let names: Vec<&str> = description.schema.fields().iter().map(|field| field.name.as_str()).collect();
+        assert_eq!(names, ["label", "dense", "C1"]);
+        let unlabelled = description.without_label().unwrap();
+        assert_eq!(unlabelled.schema.fields().len(), 2);
+    }
+
+    #[test]
+    fn a_description_survives_its_json() {
+        let mut columns = ColumnsSpec { names: vec!["a".into(), "b".into()], ..ColumnsSpec::default() };
+        columns.label = Some(Default::default());
+        let schema = columns.schema().unwrap();
+        let descriptions = [
+            DataDescription::multislot(3, 2).unwrap(),
+            DataDescription::criteo(Criteo { buckets: Some(10), ..Criteo::default() }),
+            DataDescription::libsvm(LibSvm { dense: Some([1, 4]), ..LibSvm::default() }).unwrap(),
+            DataDescription { format: DataFormat::Csv(Box::new(columns)), schema },
+        ];
+        for description in descriptions {
+            let json = serde_json::to_string(&description).unwrap();
+            assert_eq!(serde_json::from_str::<DataDescription>(&json).unwrap(), description, "{json}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What can go wrong between the options and the result, each with its remedy.
+
+use std::path::{Path, PathBuf};
+
+use openfleet_core::{Hint, Hinted};
+use openfleet_engine::{dataset, synthetic};
+
+/// `Result` with this crate's error.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong between the options and the result.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    // Options
+    /// An option that the chosen model or format does not have.
+    #[error("`{option}` means nothing to {owner}")]
+    MeaninglessOption {
+        /// The option as the user writes it.
+        option: &'static str,
+        /// What was chosen, in words.
+        owner: String,
+        /// Who takes it.
+        takers: &'static str,
+    },
+    /// An option without which the choice cannot be made.
+    #[error("{owner} needs `{option}`")]
+    MissingOption {
+        /// The option as the user writes it.
+        option: &'static str,
+        /// What was chosen, in words.
+        owner: String,
+        /// What to write.
+        remedy: &'static str,
+    },
+    /// An option with a value it cannot have.
+    #[error("`{option}`: expected {expected}, got `{got}`")]
+    BadOption {
+        /// The option as the user writes it.
+        option: &'static str,
+        /// What it takes.
+        expected: &'static str,
+        /// What was written.
+        got: String,
+    },
+    /// Two options of which one makes the other senseless.
+    #[error("`{first}` and `{second}` contradict each other")]
+    Contradiction {
+        /// One of them.
+        first: &'static str,
+        /// The other.
+        second: &'static str,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+
+    // Data
+    /// A model was given fields it cannot train on.
+    #[error("{model} expects {expected}, got {got}")]
+    Fields {
+        /// The kind of model.
+        model: &'static str,
+        /// The fields it reads, in words.
+        expected: &'static str,
+        /// What the data has.
+        got: String,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+    /// A file pattern that is not one.
+    #[error("`{pattern}` is not a file pattern")]
+    Pattern {
+        /// As given.
+        pattern: String,
+        /// What is wrong with it.
+        source: glob::PatternError,
+    },
+    /// A column description that is no TOML, or has other words than ours.
+    #[error("`{}` is not a column description for {format}", path.display())]
+    Columns {
+        /// The file.
+        path: PathBuf,
+        /// The format it should describe.
+        format: &'static str,
+        /// Where in the file, and what was expected there.
+        source: Box<toml::de::Error>,
+    },
+    /// The operating system refused.
+    #[error("cannot {action} `{}`", path.display())]
+    Io {
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// What it answered.
+        source: std::io::Error,
+    },
+
+    // Saved models
+    /// A directory in the way that we did not write.
+    #[error("`{}` exists and is not a saved model", path.display())]
+    NotOurs {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A saved model of another time.
+    #[error("`{}` has format version {got}, expected {expected}", path.display())]
+    Version {
+        /// The file that says so.
+        path: PathBuf,
+        /// What this program reads.
+        expected: u32,
+        /// What the file has.
+        got: u32,
+    },
+    /// A file of a saved model does not hold what `model.json` promises.
+    #[error("`{}`: expected {expected}, got {got}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What should be there.
+        expected: String,
+        /// What is there.
+        got: String,
+    },
+
+    // From the rooms below
+    /// Data could not be made.
+    #[error(transparent)]
+    Synthetic(#[from] synthetic::Error),
+    /// Training or reading failed.
+    #[error(transparent)]
+    Engine(#[from] openfleet_engine::Error),
+}
+
+impl Error {
+    /// For `map_err` on calls to the operating system.
+    pub fn io(action: &'static str, path: impl AsRef<Path>) -> impl FnOnce(std::io::Error) -> Error {
+        let path = path.as_ref().to_owned();
+        move |source| Error::Io { action, path, source }
+    }
+}
+
+impl From<dataset::Error> for Error {
+    fn from(error: dataset::Error) -> Self {
+        Error::Engine(error.into())
+    }
+}
+
+impl From<openfleet_core::Error> for Error {
+    fn from(error: openfleet_core::Error) -> Self {
+        Error::Engine(error.into())
+    }
+}
+
+impl From<openfleet_table::Error> for Error {
+    fn from(error: openfleet_table::Error) -> Self {
+        Error::Engine(error.into())
+    }
+}
+
+impl Hinted for Error {
+    fn hint(&self) -> Option<Hint> {
+        match self {
+            Error::MeaninglessOption { option, takers, .. } => {
+                Some(format!("leave `{option}` out; it is for {takers}").into())
+            }
+            Error::MissingOption { remedy, .. }
+            | Error::Contradiction { remedy, .. }
+            | Error::Fields { remedy, .. } => Some((*remedy).into()),
+            Error::Pattern { .. } => Some("`*` and `?` stand for any text and any character, `[ab]` for a or b".into()),
+            Error::NotOurs { .. } => Some("choose a new directory, or remove this one first".into()),
+            Error::Version { .. } => Some("train it again, or use the version of openfleet that saved it".into()),
+            Error::Damaged { .. } => Some("the model was not written by this version, or was changed since".into()),
+            // The engine does not know how its setting is spelled on a command line.
+            Error::Engine(openfleet_engine::Error::Dataset(dataset::Error::BadLine { .. })) => Some(
+                "correct the line or the description of the fields, or leave bad lines out and count them with \
+                 `--skip-bad-lines`"
+                    .into(),
+            ),
+            Error::Synthetic(error) => error.hint(),
+            Error::Engine(error) => error.hint(),
+            Error::BadOption { .. } | Error::Columns { .. } | Error::Io { .. } => None,
+        }
+    }
+}

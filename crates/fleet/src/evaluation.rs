@@ -1,0 +1,162 @@
+//! How good a model is on data it has not seen.
+//!
+//! One pass with the test copy of the program. Click models are judged by AUC, log loss and accuracy, regressions by
+//! squared and absolute error. The AUC is exact up to [`EXACT_ROWS`] rows, whose labels and predictions are kept; beyond
+//! that it comes from the counters of the `auc` layer (4,096 buckets).
+
+use std::io::Write;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+
+use openfleet_core::metrics::{Accuracy, LogLoss, Mae, Mse, Target, exact_auc};
+use openfleet_core::{Column, Schema};
+use openfleet_engine::dataset::Dataset;
+use openfleet_engine::executor::BatchView;
+use openfleet_engine::{Executor, RunOptions};
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::model::Network;
+
+/// Rows of which labels and predictions are kept for an exact AUC: 8 bytes each.
+pub const EXACT_ROWS: usize = 5_000_000;
+
+/// What a pass over the test rows found.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Evaluation {
+    /// Rows.
+    pub rows: u64,
+    /// Area under the curve; `None` for regressions.
+    pub auc: Option<f64>,
+    /// Mean cross entropy in nats; `None` for regressions.
+    pub logloss: Option<f64>,
+    /// Share of rows on the right side of one half; `None` for regressions.
+    pub accuracy: Option<f64>,
+    /// Mean squared error; `None` for clicks.
+    pub mse: Option<f64>,
+    /// Mean absolute error; `None` for clicks.
+    pub mae: Option<f64>,
+    /// How long it took.
+    pub seconds: f64,
+    /// Bad lines left out.
+    pub skipped_lines: u64,
+    /// Ended before its data did.
+    pub stopped: bool,
+}
+
+/// How to run over the rows.
+pub struct Pass<'a> {
+    /// Threads; 0 takes the dataset's.
+    pub threads: usize,
+    /// Whether the labels are real; if not, nothing is judged.
+    pub labelled: bool,
+    /// Ends the pass between two batches.
+    pub stop: &'a AtomicBool,
+    /// Takes one prediction a line, in the order of the rows if there is one thread.
+    pub predictions: Option<&'a mut (dyn Write + Send)>,
+}
+
+/// Judges a network on a dataset. The counters of its AUC are set to zero first; parameters do not change.
+pub fn evaluate(
+    executor: &mut Executor,
+    network: &Network,
+    dataset: &dyn Dataset,
+    pass: Pass<'_>,
+) -> Result<Evaluation> {
+    let Some(prediction) = network.prediction else { return Ok(Evaluation::default()) };
+    network.zero_auc(executor.scope())?;
+    let label = dataset.schema().position("label")?;
+    let regression = network.auc.is_none();
+    let collected = Mutex::new(Collected { predictions: pass.predictions, ..Collected::default() });
+    let look = |view: &BatchView<'_>| -> openfleet_engine::Result<()> {
+        let fetched = view.fetch(prediction)?;
+        let values = fetched.f32s().unwrap_or_default();
+        let width = (values.len() / view.batch.rows.max(1)).max(1);
+        let last: Vec<f32> = values.iter().skip(width - 1).step_by(width).copied().collect();
+        // A thread that panicked under the lock has ended the pass: what is in there does not matter any more.
+        let mut collected = collected.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        collected.write(&last);
+        if !pass.labelled {
+            return Ok(());
+        }
+        match &view.batch.columns[label] {
+            Column::Ids { keys, .. } => collected.judge(regression, keys, &last),
+            Column::Floats { values, .. } => collected.judge(regression, values, &last),
+        }
+    };
+    let options =
+        RunOptions { threads: pass.threads, each_batch: Some(&look), stop: Some(pass.stop), ..RunOptions::default() };
+    let report = executor.infer_from_dataset(&network.net.main, dataset, &options)?;
+    let collected = collected.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(error) = collected.write_error {
+        return Err(Error::Io { action: "write predictions to", path: "the file of `--out`".into(), source: error });
+    }
+    let clicks = pass.labelled && !regression;
+    let auc = match (clicks, report.samples as usize <= EXACT_ROWS) {
+        (false, _) => None,
+        (true, true) => Some(exact_auc(&collected.labels, &collected.scores)?),
+        (true, false) => network.counted_auc(executor.scope()),
+    };
+    Ok(Evaluation {
+        rows: report.samples,
+        auc,
+        logloss: clicks.then(|| collected.logloss.value()),
+        accuracy: clicks.then(|| collected.accuracy.value()),
+        mse: (pass.labelled && regression).then(|| collected.mse.value()),
+        mae: (pass.labelled && regression).then(|| collected.mae.value()),
+        seconds: report.elapsed.as_secs_f64(),
+        skipped_lines: report.skipped_lines,
+        stopped: report.stopped,
+    })
+}
+
+/// Whether data has labels at all.
+pub fn is_labelled(schema: &Schema) -> bool {
+    schema.fields().iter().any(|field| field.name == "label")
+}
+
+/// What the threads of a pass bring together.
+#[derive(Default)]
+struct Collected<'a> {
+    labels: Vec<f32>,
+    scores: Vec<f32>,
+    logloss: LogLoss,
+    accuracy: Accuracy,
+    mse: Mse,
+    mae: Mae,
+    predictions: Option<&'a mut (dyn Write + Send)>,
+    write_error: Option<std::io::Error>,
+}
+
+impl Collected<'_> {
+    fn judge<T: Target>(
+        &mut self,
+        regression: bool,
+        labels: &[T],
+        predictions: &[f32],
+    ) -> openfleet_engine::Result<()> {
+        if regression {
+            self.mse.update(labels, predictions)?;
+            self.mae.update(labels, predictions)?;
+            return Ok(());
+        }
+        self.logloss.update(labels, predictions)?;
+        self.accuracy.update_binary(labels, predictions)?;
+        if self.labels.len() < EXACT_ROWS {
+            self.labels.extend(labels.iter().map(|label| label.as_f64() as f32));
+            self.scores.extend_from_slice(predictions);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, predictions: &[f32]) {
+        let Some(file) = &mut self.predictions else { return };
+        for prediction in predictions {
+            if let Err(error) = writeln!(file, "{prediction}") {
+                self.write_error = Some(error);
+                self.predictions = None;
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! A kind of model with its shape, and the network built of them.
+//!
+//! The same shape, schema and seed give the same network with the same names: that is how a saved model finds its values
+//! again. Which shapes exist is the engine's affair (`openfleet_engine::models`); this file puts them behind one enum that
+//! can be written into a file.
+
+use std::fmt;
+
+use openfleet_core::{FieldKind, Schema};
+use openfleet_engine::models::{self, CtrInputs, CtrOutputs};
+use openfleet_engine::op::AucVars;
+use openfleet_engine::{DType, Net, Program, Scope, Tensor, Var};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// A kind of model with everything that decides its network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the fields are those of the engine's structs of the same names")]
+pub enum ModelShape {
+    /// Embeddings and floats through dense layers.
+    CtrDnn { dim: usize, hidden: Vec<usize> },
+    /// A linear part beside a deep one.
+    WideDeep { dim: usize, hidden: Vec<usize>, wide_ids: bool },
+    /// First order, pairwise interactions and a deep part.
+    #[serde(rename = "deepfm")]
+    DeepFm { dim: usize, hidden: Vec<usize> },
+    /// Explicit crosses beside a deep part.
+    Dcn { dim: usize, hidden: Vec<usize>, crosses: usize },
+    /// Skip-gram with negative sampling.
+    Word2vec { dim: usize, window: usize, negatives: usize },
+    /// Linear regression on the floats.
+    FitALine,
+}
+
+/// A network ready to be trained or run.
+pub struct Network {
+    /// Its programs.
+    pub net: Net,
+    /// What training lowers.
+    pub loss: Var,
+    /// The loss adds up over the rows of a batch, rather than being their mean.
+    pub loss_is_sum: bool,
+    /// One prediction a row, in the last column; `None` where the model predicts nothing of a row.
+    pub prediction: Option<Var>,
+    /// The area under the curve, of models that predict a click.
+    pub auc: Option<AucVars>,
+}
+
+impl ModelShape {
+    /// As `--model` spells it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            ModelShape::CtrDnn { .. } => "ctr_dnn",
+            ModelShape::WideDeep { .. } => "wide_deep",
+            ModelShape::DeepFm { .. } => "deepfm",
+            ModelShape::Dcn { .. } => "dcn",
+            ModelShape::Word2vec { .. } => "word2vec",
+            ModelShape::FitALine => "fit_a_line",
+        }
+    }
+
+    /// Builds the network over the fields of a schema; all its random numbers follow from the seed.
+    pub fn build(&self, schema: &Schema, seed: u64) -> Result<Network> {
+        let mut net = Net::with_seed(seed);
+        match self {
+            ModelShape::Word2vec { dim, window, negatives } => {
+                let shape = models::Word2Vec { dim: *dim, window: *window, negatives: *negatives };
+                let loss = models::word2vec(&mut net, &shape)?.loss;
+                Ok(Network { net, loss, loss_is_sum: true, prediction: None, auc: None })
+            }
+            ModelShape::FitALine => {
+                let dim = self.check_regression(schema)?;
+                let x = net.data("dense", &[-1, dim as i64], DType::F32)?;
+                let label = net.data("label", &[-1, 1], DType::F32)?;
+                let line = models::fit_a_line(&mut net, x, label)?;
+                Ok(Network { net, loss: line.loss, loss_is_sum: false, prediction: Some(line.prediction), auc: None })
+            }
+            _ => {
+                self.check_clicks(schema)?;
+                let inputs = CtrInputs::declare(&mut net, schema)?;
+                let outputs = self.build_clicks(&mut net, &inputs)?;
+                Ok(Network {
+                    net,
+                    loss: outputs.loss,
+                    loss_is_sum: false,
+                    prediction: Some(outputs.probability),
+                    auc: Some(outputs.auc),
+                })
+            }
+        }
+    }
+
+    fn build_clicks(&self, net: &mut Net, inputs: &CtrInputs) -> Result<CtrOutputs> {
+        let outputs = match self.clone() {
+            ModelShape::CtrDnn { dim, hidden } => models::ctr_dnn(net, inputs, &models::CtrDnn { dim, hidden }),
+            ModelShape::WideDeep { dim, hidden, wide_ids } => {
+                models::wide_deep(net, inputs, &models::WideDeep { dim, hidden, wide_ids })
+            }
+            ModelShape::DeepFm { dim, hidden } => models::deepfm(net, inputs, &models::DeepFm { dim, hidden }),
+            ModelShape::Dcn { dim, hidden, crosses } => models::dcn(net, inputs, &models::Dcn { dim, hidden, crosses }),
+            ModelShape::Word2vec { .. } | ModelShape::FitALine => unreachable!("not a model of clicks"),
+        };
+        Ok(outputs?)
+    }
+
+    fn check_clicks(&self, schema: &Schema) -> Result<()> {
+        let label = schema.fields().iter().find(|field| field.name == "label");
+        let floats = schema.fields().iter().filter(|field| matches!(field.kind, FieldKind::Floats { .. }));
+        let slots = schema.fields().iter().filter(|field| field.kind == FieldKind::Ids).count();
+        let complain = |expected, got, remedy| Err(Error::Fields { model: self.name(), expected, got, remedy });
+        match label.map(|field| field.kind) {
+            Some(FieldKind::FixedIds { length: 1 }) => {}
+            None => return complain("a field `label`", "none".into(), "describe the label in the columns file"),
+            Some(_) => {
+                let remedy = "leave `regression` out of the description, or train `fit_a_line`";
+                return complain("a `label` that is 0 or 1", "one that is a number to come close to".into(), remedy);
+            }
+        }
+        match (floats.count(), slots) {
+            (2.., _) => complain("at most one field of floats", describe(schema), "put all floats into one field"),
+            (_, 0) => complain(
+                "at least one slot of ids",
+                describe(schema),
+                "describe categorical columns, or cut \
+                 numbers into categories with `boundaries`",
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_regression(&self, schema: &Schema) -> Result<usize> {
+        let kind = |name: &str| schema.fields().iter().find(|field| field.name == name).map(|field| field.kind);
+        match (kind("label"), kind("dense")) {
+            (Some(FieldKind::Floats { dim: 1 }), Some(FieldKind::Floats { dim })) => Ok(dim),
+            _ => Err(Error::Fields {
+                model: self.name(),
+                expected: "a `label` of one float and a field `dense` of floats",
+                got: describe(schema),
+                remedy: "describe the label with `regression = true`, and at least one dense column",
+            }),
+        }
+    }
+}
+
+/// The shape in one line, as the user would write the options.
+impl fmt::Display for ModelShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let layers = |hidden: &[usize]| hidden.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        match self {
+            ModelShape::CtrDnn { dim, hidden } | ModelShape::DeepFm { dim, hidden } => {
+                write!(f, "dim {dim}, hidden {}", layers(hidden))
+            }
+            ModelShape::WideDeep { dim, hidden, wide_ids } => {
+                let wide = if *wide_ids { "floats and ids" } else { "floats" };
+                write!(f, "dim {dim}, hidden {}, wide part of {wide}", layers(hidden))
+            }
+            ModelShape::Dcn { dim, hidden, crosses } => {
+                write!(f, "dim {dim}, hidden {}, {crosses} crosses", layers(hidden))
+            }
+            ModelShape::Word2vec { dim, window, negatives } => {
+                write!(f, "dim {dim}, window {window}, {negatives} negatives")
+            }
+            ModelShape::FitALine => write!(f, "linear"),
+        }
+    }
+}
+
+impl Network {
+    /// Sets the counters of the area under the curve to zero, so that it is that of the rows to come.
+    pub fn zero_auc(&self, scope: &Scope) -> Result<()> {
+        for counter in self.auc.iter().flat_map(|auc| auc.counters) {
+            let name = &self.net.main.variable(counter).name;
+            if let Some(counts) = scope.get(name) {
+                scope.set(name, Tensor::zeros(counts.dims(), DType::I64))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The area under the curve of all rows since the counters were zero.
+    pub fn counted_auc(&self, scope: &Scope) -> Option<f64> {
+        let [_, _, positive, negative] =
+            self.auc?.counters.map(|counter| scope.get(&self.net.main.variable(counter).name));
+        let (positive, negative) = (positive?, negative?);
+        Some(openfleet_core::metrics::global_auc(positive.i64s()?, negative.i64s()?))
+    }
+
+    /// Floats in all dense parameters.
+    pub fn parameter_count(&self) -> usize {
+        self.net.main.parameters().map(|(_, variable)| variable.shape.elements(0)).sum()
+    }
+}
+
+/// The names of a program's sparse tables.
+pub fn table_names(program: &Program) -> Vec<String> {
+    program.tables().map(|(_, variable)| variable.name.clone()).collect()
+}
+
+fn describe(schema: &Schema) -> String {
+    let fields: Vec<String> = schema
+        .fields()
+        .iter()
+        .map(|field| match field.kind {
+            FieldKind::Ids => format!("`{}` (ids)", field.name),
+            FieldKind::FixedIds { length } => format!("`{}` ({length} integers)", field.name),
+            FieldKind::Floats { dim } => format!("`{}` ({dim} floats)", field.name),
+        })
+        .collect();
+    if fields.is_empty() { "no fields".into() } else { fields.join(", ") }
+}
