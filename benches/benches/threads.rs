@@ -16,7 +16,7 @@ use openfleet_engine::{Executor, Minimize, Net, RunOptions, Scope};
 use openfleet_table::{Adam, Optimizer};
 
 const ROUNDS: usize = 5;
-const FILE_ROWS: usize = 100_000;
+const FILE_ROWS: u64 = 100_000;
 
 fn main() {
     let directory = tempfile::tempdir().unwrap();
@@ -38,9 +38,8 @@ fn main() {
     let mut executor = Executor::new(scope.clone());
     executor.run_startup(&net.startup).unwrap();
 
-    let config = || {
-        DatasetConfig::new(criteo_schema(), Format::MultiSlot(MultiSlot::default())).files(&files).batch_size(ROWS)
-    };
+    let config =
+        || DatasetConfig::new(criteo_schema(), Format::MultiSlot(MultiSlot::default())).files(&files).batch_size(ROWS);
     let mut in_memory = InMemoryDataset::new(config()).unwrap();
     in_memory.load_into_memory().unwrap();
     let queue = QueueDataset::new(config()).unwrap();

@@ -27,9 +27,8 @@ pub fn best_of(rounds: usize, contenders: &mut [&mut dyn FnMut()]) -> Vec<Durati
 pub fn nine_products(count: usize) {
     const SIZES: [(usize, usize); 3] = [(SLOTS * 10 + DENSE, 400), (400, 400), (400, 400)];
     let fill = |n: usize| (0..n).map(|k| (k % 13) as f32 * 0.01).collect::<Vec<f32>>();
-    let mut layers = SIZES.map(|(i, o)| {
-        (fill(ROWS * i), fill(i * o), fill(ROWS * o), fill(ROWS * i), fill(i * o), fill(ROWS * o))
-    });
+    let mut layers =
+        SIZES.map(|(i, o)| (fill(ROWS * i), fill(i * o), fill(ROWS * o), fill(ROWS * i), fill(i * o), fill(ROWS * o)));
     for _ in 0..count {
         for (&(i, o), (x, w, y, ..)) in SIZES.iter().zip(&mut layers) {
             multiply(ROWS, o, i, x, Plain, w, Plain, 0.0, y);
@@ -55,8 +54,10 @@ pub const DENSE: usize = 13;
 
 /// The fields of a Criteo-like row.
 pub fn criteo_schema() -> Schema {
-    let mut fields =
-        vec![Field::new("label", FieldKind::FixedIds { length: 1 }), Field::new("dense", FieldKind::Floats { dim: DENSE })];
+    let mut fields = vec![
+        Field::new("label", FieldKind::FixedIds { length: 1 }),
+        Field::new("dense", FieldKind::Floats { dim: DENSE }),
+    ];
     fields.extend((1..=SLOTS).map(|i| Field::new(format!("C{i}"), FieldKind::Ids)));
     Schema::new(fields).expect("names differ")
 }

@@ -165,11 +165,9 @@ mod tests {
 
     #[test]
     fn a_cleared_batch_keeps_its_memory() {
-        let schema = Schema::new(vec![
-            Field::new("slot", FieldKind::Ids),
-            Field::new("dense", FieldKind::Floats { dim: 2 }),
-        ])
-        .unwrap();
+        let schema =
+            Schema::new(vec![Field::new("slot", FieldKind::Ids), Field::new("dense", FieldKind::Floats { dim: 2 })])
+                .unwrap();
         let mut batch = Batch::new(&schema);
         batch.columns[0].push_ids(&[7, 0]);
         batch.columns[0].push_ids(&[]);

@@ -185,7 +185,8 @@ impl<'a> Inputs<'a> {
         };
         let stage = &self.arena.sparse[stage];
         // The stage lists its slots one after the other: this one begins where those before it end.
-        let before = self.node.lookups.iter().find(|l| l.table == table && l.slot == slot).map_or(&[][..], |l| &l.before);
+        let before =
+            self.node.lookups.iter().find(|l| l.table == table && l.slot == slot).map_or(&[][..], |l| &l.before);
         let start: usize = before
             .iter()
             .map(|&feed| match &self.batch.columns[self.arena.feeds[feed]] {

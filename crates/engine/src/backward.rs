@@ -45,12 +45,7 @@ impl Backward {
 impl Program {
     /// Adds the gradients of `loss` to the program and gives the pairs of trainable parameter (or table) and gradient.
     /// `only` restricts the parameters; `frozen` names variables that no gradient flows into.
-    pub fn append_backward(
-        &mut self,
-        loss: Var,
-        only: Option<&[Var]>,
-        frozen: &[Var],
-    ) -> Result<Vec<(Var, Var)>> {
+    pub fn append_backward(&mut self, loss: Var, only: Option<&[Var]>, frozen: &[Var]) -> Result<Vec<(Var, Var)>> {
         let variable = self.variable(loss);
         if variable.dtype != DType::F32 || variable.shape.elements(2) != 1 || variable.shape.elements(3) != 1 {
             return Err(Error::LossShape { name: variable.name.clone(), shape: variable.shape.to_string() });
@@ -65,8 +60,7 @@ impl Program {
         for i in 0..depends.len() {
             let var = Var(i as u32);
             let kind = &self.variable(var).kind;
-            depends[i] =
-                matches!(kind, VariableKind::Parameter(_) | VariableKind::SparseTable(_)) && wanted(self, var);
+            depends[i] = matches!(kind, VariableKind::Parameter(_) | VariableKind::SparseTable(_)) && wanted(self, var);
         }
         for node in self.nodes() {
             let operator = node.op.operator();

@@ -194,9 +194,9 @@ impl Hinted for Error {
             Error::NotInitialized { .. } => {
                 Some("run the startup program first, and use the same scope for both programs".into())
             }
-            Error::NotFinite { .. } => {
-                Some("lower the learning rate, clip the gradients, or look for extreme values in the dense inputs".into())
-            }
+            Error::NotFinite { .. } => Some(
+                "lower the learning rate, clip the gradients, or look for extreme values in the dense inputs".into(),
+            ),
             Error::Dataset(error) => error.hint(),
             Error::Table(error) => error.hint(),
             Error::Communicator(error) => error.hint(),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use openfleet_core::{Batch, WorkId};
+use openfleet_core::{Batch, Schema, WorkId};
 
 use crate::arena::Arena;
 use crate::dataset::{BatchReader, Dataset, Progress};
@@ -37,7 +37,9 @@ struct Prepared {
 
 struct Thread {
     arena: Arena,
+    /// Filled again and again, as long as the fields stay the same.
     batch: Batch,
+    schema: Option<Schema>,
     steps: u64,
 }
 
@@ -53,12 +55,15 @@ pub struct RunOptions<'a> {
     /// Who looks at them.
     pub observer: Option<&'a (dyn Fn(&Observation) + Sync)>,
     /// Who looks at every batch, on the thread that ran it.
-    pub each_batch: Option<&'a (dyn Fn(&BatchView<'_>) -> Result<()> + Sync)>,
+    pub each_batch: Option<&'a EachBatch<'a>>,
     /// Ends the run between two batches.
     pub stop: Option<&'a AtomicBool>,
     /// Measures each op.
     pub debug: bool,
 }
+
+/// A function that is shown every batch.
+pub type EachBatch<'a> = dyn Fn(&BatchView<'_>) -> Result<()> + Sync + 'a;
 
 /// What an observer sees.
 #[derive(Debug, Clone)]
@@ -180,16 +185,9 @@ impl Executor {
         for thread in &mut prepared.threads[..threads] {
             plan.bind(&mut thread.arena, dataset.schema())?;
             thread.arena.profile = options.debug.then(|| vec![0; plan.op_names().len()]);
-            if thread.batch.columns.len() != dataset.schema().fields().len() {
+            if thread.schema.as_ref() != Some(dataset.schema()) {
                 thread.batch = Batch::new(dataset.schema());
-            } else {
-                let fresh = Batch::new(dataset.schema());
-                let same = |(a, b): (&openfleet_core::Column, &openfleet_core::Column)| {
-                    std::mem::discriminant(a) == std::mem::discriminant(b)
-                };
-                if !thread.batch.columns.iter().zip(&fresh.columns).all(same) {
-                    thread.batch = fresh;
-                }
+                thread.schema = Some(dataset.schema().clone());
             }
         }
         let started = Instant::now();
@@ -244,7 +242,12 @@ impl Executor {
         };
         let prepared = &mut self.prepared[position];
         while prepared.threads.len() < threads {
-            prepared.threads.push(Thread { arena: prepared.plan.arena(), batch: Batch::default(), steps: 0 });
+            prepared.threads.push(Thread {
+                arena: prepared.plan.arena(),
+                batch: Batch::default(),
+                schema: None,
+                steps: 0,
+            });
         }
         Ok(prepared)
     }

@@ -62,7 +62,7 @@ impl Feed {
 }
 
 fn rows_of(name: &str, per_row: usize, count: usize) -> Result<usize> {
-    if per_row == 0 || count % per_row != 0 {
+    if per_row == 0 || !count.is_multiple_of(per_row) {
         return Err(Error::FeedMismatch {
             name: name.to_owned(),
             expected: format!("a multiple of {per_row} values"),

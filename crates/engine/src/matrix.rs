@@ -78,7 +78,13 @@ pub fn multiply(
 mod tests {
     use super::*;
 
-    fn naive(m: usize, n: usize, k: usize, a: impl Fn(usize, usize) -> f32, b: impl Fn(usize, usize) -> f32) -> Vec<f32> {
+    fn naive(
+        m: usize,
+        n: usize,
+        k: usize,
+        a: impl Fn(usize, usize) -> f32,
+        b: impl Fn(usize, usize) -> f32,
+    ) -> Vec<f32> {
         let mut c = vec![0.0; m * n];
         for i in 0..m {
             for j in 0..n {
@@ -100,7 +106,10 @@ mod tests {
                 let expected = naive(m, n, k, at, bt);
                 let mut c = vec![f32::NAN; m * n];
                 multiply(m, n, k, &a, a_orientation, &b, b_orientation, 0.0, &mut c);
-                assert!(c.iter().zip(&expected).all(|(x, y)| (x - y).abs() < 1e-5), "{a_orientation:?} {b_orientation:?}");
+                assert!(
+                    c.iter().zip(&expected).all(|(x, y)| (x - y).abs() < 1e-5),
+                    "{a_orientation:?} {b_orientation:?}"
+                );
                 multiply(m, n, k, &a, a_orientation, &b, b_orientation, 1.0, &mut c);
                 assert!(c.iter().zip(&expected).all(|(x, y)| (x - 2.0 * y).abs() < 1e-5), "adds to what is there");
             }

@@ -6,9 +6,9 @@
 
 use openfleet_table::{Initializer, Regularizer};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::names::NameGenerator;
-use crate::op::{Initialize, Op, Signature};
+use crate::op::{Initialize, Op, Operator, Signature};
 use crate::program::{
     Node, ParameterAttributes, Program, SparseAttributes, Var, Variable, VariableKind, check_data_shape,
 };
@@ -188,6 +188,7 @@ impl Net {
     /// Adds an op whose outputs are named after `word`, and gives them.
     pub fn append(&mut self, word: &str, op: impl Into<Op>, inputs: &[Var]) -> Result<Vec<Var>> {
         let op = op.into();
+        self.check_kinds(op.operator(), inputs)?;
         let signatures: Vec<Signature> = inputs.iter().map(|&var| Signature::of(self.main.variable(var))).collect();
         let outputs = op.operator().infer(&signatures)?;
         let stop_gradient = inputs.iter().all(|&var| self.main.variable(var).stop_gradient);
@@ -224,6 +225,29 @@ impl Net {
     /// The shape of a variable of the main program.
     pub fn shape(&self, var: Var) -> &Shape {
         &self.main.variable(var).shape
+    }
+
+    /// Tables and states are not tensors: only the ops that say so may be given one.
+    fn check_kinds(&self, operator: &dyn Operator, inputs: &[Var]) -> Result<()> {
+        for (input, &var) in inputs.iter().enumerate() {
+            let variable = self.main.variable(var);
+            let (fits, kind) = match variable.kind {
+                VariableKind::SparseTable(_) => {
+                    (operator.lookups().iter().any(|&(table, _)| table == input), "a sparse table")
+                }
+                VariableKind::State => (operator.changes_state(input), "a state"),
+                VariableKind::Gradient { .. } => (false, "a gradient, which can only be fetched"),
+                _ => (true, ""),
+            };
+            if !fits {
+                return Err(Error::Input {
+                    op: operator.name(),
+                    expected: format!("a tensor as input {input}"),
+                    got: format!("`{}`, {kind}", variable.name),
+                });
+            }
+        }
+        Ok(())
     }
 
     fn persistable(&mut self, variable: Variable, first: Initialize) -> Result<Var> {

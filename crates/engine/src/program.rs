@@ -256,8 +256,7 @@ impl Program {
 
     /// Rebuilds the name index after deserialisation.
     pub fn index_names(&mut self) {
-        self.by_name =
-            self.variables.iter().enumerate().map(|(i, v)| (v.name.clone(), Var(i as u32))).collect();
+        self.by_name = self.variables.iter().enumerate().map(|(i, v)| (v.name.clone(), Var(i as u32))).collect();
     }
 }
 

@@ -67,8 +67,7 @@ impl Scope {
             }
             Some(Value::Tensor(existing)) => {
                 let mut existing = existing.lock();
-                let same_kind =
-                    std::mem::discriminant(existing.elements()) == std::mem::discriminant(value.elements());
+                let same_kind = std::mem::discriminant(existing.elements()) == std::mem::discriminant(value.elements());
                 if existing.dims() != value.dims() || !same_kind {
                     return Err(mismatch(format!("a tensor of dimensions {:?}", existing.dims())));
                 }
@@ -124,11 +123,9 @@ impl Scope {
     pub(crate) fn state(&self, name: &str) -> Result<State> {
         match self.value(name) {
             Some(Value::Tensor(tensor)) => Ok(tensor),
-            Some(_) => Err(Error::ScopeMismatch {
-                name: name.to_owned(),
-                expected: "a tensor".into(),
-                got: "a table".into(),
-            }),
+            Some(_) => {
+                Err(Error::ScopeMismatch { name: name.to_owned(), expected: "a tensor".into(), got: "a table".into() })
+            }
             None => Err(Error::NotInitialized { name: name.to_owned() }),
         }
     }

@@ -56,12 +56,10 @@ const DIM: usize = 4;
 const HIDDEN: usize = 32;
 
 fn schema() -> Schema {
-    let mut fields = vec![
-        Field::new("label", FieldKind::FixedIds { length: 1 }),
-        Field::new("dense", FieldKind::Floats { dim: 5 }),
-    ];
+    let mut fields =
+        vec![Field::new("label", FieldKind::FixedIds { length: 1 }), Field::new("dense", FieldKind::Floats { dim: 5 })];
     fields.extend((0..SLOTS).map(|i| Field::new(format!("s{i}"), FieldKind::Ids)));
-    Schema::new(fields).unwrap()
+    Schema::new(fields).expect("distinct names")
 }
 
 fn batch(seed: u64) -> Batch {

@@ -25,13 +25,8 @@ fn a_click_model_with_one_slot_learns_which_ids_are_clicked() {
 
     let mut executor = Executor::new(Arc::new(Scope::new()));
     executor.run_startup(&net.startup).unwrap();
-    let feed = || {
-        Feed::new()
-            .slot("id", &[&[0], &[1, 2], &[], &[u64::MAX]])
-            .unwrap()
-            .ints("label", 1, &[1, 0, 0, 1])
-            .unwrap()
-    };
+    let feed =
+        || Feed::new().slot("id", &[&[0], &[1, 2], &[], &[u64::MAX]]).unwrap().ints("label", 1, &[1, 0, 0, 1]).unwrap();
     let mut last = Vec::new();
     for _ in 0..100 {
         last = executor.run(&net.main, feed(), &[loss, auc.batch_auc]).unwrap();

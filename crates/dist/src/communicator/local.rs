@@ -43,9 +43,11 @@ impl Communicator for Local {
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
         for stage in stages {
             let (name, table) = &self.dense[stage.table];
-            table
-                .pull_if_newer(&mut stage.version, &mut stage.values)
-                .map_err(|source| Error::Table { action: "pulling from", table: name.clone(), source })?;
+            table.pull_if_newer(&mut stage.version, &mut stage.values).map_err(|source| Error::Table {
+                action: "pulling from",
+                table: name.clone(),
+                source,
+            })?;
         }
         Ok(())
     }

@@ -215,9 +215,12 @@ impl Pass<'_> {
         let mut at = stretch.start;
         while at < stretch.end {
             // The kept words of this line within the stretch, and up to a window of them on either side.
-            let end = dataset.tokens[at..stretch.end].iter().position(|&t| t == LINE_END).map_or(stretch.end, |n| at + n);
+            let end =
+                dataset.tokens[at..stretch.end].iter().position(|&t| t == LINE_END).map_or(stretch.end, |n| at + n);
             line.clear();
-            line.extend((0..at).rev().take_while(|&i| dataset.tokens[i] != LINE_END).filter_map(|i| self.kept(i)).take(window));
+            line.extend(
+                (0..at).rev().take_while(|&i| dataset.tokens[i] != LINE_END).filter_map(|i| self.kept(i)).take(window),
+            );
             line.reverse();
             let first = line.len();
             line.extend((at..end).filter_map(|i| self.kept(i)));
@@ -288,7 +291,7 @@ impl Negatives {
     fn draw(&self, not: u32, random: &mut Random) -> u32 {
         loop {
             let bits = random.bits();
-            let word = ((bits >> 32) * self.entries.len() as u64 >> 32) as u32;
+            let word = (((bits >> 32) * self.entries.len() as u64) >> 32) as u32;
             let (stay_below, other) = self.entries[word as usize];
             let drawn = if (bits as u32) < stay_below { word } else { other };
             if drawn != not || self.entries.len() == 1 {
@@ -343,9 +346,7 @@ impl Corpus {
     fn number_by_frequency(mut self, min_count: u64) -> (Vec<String>, Vec<u64>, Vec<u32>) {
         let mut frequent: Vec<(Box<[u8]>, u32)> =
             self.numbers.drain().filter(|&(_, number)| self.counts[number as usize] >= min_count).collect();
-        frequent.sort_by(|a, b| {
-            self.counts[b.1 as usize].cmp(&self.counts[a.1 as usize]).then_with(|| a.0.cmp(&b.0))
-        });
+        frequent.sort_by(|a, b| self.counts[b.1 as usize].cmp(&self.counts[a.1 as usize]).then_with(|| a.0.cmp(&b.0)));
         let mut renumbered = vec![None; self.counts.len()];
         for (rank, &(_, number)) in frequent.iter().enumerate() {
             renumbered[number as usize] = Some(rank as u32);
@@ -414,10 +415,13 @@ mod tests {
             let dataset = corpus("a b c\na b\na\n", WordsConfig { batch_size, ..config.clone() });
             let rows = rows(&dataset);
             let pairs: Vec<(Vec<u64>, u64)> = rows.iter().map(|(c, t)| (c.clone(), t[0])).collect();
-            let expected =
-                [(vec![1], 0), (vec![0, 2], 1), (vec![1], 2), (vec![1], 0), (vec![0], 1)].map(|(c, t): (Vec<u64>, u64)| (c, t));
+            let expected = [(vec![1], 0), (vec![0, 2], 1), (vec![1], 2), (vec![1], 0), (vec![0], 1)]
+                .map(|(c, t): (Vec<u64>, u64)| (c, t));
             assert_eq!(pairs, expected, "whatever stretch a batch covers");
-            assert!(rows.iter().all(|(_, t)| t.len() == 3 && !t[1..].contains(&t[0])), "negatives differ from the word");
+            assert!(
+                rows.iter().all(|(_, t)| t.len() == 3 && !t[1..].contains(&t[0])),
+                "negatives differ from the word"
+            );
         }
     }
 

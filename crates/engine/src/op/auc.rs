@@ -79,6 +79,10 @@ impl Operator for Auc {
         false
     }
 
+    fn changes_state(&self, input: usize) -> bool {
+        input >= 2
+    }
+
     fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
         let mut counters = [2, 3, 4, 5].map(|input| inputs.state(input).lock());
         let [window_positive, window_negative, positive, negative] = counters.each_mut().map(|tensor| counts(tensor));

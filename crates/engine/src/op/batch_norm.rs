@@ -135,6 +135,10 @@ impl Operator for BatchNorm {
         input < 3
     }
 
+    fn changes_state(&self, input: usize) -> bool {
+        input >= 3
+    }
+
     fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
         let (x, scale, bias) = (inputs.floats(0), inputs.floats(1), inputs.floats(2));
         let (c, s) = self.view(inputs);

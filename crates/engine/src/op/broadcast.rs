@@ -184,11 +184,12 @@ impl Layout {
         if size == 1 {
             return;
         }
-        if let Some(last) = self.rank.checked_sub(1) {
-            if x == self.x[last] * self.sizes[last] && y == self.y[last] * self.sizes[last] {
-                self.sizes[last] *= size;
-                return;
-            }
+        if let Some(last) = self.rank.checked_sub(1)
+            && x == self.x[last] * self.sizes[last]
+            && y == self.y[last] * self.sizes[last]
+        {
+            self.sizes[last] *= size;
+            return;
         }
         (self.sizes[self.rank], self.x[self.rank], self.y[self.rank]) = (size, x, y);
         self.rank += 1;

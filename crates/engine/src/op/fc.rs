@@ -154,10 +154,10 @@ impl Operator for Fc {
                 &scratch
             }
         };
-        if self.bias {
-            if let Some(gradient) = gradients.of(2) {
-                kernel::add_rows(sum_gradient, gradient.accumulate());
-            }
+        if self.bias
+            && let Some(gradient) = gradients.of(2)
+        {
+            kernel::add_rows(sum_gradient, gradient.accumulate());
         }
         if let Some(gradient) = gradients.of(1) {
             let (values, keep) = gradient.begin();

@@ -12,14 +12,15 @@ use crate::program::Var;
 use crate::shape::Dim;
 use crate::tensor::DType;
 
-/// Rows of x, picked by number. Inputs: x [N, ...], index [M] or [M, 1].
+/// Rows of x, picked by number. Inputs: x `[N, ...]`, index `[M]` or `[M, 1]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Gather {
     integers: bool,
 }
 
 impl Net {
-    /// Row `index[i]` of x [N, ...] as row i of the result; `index` has integers from 0 to N - 1 and shape [M] or [M, 1].
+    /// Row `index[i]` of x `[N, ...]` as row i of the result; `index` has integers from 0 to N - 1 and shape `[M]` or
+    /// `[M, 1]`.
     pub fn gather(&mut self, x: Var, index: Var) -> Result<Var> {
         let integers = !self.main.variable(x).dtype.is_float();
         self.append_one("gather", Gather { integers }, &[x, index])

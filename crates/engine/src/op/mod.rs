@@ -48,6 +48,11 @@ pub trait Operator {
         &[]
     }
 
+    /// Whether an input is a state in the scope that the op changes.
+    fn changes_state(&self, _input: usize) -> bool {
+        false
+    }
+
     /// Computes the outputs. Output buffers have the right length and any content.
     fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()>;
 

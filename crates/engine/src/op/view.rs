@@ -67,11 +67,11 @@ impl View {
         if size == 1 {
             return;
         }
-        if let Some(last) = self.rank.checked_sub(1) {
-            if step == self.steps[last] * self.sizes[last] {
-                self.sizes[last] *= size;
-                return;
-            }
+        if let Some(last) = self.rank.checked_sub(1)
+            && step == self.steps[last] * self.sizes[last]
+        {
+            self.sizes[last] *= size;
+            return;
         }
         (self.sizes[self.rank], self.steps[self.rank]) = (size, step);
         self.rank += 1;

@@ -10,6 +10,9 @@ use openfleet_engine::shape::Dim;
 use openfleet_engine::{DType, Error, Executor, Feed, Net, ParamAttr, Program, Result, Scope, Tensor, Var};
 use openfleet_table::Initializer;
 
+/// The size of a batch that nothing reads: results must not depend on it.
+const SOME_ROWS: usize = 3;
+
 /// How a gradient is checked.
 pub struct Options {
     /// Parameters are drawn from here; keep it away from kinks and poles.
@@ -94,10 +97,9 @@ fn check_among(build: impl Fn(&mut Net, &[Var]) -> Result<Var>, dims: &[&[usize]
     let per_row = net.shape(output).elements(1);
     let batched = net.shape(output).0.iter().any(|dim| matches!(dim, Dim::PerRow(_)));
     let weighted = if batched {
-        let mut shape: Vec<i64> = net.shape(output).sizes(1).iter().map(|&size| size as i64).collect();
-        shape[0] = -1;
-        let weights = net.data("weights", &shape, DType::F32).unwrap();
-        net.multiply(output, weights).unwrap()
+        let rows = net.reshape(output, &[-1, per_row as i64]).unwrap();
+        let weights = net.data("weights", &[-1, per_row as i64], DType::F32).unwrap();
+        net.multiply(rows, weights).unwrap()
     } else {
         let dims = net.shape(output).sizes(1);
         weigh(&mut net, output, &dims, &mut constants)
@@ -167,7 +169,7 @@ fn total(executor: &mut Executor, program: &Program, feed: Feed, parts: &[Var]) 
     let parts = executor.run(program, feed, parts).unwrap();
     let mean = |part: &Tensor| {
         let values = part.f32s().unwrap();
-        values.iter().map(|&v| f64::from(v)).sum::<f64>() / values.len() as f64
+        values.iter().map(|&v| f64::from(v)).sum::<f64>() / values.len().max(1) as f64
     };
     parts.iter().map(mean).sum()
 }
@@ -228,6 +230,32 @@ pub fn compute_of(
     build: impl FnOnce(&mut Net, &[Var]) -> Result<Var>,
     parameters: &[(&[usize], &[f32])],
 ) -> (Vec<usize>, Vec<f32>) {
+    let (mut executor, net, _, output) = placed(build, parameters);
+    let value = executor.run(&net.main.clone_for_test(), some_rows(), &[output]).unwrap().remove(0);
+    (value.dims().to_vec(), value.f32s().unwrap().to_vec())
+}
+
+/// The gradients, with respect to these parameters, of the sum of what `build` computes: for kinks, where there are no
+/// finite differences to compare with.
+#[track_caller]
+pub fn gradients_at(
+    build: impl FnOnce(&mut Net, &[Var]) -> Result<Var>,
+    parameters: &[(&[usize], &[f32])],
+) -> Vec<Vec<f32>> {
+    let (mut executor, mut net, vars, output) = placed(build, parameters);
+    let count = net.shape(output).elements(SOME_ROWS);
+    let loss = net.mean(output).unwrap();
+    net.main.append_backward(loss, None, &[]).unwrap();
+    let gradients: Vec<Var> = vars.iter().map(|&var| net.main.gradient_of(var).unwrap()).collect();
+    let gradients = executor.run(&net.main, some_rows(), &gradients).unwrap();
+    gradients.iter().map(|g| g.f32s().unwrap().iter().map(|g| g * count as f32).collect()).collect()
+}
+
+/// A net on parameters that have their values.
+fn placed(
+    build: impl FnOnce(&mut Net, &[Var]) -> Result<Var>,
+    parameters: &[(&[usize], &[f32])],
+) -> (Executor, Net, Vec<Var>, Var) {
     let mut net = Net::with_seed(7);
     let vars: Vec<Var> = parameters.iter().map(|(dims, _)| free(&mut net, dims, false)).collect();
     let output = build(&mut net, &vars).unwrap();
@@ -237,12 +265,15 @@ pub fn compute_of(
         let value = Tensor::from_f32(dims, values.to_vec()).unwrap();
         executor.scope().set(&net.main.variable(var).name, value).unwrap();
     }
-    let feed = Feed::new().floats("rows", 1, vec![0.0; 3]).unwrap();
-    let value = executor.run(&net.main.clone_for_test(), feed, &[output]).unwrap().remove(0);
-    (value.dims().to_vec(), value.f32s().unwrap().to_vec())
+    (executor, net, vars, output)
 }
 
-/// What `build` complains about, given data variables of these shapes (`-1` is the batch) named `a`, `b`, `c`, ...
+/// A batch that nothing reads.
+fn some_rows() -> Feed {
+    Feed::new().floats("rows", 1, vec![0.0; SOME_ROWS]).unwrap()
+}
+
+/// What `build` complains about, given float variables of these shapes, where -1 in front is the batch.
 #[track_caller]
 pub fn complaint<T>(build: impl FnOnce(&mut Net, &[Var]) -> Result<T>, shapes: &[&[i64]]) -> String {
     let mut net = Net::new();

@@ -1,11 +1,14 @@
 //! Every op alone: its numbers against a calculation by hand, its gradient against finite differences, its complaints.
 #![allow(clippy::unwrap_used)] // helpers outside `#[test]` functions are tests too
 
+mod compare;
 mod constants;
 mod elementwise;
 mod harness;
 mod interactions;
 mod lookup;
 mod losses;
+mod matrix;
 mod norms;
 mod reductions;
+mod shapes;

@@ -1,0 +1,302 @@
+//! From a program to a plan: finds a place for every variable, a stage for every sparse table, a table for every parameter.
+
+use std::sync::Arc;
+
+use openfleet_dist::Communicator;
+use openfleet_dist::communicator::Local;
+use openfleet_table::sparse::DEFAULT_SHARDS;
+use openfleet_table::{DenseSpec, Optimizer, Schedule, Sgd, SparseSpec};
+
+use super::{Feed, LookupPlan, Plan, PlanNode, StagePlan, seed_of};
+use crate::arena::{GradientPlace, Place};
+use crate::error::{Error, Result};
+use crate::program::{Node, Program, Var, VariableKind, describe_data};
+use crate::scope::Scope;
+use crate::shape::Shape;
+use crate::tensor::DType;
+
+/// Gives every variable its place and finds its tables in the scope.
+pub(super) fn compile(program: &Program, scope: &Scope) -> Result<Plan> {
+    Compiler::new(program).compile(scope)
+}
+
+/// What is known so far while a program is compiled.
+struct Compiler<'a> {
+    program: &'a Program,
+    places: Vec<Option<Place>>,
+    gradient_places: Vec<Option<GradientPlace>>,
+    gradient_slots: Vec<(GradientPlace, Shape)>,
+    gradient_buffers: usize,
+    feeds: Vec<Feed>,
+    feed_of: Vec<Option<usize>>,
+    stages: Vec<StagePlan>,
+    dense: Vec<Var>,
+    sparse: Vec<Var>,
+    states: Vec<Var>,
+    buffer_count: usize,
+}
+
+impl<'a> Compiler<'a> {
+    fn new(program: &'a Program) -> Self {
+        let count = program.variables().len();
+        Compiler {
+            program,
+            places: vec![None; count],
+            gradient_places: vec![None; count],
+            gradient_slots: Vec::new(),
+            gradient_buffers: 0,
+            feeds: Vec::new(),
+            feed_of: vec![None; count],
+            stages: Vec::new(),
+            dense: Vec::new(),
+            sparse: Vec::new(),
+            states: Vec::new(),
+            buffer_count: 0,
+        }
+    }
+
+    fn compile(mut self, scope: &Scope) -> Result<Plan> {
+        let program = self.program;
+        self.place_tables()?;
+        for node in program.nodes() {
+            for &var in &node.inputs {
+                self.place_input(var)?;
+            }
+            for &var in &node.outputs {
+                self.places[var.index()] = Some(Place::Buffer(self.buffer_count));
+                self.buffer_count += 1;
+            }
+        }
+        let (backward, loss_gradient) = self.place_gradients();
+        let nodes = program.nodes().iter().map(|node| self.node(node)).collect::<Vec<_>>();
+        let communicator = self.communicator(scope)?;
+        let states =
+            self.states.iter().map(|&var| scope.state(&program.variable(var).name)).collect::<Result<Vec<_>>>()?;
+        let mut shapes: Vec<(String, Shape, DType)> =
+            program.variables().iter().map(|v| (v.name.clone(), v.shape.clone(), v.dtype)).collect();
+        shapes.shrink_to_fit();
+        Ok(Plan {
+            nodes,
+            backward,
+            loss_gradient,
+            feeds: self.feeds,
+            stages: self.stages,
+            dense_sizes: self.dense.iter().map(|&var| program.variable(var).shape.elements(0)).collect(),
+            states,
+            buffer_count: self.buffer_count,
+            gradient_slots: self.gradient_slots,
+            places: self.places,
+            gradient_places: self.gradient_places,
+            shapes,
+            clip: program.minimize.as_ref().and_then(|minimize| minimize.clip),
+            trains: program.backward.is_some(),
+            for_test: program.for_test,
+            seed: program.seed,
+            communicator,
+        })
+    }
+
+    /// Sparse tables first: tables looked up with the same slots share a stage, hence one de-duplication.
+    fn place_tables(&mut self) -> Result<()> {
+        let program = self.program;
+        let mut tables: Vec<(Var, Vec<Var>)> = Vec::new();
+        for node in program.nodes() {
+            for &(table, slot) in node.op.operator().lookups() {
+                let (table, slot) = (node.inputs[table], node.inputs[slot]);
+                let entry = match tables.iter().position(|(known, _)| *known == table) {
+                    Some(at) => at,
+                    None => {
+                        tables.push((table, Vec::new()));
+                        tables.len() - 1
+                    }
+                };
+                if !tables[entry].1.contains(&slot) {
+                    tables[entry].1.push(slot);
+                }
+            }
+        }
+        for (table, slots) in tables {
+            let VariableKind::SparseTable(attributes) = &program.variable(table).kind else { continue };
+            let mut feeds = Vec::with_capacity(slots.len());
+            for slot in slots {
+                let variable = program.variable(slot);
+                if variable.kind != VariableKind::Data {
+                    return Err(Error::Input {
+                        op: "embedding",
+                        expected: "ids of a sparse table straight from the data".into(),
+                        got: format!("`{}`, which an op computes", variable.name),
+                    });
+                }
+                let feed = self.feed(slot);
+                let limit = &mut self.feeds[feed].vocabulary;
+                *limit = match (*limit, attributes.vocabulary) {
+                    (Some(a), Some(b)) => Some(a.min(b)),
+                    (a, b) => a.or(b),
+                };
+                feeds.push(feed);
+            }
+            let stage = match self.stages.iter().position(|stage| stage.feeds == feeds) {
+                Some(stage) => stage,
+                None => {
+                    self.stages.push(StagePlan { feeds, lookups: Vec::new() });
+                    self.stages.len() - 1
+                }
+            };
+            let lookups = &mut self.stages[stage].lookups;
+            lookups.push((self.sparse.len(), attributes.dim));
+            self.places[table.index()] = Some(Place::Rows { stage, lookup: lookups.len() - 1 });
+            self.sparse.push(table);
+        }
+        Ok(())
+    }
+
+    fn place_input(&mut self, var: Var) -> Result<()> {
+        if self.places[var.index()].is_some() {
+            return Ok(());
+        }
+        let variable = self.program.variable(var);
+        self.places[var.index()] = Some(match &variable.kind {
+            VariableKind::Data => Place::Feed(self.feed(var)),
+            VariableKind::Parameter(_) => {
+                self.dense.push(var);
+                Place::Dense(self.dense.len() - 1)
+            }
+            VariableKind::State => {
+                self.states.push(var);
+                Place::State(self.states.len() - 1)
+            }
+            VariableKind::SparseTable(_) | VariableKind::Temporary | VariableKind::Gradient { .. } => {
+                return Err(Error::NotFetchable {
+                    name: variable.name.clone(),
+                    reason: "an op reads it before any op writes it",
+                });
+            }
+        });
+        Ok(())
+    }
+
+    fn feed(&mut self, var: Var) -> usize {
+        if let Some(feed) = self.feed_of[var.index()] {
+            return feed;
+        }
+        let variable = self.program.variable(var);
+        self.feeds.push(Feed {
+            name: variable.name.clone(),
+            kind: variable.field_kind(),
+            described: describe_data(variable),
+            vocabulary: None,
+        });
+        let feed = self.feeds.len() - 1;
+        self.feed_of[var.index()] = Some(feed);
+        self.places[var.index()] = Some(Place::Feed(feed));
+        feed
+    }
+
+    fn place_gradients(&mut self) -> (Vec<usize>, Option<(GradientPlace, usize)>) {
+        let Some(backward) = &self.program.backward else { return (Vec::new(), None) };
+        for (of, gradient) in backward.gradients() {
+            let place = match self.places[of.index()] {
+                Some(Place::Dense(i)) => GradientPlace::Dense(i),
+                Some(Place::Rows { stage, lookup }) => GradientPlace::Rows { stage, lookup },
+                _ => {
+                    self.gradient_buffers += 1;
+                    GradientPlace::Buffer(self.gradient_buffers - 1)
+                }
+            };
+            self.gradient_places[gradient.index()] = Some(place);
+            self.gradient_slots.push((place, self.program.variable(of).shape.clone()));
+        }
+        (backward.order().to_vec(), self.gradient_slot(backward.loss()))
+    }
+
+    fn gradient_slot(&self, var: Var) -> Option<(GradientPlace, usize)> {
+        let gradient = self.program.gradient_of(var)?;
+        let place = self.gradient_places[gradient.index()]?;
+        let slot = self.gradient_slots.iter().position(|(known, _)| *known == place)?;
+        Some((place, slot))
+    }
+
+    fn node(&self, node: &Node) -> PlanNode {
+        let program = self.program;
+        let inputs: Vec<Place> =
+            node.inputs.iter().map(|var| self.places[var.index()].expect("inputs were placed")).collect();
+        let outputs = node
+            .outputs
+            .iter()
+            .map(|var| match self.places[var.index()] {
+                Some(Place::Buffer(i)) => i,
+                _ => unreachable!("outputs were given buffers"),
+            })
+            .collect();
+        let lookups = node
+            .op
+            .operator()
+            .lookups()
+            .iter()
+            .filter_map(|&(table, slot)| {
+                let Place::Rows { stage, .. } = inputs[table] else { return None };
+                let feed = self.feed_of[node.inputs[slot].index()]?;
+                let before = self.stages[stage].feeds.iter().copied().take_while(|&f| f != feed).collect();
+                Some(LookupPlan { table, slot, before })
+            })
+            .collect();
+        PlanNode {
+            op: node.op.clone(),
+            input_gradients: node
+                .inputs
+                .iter()
+                .enumerate()
+                .map(|(i, &var)| node.op.operator().has_gradient(i).then(|| self.gradient_slot(var)).flatten())
+                .collect(),
+            output_gradients: node.outputs.iter().map(|&var| self.gradient_slot(var)).collect(),
+            input_shapes: node.inputs.iter().map(|&var| program.variable(var).shape.clone()).collect(),
+            output_shapes: node
+                .outputs
+                .iter()
+                .map(|&var| (program.variable(var).shape.clone(), program.variable(var).dtype))
+                .collect(),
+            inputs,
+            outputs,
+            lookups,
+        }
+    }
+
+    /// The embedded default: every table stands in this process's scope.
+    fn communicator(&self, scope: &Scope) -> Result<Arc<dyn Communicator>> {
+        let program = self.program;
+        let minimize = program.minimize.as_ref();
+        let trains = minimize.is_some();
+        let (optimizer, schedule) = match minimize {
+            Some(minimize) => (minimize.optimizer, minimize.schedule.clone()),
+            None => (Optimizer::Sgd(Sgd::default()), Schedule::Constant(0.0)),
+        };
+        let mut sparse = Vec::with_capacity(self.sparse.len());
+        for &var in &self.sparse {
+            let variable = program.variable(var);
+            let VariableKind::SparseTable(attributes) = &variable.kind else { continue };
+            let spec = SparseSpec {
+                dim: attributes.dim,
+                optimizer,
+                schedule: schedule.clone().scaled(f64::from(attributes.learning_rate)),
+                regularizer: minimize.and_then(|m| m.regularizer),
+                initializer: attributes.initializer,
+                seed: seed_of(program.seed, &variable.name),
+                shards: DEFAULT_SHARDS,
+            };
+            sparse.push((variable.name.clone(), scope.sparse_or_create(&variable.name, spec, trains)?));
+        }
+        let mut dense = Vec::with_capacity(self.dense.len());
+        for &var in &self.dense {
+            let variable = program.variable(var);
+            let VariableKind::Parameter(attributes) = &variable.kind else { continue };
+            let spec = DenseSpec {
+                shape: variable.shape.sizes(0),
+                optimizer,
+                schedule: schedule.clone().scaled(f64::from(attributes.learning_rate)),
+                regularizer: attributes.regularizer.or_else(|| minimize.and_then(|m| m.regularizer)),
+            };
+            dense.push((variable.name.clone(), scope.dense_or_promote(&variable.name, spec, trains)?));
+        }
+        Ok(Arc::new(Local::new(sparse, dense)))
+    }
+}
