@@ -75,7 +75,7 @@ def by_openfleet(options, pairs):
                 word, *values = line.rstrip().split(" ")
                 vectors[word] = np.array(values, dtype=np.float32)
     rho, count = spearman(vectors, pairs)
-    return {"peer": "openfleet", "words_per_second": round(report["samples_per_second"]),
+    return {"peer": "openfleet", "words_per_second": round(report["words_per_second"]),
             "seconds": round(report["seconds"], 1), "spearman": round(rho, 4), "pairs": count}
 
 
