@@ -15,7 +15,7 @@ pub use dcn::{Dcn, dcn};
 pub use deepfm::{DeepFm, deepfm};
 pub use fit_a_line::{FitALine, fit_a_line};
 pub use wide_deep::{WideDeep, wide_deep};
-pub use word2vec::{Word2Vec, Word2VecVars, word2vec};
+pub use word2vec::{INPUT_TABLE, OUTPUT_TABLE, Word2Vec, Word2VecVars, word2vec};
 
 use openfleet_core::FieldKind;
 use openfleet_core::Schema;
