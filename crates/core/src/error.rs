@@ -60,6 +60,50 @@ pub enum Error {
         /// The length given.
         got: usize,
     },
+
+    // Placement.
+    /// A number of servers that no bucket range can be made for.
+    #[error("a job has between 1 and 4096 servers, got {got}")]
+    ServerCount {
+        /// The number given.
+        got: usize,
+    },
+    /// Two dense parameters share a name.
+    #[error("parameter `{name}` is placed twice")]
+    DuplicateParameter {
+        /// The repeated name.
+        name: String,
+    },
+    /// A dense parameter without elements, or with more than can be counted.
+    #[error("parameter `{name}` of shape {shape:?} cannot be placed")]
+    ParameterShape {
+        /// Its name.
+        name: String,
+        /// Its dimensions.
+        shape: Vec<usize>,
+    },
+
+    // Options of a strategy.
+    /// An option outside its range.
+    #[error("`{name}` expects {expected}, got {got}")]
+    OptionRange {
+        /// The option.
+        name: &'static str,
+        /// What it accepts, in words.
+        expected: &'static str,
+        /// What was written.
+        got: String,
+    },
+    /// An option that is one of a few words was given another.
+    #[error("`{name}` cannot be `{got}`")]
+    OptionChoice {
+        /// The option.
+        name: &'static str,
+        /// What was written.
+        got: String,
+        /// The words it accepts.
+        choices: &'static [&'static str],
+    },
 }
 
 impl Hinted for Error {
@@ -69,6 +113,16 @@ impl Hinted for Error {
             Error::MetricInput { metric: "auc", .. } => {
                 Some("feed probabilities: put a sigmoid or a softmax before `auc`".into())
             }
+            Error::ServerCount { got: 0 } => Some("list at least one server endpoint".into()),
+            Error::ServerCount { .. } => Some("keys live in 4096 buckets and a server owns at least one".into()),
+            Error::DuplicateParameter { .. } => {
+                Some("give it another name, or build the second network under `unique_name.guard()`".into())
+            }
+            Error::ParameterShape { .. } => Some("every dimension of a parameter is a number above 0".into()),
+            Error::OptionRange { name: "min_block_size", .. } => {
+                Some("leave it out for 8192, or set `slice_var_up` to false to keep parameters whole".into())
+            }
+            Error::OptionChoice { got, choices, .. } => Some(did_you_mean(got, choices.iter().copied())),
             _ => None,
         }
     }
