@@ -1,6 +1,10 @@
 //! What can go wrong while values travel between a worker and its tables.
 
+use std::time::Duration;
+
 use openfleet_core::{Hint, Hinted};
+
+use crate::frame::MAGIC;
 
 /// `Result` with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -18,12 +22,170 @@ pub enum Error {
         /// What the table said.
         source: openfleet_table::Error,
     },
+
+    // Frames.
+    /// The other side speaks something else.
+    #[error("expected a frame that begins with {MAGIC:#010x}, got {got:#010x}")]
+    NotOurs {
+        /// The first four bytes.
+        got: u32,
+    },
+    /// The other side speaks another version.
+    #[error("this side speaks protocol version {expected}, the other side version {got}")]
+    Version {
+        /// Ours.
+        expected: u16,
+        /// Theirs.
+        got: u16,
+    },
+    /// A checksum or a length does not fit.
+    #[error("a damaged {what}")]
+    Damaged {
+        /// Which part.
+        what: &'static str,
+    },
+    /// A payload longer than allowed here.
+    #[error("a payload of {length} bytes, at most {cap} are allowed here")]
+    TooLong {
+        /// What the header says.
+        length: u64,
+        /// What is allowed.
+        cap: u64,
+    },
+    /// A kind of frame that has no meaning here.
+    #[error("a frame of unknown kind {kind}")]
+    UnknownKind {
+        /// The kind.
+        kind: u16,
+    },
+
+    // Sessions.
+    /// The other side does not know the job's secret.
+    #[error("the other side does not know the secret of this job")]
+    WrongSecret,
+    /// The server closed the door.
+    #[error("server `{endpoint}` refused worker {rank}: {reason}")]
+    Refused {
+        /// The server.
+        endpoint: String,
+        /// Who asked.
+        rank: u32,
+        /// In the server's words.
+        reason: String,
+    },
+    /// Binding beyond loopback without a secret.
+    #[error("refusing to listen on `{endpoint}` without a secret: anybody could read and change the tables")]
+    OpenDoor {
+        /// The address.
+        endpoint: String,
+    },
+    /// A socket failed.
+    #[error("{action} `{endpoint}` failed")]
+    Socket {
+        /// Connecting to, reading from, ...
+        action: &'static str,
+        /// The other side.
+        endpoint: String,
+        /// The system's words.
+        source: std::io::Error,
+    },
+    /// No answer in time.
+    #[error("server `{endpoint}` did not answer `{request}` within {} s", waited.as_secs_f64())]
+    Deadline {
+        /// The server.
+        endpoint: String,
+        /// What was asked.
+        request: &'static str,
+        /// How long.
+        waited: Duration,
+    },
+    /// The server answered with an error.
+    #[error("server `{endpoint}` could not do `{request}`: {message}")]
+    Server {
+        /// The server.
+        endpoint: String,
+        /// What was asked.
+        request: &'static str,
+        /// In the server's words.
+        message: String,
+    },
+    /// The connection or runtime is gone for good.
+    #[error("the connection to server `{endpoint}` has ended")]
+    Closed {
+        /// The server.
+        endpoint: String,
+    },
+
+    // Requests.
+    /// A request about a table that does not exist.
+    #[error("no table has number {table}; there are {count}")]
+    UnknownTable {
+        /// The number.
+        table: u32,
+        /// How many there are.
+        count: usize,
+    },
+    /// Two workers describe one table differently.
+    #[error("table `{table}` exists with other settings: {existing}, asked for {wanted}")]
+    TableMismatch {
+        /// The table.
+        table: String,
+        /// What it was made from.
+        existing: String,
+        /// What was asked for.
+        wanted: String,
+    },
+    /// An array that does not fit its table.
+    #[error("{what}: expected {expected} values, got {got}")]
+    Length {
+        /// Which array.
+        what: String,
+        /// What fits.
+        expected: usize,
+        /// What came.
+        got: usize,
+    },
+    /// Another kind of work than the mode has.
+    #[error("{what} does not fit mode `{mode}`")]
+    WrongMode {
+        /// The request.
+        what: &'static str,
+        /// The job's mode.
+        mode: String,
+    },
+    /// Work that overlaps what was applied, without being it.
+    #[error("work {first}..={last} of stream {stream} was applied in part")]
+    Overlap {
+        /// The stream.
+        stream: u32,
+        /// First step of the push.
+        first: u64,
+        /// Last step of the push.
+        last: u64,
+    },
+    /// A worker's background thread failed.
+    #[error("the communicator's background thread failed: {message}")]
+    Background {
+        /// What it said.
+        message: String,
+    },
 }
 
 impl Hinted for Error {
     fn hint(&self) -> Option<Hint> {
         match self {
             Error::Table { source, .. } => source.hint(),
+            Error::NotOurs { .. } => Some("check that the address is that of an OpenFleet server".into()),
+            Error::Version { .. } => Some("install the same version of OpenFleet on every machine".into()),
+            Error::WrongSecret => {
+                Some("start all processes of a job with one launcher, or give them the same secret".into())
+            }
+            Error::OpenDoor { .. } => Some("set a secret for the job, or listen on 127.0.0.1".into()),
+            Error::Deadline { .. } | Error::Socket { .. } => Some(
+                "check that the server is running and that the list of servers is the same on every machine".into(),
+            ),
+            Error::TableMismatch { .. } => Some("run the same program with the same options on every worker".into()),
+            _ => None,
         }
     }
 }

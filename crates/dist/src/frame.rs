@@ -1,0 +1,218 @@
+//! Frames: what a connection carries, as bytes.
+//!
+//! A frame is a header of 32 bytes and a payload, all numbers little-endian:
+//!
+//! ```text
+//! magic u32 | version u16 | kind u16 | request u64 | length u64 | payload CRC32C u32 | header CRC32C u32 | payload
+//! ```
+//!
+//! The length is checked against a cap before a byte is allocated for it. Payloads start at an address divisible by 8, so
+//! keys and floats are read in place. This module knows no sockets and no requests.
+
+use crate::error::{Error, Result};
+
+/// Begins every frame.
+pub const MAGIC: u32 = u32::from_le_bytes(*b"OFLT");
+/// Changes whenever two sides could misunderstand each other.
+pub const VERSION: u16 = 1;
+/// Bytes of a header.
+pub const HEADER: usize = 32;
+
+/// What stands before a payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// What the payload means.
+    pub kind: u16,
+    /// Chosen by whoever asks, repeated by whoever answers.
+    pub request: u64,
+    /// Bytes of payload.
+    pub length: u64,
+    /// Checksum of the payload.
+    pub checksum: u32,
+}
+
+impl Header {
+    /// The header of a payload.
+    pub fn of(kind: u16, request: u64, payload: &[u8]) -> Self {
+        Header { kind, request, length: payload.len() as u64, checksum: crc32c::crc32c(payload) }
+    }
+
+    /// As bytes.
+    pub fn encode(&self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[6..8].copy_from_slice(&self.kind.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.request.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.length.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.checksum.to_le_bytes());
+        let own = crc32c::crc32c(&bytes[..28]);
+        bytes[28..32].copy_from_slice(&own.to_le_bytes());
+        bytes
+    }
+
+    /// From bytes; refuses another protocol, another version, a damaged header and more than `cap` bytes of payload.
+    pub fn decode(bytes: &[u8; HEADER], cap: u64) -> Result<Self> {
+        let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+        if u32_at(0) != MAGIC {
+            return Err(Error::NotOurs { got: u32_at(0) });
+        }
+        if u16_at(4) != VERSION {
+            return Err(Error::Version { expected: VERSION, got: u16_at(4) });
+        }
+        if crc32c::crc32c(&bytes[..28]) != u32_at(28) {
+            return Err(Error::Damaged { what: "header" });
+        }
+        let header = Header { kind: u16_at(6), request: u64_at(8), length: u64_at(16), checksum: u32_at(24) };
+        if header.length > cap {
+            return Err(Error::TooLong { length: header.length, cap });
+        }
+        Ok(header)
+    }
+
+    /// Fails unless the payload is the one that was sent.
+    pub fn check(&self, payload: &[u8]) -> Result<()> {
+        if crc32c::crc32c(payload) == self.checksum { Ok(()) } else { Err(Error::Damaged { what: "payload" }) }
+    }
+}
+
+/// Bytes whose beginning is aligned for keys and floats.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Payload {
+    words: Vec<u64>,
+    length: usize,
+}
+
+impl Payload {
+    /// An empty payload.
+    pub fn new() -> Self {
+        Payload::default()
+    }
+
+    /// Zeros, to be read into.
+    pub fn zeros(length: usize) -> Self {
+        Payload { words: vec![0; length.div_ceil(8)], length }
+    }
+
+    /// Forgets the content, keeps the memory.
+    pub fn clear(&mut self) {
+        self.words.clear();
+        self.length = 0;
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.length]
+    }
+
+    /// The bytes, to be changed.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.words)[..self.length]
+    }
+
+    /// Appends a plain array, beginning at a multiple of 8 bytes.
+    pub fn put<T: bytemuck::Pod>(&mut self, values: &[T]) {
+        let start = self.grow(std::mem::size_of_val(values));
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        self.bytes_mut()[start..start + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Appends room for `count` values, beginning at a multiple of 8 bytes, and gives it to be filled.
+    pub fn room<T: bytemuck::Pod>(&mut self, count: usize) -> &mut [T] {
+        let bytes = count * std::mem::size_of::<T>();
+        let start = self.grow(bytes);
+        bytemuck::cast_slice_mut(&mut self.bytes_mut()[start..start + bytes])
+    }
+
+    /// Makes room for more bytes and says where they begin.
+    fn grow(&mut self, bytes: usize) -> usize {
+        let start = self.length.next_multiple_of(8);
+        self.length = start + bytes;
+        self.words.resize(self.length.div_ceil(8), 0);
+        start
+    }
+}
+
+/// Reads a payload from front to back, array by array, each at a multiple of 8 bytes.
+#[derive(Debug, Clone)]
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// From the beginning.
+    pub fn new(payload: &'a [u8]) -> Self {
+        Reader { bytes: payload, at: 0 }
+    }
+
+    /// The next `count` values, in place.
+    pub fn take<T: bytemuck::Pod>(&mut self, count: usize) -> Result<&'a [T]> {
+        let start = self.at.next_multiple_of(8);
+        let end = count.checked_mul(std::mem::size_of::<T>()).and_then(|bytes| start.checked_add(bytes));
+        let end = end.filter(|&end| end <= self.bytes.len()).ok_or(Error::Damaged { what: "payload: it ends early" })?;
+        self.at = end;
+        bytemuck::try_cast_slice(&self.bytes[start..end]).map_err(|_| Error::Damaged { what: "payload: not aligned" })
+    }
+
+    /// The next value.
+    pub fn one<T: bytemuck::Pod>(&mut self) -> Result<T> {
+        Ok(self.take::<T>(1)?[0])
+    }
+
+    /// Fails if something is left over.
+    pub fn end(&self) -> Result<()> {
+        if self.at == self.bytes.len() { Ok(()) } else { Err(Error::Damaged { what: "payload: bytes are left over" }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_comes_back_as_it_was() {
+        let header = Header::of(7, 42, b"payload");
+        assert_eq!(Header::decode(&header.encode(), 100).unwrap(), header);
+        header.check(b"payload").unwrap();
+        assert!(header.check(b"pAyload").is_err());
+    }
+
+    #[test]
+    fn a_length_above_the_cap_is_refused_before_anything_is_allocated() {
+        let header = Header { kind: 1, request: 1, length: 1 << 63, checksum: 0 };
+        let error = Header::decode(&header.encode(), 1 << 20).unwrap_err();
+        assert!(matches!(error, Error::TooLong { length, cap } if length == 1 << 63 && cap == 1 << 20));
+    }
+
+    #[test]
+    fn another_protocol_another_version_and_a_flipped_bit_are_told_apart() {
+        let good = Header::of(1, 2, b"").encode();
+        let mut foreign = good;
+        foreign[0] = b'G';
+        assert!(matches!(Header::decode(&foreign, 10), Err(Error::NotOurs { .. })));
+        let mut newer = good;
+        newer[4] = 9;
+        assert!(matches!(Header::decode(&newer, 10), Err(Error::Version { expected: VERSION, got: 9 })));
+        let mut damaged = good;
+        damaged[9] ^= 4;
+        assert!(matches!(Header::decode(&damaged, 10), Err(Error::Damaged { .. })));
+    }
+
+    #[test]
+    fn arrays_are_read_in_place_and_a_short_payload_is_an_error() {
+        let mut payload = Payload::new();
+        payload.put(&[1u32]);
+        payload.put(&[5u64, 6]);
+        payload.room::<f32>(3).copy_from_slice(&[1.0, 2.0, 3.0]);
+        let mut reader = Reader::new(payload.bytes());
+        assert_eq!(reader.one::<u32>().unwrap(), 1);
+        assert_eq!(reader.take::<u64>(2).unwrap(), [5, 6]);
+        assert_eq!(reader.take::<f32>(3).unwrap(), [1.0, 2.0, 3.0]);
+        reader.end().unwrap();
+        assert!(reader.take::<u8>(1).is_err());
+        assert!(Reader::new(payload.bytes()).take::<u64>(usize::MAX).is_err());
+    }
+}

@@ -1,0 +1,55 @@
+//! Make the tables of a program: every worker asks, the first one's request makes them.
+//!
+//! Workers run the same program, so they ask for the same; a difference is an error that names the table. The request
+//! carries first values of the dense blocks, which count only where the block is new: a restarted worker does not undo
+//! what was learnt.
+
+use openfleet_core::strategy::Mode;
+use openfleet_table::{DenseSpec, SparseSpec};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::frame::{Payload, Reader};
+use crate::server::State;
+
+/// What a program needs of one server.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Tables {
+    /// How pushes are applied.
+    pub mode: Mode,
+    /// How many streams take part: training threads of all workers.
+    pub streams: u32,
+    /// Sparse tables by number, with names for people.
+    pub sparse: Vec<(String, SparseSpec)>,
+    /// Dense blocks by number.
+    pub dense: Vec<(String, DenseSpec)>,
+}
+
+/// Encodes a request with first values of the dense blocks, in order.
+pub fn encode<'a>(payload: &mut Payload, tables: &Tables, first_values: impl Iterator<Item = &'a [f32]>) -> Result<()> {
+    payload.clear();
+    let description = serde_json::to_vec(tables).map_err(|_| Error::Damaged { what: "description of tables" })?;
+    payload.put(&[description.len() as u64]);
+    payload.put(&description);
+    first_values.for_each(|values| payload.put(values));
+    Ok(())
+}
+
+/// Answers a request: 1 where the tables are new.
+pub fn apply(state: &State, payload: &[u8]) -> Result<Payload> {
+    let mut reader = Reader::new(payload);
+    let length = reader.one::<u64>()?;
+    let description = reader.take::<u8>(usize::try_from(length).unwrap_or(usize::MAX))?;
+    let tables: Tables =
+        serde_json::from_slice(description).map_err(|_| Error::Damaged { what: "description of tables" })?;
+    let mut values = Vec::with_capacity(tables.dense.len());
+    for (_, spec) in &tables.dense {
+        let count = spec.shape.iter().try_fold(1usize, |count, &side| count.checked_mul(side)).unwrap_or(usize::MAX);
+        values.push(reader.take::<f32>(count)?);
+    }
+    reader.end()?;
+    let is_new = state.create_tables(tables, &values)?;
+    let mut reply = Payload::new();
+    reply.put(&[u32::from(is_new)]);
+    Ok(reply)
+}

@@ -1,0 +1,111 @@
+//! What a worker can ask of a server. One request a file: its bytes, its answer's bytes, and what it does.
+//!
+//! A request is encoded into a [`Payload`] by the client, decoded in place by the server (keys and floats are not
+//! copied), and applied to the server's [`State`](crate::server::State). Requests know no sockets.
+
+pub mod barrier;
+pub mod create_tables;
+pub mod exchange_geo;
+pub mod leave;
+pub mod pull_dense;
+pub mod pull_sparse;
+pub mod push;
+pub mod status;
+pub mod stop;
+
+use crate::error::{Error, Result};
+use crate::frame::{Payload, Reader};
+
+/// Answers carry the kind of their request with this bit.
+pub const REPLY: u16 = 0x8000;
+/// An answer that says what went wrong.
+pub const FAILED: u16 = 0xffff;
+
+/// Every kind of request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum Kind {
+    /// Nothing but a sign of life.
+    Heartbeat = 1,
+    /// Make the tables of a program, once.
+    CreateTables = 16,
+    /// Rows of sparse tables.
+    PullSparse = 17,
+    /// Values of dense blocks.
+    PullDense = 18,
+    /// Gradients of sparse rows and dense blocks.
+    Push = 19,
+    /// Differences up, and what others changed down.
+    ExchangeGeo = 20,
+    /// Wait for all workers.
+    Barrier = 21,
+    /// This stream has no more work.
+    Leave = 22,
+    /// How the server stands.
+    Status = 23,
+    /// End the server.
+    Stop = 25,
+}
+
+impl Kind {
+    /// From a frame.
+    pub fn from_number(kind: u16) -> Result<Self> {
+        const ALL: [Kind; 10] = [
+            Kind::Heartbeat,
+            Kind::CreateTables,
+            Kind::PullSparse,
+            Kind::PullDense,
+            Kind::Push,
+            Kind::ExchangeGeo,
+            Kind::Barrier,
+            Kind::Leave,
+            Kind::Status,
+            Kind::Stop,
+        ];
+        ALL.into_iter().find(|known| *known as u16 == kind).ok_or(Error::UnknownKind { kind })
+    }
+
+    /// As messages spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Heartbeat => "heartbeat",
+            Kind::CreateTables => "create tables",
+            Kind::PullSparse => "pull sparse",
+            Kind::PullDense => "pull dense",
+            Kind::Push => "push",
+            Kind::ExchangeGeo => "exchange geo",
+            Kind::Barrier => "barrier",
+            Kind::Leave => "leave",
+            Kind::Status => "status",
+            Kind::Stop => "stop",
+        }
+    }
+}
+
+/// The unique keys that one server keeps of a stage, and the tables they are looked up in.
+#[derive(Debug, Clone)]
+pub struct KeysView<'a> {
+    /// Tables by number.
+    pub tables: &'a [u32],
+    /// Floats in a row of each.
+    pub dims: &'a [u32],
+    /// The keys.
+    pub keys: &'a [u64],
+}
+
+/// Writes keys and their tables.
+pub(crate) fn put_keys(payload: &mut Payload, tables: &[u32], dims: &[u32], keys: &[u64]) {
+    payload.put(&[tables.len() as u32, keys.len() as u32]);
+    payload.put(tables);
+    payload.put(dims);
+    payload.put(keys);
+}
+
+/// Reads keys and their tables.
+pub(crate) fn take_keys<'a>(reader: &mut Reader<'a>) -> Result<KeysView<'a>> {
+    let counts = reader.take::<u32>(2)?;
+    let tables = reader.take(counts[0] as usize)?;
+    let dims = reader.take(counts[0] as usize)?;
+    let keys = reader.take(counts[1] as usize)?;
+    Ok(KeysView { tables, dims, keys })
+}

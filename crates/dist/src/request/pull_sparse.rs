@@ -1,0 +1,47 @@
+//! Rows of sparse tables for the unique keys of a batch: all stages and tables in one request.
+//!
+//! The answer is the rows, table by table in the order asked for, each table's as `keys x dim` floats.
+
+use openfleet_table::Missing;
+
+use super::{KeysView, put_keys, take_keys};
+use crate::error::Result;
+use crate::frame::{Payload, Reader};
+use crate::server::State;
+
+/// Begins a request for some stages.
+pub fn begin(payload: &mut Payload, missing: Missing, stages: usize) {
+    payload.clear();
+    payload.put(&[u32::from(missing == Missing::Create), stages as u32]);
+}
+
+/// Adds the keys of a stage.
+pub fn add_stage(payload: &mut Payload, tables: &[u32], dims: &[u32], keys: &[u64]) {
+    put_keys(payload, tables, dims, keys);
+}
+
+/// Reads the rows of the next table of an answer.
+pub fn take_rows<'a>(reply: &mut Reader<'a>, keys: usize, dim: usize) -> Result<&'a [f32]> {
+    reply.take(keys.saturating_mul(dim))
+}
+
+/// Answers a request.
+pub fn apply(state: &State, payload: &[u8]) -> Result<Payload> {
+    let mut reader = Reader::new(payload);
+    let head = reader.take::<u32>(2)?;
+    let missing = if head[0] == 1 { Missing::Create } else { Missing::Initial };
+    let mut reply = Payload::new();
+    let mut scratch = state.scratch();
+    for _ in 0..head[1] {
+        let KeysView { tables, dims, keys } = take_keys(&mut reader)?;
+        for (&table, &dim) in tables.iter().zip(dims) {
+            let table = state.sparse(table)?;
+            table.check_dim(dim)?;
+            let rows = reply.room::<f32>(keys.len() * dim as usize);
+            table.table.pull(keys, missing, rows, &mut scratch).map_err(|error| table.error("pulling from", error))?;
+        }
+    }
+    reader.end()?;
+    state.put_scratch(scratch);
+    Ok(reply)
+}

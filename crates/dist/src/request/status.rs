@@ -1,0 +1,39 @@
+//! How a server stands: rows, steps, what each stream has had applied, whom it waits for.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::frame::Payload;
+use crate::server::State;
+
+/// How a server stands.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Name, rows and bytes of each sparse table.
+    pub sparse: Vec<(String, u64, u64)>,
+    /// Name, floats and step of each dense block.
+    pub dense: Vec<(String, u64, u64)>,
+    /// The first step of each stream that has not been applied.
+    pub positions: Vec<(u32, u64)>,
+    /// In sync mode: the streams that the current step waits for.
+    pub waiting_for: Vec<u32>,
+    /// Gradients refused because they were not finite.
+    pub non_finite: u64,
+    /// Pushes that had been applied before.
+    pub repeats: u64,
+    /// Workers that are connected.
+    pub connected: Vec<u32>,
+}
+
+/// Reads an answer.
+pub fn decode(reply: &[u8]) -> Result<Status> {
+    serde_json::from_slice(reply).map_err(|_| Error::Damaged { what: "status" })
+}
+
+/// Answers a request.
+pub fn apply(state: &State) -> Result<Payload> {
+    let status = serde_json::to_vec(&state.status()).map_err(|_| Error::Damaged { what: "status" })?;
+    let mut reply = Payload::new();
+    reply.put(&status);
+    Ok(reply)
+}

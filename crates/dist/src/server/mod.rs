@@ -1,0 +1,11 @@
+//! The server: keeps tables and answers requests.
+//!
+//! [`State`] is the whole of it without sockets: requests in, answers out, from as many threads as like. [`Server`] puts
+//! it behind a listener. Tests and the embedded default talk to a `State` directly.
+
+mod group;
+mod listener;
+mod state;
+
+pub use listener::{Server, ServerConfig};
+pub use state::{Outcome, State};
