@@ -49,7 +49,7 @@ pub(crate) enum FormatName {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Reading")]
 pub(crate) struct ReadOptions {
-    /// Rows in a batch [click models: 512; word2vec: 256; fit_a_line: 20].
+    /// Rows in a batch, which the threads of a click model share [click models: 512; word2vec: 256; fit_a_line: 20].
     #[arg(long, alias = "batch-size")]
     pub(crate) batch: Option<usize>,
     /// Threads; 0 is one a core.

