@@ -7,6 +7,8 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use crate::topology::{Endpoint, Role};
+
 /// What the reader of an error can do about it.
 pub type Hint = Cow<'static, str>;
 
@@ -104,6 +106,49 @@ pub enum Error {
         /// The words it accepts.
         choices: &'static [&'static str],
     },
+
+    // Topology.
+    /// Text that is not `host:port`.
+    #[error("`{text}` is not an endpoint: {reason}")]
+    Endpoint {
+        /// What was written.
+        text: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// Two processes cannot listen at one place.
+    #[error("endpoint `{endpoint}` is listed twice")]
+    DuplicateEndpoint {
+        /// The repeated endpoint.
+        endpoint: Endpoint,
+    },
+    /// A job without workers.
+    #[error("a job has at least one worker, got none")]
+    NoWorkers,
+    /// Workers have endpoints, but not one each.
+    #[error("{worker_count} workers have {got} endpoints")]
+    WorkerEndpoints {
+        /// How many workers there are.
+        worker_count: usize,
+        /// How many endpoints were given.
+        got: usize,
+    },
+    /// A rank that does not exist.
+    #[error("{role} {rank} does not exist: there are {count}, counted from 0")]
+    Rank {
+        /// Of which role.
+        role: Role,
+        /// The rank given.
+        rank: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// A job's name that could not be a file's.
+    #[error("`{name}` cannot name a job")]
+    JobId {
+        /// What was written.
+        name: String,
+    },
 }
 
 impl Hinted for Error {
@@ -123,6 +168,18 @@ impl Hinted for Error {
                 Some("leave it out for 8192, or set `slice_var_up` to false to keep parameters whole".into())
             }
             Error::OptionChoice { got, choices, .. } => Some(did_you_mean(got, choices.iter().copied())),
+            Error::Endpoint { .. } => Some("write `host:port`, as in `10.0.0.2:36000` or `[::1]:36000`".into()),
+            Error::DuplicateEndpoint { .. } => {
+                Some("give every process of a machine its own port, and list each server once".into())
+            }
+            Error::NoWorkers => Some("set the number of workers to 1 or more, the same on every machine".into()),
+            Error::WorkerEndpoints { .. } => Some("list one endpoint for each worker, or none at all".into()),
+            Error::Rank { role, count, .. } => {
+                Some(format!("the last {role} has rank {}; check the counts on every machine", count - 1).into())
+            }
+            Error::JobId { .. } => {
+                Some("use at most 128 letters, digits, `-`, `_` and `.`, beginning with a letter or a digit".into())
+            }
             _ => None,
         }
     }
