@@ -31,6 +31,36 @@ pub enum Error {
         got: usize,
     },
 
+    // --- steps taken together ---
+    /// A contribution to a step that is complete already: its sender was thought to have left.
+    #[error("rank {rank} contributes to step {step}, but the group is at step {current}")]
+    Late {
+        /// Who sent it.
+        rank: u32,
+        /// The step it is for.
+        step: u64,
+        /// The step being collected.
+        current: u64,
+    },
+    /// A contribution to a step that nobody may have reached.
+    #[error("rank {rank} contributes to step {step}, but the group is still at step {current}")]
+    Early {
+        /// Who sent it.
+        rank: u32,
+        /// The step it is for.
+        step: u64,
+        /// The step being collected.
+        current: u64,
+    },
+    /// A contribution from a rank that has not joined, or has left.
+    #[error("rank {rank} is not a member of the group at step {current}")]
+    NotAMember {
+        /// Who sent it.
+        rank: u32,
+        /// The step being collected.
+        current: u64,
+    },
+
     // --- settings ---
     /// A number in a specification, a rule, a schedule or an initializer is outside its domain.
     #[error("`{field}` of {owner} must be {expected}, got {got}")]
@@ -57,10 +87,13 @@ pub enum Error {
 impl Hinted for Error {
     fn hint(&self) -> Option<Hint> {
         match self {
-            Error::Length { what: "rows" | "gradients", .. } => {
+            Error::Length { what: "rows" | "gradients" | "deltas", .. } => {
                 Some("a sparse request carries `keys.len() * dim` floats, in the order of its keys".into())
             }
             Error::TooManyKeys { .. } => Some("split the request".into()),
+            Error::Late { .. } | Error::NotAMember { .. } => Some(
+                "the rank was taken for dead or left early; it may join again and go on from the current step".into(),
+            ),
             Error::FansUnknown { .. } => Some(
                 "give the fans, or take them from the declared size with `with_fans_of(&[vocabulary, dim])`".into(),
             ),

@@ -4,24 +4,32 @@
 //! makes that a build error); tables are driven by calls, from as many threads as the caller likes. The table does not
 //! know the mode, the rank or how many servers there are: its rows depend on its own seed, its keys and what was pushed.
 //!
-//! Start at [`SparseTable`] and [`DenseTable`]; [`Optimizer`] is the one arithmetic that both of them run.
+//! Start at [`SparseTable`] and [`DenseTable`]; [`Optimizer`] is the one arithmetic that both of them run. Beside them
+//! stands what a server has to remember between requests: which work it has applied ([`Ledger`]), the gradients of a step
+//! that others have yet to join ([`Aggregate`]), and the rows that workers have yet to fetch ([`Changed`]).
 
+pub mod aggregate;
 pub mod clip;
 pub mod dense;
 pub mod error;
+pub mod geo;
 pub mod initializer;
+pub mod ledger;
 pub mod optimizer;
 pub mod push;
 pub mod regularizer;
 pub mod schedule;
 pub mod sparse;
 
+pub use aggregate::Aggregate;
 pub use clip::Clip;
 pub use dense::{DenseSpec, DenseTable};
 pub use error::{Error, Result};
+pub use geo::Changed;
 pub use initializer::{Fans, Initializer};
+pub use ledger::Ledger;
 pub use optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, RmsProp, Sgd};
-pub use push::PushReport;
+pub use push::{PushReport, ShowClick};
 pub use regularizer::Regularizer;
 pub use schedule::Schedule;
 pub use sparse::{Missing, Scratch, SparseSpec, SparseTable};

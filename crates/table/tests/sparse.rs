@@ -218,6 +218,18 @@ fn dense_and_sparse_pushes_do_the_same_arithmetic() {
 }
 
 #[test]
+fn differences_are_added_as_they_are_and_new_rows_start_from_their_first_values() {
+    let table = SparseTable::new(spec(2, Optimizer::Adam(Adam::default()), 0.1)).unwrap();
+    let first = pull(&table, &[1, 2]);
+    let report = table.add(&[1, 3, 1], &[1.0, 2.0, f32::NAN, 0.0, 0.5, 0.5], &mut Scratch::new()).unwrap();
+    assert_eq!((report.applied, report.non_finite), (2, 1));
+    assert_eq!(pull(&table, &[1, 2]), [first[0] + 1.0 + 0.5, first[1] + 2.0 + 0.5, first[2], first[3]]);
+    assert_eq!((table.len(), table.step()), (1, 0), "no row for what was refused, and not a step");
+    assert_eq!(table.read(1, |_, state| state.to_vec()), Some(vec![0.0; 4]), "the rule's state is untouched");
+    assert!(table.add(&[1], &[0.0; 3], &mut Scratch::new()).is_err());
+}
+
+#[test]
 fn a_specification_that_cannot_work_is_refused_with_its_reason() {
     let good = || spec(3, Optimizer::Sgd(Sgd {}), 1.0);
     let refused = |spec: SparseSpec| SparseTable::new(spec).unwrap_err();

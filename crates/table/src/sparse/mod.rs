@@ -116,6 +116,19 @@ impl SparseTable {
         Ok(report)
     }
 
+    /// Adds `deltas[i * dim..]` to the weights of `keys[i]` as they are, past the rule and its state: how GEO's
+    /// differences arrive. A row that does not exist is created from its first values, which are what the sender's copy
+    /// started from too. A difference that is not finite is refused and reported. Not a step.
+    pub fn add(&self, keys: &[Key], deltas: &[f32], scratch: &mut Scratch) -> Result<PushReport> {
+        same_length("deltas", keys.len().saturating_mul(self.spec.dim), deltas.len())?;
+        scratch.group(keys, self.shards.len())?;
+        let birth = self.birth();
+        let mut report = PushReport::default();
+        self.visit(scratch, |shard, group| report.merge(shard.add(group, &birth, deltas)));
+        self.non_finite.fetch_add(report.non_finite as u64, Ordering::Relaxed);
+        Ok(report)
+    }
+
     /// Shows every row: key, weights, optimizer state (slot-major). Each shard is locked while its rows are shown, so
     /// `look` must not call the table. The order is by shard, then by creation.
     pub fn for_each(&self, mut look: impl FnMut(Key, &[f32], &[f32])) {

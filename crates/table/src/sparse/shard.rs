@@ -91,6 +91,30 @@ impl Shard {
         report
     }
 
+    /// Adds to the weights of each wanted key its difference; rows that do not exist are created first.
+    pub(super) fn add(&mut self, group: &[Wanted], birth: &Birth<'_>, deltas: &[f32]) -> PushReport {
+        let dim = birth.spec.dim;
+        let mut report = PushReport::default();
+        let mut hints = [NONE; BATCH];
+        for batch in group.chunks(BATCH) {
+            self.look_ahead(batch, dim, &mut hints);
+            for (wanted, hint) in batch.iter().zip(hints) {
+                let delta = &deltas[wanted.at as usize * dim..][..dim];
+                if !all_finite(delta) {
+                    report.non_finite += 1;
+                    continue;
+                }
+                report.applied += 1;
+                let row = self.settle(wanted, hint).unwrap_or_else(|| self.create(wanted, birth));
+                self.rows.set_stamp(row, birth.stamp);
+                for (weight, difference) in self.rows.get_mut(row)[..dim].iter_mut().zip(delta) {
+                    *weight += difference;
+                }
+            }
+        }
+        report
+    }
+
     /// The row of a single key.
     pub(super) fn find(&self, wanted: &Wanted) -> Option<&[f32]> {
         self.settle(wanted, NONE).map(|row| self.rows.get(row))

@@ -1,0 +1,207 @@
+//! The server's side of GEO: who has yet to hear of which rows.
+//!
+//! In GEO workers train on copies and send differences, which a server adds to its tables as they are
+//! ([`SparseTable::add`](crate::SparseTable::add), [`DenseTable::add`](crate::DenseTable::add)). What is kept here is,
+//! per worker, the keys that others have changed since it last asked:
+//!
+//! ```text
+//! A sends deltas of K:    add(K, deltas);  record(A, K)      B and C have K to fetch, A has not
+//! B asks:                 take_changed(B)                    K, once; its rows are read when it asks
+//! ```
+//!
+//! The sender is left out, where the original marked its keys for it as well and sent every row back. It needs none: it
+//! has added the same difference to the same base, to the bit, unless somebody else changed the row in between, and
+//! then the row stands in its set because of them. Values are read when they are fetched, so ten changes of a row are
+//! one row to fetch, and a set never holds more than the distinct keys of the table.
+
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use openfleet_core::Key;
+use openfleet_core::key::mix;
+use serde::{Deserialize, Serialize};
+
+/// Per worker, the keys of one sparse table whose rows others have changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "BTreeMap<u32, Vec<Key>>", into = "BTreeMap<u32, Vec<Key>>")]
+pub struct Changed {
+    workers: BTreeMap<u32, Keys>,
+}
+
+type Keys = HashSet<Key, BuildHasherDefault<KeyHasher>>;
+
+impl Changed {
+    /// Nobody, and nothing changed.
+    pub fn new() -> Self {
+        Changed::default()
+    }
+
+    /// A worker takes part from now on: what changes after this reaches it. Joining again changes nothing.
+    pub fn join(&mut self, worker: u32) {
+        self.workers.entry(worker).or_default();
+    }
+
+    /// A worker takes part no more; its set is freed.
+    pub fn leave(&mut self, worker: u32) {
+        self.workers.remove(&worker);
+    }
+
+    /// The rows of `keys` changed by `from`: everybody else has them to fetch. A key may be named twice.
+    pub fn record(&mut self, from: u32, keys: &[Key]) {
+        for (_, changed) in self.workers.iter_mut().filter(|(worker, _)| **worker != from) {
+            changed.extend(keys);
+        }
+    }
+
+    /// The keys a worker has to fetch, ascending, each once; they are no longer to fetch. Nothing for a worker that has
+    /// not joined.
+    pub fn take_changed(&mut self, worker: u32) -> Vec<Key> {
+        let Some(changed) = self.workers.get_mut(&worker) else { return Vec::new() };
+        // Drained and not replaced: the next round needs about as much room. Sorted because a set's order is nobody's.
+        let mut keys: Vec<Key> = changed.drain().collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// The worker has just read the rows of `keys` some other way, as with a first pull: they need not be sent again.
+    pub fn forget(&mut self, worker: u32, keys: &[Key]) {
+        if let Some(changed) = self.workers.get_mut(&worker).filter(|changed| !changed.is_empty()) {
+            keys.iter().for_each(|key| {
+                changed.remove(key);
+            });
+        }
+    }
+
+    /// Puts keys back that were taken for a reply which never arrived.
+    pub fn put_back(&mut self, worker: u32, keys: &[Key]) {
+        if let Some(changed) = self.workers.get_mut(&worker) {
+            changed.extend(keys);
+        }
+    }
+
+    /// How many rows a worker has to fetch.
+    pub fn pending(&self, worker: u32) -> usize {
+        self.workers.get(&worker).map_or(0, HashSet::len)
+    }
+
+    /// The workers that take part, in order.
+    pub fn workers(&self) -> impl Iterator<Item = u32> {
+        self.workers.keys().copied()
+    }
+}
+
+/// Sorted on the way out, so that equal state is saved as equal bytes.
+impl From<Changed> for BTreeMap<u32, Vec<Key>> {
+    fn from(mut changed: Changed) -> Self {
+        let workers: Vec<u32> = changed.workers().collect();
+        workers.into_iter().map(|worker| (worker, changed.take_changed(worker))).collect()
+    }
+}
+
+impl From<BTreeMap<u32, Vec<Key>>> for Changed {
+    fn from(workers: BTreeMap<u32, Vec<Key>>) -> Self {
+        Changed { workers: workers.into_iter().map(|(worker, keys)| (worker, keys.into_iter().collect())).collect() }
+    }
+}
+
+/// One round of mixing: keys come from authenticated workers, and the standard hasher costs five times as much.
+#[derive(Debug, Clone, Copy, Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn write_u64(&mut self, key: u64) {
+        self.0 = mix(key);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = mix(self.0 ^ u64::from(*byte)));
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const A: u32 = 0;
+    const B: u32 = 1;
+    const C: u32 = 2;
+
+    fn three() -> Changed {
+        let mut changed = Changed::new();
+        [A, B, C].into_iter().for_each(|worker| changed.join(worker));
+        changed
+    }
+
+    #[test]
+    fn a_row_changed_by_one_worker_reaches_every_other_exactly_once() {
+        let mut changed = three();
+        changed.record(A, &[9, 4, 9]);
+        changed.record(A, &[4, 1]);
+        assert_eq!(changed.take_changed(B), [1, 4, 9]);
+        assert!(changed.take_changed(B).is_empty());
+        assert!(changed.take_changed(A).is_empty(), "the sender has added the same difference itself");
+        assert_eq!(changed.take_changed(C), [1, 4, 9]);
+    }
+
+    #[test]
+    fn a_row_that_two_workers_changed_reaches_both() {
+        let mut changed = three();
+        changed.record(A, &[1]);
+        changed.record(B, &[1]);
+        assert_eq!([A, B, C].map(|worker| changed.take_changed(worker)), [[1], [1], [1]]);
+    }
+
+    #[test]
+    fn who_left_costs_nothing_and_who_comes_later_hears_of_later_changes() {
+        let mut changed = three();
+        changed.record(A, &[1]);
+        changed.leave(B);
+        changed.record(A, &[2]);
+        assert_eq!((changed.pending(B), changed.take_changed(B)), (0, vec![]));
+        changed.join(B);
+        changed.record(C, &[3]);
+        assert_eq!((changed.take_changed(B), changed.take_changed(A)), (vec![3], vec![3]));
+        assert_eq!(changed.workers().collect::<Vec<_>>(), [A, B, C]);
+    }
+
+    #[test]
+    fn rows_read_another_way_are_not_sent_again_and_a_lost_reply_is_put_back() {
+        let mut changed = three();
+        changed.record(A, &[1, 2, 3]);
+        changed.forget(B, &[2, 7]);
+        let taken = changed.take_changed(B);
+        assert_eq!(taken, [1, 3]);
+        changed.put_back(B, &taken);
+        assert_eq!(changed.take_changed(B), [1, 3]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_change_arrives_at_the_others_and_sets_stay_within_the_distinct_keys(
+            steps in prop::collection::vec((0u32..4, prop::collection::vec(0u64..30, 0..20), any::<bool>()), 0..60),
+        ) {
+            let mut changed = Changed::new();
+            (0..4).for_each(|worker| changed.join(worker));
+            let mut expected = vec![std::collections::BTreeSet::new(); 4];
+            for (worker, keys, takes) in steps {
+                changed.record(worker, &keys);
+                for (other, set) in expected.iter_mut().enumerate().filter(|(other, _)| *other != worker as usize) {
+                    set.extend(keys.iter().copied());
+                    prop_assert_eq!(changed.pending(other as u32), set.len());
+                }
+                if takes {
+                    let taken: Vec<Key> = std::mem::take(&mut expected[worker as usize]).into_iter().collect();
+                    prop_assert_eq!(changed.take_changed(worker), taken);
+                }
+            }
+            let saved = serde_json::to_string(&changed).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Changed>(&saved).unwrap(), changed);
+        }
+    }
+}
