@@ -2,11 +2,21 @@
 //!
 //! A worker stages what it wants to read and what it has computed ([`stage`]), and hands the stages to a
 //! [`Communicator`]; whether the tables stand in the same process or on a hundred servers is the communicator's affair.
-//! This room knows no models and no programs.
+//! From the socket up: [`frame`] (bytes), [`net`] (frames over a stream), [`handshake`] and [`session`] (who is there),
+//! [`request`] (what can be asked), [`server`] and [`client`]. This room knows no models and no programs.
 
+pub mod client;
 pub mod communicator;
 pub mod error;
+pub mod frame;
+pub mod handshake;
+pub mod net;
+pub mod request;
+pub mod server;
+pub mod session;
 pub mod stage;
 
+pub use client::{ClientConfig, Link};
 pub use communicator::Communicator;
 pub use error::{Error, Result};
+pub use server::{Server, ServerConfig, State};

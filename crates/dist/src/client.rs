@@ -1,0 +1,434 @@
+//! The worker's side of its servers: asks, waits, asks again.
+//!
+//! A [`Link`] is one server as a worker sees it. A remote link has a task that keeps a connection, sends requests as they
+//! come, many in flight, and after a broken connection connects again and sends whatever was not answered: a server applies
+//! work once, so asking again is always safe. Every request has a deadline. A link to a [`State`] in this process answers at
+//! once, without bytes on a socket.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use openfleet_core::topology::Endpoint;
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use crate::error::{Error, Result};
+use crate::frame::Payload;
+use crate::net::{Frame, Stream, read_frame, write_frame};
+use crate::request::{FAILED, Kind, REPLY};
+use crate::server::{Outcome, State};
+use crate::session::{HANDSHAKE, Identity, introduce};
+
+/// How a worker talks to its servers.
+#[derive(Debug, Clone)]
+pub struct ClientConfig {
+    /// Who it is.
+    pub identity: Identity,
+    /// The most bytes of one answer.
+    pub cap: u64,
+    /// How long an ordinary request may take, reconnecting included.
+    pub deadline: Duration,
+    /// A sign of life is sent so often.
+    pub heartbeat: Duration,
+    /// A server that is silent for so long is taken for dead, and connected to anew.
+    pub silence: Duration,
+    /// The longest pause between two attempts to connect.
+    pub longest_pause: Duration,
+}
+
+impl ClientConfig {
+    /// The usual times, for an identity.
+    pub fn new(identity: Identity) -> Self {
+        ClientConfig {
+            identity,
+            cap: 1 << 30,
+            deadline: Duration::from_secs(30),
+            heartbeat: Duration::from_secs(1),
+            silence: Duration::from_secs(3),
+            longest_pause: Duration::from_secs(1),
+        }
+    }
+}
+
+/// A stream that may be of any kind.
+pub type BoxedStream = Box<dyn StreamObject>;
+
+/// [`Stream`] as an object.
+pub trait StreamObject: Stream {}
+impl<T: Stream> StreamObject for T {}
+
+/// How a connection is made: TCP, or whatever a test has in mind.
+pub trait Connector: Send + Sync + 'static {
+    /// One attempt. Names are resolved anew each time.
+    fn connect(&self, endpoint: &Endpoint) -> Pin<Box<dyn Future<Output = std::io::Result<BoxedStream>> + Send>>;
+}
+
+/// TCP without delay.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tcp;
+
+impl Connector for Tcp {
+    fn connect(&self, endpoint: &Endpoint) -> Pin<Box<dyn Future<Output = std::io::Result<BoxedStream>> + Send>> {
+        let (host, port) = (endpoint.host().to_owned(), endpoint.port());
+        Box::pin(async move {
+            let stream = TcpStream::connect((host.as_str(), port)).await?;
+            stream.set_nodelay(true)?;
+            Ok(Box::new(stream) as BoxedStream)
+        })
+    }
+}
+
+/// One server as a worker sees it.
+#[derive(Clone)]
+pub struct Link {
+    name: Arc<str>,
+    way: Way,
+    traffic: Arc<Traffic>,
+    deadline: Duration,
+}
+
+#[derive(Clone)]
+enum Way {
+    Remote(mpsc::UnboundedSender<Ask>),
+    InProcess { state: Arc<State>, rank: u32 },
+}
+
+/// Bytes that went over a link, headers not counted.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    /// To the server.
+    pub sent: AtomicU64,
+    /// From the server.
+    pub received: AtomicU64,
+}
+
+struct Ask {
+    kind: Kind,
+    payload: Payload,
+    deadline: Instant,
+    waited: Duration,
+    answer: oneshot::Sender<Result<Payload>>,
+}
+
+/// An answer on its way.
+pub struct Pending {
+    name: Arc<str>,
+    traffic: Arc<Traffic>,
+    receiver: oneshot::Receiver<Result<Payload>>,
+}
+
+impl Pending {
+    /// Waits on a thread that is not the runtime's.
+    pub fn wait(self) -> Result<Payload> {
+        let answer = self.receiver.blocking_recv();
+        finish(answer, &self.name, &self.traffic)
+    }
+
+    /// Waits in a task.
+    pub async fn answer(self) -> Result<Payload> {
+        let answer = self.receiver.await;
+        finish(answer, &self.name, &self.traffic)
+    }
+}
+
+fn finish(
+    answer: Result<Result<Payload>, oneshot::error::RecvError>,
+    name: &str,
+    traffic: &Traffic,
+) -> Result<Payload> {
+    let payload = answer.unwrap_or_else(|_| Err(Error::Closed { endpoint: name.to_owned() }))?;
+    traffic.received.fetch_add(payload.bytes().len() as u64, Ordering::Relaxed);
+    Ok(payload)
+}
+
+impl Link {
+    /// A link to a server elsewhere. Its task runs on `runtime`, which must outlive the link.
+    pub fn remote(
+        runtime: &tokio::runtime::Handle,
+        endpoint: Endpoint,
+        config: ClientConfig,
+        connector: Arc<dyn Connector>,
+    ) -> Self {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let (name, deadline): (Arc<str>, _) = (endpoint.to_string().into(), config.deadline);
+        runtime.spawn(keep_connected(endpoint, config, connector, receiver));
+        Link { name, way: Way::Remote(sender), traffic: Arc::default(), deadline }
+    }
+
+    /// A link to a server in this process.
+    pub fn in_process(name: &str, state: Arc<State>, rank: u32) -> Self {
+        let way = Way::InProcess { state, rank };
+        Link { name: name.into(), way, traffic: Arc::default(), deadline: Duration::from_secs(30) }
+    }
+
+    /// What people call the server.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Bytes so far.
+    pub fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    /// Sends a request; the answer comes within the ordinary deadline.
+    pub fn ask(&self, kind: Kind, payload: Payload) -> Pending {
+        self.ask_within(kind, payload, self.deadline)
+    }
+
+    /// Sends a request that may take longer: because it waits for others.
+    pub fn ask_within(&self, kind: Kind, payload: Payload, within: Duration) -> Pending {
+        self.traffic.sent.fetch_add(payload.bytes().len() as u64, Ordering::Relaxed);
+        let (answer, receiver) = oneshot::channel();
+        let pending = |receiver| Pending { name: self.name.clone(), traffic: self.traffic.clone(), receiver };
+        match &self.way {
+            Way::InProcess { state, rank } => match state.handle(*rank, kind, payload) {
+                Outcome::Now(result) => {
+                    let _ = answer.send(result);
+                    pending(receiver)
+                }
+                Outcome::Later(receiver) => pending(receiver),
+            },
+            Way::Remote(sender) => {
+                let ask = Ask { kind, payload, deadline: Instant::now() + within, waited: within, answer };
+                // A closed channel drops the ask, and `wait` says that the link has ended.
+                let _ = sender.send(ask);
+                pending(receiver)
+            }
+        }
+    }
+}
+
+/// Why a connection ended.
+enum Ended {
+    /// Nobody asks any more.
+    NotNeeded,
+    /// It broke; another may be made.
+    Broken,
+    /// The server will not have us.
+    Refused(Error),
+}
+
+async fn keep_connected(
+    endpoint: Endpoint,
+    config: ClientConfig,
+    connector: Arc<dyn Connector>,
+    mut asks: mpsc::UnboundedReceiver<Ask>,
+) {
+    let mut unanswered = Unanswered { asks: BTreeMap::new(), next: 1, endpoint: endpoint.to_string() };
+    let mut pause = Duration::from_millis(20);
+    loop {
+        let stream = tokio::select! {
+            stream = connect(&endpoint, &config, connector.as_ref()) => stream,
+            () = unanswered.expire_while_waiting(&mut asks) => return,
+        };
+        match stream {
+            Ok(stream) => {
+                debug!("connected to server {endpoint}");
+                pause = Duration::from_millis(20);
+                match converse(stream, &config, &mut asks, &mut unanswered).await {
+                    Ended::NotNeeded => return,
+                    Ended::Broken => info!("the connection to server {endpoint} broke; connecting again"),
+                    Ended::Refused(error) => return unanswered.fail_all(&mut asks, error).await,
+                }
+            }
+            Err(error @ (Error::Refused { .. } | Error::WrongSecret | Error::Version { .. } | Error::NotOurs { .. })) => {
+                warn!("{error}");
+                return unanswered.fail_all(&mut asks, error).await;
+            }
+            Err(error) => debug!("server {endpoint} is not ready: {error}"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = unanswered.expire_while_waiting(&mut asks) => return,
+        }
+        pause = (pause * 2).min(config.longest_pause);
+    }
+}
+
+async fn connect(endpoint: &Endpoint, config: &ClientConfig, connector: &dyn Connector) -> Result<BoxedStream> {
+    let name = endpoint.to_string();
+    let socket = |source| Error::Socket { action: "connecting to", endpoint: name.clone(), source };
+    let late = |_| Error::Deadline { endpoint: name.clone(), request: "handshake", waited: HANDSHAKE };
+    let mut stream =
+        tokio::time::timeout(HANDSHAKE, connector.connect(endpoint)).await.map_err(late)?.map_err(socket)?;
+    tokio::time::timeout(HANDSHAKE, introduce(&mut stream, &config.identity, &name)).await.map_err(late)??;
+    Ok(stream)
+}
+
+/// Sends and receives until the connection ends.
+async fn converse(
+    stream: BoxedStream,
+    config: &ClientConfig,
+    asks: &mut mpsc::UnboundedReceiver<Ask>,
+    unanswered: &mut Unanswered,
+) -> Ended {
+    let name = unanswered.endpoint.clone();
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let (frames, mut incoming) = mpsc::unbounded_channel::<Result<Option<Frame>>>();
+    let (cap, read_name) = (config.cap, name.clone());
+    // Reading goes on while a large request is written, or both sides could wait for each other's buffers.
+    let reading = tokio::spawn(async move {
+        loop {
+            let frame = read_frame(&mut reader, cap, &read_name).await;
+            let more = matches!(frame, Ok(Some(_)));
+            if frames.send(frame).is_err() || !more {
+                return;
+            }
+        }
+    });
+    let _guard = AbortOnDrop(reading);
+    for (&request, ask) in &unanswered.asks {
+        if write_frame(&mut writer, ask.kind as u16, request, ask.payload.bytes(), &name).await.is_err() {
+            return Ended::Broken;
+        }
+    }
+    let mut heartbeat = tokio::time::interval(config.heartbeat);
+    let mut heard = Instant::now();
+    loop {
+        tokio::select! {
+            ask = asks.recv() => {
+                let Some(ask) = ask else {
+                    if unanswered.asks.is_empty() {
+                        return Ended::NotNeeded;
+                    }
+                    return unanswered.drain(&mut incoming).await;
+                };
+                let request = unanswered.add(ask);
+                let ask = &unanswered.asks[&request];
+                if write_frame(&mut writer, ask.kind as u16, request, ask.payload.bytes(), &name).await.is_err() {
+                    return Ended::Broken;
+                }
+            }
+            frame = incoming.recv() => match frame {
+                Some(Ok(Some(frame))) => {
+                    heard = Instant::now();
+                    if let Some(ended) = unanswered.answer(frame) {
+                        return ended;
+                    }
+                }
+                _ => return Ended::Broken,
+            },
+            _ = heartbeat.tick() => {
+                unanswered.expire();
+                if heard.elapsed() > config.silence {
+                    warn!("server {name} has been silent for {:.1} s", heard.elapsed().as_secs_f64());
+                    return Ended::Broken;
+                }
+                if write_frame(&mut writer, Kind::Heartbeat as u16, 0, &[], &name).await.is_err() {
+                    return Ended::Broken;
+                }
+            }
+        }
+    }
+}
+
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Requests that were sent, or will be, and have no answer yet; in the order they were asked.
+struct Unanswered {
+    asks: BTreeMap<u64, Ask>,
+    next: u64,
+    endpoint: String,
+}
+
+impl Unanswered {
+    fn add(&mut self, ask: Ask) -> u64 {
+        let request = self.next;
+        self.next += 1;
+        self.asks.insert(request, ask);
+        request
+    }
+
+    /// Hands an answer over. An answer to nothing we remember is an old one's repeat.
+    fn answer(&mut self, frame: Frame) -> Option<Ended> {
+        let ask = self.asks.remove(&frame.request)?;
+        let answer = if frame.kind == ask.kind as u16 | REPLY {
+            Ok(frame.payload)
+        } else if frame.kind == FAILED {
+            let message = String::from_utf8_lossy(frame.payload.bytes()).into_owned();
+            Err(Error::Server { endpoint: self.endpoint.clone(), request: ask.kind.name(), message })
+        } else {
+            Err(Error::UnknownKind { kind: frame.kind })
+        };
+        let _ = ask.answer.send(answer);
+        None
+    }
+
+    /// Fails what has waited too long.
+    fn expire(&mut self) {
+        let now = Instant::now();
+        let late: Vec<u64> = self.asks.iter().filter(|(_, ask)| ask.deadline <= now).map(|(&id, _)| id).collect();
+        for id in late {
+            if let Some(ask) = self.asks.remove(&id) {
+                let _ = ask.answer.send(Err(Error::Deadline {
+                    endpoint: self.endpoint.clone(),
+                    request: ask.kind.name(),
+                    waited: ask.waited,
+                }));
+            }
+        }
+    }
+
+    /// While there is no connection: takes new requests and fails late ones. Ends when nobody can ask any more and
+    /// nothing is left to answer.
+    async fn expire_while_waiting(&mut self, asks: &mut mpsc::UnboundedReceiver<Ask>) {
+        let mut closed = false;
+        loop {
+            self.expire();
+            if closed && self.asks.is_empty() {
+                return;
+            }
+            tokio::select! {
+                ask = asks.recv(), if !closed => match ask {
+                    Some(ask) => {
+                        self.add(ask);
+                    }
+                    None => closed = true,
+                },
+                () = tokio::time::sleep(Duration::from_millis(100)) => {}
+            }
+        }
+    }
+
+    /// Nobody asks any more: waits for the last answers.
+    async fn drain(&mut self, incoming: &mut mpsc::UnboundedReceiver<Result<Option<Frame>>>) -> Ended {
+        while !self.asks.is_empty() {
+            self.expire();
+            match tokio::time::timeout(Duration::from_millis(100), incoming.recv()).await {
+                Ok(Some(Ok(Some(frame)))) => {
+                    self.answer(frame);
+                }
+                Ok(_) => return Ended::Broken,
+                Err(_) => {}
+            }
+        }
+        Ended::NotNeeded
+    }
+
+    /// The server will not have us: so it answers everything, now and later.
+    async fn fail_all(&mut self, asks: &mut mpsc::UnboundedReceiver<Ask>, error: Error) {
+        let message = error.to_string();
+        let refuse = |ask: Ask, endpoint: &str| {
+            let endpoint = endpoint.to_owned();
+            let _ = ask.answer.send(Err(Error::Server { endpoint, request: ask.kind.name(), message: message.clone() }));
+        };
+        let waiting = std::mem::take(&mut self.asks);
+        waiting.into_values().for_each(|ask| refuse(ask, &self.endpoint));
+        while let Some(ask) = asks.recv().await {
+            refuse(ask, &self.endpoint);
+        }
+    }
+}

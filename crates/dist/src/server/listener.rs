@@ -1,0 +1,180 @@
+//! A [`State`] behind a listener: accepts workers, answers their requests, ends when told to or when all have left.
+//!
+//! Each connection has a task that reads and one that writes; requests that can be answered at once are answered by the
+//! reader, the others by a task of their own, so one slow step never keeps other requests of the connection waiting.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use openfleet_core::topology::Endpoint;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+
+use super::state::{Outcome, State};
+use crate::error::{Error, Result};
+use crate::frame::Payload;
+use crate::handshake::Secret;
+use crate::net::{Stream, read_frame, write_frame};
+use crate::request::{FAILED, Kind, REPLY};
+use crate::session::{HANDSHAKE, receive};
+
+/// How a server listens.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// The job it belongs to.
+    pub job: String,
+    /// Shared by all processes of the job.
+    pub secret: Secret,
+    /// The most bytes of one request.
+    pub cap: u64,
+    /// A worker that is silent for so long is taken for dead.
+    pub silence: Duration,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        ServerConfig {
+            job: "openfleet".into(),
+            secret: Secret::default(),
+            cap: 1 << 30,
+            silence: Duration::from_secs(3),
+        }
+    }
+}
+
+/// A bound server.
+pub struct Server {
+    listener: TcpListener,
+    config: Arc<ServerConfig>,
+    state: Arc<State>,
+}
+
+impl Server {
+    /// Binds. An address beyond loopback needs a secret.
+    pub async fn bind(endpoint: &Endpoint, config: ServerConfig, state: Arc<State>) -> Result<Self> {
+        let name = endpoint.to_string();
+        let socket = |source| Error::Socket { action: "listening on", endpoint: name.clone(), source };
+        let listener = TcpListener::bind((endpoint.host(), endpoint.port())).await.map_err(socket)?;
+        let address = listener.local_addr().map_err(socket)?;
+        if config.secret.is_empty() && !address.ip().is_loopback() {
+            return Err(Error::OpenDoor { endpoint: name });
+        }
+        info!("server listening on {address}");
+        Ok(Server { listener, config: Arc::new(config), state })
+    }
+
+    /// Where it listens; the port is the one the system chose if 0 was asked for.
+    pub fn endpoint(&self) -> Result<Endpoint> {
+        let socket = |source| Error::Socket { action: "listening on", endpoint: "?".into(), source };
+        let address = self.listener.local_addr().map_err(socket)?;
+        Ok(Endpoint::new(&address.ip().to_string(), address.port())?)
+    }
+
+    /// Serves until stopped or left by all.
+    pub async fn run(self) -> Result<()> {
+        let mut stopping = self.state.stopping();
+        loop {
+            tokio::select! {
+                _ = stopping.wait_for(|stop| *stop) => break,
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, address)) => {
+                        let _ = stream.set_nodelay(true);
+                        let (config, state) = (self.config.clone(), self.state.clone());
+                        tokio::spawn(serve(stream, config, state, address.to_string()));
+                    }
+                    // Out of descriptors, or the peer gave up already: neither ends the server.
+                    Err(error) => {
+                        warn!("accepting a connection failed: {error}");
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                    }
+                },
+            }
+        }
+        info!("server ends");
+        Ok(())
+    }
+}
+
+/// Serves one connection to its end. Public so that a test can bring a stream of its own.
+pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Arc<State>, peer: String) {
+    let greeted =
+        tokio::time::timeout(HANDSHAKE, receive(&mut stream, &config.job, &config.secret, &state, &peer)).await;
+    let (rank, incarnation) = match greeted {
+        Ok(Ok(who)) => who,
+        Ok(Err(error)) => return warn!("{peer} was not let in: {error}"),
+        Err(_) => return warn!("{peer} was not let in: no handshake within {} s", HANDSHAKE.as_secs()),
+    };
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let (answers, mut outgoing) = mpsc::unbounded_channel::<(u16, u64, Payload)>();
+    let write_peer = peer.clone();
+    let writing = tokio::spawn(async move {
+        while let Some((kind, request, payload)) = outgoing.recv().await {
+            if write_frame(&mut writer, kind, request, payload.bytes(), &write_peer).await.is_err() {
+                break;
+            }
+        }
+    });
+    let mut stopping = state.stopping();
+    loop {
+        let frame = tokio::select! {
+            frame = tokio::time::timeout(config.silence, read_frame(&mut reader, config.cap, &peer)) => frame,
+            _ = stopping.wait_for(|stop| *stop) => break,
+        };
+        let frame = match frame {
+            Ok(Ok(Some(frame))) => frame,
+            Ok(Ok(None)) => break,
+            Ok(Err(error)) => {
+                warn!("the connection of worker {rank} at {peer} ends: {error}");
+                break;
+            }
+            Err(_) => {
+                warn!("worker {rank} at {peer} has been silent for {:.1} s", config.silence.as_secs_f64());
+                break;
+            }
+        };
+        if !state.is_current(rank, incarnation.0) {
+            let reason = format!("incarnation {} of worker {rank} was replaced by a newer one", incarnation.0);
+            let _ = answers.send(failure(frame.request, &reason));
+            break;
+        }
+        let kind = match Kind::from_number(frame.kind) {
+            Ok(kind) => kind,
+            Err(error) => {
+                warn!("worker {rank} at {peer} sent {error}");
+                break;
+            }
+        };
+        match state.handle(rank, kind, frame.payload) {
+            Outcome::Now(answer) => {
+                let _ = answers.send(reply(kind, frame.request, answer));
+            }
+            Outcome::Later(receiver) => {
+                let answers = answers.clone();
+                tokio::spawn(async move {
+                    // A dropped sender is a repeat that took this one's place.
+                    if let Ok(answer) = receiver.await {
+                        let _ = answers.send(reply(kind, frame.request, answer));
+                    }
+                });
+            }
+        }
+    }
+    state.disconnected(rank);
+    drop(answers);
+    // What was answered is still sent; what waits for others is not waited for.
+    let _ = tokio::time::timeout(Duration::from_secs(1), writing).await;
+}
+
+fn reply(kind: Kind, request: u64, answer: Result<Payload>) -> (u16, u64, Payload) {
+    match answer {
+        Ok(payload) => (kind as u16 | REPLY, request, payload),
+        Err(error) => failure(request, &openfleet_core::error::report(&error)),
+    }
+}
+
+fn failure(request: u64, message: &str) -> (u16, u64, Payload) {
+    let mut payload = Payload::new();
+    payload.put(message.as_bytes());
+    (FAILED, request, payload)
+}

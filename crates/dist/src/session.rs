@@ -1,0 +1,101 @@
+//! The beginning of a connection, seen from both sides: the handshake as frames.
+
+use std::time::Duration;
+
+use openfleet_core::topology::Incarnation;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::{Error, Result};
+use crate::handshake::{CAP, Challenge, Hello, Secret, Side, fresh_nonce};
+use crate::net::{Stream, read_frame, write_frame};
+use crate::server::State;
+
+const HELLO: u16 = 0x4001;
+const CHALLENGE: u16 = 0x4002;
+const PROOF: u16 = 0x4003;
+const WELCOME: u16 = 0x4004;
+const REFUSED: u16 = 0x4005;
+
+/// How long a handshake may take.
+pub const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Who a worker is, and which job it belongs to.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// The job.
+    pub job: String,
+    /// Shared by all processes of the job.
+    pub secret: Secret,
+    /// Among the workers.
+    pub rank: u32,
+    /// Grows with each restart.
+    pub incarnation: Incarnation,
+}
+
+/// The worker's half: proves who it is, and checks the server's proof.
+pub async fn introduce(stream: &mut impl Stream, identity: &Identity, peer: &str) -> Result<()> {
+    let hello = Hello {
+        job: identity.job.clone(),
+        rank: identity.rank,
+        incarnation: identity.incarnation.0,
+        nonce: fresh_nonce(),
+    };
+    say(stream, HELLO, &hello, peer).await?;
+    let challenge: Challenge = hear(stream, CHALLENGE, identity.rank, peer).await?;
+    identity.secret.check(Side::Server, &hello, &challenge.nonce, &challenge.proof)?;
+    let proof = identity.secret.proof(Side::Worker, &hello, &challenge.nonce);
+    say(stream, PROOF, &proof, peer).await?;
+    hear::<()>(stream, WELCOME, identity.rank, peer).await
+}
+
+/// The server's half: lets a worker in, or tells it why not.
+pub async fn receive(
+    stream: &mut impl Stream,
+    job: &str,
+    secret: &Secret,
+    state: &State,
+    peer: &str,
+) -> Result<(u32, Incarnation)> {
+    let hello: Hello = hear(stream, HELLO, 0, peer).await?;
+    if hello.job != job {
+        return refuse(stream, &hello, format!("this is job `{job}`, not `{}`", hello.job), peer).await;
+    }
+    let nonce = fresh_nonce();
+    let proof = secret.proof(Side::Server, &hello, &nonce);
+    say(stream, CHALLENGE, &Challenge { nonce, proof }, peer).await?;
+    let proof: [u8; 32] = hear(stream, PROOF, hello.rank, peer).await?;
+    if secret.check(Side::Worker, &hello, &nonce, &proof).is_err() {
+        return refuse(stream, &hello, "it does not know the secret of this job".into(), peer).await;
+    }
+    if let Err(reason) = state.admit(hello.rank, hello.incarnation) {
+        return refuse(stream, &hello, reason, peer).await;
+    }
+    say(stream, WELCOME, &(), peer).await?;
+    Ok((hello.rank, Incarnation(hello.incarnation)))
+}
+
+async fn refuse<T>(stream: &mut impl Stream, hello: &Hello, reason: String, peer: &str) -> Result<T> {
+    // The caller is refused whether it hears why or not.
+    let _ = say(stream, REFUSED, &reason, peer).await;
+    Err(Error::Refused { endpoint: peer.to_owned(), rank: hello.rank, reason })
+}
+
+async fn say(stream: &mut impl Stream, kind: u16, what: &impl Serialize, peer: &str) -> Result<()> {
+    let bytes = serde_json::to_vec(what).map_err(|_| Error::Damaged { what: "handshake" })?;
+    write_frame(stream, kind, 0, &bytes, peer).await
+}
+
+async fn hear<T: DeserializeOwned>(stream: &mut impl Stream, kind: u16, rank: u32, peer: &str) -> Result<T> {
+    let Some(frame) = read_frame(stream, CAP, peer).await? else {
+        return Err(Error::Closed { endpoint: peer.to_owned() });
+    };
+    if frame.kind == REFUSED {
+        let reason = serde_json::from_slice(frame.payload.bytes()).unwrap_or_else(|_| "no reason given".into());
+        return Err(Error::Refused { endpoint: peer.to_owned(), rank, reason });
+    }
+    if frame.kind != kind {
+        return Err(Error::UnknownKind { kind: frame.kind });
+    }
+    serde_json::from_slice(frame.payload.bytes()).map_err(|_| Error::Damaged { what: "handshake" })
+}
