@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use crate::strategy::Mode;
 use crate::topology::{Endpoint, Role};
 
 /// What the reader of an error can do about it.
@@ -106,6 +107,52 @@ pub enum Error {
         /// The words it accepts.
         choices: &'static [&'static str],
     },
+    /// A name that no option has.
+    #[error("no option is named `{name}`")]
+    UnknownOption {
+        /// The name written.
+        name: String,
+        /// The names that exist.
+        known: &'static [&'static str],
+    },
+    /// An option of the other configuration object.
+    #[error("`{name}` is not an option of `{front}`")]
+    ForeignOption {
+        /// The option.
+        name: &'static str,
+        /// The object it was written into.
+        front: &'static str,
+        /// What to write there instead.
+        hint: &'static str,
+    },
+    /// Two options that cannot both be meant.
+    #[error("`{name}` = {value} contradicts `{other}` = {other_value}")]
+    Contradiction {
+        /// One of them.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// The other.
+        other: &'static str,
+        /// The other's value.
+        other_value: String,
+        /// How to mean one thing.
+        hint: &'static str,
+    },
+    /// An option that the chosen mode does not read.
+    #[error("`{name}` = {value} has no effect in mode {mode} (chosen by {because})")]
+    IgnoredOption {
+        /// The option.
+        name: &'static str,
+        /// What was written.
+        value: String,
+        /// The mode.
+        mode: Mode,
+        /// What chose it.
+        because: String,
+        /// The modes that read the option.
+        modes: &'static [Mode],
+    },
 
     // Topology.
     /// Text that is not `host:port`.
@@ -168,6 +215,18 @@ impl Hinted for Error {
                 Some("leave it out for 8192, or set `slice_var_up` to false to keep parameters whole".into())
             }
             Error::OptionChoice { got, choices, .. } => Some(did_you_mean(got, choices.iter().copied())),
+            Error::OptionRange { name: "staleness", .. } => {
+                Some("0 = sync, n = hybrid with at most n batches in flight, -1 = async".into())
+            }
+            Error::OptionRange { name: "k_steps", .. } => {
+                Some("n = geo with a push every n batches, 0 = sync or async as `a_sync` says".into())
+            }
+            Error::UnknownOption { name, known } => Some(did_you_mean(name, known.iter().copied())),
+            Error::ForeignOption { hint, .. } | Error::Contradiction { hint, .. } => Some((*hint).into()),
+            Error::IgnoredOption { modes, .. } => {
+                let modes: Vec<&str> = modes.iter().map(|mode| mode.name()).collect();
+                Some(format!("leave it out, or choose mode {}", modes.join(" or ")).into())
+            }
             Error::Endpoint { .. } => Some("write `host:port`, as in `10.0.0.2:36000` or `[::1]:36000`".into()),
             Error::DuplicateEndpoint { .. } => {
                 Some("give every process of a machine its own port, and list each server once".into())

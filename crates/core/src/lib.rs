@@ -1,4 +1,4 @@
-//! The words every other room speaks: keys, batches, placement, topology, metrics and errors.
+//! The words every other room speaks: keys, batches, placement, strategy, topology, metrics and errors.
 //!
 //! Plain values and arithmetic. This crate opens nothing, reads no environment, knows no clock and starts no thread;
 //! its `clippy.toml` makes that a build error. Whatever needs a file, a socket or a thread lives further right in the
@@ -9,6 +9,7 @@ pub mod error;
 pub mod key;
 pub mod metrics;
 pub mod placement;
+pub mod strategy;
 pub mod topology;
 pub mod unique;
 pub mod work;
@@ -17,6 +18,7 @@ pub use batch::{Batch, Column, Field, FieldKind, Schema};
 pub use error::{Error, Hint, Hinted, Result};
 pub use key::Key;
 pub use placement::{Grouping, Placement};
+pub use strategy::{Mode, Strategy, StrategyOptions};
 pub use topology::{Endpoint, Incarnation, JobId, Role, Topology};
 pub use unique::Unique;
 pub use work::WorkId;

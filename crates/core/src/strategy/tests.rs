@@ -1,0 +1,358 @@
+//! Tables of what a user may write, one comment a row.
+
+use super::*;
+use crate::error::Hinted;
+
+/// `"a_sync=true k_steps=400"` written into an untouched object.
+fn written(front: Front, text: &str) -> StrategyOptions {
+    let mut options = match front {
+        Front::DistributedStrategy => StrategyOptions::distributed_strategy(),
+        Front::TranspilerConfig => StrategyOptions::transpiler_config(),
+    };
+    for pair in text.split_whitespace() {
+        let (name, value) = pair.split_once('=').unwrap();
+        let value = match (value.parse(), value.parse()) {
+            (Ok(value), _) => OptionValue::Bool(value),
+            (_, Ok(value)) => OptionValue::Int(value),
+            _ => OptionValue::Text(value.to_owned()),
+        };
+        options.set(name, value).unwrap();
+    }
+    options
+}
+
+fn resolve(front: Front, text: &str) -> Result<Strategy> {
+    Strategy::resolve(&written(front, text))
+}
+
+#[test]
+fn a_distributed_strategy_resolves_to() {
+    let rows = [
+        // Untouched: async (one seed's default), printed.
+        ("", "mode async: push each gradient, queue of 16, dense pulled by its own thread after 1 gradient"),
+        // Written out, the same.
+        ("a_sync=true", "mode async: push each gradient, queue of 16, dense pulled by its own thread after 1 gradient"),
+        // `k_steps` 0 leaves the choice to `a_sync`.
+        (
+            "a_sync=true k_steps=0",
+            "mode async: push each gradient, queue of 16, dense pulled by its own thread after 1 gradient",
+        ),
+        (
+            "a_sync=false k_steps=0",
+            "mode sync: every step waits for all live workers and applies the mean of their gradients",
+        ),
+        // The seed's geo script.
+        ("a_sync=true k_steps=400", "mode geo: push differences every 400 batches, residual flushed at save and stop"),
+        // `a_sync` is true by default; the order of lines means nothing.
+        ("k_steps=400 a_sync=true", "mode geo: push differences every 400 batches, residual flushed at save and stop"),
+        ("k_steps=1", "mode geo: push differences every batch, residual flushed at save and stop"),
+        // Geo's own knobs, and the queue it has too.
+        (
+            "k_steps=7 geo_scale=sum geo_flush_residual=false send_queue_size=2",
+            "mode geo: push undivided differences every 7 batches, residual kept by the worker",
+        ),
+        // One integer for people who do not want to choose.
+        ("staleness=0", "mode sync: every step waits for all live workers and applies the mean of their gradients"),
+        ("staleness=1", "mode hybrid: at most 1 batch in flight, dense as sync, sparse as async: push each gradient"),
+        (
+            "staleness=8 a_sync=true max_merge_var_num=4 send_wait_times=5",
+            "mode hybrid: at most 8 batches in flight, dense as sync, sparse as async: push up to 4 merged gradients, \
+             waiting 50 ms for more",
+        ),
+        (
+            "staleness=-1 k_steps=0",
+            "mode async: push each gradient, queue of 16, dense pulled by its own thread after 1 gradient",
+        ),
+        // Ours: the original's 2.x has no way to half-async.
+        (
+            "half_async=true",
+            "mode half_async: every step waits for the worker's own threads and pushes the mean of their gradients",
+        ),
+        // Every knob of async.
+        (
+            "max_merge_var_num=20 send_queue_size=40 send_wait_times=0 min_send_grad_num_before_recv=3",
+            "mode async: push up to 20 merged gradients, waiting 0 ms for more, queue of 40, dense pulled by its own \
+             thread after 3 gradients",
+        ),
+        ("independent_recv_thread=false", "mode async: push each gradient, queue of 16, dense pulled after each push"),
+        // What every mode has is said where it is unusual.
+        (
+            "a_sync=false slice_var_up=false split_method=HashName launch_barrier=false",
+            "mode sync: every step waits for all live workers and applies the mean of their gradients; parameters kept \
+             whole; blocks placed by HashName; does not wait for the servers at launch",
+        ),
+        (
+            "k_steps=2 min_block_size=81920",
+            "mode geo: push differences every 2 batches, residual flushed at save and stop; parameters cut into blocks \
+             of at least 81920 elements",
+        ),
+        // The original's dictionary copied whole: defaults ask for nothing, whatever the mode.
+        (
+            "a_sync=false k_steps=0 max_merge_var_num=1 send_queue_size=16 independent_recv_thread=false \
+             min_send_grad_num_before_recv=1 thread_pool_size=1 send_wait_times=1 runtime_split_send_recv=false \
+             launch_barrier=true lr_decay_steps=10",
+            "mode sync: every step waits for all live workers and applies the mean of their gradients",
+        ),
+        // The flag says what async and geo do anyway.
+        (
+            "a_sync=true k_steps=3 runtime_split_send_recv=true",
+            "mode geo: push differences every 3 batches, residual flushed at save and stop",
+        ),
+    ];
+    for (text, line) in rows {
+        let strategy = resolve(Front::DistributedStrategy, text).unwrap();
+        assert_eq!(strategy.describe(), line, "{text}");
+    }
+}
+
+#[test]
+fn a_transpiler_config_resolves_to() {
+    let rows = [
+        // Untouched: sync.
+        ("", Mode::Sync),
+        // As a seed writes it.
+        ("sync_mode=true", Mode::Sync),
+        ("sync_mode=true runtime_split_send_recv=false", Mode::Sync),
+        // The seeds' async script.
+        ("sync_mode=false runtime_split_send_recv=true", Mode::Async),
+        // `sync_mode` false alone.
+        ("sync_mode=false", Mode::HalfAsync),
+        ("sync_mode=false runtime_split_send_recv=false", Mode::HalfAsync),
+        // The half-async flag, with and without the split.
+        ("sync_mode=false half_async=true", Mode::HalfAsync),
+        ("sync_mode=false half_async=true runtime_split_send_recv=true", Mode::HalfAsync),
+        // Half-async refused in words leaves async.
+        ("sync_mode=false half_async=false", Mode::Async),
+        // Geo with the split, and without: the original would run half-async with a geo program.
+        ("sync_mode=false geo_sgd_mode=true runtime_split_send_recv=true", Mode::Geo),
+        ("sync_mode=false geo_sgd_mode=true geo_sgd_need_push_nums=400", Mode::Geo),
+        // Flags written false change nothing.
+        ("geo_sgd_mode=false half_async=false geo_sgd_need_push_nums=100", Mode::Sync),
+    ];
+    for (text, mode) in rows {
+        assert_eq!(resolve(Front::TranspilerConfig, text).unwrap().mode(), mode, "{text}");
+    }
+    let geo = resolve(Front::TranspilerConfig, "sync_mode=false geo_sgd_mode=true").unwrap();
+    assert_eq!(geo.describe(), "mode geo: push differences every 100 batches, residual flushed at save and stop");
+}
+
+#[test]
+fn contradictions_name_both_options() {
+    use Front::{DistributedStrategy as New, TranspilerConfig as Old};
+    let rows = [
+        // No staleness is no asynchrony.
+        (New, "staleness=0 a_sync=true", "`staleness` = 0 contradicts `a_sync` = true"),
+        (New, "staleness=4 a_sync=false", "`staleness` = 4 contradicts `a_sync` = false"),
+        (New, "staleness=-1 a_sync=false", "`staleness` = -1 contradicts `a_sync` = false"),
+        // Two ways to name a mode.
+        (New, "staleness=4 k_steps=9", "`staleness` = 4 contradicts `k_steps` = 9"),
+        (New, "staleness=0 half_async=true", "`staleness` = 0 contradicts `half_async` = true"),
+        // Geo is asynchronous.
+        (New, "k_steps=9 a_sync=false", "`k_steps` = 9 contradicts `a_sync` = false"),
+        (New, "k_steps=9 half_async=true", "`k_steps` = 9 contradicts `half_async` = true"),
+        (New, "half_async=true a_sync=false", "`half_async` = true contradicts `a_sync` = false"),
+        // Sync does not split at send time.
+        (
+            New,
+            "a_sync=false runtime_split_send_recv=true",
+            "`runtime_split_send_recv` = true contradicts `a_sync` = false",
+        ),
+        (
+            New,
+            "staleness=0 runtime_split_send_recv=true",
+            "`runtime_split_send_recv` = true contradicts `staleness` = 0",
+        ),
+        // A count that nobody would look at.
+        (
+            New,
+            "independent_recv_thread=false min_send_grad_num_before_recv=5",
+            "`min_send_grad_num_before_recv` = 5 contradicts `independent_recv_thread` = false",
+        ),
+        // A wait for a merge of one.
+        (New, "send_wait_times=5", "`send_wait_times` = 5 contradicts `max_merge_var_num` = 1"),
+        // A merge that could never fill.
+        (New, "staleness=2 max_merge_var_num=3", "`max_merge_var_num` = 3 contradicts `staleness` = 2"),
+        // Whole parameters have no blocks.
+        (New, "slice_var_up=false min_block_size=16384", "`min_block_size` = 16384 contradicts `slice_var_up` = false"),
+        // The seeds' own check, in both forms: written, and by default.
+        (
+            Old,
+            "sync_mode=true runtime_split_send_recv=true",
+            "`runtime_split_send_recv` = true contradicts `sync_mode` = true",
+        ),
+        (
+            Old,
+            "runtime_split_send_recv=true",
+            "`runtime_split_send_recv` = true contradicts `sync_mode` = true (its default)",
+        ),
+        (Old, "geo_sgd_mode=true", "`geo_sgd_mode` = true contradicts `sync_mode` = true (its default)"),
+        (Old, "half_async=true", "`half_async` = true contradicts `sync_mode` = true (its default)"),
+        // Two modes at once.
+        (
+            Old,
+            "sync_mode=false geo_sgd_mode=true half_async=true",
+            "`geo_sgd_mode` = true contradicts `half_async` = true",
+        ),
+        (
+            Old,
+            "sync_mode=false geo_sgd_mode=true runtime_split_send_recv=false",
+            "`geo_sgd_mode` = true contradicts `runtime_split_send_recv` = false",
+        ),
+        // Neither sync, nor async, nor half-async.
+        (
+            Old,
+            "sync_mode=false runtime_split_send_recv=false half_async=false",
+            "`runtime_split_send_recv` = false contradicts `half_async` = false",
+        ),
+    ];
+    for (front, text, message) in rows {
+        let error = resolve(front, text).unwrap_err();
+        assert_eq!(error.to_string(), message, "{text}");
+        assert!(matches!(error, Error::Contradiction { .. }) && error.hint().is_some(), "{text}");
+    }
+}
+
+#[test]
+fn a_knob_the_mode_does_not_read_is_an_error_naming_both() {
+    use Front::{DistributedStrategy as New, TranspilerConfig as Old};
+    let rows = [
+        // Sync and half-async merge the worker's threads, no more and no less.
+        (
+            New,
+            "a_sync=false max_merge_var_num=4",
+            "`max_merge_var_num` = 4 has no effect in mode sync (chosen by `a_sync` = false)",
+            "leave it out, or choose mode async or hybrid",
+        ),
+        (
+            New,
+            "half_async=true send_queue_size=4",
+            "`send_queue_size` = 4 has no effect in mode half_async (chosen by `half_async` = true)",
+            "leave it out, or choose mode async or geo",
+        ),
+        // Hybrid's queue is its staleness.
+        (
+            New,
+            "staleness=4 send_queue_size=4",
+            "`send_queue_size` = 4 has no effect in mode hybrid (chosen by `staleness` = 4)",
+            "leave it out, or choose mode async or geo",
+        ),
+        // Geo sends differences: there is nothing to merge, and rows come with the answer.
+        (
+            New,
+            "k_steps=400 max_merge_var_num=4",
+            "`max_merge_var_num` = 4 has no effect in mode geo (chosen by `k_steps` = 400)",
+            "leave it out, or choose mode async or hybrid",
+        ),
+        (
+            New,
+            "k_steps=400 independent_recv_thread=true",
+            "`independent_recv_thread` = true has no effect in mode geo (chosen by `k_steps` = 400)",
+            "leave it out, or choose mode async",
+        ),
+        // Geo's knobs elsewhere.
+        (
+            New,
+            "geo_scale=sum",
+            "`geo_scale` = `sum` has no effect in mode async (chosen by the default of `DistributedStrategy`)",
+            "leave it out, or choose mode geo",
+        ),
+        (
+            Old,
+            "geo_sgd_need_push_nums=400",
+            "`geo_sgd_need_push_nums` = 400 has no effect in mode sync (chosen by the default of \
+             `DistributeTranspilerConfig`)",
+            "leave it out, or choose mode geo",
+        ),
+        (
+            Old,
+            "sync_mode=false geo_flush_residual=false",
+            "`geo_flush_residual` = false has no effect in mode half_async (chosen by `sync_mode` = false)",
+            "leave it out, or choose mode geo",
+        ),
+    ];
+    for (front, text, message, hint) in rows {
+        let error = resolve(front, text).unwrap_err();
+        assert_eq!((error.to_string().as_str(), error.hint().unwrap().as_ref()), (message, hint), "{text}");
+    }
+}
+
+#[test]
+fn options_of_the_other_object_are_refused() {
+    use Front::{DistributedStrategy as New, TranspilerConfig as Old};
+    let rows = [
+        // The old words in the new object.
+        (New, "sync_mode=true", "`sync_mode` is not an option of `DistributedStrategy`"),
+        (New, "geo_sgd_mode=false", "`geo_sgd_mode` is not an option of `DistributedStrategy`"),
+        // The new words in the old one.
+        (Old, "a_sync=true", "`a_sync` is not an option of `DistributeTranspilerConfig`"),
+        (Old, "k_steps=4", "`k_steps` is not an option of `DistributeTranspilerConfig`"),
+        (Old, "staleness=4", "`staleness` is not an option of `DistributeTranspilerConfig`"),
+    ];
+    for (front, text, message) in rows {
+        let error = resolve(front, text).unwrap_err();
+        assert_eq!(error.to_string(), message, "{text}");
+        assert!(error.hint().unwrap().starts_with("use "));
+    }
+}
+
+#[test]
+fn numbers_out_of_range_are_errors() {
+    let rows = [
+        // The original's "no mode at all".
+        ("k_steps=-1", "`k_steps` expects 0 or a number of batches, got -1"),
+        // -1 is the only negative with a meaning.
+        ("staleness=-2", "`staleness` expects -1, 0 or a number of batches up to 65536, got -2"),
+        ("staleness=65537", "`staleness` expects -1, 0 or a number of batches up to 65536, got 65537"),
+        // Nothing can be merged from nothing.
+        ("max_merge_var_num=0", "`max_merge_var_num` expects a number from 1 to 65536, got 0"),
+        ("send_queue_size=0", "`send_queue_size` expects a number from 1 to 65536, got 0"),
+        (
+            "send_queue_size=9223372036854775807 k_steps=1",
+            "`send_queue_size` expects a number from 1 to 65536, got 9223372036854775807",
+        ),
+        ("min_send_grad_num_before_recv=0", "`min_send_grad_num_before_recv` expects a number above 0, got 0"),
+        (
+            "send_wait_times=-1 max_merge_var_num=2",
+            "`send_wait_times` expects a number of 10 ms waits from 0 to 60000, got -1",
+        ),
+        ("thread_pool_size=0", "`thread_pool_size` expects a number from 1 to 1024, got 0"),
+        ("lr_decay_steps=0", "`lr_decay_steps` expects a number above 0, got 0"),
+        // As in the seeds, whether or not anything would be cut.
+        ("min_block_size=8191", "`min_block_size` expects at least 8192 elements, got 8191"),
+        ("min_block_size=-1 slice_var_up=false", "`min_block_size` expects at least 8192 elements, got -1"),
+    ];
+    for (text, message) in rows {
+        assert_eq!(resolve(Front::DistributedStrategy, text).unwrap_err().to_string(), message, "{text}");
+    }
+    let error = resolve(Front::TranspilerConfig, "sync_mode=false geo_sgd_mode=true geo_sgd_need_push_nums=0");
+    assert_eq!(error.unwrap_err().to_string(), "`geo_sgd_need_push_nums` expects a number of batches above 0, got 0");
+}
+
+#[test]
+fn a_mode_asked_for_by_name_is_the_mode_one_gets() {
+    for mode in Mode::ALL {
+        assert_eq!(Mode::parse(mode.name()), Ok(mode));
+        assert_eq!(Strategy::resolve(&StrategyOptions::for_mode(mode)).unwrap().mode(), mode);
+    }
+    assert_eq!(Mode::parse("half-async"), Ok(Mode::HalfAsync));
+    assert_eq!(Mode::parse("asynch").unwrap_err().hint().unwrap(), "did you mean `async`?");
+}
+
+#[test]
+fn the_plan_carries_the_numbers() {
+    let text = "max_merge_var_num=20 send_queue_size=40 send_wait_times=5 thread_pool_size=3 lr_decay_steps=7";
+    let strategy = resolve(Front::DistributedStrategy, text).unwrap();
+    assert_eq!(
+        *strategy.plan(),
+        Plan::Async(AsyncPlan {
+            merge: Merge { max_gradients: 20, wait_ms: 50 },
+            send_queue_size: 40,
+            receive: DenseReceive::Independent { min_sent: 1 },
+        })
+    );
+    assert_eq!((strategy.thread_pool_size(), strategy.lr_decay_steps(), strategy.launch_barrier()), (3, 7, true));
+    assert_eq!(strategy.placement(), PlacementRule::default());
+    let geo = resolve(Front::DistributedStrategy, "k_steps=400").unwrap();
+    let expected = GeoPlan { k_steps: 400, scale: GeoScale::Mean, flush_residual: true, send_queue_size: 16 };
+    assert_eq!(*geo.plan(), Plan::Geo(expected));
+}
