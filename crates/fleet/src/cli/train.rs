@@ -244,9 +244,8 @@ impl<'a> Job<'a> {
     }
 
     /// A click model's batch is shared by the threads. Each works on its part on its own and the others' updates reach it
-    /// a part late, so whole batches for each thread would learn as from a batch that many times as large: with two
-    /// threads the test AUC on generated clicks would be 0.0025 lower, not 0.001. A part has at least 128 rows, below
-    /// which the products lose speed.
+    /// a part late, so whole batches for each thread would learn as from a batch that many times as large; parts cost
+    /// half of that (docs/benchmarks.md). A part has at least 128 rows, below which the products lose speed.
     fn rows_of_a_thread(&self) -> usize {
         match self.arguments.model.model {
             ModelKind::Word2vec | ModelKind::FitALine => self.batch,
