@@ -209,7 +209,10 @@ impl Executor {
                     scope.spawn(move || shared.guarded(stream as u32, thread))
                 })
                 .collect();
-            handles.into_iter().map(|handle| handle.join().unwrap_or_else(|panic| Err(panicked(&panic)))).collect()
+            handles
+                .into_iter()
+                .map(|handle| handle.join().unwrap_or_else(|panic| Err(panicked(panic.as_ref()))))
+                .collect()
         });
         let mut report = RunReport { elapsed: started.elapsed(), ..RunReport::default() };
         for outcome in outcomes {
@@ -276,7 +279,7 @@ impl Shared<'_> {
     /// Whatever ends a thread early, error or panic, ends the others too.
     fn guarded(&self, stream: u32, thread: &mut Thread) -> Result<ThreadReport> {
         let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| self.train(stream, thread)))
-            .unwrap_or_else(|panic| Err(panicked(&panic)));
+            .unwrap_or_else(|panic| Err(panicked(panic.as_ref())));
         if outcome.is_err() {
             self.failed.store(true, Ordering::Relaxed);
         }
