@@ -81,6 +81,9 @@ pub struct Plan {
     gradient_places: Vec<Option<GradientPlace>>,
     shapes: Vec<(String, Shape, DType)>,
     clip: Option<Clip>,
+    /// Gradients are computed.
+    differentiates: bool,
+    /// And pushed: an optimizer was chosen.
     trains: bool,
     for_test: bool,
     seed: u64,
@@ -110,8 +113,8 @@ impl Plan {
                 .map(|(table, &size)| DenseStage {
                     table,
                     values: vec![0.0; size],
-                    gradient: if self.trains { vec![0.0; size] } else { Vec::new() },
-                    trained: self.trains_place(GradientPlace::Dense(table)),
+                    gradient: if self.differentiates { vec![0.0; size] } else { Vec::new() },
+                    trained: self.trains && self.has_gradient(GradientPlace::Dense(table)),
                     version: 0,
                 })
                 .collect(),
@@ -128,7 +131,7 @@ impl Plan {
                         .map(|(lookup, &(table, dim))| Lookup {
                             table,
                             dim,
-                            trained: self.trains_place(GradientPlace::Rows { stage: number, lookup }),
+                            trained: self.trains && self.has_gradient(GradientPlace::Rows { stage: number, lookup }),
                             rows: Vec::new(),
                             gradients: Vec::new(),
                         })
@@ -198,7 +201,7 @@ impl Plan {
             let count = stage.unique.keys().len();
             for lookup in &mut stage.lookups {
                 lookup.rows.resize(count * lookup.dim, 0.0);
-                if self.trains {
+                if self.differentiates {
                     lookup.gradients.resize(count * lookup.dim, 0.0);
                 }
             }
@@ -222,7 +225,7 @@ impl Plan {
             self.forward(node, arena, batch, mix(step_seed ^ index as u64))?;
             charge(arena, index, started);
         }
-        if !self.trains {
+        if !self.differentiates {
             return Ok(());
         }
         arena.written.fill(false);
@@ -355,7 +358,7 @@ impl Plan {
         result
     }
 
-    fn trains_place(&self, place: GradientPlace) -> bool {
+    fn has_gradient(&self, place: GradientPlace) -> bool {
         self.gradient_slots.iter().any(|(known, _)| *known == place)
     }
 
