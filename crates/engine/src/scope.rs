@@ -154,8 +154,8 @@ impl Scope {
                 }
                 Err(Error::ScopeMismatch {
                     name: name.to_owned(),
-                    expected: format!("a sparse table of dim {} trained by {:?}", spec.dim, spec.optimizer),
-                    got: format!("a sparse table of dim {} trained by {:?}", existing.dim, existing.optimizer),
+                    expected: format!("a sparse table of dim {} trained by {}", spec.dim, rule_of_rows(&spec)),
+                    got: format!("a sparse table of dim {} trained by {}", existing.dim, rule_of_rows(existing)),
                 })
             }
             Some(_) => Err(Error::ScopeMismatch {
@@ -194,12 +194,15 @@ impl Scope {
                 self.moved_on();
                 Arc::new(copy)
             }
+            Some(Value::Dense(table)) if table.spec().shape != spec.shape => {
+                return Err(mismatch(format!("a parameter of dimensions {:?}", table.spec().shape)));
+            }
             Some(Value::Dense(table)) => {
-                return Err(mismatch(format!(
-                    "of dimensions {:?}, trained by {:?}",
-                    table.spec().shape,
-                    table.spec().optimizer
-                )));
+                return Err(Error::ScopeMismatch {
+                    name: name.to_owned(),
+                    expected: format!("a parameter trained by {}", rule(&spec)),
+                    got: format!("a parameter trained by {}", rule(table.spec())),
+                });
             }
             Some(Value::Tensor(tensor)) => {
                 let tensor = tensor.lock();
@@ -218,4 +221,13 @@ impl Scope {
     fn value(&self, name: &str) -> Option<Value> {
         self.values.read().get(name).cloned()
     }
+}
+
+/// All that decides how a parameter changes, for messages about two that differ.
+fn rule(DenseSpec { optimizer, schedule, regularizer, .. }: &DenseSpec) -> String {
+    format!("{optimizer:?}, rate {schedule:?}, decay {regularizer:?}")
+}
+
+fn rule_of_rows(SparseSpec { optimizer, schedule, regularizer, initializer, seed, .. }: &SparseSpec) -> String {
+    format!("{optimizer:?}, rate {schedule:?}, decay {regularizer:?}, first values {initializer:?} of seed {seed}")
 }
