@@ -118,7 +118,7 @@ impl Program {
             })
             .map(|(&of, &gradient)| (of, gradient))
             .collect();
-        self.backward = Some(Backward { loss, order, gradients });
+        self.attach_backward(Backward { loss, order, gradients });
         Ok(pairs)
     }
 }

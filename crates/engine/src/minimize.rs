@@ -56,7 +56,7 @@ impl Minimize {
             Some(backward) if backward.loss() == loss => backward.gradients().collect(),
             _ => program.append_backward(loss, None, &[])?,
         };
-        program.minimize = Some(self.clone());
+        program.attach_minimize(self.clone());
         Ok(pairs)
     }
 }

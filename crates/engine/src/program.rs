@@ -244,6 +244,16 @@ impl Program {
         self.nodes.push(node);
     }
 
+    pub(crate) fn attach_backward(&mut self, backward: Backward) {
+        self.touch(&backward);
+        self.backward = Some(backward);
+    }
+
+    pub(crate) fn attach_minimize(&mut self, minimize: Minimize) {
+        self.touch(&minimize);
+        self.minimize = Some(minimize);
+    }
+
     /// A number that changes with anything that changes what running the program does.
     pub(crate) fn fingerprint(&self) -> u64 {
         let flags = [self.backward.is_some(), self.minimize.is_some(), self.for_test].map(u64::from);
