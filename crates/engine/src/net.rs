@@ -177,6 +177,7 @@ impl Net {
                 vocabulary,
                 initializer: attr.initializer.unwrap_or(default),
                 learning_rate: attr.learning_rate.unwrap_or(1.0),
+                regularizer: attr.regularizer,
                 trainable: !attr.frozen,
             }),
             stop_gradient: attr.frozen,

@@ -69,6 +69,8 @@ pub struct SparseAttributes {
     pub initializer: Initializer,
     /// Multiplies the optimizer's learning rate.
     pub learning_rate: f32,
+    /// Replaces the optimizer's regularizer.
+    pub regularizer: Option<Regularizer>,
     /// `false` freezes all rows.
     pub trainable: bool,
 }

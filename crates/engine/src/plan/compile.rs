@@ -280,7 +280,7 @@ impl<'a> Compiler<'a> {
                 dim: attributes.dim,
                 optimizer,
                 schedule: schedule.clone().scaled(f64::from(attributes.learning_rate)),
-                regularizer: minimize.and_then(|m| m.regularizer),
+                regularizer: attributes.regularizer.or_else(|| minimize.and_then(|m| m.regularizer)),
                 initializer: attributes.initializer,
                 seed: seed_of(program.seed, &variable.name),
                 shards: DEFAULT_SHARDS,
