@@ -144,11 +144,13 @@ impl Executor {
         Ok(())
     }
 
-    /// One step on one batch: a program that is trained updates its parameters, any other only computes.
+    /// One step on one batch: a program that is trained updates its parameters, any other only computes. What cannot be
+    /// fed or fetched is refused before the step.
     pub fn run(&mut self, program: &Program, feed: Feed, fetch: &[Var]) -> Result<Vec<Tensor>> {
         let (schema, batch) = feed.into_parts()?;
         let prepared = self.prepare(program, 1)?;
         let (plan, thread) = (&prepared.plan, &mut prepared.threads[0]);
+        fetch.iter().try_for_each(|&var| plan.check_fetch(var))?;
         plan.bind(&mut thread.arena, &schema)?;
         plan.step(&mut thread.arena, &batch, WorkId::step(0, thread.steps))?;
         thread.steps += 1;
@@ -182,6 +184,7 @@ impl Executor {
         let threads = if options.threads == 0 { dataset.thread_num() } else { options.threads }.max(1);
         let prepared = self.prepare(program, threads)?;
         let plan = prepared.plan.clone();
+        options.fetch.iter().try_for_each(|&var| plan.check_fetch(var))?;
         for thread in &mut prepared.threads[..threads] {
             plan.bind(&mut thread.arena, dataset.schema())?;
             thread.arena.profile = options.debug.then(|| vec![0; plan.op_names().len()]);
