@@ -132,8 +132,12 @@ impl Executor {
         &self.scope
     }
 
-    /// Gives every variable of a startup program its first value, whatever it had before.
+    /// Gives every variable of a startup program its first value, whatever it had before. Sparse tables are left without
+    /// rows: each row gets its first value when it is next seen.
     pub fn run_startup(&mut self, startup: &Program) -> Result<()> {
+        for (_, table) in startup.tables() {
+            self.scope.remove(&table.name);
+        }
         for node in startup.nodes() {
             if let Op::Initialize(initialize) = &node.op {
                 for &output in &node.outputs {

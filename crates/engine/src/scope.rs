@@ -89,6 +89,13 @@ impl Scope {
         }
     }
 
+    /// Forgets a value, if there is one.
+    pub fn remove(&self, name: &str) {
+        if self.values.write().remove(name).is_some() {
+            self.moved_on();
+        }
+    }
+
     /// Forgets everything.
     pub fn clear(&self) {
         self.values.write().clear();
