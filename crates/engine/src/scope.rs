@@ -238,3 +238,44 @@ fn rule(DenseSpec { optimizer, schedule, regularizer, .. }: &DenseSpec) -> Strin
 fn rule_of_rows(SparseSpec { optimizer, schedule, regularizer, initializer, seed, .. }: &SparseSpec) -> String {
     format!("{optimizer:?}, rate {schedule:?}, decay {regularizer:?}, first values {initializer:?} of seed {seed}")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::DType;
+
+    fn floats(values: &[f32]) -> Tensor {
+        Tensor::from_f32(&[values.len()], values.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn set_keeps_dimensions_and_kind_and_replace_does_not() {
+        let scope = Scope::new();
+        scope.set("x", floats(&[1.0, 2.0])).unwrap();
+        scope.set("x", floats(&[3.0, 4.0])).unwrap();
+        let error = scope.set("x", floats(&[1.0])).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "`x` is a tensor of dimensions [2] in the scope, expected a tensor of dimensions [1]"
+        );
+        assert!(scope.set("x", Tensor::zeros(&[2], DType::I64)).is_err());
+        assert_eq!(scope.get("x").unwrap(), floats(&[3.0, 4.0]), "what was refused changed nothing");
+        scope.replace("x", floats(&[1.0]));
+        assert_eq!(scope.get("x").unwrap(), floats(&[1.0]));
+        assert_eq!((scope.names(), scope.get("y")), (vec!["x".to_owned()], None));
+    }
+
+    #[test]
+    fn plans_are_told_when_an_object_made_room_for_another_and_not_when_a_value_changed() {
+        let scope = Scope::new();
+        scope.set("x", floats(&[1.0])).unwrap();
+        let first = scope.generation();
+        scope.set("x", floats(&[2.0])).unwrap();
+        scope.remove("y");
+        assert_eq!(scope.generation(), first);
+        scope.replace("x", floats(&[3.0]));
+        let replaced = scope.generation();
+        scope.remove("x");
+        assert!(first < replaced && replaced < scope.generation());
+    }
+}
