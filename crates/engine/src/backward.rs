@@ -111,14 +111,15 @@ impl Program {
             };
             gradients.insert(of, self.add_variable(gradient)?);
         }
-        let pairs = gradients
-            .iter()
-            .filter(|(of, _)| {
-                matches!(self.variable(**of).kind, VariableKind::Parameter(_) | VariableKind::SparseTable(_))
-            })
-            .map(|(&of, &gradient)| (of, gradient))
-            .collect();
-        self.backward = Some(Backward { loss, order, gradients });
-        Ok(pairs)
+        self.attach_backward(Backward { loss, order, gradients });
+        Ok(self.parameter_gradients())
+    }
+
+    /// Pairs of a parameter or table that the loss trains and its gradient.
+    pub(crate) fn parameter_gradients(&self) -> Vec<(Var, Var)> {
+        let is_parameter =
+            |var| matches!(self.variable(var).kind, VariableKind::Parameter(_) | VariableKind::SparseTable(_));
+        let pairs = self.backward.iter().flat_map(Backward::gradients);
+        pairs.filter(|&(of, _)| is_parameter(of)).collect()
     }
 }

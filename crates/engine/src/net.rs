@@ -157,7 +157,8 @@ impl Net {
         self.persistable(variable, value)
     }
 
-    /// A sparse table, shared by name. Its rows need no startup op: each is initialised when it is first seen.
+    /// A sparse table, shared by name. Its rows need no startup op: each is initialised when it is first seen. The startup
+    /// program knows of the table all the same, to empty it.
     pub fn sparse_table(
         &mut self,
         word: &str,
@@ -177,12 +178,17 @@ impl Net {
                 vocabulary,
                 initializer: attr.initializer.unwrap_or(default),
                 learning_rate: attr.learning_rate.unwrap_or(1.0),
+                regularizer: attr.regularizer,
                 trainable: !attr.frozen,
             }),
             stop_gradient: attr.frozen,
             ragged: false,
         };
-        Ok(self.main.find_or_add(variable)?.0)
+        let (var, is_new) = self.main.find_or_add(variable.clone())?;
+        if is_new {
+            self.startup.find_or_add(variable)?;
+        }
+        Ok(var)
     }
 
     /// Adds an op whose outputs are named after `word`, and gives them.
