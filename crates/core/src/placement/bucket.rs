@@ -52,7 +52,7 @@ impl Buckets {
     /// The server of a bucket, which is below [`BUCKET_COUNT`].
     #[inline(always)]
     pub fn server_of_bucket(&self, bucket: usize) -> usize {
-        (bucket as u32 * self.server_count >> BUCKET_BITS) as usize
+        ((bucket as u32 * self.server_count) >> BUCKET_BITS) as usize
     }
 
     /// The buckets of a server; never empty for a server that exists.
