@@ -46,6 +46,9 @@ impl Program {
     /// Adds the gradients of `loss` to the program and gives the pairs of trainable parameter (or table) and gradient.
     /// `only` restricts the parameters; `frozen` names variables that no gradient flows into.
     pub fn append_backward(&mut self, loss: Var, only: Option<&[Var]>, frozen: &[Var]) -> Result<Vec<(Var, Var)>> {
+        if let Some(backward) = &self.backward {
+            return Err(Error::AlreadyDifferentiated { existing: self.variable(backward.loss).name.clone() });
+        }
         let variable = self.variable(loss);
         if variable.dtype != DType::F32 || variable.shape.elements(2) != 1 || variable.shape.elements(3) != 1 {
             return Err(Error::LossShape { name: variable.name.clone(), shape: variable.shape.to_string() });

@@ -108,6 +108,8 @@ pub struct RunReport {
     pub waited: Duration,
     /// Bad lines that were skipped.
     pub skipped_lines: u64,
+    /// Gradients that were refused because they were not finite: a row of a sparse table, or a whole parameter.
+    pub refused_gradients: u64,
     /// Whether `stop` ended it before the data did.
     pub stopped: bool,
     /// With `debug`: op and time of all threads, most first.
@@ -221,12 +223,21 @@ impl Executor {
                 .map(|handle| handle.join().unwrap_or_else(|panic| Err(panicked(panic.as_ref()))))
                 .collect()
         });
+        if outcomes.iter().any(|outcome| matches!(outcome, Err(Error::ThreadPanicked { .. }))) {
+            // The op that panicked had buffers of its arena on loan: none of this is used again.
+            self.prepared.clear();
+            return Err(outcomes
+                .into_iter()
+                .find_map(Result::err)
+                .unwrap_or_else(|| unreachable!("one of them failed")));
+        }
         let mut report = RunReport { elapsed: started.elapsed(), ..RunReport::default() };
         for outcome in outcomes {
             let thread = outcome?;
             report.steps += thread.steps;
             report.samples += thread.samples;
             report.waited += thread.waited;
+            report.refused_gradients += thread.refused_gradients;
             report.stopped |= thread.stopped;
         }
         report.skipped_lines = reader.progress().skipped_lines;
@@ -279,6 +290,7 @@ struct ThreadReport {
     steps: u64,
     samples: u64,
     waited: Duration,
+    refused_gradients: u64,
     stopped: bool,
 }
 
@@ -308,9 +320,10 @@ impl Shared<'_> {
                 return Ok(report);
             }
             report.waited += waiting.elapsed();
-            self.plan.step(&mut thread.arena, &thread.batch, WorkId::step(stream, thread.steps))?;
+            let pushed = self.plan.step(&mut thread.arena, &thread.batch, WorkId::step(stream, thread.steps))?;
             thread.steps += 1;
             report.steps += 1;
+            report.refused_gradients += pushed.non_finite as u64;
             report.samples += thread.batch.rows as u64;
             self.samples.fetch_add(thread.batch.rows as u64, Ordering::Relaxed);
             if let Some(each_batch) = self.options.each_batch {

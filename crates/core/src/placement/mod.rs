@@ -2,7 +2,7 @@
 //!
 //! Every process computes the same [`Placement`] from the same three things (the parameters in program order, the
 //! number of servers, the rule), so nobody has to ask. Two paths that never meet: a dense parameter is cut into blocks
-//! ([`slice`]) that are dealt to servers ([`dispatch`]); a sparse key has a bucket for life, and servers own ranges of
+//! ([`mod@slice`]) that are dealt to servers ([`dispatch`]); a sparse key has a bucket for life, and servers own ranges of
 //! buckets ([`bucket`]). [`group`] sorts a batch's keys by server and brings the answers back in order.
 //!
 //! This module does not know what a row or a block contains, nor how it travels; a server is a number here.

@@ -19,7 +19,7 @@ use openfleet_core::{Batch, Column, FieldKind, Schema, Unique, WorkId};
 use openfleet_dist::Communicator;
 use openfleet_dist::communicator::Missing;
 use openfleet_dist::stage::{DenseStage, Lookup, SparseStage};
-use openfleet_table::Clip;
+use openfleet_table::{Clip, PushReport};
 
 use crate::arena::{Arena, Buffer, GradientPlace, Gradients, Inputs, Outputs, Place, TakenGradient};
 use crate::error::{Error, Result};
@@ -188,7 +188,7 @@ impl Plan {
     }
 
     /// One whole step on a bound batch.
-    pub fn step(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<()> {
+    pub fn step(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<PushReport> {
         self.prepare(arena, batch)?;
         self.pull(arena)?;
         self.compute(arena, batch, work)?;
@@ -257,11 +257,11 @@ impl Plan {
     }
 
     /// Sends the gradients of a step.
-    pub fn push(&self, arena: &mut Arena, work: WorkId) -> Result<()> {
-        if self.trains {
-            self.communicator.push(work, &mut arena.sparse, &mut arena.dense)?;
+    pub fn push(&self, arena: &mut Arena, work: WorkId) -> Result<PushReport> {
+        if !self.trains {
+            return Ok(PushReport::default());
         }
-        Ok(())
+        Ok(self.communicator.push(work, &mut arena.sparse, &mut arena.dense)?)
     }
 
     /// Fails if a variable cannot be fetched after a step; to be asked before one.

@@ -1,8 +1,8 @@
 //! Building programs: names, guards, sharing, copies, and what is refused.
 
 use openfleet_core::error::report;
-use openfleet_engine::op::{Activation, EmbeddingOptions, FcOptions};
-use openfleet_engine::{DType, Error, Feed, Minimize, Net, ParamAttr, Program, Tensor, Var};
+use openfleet_engine::op::{Activation, EmbeddingOptions, FcOptions, Initialize};
+use openfleet_engine::{DType, Error, Feed, Minimize, Net, ParamAttr, Program, Var};
 use openfleet_table::{Initializer, Momentum, Optimizer, Sgd};
 
 use crate::{dense, started};
@@ -158,7 +158,7 @@ fn layers_that_name_one_parameter_share_it_and_its_gradient() {
 fn a_table_a_state_or_a_gradient_is_no_input_of_a_plain_op() {
     let mut net = Net::new();
     let table = net.sparse_table("t", 4, None, &ParamAttr::named("rows"), Initializer::Constant(0.0)).unwrap();
-    let state = net.state("counter", Tensor::zeros(&[1], DType::F32)).unwrap();
+    let state = net.state("counter", &[1], DType::F32, Initialize::Zeros).unwrap();
     let (_, loss) = network(&mut net);
     net.main.append_backward(loss, None, &[]).unwrap();
     let gradient = net.main.find("fc_0.w_0@GRAD").unwrap();
