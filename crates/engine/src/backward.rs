@@ -46,6 +46,9 @@ impl Program {
     /// Adds the gradients of `loss` to the program and gives the pairs of trainable parameter (or table) and gradient.
     /// `only` restricts the parameters; `frozen` names variables that no gradient flows into.
     pub fn append_backward(&mut self, loss: Var, only: Option<&[Var]>, frozen: &[Var]) -> Result<Vec<(Var, Var)>> {
+        if let Some(backward) = &self.backward {
+            return Err(Error::AlreadyDifferentiated { existing: self.variable(backward.loss).name.clone() });
+        }
         let variable = self.variable(loss);
         if variable.dtype != DType::F32 || variable.shape.elements(2) != 1 || variable.shape.elements(3) != 1 {
             return Err(Error::LossShape { name: variable.name.clone(), shape: variable.shape.to_string() });
@@ -111,14 +114,15 @@ impl Program {
             };
             gradients.insert(of, self.add_variable(gradient)?);
         }
-        let pairs = gradients
-            .iter()
-            .filter(|(of, _)| {
-                matches!(self.variable(**of).kind, VariableKind::Parameter(_) | VariableKind::SparseTable(_))
-            })
-            .map(|(&of, &gradient)| (of, gradient))
-            .collect();
-        self.backward = Some(Backward { loss, order, gradients });
-        Ok(pairs)
+        self.attach_backward(Backward { loss, order, gradients });
+        Ok(self.parameter_gradients())
+    }
+
+    /// Pairs of a parameter or table that the loss trains and its gradient.
+    pub(crate) fn parameter_gradients(&self) -> Vec<(Var, Var)> {
+        let is_parameter =
+            |var| matches!(self.variable(var).kind, VariableKind::Parameter(_) | VariableKind::SparseTable(_));
+        let pairs = self.backward.iter().flat_map(Backward::gradients);
+        pairs.filter(|&(of, _)| is_parameter(of)).collect()
     }
 }

@@ -60,13 +60,11 @@ pub enum Error {
         /// The optimizer of the first `minimize`.
         existing: String,
     },
-    /// An op without a gradient stands between the loss and a parameter.
-    #[error("`{op}` has no gradient, but `{variable}` needs one through it")]
-    NoGradient {
-        /// The op.
-        op: &'static str,
-        /// The variable on its way to the loss.
-        variable: String,
+    /// A second `append_backward` on one program.
+    #[error("the gradients of `{existing}` are in the program already")]
+    AlreadyDifferentiated {
+        /// The loss of the first `append_backward`.
+        existing: String,
     },
 
     // Running a program.
@@ -188,6 +186,9 @@ impl Hinted for Error {
                 Some(did_you_mean(name, known.iter().map(String::as_str)))
             }
             Error::LossShape { .. } => Some("take the `mean` of a loss per sample before `minimize`".into()),
+            Error::AlreadyDifferentiated { .. } => {
+                Some("add the losses up and take the gradients of their sum, or use a second program".into())
+            }
             Error::NothingToTrain { .. } => {
                 Some("check that the loss is computed from a layer with parameters and that they are trainable".into())
             }

@@ -108,6 +108,8 @@ pub struct RunReport {
     pub waited: Duration,
     /// Bad lines that were skipped.
     pub skipped_lines: u64,
+    /// Gradients that were refused because they were not finite: a row of a sparse table, or a whole parameter.
+    pub refused_gradients: u64,
     /// Whether `stop` ended it before the data did.
     pub stopped: bool,
     /// With `debug`: op and time of all threads, most first.
@@ -132,8 +134,12 @@ impl Executor {
         &self.scope
     }
 
-    /// Gives every variable of a startup program its first value, whatever it had before.
+    /// Gives every variable of a startup program its first value, whatever it had before. Sparse tables are left without
+    /// rows: each row gets its first value when it is next seen.
     pub fn run_startup(&mut self, startup: &Program) -> Result<()> {
+        for (_, table) in startup.tables() {
+            self.scope.remove(&table.name);
+        }
         for node in startup.nodes() {
             if let Op::Initialize(initialize) = &node.op {
                 for &output in &node.outputs {
@@ -144,11 +150,13 @@ impl Executor {
         Ok(())
     }
 
-    /// One step on one batch: a program that is trained updates its parameters, any other only computes.
+    /// One step on one batch: a program that is trained updates its parameters, any other only computes. What cannot be
+    /// fed or fetched is refused before the step.
     pub fn run(&mut self, program: &Program, feed: Feed, fetch: &[Var]) -> Result<Vec<Tensor>> {
         let (schema, batch) = feed.into_parts()?;
         let prepared = self.prepare(program, 1)?;
         let (plan, thread) = (&prepared.plan, &mut prepared.threads[0]);
+        fetch.iter().try_for_each(|&var| plan.check_fetch(var))?;
         plan.bind(&mut thread.arena, &schema)?;
         plan.step(&mut thread.arena, &batch, WorkId::step(0, thread.steps))?;
         thread.steps += 1;
@@ -182,6 +190,7 @@ impl Executor {
         let threads = if options.threads == 0 { dataset.thread_num() } else { options.threads }.max(1);
         let prepared = self.prepare(program, threads)?;
         let plan = prepared.plan.clone();
+        options.fetch.iter().try_for_each(|&var| plan.check_fetch(var))?;
         for thread in &mut prepared.threads[..threads] {
             plan.bind(&mut thread.arena, dataset.schema())?;
             thread.arena.profile = options.debug.then(|| vec![0; plan.op_names().len()]);
@@ -209,14 +218,26 @@ impl Executor {
                     scope.spawn(move || shared.guarded(stream as u32, thread))
                 })
                 .collect();
-            handles.into_iter().map(|handle| handle.join().unwrap_or_else(|panic| Err(panicked(&panic)))).collect()
+            handles
+                .into_iter()
+                .map(|handle| handle.join().unwrap_or_else(|panic| Err(panicked(panic.as_ref()))))
+                .collect()
         });
+        if outcomes.iter().any(|outcome| matches!(outcome, Err(Error::ThreadPanicked { .. }))) {
+            // The op that panicked had buffers of its arena on loan: none of this is used again.
+            self.prepared.clear();
+            return Err(outcomes
+                .into_iter()
+                .find_map(Result::err)
+                .unwrap_or_else(|| unreachable!("one of them failed")));
+        }
         let mut report = RunReport { elapsed: started.elapsed(), ..RunReport::default() };
         for outcome in outcomes {
             let thread = outcome?;
             report.steps += thread.steps;
             report.samples += thread.samples;
             report.waited += thread.waited;
+            report.refused_gradients += thread.refused_gradients;
             report.stopped |= thread.stopped;
         }
         report.skipped_lines = reader.progress().skipped_lines;
@@ -269,6 +290,7 @@ struct ThreadReport {
     steps: u64,
     samples: u64,
     waited: Duration,
+    refused_gradients: u64,
     stopped: bool,
 }
 
@@ -276,7 +298,7 @@ impl Shared<'_> {
     /// Whatever ends a thread early, error or panic, ends the others too.
     fn guarded(&self, stream: u32, thread: &mut Thread) -> Result<ThreadReport> {
         let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| self.train(stream, thread)))
-            .unwrap_or_else(|panic| Err(panicked(&panic)));
+            .unwrap_or_else(|panic| Err(panicked(panic.as_ref())));
         if outcome.is_err() {
             self.failed.store(true, Ordering::Relaxed);
         }
@@ -298,9 +320,10 @@ impl Shared<'_> {
                 return Ok(report);
             }
             report.waited += waiting.elapsed();
-            self.plan.step(&mut thread.arena, &thread.batch, WorkId::step(stream, thread.steps))?;
+            let pushed = self.plan.step(&mut thread.arena, &thread.batch, WorkId::step(stream, thread.steps))?;
             thread.steps += 1;
             report.steps += 1;
+            report.refused_gradients += pushed.non_finite as u64;
             report.samples += thread.batch.rows as u64;
             self.samples.fetch_add(thread.batch.rows as u64, Ordering::Relaxed);
             if let Some(each_batch) = self.options.each_batch {

@@ -47,16 +47,22 @@ impl Minimize {
         self
     }
 
-    /// Appends the backward of `loss` and trains every parameter that leads to it.
+    /// Appends the backward of `loss`, unless it is there already, and trains every parameter that has a gradient. Gives
+    /// the pairs of parameter (or table) and gradient. A number outside its domain is refused here, not when the program
+    /// is first run.
     pub fn minimize(&self, program: &mut Program, loss: Var) -> Result<Vec<(Var, Var)>> {
         if let Some(existing) = &program.minimize {
-            return Err(Error::AlreadyMinimized { existing: format!("{:?}", existing.optimizer) });
+            return Err(Error::AlreadyMinimized { existing: existing.optimizer.name().to_owned() });
         }
+        self.optimizer.validate()?;
+        self.schedule.validate()?;
+        self.regularizer.map_or(Ok(()), |regularizer| regularizer.validate())?;
+        self.clip.map_or(Ok(()), |clip| clip.validate())?;
         let pairs = match &program.backward {
-            Some(backward) if backward.loss() == loss => backward.gradients().collect(),
+            Some(backward) if backward.loss() == loss => program.parameter_gradients(),
             _ => program.append_backward(loss, None, &[])?,
         };
-        program.minimize = Some(self.clone());
+        program.attach_minimize(self.clone());
         Ok(pairs)
     }
 }

@@ -13,7 +13,7 @@ use crate::program::{
     Node, ParameterAttributes, Program, SparseAttributes, Var, Variable, VariableKind, check_data_shape,
 };
 use crate::shape::{Dim, Shape};
-use crate::tensor::{DType, Tensor};
+use crate::tensor::DType;
 
 /// How a layer's parameter is named, initialised and trained. The default leaves all of it to the layer.
 #[derive(Debug, Clone, Default)]
@@ -140,24 +140,20 @@ impl Net {
     }
 
     /// A value that ops change and that is kept in the scope: counters, running statistics.
-    pub fn state(&mut self, name: &str, first: Tensor) -> Result<Var> {
-        let dtype = if first.f32s().is_some() { DType::F32 } else { DType::I64 };
+    pub fn state(&mut self, name: &str, dims: &[usize], dtype: DType, first: Initialize) -> Result<Var> {
         let variable = Variable {
             name: name.to_owned(),
-            shape: Shape::fixed(first.dims()),
+            shape: Shape::fixed(dims),
             dtype,
             kind: VariableKind::State,
             stop_gradient: true,
             ragged: false,
         };
-        let value = match first.i64s() {
-            Some(_) => Initialize::Zeros,
-            None => Initialize::Random(Initializer::Constant(first.f32s().map_or(0.0, |v| v[0]))),
-        };
-        self.persistable(variable, value)
+        self.persistable(variable, first)
     }
 
-    /// A sparse table, shared by name. Its rows need no startup op: each is initialised when it is first seen.
+    /// A sparse table, shared by name. Its rows need no startup op: each is initialised when it is first seen. The startup
+    /// program knows of the table all the same, to empty it.
     pub fn sparse_table(
         &mut self,
         word: &str,
@@ -177,12 +173,17 @@ impl Net {
                 vocabulary,
                 initializer: attr.initializer.unwrap_or(default),
                 learning_rate: attr.learning_rate.unwrap_or(1.0),
+                regularizer: attr.regularizer,
                 trainable: !attr.frozen,
             }),
             stop_gradient: attr.frozen,
             ragged: false,
         };
-        Ok(self.main.find_or_add(variable)?.0)
+        let (var, is_new) = self.main.find_or_add(variable.clone())?;
+        if is_new {
+            self.startup.find_or_add(variable)?;
+        }
+        Ok(var)
     }
 
     /// Adds an op whose outputs are named after `word`, and gives them.

@@ -69,6 +69,8 @@ pub struct SparseAttributes {
     pub initializer: Initializer,
     /// Multiplies the optimizer's learning rate.
     pub learning_rate: f32,
+    /// Replaces the optimizer's regularizer.
+    pub regularizer: Option<Regularizer>,
     /// `false` freezes all rows.
     pub trainable: bool,
 }
@@ -242,6 +244,16 @@ impl Program {
     pub(crate) fn add_node(&mut self, node: Node) {
         self.touch(&node);
         self.nodes.push(node);
+    }
+
+    pub(crate) fn attach_backward(&mut self, backward: Backward) {
+        self.touch(&backward);
+        self.backward = Some(backward);
+    }
+
+    pub(crate) fn attach_minimize(&mut self, minimize: Minimize) {
+        self.touch(&minimize);
+        self.minimize = Some(minimize);
     }
 
     /// A number that changes with anything that changes what running the program does.

@@ -89,6 +89,13 @@ impl Scope {
         }
     }
 
+    /// Forgets a value, if there is one.
+    pub fn remove(&self, name: &str) {
+        if self.values.write().remove(name).is_some() {
+            self.moved_on();
+        }
+    }
+
     /// Forgets everything.
     pub fn clear(&self) {
         self.values.write().clear();
@@ -154,8 +161,8 @@ impl Scope {
                 }
                 Err(Error::ScopeMismatch {
                     name: name.to_owned(),
-                    expected: format!("a sparse table of dim {} trained by {:?}", spec.dim, spec.optimizer),
-                    got: format!("a sparse table of dim {} trained by {:?}", existing.dim, existing.optimizer),
+                    expected: format!("a sparse table of dim {} trained by {}", spec.dim, rule_of_rows(&spec)),
+                    got: format!("a sparse table of dim {} trained by {}", existing.dim, rule_of_rows(existing)),
                 })
             }
             Some(_) => Err(Error::ScopeMismatch {
@@ -194,12 +201,15 @@ impl Scope {
                 self.moved_on();
                 Arc::new(copy)
             }
+            Some(Value::Dense(table)) if table.spec().shape != spec.shape => {
+                return Err(mismatch(format!("a parameter of dimensions {:?}", table.spec().shape)));
+            }
             Some(Value::Dense(table)) => {
-                return Err(mismatch(format!(
-                    "of dimensions {:?}, trained by {:?}",
-                    table.spec().shape,
-                    table.spec().optimizer
-                )));
+                return Err(Error::ScopeMismatch {
+                    name: name.to_owned(),
+                    expected: format!("a parameter trained by {}", rule(&spec)),
+                    got: format!("a parameter trained by {}", rule(table.spec())),
+                });
             }
             Some(Value::Tensor(tensor)) => {
                 let tensor = tensor.lock();
@@ -217,5 +227,55 @@ impl Scope {
 
     fn value(&self, name: &str) -> Option<Value> {
         self.values.read().get(name).cloned()
+    }
+}
+
+/// All that decides how a parameter changes, for messages about two that differ.
+fn rule(DenseSpec { optimizer, schedule, regularizer, .. }: &DenseSpec) -> String {
+    format!("{optimizer:?}, rate {schedule:?}, decay {regularizer:?}")
+}
+
+fn rule_of_rows(SparseSpec { optimizer, schedule, regularizer, initializer, seed, .. }: &SparseSpec) -> String {
+    format!("{optimizer:?}, rate {schedule:?}, decay {regularizer:?}, first values {initializer:?} of seed {seed}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::DType;
+
+    fn floats(values: &[f32]) -> Tensor {
+        Tensor::from_f32(&[values.len()], values.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn set_keeps_dimensions_and_kind_and_replace_does_not() {
+        let scope = Scope::new();
+        scope.set("x", floats(&[1.0, 2.0])).unwrap();
+        scope.set("x", floats(&[3.0, 4.0])).unwrap();
+        let error = scope.set("x", floats(&[1.0])).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "`x` is a tensor of dimensions [2] in the scope, expected a tensor of dimensions [1]"
+        );
+        assert!(scope.set("x", Tensor::zeros(&[2], DType::I64)).is_err());
+        assert_eq!(scope.get("x").unwrap(), floats(&[3.0, 4.0]), "what was refused changed nothing");
+        scope.replace("x", floats(&[1.0]));
+        assert_eq!(scope.get("x").unwrap(), floats(&[1.0]));
+        assert_eq!((scope.names(), scope.get("y")), (vec!["x".to_owned()], None));
+    }
+
+    #[test]
+    fn plans_are_told_when_an_object_made_room_for_another_and_not_when_a_value_changed() {
+        let scope = Scope::new();
+        scope.set("x", floats(&[1.0])).unwrap();
+        let first = scope.generation();
+        scope.set("x", floats(&[2.0])).unwrap();
+        scope.remove("y");
+        assert_eq!(scope.generation(), first);
+        scope.replace("x", floats(&[3.0]));
+        let replaced = scope.generation();
+        scope.remove("x");
+        assert!(first < replaced && replaced < scope.generation());
     }
 }

@@ -103,3 +103,29 @@ fn check_elements(dims: &[usize], got: usize) -> Result<()> {
     let expected: usize = dims.iter().product();
     if expected == got { Ok(()) } else { Err(Error::ElementCount { dims: dims.to_vec(), expected, got }) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_must_fill_the_dimensions() {
+        let error = Tensor::from_f32(&[2, 3], vec![0.0; 5]).unwrap_err();
+        assert_eq!(error.to_string(), "dimensions [2, 3] need 6 elements, got 5");
+        assert!(Tensor::from_i64(&[2], vec![1]).is_err());
+    }
+
+    #[test]
+    fn a_scalar_is_exactly_one_element_of_either_kind() {
+        assert_eq!(Tensor::from_f32(&[], vec![0.5]).unwrap().scalar(), Some(0.5));
+        assert_eq!(Tensor::from_i64(&[1, 1], vec![-7]).unwrap().scalar(), Some(-7.0));
+        assert_eq!(Tensor::zeros(&[2], DType::F32).scalar(), None);
+        assert_eq!(Tensor::zeros(&[0], DType::I64).scalar(), None);
+    }
+
+    #[test]
+    fn truth_values_are_kept_as_floats() {
+        let truth = Tensor::zeros(&[2], DType::Bool);
+        assert_eq!((truth.f32s(), truth.i64s()), (Some(&[0.0, 0.0][..]), None));
+    }
+}

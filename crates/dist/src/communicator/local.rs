@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use openfleet_core::WorkId;
-use openfleet_table::{DenseTable, SparseTable};
+use openfleet_table::{DenseTable, PushReport, SparseTable};
 
 use super::{Communicator, Missing};
 use crate::error::{Error, Result};
@@ -52,21 +52,28 @@ impl Communicator for Local {
         Ok(())
     }
 
-    fn push(&self, _work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<()> {
+    fn push(&self, _work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {
+        let mut report = PushReport::default();
         for stage in sparse {
             for lookup in stage.lookups.iter().filter(|lookup| lookup.trained) {
                 let (name, table) = &self.sparse[lookup.table];
-                table
-                    .push(stage.unique.keys(), &lookup.gradients, &mut stage.scratch)
-                    .map_err(|source| Error::Table { action: "pushing to", table: name.clone(), source })?;
+                let pushed = table.push(stage.unique.keys(), &lookup.gradients, &mut stage.scratch);
+                report.merge(pushed.map_err(|source| Error::Table {
+                    action: "pushing to",
+                    table: name.clone(),
+                    source,
+                })?);
             }
         }
         for stage in dense.iter_mut().filter(|stage| stage.trained) {
             let (name, table) = &self.dense[stage.table];
-            table
-                .push_and_pull(&stage.gradient, &mut stage.version, &mut stage.values)
-                .map_err(|source| Error::Table { action: "pushing to", table: name.clone(), source })?;
+            let pushed = table.push_and_pull(&stage.gradient, &mut stage.version, &mut stage.values);
+            report.merge(pushed.map_err(|source| Error::Table {
+                action: "pushing to",
+                table: name.clone(),
+                source,
+            })?);
         }
-        Ok(())
+        Ok(report)
     }
 }

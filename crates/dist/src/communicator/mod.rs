@@ -6,6 +6,7 @@ pub use local::Local;
 pub use openfleet_table::sparse::Missing;
 
 use openfleet_core::WorkId;
+use openfleet_table::PushReport;
 
 use crate::error::Result;
 use crate::stage::{DenseStage, SparseStage};
@@ -24,6 +25,7 @@ pub trait Communicator: Send + Sync {
     /// Brings every dense copy up to date; a copy that is the newest already is left alone.
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()>;
 
-    /// Sends the gradients of one step, sparse and dense, and refreshes the dense copies as the mode prescribes.
-    fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<()>;
+    /// Sends the gradients of one step, sparse and dense, and refreshes the dense copies as the mode prescribes. Says how
+    /// many were applied and refused, as far as that is known by then.
+    fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport>;
 }

@@ -6,7 +6,7 @@
 use openfleet_core::metrics::{Auc as Metric, count_batch, operator_auc};
 use serde::{Deserialize, Serialize};
 
-use super::{Operator, Signature, expected};
+use super::{Initialize, Operator, Signature, expected};
 use crate::arena::{Gradients, Inputs, Outputs};
 use crate::error::Result;
 use crate::net::Net;
@@ -54,7 +54,7 @@ impl Net {
             // The name the original gives them, by which its users set them to zero.
             let name = self.unique_name("_generated_var");
             let dims = if i < 2 { vec![slide_steps.max(1), buckets] } else { vec![1, buckets] };
-            *counter = self.state(&name, Tensor::zeros(&dims, DType::I64))?;
+            *counter = self.state(&name, &dims, DType::I64, Initialize::Zeros)?;
         }
         let float_labels = self.main.variable(labels).dtype.is_float();
         let inputs = [predictions, labels, counters[0], counters[1], counters[2], counters[3]];

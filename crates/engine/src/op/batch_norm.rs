@@ -10,14 +10,14 @@
 use openfleet_table::Initializer;
 use serde::{Deserialize, Serialize};
 
-use super::{Operator, Signature, expect_floats, expected, shapes};
+use super::{Initialize, Operator, Signature, expect_floats, expected, shapes};
 use crate::arena::{Gradients, Inputs, Outputs};
 use crate::error::Result;
 use crate::kernel;
 use crate::net::{Net, ParamAttr};
 use crate::program::Var;
 use crate::shape::{Dim, Shape};
-use crate::tensor::{Elements, Tensor};
+use crate::tensor::{DType, Elements, Tensor};
 
 /// Batch normalisation. Inputs: x, scale, bias, running mean, running variance. Outputs: y, and of each channel the mean
 /// and 1 / deviation that were used.
@@ -80,9 +80,9 @@ impl Net {
         let scale = self.parameter(&word, &[channels], &options.scale, Initializer::Constant(1.0))?;
         let bias = self.parameter(&format!("{layer}.b"), &[channels], &options.bias, Initializer::Constant(0.0))?;
         let mean = options.moving_mean_name.clone().unwrap_or_else(|| self.unique_name(&word));
-        let mean = self.state(&mean, Tensor::from_f32(&[channels], vec![0.0; channels])?)?;
+        let mean = self.state(&mean, &[channels], DType::F32, Initialize::Zeros)?;
         let variance = options.moving_variance_name.clone().unwrap_or_else(|| self.unique_name(&word));
-        let variance = self.state(&variance, Tensor::from_f32(&[channels], vec![1.0; channels])?)?;
+        let variance = self.state(&variance, &[channels], DType::F32, Initialize::Random(Initializer::Constant(1.0)))?;
         let op = BatchNorm {
             axis,
             momentum: options.momentum,

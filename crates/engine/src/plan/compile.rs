@@ -89,7 +89,8 @@ impl<'a> Compiler<'a> {
             gradient_places: self.gradient_places,
             shapes,
             clip: program.minimize.as_ref().and_then(|minimize| minimize.clip),
-            trains: program.backward.is_some(),
+            differentiates: program.backward.is_some(),
+            trains: program.minimize.is_some(),
             for_test: program.for_test,
             seed: program.seed,
             communicator,
@@ -265,7 +266,8 @@ impl<'a> Compiler<'a> {
     fn communicator(&self, scope: &Scope) -> Result<Arc<dyn Communicator>> {
         let program = self.program;
         let minimize = program.minimize.as_ref();
-        let trains = minimize.is_some();
+        // What this program only reads may be trained by another one, by that one's rule.
+        let trains = |var| minimize.is_some() && program.gradient_of(var).is_some();
         let (optimizer, schedule) = match minimize {
             Some(minimize) => (minimize.optimizer, minimize.schedule.clone()),
             None => (Optimizer::Sgd(Sgd::default()), Schedule::Constant(0.0)),
@@ -278,12 +280,12 @@ impl<'a> Compiler<'a> {
                 dim: attributes.dim,
                 optimizer,
                 schedule: schedule.clone().scaled(f64::from(attributes.learning_rate)),
-                regularizer: minimize.and_then(|m| m.regularizer),
+                regularizer: attributes.regularizer.or_else(|| minimize.and_then(|m| m.regularizer)),
                 initializer: attributes.initializer,
                 seed: seed_of(program.seed, &variable.name),
                 shards: DEFAULT_SHARDS,
             };
-            sparse.push((variable.name.clone(), scope.sparse_or_create(&variable.name, spec, trains)?));
+            sparse.push((variable.name.clone(), scope.sparse_or_create(&variable.name, spec, trains(var))?));
         }
         let mut dense = Vec::with_capacity(self.dense.len());
         for &var in &self.dense {
@@ -295,7 +297,7 @@ impl<'a> Compiler<'a> {
                 schedule: schedule.clone().scaled(f64::from(attributes.learning_rate)),
                 regularizer: attributes.regularizer.or_else(|| minimize.and_then(|m| m.regularizer)),
             };
-            dense.push((variable.name.clone(), scope.dense_or_promote(&variable.name, spec, trains)?));
+            dense.push((variable.name.clone(), scope.dense_or_promote(&variable.name, spec, trains(var))?));
         }
         Ok(Arc::new(Local::new(sparse, dense)))
     }

@@ -19,7 +19,7 @@ use openfleet_core::{Batch, Column, FieldKind, Schema, Unique, WorkId};
 use openfleet_dist::Communicator;
 use openfleet_dist::communicator::Missing;
 use openfleet_dist::stage::{DenseStage, Lookup, SparseStage};
-use openfleet_table::Clip;
+use openfleet_table::{Clip, PushReport};
 
 use crate::arena::{Arena, Buffer, GradientPlace, Gradients, Inputs, Outputs, Place, TakenGradient};
 use crate::error::{Error, Result};
@@ -65,6 +65,15 @@ struct StagePlan {
     lookups: Vec<(usize, usize)>,
 }
 
+/// Where a value that can be fetched is.
+enum Fetched {
+    Gradient(GradientPlace),
+    State(usize),
+    Dense(usize),
+    Buffer(usize),
+    Feed(usize),
+}
+
 /// A program made ready to run.
 pub struct Plan {
     nodes: Vec<PlanNode>,
@@ -81,6 +90,9 @@ pub struct Plan {
     gradient_places: Vec<Option<GradientPlace>>,
     shapes: Vec<(String, Shape, DType)>,
     clip: Option<Clip>,
+    /// Gradients are computed.
+    differentiates: bool,
+    /// And pushed: an optimizer was chosen.
     trains: bool,
     for_test: bool,
     seed: u64,
@@ -110,8 +122,8 @@ impl Plan {
                 .map(|(table, &size)| DenseStage {
                     table,
                     values: vec![0.0; size],
-                    gradient: if self.trains { vec![0.0; size] } else { Vec::new() },
-                    trained: self.trains_place(GradientPlace::Dense(table)),
+                    gradient: if self.differentiates { vec![0.0; size] } else { Vec::new() },
+                    trained: self.trains && self.has_gradient(GradientPlace::Dense(table)),
                     version: 0,
                 })
                 .collect(),
@@ -128,7 +140,7 @@ impl Plan {
                         .map(|(lookup, &(table, dim))| Lookup {
                             table,
                             dim,
-                            trained: self.trains_place(GradientPlace::Rows { stage: number, lookup }),
+                            trained: self.trains && self.has_gradient(GradientPlace::Rows { stage: number, lookup }),
                             rows: Vec::new(),
                             gradients: Vec::new(),
                         })
@@ -176,7 +188,7 @@ impl Plan {
     }
 
     /// One whole step on a bound batch.
-    pub fn step(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<()> {
+    pub fn step(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<PushReport> {
         self.prepare(arena, batch)?;
         self.pull(arena)?;
         self.compute(arena, batch, work)?;
@@ -198,7 +210,7 @@ impl Plan {
             let count = stage.unique.keys().len();
             for lookup in &mut stage.lookups {
                 lookup.rows.resize(count * lookup.dim, 0.0);
-                if self.trains {
+                if self.differentiates {
                     lookup.gradients.resize(count * lookup.dim, 0.0);
                 }
             }
@@ -222,7 +234,7 @@ impl Plan {
             self.forward(node, arena, batch, mix(step_seed ^ index as u64))?;
             charge(arena, index, started);
         }
-        if !self.trains {
+        if !self.differentiates {
             return Ok(());
         }
         arena.written.fill(false);
@@ -245,43 +257,61 @@ impl Plan {
     }
 
     /// Sends the gradients of a step.
-    pub fn push(&self, arena: &mut Arena, work: WorkId) -> Result<()> {
-        if self.trains {
-            self.communicator.push(work, &mut arena.sparse, &mut arena.dense)?;
+    pub fn push(&self, arena: &mut Arena, work: WorkId) -> Result<PushReport> {
+        if !self.trains {
+            return Ok(PushReport::default());
         }
-        Ok(())
+        Ok(self.communicator.push(work, &mut arena.sparse, &mut arena.dense)?)
     }
 
-    /// A copy of a variable's value after a step.
+    /// Fails if a variable cannot be fetched after a step; to be asked before one.
+    pub fn check_fetch(&self, var: Var) -> Result<()> {
+        self.fetched(var).map(drop)
+    }
+
+    /// A copy of a variable's value after a step. A slot of any length gives its ids one after the other.
     pub fn fetch(&self, arena: &Arena, batch: &Batch, var: Var) -> Result<Tensor> {
-        let (name, shape, dtype) = &self.shapes[var.index()];
-        let not = |reason| Error::NotFetchable { name: name.clone(), reason };
+        let place = self.fetched(var)?;
+        let (_, shape, dtype) = &self.shapes[var.index()];
         let sizes = shape.sizes(batch.rows);
-        if let Some(place) = self.gradient_places[var.index()] {
-            return match place {
-                GradientPlace::Rows { .. } => Err(not("it is the gradient of a sparse table")),
-                place => Tensor::from_f32(&sizes, arena.gradient(place).to_vec()),
-            };
-        }
-        match self.places[var.index()] {
-            None => Err(not("no op of this program computes or reads it")),
-            Some(Place::Rows { .. }) => Err(not("it is a sparse table")),
-            Some(Place::State(i)) => Ok(arena.states[i].lock().clone()),
-            Some(Place::Dense(i)) => Tensor::from_f32(&sizes, arena.dense[i].values.clone()),
-            Some(Place::Buffer(i)) if dtype.is_float() => Tensor::from_f32(&sizes, arena.buffers[i].floats.clone()),
-            Some(Place::Buffer(i)) => {
-                Tensor::from_i64(&sizes, arena.buffers[i].ints.iter().map(|&v| v as i64).collect())
-            }
-            Some(Place::Feed(i)) => match &batch.columns[arena.feeds[i]] {
+        let ints = |values: &[u64]| values.iter().map(|&v| v as i64).collect();
+        match place {
+            Fetched::Gradient(place) => Tensor::from_f32(&sizes, arena.gradient(place).to_vec()),
+            Fetched::State(i) => Ok(arena.states[i].lock().clone()),
+            Fetched::Dense(i) => Tensor::from_f32(&sizes, arena.dense[i].values.clone()),
+            Fetched::Buffer(i) if dtype.is_float() => Tensor::from_f32(&sizes, arena.buffers[i].floats.clone()),
+            Fetched::Buffer(i) => Tensor::from_i64(&sizes, ints(&arena.buffers[i].ints)),
+            Fetched::Feed(i) => match &batch.columns[arena.feeds[i]] {
                 Column::Floats { values, .. } => Tensor::from_f32(&sizes, values.clone()),
-                Column::Ids { keys, .. } => Tensor::from_i64(&[keys.len()], keys.iter().map(|&k| k as i64).collect()),
+                Column::Ids { keys, .. } if self.feeds[i].kind == FieldKind::Ids => {
+                    Tensor::from_i64(&[keys.len()], ints(keys))
+                }
+                Column::Ids { keys, .. } => Tensor::from_i64(&sizes, ints(keys)),
             },
+        }
+    }
+
+    fn fetched(&self, var: Var) -> Result<Fetched> {
+        let Some((name, ..)) = self.shapes.get(var.index()) else {
+            let name = format!("variable {}", var.index());
+            return Err(Error::NotFetchable { name, reason: "it is a variable of another program" });
+        };
+        let not = |reason| Err(Error::NotFetchable { name: name.clone(), reason });
+        match (self.gradient_places[var.index()], self.places[var.index()]) {
+            (Some(GradientPlace::Rows { .. }), _) => not("it is the gradient of a sparse table"),
+            (Some(place), _) => Ok(Fetched::Gradient(place)),
+            (None, None) => not("no op of this program computes or reads it"),
+            (None, Some(Place::Rows { .. })) => not("it is a sparse table"),
+            (None, Some(Place::State(i))) => Ok(Fetched::State(i)),
+            (None, Some(Place::Dense(i))) => Ok(Fetched::Dense(i)),
+            (None, Some(Place::Buffer(i))) => Ok(Fetched::Buffer(i)),
+            (None, Some(Place::Feed(i))) => Ok(Fetched::Feed(i)),
         }
     }
 
     /// The value of a variable with one float, without allocating.
     pub fn scalar(&self, arena: &Arena, var: Var) -> Option<f32> {
-        match self.places[var.index()]? {
+        match (*self.places.get(var.index())?)? {
             Place::Buffer(i) => match arena.buffers[i].floats.as_slice() {
                 [value] => Some(*value),
                 _ => None,
@@ -355,7 +385,7 @@ impl Plan {
         result
     }
 
-    fn trains_place(&self, place: GradientPlace) -> bool {
+    fn has_gradient(&self, place: GradientPlace) -> bool {
         self.gradient_slots.iter().any(|(known, _)| *known == place)
     }
 

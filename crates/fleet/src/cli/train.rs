@@ -115,6 +115,8 @@ struct Summary {
     /// Bad lines left out of one pass over the training files.
     skipped_lines: u64,
     test_skipped_lines: u64,
+    /// Gradients that were not finite and therefore not applied.
+    refused_gradients: u64,
     /// word2vec only: words of the text gone over, and different ones kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     words: Option<u64>,
@@ -199,6 +201,7 @@ struct TrainingReport {
     elapsed: Duration,
     waited: Duration,
     words: u64,
+    refused_gradients: u64,
     skipped_lines: u64,
     loss: Option<f64>,
     auc: Option<f64>,
@@ -244,9 +247,8 @@ impl<'a> Job<'a> {
     }
 
     /// A click model's batch is shared by the threads. Each works on its part on its own and the others' updates reach it
-    /// a part late, so whole batches for each thread would learn as from a batch that many times as large: with two
-    /// threads the test AUC on generated clicks would be 0.0025 lower, not 0.001. A part has at least 128 rows, below
-    /// which the products lose speed.
+    /// a part late, so whole batches for each thread would learn as from a batch that many times as large; parts cost
+    /// half of that (docs/benchmarks.md). A part has at least 128 rows, below which the products lose speed.
     fn rows_of_a_thread(&self) -> usize {
         match self.arguments.model.model {
             ModelKind::Word2vec | ModelKind::FitALine => self.batch,
@@ -402,6 +404,7 @@ impl<'a> Job<'a> {
             parameters: network.parameter_count(),
             rows_in_tables: tables.iter().filter_map(|name| scope.sparse(name)).map(|table| table.len()).sum(),
             skipped_lines: trained.skipped_lines,
+            refused_gradients: trained.refused_gradients,
             test_skipped_lines: evaluation.map_or(0, |evaluation| evaluation.skipped_lines),
             words,
             words_per_second: words.map(|words| words as f64 / seconds.max(1e-9)),
@@ -421,6 +424,7 @@ impl TrainingReport {
         self.words += rows_done;
         // Every pass meets the same bad lines.
         self.skipped_lines = self.skipped_lines.max(report.skipped_lines);
+        self.refused_gradients += report.refused_gradients;
     }
 }
 
@@ -445,6 +449,8 @@ impl Summary {
         parts.extend(self.peak_rss_bytes.map(|peak| format!("{} of memory", bytes(peak))));
         let skipped = self.skipped_lines + self.test_skipped_lines;
         parts.extend((skipped > 0).then(|| format!("{} bad lines skipped", count(skipped))));
+        let refused = self.refused_gradients;
+        parts.extend((refused > 0).then(|| format!("{} gradients refused as not finite", count(refused))));
         result(&format!("{}: {}", self.model, parts.join(", ")));
     }
 }

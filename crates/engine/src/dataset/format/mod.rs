@@ -1,7 +1,7 @@
 //! How lines of text become rows: one file a format, next to the two traits they obey.
 //!
-//! A [`Format`] is what the user chose; `resolve` checks it against a schema once and gives a [`LineFormat`], which
-//! opens a [`LineParser`] for each file. Parsers see one line at a time and complain about a value; which file and
+//! A [`Format`] is what the user chose; `resolve` checks it against a schema once and gives a `LineFormat`, which
+//! opens a `LineParser` for each file. Parsers see one line at a time and complain about a value; which file and
 //! which line it was, and whether to stop, is their caller's business.
 
 use openfleet_core::{Field, FieldKind, Schema};
