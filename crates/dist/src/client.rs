@@ -211,8 +211,6 @@ enum Ended {
     NotNeeded,
     /// It broke; another may be made.
     Broken,
-    /// The server will not have us.
-    Refused(Error),
 }
 
 async fn keep_connected(
@@ -235,7 +233,6 @@ async fn keep_connected(
                 match converse(stream, &config, &mut asks, &mut unanswered).await {
                     Ended::NotNeeded => return,
                     Ended::Broken => info!("the connection to server {endpoint} broke; connecting again"),
-                    Ended::Refused(error) => return unanswered.fail_all(&mut asks, error).await,
                 }
             }
             Err(error @ (Error::Refused { .. } | Error::WrongSecret | Error::Version { .. } | Error::NotOurs { .. })) => {
@@ -309,9 +306,7 @@ async fn converse(
             frame = incoming.recv() => match frame {
                 Some(Ok(Some(frame))) => {
                     heard = Instant::now();
-                    if let Some(ended) = unanswered.answer(frame) {
-                        return ended;
-                    }
+                    unanswered.answer(frame);
                 }
                 _ => return Ended::Broken,
             },
@@ -353,8 +348,8 @@ impl Unanswered {
     }
 
     /// Hands an answer over. An answer to nothing we remember is an old one's repeat.
-    fn answer(&mut self, frame: Frame) -> Option<Ended> {
-        let ask = self.asks.remove(&frame.request)?;
+    fn answer(&mut self, frame: Frame) {
+        let Some(ask) = self.asks.remove(&frame.request) else { return };
         let answer = if frame.kind == ask.kind as u16 | REPLY {
             Ok(frame.payload)
         } else if frame.kind == FAILED {
@@ -364,7 +359,6 @@ impl Unanswered {
             Err(Error::UnknownKind { kind: frame.kind })
         };
         let _ = ask.answer.send(answer);
-        None
     }
 
     /// Fails what has waited too long.
@@ -408,9 +402,7 @@ impl Unanswered {
         while !self.asks.is_empty() {
             self.expire();
             match tokio::time::timeout(Duration::from_millis(100), incoming.recv()).await {
-                Ok(Some(Ok(Some(frame)))) => {
-                    self.answer(frame);
-                }
+                Ok(Some(Ok(Some(frame)))) => self.answer(frame),
                 Ok(_) => return Ended::Broken,
                 Err(_) => {}
             }

@@ -163,6 +163,17 @@ pub enum Error {
         /// Last step of the push.
         last: u64,
     },
+    /// Servers that disagree about how far the job has come.
+    #[error("one server is at step {expected}, another at step {got}")]
+    OutOfStep {
+        /// Of the first server.
+        expected: u64,
+        /// Of another.
+        got: u64,
+    },
+    /// A plain value was wrong.
+    #[error(transparent)]
+    Core(#[from] openfleet_core::Error),
     /// A worker's background thread failed.
     #[error("the communicator's background thread failed: {message}")]
     Background {
@@ -185,6 +196,7 @@ impl Hinted for Error {
                 "check that the server is running and that the list of servers is the same on every machine".into(),
             ),
             Error::TableMismatch { .. } => Some("run the same program with the same options on every worker".into()),
+            Error::Core(error) => error.hint(),
             _ => None,
         }
     }

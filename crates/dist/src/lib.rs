@@ -6,6 +6,7 @@
 //! [`request`] (what can be asked), [`server`] and [`client`]. This room knows no models and no programs.
 
 pub mod client;
+pub mod cluster;
 pub mod communicator;
 pub mod error;
 pub mod frame;
@@ -17,6 +18,7 @@ pub mod session;
 pub mod stage;
 
 pub use client::{ClientConfig, Link};
+pub use cluster::Cluster;
 pub use communicator::Communicator;
 pub use error::{Error, Result};
 pub use server::{Server, ServerConfig, State};

@@ -1,20 +1,29 @@
 //! When and how pulls and pushes travel. One communicator a file; the engine calls them all the same way.
 
+mod asynchronous;
+mod hybrid;
 mod local;
+mod remote;
+mod stepwise;
 
+pub use asynchronous::Async;
+pub use hybrid::Hybrid;
 pub use local::Local;
+pub use remote::{Remote, Worker};
+pub use stepwise::Stepwise;
 pub use openfleet_table::sparse::Missing;
 
 use openfleet_core::WorkId;
+use openfleet_core::strategy::{Plan, Strategy};
 use openfleet_table::PushReport;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::stage::{DenseStage, SparseStage};
 
 /// What a training thread calls around each of its steps:
 ///
 /// ```text
-/// pull_dense -> ( pull_sparse -> compute -> push )*
+/// begin -> ( pull_sparse, pull_dense -> compute -> push )* -> finish
 /// ```
 ///
 /// Every method may be called from many training threads at once, each with stages of its own.
@@ -28,4 +37,34 @@ pub trait Communicator: Send + Sync {
     /// Sends the gradients of one step, sparse and dense, and refreshes the dense copies as the mode prescribes. Says how
     /// many were applied and refused, as far as that is known by then.
     fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport>;
+
+    /// A stream begins a pass over its data. Where streams step together, this waits until all of them begin one.
+    fn begin(&self, _stream: u32) -> Result<()> {
+        Ok(())
+    }
+
+    /// A stream has come to the end of its pass: the others go on without it.
+    fn finish(&self, _stream: u32) -> Result<()> {
+        Ok(())
+    }
+
+    /// Everything sent and applied: what was queued is pushed, what was changed elsewhere is here.
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// This worker is done for good.
+    fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Chooses the communicator of a mode: one of the three places that look at it.
+pub fn for_mode(remote: Remote, strategy: &Strategy) -> Result<Box<dyn Communicator>> {
+    Ok(match *strategy.plan() {
+        Plan::Sync | Plan::HalfAsync => Box::new(Stepwise::new(remote)),
+        Plan::Async(plan) => Box::new(Async::new(remote, plan)),
+        Plan::Hybrid(plan) => Box::new(Hybrid::new(remote, plan)),
+        Plan::Geo(_) => return Err(Error::WrongMode { what: "this build", mode: "geo".into() }),
+    })
 }

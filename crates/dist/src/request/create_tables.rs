@@ -17,12 +17,21 @@ use crate::server::State;
 pub struct Tables {
     /// How pushes are applied.
     pub mode: Mode,
-    /// How many streams take part: training threads of all workers.
-    pub streams: u32,
+    /// How many workers take part.
+    pub workers: u32,
+    /// Training threads of each; a stream is one thread of one worker.
+    pub threads: u32,
     /// Sparse tables by number, with names for people.
     pub sparse: Vec<(String, SparseSpec)>,
     /// Dense blocks by number.
     pub dense: Vec<(String, DenseSpec)>,
+}
+
+impl Tables {
+    /// Training threads of all workers.
+    pub fn streams(&self) -> u32 {
+        self.workers.saturating_mul(self.threads)
+    }
 }
 
 /// Encodes a request with first values of the dense blocks, in order.

@@ -6,6 +6,7 @@
 pub mod barrier;
 pub mod create_tables;
 pub mod exchange_geo;
+pub mod join;
 pub mod leave;
 pub mod pull_dense;
 pub mod pull_sparse;
@@ -41,6 +42,8 @@ pub enum Kind {
     Barrier = 21,
     /// This stream has no more work.
     Leave = 22,
+    /// This stream takes part from now on.
+    Join = 26,
     /// How the server stands.
     Status = 23,
     /// End the server.
@@ -50,7 +53,7 @@ pub enum Kind {
 impl Kind {
     /// From a frame.
     pub fn from_number(kind: u16) -> Result<Self> {
-        const ALL: [Kind; 10] = [
+        const ALL: [Kind; 11] = [
             Kind::Heartbeat,
             Kind::CreateTables,
             Kind::PullSparse,
@@ -59,6 +62,7 @@ impl Kind {
             Kind::ExchangeGeo,
             Kind::Barrier,
             Kind::Leave,
+            Kind::Join,
             Kind::Status,
             Kind::Stop,
         ];
@@ -76,6 +80,7 @@ impl Kind {
             Kind::ExchangeGeo => "exchange geo",
             Kind::Barrier => "barrier",
             Kind::Leave => "leave",
+            Kind::Join => "join",
             Kind::Status => "status",
             Kind::Stop => "stop",
         }

@@ -1,18 +1,31 @@
 //! Sync mode on the server: a step is applied when every live stream has pushed it, and then answered to all of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use openfleet_table::aggregate::{Aggregate, Arrival, DenseMean, SparseMean, SparsePart};
 use tokio::sync::oneshot;
 
-use super::state::State;
+use super::state::{Outcome, State};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
 use crate::request::pull_dense::put_values;
 use crate::request::push::PushView;
 
-/// The streams that step together.
+/// The streams that step together: all of the job, or one worker's.
+///
+/// ```text
+///            join (all that have not left for good have asked)
+///   away ------------------------------------------------------> member
+///    ^                                                              |
+///    +------------------------- leave ------------------------------+
+/// ```
 pub(super) struct Group {
+    streams: Range<u32>,
+    /// Left for good.
+    gone: BTreeSet<u32>,
+    /// Have asked to begin a pass; a repeat takes the first one's place.
+    joining: BTreeMap<u32, oneshot::Sender<Result<Payload>>>,
     aggregate: Aggregate<Payload>,
     /// Who waits for the current step; a repeat takes the first one's place.
     waiting: BTreeMap<u32, oneshot::Sender<Result<Payload>>>,
@@ -21,18 +34,35 @@ pub(super) struct Group {
 }
 
 impl Group {
-    pub(super) fn new(streams: u32) -> Self {
+    pub(super) fn new(streams: Range<u32>) -> Self {
         Group {
-            aggregate: Aggregate::new(0..streams, 0),
+            streams,
+            gone: BTreeSet::new(),
+            joining: BTreeMap::new(),
+            aggregate: Aggregate::new([], 0),
             waiting: BTreeMap::new(),
             dense: DenseMean::new(),
             sparse: BTreeMap::new(),
         }
     }
 
-    /// Whom the current step waits for.
+    /// Whether a stream is one of this group's.
+    pub(super) fn has(&self, stream: u32) -> bool {
+        self.streams.contains(&stream)
+    }
+
+    /// The streams of this group.
+    pub(super) fn streams(&self) -> Range<u32> {
+        self.streams.clone()
+    }
+
+    /// Whom the current step, or the beginning of a pass, waits for.
     pub(super) fn missing(&self) -> Vec<u32> {
-        self.aggregate.missing().collect()
+        if self.joining.is_empty() {
+            return self.aggregate.missing().collect();
+        }
+        let away = |stream: &u32| !self.gone.contains(stream) && !self.joining.contains_key(stream);
+        self.streams.clone().filter(away).collect()
     }
 
     /// The step being collected.
@@ -40,18 +70,14 @@ impl Group {
         self.aggregate.step()
     }
 
-    /// Takes a stream's push of the current step; the answer comes through the receiver. `None` if that step has been
-    /// applied before.
+    /// Takes a stream's push of the current step; the answer comes through the receiver.
     pub(super) fn contribute(
         &mut self,
         state: &State,
         stream: u32,
         step: u64,
         payload: Payload,
-    ) -> Result<Option<oneshot::Receiver<Result<Payload>>>> {
-        if step < self.aggregate.step() {
-            return Ok(None);
-        }
+    ) -> Result<oneshot::Receiver<Result<Payload>>> {
         let (answer, receiver) = oneshot::channel();
         let arrival = self.aggregate.contribute(stream, step, payload).map_err(|source| Error::Table {
             action: "taking a push for",
@@ -62,14 +88,47 @@ impl Group {
         if arrival == Arrival::Complete {
             self.apply(state);
         }
-        Ok(Some(receiver))
+        Ok(receiver)
     }
 
-    /// A stream is done; the step may be complete without it.
-    pub(super) fn leave(&mut self, state: &State, stream: u32) {
+    /// A stream takes part from now on, once all have asked. A repeat by a member is answered at once.
+    pub(super) fn join(&mut self, stream: u32) -> Outcome {
+        if self.aggregate.members().any(|member| member == stream) {
+            return Outcome::Now(Ok(self.step_payload()));
+        }
+        let (answer, receiver) = oneshot::channel();
+        self.joining.insert(stream, answer);
+        self.admit_if_all();
+        Outcome::Later(receiver)
+    }
+
+    /// A stream takes part no more; the step may be complete without it, and so may a join.
+    pub(super) fn leave(&mut self, state: &State, stream: u32, for_good: bool) {
+        if for_good {
+            self.gone.insert(stream);
+            self.joining.remove(&stream);
+        }
         if self.aggregate.leave(stream) {
             self.apply(state);
         }
+        self.admit_if_all();
+    }
+
+    fn admit_if_all(&mut self) {
+        let ready = self.streams.clone().all(|stream| self.gone.contains(&stream) || self.joining.contains_key(&stream));
+        if !ready {
+            return;
+        }
+        for (stream, answer) in std::mem::take(&mut self.joining) {
+            self.aggregate.join(stream);
+            let _ = answer.send(Ok(self.step_payload()));
+        }
+    }
+
+    fn step_payload(&self) -> Payload {
+        let mut payload = Payload::new();
+        payload.put(&[self.aggregate.step()]);
+        payload
     }
 
     fn apply(&mut self, state: &State) {

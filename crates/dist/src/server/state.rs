@@ -1,6 +1,6 @@
 //! What a server keeps, and what each request does to it. No sockets, no clock: driven by calls.
 //!
-//! Lock order: group, then ledger of a stream, then tables. Tables lock themselves, a shard or a block at a time.
+//! Lock order: groups, then ledger of a stream, then tables. Tables lock themselves, a shard or a block at a time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -72,7 +72,8 @@ pub struct State {
     tables: RwLock<Kept>,
     /// One lock a stream: a repeat waits until the first is applied or refused.
     ledgers: Mutex<HashMap<u32, Arc<Mutex<Stream>>>>,
-    group: Mutex<Option<Group>>,
+    /// Streams that step together; none where nobody waits.
+    groups: Mutex<Vec<Group>>,
     barriers: Mutex<BTreeMap<u64, Barrier>>,
     /// Newest incarnation of each worker that said hello.
     incarnations: Mutex<BTreeMap<u32, u64>>,
@@ -118,7 +119,7 @@ impl State {
         State {
             tables: RwLock::default(),
             ledgers: Mutex::default(),
-            group: Mutex::default(),
+            groups: Mutex::default(),
             barriers: Mutex::default(),
             incarnations: Mutex::default(),
             connected: Mutex::default(),
@@ -141,6 +142,10 @@ impl State {
             Kind::Leave => request::leave::apply(self, bytes),
             Kind::Status => request::status::apply(self),
             Kind::Stop => request::stop::apply(self),
+            Kind::Join => match request::join::apply(self, bytes) {
+                Ok(outcome) => return outcome,
+                Err(error) => Err(error),
+            },
             Kind::Barrier => match request::barrier::apply(self, worker, bytes) {
                 Ok(outcome) => return outcome,
                 Err(error) => Err(error),
@@ -205,13 +210,18 @@ impl State {
         }
         let changed = sparse.iter().map(|_| {
             let mut changed = Changed::new();
-            (0..tables.streams).for_each(|worker| changed.join(worker));
+            (0..tables.workers).for_each(|worker| changed.join(worker));
             Arc::new(Mutex::new(changed))
         });
         *kept = Kept { changed: changed.collect(), sparse, dense, description: None };
-        if matches!(tables.mode, Mode::Sync) {
-            *self.group.lock() = Some(Group::new(tables.streams));
-        }
+        let threads = tables.threads;
+        *self.groups.lock() = match tables.mode {
+            Mode::Sync | Mode::Hybrid => vec![Group::new(0..tables.streams())],
+            Mode::HalfAsync => {
+                (0..tables.workers).map(|worker| Group::new(worker * threads..(worker + 1) * threads)).collect()
+            }
+            Mode::Async | Mode::Geo => Vec::new(),
+        };
         kept.description = Some(tables);
         Ok(true)
     }
@@ -243,20 +253,18 @@ impl State {
     fn push(&self, payload: Payload) -> Result<Outcome> {
         let view = PushView::decode(payload.bytes())?;
         let work = view.work;
-        let mut group = self.group.lock();
-        if let Some(group) = group.as_mut() {
+        let mut groups = self.groups.lock();
+        // Hybrid's sparse pushes come from streams beyond the groups, and are applied at once.
+        if let Some(group) = groups.iter_mut().find(|group| group.has(work.stream)) {
             drop(view);
-            // The payload is kept until the step is complete; what it asks for is read from it then.
-            let kept = payload.clone();
-            return Ok(match group.contribute(self, work.stream, work.first_step, payload)? {
-                Some(receiver) => Outcome::Later(receiver),
-                None => {
-                    self.repeats.fetch_add(1, Ordering::Relaxed);
-                    Outcome::Now(values_wanted(self, &kept))
-                }
-            });
+            if work.first_step < group.step() {
+                drop(groups);
+                self.repeats.fetch_add(1, Ordering::Relaxed);
+                return Ok(Outcome::Now(values_wanted(self, &payload)));
+            }
+            return Ok(Outcome::Later(group.contribute(self, work.stream, work.first_step, payload)?));
         }
-        drop(group);
+        drop(groups);
         let stream = self.stream(work.stream);
         let applied = stream.lock().ledger.try_apply_once(work, || self.apply_push(&view))?;
         match applied {
@@ -352,21 +360,39 @@ impl State {
         self.ledgers.lock().entry(stream).or_default().clone()
     }
 
-    /// A stream has no more work. The server ends when all have left.
-    pub(crate) fn leave(&self, stream: u32) -> Result<()> {
-        if let Some(group) = self.group.lock().as_mut() {
-            group.leave(self, stream);
+    /// A stream takes part from now on, once all of its group have asked.
+    pub(crate) fn join(&self, stream: u32) -> Outcome {
+        let mut groups = self.groups.lock();
+        match groups.iter_mut().find(|group| group.has(stream)) {
+            Some(group) => group.join(stream),
+            None => {
+                let mut payload = Payload::new();
+                payload.put(&[0u64]);
+                Outcome::Now(Ok(payload))
+            }
+        }
+    }
+
+    /// A stream takes part no more. The server ends when all have left for good.
+    pub(crate) fn leave(&self, stream: u32, for_good: bool) {
+        if let Some(group) = self.groups.lock().iter_mut().find(|group| group.has(stream)) {
+            group.leave(self, stream, for_good);
+        }
+        if !for_good {
+            return;
         }
         let kept = self.tables.read();
-        let streams = kept.description.as_ref().map_or(0, |tables| tables.streams);
-        kept.changed.iter().for_each(|changed| changed.lock().leave(stream));
-        drop(kept);
+        let (streams, threads) =
+            kept.description.as_ref().map_or((0, 1), |tables| (tables.streams(), tables.threads.max(1)));
         let mut left = self.left.lock();
         left.insert(stream);
+        let worker = stream / threads;
+        if (worker * threads..(worker + 1) * threads).all(|stream| left.contains(&stream)) {
+            kept.changed.iter().for_each(|changed| changed.lock().leave(worker));
+        }
         if streams > 0 && left.len() >= streams as usize {
             self.stop();
         }
-        Ok(())
     }
 
     pub(crate) fn barrier(&self, worker: u32, number: u64, parties: u32) -> Outcome {
@@ -406,22 +432,18 @@ impl State {
             .collect();
         let non_finite = kept.sparse.iter().map(|named| named.table.non_finite()).sum::<u64>()
             + kept.dense.iter().map(|named| named.table.non_finite()).sum::<u64>();
-        let streams = kept.description.as_ref().map_or(0, |tables| tables.streams);
         drop(kept);
-        let group = self.group.lock();
-        let mut positions: Vec<(u32, u64)> = match group.as_ref() {
-            Some(group) => (0..streams).map(|stream| (stream, group.step())).collect(),
-            None => {
-                let ledgers = self.ledgers.lock().clone();
-                ledgers.iter().map(|(&id, stream)| (id, stream.lock().ledger.position(id))).collect()
-            }
-        };
+        let groups = self.groups.lock();
+        let in_step = groups.iter().flat_map(|group| group.streams().map(|stream| (stream, group.step())));
+        let mut positions: Vec<(u32, u64)> = in_step.collect();
+        let ledgers = self.ledgers.lock().clone();
+        positions.extend(ledgers.iter().map(|(&id, stream)| (id, stream.lock().ledger.position(id))));
         positions.sort_unstable();
         Status {
             sparse,
             dense,
             positions,
-            waiting_for: group.as_ref().map(Group::missing).unwrap_or_default(),
+            waiting_for: groups.iter().flat_map(Group::missing).collect(),
             non_finite,
             repeats: self.repeats.load(Ordering::Relaxed),
             connected: self.connected.lock().keys().copied().collect(),
@@ -451,8 +473,11 @@ fn check_same(existing: &Tables, wanted: &Tables) -> Result<()> {
         existing,
         wanted,
     };
-    if (existing.mode, existing.streams) != (wanted.mode, wanted.streams) {
-        let text = |tables: &Tables| format!("mode {:?} with {} streams", tables.mode, tables.streams);
+    let group = |tables: &Tables| (tables.mode, tables.workers, tables.threads);
+    if group(existing) != group(wanted) {
+        let text = |tables: &Tables| {
+            format!("mode {}, {} workers of {} threads", tables.mode, tables.workers, tables.threads)
+        };
         return Err(mismatch("all", text(existing), text(wanted)));
     }
     if existing.sparse.len() != wanted.sparse.len() || existing.dense.len() != wanted.dense.len() {

@@ -16,8 +16,8 @@ use crate::shape::Shape;
 use crate::tensor::DType;
 
 /// Gives every variable its place and finds its tables in the scope.
-pub(super) fn compile(program: &Program, scope: &Scope) -> Result<Plan> {
-    Compiler::new(program).compile(scope)
+pub(super) fn compile(program: &Program, scope: &Scope, cluster: Option<&Cluster>) -> Result<Plan> {
+    Compiler::new(program).compile(scope, cluster)
 }
 
 /// What is known so far while a program is compiled.
@@ -55,7 +55,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    fn compile(mut self, scope: &Scope) -> Result<Plan> {
+    fn compile(mut self, scope: &Scope, cluster: Option<&Cluster>) -> Result<Plan> {
         let program = self.program;
         self.place_tables()?;
         for node in program.nodes() {
@@ -69,7 +69,7 @@ impl<'a> Compiler<'a> {
         }
         let (backward, loss_gradient) = self.place_gradients();
         let nodes = program.nodes().iter().map(|node| self.node(node)).collect::<Vec<_>>();
-        let communicator = self.communicator(scope)?;
+        let communicator = self.communicator(scope, cluster)?;
         let states =
             self.states.iter().map(|&var| scope.state(&program.variable(var).name)).collect::<Result<Vec<_>>>()?;
         let mut shapes: Vec<(String, Shape, DType)> =

@@ -1,0 +1,367 @@
+//! Async on the worker: gradients leave through a bounded queue, dense values come when they come.
+//!
+//! ```text
+//! training threads --push--> queue (bounded: a full one makes them wait) --sender--> servers
+//!                  <--pull-- latest dense values                        <--receiver--
+//! ```
+//!
+//! The sender merges up to `max_gradients` consecutive pushes of a stream into one (their sum), and waits `wait_ms` for an
+//! incomplete merge to fill. With an independent receiver, dense values are fetched each time `min_sent` gradients were
+//! sent; without one, a push brings the new values back and its thread waits for them, so that one worker with one thread
+//! and no merging trains exactly as in one process. Rows are pulled fresh for every batch.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use openfleet_core::WorkId;
+use openfleet_core::strategy::{AsyncPlan, DenseReceive};
+use openfleet_table::PushReport;
+use openfleet_table::aggregate::{DenseMean, SparseMean, SparsePart};
+use parking_lot::{Condvar, Mutex};
+
+use super::remote::{Remote, wait_all};
+use super::stepwise::pull_if_empty;
+use super::{Communicator, Missing};
+use crate::error::{Error, Result};
+use crate::frame::Payload;
+use crate::request::Kind;
+use crate::request::push::{self, PushView};
+use crate::stage::{DenseStage, SparseStage};
+
+/// Gradients through a queue.
+pub struct Async {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+}
+
+struct Shared {
+    remote: Remote,
+    plan: AsyncPlan,
+    outbox: Mutex<Outbox>,
+    /// Signals every change of the outbox.
+    changed: Condvar,
+    /// Dense values as last received, with a version.
+    latest: Mutex<Latest>,
+}
+
+#[derive(Default)]
+struct Outbox {
+    queue: VecDeque<Item>,
+    /// Pushes on their way.
+    sending: usize,
+    /// Gradients sent since dense values were last fetched.
+    sent: u64,
+    /// A fetch that must come even if little was sent.
+    fetch_now: bool,
+    fetches: u64,
+    most_queued: usize,
+    closed: bool,
+    failed: Option<String>,
+    /// Steps pushed so far, per stream: the job's count, whatever passes there were.
+    steps: HashMap<u32, u64>,
+}
+
+/// One push, encoded for each server.
+struct Item {
+    work: WorkId,
+    payloads: Vec<Payload>,
+}
+
+#[derive(Default)]
+struct Latest {
+    version: u64,
+    values: Vec<Vec<f32>>,
+}
+
+impl Async {
+    /// On a program's tables.
+    pub fn new(remote: Remote, plan: AsyncPlan) -> Self {
+        let shared = Arc::new(Shared {
+            remote,
+            plan,
+            outbox: Mutex::default(),
+            changed: Condvar::new(),
+            latest: Mutex::default(),
+        });
+        let mut threads = Vec::new();
+        if let DenseReceive::Independent { min_sent } = plan.receive {
+            let sender = shared.clone();
+            threads.push(std::thread::spawn(move || sender.guard(|| sender.send_all())));
+            let receiver = shared.clone();
+            threads.push(std::thread::spawn(move || receiver.guard(|| receiver.receive_all(min_sent))));
+        }
+        Async { shared, threads: Mutex::new(threads) }
+    }
+
+    /// The most pushes that ever waited in the queue.
+    pub fn most_queued(&self) -> usize {
+        self.shared.outbox.lock().most_queued
+    }
+
+    /// Bytes sent and received.
+    pub fn traffic(&self) -> (u64, u64) {
+        self.shared.remote.traffic()
+    }
+
+    fn end_threads(&self) {
+        self.shared.outbox.lock().closed = true;
+        self.shared.changed.notify_all();
+        for thread in self.threads.lock().drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Async {
+    fn drop(&mut self) {
+        self.end_threads();
+    }
+}
+
+impl Communicator for Async {
+    fn pull_sparse(&self, stages: &mut [SparseStage], missing: Missing) -> Result<()> {
+        self.shared.remote.pull_sparse(stages, missing)
+    }
+
+    fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
+        pull_if_empty(&self.shared.remote, stages)?;
+        let latest = self.shared.latest.lock();
+        if latest.version > 0 {
+            for (stage, values) in stages.iter_mut().zip(&latest.values) {
+                if stage.version < latest.version + 1 {
+                    stage.values.copy_from_slice(values);
+                    stage.version = latest.version + 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {
+        let shared = &self.shared;
+        let stream = shared.remote.worker.stream(work.stream);
+        let step = {
+            let mut outbox = shared.outbox.lock();
+            let step = outbox.steps.entry(stream).or_insert(0);
+            *step += 1;
+            *step - 1
+        };
+        let work = WorkId::step(stream, step);
+        let waits = shared.plan.receive == DenseReceive::AfterSend;
+        let payloads = shared.remote.encode_push(work, sparse, dense, waits);
+        if waits && shared.plan.merge.max_gradients == 1 {
+            shared.send_and_take(payloads, dense)?;
+            return Ok(PushReport::default());
+        }
+        let mut outbox = shared.outbox.lock();
+        shared.check(&outbox)?;
+        while outbox.queue.len() >= shared.plan.send_queue_size {
+            shared.changed.wait(&mut outbox);
+            shared.check(&outbox)?;
+        }
+        outbox.queue.push_back(Item { work, payloads });
+        outbox.most_queued = outbox.most_queued.max(outbox.queue.len());
+        if waits {
+            // Without a sender thread, the push that fills a merge sends it.
+            let own = outbox.queue.iter().filter(|item| item.work.stream == stream).count();
+            if own >= shared.plan.merge.max_gradients {
+                let merged = take_mergeable(&mut outbox.queue, stream, shared.plan.merge.max_gradients);
+                drop(outbox);
+                shared.changed.notify_all();
+                shared.send_and_take(merge(merged)?, dense)?;
+            }
+            return Ok(PushReport::default());
+        }
+        drop(outbox);
+        shared.changed.notify_all();
+        Ok(PushReport::default())
+    }
+
+    fn finish(&self, _: u32) -> Result<()> {
+        self.flush()
+    }
+
+    fn flush(&self) -> Result<()> {
+        let shared = &self.shared;
+        if shared.plan.receive == DenseReceive::AfterSend {
+            loop {
+                let mut outbox = shared.outbox.lock();
+                let Some(stream) = outbox.queue.front().map(|item| item.work.stream) else { return Ok(()) };
+                let merged = take_mergeable(&mut outbox.queue, stream, shared.plan.merge.max_gradients);
+                drop(outbox);
+                shared.changed.notify_all();
+                shared.send(merge(merged)?)?;
+            }
+        }
+        let mut outbox = shared.outbox.lock();
+        while !outbox.queue.is_empty() || outbox.sending > 0 {
+            shared.check(&outbox)?;
+            shared.changed.wait(&mut outbox);
+        }
+        shared.check(&outbox)?;
+        // Whoever evaluates next sees everything that was pushed.
+        outbox.fetch_now = true;
+        let fetches = outbox.fetches;
+        shared.changed.notify_all();
+        while outbox.fetches == fetches {
+            shared.check(&outbox)?;
+            shared.changed.wait(&mut outbox);
+        }
+        Ok(())
+    }
+
+    fn close(&self) -> Result<()> {
+        self.flush()?;
+        self.end_threads();
+        self.shared.remote.leave_all()
+    }
+}
+
+impl Shared {
+    fn check(&self, outbox: &Outbox) -> Result<()> {
+        match &outbox.failed {
+            Some(message) => Err(Error::Background { message: message.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// A background thread's error reaches every training thread.
+    fn guard(&self, run: impl FnOnce() -> Result<()>) {
+        if let Err(error) = run() {
+            self.outbox.lock().failed = Some(openfleet_core::error::report(&error));
+            self.changed.notify_all();
+        }
+    }
+
+    fn send(&self, payloads: Vec<Payload>) -> Result<Vec<Payload>> {
+        let links = self.remote.links.iter();
+        wait_all(links.zip(payloads).map(|(link, payload)| link.ask(Kind::Push, payload)).collect())
+    }
+
+    fn send_and_take(&self, payloads: Vec<Payload>, dense: &mut [DenseStage]) -> Result<()> {
+        for (server, answer) in self.send(payloads)?.iter().enumerate() {
+            self.remote.take_pushed_values(server, answer, dense)?;
+        }
+        Ok(())
+    }
+
+    fn send_all(&self) -> Result<()> {
+        let most = self.plan.merge.max_gradients;
+        let wait = Duration::from_millis(self.plan.merge.wait_ms);
+        loop {
+            let mut outbox = self.outbox.lock();
+            let stream = loop {
+                if let Some(item) = outbox.queue.front() {
+                    break item.work.stream;
+                }
+                if outbox.closed {
+                    return Ok(());
+                }
+                self.changed.wait(&mut outbox);
+            };
+            let deadline = Instant::now() + wait;
+            while most > 1
+                && outbox.queue.iter().filter(|item| item.work.stream == stream).count() < most
+                && outbox.queue.len() < self.plan.send_queue_size
+                && !outbox.closed
+            {
+                if self.changed.wait_until(&mut outbox, deadline).timed_out() {
+                    break;
+                }
+            }
+            let merged = take_mergeable(&mut outbox.queue, stream, most);
+            let count = merged.len() as u64;
+            outbox.sending += 1;
+            drop(outbox);
+            self.changed.notify_all();
+            let sent = merge(merged).and_then(|payloads| self.send(payloads));
+            let mut outbox = self.outbox.lock();
+            outbox.sending -= 1;
+            outbox.sent += count;
+            drop(outbox);
+            self.changed.notify_all();
+            sent?;
+        }
+    }
+
+    fn receive_all(&self, min_sent: u64) -> Result<()> {
+        loop {
+            let mut outbox = self.outbox.lock();
+            while outbox.sent < min_sent && !outbox.fetch_now {
+                if outbox.closed {
+                    return Ok(());
+                }
+                self.changed.wait(&mut outbox);
+            }
+            outbox.sent = 0;
+            outbox.fetch_now = false;
+            drop(outbox);
+            let values = self.remote.pull_dense_values()?;
+            let mut latest = self.latest.lock();
+            latest.values = values;
+            latest.version += 1;
+            drop(latest);
+            self.outbox.lock().fetches += 1;
+            self.changed.notify_all();
+        }
+    }
+}
+
+/// The first pushes of a stream, consecutive ones, at most so many.
+fn take_mergeable(queue: &mut VecDeque<Item>, stream: u32, most: usize) -> Vec<Item> {
+    let mut taken: Vec<Item> = Vec::new();
+    let mut at = 0;
+    while at < queue.len() && taken.len() < most {
+        if queue[at].work.stream == stream {
+            taken.extend(queue.remove(at));
+        } else {
+            at += 1;
+        }
+    }
+    taken
+}
+
+/// Several pushes of a stream as one: the sum of their gradients, standing for all their steps.
+fn merge(items: Vec<Item>) -> Result<Vec<Payload>> {
+    let (Some(first), Some(last)) = (items.first(), items.last()) else { return Ok(Vec::new()) };
+    let work = WorkId { stream: first.work.stream, first_step: first.work.first_step, last_step: last.work.last_step };
+    if items.len() == 1 {
+        return Ok(items.into_iter().next().map(|item| item.payloads).unwrap_or_default());
+    }
+    (0..first.payloads.len())
+        .map(|server| {
+            let views = items
+                .iter()
+                .map(|item| PushView::decode(item.payloads[server].bytes()))
+                .collect::<Result<Vec<_>>>()?;
+            merge_views(work, &views)
+        })
+        .collect()
+}
+
+fn merge_views(work: WorkId, views: &[PushView<'_>]) -> Result<Payload> {
+    let shape = &views[0];
+    let tables: usize = shape.stages.iter().map(|(keys, _)| keys.tables.len()).sum();
+    let merging = |source| Error::Table { action: "merging pushes to", table: "all".into(), source };
+    let mut payload = Payload::new();
+    push::begin(&mut payload, work, shape.want_values, tables, shape.blocks.len());
+    for (stage, (keys, _)) in shape.stages.iter().enumerate() {
+        for (table, (&number, &dim)) in keys.tables.iter().zip(keys.dims).enumerate() {
+            let parts = views.iter().map(|view| {
+                let (keys, gradients) = &view.stages[stage];
+                SparsePart { keys: keys.keys, gradients: gradients[table], show_click: None }
+            });
+            let mut sum = SparseMean::new(dim as usize);
+            let merged = sum.mean(1, parts).map_err(merging)?;
+            push::add_stage(&mut payload, &[number], &[dim], merged.keys);
+            push::gradients(&mut payload, merged.keys.len(), dim as usize).copy_from_slice(merged.gradients);
+        }
+    }
+    let mut sum = DenseMean::new();
+    for (at, &(block, _)) in shape.blocks.iter().enumerate() {
+        let gradients = views.iter().map(|view| view.blocks[at].1);
+        push::add_block(&mut payload, block, sum.mean(1, gradients).map_err(merging)?);
+    }
+    Ok(payload)
+}

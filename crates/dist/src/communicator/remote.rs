@@ -1,0 +1,308 @@
+//! What all remote modes share: where keys and blocks live, and how stages become requests and answers become stages.
+//!
+//! One request a server a batch, all stages and tables together; answers are gathered in order. Which request travels when
+//! is the modes' business.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use openfleet_core::WorkId;
+use openfleet_core::placement::{DenseParameter, Grouping, Placement, PlacementRule};
+use openfleet_core::strategy::Mode;
+use openfleet_table::{DenseSpec, Missing, SparseSpec};
+use parking_lot::Mutex;
+
+use crate::client::{Link, Pending};
+use crate::error::{Error, Result};
+use crate::frame::{Payload, Reader};
+use crate::request::create_tables::{self, Tables};
+use crate::request::{Kind, barrier, join, leave, pull_dense, pull_sparse, push, status};
+use crate::stage::{DenseStage, SparseStage};
+
+/// Which worker this is, among how many, and how many training threads each has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Worker {
+    /// From 0.
+    pub rank: u32,
+    /// Workers of the job.
+    pub count: u32,
+    /// Training threads, the same on every worker.
+    pub threads: u32,
+}
+
+impl Worker {
+    /// The job-wide number of one of this worker's threads.
+    pub fn stream(&self, thread: u32) -> u32 {
+        self.rank * self.threads + thread
+    }
+}
+
+/// How long a request may take that waits for other workers.
+pub(super) const PATIENCE: Duration = Duration::from_secs(900);
+
+/// A program's tables on the servers, as one worker sees them.
+pub struct Remote {
+    pub(super) links: Vec<Link>,
+    pub(super) worker: Worker,
+    placement: Placement,
+    /// Per server: its blocks' numbers in `placement.blocks()`; the position is the number on the server.
+    blocks: Vec<Vec<usize>>,
+    dims: Vec<u32>,
+    /// Working memory, a set for each call at a time.
+    lanes: Mutex<Vec<Lane>>,
+    barriers: AtomicU64,
+}
+
+/// Working memory of one call.
+#[derive(Default)]
+pub(super) struct Lane {
+    /// Per stage.
+    groupings: Vec<Grouping>,
+}
+
+impl Remote {
+    /// Makes the program's tables on all servers, or finds them there. `dense` comes with first values.
+    pub fn create(
+        links: Vec<Link>,
+        worker: Worker,
+        mode: Mode,
+        rule: PlacementRule,
+        sparse: &[(String, SparseSpec)],
+        dense: &[(String, DenseSpec, Vec<f32>)],
+    ) -> Result<Self> {
+        let parameters =
+            dense.iter().map(|(name, spec, _)| DenseParameter::new(name.clone(), spec.shape.clone())).collect();
+        let placement = Placement::new(parameters, links.len(), rule)?;
+        let blocks: Vec<Vec<usize>> = (0..links.len())
+            .map(|server| {
+                let here = placement.blocks().iter().enumerate().filter(|(_, block)| block.server == server);
+                here.map(|(number, _)| number).collect()
+            })
+            .collect();
+        let asked = links.iter().zip(&blocks).map(|(link, blocks)| {
+            let blocks = blocks.iter().map(|&number| &placement.blocks()[number]);
+            let tables = Tables {
+                mode,
+                workers: worker.count,
+                threads: worker.threads,
+                sparse: sparse.to_vec(),
+                dense: blocks
+                    .clone()
+                    .map(|block| {
+                        let spec = DenseSpec { shape: vec![block.length], ..dense[block.parameter].1.clone() };
+                        (placement.block_name(block), spec)
+                    })
+                    .collect(),
+            };
+            let values = blocks.map(|block| &dense[block.parameter].2[block.offset..block.offset + block.length]);
+            let mut payload = Payload::new();
+            create_tables::encode(&mut payload, &tables, values)?;
+            Ok(link.ask(Kind::CreateTables, payload))
+        });
+        wait_all(asked.collect::<Result<Vec<_>>>()?)?;
+        let dims = sparse.iter().map(|(_, spec)| spec.dim as u32).collect();
+        let (lanes, barriers) = (Mutex::default(), AtomicU64::new(0));
+        Ok(Remote { links, worker, placement, blocks, dims, lanes, barriers })
+    }
+
+    /// Bytes sent and received, over all servers.
+    pub fn traffic(&self) -> (u64, u64) {
+        let sum = |what: fn(&crate::client::Traffic) -> &AtomicU64| {
+            self.links.iter().map(|link| what(link.traffic()).load(Ordering::Relaxed)).sum()
+        };
+        (sum(|traffic| &traffic.sent), sum(|traffic| &traffic.received))
+    }
+
+    /// Fills `rows` of every lookup.
+    pub(super) fn pull_sparse(&self, stages: &mut [SparseStage], missing: Missing) -> Result<()> {
+        let lane = self.group(stages);
+        let mut asked = Vec::with_capacity(self.links.len());
+        for (server, link) in self.links.iter().enumerate() {
+            let mut payload = Payload::new();
+            pull_sparse::begin(&mut payload, missing, stages.len());
+            for (stage, grouping) in stages.iter().zip(&lane.groupings) {
+                let (tables, dims) = self.tables_of(stage, |_| true);
+                pull_sparse::add_stage(&mut payload, &tables, &dims, grouping.keys(server));
+            }
+            asked.push(link.ask(Kind::PullSparse, payload));
+        }
+        for (server, pending) in asked.into_iter().enumerate() {
+            let answer = pending.wait()?;
+            let mut reader = Reader::new(answer.bytes());
+            for (stage, grouping) in stages.iter_mut().zip(&lane.groupings) {
+                let count = grouping.keys(server).len();
+                for lookup in &mut stage.lookups {
+                    let rows = pull_sparse::take_rows(&mut reader, count, lookup.dim)?;
+                    grouping.gather(server, lookup.dim, rows, &mut lookup.rows)?;
+                }
+            }
+            reader.end()?;
+        }
+        self.lanes.lock().push(lane);
+        Ok(())
+    }
+
+    /// Fetches every dense value.
+    pub(super) fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
+        let asked = self.links.iter().zip(&self.blocks).map(|(link, blocks)| {
+            let numbers: Vec<u32> = (0..blocks.len() as u32).collect();
+            let mut payload = Payload::new();
+            pull_dense::encode(&mut payload, &numbers);
+            link.ask(Kind::PullDense, payload)
+        });
+        let asked: Vec<Pending> = asked.collect();
+        for (server, pending) in asked.into_iter().enumerate() {
+            self.take_values(server, &pending.wait()?, |_| true, stages)?;
+        }
+        Ok(())
+    }
+
+    /// Every dense value, parameter by parameter.
+    pub(super) fn pull_dense_values(&self) -> Result<Vec<Vec<f32>>> {
+        let mut stages: Vec<DenseStage> = self
+            .placement
+            .parameters()
+            .iter()
+            .map(|parameter| DenseStage { values: vec![0.0; parameter.shape.iter().product()], ..Default::default() })
+            .collect();
+        self.pull_dense(&mut stages)?;
+        Ok(stages.into_iter().map(|stage| stage.values).collect())
+    }
+
+    /// A push for each server. `dense` may be empty: then only sparse gradients travel.
+    pub(super) fn encode_push(
+        &self,
+        work: WorkId,
+        sparse: &[SparseStage],
+        dense: &[DenseStage],
+        want_values: bool,
+    ) -> Vec<Payload> {
+        let lane = self.group(sparse);
+        let payloads = (0..self.links.len())
+            .map(|server| {
+                let mut payload = Payload::new();
+                let blocks: Vec<usize> =
+                    (0..self.blocks[server].len()).filter(|&at| self.is_pushed(server, at, dense)).collect();
+                push::begin(&mut payload, work, want_values, sparse.len(), blocks.len());
+                for (stage, grouping) in sparse.iter().zip(&lane.groupings) {
+                    let (tables, dims) = self.tables_of(stage, |lookup| lookup.trained);
+                    let (keys, positions) = (grouping.keys(server), grouping.positions(server));
+                    push::add_stage(&mut payload, &tables, &dims, keys);
+                    for lookup in stage.lookups.iter().filter(|lookup| lookup.trained) {
+                        let room = push::gradients(&mut payload, keys.len(), lookup.dim);
+                        for (to, &from) in room.chunks_exact_mut(lookup.dim).zip(positions) {
+                            to.copy_from_slice(&lookup.gradients[from as usize * lookup.dim..][..lookup.dim]);
+                        }
+                    }
+                }
+                for at in blocks {
+                    let block = &self.placement.blocks()[self.blocks[server][at]];
+                    let gradient = &dense[block.parameter].gradient[block.offset..block.offset + block.length];
+                    push::add_block(&mut payload, at as u32, gradient);
+                }
+                payload
+            })
+            .collect();
+        self.lanes.lock().push(lane);
+        payloads
+    }
+
+    /// Puts the values that a push was answered with where they belong.
+    pub(super) fn take_pushed_values(&self, server: usize, answer: &Payload, dense: &mut [DenseStage]) -> Result<()> {
+        let trained: Vec<bool> = dense.iter().map(|stage| stage.trained).collect();
+        self.take_values(server, answer, |parameter| trained[parameter], dense)
+    }
+
+    fn take_values(
+        &self,
+        server: usize,
+        answer: &Payload,
+        wanted: impl Fn(usize) -> bool,
+        stages: &mut [DenseStage],
+    ) -> Result<()> {
+        let mut reader = Reader::new(answer.bytes());
+        for &number in &self.blocks[server] {
+            let block = &self.placement.blocks()[number];
+            if wanted(block.parameter) {
+                let values = reader.take::<f32>(block.length)?;
+                stages[block.parameter].values[block.offset..block.offset + block.length].copy_from_slice(values);
+            }
+        }
+        reader.end()
+    }
+
+    /// Waits until every worker has come here as often as this one.
+    pub fn barrier(&self) -> Result<()> {
+        let number = self.barriers.fetch_add(1, Ordering::Relaxed);
+        let mut payload = Payload::new();
+        barrier::encode(&mut payload, number, self.worker.count);
+        // One server is enough to meet at.
+        self.links[0].ask_within(Kind::Barrier, payload, PATIENCE).wait()?;
+        Ok(())
+    }
+
+    /// A stream joins the others at the beginning of a pass; gives the step they are at.
+    pub(super) fn join(&self, stream: u32) -> Result<u64> {
+        let asked = self.links.iter().map(|link| {
+            let mut payload = Payload::new();
+            join::encode(&mut payload, stream);
+            link.ask_within(Kind::Join, payload, PATIENCE)
+        });
+        let answers = wait_all(asked.collect())?;
+        let mut steps = answers.iter().map(|answer| join::decode(answer.bytes()));
+        let first = steps.next().unwrap_or(Ok(0))?;
+        for step in steps {
+            let step = step?;
+            if step != first {
+                return Err(Error::OutOfStep { expected: first, got: step });
+            }
+        }
+        Ok(first)
+    }
+
+    /// A stream leaves: for now, or for good.
+    pub(super) fn leave(&self, stream: u32, for_good: bool) -> Result<()> {
+        let asked = self.links.iter().map(|link| {
+            let mut payload = Payload::new();
+            leave::encode(&mut payload, stream, for_good);
+            link.ask(Kind::Leave, payload)
+        });
+        wait_all(asked.collect())?;
+        Ok(())
+    }
+
+    /// All streams of this worker leave for good.
+    pub(super) fn leave_all(&self) -> Result<()> {
+        (0..self.worker.threads).try_for_each(|thread| self.leave(self.worker.stream(thread), true))
+    }
+
+    /// How every server stands.
+    pub fn status(&self) -> Result<Vec<status::Status>> {
+        let asked = self.links.iter().map(|link| link.ask(Kind::Status, Payload::new()));
+        wait_all(asked.collect())?.iter().map(|answer| status::decode(answer.bytes())).collect()
+    }
+
+    fn group(&self, stages: &[SparseStage]) -> Lane {
+        let mut lane = self.lanes.lock().pop().unwrap_or_default();
+        lane.groupings.resize_with(stages.len(), Grouping::new);
+        for (stage, grouping) in stages.iter().zip(&mut lane.groupings) {
+            self.placement.group(stage.unique.keys(), grouping);
+        }
+        lane
+    }
+
+    fn tables_of(&self, stage: &SparseStage, which: impl Fn(&crate::stage::Lookup) -> bool) -> (Vec<u32>, Vec<u32>) {
+        let lookups = stage.lookups.iter().filter(|lookup| which(lookup));
+        lookups.map(|lookup| (lookup.table as u32, self.dims[lookup.table])).unzip()
+    }
+
+    fn is_pushed(&self, server: usize, at: usize, dense: &[DenseStage]) -> bool {
+        let parameter = self.placement.blocks()[self.blocks[server][at]].parameter;
+        dense.get(parameter).is_some_and(|stage| stage.trained)
+    }
+}
+
+/// All answers, or the first error.
+pub(super) fn wait_all(asked: Vec<Pending>) -> Result<Vec<Payload>> {
+    asked.into_iter().map(Pending::wait).collect()
+}
