@@ -235,7 +235,9 @@ async fn keep_connected(
                     Ended::Broken => info!("the connection to server {endpoint} broke; connecting again"),
                 }
             }
-            Err(error @ (Error::Refused { .. } | Error::WrongSecret | Error::Version { .. } | Error::NotOurs { .. })) => {
+            Err(
+                error @ (Error::Refused { .. } | Error::WrongSecret | Error::Version { .. } | Error::NotOurs { .. }),
+            ) => {
                 warn!("{error}");
                 return unanswered.fail_all(&mut asks, error).await;
             }
@@ -415,7 +417,8 @@ impl Unanswered {
         let message = error.to_string();
         let refuse = |ask: Ask, endpoint: &str| {
             let endpoint = endpoint.to_owned();
-            let _ = ask.answer.send(Err(Error::Server { endpoint, request: ask.kind.name(), message: message.clone() }));
+            let _ =
+                ask.answer.send(Err(Error::Server { endpoint, request: ask.kind.name(), message: message.clone() }));
         };
         let waiting = std::mem::take(&mut self.asks);
         waiting.into_values().for_each(|ask| refuse(ask, &self.endpoint));

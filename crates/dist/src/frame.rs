@@ -152,7 +152,8 @@ impl<'a> Reader<'a> {
     pub fn take<T: bytemuck::Pod>(&mut self, count: usize) -> Result<&'a [T]> {
         let start = self.at.next_multiple_of(8);
         let end = count.checked_mul(std::mem::size_of::<T>()).and_then(|bytes| start.checked_add(bytes));
-        let end = end.filter(|&end| end <= self.bytes.len()).ok_or(Error::Damaged { what: "payload: it ends early" })?;
+        let end =
+            end.filter(|&end| end <= self.bytes.len()).ok_or(Error::Damaged { what: "payload: it ends early" })?;
         self.at = end;
         bytemuck::try_cast_slice(&self.bytes[start..end]).map_err(|_| Error::Damaged { what: "payload: not aligned" })
     }

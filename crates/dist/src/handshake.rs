@@ -62,7 +62,8 @@ impl Secret {
 
     /// One side's proof over a hello and both nonces. `side` keeps one side's proof from serving as the other's.
     pub fn proof(&self, side: Side, hello: &Hello, server_nonce: &Nonce) -> [u8; 32] {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).unwrap_or_else(|_| unreachable!("any key length will do"));
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(&self.0).unwrap_or_else(|_| unreachable!("any key length will do"));
         mac.update(match side {
             Side::Server => b"openfleet server",
             Side::Worker => b"openfleet worker",

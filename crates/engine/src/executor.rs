@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use openfleet_core::{Batch, Schema, WorkId};
+use openfleet_dist::Cluster;
 
 use crate::arena::Arena;
 use crate::dataset::{BatchReader, Dataset, Progress};
@@ -24,6 +25,8 @@ use crate::tensor::Tensor;
 /// Runs programs on the values of one scope.
 pub struct Executor {
     scope: Arc<Scope>,
+    /// Where the tables are, unless in the scope.
+    cluster: Option<Arc<Cluster>>,
     prepared: Vec<Prepared>,
 }
 
@@ -126,7 +129,12 @@ impl RunReport {
 impl Executor {
     /// An executor on a scope.
     pub fn new(scope: Arc<Scope>) -> Self {
-        Executor { scope, prepared: Vec::new() }
+        Executor { scope, cluster: None, prepared: Vec::new() }
+    }
+
+    /// An executor whose tables stand on servers; the scope has first values and states.
+    pub fn on_cluster(scope: Arc<Scope>, cluster: Arc<Cluster>) -> Self {
+        Executor { scope, cluster: Some(cluster), prepared: Vec::new() }
     }
 
     /// The values it works on.
@@ -193,6 +201,8 @@ impl Executor {
         options.fetch.iter().try_for_each(|&var| plan.check_fetch(var))?;
         for thread in &mut prepared.threads[..threads] {
             plan.bind(&mut thread.arena, dataset.schema())?;
+            // Others may have trained since: no copy of a dense value is taken for the newest.
+            thread.arena.dense.iter_mut().for_each(|stage| stage.version = 0);
             thread.arena.profile = options.debug.then(|| vec![0; plan.op_names().len()]);
             if thread.schema.as_ref() != Some(dataset.schema()) {
                 thread.batch = Batch::new(dataset.schema());
@@ -254,7 +264,10 @@ impl Executor {
         let position = match self.prepared.iter().position(|prepared| prepared.fingerprint == fingerprint) {
             Some(position) => position,
             None => {
-                let plan = Arc::new(Plan::compile(program, &self.scope)?);
+                let plan = Arc::new(match &self.cluster {
+                    Some(cluster) => Plan::compile_on(program, &self.scope, cluster)?,
+                    None => Plan::compile(program, &self.scope)?,
+                });
                 let scope_generation = self.scope.generation();
                 self.prepared.retain(|prepared| prepared.scope_generation == scope_generation);
                 self.prepared.push(Prepared { fingerprint, scope_generation, plan, threads: Vec::new() });
@@ -306,6 +319,19 @@ impl Shared<'_> {
     }
 
     fn train(&self, stream: u32, thread: &mut Thread) -> Result<ThreadReport> {
+        if !self.plan.trains() {
+            return self.steps(stream, thread);
+        }
+        self.plan.communicator().begin(stream)?;
+        let report = self.steps(stream, thread);
+        // Whatever ended this thread, the others must not wait for it.
+        let finished = self.plan.communicator().finish(stream);
+        let report = report?;
+        finished?;
+        Ok(report)
+    }
+
+    fn steps(&self, stream: u32, thread: &mut Thread) -> Result<ThreadReport> {
         let mut report = ThreadReport::default();
         loop {
             if self.failed.load(Ordering::Relaxed) {

@@ -331,10 +331,8 @@ fn merge(items: Vec<Item>) -> Result<Vec<Payload>> {
     }
     (0..first.payloads.len())
         .map(|server| {
-            let views = items
-                .iter()
-                .map(|item| PushView::decode(item.payloads[server].bytes()))
-                .collect::<Result<Vec<_>>>()?;
+            let views =
+                items.iter().map(|item| PushView::decode(item.payloads[server].bytes())).collect::<Result<Vec<_>>>()?;
             merge_views(work, &views)
         })
         .collect()

@@ -9,9 +9,9 @@ mod stepwise;
 pub use asynchronous::Async;
 pub use hybrid::Hybrid;
 pub use local::Local;
+pub use openfleet_table::sparse::Missing;
 pub use remote::{Remote, Worker};
 pub use stepwise::Stepwise;
-pub use openfleet_table::sparse::Missing;
 
 use openfleet_core::WorkId;
 use openfleet_core::strategy::{Plan, Strategy};

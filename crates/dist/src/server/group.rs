@@ -115,7 +115,8 @@ impl Group {
     }
 
     fn admit_if_all(&mut self) {
-        let ready = self.streams.clone().all(|stream| self.gone.contains(&stream) || self.joining.contains_key(&stream));
+        let ready =
+            self.streams.clone().all(|stream| self.gone.contains(&stream) || self.joining.contains_key(&stream));
         if !ready {
             return;
         }

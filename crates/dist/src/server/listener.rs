@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use openfleet_core::topology::Endpoint;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
 use super::state::{Outcome, State};
@@ -51,11 +51,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds. An address beyond loopback needs a secret.
-    pub async fn bind(endpoint: &Endpoint, config: ServerConfig, state: Arc<State>) -> Result<Self> {
-        let name = endpoint.to_string();
+    /// Binds; port 0 is any free one. An address beyond loopback needs a secret.
+    pub async fn bind(host: &str, port: u16, config: ServerConfig, state: Arc<State>) -> Result<Self> {
+        let name = format!("{host}:{port}");
         let socket = |source| Error::Socket { action: "listening on", endpoint: name.clone(), source };
-        let listener = TcpListener::bind((endpoint.host(), endpoint.port())).await.map_err(socket)?;
+        let listener = TcpListener::bind((host, port)).await.map_err(socket)?;
         let address = listener.local_addr().map_err(socket)?;
         if config.secret.is_empty() && !address.ip().is_loopback() {
             return Err(Error::OpenDoor { endpoint: name });
@@ -64,7 +64,7 @@ impl Server {
         Ok(Server { listener, config: Arc::new(config), state })
     }
 
-    /// Where it listens; the port is the one the system chose if 0 was asked for.
+    /// Where it listens.
     pub fn endpoint(&self) -> Result<Endpoint> {
         let socket = |source| Error::Socket { action: "listening on", endpoint: "?".into(), source };
         let address = self.listener.local_addr().map_err(socket)?;
@@ -76,7 +76,7 @@ impl Server {
         let mut stopping = self.state.stopping();
         loop {
             tokio::select! {
-                _ = stopping.wait_for(|stop| *stop) => break,
+                () = stopped(&mut stopping) => break,
                 accepted = self.listener.accept() => match accepted {
                     Ok((stream, address)) => {
                         let _ = stream.set_nodelay(true);
@@ -119,7 +119,7 @@ pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Ar
     loop {
         let frame = tokio::select! {
             frame = tokio::time::timeout(config.silence, read_frame(&mut reader, config.cap, &peer)) => frame,
-            _ = stopping.wait_for(|stop| *stop) => break,
+            () = stopped(&mut stopping) => break,
         };
         let frame = match frame {
             Ok(Ok(Some(frame))) => frame,
@@ -164,6 +164,11 @@ pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Ar
     drop(answers);
     // What was answered is still sent; what waits for others is not waited for.
     let _ = tokio::time::timeout(Duration::from_secs(1), writing).await;
+}
+
+async fn stopped(stopping: &mut watch::Receiver<bool>) {
+    // An error means that the state is gone, which ends the server as well.
+    let _ = stopping.wait_for(|stop| *stop).await;
 }
 
 fn reply(kind: Kind, request: u64, answer: Result<Payload>) -> (u16, u64, Payload) {

@@ -313,11 +313,9 @@ impl State {
                 stream.last_answer = Some((view.work.first_step, answer.clone()));
                 Ok(answer)
             }
-            Applied::Before | Applied::Part => Err(Error::Overlap {
-                stream: view.work.stream,
-                first: view.work.first_step,
-                last: view.work.last_step,
-            }),
+            Applied::Before | Applied::Part => {
+                Err(Error::Overlap { stream: view.work.stream, first: view.work.first_step, last: view.work.last_step })
+            }
         }
     }
 
@@ -345,7 +343,10 @@ impl State {
             answer.put(&[keys.len() as u64]);
             answer.put(&keys);
             let rows = answer.room::<f32>(keys.len() * table.table.dim());
-            table.table.pull(&keys, Missing::Initial, rows, &mut scratch).map_err(|e| table.error("pulling from", e))?;
+            table
+                .table
+                .pull(&keys, Missing::Initial, rows, &mut scratch)
+                .map_err(|e| table.error("pulling from", e))?;
         }
         self.put_scratch(scratch);
         request::pull_dense::put_values(self, view.blocks.iter().map(|&(block, _)| block), &mut answer)?;
@@ -425,11 +426,8 @@ impl State {
             .iter()
             .map(|named| (named.name.clone(), named.table.len() as u64, named.table.bytes() as u64))
             .collect();
-        let dense: Vec<_> = kept
-            .dense
-            .iter()
-            .map(|named| (named.name.clone(), named.table.len() as u64, named.table.step()))
-            .collect();
+        let dense: Vec<_> =
+            kept.dense.iter().map(|named| (named.name.clone(), named.table.len() as u64, named.table.step())).collect();
         let non_finite = kept.sparse.iter().map(|named| named.table.non_finite()).sum::<u64>()
             + kept.dense.iter().map(|named| named.table.non_finite()).sum::<u64>();
         drop(kept);
@@ -460,6 +458,12 @@ impl State {
         self.stopped.subscribe()
     }
 
+    /// Shows every dense block: for saving and tests.
+    pub fn each_block(&self, mut look: impl FnMut(&str, &[f32])) {
+        let dense = self.tables.read().dense.clone();
+        dense.iter().for_each(|named| named.table.read(|values| look(&named.name, values)));
+    }
+
     /// Shows every row of a sparse table: for saving and tests.
     pub fn each_row(&self, table: u32, look: impl FnMut(u64, &[f32], &[f32])) -> Result<()> {
         self.sparse(table)?.table.for_each(look);
@@ -475,9 +479,8 @@ fn check_same(existing: &Tables, wanted: &Tables) -> Result<()> {
     };
     let group = |tables: &Tables| (tables.mode, tables.workers, tables.threads);
     if group(existing) != group(wanted) {
-        let text = |tables: &Tables| {
-            format!("mode {}, {} workers of {} threads", tables.mode, tables.workers, tables.threads)
-        };
+        let text =
+            |tables: &Tables| format!("mode {}, {} workers of {} threads", tables.mode, tables.workers, tables.threads);
         return Err(mismatch("all", text(existing), text(wanted)));
     }
     if existing.sparse.len() != wanted.sparse.len() || existing.dense.len() != wanted.dense.len() {

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use openfleet_dist::Communicator;
 use openfleet_dist::communicator::Local;
+use openfleet_dist::{Cluster, Communicator};
 use openfleet_table::sparse::DEFAULT_SHARDS;
-use openfleet_table::{DenseSpec, Optimizer, Schedule, Sgd, SparseSpec};
+use openfleet_table::{DenseSpec, Optimizer, Regularizer, Schedule, Sgd, SparseSpec};
 
 use super::{Feed, LookupPlan, Plan, PlanNode, StagePlan, seed_of};
 use crate::arena::{GradientPlace, Place};
@@ -262,43 +262,70 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// The embedded default: every table stands in this process's scope.
-    fn communicator(&self, scope: &Scope) -> Result<Arc<dyn Communicator>> {
-        let program = self.program;
-        let minimize = program.minimize.as_ref();
+    /// The tables on the cluster's servers or, as the embedded default, in this process's scope.
+    fn communicator(&self, scope: &Scope, cluster: Option<&Cluster>) -> Result<Arc<dyn Communicator>> {
+        let (sparse, dense) = (self.sparse_specs(), self.dense_specs());
+        if let Some(cluster) = cluster {
+            let sparse: Vec<_> = sparse.into_iter().map(|(_, name, spec)| (name, spec)).collect();
+            let dense = dense.into_iter().map(|(_, name, spec)| {
+                let first = scope.get(&name).ok_or_else(|| Error::NotInitialized { name: name.clone() })?;
+                let first = first.f32s().unwrap_or_default().to_vec();
+                Ok((name, spec, first))
+            });
+            return Ok(cluster.communicator(&sparse, &dense.collect::<Result<Vec<_>>>()?)?);
+        }
         // What this program only reads may be trained by another one, by that one's rule.
-        let trains = |var| minimize.is_some() && program.gradient_of(var).is_some();
-        let (optimizer, schedule) = match minimize {
-            Some(minimize) => (minimize.optimizer, minimize.schedule.clone()),
-            None => (Optimizer::Sgd(Sgd::default()), Schedule::Constant(0.0)),
-        };
-        let mut sparse = Vec::with_capacity(self.sparse.len());
-        for &var in &self.sparse {
-            let variable = program.variable(var);
-            let VariableKind::SparseTable(attributes) = &variable.kind else { continue };
+        let trains = |var| self.program.minimize.is_some() && self.program.gradient_of(var).is_some();
+        let sparse = sparse.into_iter().map(|(var, name, spec)| {
+            let table = scope.sparse_or_create(&name, spec, trains(var))?;
+            Ok((name, table))
+        });
+        let dense = dense.into_iter().map(|(var, name, spec)| {
+            let table = scope.dense_or_promote(&name, spec, trains(var))?;
+            Ok((name, table))
+        });
+        Ok(Arc::new(Local::new(sparse.collect::<Result<_>>()?, dense.collect::<Result<_>>()?)))
+    }
+
+    fn rule(&self) -> (Optimizer, Schedule, Option<Regularizer>) {
+        match &self.program.minimize {
+            Some(minimize) => (minimize.optimizer, minimize.schedule.clone(), minimize.regularizer),
+            None => (Optimizer::Sgd(Sgd::default()), Schedule::Constant(0.0), None),
+        }
+    }
+
+    fn sparse_specs(&self) -> Vec<(Var, String, SparseSpec)> {
+        let (optimizer, schedule, regularizer) = self.rule();
+        let spec = |&var: &Var| {
+            let variable = self.program.variable(var);
+            let VariableKind::SparseTable(attributes) = &variable.kind else { return None };
             let spec = SparseSpec {
                 dim: attributes.dim,
                 optimizer,
                 schedule: schedule.clone().scaled(f64::from(attributes.learning_rate)),
-                regularizer: attributes.regularizer.or_else(|| minimize.and_then(|m| m.regularizer)),
+                regularizer: attributes.regularizer.or(regularizer),
                 initializer: attributes.initializer,
-                seed: seed_of(program.seed, &variable.name),
+                seed: seed_of(self.program.seed, &variable.name),
                 shards: DEFAULT_SHARDS,
             };
-            sparse.push((variable.name.clone(), scope.sparse_or_create(&variable.name, spec, trains(var))?));
-        }
-        let mut dense = Vec::with_capacity(self.dense.len());
-        for &var in &self.dense {
-            let variable = program.variable(var);
-            let VariableKind::Parameter(attributes) = &variable.kind else { continue };
+            Some((var, variable.name.clone(), spec))
+        };
+        self.sparse.iter().filter_map(spec).collect()
+    }
+
+    fn dense_specs(&self) -> Vec<(Var, String, DenseSpec)> {
+        let (optimizer, schedule, regularizer) = self.rule();
+        let spec = |&var: &Var| {
+            let variable = self.program.variable(var);
+            let VariableKind::Parameter(attributes) = &variable.kind else { return None };
             let spec = DenseSpec {
                 shape: variable.shape.sizes(0),
                 optimizer,
                 schedule: schedule.clone().scaled(f64::from(attributes.learning_rate)),
-                regularizer: attributes.regularizer.or_else(|| minimize.and_then(|m| m.regularizer)),
+                regularizer: attributes.regularizer.or(regularizer),
             };
-            dense.push((variable.name.clone(), scope.dense_or_promote(&variable.name, spec, trains(var))?));
-        }
-        Ok(Arc::new(Local::new(sparse, dense)))
+            Some((var, variable.name.clone(), spec))
+        };
+        self.dense.iter().filter_map(spec).collect()
     }
 }

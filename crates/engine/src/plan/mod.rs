@@ -16,9 +16,9 @@ use std::time::Instant;
 
 use openfleet_core::key::mix;
 use openfleet_core::{Batch, Column, FieldKind, Schema, Unique, WorkId};
-use openfleet_dist::Communicator;
 use openfleet_dist::communicator::Missing;
 use openfleet_dist::stage::{DenseStage, Lookup, SparseStage};
+use openfleet_dist::{Cluster, Communicator};
 use openfleet_table::{Clip, PushReport};
 
 use crate::arena::{Arena, Buffer, GradientPlace, Gradients, Inputs, Outputs, Place, TakenGradient};
@@ -102,7 +102,17 @@ pub struct Plan {
 impl Plan {
     /// Gives every variable its place and finds its tables in the scope.
     pub fn compile(program: &Program, scope: &Scope) -> Result<Self> {
-        compile::compile(program, scope)
+        compile::compile(program, scope, None)
+    }
+
+    /// The same with the tables on servers.
+    pub fn compile_on(program: &Program, scope: &Scope, cluster: &Cluster) -> Result<Self> {
+        compile::compile(program, scope, Some(cluster))
+    }
+
+    /// How this plan's pulls and pushes travel.
+    pub fn communicator(&self) -> &dyn Communicator {
+        self.communicator.as_ref()
     }
 
     /// Memory for one training thread.

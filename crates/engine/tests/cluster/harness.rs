@@ -1,0 +1,198 @@
+//! A small click model, its data, and a cluster of threads that trains it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use openfleet_core::strategy::{Strategy, StrategyOptions};
+use openfleet_core::topology::{Endpoint, Incarnation};
+use openfleet_dist::client::Tcp;
+use openfleet_dist::communicator::Worker;
+use openfleet_dist::handshake::Secret;
+use openfleet_dist::session::Identity;
+use openfleet_dist::{ClientConfig, Cluster, Link, Server, ServerConfig, State};
+use openfleet_engine::op::{Activation, EmbeddingOptions};
+use openfleet_engine::{DType, Executor, Feed, Minimize, Net, ParamAttr, Scope, Var};
+use openfleet_table::Optimizer;
+
+/// Rows of one worker's batch.
+pub const ROWS: usize = 6;
+
+/// A net with one shared table and two dense layers.
+pub struct Model {
+    pub net: Net,
+    pub loss: Var,
+}
+
+pub fn model(optimizer: Optimizer, rate: f64) -> Model {
+    let mut net = Net::with_seed(5);
+    let table = EmbeddingOptions { table: ParamAttr::named("table"), ..EmbeddingOptions::default() };
+    let mut parts = Vec::new();
+    for slot in ["a", "b"] {
+        let slot = net.slot(slot).unwrap();
+        parts.push(net.embedding(slot, 3, &table).unwrap());
+    }
+    parts.push(net.data("x", &[-1, 2], DType::F32).unwrap());
+    let label = net.data("label", &[-1, 1], DType::I64).unwrap();
+    let joined = net.concat(&parts, 1).unwrap();
+    let hidden = net.fc(joined, 5, Activation::Relu).unwrap();
+    let logit = net.fc(hidden, 1, Activation::Linear).unwrap();
+    let target = net.cast(label, DType::F32).unwrap();
+    let losses = net.sigmoid_cross_entropy_with_logits(logit, target).unwrap();
+    let loss = net.mean(losses).unwrap();
+    Minimize::new(optimizer, rate).minimize(&mut net.main, loss).unwrap();
+    Model { net, loss }
+}
+
+/// The rows of some batches of a step, one after the other.
+pub fn feed(step: u64, batches: std::ops::Range<u64>) -> Feed {
+    let (mut a, mut b, mut x, mut labels) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for batch in batches {
+        for row in 0..ROWS as u64 {
+            let draw = |salt: u64| openfleet_core::key::mix(step << 32 | batch << 16 | row << 8 | salt);
+            a.push((0..draw(0) % 3).map(|i| draw(10 + i) % 17).collect::<Vec<u64>>());
+            b.push(vec![100 + draw(1) % 9]);
+            x.extend([draw(2) as f32 / u64::MAX as f32, draw(3) as f32 / u64::MAX as f32]);
+            labels.push((draw(4) % 2) as i64);
+        }
+    }
+    let rows = |lists: &[Vec<u64>]| lists.iter().map(|ids| ids.clone()).collect::<Vec<_>>();
+    let (a, b) = (rows(&a), rows(&b));
+    let a: Vec<&[u64]> = a.iter().map(Vec::as_slice).collect();
+    let b: Vec<&[u64]> = b.iter().map(Vec::as_slice).collect();
+    let feed = Feed::new().slot("a", &a).unwrap().slot("b", &b).unwrap();
+    feed.floats("x", 2, x).unwrap().ints("label", 1, &labels).unwrap()
+}
+
+/// Everything that was learnt: dense values by name, rows by key.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Learnt {
+    pub dense: BTreeMap<String, Vec<f32>>,
+    pub rows: BTreeMap<u64, Vec<f32>>,
+}
+
+impl Learnt {
+    /// The largest difference, relative to the size of the values.
+    pub fn distance(&self, other: &Learnt) -> f64 {
+        assert_eq!(self.rows.keys().collect::<Vec<_>>(), other.rows.keys().collect::<Vec<_>>());
+        let pairs = self.dense.values().zip(other.dense.values()).chain(self.rows.values().zip(other.rows.values()));
+        let mut worst = 0.0f64;
+        for (a, b) in pairs {
+            for (&a, &b) in a.iter().zip(b) {
+                worst = worst.max(f64::from((a - b).abs()) / f64::from(a.abs().max(b.abs()).max(1e-2)));
+            }
+        }
+        worst
+    }
+}
+
+const PARAMETERS: [&str; 4] = ["fc_0.w_0", "fc_0.b_0", "fc_1.w_0", "fc_1.b_0"];
+
+/// One process on the joined batches of `workers` workers.
+pub fn alone(optimizer: Optimizer, rate: f64, workers: u64, steps: u64) -> Learnt {
+    let model = model(optimizer, rate);
+    let mut executor = Executor::new(Arc::new(Scope::new()));
+    executor.run_startup(&model.net.startup).unwrap();
+    for step in 0..steps {
+        executor.run(&model.net.main, feed(step, 0..workers), &[model.loss]).unwrap();
+    }
+    let scope = executor.scope();
+    let dense =
+        PARAMETERS.iter().map(|&name| (name.to_owned(), scope.get(name).unwrap().f32s().unwrap().to_vec())).collect();
+    let mut rows = BTreeMap::new();
+    scope.sparse("table").unwrap().for_each(|key, weights, _| {
+        rows.insert(key, weights.to_vec());
+    });
+    Learnt { dense, rows }
+}
+
+/// How workers reach their servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Road {
+    InProcess,
+    Tcp,
+}
+
+/// A cluster of one-thread workers that feed batch by batch; `steps(rank)` says how many steps a worker has.
+pub fn together(
+    options: &StrategyOptions,
+    optimizer: Optimizer,
+    rate: f64,
+    (workers, servers): (u32, usize),
+    road: Road,
+    steps: impl Fn(u32) -> u64 + Sync,
+) -> Learnt {
+    let strategy = Strategy::resolve(options).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let secret = Secret::new("a test's secret");
+    let states: Vec<Arc<State>> = (0..servers).map(|_| Arc::new(State::new())).collect();
+    let mut running = Vec::new();
+    let endpoints: Vec<Endpoint> = states
+        .iter()
+        .map(|state| {
+            let config = ServerConfig { secret: secret.clone(), ..ServerConfig::default() };
+            let server = runtime.block_on(Server::bind("127.0.0.1", 0, config, state.clone())).unwrap();
+            let endpoint = server.endpoint().unwrap();
+            running.push(runtime.spawn(server.run()));
+            endpoint
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        for rank in 0..workers {
+            let (states, endpoints, secret, runtime, steps) = (&states, &endpoints, &secret, &runtime, &steps);
+            scope.spawn(move || {
+                let identity = Identity {
+                    job: ServerConfig::default().job,
+                    secret: secret.clone(),
+                    rank,
+                    incarnation: Incarnation(1),
+                };
+                let links = (0..states.len()).map(|server| match road {
+                    Road::InProcess => Link::in_process(&format!("server {server}"), states[server].clone(), rank),
+                    Road::Tcp => Link::remote(
+                        runtime.handle(),
+                        endpoints[server].clone(),
+                        ClientConfig::new(identity.clone()),
+                        Arc::new(Tcp),
+                    ),
+                });
+                let worker = Worker { rank, count: workers, threads: 1 };
+                let cluster = Arc::new(Cluster::new(links.collect(), worker, strategy));
+                let model = model(optimizer, rate);
+                let mut executor = Executor::on_cluster(Arc::new(Scope::new()), cluster.clone());
+                executor.run_startup(&model.net.startup).unwrap();
+                for step in 0..steps(rank) {
+                    let batch = u64::from(rank);
+                    executor.run(&model.net.main, feed(step, batch..batch + 1), &[model.loss]).unwrap();
+                }
+                cluster.close().unwrap();
+            });
+        }
+    });
+    // Everybody has left: the servers end by themselves.
+    for server in running {
+        runtime.block_on(server).unwrap().unwrap();
+    }
+    learnt(&states)
+}
+
+/// What the servers have, put together again.
+pub fn learnt(states: &[Arc<State>]) -> Learnt {
+    let mut blocks: BTreeMap<(String, usize), Vec<f32>> = BTreeMap::new();
+    let mut rows = BTreeMap::new();
+    for state in states {
+        state.each_block(|name, values| {
+            let (parameter, index) = name.rsplit_once(".block").unwrap_or((name, "0"));
+            blocks.insert((parameter.to_owned(), index.parse().unwrap()), values.to_vec());
+        });
+        state
+            .each_row(0, |key, weights, _| {
+                assert!(rows.insert(key, weights.to_vec()).is_none(), "a row stands on one server");
+            })
+            .unwrap();
+    }
+    let mut dense: BTreeMap<String, Vec<f32>> = BTreeMap::new();
+    for ((parameter, _), values) in blocks {
+        dense.entry(parameter).or_default().extend(values);
+    }
+    Learnt { dense, rows }
+}

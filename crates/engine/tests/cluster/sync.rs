@@ -1,0 +1,39 @@
+//! Sync equals local: N workers give the same parameters as one process on the N batches together.
+
+use openfleet_core::strategy::{Mode, StrategyOptions};
+use openfleet_table::{Adagrad, Adam, Momentum, Optimizer, Sgd};
+
+use crate::harness::{Road, alone, together};
+
+#[test]
+fn sync_equals_one_process_on_the_joined_batches() {
+    let rules = [
+        (Optimizer::Sgd(Sgd::default()), 0.1),
+        (Optimizer::Momentum(Momentum::default()), 0.05),
+        (Optimizer::Adagrad(Adagrad::default()), 0.05),
+        (Optimizer::Adam(Adam::default()), 0.01),
+    ];
+    for (optimizer, rate) in rules {
+        for workers in [2, 3, 4] {
+            let expected = alone(optimizer, rate, u64::from(workers), 100);
+            for servers in [1, 2, 5] {
+                let options = StrategyOptions::for_mode(Mode::Sync);
+                let got = together(&options, optimizer, rate, (workers, servers), Road::InProcess, |_| 100);
+                let distance = got.distance(&expected);
+                assert!(distance < 1e-4, "{optimizer:?}, {workers} workers, {servers} servers: {distance}");
+            }
+        }
+    }
+}
+
+#[test]
+fn two_sync_runs_are_equal_to_the_bit_whatever_the_road() {
+    let run = |road| {
+        let options = StrategyOptions::for_mode(Mode::Sync);
+        together(&options, Optimizer::Adam(Adam::default()), 0.01, (3, 2), road, |_| 50)
+    };
+    let first = run(Road::InProcess);
+    assert_eq!(first, run(Road::InProcess));
+    assert_eq!(first, run(Road::Tcp));
+    assert_eq!(first, run(Road::Tcp));
+}
