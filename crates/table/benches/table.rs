@@ -1,20 +1,25 @@
 //! How fast and how large tables are: `cargo bench -p openfleet-table`, with a number of million rows as an argument to
 //! run one size only (`cargo bench -p openfleet-table -- 1`).
 //!
+//! Three things stand beside each other in one run: plain tables of several shapes, the same requests on dashmap, and
+//! what accessors, admission and a capacity cost.
+//!
 //! One thread, keys in random order over the whole table, requests of 4,096 keys: what a server core sees. Each figure
 //! is the best of several rounds, because a neighbour can only make a round slower. Nothing here is asserted.
 
 #![allow(clippy::disallowed_methods, reason = "a bench is the one place of this crate that needs a clock")]
 #![allow(clippy::print_stdout, reason = "the lines are the result")]
 
+use std::hash::{BuildHasherDefault, Hasher};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use dashmap::DashMap;
 use openfleet_table::sparse::DEFAULT_SHARDS;
 use openfleet_table::{
-    Adagrad, Adam, DenseSpec, DenseTable, Initializer, Missing, Optimizer, Schedule, Scratch, Sgd, SparseSpec,
-    SparseTable,
+    Accessor, Adagrad, Adam, Admission, CtrOptions, DenseSpec, DenseTable, Initializer, Missing, NonFinite, Optimizer,
+    Schedule, Scratch, Sgd, SparseSpec, SparseTable,
 };
 
 const REQUEST: usize = 4096;
@@ -29,12 +34,13 @@ fn main() {
         sparse("dim 10 adam", rows, 10, Optimizer::Adam(Adam::default()));
         sparse("dim 10 adagrad", rows, 10, Optimizer::Adagrad(Adagrad::default()));
         sparse("dim 20 sgd", rows, 20, Optimizer::Sgd(Sgd {}));
+        against_dashmap(rows);
+        kinds(rows);
     }
 }
 
-fn sparse(name: &str, row_count: usize, dim: usize, optimizer: Optimizer) {
-    let floats = dim * (1 + optimizer.state_slots());
-    let table = SparseTable::new(SparseSpec {
+fn spec(dim: usize, optimizer: Optimizer) -> SparseSpec {
+    SparseSpec {
         dim,
         optimizer,
         schedule: Schedule::Constant(1e-3),
@@ -42,23 +48,179 @@ fn sparse(name: &str, row_count: usize, dim: usize, optimizer: Optimizer) {
         initializer: Initializer::Uniform { low: -0.01, high: 0.01 },
         seed: 1,
         shards: DEFAULT_SHARDS,
-    })
-    .expect("the specification is sound");
+        accessor: Accessor::Plain,
+        admission: Admission::All,
+        capacity: None,
+        non_finite: NonFinite::Skip,
+    }
+}
+
+/// A bijection of the counter: keys are spread over all 64 bits and can be drawn again by number.
+fn key(number: u64) -> u64 {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Requests for keys out of `row_count`, in random order.
+fn draw(row_count: usize, requests: usize) -> Vec<Vec<u64>> {
+    let mut random = Random(7);
+    (0..requests).map(|_| (0..REQUEST).map(|_| key(random.next() % row_count as u64)).collect()).collect()
+}
+
+/// Creates the rows of the first `row_count` keys by pulling each once.
+fn fill(table: &SparseTable, row_count: usize) {
+    let (mut scratch, mut rows) = (Scratch::new(), vec![0.0; REQUEST * table.dim()]);
+    for start in (0..row_count).step_by(REQUEST) {
+        let keys: Vec<u64> = (start..row_count.min(start + REQUEST)).map(|number| key(number as u64)).collect();
+        let rows = &mut rows[..keys.len() * table.dim()];
+        table.pull(&keys, Missing::Create, rows, &mut scratch).expect("lengths agree");
+    }
+}
+
+/// Lookups and AdaGrad updates of rows of 20 floats (10 weights and their state), here and on dashmap with a hasher as
+/// cheap as ours, on one core.
+fn against_dashmap(row_count: usize) {
+    const DIM: usize = 10;
+    let batches = draw(row_count, (row_count / REQUEST).clamp(100, 1000));
+    let total = (batches.len() * REQUEST) as f64;
+    let mut random = Random(11);
+    let gradients: Vec<f32> = (0..REQUEST * DIM).map(|_| random.unit() - 0.5).collect();
+    let mut rows = vec![0.0; REQUEST * DIM];
+    let ours = {
+        let table = SparseTable::new(spec(DIM, Optimizer::Adagrad(Adagrad::default()))).expect("sound");
+        fill(&table, row_count);
+        let mut scratch = Scratch::new();
+        let pull = best(|| {
+            for keys in &batches {
+                table.pull(keys, Missing::Create, &mut rows, &mut scratch).expect("lengths agree");
+                black_box(&rows);
+            }
+        });
+        let push = best(|| {
+            for keys in &batches {
+                black_box(table.push(keys, &gradients, &mut scratch).expect("lengths agree"));
+            }
+        });
+        (total / pull, total / push)
+    };
+    let theirs = {
+        let map: DashMap<u64, [f32; 2 * DIM], BuildHasherDefault<Mix>> = DashMap::default();
+        for number in 0..row_count as u64 {
+            map.insert(key(number), [0.01; 2 * DIM]);
+        }
+        let pull = best(|| {
+            for keys in &batches {
+                for (key, row) in keys.iter().zip(rows.chunks_exact_mut(DIM)) {
+                    if let Some(found) = map.get(key) {
+                        row.copy_from_slice(&found[..DIM]);
+                    }
+                }
+                black_box(&rows);
+            }
+        });
+        let rule = Optimizer::Adagrad(Adagrad::default());
+        let push = best(|| {
+            for keys in &batches {
+                for (key, gradient) in keys.iter().zip(gradients.chunks_exact(DIM)) {
+                    if let Some(mut found) = map.get_mut(key) {
+                        let (weights, state) = found.split_at_mut(DIM);
+                        rule.apply(1e-3, 1, weights, state, gradient);
+                    }
+                }
+            }
+        });
+        (total / pull, total / push)
+    };
+    println!(
+        "dashmap beside ours     {:>3} M rows: pull {:.2} M/s against {:.2}: {:.1} times  \
+         push {:.2} M/s against {:.2}: {:.1} times",
+        row_count / 1_000_000,
+        theirs.0 / 1e6,
+        ours.0 / 1e6,
+        ours.0 / theirs.0,
+        theirs.1 / 1e6,
+        ours.1 / 1e6,
+        ours.1 / theirs.1,
+    );
+}
+
+/// One round of mixing, as our own index does.
+#[derive(Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn write_u64(&mut self, key: u64) {
+        self.0 = openfleet_core::key::mix(key);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(self.0 ^ u64::from(*byte)));
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// What the kinds of tables cost beside the plain one, with rows of 10 weights under AdaGrad.
+fn kinds(row_count: usize) {
+    let base = || spec(10, Optimizer::Adagrad(Adagrad::default()));
+    let batches = draw(row_count, (row_count / REQUEST).clamp(100, 1000));
+    let gradients = vec![0.01; REQUEST * 10];
+    let mut rows = vec![0.0; REQUEST * 10];
+    let tables = [
+        ("plain", base()),
+        ("ctr, all long", SparseSpec { accessor: Accessor::Ctr(CtrOptions::default()), ..base() }),
+        (
+            "ctr, none long",
+            SparseSpec {
+                accessor: Accessor::Ctr(CtrOptions { embedx_threshold: 1e9, ..CtrOptions::default() }),
+                ..base()
+            },
+        ),
+        ("with a capacity", SparseSpec { capacity: Some(row_count), ..base() }),
+        ("half by chance", SparseSpec { admission: Admission::Probability(0.5), ..base() }),
+        ("none by count", SparseSpec { admission: Admission::Count(1 << 24), ..base() }),
+    ];
+    for (name, spec) in tables {
+        let table = SparseTable::new(spec).expect("the specification is sound");
+        fill(&table, row_count);
+        let mut scratch = Scratch::new();
+        let total = (batches.len() * REQUEST) as f64;
+        let push = best(|| {
+            for keys in &batches {
+                black_box(table.push(keys, &gradients, &mut scratch).expect("lengths agree"));
+            }
+        });
+        let pull = best(|| {
+            for keys in &batches {
+                table.pull(keys, Missing::Create, &mut rows, &mut scratch).expect("lengths agree");
+                black_box(&rows);
+            }
+        });
+        let (len, bytes) = (table.len(), table.bytes());
+        let started = Instant::now();
+        let shrunk = table.shrink(1, 0);
+        println!(
+            "sparse {name:<15} {:>3} M keys: pull {:6.2} M/s  push {:6.2} M/s  {:>5.1} bytes a key, {len} rows; \
+             shrink removes {:.1} M/s",
+            row_count / 1_000_000,
+            total / pull / 1e6,
+            total / push / 1e6,
+            bytes as f64 / row_count as f64,
+            shrunk.total() as f64 / started.elapsed().as_secs_f64() / 1e6,
+        );
+    }
+}
+
+fn sparse(name: &str, row_count: usize, dim: usize, optimizer: Optimizer) {
+    let floats = dim * (1 + optimizer.state_slots());
+    let table = SparseTable::new(spec(dim, optimizer)).expect("the specification is sound");
     let resident_before = resident_bytes();
     let mut scratch = Scratch::new();
     let mut rows = vec![0.0; REQUEST * dim];
     let mut random = Random(7);
-    // A bijection of the counter: keys are spread over all 64 bits and can be drawn again by number.
-    let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut keys = vec![0; REQUEST];
     let started = Instant::now();
-    for start in (0..row_count).step_by(REQUEST) {
-        let count = REQUEST.min(row_count - start);
-        for (i, slot) in keys[..count].iter_mut().enumerate() {
-            *slot = key((start + i) as u64);
-        }
-        table.pull(&keys[..count], Missing::Create, &mut rows[..count * dim], &mut scratch).expect("lengths agree");
-    }
+    fill(&table, row_count);
     let create = row_count as f64 / started.elapsed().as_secs_f64();
     let resident = resident_bytes().saturating_sub(resident_before);
     // Later tables live in memory that earlier ones have left behind: only the first shows what it takes.
@@ -69,8 +231,7 @@ fn sparse(name: &str, row_count: usize, dim: usize, optimizer: Optimizer) {
     };
 
     let requests = (row_count / REQUEST).clamp(100, 1000);
-    let batches: Vec<Vec<u64>> =
-        (0..requests).map(|_| (0..REQUEST).map(|_| key(random.next() % row_count as u64)).collect()).collect();
+    let batches = draw(row_count, requests);
     let gradients: Vec<f32> = (0..REQUEST * dim).map(|_| random.unit() - 0.5).collect();
     let total = (requests * REQUEST) as f64;
     let pull = best(|| {
@@ -138,8 +299,14 @@ fn dense() {
     for optimizer in [Optimizer::Sgd(Sgd {}), Optimizer::Adagrad(Adagrad::default()), Optimizer::Adam(Adam::default())]
     {
         let schedule = Schedule::Constant(1e-3);
-        let table = DenseTable::new(DenseSpec { shape: vec![len], optimizer, schedule, regularizer: None })
-            .expect("the specification is sound");
+        let table = DenseTable::new(DenseSpec {
+            shape: vec![len],
+            optimizer,
+            schedule,
+            regularizer: None,
+            non_finite: NonFinite::Skip,
+        })
+        .expect("the specification is sound");
         // Weights and slots are read and written, the gradient is read, the worker's copy is written.
         let bytes = (len * 4 * (2 * (1 + optimizer.state_slots()) + 2)) as f64;
         let seconds = best(|| {

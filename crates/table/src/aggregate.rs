@@ -1,7 +1,7 @@
 //! Merging the pushes of one step: the state behind sync.
 //!
-//! A step is complete when every live member has contributed. Then its gradients are added in the order of the ranks and
-//! divided by the number of members that took part, dense and sparse alike:
+//! A step is complete when every live member has contributed. Then its gradients are added in the order of the ranks
+//! and divided by the number of members that took part, dense and sparse alike:
 //!
 //! ```text
 //! dense    g = (g_0 + g_1 + ... + g_n-1) / n
@@ -185,14 +185,14 @@ impl SparseMean {
         SparseMean { dim, counts: false, unique, sums, show, click }
     }
 
-    /// For a table whose accessor counts shows and clicks: they are added and never divided, because they are events and
-    /// not estimates of anything.
+    /// For a table whose accessor counts shows and clicks: they are added and never divided, because they are events
+    /// and not estimates of anything.
     pub fn counting(dim: usize) -> Self {
         SparseMean { counts: true, ..SparseMean::new(dim) }
     }
 
-    /// The keys of all `parts`, which come in the order of their ranks, each once, in the order of first sight, with the
-    /// sums of their gradients divided by `took_part`. An error where a part's lengths do not agree.
+    /// The keys of all `parts`, which come in the order of their ranks, each once, in the order of first sight, with
+    /// the sums of their gradients divided by `took_part`. An error where a part's lengths do not agree.
     pub fn mean<'a>(
         &mut self,
         took_part: usize,

@@ -71,7 +71,8 @@ pub fn by_norm(gradient: &mut [f32], max_norm: f32) {
     }
 }
 
-/// The factor that brings gradients whose squares add up to `total` down to `max_norm`: `max_norm / max(norm, max_norm)`.
+/// The factor that brings gradients whose squares add up to `total` down to `max_norm`: `max_norm / max(norm,
+/// max_norm)`.
 pub fn global_scale(total: f64, max_norm: f32) -> f32 {
     let max_norm = f64::from(max_norm);
     (max_norm / total.sqrt().max(max_norm)) as f32
@@ -108,15 +109,45 @@ pub fn sum_of_squares(gradient: &[f32]) -> f64 {
 /// Whether every number is neither NaN nor infinite.
 #[multiversion(targets("x86_64+avx2+fma"))]
 pub fn is_finite(gradient: &[f32]) -> bool {
-    all_finite(gradient)
-}
-
-/// [`is_finite`] for callers that are compiled for their machine already.
-#[inline(always)]
-pub(crate) fn all_finite(gradient: &[f32]) -> bool {
     // An exponent of all ones is an infinity or a NaN. Comparing and or-ing integers needs no order, so it vectorises.
     const EXPONENT: u32 = 0x7f80_0000;
     gradient.iter().fold(0u32, |found, g| found | u32::from(g.to_bits() & EXPONENT == EXPONENT)) == 0
+}
+
+/// Numbers of this size and beyond are no gradients a table takes: their squares, which most rules add up, would soon
+/// be infinite, and an infinite sum of squares is a weight that never moves again.
+pub const TOO_LARGE: f32 = (1u64 << 60) as f32;
+
+/// Whether every number is one that a table takes: finite and smaller than [`TOO_LARGE`].
+#[multiversion(targets("x86_64+avx2+fma"))]
+pub fn is_usable(gradient: &[f32]) -> bool {
+    all_usable(gradient)
+}
+
+/// [`is_usable`] for callers that are compiled for their machine already.
+#[inline(always)]
+pub(crate) fn all_usable(gradient: &[f32]) -> bool {
+    // Without their signs the bits of floats are ordered as the floats are, with the infinities and NaNs above all.
+    const BOUND: i32 = TOO_LARGE.to_bits() as i32;
+    const MAGNITUDE: u32 = 0x7fff_ffff;
+    gradient.iter().fold(0u32, |found, g| found | u32::from((g.to_bits() & MAGNITUDE) as i32 >= BOUND)) == 0
+}
+
+/// Whether every number lies in `[-limit, limit]`; a NaN does not.
+#[multiversion(targets("x86_64+avx2+fma"))]
+pub fn is_within(gradient: &[f32], limit: f32) -> bool {
+    gradient.iter().fold(true, |within, g| within & (g.abs() <= limit))
+}
+
+/// Puts each number into `[-limit, limit]` and 0 in the place of each NaN; says whether anything changed.
+pub fn mend(gradient: &mut [f32], limit: f32) -> bool {
+    let mut changed = false;
+    for g in gradient {
+        let mended = if g.is_nan() { 0.0 } else { g.clamp(-limit, limit) };
+        changed |= mended.to_bits() != g.to_bits();
+        *g = mended;
+    }
+    changed
 }
 
 #[cfg(test)]
@@ -150,6 +181,25 @@ mod tests {
     fn sums_of_squares_cover_the_rest_after_the_last_whole_block() {
         let gradient: Vec<f32> = (1..=37).map(|i| i as f32).collect();
         assert_eq!(sum_of_squares(&gradient), 37.0 * 38.0 * 75.0 / 6.0);
+    }
+
+    #[test]
+    fn numbers_too_large_to_be_squared_are_not_usable() {
+        for bad in [f32::NAN, f32::INFINITY, 1e38, -1e38, TOO_LARGE] {
+            let mut gradient = [1e17; 19];
+            assert!(is_usable(&gradient));
+            gradient[11] = bad;
+            assert!(!is_usable(&gradient));
+        }
+    }
+
+    #[test]
+    fn mending_leaves_sound_numbers_alone() {
+        let mut sound = [-5.0, 0.0, -0.0, 5.0];
+        assert!(!mend(&mut sound, 5.0));
+        let mut broken = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 7.0, 1.0];
+        assert!(mend(&mut broken, 5.0));
+        assert_eq!(broken, [0.0, 5.0, -5.0, 5.0, 1.0]);
     }
 
     #[test]

@@ -3,15 +3,16 @@
 //! A dense table is small enough to be pulled whole and is changed by every step, so it stands behind one lock and is
 //! updated in one pass. How a large parameter is cut into tables, and which server keeps them, is placement's matter.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
 use crate::clip;
-use crate::error::{Result, require, same_length};
+use crate::error::{Error, Result, require, same_length};
 use crate::optimizer::Optimizer;
-use crate::push::PushReport;
+use crate::push::{NonFinite, PushReport};
 use crate::regularizer::Regularizer;
 use crate::schedule::Schedule;
 
@@ -26,6 +27,9 @@ pub struct DenseSpec {
     pub schedule: Schedule,
     /// Added to each gradient before the rule.
     pub regularizer: Option<Regularizer>,
+    /// What happens to gradients that are not finite.
+    #[serde(default)]
+    pub non_finite: NonFinite,
 }
 
 /// An array of parameters that many threads pull and push.
@@ -56,6 +60,7 @@ impl DenseTable {
         spec.optimizer.validate()?;
         spec.schedule.validate()?;
         spec.regularizer.as_ref().map_or(Ok(()), Regularizer::validate)?;
+        spec.non_finite.validate()?;
         let len = spec.shape.iter().try_fold(1usize, |len, side| len.checked_mul(*side)).filter(|len| *len > 0);
         let sane = "sides of at least 1 with a countable product";
         require(len.is_some(), "a dense table", "shape", sane, format!("{:?}", spec.shape))?;
@@ -89,7 +94,7 @@ impl DenseTable {
 
     /// One step: applies `gradient`.
     ///
-    /// A gradient that is not finite is refused whole and reported; that is not a step.
+    /// A gradient that is not finite is dealt with as the table's policy says; one refused is reported and not a step.
     pub fn push(&self, gradient: &[f32]) -> Result<PushReport> {
         self.step_with(gradient, None)
     }
@@ -106,9 +111,9 @@ impl DenseTable {
 
     fn step_with(&self, gradient: &[f32], mut copy: Option<(&mut u64, &mut [f32])>) -> Result<PushReport> {
         same_length("gradient", self.len(), gradient.len())?;
-        if !clip::is_finite(gradient) {
-            self.non_finite.fetch_add(1, Ordering::Relaxed);
-            return Ok(PushReport { applied: 0, non_finite: 1 });
+        let (gradient, report) = self.inspect(gradient)?;
+        if report.applied == 0 {
+            return Ok(report);
         }
         let mut guard = self.parameters.write();
         let parameters = &mut *guard;
@@ -128,22 +133,22 @@ impl DenseTable {
         if let Some((seen_version, _)) = copy {
             *seen_version = parameters.version;
         }
-        Ok(PushReport { applied: 1, non_finite: 0 })
+        Ok(report)
     }
 
     /// Adds `delta` to the values as it is, past the rule and its state: how GEO's differences arrive.
     pub fn add(&self, delta: &[f32]) -> Result<PushReport> {
         same_length("delta", self.len(), delta.len())?;
-        if !clip::is_finite(delta) {
-            self.non_finite.fetch_add(1, Ordering::Relaxed);
-            return Ok(PushReport { applied: 0, non_finite: 1 });
+        let (delta, report) = self.inspect(delta)?;
+        if report.applied == 0 {
+            return Ok(report);
         }
         let mut parameters = self.parameters.write();
-        for (value, difference) in parameters.values.iter_mut().zip(delta) {
+        for (value, difference) in parameters.values.iter_mut().zip(delta.iter()) {
             *value += difference;
         }
         self.changed(&mut parameters);
-        Ok(PushReport { applied: 1, non_finite: 0 })
+        Ok(report)
     }
 
     /// Replaces the values; state and step stay.
@@ -194,7 +199,7 @@ impl DenseTable {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Gradients refused so far because they were not finite.
+    /// Gradients refused or clipped so far because they were not finite.
     pub fn non_finite(&self) -> u64 {
         self.non_finite.load(Ordering::Relaxed)
     }
@@ -207,6 +212,29 @@ impl DenseTable {
     /// What the table was made from.
     pub fn spec(&self) -> &DenseSpec {
         &self.spec
+    }
+
+    /// What there is to apply of a gradient or a difference, and what to report of it.
+    fn inspect<'a>(&self, gradient: &'a [f32]) -> Result<(Cow<'a, [f32]>, PushReport)> {
+        let sound = PushReport { applied: 1, ..PushReport::default() };
+        let mut out = (Cow::Borrowed(gradient), sound);
+        match self.spec.non_finite {
+            NonFinite::Clip(limit) if !clip::is_within(gradient, limit) => {
+                clip::mend(out.0.to_mut(), limit);
+                out.1.clipped = 1;
+            }
+            NonFinite::Skip if !clip::is_usable(gradient) => {
+                out.1 = PushReport { non_finite: 1, ..PushReport::default() };
+            }
+            NonFinite::Stop if !clip::is_usable(gradient) => {
+                self.non_finite.fetch_add(1, Ordering::Relaxed);
+                let index = gradient.iter().position(|g| !clip::is_usable(&[*g])).unwrap_or(0);
+                return Err(Error::NonFiniteElement { index });
+            }
+            _ => return Ok(out),
+        }
+        self.non_finite.fetch_add(1, Ordering::Relaxed);
+        Ok(out)
     }
 
     fn changed(&self, parameters: &mut Parameters) {

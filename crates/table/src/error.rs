@@ -1,9 +1,9 @@
 //! What can go wrong with tables, said with expected and got.
 //!
-//! Everything here is a caller's mistake found before any state changed. A gradient that is not finite is not an error
-//! but a count in [`PushReport`](crate::PushReport).
+//! Everything here is a caller's mistake found before any state changed. A gradient that is not finite is a count in
+//! [`PushReport`](crate::PushReport), and an error only where the table was asked to stop at it.
 
-use openfleet_core::{Hint, Hinted};
+use openfleet_core::{Hint, Hinted, Key};
 
 /// `Result` with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -29,6 +29,18 @@ pub enum Error {
         limit: usize,
         /// How many were given.
         got: usize,
+    },
+    /// A sparse push holds a gradient that is not finite, and the table stops at those; it is as it was.
+    #[error("the gradient of key {key} is not finite")]
+    NonFiniteRow {
+        /// The key of the first such gradient.
+        key: Key,
+    },
+    /// A dense push holds a number that is not finite, and the table stops at those; it is as it was.
+    #[error("the gradient of a dense table is not finite at element {index}")]
+    NonFiniteElement {
+        /// Where the first such number stands.
+        index: usize,
     },
 
     // --- steps taken together ---
@@ -91,6 +103,10 @@ impl Hinted for Error {
                 Some("a sparse request carries `keys.len() * dim` floats, in the order of its keys".into())
             }
             Error::TooManyKeys { .. } => Some("split the request".into()),
+            Error::NonFiniteRow { .. } | Error::NonFiniteElement { .. } => Some(
+                "lower the learning rate or clip gradients; the policy `skip` leaves such gradients out and counts them"
+                    .into(),
+            ),
             Error::Late { .. } | Error::NotAMember { .. } => Some(
                 "the rank was taken for dead or left early; it may join again and go on from the current step".into(),
             ),

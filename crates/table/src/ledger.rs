@@ -1,9 +1,9 @@
 //! What has been applied: the half of exactly-once that is state.
 //!
 //! Every push names the steps of a stream it stands for ([`WorkId`]). A ledger keeps, per stream, the set of steps that
-//! have been applied, so that a client may send anything again and a repeat changes nothing. It belongs beside the rows,
-//! under the same lock and in the same checkpoint: rows without their ledger, or a ledger without its rows, would count
-//! work twice or not at all.
+//! have been applied, so that a client may send anything again and a repeat changes nothing. It belongs beside the
+//! rows, under the same lock and in the same checkpoint: rows without their ledger, or a ledger without its rows, would
+//! count work twice or not at all.
 //!
 //! Steps of a stream arrive nearly in order, so the set is a prefix and a few ranges beyond it:
 //!
@@ -45,8 +45,8 @@ pub enum Applied<R> {
     Now(R),
     /// A repeat: all its steps had been applied, and nothing was done.
     Before,
-    /// Some of its steps had been applied and others not, or its ends are the wrong way round. Nothing was done: a merged
-    /// gradient cannot be taken apart again. A client that repeats what it sent never causes this.
+    /// Some of its steps had been applied and others not, or its ends are the wrong way round. Nothing was done: a
+    /// merged gradient cannot be taken apart again. A client that repeats what it sent never causes this.
     Part,
 }
 
@@ -75,8 +75,8 @@ impl Ledger {
         }
     }
 
-    /// [`apply_once`](Self::apply_once) for work that can fail: after an error the ledger is as it was, and the same work
-    /// may be offered again.
+    /// [`apply_once`](Self::apply_once) for work that can fail: after an error the ledger is as it was, and the same
+    /// work may be offered again.
     pub fn try_apply_once<R, E>(
         &mut self,
         work: WorkId,

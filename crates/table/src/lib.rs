@@ -2,12 +2,15 @@
 //!
 //! State only. Nothing here opens a file or a socket, reads a clock or starts a thread (this crate's `clippy.toml`
 //! makes that a build error); tables are driven by calls, from as many threads as the caller likes. The table does not
-//! know the mode, the rank or how many servers there are: its rows depend on its own seed, its keys and what was pushed.
+//! know the mode, the rank or how many servers there are: its rows depend on its own seed, its keys and what was
+//! pushed.
 //!
 //! Start at [`SparseTable`] and [`DenseTable`]; [`Optimizer`] is the one arithmetic that both of them run. Beside them
-//! stands what a server has to remember between requests: which work it has applied ([`Ledger`]), the gradients of a step
-//! that others have yet to join ([`Aggregate`]), and the rows that workers have yet to fetch ([`Changed`]).
+//! stands what a server has to remember between requests: which work it has applied ([`Ledger`]), the gradients of a
+//! step that others have yet to join ([`Aggregate`]), and the rows that workers have yet to fetch ([`Changed`]).
 
+pub mod accessor;
+pub mod admission;
 pub mod aggregate;
 pub mod clip;
 pub mod dense;
@@ -21,6 +24,8 @@ pub mod regularizer;
 pub mod schedule;
 pub mod sparse;
 
+pub use accessor::{Accessor, CtrFields, CtrOptions, Row};
+pub use admission::Admission;
 pub use aggregate::Aggregate;
 pub use clip::Clip;
 pub use dense::{DenseSpec, DenseTable};
@@ -29,7 +34,7 @@ pub use geo::Changed;
 pub use initializer::{Fans, Initializer};
 pub use ledger::Ledger;
 pub use optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, RmsProp, Sgd};
-pub use push::{PushReport, ShowClick};
+pub use push::{NonFinite, PushReport, ShowClick, Shrunk};
 pub use regularizer::Regularizer;
 pub use schedule::Schedule;
 pub use sparse::{Missing, Scratch, SparseSpec, SparseTable};

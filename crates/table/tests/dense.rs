@@ -1,10 +1,10 @@
 //! What the dense table promises, one sentence a test.
 
-use openfleet_table::{Adam, DenseSpec, DenseTable, Error, Momentum, Optimizer, Regularizer, Schedule, Sgd};
+use openfleet_table::{Adam, DenseSpec, DenseTable, Error, Momentum, NonFinite, Optimizer, Regularizer, Schedule, Sgd};
 
 fn table(shape: &[usize], optimizer: Optimizer, rate: f64, regularizer: Option<Regularizer>) -> DenseTable {
     let schedule = Schedule::Constant(rate);
-    DenseTable::new(DenseSpec { shape: shape.to_vec(), optimizer, schedule, regularizer })
+    DenseTable::new(DenseSpec { shape: shape.to_vec(), optimizer, schedule, regularizer, non_finite: NonFinite::Skip })
         .expect("the specification is sound")
 }
 
@@ -118,4 +118,31 @@ fn wrong_lengths_and_shapes_are_errors() {
         DenseTable::new(spec).unwrap_err().to_string(),
         "`shape` of a dense table must be sides of at least 1 with a countable product, got [2, 0]"
     );
+}
+
+#[test]
+fn the_policy_decides_what_becomes_of_a_gradient_that_is_not_finite() {
+    let make = |non_finite| {
+        let (optimizer, schedule) = (Optimizer::Sgd(Sgd {}), Schedule::Constant(1.0));
+        DenseTable::new(DenseSpec { shape: vec![4], optimizer, schedule, regularizer: None, non_finite }).unwrap()
+    };
+    let gradient = [1.0, f32::NAN, f32::INFINITY, -9.0];
+
+    let skips = make(NonFinite::Skip);
+    assert_eq!(skips.push(&gradient).unwrap().non_finite, 1);
+    assert_eq!(skips.push(&[1e38, 0.0, 0.0, 0.0]).unwrap().non_finite, 1, "its square would be infinite");
+    assert_eq!((skips.read(<[f32]>::to_vec), skips.step(), skips.non_finite()), (vec![0.0; 4], 0, 2));
+
+    let clips = make(NonFinite::Clip(2.0));
+    let report = clips.push(&gradient).unwrap();
+    assert_eq!((report.applied, report.clipped), (1, 1));
+    assert_eq!(clips.push(&[0.0, 2.0, -2.0, 0.0]).unwrap().clipped, 0);
+    assert_eq!((clips.read(<[f32]>::to_vec), clips.step()), (vec![-1.0, -2.0, 0.0, 2.0], 2));
+    assert_eq!(clips.add(&gradient).unwrap().clipped, 1);
+
+    let stops = make(NonFinite::Stop);
+    let error = stops.push(&gradient).unwrap_err();
+    assert_eq!(error, Error::NonFiniteElement { index: 1 });
+    assert_eq!(error.to_string(), "the gradient of a dense table is not finite at element 1");
+    assert_eq!((stops.read(<[f32]>::to_vec), stops.step()), (vec![0.0; 4], 0));
 }

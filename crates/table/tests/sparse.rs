@@ -3,8 +3,8 @@
 use openfleet_core::{Hinted, Key};
 use openfleet_table::sparse::DEFAULT_SHARDS;
 use openfleet_table::{
-    Adam, DenseSpec, DenseTable, Error, Initializer, Missing, Optimizer, Regularizer, Schedule, Scratch, Sgd,
-    SparseSpec, SparseTable,
+    Accessor, Adam, Admission, DenseSpec, DenseTable, Error, Initializer, Missing, NonFinite, Optimizer, Regularizer,
+    Schedule, Scratch, Sgd, SparseSpec, SparseTable,
 };
 
 fn spec(dim: usize, optimizer: Optimizer, rate: f64) -> SparseSpec {
@@ -16,6 +16,10 @@ fn spec(dim: usize, optimizer: Optimizer, rate: f64) -> SparseSpec {
         initializer: Initializer::Uniform { low: -0.1, high: 0.1 },
         seed: 42,
         shards: DEFAULT_SHARDS,
+        accessor: Accessor::Plain,
+        admission: Admission::All,
+        capacity: None,
+        non_finite: NonFinite::Skip,
     }
 }
 
@@ -205,7 +209,14 @@ fn dense_and_sparse_pushes_do_the_same_arithmetic() {
         let sparse =
             SparseTable::new(SparseSpec { schedule: schedule.clone(), regularizer, ..spec(dim, optimizer, 0.1) })
                 .unwrap();
-        let dense = DenseTable::new(DenseSpec { shape: vec![dim], optimizer, schedule, regularizer }).unwrap();
+        let dense = DenseTable::new(DenseSpec {
+            shape: vec![dim],
+            optimizer,
+            schedule,
+            regularizer,
+            non_finite: NonFinite::Skip,
+        })
+        .unwrap();
         dense.assign(&pull(&sparse, &[77])).unwrap();
         let mut refreshed = vec![0.0; dim];
         for step in 0..10 {

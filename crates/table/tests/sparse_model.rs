@@ -7,8 +7,8 @@ use std::collections::HashMap;
 
 use openfleet_core::Key;
 use openfleet_table::{
-    Adagrad, Adam, Fans, Ftrl, Initializer, Missing, Momentum, Optimizer, Regularizer, RmsProp, Schedule, Scratch, Sgd,
-    SparseSpec, SparseTable,
+    Accessor, Adagrad, Adam, Admission, Fans, Ftrl, Initializer, Missing, Momentum, NonFinite, Optimizer, Regularizer,
+    RmsProp, Schedule, Scratch, Sgd, SparseSpec, SparseTable,
 };
 use proptest::prelude::*;
 
@@ -107,6 +107,10 @@ fn specs() -> impl Strategy<Value = SparseSpec> {
             initializer: Initializer::Normal { mean: 0.0, std: 0.5 },
             seed,
             shards: 1 << shard_bits,
+            accessor: Accessor::Plain,
+            admission: Admission::All,
+            capacity: None,
+            non_finite: NonFinite::Skip,
         },
     )
 }

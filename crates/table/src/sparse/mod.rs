@@ -1,20 +1,26 @@
-//! Sparse tables: u64 key to row, unbounded.
+//! Sparse tables: u64 key to row, unbounded unless a capacity is given.
 //!
 //! A table is a power of two of shards, each behind one lock that a request takes once: keys are first grouped by shard
 //! ([`Scratch`]), then run through it in batches whose cache misses overlap (`shard`), over an open-addressing index
-//! (`index`) and slabs of rows that never move (`rows`). What a row starts from depends on the table's seed and the key
+//! (`index`) and slabs of rows without gaps (`rows`). What a row starts from depends on the table's seed and the key
 //! alone, so neither the number of shards, nor the order of requests, nor the number of servers shows in the values.
+//!
+//! What a row consists of is its [`Accessor`]'s matter, who gets one that of [`Admission`], and rows
+//! go by [`shrink`](SparseTable::shrink) or when there are more than the capacity.
 //!
 //! The table does not know who pushes, in which mode, or what time it is: the stamp on a touched row is a number the
 //! caller sets.
 
 mod index;
 mod prefetch;
-mod rows;
+pub(crate) mod rows;
 mod scratch;
 mod shard;
+pub(crate) mod slabs;
+mod waiting;
 
 pub use scratch::Scratch;
+pub(crate) use shard::BATCH;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -22,14 +28,17 @@ use openfleet_core::Key;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Result, require, same_length};
+use crate::accessor::{Accessor, Birth, CtrFields, Plain, Push, Row};
+use crate::admission::Admission;
+use crate::clip;
+use crate::error::{Error, Result, require, same_length};
 use crate::initializer::{Fans, Initializer};
 use crate::optimizer::Optimizer;
-use crate::push::PushReport;
+use crate::push::{NonFinite, PushReport, ShowClick, Shrunk};
 use crate::regularizer::Regularizer;
 use crate::schedule::Schedule;
 use scratch::{Wanted, shard_of};
-use shard::{Birth, Shard};
+use shard::Shard;
 
 /// What a sparse table is made from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -48,6 +57,19 @@ pub struct SparseSpec {
     pub seed: u64,
     /// Locks; a power of two. [`DEFAULT_SHARDS`] suits up to a few dozen threads.
     pub shards: usize,
+    /// What a row consists of.
+    #[serde(default)]
+    pub accessor: Accessor,
+    /// Which keys get a row.
+    #[serde(default)]
+    pub admission: Admission,
+    /// The most rows the table keeps, if there is a limit: beyond it, rows that were not seen lately make way for new
+    /// ones. At least one a shard.
+    #[serde(default)]
+    pub capacity: Option<usize>,
+    /// What happens to gradients that are not finite.
+    #[serde(default)]
+    pub non_finite: NonFinite,
 }
 
 /// Shards of a table unless somebody has measured better.
@@ -56,10 +78,23 @@ pub const DEFAULT_SHARDS: usize = 64;
 /// What a pull does about keys that have no row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
-    /// Create the row: training.
+    /// Create the row, if the key is admitted: training.
     Create,
     /// Give the values the row would start from and create nothing: evaluation.
     Initial,
+}
+
+/// Runs `$body` with `$layout` as the table's accessor: what calls a shard is compiled once for each kind.
+macro_rules! with_layout {
+    ($spec:expr, $layout:ident => $body:expr) => {
+        match &$spec.accessor {
+            Accessor::Plain => {
+                let $layout = &Plain;
+                $body
+            }
+            Accessor::Ctr($layout) => $body,
+        }
+    };
 }
 
 /// Rows by key, pulled and pushed from many threads.
@@ -71,6 +106,7 @@ pub struct SparseTable {
     step: AtomicU64,
     stamp: AtomicU32,
     non_finite: AtomicU64,
+    not_admitted: AtomicU64,
 }
 
 impl SparseTable {
@@ -84,87 +120,135 @@ impl SparseTable {
         spec.schedule.validate()?;
         spec.regularizer.as_ref().map_or(Ok(()), Regularizer::validate)?;
         spec.initializer.validate()?;
+        spec.accessor.validate()?;
+        spec.admission.validate()?;
+        spec.non_finite.validate()?;
+        let room = spec.capacity.is_none_or(|capacity| capacity >= spec.shards);
+        require(room, owner, "capacity", "at least one row a shard", spec.capacity.unwrap_or_default())?;
         let fans = spec.initializer.fans_of_rows()?;
-        let shards = (0..spec.shards).map(|_| Mutex::new(Shard::new(&spec))).collect();
-        let (step, stamp, non_finite) = (AtomicU64::new(0), AtomicU32::new(0), AtomicU64::new(0));
-        Ok(SparseTable { spec, fans, shards, step, stamp, non_finite })
+        let shards = with_layout!(spec, layout => {
+            (0..spec.shards).map(|_| Mutex::new(Shard::new(&spec, layout))).collect()
+        });
+        let zero = || AtomicU64::new(0);
+        let (step, non_finite, not_admitted) = (zero(), zero(), zero());
+        Ok(SparseTable { spec, fans, shards, step, stamp: AtomicU32::new(0), non_finite, not_admitted })
     }
 
-    /// Copies the weights of `keys[i]` to `rows[i * dim..]`. A key may be named twice.
+    /// Copies the weights of `keys[i]` to `rows[i * dim..]`. A key may be named twice. One that is not admitted gives
+    /// zeros.
     pub fn pull(&self, keys: &[Key], missing: Missing, rows: &mut [f32], scratch: &mut Scratch) -> Result<()> {
         same_length("rows", keys.len().saturating_mul(self.spec.dim), rows.len())?;
         scratch.group(keys, self.shards.len())?;
         let birth = self.birth();
-        self.visit(scratch, |shard, group| shard.pull(group, missing, &birth, rows));
+        with_layout!(self.spec, layout => {
+            self.visit(scratch, |shard, group| shard.pull(layout, group, missing, &birth, rows));
+        });
         Ok(())
     }
 
     /// One step of the table: applies `gradients[i * dim..]` to the row of `keys[i]`, creating rows that do not exist
-    /// yet. A key named twice is updated twice, in order; other keys do not notice. A gradient that is not finite is
-    /// refused and reported, and creates no row.
+    /// yet. A key named twice is updated twice, in order; other keys do not notice. A gradient whose key is not
+    /// admitted is dropped and reported; one that is not finite is dealt with as the table's policy says, and where it
+    /// is refused it creates no row.
     ///
     /// An empty push is a step too: a server that holds none of a batch's keys keeps in step with the others.
     pub fn push(&self, keys: &[Key], gradients: &[f32], scratch: &mut Scratch) -> Result<PushReport> {
+        self.push_with(keys, gradients, None, scratch)
+    }
+
+    /// [`push`](Self::push) with the shows and clicks behind each key, for accessors and admissions that count them;
+    /// others ignore them. Counts below 0 or not finite are refused as gradients are that are not finite.
+    pub fn push_with(
+        &self,
+        keys: &[Key],
+        gradients: &[f32],
+        show_click: Option<ShowClick<'_>>,
+        scratch: &mut Scratch,
+    ) -> Result<PushReport> {
         same_length("gradients", keys.len().saturating_mul(self.spec.dim), gradients.len())?;
+        if let Some(ShowClick { show, click }) = show_click {
+            same_length("show", keys.len(), show.len())?;
+            same_length("click", keys.len(), click.len())?;
+        }
         scratch.group(keys, self.shards.len())?;
-        let finished = self.step.fetch_add(1, Ordering::Relaxed);
-        let update = self.spec.optimizer.at(self.spec.schedule.rate(finished) as f32, finished + 1);
-        let birth = self.birth();
-        let mut report = PushReport::default();
-        self.visit(scratch, |shard, group| report.merge(shard.push(group, &update, &birth, gradients)));
-        self.non_finite.fetch_add(report.non_finite as u64, Ordering::Relaxed);
-        Ok(report)
+        self.inspected(keys, gradients, scratch, |gradients, scratch| {
+            let finished = self.step.fetch_add(1, Ordering::Relaxed);
+            let update = self.spec.optimizer.at(self.spec.schedule.rate(finished) as f32, finished + 1);
+            let push = Push { birth: self.birth(), update, gradients, show_click };
+            let mut report = PushReport::default();
+            with_layout!(self.spec, layout => {
+                self.visit(scratch, |shard, group| report.merge(shard.push(layout, group, &push)));
+            });
+            report
+        })
     }
 
     /// Adds `deltas[i * dim..]` to the weights of `keys[i]` as they are, past the rule and its state: how GEO's
     /// differences arrive. A row that does not exist is created from its first values, which are what the sender's copy
-    /// started from too. A difference that is not finite is refused and reported. Not a step.
+    /// started from too. Admission and the policy for what is not finite are those of a push. Not a step.
     pub fn add(&self, keys: &[Key], deltas: &[f32], scratch: &mut Scratch) -> Result<PushReport> {
         same_length("deltas", keys.len().saturating_mul(self.spec.dim), deltas.len())?;
         scratch.group(keys, self.shards.len())?;
-        let birth = self.birth();
-        let mut report = PushReport::default();
-        self.visit(scratch, |shard, group| report.merge(shard.add(group, &birth, deltas)));
-        self.non_finite.fetch_add(report.non_finite as u64, Ordering::Relaxed);
-        Ok(report)
+        self.inspected(keys, deltas, scratch, |deltas, scratch| {
+            let (birth, mut report) = (self.birth(), PushReport::default());
+            with_layout!(self.spec, layout => {
+                self.visit(scratch, |shard, group| report.merge(shard.add(layout, group, &birth, deltas)));
+            });
+            report
+        })
+    }
+
+    /// Lets every row fade as its accessor prescribes, and removes those that no longer earn their place and those that
+    /// were last touched more than `max_age` before the stamp `now`; `u32::MAX` spares every age. One shard at a time:
+    /// requests for others go on. Memory that is free afterwards is given back.
+    pub fn shrink(&self, now: u32, max_age: u32) -> Shrunk {
+        let mut shrunk = Shrunk::default();
+        with_layout!(self.spec, layout => {
+            self.shards.iter().for_each(|shard| shrunk.merge(shard.lock().shrink(layout, now, max_age)));
+        });
+        shrunk
+    }
+
+    /// Tells every row that a day has passed: with the ctr accessor, one more that it was not seen.
+    pub fn end_of_day(&self) {
+        with_layout!(self.spec, layout => {
+            self.shards.iter().for_each(|shard| shard.lock().end_of_day(layout));
+        });
     }
 
     /// Shows every row: key, weights, optimizer state (slot-major). Each shard is locked while its rows are shown, so
-    /// `look` must not call the table. The order is by shard, then by creation.
+    /// `look` must not call the table. The order is by shard, then by creation until a row is removed.
     pub fn for_each(&self, mut look: impl FnMut(Key, &[f32], &[f32])) {
-        for shard in &self.shards {
-            for (key, row) in shard.lock().iter() {
-                let (weights, state) = row.split_at(self.spec.dim);
-                look(key, weights, state);
-            }
-        }
+        self.for_each_row(|row| look(row.key, row.weights, row.state));
+    }
+
+    /// Shows every row with everything that has to be saved of it, as [`for_each`](Self::for_each) does.
+    pub fn for_each_row(&self, mut look: impl FnMut(&Row<'_>)) {
+        with_layout!(self.spec, layout => {
+            self.shards.iter().for_each(|shard| shard.lock().for_each(layout, &self.spec, &mut look));
+        });
     }
 
     /// Shows the weights and state of one row, if it exists. The shard is locked while `look` runs.
     pub fn read<T>(&self, key: Key, look: impl FnOnce(&[f32], &[f32]) -> T) -> Option<T> {
-        let shard = self.shard(key).lock();
-        shard.find(&Wanted::new(key, 0)).map(|row| {
-            let (weights, state) = row.split_at(self.spec.dim);
-            look(weights, state)
-        })
+        self.read_row(key, |row| look(row.weights, row.state))
     }
 
-    /// Sets a row, creating it where needed; without `state` the optimizer starts afresh on it.
+    /// Shows one row with everything that has to be saved of it, as [`read`](Self::read) does.
+    pub fn read_row<T>(&self, key: Key, look: impl FnOnce(&Row<'_>) -> T) -> Option<T> {
+        let shard = self.shard(key).lock();
+        with_layout!(self.spec, layout => shard.read(layout, &Wanted::new(key, 0), &self.spec, look))
+    }
+
+    /// Sets a row, creating it where needed, admitted or not; without `state` the optimizer starts afresh on it.
     pub fn assign(&self, key: Key, weights: &[f32], state: Option<&[f32]>) -> Result<()> {
-        let dim = self.spec.dim;
-        same_length("weights", dim, weights.len())?;
-        if let Some(state) = state {
-            same_length("optimizer state", self.spec.optimizer.state_slots() * dim, state.len())?;
-        }
-        let birth = self.birth();
-        let mut shard = self.shard(key).lock();
-        let (row_weights, row_state) = shard.find_or_create(&Wanted::new(key, 0), &birth).split_at_mut(dim);
-        row_weights.copy_from_slice(weights);
-        match state {
-            Some(state) => row_state.copy_from_slice(state),
-            None => self.spec.optimizer.init_state(dim, row_state),
-        }
-        Ok(())
+        self.set(key, self.birth(), weights, state, None)
+    }
+
+    /// Puts back what [`for_each_row`](Self::for_each_row) showed, stamp included.
+    pub fn restore(&self, row: &Row<'_>) -> Result<()> {
+        let birth = Birth { stamp: row.stamp, ..self.birth() };
+        self.set(row.key, birth, row.weights, Some(row.state), row.ctr)
     }
 
     /// How many rows there are.
@@ -203,12 +287,22 @@ impl SparseTable {
         self.spec.dim
     }
 
-    /// Gradients refused so far because they were not finite.
+    /// Gradients refused or clipped so far because they were not finite.
     pub fn non_finite(&self) -> u64 {
         self.non_finite.load(Ordering::Relaxed)
     }
 
-    /// Bytes in use by rows and indexes.
+    /// Gradients dropped so far because their keys were not admitted.
+    pub fn not_admitted(&self) -> u64 {
+        self.not_admitted.load(Ordering::Relaxed)
+    }
+
+    /// Rows removed so far to stay within the capacity.
+    pub fn evicted(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().evicted()).sum()
+    }
+
+    /// Bytes in use by rows, indexes and the counts of keys that wait for a row.
     pub fn bytes(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().bytes()).sum()
     }
@@ -232,6 +326,59 @@ impl SparseTable {
             work(&mut self.shards[number].lock(), scratch.group_of(number));
         }
         scratch.deferred = deferred;
+    }
+
+    /// Runs `work` on the gradients as the policy for those that are not finite leaves them, and counts.
+    fn inspected(
+        &self,
+        keys: &[Key],
+        gradients: &[f32],
+        scratch: &mut Scratch,
+        work: impl FnOnce(&[f32], &mut Scratch) -> PushReport,
+    ) -> Result<PushReport> {
+        let dim = self.spec.dim;
+        let report = match self.spec.non_finite {
+            NonFinite::Clip(limit) if !clip::is_within(gradients, limit) => {
+                let mut mended = std::mem::take(&mut scratch.mended);
+                mended.clear();
+                mended.extend_from_slice(gradients);
+                let clipped =
+                    mended.chunks_exact_mut(dim).filter_map(|row| clip::mend(row, limit).then_some(())).count();
+                let report = PushReport { clipped, ..work(&mended, scratch) };
+                scratch.mended = mended;
+                report
+            }
+            NonFinite::Stop if !clip::is_usable(gradients) => {
+                let mut rows = keys.iter().zip(gradients.chunks_exact(dim)).filter(|(_, row)| !clip::is_usable(row));
+                let key = rows.next().map_or(0, |(key, _)| *key);
+                self.non_finite.fetch_add(1 + rows.count() as u64, Ordering::Relaxed);
+                return Err(Error::NonFiniteRow { key });
+            }
+            // Skipping is the shards' work, where the gradients are read anyway.
+            _ => work(gradients, scratch),
+        };
+        self.non_finite.fetch_add((report.non_finite + report.clipped) as u64, Ordering::Relaxed);
+        self.not_admitted.fetch_add(report.not_admitted as u64, Ordering::Relaxed);
+        Ok(report)
+    }
+
+    fn set(
+        &self,
+        key: Key,
+        birth: Birth<'_>,
+        weights: &[f32],
+        state: Option<&[f32]>,
+        ctr: Option<CtrFields>,
+    ) -> Result<()> {
+        same_length("weights", self.spec.dim, weights.len())?;
+        if let Some(state) = state {
+            same_length("optimizer state", self.spec.optimizer.state_slots() * self.spec.dim, state.len())?;
+        }
+        let mut shard = self.shard(key).lock();
+        with_layout!(self.spec, layout => {
+            shard.restore(layout, &Wanted::new(key, 0), &birth, weights, state, ctr);
+        });
+        Ok(())
     }
 
     fn birth(&self) -> Birth<'_> {

@@ -17,6 +17,8 @@ pub struct Scratch {
     ends: Vec<u32>,
     /// Shards somebody else held when their turn came.
     pub(super) deferred: Vec<usize>,
+    /// Gradients that were put into range.
+    pub(super) mended: Vec<f32>,
 }
 
 /// One key of a request.

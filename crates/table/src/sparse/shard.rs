@@ -1,24 +1,29 @@
 //! One shard: an index over rows, and how a group of keys runs through it.
 //!
 //! Keys are taken in batches of [`BATCH`]: ask for all their index entries, then for all their rows, then work. The
-//! misses of a batch overlap, which is worth a factor of four at ten million rows. The lock is the table's; a shard
-//! is called with it held.
+//! misses of a batch overlap, which is worth a factor of four at ten million rows. Rows are removed between batches
+//! only, so that a row found for a key is that key's row until the batch is done. The lock is the table's; a shard is
+//! called with it held.
+//!
+//! What a row consists of is the accessor's matter ([`Layout`]); here keys are found, admitted, touched and evicted.
 
 use openfleet_core::Key;
 
+use super::Missing;
+use super::index::Index;
 use super::rows::Rows;
 use super::scratch::Wanted;
-use super::{Missing, SparseSpec};
-use crate::clip::all_finite;
-use crate::initializer::Fans;
-use crate::optimizer::{self, Step};
-use crate::push::PushReport;
-use crate::sparse::index::Index;
+use super::waiting::Waiting;
+use crate::accessor::{Birth, CtrFields, Fate, Layout, Push, Row, Target};
+use crate::admission::{Admission, WAITING_LIMIT};
+use crate::clip::all_usable;
+use crate::push::{PushReport, Shrunk};
+use crate::sparse::SparseSpec;
 
 /// Lookups in flight together. More than a core's outstanding misses, few enough to stay in the first-level cache.
-const BATCH: usize = 128;
+pub(crate) const BATCH: usize = 128;
 
-/// No row: the key is absent, or its gradient was refused.
+/// No row.
 const NONE: u32 = u32::MAX;
 
 /// Part of a table behind one lock, on cache lines of its own: neighbours are locked by other threads.
@@ -27,97 +32,150 @@ const NONE: u32 = u32::MAX;
 pub(super) struct Shard {
     index: Index,
     rows: Rows,
-}
-
-/// What a new row is made from, and the stamp that touched rows get.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Birth<'a> {
-    pub(super) spec: &'a SparseSpec,
-    pub(super) fans: Fans,
-    pub(super) stamp: u32,
+    waiting: Waiting,
+    /// For each row whether it was touched since the hand last passed; empty in a table without a capacity.
+    recent: Vec<bool>,
+    /// Where the search for a row to evict goes on.
+    hand: u32,
+    /// The most rows there are while the lock is free.
+    capacity: usize,
+    evicted: u64,
 }
 
 impl Shard {
-    pub(super) fn new(spec: &SparseSpec) -> Self {
-        Shard { index: Index::new(), rows: Rows::new(spec.dim * (1 + spec.optimizer.state_slots())) }
+    pub(super) fn new(spec: &SparseSpec, layout: &impl Layout) -> Self {
+        let (floats, long_floats) = layout.widths(spec.dim, spec.optimizer.state_slots());
+        Shard {
+            index: Index::new(),
+            rows: Rows::new(floats, long_floats),
+            waiting: Waiting::new(WAITING_LIMIT / spec.shards),
+            recent: Vec::new(),
+            hand: 0,
+            // Rounded down, so that the shards together never exceed what was asked for.
+            capacity: spec.capacity.map_or(usize::MAX, |capacity| capacity / spec.shards),
+            evicted: 0,
+        }
     }
 
     /// Copies the weights of each wanted key to its place in `out`.
-    pub(super) fn pull(&mut self, group: &[Wanted], missing: Missing, birth: &Birth<'_>, out: &mut [f32]) {
+    pub(super) fn pull(
+        &mut self,
+        layout: &impl Layout,
+        group: &[Wanted],
+        missing: Missing,
+        birth: &Birth<'_>,
+        out: &mut [f32],
+    ) {
         let dim = birth.spec.dim;
         let mut hints = [NONE; BATCH];
         for batch in group.chunks(BATCH) {
-            self.look_ahead(batch, dim, &mut hints);
+            self.look_ahead(layout, batch, layout.pulled_floats(dim), dim, &mut hints);
             for (wanted, hint) in batch.iter().zip(hints) {
                 let place = &mut out[wanted.at as usize * dim..][..dim];
                 let row = match (self.settle(wanted, hint), missing) {
                     (Some(row), _) => row,
-                    (None, Missing::Create) => self.create(wanted, birth),
+                    (None, Missing::Create) => match self.admit_pulled(layout, wanted, birth) {
+                        Some(row) => row,
+                        None => {
+                            place.fill(0.0);
+                            continue;
+                        }
+                    },
                     (None, Missing::Initial) => {
-                        birth.spec.initializer.row(birth.spec.seed, wanted.key, birth.fans, place);
+                        if birth.spec.admission.at_once(birth.spec.seed, wanted.key) {
+                            layout.initial(birth, wanted.key, place);
+                        } else {
+                            place.fill(0.0);
+                        }
                         continue;
                     }
                 };
                 if missing == Missing::Create {
-                    self.rows.set_stamp(row, birth.stamp);
+                    self.touch(row, birth.stamp);
                 }
-                place.copy_from_slice(&self.rows.get(row)[..dim]);
+                layout.pull(&self.rows, row, place);
             }
+            self.evict_surplus(layout);
         }
     }
 
-    /// Applies to each wanted key its gradient; rows that do not exist are created first.
-    pub(super) fn push(&mut self, group: &[Wanted], update: &Step, birth: &Birth<'_>, gradients: &[f32]) -> PushReport {
-        let dim = birth.spec.dim;
+    /// Applies to each wanted key its gradient; rows that do not exist are created first, where the key is admitted.
+    pub(super) fn push(&mut self, layout: &impl Layout, group: &[Wanted], push: &Push<'_>) -> PushReport {
         let mut report = PushReport::default();
-        let mut numbers = [NONE; BATCH];
+        let mut hints = [NONE; BATCH];
+        let mut targets = [Target::default(); BATCH];
         for batch in group.chunks(BATCH) {
-            self.look_ahead(batch, self.rows.floats(), &mut numbers);
-            for (wanted, number) in batch.iter().zip(&mut numbers) {
-                if !all_finite(&gradients[wanted.at as usize * dim..][..dim]) {
-                    // Refused before its row is looked for, so that it creates none.
+            self.look_ahead(layout, batch, self.rows.floats(), usize::MAX, &mut hints);
+            let mut count = 0;
+            for (wanted, hint) in batch.iter().zip(hints) {
+                // Refused before its row is looked for, so that it creates none.
+                if !all_usable(push.gradient(wanted.at)) || !counts_are_sound(push, wanted.at) {
                     report.non_finite += 1;
-                    *number = NONE;
                     continue;
                 }
-                report.applied += 1;
-                let row = self.settle(wanted, *number).unwrap_or_else(|| self.create(wanted, birth));
-                self.rows.set_stamp(row, birth.stamp);
-                *number = row;
+                let Some(row) = self.settle(wanted, hint).or_else(|| self.admit_pushed(layout, wanted, push)) else {
+                    report.not_admitted += 1;
+                    continue;
+                };
+                self.touch(row, push.birth.stamp);
+                targets[count] = Target { at: wanted.at, row };
+                count += 1;
             }
-            let mut touched = Touched { rows: &mut self.rows, batch, numbers: &numbers, gradients, dim, next: 0 };
-            update.apply_rows(birth.spec.regularizer.as_ref(), dim, &mut touched);
+            report.applied += count;
+            layout.push(&mut self.rows, push, &targets[..count]);
+            self.evict_surplus(layout);
         }
         report
     }
 
-    /// Adds to the weights of each wanted key its difference; rows that do not exist are created first.
-    pub(super) fn add(&mut self, group: &[Wanted], birth: &Birth<'_>, deltas: &[f32]) -> PushReport {
+    /// Adds to the weights of each wanted key its difference; rows that do not exist are created first, where the key
+    /// is admitted.
+    pub(super) fn add(
+        &mut self,
+        layout: &impl Layout,
+        group: &[Wanted],
+        birth: &Birth<'_>,
+        deltas: &[f32],
+    ) -> PushReport {
         let dim = birth.spec.dim;
         let mut report = PushReport::default();
         let mut hints = [NONE; BATCH];
         for batch in group.chunks(BATCH) {
-            self.look_ahead(batch, dim, &mut hints);
+            self.look_ahead(layout, batch, layout.pulled_floats(dim), dim, &mut hints);
             for (wanted, hint) in batch.iter().zip(hints) {
                 let delta = &deltas[wanted.at as usize * dim..][..dim];
-                if !all_finite(delta) {
+                if !all_usable(delta) {
                     report.non_finite += 1;
                     continue;
                 }
+                let at_once = || birth.spec.admission.at_once(birth.spec.seed, wanted.key);
+                let row = match self.settle(wanted, hint) {
+                    Some(row) => row,
+                    None if at_once() => self.create(layout, wanted, birth, 0.0, 0.0),
+                    None => {
+                        report.not_admitted += 1;
+                        continue;
+                    }
+                };
                 report.applied += 1;
-                let row = self.settle(wanted, hint).unwrap_or_else(|| self.create(wanted, birth));
-                self.rows.set_stamp(row, birth.stamp);
-                for (weight, difference) in self.rows.get_mut(row)[..dim].iter_mut().zip(delta) {
-                    *weight += difference;
-                }
+                self.touch(row, birth.stamp);
+                layout.add(&mut self.rows, row, delta);
             }
+            self.evict_surplus(layout);
         }
         report
     }
 
-    /// The row of a single key.
-    pub(super) fn find(&self, wanted: &Wanted) -> Option<&[f32]> {
-        self.settle(wanted, NONE).map(|row| self.rows.get(row))
+    /// Shows the row of a single key.
+    pub(super) fn read<T>(
+        &self,
+        layout: &impl Layout,
+        wanted: &Wanted,
+        spec: &SparseSpec,
+        look: impl FnOnce(&Row<'_>) -> T,
+    ) -> Option<T> {
+        let row = self.settle(wanted, NONE)?;
+        Some(look(&layout.show(&self.rows, row, spec, &mut Vec::new())))
     }
 
     /// The last-seen stamp of a single key.
@@ -125,16 +183,58 @@ impl Shard {
         self.settle(wanted, NONE).map(|row| self.rows.stamp(row))
     }
 
-    /// The row of a single key, created where there is none.
-    pub(super) fn find_or_create(&mut self, wanted: &Wanted, birth: &Birth<'_>) -> &mut [f32] {
-        let row = self.settle(wanted, NONE).unwrap_or_else(|| self.create(wanted, birth));
-        self.rows.set_stamp(row, birth.stamp);
-        self.rows.get_mut(row)
+    /// Sets the row of a single key, which is created where there is none, admitted or not.
+    pub(super) fn restore(
+        &mut self,
+        layout: &impl Layout,
+        wanted: &Wanted,
+        birth: &Birth<'_>,
+        weights: &[f32],
+        state: Option<&[f32]>,
+        ctr: Option<CtrFields>,
+    ) {
+        let row = self.settle(wanted, NONE).unwrap_or_else(|| {
+            self.waiting.forget(wanted.key);
+            self.create(layout, wanted, birth, 0.0, 0.0)
+        });
+        self.touch(row, birth.stamp);
+        layout.restore(&mut self.rows, row, birth, weights, state, ctr);
+        self.evict_surplus(layout);
     }
 
-    /// Every key with its row, in the order of creation.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &[f32])> {
-        (0..self.rows.len()).map(|row| (self.rows.key(row), self.rows.get(row)))
+    /// Shows every row; in the order of creation until one is removed.
+    pub(super) fn for_each(&self, layout: &impl Layout, spec: &SparseSpec, look: &mut impl FnMut(&Row<'_>)) {
+        let mut buffer = Vec::new();
+        for row in 0..self.rows.len() {
+            look(&layout.show(&self.rows, row, spec, &mut buffer));
+        }
+    }
+
+    /// Lets every row fade, and removes those that no longer earn their place or were not touched for longer than
+    /// `max_age` before `now`.
+    pub(super) fn shrink(&mut self, layout: &impl Layout, now: u32, max_age: u32) -> Shrunk {
+        let mut shrunk = Shrunk::default();
+        // Backwards: what takes a removed row's number has been looked at.
+        for row in (0..self.rows.len()).rev() {
+            let too_old = now.saturating_sub(self.rows.stamp(row)) > max_age;
+            let removed = match layout.fade(&mut self.rows, row) {
+                Fate::LowScore => &mut shrunk.by_score,
+                Fate::Unseen => &mut shrunk.by_unseen_days,
+                Fate::Stays if too_old => &mut shrunk.by_age,
+                Fate::Stays => continue,
+            };
+            *removed += 1;
+            self.remove(layout, row);
+        }
+        self.index.release();
+        self.rows.release();
+        self.recent.shrink_to_fit();
+        shrunk
+    }
+
+    /// A day has passed for every row.
+    pub(super) fn end_of_day(&mut self, layout: &impl Layout) {
+        (0..self.rows.len()).for_each(|row| layout.end_of_day(&mut self.rows, row));
     }
 
     pub(super) fn len(&self) -> usize {
@@ -142,19 +242,37 @@ impl Shard {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.index.bytes() + self.rows.bytes()
+        self.index.bytes() + self.rows.bytes() + self.waiting.bytes() + self.recent.len()
     }
 
-    /// For each key of a batch the row it probably has, with its first `floats` floats on their way to the cache.
+    /// Rows removed so far to stay within the capacity.
+    pub(super) fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// For each key of a batch the row it probably has, with its first `floats` floats, and `further` of what the row
+    /// has elsewhere, on their way to the cache.
     #[inline(always)]
-    fn look_ahead(&self, batch: &[Wanted], floats: usize, hints: &mut [u32; BATCH]) {
+    fn look_ahead(
+        &self,
+        layout: &impl Layout,
+        batch: &[Wanted],
+        floats: usize,
+        further: usize,
+        hints: &mut [u32; BATCH],
+    ) {
         for wanted in batch {
             self.index.prefetch(wanted.tag);
         }
-        for (wanted, hint) in batch.iter().zip(hints) {
+        for (wanted, hint) in batch.iter().zip(hints.iter_mut()) {
             *hint = self.index.find(wanted.tag, |_| true).unwrap_or(NONE);
             if *hint != NONE {
                 self.rows.prefetch(*hint, floats);
+            }
+        }
+        for hint in &hints[..batch.len()] {
+            if *hint != NONE {
+                layout.look_further(&self.rows, *hint, further);
             }
         }
     }
@@ -169,39 +287,102 @@ impl Shard {
         self.index.find(wanted.tag, |row| self.rows.key(row) == wanted.key)
     }
 
+    #[inline(always)]
+    fn touch(&mut self, row: u32, stamp: u32) {
+        self.rows.set_stamp(row, stamp);
+        if let Some(recent) = self.recent.get_mut(row as usize) {
+            *recent = true;
+        }
+    }
+
+    /// A row for a key that training has pulled and that has none, if it is admitted.
     #[cold]
-    fn create(&mut self, wanted: &Wanted, birth: &Birth<'_>) -> u32 {
+    fn admit_pulled(&mut self, layout: &impl Layout, wanted: &Wanted, birth: &Birth<'_>) -> Option<u32> {
         let spec = birth.spec;
+        if !spec.admission.at_once(spec.seed, wanted.key) {
+            let Admission::Count(enough) = spec.admission else { return None };
+            if self.waiting.add(wanted.key, 1.0, 0.0).0 < enough as f32 {
+                return None;
+            }
+            self.waiting.forget(wanted.key);
+        }
+        Some(self.create(layout, wanted, birth, 0.0, 0.0))
+    }
+
+    /// A row for a key that was pushed and has none, if its gradient is to be applied to one.
+    #[cold]
+    fn admit_pushed(&mut self, layout: &impl Layout, wanted: &Wanted, push: &Push<'_>) -> Option<u32> {
+        let spec = push.birth.spec;
+        if spec.admission.at_once(spec.seed, wanted.key) {
+            return Some(self.create(layout, wanted, &push.birth, 0.0, 0.0));
+        }
+        if let Admission::ShowClick { show: shows, click: clicks } = spec.admission {
+            let (show, click) = push.show_click(wanted.at);
+            let (show, click) = self.waiting.add(wanted.key, show, click);
+            if show >= shows && click >= clicks {
+                self.waiting.forget(wanted.key);
+                self.create(layout, wanted, &push.birth, show, click);
+            }
+        }
+        None
+    }
+
+    #[cold]
+    fn create(&mut self, layout: &impl Layout, wanted: &Wanted, birth: &Birth<'_>, show: f32, click: f32) -> u32 {
         let row = self.rows.push(wanted.key, birth.stamp);
-        let (weights, state) = self.rows.get_mut(row).split_at_mut(spec.dim);
-        spec.initializer.row(spec.seed, wanted.key, birth.fans, weights);
-        spec.optimizer.init_state(spec.dim, state);
+        layout.create(&mut self.rows, row, birth, show, click);
         self.index.insert(wanted.tag, row);
+        if self.capacity != usize::MAX {
+            self.recent.push(true);
+        }
         row
     }
-}
 
-/// The rows of a batch that a rule is to change, with their gradients.
-struct Touched<'a> {
-    rows: &'a mut Rows,
-    batch: &'a [Wanted],
-    numbers: &'a [u32; BATCH],
-    gradients: &'a [f32],
-    dim: usize,
-    next: usize,
-}
+    /// Removes a row; the last one takes its number.
+    fn remove(&mut self, layout: &impl Layout, row: u32) {
+        let tag_of = |key: Key| Wanted::new(key, 0).tag;
+        self.index.remove(tag_of(self.rows.key(row)), row);
+        layout.release(&mut self.rows, row);
+        if self.rows.swap_remove(row) {
+            self.index.renumber(tag_of(self.rows.key(row)), self.rows.len(), row);
+            layout.renumbered(&mut self.rows, row);
+        }
+        if self.capacity != usize::MAX {
+            self.recent.swap_remove(row as usize);
+        }
+    }
 
-impl optimizer::Rows for Touched<'_> {
     #[inline(always)]
-    fn next(&mut self) -> Option<(&mut [f32], &mut [f32], &[f32])> {
-        loop {
-            let wanted = self.batch.get(self.next)?;
-            let row = self.numbers[self.next];
-            self.next += 1;
-            if row != NONE {
-                let (weights, state) = self.rows.get_mut(row).split_at_mut(self.dim);
-                return Some((weights, state, &self.gradients[wanted.at as usize * self.dim..][..self.dim]));
+    fn evict_surplus(&mut self, layout: &impl Layout) {
+        if self.len() > self.capacity {
+            self.evict(layout);
+        }
+    }
+
+    /// Removes rows that were not touched lately until the capacity holds again. A hand goes round over the rows: one
+    /// that was touched since it last passed is passed by once more, so each touch costs it one step at most, and what
+    /// goes is about the least recently seen.
+    #[cold]
+    fn evict(&mut self, layout: &impl Layout) {
+        while self.len() > self.capacity {
+            if self.hand >= self.rows.len() {
+                self.hand = 0;
+            }
+            if std::mem::take(&mut self.recent[self.hand as usize]) {
+                self.hand += 1;
+            } else {
+                self.remove(layout, self.hand);
+                self.evicted += 1;
             }
         }
     }
+}
+
+/// Whether the shows and clicks of a key are counts at all: one that is not a number would stay in its row for good.
+#[inline(always)]
+fn counts_are_sound(push: &Push<'_>, at: u32) -> bool {
+    push.show_click.is_none_or(|counts| {
+        let (show, click) = (counts.show[at as usize], counts.click[at as usize]);
+        show >= 0.0 && click >= 0.0 && all_usable(&[show, click])
+    })
 }

@@ -1,0 +1,94 @@
+//! The plain accessor: D weights, then the optimizer's slots, D floats each. Nothing else, and never deleted but by age
+//! or capacity, which the table sees to.
+
+use openfleet_core::Key;
+
+use super::{Birth, CtrFields, Layout, Push, Row, Target};
+use crate::optimizer;
+use crate::sparse::SparseSpec;
+use crate::sparse::rows::Rows;
+
+/// Weights and state.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plain;
+
+impl Layout for Plain {
+    fn widths(&self, dim: usize, slots: usize) -> (usize, usize) {
+        (dim * (1 + slots), 0)
+    }
+
+    #[inline(always)]
+    fn pulled_floats(&self, dim: usize) -> usize {
+        dim
+    }
+
+    fn create(&self, rows: &mut Rows, row: u32, birth: &Birth<'_>, _show: f32, _click: f32) {
+        let (key, dim) = (rows.key(row), birth.spec.dim);
+        let (weights, state) = rows.get_mut(row).split_at_mut(dim);
+        birth.first_weights(key, weights);
+        birth.spec.optimizer.init_state(dim, state);
+    }
+
+    fn initial(&self, birth: &Birth<'_>, key: Key, out: &mut [f32]) {
+        birth.first_weights(key, out);
+    }
+
+    #[inline(always)]
+    fn pull(&self, rows: &Rows, row: u32, out: &mut [f32]) {
+        out.copy_from_slice(&rows.get(row)[..out.len()]);
+    }
+
+    #[inline(always)]
+    fn push(&self, rows: &mut Rows, push: &Push<'_>, targets: &[Target]) {
+        let dim = push.birth.spec.dim;
+        push.update.apply_rows(push.birth.spec.regularizer.as_ref(), dim, &mut Touched { rows, push, targets, dim });
+    }
+
+    #[inline(always)]
+    fn add(&self, rows: &mut Rows, row: u32, delta: &[f32]) {
+        for (weight, difference) in rows.get_mut(row).iter_mut().zip(delta) {
+            *weight += difference;
+        }
+    }
+
+    fn show<'a>(&self, rows: &'a Rows, row: u32, spec: &SparseSpec, _buffer: &'a mut Vec<f32>) -> Row<'a> {
+        let (weights, state) = rows.get(row).split_at(spec.dim);
+        Row { key: rows.key(row), stamp: rows.stamp(row), weights, state, ctr: None }
+    }
+
+    fn restore(
+        &self,
+        rows: &mut Rows,
+        row: u32,
+        birth: &Birth<'_>,
+        weights: &[f32],
+        state: Option<&[f32]>,
+        _ctr: Option<CtrFields>,
+    ) {
+        let dim = birth.spec.dim;
+        let (row_weights, row_state) = rows.get_mut(row).split_at_mut(dim);
+        row_weights.copy_from_slice(weights);
+        match state {
+            Some(state) => row_state.copy_from_slice(state),
+            None => birth.spec.optimizer.init_state(dim, row_state),
+        }
+    }
+}
+
+/// The rows that a rule is to change, with their gradients.
+struct Touched<'a> {
+    rows: &'a mut Rows,
+    push: &'a Push<'a>,
+    targets: &'a [Target],
+    dim: usize,
+}
+
+impl optimizer::Rows for Touched<'_> {
+    #[inline(always)]
+    fn next(&mut self) -> Option<(&mut [f32], &mut [f32], &[f32])> {
+        let (target, rest) = self.targets.split_first()?;
+        self.targets = rest;
+        let (weights, state) = self.rows.get_mut(target.row).split_at_mut(self.dim);
+        Some((weights, state, self.push.gradient(target.at)))
+    }
+}
