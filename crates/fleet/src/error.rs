@@ -130,6 +130,23 @@ pub enum Error {
     /// Training or reading failed.
     #[error(transparent)]
     Engine(#[from] openfleet_engine::Error),
+    /// Servers could not be started or reached.
+    #[error(transparent)]
+    Dist(#[from] openfleet_dist::Error),
+
+    // The machine
+    /// The threads that servers run on could not be started.
+    #[error("cannot start the servers' threads")]
+    Runtime {
+        /// What the system answered.
+        source: std::io::Error,
+    },
+    /// A worker's thread panicked: a bug of ours.
+    #[error("worker {rank} panicked")]
+    WorkerPanicked {
+        /// Which worker.
+        rank: usize,
+    },
 }
 
 impl Error {
@@ -179,6 +196,8 @@ impl Hinted for Error {
             ),
             Error::Synthetic(error) => error.hint(),
             Error::Engine(error) => error.hint(),
+            Error::Dist(error) => error.hint(),
+            Error::Runtime { .. } | Error::WorkerPanicked { .. } => None,
             Error::BadOption { .. } | Error::Columns { .. } | Error::Io { .. } => None,
         }
     }

@@ -9,6 +9,7 @@ pub mod columns;
 pub mod error;
 pub mod evaluation;
 pub mod files;
+pub mod local_cluster;
 pub mod model;
 pub mod model_dir;
 pub mod unlabelled;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use openfleet_dist::communicator::Local;
 use openfleet_dist::{Cluster, Communicator};
 use openfleet_table::sparse::DEFAULT_SHARDS;
-use openfleet_table::{DenseSpec, Optimizer, Regularizer, Schedule, Sgd, SparseSpec};
+use openfleet_table::{Accessor, Admission, DenseSpec, NonFinite, Optimizer, Regularizer, Schedule, Sgd, SparseSpec};
 
 use super::{Feed, LookupPlan, Plan, PlanNode, StagePlan, seed_of};
 use crate::arena::{GradientPlace, Place};
@@ -307,6 +307,10 @@ impl<'a> Compiler<'a> {
                 initializer: attributes.initializer,
                 seed: seed_of(self.program.seed, &variable.name),
                 shards: DEFAULT_SHARDS,
+                accessor: Accessor::default(),
+                admission: Admission::default(),
+                capacity: None,
+                non_finite: NonFinite::default(),
             };
             Some((var, variable.name.clone(), spec))
         };
@@ -323,6 +327,7 @@ impl<'a> Compiler<'a> {
                 optimizer,
                 schedule: schedule.clone().scaled(f64::from(attributes.learning_rate)),
                 regularizer: attributes.regularizer.or(regularizer),
+                non_finite: NonFinite::default(),
             };
             Some((var, variable.name.clone(), spec))
         };

@@ -10,6 +10,7 @@ use clap::{Arg, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::error::Result;
 
+mod cluster_choice;
 mod data_choice;
 mod r#gen;
 mod infer;

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use openfleet_engine::dataset::{Dataset, InMemoryDataset, QueueDataset, WordsConfig, WordsDataset};
+use openfleet_dist::Cluster;
+use openfleet_engine::dataset::{Dataset, InMemoryDataset, QueueDataset, WordsConfig, WordsDataset, split_files};
 use openfleet_engine::executor::{BatchView, Observation};
 use openfleet_engine::{Executor, Minimize, RunOptions, RunReport, Scope};
 use openfleet_table::sparse::Scratch;
@@ -15,6 +16,7 @@ use openfleet_table::{Missing, SparseTable};
 use serde::Serialize;
 
 use super::Outcome;
+use super::cluster_choice::{ClusterChoice, ClusterOptions};
 use super::data_choice::{DataOptions, ReadOptions};
 use super::model_choice::{ModelKind, ModelOptions};
 use super::optimizer_choice::OptimizerOptions;
@@ -24,6 +26,7 @@ use crate::columns::DataDescription;
 use crate::error::{Error, Result};
 use crate::evaluation::{Evaluation, Pass, evaluate};
 use crate::files::expand;
+use crate::local_cluster::LocalCluster;
 use crate::model::{ModelShape, Network, table_names};
 use crate::model_dir::{self, Trained};
 
@@ -56,6 +59,8 @@ pub(crate) struct TrainArgs {
     min_count: Option<u64>,
     #[command(flatten)]
     optimizer: OptimizerOptions,
+    #[command(flatten)]
+    cluster: ClusterOptions,
     /// Times to go over the training files.
     #[arg(long, alias = "epoch", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     epochs: u64,
@@ -125,10 +130,16 @@ struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     vocabulary: Option<usize>,
     peak_rss_bytes: Option<u64>,
+    /// With servers: payload bytes of all workers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_sent: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_received: Option<u64>,
     interrupted: bool,
 }
 
 /// The options, checked and looked up.
+#[derive(Clone)]
 struct Job<'a> {
     arguments: &'a TrainArgs,
     shape: ModelShape,
@@ -137,53 +148,77 @@ struct Job<'a> {
     test_files: Vec<PathBuf>,
     threads: usize,
     batch: usize,
+    cluster: Option<ClusterChoice>,
 }
 
 pub(crate) fn run(arguments: &TrainArgs, stop: &AtomicBool) -> Result<Outcome> {
     let job = Job::resolve(arguments)?;
-    let mut network = job.shape.build(&job.data.schema, arguments.seed)?;
+    let cluster = match &job.cluster {
+        Some(choice) => Some(LocalCluster::start(
+            choice.strategy,
+            choice.servers,
+            choice.workers,
+            job.threads_of_a_worker() as u32,
+            choice.over_sockets,
+        )?),
+        None => None,
+    };
     let loading = Instant::now();
-    let mut data = job.load()?;
-    let load_seconds = data.is_loaded().then(|| loading.elapsed().as_secs_f64());
-    let minimize = arguments.optimizer.resolve(arguments.model.model, data.run_steps(arguments.epochs))?;
-    minimize.minimize(&mut network.net.main, network.loss)?;
+    let mut workers = job.workers(cluster.as_ref())?;
+    let load_seconds = workers[0].data.is_loaded().then(|| loading.elapsed().as_secs_f64());
     if !arguments.quiet {
-        remark(&job.description(&network, &minimize, &data));
+        remark(&job.description(&workers[0].network, &workers[0].minimize, &workers[0].data));
+        job.cluster.iter().for_each(|choice| remark(&choice.describe()));
     }
-    let mut executor = Executor::new(Arc::new(Scope::new()));
-    executor.run_startup(&network.net.startup)?;
-
-    let trained = job.train(&mut executor, &network, &mut data, stop)?;
+    let trained = train_together(&mut workers, stop)?;
+    let first = &mut workers[0];
     let mut interrupted = trained.interrupted;
     if interrupted {
         remark("interrupted: training ends after the last whole batch");
     }
     let evaluation = match interrupted || job.test_files.is_empty() {
         true => None,
-        false => Some(job.test(&mut executor, &network, stop)?),
+        false => Some(job.test(&mut first.executor, &first.network, stop)?),
     };
     if evaluation.as_ref().is_some_and(|evaluation| evaluation.stopped) {
         remark("interrupted: the test pass covers only the first rows");
         interrupted = true;
     }
     if let Some(path) = &arguments.vectors {
-        write_vectors(path, &network, executor.scope(), data.words().unwrap_or_default())?;
+        write_vectors(path, &first.network, first.executor.scope(), first.data.words().unwrap_or_default())?;
         remark(&format!("word vectors are in `{}`", path.display()));
     }
     if let Some(directory) = &arguments.save {
         let trained = Trained {
             model: &job.shape,
-            network: &network,
+            network: &first.network,
             seed: arguments.seed,
             data: &job.data,
             complete: !trained.interrupted,
-            vocabulary: data.words(),
+            vocabulary: first.data.words(),
         };
-        model_dir::save(directory, executor.scope(), &trained)?;
+        model_dir::save(directory, first.executor.scope(), &trained)?;
         remark(&format!("the model is in `{}`", directory.display()));
     }
 
-    let summary = job.summary(&network, &minimize, executor.scope(), &data, &trained, evaluation.as_ref());
+    let summary = job.summary(
+        &first.network,
+        &first.minimize,
+        first.executor.scope(),
+        &first.data,
+        &trained,
+        evaluation.as_ref(),
+    );
+    let summary = match &cluster {
+        Some(cluster) => {
+            let summary = Summary { rows_in_tables: cluster.rows(), ..summary };
+            let traffic = workers.iter().filter_map(|worker| worker.cluster.as_ref()).map(|cluster| cluster.traffic());
+            let (sent, received) = traffic.fold((0, 0), |sum, (sent, received)| (sum.0 + sent, sum.1 + received));
+            workers.iter().filter_map(|worker| worker.cluster.as_ref()).try_for_each(|cluster| cluster.close())?;
+            Summary { bytes_sent: Some(sent), bytes_received: Some(received), ..summary }
+        }
+        None => summary,
+    };
     let summary = Summary { load_seconds, interrupted, ..summary };
     summary.tell(evaluation.as_ref());
     if arguments.json {
@@ -191,6 +226,48 @@ pub(crate) fn run(arguments: &TrainArgs, stop: &AtomicBool) -> Result<Outcome> {
         result(&serde_json::to_string(&summary).unwrap_or_default());
     }
     Ok(if interrupted { Outcome::Interrupted } else { Outcome::Done })
+}
+
+/// One worker: its network, its part of the data, and what runs it.
+struct WorkerRun<'a> {
+    job: Job<'a>,
+    network: Network,
+    minimize: Minimize,
+    data: TrainingData,
+    executor: Executor,
+    cluster: Option<Arc<Cluster>>,
+}
+
+/// Trains all workers at once, each on a thread of its own; the first one's figures stand for their quality, the samples
+/// are those of all.
+fn train_together(workers: &mut [WorkerRun<'_>], stop: &AtomicBool) -> Result<TrainingReport> {
+    let outcomes: Vec<Result<TrainingReport>> = std::thread::scope(|scope| {
+        let handles: Vec<_> = workers
+            .iter_mut()
+            .enumerate()
+            .map(|(rank, worker)| {
+                let train = move || {
+                    let report =
+                        worker.job.train(&mut worker.executor, &worker.network, &mut worker.data, stop, rank == 0);
+                    if report.is_err() {
+                        // The others end rather than wait for this one.
+                        stop.store(true, Ordering::Relaxed);
+                        worker.cluster.iter().for_each(|cluster| drop(cluster.close()));
+                    }
+                    report
+                };
+                scope.spawn(train)
+            })
+            .collect();
+        let joined = handles.into_iter().enumerate();
+        joined.map(|(rank, handle)| handle.join().unwrap_or(Err(Error::WorkerPanicked { rank }))).collect()
+    });
+    let mut outcomes = outcomes.into_iter();
+    let mut total = outcomes.next().unwrap_or_else(|| Ok(TrainingReport::default()))?;
+    for report in outcomes {
+        total.join(report?);
+    }
+    Ok(total)
 }
 
 /// What all epochs together did.
@@ -243,7 +320,56 @@ impl<'a> Job<'a> {
             ModelKind::FitALine => 20,
             _ => 512,
         });
-        Ok(Job { arguments, shape, data, train_files, test_files, threads: arguments.reading.threads(), batch })
+        let cluster = arguments.cluster.resolve()?;
+        if let (Some(choice), true) = (&cluster, arguments.save.is_some() || arguments.vectors.is_some()) {
+            let option = if arguments.save.is_some() { "--save" } else { "--vectors" };
+            return Err(Error::MeaninglessOption {
+                option,
+                owner: format!("mode {}, whose tables stand on servers", choice.strategy.mode()),
+                takers: "local training",
+            });
+        }
+        let threads = arguments.reading.threads();
+        Ok(Job { arguments, shape, data, train_files, test_files, threads, batch, cluster })
+    }
+
+    fn worker_count(&self) -> usize {
+        self.cluster.map_or(1, |choice| choice.workers as usize)
+    }
+
+    /// Workers share the threads.
+    fn threads_of_a_worker(&self) -> usize {
+        (self.threads / self.worker_count()).max(1)
+    }
+
+    /// Every worker with its part of the files.
+    fn workers(&self, cluster: Option<&LocalCluster>) -> Result<Vec<WorkerRun<'a>>> {
+        let count = self.worker_count();
+        let worker = |rank: usize| {
+            let train_files = split_files(&self.train_files, rank, count);
+            if train_files.is_empty() {
+                return Err(Error::BadOption {
+                    option: "--workers",
+                    expected: "at most as many as there are training files",
+                    got: format!("{count} for {} files", self.train_files.len()),
+                });
+            }
+            let job = Job { train_files, threads: self.threads_of_a_worker(), ..self.clone() };
+            let mut network = job.shape.build(&job.data.schema, self.arguments.seed)?;
+            let data = job.load()?;
+            let minimize =
+                self.arguments.optimizer.resolve(self.arguments.model.model, data.run_steps(self.arguments.epochs))?;
+            minimize.minimize(&mut network.net.main, network.loss)?;
+            let scope = Arc::new(Scope::new());
+            let cluster = cluster.map(|cluster| Arc::new(cluster.worker(rank as u32)));
+            let mut executor = match &cluster {
+                Some(cluster) => Executor::on_cluster(scope, cluster.clone()),
+                None => Executor::new(scope),
+            };
+            executor.run_startup(&network.net.startup)?;
+            Ok(WorkerRun { job, network, minimize, data, executor, cluster })
+        };
+        (0..count).map(worker).collect()
     }
 
     /// A click model's batch is shared by the threads. Each works on its part on its own and the others' updates reach it
@@ -289,9 +415,10 @@ impl<'a> Job<'a> {
         network: &Network,
         data: &mut TrainingData,
         stop: &AtomicBool,
+        shows: bool,
     ) -> Result<TrainingReport> {
         let (epochs, threads) = (self.arguments.epochs, self.threads);
-        let meter = Meter::new(network, epochs, self.arguments.quiet, self.arguments.print_period);
+        let meter = Meter::new(network, epochs, self.arguments.quiet || !shows, self.arguments.print_period);
         let mut total = TrainingReport::default();
         for epoch in 1..=epochs {
             data.begin_epoch(self.arguments.seed, epoch)?;
@@ -425,6 +552,17 @@ impl TrainingReport {
         // Every pass meets the same bad lines.
         self.skipped_lines = self.skipped_lines.max(report.skipped_lines);
         self.refused_gradients += report.refused_gradients;
+    }
+
+    /// Adds what another worker did at the same time.
+    fn join(&mut self, other: TrainingReport) {
+        self.samples += other.samples;
+        self.elapsed = self.elapsed.max(other.elapsed);
+        self.waited += other.waited;
+        self.words += other.words;
+        self.skipped_lines += other.skipped_lines;
+        self.refused_gradients += other.refused_gradients;
+        self.interrupted |= other.interrupted;
     }
 }
 

@@ -1,0 +1,92 @@
+//! Which mode to train in, and with how many servers and workers, all of them in this process.
+
+use clap::Args;
+use openfleet_core::strategy::{Mode, Strategy, StrategyOptions};
+
+use crate::error::{Error, Result};
+
+/// The cluster's part of a command line.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Cluster (inside this process)")]
+pub(crate) struct ClusterOptions {
+    /// local, or with servers: sync, half_async, async, hybrid, geo.
+    #[arg(long, default_value = "local")]
+    mode: String,
+    /// Servers [1].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    servers: Option<u16>,
+    /// Workers, which share the training files and the threads [1].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    workers: Option<u16>,
+    /// geo: batches between two exchanges [100].
+    #[arg(long, value_name = "BATCHES")]
+    k_steps: Option<i64>,
+    /// hybrid: batches in flight, at most [4].
+    #[arg(long, value_name = "BATCHES")]
+    staleness: Option<i64>,
+    /// Let workers and servers talk over loopback sockets rather than within the process.
+    #[arg(long)]
+    sockets: bool,
+}
+
+/// What the options mean.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ClusterChoice {
+    pub(crate) strategy: Strategy,
+    pub(crate) servers: usize,
+    pub(crate) workers: u32,
+    pub(crate) over_sockets: bool,
+}
+
+impl ClusterOptions {
+    /// `None` for local training.
+    pub(crate) fn resolve(&self) -> Result<Option<ClusterChoice>> {
+        if self.mode == "local" {
+            let given = [
+                (self.servers.is_some(), "--servers"),
+                (self.workers.is_some(), "--workers"),
+                (self.k_steps.is_some(), "--k-steps"),
+                (self.staleness.is_some(), "--staleness"),
+                (self.sockets, "--sockets"),
+            ];
+            return match given.iter().find(|(given, _)| *given) {
+                Some(&(_, option)) => Err(Error::MeaninglessOption {
+                    option,
+                    owner: "local training".into(),
+                    takers: "training with servers: choose a `--mode`",
+                }),
+                None => Ok(None),
+            };
+        }
+        let mode = Mode::parse(&self.mode)?;
+        let mut options = StrategyOptions::for_mode(mode);
+        if self.k_steps.is_some() {
+            options.k_steps = self.k_steps;
+        }
+        if self.staleness.is_some() {
+            options.staleness = self.staleness;
+        }
+        let strategy = Strategy::resolve(&options)?;
+        if strategy.mode() != mode {
+            return Err(Error::BadOption {
+                option: "--mode",
+                expected: "the mode that the other options mean",
+                got: format!("{mode}, but the others mean {}", strategy.mode()),
+            });
+        }
+        Ok(Some(ClusterChoice {
+            strategy,
+            servers: self.servers.unwrap_or(1).into(),
+            workers: self.workers.unwrap_or(1).into(),
+            over_sockets: self.sockets,
+        }))
+    }
+}
+
+impl ClusterChoice {
+    /// One line for people.
+    pub(crate) fn describe(&self) -> String {
+        let road = if self.over_sockets { "over loopback sockets" } else { "within this process" };
+        format!("{}; {} servers and {} workers {road}", self.strategy.describe(), self.servers, self.workers)
+    }
+}

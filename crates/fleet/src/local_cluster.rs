@@ -1,0 +1,85 @@
+//! A whole cluster inside one process: servers, and for each worker its view of them.
+//!
+//! For tests, benches and first contact with a mode. Over sockets it is what a real job is, but for the processes; without
+//! them requests go straight to the servers' state.
+
+use std::sync::Arc;
+
+use openfleet_core::strategy::Strategy;
+use openfleet_core::topology::{Endpoint, Incarnation};
+use openfleet_dist::client::Tcp;
+use openfleet_dist::communicator::Worker;
+use openfleet_dist::handshake::Secret;
+use openfleet_dist::session::Identity;
+use openfleet_dist::{ClientConfig, Cluster, Link, Server, ServerConfig, State};
+
+use crate::error::{Error, Result};
+
+/// Servers in this process.
+pub struct LocalCluster {
+    states: Vec<Arc<State>>,
+    /// Over sockets only.
+    sockets: Option<Sockets>,
+    strategy: Strategy,
+    workers: u32,
+    threads: u32,
+}
+
+struct Sockets {
+    runtime: tokio::runtime::Runtime,
+    endpoints: Vec<Endpoint>,
+    secret: Secret,
+}
+
+impl LocalCluster {
+    /// Starts `servers` servers for `workers` workers of `threads` training threads each.
+    pub fn start(strategy: Strategy, servers: usize, workers: u32, threads: u32, over_sockets: bool) -> Result<Self> {
+        let states: Vec<Arc<State>> = (0..servers).map(|_| Arc::new(State::new())).collect();
+        let sockets = if over_sockets { Some(Sockets::bind(&states)?) } else { None };
+        Ok(LocalCluster { states, sockets, strategy, workers, threads })
+    }
+
+    /// A worker's view of the servers.
+    pub fn worker(&self, rank: u32) -> Cluster {
+        let links = self.states.iter().enumerate().map(|(server, state)| match &self.sockets {
+            None => Link::in_process(&format!("server {server}"), state.clone(), rank),
+            Some(sockets) => {
+                let identity = Identity {
+                    job: ServerConfig::default().job,
+                    secret: sockets.secret.clone(),
+                    rank,
+                    incarnation: Incarnation(1),
+                };
+                let endpoint = sockets.endpoints[server].clone();
+                Link::remote(sockets.runtime.handle(), endpoint, ClientConfig::new(identity), Arc::new(Tcp))
+            }
+        });
+        let worker = Worker { rank, count: self.workers, threads: self.threads };
+        Cluster::new(links.collect(), worker, self.strategy)
+    }
+
+    /// Rows of all sparse tables on all servers.
+    pub fn rows(&self) -> usize {
+        let rows = |state: &Arc<State>| state.status().sparse.iter().map(|(_, rows, _)| *rows as usize).sum::<usize>();
+        self.states.iter().map(rows).sum()
+    }
+}
+
+impl Sockets {
+    fn bind(states: &[Arc<State>]) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .map_err(|source| Error::Runtime { source })?;
+        let secret = Secret::new(openfleet_dist::handshake::fresh_nonce());
+        let mut endpoints = Vec::with_capacity(states.len());
+        for state in states {
+            let config = ServerConfig { secret: secret.clone(), ..ServerConfig::default() };
+            let server = runtime.block_on(Server::bind("127.0.0.1", 0, config, state.clone()))?;
+            endpoints.push(server.endpoint()?);
+            runtime.spawn(server.run());
+        }
+        Ok(Sockets { runtime, endpoints, secret })
+    }
+}
