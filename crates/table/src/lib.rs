@@ -32,4 +32,4 @@ pub use optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, RmsProp, Sgd};
 pub use push::{PushReport, ShowClick};
 pub use regularizer::Regularizer;
 pub use schedule::Schedule;
-pub use sparse::{Missing, Scratch, SparseSpec, SparseTable};
+pub use sparse::{Existing, Missing, Scratch, SparseSpec, SparseTable};

@@ -62,6 +62,15 @@ pub enum Missing {
     Initial,
 }
 
+/// What a put does about keys that have a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    /// Leave the row as it is: whoever came first has perhaps trained on it.
+    Keep,
+    /// Replace its weights; the optimizer's state stays.
+    Replace,
+}
+
 /// Rows by key, pulled and pushed from many threads.
 #[derive(Debug)]
 pub struct SparseTable {
@@ -96,6 +105,34 @@ impl SparseTable {
         scratch.group(keys, self.shards.len())?;
         let birth = self.birth();
         self.visit(scratch, |shard, group| shard.pull(group, missing, &birth, rows));
+        Ok(())
+    }
+
+    /// Copies the weights of those `keys` that have a row to their places in `rows`, and lists the positions of the others
+    /// in `absent`, ascending; their places are left alone. Creates nothing and stamps nothing: how a worker that keeps
+    /// copies finds out what it has yet to fetch.
+    pub fn pull_present(
+        &self,
+        keys: &[Key],
+        rows: &mut [f32],
+        absent: &mut Vec<u32>,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        same_length("rows", keys.len().saturating_mul(self.spec.dim), rows.len())?;
+        scratch.group(keys, self.shards.len())?;
+        absent.clear();
+        self.visit(scratch, |shard, group| shard.pull_present(group, self.spec.dim, rows, absent));
+        absent.sort_unstable();
+        Ok(())
+    }
+
+    /// Sets the weights of `keys[i]` to `rows[i * dim..]`, where there is no row yet or `existing` says so. The optimizer
+    /// starts afresh on a new row. Not a step.
+    pub fn put(&self, keys: &[Key], rows: &[f32], existing: Existing, scratch: &mut Scratch) -> Result<()> {
+        same_length("rows", keys.len().saturating_mul(self.spec.dim), rows.len())?;
+        scratch.group(keys, self.shards.len())?;
+        let birth = self.birth();
+        self.visit(scratch, |shard, group| shard.put(group, &birth, rows, existing));
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use openfleet_core::Key;
 
 use super::rows::Rows;
 use super::scratch::Wanted;
-use super::{Missing, SparseSpec};
+use super::{Existing, Missing, SparseSpec};
 use crate::clip::all_finite;
 use crate::initializer::Fans;
 use crate::optimizer::{self, Step};
@@ -62,6 +62,39 @@ impl Shard {
                     self.rows.set_stamp(row, birth.stamp);
                 }
                 place.copy_from_slice(&self.rows.get(row)[..dim]);
+            }
+        }
+    }
+
+    /// Copies the weights of each wanted key that has a row to its place in `out`; names the places of the others.
+    pub(super) fn pull_present(&self, group: &[Wanted], dim: usize, out: &mut [f32], absent: &mut Vec<u32>) {
+        let mut hints = [NONE; BATCH];
+        for batch in group.chunks(BATCH) {
+            self.look_ahead(batch, dim, &mut hints);
+            for (wanted, hint) in batch.iter().zip(hints) {
+                match self.settle(wanted, hint) {
+                    Some(row) => {
+                        out[wanted.at as usize * dim..][..dim].copy_from_slice(&self.rows.get(row)[..dim]);
+                    }
+                    None => absent.push(wanted.at),
+                }
+            }
+        }
+    }
+
+    /// Sets the weights of each wanted key that has no row, or of all of them.
+    pub(super) fn put(&mut self, group: &[Wanted], birth: &Birth<'_>, rows: &[f32], existing: Existing) {
+        let dim = birth.spec.dim;
+        let mut hints = [NONE; BATCH];
+        for batch in group.chunks(BATCH) {
+            self.look_ahead(batch, dim, &mut hints);
+            for (wanted, hint) in batch.iter().zip(hints) {
+                let row = match (self.settle(wanted, hint), existing) {
+                    (Some(_), Existing::Keep) => continue,
+                    (Some(row), Existing::Replace) => row,
+                    (None, _) => self.create(wanted, birth),
+                };
+                self.rows.get_mut(row)[..dim].copy_from_slice(&rows[wanted.at as usize * dim..][..dim]);
             }
         }
     }
