@@ -59,7 +59,7 @@ impl Cluster {
         }
         let (mode, rule) = (self.strategy.mode(), self.strategy.placement());
         let remote = Remote::create(self.links.clone(), self.worker, mode, rule, sparse, dense)?;
-        let communicator: Arc<dyn Communicator> = for_mode(remote, &self.strategy)?.into();
+        let communicator: Arc<dyn Communicator> = for_mode(remote, &self.strategy, sparse, dense)?.into();
         *connected = Some(Connected { names, communicator: communicator.clone() });
         Ok(communicator)
     }

@@ -37,4 +37,4 @@ pub use optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, RmsProp, Sgd};
 pub use push::{NonFinite, PushReport, ShowClick, Shrunk};
 pub use regularizer::Regularizer;
 pub use schedule::Schedule;
-pub use sparse::{Missing, Scratch, SparseSpec, SparseTable};
+pub use sparse::{Existing, Missing, Scratch, SparseSpec, SparseTable};

@@ -3,8 +3,8 @@
 use openfleet_core::{Hinted, Key};
 use openfleet_table::sparse::DEFAULT_SHARDS;
 use openfleet_table::{
-    Accessor, Adam, Admission, DenseSpec, DenseTable, Error, Initializer, Missing, NonFinite, Optimizer, Regularizer,
-    Schedule, Scratch, Sgd, SparseSpec, SparseTable,
+    Accessor, Adam, Admission, DenseSpec, DenseTable, Error, Existing, Initializer, Missing, NonFinite, Optimizer,
+    Regularizer, Schedule, Scratch, Sgd, SparseSpec, SparseTable,
 };
 
 fn spec(dim: usize, optimizer: Optimizer, rate: f64) -> SparseSpec {
@@ -261,4 +261,38 @@ fn a_specification_that_cannot_work_is_refused_with_its_reason() {
     let error = refused(SparseSpec { initializer: xavier, ..good() });
     assert!(error.hint().unwrap().contains("with_fans_of"));
     assert!(SparseTable::new(SparseSpec { initializer: xavier.with_fans_of(&[1000, 3]), ..good() }).is_ok());
+}
+
+#[test]
+fn present_rows_are_copied_and_absent_keys_named_in_order_and_not_created() {
+    let table = SparseTable::new(spec(2, Optimizer::Sgd(Sgd {}), 0.1)).unwrap();
+    let mut scratch = Scratch::new();
+    let odd: Vec<Key> = (0..1000).map(|i| 2 * i + 1).collect();
+    let weights: Vec<f32> = odd.iter().flat_map(|&key| [key as f32, -(key as f32)]).collect();
+    table.put(&odd, &weights, Existing::Keep, &mut scratch).unwrap();
+    let keys: Vec<Key> = (0..2001).rev().collect();
+    let (mut rows, mut absent) = (vec![9.0; keys.len() * 2], vec![77]);
+    table.pull_present(&keys, &mut rows, &mut absent, &mut scratch).unwrap();
+    for (key, row) in keys.iter().zip(rows.chunks(2)) {
+        let expected = if key % 2 == 1 { [*key as f32, -(*key as f32)] } else { [9.0, 9.0] };
+        assert_eq!(row, expected);
+    }
+    let expected: Vec<u32> = (0..2001).filter(|at| keys[*at as usize] % 2 == 0).collect();
+    assert_eq!((absent, table.len()), (expected, 1000));
+    let error = table.pull_present(&keys, &mut [0.0], &mut Vec::new(), &mut scratch).unwrap_err();
+    assert!(matches!(error, Error::Length { .. }));
+}
+
+#[test]
+fn a_put_keeps_or_replaces_the_weights_of_a_row_and_leaves_its_state_and_the_step() {
+    let table = SparseTable::new(spec(1, Optimizer::Adam(Adam::default()), 0.1)).unwrap();
+    let mut scratch = Scratch::new();
+    table.push(&[1], &[1.0], &mut scratch).unwrap();
+    let trained = table.read(1, |weights, state| (weights.to_vec(), state.to_vec())).unwrap();
+    table.put(&[1, 2], &[5.0, 6.0], Existing::Keep, &mut scratch).unwrap();
+    assert_eq!(table.read(1, |weights, state| (weights.to_vec(), state.to_vec())).unwrap(), trained);
+    assert_eq!(pull(&table, &[2]), [6.0]);
+    table.put(&[2, 1], &[7.0, 8.0], Existing::Replace, &mut scratch).unwrap();
+    assert_eq!(pull(&table, &[1, 2]), [8.0, 7.0]);
+    assert_eq!((table.read(1, |_, state| state.to_vec()).unwrap(), table.step()), (trained.1, 1));
 }

@@ -1,12 +1,14 @@
 //! When and how pulls and pushes travel. One communicator a file; the engine calls them all the same way.
 
 mod asynchronous;
+mod geo;
 mod hybrid;
 mod local;
 mod remote;
 mod stepwise;
 
 pub use asynchronous::Async;
+pub use geo::Geo;
 pub use hybrid::Hybrid;
 pub use local::Local;
 pub use openfleet_table::sparse::Missing;
@@ -15,9 +17,9 @@ pub use stepwise::Stepwise;
 
 use openfleet_core::WorkId;
 use openfleet_core::strategy::{Plan, Strategy};
-use openfleet_table::PushReport;
+use openfleet_table::{DenseSpec, PushReport, SparseSpec};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::stage::{DenseStage, SparseStage};
 
 /// What a training thread calls around each of its steps:
@@ -60,11 +62,21 @@ pub trait Communicator: Send + Sync {
 }
 
 /// Chooses the communicator of a mode: one of the three places that look at it.
-pub fn for_mode(remote: Remote, strategy: &Strategy) -> Result<Box<dyn Communicator>> {
+///
+/// The tables are those that `remote` was made with: geo keeps copies of them.
+pub fn for_mode(
+    remote: Remote,
+    strategy: &Strategy,
+    sparse: &[(String, SparseSpec)],
+    dense: &[(String, DenseSpec, Vec<f32>)],
+) -> Result<Box<dyn Communicator>> {
     Ok(match *strategy.plan() {
         Plan::Sync | Plan::HalfAsync => Box::new(Stepwise::new(remote)),
         Plan::Async(plan) => Box::new(Async::new(remote, plan)),
         Plan::Hybrid(plan) => Box::new(Hybrid::new(remote, plan)),
-        Plan::Geo(_) => return Err(Error::WrongMode { what: "this build", mode: "geo".into() }),
+        Plan::Geo(plan) => {
+            let dense = dense.iter().map(|(name, spec, _)| (name.clone(), spec.clone()));
+            Box::new(Geo::new(remote, plan, sparse.to_vec(), dense.collect())?)
+        }
     })
 }

@@ -152,7 +152,10 @@ impl Remote {
         });
         let asked: Vec<Pending> = asked.collect();
         for (server, pending) in asked.into_iter().enumerate() {
-            self.take_values(server, &pending.wait()?, |_| true, stages)?;
+            let answer = pending.wait()?;
+            let mut reader = Reader::new(answer.bytes());
+            self.take_values(server, &mut reader, |_| true, stages)?;
+            reader.end()?;
         }
         Ok(())
     }
@@ -210,17 +213,19 @@ impl Remote {
     /// Puts the values that a push was answered with where they belong.
     pub(super) fn take_pushed_values(&self, server: usize, answer: &Payload, dense: &mut [DenseStage]) -> Result<()> {
         let trained: Vec<bool> = dense.iter().map(|stage| stage.trained).collect();
-        self.take_values(server, answer, |parameter| trained[parameter], dense)
+        let mut reader = Reader::new(answer.bytes());
+        self.take_values(server, &mut reader, |parameter| trained[parameter], dense)?;
+        reader.end()
     }
 
-    fn take_values(
+    /// Reads the values of the wanted parameters' blocks on a server, in the order it has them.
+    pub(super) fn take_values(
         &self,
         server: usize,
-        answer: &Payload,
+        reader: &mut Reader<'_>,
         wanted: impl Fn(usize) -> bool,
         stages: &mut [DenseStage],
     ) -> Result<()> {
-        let mut reader = Reader::new(answer.bytes());
         for &number in &self.blocks[server] {
             let block = &self.placement.blocks()[number];
             if wanted(block.parameter) {
@@ -228,7 +233,7 @@ impl Remote {
                 stages[block.parameter].values[block.offset..block.offset + block.length].copy_from_slice(values);
             }
         }
-        reader.end()
+        Ok(())
     }
 
     /// Waits until every worker has come here as often as this one.

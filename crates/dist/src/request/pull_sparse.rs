@@ -1,6 +1,7 @@
 //! Rows of sparse tables for the unique keys of a batch: all stages and tables in one request.
 //!
-//! The answer is the rows, table by table in the order asked for, each table's as `keys x dim` floats.
+//! The answer is the rows, table by table in the order asked for, each table's as `keys x dim` floats. In GEO a worker that
+//! trains keeps what it pulled: others' earlier changes have reached it with that, and are not sent to it again.
 
 use openfleet_table::Missing;
 
@@ -26,7 +27,7 @@ pub fn take_rows<'a>(reply: &mut Reader<'a>, keys: usize, dim: usize) -> Result<
 }
 
 /// Answers a request.
-pub fn apply(state: &State, payload: &[u8]) -> Result<Payload> {
+pub fn apply(state: &State, worker: u32, payload: &[u8]) -> Result<Payload> {
     let mut reader = Reader::new(payload);
     let head = reader.take::<u32>(2)?;
     let missing = if head[0] == 1 { Missing::Create } else { Missing::Initial };
@@ -34,9 +35,13 @@ pub fn apply(state: &State, payload: &[u8]) -> Result<Payload> {
     let mut scratch = state.scratch();
     for _ in 0..head[1] {
         let KeysView { tables, dims, keys } = take_keys(&mut reader)?;
-        for (&table, &dim) in tables.iter().zip(dims) {
-            let table = state.sparse(table)?;
+        for (&number, &dim) in tables.iter().zip(dims) {
+            let table = state.sparse(number)?;
             table.check_dim(dim)?;
+            if missing == Missing::Create {
+                // Before the rows are read: what changes from here on is noted anew.
+                state.changed(number).lock().forget(worker, keys);
+            }
             let rows = reply.room::<f32>(keys.len() * dim as usize);
             table.table.pull(keys, missing, rows, &mut scratch).map_err(|error| table.error("pulling from", error))?;
         }

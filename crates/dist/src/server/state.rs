@@ -136,7 +136,7 @@ impl State {
         let answer = match kind {
             Kind::Heartbeat => Ok(Payload::new()),
             Kind::CreateTables => request::create_tables::apply(self, bytes),
-            Kind::PullSparse => request::pull_sparse::apply(self, bytes),
+            Kind::PullSparse => request::pull_sparse::apply(self, worker, bytes),
             Kind::PullDense => request::pull_dense::apply(self, bytes),
             Kind::ExchangeGeo => request::exchange_geo::apply(self, worker, bytes),
             Kind::Leave => request::leave::apply(self, bytes),
@@ -353,7 +353,8 @@ impl State {
         Ok(answer)
     }
 
-    fn changed(&self, number: u32) -> Arc<Mutex<Changed>> {
+    /// What each worker has yet to hear of a sparse table that exists.
+    pub(crate) fn changed(&self, number: u32) -> Arc<Mutex<Changed>> {
         self.tables.read().changed[number as usize].clone()
     }
 

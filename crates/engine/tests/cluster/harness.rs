@@ -117,10 +117,30 @@ pub fn together(
     options: &StrategyOptions,
     optimizer: Optimizer,
     rate: f64,
-    (workers, servers): (u32, usize),
+    shape: (u32, usize),
     road: Road,
     steps: impl Fn(u32) -> u64 + Sync,
 ) -> Learnt {
+    let states = on_cluster(options, shape, road, |cluster| {
+        let rank = cluster.worker().rank;
+        let model = model(optimizer, rate);
+        let mut executor = Executor::on_cluster(Arc::new(Scope::new()), cluster);
+        executor.run_startup(&model.net.startup).unwrap();
+        for step in 0..steps(rank) {
+            let batch = u64::from(rank);
+            executor.run(&model.net.main, feed(step, batch..batch + 1), &[model.loss]).unwrap();
+        }
+    });
+    learnt(&states)
+}
+
+/// Starts servers and one-thread workers, lets each worker do `work` and leave, and gives the servers' state when all have.
+pub fn on_cluster(
+    options: &StrategyOptions,
+    (workers, servers): (u32, usize),
+    road: Road,
+    work: impl Fn(Arc<Cluster>) + Sync,
+) -> Vec<Arc<State>> {
     let strategy = Strategy::resolve(options).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let secret = Secret::new("a test's secret");
@@ -138,7 +158,7 @@ pub fn together(
         .collect();
     std::thread::scope(|scope| {
         for rank in 0..workers {
-            let (states, endpoints, secret, runtime, steps) = (&states, &endpoints, &secret, &runtime, &steps);
+            let (states, endpoints, secret, runtime, work) = (&states, &endpoints, &secret, &runtime, &work);
             scope.spawn(move || {
                 let identity = Identity {
                     job: ServerConfig::default().job,
@@ -157,13 +177,7 @@ pub fn together(
                 });
                 let worker = Worker { rank, count: workers, threads: 1 };
                 let cluster = Arc::new(Cluster::new(links.collect(), worker, strategy));
-                let model = model(optimizer, rate);
-                let mut executor = Executor::on_cluster(Arc::new(Scope::new()), cluster.clone());
-                executor.run_startup(&model.net.startup).unwrap();
-                for step in 0..steps(rank) {
-                    let batch = u64::from(rank);
-                    executor.run(&model.net.main, feed(step, batch..batch + 1), &[model.loss]).unwrap();
-                }
+                work(cluster.clone());
                 cluster.close().unwrap();
             });
         }
@@ -172,7 +186,7 @@ pub fn together(
     for server in running {
         runtime.block_on(server).unwrap().unwrap();
     }
-    learnt(&states)
+    states
 }
 
 /// What the servers have, put together again.

@@ -84,6 +84,15 @@ pub enum Missing {
     Initial,
 }
 
+/// What a put does about keys that have a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    /// Leave the row as it is: whoever came first has perhaps trained on it.
+    Keep,
+    /// Replace its weights; the optimizer starts afresh on it.
+    Replace,
+}
+
 /// Runs `$body` with `$layout` as the table's accessor: what calls a shard is compiled once for each kind.
 macro_rules! with_layout {
     ($spec:expr, $layout:ident => $body:expr) => {
@@ -142,6 +151,38 @@ impl SparseTable {
         let birth = self.birth();
         with_layout!(self.spec, layout => {
             self.visit(scratch, |shard, group| shard.pull(layout, group, missing, &birth, rows));
+        });
+        Ok(())
+    }
+
+    /// Copies the weights of those `keys` that have a row to their places in `rows`, and lists the positions of the others
+    /// in `absent`, ascending; their places are left alone. Creates nothing and stamps nothing: how a worker that keeps
+    /// copies finds out what it has yet to fetch.
+    pub fn pull_present(
+        &self,
+        keys: &[Key],
+        rows: &mut [f32],
+        absent: &mut Vec<u32>,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        same_length("rows", keys.len().saturating_mul(self.spec.dim), rows.len())?;
+        scratch.group(keys, self.shards.len())?;
+        absent.clear();
+        with_layout!(self.spec, layout => {
+            self.visit(scratch, |shard, group| shard.pull_present(layout, group, self.spec.dim, rows, absent));
+        });
+        absent.sort_unstable();
+        Ok(())
+    }
+
+    /// Sets the weights of `keys[i]` to `rows[i * dim..]`, where there is no row yet or `existing` says so. The optimizer
+    /// starts afresh on a new row. Not a step.
+    pub fn put(&self, keys: &[Key], rows: &[f32], existing: Existing, scratch: &mut Scratch) -> Result<()> {
+        same_length("rows", keys.len().saturating_mul(self.spec.dim), rows.len())?;
+        scratch.group(keys, self.shards.len())?;
+        let birth = self.birth();
+        with_layout!(self.spec, layout => {
+            self.visit(scratch, |shard, group| shard.put(layout, group, &birth, rows, existing));
         });
         Ok(())
     }

@@ -9,11 +9,11 @@
 
 use openfleet_core::Key;
 
-use super::Missing;
 use super::index::Index;
 use super::rows::Rows;
 use super::scratch::Wanted;
 use super::waiting::Waiting;
+use super::{Existing, Missing};
 use crate::accessor::{Birth, CtrFields, Fate, Layout, Push, Row, Target};
 use crate::admission::{Admission, WAITING_LIMIT};
 use crate::clip::all_usable;
@@ -94,6 +94,52 @@ impl Shard {
                     self.touch(row, birth.stamp);
                 }
                 layout.pull(&self.rows, row, place);
+            }
+            self.evict_surplus(layout);
+        }
+    }
+
+    /// Copies the weights of each wanted key that has a row to its place in `out`; names the places of the others.
+    pub(super) fn pull_present(
+        &self,
+        layout: &impl Layout,
+        group: &[Wanted],
+        dim: usize,
+        out: &mut [f32],
+        absent: &mut Vec<u32>,
+    ) {
+        let mut hints = [NONE; BATCH];
+        for batch in group.chunks(BATCH) {
+            self.look_ahead(layout, batch, layout.pulled_floats(dim), dim, &mut hints);
+            for (wanted, hint) in batch.iter().zip(hints) {
+                match self.settle(wanted, hint) {
+                    Some(row) => layout.pull(&self.rows, row, &mut out[wanted.at as usize * dim..][..dim]),
+                    None => absent.push(wanted.at),
+                }
+            }
+        }
+    }
+
+    /// Sets the weights of each wanted key that has no row, or of all of them.
+    pub(super) fn put(
+        &mut self,
+        layout: &impl Layout,
+        group: &[Wanted],
+        birth: &Birth<'_>,
+        rows: &[f32],
+        existing: Existing,
+    ) {
+        let dim = birth.spec.dim;
+        let mut hints = [NONE; BATCH];
+        for batch in group.chunks(BATCH) {
+            self.look_ahead(layout, batch, layout.pulled_floats(dim), dim, &mut hints);
+            for (wanted, hint) in batch.iter().zip(hints) {
+                let row = match (self.settle(wanted, hint), existing) {
+                    (Some(_), Existing::Keep) => continue,
+                    (Some(row), Existing::Replace) => row,
+                    (None, _) => self.create(layout, wanted, birth, 0.0, 0.0),
+                };
+                layout.restore(&mut self.rows, row, birth, &rows[wanted.at as usize * dim..][..dim], None, None);
             }
             self.evict_surplus(layout);
         }

@@ -1,0 +1,389 @@
+//! What a GEO worker has of the tables: the rows it trains on, and what the servers had when it last heard.
+//!
+//! ```text
+//!              first sight: pulled, base = local = the server's row
+//!   absent ---------------------------------------------------------> kept for good
+//! ```
+//!
+//! Only rows that this worker has touched are kept. A row is pulled by one thread, however many want it, and others wait.
+//! A change of the row that arrives while it is being pulled may or may not be in the pulled values, and the server will
+//! not send it again: such a row is pulled once more.
+//!
+//! Lock order: arrivals, then a shard of the local rows, then a shard of the base rows.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use openfleet_core::Key;
+use openfleet_table::{
+    Existing, Initializer, Missing, Optimizer, Schedule, Scratch, Sgd, SparseSpec, SparseTable, clip,
+};
+use parking_lot::{Condvar, Mutex};
+
+use crate::communicator::Remote;
+use crate::error::{Error, Result};
+use crate::stage::{Lookup, SparseStage};
+
+/// The rows this worker has touched.
+pub(super) struct Copies {
+    tables: Vec<Copied>,
+    arrivals: Mutex<Arrivals>,
+    /// Signals that rows have arrived, or that a thread gave up on them.
+    landed: Condvar,
+}
+
+struct Copied {
+    name: String,
+    /// What training reads and changes.
+    local: Arc<SparseTable>,
+    /// What the servers had, as far as this worker knows, plus what it sent since. Has exactly the keys of `local`.
+    base: SparseTable,
+}
+
+/// Rows on their way here, by table and key, and whether a change overtook them.
+type Arrivals = HashMap<(usize, Key), bool>;
+
+/// Keys of one table.
+type TableKeys = (usize, Vec<Key>);
+
+impl Copies {
+    /// No rows yet.
+    pub(super) fn new(tables: Vec<(String, SparseSpec)>) -> Result<Self> {
+        let tables = tables.into_iter().map(|(name, spec)| {
+            let making = |source| Error::Table { action: "making a copy of", table: name.clone(), source };
+            // Never trained and never without a given value: the rule and the first values do not matter.
+            let base = SparseSpec {
+                optimizer: Optimizer::Sgd(Sgd::default()),
+                schedule: Schedule::Constant(1.0),
+                regularizer: None,
+                initializer: Initializer::Constant(0.0),
+                ..spec.clone()
+            };
+            let base = SparseTable::new(base).map_err(making)?;
+            let local = Arc::new(SparseTable::new(spec).map_err(making)?);
+            Ok(Copied { name, local, base })
+        });
+        Ok(Copies { tables: tables.collect::<Result<_>>()?, arrivals: Mutex::default(), landed: Condvar::new() })
+    }
+
+    /// The tables that training reads and changes.
+    pub(super) fn local(&self) -> Vec<(String, Arc<SparseTable>)> {
+        self.tables.iter().map(|table| (table.name.clone(), table.local.clone())).collect()
+    }
+
+    /// How many tables there are.
+    pub(super) fn len(&self) -> usize {
+        self.tables.len()
+    }
+
+    /// Weights in a row of a table.
+    pub(super) fn dim(&self, number: usize) -> usize {
+        self.tables[number].local.dim()
+    }
+
+    /// Fills `rows` of every lookup: from here where a row is kept, else from the servers. Training keeps those.
+    pub(super) fn pull(&self, remote: &Remote, stages: &mut [SparseStage], missing: Missing) -> Result<()> {
+        let mut absent = Vec::new();
+        loop {
+            // Stage, lookup and positions of what is not here.
+            let mut wanted: Vec<(usize, usize, Vec<u32>)> = Vec::new();
+            for (at, stage) in stages.iter_mut().enumerate() {
+                for (number, lookup) in stage.lookups.iter_mut().enumerate() {
+                    let table = &self.tables[lookup.table];
+                    let keys = stage.unique.keys();
+                    let pulled = table.local.pull_present(keys, &mut lookup.rows, &mut absent, &mut stage.scratch);
+                    pulled.map_err(|source| table.error("pulling from", source))?;
+                    if !absent.is_empty() {
+                        wanted.push((at, number, std::mem::take(&mut absent)));
+                    }
+                }
+            }
+            if wanted.is_empty() {
+                return Ok(());
+            }
+            let keys = wanted.iter().map(|(stage, lookup, positions)| {
+                let (stage, table) = (&stages[*stage], stages[*stage].lookups[*lookup].table);
+                (table, positions.iter().map(|&at| stage.unique.keys()[at as usize]).collect())
+            });
+            let keys: Vec<TableKeys> = keys.collect();
+            if missing == Missing::Create {
+                self.fetch(remote, keys)?;
+                continue;
+            }
+            let fetched = self.ask(remote, &keys, missing)?;
+            for ((stage, lookup, positions), fetched) in wanted.iter().zip(fetched) {
+                let (lookup, from) = (&mut stages[*stage].lookups[*lookup], &fetched.lookups[0]);
+                for (row, &at) in from.rows.chunks_exact(from.dim).zip(positions) {
+                    lookup.rows[at as usize * from.dim..][..from.dim].copy_from_slice(row);
+                }
+            }
+            return Ok(());
+        }
+    }
+
+    /// Sees to it that rows get here: pulls those that nobody else pulls, and waits for the rest.
+    fn fetch(&self, remote: &Remote, wanted: Vec<TableKeys>) -> Result<()> {
+        let mut claimed = self.claim(&wanted)?;
+        let mut claim = Claim { copies: self, keys: claimed.iter().flat_map(pairs).collect() };
+        while !claimed.is_empty() {
+            let rows = self.ask(remote, &claimed, Missing::Create)?;
+            claimed = self.land(&rows)?;
+            claim.keys = claimed.iter().flat_map(pairs).collect();
+        }
+        drop(claim);
+        let mut arrivals = self.arrivals.lock();
+        while wanted.iter().flat_map(pairs).any(|pair| arrivals.contains_key(&pair)) {
+            self.landed.wait(&mut arrivals);
+        }
+        Ok(())
+    }
+
+    /// The keys that neither are here nor on their way; they are on their way from now on.
+    fn claim(&self, wanted: &[TableKeys]) -> Result<Vec<TableKeys>> {
+        let mut arrivals = self.arrivals.lock();
+        let (mut rows, mut absent, mut scratch) = (Vec::new(), Vec::new(), Scratch::new());
+        let mut claimed = Vec::new();
+        for (number, keys) in wanted {
+            let table = &self.tables[*number];
+            // Looked up again under the lock: pulling a row that is here would make the server forget changes of it.
+            rows.resize(keys.len() * table.local.dim(), 0.0);
+            let looked = table.local.pull_present(keys, &mut rows, &mut absent, &mut scratch);
+            looked.map_err(|source| table.error("pulling from", source))?;
+            let absent = absent.iter().map(|&at| keys[at as usize]);
+            let new: Vec<Key> = absent.filter(|&key| !arrivals.contains_key(&(*number, key))).collect();
+            arrivals.extend(new.iter().map(|&key| ((*number, key), false)));
+            if !new.is_empty() {
+                claimed.push((*number, new));
+            }
+        }
+        Ok(claimed)
+    }
+
+    /// Keeps pulled rows; gives back the keys that have to be pulled again.
+    fn land(&self, pulled: &[SparseStage]) -> Result<Vec<TableKeys>> {
+        let mut arrivals = self.arrivals.lock();
+        let mut scratch = Scratch::new();
+        let mut again = Vec::new();
+        for stage in pulled {
+            let Lookup { table: number, dim, rows, .. } = &stage.lookups[0];
+            let table = &self.tables[*number];
+            let (mut keys, mut values, mut overtaken) = (Vec::new(), Vec::new(), Vec::new());
+            for (&key, row) in stage.unique.keys().iter().zip(rows.chunks_exact(*dim)) {
+                if arrivals.insert((*number, key), false) == Some(true) {
+                    overtaken.push(key);
+                } else {
+                    keys.push(key);
+                    values.extend_from_slice(row);
+                }
+            }
+            // The base first: whoever finds a local row finds its base.
+            for copy in [&table.base, table.local.as_ref()] {
+                let kept = copy.put(&keys, &values, Existing::Keep, &mut scratch);
+                kept.map_err(|source| table.error("copying rows of", source))?;
+            }
+            keys.into_iter().for_each(|key| {
+                arrivals.remove(&(*number, key));
+            });
+            if !overtaken.is_empty() {
+                again.push((*number, overtaken));
+            }
+        }
+        drop(arrivals);
+        self.landed.notify_all();
+        Ok(again)
+    }
+
+    fn ask(&self, remote: &Remote, wanted: &[TableKeys], missing: Missing) -> Result<Vec<SparseStage>> {
+        let stages = wanted.iter().map(|(table, keys)| {
+            let dim = self.tables[*table].local.dim();
+            let lookup = Lookup { table: *table, dim, rows: vec![0.0; keys.len() * dim], ..Lookup::default() };
+            stage_of(keys, lookup)
+        });
+        let mut stages: Vec<SparseStage> = stages.collect();
+        remote.pull_sparse(&mut stages, missing)?;
+        Ok(stages)
+    }
+
+    /// The differences of rows to what the servers have, divided; the base moves by them, as the servers' rows will. Rows
+    /// without a difference, or with one that is not finite, are left out.
+    pub(super) fn differences(
+        &self,
+        number: usize,
+        keys: &[Key],
+        divisor: f32,
+        scratch: &mut Scratch,
+    ) -> Result<SparseStage> {
+        let table = &self.tables[number];
+        let (dim, error) = (table.local.dim(), |source| table.error("copying rows of", source));
+        let (mut local, mut base) = (vec![0.0; keys.len() * dim], vec![0.0; keys.len() * dim]);
+        let (mut absent, mut without_base) = (Vec::new(), Vec::new());
+        table.local.pull_present(keys, &mut local, &mut absent, scratch).map_err(error)?;
+        table.base.pull_present(keys, &mut base, &mut without_base, scratch).map_err(error)?;
+        // A row that was pushed without ever being pulled has no base; nobody does that.
+        let mut without_base = without_base.into_iter().peekable();
+        let (mut sent, mut differences) = (Vec::new(), Vec::new());
+        for (at, (&key, (local, base))) in
+            keys.iter().zip(local.chunks_exact(dim).zip(base.chunks_exact(dim))).enumerate()
+        {
+            if without_base.next_if_eq(&(at as u32)).is_some() || local == base {
+                continue;
+            }
+            let start = differences.len();
+            differences.extend(local.iter().zip(base).map(|(local, base)| (local - base) / divisor));
+            if clip::is_finite(&differences[start..]) {
+                sent.push(key);
+            } else {
+                differences.truncate(start);
+            }
+        }
+        table.base.add(&sent, &differences, scratch).map_err(error)?;
+        let lookup = Lookup { table: number, dim, trained: true, gradients: differences, ..Lookup::default() };
+        Ok(stage_of(&sent, lookup))
+    }
+
+    /// Rows as the servers have them now: what differs from the base is added to the local rows. Rows that are not kept
+    /// here are passed over; they will be pulled when they are first seen.
+    pub(super) fn receive(&self, number: usize, keys: &[Key], rows: &[f32], scratch: &mut Scratch) -> Result<()> {
+        let table = &self.tables[number];
+        let (dim, error) = (table.local.dim(), |source| table.error("copying rows of", source));
+        let (mut base, mut absent) = (vec![0.0; keys.len() * dim], Vec::new());
+        {
+            let mut arrivals = self.arrivals.lock();
+            if !arrivals.is_empty() {
+                for &key in keys {
+                    if let Some(overtaken) = arrivals.get_mut(&(number, key)) {
+                        *overtaken = true;
+                    }
+                }
+            }
+            table.base.pull_present(keys, &mut base, &mut absent, scratch).map_err(error)?;
+        }
+        let mut absent = absent.into_iter().peekable();
+        let (mut kept, mut values, mut differences) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, (&key, (row, base))) in keys.iter().zip(rows.chunks_exact(dim).zip(base.chunks_exact(dim))).enumerate()
+        {
+            if absent.next_if_eq(&(at as u32)).is_none() {
+                kept.push(key);
+                values.extend_from_slice(row);
+                differences.extend(row.iter().zip(base).map(|(row, base)| row - base));
+            }
+        }
+        table.local.add(&kept, &differences, scratch).map_err(error)?;
+        table.base.put(&kept, &values, Existing::Replace, scratch).map_err(error)
+    }
+
+    /// The keys whose rows differ from what the servers have, ascending.
+    pub(super) fn unsent(&self, number: usize) -> Vec<Key> {
+        let table = &self.tables[number];
+        let mut keys = Vec::new();
+        table.local.for_each(|key, local, _| {
+            if table.base.read(key, |base, _| base != local) == Some(true) {
+                keys.push(key);
+            }
+        });
+        keys.sort_unstable();
+        keys
+    }
+}
+
+impl Copied {
+    fn error(&self, action: &'static str, source: openfleet_table::Error) -> Error {
+        Error::Table { action, table: self.name.clone(), source }
+    }
+}
+
+/// Keys a thread has undertaken to pull. Whatever ends it, others need not wait for them.
+struct Claim<'a> {
+    copies: &'a Copies,
+    keys: Vec<(usize, Key)>,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let mut arrivals = self.copies.arrivals.lock();
+        self.keys.iter().for_each(|key| {
+            arrivals.remove(key);
+        });
+        drop(arrivals);
+        self.copies.landed.notify_all();
+    }
+}
+
+fn pairs((table, keys): &TableKeys) -> impl Iterator<Item = (usize, Key)> {
+    keys.iter().map(|&key| (*table, key))
+}
+
+fn stage_of(keys: &[Key], lookup: Lookup) -> SparseStage {
+    let mut stage = SparseStage { lookups: vec![lookup], ..SparseStage::default() };
+    stage.unique.start(keys.len());
+    stage.unique.add(keys);
+    stage
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copies() -> Copies {
+        let spec = SparseSpec {
+            dim: 1,
+            optimizer: Optimizer::Sgd(Sgd::default()),
+            schedule: Schedule::Constant(1.0),
+            regularizer: None,
+            initializer: Initializer::Constant(0.5),
+            seed: 1,
+            shards: 2,
+            accessor: Default::default(),
+            admission: Default::default(),
+            capacity: None,
+            non_finite: Default::default(),
+        };
+        Copies::new(vec![("table".into(), spec)]).unwrap()
+    }
+
+    fn pulled(keys: &[Key], rows: Vec<f32>) -> SparseStage {
+        stage_of(keys, Lookup { table: 0, dim: 1, rows, ..Lookup::default() })
+    }
+
+    #[test]
+    fn a_row_that_a_change_overtook_on_its_way_is_pulled_again() {
+        let copies = copies();
+        assert_eq!(copies.claim(&[(0, vec![1, 2, 3])]).unwrap(), [(0, vec![1, 2, 3])]);
+        assert_eq!(copies.claim(&[(0, vec![3, 4])]).unwrap(), [(0, vec![4])], "a row is pulled by one thread");
+        // The pull of 2 was answered before the change, but the change arrives first.
+        copies.receive(0, &[2, 8], &[20.0, 80.0], &mut Scratch::new()).unwrap();
+        assert_eq!(copies.land(&[pulled(&[1, 2, 3], vec![1.0, 2.0, 3.0])]).unwrap(), [(0, vec![2])]);
+        assert_eq!(copies.tables[0].local.len(), 2);
+        assert!(copies.land(&[pulled(&[2], vec![20.0])]).unwrap().is_empty());
+        assert_eq!(copies.tables[0].local.read(2, |row, _| row[0]), Some(20.0));
+        assert!(copies.claim(&[(0, vec![1, 2, 3])]).unwrap().is_empty(), "what is here is not pulled again");
+        assert!(copies.unsent(0).is_empty());
+    }
+
+    #[test]
+    fn what_arrives_is_added_to_what_training_did_meanwhile() {
+        let (copies, mut scratch) = (copies(), Scratch::new());
+        copies.claim(&[(0, vec![1])]).unwrap();
+        copies.land(&[pulled(&[1], vec![1.0])]).unwrap();
+        let local = &copies.tables[0].local;
+        local.push(&[1], &[-4.0], &mut scratch).unwrap();
+        let sent = copies.differences(0, &[1, 1_000], 2.0, &mut scratch).unwrap();
+        assert_eq!((sent.unique.keys(), &sent.lookups[0].gradients[..]), (&[1][..], &[2.0][..]));
+        local.push(&[1], &[-10.0], &mut scratch).unwrap();
+        // The servers have this worker's 2 and another's 100 on top of 1.
+        copies.receive(0, &[1], &[103.0], &mut scratch).unwrap();
+        assert_eq!(local.read(1, |row, _| row[0]), Some(115.0));
+        assert_eq!(copies.unsent(0), [1]);
+        let rest = copies.differences(0, &[1], 1.0, &mut scratch).unwrap();
+        assert_eq!(rest.lookups[0].gradients, [12.0]);
+        assert!(copies.unsent(0).is_empty());
+    }
+
+    #[test]
+    fn a_thread_that_gives_up_leaves_its_rows_to_others() {
+        let copies = copies();
+        let claimed = copies.claim(&[(0, vec![1])]).unwrap();
+        drop(Claim { copies: &copies, keys: claimed.iter().flat_map(pairs).collect() });
+        assert_eq!(copies.claim(&[(0, vec![1])]).unwrap(), claimed);
+    }
+}

@@ -1,0 +1,358 @@
+//! GEO by hand: workers whose progress per batch is a given number, on servers in this process.
+
+use std::collections::BTreeMap;
+
+use openfleet_core::placement::PlacementRule;
+use openfleet_core::strategy::Mode;
+use openfleet_table::{Initializer, Optimizer, Schedule, Sgd};
+
+use super::*;
+use crate::client::Link;
+use crate::communicator::Worker;
+use crate::server::State;
+use crate::stage::Lookup;
+
+const DIM: usize = 2;
+const FIRST: [f32; 3] = [1.0, 2.0, 3.0];
+
+fn plan(k_steps: u64) -> GeoPlan {
+    GeoPlan { k_steps, scale: GeoScale::Mean, flush_residual: true, send_queue_size: 4 }
+}
+
+fn servers(count: usize) -> Vec<Arc<State>> {
+    (0..count).map(|_| Arc::new(State::new())).collect()
+}
+
+/// One table whose rows begin at 0, and one dense parameter; plain SGD of rate 1, so a gradient of -1 is progress of 1.
+fn worker(states: &[Arc<State>], rank: u32, count: u32, plan: GeoPlan) -> Geo {
+    let (optimizer, schedule) = (Optimizer::Sgd(Sgd::default()), Schedule::Constant(1.0));
+    let initializer = Initializer::Constant(0.0);
+    let sparse = SparseSpec {
+        dim: DIM,
+        optimizer,
+        schedule: schedule.clone(),
+        regularizer: None,
+        initializer,
+        seed: 1,
+        shards: 4,
+        accessor: Default::default(),
+        admission: Default::default(),
+        capacity: None,
+        non_finite: Default::default(),
+    };
+    let dense = DenseSpec { shape: vec![3], optimizer, schedule, regularizer: None, non_finite: Default::default() };
+    let sparse = vec![("table".to_owned(), sparse)];
+    let links = states.iter().map(|state| Link::in_process("server", state.clone(), rank)).collect();
+    let first = [("w".to_owned(), dense.clone(), FIRST.to_vec())];
+    let worker = Worker { rank, count, threads: 1 };
+    let remote = Remote::create(links, worker, Mode::Geo, PlacementRule::default(), &sparse, &first).unwrap();
+    Geo::new(remote, plan, sparse, vec![("w".to_owned(), dense)]).unwrap()
+}
+
+fn workers(states: &[Arc<State>], count: u32, plan: GeoPlan) -> Vec<Geo> {
+    (0..count).map(|rank| worker(states, rank, count, plan)).collect()
+}
+
+fn stage(keys: &[Key]) -> SparseStage {
+    let floats = keys.len() * DIM;
+    let (rows, gradients) = (vec![0.0; floats], vec![0.0; floats]);
+    let lookup = Lookup { table: 0, dim: DIM, trained: true, rows, gradients };
+    let mut stage = SparseStage { lookups: vec![lookup], ..SparseStage::default() };
+    stage.unique.start(keys.len());
+    stage.unique.add(keys);
+    stage
+}
+
+/// A batch with these keys, that moves their rows and the dense parameter by `progress`.
+fn train(geo: &Geo, keys: &[Key], progress: f32) {
+    let mut sparse = [stage(keys)];
+    let gradient = vec![-progress; FIRST.len()];
+    let mut dense = [DenseStage { gradient, values: vec![0.0; FIRST.len()], trained: true, ..DenseStage::default() }];
+    geo.pull_sparse(&mut sparse, Missing::Create).unwrap();
+    geo.pull_dense(&mut dense).unwrap();
+    sparse[0].lookups[0].gradients.fill(-progress);
+    geo.push(WorkId::step(0, 0), &mut sparse, &mut dense).unwrap();
+}
+
+/// A row as evaluation sees it.
+fn seen(geo: &Geo, key: Key) -> f32 {
+    let mut stages = [stage(&[key])];
+    geo.pull_sparse(&mut stages, Missing::Initial).unwrap();
+    stages[0].lookups[0].rows[0]
+}
+
+fn dense_seen(geo: &Geo) -> f32 {
+    let mut stages = [DenseStage { values: vec![0.0; FIRST.len()], ..DenseStage::default() }];
+    geo.pull_dense(&mut stages).unwrap();
+    stages[0].values[0] - FIRST[0]
+}
+
+/// The first number of each row.
+fn rows(states: &[Arc<State>]) -> BTreeMap<Key, f32> {
+    let mut rows = BTreeMap::new();
+    for state in states {
+        state
+            .each_row(0, |key, weights, _| {
+                assert_eq!(weights[0], weights[1]);
+                rows.insert(key, weights[0]);
+            })
+            .unwrap();
+    }
+    rows
+}
+
+/// How far the dense parameter has moved.
+fn dense(states: &[Arc<State>]) -> f32 {
+    let mut moved = Vec::new();
+    for state in states {
+        state.each_block(|_, values| moved.extend(values.iter().zip(FIRST).map(|(value, first)| value - first)));
+    }
+    assert!(moved.len() == FIRST.len() && moved.iter().all(|&value| (value - moved[0]).abs() < 1e-3));
+    moved[0]
+}
+
+/// Feature map, section 3.5, "Properties": constant drift 1 per worker and round.
+#[test]
+fn the_servers_move_per_round_as_the_golden_table_says() {
+    let golden = [
+        // N, round 1, round 5, steady state, gap between worker and server at the end
+        (1, 1.00, 1.00, 1.00, 0.0),
+        (2, 1.00, 1.94, 2.00, 1.0),
+        (4, 1.00, 3.05, 4.00, 3.0),
+        (10, 1.00, 4.10, 10.00, 9.0),
+    ];
+    const ROUNDS: usize = 120;
+    for (count, first, fifth, steady, gap) in golden {
+        let states = servers(1);
+        let workers = workers(&states, count, plan(1));
+        let mut moves = Vec::new();
+        for _ in 0..ROUNDS {
+            let before = (rows(&states).get(&7).copied().unwrap_or(0.0), dense(&states));
+            for geo in &workers {
+                train(geo, &[7], 1.0);
+                geo.settle().unwrap();
+            }
+            moves.push([rows(&states)[&7] - before.0, dense(&states) - before.1]);
+        }
+        for (round, expected) in [(1, first), (5, fifth), (ROUNDS, steady)] {
+            for moved in moves[round - 1] {
+                assert!((moved - expected).abs() < 0.0051, "{count} workers, round {round}: {moved} for {expected}");
+            }
+        }
+        // Its own part of what was not sent yet, when it was the last to hear of the others.
+        let last = &workers[count as usize - 1];
+        assert!((seen(last, 7) - rows(&states)[&7] - gap).abs() < 0.01);
+        assert!((dense_seen(last) - dense(&states) - gap).abs() < 0.01);
+        workers.iter().for_each(|geo| geo.flush().unwrap());
+        let sum = (count as usize * ROUNDS) as f32;
+        assert!((rows(&states)[&7] - sum).abs() < 0.01 && (dense(&states) - sum).abs() < 0.01);
+    }
+}
+
+#[test]
+fn after_a_flush_the_servers_stand_at_the_start_plus_everybodys_progress() {
+    for (scale, server_count) in [(GeoScale::Mean, 1), (GeoScale::Mean, 3), (GeoScale::Sum, 2)] {
+        let states = servers(server_count);
+        let workers = workers(&states, 4, GeoPlan { scale, ..plan(3) });
+        let (mut expected, mut expected_dense) = (BTreeMap::new(), 0.0);
+        for batch in 0..10u64 {
+            for (rank, geo) in workers.iter().enumerate() {
+                // Some keys are everybody's, some a worker's own, some seen in one batch only.
+                let keys = [batch % 2, 10 + rank as Key, 100 + batch * 4 + rank as Key];
+                let progress = (rank + 1) as f32;
+                train(geo, &keys, progress);
+                keys.iter().for_each(|key| *expected.entry(*key).or_insert(0.0) += progress);
+                expected_dense += progress;
+            }
+        }
+        workers.iter().for_each(|geo| geo.flush().unwrap());
+        // Whole numbers divided by a power of two: nothing is lost to rounding.
+        assert_eq!((rows(&states), dense(&states)), (expected.clone(), expected_dense));
+        // And with the next exchange everybody has what everybody did.
+        workers.iter().for_each(|geo| geo.flush().unwrap());
+        for geo in &workers {
+            assert!(expected.iter().all(|(&key, &value)| seen(geo, key) == value));
+            assert_eq!(dense_seen(geo), expected_dense);
+        }
+        assert_eq!((rows(&states), dense(&states)), (expected, expected_dense));
+    }
+}
+
+/// Feature map, section 3.5, (b): "an id seen in one window only contributes 1/N".
+#[test]
+fn without_the_residual_a_row_of_one_window_contributes_its_share_only() {
+    let states = servers(2);
+    let workers = workers(&states, 4, GeoPlan { flush_residual: false, ..plan(2) });
+    train(&workers[0], &[5], 1.0);
+    train(&workers[0], &[6], 1.0);
+    train(&workers[0], &[8], 1.0);
+    workers[0].flush().unwrap();
+    workers[0].flush().unwrap();
+    assert_eq!(rows(&states), BTreeMap::from([(5, 0.25), (6, 0.25), (8, 0.25)]));
+}
+
+#[test]
+fn a_row_changed_by_one_worker_reaches_another_exactly_once() {
+    let states = servers(1);
+    let [a, b] = [0, 1].map(|rank| worker(&states, rank, 2, GeoPlan { scale: GeoScale::Sum, ..plan(1) }));
+    let exchange = |geo: &Geo| {
+        let before = geo.traffic().1;
+        geo.flush().unwrap();
+        geo.traffic().1 - before
+    };
+    train(&b, &[1], 0.0);
+    train(&a, &[1], 3.0);
+    a.settle().unwrap();
+    b.settle().unwrap();
+    let (with_row, after) = (exchange(&b), exchange(&b));
+    assert_eq!((seen(&b, 1), dense_seen(&b)), (3.0, 3.0));
+    assert_eq!(with_row - after, (size_of::<Key>() + DIM * size_of::<f32>()) as u64, "the row is sent once");
+    exchange(&b);
+    assert_eq!((seen(&b, 1), seen(&a, 1), rows(&states)[&1]), (3.0, 3.0, 3.0));
+
+    // A row that is first seen after the change comes with it, and is not sent again.
+    train(&a, &[2], 4.0);
+    a.settle().unwrap();
+    train(&b, &[2], 0.5);
+    b.settle().unwrap();
+    assert_eq!(exchange(&b), after);
+    assert_eq!((seen(&b, 2), rows(&states)[&2]), (4.5, 4.5));
+
+    // A row that is sent and not kept here is pulled when it is first seen: with every change, each once.
+    train(&a, &[9], 1.0);
+    a.settle().unwrap();
+    exchange(&b);
+    train(&a, &[9], 1.0);
+    a.settle().unwrap();
+    train(&b, &[9], 0.0);
+    b.settle().unwrap();
+    exchange(&b);
+    assert_eq!((seen(&b, 9), rows(&states)[&9]), (2.0, 2.0));
+}
+
+#[test]
+fn an_exchange_comes_strictly_every_k_batches_of_all_threads_and_with_a_flush() {
+    let states = servers(2);
+    let geo = worker(&states, 0, 1, GeoPlan { send_queue_size: 2, ..plan(10) });
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let geo = &geo;
+            scope.spawn(move || (0..26).for_each(|batch| train(geo, &[batch % 5, 10 + thread], 1.0)));
+        }
+    });
+    geo.settle().unwrap();
+    assert_eq!(geo.exchanges(), 10);
+    assert!(geo.most_queued() <= 2);
+    geo.flush().unwrap();
+    assert_eq!((geo.exchanges(), dense(&states)), (11, 104.0));
+    // A flush begins a window.
+    (0..9).for_each(|_| train(&geo, &[1], 1.0));
+    geo.settle().unwrap();
+    assert_eq!(geo.exchanges(), 11);
+    train(&geo, &[1], 1.0);
+    geo.settle().unwrap();
+    assert_eq!(geo.exchanges(), 12);
+    let positions: Vec<_> = states.iter().map(|state| state.status().positions).collect();
+    assert_eq!(positions, [[(0, 12)], [(0, 12)]]);
+}
+
+#[test]
+fn threads_and_workers_that_train_the_same_rows_at_once_lose_nothing() {
+    let states = servers(2);
+    let workers = workers(&states, 2, plan(2));
+    std::thread::scope(|scope| {
+        for geo in &workers {
+            for _ in 0..3 {
+                scope.spawn(move || {
+                    for batch in 0..200u64 {
+                        let keys: Vec<Key> = (0..8).map(|i| (batch / 4 + i) % 60).collect();
+                        train(geo, &keys, 1.0);
+                    }
+                });
+            }
+        }
+    });
+    workers.iter().for_each(|geo| geo.flush().unwrap());
+    let mut expected: BTreeMap<Key, f32> = BTreeMap::new();
+    for batch in 0..200u64 {
+        (0..8).for_each(|i| *expected.entry((batch / 4 + i) % 60).or_default() += 6.0);
+    }
+    // Halves of halves do not end, and the smallest are rounded away: so nearly, and not to the bit.
+    let got = rows(&states);
+    assert_eq!(got.len(), expected.len());
+    for (key, value) in &expected {
+        assert!((got[key] - value).abs() < 0.01, "row {key}: {} for {value}", got[key]);
+    }
+    assert!((dense(&states) - 1200.0).abs() < 0.1);
+}
+
+#[test]
+fn evaluation_reads_copies_where_there_are_any_and_keeps_nothing() {
+    let states = servers(1);
+    let [a, b] = [0, 1].map(|rank| worker(&states, rank, 2, GeoPlan { scale: GeoScale::Sum, ..plan(1) }));
+    train(&a, &[1], 1.0);
+    a.settle().unwrap();
+    assert_eq!((seen(&b, 1), seen(&b, 99)), (1.0, 0.0));
+    train(&a, &[1], 1.0);
+    a.settle().unwrap();
+    assert_eq!(seen(&b, 1), 2.0, "a row that was only looked at is looked at anew");
+    assert_eq!(rows(&states), BTreeMap::from([(1, 2.0)]));
+    let long = worker(&states, 1, 2, plan(100));
+    train(&long, &[1], 5.0);
+    assert_eq!((seen(&long, 1), rows(&states)[&1]), (7.0, 2.0));
+}
+
+#[test]
+fn the_last_thread_of_a_pass_flushes() {
+    let states = servers(1);
+    let geo = worker(&states, 0, 1, plan(100));
+    [0, 1].into_iter().for_each(|stream| geo.begin(stream).unwrap());
+    train(&geo, &[1], 1.0);
+    geo.finish(1).unwrap();
+    assert_eq!(geo.exchanges(), 0);
+    train(&geo, &[1], 1.0);
+    geo.finish(0).unwrap();
+    assert_eq!((geo.exchanges(), rows(&states)[&1]), (1, 2.0));
+}
+
+#[test]
+fn a_restarted_worker_goes_on_where_its_exchanges_ended() {
+    let states = servers(2);
+    let before = worker(&states, 0, 1, plan(1));
+    (0..3).for_each(|_| train(&before, &[1], 1.0));
+    before.flush().unwrap();
+    drop(before);
+    // The last exchange got to one server only.
+    let mut half = Payload::new();
+    push::begin(&mut half, exchange_geo::work(0, 4), false, 0, 0);
+    exchange_geo::apply(&states[1], 0, half.bytes()).unwrap();
+    let after = worker(&states, 0, 1, plan(1));
+    assert_eq!((seen(&after, 1), dense_seen(&after)), (3.0, 3.0));
+    train(&after, &[1], 1.0);
+    after.settle().unwrap();
+    assert_eq!((rows(&states)[&1], dense(&states)), (4.0, 4.0));
+    let positions: Vec<_> = states.iter().map(|state| state.status().positions).collect();
+    assert_eq!(positions, [[(0, 6)], [(0, 6)]]);
+}
+
+#[test]
+fn a_difference_that_is_not_finite_stays_with_the_worker() {
+    let states = servers(1);
+    let geo = worker(&states, 0, 1, plan(1));
+    train(&geo, &[1], 1.0);
+    train(&geo, &[2], 3e38);
+    train(&geo, &[2], 3e38);
+    train(&geo, &[1], 1.0);
+    geo.flush().unwrap();
+    let rows = rows(&states);
+    assert_eq!(rows[&1], 2.0);
+    assert!(rows[&2].is_finite() && dense(&states).is_finite());
+}
+
+#[test]
+fn the_keys_of_a_window_are_each_sent_once_and_take_room_for_the_distinct_ones() {
+    let mut touched = Touched::default();
+    (0..10_000u64).for_each(|batch| touched.add(&[batch % 7, 3, 1000 - batch % 11]));
+    assert!(touched.keys.len() <= 1 << 12 | 3);
+    assert_eq!(touched.into_keys(), (0..7).chain(990..=1000).collect::<Vec<Key>>());
+}
