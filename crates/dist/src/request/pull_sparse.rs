@@ -4,7 +4,7 @@
 
 use openfleet_table::Missing;
 
-use super::{KeysView, put_keys, take_keys};
+use super::{KeysView, check_answer, put_keys, take_keys};
 use crate::error::Result;
 use crate::frame::{Payload, Reader};
 use crate::server::State;
@@ -37,6 +37,7 @@ pub fn apply(state: &State, payload: &[u8]) -> Result<Payload> {
         for (&table, &dim) in tables.iter().zip(dims) {
             let table = state.sparse(table)?;
             table.check_dim(dim)?;
+            check_answer(&reply, keys.len().saturating_mul(dim as usize))?;
             let rows = reply.room::<f32>(keys.len() * dim as usize);
             table.table.pull(keys, missing, rows, &mut scratch).map_err(|error| table.error("pulling from", error))?;
         }
