@@ -51,6 +51,9 @@ pub struct Remote {
     /// Working memory, a set for each call at a time.
     lanes: Mutex<Vec<Lane>>,
     barriers: AtomicU64,
+    /// Per server: where this worker's changes of membership are counted from.
+    sessions: Vec<u64>,
+    changes: AtomicU64,
 }
 
 /// Working memory of one call.
@@ -99,10 +102,13 @@ impl Remote {
             create_tables::encode(&mut payload, &tables, values)?;
             Ok(link.ask(Kind::CreateTables, payload))
         });
-        wait_all(asked.collect::<Result<Vec<_>>>()?)?;
+        let answers = wait_all(asked.collect::<Result<Vec<_>>>()?)?;
+        let sessions = answers.iter().map(|answer| create_tables::decode(answer.bytes()).map(|(_, session)| session));
+        let sessions = sessions.collect::<Result<_>>()?;
         let dims = sparse.iter().map(|(_, spec)| spec.dim as u32).collect();
         let (lanes, barriers) = (Mutex::default(), AtomicU64::new(0));
-        Ok(Remote { links, worker, placement, blocks, dims, lanes, barriers })
+        let changes = AtomicU64::new(0);
+        Ok(Remote { links, worker, placement, blocks, dims, lanes, barriers, sessions, changes })
     }
 
     /// Bytes sent and received, over all servers.
@@ -243,9 +249,10 @@ impl Remote {
 
     /// A stream joins the others at the beginning of a pass; gives the step they are at.
     pub(super) fn join(&self, stream: u32) -> Result<u64> {
-        let asked = self.links.iter().map(|link| {
+        let change = self.changes.fetch_add(1, Ordering::Relaxed);
+        let asked = self.links.iter().zip(&self.sessions).map(|(link, session)| {
             let mut payload = Payload::new();
-            join::encode(&mut payload, stream);
+            join::encode(&mut payload, stream, session << 32 | change);
             link.ask_within(Kind::Join, payload, PATIENCE)
         });
         let answers = wait_all(asked.collect())?;
@@ -262,9 +269,10 @@ impl Remote {
 
     /// A stream leaves: for now, or for good.
     pub(super) fn leave(&self, stream: u32, for_good: bool) -> Result<()> {
-        let asked = self.links.iter().map(|link| {
+        let change = self.changes.fetch_add(1, Ordering::Relaxed);
+        let asked = self.links.iter().zip(&self.sessions).map(|(link, session)| {
             let mut payload = Payload::new();
-            leave::encode(&mut payload, stream, for_good);
+            leave::encode(&mut payload, stream, session << 32 | change, for_good);
             link.ask(Kind::Leave, payload)
         });
         wait_all(asked.collect())?;

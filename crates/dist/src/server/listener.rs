@@ -152,7 +152,7 @@ pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Ar
             Outcome::Later(receiver) => {
                 let answers = answers.clone();
                 tokio::spawn(async move {
-                    // A dropped sender is a repeat that took this one's place.
+                    // A dropped sender: its barrier or group is no more.
                     if let Ok(answer) = receiver.await {
                         let _ = answers.send(reply(kind, frame.request, answer));
                     }
