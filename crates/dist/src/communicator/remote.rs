@@ -284,6 +284,17 @@ impl Remote {
         (0..self.worker.threads).try_for_each(|thread| self.leave(self.worker.stream(thread), true))
     }
 
+    /// Where a stream stands on the servers: the first step that one of them has not applied, and the first that none has.
+    /// They differ where a worker died after its push had reached some servers only.
+    pub fn position(&self, stream: u32) -> Result<std::ops::Range<u64>> {
+        let statuses = self.status()?;
+        let of = |status: &status::Status| {
+            status.positions.iter().find(|position| position.0 == stream).map_or(0, |position| position.1)
+        };
+        let (first, last) = (statuses.iter().map(of).min(), statuses.iter().map(of).max());
+        Ok(first.unwrap_or(0)..last.unwrap_or(0))
+    }
+
     /// How every server stands.
     pub fn status(&self) -> Result<Vec<status::Status>> {
         let asked = self.links.iter().map(|link| link.ask(Kind::Status, Payload::new()));
