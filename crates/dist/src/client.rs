@@ -250,7 +250,8 @@ async fn keep_connected(
             Err(error) => debug!("server {endpoint} is not ready: {error}"),
         }
         tokio::select! {
-            () = tokio::time::sleep(pause) => {}
+            () = tokio::time::sleep(pause), if !pause.is_zero() => {}
+            () = tokio::task::yield_now(), if pause.is_zero() => {}
             () = unanswered.expire_while_waiting(&mut asks) => return,
         }
         pause = (pause * 2).min(config.longest_pause);
