@@ -20,7 +20,7 @@ use tracing::{debug, info, warn};
 
 use crate::error::{Error, Result};
 use crate::frame::Payload;
-use crate::net::{Frame, Stream, read_frame, write_frame};
+use crate::net::{Frame, Heard, Stream, Watched, read_frame, write_frame};
 use crate::request::{FAILED, Kind, REPLY};
 use crate::server::{Outcome, State};
 use crate::session::{HANDSHAKE, Identity, introduce};
@@ -38,6 +38,8 @@ pub struct ClientConfig {
     pub heartbeat: Duration,
     /// A server that is silent for so long is taken for dead, and connected to anew.
     pub silence: Duration,
+    /// The pause before the first attempt to connect again; it doubles with each.
+    pub shortest_pause: Duration,
     /// The longest pause between two attempts to connect.
     pub longest_pause: Duration,
 }
@@ -51,6 +53,7 @@ impl ClientConfig {
             deadline: Duration::from_secs(30),
             heartbeat: Duration::from_secs(1),
             silence: Duration::from_secs(3),
+            shortest_pause: Duration::from_millis(20),
             longest_pause: Duration::from_secs(1),
         }
     }
@@ -205,6 +208,9 @@ impl Link {
     }
 }
 
+/// How often late requests are looked for.
+const EXPIRY: Duration = Duration::from_millis(100);
+
 /// Why a connection ended.
 enum Ended {
     /// Nobody asks any more.
@@ -220,7 +226,7 @@ async fn keep_connected(
     mut asks: mpsc::UnboundedReceiver<Ask>,
 ) {
     let mut unanswered = Unanswered { asks: BTreeMap::new(), next: 1, endpoint: endpoint.to_string() };
-    let mut pause = Duration::from_millis(20);
+    let mut pause = config.shortest_pause;
     loop {
         let stream = tokio::select! {
             stream = connect(&endpoint, &config, connector.as_ref()) => stream,
@@ -229,7 +235,7 @@ async fn keep_connected(
         match stream {
             Ok(stream) => {
                 debug!("connected to server {endpoint}");
-                pause = Duration::from_millis(20);
+                pause = config.shortest_pause;
                 match converse(stream, &config, &mut asks, &mut unanswered).await {
                     Ended::NotNeeded => return,
                     Ended::Broken => info!("the connection to server {endpoint} broke; connecting again"),
@@ -244,7 +250,8 @@ async fn keep_connected(
             Err(error) => debug!("server {endpoint} is not ready: {error}"),
         }
         tokio::select! {
-            () = tokio::time::sleep(pause) => {}
+            () = tokio::time::sleep(pause), if !pause.is_zero() => {}
+            () = tokio::task::yield_now(), if pause.is_zero() => {}
             () = unanswered.expire_while_waiting(&mut asks) => return,
         }
         pause = (pause * 2).min(config.longest_pause);
@@ -269,7 +276,10 @@ async fn converse(
     unanswered: &mut Unanswered,
 ) -> Ended {
     let name = unanswered.endpoint.clone();
-    let (mut reader, mut writer) = tokio::io::split(stream);
+    let (reader, writer) = tokio::io::split(stream);
+    let heard = Heard::now();
+    let mut writer = Writer::new(writer, config, heard.clone(), &name);
+    let mut reader = Watched::new(reader, heard.clone());
     let (frames, mut incoming) = mpsc::unbounded_channel::<Result<Option<Frame>>>();
     let (cap, read_name) = (config.cap, name.clone());
     // Reading goes on while a large request is written, or both sides could wait for each other's buffers.
@@ -284,12 +294,12 @@ async fn converse(
     });
     let _guard = AbortOnDrop(reading);
     for (&request, ask) in &unanswered.asks {
-        if write_frame(&mut writer, ask.kind as u16, request, ask.payload.bytes(), &name).await.is_err() {
+        if !writer.write(ask.kind, request, ask.payload.bytes()).await {
             return Ended::Broken;
         }
     }
     let mut heartbeat = tokio::time::interval(config.heartbeat);
-    let mut heard = Instant::now();
+    let mut look = tokio::time::interval(EXPIRY);
     loop {
         tokio::select! {
             ask = asks.recv() => {
@@ -301,28 +311,57 @@ async fn converse(
                 };
                 let request = unanswered.add(ask);
                 let ask = &unanswered.asks[&request];
-                if write_frame(&mut writer, ask.kind as u16, request, ask.payload.bytes(), &name).await.is_err() {
+                if !writer.write(ask.kind, request, ask.payload.bytes()).await {
                     return Ended::Broken;
                 }
             }
             frame = incoming.recv() => match frame {
-                Some(Ok(Some(frame))) => {
-                    heard = Instant::now();
-                    unanswered.answer(frame);
-                }
+                Some(Ok(Some(frame))) => unanswered.answer(frame),
                 _ => return Ended::Broken,
             },
+            _ = look.tick() => unanswered.expire(),
             _ = heartbeat.tick() => {
-                unanswered.expire();
-                if heard.elapsed() > config.silence {
-                    warn!("server {name} has been silent for {:.1} s", heard.elapsed().as_secs_f64());
+                let silent = heard.silent_for();
+                if silent > config.silence {
+                    warn!("server {name} has been silent for {:.1} s", silent.as_secs_f64());
                     return Ended::Broken;
                 }
-                if write_frame(&mut writer, Kind::Heartbeat as u16, 0, &[], &name).await.is_err() {
+                if !writer.write(Kind::Heartbeat, 0, &[]).await {
                     return Ended::Broken;
                 }
             }
         }
+    }
+}
+
+/// The writing side. No write lasts longer than a dead server's silence; one that goes on, however slowly, may.
+struct Writer {
+    to: Watched<tokio::io::WriteHalf<BoxedStream>>,
+    moved: Heard,
+    heard: Heard,
+    silence: Duration,
+    heartbeat: Duration,
+    name: String,
+}
+
+impl Writer {
+    fn new(to: tokio::io::WriteHalf<BoxedStream>, config: &ClientConfig, heard: Heard, name: &str) -> Self {
+        let moved = Heard::now();
+        let to = Watched::new(to, moved.clone());
+        Writer { to, moved, heard, silence: config.silence, heartbeat: config.heartbeat, name: name.to_owned() }
+    }
+
+    /// Whether the connection took it.
+    async fn write(&mut self, kind: Kind, request: u64, payload: &[u8]) -> bool {
+        let began = Instant::now();
+        self.moved.note();
+        let writing = write_frame(&mut self.to, kind as u16, request, payload, &self.name);
+        let written = matches!(self.moved.unless_silent_for(self.silence, writing).await, Some(Ok(())));
+        if written && began.elapsed() >= self.heartbeat {
+            // No heartbeat went out meanwhile, so the server had nothing to answer: that is not its silence.
+            self.heard.note();
+        }
+        written
     }
 }
 
@@ -394,7 +433,7 @@ impl Unanswered {
                     }
                     None => closed = true,
                 },
-                () = tokio::time::sleep(Duration::from_millis(100)) => {}
+                () = tokio::time::sleep(EXPIRY) => {}
             }
         }
     }
@@ -403,7 +442,7 @@ impl Unanswered {
     async fn drain(&mut self, incoming: &mut mpsc::UnboundedReceiver<Result<Option<Frame>>>) -> Ended {
         while !self.asks.is_empty() {
             self.expire();
-            match tokio::time::timeout(Duration::from_millis(100), incoming.recv()).await {
+            match tokio::time::timeout(EXPIRY, incoming.recv()).await {
                 Ok(Some(Ok(Some(frame)))) => self.answer(frame),
                 Ok(_) => return Ended::Broken,
                 Err(_) => {}

@@ -125,6 +125,24 @@ pub enum Error {
         /// How many there are.
         count: usize,
     },
+    /// Nobody to train, or absurdly many.
+    #[error("{workers} workers of {threads} threads: expected from 1 to {most} training threads in all")]
+    Streams {
+        /// Workers of the job.
+        workers: u32,
+        /// Threads of each.
+        threads: u32,
+        /// The bound.
+        most: u32,
+    },
+    /// A request about a stream that no worker has.
+    #[error("no stream has number {stream}; there are {count}")]
+    UnknownStream {
+        /// The number.
+        stream: u32,
+        /// How many there are.
+        count: u32,
+    },
     /// Two workers describe one table differently.
     #[error("table `{table}` exists with other settings: {existing}, asked for {wanted}")]
     TableMismatch {

@@ -1,6 +1,14 @@
 //! Frames over a stream of bytes, whatever carries it: TCP, or a pipe in a test.
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::time::Instant;
 
 use crate::error::{Error, Result};
 use crate::frame::{HEADER, Header, Payload};
@@ -34,6 +42,93 @@ pub async fn read_frame(from: &mut (impl AsyncRead + Unpin), cap: u64, peer: &st
     from.read_exact(payload.bytes_mut()).await.map_err(socket)?;
     header.check(payload.bytes())?;
     Ok(Some(Frame { kind: header.kind, request: header.request, payload }))
+}
+
+/// When bytes last came: a peer is silent only if not even a part of a frame arrives, however slow its network is.
+#[derive(Debug, Clone)]
+pub struct Heard(Arc<Mutex<Instant>>);
+
+impl Heard {
+    /// As of now.
+    pub fn now() -> Self {
+        Heard(Arc::new(Mutex::new(Instant::now())))
+    }
+
+    /// Takes this moment for a sign of life.
+    pub fn note(&self) {
+        *self.0.lock() = Instant::now();
+    }
+
+    /// How long nothing has come.
+    pub fn silent_for(&self) -> Duration {
+        self.0.lock().elapsed()
+    }
+
+    /// Ends when nothing has come for so long.
+    pub async fn until_silent_for(&self, most: Duration) {
+        loop {
+            let end = *self.0.lock() + most;
+            if end <= Instant::now() {
+                return;
+            }
+            tokio::time::sleep_until(end).await;
+        }
+    }
+
+    /// Runs `work` to its end, or gives up (`None`) when nothing has come for so long.
+    pub async fn unless_silent_for<T>(&self, most: Duration, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            done = work => Some(done),
+            () = self.until_silent_for(most) => None,
+        }
+    }
+}
+
+/// A reader that notes when bytes come, or a writer that notes when they go.
+#[derive(Debug)]
+pub struct Watched<S> {
+    side: S,
+    heard: Heard,
+}
+
+impl<S: Unpin> Watched<S> {
+    /// Around one side of a stream.
+    pub fn new(side: S, heard: Heard) -> Self {
+        Watched { side, heard }
+    }
+}
+
+impl<W: AsyncWrite + Unpin> AsyncWrite for Watched<W> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        let poll = Pin::new(&mut self.side).poll_write(context, bytes);
+        if matches!(poll, Poll::Ready(Ok(count)) if count > 0) {
+            self.heard.note();
+        }
+        poll
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.side).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.side).poll_shutdown(context)
+    }
+}
+
+impl<R: AsyncRead + Unpin> AsyncRead for Watched<R> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let before = buffer.filled().len();
+        let poll = Pin::new(&mut self.side).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.heard.note();
+        }
+        poll
+    }
 }
 
 /// Writes a frame.

@@ -71,7 +71,10 @@ pub async fn receive(
     if let Err(reason) = state.admit(hello.rank, hello.incarnation) {
         return refuse(stream, &hello, reason, peer).await;
     }
-    say(stream, WELCOME, &(), peer).await?;
+    if let Err(error) = say(stream, WELCOME, &(), peer).await {
+        state.disconnected(hello.rank);
+        return Err(error);
+    }
     Ok((hello.rank, Incarnation(hello.incarnation)))
 }
 

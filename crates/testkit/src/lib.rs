@@ -1,1 +1,3 @@
-//! (room)
+//! What tests of several crates share; a dev-dependency only.
+
+pub mod network;

@@ -58,14 +58,24 @@ struct Outbox {
     most_queued: usize,
     closed: bool,
     failed: Option<String>,
-    /// Steps pushed so far, per stream: the job's count, whatever passes there were.
-    steps: HashMap<u32, u64>,
+    /// Steps pushed so far, per stream: the job's count, whatever passes and restarts there were.
+    steps: HashMap<u32, Steps>,
+}
+
+#[derive(Clone, Copy)]
+struct Steps {
+    next: u64,
+    /// Below this, some servers have applied a step and others not, and it is sent alone: merged with others it would be
+    /// known to a server in part only, and a sum cannot be taken apart.
+    alone_below: u64,
 }
 
 /// One push, encoded for each server.
 struct Item {
     work: WorkId,
     payloads: Vec<Payload>,
+    /// Never merged: see [`Steps`].
+    alone: bool,
 }
 
 #[derive(Default)]
@@ -141,41 +151,47 @@ impl Communicator for Async {
     fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {
         let shared = &self.shared;
         let stream = shared.remote.worker.stream(work.stream);
-        let step = {
-            let mut outbox = shared.outbox.lock();
-            let step = outbox.steps.entry(stream).or_insert(0);
-            *step += 1;
-            *step - 1
-        };
-        let work = WorkId::step(stream, step);
+        let Steps { next, alone_below } = shared.steps(stream)?;
+        shared.outbox.lock().steps.insert(stream, Steps { next: next + 1, alone_below });
+        let work = WorkId::step(stream, next);
         let waits = shared.plan.receive == DenseReceive::AfterSend;
         let payloads = shared.remote.encode_push(work, sparse, dense, waits);
         if waits && shared.plan.merge.max_gradients == 1 {
             shared.send_and_take(payloads, dense)?;
             return Ok(PushReport::default());
         }
+        let item = Item { work, payloads, alone: next < alone_below };
         let mut outbox = shared.outbox.lock();
         shared.check(&outbox)?;
+        if waits {
+            // Without a sender thread, the push that fills a merge sends it; and so does one that finds no room, because
+            // nobody else would make any.
+            let own = outbox.queue.iter().filter(|item| item.work.stream == stream).count() + 1;
+            let most = shared.plan.merge.max_gradients;
+            if !item.alone && own < most && outbox.queue.len() < shared.plan.send_queue_size {
+                outbox.queue.push_back(item);
+                outbox.most_queued = outbox.most_queued.max(outbox.queue.len());
+                return Ok(PushReport::default());
+            }
+            let mut merged = take_mergeable(&mut outbox.queue, stream, most);
+            drop(outbox);
+            merged.push(item);
+            shared.send_and_take(merge(merged)?, dense)?;
+            return Ok(PushReport::default());
+        }
         while outbox.queue.len() >= shared.plan.send_queue_size {
             shared.changed.wait(&mut outbox);
             shared.check(&outbox)?;
         }
-        outbox.queue.push_back(Item { work, payloads });
+        outbox.queue.push_back(item);
         outbox.most_queued = outbox.most_queued.max(outbox.queue.len());
-        if waits {
-            // Without a sender thread, the push that fills a merge sends it.
-            let own = outbox.queue.iter().filter(|item| item.work.stream == stream).count();
-            if own >= shared.plan.merge.max_gradients {
-                let merged = take_mergeable(&mut outbox.queue, stream, shared.plan.merge.max_gradients);
-                drop(outbox);
-                shared.changed.notify_all();
-                shared.send_and_take(merge(merged)?, dense)?;
-            }
-            return Ok(PushReport::default());
-        }
         drop(outbox);
         shared.changed.notify_all();
         Ok(PushReport::default())
+    }
+
+    fn position(&self, stream: u32) -> Result<u64> {
+        Ok(self.shared.steps(self.shared.remote.worker.stream(stream))?.next)
     }
 
     fn finish(&self, _: u32) -> Result<()> {
@@ -232,6 +248,17 @@ impl Shared {
             self.outbox.lock().failed = Some(openfleet_core::error::report(&error));
             self.changed.notify_all();
         }
+    }
+
+    /// The next step of a stream; the servers know it of a stream that is new here.
+    fn steps(&self, stream: u32) -> Result<Steps> {
+        if let Some(&steps) = self.outbox.lock().steps.get(&stream) {
+            return Ok(steps);
+        }
+        let position = self.remote.position(stream)?;
+        let steps = Steps { next: position.start, alone_below: position.end };
+        self.outbox.lock().steps.insert(stream, steps);
+        Ok(steps)
     }
 
     fn send(&self, payloads: Vec<Payload>) -> Result<Vec<Payload>> {
@@ -308,15 +335,21 @@ impl Shared {
     }
 }
 
-/// The first pushes of a stream, consecutive ones, at most so many.
+/// The first pushes of a stream, consecutive ones, at most so many; one that must go alone goes alone.
 fn take_mergeable(queue: &mut VecDeque<Item>, stream: u32, most: usize) -> Vec<Item> {
     let mut taken: Vec<Item> = Vec::new();
     let mut at = 0;
     while at < queue.len() && taken.len() < most {
-        if queue[at].work.stream == stream {
-            taken.extend(queue.remove(at));
-        } else {
+        if queue[at].work.stream != stream {
             at += 1;
+            continue;
+        }
+        if queue[at].alone && !taken.is_empty() {
+            break;
+        }
+        taken.extend(queue.remove(at));
+        if taken[taken.len() - 1].alone {
+            break;
         }
     }
     taken

@@ -47,8 +47,13 @@ impl Hybrid {
         self.streams.lock().values().map(|stream| stream.most_in_flight).max().unwrap_or(0)
     }
 
-    fn take(&self, stream: u32) -> Stream {
-        self.streams.lock().remove(&stream).unwrap_or_default()
+    /// A stream that is new here may not be new to the servers: a restarted worker goes on where its predecessor stopped.
+    fn take(&self, number: u32) -> Result<Stream> {
+        if let Some(stream) = self.streams.lock().remove(&number) {
+            return Ok(stream);
+        }
+        let sparse_step = self.remote.position(self.sparse_stream(number))?.start;
+        Ok(Stream { sparse_step, ..Stream::default() })
     }
 
     fn settle(stream: &mut Stream, left: usize) -> Result<()> {
@@ -77,7 +82,7 @@ impl Communicator for Hybrid {
 
     fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {
         let number = self.remote.worker.stream(work.stream);
-        let mut stream = self.take(number);
+        let mut stream = self.take(number)?;
         if !stream.joined {
             stream.step = self.remote.join(number)?;
             stream.joined = true;
@@ -108,16 +113,24 @@ impl Communicator for Hybrid {
 
     fn begin(&self, stream: u32) -> Result<()> {
         let number = self.remote.worker.stream(stream);
-        let mut stream = self.take(number);
+        let mut stream = self.take(number)?;
         stream.step = self.remote.join(number)?;
         stream.joined = true;
         self.streams.lock().insert(number, stream);
         Ok(())
     }
 
+    fn position(&self, stream: u32) -> Result<u64> {
+        let number = self.remote.worker.stream(stream);
+        let stream = self.take(number)?;
+        let step = stream.sparse_step;
+        self.streams.lock().insert(number, stream);
+        Ok(step)
+    }
+
     fn finish(&self, stream: u32) -> Result<()> {
         let number = self.remote.worker.stream(stream);
-        let mut stream = self.take(number);
+        let mut stream = self.take(number)?;
         Self::settle(&mut stream, 0)?;
         stream.joined = false;
         self.streams.lock().insert(number, stream);

@@ -45,6 +45,12 @@ pub trait Communicator: Send + Sync {
         Ok(())
     }
 
+    /// The first step of a stream that the servers have yet to apply: where a restarted worker goes on in its data. 0 where
+    /// steps are not counted by stream.
+    fn position(&self, _stream: u32) -> Result<u64> {
+        Ok(0)
+    }
+
     /// A stream has come to the end of its pass: the others go on without it.
     fn finish(&self, _stream: u32) -> Result<()> {
         Ok(())

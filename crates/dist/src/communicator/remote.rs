@@ -51,6 +51,9 @@ pub struct Remote {
     /// Working memory, a set for each call at a time.
     lanes: Mutex<Vec<Lane>>,
     barriers: AtomicU64,
+    /// Per server: where this worker's changes of membership are counted from.
+    sessions: Vec<u64>,
+    changes: AtomicU64,
 }
 
 /// Working memory of one call.
@@ -99,10 +102,13 @@ impl Remote {
             create_tables::encode(&mut payload, &tables, values)?;
             Ok(link.ask(Kind::CreateTables, payload))
         });
-        wait_all(asked.collect::<Result<Vec<_>>>()?)?;
+        let answers = wait_all(asked.collect::<Result<Vec<_>>>()?)?;
+        let sessions = answers.iter().map(|answer| create_tables::decode(answer.bytes()).map(|(_, session)| session));
+        let sessions = sessions.collect::<Result<_>>()?;
         let dims = sparse.iter().map(|(_, spec)| spec.dim as u32).collect();
         let (lanes, barriers) = (Mutex::default(), AtomicU64::new(0));
-        Ok(Remote { links, worker, placement, blocks, dims, lanes, barriers })
+        let changes = AtomicU64::new(0);
+        Ok(Remote { links, worker, placement, blocks, dims, lanes, barriers, sessions, changes })
     }
 
     /// Bytes sent and received, over all servers.
@@ -248,9 +254,10 @@ impl Remote {
 
     /// A stream joins the others at the beginning of a pass; gives the step they are at.
     pub(super) fn join(&self, stream: u32) -> Result<u64> {
-        let asked = self.links.iter().map(|link| {
+        let change = self.changes.fetch_add(1, Ordering::Relaxed);
+        let asked = self.links.iter().zip(&self.sessions).map(|(link, session)| {
             let mut payload = Payload::new();
-            join::encode(&mut payload, stream);
+            join::encode(&mut payload, stream, session << 32 | change);
             link.ask_within(Kind::Join, payload, PATIENCE)
         });
         let answers = wait_all(asked.collect())?;
@@ -267,9 +274,10 @@ impl Remote {
 
     /// A stream leaves: for now, or for good.
     pub(super) fn leave(&self, stream: u32, for_good: bool) -> Result<()> {
-        let asked = self.links.iter().map(|link| {
+        let change = self.changes.fetch_add(1, Ordering::Relaxed);
+        let asked = self.links.iter().zip(&self.sessions).map(|(link, session)| {
             let mut payload = Payload::new();
-            leave::encode(&mut payload, stream, for_good);
+            leave::encode(&mut payload, stream, session << 32 | change, for_good);
             link.ask(Kind::Leave, payload)
         });
         wait_all(asked.collect())?;
@@ -279,6 +287,17 @@ impl Remote {
     /// All streams of this worker leave for good.
     pub(super) fn leave_all(&self) -> Result<()> {
         (0..self.worker.threads).try_for_each(|thread| self.leave(self.worker.stream(thread), true))
+    }
+
+    /// Where a stream stands on the servers: the first step that one of them has not applied, and the first that none has.
+    /// They differ where a worker died after its push had reached some servers only.
+    pub fn position(&self, stream: u32) -> Result<std::ops::Range<u64>> {
+        let statuses = self.status()?;
+        let of = |status: &status::Status| {
+            status.positions.iter().find(|position| position.0 == stream).map_or(0, |position| position.1)
+        };
+        let (first, last) = (statuses.iter().map(of).min(), statuses.iter().map(of).max());
+        Ok(first.unwrap_or(0)..last.unwrap_or(0))
     }
 
     /// How every server stands.

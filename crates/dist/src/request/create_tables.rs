@@ -27,10 +27,21 @@ pub struct Tables {
     pub dense: Vec<(String, DenseSpec)>,
 }
 
+/// The most streams of a job: a bound on what a server keeps for them.
+const MOST_STREAMS: u32 = 1 << 20;
+
 impl Tables {
     /// Training threads of all workers.
     pub fn streams(&self) -> u32 {
         self.workers.saturating_mul(self.threads)
+    }
+
+    /// Fails unless there is somebody to train, and not absurdly many.
+    pub fn check(&self) -> Result<()> {
+        if (1..=MOST_STREAMS).contains(&self.streams()) {
+            return Ok(());
+        }
+        Err(Error::Streams { workers: self.workers, threads: self.threads, most: MOST_STREAMS })
     }
 }
 
@@ -44,7 +55,14 @@ pub fn encode<'a>(payload: &mut Payload, tables: &Tables, first_values: impl Ite
     Ok(())
 }
 
-/// Answers a request: 1 where the tables are new.
+/// Reads an answer: whether the tables are new, and a number that grows with every request of this kind. A worker counts
+/// its changes of membership from there, so those of a restarted worker are newer than all of its predecessor's.
+pub fn decode(reply: &[u8]) -> Result<(bool, u64)> {
+    let mut reader = Reader::new(reply);
+    Ok((reader.one::<u32>()? == 1, reader.one()?))
+}
+
+/// Answers a request.
 pub fn apply(state: &State, payload: &[u8]) -> Result<Payload> {
     let mut reader = Reader::new(payload);
     let length = reader.one::<u64>()?;
@@ -57,8 +75,9 @@ pub fn apply(state: &State, payload: &[u8]) -> Result<Payload> {
         values.push(reader.take::<f32>(count)?);
     }
     reader.end()?;
-    let is_new = state.create_tables(tables, &values)?;
+    let (is_new, session) = state.create_tables(tables, &values)?;
     let mut reply = Payload::new();
     reply.put(&[u32::from(is_new)]);
+    reply.put(&[session]);
     Ok(reply)
 }

@@ -7,10 +7,11 @@ use crate::error::Result;
 use crate::frame::{Payload, Reader};
 use crate::server::{Outcome, State};
 
-/// Encodes a request.
-pub fn encode(payload: &mut Payload, stream: u32) {
+/// Encodes a request. `change` numbers the joins and leaves of a stream, so that a late repeat of one is known as such.
+pub fn encode(payload: &mut Payload, stream: u32, change: u64) {
     payload.clear();
     payload.put(&[stream]);
+    payload.put(&[change]);
 }
 
 /// Reads an answer: the group's step.
@@ -22,6 +23,7 @@ pub fn decode(reply: &[u8]) -> Result<u64> {
 pub fn apply(state: &State, payload: &[u8]) -> Result<Outcome> {
     let mut reader = Reader::new(payload);
     let stream = reader.one::<u32>()?;
+    let change = reader.one::<u64>()?;
     reader.end()?;
-    Ok(state.join(stream))
+    state.join(stream, change)
 }

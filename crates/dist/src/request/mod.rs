@@ -98,6 +98,15 @@ pub struct KeysView<'a> {
     pub keys: &'a [u64],
 }
 
+/// The most bytes of an answer: a short request can name one table and one key many times over.
+const LONGEST_ANSWER: u64 = 1 << 30;
+
+/// Fails if so many more floats would make an answer too long; before they are allocated.
+fn check_answer(reply: &Payload, floats: usize) -> Result<()> {
+    let length = (reply.bytes().len() as u64).saturating_add((floats as u64).saturating_mul(4));
+    if length <= LONGEST_ANSWER { Ok(()) } else { Err(Error::TooLong { length, cap: LONGEST_ANSWER }) }
+}
+
 /// Writes keys and their tables.
 pub(crate) fn put_keys(payload: &mut Payload, tables: &[u32], dims: &[u32], keys: &[u64]) {
     payload.put(&[tables.len() as u32, keys.len() as u32]);

@@ -2,6 +2,7 @@
 //!
 //! The answer is their values, one block after the other, in the order asked for.
 
+use super::check_answer;
 use crate::error::Result;
 use crate::frame::{Payload, Reader};
 use crate::server::State;
@@ -28,6 +29,7 @@ pub fn apply(state: &State, payload: &[u8]) -> Result<Payload> {
 pub(crate) fn put_values(state: &State, blocks: impl Iterator<Item = u32>, reply: &mut Payload) -> Result<()> {
     for block in blocks {
         let block = state.dense(block)?;
+        check_answer(reply, block.table.len())?;
         let values = reply.room::<f32>(block.table.len());
         block.table.pull(values).map_err(|error| block.error("pulling from", error))?;
     }

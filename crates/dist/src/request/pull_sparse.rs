@@ -5,7 +5,7 @@
 
 use openfleet_table::Missing;
 
-use super::{KeysView, put_keys, take_keys};
+use super::{KeysView, check_answer, put_keys, take_keys};
 use crate::error::Result;
 use crate::frame::{Payload, Reader};
 use crate::server::State;
@@ -38,6 +38,7 @@ pub fn apply(state: &State, worker: u32, payload: &[u8]) -> Result<Payload> {
         for (&number, &dim) in tables.iter().zip(dims) {
             let table = state.sparse(number)?;
             table.check_dim(dim)?;
+            check_answer(&reply, keys.len().saturating_mul(dim as usize))?;
             if missing == Missing::Create {
                 // Before the rows are read: what changes from here on is noted anew.
                 state.changed(number).lock().forget(worker, keys);

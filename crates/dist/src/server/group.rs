@@ -24,14 +24,23 @@ pub(super) struct Group {
     streams: Range<u32>,
     /// Left for good.
     gone: BTreeSet<u32>,
-    /// Have asked to begin a pass; a repeat takes the first one's place.
-    joining: BTreeMap<u32, oneshot::Sender<Result<Payload>>>,
+    /// Have asked to begin a pass.
+    joining: BTreeMap<u32, Waiters>,
+    /// The newest change of membership that each stream asked for: an older one is a late repeat, and changes nothing.
+    changes: BTreeMap<u32, u64>,
     aggregate: Aggregate<Payload>,
-    /// Who waits for the current step; a repeat takes the first one's place.
-    waiting: BTreeMap<u32, oneshot::Sender<Result<Payload>>>,
+    /// Who waits for the current step.
+    waiting: BTreeMap<u32, Waiters>,
+    /// The last step, if applying it failed: whoever asks again hears so again.
+    failed: Option<(u64, String)>,
     dense: DenseMean,
     sparse: BTreeMap<u32, SparseMean>,
 }
+
+/// Everybody that waits for the answer to one request: the first who asked and its repeats. All are answered, because which
+/// of them came over a connection that still lives cannot be told: a repeat over a new connection may overtake the original
+/// that stands in the buffers of the old one.
+type Waiters = Vec<oneshot::Sender<Result<Payload>>>;
 
 impl Group {
     pub(super) fn new(streams: Range<u32>) -> Self {
@@ -39,8 +48,10 @@ impl Group {
             streams,
             gone: BTreeSet::new(),
             joining: BTreeMap::new(),
+            changes: BTreeMap::new(),
             aggregate: Aggregate::new([], 0),
             waiting: BTreeMap::new(),
+            failed: None,
             dense: DenseMean::new(),
             sparse: BTreeMap::new(),
         }
@@ -84,26 +95,45 @@ impl Group {
             table: "all".into(),
             source,
         })?;
-        self.waiting.insert(stream, answer);
+        self.waiting.entry(stream).or_default().push(answer);
         if arrival == Arrival::Complete {
             self.apply(state);
         }
         Ok(receiver)
     }
 
+    /// The answer to a push of a step that was taken before.
+    pub(super) fn repeat(&self, state: &State, step: u64, payload: &Payload) -> Result<Payload> {
+        match &self.failed {
+            Some((failed, message)) if *failed == step => Err(Error::Background { message: message.clone() }),
+            _ => values_wanted(state, payload),
+        }
+    }
+
+    /// Whether a change of membership is news, or the same again; not what was overtaken by a later one.
+    fn is_newest(&mut self, stream: u32, change: u64) -> bool {
+        let newest = self.changes.entry(stream).or_insert(change);
+        *newest = change.max(*newest);
+        *newest == change
+    }
+
     /// A stream takes part from now on, once all have asked. A repeat by a member is answered at once.
-    pub(super) fn join(&mut self, stream: u32) -> Outcome {
-        if self.aggregate.members().any(|member| member == stream) {
+    pub(super) fn join(&mut self, stream: u32, change: u64) -> Outcome {
+        let is_member = self.aggregate.members().any(|member| member == stream);
+        if is_member || !self.is_newest(stream, change) || self.gone.contains(&stream) {
             return Outcome::Now(Ok(self.step_payload()));
         }
         let (answer, receiver) = oneshot::channel();
-        self.joining.insert(stream, answer);
+        self.joining.entry(stream).or_default().push(answer);
         self.admit_if_all();
         Outcome::Later(receiver)
     }
 
     /// A stream takes part no more; the step may be complete without it, and so may a join.
-    pub(super) fn leave(&mut self, state: &State, stream: u32, for_good: bool) {
+    pub(super) fn leave(&mut self, state: &State, stream: u32, change: u64, for_good: bool) {
+        if !self.is_newest(stream, change) {
+            return;
+        }
         if for_good {
             self.gone.insert(stream);
             self.joining.remove(&stream);
@@ -120,9 +150,11 @@ impl Group {
         if !ready {
             return;
         }
-        for (stream, answer) in std::mem::take(&mut self.joining) {
+        for (stream, answers) in std::mem::take(&mut self.joining) {
             self.aggregate.join(stream);
-            let _ = answer.send(Ok(self.step_payload()));
+            for answer in answers {
+                let _ = answer.send(Ok(self.step_payload()));
+            }
         }
     }
 
@@ -133,17 +165,19 @@ impl Group {
     }
 
     fn apply(&mut self, state: &State) {
+        let step = self.aggregate.step();
         let Some(contributions) = self.aggregate.take() else { return };
         let outcome = self.apply_contributions(state, &contributions);
-        let waiting = std::mem::take(&mut self.waiting);
-        for (stream, answer) in waiting {
-            let reply = match (&outcome, contributions.get(&stream)) {
-                (Err(message), _) => Err(Error::Background { message: message.clone() }),
-                (Ok(()), Some(payload)) => values_wanted(state, payload),
-                (Ok(()), None) => Ok(Payload::new()),
-            };
-            // Whoever is gone by now asks again when it is back.
-            let _ = answer.send(reply);
+        self.failed = outcome.err().map(|message| (step, message));
+        for (stream, answers) in std::mem::take(&mut self.waiting) {
+            for answer in answers {
+                let reply = match contributions.get(&stream) {
+                    Some(payload) => self.repeat(state, step, payload),
+                    None => Ok(Payload::new()),
+                };
+                // Whoever is gone by now asks again when it is back.
+                let _ = answer.send(reply);
+            }
         }
     }
 

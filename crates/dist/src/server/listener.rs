@@ -9,13 +9,15 @@ use std::time::Duration;
 use openfleet_core::topology::Endpoint;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::state::{Outcome, State};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
 use crate::handshake::Secret;
-use crate::net::{Stream, read_frame, write_frame};
+use crate::net::{Heard, Stream, Watched, read_frame, write_frame};
 use crate::request::{FAILED, Kind, REPLY};
 use crate::session::{HANDSHAKE, receive};
 
@@ -71,17 +73,30 @@ impl Server {
         Ok(Endpoint::new(&address.ip().to_string(), address.port())?)
     }
 
-    /// Serves until stopped or left by all.
+    /// Serves until stopped or left by all. Then it stays until its workers have hung up, for at most [`ServerConfig::silence`]:
+    /// one whose last answer got lost asks again.
     pub async fn run(self) -> Result<()> {
         let mut stopping = self.state.stopping();
-        loop {
+        let mut connections = JoinSet::new();
+        let mut is_stopping = false;
+        let end = tokio::time::sleep(Duration::MAX);
+        tokio::pin!(end);
+        while !(is_stopping && connections.is_empty()) {
             tokio::select! {
-                () = stopped(&mut stopping) => break,
+                () = stopped(&mut stopping), if !is_stopping => {
+                    is_stopping = true;
+                    end.as_mut().reset(Instant::now() + self.config.silence);
+                }
+                () = &mut end, if is_stopping => break,
+                // A connection that broke may be back; one that was closed is done.
+                Some(ended) = connections.join_next() => if is_stopping && matches!(ended, Ok(Goodbye::Broken)) {
+                    connections.spawn(linger(self.config.silence));
+                },
                 accepted = self.listener.accept() => match accepted {
                     Ok((stream, address)) => {
                         let _ = stream.set_nodelay(true);
                         let (config, state) = (self.config.clone(), self.state.clone());
-                        tokio::spawn(serve(stream, config, state, address.to_string()));
+                        connections.spawn(serve(stream, config, state, address.to_string()));
                     }
                     // Out of descriptors, or the peer gave up already: neither ends the server.
                     Err(error) => {
@@ -96,16 +111,39 @@ impl Server {
     }
 }
 
+/// How a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Goodbye {
+    /// The worker hung up between two requests, or was never let in.
+    Closed,
+    /// In the middle of something.
+    Broken,
+}
+
+async fn linger(time: Duration) -> Goodbye {
+    tokio::time::sleep(time).await;
+    Goodbye::Closed
+}
+
 /// Serves one connection to its end. Public so that a test can bring a stream of its own.
-pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Arc<State>, peer: String) {
+pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Arc<State>, peer: String) -> Goodbye {
     let greeted =
         tokio::time::timeout(HANDSHAKE, receive(&mut stream, &config.job, &config.secret, &state, &peer)).await;
     let (rank, incarnation) = match greeted {
         Ok(Ok(who)) => who,
-        Ok(Err(error)) => return warn!("{peer} was not let in: {error}"),
-        Err(_) => return warn!("{peer} was not let in: no handshake within {} s", HANDSHAKE.as_secs()),
+        Ok(Err(error)) => {
+            warn!("{peer} was not let in: {error}");
+            return Goodbye::Closed;
+        }
+        Err(_) => {
+            warn!("{peer} was not let in: no handshake within {} s", HANDSHAKE.as_secs());
+            return Goodbye::Closed;
+        }
     };
-    let (mut reader, mut writer) = tokio::io::split(stream);
+    let _connected = Connected { state: &state, rank };
+    let (reader, mut writer) = tokio::io::split(stream);
+    let heard = Heard::now();
+    let mut reader = Watched::new(reader, heard.clone());
     let (answers, mut outgoing) = mpsc::unbounded_channel::<(u16, u64, Payload)>();
     let write_peer = peer.clone();
     let writing = tokio::spawn(async move {
@@ -115,34 +153,31 @@ pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Ar
             }
         }
     });
-    let mut stopping = state.stopping();
-    loop {
-        let frame = tokio::select! {
-            frame = tokio::time::timeout(config.silence, read_frame(&mut reader, config.cap, &peer)) => frame,
-            () = stopped(&mut stopping) => break,
-        };
+    let goodbye = loop {
+        let frame = heard.unless_silent_for(config.silence, read_frame(&mut reader, config.cap, &peer)).await;
         let frame = match frame {
-            Ok(Ok(Some(frame))) => frame,
-            Ok(Ok(None)) => break,
-            Ok(Err(error)) => {
-                warn!("the connection of worker {rank} at {peer} ends: {error}");
-                break;
+            Some(Ok(Some(frame))) => frame,
+            Some(Ok(None)) => break Goodbye::Closed,
+            Some(Err(error)) => {
+                warn!("the connection of worker {rank} at {peer} ends: {}", openfleet_core::error::report(&error));
+                break Goodbye::Broken;
             }
-            Err(_) => {
+            None => {
                 warn!("worker {rank} at {peer} has been silent for {:.1} s", config.silence.as_secs_f64());
-                break;
+                break Goodbye::Broken;
             }
         };
         if !state.is_current(rank, incarnation.0) {
             let reason = format!("incarnation {} of worker {rank} was replaced by a newer one", incarnation.0);
+            warn!("{peer} is not heard any more: {reason}");
             let _ = answers.send(failure(frame.request, &reason));
-            break;
+            break Goodbye::Closed;
         }
         let kind = match Kind::from_number(frame.kind) {
             Ok(kind) => kind,
             Err(error) => {
                 warn!("worker {rank} at {peer} sent {error}");
-                break;
+                break Goodbye::Closed;
             }
         };
         match state.handle(rank, kind, frame.payload) {
@@ -152,18 +187,30 @@ pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Ar
             Outcome::Later(receiver) => {
                 let answers = answers.clone();
                 tokio::spawn(async move {
-                    // A dropped sender is a repeat that took this one's place.
+                    // A dropped sender: its barrier or group is no more.
                     if let Ok(answer) = receiver.await {
                         let _ = answers.send(reply(kind, frame.request, answer));
                     }
                 });
             }
         }
-    }
-    state.disconnected(rank);
+    };
     drop(answers);
     // What was answered is still sent; what waits for others is not waited for.
     let _ = tokio::time::timeout(Duration::from_secs(1), writing).await;
+    goodbye
+}
+
+/// A worker counts as connected until its connection ends, however that comes about.
+struct Connected<'a> {
+    state: &'a State,
+    rank: u32,
+}
+
+impl Drop for Connected<'_> {
+    fn drop(&mut self) {
+        self.state.disconnected(self.rank);
+    }
 }
 
 async fn stopped(stopping: &mut watch::Receiver<bool>) {

@@ -7,5 +7,5 @@ mod group;
 mod listener;
 mod state;
 
-pub use listener::{Server, ServerConfig, serve};
+pub use listener::{Goodbye, Server, ServerConfig, serve};
 pub use state::{Outcome, State};

@@ -81,6 +81,8 @@ pub struct State {
     left: Mutex<BTreeSet<u32>>,
     scratches: Mutex<Vec<Scratch>>,
     repeats: AtomicU64,
+    /// Requests to make tables so far.
+    sessions: AtomicU64,
     stopped: watch::Sender<bool>,
 }
 
@@ -126,6 +128,7 @@ impl State {
             left: Mutex::default(),
             scratches: Mutex::default(),
             repeats: AtomicU64::new(0),
+            sessions: AtomicU64::new(0),
             stopped: watch::channel(false).0,
         }
     }
@@ -186,11 +189,14 @@ impl State {
         }
     }
 
-    /// Makes tables, or checks that those that exist are the same; says whether they are new.
-    pub(crate) fn create_tables(&self, tables: Tables, first_values: &[&[f32]]) -> Result<bool> {
+    /// Makes tables, or checks that those that exist are the same; says whether they are new, and the how-many-th request
+    /// this is.
+    pub(crate) fn create_tables(&self, tables: Tables, first_values: &[&[f32]]) -> Result<(bool, u64)> {
+        tables.check()?;
         let mut kept = self.tables.write();
+        let session = self.sessions.fetch_add(1, Ordering::Relaxed) + 1;
         if let Some(existing) = &kept.description {
-            return check_same(existing, &tables).map(|()| false);
+            return check_same(existing, &tables).map(|()| (false, session));
         }
         let mut sparse = Vec::with_capacity(tables.sparse.len());
         for (name, spec) in &tables.sparse {
@@ -223,7 +229,7 @@ impl State {
             Mode::Async | Mode::Geo => Vec::new(),
         };
         kept.description = Some(tables);
-        Ok(true)
+        Ok((true, session))
     }
 
     /// A sparse table by number.
@@ -253,14 +259,15 @@ impl State {
     fn push(&self, payload: Payload) -> Result<Outcome> {
         let view = PushView::decode(payload.bytes())?;
         let work = view.work;
+        self.check_stream(work.stream, 2)?;
+        self.check_push(&view)?;
         let mut groups = self.groups.lock();
         // Hybrid's sparse pushes come from streams beyond the groups, and are applied at once.
         if let Some(group) = groups.iter_mut().find(|group| group.has(work.stream)) {
             drop(view);
             if work.first_step < group.step() {
-                drop(groups);
                 self.repeats.fetch_add(1, Ordering::Relaxed);
-                return Ok(Outcome::Now(values_wanted(self, &payload)));
+                return Ok(Outcome::Now(group.repeat(self, work.first_step, &payload)));
             }
             return Ok(Outcome::Later(group.contribute(self, work.stream, work.first_step, payload)?));
         }
@@ -278,6 +285,31 @@ impl State {
         }
         drop(view);
         Ok(Outcome::Now(values_wanted(self, &payload)))
+    }
+
+    /// Fails unless everything in a push fits its table. Asked before anything is applied: half a push that was applied
+    /// would be applied again when the client repeats it, and a misfit must not spoil the step of a whole group.
+    fn check_push(&self, view: &PushView<'_>) -> Result<()> {
+        for (keys, _) in &view.stages {
+            for (&number, &dim) in keys.tables.iter().zip(keys.dims) {
+                self.sparse(number)?.check_dim(dim)?;
+            }
+        }
+        for &(number, gradient) in &view.blocks {
+            let block = self.dense(number)?;
+            if gradient.len() != block.table.len() {
+                let what = format!("a gradient of table `{}`", block.name);
+                return Err(Error::Length { what, expected: block.table.len(), got: gradient.len() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails unless a worker has the stream. `kinds` is 2 where hybrid's sparse streams, numbered after all others, are
+    /// meant too. What is kept per stream is so bounded.
+    fn check_stream(&self, stream: u32, kinds: u32) -> Result<()> {
+        let count = self.tables.read().description.as_ref().map_or(0, Tables::streams).saturating_mul(kinds);
+        if stream < count { Ok(()) } else { Err(Error::UnknownStream { stream, count }) }
     }
 
     fn apply_push(&self, view: &PushView<'_>) -> Result<()> {
@@ -299,6 +331,8 @@ impl State {
 
     /// GEO: adds differences and tells what others changed.
     pub(crate) fn exchange_geo(&self, worker: u32, view: &PushView<'_>) -> Result<Payload> {
+        self.check_stream(view.work.stream, 1)?;
+        self.check_push(view)?;
         let stream = self.stream(view.work.stream);
         let mut stream = stream.lock();
         if let Some((step, answer)) = &stream.last_answer
@@ -363,25 +397,27 @@ impl State {
     }
 
     /// A stream takes part from now on, once all of its group have asked.
-    pub(crate) fn join(&self, stream: u32) -> Outcome {
+    pub(crate) fn join(&self, stream: u32, change: u64) -> Result<Outcome> {
+        self.check_stream(stream, 1)?;
         let mut groups = self.groups.lock();
-        match groups.iter_mut().find(|group| group.has(stream)) {
-            Some(group) => group.join(stream),
+        Ok(match groups.iter_mut().find(|group| group.has(stream)) {
+            Some(group) => group.join(stream, change),
             None => {
                 let mut payload = Payload::new();
                 payload.put(&[0u64]);
                 Outcome::Now(Ok(payload))
             }
-        }
+        })
     }
 
     /// A stream takes part no more. The server ends when all have left for good.
-    pub(crate) fn leave(&self, stream: u32, for_good: bool) {
+    pub(crate) fn leave(&self, stream: u32, change: u64, for_good: bool) -> Result<()> {
+        self.check_stream(stream, 1)?;
         if let Some(group) = self.groups.lock().iter_mut().find(|group| group.has(stream)) {
-            group.leave(self, stream, for_good);
+            group.leave(self, stream, change, for_good);
         }
         if !for_good {
-            return;
+            return Ok(());
         }
         let kept = self.tables.read();
         let (streams, threads) =
@@ -395,12 +431,13 @@ impl State {
         if streams > 0 && left.len() >= streams as usize {
             self.stop();
         }
+        Ok(())
     }
 
     pub(crate) fn barrier(&self, worker: u32, number: u64, parties: u32) -> Outcome {
         let mut barriers = self.barriers.lock();
         // A barrier two numbers back has been passed by all: nobody asks for it again.
-        barriers.retain(|&known, _| known + 2 > number);
+        barriers.retain(|&known, _| known.saturating_add(2) > number);
         let barrier = barriers.entry(number).or_insert_with(|| Barrier {
             arrived: BTreeSet::new(),
             waiting: Vec::new(),

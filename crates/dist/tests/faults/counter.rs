@@ -1,0 +1,221 @@
+//! The counter table: every sample pushes -1 to each of its ids, with SGD at rate 1. The final table is the histogram of the
+//! data, exactly (floats count exactly below 2^24), or an update was lost or doubled. Promise P4: one answer in ten is lost,
+//! requests are repeated and overtake each other.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use openfleet_core::WorkId;
+use openfleet_core::strategy::{Mode, Strategy, StrategyOptions};
+use openfleet_dist::communicator::{Communicator, Missing, Remote, Worker, for_mode};
+use openfleet_dist::handshake::Secret;
+use openfleet_dist::stage::{DenseStage, Lookup, SparseStage};
+use openfleet_dist::{Link, ServerConfig, State};
+use openfleet_table::{DenseSpec, Initializer, Optimizer, Schedule, Sgd, SparseSpec};
+use openfleet_testkit::network::{Chance, Faults, Network};
+
+/// Values of the one dense parameter.
+const DENSE: usize = 5;
+const WORKERS: u32 = 2;
+const SERVERS: usize = 2;
+
+pub fn config() -> ServerConfig {
+    ServerConfig { secret: Secret::new("a test's secret"), ..ServerConfig::default() }
+}
+
+pub fn states(count: usize) -> Vec<Arc<State>> {
+    (0..count).map(|_| Arc::new(State::new())).collect()
+}
+
+/// A table that counts, and a dense parameter that does.
+#[allow(clippy::type_complexity)]
+pub fn tables() -> (Vec<(String, SparseSpec)>, Vec<(String, DenseSpec, Vec<f32>)>) {
+    let (optimizer, schedule) = (Optimizer::Sgd(Sgd::default()), Schedule::Constant(1.0));
+    let sparse = SparseSpec {
+        dim: 1,
+        optimizer,
+        schedule: schedule.clone(),
+        regularizer: None,
+        initializer: Initializer::Constant(0.0),
+        seed: 1,
+        shards: 4,
+        accessor: Default::default(),
+        admission: Default::default(),
+        capacity: None,
+        non_finite: Default::default(),
+    };
+    let dense =
+        DenseSpec { shape: vec![DENSE], optimizer, schedule, regularizer: None, non_finite: Default::default() };
+    (vec![("counts".to_owned(), sparse)], vec![("steps".to_owned(), dense, vec![0.0; DENSE])])
+}
+
+/// The counting tables on servers.
+pub fn remote(links: Vec<Link>, worker: Worker, mode: Mode) -> openfleet_dist::Result<Remote> {
+    let rule = Strategy::resolve(&StrategyOptions::for_mode(mode)).unwrap().placement();
+    let (sparse, dense) = tables();
+    Remote::create(links, worker, mode, rule, &sparse, &dense)
+}
+
+/// The ids of one sample.
+pub fn sample(seed: u64, worker: u32, step: u64) -> Vec<u64> {
+    let mut chance = Chance(seed << 40 ^ u64::from(worker) << 32 ^ step);
+    let count = 1 + chance.below(6);
+    (0..count).map(|_| chance.below(50)).collect()
+}
+
+/// One training thread with hand-filled stages.
+pub struct Thread {
+    sparse: Vec<SparseStage>,
+    dense: Vec<DenseStage>,
+}
+
+impl Thread {
+    pub fn new() -> Self {
+        let lookup = Lookup { dim: 1, trained: true, ..Lookup::default() };
+        let dense =
+            DenseStage { values: vec![0.0; DENSE], gradient: vec![0.0; DENSE], trained: true, ..DenseStage::default() };
+        Thread { sparse: vec![SparseStage { lookups: vec![lookup], ..SparseStage::default() }], dense: vec![dense] }
+    }
+
+    /// Pulls and pushes one sample. The scales undo the division by the number of streams, where there is one.
+    pub fn step(
+        &mut self,
+        communicator: &dyn Communicator,
+        ids: &[u64],
+        scales: (f32, f32),
+    ) -> openfleet_dist::Result<()> {
+        self.fill(ids, scales);
+        communicator.pull_sparse(&mut self.sparse, Missing::Create)?;
+        communicator.pull_dense(&mut self.dense)?;
+        self.push(communicator)
+    }
+
+    /// Computes the gradients of one sample.
+    pub fn fill(&mut self, ids: &[u64], (sparse_scale, dense_scale): (f32, f32)) {
+        let stage = &mut self.sparse[0];
+        stage.unique.start(ids.len());
+        stage.unique.add(ids);
+        let count = stage.unique.keys().len();
+        let lookup = &mut stage.lookups[0];
+        lookup.rows.resize(count, 0.0);
+        lookup.gradients.clear();
+        lookup.gradients.resize(count, 0.0);
+        for &at in stage.unique.inverse() {
+            lookup.gradients[at as usize] -= sparse_scale;
+        }
+        self.dense[0].gradient.fill(-dense_scale);
+    }
+
+    /// Pushes what was filled in.
+    pub fn push(&mut self, communicator: &dyn Communicator) -> openfleet_dist::Result<()> {
+        communicator.push(WorkId::step(0, 0), &mut self.sparse, &mut self.dense)?;
+        Ok(())
+    }
+}
+
+/// Fails unless the tables hold the histogram.
+pub fn check(states: &[Arc<State>], samples: impl Iterator<Item = Vec<u64>>, context: &str) {
+    let (mut expected, mut steps) = (BTreeMap::new(), 0.0);
+    for ids in samples {
+        ids.iter().for_each(|&id| *expected.entry(id).or_insert(0.0f32) += 1.0);
+        steps += 1.0;
+    }
+    let (mut got, mut dense) = (BTreeMap::new(), Vec::new());
+    for state in states {
+        state
+            .each_row(0, |key, weights, _| {
+                assert!(got.insert(key, weights[0]).is_none(), "a row stands on one server");
+            })
+            .unwrap();
+        state.each_block(|_, values| dense.extend_from_slice(values));
+    }
+    assert_eq!(got, expected, "{context}");
+    assert_eq!(dense, [steps; DENSE], "{context}");
+}
+
+/// Every mode, with every way that async has.
+fn variants() -> Vec<(&'static str, StrategyOptions)> {
+    let merged = |merge, independent| {
+        let mut options = StrategyOptions::for_mode(Mode::Async);
+        options.max_merge_var_num = Some(merge);
+        options.independent_recv_thread = Some(independent);
+        options.send_queue_size = Some(4);
+        if merge > 1 {
+            options.send_wait_times = Some(0);
+        }
+        options
+    };
+    vec![
+        ("sync", StrategyOptions::for_mode(Mode::Sync)),
+        ("half_async", StrategyOptions::for_mode(Mode::HalfAsync)),
+        ("async, merge 1, receiver", merged(1, true)),
+        ("async, merge 1", merged(1, false)),
+        ("async, merge 3, receiver", merged(3, true)),
+        ("async, merge 3", merged(3, false)),
+        ("hybrid", StrategyOptions::for_mode(Mode::Hybrid)),
+    ]
+}
+
+/// Trains `passes` times `steps` samples a worker; gives how many pushes were made and how many the servers saw again.
+fn count(seed: u64, name: &str, options: &StrategyOptions, (passes, steps): (u64, u64)) -> (u64, u64) {
+    let strategy = Strategy::resolve(options).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let states = states(SERVERS);
+    let network = Network::new(seed, Faults::BAD, config(), &states);
+    // Sync divides by the workers; two of them, so that halves are exact. Hybrid's sparse part is not divided.
+    let both = WORKERS as f32;
+    let scales = match strategy.mode() {
+        Mode::Sync => (both, both),
+        Mode::Hybrid => (1.0, both),
+        _ => (1.0, 1.0),
+    };
+    let strategy = &strategy;
+    std::thread::scope(|scope| {
+        for rank in 0..WORKERS {
+            let links = network.links(runtime.handle(), &network.client(rank, 1));
+            scope.spawn(move || {
+                let worker = Worker { rank, count: WORKERS, threads: 1 };
+                let remote = remote(links, worker, strategy.mode()).unwrap();
+                let (sparse, dense) = tables();
+                let communicator = for_mode(remote, strategy, &sparse, &dense).unwrap();
+                let mut thread = Thread::new();
+                for pass in 0..passes {
+                    communicator.begin(0).unwrap();
+                    for step in pass * steps..(pass + 1) * steps {
+                        thread.step(communicator.as_ref(), &sample(seed, rank, step), scales).unwrap();
+                    }
+                    communicator.finish(0).unwrap();
+                }
+                communicator.close().unwrap();
+            });
+        }
+    });
+    let samples = (0..WORKERS).flat_map(|rank| (0..passes * steps).map(move |step| sample(seed, rank, step)));
+    check(&states, samples, &format!("{name}, seed {seed}"));
+    let events = network.events();
+    for (what, event) in [("lost", &events.lost), ("twice", &events.twice), ("overtaken", &events.overtaken)] {
+        assert!(event.load(Relaxed) > 0, "{name}, seed {seed}: no frame was {what}, so nothing was shown");
+    }
+    assert!(states.iter().all(|state| *state.stopping().borrow()), "all have left, so the servers end");
+    let repeats = states.iter().map(|state| state.status().repeats).sum();
+    (u64::from(WORKERS) * passes * steps, repeats)
+}
+
+/// `OPENFLEET_COUNTER_SEEDS` asks for more seeds than the few of an ordinary run; with 200 they are more than a million
+/// pushes.
+#[test]
+fn counts_equal_the_histogram_in_every_mode_whatever_the_network_does() {
+    let seeds = std::env::var("OPENFLEET_COUNTER_SEEDS").ok().map(|seeds| seeds.parse::<u64>().unwrap());
+    let (seeds, steps) = seeds.map_or((3, (2, 40)), |seeds| (seeds, (2, 200)));
+    let (mut pushes, mut repeats) = (0, 0);
+    for seed in 0..seeds {
+        for (name, options) in variants() {
+            let (pushed, repeated) = count(seed, name, &options, steps);
+            pushes += pushed;
+            repeats += repeated;
+        }
+    }
+    assert!(repeats > 0, "no push was ever repeated, so nothing was shown");
+    println!("{pushes} pushes, {repeats} of which a server saw again");
+}

@@ -1,0 +1,7 @@
+//! What a bad network, dying workers and hostile peers may not do.
+#![allow(clippy::unwrap_used)] // helpers outside `#[test]` functions are tests too
+
+mod counter;
+mod death;
+mod decoder;
+mod hostile;
