@@ -277,7 +277,7 @@ fn present_rows_are_copied_and_absent_keys_named_in_order_and_not_created() {
         let expected = if key % 2 == 1 { [*key as f32, -(*key as f32)] } else { [9.0, 9.0] };
         assert_eq!(row, expected);
     }
-    let expected: Vec<u32> = (0..2001).filter(|at| keys[*at as usize] % 2 == 0).collect();
+    let expected: Vec<u32> = (0..2001).filter(|at| keys[*at as usize].is_multiple_of(2)).collect();
     assert_eq!((absent, table.len()), (expected, 1000));
     let error = table.pull_present(&keys, &mut [0.0], &mut Vec::new(), &mut scratch).unwrap_err();
     assert!(matches!(error, Error::Length { .. }));

@@ -19,6 +19,7 @@ mod copies;
 mod tests;
 
 use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -120,7 +121,14 @@ impl Geo {
         let shared =
             Arc::new(Shared { remote, plan, copies, dense, outbox: Mutex::new(outbox), changed: Condvar::new() });
         let mut exchanger = Exchanger { shared: shared.clone(), base, next, scratch: Scratch::new() };
-        let thread = std::thread::spawn(move || exchanger.run());
+        let thread = std::thread::spawn(move || {
+            let shared = exchanger.shared.clone();
+            // A bug here must not leave training threads waiting for ever.
+            if std::panic::catch_unwind(AssertUnwindSafe(|| exchanger.run())).is_err() {
+                shared.outbox.lock().failed = Some("it panicked".into());
+                shared.changed.notify_all();
+            }
+        });
         Ok(Geo { shared, local, thread: Mutex::new(Some(thread)) })
     }
 

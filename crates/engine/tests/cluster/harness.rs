@@ -55,8 +55,6 @@ pub fn feed(step: u64, batches: std::ops::Range<u64>) -> Feed {
             labels.push((draw(4) % 2) as i64);
         }
     }
-    let rows = |lists: &[Vec<u64>]| lists.iter().map(|ids| ids.clone()).collect::<Vec<_>>();
-    let (a, b) = (rows(&a), rows(&b));
     let a: Vec<&[u64]> = a.iter().map(Vec::as_slice).collect();
     let b: Vec<&[u64]> = b.iter().map(Vec::as_slice).collect();
     let feed = Feed::new().slot("a", &a).unwrap().slot("b", &b).unwrap();

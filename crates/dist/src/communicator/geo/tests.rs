@@ -201,9 +201,9 @@ fn a_row_changed_by_one_worker_reaches_another_exactly_once() {
         geo.traffic().1 - before
     };
     train(&b, &[1], 0.0);
+    b.settle().unwrap();
     train(&a, &[1], 3.0);
     a.settle().unwrap();
-    b.settle().unwrap();
     let (with_row, after) = (exchange(&b), exchange(&b));
     assert_eq!((seen(&b, 1), dense_seen(&b)), (3.0, 3.0));
     assert_eq!(with_row - after, (size_of::<Key>() + DIM * size_of::<f32>()) as u64, "the row is sent once");
@@ -254,6 +254,32 @@ fn an_exchange_comes_strictly_every_k_batches_of_all_threads_and_with_a_flush() 
     assert_eq!(geo.exchanges(), 12);
     let positions: Vec<_> = states.iter().map(|state| state.status().positions).collect();
     assert_eq!(positions, [[(0, 12)], [(0, 12)]]);
+}
+
+#[test]
+fn traffic_falls_as_one_over_k_to_the_byte() {
+    const BATCHES: u64 = 1000;
+    let bytes = |geo: &Geo| geo.traffic().0 + geo.traffic().1;
+    let travelled = [1, 10, 100].map(|k_steps| {
+        let geo = worker(&servers(2), 0, 1, plan(k_steps));
+        let keys: Vec<Key> = (0..50).collect();
+        // The first window pulls the rows; from then on only exchanges travel.
+        let train_batches = |batches: u64| {
+            for _ in 0..batches {
+                train(&geo, &keys, 1.0);
+                geo.settle().unwrap();
+            }
+        };
+        train_batches(k_steps);
+        let (before, exchanges) = (bytes(&geo), geo.exchanges());
+        train_batches(BATCHES);
+        assert_eq!(geo.exchanges() - exchanges, BATCHES / k_steps);
+        bytes(&geo) - before
+    });
+    assert_eq!([travelled[0], travelled[0]], [travelled[1] * 10, travelled[2] * 100]);
+    // A window's worth: its rows with their keys and the dense parameter both ways, and little else.
+    let content = 50 * (size_of::<Key>() + DIM * size_of::<f32>()) + 2 * FIRST.len() * size_of::<f32>();
+    assert!((travelled[0] / BATCHES) as usize <= content + 256, "{travelled:?} for {content} a window");
 }
 
 #[test]
