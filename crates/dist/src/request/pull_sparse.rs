@@ -34,10 +34,12 @@ pub fn apply(state: &State, payload: &[u8]) -> Result<Payload> {
     let mut scratch = state.scratch();
     for _ in 0..head[1] {
         let KeysView { tables, dims, keys } = take_keys(&mut reader)?;
+        let floats =
+            dims.iter().fold(0, |sum: usize, &dim| sum.saturating_add(dim as usize)).saturating_mul(keys.len());
+        check_answer(&reply, floats)?;
         for (&table, &dim) in tables.iter().zip(dims) {
             let table = state.sparse(table)?;
             table.check_dim(dim)?;
-            check_answer(&reply, keys.len().saturating_mul(dim as usize))?;
             let rows = reply.room::<f32>(keys.len() * dim as usize);
             table.table.pull(keys, missing, rows, &mut scratch).map_err(|error| table.error("pulling from", error))?;
         }

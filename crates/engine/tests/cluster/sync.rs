@@ -3,7 +3,7 @@
 use openfleet_core::strategy::{Mode, StrategyOptions};
 use openfleet_table::{Adagrad, Adam, Momentum, Optimizer, Sgd};
 
-use crate::harness::{Road, alone, together};
+use crate::harness::{Road, alone, alone_on, together};
 
 #[test]
 fn sync_equals_one_process_on_the_joined_batches() {
@@ -20,6 +20,7 @@ fn sync_equals_one_process_on_the_joined_batches() {
                 let options = StrategyOptions::for_mode(Mode::Sync);
                 let got = together(&options, optimizer, rate, (workers, servers), Road::InProcess, |_| 100);
                 let distance = got.distance(&expected);
+                eprintln!("MEASURE {optimizer:?} {workers} {servers} {distance:e}");
                 assert!(distance < 1e-4, "{optimizer:?}, {workers} workers, {servers} servers: {distance}");
             }
         }
@@ -36,4 +37,17 @@ fn two_sync_runs_are_equal_to_the_bit_whatever_the_road() {
     assert_eq!(first, run(Road::InProcess));
     assert_eq!(first, run(Road::Tcp));
     assert_eq!(first, run(Road::Tcp));
+}
+
+/// A worker that has run out of data leaves the group; the others go on with the right divisor (design, section 6).
+#[test]
+fn a_worker_that_leaves_early_keeps_the_divisor_right() {
+    let (optimizer, rate) = (Optimizer::Sgd(Sgd::default()), 0.1);
+    let expected = alone_on(optimizer, rate, 60, |step| u64::from(step >= 20) + u64::from(step >= 40)..3);
+    for road in [Road::InProcess, Road::Tcp] {
+        let options = StrategyOptions::for_mode(Mode::Sync);
+        let got = together(&options, optimizer, rate, (3, 2), road, |rank| 20 * (u64::from(rank) + 1));
+        let distance = got.distance(&expected);
+        assert!(distance < 1e-5, "{road:?}: {distance}");
+    }
 }
