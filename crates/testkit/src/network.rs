@@ -229,7 +229,8 @@ impl Relay {
                 }
             };
             let Some((way, Some(frame))) = arrival else { break };
-            if !self.pass(way, frame).await {
+            // Cut while the frame arrived: it does not get through.
+            if reach.partitioned.load(Ordering::SeqCst) || !self.pass(way, frame).await {
                 break;
             }
         }

@@ -35,10 +35,12 @@ pub fn apply(state: &State, worker: u32, payload: &[u8]) -> Result<Payload> {
     let mut scratch = state.scratch();
     for _ in 0..head[1] {
         let KeysView { tables, dims, keys } = take_keys(&mut reader)?;
+        let floats =
+            dims.iter().fold(0, |sum: usize, &dim| sum.saturating_add(dim as usize)).saturating_mul(keys.len());
+        check_answer(&reply, floats)?;
         for (&number, &dim) in tables.iter().zip(dims) {
             let table = state.sparse(number)?;
             table.check_dim(dim)?;
-            check_answer(&reply, keys.len().saturating_mul(dim as usize))?;
             if missing == Missing::Create {
                 // Before the rows are read: what changes from here on is noted anew.
                 state.changed(number).lock().forget(worker, keys);

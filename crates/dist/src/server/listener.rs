@@ -146,7 +146,7 @@ pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Ar
     let mut reader = Watched::new(reader, heard.clone());
     let (answers, mut outgoing) = mpsc::unbounded_channel::<(u16, u64, Payload)>();
     let write_peer = peer.clone();
-    let writing = tokio::spawn(async move {
+    let mut writing = tokio::spawn(async move {
         while let Some((kind, request, payload)) = outgoing.recv().await {
             if write_frame(&mut writer, kind, request, payload.bytes(), &write_peer).await.is_err() {
                 break;
@@ -197,7 +197,10 @@ pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Ar
     };
     drop(answers);
     // What was answered is still sent; what waits for others is not waited for.
-    let _ = tokio::time::timeout(Duration::from_secs(1), writing).await;
+    if tokio::time::timeout(Duration::from_secs(1), &mut writing).await.is_err() {
+        // Or a request that waits for others would hold the socket of a worker that is gone.
+        writing.abort();
+    }
     goodbye
 }
 

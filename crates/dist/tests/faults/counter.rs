@@ -66,8 +66,8 @@ pub fn sample(seed: u64, worker: u32, step: u64) -> Vec<u64> {
 
 /// One training thread with hand-filled stages.
 pub struct Thread {
-    sparse: Vec<SparseStage>,
-    dense: Vec<DenseStage>,
+    pub sparse: Vec<SparseStage>,
+    pub dense: Vec<DenseStage>,
 }
 
 impl Thread {

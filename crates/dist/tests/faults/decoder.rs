@@ -1,1 +1,89 @@
-//! (soon)
+//! Decoders: any bytes give a value or an error, and what was encoded comes back.
+
+use openfleet_core::WorkId;
+use openfleet_dist::frame::{HEADER, Header, Payload};
+use openfleet_dist::request::push::{self, PushView};
+use openfleet_testkit::hostile::decode_as_everything;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// Bytes as of a request: many small numbers, so that counts can be believed, and some of any size.
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    let word = prop_oneof![4 => 0u32..4, 1 => any::<u32>(), 1 => Just(u32::MAX), 1 => Just(1 << 16)];
+    vec(word, 0..64).prop_map(|words| words.iter().flat_map(|word| word.to_le_bytes()).collect())
+}
+
+/// Tables, keys and what is asked of them.
+type Stage = (Vec<u32>, Vec<u64>);
+
+proptest! {
+    #[test]
+    fn any_bytes_are_decoded_or_refused(raw in vec(any::<u8>(), 0..300), likely in bytes()) {
+        decode_as_everything(&raw);
+        decode_as_everything(&likely);
+    }
+
+    #[test]
+    fn a_header_is_read_as_it_was_written_and_no_other_way(
+        kind in any::<u16>(), request in any::<u64>(), payload in vec(any::<u8>(), 0..50), at in 0..HEADER, flip in 1u8..,
+    ) {
+        let header = Header::of(kind, request, &payload);
+        let mut bytes = header.encode();
+        prop_assert_eq!(Header::decode(&bytes, 50).unwrap(), header);
+        prop_assert!(header.check(&payload).is_ok());
+        bytes[at] ^= flip;
+        prop_assert!(Header::decode(&bytes, 50).is_err());
+    }
+
+    #[test]
+    fn a_push_is_read_as_it_was_written(
+        (stream, first, more) in any::<(u32, u64, u8)>(),
+        want_values in any::<bool>(),
+        stages in vec((vec(0u32..9, 0..3), vec(any::<u64>(), 0..6)), 0..3),
+        blocks in vec((any::<u32>(), vec(-1e9f32..1e9, 0..5)), 0..3),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let work = WorkId { stream, first_step: first, last_step: first.saturating_add(more.into()) };
+        let stages: Vec<Stage> = stages;
+        let mut payload = Payload::new();
+        push::begin(&mut payload, work, want_values, stages.len(), blocks.len());
+        let gradient = |table: usize, at: usize| (table * 100 + at) as f32;
+        for (tables, keys) in &stages {
+            let dims: Vec<u32> = tables.iter().map(|table| table + 1).collect();
+            push::add_stage(&mut payload, tables, &dims, keys);
+            for (table, &dim) in dims.iter().enumerate() {
+                let room = push::gradients(&mut payload, keys.len(), dim as usize);
+                room.iter_mut().enumerate().for_each(|(at, value)| *value = gradient(table, at));
+            }
+        }
+        blocks.iter().for_each(|(block, values)| push::add_block(&mut payload, *block, values));
+
+        let view = PushView::decode(payload.bytes()).unwrap();
+        prop_assert_eq!((view.work, view.want_values), (work, want_values));
+        prop_assert_eq!((view.stages.len(), view.blocks.len()), (stages.len(), blocks.len()));
+        for ((keys, gradients), (tables, expected)) in view.stages.iter().zip(&stages) {
+            prop_assert_eq!((keys.tables, keys.keys), (tables.as_slice(), expected.as_slice()));
+            for (table, values) in gradients.iter().enumerate() {
+                prop_assert_eq!(values.len(), expected.len() * keys.dims[table] as usize);
+                prop_assert!(values.iter().enumerate().all(|(at, &value)| value == gradient(table, at)));
+            }
+        }
+        for ((block, values), (number, expected)) in view.blocks.iter().zip(&blocks) {
+            prop_assert_eq!((block, *values), (number, expected.as_slice()));
+        }
+        let shorter = cut.index(payload.bytes().len());
+        prop_assert!(PushView::decode(&payload.bytes()[..shorter]).is_err(), "cut off at {}", shorter);
+    }
+}
+
+/// What the fuzzer starts from, and whatever it has found: `fuzz/corpus/decoder`.
+#[test]
+fn the_corpus_of_the_fuzzer_does_no_harm() {
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/decoder");
+    let mut count = 0;
+    for file in std::fs::read_dir(corpus).unwrap() {
+        decode_as_everything(&std::fs::read(file.unwrap().path()).unwrap());
+        count += 1;
+    }
+    assert!(count >= 8, "{count} files");
+}

@@ -5,3 +5,4 @@ mod counter;
 mod death;
 mod decoder;
 mod hostile;
+mod modes;

@@ -87,11 +87,16 @@ const PARAMETERS: [&str; 4] = ["fc_0.w_0", "fc_0.b_0", "fc_1.w_0", "fc_1.b_0"];
 
 /// One process on the joined batches of `workers` workers.
 pub fn alone(optimizer: Optimizer, rate: f64, workers: u64, steps: u64) -> Learnt {
+    alone_on(optimizer, rate, steps, |_| 0..workers)
+}
+
+/// One process; `batches(step)` says whose batches it joins.
+pub fn alone_on(optimizer: Optimizer, rate: f64, steps: u64, batches: impl Fn(u64) -> std::ops::Range<u64>) -> Learnt {
     let model = model(optimizer, rate);
     let mut executor = Executor::new(Arc::new(Scope::new()));
     executor.run_startup(&model.net.startup).unwrap();
     for step in 0..steps {
-        executor.run(&model.net.main, feed(step, 0..workers), &[model.loss]).unwrap();
+        executor.run(&model.net.main, feed(step, batches(step)), &[model.loss]).unwrap();
     }
     let scope = executor.scope();
     let dense =

@@ -445,6 +445,13 @@ impl<'a> Job<'a> {
             total.auc = network.counted_auc(executor.scope());
             total.loss = meter.end_epoch(&report, total.auc, threads);
             total.add(&report, watched.rows_done());
+            if report.steps > 0 && report.refused_gradients >= report.steps {
+                // Tables refuse what would ruin them; where they refuse step after step, nothing is learnt any more.
+                meter.finish();
+                let name = network.net.main.variable(network.loss).name.clone();
+                let value = total.loss.unwrap_or(f64::INFINITY);
+                return Err(openfleet_engine::Error::NotFinite { name, value, step: report.steps }.into());
+            }
             if self.arguments.debug {
                 meter.say(&profile(&report));
             }

@@ -1,0 +1,165 @@
+//! What the modes promise about waiting, seen from hand-filled stages; and about servers that are not there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use openfleet_core::WorkId;
+use openfleet_core::strategy::{AsyncPlan, DenseReceive, HybridPlan, Merge, Mode};
+use openfleet_core::topology::Incarnation;
+use openfleet_dist::client::Tcp;
+use openfleet_dist::communicator::{Async, Communicator, Hybrid, Stepwise, Worker};
+use openfleet_dist::handshake::Secret;
+use openfleet_dist::session::Identity;
+use openfleet_dist::{ClientConfig, Error, Link, Server, ServerConfig, State};
+use openfleet_testkit::network::{Faults, Network};
+
+use crate::counter::{Thread, check, config, remote, sample, states};
+
+const ALONE: Worker = Worker { rank: 0, count: 1, threads: 1 };
+
+fn in_process(states: &[Arc<State>], rank: u32) -> Vec<Link> {
+    states.iter().map(|state| Link::in_process("here", state.clone(), rank)).collect()
+}
+
+#[test]
+fn the_queue_of_async_never_exceeds_its_size() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    for (max_gradients, receive) in [
+        (1, DenseReceive::Independent { min_sent: 1 }),
+        (5, DenseReceive::Independent { min_sent: 1 }),
+        (5, DenseReceive::AfterSend),
+    ] {
+        let states = states(1);
+        let network = Network::new(3, Faults::BAD, config(), &states);
+        let links = network.links(runtime.handle(), &network.client(0, 1));
+        let plan = AsyncPlan { merge: Merge { max_gradients, wait_ms: 0 }, send_queue_size: 3, receive };
+        let communicator = Async::new(remote(links, ALONE, Mode::Async).unwrap(), plan);
+        let mut thread = Thread::new();
+        for step in 0..100 {
+            thread.fill(&sample(1, 0, step), (1.0, 1.0));
+            thread.push(&communicator).unwrap();
+        }
+        communicator.close().unwrap();
+        assert!((1..=3).contains(&communicator.most_queued()), "{}", communicator.most_queued());
+        check(&states, (0..100).map(|step| sample(1, 0, step)), "a small queue");
+    }
+}
+
+#[test]
+fn hybrid_never_has_more_than_its_staleness_in_flight() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    for staleness in [1, 3] {
+        let states = states(2);
+        let network = Network::new(4, Faults::BAD, config(), &states);
+        let links = network.links(runtime.handle(), &network.client(0, 1));
+        let plan = HybridPlan { staleness, merge: Merge { max_gradients: 1, wait_ms: 0 } };
+        let communicator = Hybrid::new(remote(links, ALONE, Mode::Hybrid).unwrap(), plan);
+        let mut thread = Thread::new();
+        for step in 0..80 {
+            thread.step(&communicator, &sample(1, 0, step), (1.0, 1.0)).unwrap();
+        }
+        communicator.close().unwrap();
+        assert!((1..=staleness).contains(&communicator.most_in_flight()), "{}", communicator.most_in_flight());
+        check(&states, (0..80).map(|step| sample(1, 0, step)), "hybrid");
+    }
+}
+
+#[test]
+fn half_async_threads_of_a_worker_see_equal_values_after_each_step() {
+    let states = states(2);
+    let worker = Worker { rank: 0, count: 1, threads: 2 };
+    let communicator = Stepwise::new(remote(in_process(&states, 0), worker, Mode::HalfAsync).unwrap());
+    let seen: Vec<Vec<Vec<f32>>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..2u32)
+            .map(|number| {
+                let communicator = &communicator;
+                scope.spawn(move || {
+                    let mut thread = Thread::new();
+                    communicator.begin(number).unwrap();
+                    let mut seen = Vec::new();
+                    for step in 0..50 {
+                        thread.fill(&sample(1, number, step), (1.0, 1.0 + number as f32));
+                        communicator.push(WorkId::step(number, 0), &mut thread.sparse, &mut thread.dense).unwrap();
+                        seen.push(thread.dense[0].values.clone());
+                    }
+                    communicator.finish(number).unwrap();
+                    seen
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(seen[0], seen[1]);
+    // The mean of gradients -1 and -2, at rate 1.
+    assert_eq!(seen[0][49], vec![75.0; seen[0][49].len()]);
+    communicator.close().unwrap();
+    assert!(states.iter().all(|state| *state.stopping().borrow()));
+}
+
+#[test]
+fn a_barrier_opens_when_the_last_worker_comes_and_not_before() {
+    let states = states(1);
+    let passed = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for rank in 0..3 {
+            let (states, passed) = (&states, &passed);
+            scope.spawn(move || {
+                let worker = Worker { rank, count: 3, threads: 1 };
+                let remote = remote(in_process(states, rank), worker, Mode::Async).unwrap();
+                for round in 0..50 {
+                    passed.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                    remote.barrier().unwrap();
+                    assert!(passed.load(std::sync::atomic::Ordering::SeqCst) >= 3 * (round + 1));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn workers_that_disagree_about_the_job_hear_what_differs() {
+    let states = states(1);
+    remote(in_process(&states, 0), Worker { count: 2, ..ALONE }, Mode::Async).unwrap();
+    let error = remote(in_process(&states, 1), Worker { rank: 1, count: 3, threads: 1 }, Mode::Async).err().unwrap();
+    assert!(matches!(error, Error::TableMismatch { .. }), "{error}");
+    assert!(error.to_string().contains("2 workers of 1 threads"), "{error}");
+}
+
+#[tokio::test]
+async fn a_door_to_the_world_needs_a_secret() {
+    let open = Server::bind("0.0.0.0", 0, ServerConfig::default(), Arc::new(State::new())).await;
+    assert!(matches!(open.err(), Some(Error::OpenDoor { .. })));
+    Server::bind("0.0.0.0", 0, config(), Arc::new(State::new())).await.unwrap();
+    Server::bind("127.0.0.1", 0, ServerConfig::default(), Arc::new(State::new())).await.unwrap();
+}
+
+#[test]
+fn a_dead_server_is_named_within_the_deadline_and_a_left_one_ends() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let state = Arc::new(State::new());
+    let server = runtime.block_on(Server::bind("127.0.0.1", 0, config(), state.clone())).unwrap();
+    let endpoint = server.endpoint().unwrap();
+    let running = runtime.spawn(server.run());
+    let connect = |rank| {
+        let secret = Secret::new("a test's secret");
+        let identity = Identity { job: config().job, secret, rank, incarnation: Incarnation(1) };
+        let client = ClientConfig { deadline: Duration::from_millis(400), ..ClientConfig::new(identity) };
+        vec![Link::remote(runtime.handle(), endpoint.clone(), client, Arc::new(Tcp))]
+    };
+    let communicator = Stepwise::new(remote(connect(0), ALONE, Mode::Sync).unwrap());
+    let mut thread = Thread::new();
+    thread.step(&communicator, &[1], (1.0, 1.0)).unwrap();
+    running.abort();
+    let error = thread.step(&communicator, &[1], (1.0, 1.0)).unwrap_err();
+    assert!(
+        matches!(&error, Error::Deadline { endpoint: named, request: "pull sparse", .. } if *named == endpoint.to_string())
+    );
+
+    // The same tables behind another listener: the worker comes back, leaves, and the server ends by itself.
+    let server = runtime.block_on(Server::bind("127.0.0.1", endpoint.port(), config(), state)).unwrap();
+    let running = runtime.spawn(server.run());
+    thread.step(&communicator, &[1], (1.0, 1.0)).unwrap();
+    communicator.close().unwrap();
+    drop(communicator);
+    runtime.block_on(running).unwrap().unwrap();
+}
