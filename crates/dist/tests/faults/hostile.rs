@@ -101,6 +101,9 @@ async fn hear(stream: &mut DuplexStream) -> Frame {
     read_frame(stream, 4096, PEER).await.unwrap().unwrap()
 }
 
+/// What a peer without the secret may send as its proof.
+type Forgery = dyn Fn(&Hello, &Challenge) -> [u8; 32];
+
 /// Plays the worker's half by hand; gives the last frame and the proof that was sent.
 async fn shake_hands(state: &Arc<State>, proof: impl Fn(&Hello, &Challenge) -> [u8; 32]) -> (Frame, [u8; 32]) {
     let (mut stream, served) = open(state);
@@ -125,7 +128,7 @@ async fn strangers_bytes_end_the_connection_and_the_log_names_the_peer() {
         attacks.push(valid[..cut].to_vec());
     }
     for _ in 0..400 {
-        attacks.push((0..chance.below(3000)).map(|_| chance.next() as u8).collect());
+        attacks.push((0..chance.below(3000)).map(|_| chance.draw() as u8).collect());
         let mut mutated = valid.clone();
         for _ in 0..1 + chance.below(3) {
             let at = chance.below(mutated.len() as u64) as usize;
@@ -135,7 +138,7 @@ async fn strangers_bytes_end_the_connection_and_the_log_names_the_peer() {
         // Damage that the checksums do not see.
         let mut body = json(&hello());
         let at = chance.below(body.len() as u64) as usize;
-        body[at] = chance.next() as u8;
+        body[at] = chance.draw() as u8;
         attacks.push(frame(HELLO, &body));
     }
     for length in [1 << 63, u64::MAX, 1 << 40, 4097] {
@@ -185,7 +188,7 @@ async fn a_wrong_secret_and_a_replayed_proof_are_refused_and_a_right_one_is_not(
         |hello: &Hello, challenge: &Challenge| Secret::new("guess").proof(Side::Worker, hello, &challenge.nonce);
     let mirrored = |_: &Hello, challenge: &Challenge| challenge.proof;
     let replayed = |_: &Hello, _: &Challenge| recorded;
-    let forgeries: [&dyn Fn(&Hello, &Challenge) -> [u8; 32]; 3] = [&wrong, &mirrored, &replayed];
+    let forgeries: [&Forgery; 3] = [&wrong, &mirrored, &replayed];
     for forgery in forgeries {
         let (answer, _) = shake_hands(&state, forgery).await;
         assert_eq!(answer.kind, REFUSED);
@@ -236,7 +239,7 @@ fn words(chance: &mut Chance) -> Vec<u8> {
         .flat_map(|_| {
             match chance.below(4) {
                 0 => SOME[chance.below(10) as usize],
-                1 => chance.next() as u32,
+                1 => chance.draw() as u32,
                 _ => chance.below(3) as u32,
             }
             .to_le_bytes()
@@ -266,9 +269,9 @@ async fn garbage_in_every_request_of_a_worker_is_answered_or_ends_its_connection
             let mut sent = 0;
             for _ in 0..40 {
                 let kind = KINDS[chance.below(11) as usize] as u16;
-                let kind = if chance.happens(5) { chance.next() as u16 } else { kind };
+                let kind = if chance.happens(5) { chance.draw() as u16 } else { kind };
                 let payload = match chance.below(3) {
-                    0 => (0..chance.below(200)).map(|_| chance.next() as u8).collect(),
+                    0 => (0..chance.below(200)).map(|_| chance.draw() as u8).collect(),
                     1 if kind == Kind::CreateTables as u16 => tables(&mut chance),
                     _ => words(&mut chance),
                 };
@@ -302,7 +305,7 @@ fn tables(chance: &mut Chance) -> Vec<u8> {
     );
     let mut text = text.into_bytes();
     let at = chance.below(text.len() as u64) as usize;
-    text[at] = chance.next() as u8;
+    text[at] = chance.draw() as u8;
     let mut payload = Payload::new();
     payload.put(&[text.len() as u64]);
     payload.put(&text);
