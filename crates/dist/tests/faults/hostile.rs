@@ -187,7 +187,7 @@ async fn a_wrong_secret_and_a_replayed_proof_are_refused_and_a_right_one_is_not(
     let wrong =
         |hello: &Hello, challenge: &Challenge| Secret::new("guess").proof(Side::Worker, hello, &challenge.nonce);
     let mirrored = |_: &Hello, challenge: &Challenge| challenge.proof;
-    let replayed = |_: &Hello, _: &Challenge| recorded;
+    let replayed = move |_: &Hello, _: &Challenge| recorded;
     let forgeries: [&Forgery; 3] = [&wrong, &mirrored, &replayed];
     for forgery in forgeries {
         let (answer, _) = shake_hands(&state, forgery).await;
