@@ -89,7 +89,7 @@ pub enum Missing {
 pub enum Existing {
     /// Leave the row as it is: whoever came first has perhaps trained on it.
     Keep,
-    /// Replace its weights; the optimizer starts afresh on it.
+    /// Replace its weights; the optimizer's state stays.
     Replace,
 }
 

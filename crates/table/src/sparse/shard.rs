@@ -130,16 +130,26 @@ impl Shard {
         existing: Existing,
     ) {
         let dim = birth.spec.dim;
+        let (mut buffer, mut state) = (Vec::new(), Vec::new());
         let mut hints = [NONE; BATCH];
         for batch in group.chunks(BATCH) {
             self.look_ahead(layout, batch, layout.pulled_floats(dim), dim, &mut hints);
             for (wanted, hint) in batch.iter().zip(hints) {
-                let row = match (self.settle(wanted, hint), existing) {
-                    (Some(_), Existing::Keep) => continue,
-                    (Some(row), Existing::Replace) => row,
-                    (None, _) => self.create(layout, wanted, birth, 0.0, 0.0),
-                };
-                layout.restore(&mut self.rows, row, birth, &rows[wanted.at as usize * dim..][..dim], None, None);
+                let weights = &rows[wanted.at as usize * dim..][..dim];
+                match (self.settle(wanted, hint), existing) {
+                    (Some(_), Existing::Keep) => {}
+                    (Some(row), Existing::Replace) => {
+                        let shown = layout.show(&self.rows, row, birth.spec, &mut buffer);
+                        state.clear();
+                        state.extend_from_slice(shown.state);
+                        let ctr = shown.ctr;
+                        layout.restore(&mut self.rows, row, birth, weights, Some(&state), ctr);
+                    }
+                    (None, _) => {
+                        let row = self.create(layout, wanted, birth, 0.0, 0.0);
+                        layout.restore(&mut self.rows, row, birth, weights, None, None);
+                    }
+                }
             }
             self.evict_surplus(layout);
         }
