@@ -53,11 +53,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for epoch in 0..3 {
         dataset.local_shuffle(epoch)?;
         let show = |seen: &openfleet_engine::executor::Observation| {
-            println!("step {:>4}  batch AUC {:.4}", seen.step, seen.values[0].scalar().unwrap_or(f64::NAN));
+            println!("step {:>4}  {} {:.4}", seen.step, seen.info[0], seen.values[0].scalar().unwrap_or(f64::NAN));
         };
         let options = RunOptions {
             threads: 2,
             fetch: &[auc.batch_auc],
+            fetch_info: &["batch AUC"],
             print_period: 50,
             observer: Some(&show),
             ..RunOptions::default()

@@ -53,6 +53,8 @@ pub struct RunOptions<'a> {
     pub threads: usize,
     /// Variables to show.
     pub fetch: &'a [Var],
+    /// What to call them, one text each; their names where it is shorter than the list.
+    pub fetch_info: &'a [&'a str],
     /// Show them each time the first thread has done this many batches; 0 never.
     pub print_period: u64,
     /// Who looks at them.
@@ -75,6 +77,8 @@ pub struct Observation {
     pub step: u64,
     /// The fetched values of its last batch.
     pub values: Vec<Tensor>,
+    /// What to call them: the texts of `fetch_info`, or their names.
+    pub info: Vec<String>,
     /// Rows done by all threads.
     pub samples: u64,
     /// Since the run began.
@@ -368,9 +372,12 @@ impl Shared<'_> {
         }
         let values =
             fetch.iter().map(|&var| self.plan.fetch(&thread.arena, &thread.batch, var)).collect::<Result<_>>()?;
+        let names = fetch.iter().map(|&var| self.plan.name(var));
+        let info = names.enumerate().map(|(i, name)| (*self.options.fetch_info.get(i).unwrap_or(&name)).to_owned());
         observer(&Observation {
             step,
             values,
+            info: info.collect(),
             samples: self.samples.load(Ordering::Relaxed),
             elapsed: self.started.elapsed(),
             progress: self.reader.progress(),

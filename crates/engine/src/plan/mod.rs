@@ -330,6 +330,11 @@ impl Plan {
         }
     }
 
+    /// What a variable is called.
+    pub fn name(&self, var: Var) -> &str {
+        self.shapes.get(var.index()).map_or("?", |(name, ..)| name)
+    }
+
     /// Op names in order, for profiles.
     pub(crate) fn op_names(&self) -> Vec<&'static str> {
         self.nodes.iter().map(|node| node.op.operator().name()).collect()

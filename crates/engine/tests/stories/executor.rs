@@ -511,6 +511,28 @@ fn the_observer_sees_fetched_values_every_print_period() {
 }
 
 #[test]
+fn fetched_values_are_called_by_fetch_info_or_by_their_names() {
+    let folder = TempDir::new().unwrap();
+    let net = counter();
+    let loss = net.main.nodes().last().unwrap().outputs[0];
+    let name = net.main.variable(loss).name.clone();
+    let dataset = loaded(multislot(&ids_schema(), vec![file(&folder, "part", "1 5\n")]));
+    let seen = Mutex::new(Vec::new());
+    let observer = |observation: &Observation| seen.lock().unwrap().push(observation.info.clone());
+    let fetch = [loss, loss];
+    let fetch_info = ["epoch 0 loss"];
+    let options = RunOptions {
+        fetch: &fetch,
+        fetch_info: &fetch_info,
+        print_period: 1,
+        observer: Some(&observer),
+        ..RunOptions::default()
+    };
+    started(&net).train_from_dataset(&net.main, &dataset, &options).unwrap();
+    assert_eq!(*seen.lock().unwrap(), [["epoch 0 loss".to_owned(), name]]);
+}
+
+#[test]
 fn debug_gives_a_time_to_every_op_by_name() {
     let folder = TempDir::new().unwrap();
     let Clicks { net, .. } = clicks();

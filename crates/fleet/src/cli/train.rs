@@ -431,6 +431,7 @@ impl<'a> Job<'a> {
             let options = RunOptions {
                 threads,
                 fetch: &fetch,
+                fetch_info: &[],
                 print_period: meter.period(),
                 observer: Some(&observer),
                 each_batch: Some(&each_batch),
