@@ -6,6 +6,7 @@ mod constants;
 mod elementwise;
 mod harness;
 mod interactions;
+mod layers;
 mod lookup;
 mod losses;
 mod matrix;
