@@ -13,5 +13,6 @@ pub mod local_cluster;
 pub mod model;
 pub mod model_dir;
 pub mod unlabelled;
+pub mod variables;
 
 pub use error::{Error, Result};
