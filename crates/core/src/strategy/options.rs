@@ -40,6 +40,17 @@ pub enum OptionValue {
     Text(String),
 }
 
+impl OptionValue {
+    /// A value as a command line holds it: a whole number, `true` or `false`, else a word.
+    pub fn parse(text: &str) -> Self {
+        match text {
+            "true" | "True" => OptionValue::Bool(true),
+            "false" | "False" => OptionValue::Bool(false),
+            _ => text.parse().map_or_else(|_| OptionValue::Text(text.to_owned()), OptionValue::Int),
+        }
+    }
+}
+
 impl std::fmt::Display for OptionValue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -1,7 +1,7 @@
 //! Which mode to train in, and with how many servers and workers, all of them in this process.
 
 use clap::Args;
-use openfleet_core::strategy::{Mode, Strategy, StrategyOptions};
+use openfleet_core::strategy::{Mode, OptionValue, Strategy, StrategyOptions};
 
 use crate::error::{Error, Result};
 
@@ -24,6 +24,9 @@ pub(crate) struct ClusterOptions {
     /// hybrid: batches in flight, at most [4].
     #[arg(long, value_name = "BATCHES")]
     staleness: Option<i64>,
+    /// An option of the strategy by its name, such as `max_merge_var_num=4`; may be given several times.
+    #[arg(long, value_name = "NAME=VALUE")]
+    strategy: Vec<String>,
     /// Let workers and servers talk over loopback sockets rather than within the process.
     #[arg(long)]
     sockets: bool,
@@ -47,6 +50,7 @@ impl ClusterOptions {
                 (self.workers.is_some(), "--workers"),
                 (self.k_steps.is_some(), "--k-steps"),
                 (self.staleness.is_some(), "--staleness"),
+                (!self.strategy.is_empty(), "--strategy"),
                 (self.sockets, "--sockets"),
             ];
             return match given.iter().find(|(given, _)| *given) {
@@ -65,6 +69,14 @@ impl ClusterOptions {
         }
         if self.staleness.is_some() {
             options.staleness = self.staleness;
+        }
+        for written in &self.strategy {
+            let (name, value) = written.split_once('=').ok_or_else(|| Error::BadOption {
+                option: "--strategy",
+                expected: "NAME=VALUE",
+                got: written.clone(),
+            })?;
+            options.set(name.trim(), OptionValue::parse(value.trim()))?;
         }
         let strategy = Strategy::resolve(&options)?;
         if strategy.mode() != mode {
