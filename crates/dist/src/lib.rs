@@ -9,6 +9,7 @@ pub mod client;
 pub mod cluster;
 pub mod communicator;
 pub mod error;
+pub mod floats;
 pub mod frame;
 pub mod handshake;
 pub mod net;

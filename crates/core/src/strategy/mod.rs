@@ -98,8 +98,6 @@ pub struct AsyncPlan {
 pub struct HybridPlan {
     /// Batches whose gradients are not yet applied, at most; at least 1.
     pub staleness: usize,
-    /// How sparse gradients are merged before a push; never more than `staleness`.
-    pub merge: Merge,
 }
 
 /// The knobs of geo.
@@ -134,6 +132,16 @@ pub enum DenseReceive {
         /// At least 1.
         min_sent: u64,
     },
+}
+
+/// How many bits a float has on its way between workers and servers. Tables and arithmetic have 32 in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum FloatWidth {
+    /// As it is.
+    #[default]
+    Bits32,
+    /// Rounded to the nearest `bfloat16`: the range of 32 bits with 8 of its 24 digits. Half the traffic.
+    Bits16,
 }
 
 /// What a geo difference is divided by.
@@ -173,6 +181,7 @@ impl GeoScale {
 pub struct Strategy {
     plan: Plan,
     placement: PlacementRule,
+    float_width: FloatWidth,
     thread_pool_size: usize,
     launch_barrier: bool,
     lr_decay_steps: u64,
@@ -200,7 +209,13 @@ impl Strategy {
         self.placement
     }
 
-    /// Threads of a worker that send and receive; at least 1.
+    /// How floats travel.
+    pub fn float_width(&self) -> FloatWidth {
+        self.float_width
+    }
+
+    /// Threads that the original would send and receive with; at least 1. Here one thread has requests to all servers in
+    /// flight at a time, so there is nothing to size, and the description says so where a number was written.
     pub fn thread_pool_size(&self) -> usize {
         self.thread_pool_size
     }
@@ -210,7 +225,8 @@ impl Strategy {
         self.launch_barrier
     }
 
-    /// Global steps that count as one step of a learning-rate schedule; at least 1.
+    /// How often the original's servers hear of the global step; at least 1. Here they count it themselves, so learning
+    /// rates follow every step, and the description says so where a number was written.
     pub fn lr_decay_steps(&self) -> u64 {
         self.lr_decay_steps
     }
@@ -240,7 +256,7 @@ impl fmt::Display for Strategy {
             }
             Plan::Hybrid(plan) => {
                 let flight = counted(plan.staleness as u64, "batch");
-                write!(f, "at most {flight} in flight, dense as sync, sparse as async: {}", plan.merge)?;
+                write!(f, "at most {flight} in flight, dense as sync, sparse as async")?;
             }
             Plan::Geo(plan) => {
                 let what = if plan.scale == GeoScale::Mean { "differences" } else { "undivided differences" };
@@ -248,6 +264,9 @@ impl fmt::Display for Strategy {
                 let rest = if plan.flush_residual { "flushed at save and stop" } else { "kept by the worker" };
                 write!(f, "push {what} every {every}, residual {rest}")?;
             }
+        }
+        if self.float_width == FloatWidth::Bits16 {
+            write!(f, "; floats travel as 16 bits")?;
         }
         // What every mode has is said only where it is not as usual.
         let usual = PlacementRule::default();
@@ -261,6 +280,12 @@ impl fmt::Display for Strategy {
         }
         if !self.launch_barrier {
             write!(f, "; does not wait for the servers at launch")?;
+        }
+        if self.thread_pool_size != resolve::default::THREAD_POOL_SIZE as usize {
+            write!(f, "; one thread asks all servers at a time (`thread_pool_size` is not needed)")?;
+        }
+        if self.lr_decay_steps != resolve::default::LR_DECAY_STEPS as u64 {
+            write!(f, "; learning rates follow every step (`lr_decay_steps` is not needed)")?;
         }
         Ok(())
     }

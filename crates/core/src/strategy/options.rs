@@ -1,7 +1,7 @@
 //! What the user wrote about a strategy, word for word.
 //!
 //! Every option is absent until somebody writes it: a default that was never written cannot contradict anything. Names
-//! are those of the seeds' scripts, with three of our own (`staleness`, `geo_scale`, `geo_flush_residual`). Nothing is
+//! are those of the seeds' scripts, with four of our own (`staleness`, `geo_scale`, `geo_flush_residual`, `wire_bits`). Nothing is
 //! checked here beyond the kind of a value; [`Strategy::resolve`](super::Strategy::resolve) checks all of it at once.
 
 use super::{GeoScale, Mode};
@@ -158,16 +158,18 @@ options! {
     min_send_grad_num_before_recv: i64,
     /// Waits of 10 ms for more gradients to merge before an incomplete merge is sent.
     send_wait_times: i64,
-    /// Threads of a worker that send and receive.
+    /// Threads that the original sends and receives with; ours needs one.
     thread_pool_size: i64,
     /// Whether workers wait for the servers before they start.
     launch_barrier: bool,
-    /// Global steps that count as one step of a learning-rate schedule.
+    /// How often the original's servers hear of the global step; ours count it themselves.
     lr_decay_steps: i64,
     /// Geo: whether differences are divided by the number of workers.
     geo_scale: GeoScale,
     /// Geo: whether what was not yet sent is sent at save and stop.
     geo_flush_residual: bool,
+    /// Bits of a float on the wire: 32 or 16.
+    wire_bits: i64,
 
     // Where dense parameters live.
     /// Whether large parameters are cut into blocks.

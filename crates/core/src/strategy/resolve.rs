@@ -7,8 +7,8 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use super::{
-    AsyncPlan, DenseReceive, Front, GeoPlan, GeoScale, HybridPlan, Merge, Mode, OptionValue, Plan, Strategy,
-    StrategyOptions,
+    AsyncPlan, DenseReceive, FloatWidth, Front, GeoPlan, GeoScale, HybridPlan, Merge, Mode, OptionValue, Plan,
+    Strategy, StrategyOptions,
 };
 use crate::error::{Error, Result};
 use crate::placement::{PlacementRule, SliceRule};
@@ -56,17 +56,7 @@ impl Strategy {
                 send_queue_size: send_queue_size()?,
                 receive: dense_receive(options)?,
             }),
-            Mode::Hybrid => {
-                let (staleness, merge) = (choice.count as usize, merge()?);
-                if merge.max_gradients > staleness {
-                    return Err(contradiction(
-                        ("max_merge_var_num", merge.max_gradients),
-                        ("staleness", staleness),
-                        "a push can merge no more batches than may be in flight: raise `staleness`",
-                    ));
-                }
-                Plan::Hybrid(HybridPlan { staleness, merge })
-            }
+            Mode::Hybrid => Plan::Hybrid(HybridPlan { staleness: choice.count as usize }),
             Mode::Geo => Plan::Geo(GeoPlan {
                 k_steps: choice.count,
                 scale: options.geo_scale.unwrap_or_default(),
@@ -77,6 +67,7 @@ impl Strategy {
         let thread_pool_size = options.thread_pool_size.unwrap_or(default::THREAD_POOL_SIZE);
         let lr_decay_steps = options.lr_decay_steps.unwrap_or(default::LR_DECAY_STEPS);
         Ok(Strategy {
+            float_width: float_width(options, &plan)?,
             plan,
             placement: placement_rule(options)?,
             thread_pool_size: ranged("thread_pool_size", thread_pool_size, 1..=1024, "a number from 1 to 1024")?
@@ -88,15 +79,15 @@ impl Strategy {
 }
 
 /// What stands where nothing was written; those of the seeds' `a_sync_configs`.
-mod default {
+pub(super) mod default {
     pub(super) const MAX_MERGE_VAR_NUM: i64 = 1;
     pub(super) const SEND_QUEUE_SIZE: i64 = 16;
     /// The seeds' dictionary says false and its runtime true; the design says true.
     pub(super) const INDEPENDENT_RECV_THREAD: bool = true;
     pub(super) const MIN_SEND_GRAD_NUM_BEFORE_RECV: i64 = 1;
     pub(super) const SEND_WAIT_TIMES: i64 = 1;
-    pub(super) const THREAD_POOL_SIZE: i64 = 1;
-    pub(super) const LR_DECAY_STEPS: i64 = 10;
+    pub(in crate::strategy) const THREAD_POOL_SIZE: i64 = 1;
+    pub(in crate::strategy) const LR_DECAY_STEPS: i64 = 10;
     pub(super) const GEO_SGD_NEED_PUSH_NUMS: i64 = 100;
 }
 
@@ -251,11 +242,11 @@ fn refuse_foreign(options: &StrategyOptions) -> Result<()> {
 
 /// A knob written with another value than it would have had, in a mode that does not read it.
 fn refuse_ignored(options: &StrategyOptions, choice: &Choice) -> Result<()> {
-    use Mode::{Async, Geo, Hybrid};
+    use Mode::{Async, Geo, HalfAsync, Hybrid, Sync};
     use OptionValue::{Bool, Int, Text};
-    let rows: [(&'static str, OptionValue, &'static [Mode]); 8] = [
-        ("max_merge_var_num", Int(default::MAX_MERGE_VAR_NUM), &[Async, Hybrid]),
-        ("send_wait_times", Int(default::SEND_WAIT_TIMES), &[Async, Hybrid]),
+    let rows: [(&'static str, OptionValue, &'static [Mode]); 9] = [
+        ("max_merge_var_num", Int(default::MAX_MERGE_VAR_NUM), &[Async]),
+        ("send_wait_times", Int(default::SEND_WAIT_TIMES), &[Async]),
         // Hybrid's queue is bounded by `staleness`.
         ("send_queue_size", Int(default::SEND_QUEUE_SIZE), &[Async, Geo]),
         ("independent_recv_thread", Bool(false), &[Async]),
@@ -263,6 +254,7 @@ fn refuse_ignored(options: &StrategyOptions, choice: &Choice) -> Result<()> {
         ("geo_sgd_need_push_nums", Int(default::GEO_SGD_NEED_PUSH_NUMS), &[Geo]),
         ("geo_scale", Text(GeoScale::default().name().to_owned()), &[Geo]),
         ("geo_flush_residual", Bool(true), &[Geo]),
+        ("wire_bits", Int(32), &[Sync, HalfAsync, Async, Hybrid]),
     ];
     for (name, harmless, modes) in rows {
         if let Some(value) = options.get(name).filter(|value| *value != harmless && !modes.contains(&choice.mode)) {
@@ -293,6 +285,18 @@ fn dense_receive(options: &StrategyOptions) -> Result<DenseReceive> {
         ));
     }
     Ok(DenseReceive::AfterSend)
+}
+
+/// Where dense values come by themselves, they are a little old in any case, and 16 bits halve what travels; everywhere
+/// else a worker trains with exactly what the servers have.
+fn float_width(options: &StrategyOptions, plan: &Plan) -> Result<FloatWidth> {
+    match (options.wire_bits, plan) {
+        (Some(32), _) => Ok(FloatWidth::Bits32),
+        (Some(16), _) => Ok(FloatWidth::Bits16),
+        (Some(other), _) => Err(Error::OptionRange { name: "wire_bits", expected: "32 or 16", got: other.to_string() }),
+        (None, Plan::Async(AsyncPlan { receive: DenseReceive::Independent { .. }, .. })) => Ok(FloatWidth::Bits16),
+        (None, _) => Ok(FloatWidth::Bits32),
+    }
 }
 
 fn placement_rule(options: &StrategyOptions) -> Result<PlacementRule> {

@@ -9,6 +9,11 @@
 //! incomplete merge to fill. With an independent receiver, dense values are fetched each time `min_sent` gradients were
 //! sent; without one, a push brings the new values back and its thread waits for them, so that one worker with one thread
 //! and no merging trains exactly as in one process. Rows are pulled fresh for every batch.
+//!
+//! Where every gradient is sent and followed by a fetch, a thread gives its own the chance to arrive before it begins the
+//! next batch, for at most a part of the time that the last one took ([`WAITING_SHARE`]). Servers that answer quickly so
+//! leave only the other workers' gradients missing from what a batch is computed with, and that is half of the AUC which
+//! two workers otherwise lose; slow ones cost no more than that part.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -28,6 +33,9 @@ use crate::frame::Payload;
 use crate::request::Kind;
 use crate::request::push::{self, PushView};
 use crate::stage::{DenseStage, SparseStage};
+
+/// The part of a batch's time that its thread waits, at most, for its gradient to arrive.
+const WAITING_SHARE: f64 = 0.125;
 
 /// Gradients through a queue.
 pub struct Async {
@@ -55,6 +63,10 @@ struct Outbox {
     /// A fetch that must come even if little was sent.
     fetch_now: bool,
     fetches: u64,
+    /// Per stream: the first step that the servers have not answered.
+    answered: HashMap<u32, u64>,
+    /// The same, when the latest dense values were asked for: they contain all steps before.
+    arrived: HashMap<u32, u64>,
     most_queued: usize,
     closed: bool,
     failed: Option<String>,
@@ -68,6 +80,8 @@ struct Steps {
     /// Below this, some servers have applied a step and others not, and it is sent alone: merged with others it would be
     /// known to a server in part only, and a sum cannot be taken apart.
     alone_below: u64,
+    /// When the last push returned.
+    pushed: Option<Instant>,
 }
 
 /// One push, encoded for each server.
@@ -151,8 +165,9 @@ impl Communicator for Async {
     fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {
         let shared = &self.shared;
         let stream = shared.remote.worker.stream(work.stream);
-        let Steps { next, alone_below } = shared.steps(stream)?;
-        shared.outbox.lock().steps.insert(stream, Steps { next: next + 1, alone_below });
+        let Steps { next, alone_below, pushed } = shared.steps(stream)?;
+        let patience = pushed.map_or(Duration::ZERO, |pushed| pushed.elapsed().mul_f64(WAITING_SHARE));
+        shared.outbox.lock().steps.insert(stream, Steps { next: next + 1, alone_below, pushed });
         let work = WorkId::step(stream, next);
         let waits = shared.plan.receive == DenseReceive::AfterSend;
         let payloads = shared.remote.encode_push(work, sparse, dense, waits);
@@ -185,8 +200,17 @@ impl Communicator for Async {
         }
         outbox.queue.push_back(item);
         outbox.most_queued = outbox.most_queued.max(outbox.queue.len());
-        drop(outbox);
         shared.changed.notify_all();
+        if shared.plan.merge.max_gradients == 1 && shared.plan.receive == (DenseReceive::Independent { min_sent: 1 }) {
+            let deadline = Instant::now() + patience;
+            while outbox.arrived.get(&stream).is_none_or(|&arrived| arrived <= next) {
+                if shared.changed.wait_until(&mut outbox, deadline).timed_out() {
+                    break;
+                }
+                shared.check(&outbox)?;
+            }
+            outbox.steps.insert(stream, Steps { next: next + 1, alone_below, pushed: Some(Instant::now()) });
+        }
         Ok(PushReport::default())
     }
 
@@ -256,7 +280,7 @@ impl Shared {
             return Ok(steps);
         }
         let position = self.remote.position(stream)?;
-        let steps = Steps { next: position.start, alone_below: position.end };
+        let steps = Steps { next: position.start, alone_below: position.end, pushed: None };
         self.outbox.lock().steps.insert(stream, steps);
         Ok(steps)
     }
@@ -299,6 +323,7 @@ impl Shared {
             }
             let merged = take_mergeable(&mut outbox.queue, stream, most);
             let count = merged.len() as u64;
+            let last_step = merged.last().map_or(0, |item| item.work.last_step);
             outbox.sending += 1;
             drop(outbox);
             self.changed.notify_all();
@@ -306,6 +331,9 @@ impl Shared {
             let mut outbox = self.outbox.lock();
             outbox.sending -= 1;
             outbox.sent += count;
+            if sent.is_ok() {
+                outbox.answered.insert(stream, last_step + 1);
+            }
             drop(outbox);
             self.changed.notify_all();
             sent?;
@@ -323,13 +351,17 @@ impl Shared {
             }
             outbox.sent = 0;
             outbox.fetch_now = false;
+            let contained = outbox.answered.clone();
             drop(outbox);
             let values = self.remote.pull_dense_values()?;
             let mut latest = self.latest.lock();
             latest.values = values;
             latest.version += 1;
             drop(latest);
-            self.outbox.lock().fetches += 1;
+            let mut outbox = self.outbox.lock();
+            outbox.fetches += 1;
+            outbox.arrived = contained;
+            drop(outbox);
             self.changed.notify_all();
         }
     }
@@ -376,23 +408,25 @@ fn merge_views(work: WorkId, views: &[PushView<'_>]) -> Result<Payload> {
     let tables: usize = shape.stages.iter().map(|(keys, _)| keys.tables.len()).sum();
     let merging = |source| Error::Table { action: "merging pushes to", table: "all".into(), source };
     let mut payload = Payload::new();
-    push::begin(&mut payload, work, shape.want_values, tables, shape.blocks.len());
+    let head = push::Head { work, want_values: shape.want_values, width: shape.width };
+    push::begin(&mut payload, head, tables, shape.blocks.len());
     for (stage, (keys, _)) in shape.stages.iter().enumerate() {
         for (table, (&number, &dim)) in keys.tables.iter().zip(keys.dims).enumerate() {
             let parts = views.iter().map(|view| {
                 let (keys, gradients) = &view.stages[stage];
-                SparsePart { keys: keys.keys, gradients: gradients[table], show_click: None }
+                SparsePart { keys: keys.keys, gradients: &gradients[table], show_click: None }
             });
             let mut sum = SparseMean::new(dim as usize);
             let merged = sum.mean(1, parts).map_err(merging)?;
             push::add_stage(&mut payload, &[number], &[dim], merged.keys);
-            push::gradients(&mut payload, merged.keys.len(), dim as usize).copy_from_slice(merged.gradients);
+            let rows = merged.gradients.chunks_exact(dim as usize);
+            push::add_gradients(&mut payload, head.width, merged.keys.len(), dim as usize, rows);
         }
     }
     let mut sum = DenseMean::new();
     for (at, &(block, _)) in shape.blocks.iter().enumerate() {
-        let gradients = views.iter().map(|view| view.blocks[at].1);
-        push::add_block(&mut payload, block, sum.mean(1, gradients).map_err(merging)?);
+        let gradients = views.iter().map(|view| &*view.blocks[at].1);
+        push::add_block(&mut payload, head.width, block, sum.mean(1, gradients).map_err(merging)?);
     }
     Ok(payload)
 }

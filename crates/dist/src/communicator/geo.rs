@@ -23,7 +23,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use openfleet_core::strategy::{GeoPlan, GeoScale};
+use openfleet_core::strategy::{FloatWidth, GeoPlan, GeoScale};
 use openfleet_core::{Key, WorkId};
 use openfleet_table::{DenseSpec, DenseTable, PushReport, Scratch, SparseSpec, clip};
 use parking_lot::{Condvar, Mutex};
@@ -431,7 +431,8 @@ fn next_exchange(remote: &Remote) -> Result<u64> {
     for (link, position) in remote.links.iter().zip(positions).filter(|(_, position)| *position < next) {
         let mut payload = Payload::new();
         let missed = WorkId { stream: rank, first_step: position, last_step: next - 1 };
-        push::begin(&mut payload, missed, false, 0, 0);
+        let head = push::Head { work: missed, want_values: false, width: FloatWidth::Bits32 };
+        push::begin(&mut payload, head, 0, 0);
         link.ask(Kind::ExchangeGeo, payload).wait()?;
     }
     Ok(next)

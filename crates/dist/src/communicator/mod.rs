@@ -76,6 +76,7 @@ pub fn for_mode(
     sparse: &[(String, SparseSpec)],
     dense: &[(String, DenseSpec, Vec<f32>)],
 ) -> Result<Box<dyn Communicator>> {
+    let remote = remote.with_float_width(strategy.float_width());
     Ok(match *strategy.plan() {
         Plan::Sync | Plan::HalfAsync => Box::new(Stepwise::new(remote)),
         Plan::Async(plan) => Box::new(Async::new(remote, plan)),

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use openfleet_core::WorkId;
 use openfleet_core::placement::{DenseParameter, Grouping, Placement, PlacementRule};
-use openfleet_core::strategy::Mode;
+use openfleet_core::strategy::{FloatWidth, Mode};
 use openfleet_table::{DenseSpec, Missing, SparseSpec};
 use parking_lot::Mutex;
 
 use crate::client::{Link, Pending};
 use crate::error::{Error, Result};
+use crate::floats;
 use crate::frame::{Payload, Reader};
 use crate::request::create_tables::{self, Tables};
 use crate::request::{Kind, barrier, join, leave, pull_dense, pull_sparse, push, status};
@@ -48,6 +49,7 @@ pub struct Remote {
     /// Per server: its blocks' numbers in `placement.blocks()`; the position is the number on the server.
     blocks: Vec<Vec<usize>>,
     dims: Vec<u32>,
+    width: FloatWidth,
     /// Working memory, a set for each call at a time.
     lanes: Mutex<Vec<Lane>>,
     barriers: AtomicU64,
@@ -108,7 +110,13 @@ impl Remote {
         let dims = sparse.iter().map(|(_, spec)| spec.dim as u32).collect();
         let (lanes, barriers) = (Mutex::default(), AtomicU64::new(0));
         let changes = AtomicU64::new(0);
-        Ok(Remote { links, worker, placement, blocks, dims, lanes, barriers, sessions, changes })
+        let width = FloatWidth::default();
+        Ok(Remote { links, worker, placement, blocks, dims, width, lanes, barriers, sessions, changes })
+    }
+
+    /// Lets floats travel in another width than their own.
+    pub fn with_float_width(self, width: FloatWidth) -> Self {
+        Remote { width, ..self }
     }
 
     /// Bytes sent and received, over all servers.
@@ -125,7 +133,7 @@ impl Remote {
         let mut asked = Vec::with_capacity(self.links.len());
         for (server, link) in self.links.iter().enumerate() {
             let mut payload = Payload::new();
-            pull_sparse::begin(&mut payload, missing, stages.len());
+            pull_sparse::begin(&mut payload, missing, self.width, stages.len());
             for (stage, grouping) in stages.iter().zip(&lane.groupings) {
                 let (tables, dims) = self.tables_of(stage, |_| true);
                 pull_sparse::add_stage(&mut payload, &tables, &dims, grouping.keys(server));
@@ -138,8 +146,8 @@ impl Remote {
             for (stage, grouping) in stages.iter_mut().zip(&lane.groupings) {
                 let count = grouping.keys(server).len();
                 for lookup in &mut stage.lookups {
-                    let rows = pull_sparse::take_rows(&mut reader, count, lookup.dim)?;
-                    grouping.gather(server, lookup.dim, rows, &mut lookup.rows)?;
+                    let rows = pull_sparse::take_rows(&mut reader, self.width, count, lookup.dim)?;
+                    grouping.gather(server, lookup.dim, &rows, &mut lookup.rows)?;
                 }
             }
             reader.end()?;
@@ -153,7 +161,7 @@ impl Remote {
         let asked = self.links.iter().zip(&self.blocks).map(|(link, blocks)| {
             let numbers: Vec<u32> = (0..blocks.len() as u32).collect();
             let mut payload = Payload::new();
-            pull_dense::encode(&mut payload, &numbers);
+            pull_dense::encode(&mut payload, self.width, &numbers);
             link.ask(Kind::PullDense, payload)
         });
         let asked: Vec<Pending> = asked.collect();
@@ -192,22 +200,22 @@ impl Remote {
                 let mut payload = Payload::new();
                 let blocks: Vec<usize> =
                     (0..self.blocks[server].len()).filter(|&at| self.is_pushed(server, at, dense)).collect();
-                push::begin(&mut payload, work, want_values, sparse.len(), blocks.len());
+                let head = push::Head { work, want_values, width: self.width };
+                push::begin(&mut payload, head, sparse.len(), blocks.len());
                 for (stage, grouping) in sparse.iter().zip(&lane.groupings) {
                     let (tables, dims) = self.tables_of(stage, |lookup| lookup.trained);
                     let (keys, positions) = (grouping.keys(server), grouping.positions(server));
                     push::add_stage(&mut payload, &tables, &dims, keys);
                     for lookup in stage.lookups.iter().filter(|lookup| lookup.trained) {
-                        let room = push::gradients(&mut payload, keys.len(), lookup.dim);
-                        for (to, &from) in room.chunks_exact_mut(lookup.dim).zip(positions) {
-                            to.copy_from_slice(&lookup.gradients[from as usize * lookup.dim..][..lookup.dim]);
-                        }
+                        let row = |&from: &u32| &lookup.gradients[from as usize * lookup.dim..][..lookup.dim];
+                        let rows = positions.iter().map(row);
+                        push::add_gradients(&mut payload, self.width, keys.len(), lookup.dim, rows);
                     }
                 }
                 for at in blocks {
                     let block = &self.placement.blocks()[self.blocks[server][at]];
                     let gradient = &dense[block.parameter].gradient[block.offset..block.offset + block.length];
-                    push::add_block(&mut payload, at as u32, gradient);
+                    push::add_block(&mut payload, self.width, at as u32, gradient);
                 }
                 payload
             })
@@ -235,8 +243,8 @@ impl Remote {
         for &number in &self.blocks[server] {
             let block = &self.placement.blocks()[number];
             if wanted(block.parameter) {
-                let values = reader.take::<f32>(block.length)?;
-                stages[block.parameter].values[block.offset..block.offset + block.length].copy_from_slice(values);
+                let room = &mut stages[block.parameter].values[block.offset..block.offset + block.length];
+                floats::take_into(reader, self.width, room)?;
             }
         }
         Ok(())

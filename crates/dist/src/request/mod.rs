@@ -14,6 +14,8 @@ pub mod push;
 pub mod status;
 pub mod stop;
 
+use openfleet_core::strategy::FloatWidth;
+
 use crate::error::{Error, Result};
 use crate::frame::{Payload, Reader};
 
@@ -105,6 +107,22 @@ const LONGEST_ANSWER: u64 = 1 << 30;
 fn check_answer(reply: &Payload, floats: usize) -> Result<()> {
     let length = (reply.bytes().len() as u64).saturating_add((floats as u64).saturating_mul(4));
     if length <= LONGEST_ANSWER { Ok(()) } else { Err(Error::TooLong { length, cap: LONGEST_ANSWER }) }
+}
+
+/// A width as requests carry it.
+fn put_width(width: FloatWidth) -> u32 {
+    match width {
+        FloatWidth::Bits32 => 32,
+        FloatWidth::Bits16 => 16,
+    }
+}
+
+fn take_width(bits: u32) -> Result<FloatWidth> {
+    match bits {
+        32 => Ok(FloatWidth::Bits32),
+        16 => Ok(FloatWidth::Bits16),
+        _ => Err(Error::Damaged { what: "request: floats of no known width" }),
+    }
 }
 
 /// Writes keys and their tables.

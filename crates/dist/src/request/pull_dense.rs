@@ -2,36 +2,45 @@
 //!
 //! The answer is their values, one block after the other, in the order asked for.
 
-use super::check_answer;
+use openfleet_core::strategy::FloatWidth;
+
+use super::{check_answer, put_width, take_width};
 use crate::error::Result;
+use crate::floats;
 use crate::frame::{Payload, Reader};
 use crate::server::State;
 
 /// Encodes a request.
-pub fn encode(payload: &mut Payload, blocks: &[u32]) {
+pub fn encode(payload: &mut Payload, width: FloatWidth, blocks: &[u32]) {
     payload.clear();
-    payload.put(&[blocks.len() as u32]);
+    payload.put(&[blocks.len() as u32, put_width(width)]);
     payload.put(blocks);
 }
 
 /// Answers a request.
 pub fn apply(state: &State, payload: &[u8]) -> Result<Payload> {
     let mut reader = Reader::new(payload);
-    let count = reader.one::<u32>()?;
-    let blocks = reader.take::<u32>(count as usize)?;
+    let head = reader.take::<u32>(2)?;
+    let width = take_width(head[1])?;
+    let blocks = reader.take::<u32>(head[0] as usize)?;
     reader.end()?;
     let mut reply = Payload::new();
-    put_values(state, blocks.iter().copied(), &mut reply)?;
+    put_values(state, width, blocks.iter().copied(), &mut reply)?;
     Ok(reply)
 }
 
 /// Writes the values of blocks, as answers carry them.
-pub(crate) fn put_values(state: &State, blocks: impl Iterator<Item = u32>, reply: &mut Payload) -> Result<()> {
+pub(crate) fn put_values(
+    state: &State,
+    width: FloatWidth,
+    blocks: impl Iterator<Item = u32>,
+    reply: &mut Payload,
+) -> Result<()> {
     for block in blocks {
         let block = state.dense(block)?;
         check_answer(reply, block.table.len())?;
-        let values = reply.room::<f32>(block.table.len());
-        block.table.pull(values).map_err(|error| block.error("pulling from", error))?;
+        floats::fill(reply, width, block.table.len(), |values| block.table.pull(values))
+            .map_err(|error| block.error("pulling from", error))?;
     }
     Ok(())
 }

@@ -3,17 +3,21 @@
 //! The answer is the rows, table by table in the order asked for, each table's as `keys x dim` floats. In GEO a worker that
 //! trains keeps what it pulled: others' earlier changes have reached it with that, and are not sent to it again.
 
+use std::borrow::Cow;
+
+use openfleet_core::strategy::FloatWidth;
 use openfleet_table::Missing;
 
-use super::{KeysView, check_answer, put_keys, take_keys};
+use super::{KeysView, check_answer, put_keys, put_width, take_keys, take_width};
 use crate::error::Result;
+use crate::floats;
 use crate::frame::{Payload, Reader};
 use crate::server::State;
 
 /// Begins a request for some stages.
-pub fn begin(payload: &mut Payload, missing: Missing, stages: usize) {
+pub fn begin(payload: &mut Payload, missing: Missing, width: FloatWidth, stages: usize) {
     payload.clear();
-    payload.put(&[u32::from(missing == Missing::Create), stages as u32]);
+    payload.put(&[u32::from(missing == Missing::Create), stages as u32, put_width(width)]);
 }
 
 /// Adds the keys of a stage.
@@ -22,14 +26,15 @@ pub fn add_stage(payload: &mut Payload, tables: &[u32], dims: &[u32], keys: &[u6
 }
 
 /// Reads the rows of the next table of an answer.
-pub fn take_rows<'a>(reply: &mut Reader<'a>, keys: usize, dim: usize) -> Result<&'a [f32]> {
-    reply.take(keys.saturating_mul(dim))
+pub fn take_rows<'a>(reply: &mut Reader<'a>, width: FloatWidth, keys: usize, dim: usize) -> Result<Cow<'a, [f32]>> {
+    floats::take(reply, width, keys.saturating_mul(dim))
 }
 
 /// Answers a request.
 pub fn apply(state: &State, worker: u32, payload: &[u8]) -> Result<Payload> {
     let mut reader = Reader::new(payload);
-    let head = reader.take::<u32>(2)?;
+    let head = reader.take::<u32>(3)?;
+    let width = take_width(head[2])?;
     let missing = if head[0] == 1 { Missing::Create } else { Missing::Initial };
     let mut reply = Payload::new();
     let mut scratch = state.scratch();
@@ -45,8 +50,9 @@ pub fn apply(state: &State, worker: u32, payload: &[u8]) -> Result<Payload> {
                 // Before the rows are read: what changes from here on is noted anew.
                 state.changed(number).lock().forget(worker, keys);
             }
-            let rows = reply.room::<f32>(keys.len() * dim as usize);
-            table.table.pull(keys, missing, rows, &mut scratch).map_err(|error| table.error("pulling from", error))?;
+            let count = keys.len() * dim as usize;
+            floats::fill(&mut reply, width, count, |rows| table.table.pull(keys, missing, rows, &mut scratch))
+                .map_err(|error| table.error("pulling from", error))?;
         }
     }
     reader.end()?;

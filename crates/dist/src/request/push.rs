@@ -4,33 +4,60 @@
 //! values as they are now. In sync mode the answer comes when every member of the group has pushed the step and it has
 //! been applied; otherwise at once.
 
+use std::borrow::Cow;
+
 use openfleet_core::WorkId;
+use openfleet_core::strategy::FloatWidth;
 
 use super::{KeysView, put_keys, take_keys};
 use crate::error::{Error, Result};
+use crate::floats;
 use crate::frame::{Payload, Reader};
 
-/// Begins a request. `want_values` asks for the new values of the blocks pushed; the counts say what will be added.
-pub fn begin(payload: &mut Payload, work: WorkId, want_values: bool, stages: usize, blocks: usize) {
-    payload.clear();
-    payload.put(&[work.stream, u32::from(want_values), stages as u32, blocks as u32]);
-    payload.put(&[work.first_step, work.last_step]);
+/// What a push is, before what is in it.
+#[derive(Debug, Clone, Copy)]
+pub struct Head {
+    /// What it stands for.
+    pub work: WorkId,
+    /// Whether the new values of its blocks are wanted.
+    pub want_values: bool,
+    /// How the floats of the push and of its answer travel.
+    pub width: FloatWidth,
 }
 
-/// Adds the keys of a stage; then, for each of its tables, the gradients go into the room that [`gradients`] gives.
+/// The bits of a head's flags.
+const WANT_VALUES: u32 = 1;
+const NARROW: u32 = 2;
+
+/// Begins a request; the counts say what will be added.
+pub fn begin(payload: &mut Payload, head: Head, stages: usize, blocks: usize) {
+    payload.clear();
+    let wants = if head.want_values { WANT_VALUES } else { 0 };
+    let narrow = if head.width == FloatWidth::Bits16 { NARROW } else { 0 };
+    payload.put(&[head.work.stream, wants | narrow, stages as u32, blocks as u32]);
+    payload.put(&[head.work.first_step, head.work.last_step]);
+}
+
+/// Adds the keys of a stage; then follow the gradients of each of its tables, by [`add_gradients`].
 pub fn add_stage(payload: &mut Payload, tables: &[u32], dims: &[u32], keys: &[u64]) {
     put_keys(payload, tables, dims, keys);
 }
 
-/// Room for the gradients of the next table of the stage, `keys x dim`.
-pub fn gradients(payload: &mut Payload, keys: usize, dim: usize) -> &mut [f32] {
-    payload.room(keys * dim)
+/// Adds the gradients of the next table of the stage: those of its keys, row by row.
+pub fn add_gradients<'a>(
+    payload: &mut Payload,
+    width: FloatWidth,
+    keys: usize,
+    dim: usize,
+    rows: impl Iterator<Item = &'a [f32]>,
+) {
+    floats::put_rows(payload, width, keys, dim, rows);
 }
 
 /// Adds the gradient of a dense block.
-pub fn add_block(payload: &mut Payload, block: u32, gradient: &[f32]) {
+pub fn add_block(payload: &mut Payload, width: FloatWidth, block: u32, gradient: &[f32]) {
     payload.put(&[block, gradient.len() as u32]);
-    payload.put(gradient);
+    floats::put(payload, width, gradient);
 }
 
 /// A push, read in place.
@@ -40,10 +67,12 @@ pub struct PushView<'a> {
     pub work: WorkId,
     /// Whether the new values of its blocks are wanted.
     pub want_values: bool,
+    /// How its floats travelled.
+    pub width: FloatWidth,
     /// Keys with, for each table, the gradients of their rows.
-    pub stages: Vec<(KeysView<'a>, Vec<&'a [f32]>)>,
+    pub stages: Vec<(KeysView<'a>, Vec<Cow<'a, [f32]>>)>,
     /// Block and gradient.
-    pub blocks: Vec<(u32, &'a [f32])>,
+    pub blocks: Vec<(u32, Cow<'a, [f32]>)>,
 }
 
 /// The most stages or blocks a push may have: a bound on what is allocated for the lists.
@@ -53,28 +82,57 @@ impl<'a> PushView<'a> {
     /// Reads a request.
     pub fn decode(payload: &'a [u8]) -> Result<Self> {
         let mut reader = Reader::new(payload);
-        let head = reader.take::<u32>(4)?;
-        let steps = reader.take::<u64>(2)?;
-        if head[2] > MOST || head[3] > MOST || steps[0] > steps[1] {
-            return Err(Error::Damaged { what: "push: its counts make no sense" });
-        }
-        let mut stages = Vec::with_capacity(head[2] as usize);
-        for _ in 0..head[2] {
+        let (Head { work, want_values, width }, stage_count, block_count) = take_head(&mut reader)?;
+        let mut stages = Vec::with_capacity(stage_count);
+        for _ in 0..stage_count {
             let keys = take_keys(&mut reader)?;
             let gradients = keys
                 .dims
                 .iter()
-                .map(|&dim| reader.take(keys.keys.len().saturating_mul(dim as usize)))
+                .map(|&dim| floats::take(&mut reader, width, keys.keys.len().saturating_mul(dim as usize)))
                 .collect::<Result<_>>()?;
             stages.push((keys, gradients));
         }
-        let mut blocks = Vec::with_capacity(head[3] as usize);
-        for _ in 0..head[3] {
+        let mut blocks = Vec::with_capacity(block_count);
+        for _ in 0..block_count {
             let block = reader.take::<u32>(2)?;
-            blocks.push((block[0], reader.take(block[1] as usize)?));
+            blocks.push((block[0], floats::take(&mut reader, width, block[1] as usize)?));
         }
         reader.end()?;
-        let work = WorkId { stream: head[0], first_step: steps[0], last_step: steps[1] };
-        Ok(PushView { work, want_values: head[1] == 1, stages, blocks })
+        Ok(PushView { work, want_values, width, stages, blocks })
     }
+}
+
+/// The blocks whose new values a push wants, and how they are to travel; its floats are passed over.
+pub(crate) fn wanted(payload: &[u8]) -> Result<(FloatWidth, Vec<u32>)> {
+    let mut reader = Reader::new(payload);
+    let (Head { want_values, width, .. }, stage_count, block_count) = take_head(&mut reader)?;
+    if !want_values {
+        return Ok((width, Vec::new()));
+    }
+    for _ in 0..stage_count {
+        let keys = take_keys(&mut reader)?;
+        for &dim in keys.dims {
+            floats::skip(&mut reader, width, keys.keys.len().saturating_mul(dim as usize))?;
+        }
+    }
+    let mut blocks = Vec::with_capacity(block_count);
+    for _ in 0..block_count {
+        let block = reader.take::<u32>(2)?;
+        floats::skip(&mut reader, width, block[1] as usize)?;
+        blocks.push(block[0]);
+    }
+    Ok((width, blocks))
+}
+
+/// The head, and how many stages and blocks follow.
+fn take_head(reader: &mut Reader<'_>) -> Result<(Head, usize, usize)> {
+    let head = reader.take::<u32>(4)?;
+    let steps = reader.take::<u64>(2)?;
+    if head[1] > WANT_VALUES | NARROW || head[2] > MOST || head[3] > MOST || steps[0] > steps[1] {
+        return Err(Error::Damaged { what: "push: its counts make no sense" });
+    }
+    let work = WorkId { stream: head[0], first_step: steps[0], last_step: steps[1] };
+    let width = if head[1] & NARROW == 0 { FloatWidth::Bits32 } else { FloatWidth::Bits16 };
+    Ok((Head { work, want_values: head[1] & WANT_VALUES != 0, width }, head[2] as usize, head[3] as usize))
 }

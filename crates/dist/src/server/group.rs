@@ -10,7 +10,7 @@ use super::state::{Outcome, State};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
 use crate::request::pull_dense::put_values;
-use crate::request::push::PushView;
+use crate::request::push::{self, PushView};
 
 /// The streams that step together: all of the job, or one worker's.
 ///
@@ -199,13 +199,13 @@ impl Group {
         let mut blocks: BTreeMap<u32, Vec<&[f32]>> = BTreeMap::new();
         for view in &views {
             for (keys, gradients) in &view.stages {
-                for (&table, &gradients) in keys.tables.iter().zip(gradients) {
+                for (&table, gradients) in keys.tables.iter().zip(gradients) {
                     let part = SparsePart { keys: keys.keys, gradients, show_click: None };
                     tables.entry(table).or_default().push(part);
                 }
             }
-            for &(block, gradient) in &view.blocks {
-                blocks.entry(block).or_default().push(gradient);
+            for (block, gradient) in &view.blocks {
+                blocks.entry(*block).or_default().push(gradient);
             }
         }
         let mut scratch = state.scratch();
@@ -233,10 +233,8 @@ impl Group {
 
 /// The values that a push asked for.
 pub(super) fn values_wanted(state: &State, payload: &Payload) -> Result<Payload> {
-    let view = PushView::decode(payload.bytes())?;
+    let (width, blocks) = push::wanted(payload.bytes())?;
     let mut reply = Payload::new();
-    if view.want_values {
-        put_values(state, view.blocks.iter().map(|&(block, _)| block), &mut reply)?;
-    }
+    put_values(state, width, blocks.into_iter(), &mut reply)?;
     Ok(reply)
 }

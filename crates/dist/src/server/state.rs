@@ -295,8 +295,8 @@ impl State {
                 self.sparse(number)?.check_dim(dim)?;
             }
         }
-        for &(number, gradient) in &view.blocks {
-            let block = self.dense(number)?;
+        for (number, gradient) in &view.blocks {
+            let block = self.dense(*number)?;
             if gradient.len() != block.table.len() {
                 let what = format!("a gradient of table `{}`", block.name);
                 return Err(Error::Length { what, expected: block.table.len(), got: gradient.len() });
@@ -322,8 +322,8 @@ impl State {
             }
         }
         self.put_scratch(scratch);
-        for &(number, gradient) in &view.blocks {
-            let block = self.dense(number)?;
+        for (number, gradient) in &view.blocks {
+            let block = self.dense(*number)?;
             block.table.push(gradient).map_err(|e| block.error("pushing to", e))?;
         }
         Ok(())
@@ -363,8 +363,8 @@ impl State {
                 self.changed(number).lock().record(worker, keys.keys);
             }
         }
-        for &(number, difference) in &view.blocks {
-            let block = self.dense(number)?;
+        for (number, difference) in &view.blocks {
+            let block = self.dense(*number)?;
             block.table.add(difference).map_err(|e| block.error("adding to", e))?;
         }
         let mut answer = Payload::new();
@@ -383,7 +383,7 @@ impl State {
                 .map_err(|e| table.error("pulling from", e))?;
         }
         self.put_scratch(scratch);
-        request::pull_dense::put_values(self, view.blocks.iter().map(|&(block, _)| block), &mut answer)?;
+        request::pull_dense::put_values(self, view.width, view.blocks.iter().map(|&(block, _)| block), &mut answer)?;
         Ok(answer)
     }
 

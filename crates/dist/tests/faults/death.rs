@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use openfleet_core::strategy::{Mode, Strategy, StrategyOptions};
+use openfleet_core::strategy::{FloatWidth, Mode, Strategy, StrategyOptions};
 use openfleet_core::topology::Endpoint;
 use openfleet_dist::client::{BoxedStream, Connector};
 use openfleet_dist::communicator::{Communicator, Worker, for_mode};
@@ -187,7 +187,7 @@ async fn a_request_that_takes_longer_than_the_silence_of_a_dead_peer_arrives() {
     let link = Link::remote(&tokio::runtime::Handle::current(), endpoint(0), client, slow.clone());
     ask(&link).await.unwrap();
     let mut payload = Payload::new();
-    pull_dense::encode(&mut payload, &[7; 3000]);
+    pull_dense::encode(&mut payload, FloatWidth::Bits32, &[7; 3000]);
     let began = Instant::now();
     let error = link.ask(Kind::PullDense, payload).answer().await.unwrap_err();
     assert!(matches!(&error, Error::Server { message, .. } if message.contains("no table has number 7")), "{error}");

@@ -1,6 +1,7 @@
 //! Decoders: any bytes give a value or an error, and what was encoded comes back.
 
 use openfleet_core::WorkId;
+use openfleet_core::strategy::FloatWidth;
 use openfleet_dist::frame::{HEADER, Header, Payload};
 use openfleet_dist::request::push::{self, PushView};
 use openfleet_testkit::hostile::decode_as_everything;
@@ -38,7 +39,7 @@ proptest! {
     #[test]
     fn a_push_is_read_as_it_was_written(
         (stream, first, more) in any::<(u32, u64, u8)>(),
-        want_values in any::<bool>(),
+        (want_values, narrow) in any::<(bool, bool)>(),
         stages in vec((vec(0u32..9, 0..3), vec(any::<u64>(), 0..6)), 0..3),
         blocks in vec((any::<u32>(), vec(-1e9f32..1e9, 0..5)), 0..3),
         cut in any::<prop::sample::Index>(),
@@ -46,17 +47,19 @@ proptest! {
         let work = WorkId { stream, first_step: first, last_step: first.saturating_add(more.into()) };
         let stages: Vec<Stage> = stages;
         let mut payload = Payload::new();
-        push::begin(&mut payload, work, want_values, stages.len(), blocks.len());
+        let width = if narrow { FloatWidth::Bits16 } else { FloatWidth::Bits32 };
+        push::begin(&mut payload, push::Head { work, want_values, width }, stages.len(), blocks.len());
+        // Small whole numbers are the same in 16 bits.
         let gradient = |table: usize, at: usize| (table * 100 + at) as f32;
         for (tables, keys) in &stages {
             let dims: Vec<u32> = tables.iter().map(|table| table + 1).collect();
             push::add_stage(&mut payload, tables, &dims, keys);
             for (table, &dim) in dims.iter().enumerate() {
-                let room = push::gradients(&mut payload, keys.len(), dim as usize);
-                room.iter_mut().enumerate().for_each(|(at, value)| *value = gradient(table, at));
+                let values: Vec<f32> = (0..keys.len() * dim as usize).map(|at| gradient(table, at)).collect();
+                push::add_gradients(&mut payload, width, keys.len(), dim as usize, values.chunks_exact(dim as usize));
             }
         }
-        blocks.iter().for_each(|(block, values)| push::add_block(&mut payload, *block, values));
+        blocks.iter().for_each(|(block, values)| push::add_block(&mut payload, width, *block, values));
 
         let view = PushView::decode(payload.bytes()).unwrap();
         prop_assert_eq!((view.work, view.want_values), (work, want_values));
@@ -69,7 +72,8 @@ proptest! {
             }
         }
         for ((block, values), (number, expected)) in view.blocks.iter().zip(&blocks) {
-            prop_assert_eq!((block, *values), (number, expected.as_slice()));
+            let rounded = |value: &f32| if narrow { half::bf16::from_f32(*value).to_f32() } else { *value };
+            prop_assert_eq!((block, values.to_vec()), (number, expected.iter().map(rounded).collect()));
         }
         let shorter = cut.index(payload.bytes().len());
         prop_assert!(PushView::decode(&payload.bytes()[..shorter]).is_err(), "cut off at {}", shorter);

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use openfleet_core::strategy::Mode;
+use openfleet_core::strategy::{FloatWidth, Mode};
 use openfleet_dist::communicator::Worker;
 use openfleet_dist::frame::{HEADER, Header, Payload, VERSION};
 use openfleet_dist::handshake::{Challenge, Hello, Secret, Side};
@@ -332,9 +332,9 @@ fn small_requests_cannot_ask_for_endless_work() {
     let link = Link::in_process("here", state.clone(), 0);
     remote(vec![link], Worker { rank: 0, count: 1, threads: 1 }, Mode::Async).unwrap();
     let (tables, keys) = (vec![0; 1 << 14], vec![5; 1 << 15]);
-    pull_sparse::begin(&mut payload, openfleet_table::Missing::Initial, 1);
+    pull_sparse::begin(&mut payload, openfleet_table::Missing::Initial, FloatWidth::Bits32, 1);
     pull_sparse::add_stage(&mut payload, &tables, &vec![1; tables.len()], &keys);
     assert!(matches!(handle(Kind::PullSparse, payload.clone()), Err(Error::TooLong { .. })));
-    pull_dense::encode(&mut payload, &[7; 100]);
+    pull_dense::encode(&mut payload, FloatWidth::Bits32, &[7; 100]);
     assert!(matches!(handle(Kind::PullDense, payload), Err(Error::UnknownTable { table: 7, count: 1 })));
 }

@@ -52,7 +52,7 @@ fn hybrid_never_has_more_than_its_staleness_in_flight() {
         let states = states(2);
         let network = Network::new(4, Faults::BAD, config(), &states);
         let links = network.links(runtime.handle(), &network.client(0, 1));
-        let plan = HybridPlan { staleness, merge: Merge { max_gradients: 1, wait_ms: 0 } };
+        let plan = HybridPlan { staleness };
         let communicator = Hybrid::new(remote(links, ALONE, Mode::Hybrid).unwrap(), plan);
         let mut thread = Thread::new();
         for step in 0..80 {
