@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use openfleet_core::strategy::Mode;
 use openfleet_core::topology::Incarnation;
-use openfleet_table::geo::Changed;
 use openfleet_table::ledger::{Applied, Ledger};
 use openfleet_table::sparse::Scratch;
 use openfleet_table::{DenseTable, Missing, Row, Shrunk, SparseTable};
@@ -18,6 +17,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
 
 use super::collective::{Collectives, check_worker};
+use super::copies::Copies;
 use super::group::{Group, values_wanted};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
@@ -100,8 +100,8 @@ struct Kept {
     description: Option<Tables>,
     sparse: Vec<Arc<NamedSparse>>,
     dense: Vec<Arc<NamedDense>>,
-    /// GEO: per sparse table, what each worker has yet to hear of.
-    changed: Vec<Arc<Mutex<Changed>>>,
+    /// Where workers train on copies: what each has yet to hear of.
+    copies: Option<Arc<Copies>>,
 }
 
 /// What is known of a stream.
@@ -240,12 +240,8 @@ impl State {
             table.assign(values).map_err(error)?;
             dense.push(Arc::new(NamedDense { name: name.clone(), table }));
         }
-        let changed = sparse.iter().map(|_| {
-            let mut changed = Changed::new();
-            (0..tables.workers).for_each(|worker| changed.join(worker));
-            Arc::new(Mutex::new(changed))
-        });
-        *kept = Kept { changed: changed.collect(), sparse, dense, description: None };
+        let copies = if has_rules { None } else { Some(Arc::new(Copies::new(sparse.len(), tables.workers))) };
+        *kept = Kept { copies, sparse, dense, description: None };
         let threads = tables.threads;
         *self.groups.lock() = match tables.mode {
             Mode::Sync | Mode::Hybrid => vec![Group::new(0..tables.streams())],
@@ -256,6 +252,7 @@ impl State {
         };
         let left: Vec<u32> = self.collectives.lock().left().iter().copied().collect();
         for worker in left {
+            kept.copies.iter().for_each(|copies| copies.leave(worker));
             // They hold nothing yet, so nothing is applied, and nobody is answered.
             self.depart_groups(tables.streams_of(worker));
         }
@@ -290,6 +287,7 @@ impl State {
     fn push(&self, worker: u32, payload: Payload) -> Result<Outcome> {
         let view = PushView::decode(payload.bytes())?;
         let work = view.work;
+        self.check_mode(Kind::Push)?;
         self.check_stream(worker, work.stream)?;
         self.check_push(&view)?;
         let mut groups = self.groups.lock();
@@ -367,12 +365,14 @@ impl State {
 
     /// GEO: adds differences and tells what others changed.
     pub(crate) fn exchange_geo(&self, worker: u32, view: &PushView<'_>) -> Result<Payload> {
+        let copies = self.check_mode(Kind::ExchangeGeo)?;
         // Exchanges are the worker's, not a thread's: it has one stream, of its own rank.
         if view.work.stream != worker {
             return Err(Error::NotYours { worker, stream: view.work.stream, owner: view.work.stream });
         }
         let workers = self.tables.read().description.as_ref().map_or(0, |tables| tables.workers);
         check_worker(worker, workers)?;
+        let Some(copies) = copies else { return Err(Error::UnknownTable { table: 0, count: 0 }) };
         self.check_push(view)?;
         let stream = self.stream(view.work.stream);
         let mut stream = stream.lock();
@@ -382,7 +382,7 @@ impl State {
             self.repeats.fetch_add(1, Ordering::Relaxed);
             return Ok(answer.clone());
         }
-        let applied = stream.ledger.try_apply_once(view.work, || self.add_differences(worker, view))?;
+        let applied = stream.ledger.try_apply_once(view.work, || self.add_differences(&copies, worker, view))?;
         match applied {
             Applied::Now(answer) => {
                 stream.last_answer = Some((view.work.first_step, answer.clone()));
@@ -394,14 +394,14 @@ impl State {
         }
     }
 
-    fn add_differences(&self, worker: u32, view: &PushView<'_>) -> Result<Payload> {
+    fn add_differences(&self, copies: &Copies, worker: u32, view: &PushView<'_>) -> Result<Payload> {
         let mut scratch = self.scratch();
         for (keys, differences) in &view.stages {
             for ((&number, &dim), differences) in keys.tables.iter().zip(keys.dims).zip(differences) {
                 let table = self.sparse(number)?;
                 table.check_dim(dim)?;
                 table.table.add(keys.keys, differences, &mut scratch).map_err(|e| table.error("adding to", e))?;
-                self.changed(number).lock().record(worker, keys.keys);
+                copies.changed(number)?.lock().record(worker, keys.keys);
             }
         }
         for &(number, difference) in &view.blocks {
@@ -412,7 +412,7 @@ impl State {
         let count = self.tables.read().sparse.len() as u32;
         for number in 0..count {
             let table = self.sparse(number)?;
-            let mut keys = self.changed(number).lock().take_changed(worker);
+            let mut keys = copies.changed(number)?.lock().take_changed(worker);
             // What this exchange itself sent may have met others' changes in between: its rows are in the set then.
             keys.sort_unstable();
             answer.put(&[keys.len() as u64]);
@@ -428,9 +428,20 @@ impl State {
         Ok(answer)
     }
 
-    /// What each worker has yet to hear of a sparse table that exists.
-    pub(crate) fn changed(&self, number: u32) -> Arc<Mutex<Changed>> {
-        self.tables.read().changed[number as usize].clone()
+    /// What each worker has yet to hear of, where workers train on copies.
+    pub(crate) fn copies(&self) -> Option<Arc<Copies>> {
+        self.tables.read().copies.clone()
+    }
+
+    /// Fails unless the request is of the kind that the job's mode has.
+    fn check_mode(&self, what: Kind) -> Result<Option<Arc<Copies>>> {
+        let kept = self.tables.read();
+        match &kept.description {
+            Some(tables) if kept.copies.is_some() != (what == Kind::ExchangeGeo) => {
+                Err(Error::WrongMode { what: what.name(), mode: tables.mode.to_string() })
+            }
+            _ => Ok(kept.copies.clone()),
+        }
     }
 
     fn stream(&self, stream: u32) -> Arc<Mutex<Stream>> {
@@ -470,10 +481,9 @@ impl State {
         drop(collectives);
         let kept = self.tables.read();
         let streams = kept.description.as_ref().map_or(0..0, |tables| tables.streams_of(worker));
-        let changed = kept.changed.clone();
+        kept.copies.iter().for_each(|copies| copies.leave(worker));
         drop(kept);
         self.depart_groups(streams);
-        changed.iter().for_each(|changed| changed.lock().leave(worker));
         if is_last {
             self.stop();
         }

@@ -11,9 +11,9 @@ use openfleet_core::WorkId;
 use openfleet_core::strategy::{Mode, Strategy, StrategyOptions};
 use openfleet_core::topology::{Endpoint, Incarnation};
 use openfleet_dist::client::{BoxedStream, Connector};
-use openfleet_dist::communicator::{Communicator, Worker, for_mode};
-use openfleet_dist::frame::Payload;
-use openfleet_dist::request::{Kind, join, leave, pull_dense, push, status};
+use openfleet_dist::communicator::{Communicator, Missing, Worker, for_mode};
+use openfleet_dist::frame::{Payload, Reader};
+use openfleet_dist::request::{Kind, exchange_geo, join, leave, pull_dense, pull_sparse, push, status};
 use openfleet_dist::server::{Outcome, ServerConfig, serve};
 use openfleet_dist::{ClientConfig, Cluster, Error, Link, State};
 use openfleet_table::{Adam, Optimizer};
@@ -159,6 +159,37 @@ fn nobody_speaks_for_a_stream_of_another_worker() {
             }
         }
     }
+}
+
+/// A pull was asked for twice, because its answer was late; then the original, held up in the network, arrives after another
+/// worker has changed the row.
+#[test]
+fn a_pull_that_arrives_late_does_not_hide_what_changed_since() {
+    const KEY: u64 = 7;
+    let states = states(1);
+    let link = Link::in_process("here", states[0].clone(), 0);
+    remote(vec![link], Worker { rank: 0, count: 2, threads: 1 }, Mode::Geo).unwrap();
+    let ask = |worker, kind, payload: &Payload| match states[0].handle(worker, kind, payload.clone()) {
+        Outcome::Now(answer) => answer.unwrap(),
+        Outcome::Later(_) => panic!("nobody to wait for"),
+    };
+    let exchange = |worker, number, differences: &[f32]| {
+        let mut payload = Payload::new();
+        push::begin(&mut payload, WorkId::step(worker, number), false, 1, 0);
+        push::add_stage(&mut payload, &[0], &[1], &[KEY][..differences.len()]);
+        push::gradients(&mut payload, differences.len(), 1).copy_from_slice(differences);
+        let answer = ask(worker, Kind::ExchangeGeo, &payload);
+        exchange_geo::take_changed(&mut Reader::new(answer.bytes()), 1).unwrap().rows.to_vec()
+    };
+    let mut pull = Payload::new();
+    pull_sparse::begin(&mut pull, Missing::Create, 3, 1);
+    pull_sparse::add_stage(&mut pull, &[0], &[1], &[KEY]);
+    exchange(0, 0, &[1.0]);
+    ask(1, Kind::PullSparse, &pull);
+    assert!(exchange(1, 0, &[]).is_empty(), "it came with the pull");
+    exchange(0, 1, &[1.0]);
+    ask(1, Kind::PullSparse, &pull);
+    assert_eq!(exchange(1, 1, &[]), [2.0]);
 }
 
 #[test]
