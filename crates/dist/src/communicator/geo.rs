@@ -23,7 +23,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use openfleet_core::strategy::{FloatWidth, GeoPlan, GeoScale};
+use openfleet_core::strategy::{GeoPlan, GeoScale};
 use openfleet_core::{Key, WorkId};
 use openfleet_table::{DenseSpec, DenseTable, PushReport, Scratch, SparseSpec, clip};
 use parking_lot::{Condvar, Mutex};
@@ -234,7 +234,7 @@ impl Communicator for Geo {
     fn close(&self) -> Result<()> {
         self.flush()?;
         self.end_thread();
-        self.shared.remote.leave_all()
+        self.shared.remote.depart()
     }
 }
 
@@ -431,8 +431,7 @@ fn next_exchange(remote: &Remote) -> Result<u64> {
     for (link, position) in remote.links.iter().zip(positions).filter(|(_, position)| *position < next) {
         let mut payload = Payload::new();
         let missed = WorkId { stream: rank, first_step: position, last_step: next - 1 };
-        let head = push::Head { work: missed, want_values: false, width: FloatWidth::Bits32 };
-        push::begin(&mut payload, head, 0, 0);
+        push::begin(&mut payload, push::Head::of(missed), 0, 0);
         link.ask(Kind::ExchangeGeo, payload).wait()?;
     }
     Ok(next)

@@ -4,7 +4,6 @@
 //! is the modes' business.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use openfleet_core::WorkId;
 use openfleet_core::placement::{DenseParameter, Grouping, Placement, PlacementRule};
@@ -17,7 +16,8 @@ use crate::error::{Error, Result};
 use crate::floats;
 use crate::frame::{Payload, Reader};
 use crate::request::create_tables::{self, Tables};
-use crate::request::{Kind, barrier, join, leave, pull_dense, pull_sparse, push, status};
+use crate::request::status::{self, Status};
+use crate::request::{Kind, depart, join, leave, pull_dense, pull_sparse, push};
 use crate::stage::{DenseStage, SparseStage};
 
 /// Which worker this is, among how many, and how many training threads each has.
@@ -38,9 +38,6 @@ impl Worker {
     }
 }
 
-/// How long a request may take that waits for other workers.
-pub(super) const PATIENCE: Duration = Duration::from_secs(900);
-
 /// A program's tables on the servers, as one worker sees them.
 pub struct Remote {
     pub(super) links: Vec<Link>,
@@ -52,10 +49,10 @@ pub struct Remote {
     width: FloatWidth,
     /// Working memory, a set for each call at a time.
     lanes: Mutex<Vec<Lane>>,
-    barriers: AtomicU64,
     /// Per server: where this worker's changes of membership are counted from.
     sessions: Vec<u64>,
     changes: AtomicU64,
+    pulls: AtomicU64,
 }
 
 /// Working memory of one call.
@@ -108,10 +105,9 @@ impl Remote {
         let sessions = answers.iter().map(|answer| create_tables::decode(answer.bytes()).map(|(_, session)| session));
         let sessions = sessions.collect::<Result<_>>()?;
         let dims = sparse.iter().map(|(_, spec)| spec.dim as u32).collect();
-        let (lanes, barriers) = (Mutex::default(), AtomicU64::new(0));
-        let changes = AtomicU64::new(0);
+        let (lanes, changes, pulls) = (Mutex::default(), AtomicU64::new(0), AtomicU64::new(0));
         let width = FloatWidth::default();
-        Ok(Remote { links, worker, placement, blocks, dims, width, lanes, barriers, sessions, changes })
+        Ok(Remote { links, worker, placement, blocks, dims, width, lanes, sessions, changes, pulls })
     }
 
     /// Lets floats travel in another width than their own.
@@ -130,10 +126,12 @@ impl Remote {
     /// Fills `rows` of every lookup.
     pub(super) fn pull_sparse(&self, stages: &mut [SparseStage], missing: Missing) -> Result<()> {
         let lane = self.group(stages);
+        let number = self.pulls.fetch_add(1, Ordering::Relaxed);
         let mut asked = Vec::with_capacity(self.links.len());
         for (server, link) in self.links.iter().enumerate() {
             let mut payload = Payload::new();
-            pull_sparse::begin(&mut payload, missing, self.width, stages.len());
+            // Room for a million million pulls of each life of the worker.
+            pull_sparse::begin(&mut payload, missing, self.sessions[server] << 40 | number, self.width, stages.len());
             for (stage, grouping) in stages.iter().zip(&lane.groupings) {
                 let (tables, dims) = self.tables_of(stage, |_| true);
                 pull_sparse::add_stage(&mut payload, &tables, &dims, grouping.keys(server));
@@ -250,58 +248,47 @@ impl Remote {
         Ok(())
     }
 
-    /// Waits until every worker has come here as often as this one.
-    pub fn barrier(&self) -> Result<()> {
-        let number = self.barriers.fetch_add(1, Ordering::Relaxed);
-        let mut payload = Payload::new();
-        barrier::encode(&mut payload, number, self.worker.count);
-        // One server is enough to meet at.
-        self.links[0].ask_within(Kind::Barrier, payload, PATIENCE).wait()?;
-        Ok(())
-    }
-
-    /// A stream joins the others at the beginning of a pass; gives the step they are at.
+    /// A stream joins the others at the beginning of a pass; gives the step they are at. Where a predecessor of this worker
+    /// died after its push had reached some servers only, those are a step ahead: it is pushed again to all, and they
+    /// recognise it.
     pub(super) fn join(&self, stream: u32) -> Result<u64> {
         let change = self.changes.fetch_add(1, Ordering::Relaxed);
         let asked = self.links.iter().zip(&self.sessions).map(|(link, session)| {
             let mut payload = Payload::new();
             join::encode(&mut payload, stream, session << 32 | change);
-            link.ask_within(Kind::Join, payload, PATIENCE)
+            link.ask_patiently(Kind::Join, payload)
         });
         let answers = wait_all(asked.collect())?;
-        let mut steps = answers.iter().map(|answer| join::decode(answer.bytes()));
-        let first = steps.next().unwrap_or(Ok(0))?;
-        for step in steps {
-            let step = step?;
-            if step != first {
-                return Err(Error::OutOfStep { expected: first, got: step });
-            }
+        let steps: Vec<u64> = answers.iter().map(|answer| join::decode(answer.bytes())).collect::<Result<_>>()?;
+        let (least, most) = (steps.iter().copied().min().unwrap_or(0), steps.iter().copied().max().unwrap_or(0));
+        if most - least > 1 {
+            return Err(Error::OutOfStep { expected: least, got: most });
         }
-        Ok(first)
+        Ok(least)
     }
 
-    /// A stream leaves: for now, or for good.
-    pub(super) fn leave(&self, stream: u32, for_good: bool) -> Result<()> {
+    /// A stream leaves until its next pass.
+    pub(super) fn leave(&self, stream: u32) -> Result<()> {
         let change = self.changes.fetch_add(1, Ordering::Relaxed);
         let asked = self.links.iter().zip(&self.sessions).map(|(link, session)| {
             let mut payload = Payload::new();
-            leave::encode(&mut payload, stream, session << 32 | change, for_good);
+            leave::encode(&mut payload, stream, session << 32 | change);
             link.ask(Kind::Leave, payload)
         });
         wait_all(asked.collect())?;
         Ok(())
     }
 
-    /// All streams of this worker leave for good.
-    pub(super) fn leave_all(&self) -> Result<()> {
-        (0..self.worker.threads).try_for_each(|thread| self.leave(self.worker.stream(thread), true))
+    /// This worker is done for good.
+    pub(super) fn depart(&self) -> Result<()> {
+        depart_from(&self.links, self.worker)
     }
 
     /// Where a stream stands on the servers: the first step that one of them has not applied, and the first that none has.
     /// They differ where a worker died after its push had reached some servers only.
     pub fn position(&self, stream: u32) -> Result<std::ops::Range<u64>> {
         let statuses = self.status()?;
-        let of = |status: &status::Status| {
+        let of = |status: &Status| {
             status.positions.iter().find(|position| position.0 == stream).map_or(0, |position| position.1)
         };
         let (first, last) = (statuses.iter().map(of).min(), statuses.iter().map(of).max());
@@ -309,9 +296,8 @@ impl Remote {
     }
 
     /// How every server stands.
-    pub fn status(&self) -> Result<Vec<status::Status>> {
-        let asked = self.links.iter().map(|link| link.ask(Kind::Status, Payload::new()));
-        wait_all(asked.collect())?.iter().map(|answer| status::decode(answer.bytes())).collect()
+    pub fn status(&self) -> Result<Vec<Status>> {
+        status_of(&self.links)
     }
 
     fn group(&self, stages: &[SparseStage]) -> Lane {
@@ -334,7 +320,24 @@ impl Remote {
     }
 }
 
+/// A worker is done for good, whether it has tables or not.
+pub(crate) fn depart_from(links: &[Link], worker: Worker) -> Result<()> {
+    let asked = links.iter().map(|link| {
+        let mut payload = Payload::new();
+        depart::encode(&mut payload, worker.count);
+        link.ask(Kind::Depart, payload)
+    });
+    wait_all(asked.collect())?;
+    Ok(())
+}
+
+/// How servers stand.
+pub(crate) fn status_of(links: &[Link]) -> Result<Vec<Status>> {
+    let asked = links.iter().map(|link| link.ask(Kind::Status, Payload::new()));
+    wait_all(asked.collect())?.iter().map(|answer| status::decode(answer.bytes())).collect()
+}
+
 /// All answers, or the first error.
-pub(super) fn wait_all(asked: Vec<Pending>) -> Result<Vec<Payload>> {
+pub(crate) fn wait_all(asked: Vec<Pending>) -> Result<Vec<Payload>> {
     asked.into_iter().map(Pending::wait).collect()
 }

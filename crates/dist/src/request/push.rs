@@ -25,6 +25,13 @@ pub struct Head {
     pub width: FloatWidth,
 }
 
+impl Head {
+    /// A push that wants nothing back, with floats as they are.
+    pub fn of(work: WorkId) -> Self {
+        Head { work, want_values: false, width: FloatWidth::Bits32 }
+    }
+}
+
 /// The bits of a head's flags.
 const WANT_VALUES: u32 = 1;
 const NARROW: u32 = 2;

@@ -350,8 +350,7 @@ fn a_restarted_worker_goes_on_where_its_exchanges_ended() {
     drop(before);
     // The last exchange got to one server only.
     let mut half = Payload::new();
-    let head = push::Head { work: exchange_geo::work(0, 4), want_values: false, width: FloatWidth::Bits32 };
-    push::begin(&mut half, head, 0, 0);
+    push::begin(&mut half, push::Head::of(exchange_geo::work(0, 4)), 0, 0);
     exchange_geo::apply(&states[1], 0, half.bytes()).unwrap();
     let after = worker(&states, 0, 1, plan(1));
     assert_eq!((seen(&after, 1), dense_seen(&after)), (3.0, 3.0));
