@@ -214,8 +214,7 @@ impl Strategy {
         self.float_width
     }
 
-    /// Threads that the original would send and receive with; at least 1. Here one thread has requests to all servers in
-    /// flight at a time, so there is nothing to size, and the description says so where a number was written.
+    /// Threads of a worker that send and receive; at least 1.
     pub fn thread_pool_size(&self) -> usize {
         self.thread_pool_size
     }
@@ -282,7 +281,7 @@ impl fmt::Display for Strategy {
             write!(f, "; does not wait for the servers at launch")?;
         }
         if self.thread_pool_size != resolve::default::THREAD_POOL_SIZE as usize {
-            write!(f, "; one thread asks all servers at a time (`thread_pool_size` is not needed)")?;
+            write!(f, "; {} threads send and receive", self.thread_pool_size)?;
         }
         if self.lr_decay_steps != resolve::default::LR_DECAY_STEPS as u64 {
             write!(f, "; learning rates follow every step (`lr_decay_steps` is not needed)")?;

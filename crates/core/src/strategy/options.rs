@@ -158,7 +158,7 @@ options! {
     min_send_grad_num_before_recv: i64,
     /// Waits of 10 ms for more gradients to merge before an incomplete merge is sent.
     send_wait_times: i64,
-    /// Threads that the original sends and receives with; ours needs one.
+    /// Threads of a worker that send and receive.
     thread_pool_size: i64,
     /// Whether workers wait for the servers before they start.
     launch_barrier: bool,

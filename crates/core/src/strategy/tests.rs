@@ -107,12 +107,11 @@ fn a_distributed_strategy_resolves_to() {
              launch_barrier=true lr_decay_steps=10",
             "mode sync: every step waits for all live workers and applies the mean of their gradients",
         ),
-        // What the original needs and ours does not.
+        // The servers of the original hear of the global step now and then; ours count it.
         (
             "a_sync=false thread_pool_size=5 lr_decay_steps=20",
-            "mode sync: every step waits for all live workers and applies the mean of their gradients; one thread asks all \
-             servers at a time (`thread_pool_size` is not needed); learning rates follow every step (`lr_decay_steps` is \
-             not needed)",
+            "mode sync: every step waits for all live workers and applies the mean of their gradients; 5 threads send \
+             and receive; learning rates follow every step (`lr_decay_steps` is not needed)",
         ),
         // The flag says what async and geo do anyway.
         (

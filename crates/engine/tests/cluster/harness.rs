@@ -69,7 +69,20 @@ pub struct Learnt {
 }
 
 impl Learnt {
-    /// The largest difference, relative to the size of the values.
+    /// The length of the difference relative to the length of the values, of the parameter or table where it is largest.
+    pub fn relative_difference(&self, other: &Learnt) -> f64 {
+        assert_eq!(self.rows.keys().collect::<Vec<_>>(), other.rows.keys().collect::<Vec<_>>());
+        let length = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
+        let relative = |ours: Vec<f32>, theirs: Vec<f32>| {
+            let difference = length(&mut ours.iter().zip(&theirs).map(|(&a, &b)| f64::from(a) - f64::from(b)));
+            difference / length(&mut theirs.iter().map(|&value| f64::from(value)))
+        };
+        let table = |learnt: &Learnt| learnt.rows.values().flatten().copied().collect::<Vec<f32>>();
+        let dense = self.dense.values().zip(other.dense.values()).map(|(a, b)| relative(a.clone(), b.clone()));
+        dense.fold(relative(table(self), table(other)), f64::max)
+    }
+
+    /// The largest difference of any single value, relative to the size of the two.
     pub fn distance(&self, other: &Learnt) -> f64 {
         assert_eq!(self.rows.keys().collect::<Vec<_>>(), other.rows.keys().collect::<Vec<_>>());
         let pairs = self.dense.values().zip(other.dense.values()).chain(self.rows.values().zip(other.rows.values()));

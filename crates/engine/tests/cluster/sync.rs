@@ -7,23 +7,24 @@ use crate::harness::{Road, alone, alone_on, together};
 
 #[test]
 fn sync_equals_one_process_on_the_joined_batches() {
-    // Measured after 100 steps, the worst of all counts of workers and servers: SGD 3.3e-7, Momentum 1.5e-6, AdaGrad and Adam
-    // 5.1e-6, relative to the larger value or 0.01. Only SGD keeps the 1e-6 that was aimed at: the others carry the rounding of
-    // every earlier step in their state. The number of servers changes nothing.
+    // A parameter or table as a whole is within 3.5e-7 of its length after 100 steps. Single values can be further away, up to
+    // 5.1e-6: where the terms of a gradient nearly cancel, their order decides its last digits, and AdaGrad and Adam divide by
+    // its size. The number of servers changes nothing.
     let rules = [
-        (Optimizer::Sgd(Sgd::default()), 0.1, 1e-6),
-        (Optimizer::Momentum(Momentum::default()), 0.05, 2e-6),
-        (Optimizer::Adagrad(Adagrad::default()), 0.05, 6e-6),
-        (Optimizer::Adam(Adam::default()), 0.01, 6e-6),
+        (Optimizer::Sgd(Sgd::default()), 0.1),
+        (Optimizer::Momentum(Momentum::default()), 0.05),
+        (Optimizer::Adagrad(Adagrad::default()), 0.05),
+        (Optimizer::Adam(Adam::default()), 0.01),
     ];
-    for (optimizer, rate, bound) in rules {
+    for (optimizer, rate) in rules {
         for workers in [2, 3, 4] {
             let expected = alone(optimizer, rate, u64::from(workers), 100);
             for servers in [1, 2, 5] {
                 let options = StrategyOptions::for_mode(Mode::Sync);
                 let got = together(&options, optimizer, rate, (workers, servers), Road::InProcess, |_| 100);
-                let distance = got.distance(&expected);
-                assert!(distance < bound, "{optimizer:?}, {workers} workers, {servers} servers: {distance}");
+                let (whole, single) = (got.relative_difference(&expected), got.distance(&expected));
+                let case = format!("{optimizer:?}, {workers} workers, {servers} servers: {whole:e}, {single:e}");
+                assert!(whole < 1e-6 && single < 1e-5, "{case}");
             }
         }
     }

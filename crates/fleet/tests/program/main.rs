@@ -7,4 +7,5 @@ mod generating;
 mod inferring;
 mod interrupting;
 mod messages;
+mod openings;
 mod training;
