@@ -15,6 +15,9 @@ use crate::variables::{
     WORKER_ENDPOINTS, WORKER_RANK,
 };
 
+/// `TRAINING_ROLE` as the original's collective launcher spells it.
+const ORIGINAL_COLLECTIVE_ROLE: &str = "PADDLE_TRAINING_ROLE";
+
 /// A variable and its value.
 pub(crate) type Variable = (&'static str, String);
 
@@ -40,6 +43,7 @@ pub(crate) const ROLE_VARIABLES: &[&str] = &[
     INCARNATION,
     BIND,
     PROGRESS_FILE,
+    ORIGINAL_COLLECTIVE_ROLE,
     // torchrun's
     "RANK",
     "WORLD_SIZE",
@@ -108,6 +112,7 @@ pub(crate) fn variables(job: &Job<'_>, role: Role, rank: usize) -> Vec<Variable>
     if job.mode == RunMode::Collective {
         let here = job.workers_a_machine.max(1);
         all.extend([
+            (ORIGINAL_COLLECTIVE_ROLE, original_role.to_owned()),
             (CURRENT_ENDPOINT, own.to_string()),
             (RANK_IN_NODE, (rank % here).to_string()),
             ("RANK", rank.to_string()),
