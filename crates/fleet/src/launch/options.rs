@@ -39,7 +39,7 @@ pub(crate) enum Scheduler {
     K8s(Box<KubernetesArgs>),
     /// Print a Slurm job script: servers and workers as two steps of one allocation.
     Slurm(SlurmArgs),
-    /// Print an `mpirun` script: one program a role, servers first.
+    /// Print an `mpirun` script, servers first.
     Mpi(MpiArgs),
 }
 

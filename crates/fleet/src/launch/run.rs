@@ -336,6 +336,15 @@ impl Said {
             let servers = plural(supervisor.unfinished(Role::Server), "server");
             screen.remark(&format!("the workers are done; {servers} to end"));
         }
+        let is_left_to_others = !plan.policy.has_all_workers
+            && plan.processes.iter().any(|process| process.role == Role::Worker)
+            && supervisor.unfinished(Role::Worker) == 0
+            && supervisor.stopping().is_none();
+        if is_left_to_others && supervisor.unfinished(Role::Server) > 0 && !self.leaving {
+            self.leaving = true;
+            let servers = plural(supervisor.unfinished(Role::Server), "server");
+            screen.remark(&format!("the workers of this machine are done; {servers} here until those of others are"));
+        }
         let Some(outcome) = supervisor.stopping().filter(|_| !self.stopping) else { return };
         self.stopping = true;
         let speaker = |index: usize| {
@@ -347,7 +356,7 @@ impl Said {
             Outcome::Failed(index, ending) => format!("{} {ending}", speaker(index)),
             Outcome::NotStarted(index) => format!("{} could not be started", speaker(index)),
             Outcome::ServerLeft(index) => format!("{} ended before the workers", speaker(index)),
-            Outcome::Interrupted(signal) => format!("{signal} was received"),
+            Outcome::Interrupted(signal) => format!("{signal} was received (once more ends it at once)"),
             Outcome::TimedOut => "the time is over".to_owned(),
         };
         screen.remark(&format!("{why}; the job ends"));

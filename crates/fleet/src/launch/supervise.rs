@@ -25,6 +25,8 @@ use super::process::Ending;
 
 /// From asking to killing; with the time to notice, a failed job is over within five seconds.
 const ASKED: Duration = Duration::from_secs(3);
+/// The same where the user has asked: a worker may save what it has. Who asks twice does not wait.
+const ASKED_BY_USER: Duration = Duration::from_secs(10);
 /// From killing to not waiting any more: a process may hang in the kernel.
 const KILLED: Duration = Duration::from_secs(5);
 /// Servers stay for a few seconds after the last worker has left, in case that its last answer was lost.
@@ -240,7 +242,8 @@ impl Supervisor {
 
     fn stop(&mut self, outcome: Outcome, signal: Signal, now: Instant) -> Vec<Action> {
         self.outcome = outcome;
-        self.phase = Phase::Asked(now + ASKED);
+        let is_user = matches!(outcome, Outcome::Interrupted(_));
+        self.phase = Phase::Asked(now + if is_user { ASKED_BY_USER } else { ASKED });
         for process in &mut self.processes {
             if matches!(process.state, State::Paused(_)) {
                 process.state = State::Ended(Ending::Unknown);

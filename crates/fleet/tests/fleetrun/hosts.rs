@@ -56,6 +56,8 @@ fn servers_stay_for_the_workers_of_other_machines() {
     command.env("OPENFLEET_SECRET", "swordfish");
     let running = place.start_command(command);
     crate::place::eventually("the worker is done", || place.path("mine").exists());
+    let said = "the workers of this machine are done; 1 server here until those of others are";
+    crate::place::eventually("it says what it waits for", || running.stderr().contains(said));
     place.write("other", "");
     assert_eq!(running.end().succeeded().stdout, "[server 0] served\n");
 }

@@ -41,7 +41,7 @@ fn interrupting_fleetrun_ends_everything_with_the_code_that_a_shell_expects() {
         let pids = pids(&place);
         running.signal(signal);
         let ran = running.end();
-        assert!(ran.failed(code).contains("was received; the job ends"), "{}", ran.stderr);
+        assert!(ran.failed(code).contains("was received (once more ends it at once); the job ends"), "{}", ran.stderr);
         assert_eq!(ran.stdout.matches("asked").count(), 4, "{}", ran.stdout);
         all_end(&pids);
     }
@@ -110,6 +110,13 @@ fn what_a_process_leaves_behind_ends_with_the_job() {
     let place = Place::with_job("sleep 1000 > /dev/null 2>&1 & mark child.$role $!; exit 0");
     place.job("--server_num=1 --worker_num=1").succeeded();
     all_end(&[place.pid("child.server"), place.pid("child.worker")]);
+}
+
+#[test]
+fn a_daemon_that_took_pains_to_leave_does_not_hold_up_the_end() {
+    let place = Place::with_job("[ $role = server ] || { setsid sleep 1000 & mark daemon $!; echo left; }; exit 0");
+    assert_eq!(place.job("--server_num=1 --worker_num=1").succeeded().stdout, "[worker 0] left\n");
+    signal_to(place.pid("daemon"), "-KILL");
 }
 
 #[test]
