@@ -146,6 +146,9 @@ impl Hinted for Error {
             Error::ServerLeft { .. } => {
                 Some("a server stays in `run_server()` until every worker has left: does the script call it?".into())
             }
+            Error::Start { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                Some("the file is there, but the interpreter that its first line names may not be".into())
+            }
             Error::Start { .. } | Error::NoPort { .. } | Error::Signals { .. } | Error::TimedOut { .. } => None,
         }
     }

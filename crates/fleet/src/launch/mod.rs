@@ -96,16 +96,9 @@ impl Launcher {
             let _ = std::io::stdout().lock().write_all(plan.describe().as_bytes());
             return Ok(0);
         }
-        let logs: Vec<_> =
-            plan.processes.iter().map(|process| (process.role, process.rank, process.log.clone())).collect();
         let ended = run::run(plan)?;
-        if let Some((error, lines)) = ended.failure {
-            let log = match &error {
-                Error::Failed { role, rank, .. } => logs.into_iter().find(|log| (log.0, log.1) == (*role, *rank)),
-                Error::ServerLeft { rank, .. } => logs.into_iter().find(|log| (log.0, log.1) == (SERVER, *rank)),
-                _ => None,
-            };
-            print_last(&error, log.map(|(_, _, log)| (log, lines)));
+        if let Some(failure) = ended.failure {
+            print_last(&failure.error, failure.last_words);
         }
         Ok(ended.exit_code)
     }
@@ -118,8 +111,6 @@ impl Launcher {
         }
     }
 }
-
-const SERVER: openfleet_core::topology::Role = openfleet_core::topology::Role::Server;
 
 /// The error, and below it, so that they are the last on the screen, the words of the process that failed.
 fn print_last(error: &dyn Hinted, log: Option<(PathBuf, Vec<String>)>) {

@@ -171,6 +171,9 @@ pub(crate) struct KubernetesArgs {
     /// Start a dead pod again, alone, so many times a rank
     #[arg(long, value_name = "N", default_value_t = 3, help_heading = "Kubernetes")]
     pub max_restarts: u32,
+    /// End the job after so long: `90`, `90s`, `15m`, `2h`
+    #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Kubernetes")]
+    pub timeout: Option<Duration>,
     /// Two Indexed Jobs and a Service, for clusters without JobSet
     #[arg(long, help_heading = "Kubernetes")]
     pub plain_jobs: bool,

@@ -31,8 +31,7 @@ pub(crate) struct Plan {
     pub job: JobId,
     pub program: Program,
     /// Those of this machine, servers first.
-    pub processes: Vec<Process>,
-    /// `server 0 at ...`, for all machines.
+    pub processes: Vec<Planned>,
     pub secret: Secret,
     pub log_dir: PathBuf,
     pub policy: Policy,
@@ -43,7 +42,7 @@ pub(crate) struct Plan {
 
 /// One process of the plan.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct Planned {
     pub role: Role,
     pub rank: usize,
     pub endpoint: Endpoint,
@@ -118,7 +117,7 @@ impl Plan {
                 variables.push((THREADS, "1".to_owned()));
             }
             let log = log_dir.join(format!("{role}log.{rank}"));
-            Process { role, rank, endpoint: endpoint.clone(), variables, log, progress, reserved }
+            Planned { role, rank, endpoint: endpoint.clone(), variables, log, progress, reserved }
         };
         let mut processes = Vec::with_capacity(owned.servers.len() + owned.workers.len());
         for &rank in &owned.servers {
@@ -167,7 +166,7 @@ impl Plan {
         let mut text = format!("{}\n", self.headline());
         let words: Vec<String> = self.program.words.iter().map(|word| quoted(&word.to_string_lossy())).collect();
         for process in &self.processes {
-            let Process { role, rank, endpoint, .. } = process;
+            let Planned { role, rank, endpoint, .. } = process;
             let _ = write!(text, "\n# {role} {rank} at {endpoint}, output in `{}`\n", process.log.display());
             let extra = self.extra(1).into_iter().map(|(name, value)| (name, value.to_string_lossy().into_owned()));
             for (name, value) in process.variables.iter().cloned().chain(extra) {

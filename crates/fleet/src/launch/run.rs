@@ -4,6 +4,7 @@
 //! a number can then not be used again between the look and the signal). Other threads read output and listen to signals,
 //! and wake this one.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -77,8 +78,15 @@ pub(crate) fn run(mut plan: Plan) -> Result<Ended> {
 pub(crate) struct Ended {
     /// What `fleetrun` exits with.
     pub exit_code: u8,
-    /// What went wrong, and the last lines of the process that did.
-    pub failure: Option<(Error, Vec<String>)>,
+    pub failure: Option<Failure>,
+}
+
+/// What went wrong.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub error: Error,
+    /// Of the process that it went wrong with: its log, and the last lines of it.
+    pub last_words: Option<(PathBuf, Vec<String>)>,
 }
 
 /// A place at the job, in which one life of a process follows another.
@@ -290,8 +298,8 @@ impl Running {
     /// From the outcome to an exit code and words.
     fn judge(&mut self, plan: &Plan, outcome: Outcome) -> Result<Ended> {
         let failed = |index: usize, exit_code, error| {
-            let last: &LastLines = &self.seats[index].last;
-            Ended { exit_code, failure: Some((error, last.get())) }
+            let last_words = Some((plan.processes[index].log.clone(), self.seats[index].last.get()));
+            Ended { exit_code, failure: Some(Failure { error, last_words }) }
         };
         Ok(match outcome {
             Outcome::Done => Ended { exit_code: 0, failure: None },
@@ -313,7 +321,10 @@ impl Running {
             }
             Outcome::TimedOut => {
                 let limit = duration(plan.policy.timeout.unwrap_or_default());
-                Ended { exit_code: TIMED_OUT, failure: Some((Error::TimedOut { limit }, vec![])) }
+                Ended {
+                    exit_code: TIMED_OUT,
+                    failure: Some(Failure { error: Error::TimedOut { limit }, last_words: None }),
+                }
             }
         })
     }

@@ -47,7 +47,6 @@ fn scripts_modules_and_programs_are_run() {
     assert_eq!(one(&["echo", "program"]), "[worker 0] program\n");
     // The one that was built with us, though none is on the PATH.
     assert!(one(&["openfleet", "--version"]).starts_with("[worker 0] openfleet "));
-    place.write("chosen", "#!/bin/sh\necho chosen $@\n");
     assert_eq!(one(&["--python", "/bin/echo", "train.py", "x"]), "[worker 0] train.py x\n");
     assert_eq!(one(&["--python", "/bin/echo", "--compat", "train.py"]), "[worker 0] -m openfleet.compat train.py\n");
 }
@@ -187,9 +186,19 @@ fn unknown_flags_and_values_are_refused_with_the_nearest() {
 #[test]
 fn a_program_in_the_working_directory_is_pointed_at() {
     let place = Place::new();
-    place.write("train", "#!/bin/sh\n");
-    std::fs::set_permissions(place.path("train"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    place.program("train", "#!/bin/sh\n");
     let ran = place.run(&["--server_num=1", "--worker_num=1", "train"]);
     let hint = "hint: there is one in the working directory: write `./train`\n";
     assert!(ran.failed(1).ends_with(hint), "{}", ran.stderr);
+}
+
+#[test]
+fn a_program_that_the_system_does_not_run_ends_the_job_with_a_hint() {
+    let place = Place::new();
+    place.program("train", "#!/no/such/interpreter\n");
+    let ran = place.run(&["--server_num=1", "--worker_num=1", "./train"]);
+    let stderr = ran.failed(1);
+    let expected = "error: server 0 could not be started: `./train`\n  because: No such file or directory (os error 2)\n\n\
+                    hint: the file is there, but the interpreter that its first line names may not be\n";
+    assert!(stderr.ends_with(expected), "{stderr}");
 }

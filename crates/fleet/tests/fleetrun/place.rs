@@ -37,6 +37,15 @@ impl Place {
         std::fs::write(self.path(name), text).unwrap();
     }
 
+    /// A file that may be executed. Written by another process: one of ours could still hold it open, for writing, in a child
+    /// that was just forked by another test, and the system would refuse to run it.
+    pub fn program(&self, name: &str, text: &str) {
+        let write = "printf %s \"$2\" > \"$1\" && chmod +x \"$1\"";
+        let mut command = Command::new("sh");
+        command.args(["-c", write, "sh"]).arg(self.path(name)).arg(text);
+        assert!(command.status().unwrap().success());
+    }
+
     pub fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("`{name}`: {error}"))
     }

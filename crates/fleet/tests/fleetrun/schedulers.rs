@@ -49,11 +49,8 @@ fn slurm(place: &Place, code: &str) -> crate::place::Ran {
     let options = ["slurm", "--server_num=2", "--worker_num=2", "--start_port=7600", "--cpu=2", "--time=01:00:00"];
     let printed = place.run(&[&options[..], &["sh", "job.sh", "two words"]].concat());
     place.write("job.sbatch", &printed.succeeded().stdout);
-    place.write("srun", SRUN);
-    place.write("scontrol", "#!/bin/sh\necho 127.0.0.1\n");
-    for program in ["srun", "scontrol"] {
-        std::fs::set_permissions(place.path(program), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    }
+    place.program("srun", SRUN);
+    place.program("scontrol", "#!/bin/sh\necho 127.0.0.1\n");
     let mut command = Command::new("bash");
     let path = format!("{}:{}", place.path(".").display(), std::env::var("PATH").unwrap());
     command.current_dir(place.path(".")).arg("job.sbatch").env("PATH", path).env("CODE", code);
@@ -140,7 +137,7 @@ fn succeeded(output: Output) -> bool {
 #[test]
 fn kubernetes_manifests_are_valid() {
     let place = Place::new();
-    for (file, option) in [("jobset.yaml", "--cpu=2"), ("plain.yaml", "--plain-jobs")] {
+    for (file, option) in [("jobset.yaml", "--timeout=2h"), ("plain.yaml", "--plain-jobs")] {
         let printed = place.run(&[&KUBERNETES[..], &[option, "train.py", "--lr", "0.1", "$(NOT) ours"]].concat());
         place.write(file, &printed.succeeded().stdout.clone());
     }

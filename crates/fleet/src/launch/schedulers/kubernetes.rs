@@ -123,6 +123,9 @@ impl Pods<'_> {
             "maxFailedIndexes": 0,
             "template": { "metadata": { "labels": self.labels() }, "spec": self.pod_spec(role) },
         });
+        if let Some(timeout) = self.arguments.timeout {
+            spec["activeDeadlineSeconds"] = json!(timeout.as_secs_f64().ceil() as u64);
+        }
         if role == Role::Server {
             spec["podReplacementPolicy"] = json!("Failed");
         }
