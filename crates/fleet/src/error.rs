@@ -133,6 +133,10 @@ pub enum Error {
     /// Servers could not be started or reached.
     #[error(transparent)]
     Dist(#[from] openfleet_dist::Error),
+    /// A job could not be started, or did not end well.
+    #[cfg(unix)]
+    #[error(transparent)]
+    Launch(#[from] crate::launch::Error),
 
     // The machine
     /// The threads that servers run on could not be started.
@@ -197,6 +201,8 @@ impl Hinted for Error {
             Error::Synthetic(error) => error.hint(),
             Error::Engine(error) => error.hint(),
             Error::Dist(error) => error.hint(),
+            #[cfg(unix)]
+            Error::Launch(error) => error.hint(),
             Error::Runtime { .. } | Error::WorkerPanicked { .. } => None,
             Error::BadOption { .. } | Error::Columns { .. } | Error::Io { .. } => None,
         }

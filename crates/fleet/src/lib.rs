@@ -2,13 +2,16 @@
 //!
 //! [`cli`] is the `openfleet` program with its subcommands; what it is made of stands beside it and can be used without
 //! it: [`columns`] says what the lines of a file mean, [`model`] builds the network of a kind and a shape, [`evaluation`]
-//! judges it, [`model_dir`] keeps it on disk. Nothing here computes: that is the engine's work.
+//! judges it, [`model_dir`] keeps it on disk. `launch` is the `fleetrun` program, which starts, watches and ends the
+//! processes of a job. Nothing here computes: that is the engine's work.
 
 pub mod cli;
 pub mod columns;
 pub mod error;
 pub mod evaluation;
 pub mod files;
+#[cfg(unix)]
+pub mod launch;
 pub mod local_cluster;
 pub mod model;
 pub mod model_dir;

@@ -16,7 +16,7 @@ mod r#gen;
 mod infer;
 mod model_choice;
 mod optimizer_choice;
-mod output;
+pub(crate) mod output;
 mod progress;
 mod train;
 
@@ -63,7 +63,7 @@ pub fn run(cli: &Cli, stop: &AtomicBool) -> Result<Outcome> {
 }
 
 /// Every flag with hyphens is also known with underscores, as the original's users write them.
-fn with_underscores(command: Command) -> Command {
+pub(crate) fn with_underscores(command: Command) -> Command {
     let both = |argument: Arg| {
         let hyphenated: Vec<String> = (argument.get_long().into_iter())
             .chain(argument.get_all_aliases().unwrap_or_default())

@@ -1,0 +1,137 @@
+//! The variables by which each process learns what it is.
+//!
+//! Each is written in three spellings where three exist: ours, the original's, and (collective) torchrun's. Variables of
+//! a role that a process should not have, left over in the user's shell or put there by a scheduler, are taken away, so
+//! that a process never sees two jobs. Everything else of the user's environment is passed on as it is; proxies too, which the
+//! original removes: our connections never go through one, and the script may need them to fetch its data.
+
+use openfleet_core::Endpoint;
+use openfleet_core::topology::{JobId, Role};
+
+use super::options::RunMode;
+use crate::variables::{
+    BIND, CURRENT_ENDPOINT, INCARNATION, JOB, OWN_RANK, OWN_ROLE, OWN_SERVERS, OWN_WORKER_COUNT, OWN_WORKERS, POD_IP,
+    PORT, PROGRESS_FILE, RANK_IN_NODE, SECRET, SERVERS, TRAINING_ROLE, WORKER_COUNT, WORKER_COUNT_OTHER,
+    WORKER_ENDPOINTS, WORKER_RANK,
+};
+
+/// `TRAINING_ROLE` as the original's collective launcher spells it.
+const ORIGINAL_COLLECTIVE_ROLE: &str = "PADDLE_TRAINING_ROLE";
+
+/// A variable and its value.
+pub(crate) type Variable = (&'static str, String);
+
+/// Whatever tells a process its role: a process has only those that were written for it.
+pub(crate) const ROLE_VARIABLES: &[&str] = &[
+    TRAINING_ROLE,
+    SERVERS,
+    WORKER_COUNT,
+    WORKER_COUNT_OTHER,
+    WORKER_RANK,
+    WORKER_ENDPOINTS,
+    POD_IP,
+    PORT,
+    CURRENT_ENDPOINT,
+    RANK_IN_NODE,
+    OWN_ROLE,
+    OWN_RANK,
+    OWN_SERVERS,
+    OWN_WORKER_COUNT,
+    OWN_WORKERS,
+    JOB,
+    SECRET,
+    INCARNATION,
+    BIND,
+    PROGRESS_FILE,
+    ORIGINAL_COLLECTIVE_ROLE,
+    // torchrun's
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_NAME",
+    "ROLE_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_RUN_ID",
+];
+
+/// All that processes of one job have in common.
+#[derive(Debug)]
+pub(crate) struct Job<'a> {
+    pub mode: RunMode,
+    pub name: &'a JobId,
+    pub servers: &'a [Endpoint],
+    pub workers: &'a [Endpoint],
+    /// Collective: where torch's processes meet.
+    pub meeting: Option<&'a Endpoint>,
+    /// Collective: the hosts in rank order, and how many workers each has.
+    pub machines: usize,
+    pub workers_a_machine: usize,
+}
+
+/// The variables of one process, in the order in which they are shown. The secret, the incarnation and what depends on this
+/// machine are added by whoever starts it.
+pub(crate) fn variables(job: &Job<'_>, role: Role, rank: usize) -> Vec<Variable> {
+    let joined = |endpoints: &[Endpoint]| endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(",");
+    let workers = job.workers.len().to_string();
+    let mut all: Vec<Variable> = vec![
+        (JOB, job.name.to_string()),
+        (OWN_ROLE, role.to_string()),
+        (OWN_RANK, rank.to_string()),
+        (OWN_WORKER_COUNT, workers.clone()),
+        (OWN_WORKERS, joined(job.workers)),
+    ];
+    let own = match role {
+        Role::Server => &job.servers[rank],
+        Role::Worker => &job.workers[rank],
+    };
+    let original_role = match role {
+        Role::Server => "PSERVER",
+        Role::Worker => "TRAINER",
+    };
+    if job.mode == RunMode::Ps {
+        all.push((OWN_SERVERS, joined(job.servers)));
+        all.push((SERVERS, joined(job.servers)));
+    }
+    all.extend([
+        (TRAINING_ROLE, original_role.to_owned()),
+        (WORKER_COUNT, workers.clone()),
+        (WORKER_ENDPOINTS, joined(job.workers)),
+        (POD_IP, own.host().to_owned()),
+        (PORT, own.port().to_string()),
+    ]);
+    if role == Role::Worker {
+        all.push((WORKER_RANK, rank.to_string()));
+    }
+    if job.mode == RunMode::Collective {
+        let here = job.workers_a_machine.max(1);
+        all.extend([
+            (ORIGINAL_COLLECTIVE_ROLE, original_role.to_owned()),
+            (CURRENT_ENDPOINT, own.to_string()),
+            (RANK_IN_NODE, (rank % here).to_string()),
+            ("RANK", rank.to_string()),
+            ("WORLD_SIZE", workers.clone()),
+            ("LOCAL_RANK", (rank % here).to_string()),
+            ("LOCAL_WORLD_SIZE", here.to_string()),
+            ("GROUP_RANK", (rank / here).to_string()),
+            ("GROUP_WORLD_SIZE", job.machines.to_string()),
+            ("ROLE_RANK", rank.to_string()),
+            ("ROLE_NAME", "default".to_owned()),
+            ("ROLE_WORLD_SIZE", workers),
+            ("TORCHELASTIC_RESTART_COUNT", "0".to_owned()),
+            ("TORCHELASTIC_MAX_RESTARTS", "0".to_owned()),
+            ("TORCHELASTIC_RUN_ID", job.name.to_string()),
+        ]);
+        if let Some(meeting) = job.meeting {
+            all.push(("MASTER_ADDR", meeting.host().to_owned()));
+            all.push(("MASTER_PORT", meeting.port().to_string()));
+        }
+    }
+    all
+}

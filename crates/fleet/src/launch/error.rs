@@ -1,0 +1,155 @@
+//! What can go wrong between a command line and the end of a job, each with its remedy.
+//!
+//! What is wrong with options alone is in [`crate::Error`], as for every other program here.
+
+use std::path::PathBuf;
+
+use openfleet_core::topology::Role;
+use openfleet_core::{Endpoint, Hint, Hinted};
+
+use super::process::Ending;
+
+/// What can go wrong between a command line and the end of a job.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    // Before anything is started
+    /// None of the listed processes is this machine's.
+    #[error("no process of the lists is to be started here: this machine is {own}, the lists have {listed}")]
+    OwnsNothing {
+        /// Its addresses and its name, or what `--host` said.
+        own: String,
+        /// The hosts of the lists.
+        listed: String,
+    },
+    /// A job across machines whose processes could not prove that they belong together.
+    #[error("a job on several machines needs a secret that all of them know, and there is none")]
+    NoSecret,
+    /// A port that is already taken.
+    #[error("{role} {rank} cannot have `{endpoint}`")]
+    PortInUse {
+        /// Whose it was to be.
+        role: Role,
+        /// Whose it was to be.
+        rank: usize,
+        /// The place.
+        endpoint: Endpoint,
+        /// What the system answered.
+        source: std::io::Error,
+    },
+    /// No port is free.
+    #[error("no free port was found on `{host}`")]
+    NoPort {
+        /// Where.
+        host: String,
+        /// What the system answered last.
+        source: std::io::Error,
+    },
+    /// Ports would run past the last one.
+    #[error("{count} ports from {start} on end beyond 65535")]
+    PortRange {
+        /// The first.
+        start: u32,
+        /// How many are needed.
+        count: usize,
+    },
+    /// A script that is not there.
+    #[error("script `{}` does not exist", path.display())]
+    NoScript {
+        /// As written.
+        path: PathBuf,
+    },
+    /// A program that is nowhere.
+    #[error("program `{name}` was not found {looked}")]
+    NoProgram {
+        /// As written.
+        name: String,
+        /// Where it was looked for.
+        looked: String,
+        /// A file of this name in the working directory.
+        here: bool,
+    },
+    /// A process could not be started.
+    #[error("{role} {rank} could not be started: `{program}`")]
+    Start {
+        /// Which.
+        role: Role,
+        /// Which.
+        rank: usize,
+        /// What was to be run.
+        program: String,
+        /// What the system answered.
+        source: std::io::Error,
+    },
+    /// Signals cannot be listened to.
+    #[error("signals cannot be watched for")]
+    Signals {
+        /// What the system answered.
+        source: std::io::Error,
+    },
+
+    // While it runs
+    /// A process failed.
+    #[error("{role} {rank} (pid {pid}) {ending}")]
+    Failed {
+        /// Which.
+        role: Role,
+        /// Which.
+        rank: usize,
+        /// Its process id.
+        pid: u32,
+        /// How it ended.
+        ending: Ending,
+    },
+    /// A server went away, content, while workers still needed it.
+    #[error("server {rank} (pid {pid}) ended with exit code 0 while workers were still running")]
+    ServerLeft {
+        /// Which.
+        rank: usize,
+        /// Its process id.
+        pid: u32,
+    },
+    /// `--timeout` is over.
+    #[error("the job did not end within its `--timeout` of {limit}")]
+    TimedOut {
+        /// In words.
+        limit: String,
+    },
+}
+
+impl Hinted for Error {
+    fn hint(&self) -> Option<Hint> {
+        match self {
+            Error::OwnsNothing { .. } => {
+                Some("correct the lists, or say which of their hosts this machine is with `--host`".into())
+            }
+            Error::NoSecret => Some(
+                "make one with `openssl rand -hex 16`, and give every machine the same in `OPENFLEET_SECRET` or by \
+                 `--secret-file`"
+                    .into(),
+            ),
+            Error::PortInUse { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => Some(
+                "another process listens there, perhaps one of an earlier job (`ss -ltnp` names it): end it, or choose \
+                 another port"
+                    .into(),
+            ),
+            Error::PortInUse { .. } => Some("a server listens at an address of its own machine".into()),
+            Error::PortRange { .. } => Some("choose a lower `--start-port`".into()),
+            Error::NoScript { .. } => Some("check the path; relative paths start at the working directory".into()),
+            Error::NoProgram { name, here: true, .. } => {
+                Some(format!("there is one in the working directory: write `./{name}`").into())
+            }
+            Error::NoProgram { .. } => Some("check the spelling, or write its path; a Python script ends in `.py`".into()),
+            Error::Failed { ending: Ending::Signal(Ending::KILL), .. } => Some(
+                "only another process or the kernel sends this signal; `dmesg` tells whether memory had run out".into(),
+            ),
+            Error::Failed { .. } => None,
+            Error::ServerLeft { .. } => {
+                Some("a server stays in `run_server()` until every worker has left: does the script call it?".into())
+            }
+            Error::Start { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                Some("the file is there, but the interpreter that its first line names may not be".into())
+            }
+            Error::Start { .. } | Error::NoPort { .. } | Error::Signals { .. } | Error::TimedOut { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Which of the listed hosts this machine is.
+//!
+//! Its addresses are asked from the network interfaces, not from its name: on many systems the own name resolves to
+//! `127.0.0.1` or `127.0.1.1`, which is in nobody's list. A name in a list is this machine's if it is its host name, or
+//! resolves to one of its addresses. `--host` ends all guessing.
+
+use std::net::{IpAddr, ToSocketAddrs};
+
+use nix::ifaddrs::getifaddrs;
+
+/// This machine, or the one that it was told to be.
+#[derive(Debug, Clone)]
+pub(crate) enum Machine {
+    /// Known by its interfaces and its name.
+    Own { addresses: Vec<IpAddr>, name: String },
+    /// `--host`.
+    Told(String),
+}
+
+impl Machine {
+    /// Asks the system. What it does not tell is left out: a list or `--host` may still do.
+    pub(crate) fn this() -> Self {
+        let mut addresses: Vec<IpAddr> = Vec::new();
+        for interface in getifaddrs().into_iter().flatten() {
+            let Some(address) = interface.address else { continue };
+            let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+            let v6 = address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip()));
+            addresses.extend(v4.or(v6).filter(|address| !addresses.contains(address)));
+        }
+        let name = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
+        Machine::Own { addresses, name }
+    }
+
+    /// Whether `host`, an address or a name, is this machine.
+    pub(crate) fn owns(&self, host: &str) -> bool {
+        match self {
+            Machine::Told(told) => {
+                let same = |a: &IpAddr| resolve(host).contains(a);
+                told.eq_ignore_ascii_case(host) || resolve(told).iter().any(same)
+            }
+            Machine::Own { addresses, name } => {
+                let short = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
+                let is_name = host.parse::<IpAddr>().is_err();
+                // `node1` and `node1.cluster` are one machine, `node1.a` and `node1.b` are not known to be.
+                let same_name = name.eq_ignore_ascii_case(host)
+                    || (name.contains('.') != host.contains('.') && short(name) == short(host));
+                (is_name && !name.is_empty() && same_name)
+                    || resolve(host).iter().any(|address| address.is_loopback() || addresses.contains(address))
+            }
+        }
+    }
+
+    /// For an error: what this machine takes itself for.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Machine::Told(told) => format!("`{told}` (`--host`)"),
+            Machine::Own { addresses, name } => {
+                let addresses = addresses.iter().map(|address| format!("`{address}`"));
+                let all: Vec<String> = addresses.chain(Some(format!("`{name}`"))).collect();
+                all.join(", ")
+            }
+        }
+    }
+}
+
+/// An address is itself; a name may have several, or none.
+fn resolve(host: &str) -> Vec<IpAddr> {
+    if let Ok(address) = host.parse() {
+        return vec![address];
+    }
+    (host, 0).to_socket_addrs().map(|found| found.map(|address| address.ip()).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_knows_its_addresses_and_its_name() {
+        let addresses = vec!["10.0.0.2".parse().unwrap(), "fe80::1".parse().unwrap()];
+        let machine = Machine::Own { addresses, name: "node2.cluster".into() };
+        // Its addresses; loopback, whose every address is ours; its name, in any case, with or without the domain.
+        for own in ["10.0.0.2", "fe80::1", "127.0.0.1", "127.0.1.1", "localhost", "node2", "Node2.cluster"] {
+            assert!(machine.owns(own), "{own}");
+        }
+        for other in ["10.0.0.3", "10.0.0.20", "node3.invalid", "node2.other.invalid", ""] {
+            assert!(!machine.owns(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_machine_that_was_told_asks_nobody() {
+        let machine = Machine::Told("127.0.0.2".into());
+        assert!(machine.owns("127.0.0.2") && !machine.owns("127.0.0.1"), "even loopback has hosts, then");
+        assert!(Machine::Told("Node2".into()).owns("node2"));
+        assert!(Machine::Told("localhost".into()).owns("127.0.0.1"), "a name stands for its addresses");
+    }
+
+    #[test]
+    fn the_interfaces_of_this_machine_are_found() {
+        let Machine::Own { addresses, .. } = Machine::this() else { panic!("nobody told it") };
+        assert!(addresses.iter().any(IpAddr::is_loopback), "{addresses:?}");
+    }
+}

@@ -1,0 +1,277 @@
+//! Where every process of a job is: from counts or lists to endpoints.
+//!
+//! All machines of a job read the same lists and must come to the same endpoints, so nothing here asks this machine
+//! anything; on one machine without lists, ports are left open for [`super::plan`] to choose.
+
+use openfleet_core::{Endpoint, Error as CoreError};
+
+use super::error::Error;
+use super::options::{JobOptions, RunMode};
+use crate::error::{Error as OptionError, Result};
+
+/// The first port where none was written, as in the original.
+pub(crate) const START_PORT: u16 = 6170;
+/// Where processes meet that are all on one machine.
+pub(crate) const LOOPBACK: &str = "127.0.0.1";
+
+/// A process's place; the port may be open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub host: String,
+    /// `None`: any free one.
+    pub port: Option<u16>,
+    /// Whether the user wrote the port, rather than us counting on.
+    pub written: bool,
+}
+
+/// Every process of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub mode: RunMode,
+    pub servers: Vec<Place>,
+    pub workers: Vec<Place>,
+    /// Collective: where torch's processes meet.
+    pub meeting: Option<Place>,
+    /// Whether all of them are started here, whatever this machine is called.
+    pub is_local: bool,
+}
+
+impl Layout {
+    /// Resolves the options, each contradiction with an error that names both sides.
+    pub(crate) fn resolve(job: &JobOptions) -> Result<Self> {
+        match mode(job)? {
+            RunMode::Ps => parameter_server(job),
+            RunMode::Collective => collective(job),
+        }
+    }
+}
+
+/// Which options choose which kind of job.
+fn mode(job: &JobOptions) -> Result<RunMode> {
+    let server_flags = [
+        ("--server-num", job.server_num.is_some()),
+        ("--worker-num", job.worker_num.is_some()),
+        ("--trainer-num", job.trainer_num.is_some()),
+        ("--servers", job.servers.is_some()),
+        ("--workers", job.workers.is_some()),
+    ];
+    let collective_flags = [("--nproc-per-node", job.nproc_per_node.is_some()), ("--ips", job.ips.is_some())];
+    let first = |flags: &[(&'static str, bool)]| flags.iter().find(|(_, given)| *given).map(|(flag, _)| *flag);
+    let remedy = "a job has servers (`--server-num`, `--servers`) or is collective (`--nproc-per-node`, `--ips`)";
+    match (job.run_mode, first(&server_flags), first(&collective_flags)) {
+        (_, Some(first), Some(second)) => Err(OptionError::Contradiction { first, second, remedy }),
+        (Some(mode @ RunMode::Collective), Some(flag), None) | (Some(mode @ RunMode::Ps), None, Some(flag)) => {
+            Err(OptionError::Contradiction { first: mode.flag(), second: flag, remedy })
+        }
+        (_, Some(_), None) => Ok(RunMode::Ps),
+        (_, None, Some(_)) | (Some(RunMode::Collective), None, None) => Ok(RunMode::Collective),
+        (_, None, None) => Err(OptionError::MissingOption {
+            option: "--server-num",
+            owner: "a job".into(),
+            remedy: "say how many processes, as in `--server-num 2 --worker-num 2`, or `--nproc-per-node 4` for a \
+                     collective job",
+        }),
+    }
+}
+
+fn parameter_server(job: &JobOptions) -> Result<Layout> {
+    let worker_num = match (job.worker_num, job.trainer_num) {
+        (Some(worker_num), Some(trainer_num)) if worker_num != trainer_num => {
+            return Err(OptionError::Contradiction {
+                first: "--worker-num",
+                second: "--trainer-num",
+                remedy: "they are two names of one number: write one of them",
+            });
+        }
+        (worker_num, trainer_num) => worker_num.or(trainer_num),
+    };
+    let missing =
+        |option, given: &str, remedy| Err(OptionError::MissingOption { option, owner: format!("`{given}`"), remedy });
+    match (&job.servers, &job.workers) {
+        (Some(servers), Some(workers)) => {
+            let servers = list("--servers", servers, true)?;
+            let mut workers = list("--workers", workers, false)?;
+            agrees(job.server_num, servers.len(), "--server-num", "--servers")?;
+            let number = if job.worker_num.is_some() { "--worker-num" } else { "--trainer-num" };
+            agrees(worker_num, workers.len(), number, "--workers")?;
+            if job.start_port.is_some() && workers.iter().all(|worker| worker.written) {
+                return Err(OptionError::MeaninglessOption {
+                    option: "--start-port",
+                    owner: "lists in which every port is written".into(),
+                    takers: "counts, and workers without a port",
+                });
+            }
+            let start = job.start_port.unwrap_or(START_PORT);
+            // By its place in the list, so that all machines count alike.
+            number_ports(&mut workers, start, servers.len())?;
+            Ok(Layout { mode: RunMode::Ps, servers, workers, meeting: None, is_local: false })
+        }
+        (Some(_), None) => {
+            missing("--workers", "--servers", "list the workers too, as in `--workers 10.0.0.1,10.0.0.2`")
+        }
+        (None, Some(_)) => missing("--servers", "--workers", "list the servers too, as in `--servers 10.0.0.1:36000`"),
+        (None, None) => {
+            let remedy = "say how many, as in `--server-num 2 --worker-num 2`";
+            let Some(server_num) = job.server_num else {
+                let given = if job.worker_num.is_some() { "--worker-num" } else { "--trainer-num" };
+                return missing("--server-num", given, remedy);
+            };
+            let Some(worker_num) = worker_num else { return missing("--worker-num", "--server-num", remedy) };
+            let open = Place { host: LOOPBACK.into(), port: None, written: false };
+            let mut servers = vec![open.clone(); server_num as usize];
+            let mut workers = vec![open; worker_num as usize];
+            if let Some(start) = job.start_port {
+                number_ports(&mut servers, start, 0)?;
+                number_ports(&mut workers, start, server_num as usize)?;
+            }
+            Ok(Layout { mode: RunMode::Ps, servers, workers, meeting: None, is_local: true })
+        }
+    }
+}
+
+fn collective(job: &JobOptions) -> Result<Layout> {
+    let each = job.nproc_per_node.unwrap_or(1) as usize;
+    let Some(ips) = &job.ips else {
+        let open = Place { host: LOOPBACK.into(), port: None, written: false };
+        let mut places = vec![open; each + 1];
+        if let Some(start) = job.start_port {
+            number_ports(&mut places, start, 0)?;
+        }
+        let meeting = places.pop();
+        return Ok(Layout { mode: RunMode::Collective, servers: vec![], workers: places, meeting, is_local: true });
+    };
+    let machines = list("--ips", ips, false)?;
+    if let Some(machine) = machines.iter().find(|machine| machine.written) {
+        let got = format!("{}:{}", machine.host, machine.port.unwrap_or_default());
+        return Err(OptionError::BadOption { option: "--ips", expected: "addresses without ports", got });
+    }
+    if let Some(twice) = machines.iter().enumerate().find(|(at, machine)| machines[..*at].contains(machine)) {
+        let got = twice.1.host.clone();
+        return Err(OptionError::BadOption { option: "--ips", expected: "every machine once", got });
+    }
+    let start = job.start_port.unwrap_or(START_PORT);
+    let mut workers = Vec::with_capacity(machines.len() * each);
+    for machine in &machines {
+        let mut places = vec![machine.clone(); each];
+        number_ports(&mut places, start, 0)?;
+        workers.append(&mut places);
+    }
+    // One port beyond the first machine's workers.
+    let mut meeting = vec![machines[0].clone()];
+    number_ports(&mut meeting, start, each)?;
+    Ok(Layout { mode: RunMode::Collective, servers: vec![], workers, meeting: meeting.pop(), is_local: false })
+}
+
+/// Gives those without a port one by their index.
+fn number_ports(places: &mut [Place], start: u16, offset: usize) -> Result<()> {
+    let count = offset + places.len();
+    if usize::from(start) + count > usize::from(u16::MAX) + 1 {
+        return Err(Error::PortRange { start: start.into(), count }.into());
+    }
+    for (at, place) in places.iter_mut().enumerate().filter(|(_, place)| place.port.is_none()) {
+        place.port = Some(start + (offset + at) as u16);
+    }
+    Ok(())
+}
+
+fn agrees(number: Option<u32>, listed: usize, first: &'static str, second: &'static str) -> Result<()> {
+    match number {
+        Some(number) if number as usize != listed => Err(OptionError::Contradiction {
+            first,
+            second,
+            remedy: "a list says by itself how many there are: leave the number out, or correct one of them",
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// `host:port,...`, or `host,...` where ports may be left out.
+fn list(option: &'static str, text: &str, needs_ports: bool) -> Result<Vec<Place>> {
+    let items = text.split(',').map(str::trim);
+    let place = |item: &str| -> Result<Place> {
+        if item.is_empty() {
+            let expected = "addresses with a comma between any two";
+            return Err(OptionError::BadOption { option, expected, got: text.to_owned() });
+        }
+        match item.parse::<Endpoint>() {
+            Ok(endpoint) => Ok(Place { host: endpoint.host().into(), port: Some(endpoint.port()), written: true }),
+            Err(_) if !needs_ports && is_host(item) => {
+                Ok(Place { host: item.trim_matches(['[', ']']).to_ascii_lowercase(), port: None, written: false })
+            }
+            Err(error) => Err(error.into()),
+        }
+    };
+    items.map(place).collect()
+}
+
+/// A host alone: any port makes an endpoint of it.
+fn is_host(text: &str) -> bool {
+    format!("{text}:1").parse::<Endpoint>().is_ok() || format!("[{text}]:1").parse::<Endpoint>().is_ok()
+}
+
+/// With all ports chosen.
+pub(crate) fn endpoints(places: &[Place]) -> Result<Vec<Endpoint>, CoreError> {
+    places.iter().map(|place| Endpoint::new(&place.host, place.port.unwrap_or_default())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(places: &[Place]) -> String {
+        let shown = |place: &Place| match place.port {
+            Some(port) => format!("{}:{port}", place.host),
+            None => place.host.clone(),
+        };
+        places.iter().map(shown).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn counts_leave_the_ports_open_unless_told() {
+        let job = JobOptions { server_num: Some(2), trainer_num: Some(1), ..JobOptions::default() };
+        let layout = Layout::resolve(&job).unwrap();
+        assert_eq!(
+            (shown(&layout.servers), shown(&layout.workers)),
+            ("127.0.0.1 127.0.0.1".into(), "127.0.0.1".into())
+        );
+        let layout = Layout::resolve(&JobOptions { start_port: Some(7000), ..job }).unwrap();
+        assert_eq!(shown(&layout.servers), "127.0.0.1:7000 127.0.0.1:7001");
+        assert_eq!(shown(&layout.workers), "127.0.0.1:7002");
+        assert!(layout.is_local);
+    }
+
+    #[test]
+    fn workers_without_ports_are_numbered_by_their_place_in_the_list() {
+        let job = JobOptions {
+            servers: Some("a:1, b:1".into()),
+            workers: Some("a,b:9,[::1],::2".into()),
+            ..JobOptions::default()
+        };
+        let layout = Layout::resolve(&job).unwrap();
+        assert_eq!(shown(&layout.workers), "a:6172 b:9 ::1:6174 ::2:6175");
+        assert!(!layout.is_local);
+    }
+
+    #[test]
+    fn a_collective_job_has_workers_machine_by_machine_and_a_meeting_place() {
+        let job = JobOptions { nproc_per_node: Some(2), ips: Some("a,b".into()), ..JobOptions::default() };
+        let layout = Layout::resolve(&job).unwrap();
+        assert_eq!(shown(&layout.workers), "a:6170 a:6171 b:6170 b:6171");
+        assert_eq!(shown(layout.meeting.as_slice()), "a:6172");
+        let layout = Layout::resolve(&JobOptions { run_mode: Some(RunMode::Collective), ..JobOptions::default() });
+        assert_eq!(layout.unwrap().workers.len(), 1);
+    }
+
+    #[test]
+    fn ports_end_at_the_last() {
+        let job = |start| JobOptions {
+            server_num: Some(2),
+            worker_num: Some(2),
+            start_port: Some(start),
+            ..JobOptions::default()
+        };
+        Layout::resolve(&job(65532)).unwrap();
+        let error = Layout::resolve(&job(65533)).unwrap_err();
+        assert_eq!(error.to_string(), "4 ports from 65533 on end beyond 65535");
+    }
+}

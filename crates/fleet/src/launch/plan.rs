@@ -1,0 +1,316 @@
+//! What this machine is to start, resolved and checked once: from options to processes with their environments.
+//!
+//! A plan has been found possible when it was made: the lists agree, the script is there, the ports are free (and held
+//! until their owners start). It starts nothing itself; `--dry-run` prints it.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use openfleet_core::Endpoint;
+use openfleet_core::error::Error as CoreError;
+use openfleet_core::topology::{JobId, Role, Topology};
+
+use super::environment::{Job, Variable, variables};
+use super::error::Error;
+use super::hosts::Machine;
+use super::layout::{Layout, Place, endpoints};
+use super::options::{JobOptions, RunMode, RunOptions};
+use super::ports::Reserved;
+use super::program::Program;
+use super::schedulers::shell::quoted;
+use super::secret::Secret;
+use crate::cli::output::plural;
+use crate::error::{Error as OptionError, Result};
+use crate::variables::{BIND, INCARNATION, PROGRESS_FILE, SECRET};
+
+/// What this machine starts, and by which rules it goes on.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub job: JobId,
+    pub program: Program,
+    /// Those of this machine, servers first.
+    pub processes: Vec<Planned>,
+    pub secret: Secret,
+    pub log_dir: PathBuf,
+    pub policy: Policy,
+    server_count: usize,
+    worker_count: usize,
+    mode: RunMode,
+}
+
+/// One process of the plan.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    pub role: Role,
+    pub rank: usize,
+    pub endpoint: Endpoint,
+    /// Without the secret and the incarnation.
+    pub variables: Vec<Variable>,
+    pub log: PathBuf,
+    pub progress: PathBuf,
+    /// Keeps its port until it starts.
+    pub reserved: Option<Reserved>,
+}
+
+/// When a job goes on and when it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Policy {
+    /// `None`: always.
+    pub max_restarts: Option<u64>,
+    pub timeout: Option<Duration>,
+    /// Whether servers may be asked to end when the workers of this machine have.
+    pub has_all_workers: bool,
+}
+
+impl Plan {
+    /// Resolves the options on this machine.
+    pub(crate) fn resolve(job: &JobOptions, run: &RunOptions, program: Program, machine: &Machine) -> Result<Self> {
+        let mut layout = Layout::resolve(job)?;
+        if layout.is_local && run.host.is_some() {
+            return Err(OptionError::MeaninglessOption {
+                option: "--host",
+                owner: "a job on one machine".into(),
+                takers: "jobs whose machines are listed (`--servers` and `--workers`, or `--ips`)",
+            });
+        }
+        if layout.mode == RunMode::Collective && run.max_restarts.is_some_and(|restarts| restarts != 0) {
+            return Err(OptionError::Contradiction {
+                first: "--max-restarts",
+                second: if job.ips.is_some() { "--ips" } else { "--nproc-per-node" },
+                remedy: "collective workers step together: one that starts again alone would wait for the others for ever",
+            });
+        }
+        let owned = Owned::of(&layout, machine)?;
+        let mut reserved = Ports::reserve(&mut layout, &owned, run.dry_run)?;
+        let servers = endpoints(&layout.servers)?;
+        let workers = endpoints(&layout.workers)?;
+        check_distinct(&layout, &servers, &workers)?;
+        let meeting = endpoints(layout.meeting.as_slice())?.pop();
+        let is_whole = owned.servers.len() + owned.workers.len() == servers.len() + workers.len();
+        let secret = Secret::find(run.secret_file.as_deref(), is_whole, run.dry_run)?;
+        let name = match &job.job {
+            Some(name) => JobId::new(name.as_str())?,
+            None => default_name(&layout, &program, &servers, &workers)?,
+        };
+        let workers_a_machine = if layout.is_local { workers.len() } else { job.nproc_per_node.unwrap_or(1) as usize };
+        let context = Job {
+            mode: layout.mode,
+            name: &name,
+            servers: &servers,
+            workers: &workers,
+            meeting: meeting.as_ref(),
+            machines: workers.len() / workers_a_machine.max(1),
+            workers_a_machine,
+        };
+        let log_dir = run.log_dir.clone();
+        let absolute = std::path::absolute(&log_dir).map_err(crate::Error::io("resolve", &log_dir))?;
+        let own = |role: Role, rank: usize, endpoint: &Endpoint, reserved: Option<Port>| {
+            let (reserved, bind) = reserved.map_or((None, None), |port| (Some(port.reserved), port.bind));
+            let progress = absolute.join("progress").join(format!("{role}.{rank}.json"));
+            let mut variables = variables(&context, role, rank);
+            variables.extend(bind.map(|bind| (BIND, bind)));
+            variables.push((PROGRESS_FILE, progress.display().to_string()));
+            if layout.mode == RunMode::Collective && workers_a_machine > 1 && std::env::var_os(THREADS).is_none() {
+                // As torchrun does: processes that share a machine should not each start a thread a core.
+                variables.push((THREADS, "1".to_owned()));
+            }
+            let log = log_dir.join(format!("{role}log.{rank}"));
+            Planned { role, rank, endpoint: endpoint.clone(), variables, log, progress, reserved }
+        };
+        let mut processes = Vec::with_capacity(owned.servers.len() + owned.workers.len());
+        for &rank in &owned.servers {
+            processes.push(own(Role::Server, rank, &servers[rank], reserved.servers.remove(&rank)));
+        }
+        for &rank in &owned.workers {
+            processes.push(own(Role::Worker, rank, &workers[rank], reserved.workers.remove(&rank)));
+        }
+        let policy = Policy {
+            max_restarts: match run.max_restarts.unwrap_or(0) {
+                restarts @ 0.. => Some(restarts.unsigned_abs()),
+                _ => None,
+            },
+            timeout: run.timeout,
+            has_all_workers: owned.workers.len() == workers.len(),
+        };
+        let (server_count, worker_count) = (servers.len(), workers.len());
+        Ok(Plan {
+            job: name,
+            program,
+            processes,
+            secret,
+            log_dir,
+            policy,
+            server_count,
+            worker_count,
+            mode: layout.mode,
+        })
+    }
+
+    /// One line about the job and this machine's part.
+    pub(crate) fn headline(&self) -> String {
+        let workers = plural(self.worker_count, "worker");
+        let job = match self.mode {
+            RunMode::Ps => format!("{} and {workers}", plural(self.server_count, "server")),
+            RunMode::Collective => format!("{workers}, collective"),
+        };
+        let all = self.server_count + self.worker_count;
+        let here = self.processes.len();
+        let part = if here == all { String::new() } else { format!("; {here} of these {all} processes here") };
+        format!("job {}: {job}{part}; logs in `{}`", self.job, self.log_dir.display())
+    }
+
+    /// What `--dry-run` prints: each process as a command that a shell could run. The secret is not shown.
+    pub(crate) fn describe(&self) -> String {
+        let mut text = format!("{}\n", self.headline());
+        let words: Vec<String> = self.program.words.iter().map(|word| quoted(&word.to_string_lossy())).collect();
+        for process in &self.processes {
+            let Planned { role, rank, endpoint, .. } = process;
+            let _ = write!(text, "\n# {role} {rank} at {endpoint}, output in `{}`\n", process.log.display());
+            let extra = self.extra(1).into_iter().map(|(name, value)| (name, value.to_string_lossy().into_owned()));
+            for (name, value) in process.variables.iter().cloned().chain(extra) {
+                let value = if name == SECRET { "(hidden)".to_owned() } else { value };
+                let _ = writeln!(text, "{name}={} \\", quoted(&value));
+            }
+            let _ = writeln!(text, "{}", words.join(" "));
+        }
+        text
+    }
+
+    /// What changes from life to life of a process, and what is not for every eye.
+    pub(crate) fn extra(&self, incarnation: u64) -> Vec<(&'static str, OsString)> {
+        let mut extra: Vec<(&'static str, OsString)> =
+            vec![(INCARNATION, incarnation.to_string().into()), (SECRET, self.secret.expose().into())];
+        if self.program.is_python && std::env::var_os(UNBUFFERED).is_none() {
+            extra.push((UNBUFFERED, "1".into()));
+        }
+        extra
+    }
+}
+
+/// Lets a Python script's lines reach the log when they are printed.
+const UNBUFFERED: &str = "PYTHONUNBUFFERED";
+/// How many threads numeric libraries start.
+const THREADS: &str = "OMP_NUM_THREADS";
+
+/// Ranks that this machine starts.
+struct Owned {
+    servers: Vec<usize>,
+    workers: Vec<usize>,
+}
+
+impl Owned {
+    fn of(layout: &Layout, machine: &Machine) -> Result<Self> {
+        let own = |places: &[Place]| -> Vec<usize> {
+            let here = |rank: &usize| layout.is_local || machine.owns(&places[*rank].host);
+            (0..places.len()).filter(here).collect()
+        };
+        let owned = Owned { servers: own(&layout.servers), workers: own(&layout.workers) };
+        if owned.servers.is_empty() && owned.workers.is_empty() {
+            let mut listed: Vec<String> = Vec::new();
+            for place in layout.servers.iter().chain(&layout.workers) {
+                let host = format!("`{}`", place.host);
+                if !listed.contains(&host) {
+                    listed.push(host);
+                }
+            }
+            return Err(Error::OwnsNothing { own: machine.describe(), listed: listed.join(", ") }.into());
+        }
+        Ok(owned)
+    }
+}
+
+/// The ports of this machine's processes, by rank.
+struct Ports {
+    servers: std::collections::HashMap<usize, Port>,
+    workers: std::collections::HashMap<usize, Port>,
+}
+
+struct Port {
+    reserved: Reserved,
+    /// Where to listen, if not at the endpoint's own address.
+    bind: Option<String>,
+}
+
+impl Ports {
+    /// Chooses the ports that are open and takes those that are not. A dry run leaves the latter alone: the job may be
+    /// running.
+    fn reserve(layout: &mut Layout, owned: &Owned, dry_run: bool) -> Result<Self> {
+        let mut ports = Ports { servers: Default::default(), workers: Default::default() };
+        let is_local = layout.is_local;
+        let roles = [
+            (Role::Server, &mut layout.servers, &owned.servers, &mut ports.servers),
+            (Role::Worker, &mut layout.workers, &owned.workers, &mut ports.workers),
+        ];
+        for (role, places, ranks, taken) in roles {
+            for &rank in ranks {
+                let place = &mut places[rank];
+                let Some(port) = place.port else {
+                    let (reserved, port) = Reserved::free(&place.host)?;
+                    place.port = Some(port);
+                    taken.insert(rank, Port { reserved, bind: None });
+                    continue;
+                };
+                // A worker of a list may never listen: only a port that somebody wrote is worth an error.
+                if dry_run || (role == Role::Worker && !place.written && !is_local) {
+                    continue;
+                }
+                let endpoint = Endpoint::new(&place.host, port)?;
+                let (reserved, bind) = Reserved::at_or_behind(&endpoint, role, rank)?;
+                taken.insert(rank, Port { reserved, bind });
+            }
+        }
+        if let Some(meeting) = layout.meeting.as_mut().filter(|meeting| meeting.port.is_none()) {
+            // Released at once: its owner is the first worker, whom torch's own code will tell.
+            meeting.port = Some(Reserved::free(&meeting.host)?.1);
+        }
+        Ok(ports)
+    }
+}
+
+fn check_distinct(layout: &Layout, servers: &[Endpoint], workers: &[Endpoint]) -> Result<()> {
+    match layout.mode {
+        RunMode::Ps => {
+            Topology::new(Role::Server, 0, servers.to_vec(), workers.len(), workers.to_vec())?;
+        }
+        RunMode::Collective => {
+            if let Some(at) = (1..workers.len()).find(|at| workers[..*at].contains(&workers[*at])) {
+                return Err(CoreError::DuplicateEndpoint { endpoint: workers[at].clone() }.into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// On one machine the script's name and something fresh; across machines what all of them come to by themselves.
+fn default_name(layout: &Layout, program: &Program, servers: &[Endpoint], workers: &[Endpoint]) -> Result<JobId> {
+    let name = if layout.is_local {
+        let nonce = openfleet_dist::handshake::fresh_nonce();
+        format!("{}-{:02x}{:02x}{:02x}", program.stem, nonce[0], nonce[1], nonce[2])
+    } else {
+        let first = servers.first().or(workers.first());
+        format!("job-{}", first.map(Endpoint::to_string).unwrap_or_default())
+    };
+    let allowed = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+    let name: String = name.chars().map(allowed).collect();
+    let name = name.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());
+    let start = name.len().saturating_sub(JobId::MAX_BYTES);
+    Ok(JobId::new(name[start..].trim_start_matches(|c: char| !c.is_ascii_alphanumeric()))?)
+}
+
+/// Makes the directories of logs and progress files.
+pub(crate) fn make_directories(plan: &Plan) -> Result<()> {
+    let mut directories = vec![plan.log_dir.as_path()];
+    directories.extend(plan.processes.iter().filter_map(|process| process.progress.parent()).take(1));
+    for directory in directories {
+        std::fs::create_dir_all(directory).map_err(crate::Error::io("make the directory", directory))?;
+    }
+    Ok(())
+}
+
+/// Forgets what an earlier job or life of a process said of itself.
+pub(crate) fn forget_progress(path: &Path) {
+    // Most often there is none.
+    let _ = std::fs::remove_file(path);
+}

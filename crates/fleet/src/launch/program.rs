@@ -1,0 +1,148 @@
+//! What each process runs: from SCRIPT and its neighbours on the command line to the words handed to the system.
+//!
+//! All processes of a job run the same words; which of them is a server is told by its environment only.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use super::error::Error;
+use super::options::Words;
+use crate::error::{Error as OptionError, Result};
+
+/// The module that lets scripts of the original find the names they import.
+const COMPAT: &str = "openfleet.compat";
+
+/// The words of a command line, program first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Program {
+    pub words: Vec<OsString>,
+    /// Whether it is Python, whose output we want unbuffered.
+    pub is_python: bool,
+    /// For the job's name: the script without directories and ending.
+    pub stem: String,
+}
+
+impl Program {
+    /// Resolves and finds what is to be run on this machine. `python` is the caller's interpreter, if the caller is
+    /// one; `beside` is the directory in which to look for programs before the PATH.
+    pub(crate) fn find(words: &Words, python: Option<&Path>, beside: Option<&Path>) -> Result<Self> {
+        let mut program = Program::elsewhere(words, python)?;
+        let is_script = program.is_python && !words.module;
+        if let Some(script) = words.command.first().filter(|_| is_script).map(Path::new)
+            && !script.is_file()
+        {
+            return Err(Error::NoScript { path: script.to_owned() }.into());
+        }
+        if let Some(first) = program.words.first_mut() {
+            // A program that is not Python may stand beside us; Python is what the user's PATH says.
+            let beside = beside.filter(|_| !program.is_python);
+            *first = find(first, beside)?.into_os_string();
+        }
+        Ok(program)
+    }
+
+    /// Resolves what is to be run on another machine, whose files we cannot see.
+    pub(crate) fn elsewhere(words: &Words, python: Option<&Path>) -> Result<Self> {
+        let Some(script) = words.command.first() else {
+            return Err(OptionError::MissingOption {
+                option: "SCRIPT",
+                owner: "`fleetrun`".into(),
+                remedy: "end the command with a script, `-m` and a module, or a program",
+            });
+        };
+        let has_python_ending = has_python_ending(script);
+        if words.module && has_python_ending {
+            return Err(OptionError::BadOption {
+                option: "-m",
+                expected: "the name of a module, as in `package.train`",
+                got: script.to_string_lossy().into_owned(),
+            });
+        }
+        let is_python = words.module || has_python_ending;
+        if !is_python {
+            let meaningless = [("--python", words.python.is_some()), ("--compat", words.compat)];
+            if let Some((option, _)) = meaningless.into_iter().find(|(_, given)| *given) {
+                let owner = format!("the program `{}`", script.to_string_lossy());
+                return Err(OptionError::MeaninglessOption { option, owner, takers: "Python scripts and modules" });
+            }
+        }
+        let mut all: Vec<OsString> = Vec::new();
+        if is_python {
+            let chosen = words.python.as_deref().or(python).unwrap_or(Path::new("python3"));
+            all.push(chosen.into());
+            if words.compat {
+                all.extend(["-m".into(), COMPAT.into()]);
+            }
+            if words.module {
+                all.push("-m".into());
+            }
+        }
+        all.extend(words.command.iter().cloned());
+        let stem = Path::new(script).file_stem().unwrap_or(script).to_string_lossy().into_owned();
+        Ok(Program { words: all, is_python, stem })
+    }
+}
+
+fn has_python_ending(script: &OsStr) -> bool {
+    let ending = Path::new(script).extension().and_then(OsStr::to_str);
+    ending.is_some_and(|ending| ["py", "pyc", "pyz"].contains(&ending))
+}
+
+/// As a shell finds a program, but beside us first: `fleetrun openfleet` means the one it came with.
+fn find(name: &OsStr, beside: Option<&Path>) -> Result<PathBuf> {
+    let missing = |looked: String, here: bool| Error::NoProgram { name: name.to_string_lossy().into(), looked, here };
+    if name.as_encoded_bytes().contains(&b'/') {
+        let path = PathBuf::from(name);
+        return match is_executable(&path) {
+            true => Ok(path),
+            false if path.exists() => Err(missing("as something that may be executed".into(), false).into()),
+            false => Err(missing("at this path".into(), false).into()),
+        };
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories = beside.map(Path::to_owned).into_iter().chain(std::env::split_paths(&path));
+    let found = directories.map(|directory| directory.join(name)).find(|path| is_executable(path));
+    found.ok_or_else(|| missing("beside `fleetrun` or on the PATH".into(), is_executable(Path::new(name))).into())
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolved(words: Words) -> String {
+        let program = Program::elsewhere(&words, Some(Path::new("/env/bin/python"))).unwrap();
+        program.words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn scripts_modules_and_programs_become_words() {
+        let command = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
+        let script = || Words { command: command(&["a/train.py", "-m", "x"]), ..Words::default() };
+        assert_eq!(resolved(script()), "/env/bin/python a/train.py -m x");
+        assert_eq!(resolved(Words { python: Some("pypy".into()), ..script() }), "pypy a/train.py -m x");
+        assert_eq!(resolved(Words { compat: true, ..script() }), "/env/bin/python -m openfleet.compat a/train.py -m x");
+        let module = || Words { module: true, command: command(&["pack.train", "--lr=1"]), ..Words::default() };
+        assert_eq!(resolved(module()), "/env/bin/python -m pack.train --lr=1");
+        assert_eq!(
+            resolved(Words { compat: true, ..module() }),
+            "/env/bin/python -m openfleet.compat -m pack.train --lr=1"
+        );
+        let program = Words { command: command(&["openfleet", "train"]), ..Words::default() };
+        assert_eq!(resolved(program), "openfleet train");
+    }
+
+    #[test]
+    fn a_program_beside_the_launcher_comes_before_the_path() {
+        let directory = tempfile::tempdir().unwrap();
+        let own = directory.path().join("sh");
+        std::fs::write(&own, "").unwrap();
+        assert_ne!(find(OsStr::new("sh"), Some(directory.path())).unwrap(), own, "not executable");
+        std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(find(OsStr::new("sh"), Some(directory.path())).unwrap(), own);
+    }
+}

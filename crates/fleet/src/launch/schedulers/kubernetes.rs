@@ -1,0 +1,253 @@
+//! A Kubernetes manifest: a JobSet with one Indexed Job a role, or plain Indexed Jobs where there is no JobSet.
+//!
+//! - A pod's completion index is its rank, and gives it a name that stays when the pod is replaced; servers are listed by
+//!   these names, and clients resolve them again at every reconnect.
+//! - A dead pod comes back alone. A server's successor waits until it is gone for good (`podReplacementPolicy: Failed`): two
+//!   servers of one name would answer half of the workers each.
+//! - The JobSet succeeds when the workers have, which ends the servers with SIGTERM. Plain Jobs have nobody to do so: there
+//!   servers end by themselves when all workers have left.
+//!
+//! Sources: <https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2/>,
+//! <https://kubernetes.io/docs/concepts/workloads/controllers/job/>.
+
+use openfleet_core::topology::{JobId, Role};
+use serde_json::{Value, json};
+
+use super::super::options::KubernetesArgs;
+use super::super::program::Program;
+use super::super::secret::Secret;
+use super::{counts, yaml};
+use crate::error::{Error, Result};
+use crate::variables::{
+    BIND, JOB, OWN_RANK, OWN_ROLE, OWN_SERVERS, OWN_WORKER_COUNT, POD_IP, PORT, SECRET, SERVERS, TRAINING_ROLE,
+    WORKER_COUNT, WORKER_RANK,
+};
+
+/// A pod is called after it, with `-server-0-4095` behind, in at most 63 characters.
+const LONGEST_NAME: usize = 48;
+/// Grows from one life of a pod to the next. (In backquotes: Kubernetes takes `$( )` for a variable of its own.)
+const START: &str = "export OPENFLEET_INCARNATION=`date +%s`; exec \"$@\"";
+/// Where a pod learns its index.
+const INDEX: &str = "metadata.annotations['batch.kubernetes.io/job-completion-index']";
+
+/// The manifest, ready for `kubectl create -f -`.
+pub(crate) fn manifest(arguments: &KubernetesArgs) -> Result<String> {
+    check_name(&arguments.name)?;
+    let (servers, workers) = counts(&arguments.job, "`fleetrun k8s`")?;
+    let program = Program::elsewhere(&arguments.words, None)?;
+    let job = JobId::new(arguments.job.job.clone().unwrap_or_else(|| arguments.name.clone()))?;
+    let pods = Pods { arguments, program, job, servers, workers };
+    let mut documents = vec![pods.secret()];
+    if arguments.plain_jobs {
+        documents.extend([pods.service(), pods.plain_job(Role::Server), pods.plain_job(Role::Worker)]);
+    } else {
+        documents.push(pods.job_set());
+    }
+    let needs = match arguments.plain_jobs {
+        true => "Kubernetes 1.31 or later",
+        false => "Kubernetes 1.31 or later with JobSet (https://jobset.sigs.k8s.io/docs/installation)",
+    };
+    let header = format!("# {servers} servers and {workers} workers of job {}, for {needs}.\n", pods.job);
+    let documents: Vec<String> = documents.iter().map(yaml::document).collect();
+    Ok(header + &documents.concat())
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let allowed = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    let begins = name.starts_with(|c: char| c.is_ascii_lowercase());
+    match allowed && begins && !name.ends_with('-') && name.len() <= LONGEST_NAME {
+        true => Ok(()),
+        false => Err(Error::BadOption {
+            option: "--name",
+            expected: "at most 48 lower-case letters, digits and `-`, beginning with a letter and not ending with `-`",
+            got: name.to_owned(),
+        }),
+    }
+}
+
+struct Pods<'a> {
+    arguments: &'a KubernetesArgs,
+    program: Program,
+    job: JobId,
+    servers: usize,
+    workers: usize,
+}
+
+impl Pods<'_> {
+    fn job_set(&self) -> Value {
+        let replicated = |role: Role| {
+            json!({
+                "name": role.to_string(),
+                "replicas": 1,
+                "template": { "metadata": { "labels": self.labels() }, "spec": self.job_spec(role) },
+            })
+        };
+        json!({
+            "apiVersion": "jobset.x-k8s.io/v1alpha2",
+            "kind": "JobSet",
+            "metadata": self.metadata(&self.arguments.name),
+            "spec": {
+                // It makes the headless service itself. Servers are found before they are ready: workers wait for them.
+                "network": {
+                    "enableDNSHostnames": true,
+                    "publishNotReadyAddresses": true,
+                    "subdomain": self.arguments.name,
+                },
+                "successPolicy": { "operator": "All", "targetReplicatedJobs": ["worker"] },
+                // Pods come back alone; if one cannot, all have failed.
+                "failurePolicy": { "maxRestarts": 0 },
+                "replicatedJobs": [replicated(Role::Server), replicated(Role::Worker)],
+            },
+        })
+    }
+
+    fn plain_job(&self, role: Role) -> Value {
+        json!({
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": self.metadata(&format!("{}-{role}", self.arguments.name)),
+            "spec": self.job_spec(role),
+        })
+    }
+
+    fn job_spec(&self, role: Role) -> Value {
+        let count = match role {
+            Role::Server => self.servers,
+            Role::Worker => self.workers,
+        };
+        let mut spec = json!({
+            "completionMode": "Indexed",
+            "completions": count,
+            "parallelism": count,
+            "backoffLimitPerIndex": self.arguments.max_restarts,
+            "maxFailedIndexes": 0,
+            "template": { "metadata": { "labels": self.labels() }, "spec": self.pod_spec(role) },
+        });
+        if let Some(timeout) = self.arguments.timeout {
+            spec["activeDeadlineSeconds"] = json!(timeout.as_secs_f64().ceil() as u64);
+        }
+        if role == Role::Server {
+            spec["podReplacementPolicy"] = json!("Failed");
+        }
+        spec
+    }
+
+    fn pod_spec(&self, role: Role) -> Value {
+        let arguments = self.arguments;
+        let (cpu, memory) = match role {
+            Role::Worker => (&arguments.cpu, &arguments.memory),
+            Role::Server => (
+                arguments.server_cpu.as_ref().unwrap_or(&arguments.cpu),
+                arguments.server_memory.as_ref().unwrap_or(&arguments.memory),
+            ),
+        };
+        // What the user wrote is not for Kubernetes to replace.
+        let words = self.program.words.iter().map(|word| word.to_string_lossy().replace("$(", "$$("));
+        let command: Vec<String> = ["sh", "-c", START, "fleet"].into_iter().map(str::to_owned).chain(words).collect();
+        let mut container = json!({
+            "name": role.to_string(),
+            "image": arguments.image,
+            "command": command,
+            "env": self.environment(role),
+            // No limit of CPU: it would only slow down a pod beside idle cores.
+            "resources": { "requests": { "cpu": cpu, "memory": memory }, "limits": { "memory": memory } },
+        });
+        if role == Role::Server {
+            container["ports"] = json!([{ "name": "server", "containerPort": arguments.port }]);
+            let port = json!({ "port": "server" });
+            container["startupProbe"] = json!({ "tcpSocket": port, "periodSeconds": 2, "failureThreshold": 150 });
+            container["livenessProbe"] = json!({ "tcpSocket": port, "periodSeconds": 20, "timeoutSeconds": 5 });
+        }
+        if let Some(workdir) = &arguments.workdir {
+            container["workingDir"] = json!(workdir);
+        }
+        let mut spec = json!({ "restartPolicy": "Never", "containers": [container] });
+        if arguments.plain_jobs {
+            // JobSet does this by itself.
+            spec["subdomain"] = json!(arguments.name);
+        }
+        spec
+    }
+
+    /// In an order in which later ones can refer to earlier ones.
+    fn environment(&self, role: Role) -> Vec<Value> {
+        let value = |name: &str, value: String| json!({ "name": name, "value": value });
+        let index = |name: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": INDEX } } });
+        let secret = json!({ "secretKeyRef": { "name": self.secret_name(), "key": "secret" } });
+        let port = self.arguments.port;
+        let servers: Vec<String> =
+            (0..self.servers).map(|rank| format!("{}:{port}", self.server_name(&rank.to_string()))).collect();
+        let servers = servers.join(",");
+        let mut all = vec![
+            value(JOB, self.job.to_string()),
+            json!({ "name": SECRET, "valueFrom": secret }),
+            value(OWN_ROLE, role.to_string()),
+            index(OWN_RANK),
+            value(OWN_SERVERS, servers.clone()),
+            value(OWN_WORKER_COUNT, self.workers.to_string()),
+            value(SERVERS, servers),
+            value(WORKER_COUNT, self.workers.to_string()),
+        ];
+        match role {
+            Role::Server => all.extend([
+                value(TRAINING_ROLE, "PSERVER".into()),
+                value(POD_IP, self.server_name(&format!("$({OWN_RANK})"))),
+                value(PORT, port.to_string()),
+                value(BIND, "0.0.0.0".into()),
+            ]),
+            Role::Worker => all.extend([value(TRAINING_ROLE, "TRAINER".into()), index(WORKER_RANK)]),
+        }
+        if self.program.is_python {
+            all.push(value("PYTHONUNBUFFERED", "1".into()));
+        }
+        all
+    }
+
+    /// The name under which a server is found, whichever pod it is at the time.
+    fn server_name(&self, rank: &str) -> String {
+        let name = &self.arguments.name;
+        match self.arguments.plain_jobs {
+            true => format!("{name}-server-{rank}.{name}"),
+            false => format!("{name}-server-0-{rank}.{name}"),
+        }
+    }
+
+    fn service(&self) -> Value {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": self.metadata(&self.arguments.name),
+            "spec": {
+                "clusterIP": "None",
+                "publishNotReadyAddresses": true,
+                "selector": self.labels(),
+                "ports": [{ "name": "server", "port": self.arguments.port }],
+            },
+        })
+    }
+
+    fn secret(&self) -> Value {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": self.metadata(&self.secret_name()),
+            "stringData": { "secret": Secret::fresh().expose() },
+        })
+    }
+
+    fn secret_name(&self) -> String {
+        format!("{}-secret", self.arguments.name)
+    }
+
+    fn metadata(&self, name: &str) -> Value {
+        let mut metadata = json!({ "name": name, "labels": self.labels() });
+        if let Some(namespace) = &self.arguments.namespace {
+            metadata["namespace"] = json!(namespace);
+        }
+        metadata
+    }
+
+    fn labels(&self) -> Value {
+        json!({ "app.kubernetes.io/name": "openfleet", "app.kubernetes.io/instance": self.arguments.name })
+    }
+}

@@ -1,0 +1,85 @@
+//! An `mpirun` script: one program with several contexts, servers first, so that a job can go where only MPI starts
+//! processes.
+//!
+//! Each process is a context of its own with its role and rank written out: where a rank lands is then not left to the
+//! mapping rules, which differ between MPIs. The secret travels by environment, never on the command line.
+
+use openfleet_core::Endpoint;
+use openfleet_core::topology::{JobId, Role, Topology};
+
+use super::super::layout::endpoints;
+use super::super::options::MpiArgs;
+use super::super::program::Program;
+use super::shell::quoted;
+use super::{SERVER_PORT, with_servers};
+use crate::error::Result;
+use crate::variables::{
+    JOB, OWN_RANK, OWN_ROLE, OWN_SERVERS, OWN_WORKER_COUNT, POD_IP, PORT, SECRET, SERVERS, TRAINING_ROLE, WORKER_COUNT,
+    WORKER_RANK,
+};
+
+/// The script, ready for a shell on the machine from which `mpirun` is called.
+pub(crate) fn script(arguments: &MpiArgs) -> Result<String> {
+    let mut layout = with_servers(&arguments.job, "`fleetrun mpi`")?;
+    // The ports are chosen now, for a job that runs some other time: fixed ones, that the user can change.
+    let open = layout.servers.iter_mut().chain(&mut layout.workers).filter(|place| place.port.is_none());
+    for (place, port) in open.zip(SERVER_PORT..) {
+        place.port = Some(port);
+    }
+    let (servers, workers) = (endpoints(&layout.servers)?, endpoints(&layout.workers)?);
+    Topology::new(Role::Server, 0, servers.clone(), workers.len(), workers.clone())?;
+    let program = Program::elsewhere(&arguments.words, None)?;
+    let words: Vec<String> = program.words.iter().map(|word| quoted(&word.to_string_lossy())).collect();
+    let words = words.join(" ");
+    let name = match &arguments.job.job {
+        Some(name) => JobId::new(name.as_str())?.to_string(),
+        None => format!("mpi-{}", servers[0]).replace([':', '[', ']'], "-"),
+    };
+    let list = servers.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(",");
+    let common = [
+        (JOB, name),
+        (OWN_SERVERS, list.clone()),
+        (SERVERS, list),
+        (OWN_WORKER_COUNT, workers.len().to_string()),
+        (WORKER_COUNT, workers.len().to_string()),
+        ("PYTHONUNBUFFERED", "1".to_owned()),
+    ];
+    let common: Vec<String> = common.iter().map(|(name, value)| format!("{name}={}", quoted(value))).collect();
+    let context = |role: Role, rank: usize, endpoint: &Endpoint| {
+        let host = if layout.is_local { String::new() } else { format!("-host {} ", endpoint.host()) };
+        let own = match role {
+            Role::Server => {
+                format!("{TRAINING_ROLE}=PSERVER {POD_IP}={} {PORT}={}", endpoint.host(), endpoint.port())
+            }
+            Role::Worker => format!("{TRAINING_ROLE}=TRAINER {WORKER_RANK}={rank}"),
+        };
+        format!(
+            "\"${{one[@]}}\" {host}env \"${{common[@]}}\" {OWN_ROLE}={role} {OWN_RANK}={rank} {own} \\\n    {words}"
+        )
+    };
+    let servers_first = (servers.iter().enumerate().map(|(rank, endpoint)| context(Role::Server, rank, endpoint)))
+        .chain(workers.iter().enumerate().map(|(rank, endpoint)| context(Role::Worker, rank, endpoint)));
+    let contexts: Vec<String> = servers_first.collect();
+    Ok(format!(
+        r#"#!/bin/bash
+# {} servers and {} workers, servers first.
+set -euo pipefail
+export {SECRET}=${{{SECRET}:-$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')}}
+common=({})
+
+# Open MPI hands on only those variables that it is told to, and no more processes than it counts cores; others do both.
+one=(-n 1)
+if mpirun --version 2>&1 | grep -qE 'Open MPI|OpenRTE'; then
+  one+=(-x {SECRET})
+  export OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
+fi
+
+exec mpirun \
+  {}
+"#,
+        servers.len(),
+        workers.len(),
+        common.join(" "),
+        contexts.join(" \\\n  : "),
+    ))
+}

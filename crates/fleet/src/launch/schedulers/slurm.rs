@@ -1,0 +1,113 @@
+//! A Slurm job script: servers and workers as two steps of one allocation.
+//!
+//! `SLURM_PROCID` counts from 0 in each step, so it is the rank within the role. Which server is on which node is laid down in a host
+//! file (`--distribution=arbitrary`), because every process must know the servers' names before any of them runs.
+
+use std::fmt::Write as _;
+
+use super::super::options::SlurmArgs;
+use super::super::program::Program;
+use super::shell::quoted;
+use super::{SERVER_PORT, counts};
+use crate::error::{Error, Result};
+
+/// The script, ready for `sbatch`.
+pub(crate) fn script(arguments: &SlurmArgs) -> Result<String> {
+    let (servers, workers) = counts(&arguments.job, "`fleetrun slurm`")?;
+    let program = Program::elsewhere(&arguments.words, None)?;
+    let port = arguments.job.start_port.unwrap_or(SERVER_PORT);
+    if usize::from(port) + servers > usize::from(u16::MAX) + 1 {
+        return Err(super::super::Error::PortRange { start: port.into(), count: servers }.into());
+    }
+    let words: Vec<String> = program.words.iter().map(|word| quoted(&word.to_string_lossy())).collect();
+    let words = words.join(" ");
+    let log_dir = arguments.log_dir.to_string_lossy();
+    let tasks = servers + workers;
+    let cpu = arguments.cpu;
+    let mut head = String::from("#!/bin/bash\n");
+    let mut option = |name: &'static str, value: &str| match value.contains(char::is_whitespace) {
+        // Slurm reads these lines itself, without a shell.
+        true => Err(Error::BadOption { option: name, expected: "a word without blanks", got: value.to_owned() }),
+        false => {
+            let name = if name == "--memory" { "--mem" } else { name };
+            let name = if name == "--name" { "--job-name" } else { name };
+            let _ = writeln!(head, "#SBATCH {name}={value}");
+            Ok(())
+        }
+    };
+    option("--name", &arguments.name)?;
+    option("--nodes", &arguments.nodes.to_string())?;
+    option("--ntasks", &tasks.to_string())?;
+    option("--cpus-per-task", &cpu.to_string())?;
+    let optional =
+        [("--memory", &arguments.memory), ("--partition", &arguments.partition), ("--time", &arguments.time)];
+    for (name, value) in optional {
+        if let Some(value) = value {
+            option(name, value)?;
+        }
+    }
+    let logs = quoted(&log_dir);
+    let job = match &arguments.job.job {
+        Some(job) => quoted(openfleet_core::topology::JobId::new(job.as_str())?.as_str()),
+        None => "slurm-$SLURM_JOB_ID".to_owned(),
+    };
+    let body = format!(
+        r#"
+# {servers} servers and {workers} workers: two steps that share the allocation.
+set -euo pipefail
+logs={logs}
+mkdir -p "$logs"
+
+# Server i runs on node i, counted round, at port {port} + i.
+mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+server_nodes=$(( {servers} < ${{#nodes[@]}} ? {servers} : ${{#nodes[@]}} ))
+hosts=$(mktemp)
+endpoints=
+for (( i = 0; i < {servers}; i++ )); do
+  node=${{nodes[i % ${{#nodes[@]}}]}}
+  echo "$node" >> "$hosts"
+  endpoints+=${{endpoints:+,}}$node:$(( {port} + i ))
+done
+
+export OPENFLEET_JOB={job}
+export OPENFLEET_SECRET=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
+export OPENFLEET_INCARNATION=$(( ${{SLURM_RESTART_COUNT:-0}} + 1 ))
+export OPENFLEET_SERVERS=$endpoints PADDLE_PSERVERS_IP_PORT_LIST=$endpoints
+export OPENFLEET_WORKER_NUM={workers} PADDLE_TRAINERS_NUM={workers}
+export PYTHONUNBUFFERED=1
+
+# SLURM_PROCID counts from 0 in each step: it is the rank within the role.
+server='export OPENFLEET_ROLE=server TRAINING_ROLE=PSERVER OPENFLEET_RANK=$SLURM_PROCID
+own=$(echo "$OPENFLEET_SERVERS" | cut -d, -f$(( SLURM_PROCID + 1 )))
+export POD_IP=${{own%:*}} PADDLE_PORT=${{own##*:}}
+exec "$@"'
+worker='export OPENFLEET_ROLE=worker TRAINING_ROLE=TRAINER OPENFLEET_RANK=$SLURM_PROCID PADDLE_TRAINER_ID=$SLURM_PROCID
+exec "$@"'
+
+shared=(--overlap --cpus-per-task={cpu} --kill-on-bad-exit=1)
+SLURM_HOSTFILE=$hosts srun "${{shared[@]}}" --nodes="$server_nodes" --ntasks={servers} --distribution=arbitrary \
+  --output="$logs/serverlog.%t" bash -c "$server" server {words} &
+servers=$!
+srun "${{shared[@]}}" --ntasks={workers} --output="$logs/workerlog.%t" bash -c "$worker" worker {words} &
+workers=$!
+trap 'kill "$servers" "$workers" 2> /dev/null || true; rm -f "$hosts"' EXIT
+
+# Whichever step ends first; servers that fail take the workers with them.
+code=0
+wait -n || code=$?
+if [ "$code" != 0 ]; then
+  echo "a step failed with exit code $code: see $logs" >&2
+  exit "$code"
+fi
+code=0
+wait "$workers" || code=$?
+# Servers end by themselves when all workers have left; after half a minute they are asked.
+for (( i = 0; i < 30; i++ )); do
+  kill -0 "$servers" 2> /dev/null || break
+  sleep 1
+done
+exit "$code"
+"#
+    );
+    Ok(head + &body)
+}

@@ -1,0 +1,161 @@
+//! What the user sees: the processes' lines with a prefix on standard output, the launcher's own words on standard error, and
+//! on a terminal a status below them that is drawn anew.
+//!
+//! Colour and status are for terminals only, and colour only where `NO_COLOR` is not set (<https://no-color.org>).
+
+use std::fmt;
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use openfleet_core::topology::Role;
+
+use crate::cli::output::{duration, rate};
+
+/// So many processes are shown one by one.
+const ROWS: usize = 8;
+
+/// Whose line it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Speaker {
+    pub role: Role,
+    pub rank: usize,
+}
+
+impl fmt::Display for Speaker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.role, self.rank)
+    }
+}
+
+/// A process in the status.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Row {
+    pub speaker: Speaker,
+    pub pid: u32,
+    pub state: String,
+    pub samples_per_second: Option<f64>,
+}
+
+/// The terminal, or the files in its place. Shared by the threads that read the processes' output.
+#[derive(Debug)]
+pub(crate) struct Screen {
+    has_colour: bool,
+    /// On a terminal.
+    status: Option<ProgressBar>,
+}
+
+impl Screen {
+    /// Looks at where output goes.
+    pub(crate) fn new() -> Self {
+        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+        let status = (std::io::stderr().is_terminal() && !is_dumb).then(|| {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            bar.set_style(ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()));
+            bar
+        });
+        Screen { has_colour: std::io::stdout().is_terminal() && !no_colour && !is_dumb, status }
+    }
+
+    /// A line that a process has printed.
+    pub(crate) fn line(&self, speaker: Speaker, line: &str) {
+        let line = prefixed(speaker, line, self.has_colour);
+        // A reader who has closed the pipe is no reason to end a job: the logs have it all.
+        self.undisturbed(|| {
+            let _ = std::io::stdout().lock().write_all(line.as_bytes());
+        });
+    }
+
+    /// A line of the launcher's own.
+    pub(crate) fn remark(&self, text: &str) {
+        self.undisturbed(|| {
+            let _ = writeln!(std::io::stderr().lock(), "{text}");
+        });
+    }
+
+    /// Whether there is a status to be kept fresh.
+    pub(crate) fn has_status(&self) -> bool {
+        self.status.is_some()
+    }
+
+    /// Draws the status anew.
+    pub(crate) fn show(&self, rows: &[Row], elapsed: Duration) {
+        if let Some(bar) = &self.status {
+            bar.set_message(status(rows, elapsed));
+            bar.tick();
+        }
+    }
+
+    /// Takes the status away.
+    pub(crate) fn clear(&self) {
+        if let Some(bar) = &self.status {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn undisturbed(&self, print: impl FnOnce()) {
+        match &self.status {
+            Some(bar) => bar.suspend(print),
+            None => print(),
+        }
+    }
+}
+
+fn prefixed(speaker: Speaker, line: &str, has_colour: bool) -> String {
+    if !has_colour {
+        return format!("[{speaker}] {line}\n");
+    }
+    // Green, yellow, blue, magenta, cyan for workers; servers stay in the background.
+    let colour = match speaker.role {
+        Role::Worker => [32, 33, 34, 35, 36][speaker.rank % 5],
+        Role::Server => 90,
+    };
+    format!("\x1b[{colour}m[{speaker}]\x1b[0m {line}\n")
+}
+
+/// A row a process, and one about the rest where there are many.
+fn status(rows: &[Row], elapsed: Duration) -> String {
+    let total: f64 = rows.iter().filter_map(|row| row.samples_per_second).sum();
+    let speed = |speed: f64| format!("{} samples/s", rate(speed));
+    let mut lines: Vec<String> = (rows.iter().take(ROWS))
+        .map(|row| {
+            let speed = row.samples_per_second.map(|rate| format!(", {}", speed(rate))).unwrap_or_default();
+            format!("{:10} pid {:<8} {}{speed}", row.speaker.to_string(), row.pid, row.state)
+        })
+        .collect();
+    let more = rows.len().saturating_sub(ROWS);
+    let more = if more > 0 { format!("and {more} more, ") } else { String::new() };
+    let speed = if total > 0.0 { format!(", {} in all", speed(total)) } else { String::new() };
+    lines.push(format!("{more}{}{speed}", duration(elapsed)));
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_whose_it_is() {
+        let worker = Speaker { role: Role::Worker, rank: 6 };
+        assert_eq!(prefixed(worker, "hello", false), "[worker 6] hello\n");
+        assert_eq!(prefixed(worker, "hello", true), "\x1b[33m[worker 6]\x1b[0m hello\n");
+    }
+
+    #[test]
+    fn the_status_has_a_row_a_process_and_a_sum() {
+        let row = |rank, samples_per_second| Row {
+            speaker: Speaker { role: Role::Worker, rank },
+            pid: 4711,
+            state: "running".into(),
+            samples_per_second,
+        };
+        let shown = status(&[row(0, Some(1234.0)), row(1, None)], Duration::from_secs(12));
+        let expected = "worker 0   pid 4711     running, 1,234 samples/s\nworker 1   pid 4711     running\n\
+                        12.0 s, 1,234 samples/s in all";
+        assert_eq!(shown, expected);
+        let many: Vec<Row> = (0..10).map(|rank| row(rank, None)).collect();
+        let shown = status(&many, Duration::from_secs(12));
+        assert!(shown.ends_with("\nand 2 more, 12.0 s") && shown.lines().count() == 9, "{shown}");
+    }
+}

@@ -1,0 +1,204 @@
+//! The command line: what is passed on, what is understood, and what is said about the rest.
+
+use std::os::unix::ffi::OsStrExt;
+
+use crate::place::Place;
+
+#[test]
+fn everything_after_the_script_is_passed_on_untouched() {
+    let place =
+        Place::with_job("[ $role = worker ] && for word in \"$@\"; do printf '<%s>' \"$word\"; done > words; exit 0");
+    // Our own options, the end-of-options mark, nothing, blanks, what a shell would expand, a line end.
+    let words = ["--server_num", "7", "--", "-m", "", "two words", "$HOME", "*", "a\nb", "--help", "-h", "--", "é"];
+    let arguments = [["--server_num=1", "--worker_num=1", "sh", "job.sh"].as_slice(), &words].concat();
+    let mut command = place.command(&arguments);
+    command.arg(std::ffi::OsStr::from_bytes(b"\xff"));
+    place.start_command(command).end().succeeded();
+    let expected: String = words.iter().map(|word| format!("<{word}>")).collect();
+    let got = std::fs::read(place.path("words")).unwrap();
+    assert_eq!(got, [expected.as_bytes(), b"<\xff>"].concat());
+}
+
+#[test]
+fn hyphens_underscores_equals_signs_and_old_names_all_do() {
+    let place = Place::with_job("echo $OPENFLEET_WORKER_NUM");
+    for options in [
+        "--server_num=1 --worker_num=2",
+        "--server-num 1 --worker-num 2",
+        "--server_num 1 --trainer_num 2",
+        "--run_mode ps --server-num=1 --trainer-num=2 --worker_num=2",
+    ] {
+        let ran = place.job(options);
+        assert_eq!(ran.succeeded().sorted(), ["[server 0] 2", "[worker 0] 2", "[worker 1] 2"], "{options}");
+    }
+}
+
+#[test]
+fn scripts_modules_and_programs_are_run() {
+    let place = Place::new();
+    place.write("train.py", "import sys; print('script', sys.argv[1:])\n");
+    place.write("steps.py", "import sys; print('module', __name__, sys.argv[1:])\n");
+    let one = |rest: &[&str]| {
+        let ran = place.run(&[&["--nproc_per_node=1"], rest].concat());
+        ran.succeeded().stdout.clone()
+    };
+    assert_eq!(one(&["train.py", "-m", "1"]), "[worker 0] script ['-m', '1']\n");
+    assert_eq!(one(&["-m", "steps", "--lr", "1"]), "[worker 0] module __main__ ['--lr', '1']\n");
+    assert_eq!(one(&["echo", "program"]), "[worker 0] program\n");
+    // The one that was built with us, though none is on the PATH.
+    assert!(one(&["openfleet", "--version"]).starts_with("[worker 0] openfleet "));
+    assert_eq!(one(&["--python", "/bin/echo", "train.py", "x"]), "[worker 0] train.py x\n");
+    assert_eq!(one(&["--python", "/bin/echo", "--compat", "train.py"]), "[worker 0] -m openfleet.compat train.py\n");
+}
+
+#[test]
+fn python_prints_at_once() {
+    let place = Place::new();
+    // Not flushed, and killed: an unbuffered line is there all the same.
+    place.write("train.py", "import os, signal; print('said'); os.kill(os.getpid(), signal.SIGKILL)\n");
+    let ran = place.run(&["--nproc_per_node=1", "train.py"]);
+    assert!(ran.failed(137).ends_with("`log/workerlog.0`:\nsaid\n"), "{}", ran.stderr);
+}
+
+/// Options, and how the message begins; the whole of it is part of the product.
+const REFUSED: &[(&str, &str)] = &[
+    // Nothing is said about the job.
+    ("x.py", "a job needs `--server-num`\n\nhint: say how many processes, as in `--server-num 2 --worker-num 2`"),
+    ("--run_mode ps x.py", "a job needs `--server-num`"),
+    // Half of it.
+    ("--server_num 2 x.py", "`--server-num` needs `--worker-num`\n\nhint: say how many, as in"),
+    ("--worker_num 2 x.py", "`--worker-num` needs `--server-num`"),
+    ("--trainer_num 2 x.py", "`--trainer-num` needs `--server-num`"),
+    ("--servers a:1 x.py", "`--servers` needs `--workers`\n\nhint: list the workers too, as in"),
+    ("--workers a x.py", "`--workers` needs `--servers`\n\nhint: list the servers too, as in"),
+    ("--servers a:1 --worker_num 2 x.py", "`--servers` needs `--workers`"),
+    // Two kinds of job at once.
+    (
+        "--server_num 2 --nproc_per_node 2 x.py",
+        "`--server-num` and `--nproc-per-node` contradict each other\n\nhint: a job has servers",
+    ),
+    ("--worker_num 2 --ips a,b x.py", "`--worker-num` and `--ips` contradict each other"),
+    ("--servers a:1 --workers a --nproc_per_node 1 x.py", "`--servers` and `--nproc-per-node` contradict each other"),
+    (
+        "--run_mode collective --server_num 1 --worker_num 1 x.py",
+        "`--run-mode collective` and `--server-num` contradict each other",
+    ),
+    ("--run_mode ps --nproc_per_node 1 x.py", "`--run-mode ps` and `--nproc-per-node` contradict each other"),
+    // Two numbers for one thing.
+    ("--server_num 1 --worker_num 2 --trainer_num 3 x.py", "`--worker-num` and `--trainer-num` contradict each other"),
+    (
+        "--server_num 2 --servers a:1 --workers a x.py",
+        "`--server-num` and `--servers` contradict each other\n\nhint: a list says by itself",
+    ),
+    ("--worker_num 2 --servers a:1 --workers a x.py", "`--worker-num` and `--workers` contradict each other"),
+    ("--trainer_num 2 --servers a:1 --workers a x.py", "`--trainer-num` and `--workers` contradict each other"),
+    // What means nothing here.
+    (
+        "--server_num 1 --worker_num 1 --host a x.py",
+        "`--host` means nothing to a job on one machine\n\nhint: leave `--host` out",
+    ),
+    (
+        "--servers a:1 --workers a:2 --start_port 9 x.py",
+        "`--start-port` means nothing to lists in which every port is written",
+    ),
+    (
+        "--nproc_per_node 2 --max-restarts 1 x.py",
+        "`--max-restarts` and `--nproc-per-node` contradict each other\n\nhint: collective workers step together",
+    ),
+    ("--ips 127.0.0.1 --max-restarts -1 x.py", "`--max-restarts` and `--ips` contradict each other"),
+    ("--server_num 1 --worker_num 1 --python python3 sh", "`--python` means nothing to the program `sh`"),
+    (
+        "--server_num 1 --worker_num 1 --compat sh",
+        "`--compat` means nothing to the program `sh`\n\nhint: leave `--compat` out; it is for Python scripts and modules",
+    ),
+    ("--server_num 1 --worker_num 1 -m x.py", "`-m`: expected the name of a module, as in `package.train`, got `x.py`"),
+    // Lists that are none.
+    ("--servers a --workers a x.py", "`a` is not an endpoint: the port is missing\n\nhint: write `host:port`"),
+    (
+        "--servers a:1,,b:1 --workers a x.py",
+        "`--servers`: expected addresses with a comma between any two, got `a:1,,b:1`",
+    ),
+    (
+        "--servers 127.0.0.1:7400 --workers 127.0.0.1:x x.py",
+        "`127.0.0.1:x` is not an endpoint: the port is a number from 1 to 65535",
+    ),
+    (
+        "--servers 127.0.0.1:7400,127.0.0.1:7400 --workers 127.0.0.1 --dry-run x.py",
+        "endpoint `127.0.0.1:7400` is listed twice\n\nhint: give every process",
+    ),
+    ("--servers 127.0.0.1:7400 --workers 127.0.0.1:7400 --dry-run x.py", "endpoint `127.0.0.1:7400` is listed twice"),
+    ("--ips 127.0.0.1:80 x.py", "`--ips`: expected addresses without ports, got `127.0.0.1:80`"),
+    ("--ips 127.0.0.1,127.0.0.1 x.py", "`--ips`: expected every machine once, got `127.0.0.1`"),
+    // Numbers that are none.
+    (
+        "--server_num 1 --worker_num 1 --start_port 65535 x.py",
+        "2 ports from 65535 on end beyond 65535\n\nhint: choose a lower `--start-port`",
+    ),
+    ("--server_num 1 --worker_num 1 --job a/b x.py", "`a/b` cannot name a job"),
+    // Scripts and programs that are not there.
+    ("--server_num 1 --worker_num 1 none.py", "script `none.py` does not exist\n\nhint: check the path"),
+    (
+        "--server_num 1 --worker_num 1 no-such-program",
+        "program `no-such-program` was not found beside `fleetrun` or on the PATH\n\nhint: check the spelling",
+    ),
+    ("--server_num 1 --worker_num 1 ./x.sh", "program `./x.sh` was not found at this path"),
+    (
+        "--server_num 1 --worker_num 1 ./x.py.txt",
+        "program `./x.py.txt` was not found as something that may be executed",
+    ),
+    ("--server_num 1 --worker_num 1 --python nopython x.py", "program `nopython` was not found"),
+    ("--server_num 1 --worker_num 1 --secret-file none x.py", "cannot read the secret `none`\n  because: "),
+];
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_is_started() {
+    let place = Place::new();
+    place.write("x.py", "open('started', 'w')\n");
+    place.write("x.py.txt", "");
+    for (options, expected) in REFUSED {
+        let ran = place.run(&options.split_whitespace().collect::<Vec<_>>());
+        let stderr = ran.failed(1);
+        assert!(stderr.starts_with(&format!("error: {expected}")), "{options}: {stderr}");
+    }
+    assert!(!place.path("started").exists());
+}
+
+#[test]
+fn unknown_flags_and_values_are_refused_with_the_nearest() {
+    let place = Place::new();
+    let rows = [
+        ("--sever_num 2 x.py", "unexpected argument '--sever_num' found", "a similar argument exists: '--server_num'"),
+        ("--server_num two --worker_num 1 x.py", "invalid value 'two' for '--server-num <N>'", ""),
+        ("--server_num 0 --worker_num 1 x.py", "invalid value '0' for '--server-num <N>': 0 is not in 1..=4096", ""),
+        ("--run_mode gpu x.py", "invalid value 'gpu' for '--run-mode <KIND>'", "ps, collective"),
+        ("--server_num 1 --worker_num 1 --timeout soon x.py", "expected a time above 0, as in `90`", ""),
+        ("--server_num 1 --worker_num 1 --max-restarts -2 x.py", "invalid value '-2' for '--max-restarts <N>'", ""),
+        ("--server_num 1 --worker_num 1", "required arguments were not provided", "<SCRIPT>"),
+        ("k8s --server_num 1 --worker_num 1 x.py", "required arguments were not provided", "--image"),
+    ];
+    for (options, expected, also) in rows {
+        let ran = place.run(&options.split_whitespace().collect::<Vec<_>>());
+        let stderr = ran.failed(2);
+        assert!(stderr.contains(expected) && stderr.contains(also), "{options}: {stderr}");
+    }
+}
+
+#[test]
+fn a_program_in_the_working_directory_is_pointed_at() {
+    let place = Place::new();
+    place.program("train", "#!/bin/sh\n");
+    let ran = place.run(&["--server_num=1", "--worker_num=1", "train"]);
+    let hint = "hint: there is one in the working directory: write `./train`\n";
+    assert!(ran.failed(1).ends_with(hint), "{}", ran.stderr);
+}
+
+#[test]
+fn a_program_that_the_system_does_not_run_ends_the_job_with_a_hint() {
+    let place = Place::new();
+    place.program("train", "#!/no/such/interpreter\n");
+    let ran = place.run(&["--server_num=1", "--worker_num=1", "./train"]);
+    let stderr = ran.failed(1);
+    let expected = "error: server 0 could not be started: `./train`\n  because: No such file or directory (os error 2)\n\n\
+                    hint: the file is there, but the interpreter that its first line names may not be\n";
+    assert!(stderr.ends_with(expected), "{stderr}");
+}

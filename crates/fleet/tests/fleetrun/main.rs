@@ -1,0 +1,16 @@
+//! The built `fleetrun` with real processes, small shell scripts in the place of training: each test a story of what a user
+//! does, sees and is left with.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::print_stdout, reason = "a test that is skipped says why")]
+
+mod arguments;
+mod ending;
+mod hosts;
+mod killing;
+mod logs;
+mod place;
+mod planning;
+mod restarting;
+mod schedulers;

@@ -1,0 +1,210 @@
+//! A directory, scripts in it, and `fleetrun` run there, always with a limit.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+/// Far longer than anything here takes.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// A directory that goes away with the test.
+pub struct Place {
+    directory: tempfile::TempDir,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        Place { directory: tempfile::tempdir().unwrap() }
+    }
+
+    /// With a shell script `job.sh`. It has `$role` and `$rank`, and `mark NAME TEXT` to leave a word in a file.
+    pub fn with_job(script: &str) -> Self {
+        let place = Place::new();
+        let head = "role=$OPENFLEET_ROLE rank=$OPENFLEET_RANK\n\
+                    mark() { printf '%s\\n' \"$2\" > \"$1.new\" && mv \"$1.new\" \"$1\"; }\n";
+        place.write("job.sh", &format!("{head}{script}\n"));
+        place
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).unwrap();
+    }
+
+    /// A file that may be executed. Written by another process: one of ours could still hold it open, for writing, in a child
+    /// that was just forked by another test, and the system would refuse to run it.
+    pub fn program(&self, name: &str, text: &str) {
+        let write = "printf %s \"$2\" > \"$1\" && chmod +x \"$1\"";
+        let mut command = Command::new("sh");
+        command.args(["-c", write, "sh"]).arg(self.path(name)).arg(text);
+        assert!(command.status().unwrap().success());
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("`{name}`: {error}"))
+    }
+
+    /// `fleetrun` with these arguments, not yet started, in an environment that says nothing of any job.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fleetrun"));
+        command.current_dir(self.directory.path()).args(arguments).stdin(Stdio::null());
+        for name in ["OPENFLEET_SECRET", "PYTHONUNBUFFERED", "OMP_NUM_THREADS", "NO_COLOR"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// Runs `fleetrun` to its end.
+    pub fn run(&self, arguments: &[&str]) -> Ran {
+        self.start(arguments).end()
+    }
+
+    /// Runs `fleetrun OPTIONS sh job.sh` to its end.
+    pub fn job(&self, options: &str) -> Ran {
+        self.start_job(options).end()
+    }
+
+    /// Starts `fleetrun OPTIONS sh job.sh`.
+    pub fn start_job(&self, options: &str) -> Running {
+        let arguments: Vec<&str> = options.split_whitespace().chain(["sh", "job.sh"]).collect();
+        self.start(&arguments)
+    }
+
+    pub fn start(&self, arguments: &[&str]) -> Running {
+        self.start_command(self.command(arguments))
+    }
+
+    pub fn start_command(&self, mut command: Command) -> Running {
+        // Files, not pipes: a process that was left behind could hold a pipe open.
+        let number = std::fs::read_dir(self.directory.path()).unwrap().count();
+        let output = |name: &str| self.path(&format!("{name}.{number}.txt"));
+        let (stdout, stderr) = (output("stdout"), output("stderr"));
+        command.stdout(File::create(&stdout).unwrap()).stderr(File::create(&stderr).unwrap());
+        Running { child: command.spawn().unwrap(), stdout, stderr }
+    }
+
+    /// The process id that a script has left in a file, when it has.
+    pub fn pid(&self, name: &str) -> u32 {
+        eventually(&format!("`{name}` appears"), || self.path(name).exists());
+        self.read(name).trim().parse().unwrap()
+    }
+}
+
+/// A `fleetrun` that runs; ended with the test, whatever happens.
+pub struct Running {
+    child: Child,
+    stdout: PathBuf,
+    stderr: PathBuf,
+}
+
+impl Running {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal: `-INT`.
+    pub fn signal(&self, signal: &str) {
+        signal_to(self.pid(), signal);
+    }
+
+    /// Waits for its end.
+    pub fn end(mut self) -> Ran {
+        let began = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(began.elapsed() < LIMIT, "fleetrun does not end: {}", self.stderr());
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let read = |path: &PathBuf| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();
+        Ran { status, stdout: read(&self.stdout), stderr: read(&self.stderr) }
+    }
+
+    pub fn stderr(&self) -> String {
+        std::fs::read_to_string(&self.stderr).unwrap_or_default()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Its guard ends the rest.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What came of a run.
+pub struct Ran {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ran {
+    pub fn succeeded(&self) -> &Self {
+        assert!(self.status.success(), "{:?}\n{}\n{}", self.status, self.stdout, self.stderr);
+        self
+    }
+
+    /// Standard error of a run that ended with this code.
+    pub fn failed(&self, code: i32) -> &str {
+        assert_eq!(self.status.code(), Some(code), "{}\n{}", self.stdout, self.stderr);
+        &self.stderr
+    }
+
+    /// The lines of standard output, in an order that does not depend on who was faster.
+    pub fn sorted(&self) -> Vec<&str> {
+        let mut lines: Vec<&str> = self.stdout.lines().collect();
+        lines.sort_unstable();
+        lines
+    }
+}
+
+/// The first of so many neighbouring ports that are free on the addresses that play hosts here. Another test, or another run of
+/// all tests on this machine, gets others.
+pub fn free_ports(count: u16) -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let own = (std::process::id() % 1000) as u16 * 10;
+    loop {
+        let first = 11_000 + (own + NEXT.fetch_add(count, Ordering::Relaxed)) % 20_000;
+        let is_free = |port| ["127.0.0.1", "127.0.0.2"].iter().all(|host| TcpListener::bind((*host, port)).is_ok());
+        if (first..first + count).all(is_free) {
+            return first;
+        }
+    }
+}
+
+/// Waits until it is so.
+pub fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < LIMIT, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub fn signal_to(pid: u32, signal: &str) {
+    assert!(Command::new("kill").args([signal, "--", &pid.to_string()]).status().unwrap().success());
+}
+
+/// Whether a process exists and is more than an entry that nobody has waited for.
+pub fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The state comes after the name, which stands in parentheses and may have any characters.
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| !"ZX".contains(state))
+}
+
+/// All of them have ended, or do so soon.
+pub fn all_end(pids: &[u32]) {
+    for pid in pids {
+        eventually(&format!("process {pid} ends"), || !is_alive(*pid));
+    }
+}
