@@ -134,6 +134,11 @@ pub enum Error {
     #[error(transparent)]
     Dist(#[from] openfleet_dist::Error),
 
+    // Roles
+    /// The process does not know what it is.
+    #[error(transparent)]
+    Role(#[from] crate::role::Error),
+
     // The machine
     /// The threads that servers run on could not be started.
     #[error("cannot start the servers' threads")]
@@ -197,6 +202,7 @@ impl Hinted for Error {
             Error::Synthetic(error) => error.hint(),
             Error::Engine(error) => error.hint(),
             Error::Dist(error) => error.hint(),
+            Error::Role(error) => error.hint(),
             Error::Runtime { .. } | Error::WorkerPanicked { .. } => None,
             Error::BadOption { .. } | Error::Columns { .. } | Error::Io { .. } => None,
         }

@@ -12,6 +12,7 @@ pub mod files;
 pub mod local_cluster;
 pub mod model;
 pub mod model_dir;
+pub mod role;
 pub mod unlabelled;
 pub mod variables;
 
