@@ -25,6 +25,11 @@ use crate::request::{FAILED, Kind, REPLY};
 use crate::server::{Outcome, State};
 use crate::session::{HANDSHAKE, Identity, introduce};
 
+/// How long an ordinary request may take, unless somebody says otherwise.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// How long a request may take that waits for other workers, unless somebody says otherwise.
+const PATIENCE: Duration = Duration::from_secs(900);
+
 /// How a worker talks to its servers.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
@@ -34,6 +39,8 @@ pub struct ClientConfig {
     pub cap: u64,
     /// How long an ordinary request may take, reconnecting included.
     pub deadline: Duration,
+    /// How long a request may take that waits for other workers.
+    pub patience: Duration,
     /// A sign of life is sent so often.
     pub heartbeat: Duration,
     /// A server that is silent for so long is taken for dead, and connected to anew.
@@ -50,7 +57,8 @@ impl ClientConfig {
         ClientConfig {
             identity,
             cap: 1 << 30,
-            deadline: Duration::from_secs(30),
+            deadline: DEADLINE,
+            patience: PATIENCE,
             heartbeat: Duration::from_secs(1),
             silence: Duration::from_secs(3),
             shortest_pause: Duration::from_millis(20),
@@ -94,6 +102,7 @@ pub struct Link {
     way: Way,
     traffic: Arc<Traffic>,
     deadline: Duration,
+    patience: Duration,
 }
 
 #[derive(Clone)]
@@ -159,15 +168,15 @@ impl Link {
         connector: Arc<dyn Connector>,
     ) -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let (name, deadline): (Arc<str>, _) = (endpoint.to_string().into(), config.deadline);
+        let (name, deadline, patience) = (endpoint.to_string().into(), config.deadline, config.patience);
         runtime.spawn(keep_connected(endpoint, config, connector, receiver));
-        Link { name, way: Way::Remote(sender), traffic: Arc::default(), deadline }
+        Link { name, way: Way::Remote(sender), traffic: Arc::default(), deadline, patience }
     }
 
     /// A link to a server in this process.
     pub fn in_process(name: &str, state: Arc<State>, rank: u32) -> Self {
         let way = Way::InProcess { state, rank };
-        Link { name: name.into(), way, traffic: Arc::default(), deadline: Duration::from_secs(30) }
+        Link { name: name.into(), way, traffic: Arc::default(), deadline: DEADLINE, patience: PATIENCE }
     }
 
     /// What people call the server.
@@ -185,7 +194,12 @@ impl Link {
         self.ask_within(kind, payload, self.deadline)
     }
 
-    /// Sends a request that may take longer: because it waits for others.
+    /// Sends a request that may take longer: because it waits for other workers.
+    pub fn ask_patiently(&self, kind: Kind, payload: Payload) -> Pending {
+        self.ask_within(kind, payload, self.patience)
+    }
+
+    /// Sends a request; the answer comes within the time given.
     pub fn ask_within(&self, kind: Kind, payload: Payload, within: Duration) -> Pending {
         self.traffic.sent.fetch_add(payload.bytes().len() as u64, Ordering::Relaxed);
         let (answer, receiver) = oneshot::channel();

@@ -5,6 +5,7 @@ use std::time::Duration;
 use openfleet_core::{Hint, Hinted};
 
 use crate::frame::MAGIC;
+use crate::request::all_reduce::Collective;
 
 /// `Result` with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -143,6 +144,54 @@ pub enum Error {
         /// How many there are.
         count: u32,
     },
+    /// A worker that the job does not have.
+    #[error("no worker has rank {worker}; there are {count}")]
+    UnknownWorker {
+        /// The rank.
+        worker: u32,
+        /// How many there are.
+        count: u32,
+    },
+    /// Two workers came to one collective for different things.
+    #[error("worker {worker} came for {wanted}, worker {other} for {other_wanted}")]
+    Disagreement {
+        /// One.
+        worker: u32,
+        /// What it came for.
+        wanted: Collective,
+        /// Another.
+        other: u32,
+        /// What that came for.
+        other_wanted: Collective,
+    },
+    /// A worker that left, or is out of step with the others.
+    #[error("worker {worker} came to collective {number}, where nobody meets any more: the next is {expected}")]
+    NotMeeting {
+        /// Who.
+        worker: u32,
+        /// Where.
+        number: u64,
+        /// Where the others are.
+        expected: u64,
+    },
+    /// Workers that did not come.
+    #[error("{} did not come to the {what} within {} s", listed(workers), waited.as_secs_f64())]
+    Missed {
+        /// Barrier or all-reduce.
+        what: &'static str,
+        /// Who did not come.
+        workers: Vec<u32>,
+        /// How long they were waited for.
+        waited: Duration,
+    },
+    /// A table that does not exist, by name.
+    #[error("no sparse table is named `{table}`; there are: {names}")]
+    NoSuchTable {
+        /// The name asked for.
+        table: String,
+        /// The names there are.
+        names: String,
+    },
     /// Two workers describe one table differently.
     #[error("table `{table}` exists with other settings: {existing}, asked for {wanted}")]
     TableMismatch {
@@ -213,9 +262,21 @@ impl Hinted for Error {
             Error::Deadline { .. } | Error::Socket { .. } => Some(
                 "check that the server is running and that the list of servers is the same on every machine".into(),
             ),
+            Error::Disagreement { .. } => {
+                Some("call the same barriers and all-reduces in the same order on every worker".into())
+            }
+            Error::Missed { .. } => {
+                Some("look into the logs of these workers: they may have failed, or be slow".into())
+            }
             Error::TableMismatch { .. } => Some("run the same program with the same options on every worker".into()),
             Error::Core(error) => error.hint(),
             _ => None,
         }
     }
+}
+
+/// Workers, as messages spell them.
+fn listed(workers: &[u32]) -> String {
+    let ranks: Vec<String> = workers.iter().map(u32::to_string).collect();
+    format!("{} {}", if workers.len() == 1 { "worker" } else { "workers" }, ranks.join(", "))
 }

@@ -21,4 +21,7 @@ pub use client::{ClientConfig, Link};
 pub use cluster::Cluster;
 pub use communicator::Communicator;
 pub use error::{Error, Result};
+pub use request::all_reduce::Reduce;
+pub use request::shrink::Shrink;
+pub use request::status::Status;
 pub use server::{Server, ServerConfig, State};

@@ -3,7 +3,7 @@
 use openfleet_dist::frame::{HEADER, Header, Payload, Reader};
 use openfleet_dist::net::read_frame;
 use openfleet_dist::request::push::PushView;
-use openfleet_dist::request::{create_tables, exchange_geo, join, pull_sparse, status};
+use openfleet_dist::request::{all_reduce, create_tables, exchange_geo, join, pull_sparse, shrink, status};
 
 /// Decodes bytes as everything that a peer may send. Must return, whatever they are.
 pub fn decode_as_everything(bytes: &[u8]) {
@@ -17,6 +17,8 @@ pub fn decode_as_everything(bytes: &[u8]) {
     let _ = status::decode(bytes);
     let _ = create_tables::decode(bytes);
     let _ = join::decode(bytes);
+    let _ = shrink::decode(bytes);
+    let _ = all_reduce::decode(bytes, &mut [0.0; 2]);
     let mut reader = Reader::new(bytes);
     while let Ok(view) = exchange_geo::take_changed(&mut reader, 3) {
         assert_eq!(view.rows.len(), view.keys.len() * 3);

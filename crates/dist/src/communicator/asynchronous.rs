@@ -230,7 +230,7 @@ impl Communicator for Async {
     fn close(&self) -> Result<()> {
         self.flush()?;
         self.end_threads();
-        self.shared.remote.leave_all()
+        self.shared.remote.depart()
     }
 }
 

@@ -234,7 +234,7 @@ impl Communicator for Geo {
     fn close(&self) -> Result<()> {
         self.flush()?;
         self.end_thread();
-        self.shared.remote.leave_all()
+        self.shared.remote.depart()
     }
 }
 

@@ -10,7 +10,7 @@ use openfleet_core::strategy::HybridPlan;
 use openfleet_table::PushReport;
 use parking_lot::Mutex;
 
-use super::remote::{PATIENCE, Remote, wait_all};
+use super::remote::{Remote, wait_all};
 use super::stepwise::pull_if_empty;
 use super::{Communicator, Missing};
 use crate::client::Pending;
@@ -101,7 +101,7 @@ impl Communicator for Hybrid {
             .links
             .iter()
             .zip(payloads)
-            .map(|(link, payload)| link.ask_within(Kind::Push, payload, PATIENCE))
+            .map(|(link, payload)| link.ask_patiently(Kind::Push, payload))
             .collect();
         for (server, pending) in asked.into_iter().enumerate() {
             self.remote.take_pushed_values(server, &pending.wait()?, dense)?;
@@ -134,7 +134,7 @@ impl Communicator for Hybrid {
         Self::settle(&mut stream, 0)?;
         stream.joined = false;
         self.streams.lock().insert(number, stream);
-        self.remote.leave(number, false)
+        self.remote.leave(number)
     }
 
     fn flush(&self) -> Result<()> {
@@ -143,6 +143,6 @@ impl Communicator for Hybrid {
 
     fn close(&self) -> Result<()> {
         self.flush()?;
-        self.remote.leave_all()
+        self.remote.depart()
     }
 }

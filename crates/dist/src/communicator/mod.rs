@@ -13,6 +13,7 @@ pub use hybrid::Hybrid;
 pub use local::Local;
 pub use openfleet_table::sparse::Missing;
 pub use remote::{Remote, Worker};
+pub(crate) use remote::{depart_from, status_of, wait_all};
 pub use stepwise::Stepwise;
 
 use openfleet_core::WorkId;

@@ -4,7 +4,6 @@
 //! is the modes' business.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use openfleet_core::WorkId;
 use openfleet_core::placement::{DenseParameter, Grouping, Placement, PlacementRule};
@@ -16,7 +15,8 @@ use crate::client::{Link, Pending};
 use crate::error::{Error, Result};
 use crate::frame::{Payload, Reader};
 use crate::request::create_tables::{self, Tables};
-use crate::request::{Kind, barrier, join, leave, pull_dense, pull_sparse, push, status};
+use crate::request::status::{self, Status};
+use crate::request::{Kind, depart, join, leave, pull_dense, pull_sparse, push};
 use crate::stage::{DenseStage, SparseStage};
 
 /// Which worker this is, among how many, and how many training threads each has.
@@ -37,9 +37,6 @@ impl Worker {
     }
 }
 
-/// How long a request may take that waits for other workers.
-pub(super) const PATIENCE: Duration = Duration::from_secs(900);
-
 /// A program's tables on the servers, as one worker sees them.
 pub struct Remote {
     pub(super) links: Vec<Link>,
@@ -50,7 +47,6 @@ pub struct Remote {
     dims: Vec<u32>,
     /// Working memory, a set for each call at a time.
     lanes: Mutex<Vec<Lane>>,
-    barriers: AtomicU64,
     /// Per server: where this worker's changes of membership are counted from.
     sessions: Vec<u64>,
     changes: AtomicU64,
@@ -106,9 +102,8 @@ impl Remote {
         let sessions = answers.iter().map(|answer| create_tables::decode(answer.bytes()).map(|(_, session)| session));
         let sessions = sessions.collect::<Result<_>>()?;
         let dims = sparse.iter().map(|(_, spec)| spec.dim as u32).collect();
-        let (lanes, barriers) = (Mutex::default(), AtomicU64::new(0));
-        let changes = AtomicU64::new(0);
-        Ok(Remote { links, worker, placement, blocks, dims, lanes, barriers, sessions, changes })
+        let (lanes, changes) = (Mutex::default(), AtomicU64::new(0));
+        Ok(Remote { links, worker, placement, blocks, dims, lanes, sessions, changes })
     }
 
     /// Bytes sent and received, over all servers.
@@ -242,23 +237,13 @@ impl Remote {
         Ok(())
     }
 
-    /// Waits until every worker has come here as often as this one.
-    pub fn barrier(&self) -> Result<()> {
-        let number = self.barriers.fetch_add(1, Ordering::Relaxed);
-        let mut payload = Payload::new();
-        barrier::encode(&mut payload, number, self.worker.count);
-        // One server is enough to meet at.
-        self.links[0].ask_within(Kind::Barrier, payload, PATIENCE).wait()?;
-        Ok(())
-    }
-
     /// A stream joins the others at the beginning of a pass; gives the step they are at.
     pub(super) fn join(&self, stream: u32) -> Result<u64> {
         let change = self.changes.fetch_add(1, Ordering::Relaxed);
         let asked = self.links.iter().zip(&self.sessions).map(|(link, session)| {
             let mut payload = Payload::new();
             join::encode(&mut payload, stream, session << 32 | change);
-            link.ask_within(Kind::Join, payload, PATIENCE)
+            link.ask_patiently(Kind::Join, payload)
         });
         let answers = wait_all(asked.collect())?;
         let mut steps = answers.iter().map(|answer| join::decode(answer.bytes()));
@@ -272,28 +257,28 @@ impl Remote {
         Ok(first)
     }
 
-    /// A stream leaves: for now, or for good.
-    pub(super) fn leave(&self, stream: u32, for_good: bool) -> Result<()> {
+    /// A stream leaves until its next pass.
+    pub(super) fn leave(&self, stream: u32) -> Result<()> {
         let change = self.changes.fetch_add(1, Ordering::Relaxed);
         let asked = self.links.iter().zip(&self.sessions).map(|(link, session)| {
             let mut payload = Payload::new();
-            leave::encode(&mut payload, stream, session << 32 | change, for_good);
+            leave::encode(&mut payload, stream, session << 32 | change);
             link.ask(Kind::Leave, payload)
         });
         wait_all(asked.collect())?;
         Ok(())
     }
 
-    /// All streams of this worker leave for good.
-    pub(super) fn leave_all(&self) -> Result<()> {
-        (0..self.worker.threads).try_for_each(|thread| self.leave(self.worker.stream(thread), true))
+    /// This worker is done for good.
+    pub(super) fn depart(&self) -> Result<()> {
+        depart_from(&self.links, self.worker)
     }
 
     /// Where a stream stands on the servers: the first step that one of them has not applied, and the first that none has.
     /// They differ where a worker died after its push had reached some servers only.
     pub fn position(&self, stream: u32) -> Result<std::ops::Range<u64>> {
         let statuses = self.status()?;
-        let of = |status: &status::Status| {
+        let of = |status: &Status| {
             status.positions.iter().find(|position| position.0 == stream).map_or(0, |position| position.1)
         };
         let (first, last) = (statuses.iter().map(of).min(), statuses.iter().map(of).max());
@@ -301,9 +286,8 @@ impl Remote {
     }
 
     /// How every server stands.
-    pub fn status(&self) -> Result<Vec<status::Status>> {
-        let asked = self.links.iter().map(|link| link.ask(Kind::Status, Payload::new()));
-        wait_all(asked.collect())?.iter().map(|answer| status::decode(answer.bytes())).collect()
+    pub fn status(&self) -> Result<Vec<Status>> {
+        status_of(&self.links)
     }
 
     fn group(&self, stages: &[SparseStage]) -> Lane {
@@ -326,7 +310,24 @@ impl Remote {
     }
 }
 
+/// A worker is done for good, whether it has tables or not.
+pub(crate) fn depart_from(links: &[Link], worker: Worker) -> Result<()> {
+    let asked = links.iter().map(|link| {
+        let mut payload = Payload::new();
+        depart::encode(&mut payload, worker.count);
+        link.ask(Kind::Depart, payload)
+    });
+    wait_all(asked.collect())?;
+    Ok(())
+}
+
+/// How servers stand.
+pub(crate) fn status_of(links: &[Link]) -> Result<Vec<Status>> {
+    let asked = links.iter().map(|link| link.ask(Kind::Status, Payload::new()));
+    wait_all(asked.collect())?.iter().map(|answer| status::decode(answer.bytes())).collect()
+}
+
 /// All answers, or the first error.
-pub(super) fn wait_all(asked: Vec<Pending>) -> Result<Vec<Payload>> {
+pub(crate) fn wait_all(asked: Vec<Pending>) -> Result<Vec<Payload>> {
     asked.into_iter().map(Pending::wait).collect()
 }

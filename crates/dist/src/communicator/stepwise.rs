@@ -9,7 +9,7 @@ use openfleet_core::WorkId;
 use openfleet_table::PushReport;
 use parking_lot::Mutex;
 
-use super::remote::{PATIENCE, Remote};
+use super::remote::Remote;
 use super::{Communicator, Missing};
 use crate::error::Result;
 use crate::request::Kind;
@@ -52,7 +52,7 @@ impl Communicator for Stepwise {
             .links
             .iter()
             .zip(payloads)
-            .map(|(link, payload)| link.ask_within(Kind::Push, payload, PATIENCE))
+            .map(|(link, payload)| link.ask_patiently(Kind::Push, payload))
             .collect();
         for (server, pending) in asked.into_iter().enumerate() {
             self.remote.take_pushed_values(server, &pending.wait()?, dense)?;
@@ -71,11 +71,11 @@ impl Communicator for Stepwise {
     fn finish(&self, stream: u32) -> Result<()> {
         let stream = self.remote.worker.stream(stream);
         self.steps.lock().remove(&stream);
-        self.remote.leave(stream, false)
+        self.remote.leave(stream)
     }
 
     fn close(&self) -> Result<()> {
-        self.remote.leave_all()
+        self.remote.depart()
     }
 }
 

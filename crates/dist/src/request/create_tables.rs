@@ -4,6 +4,8 @@
 //! carries first values of the dense blocks, which count only where the block is new: a restarted worker does not undo
 //! what was learnt.
 
+use std::ops::Range;
+
 use openfleet_core::strategy::Mode;
 use openfleet_table::{DenseSpec, SparseSpec};
 use serde::{Deserialize, Serialize};
@@ -28,12 +30,17 @@ pub struct Tables {
 }
 
 /// The most streams of a job: a bound on what a server keeps for them.
-const MOST_STREAMS: u32 = 1 << 20;
+pub(crate) const MOST_STREAMS: u32 = 1 << 20;
 
 impl Tables {
     /// Training threads of all workers.
     pub fn streams(&self) -> u32 {
         self.workers.saturating_mul(self.threads)
+    }
+
+    /// The streams of one worker; none of a worker that the job does not have.
+    pub fn streams_of(&self, worker: u32) -> Range<u32> {
+        if worker < self.workers { worker * self.threads..(worker + 1) * self.threads } else { 0..0 }
     }
 
     /// Fails unless there is somebody to train, and not absurdly many.

@@ -3,14 +3,17 @@
 //! A request is encoded into a [`Payload`] by the client, decoded in place by the server (keys and floats are not
 //! copied), and applied to the server's [`State`](crate::server::State). Requests know no sockets.
 
+pub mod all_reduce;
 pub mod barrier;
 pub mod create_tables;
+pub mod depart;
 pub mod exchange_geo;
 pub mod join;
 pub mod leave;
 pub mod pull_dense;
 pub mod pull_sparse;
 pub mod push;
+pub mod shrink;
 pub mod status;
 pub mod stop;
 
@@ -40,7 +43,7 @@ pub enum Kind {
     ExchangeGeo = 20,
     /// Wait for all workers.
     Barrier = 21,
-    /// This stream has no more work.
+    /// This stream has no more work in this pass.
     Leave = 22,
     /// This stream takes part from now on.
     Join = 26,
@@ -48,25 +51,41 @@ pub enum Kind {
     Status = 23,
     /// End the server.
     Stop = 25,
+    /// This worker is done for good.
+    Depart = 27,
+    /// Numbers of all workers, made one.
+    AllReduce = 28,
+    /// Let rows fade, and remove those that no longer earn their place.
+    Shrink = 29,
 }
 
 impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 14] = [
+        Kind::Heartbeat,
+        Kind::CreateTables,
+        Kind::PullSparse,
+        Kind::PullDense,
+        Kind::Push,
+        Kind::ExchangeGeo,
+        Kind::Barrier,
+        Kind::AllReduce,
+        Kind::Join,
+        Kind::Leave,
+        Kind::Depart,
+        Kind::Status,
+        Kind::Shrink,
+        Kind::Stop,
+    ];
+
     /// From a frame.
     pub fn from_number(kind: u16) -> Result<Self> {
-        const ALL: [Kind; 11] = [
-            Kind::Heartbeat,
-            Kind::CreateTables,
-            Kind::PullSparse,
-            Kind::PullDense,
-            Kind::Push,
-            Kind::ExchangeGeo,
-            Kind::Barrier,
-            Kind::Leave,
-            Kind::Join,
-            Kind::Status,
-            Kind::Stop,
-        ];
-        ALL.into_iter().find(|known| *known as u16 == kind).ok_or(Error::UnknownKind { kind })
+        Kind::ALL.into_iter().find(|known| *known as u16 == kind).ok_or(Error::UnknownKind { kind })
+    }
+
+    /// Whether it may keep a thread busy for seconds: then it must not be one that other requests need.
+    pub fn is_slow(self) -> bool {
+        matches!(self, Kind::Shrink)
     }
 
     /// As messages spell it.
@@ -83,6 +102,9 @@ impl Kind {
             Kind::Join => "join",
             Kind::Status => "status",
             Kind::Stop => "stop",
+            Kind::Depart => "depart",
+            Kind::AllReduce => "all-reduce",
+            Kind::Shrink => "shrink",
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::server::State;
 
 /// How a server stands.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Status {
     /// Name, rows and bytes of each sparse table.
     pub sparse: Vec<(String, u64, u64)>,
@@ -17,9 +18,15 @@ pub struct Status {
     pub positions: Vec<(u32, u64)>,
     /// In sync mode: the streams that the current step waits for.
     pub waiting_for: Vec<u32>,
+    /// Barriers and all-reduces that have ended here.
+    pub collectives: u64,
+    /// The workers that a barrier or all-reduce waits for.
+    pub workers_awaited: Vec<u32>,
+    /// Workers that are done for good.
+    pub workers_left: Vec<u32>,
     /// Gradients refused because they were not finite.
     pub non_finite: u64,
-    /// Pushes that had been applied before.
+    /// Requests to change something that had been done before.
     pub repeats: u64,
     /// Workers that are connected.
     pub connected: Vec<u32>,

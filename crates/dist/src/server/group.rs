@@ -129,15 +129,17 @@ impl Group {
         Outcome::Later(receiver)
     }
 
-    /// A stream takes part no more; the step may be complete without it, and so may a join.
-    pub(super) fn leave(&mut self, state: &State, stream: u32, change: u64, for_good: bool) {
-        if !self.is_newest(stream, change) {
-            return;
+    /// A stream takes part no more in this pass; the step may be complete without it.
+    pub(super) fn leave(&mut self, state: &State, stream: u32, change: u64) {
+        if self.is_newest(stream, change) && self.aggregate.leave(stream) {
+            self.apply(state);
         }
-        if for_good {
-            self.gone.insert(stream);
-            self.joining.remove(&stream);
-        }
+    }
+
+    /// A stream takes part never again; a join may be complete without it, too.
+    pub(super) fn depart(&mut self, state: &State, stream: u32) {
+        self.gone.insert(stream);
+        self.joining.remove(&stream);
         if self.aggregate.leave(stream) {
             self.apply(state);
         }

@@ -180,6 +180,15 @@ pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Ar
                 break Goodbye::Closed;
             }
         };
+        if kind.is_slow() {
+            let (answers, state) = (answers.clone(), state.clone());
+            tokio::task::spawn_blocking(move || {
+                if let Outcome::Now(answer) = state.handle(rank, kind, frame.payload) {
+                    let _ = answers.send(reply(kind, frame.request, answer));
+                }
+            });
+            continue;
+        }
         match state.handle(rank, kind, frame.payload) {
             Outcome::Now(answer) => {
                 let _ = answers.send(reply(kind, frame.request, answer));

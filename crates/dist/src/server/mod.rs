@@ -3,6 +3,7 @@
 //! [`State`] is the whole of it without sockets: requests in, answers out, from as many threads as like. [`Server`] puts
 //! it behind a listener. Tests and the embedded default talk to a `State` directly.
 
+mod collective;
 mod group;
 mod listener;
 mod state;

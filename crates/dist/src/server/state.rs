@@ -1,8 +1,10 @@
 //! What a server keeps, and what each request does to it. No sockets, no clock: driven by calls.
 //!
-//! Lock order: groups, then ledger of a stream, then tables. Tables lock themselves, a shard or a block at a time.
+//! Lock order: shrinks, collectives or groups (never two of these), then ledger of a stream, then tables. Tables lock
+//! themselves, a shard or a block at a time.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,15 +12,19 @@ use openfleet_core::strategy::Mode;
 use openfleet_table::geo::Changed;
 use openfleet_table::ledger::{Applied, Ledger};
 use openfleet_table::sparse::Scratch;
-use openfleet_table::{DenseTable, Missing, SparseTable};
+use openfleet_table::{DenseTable, Missing, Row, Shrunk, SparseTable};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
 
+use super::collective::{Collectives, check_worker};
 use super::group::{Group, values_wanted};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
+use crate::handshake::Nonce;
+use crate::request::all_reduce::Collective;
 use crate::request::create_tables::Tables;
 use crate::request::push::PushView;
+use crate::request::shrink::Shrink;
 use crate::request::status::Status;
 use crate::request::{self, Kind};
 
@@ -74,11 +80,12 @@ pub struct State {
     ledgers: Mutex<HashMap<u32, Arc<Mutex<Stream>>>>,
     /// Streams that step together; none where nobody waits.
     groups: Mutex<Vec<Group>>,
-    barriers: Mutex<BTreeMap<u64, Barrier>>,
+    collectives: Mutex<Collectives>,
+    /// The last shrinks and what came of them, for repeats. Locked while one runs: a repeat waits for the first.
+    shrinks: Mutex<VecDeque<(Nonce, Shrunk)>>,
     /// Newest incarnation of each worker that said hello.
     incarnations: Mutex<BTreeMap<u32, u64>>,
     connected: Mutex<BTreeMap<u32, u32>>,
-    left: Mutex<BTreeSet<u32>>,
     scratches: Mutex<Vec<Scratch>>,
     repeats: AtomicU64,
     /// Requests to make tables so far.
@@ -103,11 +110,8 @@ struct Stream {
     last_answer: Option<(u64, Payload)>,
 }
 
-struct Barrier {
-    arrived: BTreeSet<u32>,
-    waiting: Vec<oneshot::Sender<Result<Payload>>>,
-    passed: bool,
-}
+/// Shrinks whose repeats are known as such; workers ask for one after the other.
+const KEPT_SHRINKS: usize = 64;
 
 impl Default for State {
     fn default() -> Self {
@@ -122,10 +126,10 @@ impl State {
             tables: RwLock::default(),
             ledgers: Mutex::default(),
             groups: Mutex::default(),
-            barriers: Mutex::default(),
+            collectives: Mutex::default(),
+            shrinks: Mutex::default(),
             incarnations: Mutex::default(),
             connected: Mutex::default(),
-            left: Mutex::default(),
             scratches: Mutex::default(),
             repeats: AtomicU64::new(0),
             sessions: AtomicU64::new(0),
@@ -143,13 +147,19 @@ impl State {
             Kind::PullDense => request::pull_dense::apply(self, bytes),
             Kind::ExchangeGeo => request::exchange_geo::apply(self, worker, bytes),
             Kind::Leave => request::leave::apply(self, bytes),
+            Kind::Depart => request::depart::apply(self, worker, bytes),
             Kind::Status => request::status::apply(self),
+            Kind::Shrink => request::shrink::apply(self, bytes),
             Kind::Stop => request::stop::apply(self),
             Kind::Join => match request::join::apply(self, bytes) {
                 Ok(outcome) => return outcome,
                 Err(error) => Err(error),
             },
             Kind::Barrier => match request::barrier::apply(self, worker, bytes) {
+                Ok(outcome) => return outcome,
+                Err(error) => Err(error),
+            },
+            Kind::AllReduce => match request::all_reduce::apply(self, worker, bytes) {
                 Ok(outcome) => return outcome,
                 Err(error) => Err(error),
             },
@@ -228,6 +238,11 @@ impl State {
             }
             Mode::Async | Mode::Geo => Vec::new(),
         };
+        let left: Vec<u32> = self.collectives.lock().left().iter().copied().collect();
+        for worker in left {
+            // They hold nothing yet, so nothing is applied, and nobody is answered.
+            self.depart_groups(tables.streams_of(worker));
+        }
         kept.description = Some(tables);
         Ok((true, session))
     }
@@ -410,50 +425,77 @@ impl State {
         })
     }
 
-    /// A stream takes part no more. The server ends when all have left for good.
-    pub(crate) fn leave(&self, stream: u32, change: u64, for_good: bool) -> Result<()> {
+    /// A stream takes part no more in this pass.
+    pub(crate) fn leave(&self, stream: u32, change: u64) -> Result<()> {
         self.check_stream(stream, 1)?;
         if let Some(group) = self.groups.lock().iter_mut().find(|group| group.has(stream)) {
-            group.leave(self, stream, change, for_good);
+            group.leave(self, stream, change);
         }
-        if !for_good {
-            return Ok(());
-        }
+        Ok(())
+    }
+
+    /// A worker is done for good: nobody waits for it any more. The server ends when all are.
+    pub(crate) fn depart(&self, worker: u32, workers: u32) -> Result<()> {
+        check_worker(worker, workers)?;
+        // Noted first: tables that are made from here on are made without it.
+        let mut collectives = self.collectives.lock();
+        collectives.leave(worker);
+        let is_last = collectives.left().range(..workers).count() == workers as usize;
+        drop(collectives);
         let kept = self.tables.read();
-        let (streams, threads) =
-            kept.description.as_ref().map_or((0, 1), |tables| (tables.streams(), tables.threads.max(1)));
-        let mut left = self.left.lock();
-        left.insert(stream);
-        let worker = stream / threads;
-        if (worker * threads..(worker + 1) * threads).all(|stream| left.contains(&stream)) {
-            kept.changed.iter().for_each(|changed| changed.lock().leave(worker));
-        }
-        if streams > 0 && left.len() >= streams as usize {
+        let streams = kept.description.as_ref().map_or(0..0, |tables| tables.streams_of(worker));
+        let changed = kept.changed.clone();
+        drop(kept);
+        self.depart_groups(streams);
+        changed.iter().for_each(|changed| changed.lock().leave(worker));
+        if is_last {
             self.stop();
         }
         Ok(())
     }
 
-    pub(crate) fn barrier(&self, worker: u32, number: u64, parties: u32) -> Outcome {
-        let mut barriers = self.barriers.lock();
-        // A barrier two numbers back has been passed by all: nobody asks for it again.
-        barriers.retain(|&known, _| known.saturating_add(2) > number);
-        let barrier = barriers.entry(number).or_insert_with(|| Barrier {
-            arrived: BTreeSet::new(),
-            waiting: Vec::new(),
-            passed: false,
-        });
-        barrier.arrived.insert(worker);
-        if barrier.passed || barrier.arrived.len() >= parties as usize {
-            barrier.passed = true;
-            barrier.waiting.drain(..).for_each(|waiting| {
-                let _ = waiting.send(Ok(Payload::new()));
-            });
-            return Outcome::Now(Ok(Payload::new()));
+    fn depart_groups(&self, streams: Range<u32>) {
+        let mut groups = self.groups.lock();
+        for stream in streams {
+            if let Some(group) = groups.iter_mut().find(|group| group.has(stream)) {
+                group.depart(self, stream);
+            }
         }
-        let (sender, receiver) = oneshot::channel();
-        barrier.waiting.push(sender);
-        Outcome::Later(receiver)
+    }
+
+    /// A worker comes to a collective, and is answered when all are there.
+    pub(crate) fn meet(&self, worker: u32, number: u64, wanted: Collective, values: Vec<f64>) -> Result<Outcome> {
+        self.collectives.lock().meet(worker, number, wanted, values)
+    }
+
+    /// Shrinks one sparse table or all, once for each `id`.
+    pub(crate) fn shrink(&self, id: Nonce, shrink: &Shrink) -> Result<Shrunk> {
+        let mut shrinks = self.shrinks.lock();
+        if let Some((_, shrunk)) = shrinks.iter().find(|(known, _)| *known == id) {
+            self.repeats.fetch_add(1, Ordering::Relaxed);
+            return Ok(*shrunk);
+        }
+        let mut tables = self.tables.read().sparse.clone();
+        if let Some(wanted) = &shrink.table {
+            let names = tables.iter().map(|named| format!("`{}`", named.name)).collect::<Vec<_>>().join(", ");
+            tables.retain(|named| named.name == *wanted);
+            if tables.is_empty() {
+                return Err(Error::NoSuchTable { table: wanted.clone(), names });
+            }
+        }
+        let mut total = Shrunk::default();
+        for named in tables {
+            if shrink.end_of_day {
+                named.table.end_of_day();
+            }
+            total.merge(named.table.shrink(shrink.now, shrink.max_age));
+            named.table.set_stamp(shrink.now);
+        }
+        shrinks.push_back((id, total));
+        if shrinks.len() > KEPT_SHRINKS {
+            shrinks.pop_front();
+        }
+        Ok(total)
     }
 
     /// How the server stands.
@@ -475,11 +517,17 @@ impl State {
         let ledgers = self.ledgers.lock().clone();
         positions.extend(ledgers.iter().map(|(&id, stream)| (id, stream.lock().ledger.position(id))));
         positions.sort_unstable();
+        let waiting_for = groups.iter().flat_map(Group::missing).collect();
+        drop(groups);
+        let collectives = self.collectives.lock();
         Status {
             sparse,
             dense,
             positions,
-            waiting_for: groups.iter().flat_map(Group::missing).collect(),
+            waiting_for,
+            collectives: collectives.number(),
+            workers_awaited: collectives.missing(),
+            workers_left: collectives.left().iter().copied().collect(),
             non_finite,
             repeats: self.repeats.load(Ordering::Relaxed),
             connected: self.connected.lock().keys().copied().collect(),
@@ -502,7 +550,13 @@ impl State {
         dense.iter().for_each(|named| named.table.read(|values| look(&named.name, values)));
     }
 
-    /// Shows every row of a sparse table: for saving and tests.
+    /// Shows every row of a sparse table with everything that has to be saved of it.
+    pub fn each_whole_row(&self, table: u32, look: impl FnMut(&Row<'_>)) -> Result<()> {
+        self.sparse(table)?.table.for_each_row(look);
+        Ok(())
+    }
+
+    /// Shows every row of a sparse table: for tests.
     pub fn each_row(&self, table: u32, look: impl FnMut(u64, &[f32], &[f32])) -> Result<()> {
         self.sparse(table)?.table.for_each(look);
         Ok(())

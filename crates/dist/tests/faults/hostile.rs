@@ -1,5 +1,6 @@
 //! Promises P12 and P13: bytes from a stranger never hurt, and the log names who sent them.
 
+use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -13,7 +14,6 @@ use openfleet_dist::server::{Goodbye, serve};
 use openfleet_dist::session::{Identity, introduce};
 use openfleet_dist::{Error, Link, State};
 use openfleet_testkit::network::Chance;
-use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::task::JoinHandle;
 use tracing::field::{Field, Visit};
@@ -26,14 +26,26 @@ const PROOF: u16 = 0x4003;
 const WELCOME: u16 = 0x4004;
 const REFUSED: u16 = 0x4005;
 
-/// Collects the log of this thread.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<String>>);
+thread_local! {
+    static SAID: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// The log of this thread. One subscriber serves all tests of the process: those of single threads, coming and going, make
+/// `tracing` forget now and then who listens.
+#[derive(Clone, Copy)]
+struct Log;
 
 impl Log {
+    fn listen() -> Self {
+        // Another test may have been first.
+        let _ = tracing::subscriber::set_global_default(Log);
+        Log.take();
+        Log
+    }
+
     /// What was said since the last time.
-    fn take(&self) -> String {
-        std::mem::take(&mut self.0.lock())
+    fn take(self) -> String {
+        SAID.take()
     }
 }
 
@@ -55,7 +67,7 @@ impl tracing::Subscriber for Log {
     fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
     fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
     fn event(&self, event: &tracing::Event<'_>) {
-        event.record(&mut Line(&mut self.0.lock()));
+        SAID.with_borrow_mut(|said| event.record(&mut Line(said)));
     }
     fn enter(&self, _: &tracing::span::Id) {}
     fn exit(&self, _: &tracing::span::Id) {}
@@ -119,8 +131,7 @@ async fn shake_hands(state: &Arc<State>, proof: impl Fn(&Hello, &Challenge) -> [
 
 #[tokio::test(start_paused = true)]
 async fn strangers_bytes_end_the_connection_and_the_log_names_the_peer() {
-    let (log, state) = (Log::default(), Arc::new(State::new()));
-    let _guard = tracing::subscriber::set_default(log.clone());
+    let (log, state) = (Log::listen(), Arc::new(State::new()));
     let mut chance = Chance(1);
     let valid = frame(HELLO, &json(&hello()));
     let mut attacks: Vec<Vec<u8>> = vec![Vec::new(), frame(HELLO, b"{}"), frame(PROOF, b"[]"), frame(REFUSED, b"7")];
@@ -155,8 +166,7 @@ async fn strangers_bytes_end_the_connection_and_the_log_names_the_peer() {
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_says_nothing_is_closed() {
-    let (log, state) = (Log::default(), Arc::new(State::new()));
-    let _guard = tracing::subscriber::set_default(log.clone());
+    let (log, state) = (Log::listen(), Arc::new(State::new()));
     let (mut stream, served) = open(&state);
     served.await.unwrap();
     assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
@@ -165,8 +175,7 @@ async fn a_connection_that_says_nothing_is_closed() {
 
 #[tokio::test(start_paused = true)]
 async fn another_version_is_named_with_both_numbers() {
-    let (log, state) = (Log::default(), Arc::new(State::new()));
-    let _guard = tracing::subscriber::set_default(log.clone());
+    let (log, state) = (Log::listen(), Arc::new(State::new()));
     let mut bytes = frame(HELLO, &json(&hello()));
     bytes[4..6].copy_from_slice(&(VERSION + 1).to_le_bytes());
     let own = crc32c::crc32c(&bytes[..HEADER - 4]);
@@ -178,8 +187,7 @@ async fn another_version_is_named_with_both_numbers() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wrong_secret_and_a_replayed_proof_are_refused_and_a_right_one_is_not() {
-    let (log, state) = (Log::default(), Arc::new(State::new()));
-    let _guard = tracing::subscriber::set_default(log.clone());
+    let (log, state) = (Log::listen(), Arc::new(State::new()));
     let right = |hello: &Hello, challenge: &Challenge| config().secret.proof(Side::Worker, hello, &challenge.nonce);
     let (welcome, recorded) = shake_hands(&state, right).await;
     assert_eq!(welcome.kind, WELCOME);
@@ -216,20 +224,6 @@ async fn another_job_is_refused_with_both_names_and_a_false_server_is_not_believ
     let error = introduce(&mut stream, &identity("openfleet", "another"), PEER).await.unwrap_err();
     assert!(matches!(error, Error::WrongSecret), "the server proves itself first: {error}");
 }
-
-const KINDS: [Kind; 11] = [
-    Kind::Heartbeat,
-    Kind::CreateTables,
-    Kind::PullSparse,
-    Kind::PullDense,
-    Kind::Push,
-    Kind::ExchangeGeo,
-    Kind::Barrier,
-    Kind::Leave,
-    Kind::Join,
-    Kind::Status,
-    Kind::Stop,
-];
 
 /// Words that lead a decoder deep, and words that lead it astray.
 fn words(chance: &mut Chance) -> Vec<u8> {
@@ -268,7 +262,7 @@ async fn garbage_in_every_request_of_a_worker_is_answered_or_ends_its_connection
             introduce(&mut stream, &identity, PEER).await.unwrap();
             let mut sent = 0;
             for _ in 0..40 {
-                let kind = KINDS[chance.below(11) as usize] as u16;
+                let kind = Kind::ALL[chance.below(Kind::ALL.len() as u64) as usize] as u16;
                 let kind = if chance.happens(5) { chance.draw() as u16 } else { kind };
                 let payload = match chance.below(3) {
                     0 => (0..chance.below(200)).map(|_| chance.draw() as u8).collect(),

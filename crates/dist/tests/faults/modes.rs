@@ -97,26 +97,6 @@ fn half_async_threads_of_a_worker_see_equal_values_after_each_step() {
 }
 
 #[test]
-fn a_barrier_opens_when_the_last_worker_comes_and_not_before() {
-    let states = states(1);
-    let passed = std::sync::atomic::AtomicU64::new(0);
-    std::thread::scope(|scope| {
-        for rank in 0..3 {
-            let (states, passed) = (&states, &passed);
-            scope.spawn(move || {
-                let worker = Worker { rank, count: 3, threads: 1 };
-                let remote = remote(in_process(states, rank), worker, Mode::Async).unwrap();
-                for round in 0..50 {
-                    passed.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-                    remote.barrier().unwrap();
-                    assert!(passed.load(std::sync::atomic::Ordering::SeqCst) >= 3 * (round + 1));
-                }
-            });
-        }
-    });
-}
-
-#[test]
 fn workers_that_disagree_about_the_job_hear_what_differs() {
     let states = states(1);
     remote(in_process(&states, 0), Worker { count: 2, ..ALONE }, Mode::Async).unwrap();
