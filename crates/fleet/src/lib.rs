@@ -9,6 +9,7 @@ pub mod columns;
 pub mod error;
 pub mod evaluation;
 pub mod files;
+pub mod fleet;
 pub mod local_cluster;
 pub mod model;
 pub mod model_dir;
@@ -17,3 +18,4 @@ pub mod unlabelled;
 pub mod variables;
 
 pub use error::{Error, Result};
+pub use fleet::Fleet;
