@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use openfleet_core::topology::Incarnation;
 use openfleet_core::{Hint, Hinted};
 
 use crate::frame::MAGIC;
@@ -74,6 +75,14 @@ pub enum Error {
         /// In the server's words.
         reason: String,
     },
+    /// A process that was started again speaks for the worker now.
+    #[error("incarnation {incarnation} of worker {rank} was replaced by a newer one")]
+    Replaced {
+        /// The worker.
+        rank: u32,
+        /// The older one.
+        incarnation: Incarnation,
+    },
     /// Binding beyond loopback without a secret.
     #[error("refusing to listen on `{endpoint}` without a secret: anybody could read and change the tables")]
     OpenDoor {
@@ -143,6 +152,16 @@ pub enum Error {
         stream: u32,
         /// How many there are.
         count: u32,
+    },
+    /// A request in another worker's name.
+    #[error("worker {worker} may not speak for stream {stream}, which is worker {owner}'s")]
+    NotYours {
+        /// Who asked.
+        worker: u32,
+        /// The stream it named.
+        stream: u32,
+        /// Whose that is.
+        owner: u32,
     },
     /// A worker that the job does not have.
     #[error("no worker has rank {worker}; there are {count}")]

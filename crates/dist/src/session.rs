@@ -68,14 +68,15 @@ pub async fn receive(
     if secret.check(Side::Worker, &hello, &nonce, &proof).is_err() {
         return refuse(stream, &hello, "it does not know the secret of this job".into(), peer).await;
     }
-    if let Err(reason) = state.admit(hello.rank, hello.incarnation) {
+    let incarnation = Incarnation(hello.incarnation);
+    if let Err(reason) = state.admit(hello.rank, incarnation) {
         return refuse(stream, &hello, reason, peer).await;
     }
     if let Err(error) = say(stream, WELCOME, &(), peer).await {
         state.disconnected(hello.rank);
         return Err(error);
     }
-    Ok((hello.rank, Incarnation(hello.incarnation)))
+    Ok((hello.rank, incarnation))
 }
 
 async fn refuse<T>(stream: &mut impl Stream, hello: &Hello, reason: String, peer: &str) -> Result<T> {

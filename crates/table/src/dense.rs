@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clip;
 use crate::error::{Error, Result, require, same_length};
-use crate::optimizer::Optimizer;
+use crate::optimizer::{Optimizer, Sgd};
 use crate::push::{NonFinite, PushReport};
 use crate::regularizer::Regularizer;
 use crate::schedule::Schedule;
@@ -30,6 +30,13 @@ pub struct DenseSpec {
     /// What happens to gradients that are not finite.
     #[serde(default)]
     pub non_finite: NonFinite,
+}
+
+impl DenseSpec {
+    /// The same array without an optimizer's state: for a table that only ever has differences added to it.
+    pub fn without_state(&self) -> Self {
+        DenseSpec { optimizer: Optimizer::Sgd(Sgd::default()), ..self.clone() }
+    }
 }
 
 /// An array of parameters that many threads pull and push.

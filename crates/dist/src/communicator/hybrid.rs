@@ -52,7 +52,9 @@ impl Hybrid {
         if let Some(stream) = self.streams.lock().remove(&number) {
             return Ok(stream);
         }
-        let sparse_step = self.remote.position(self.sparse_stream(number))?.start;
+        // One that died between its two pushes of a batch makes both again; what was applied is recognised.
+        let (sparse, dense) = (self.remote.position(self.sparse_stream(number))?, self.remote.position(number)?);
+        let sparse_step = sparse.start.min(dense.start);
         Ok(Stream { sparse_step, ..Stream::default() })
     }
 

@@ -50,6 +50,7 @@ pub struct Remote {
     /// Per server: where this worker's changes of membership are counted from.
     sessions: Vec<u64>,
     changes: AtomicU64,
+    pulls: AtomicU64,
 }
 
 /// Working memory of one call.
@@ -102,8 +103,8 @@ impl Remote {
         let sessions = answers.iter().map(|answer| create_tables::decode(answer.bytes()).map(|(_, session)| session));
         let sessions = sessions.collect::<Result<_>>()?;
         let dims = sparse.iter().map(|(_, spec)| spec.dim as u32).collect();
-        let (lanes, changes) = (Mutex::default(), AtomicU64::new(0));
-        Ok(Remote { links, worker, placement, blocks, dims, lanes, sessions, changes })
+        let (lanes, changes, pulls) = (Mutex::default(), AtomicU64::new(0), AtomicU64::new(0));
+        Ok(Remote { links, worker, placement, blocks, dims, lanes, sessions, changes, pulls })
     }
 
     /// Bytes sent and received, over all servers.
@@ -117,10 +118,12 @@ impl Remote {
     /// Fills `rows` of every lookup.
     pub(super) fn pull_sparse(&self, stages: &mut [SparseStage], missing: Missing) -> Result<()> {
         let lane = self.group(stages);
+        let number = self.pulls.fetch_add(1, Ordering::Relaxed);
         let mut asked = Vec::with_capacity(self.links.len());
         for (server, link) in self.links.iter().enumerate() {
             let mut payload = Payload::new();
-            pull_sparse::begin(&mut payload, missing, stages.len());
+            // Room for a million million pulls of each life of the worker.
+            pull_sparse::begin(&mut payload, missing, self.sessions[server] << 40 | number, stages.len());
             for (stage, grouping) in stages.iter().zip(&lane.groupings) {
                 let (tables, dims) = self.tables_of(stage, |_| true);
                 pull_sparse::add_stage(&mut payload, &tables, &dims, grouping.keys(server));
@@ -237,7 +240,9 @@ impl Remote {
         Ok(())
     }
 
-    /// A stream joins the others at the beginning of a pass; gives the step they are at.
+    /// A stream joins the others at the beginning of a pass; gives the step they are at. Where a predecessor of this worker
+    /// died after its push had reached some servers only, those are a step ahead: it is pushed again to all, and they
+    /// recognise it.
     pub(super) fn join(&self, stream: u32) -> Result<u64> {
         let change = self.changes.fetch_add(1, Ordering::Relaxed);
         let asked = self.links.iter().zip(&self.sessions).map(|(link, session)| {
@@ -246,15 +251,12 @@ impl Remote {
             link.ask_patiently(Kind::Join, payload)
         });
         let answers = wait_all(asked.collect())?;
-        let mut steps = answers.iter().map(|answer| join::decode(answer.bytes()));
-        let first = steps.next().unwrap_or(Ok(0))?;
-        for step in steps {
-            let step = step?;
-            if step != first {
-                return Err(Error::OutOfStep { expected: first, got: step });
-            }
+        let steps: Vec<u64> = answers.iter().map(|answer| join::decode(answer.bytes())).collect::<Result<_>>()?;
+        let (least, most) = (steps.iter().copied().min().unwrap_or(0), steps.iter().copied().max().unwrap_or(0));
+        if most - least > 1 {
+            return Err(Error::OutOfStep { expected: least, got: most });
         }
-        Ok(first)
+        Ok(least)
     }
 
     /// A stream leaves until its next pass.

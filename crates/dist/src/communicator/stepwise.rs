@@ -68,6 +68,10 @@ impl Communicator for Stepwise {
         Ok(())
     }
 
+    fn position(&self, stream: u32) -> Result<u64> {
+        Ok(self.remote.position(self.remote.worker.stream(stream))?.start)
+    }
+
     fn finish(&self, stream: u32) -> Result<()> {
         let stream = self.remote.worker.stream(stream);
         self.steps.lock().remove(&stream);

@@ -20,10 +20,10 @@ pub fn decode(reply: &[u8]) -> Result<u64> {
 }
 
 /// Answers when all have asked.
-pub fn apply(state: &State, payload: &[u8]) -> Result<Outcome> {
+pub fn apply(state: &State, worker: u32, payload: &[u8]) -> Result<Outcome> {
     let mut reader = Reader::new(payload);
     let stream = reader.one::<u32>()?;
     let change = reader.one::<u64>()?;
     reader.end()?;
-    state.join(stream, change)
+    state.join(worker, stream, change)
 }

@@ -12,11 +12,11 @@ pub fn encode(payload: &mut Payload, stream: u32, change: u64) {
 }
 
 /// Answers a request. Leaving twice is leaving once.
-pub fn apply(state: &State, payload: &[u8]) -> Result<Payload> {
+pub fn apply(state: &State, worker: u32, payload: &[u8]) -> Result<Payload> {
     let mut reader = Reader::new(payload);
     let stream = reader.one::<u32>()?;
     let change = reader.one::<u64>()?;
     reader.end()?;
-    state.leave(stream, change)?;
+    state.leave(worker, stream, change)?;
     Ok(Payload::new())
 }

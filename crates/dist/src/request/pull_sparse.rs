@@ -1,7 +1,8 @@
 //! Rows of sparse tables for the unique keys of a batch: all stages and tables in one request.
 //!
 //! The answer is the rows, table by table in the order asked for, each table's as `keys x dim` floats. In GEO a worker that
-//! trains keeps what it pulled: others' earlier changes have reached it with that, and are not sent to it again.
+//! trains keeps what it pulled: others' earlier changes have reached it with that, and are not sent to it again. A pull is
+//! numbered for that reason: one that was repeated, and whose original arrives late, must not hide what changed in between.
 
 use openfleet_table::Missing;
 
@@ -10,10 +11,11 @@ use crate::error::Result;
 use crate::frame::{Payload, Reader};
 use crate::server::State;
 
-/// Begins a request for some stages.
-pub fn begin(payload: &mut Payload, missing: Missing, stages: usize) {
+/// Begins a request for some stages; `number` is another one for each pull of a worker.
+pub fn begin(payload: &mut Payload, missing: Missing, number: u64, stages: usize) {
     payload.clear();
     payload.put(&[u32::from(missing == Missing::Create), stages as u32]);
+    payload.put(&[number]);
 }
 
 /// Adds the keys of a stage.
@@ -30,7 +32,9 @@ pub fn take_rows<'a>(reply: &mut Reader<'a>, keys: usize, dim: usize) -> Result<
 pub fn apply(state: &State, worker: u32, payload: &[u8]) -> Result<Payload> {
     let mut reader = Reader::new(payload);
     let head = reader.take::<u32>(2)?;
+    let number = reader.one::<u64>()?;
     let missing = if head[0] == 1 { Missing::Create } else { Missing::Initial };
+    let copies = state.copies().filter(|copies| missing == Missing::Create && copies.is_first(worker, number));
     let mut reply = Payload::new();
     let mut scratch = state.scratch();
     for _ in 0..head[1] {
@@ -41,9 +45,9 @@ pub fn apply(state: &State, worker: u32, payload: &[u8]) -> Result<Payload> {
         for (&number, &dim) in tables.iter().zip(dims) {
             let table = state.sparse(number)?;
             table.check_dim(dim)?;
-            if missing == Missing::Create {
+            if let Some(copies) = &copies {
                 // Before the rows are read: what changes from here on is noted anew.
-                state.changed(number).lock().forget(worker, keys);
+                copies.changed(number)?.lock().forget(worker, keys);
             }
             let rows = reply.room::<f32>(keys.len() * dim as usize);
             table.table.pull(keys, missing, rows, &mut scratch).map_err(|error| table.error("pulling from", error))?;

@@ -14,7 +14,7 @@ pub struct Status {
     pub sparse: Vec<(String, u64, u64)>,
     /// Name, floats and step of each dense block.
     pub dense: Vec<(String, u64, u64)>,
-    /// The first step of each stream that has not been applied.
+    /// The first of its own steps of each stream that has not been applied.
     pub positions: Vec<(u32, u64)>,
     /// In sync mode: the streams that the current step waits for.
     pub waiting_for: Vec<u32>,

@@ -33,6 +33,8 @@ pub(super) struct Group {
     waiting: BTreeMap<u32, Waiters>,
     /// The last step, if applying it failed: whoever asks again hears so again.
     failed: Option<(u64, String)>,
+    /// Steps that each stream has taken part in: batches of its own, while the group's steps go on without it too.
+    taken: BTreeMap<u32, u64>,
     dense: DenseMean,
     sparse: BTreeMap<u32, SparseMean>,
 }
@@ -52,6 +54,7 @@ impl Group {
             aggregate: Aggregate::new([], 0),
             waiting: BTreeMap::new(),
             failed: None,
+            taken: BTreeMap::new(),
             dense: DenseMean::new(),
             sparse: BTreeMap::new(),
         }
@@ -62,9 +65,9 @@ impl Group {
         self.streams.contains(&stream)
     }
 
-    /// The streams of this group.
-    pub(super) fn streams(&self) -> Range<u32> {
-        self.streams.clone()
+    /// Where each stream of this group stands: the steps it has taken part in.
+    pub(super) fn positions(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.streams.clone().map(|stream| (stream, self.taken.get(&stream).copied().unwrap_or(0)))
     }
 
     /// Whom the current step, or the beginning of a pass, waits for.
@@ -171,6 +174,7 @@ impl Group {
         let Some(contributions) = self.aggregate.take() else { return };
         let outcome = self.apply_contributions(state, &contributions);
         self.failed = outcome.err().map(|message| (step, message));
+        contributions.keys().for_each(|&stream| *self.taken.entry(stream).or_insert(0) += 1);
         for (stream, answers) in std::mem::take(&mut self.waiting) {
             for answer in answers {
                 let reply = match contributions.get(&stream) {

@@ -167,12 +167,6 @@ pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Ar
                 break Goodbye::Broken;
             }
         };
-        if !state.is_current(rank, incarnation.0) {
-            let reason = format!("incarnation {} of worker {rank} was replaced by a newer one", incarnation.0);
-            warn!("{peer} is not heard any more: {reason}");
-            let _ = answers.send(failure(frame.request, &reason));
-            break Goodbye::Closed;
-        }
         let kind = match Kind::from_number(frame.kind) {
             Ok(kind) => kind,
             Err(error) => {
@@ -183,13 +177,18 @@ pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Ar
         if kind.is_slow() {
             let (answers, state) = (answers.clone(), state.clone());
             tokio::task::spawn_blocking(move || {
-                if let Outcome::Now(answer) = state.handle(rank, kind, frame.payload) {
+                if let Outcome::Now(answer) = state.handle_as(rank, incarnation, kind, frame.payload) {
                     let _ = answers.send(reply(kind, frame.request, answer));
                 }
             });
             continue;
         }
-        match state.handle(rank, kind, frame.payload) {
+        match state.handle_as(rank, incarnation, kind, frame.payload) {
+            Outcome::Now(Err(error @ Error::Replaced { .. })) => {
+                warn!("{peer} is not heard any more: {error}");
+                let _ = answers.send(failure(frame.request, &error.to_string()));
+                break Goodbye::Closed;
+            }
             Outcome::Now(answer) => {
                 let _ = answers.send(reply(kind, frame.request, answer));
             }

@@ -4,6 +4,7 @@
 //! it behind a listener. Tests and the embedded default talk to a `State` directly.
 
 mod collective;
+mod copies;
 mod group;
 mod listener;
 mod state;

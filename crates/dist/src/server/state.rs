@@ -1,6 +1,6 @@
 //! What a server keeps, and what each request does to it. No sockets, no clock: driven by calls.
 //!
-//! Lock order: shrinks, collectives or groups (never two of these), then ledger of a stream, then tables. Tables lock
+//! Lock order: incarnation of a worker, then shrinks, collectives or groups (never two of these), then ledger of a stream, then tables. Tables lock
 //! themselves, a shard or a block at a time.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use openfleet_core::strategy::Mode;
-use openfleet_table::geo::Changed;
+use openfleet_core::topology::Incarnation;
 use openfleet_table::ledger::{Applied, Ledger};
 use openfleet_table::sparse::Scratch;
 use openfleet_table::{DenseTable, Missing, Row, Shrunk, SparseTable};
@@ -17,6 +17,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
 
 use super::collective::{Collectives, check_worker};
+use super::copies::Copies;
 use super::group::{Group, values_wanted};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
@@ -83,8 +84,9 @@ pub struct State {
     collectives: Mutex<Collectives>,
     /// The last shrinks and what came of them, for repeats. Locked while one runs: a repeat waits for the first.
     shrinks: Mutex<VecDeque<(Nonce, Shrunk)>>,
-    /// Newest incarnation of each worker that said hello.
-    incarnations: Mutex<BTreeMap<u32, u64>>,
+    /// Newest incarnation of each worker that said hello. Read-locked while a request of the worker is answered, so that a
+    /// newer one is let in between two requests and not during one.
+    incarnations: Mutex<BTreeMap<u32, Arc<RwLock<Incarnation>>>>,
     connected: Mutex<BTreeMap<u32, u32>>,
     scratches: Mutex<Vec<Scratch>>,
     repeats: AtomicU64,
@@ -98,8 +100,8 @@ struct Kept {
     description: Option<Tables>,
     sparse: Vec<Arc<NamedSparse>>,
     dense: Vec<Arc<NamedDense>>,
-    /// GEO: per sparse table, what each worker has yet to hear of.
-    changed: Vec<Arc<Mutex<Changed>>>,
+    /// Where workers train on copies: what each has yet to hear of.
+    copies: Option<Arc<Copies>>,
 }
 
 /// What is known of a stream.
@@ -137,7 +139,22 @@ impl State {
         }
     }
 
-    /// Answers one request of a worker.
+    /// Answers one request of a worker that said hello, unless a newer incarnation of it was let in: from then on nothing
+    /// that an older one sent changes anything, not even what was being read when the newer came.
+    pub fn handle_as(&self, rank: u32, incarnation: Incarnation, kind: Kind, payload: Payload) -> Outcome {
+        let newest = self.incarnations.lock().get(&rank).cloned();
+        let newest = newest.as_ref().map(|newest| newest.read());
+        if newest.as_deref() != Some(&incarnation) {
+            return Outcome::Now(Err(Error::Replaced { rank, incarnation }));
+        }
+        if kind.is_slow() {
+            // What takes long is known by its own number, and must not keep a newer incarnation out.
+            drop(newest);
+        }
+        self.handle(rank, kind, payload)
+    }
+
+    /// Answers one request of a worker in this process, which has no older incarnations.
     pub fn handle(&self, worker: u32, kind: Kind, payload: Payload) -> Outcome {
         let bytes = payload.bytes();
         let answer = match kind {
@@ -146,12 +163,12 @@ impl State {
             Kind::PullSparse => request::pull_sparse::apply(self, worker, bytes),
             Kind::PullDense => request::pull_dense::apply(self, bytes),
             Kind::ExchangeGeo => request::exchange_geo::apply(self, worker, bytes),
-            Kind::Leave => request::leave::apply(self, bytes),
+            Kind::Leave => request::leave::apply(self, worker, bytes),
             Kind::Depart => request::depart::apply(self, worker, bytes),
             Kind::Status => request::status::apply(self),
             Kind::Shrink => request::shrink::apply(self, bytes),
             Kind::Stop => request::stop::apply(self),
-            Kind::Join => match request::join::apply(self, bytes) {
+            Kind::Join => match request::join::apply(self, worker, bytes) {
                 Ok(outcome) => return outcome,
                 Err(error) => Err(error),
             },
@@ -163,7 +180,7 @@ impl State {
                 Ok(outcome) => return outcome,
                 Err(error) => Err(error),
             },
-            Kind::Push => match self.push(payload) {
+            Kind::Push => match self.push(worker, payload) {
                 Ok(outcome) => return outcome,
                 Err(error) => Err(error),
             },
@@ -172,20 +189,15 @@ impl State {
     }
 
     /// Lets a worker in unless a newer incarnation of it was here.
-    pub fn admit(&self, rank: u32, incarnation: u64) -> std::result::Result<(), String> {
-        let mut incarnations = self.incarnations.lock();
-        let newest = incarnations.entry(rank).or_insert(incarnation);
+    pub fn admit(&self, rank: u32, incarnation: Incarnation) -> std::result::Result<(), String> {
+        let newest = self.incarnations.lock().entry(rank).or_default().clone();
+        let mut newest = newest.write();
         if incarnation < *newest {
             return Err(format!("incarnation {incarnation} of worker {rank} was replaced by incarnation {newest}"));
         }
         *newest = incarnation;
         *self.connected.lock().entry(rank).or_insert(0) += 1;
         Ok(())
-    }
-
-    /// Whether this incarnation is still the newest: an older one's requests are refused even on a live connection.
-    pub fn is_current(&self, rank: u32, incarnation: u64) -> bool {
-        self.incarnations.lock().get(&rank) == Some(&incarnation)
     }
 
     /// A connection of a worker ended.
@@ -208,9 +220,12 @@ impl State {
         if let Some(existing) = &kept.description {
             return check_same(existing, &tables).map(|()| (false, session));
         }
+        // GEO's servers add differences; the rules run on the workers, and so does their state.
+        let has_rules = tables.mode != Mode::Geo;
         let mut sparse = Vec::with_capacity(tables.sparse.len());
         for (name, spec) in &tables.sparse {
-            let table = SparseTable::new(spec.clone()).map_err(|source| Error::Table {
+            let spec = if has_rules { spec.clone() } else { spec.without_state() };
+            let table = SparseTable::new(spec).map_err(|source| Error::Table {
                 action: "making",
                 table: name.clone(),
                 source,
@@ -220,16 +235,13 @@ impl State {
         let mut dense = Vec::with_capacity(tables.dense.len());
         for ((name, spec), values) in tables.dense.iter().zip(first_values) {
             let error = |source| Error::Table { action: "making", table: name.clone(), source };
-            let table = DenseTable::new(spec.clone()).map_err(error)?;
+            let spec = if has_rules { spec.clone() } else { spec.without_state() };
+            let table = DenseTable::new(spec).map_err(error)?;
             table.assign(values).map_err(error)?;
             dense.push(Arc::new(NamedDense { name: name.clone(), table }));
         }
-        let changed = sparse.iter().map(|_| {
-            let mut changed = Changed::new();
-            (0..tables.workers).for_each(|worker| changed.join(worker));
-            Arc::new(Mutex::new(changed))
-        });
-        *kept = Kept { changed: changed.collect(), sparse, dense, description: None };
+        let copies = if has_rules { None } else { Some(Arc::new(Copies::new(sparse.len(), tables.workers))) };
+        *kept = Kept { copies, sparse, dense, description: None };
         let threads = tables.threads;
         *self.groups.lock() = match tables.mode {
             Mode::Sync | Mode::Hybrid => vec![Group::new(0..tables.streams())],
@@ -240,6 +252,7 @@ impl State {
         };
         let left: Vec<u32> = self.collectives.lock().left().iter().copied().collect();
         for worker in left {
+            kept.copies.iter().for_each(|copies| copies.leave(worker));
             // They hold nothing yet, so nothing is applied, and nobody is answered.
             self.depart_groups(tables.streams_of(worker));
         }
@@ -271,10 +284,11 @@ impl State {
         self.scratches.lock().push(scratch);
     }
 
-    fn push(&self, payload: Payload) -> Result<Outcome> {
+    fn push(&self, worker: u32, payload: Payload) -> Result<Outcome> {
         let view = PushView::decode(payload.bytes())?;
         let work = view.work;
-        self.check_stream(work.stream, 2)?;
+        self.check_mode(Kind::Push)?;
+        self.check_stream(worker, work.stream)?;
         self.check_push(&view)?;
         let mut groups = self.groups.lock();
         // Hybrid's sparse pushes come from streams beyond the groups, and are applied at once.
@@ -320,11 +334,16 @@ impl State {
         Ok(())
     }
 
-    /// Fails unless a worker has the stream. `kinds` is 2 where hybrid's sparse streams, numbered after all others, are
-    /// meant too. What is kept per stream is so bounded.
-    fn check_stream(&self, stream: u32, kinds: u32) -> Result<()> {
-        let count = self.tables.read().description.as_ref().map_or(0, Tables::streams).saturating_mul(kinds);
-        if stream < count { Ok(()) } else { Err(Error::UnknownStream { stream, count }) }
+    /// Fails unless the stream is the worker's: nobody pushes in another's name. Hybrid's sparse streams are numbered after
+    /// all others, in the same order. What is kept per stream is so bounded.
+    fn check_stream(&self, worker: u32, stream: u32) -> Result<()> {
+        let kept = self.tables.read();
+        let (count, threads) = kept.description.as_ref().map_or((0, 1), |tables| (tables.streams(), tables.threads));
+        if stream >= count.saturating_mul(2) {
+            return Err(Error::UnknownStream { stream, count });
+        }
+        let owner = stream % count / threads;
+        if owner == worker { Ok(()) } else { Err(Error::NotYours { worker, stream, owner }) }
     }
 
     fn apply_push(&self, view: &PushView<'_>) -> Result<()> {
@@ -346,7 +365,14 @@ impl State {
 
     /// GEO: adds differences and tells what others changed.
     pub(crate) fn exchange_geo(&self, worker: u32, view: &PushView<'_>) -> Result<Payload> {
-        self.check_stream(view.work.stream, 1)?;
+        let copies = self.check_mode(Kind::ExchangeGeo)?;
+        // Exchanges are the worker's, not a thread's: it has one stream, of its own rank.
+        if view.work.stream != worker {
+            return Err(Error::NotYours { worker, stream: view.work.stream, owner: view.work.stream });
+        }
+        let workers = self.tables.read().description.as_ref().map_or(0, |tables| tables.workers);
+        check_worker(worker, workers)?;
+        let Some(copies) = copies else { return Err(Error::UnknownTable { table: 0, count: 0 }) };
         self.check_push(view)?;
         let stream = self.stream(view.work.stream);
         let mut stream = stream.lock();
@@ -356,7 +382,7 @@ impl State {
             self.repeats.fetch_add(1, Ordering::Relaxed);
             return Ok(answer.clone());
         }
-        let applied = stream.ledger.try_apply_once(view.work, || self.add_differences(worker, view))?;
+        let applied = stream.ledger.try_apply_once(view.work, || self.add_differences(&copies, worker, view))?;
         match applied {
             Applied::Now(answer) => {
                 stream.last_answer = Some((view.work.first_step, answer.clone()));
@@ -368,14 +394,14 @@ impl State {
         }
     }
 
-    fn add_differences(&self, worker: u32, view: &PushView<'_>) -> Result<Payload> {
+    fn add_differences(&self, copies: &Copies, worker: u32, view: &PushView<'_>) -> Result<Payload> {
         let mut scratch = self.scratch();
         for (keys, differences) in &view.stages {
             for ((&number, &dim), differences) in keys.tables.iter().zip(keys.dims).zip(differences) {
                 let table = self.sparse(number)?;
                 table.check_dim(dim)?;
                 table.table.add(keys.keys, differences, &mut scratch).map_err(|e| table.error("adding to", e))?;
-                self.changed(number).lock().record(worker, keys.keys);
+                copies.changed(number)?.lock().record(worker, keys.keys);
             }
         }
         for &(number, difference) in &view.blocks {
@@ -386,7 +412,7 @@ impl State {
         let count = self.tables.read().sparse.len() as u32;
         for number in 0..count {
             let table = self.sparse(number)?;
-            let mut keys = self.changed(number).lock().take_changed(worker);
+            let mut keys = copies.changed(number)?.lock().take_changed(worker);
             // What this exchange itself sent may have met others' changes in between: its rows are in the set then.
             keys.sort_unstable();
             answer.put(&[keys.len() as u64]);
@@ -402,9 +428,20 @@ impl State {
         Ok(answer)
     }
 
-    /// What each worker has yet to hear of a sparse table that exists.
-    pub(crate) fn changed(&self, number: u32) -> Arc<Mutex<Changed>> {
-        self.tables.read().changed[number as usize].clone()
+    /// What each worker has yet to hear of, where workers train on copies.
+    pub(crate) fn copies(&self) -> Option<Arc<Copies>> {
+        self.tables.read().copies.clone()
+    }
+
+    /// Fails unless the request is of the kind that the job's mode has.
+    fn check_mode(&self, what: Kind) -> Result<Option<Arc<Copies>>> {
+        let kept = self.tables.read();
+        match &kept.description {
+            Some(tables) if kept.copies.is_some() != (what == Kind::ExchangeGeo) => {
+                Err(Error::WrongMode { what: what.name(), mode: tables.mode.to_string() })
+            }
+            _ => Ok(kept.copies.clone()),
+        }
     }
 
     fn stream(&self, stream: u32) -> Arc<Mutex<Stream>> {
@@ -412,8 +449,8 @@ impl State {
     }
 
     /// A stream takes part from now on, once all of its group have asked.
-    pub(crate) fn join(&self, stream: u32, change: u64) -> Result<Outcome> {
-        self.check_stream(stream, 1)?;
+    pub(crate) fn join(&self, worker: u32, stream: u32, change: u64) -> Result<Outcome> {
+        self.check_stream(worker, stream)?;
         let mut groups = self.groups.lock();
         Ok(match groups.iter_mut().find(|group| group.has(stream)) {
             Some(group) => group.join(stream, change),
@@ -426,8 +463,8 @@ impl State {
     }
 
     /// A stream takes part no more in this pass.
-    pub(crate) fn leave(&self, stream: u32, change: u64) -> Result<()> {
-        self.check_stream(stream, 1)?;
+    pub(crate) fn leave(&self, worker: u32, stream: u32, change: u64) -> Result<()> {
+        self.check_stream(worker, stream)?;
         if let Some(group) = self.groups.lock().iter_mut().find(|group| group.has(stream)) {
             group.leave(self, stream, change);
         }
@@ -444,10 +481,9 @@ impl State {
         drop(collectives);
         let kept = self.tables.read();
         let streams = kept.description.as_ref().map_or(0..0, |tables| tables.streams_of(worker));
-        let changed = kept.changed.clone();
+        kept.copies.iter().for_each(|copies| copies.leave(worker));
         drop(kept);
         self.depart_groups(streams);
-        changed.iter().for_each(|changed| changed.lock().leave(worker));
         if is_last {
             self.stop();
         }
@@ -512,8 +548,7 @@ impl State {
             + kept.dense.iter().map(|named| named.table.non_finite()).sum::<u64>();
         drop(kept);
         let groups = self.groups.lock();
-        let in_step = groups.iter().flat_map(|group| group.streams().map(|stream| (stream, group.step())));
-        let mut positions: Vec<(u32, u64)> = in_step.collect();
+        let mut positions: Vec<(u32, u64)> = groups.iter().flat_map(Group::positions).collect();
         let ledgers = self.ledgers.lock().clone();
         positions.extend(ledgers.iter().map(|(&id, stream)| (id, stream.lock().ledger.position(id))));
         positions.sort_unstable();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use openfleet_core::WorkId;
-use openfleet_core::strategy::{Mode, Strategy, StrategyOptions};
+use openfleet_core::strategy::{GeoScale, Mode, Plan, Strategy, StrategyOptions};
 use openfleet_dist::communicator::{Communicator, Missing, Remote, Worker, for_mode};
 use openfleet_dist::handshake::Secret;
 use openfleet_dist::stage::{DenseStage, Lookup, SparseStage};
@@ -134,8 +134,8 @@ pub fn check(states: &[Arc<State>], samples: impl Iterator<Item = Vec<u64>>, con
     assert_eq!(dense, [steps; DENSE], "{context}");
 }
 
-/// Every mode, with every way that async has.
-fn variants() -> Vec<(&'static str, StrategyOptions)> {
+/// Every mode, with every way that async and geo have.
+fn variants(steps: u64) -> Vec<(&'static str, StrategyOptions)> {
     let merged = |merge, independent| {
         let mut options = StrategyOptions::for_mode(Mode::Async);
         options.max_merge_var_num = Some(merge);
@@ -146,6 +146,12 @@ fn variants() -> Vec<(&'static str, StrategyOptions)> {
         }
         options
     };
+    let geo = |scale, windows| {
+        let mut options = StrategyOptions::for_mode(Mode::Geo);
+        options.geo_scale = Some(scale);
+        options.k_steps = Some((steps / windows) as i64);
+        options
+    };
     vec![
         ("sync", StrategyOptions::for_mode(Mode::Sync)),
         ("half_async", StrategyOptions::for_mode(Mode::HalfAsync)),
@@ -154,6 +160,9 @@ fn variants() -> Vec<(&'static str, StrategyOptions)> {
         ("async, merge 3, receiver", merged(3, true)),
         ("async, merge 3", merged(3, false)),
         ("hybrid", StrategyOptions::for_mode(Mode::Hybrid)),
+        ("geo, sum", geo(GeoScale::Sum, 20)),
+        // Each window of a pass halves what is left of a row, once for two workers: four of them are exact in a float.
+        ("geo, mean", geo(GeoScale::Mean, 4)),
     ]
 }
 
@@ -199,7 +208,12 @@ fn count(seed: u64, name: &str, options: &StrategyOptions, (passes, steps): (u64
     }
     assert!(states.iter().all(|state| *state.stopping().borrow()), "all have left, so the servers end");
     let repeats = states.iter().map(|state| state.status().repeats).sum();
-    (u64::from(WORKERS) * passes * steps, repeats)
+    let pushes = match strategy.plan() {
+        // An exchange a window, and one at the end of each pass.
+        Plan::Geo(plan) => passes * (steps / plan.k_steps + 1),
+        _ => passes * steps,
+    };
+    (u64::from(WORKERS) * pushes, repeats)
 }
 
 /// `OPENFLEET_COUNTER_SEEDS` asks for more seeds than the few of an ordinary run; with 200 they are more than a million
@@ -210,7 +224,7 @@ fn counts_equal_the_histogram_in_every_mode_whatever_the_network_does() {
     let (seeds, steps) = seeds.map_or((3, (2, 40)), |seeds| (seeds, (2, 200)));
     let (mut pushes, mut repeats) = (0, 0);
     for seed in 0..seeds {
-        for (name, options) in variants() {
+        for (name, options) in variants(steps.1) {
             let (pushed, repeated) = count(seed, name, &options, steps);
             pushes += pushed;
             repeats += repeated;

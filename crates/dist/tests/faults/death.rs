@@ -7,14 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use openfleet_core::WorkId;
 use openfleet_core::strategy::{Mode, Strategy, StrategyOptions};
-use openfleet_core::topology::Endpoint;
+use openfleet_core::topology::{Endpoint, Incarnation};
 use openfleet_dist::client::{BoxedStream, Connector};
-use openfleet_dist::communicator::{Communicator, Worker, for_mode};
-use openfleet_dist::frame::Payload;
-use openfleet_dist::request::{Kind, pull_dense, status};
-use openfleet_dist::server::{ServerConfig, serve};
-use openfleet_dist::{ClientConfig, Error, Link, State};
+use openfleet_dist::communicator::{Communicator, Missing, Worker, for_mode};
+use openfleet_dist::frame::{Payload, Reader};
+use openfleet_dist::request::{Kind, exchange_geo, join, leave, pull_dense, pull_sparse, push, status};
+use openfleet_dist::server::{Outcome, ServerConfig, serve};
+use openfleet_dist::{ClientConfig, Cluster, Error, Link, State};
+use openfleet_table::{Adam, Optimizer};
 use openfleet_testkit::network::{Faults, Network, endpoint};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex, split};
 use tokio::time::Instant;
@@ -22,23 +24,22 @@ use tokio::time::Instant;
 use crate::counter::{Thread, check, config, remote, sample, states, tables};
 
 /// A restarted worker asks the servers where its stream stands and goes on from there (design, section 7): the server that
-/// had the last push recognises it, the other one applies it.
-fn dies_between_two_servers(merge: i64) {
+/// had the last push recognises it, the other one applies it. `batch` is how many steps a push stands for; `repeats` how
+/// many pushes the first server sees again.
+fn dies_between_two_servers(options: &StrategyOptions, batch: u64, repeats: u64) {
     const ALONE: Worker = Worker { rank: 0, count: 1, threads: 1 };
-    let mut options = StrategyOptions::for_mode(Mode::Async);
-    options.independent_recv_thread = Some(false);
-    options.max_merge_var_num = Some(merge);
-    let strategy = Strategy::resolve(&options).unwrap();
+    let strategy = Strategy::resolve(options).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let states = states(2);
     let network = Network::new(1, Faults::NONE, config(), &states);
     let start = |incarnation| -> Box<dyn Communicator> {
         let mut client = network.client(0, incarnation);
         client.deadline = Duration::from_millis(300);
+        client.patience = client.deadline;
         client.shortest_pause = Duration::from_millis(20);
         let links = network.links(runtime.handle(), &client);
         let (sparse, dense) = tables();
-        for_mode(remote(links, ALONE, Mode::Async).unwrap(), &strategy, &sparse, &dense).unwrap()
+        for_mode(remote(links, ALONE, strategy.mode()).unwrap(), &strategy, &sparse, &dense).unwrap()
     };
     let pushed = |step| {
         let mut thread = Thread::new();
@@ -51,31 +52,168 @@ fn dies_between_two_servers(merge: i64) {
     let whole = 6;
     (0..whole).for_each(|step| pushed(step).push(first.as_ref()).unwrap());
     network.partition(1, true);
-    let reached: u64 = merge as u64;
-    let outcomes: Vec<_> = (whole..whole + reached).map(|step| pushed(step).push(first.as_ref())).collect();
+    let outcomes: Vec<_> = (whole..whole + batch).map(|step| pushed(step).push(first.as_ref())).collect();
     let error = outcomes.into_iter().find_map(Result::err).unwrap();
     assert!(matches!(&error, Error::Deadline { endpoint, .. } if endpoint == "server:2"), "{error}");
-    let stands = |server: usize| states[server].status().positions;
-    assert_eq!((stands(0), stands(1)), (vec![(0, whole + reached)], vec![(0, whole)]), "pushed to one of two servers");
+    let stands = |server: usize| states[server].status().positions.iter().map(|(_, at)| *at).min();
+    assert_eq!((stands(0), stands(1)), (Some(whole + batch), Some(whole)), "pushed to one of two servers");
     drop(first);
 
     network.partition(1, false);
     let second = start(2);
     assert_eq!(second.position(0).unwrap(), whole, "the restarted worker goes on with the step that one server lacks");
     (whole..20).for_each(|step| pushed(step).push(second.as_ref()).unwrap());
+    assert_eq!(second.position(0).unwrap(), 20);
     second.close().unwrap();
-    assert_eq!(states[0].status().repeats, reached, "answered and not applied");
+    assert_eq!(states[0].status().repeats, repeats, "answered and not applied");
     check(&states, (0..20).map(|step| sample(9, 0, step)), "a worker that died");
+}
+
+fn merging(merge: i64) -> StrategyOptions {
+    let mut options = StrategyOptions::for_mode(Mode::Async);
+    options.independent_recv_thread = Some(false);
+    options.max_merge_var_num = Some(merge);
+    options
 }
 
 #[test]
 fn a_worker_that_died_between_two_servers_goes_on_without_counting_twice() {
-    dies_between_two_servers(1);
+    dies_between_two_servers(&merging(1), 1, 1);
+    dies_between_two_servers(&StrategyOptions::for_mode(Mode::Sync), 1, 1);
+    dies_between_two_servers(&StrategyOptions::for_mode(Mode::HalfAsync), 1, 1);
+    // The sparse and the dense push of the step.
+    dies_between_two_servers(&StrategyOptions::for_mode(Mode::Hybrid), 1, 2);
 }
 
 #[test]
 fn a_merged_push_that_reached_one_of_two_servers_is_taken_up_again_step_by_step() {
-    dies_between_two_servers(3);
+    dies_between_two_servers(&merging(3), 3, 3);
+}
+
+/// The gap between looking whether an incarnation is the newest and doing what it asks: nothing may happen in it.
+#[test]
+fn once_a_newer_incarnation_is_let_in_nothing_of_an_older_one_is_applied() {
+    for round in 0..50 {
+        let states = states(1);
+        let link = Link::in_process("here", states[0].clone(), 0);
+        remote(vec![link], Worker { rank: 0, count: 1, threads: 1 }, Mode::Async).unwrap();
+        states[0].admit(0, Incarnation(1)).unwrap();
+        let has_begun = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            let older = scope.spawn(|| {
+                for step in 0.. {
+                    let mut payload = Payload::new();
+                    push::begin(&mut payload, WorkId::step(0, step), false, 0, 1);
+                    push::add_block(&mut payload, 0, &[-1.0; 5]);
+                    let Outcome::Now(answer) = states[0].handle_as(0, Incarnation(1), Kind::Push, payload) else {
+                        panic!("async pushes are answered at once");
+                    };
+                    if let Err(error) = answer {
+                        return error;
+                    }
+                    if step == 10 {
+                        has_begun.wait();
+                    }
+                }
+                unreachable!("steps do not run out")
+            });
+            has_begun.wait();
+            states[0].admit(0, Incarnation(2)).unwrap();
+            let at_admission = states[0].status().positions;
+            let error = older.join().unwrap();
+            assert!(matches!(error, Error::Replaced { rank: 0, incarnation: Incarnation(1) }), "{error}");
+            assert_eq!(states[0].status().positions, at_admission, "round {round}");
+        });
+    }
+}
+
+#[test]
+fn nobody_speaks_for_a_stream_of_another_worker() {
+    for mode in [Mode::Sync, Mode::Async, Mode::Hybrid, Mode::Geo] {
+        let states = states(1);
+        let link = Link::in_process("here", states[0].clone(), 0);
+        remote(vec![link], Worker { rank: 0, count: 2, threads: 2 }, mode).unwrap();
+        let ask = |kind: Kind, stream: u32| {
+            let mut payload = Payload::new();
+            match kind {
+                Kind::Join => join::encode(&mut payload, stream, 1),
+                Kind::Leave => leave::encode(&mut payload, stream, 1),
+                _ => push::begin(&mut payload, WorkId::step(stream, 0), false, 0, 0),
+            }
+            match states[0].handle(0, kind, payload) {
+                Outcome::Now(answer) => answer.unwrap_err(),
+                Outcome::Later(_) => panic!("let through: {kind:?} for stream {stream} in mode {mode}"),
+            }
+        };
+        let (kinds, streams): (&[Kind], &[u32]) = match mode {
+            // One stream a worker.
+            Mode::Geo => (&[Kind::ExchangeGeo], &[1]),
+            // Hybrid's sparse streams come after the others.
+            Mode::Hybrid => (&[Kind::Push, Kind::Join, Kind::Leave], &[2, 3, 6, 7]),
+            _ => (&[Kind::Push, Kind::Join, Kind::Leave], &[2, 3]),
+        };
+        for &kind in kinds {
+            for &stream in streams {
+                let expected = format!("worker 0 may not speak for stream {stream}, which is worker 1's");
+                assert_eq!(ask(kind, stream).to_string(), expected, "{kind:?} in mode {mode}");
+            }
+        }
+    }
+}
+
+/// A pull was asked for twice, because its answer was late; then the original, held up in the network, arrives after another
+/// worker has changed the row.
+#[test]
+fn a_pull_that_arrives_late_does_not_hide_what_changed_since() {
+    const KEY: u64 = 7;
+    let states = states(1);
+    let link = Link::in_process("here", states[0].clone(), 0);
+    remote(vec![link], Worker { rank: 0, count: 2, threads: 1 }, Mode::Geo).unwrap();
+    let ask = |worker, kind, payload: &Payload| match states[0].handle(worker, kind, payload.clone()) {
+        Outcome::Now(answer) => answer.unwrap(),
+        Outcome::Later(_) => panic!("nobody to wait for"),
+    };
+    let exchange = |worker, number, differences: &[f32]| {
+        let mut payload = Payload::new();
+        push::begin(&mut payload, WorkId::step(worker, number), false, 1, 0);
+        push::add_stage(&mut payload, &[0], &[1], &[KEY][..differences.len()]);
+        push::gradients(&mut payload, differences.len(), 1).copy_from_slice(differences);
+        let answer = ask(worker, Kind::ExchangeGeo, &payload);
+        exchange_geo::take_changed(&mut Reader::new(answer.bytes()), 1).unwrap().rows.to_vec()
+    };
+    let mut pull = Payload::new();
+    pull_sparse::begin(&mut pull, Missing::Create, 3, 1);
+    pull_sparse::add_stage(&mut pull, &[0], &[1], &[KEY]);
+    exchange(0, 0, &[1.0]);
+    ask(1, Kind::PullSparse, &pull);
+    assert!(exchange(1, 0, &[]).is_empty(), "it came with the pull");
+    exchange(0, 1, &[1.0]);
+    ask(1, Kind::PullSparse, &pull);
+    assert_eq!(exchange(1, 1, &[]), [2.0]);
+}
+
+#[test]
+fn servers_of_geo_keep_no_state_of_rules_that_run_on_the_workers() {
+    for (mode, slots) in [(Mode::Async, 2), (Mode::Geo, 0)] {
+        let states = states(1);
+        let link = Link::in_process("here", states[0].clone(), 0);
+        let (mut sparse, mut dense) = tables();
+        sparse[0].1.optimizer = Optimizer::Adam(Adam::default());
+        dense[0].1.optimizer = sparse[0].1.optimizer;
+        let strategy = Strategy::resolve(&StrategyOptions::for_mode(mode)).unwrap();
+        let cluster = Cluster::new(vec![link], Worker { rank: 0, count: 1, threads: 1 }, strategy);
+        let communicator = cluster.communicator(&sparse, &dense).unwrap();
+        Thread::new().step(communicator.as_ref(), &[3, 4], (1.0, 1.0)).unwrap();
+        communicator.flush().unwrap();
+        let mut rows = 0;
+        states[0]
+            .each_row(0, |_, _, state| {
+                assert_eq!(state.len(), slots, "{mode}");
+                rows += 1;
+            })
+            .unwrap();
+        assert_eq!(rows, 2);
+    }
 }
 
 /// A client that pauses between two attempts, as clients do: a driven clock moves on only while everybody waits.

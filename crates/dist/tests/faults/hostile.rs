@@ -326,7 +326,7 @@ fn small_requests_cannot_ask_for_endless_work() {
     let link = Link::in_process("here", state.clone(), 0);
     remote(vec![link], Worker { rank: 0, count: 1, threads: 1 }, Mode::Async).unwrap();
     let (tables, keys) = (vec![0; 1 << 14], vec![5; 1 << 15]);
-    pull_sparse::begin(&mut payload, openfleet_table::Missing::Initial, 1);
+    pull_sparse::begin(&mut payload, openfleet_table::Missing::Initial, 0, 1);
     pull_sparse::add_stage(&mut payload, &tables, &vec![1; tables.len()], &keys);
     assert!(matches!(handle(Kind::PullSparse, payload.clone()), Err(Error::TooLong { .. })));
     pull_dense::encode(&mut payload, &[7; 100]);

@@ -4,16 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use openfleet_core::WorkId;
-use openfleet_core::strategy::{AsyncPlan, DenseReceive, HybridPlan, Merge, Mode};
+use openfleet_core::strategy::{AsyncPlan, DenseReceive, HybridPlan, Merge, Mode, Strategy, StrategyOptions};
 use openfleet_core::topology::Incarnation;
 use openfleet_dist::client::Tcp;
 use openfleet_dist::communicator::{Async, Communicator, Hybrid, Stepwise, Worker};
 use openfleet_dist::handshake::Secret;
 use openfleet_dist::session::Identity;
-use openfleet_dist::{ClientConfig, Error, Link, Server, ServerConfig, State};
+use openfleet_dist::{ClientConfig, Cluster, Error, Link, Server, ServerConfig, State};
+use openfleet_table::{DenseSpec, Schedule, SparseSpec};
 use openfleet_testkit::network::{Faults, Network};
 
-use crate::counter::{Thread, check, config, remote, sample, states};
+use crate::counter::{Thread, check, config, remote, sample, states, tables};
+
+type Described = (Vec<(String, SparseSpec)>, Vec<(String, DenseSpec, Vec<f32>)>);
 
 const ALONE: Worker = Worker { rank: 0, count: 1, threads: 1 };
 
@@ -103,6 +106,32 @@ fn workers_that_disagree_about_the_job_hear_what_differs() {
     let error = remote(in_process(&states, 1), Worker { rank: 1, count: 3, threads: 1 }, Mode::Async).err().unwrap();
     assert!(matches!(error, Error::TableMismatch { .. }), "{error}");
     assert!(error.to_string().contains("2 workers of 1 threads"), "{error}");
+}
+
+#[test]
+fn workers_that_describe_a_table_differently_hear_which_one_and_how() {
+    let states = states(1);
+    let strategy = Strategy::resolve(&StrategyOptions::for_mode(Mode::Async)).unwrap();
+    let ask = |rank, (sparse, dense): Described| {
+        let cluster = Cluster::new(in_process(&states, rank), Worker { rank, count: 2, threads: 1 }, strategy);
+        cluster.communicator(&sparse, &dense).map(drop)
+    };
+    ask(0, tables()).unwrap();
+    ask(1, tables()).unwrap();
+    let (mut wider, mut reshaped, mut renamed) = (tables(), tables(), tables());
+    wider.0[0].1.dim = 7;
+    reshaped.1[0].1.schedule = Schedule::Constant(0.5);
+    renamed.0[0].0 = "views".into();
+    for (described, table, words) in [
+        (wider, "counts", ["dim: 1", "dim: 7"]),
+        (reshaped, "steps", ["Constant(1.0)", "Constant(0.5)"]),
+        (renamed, "counts", ["\"counts\"", "\"views\""]),
+    ] {
+        let error = ask(1, described).unwrap_err();
+        let Error::TableMismatch { table: named, existing, wanted } = &error else { panic!("{error}") };
+        assert!(named.starts_with(table), "{named}: {error}");
+        assert!(existing.contains(words[0]) && wanted.contains(words[1]), "{error}");
+    }
 }
 
 #[tokio::test]

@@ -33,7 +33,7 @@ use crate::admission::Admission;
 use crate::clip;
 use crate::error::{Error, Result, require, same_length};
 use crate::initializer::{Fans, Initializer};
-use crate::optimizer::Optimizer;
+use crate::optimizer::{Optimizer, Sgd};
 use crate::push::{NonFinite, PushReport, ShowClick, Shrunk};
 use crate::regularizer::Regularizer;
 use crate::schedule::Schedule;
@@ -70,6 +70,13 @@ pub struct SparseSpec {
     /// What happens to gradients that are not finite.
     #[serde(default)]
     pub non_finite: NonFinite,
+}
+
+impl SparseSpec {
+    /// The same rows without an optimizer's state: for a table that only ever has differences added to it.
+    pub fn without_state(&self) -> Self {
+        SparseSpec { optimizer: Optimizer::Sgd(Sgd::default()), ..self.clone() }
+    }
 }
 
 /// Shards of a table unless somebody has measured better.
