@@ -24,6 +24,8 @@ use openfleet_core::strategy::{Strategy, StrategyOptions};
 use openfleet_core::topology::{Endpoint, Role, Topology};
 use openfleet_dist::client::{Connector, Tcp};
 use openfleet_dist::communicator::Worker;
+use openfleet_dist::frame::Payload;
+use openfleet_dist::request::Kind;
 use openfleet_dist::request::shrink::Shrink;
 use openfleet_dist::session::Identity;
 use openfleet_dist::{ClientConfig, Cluster, Link, Reduce, Server, ServerConfig, State};
@@ -83,6 +85,9 @@ pub struct Fleet {
     scopes: Mutex<Vec<Weak<Scope>>>,
 }
 
+/// How long a worker that leaves waits for the last answers.
+const LAST: Duration = Duration::from_secs(1);
+
 /// How far this process has come.
 enum Stage {
     /// After `init`.
@@ -92,7 +97,7 @@ enum Stage {
     /// After `init_worker`, without servers.
     WorkingAlone,
     /// After `init_worker`.
-    Working { cluster: Arc<Cluster>, runtime: Runtime },
+    Working { cluster: Arc<Cluster>, links: Vec<Link>, runtime: Runtime },
     /// After `run_server` or `stop_worker`.
     Over,
 }
@@ -347,9 +352,9 @@ impl Fleet {
             count: self.topology.worker_count() as u32,
             threads: self.settings.threads,
         };
-        let cluster = Arc::new(Cluster::new(links, worker, strategy));
+        let cluster = Arc::new(Cluster::new(links.clone(), worker, strategy));
         self.voice.say(&format!("{}: communicator started, trainer id {}", self.name(), worker.rank));
-        *stage = Stage::Working { cluster, runtime };
+        *stage = Stage::Working { cluster, links, runtime };
         Ok(())
     }
 
@@ -391,8 +396,13 @@ impl Fleet {
         self.only_for("stop_worker", Role::Worker)?;
         let mut stage = self.stage.lock();
         match std::mem::replace(&mut *stage, Stage::Over) {
-            Stage::Working { cluster, runtime } => {
+            Stage::Working { cluster, links, runtime } => {
                 let closed = cluster.close();
+                // Whoever hangs up while an answer is on its way looks as if its connection broke, and is waited for.
+                let last: Vec<_> =
+                    links.iter().map(|link| link.ask_within(Kind::Heartbeat, Payload::new(), LAST)).collect();
+                // A server that has ended already is as good.
+                last.into_iter().for_each(|answer| drop(answer.wait()));
                 // Hangs up, even if an executor still has the cluster: the servers wait for that.
                 runtime.shutdown_background();
                 Ok(closed?)

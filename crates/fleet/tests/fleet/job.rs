@@ -12,8 +12,8 @@ use crate::{feed, free_endpoints, model, process};
 
 const STEPS: u64 = 40;
 
-/// The program that every process of the job runs. Gives a worker's first and last losses.
-fn program(fleet: &Fleet, mode: Mode) -> Option<(f32, f32)> {
+/// The program that every process of a job with two workers runs. Gives a worker's first and last losses.
+pub(crate) fn program(fleet: &Fleet, mode: Mode) -> Option<(f32, f32)> {
     let model = model(fleet, mode);
     if fleet.is_server() {
         fleet.init_server(None).unwrap();

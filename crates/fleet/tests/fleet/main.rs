@@ -4,6 +4,7 @@
 
 mod alone;
 mod job;
+mod mpirun;
 mod order;
 mod starting;
 
