@@ -16,6 +16,7 @@ mod util;
 mod voice;
 mod waiting;
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -286,7 +287,7 @@ impl Fleet {
         let Some(endpoint) = self.topology.own_endpoint() else {
             return Err(Error::TooEarly { call: "run_server", missing: "init" });
         };
-        let host = self.settings.bind.as_deref().unwrap_or(endpoint.host());
+        let host = self.bind_address(endpoint);
         let config = ServerConfig {
             job: self.settings.job.to_string(),
             secret: self.settings.secret.clone(),
@@ -482,6 +483,19 @@ impl Fleet {
     /// Metrics over all workers.
     pub fn metrics(&self) -> Metrics<'_> {
         Metrics::new(self)
+    }
+
+    /// Where a server binds: as told, else at its own place in the list. A name is for others: on the machine itself it may
+    /// mean loopback (Debian's `/etc/hosts`), or nothing yet (a pod that has just started), so with a secret to protect it
+    /// the server listens everywhere.
+    fn bind_address<'a>(&'a self, endpoint: &'a Endpoint) -> &'a str {
+        let host = endpoint.host();
+        let is_name = host != "localhost" && host.parse::<IpAddr>().is_err();
+        match &self.settings.bind {
+            Some(address) => address,
+            None if is_name && !self.settings.secret.is_empty() => "0.0.0.0",
+            None => host,
+        }
     }
 
     /// `worker 1 of 4`.

@@ -1,5 +1,6 @@
 //! The front door: from options and files to a trained model.
 //!
+//! A program that trains on many machines goes through [`Fleet`]; [`role`] finds out what each of its processes is.
 //! [`cli`] is the `openfleet` program with its subcommands; what it is made of stands beside it and can be used without
 //! it: [`columns`] says what the lines of a file mean, [`model`] builds the network of a kind and a shape, [`evaluation`]
 //! judges it, [`model_dir`] keeps it on disk. Nothing here computes: that is the engine's work.
@@ -11,6 +12,7 @@ pub mod evaluation;
 pub mod files;
 pub mod fleet;
 pub mod local_cluster;
+pub mod log;
 pub mod model;
 pub mod model_dir;
 pub mod role;

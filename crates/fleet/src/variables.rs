@@ -51,6 +51,8 @@ pub const WAIT_SECONDS: &str = "OPENFLEET_WAIT_SECONDS";
 pub const PROGRESS_FILE: &str = "OPENFLEET_PROGRESS_FILE";
 /// Where processes of an MPI job on several machines find each other: `host:port` on the machine of rank 0.
 pub const RENDEZVOUS: &str = "OPENFLEET_RENDEZVOUS";
+/// What the program `openfleet` logs: `error`, `warn`, `info`, `debug`, `trace` or `off`.
+pub const LOG: &str = "OPENFLEET_LOG";
 /// `PSERVER` or `TRAINER`, as collective launchers spell it.
 pub const TRAINING_ROLE_OTHER: &str = "PADDLE_TRAINING_ROLE";
 /// Training threads of a worker.

@@ -132,6 +132,18 @@ fn a_server_that_everybody_can_reach_needs_a_secret() {
 }
 
 #[test]
+fn a_server_with_a_secret_need_not_resolve_its_own_name() {
+    let port = free_endpoints(1)[0].rsplit_once(':').unwrap().1.to_owned();
+    let variables = server(&format!("server-0.job.invalid:{port}")).with("OPENFLEET_SECRET", "swordfish");
+    let (beside, said) = surroundings(variables);
+    let fleet = Fleet::init_in(None, beside).unwrap();
+    fleet.stop_handle().stop();
+    fleet.init_server(None).unwrap();
+    fleet.run_server().unwrap();
+    assert_eq!(said.lock().unwrap()[1], format!("server 0 of 1: listening on 0.0.0.0:{port}"));
+}
+
+#[test]
 fn a_worker_with_another_secret_is_told_so_at_once() {
     let endpoint = free_endpoints(1).remove(0);
     let fleet = Fleet::init_in(None, surroundings(server(&endpoint).with("OPENFLEET_SECRET", "swordfish")).0).unwrap();
