@@ -244,8 +244,14 @@ impl Fleet {
         if matches!(*stage, Stage::Working { .. } | Stage::WorkingAlone | Stage::Over) {
             return Err(Error::TooLate { call: "distributed_optimizer", after: self.latest(&stage) });
         }
-        let alone = if self.trains_alone() { "; without servers it trains in this process" } else { "" };
-        self.voice.say(&format!("{strategy}{alone}"));
+        // A server does as the workers ask.
+        match self.is_worker() {
+            true if self.trains_alone() => {
+                self.voice.say(&format!("{strategy}; without servers it trains in this process"));
+            }
+            true => self.voice.say(&format!("{}: {strategy}", self.name())),
+            false => {}
+        }
         *self.strategy.lock() = Some(strategy);
         Ok(DistributedOptimizer::new(optimizer, strategy))
     }

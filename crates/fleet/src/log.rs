@@ -57,7 +57,8 @@ impl Subscriber for Stderr {
     }
 
     fn event(&self, event: &Event<'_>) {
-        let _ = writeln!(std::io::stderr().lock(), "{}", line(event));
+        // In one piece: processes of a job often share this file.
+        let _ = std::io::stderr().lock().write_all((line(event) + "\n").as_bytes());
     }
 
     fn new_span(&self, _span: &Attributes<'_>) -> Id {

@@ -1,7 +1,7 @@
 //! Where a `Fleet` says its few lines for people.
 //!
 //! They are not log events: they appear whatever a log's level is. A line names who speaks, so that the joined output of a
-//! job can be read.
+//! job can be read (but for the two lines about absent servers, which scripts know word for word).
 
 use std::io::Write;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ impl Voice {
     /// To standard error. One that is closed is no error.
     pub fn stderr() -> Self {
         Voice::new(|line| {
-            let _ = writeln!(std::io::stderr().lock(), "{line}");
+            // In one piece: processes of a job often share this file.
+            let _ = std::io::stderr().lock().write_all(format!("{line}\n").as_bytes());
         })
     }
 

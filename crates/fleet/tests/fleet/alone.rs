@@ -90,7 +90,7 @@ fn one_line_says_the_role_and_one_the_strategy() {
         lines(worker.into_iter().collect(), choose),
         [
             "worker 0 of 1 (1 server): role from PADDLE_*",
-            "mode geo: push differences every 400 batches, residual flushed at save and stop",
+            "worker 0 of 1: mode geo: push differences every 400 batches, residual flushed at save and stop",
         ]
     );
 }

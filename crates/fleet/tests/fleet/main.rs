@@ -7,6 +7,7 @@ mod job;
 mod mpirun;
 mod order;
 mod starting;
+mod threads;
 
 use openfleet::fleet::{Fleet, Surroundings};
 use openfleet::role::UserDefined;

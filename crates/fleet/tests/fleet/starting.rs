@@ -110,8 +110,8 @@ fn a_port_in_use_is_named_with_what_to_do() {
 #[test]
 fn an_address_of_another_machine_is_named_with_what_to_do() {
     // Set aside for documentation: nobody has it.
-    let message = report(&serve(server("192.0.2.1:36000")).unwrap_err());
-    assert!(message.starts_with("listening on `192.0.2.1:36000` failed\n  because: "), "{message}");
+    let message = report(&serve(server("203.0.113.1:36000")).unwrap_err());
+    assert!(message.starts_with("listening on `203.0.113.1:36000` failed\n  because: "), "{message}");
     assert!(message.contains("`OPENFLEET_BIND`"), "{message}");
 }
 
