@@ -1,8 +1,8 @@
 //! Who exists, where, and who I am.
 //!
 //! A [`Topology`] is a value that was checked when it was made: ranks are in range, endpoints are distinct, there is a
-//! server and a worker. Role makers read an environment and build one; the launcher goes the other way. Nothing here
-//! looks at a host name, opens a port or asks whether anybody answers.
+//! worker, and there are servers unless the job has none by design. Role makers read an environment and build one; the
+//! launcher goes the other way. Nothing here looks at a host name, opens a port or asks whether anybody answers.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -40,6 +40,18 @@ pub struct Topology {
     servers: Vec<Endpoint>,
     worker_count: usize,
     worker_endpoints: Vec<Endpoint>,
+    shape: Shape,
+}
+
+/// What kind of job the processes make up together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Shape {
+    /// Workers train with servers.
+    Servers,
+    /// Workers train with each other.
+    Collective { rendezvous: Option<Endpoint> },
+    /// There is this process and no other.
+    Local,
 }
 
 impl Topology {
@@ -58,6 +70,32 @@ impl Topology {
     ) -> Result<Self> {
         // As many servers as can own a bucket, and at least one.
         Buckets::new(servers.len())?;
+        Topology { role, rank, servers, worker_count, worker_endpoints, shape: Shape::Servers }.check()
+    }
+
+    /// One process that is the only worker and keeps its tables itself.
+    pub fn local() -> Self {
+        let (servers, worker_endpoints) = (Vec::new(), Vec::new());
+        Topology { role: Role::Worker, rank: 0, servers, worker_count: 1, worker_endpoints, shape: Shape::Local }
+    }
+
+    /// Workers that train with each other, without servers.
+    ///
+    /// `worker_endpoints` as in [`Topology::new`]; where they are not known in advance, `rendezvous` is where the workers
+    /// can find each other.
+    pub fn collective(
+        rank: usize,
+        worker_count: usize,
+        worker_endpoints: Vec<Endpoint>,
+        rendezvous: Option<Endpoint>,
+    ) -> Result<Self> {
+        let shape = Shape::Collective { rendezvous };
+        Topology { role: Role::Worker, rank, servers: Vec::new(), worker_count, worker_endpoints, shape }.check()
+    }
+
+    fn check(self) -> Result<Self> {
+        let Topology { role, rank, servers, worker_count, worker_endpoints, .. } = &self;
+        let (role, rank, worker_count) = (*role, *rank, *worker_count);
         if worker_count == 0 {
             return Err(Error::NoWorkers);
         }
@@ -65,15 +103,14 @@ impl Topology {
             return Err(Error::WorkerEndpoints { worker_count, got: worker_endpoints.len() });
         }
         let mut seen = HashSet::with_capacity(servers.len() + worker_endpoints.len());
-        if let Some(endpoint) = servers.iter().chain(&worker_endpoints).find(|endpoint| !seen.insert(*endpoint)) {
+        if let Some(endpoint) = servers.iter().chain(worker_endpoints).find(|endpoint| !seen.insert(*endpoint)) {
             return Err(Error::DuplicateEndpoint { endpoint: endpoint.clone() });
         }
         let count = if role == Role::Worker { worker_count } else { servers.len() };
         if rank >= count {
             return Err(Error::Rank { role, rank, count });
         }
-        drop(seen);
-        Ok(Topology { role, rank, servers, worker_count, worker_endpoints })
+        Ok(self)
     }
 
     /// What this process does.
@@ -86,12 +123,30 @@ impl Topology {
         self.rank
     }
 
-    /// Where the servers are, in rank order.
+    /// Whether this process trains alone.
+    pub fn is_local(&self) -> bool {
+        self.shape == Shape::Local
+    }
+
+    /// Whether workers train with each other, without servers.
+    pub fn is_collective(&self) -> bool {
+        matches!(self.shape, Shape::Collective { .. })
+    }
+
+    /// Where the workers of a collective job can find each other, if that was said.
+    pub fn rendezvous(&self) -> Option<&Endpoint> {
+        match &self.shape {
+            Shape::Collective { rendezvous } => rendezvous.as_ref(),
+            Shape::Servers | Shape::Local => None,
+        }
+    }
+
+    /// Where the servers are, in rank order; empty in a local or collective job.
     pub fn servers(&self) -> &[Endpoint] {
         &self.servers
     }
 
-    /// How many servers there are; at least 1.
+    /// How many servers there are; 0 in a local or collective job only.
     pub fn server_count(&self) -> usize {
         self.servers.len()
     }
@@ -130,11 +185,16 @@ impl Topology {
     }
 }
 
-/// Who this is and of how many, as a log line begins: `worker 1 of 4 (2 servers)`.
+/// Who this is and of how many, as a log line begins: `worker 1 of 4 (2 servers)`, `worker 1 of 4 (collective)` or `one
+/// local process`.
 impl fmt::Display for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counted = |count: usize, role: Role| format!("{count} {role}{}", if count == 1 { "" } else { "s" });
+        if self.is_local() {
+            return f.write_str("one local process");
+        }
         let (count, others) = match self.role {
+            _ if self.is_collective() => (self.worker_count, "collective".to_owned()),
             Role::Worker => (self.worker_count, counted(self.servers.len(), Role::Server)),
             Role::Server => (self.servers.len(), counted(self.worker_count, Role::Worker)),
         };
@@ -427,6 +487,21 @@ mod tests {
         assert!(server.is_server() && !server.is_first_worker());
         assert_eq!(server.own_endpoint(), Some(&servers[1]));
         assert_eq!(server.to_string(), "server 1 of 2 (1 worker)");
+    }
+
+    #[test]
+    fn a_job_without_servers_is_local_or_collective() {
+        let local = Topology::local();
+        assert!(local.is_local() && local.is_first_worker() && !local.is_collective());
+        assert_eq!((local.server_count(), local.worker_count(), local.to_string()), (0, 1, "one local process".into()));
+        let endpoint = || "a:1".parse().unwrap();
+        let worker = Topology::collective(1, 4, vec![], Some(endpoint())).unwrap();
+        assert!(worker.is_collective() && !worker.is_local());
+        assert_eq!((worker.rendezvous(), worker.to_string()), (Some(&endpoint()), "worker 1 of 4 (collective)".into()));
+        let rank = Topology::collective(4, 4, vec![], None);
+        assert_eq!(rank, Err(Error::Rank { role: Role::Worker, rank: 4, count: 4 }));
+        let some = Topology::collective(0, 2, vec![endpoint()], None);
+        assert_eq!(some, Err(Error::WorkerEndpoints { worker_count: 2, got: 1 }));
     }
 
     #[test]

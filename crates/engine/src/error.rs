@@ -150,6 +150,14 @@ pub enum Error {
         /// What it said.
         message: String,
     },
+    /// More training threads than the servers were told of: the work of the others would count as another worker's.
+    #[error("{got} training threads, but the servers know of {known} on this worker")]
+    Threads {
+        /// How many would train.
+        got: usize,
+        /// How many the worker connected with.
+        known: usize,
+    },
     /// An option has a value it cannot have.
     #[error("`{option}` must be {expected}, got {got}")]
     Option {
@@ -197,6 +205,10 @@ impl Hinted for Error {
             }
             Error::NotFinite { .. } => Some(
                 "lower the learning rate, clip the gradients, or look for extreme values in the dense inputs".into(),
+            ),
+            Error::Threads { got, .. } => Some(
+                format!("train on fewer threads, or connect every worker with {got} (`CPU_NUM`, or `Fleet::threads`)")
+                    .into(),
             ),
             Error::Dataset(error) => error.hint(),
             Error::Table(error) => error.hint(),

@@ -200,8 +200,12 @@ impl Executor {
 
     fn pass(&mut self, program: &Program, dataset: &dyn Dataset, options: &RunOptions<'_>) -> Result<RunReport> {
         let threads = if options.threads == 0 { dataset.thread_num() } else { options.threads }.max(1);
+        let known = self.cluster.as_ref().map(|cluster| cluster.worker().threads as usize);
         let prepared = self.prepare(program, threads)?;
         let plan = prepared.plan.clone();
+        if let Some(known) = known.filter(|&known| plan.trains() && threads > known) {
+            return Err(Error::Threads { got: threads, known });
+        }
         options.fetch.iter().try_for_each(|&var| plan.check_fetch(var))?;
         for thread in &mut prepared.threads[..threads] {
             plan.bind(&mut thread.arena, dataset.schema())?;

@@ -1,8 +1,10 @@
 //! What can go wrong between the options and the result, each with its remedy.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use openfleet_core::{Hint, Hinted};
+use openfleet_core::{Hint, Hinted, Role};
 use openfleet_engine::{dataset, synthetic};
 
 /// `Result` with this crate's error.
@@ -138,6 +140,60 @@ pub enum Error {
     #[error(transparent)]
     Launch(#[from] crate::launch::Error),
 
+    // Roles
+    /// The process does not know what it is.
+    #[error(transparent)]
+    Role(#[from] crate::role::Error),
+    /// A call for processes of the other role.
+    #[error("`{call}` is for a {expected}, this is {got}")]
+    WrongRole {
+        /// What was called.
+        call: &'static str,
+        /// Whom it is for.
+        expected: Role,
+        /// What this process is.
+        got: String,
+    },
+    /// A call before another that it needs.
+    #[error("`{call}` was called before `{missing}`")]
+    TooEarly {
+        /// What was called.
+        call: &'static str,
+        /// What should have been.
+        missing: &'static str,
+    },
+    /// A call after another that ended what it needs.
+    #[error("`{call}` was called after `{after}`")]
+    TooLate {
+        /// What was called.
+        call: &'static str,
+        /// What had been.
+        after: &'static str,
+    },
+    /// Something that this version cannot do.
+    #[error("{what} is not available yet")]
+    Unavailable {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// Servers that were waited for in vain.
+    #[error("{} did not answer within {} s", servers(endpoints), waited.as_secs_f64())]
+    ServersAbsent {
+        /// Which.
+        endpoints: Vec<String>,
+        /// How long.
+        waited: Duration,
+    },
+    /// A server that answered and said no.
+    #[error("this worker cannot join the job")]
+    Unwelcome {
+        /// What it said.
+        source: openfleet_dist::Error,
+    },
+    /// Somebody did not want to wait any longer.
+    #[error("interrupted while waiting for servers")]
+    WaitInterrupted,
+
     // The machine
     /// The threads that servers run on could not be started.
     #[error("cannot start the servers' threads")]
@@ -200,11 +256,46 @@ impl Hinted for Error {
             ),
             Error::Synthetic(error) => error.hint(),
             Error::Engine(error) => error.hint(),
+            Error::Dist(openfleet_dist::Error::OpenDoor { .. }) => Some(
+                "set `OPENFLEET_SECRET` to the same text for every process of the job, or start it with `fleetrun`, which \
+                 makes one; without a secret a server listens on 127.0.0.1 only"
+                    .into(),
+            ),
+            Error::Dist(openfleet_dist::Error::Socket { action: "listening on", source, .. }) => match source.kind() {
+                ErrorKind::AddrInUse => Some("another program has this port: end it, or choose another port".into()),
+                ErrorKind::AddrNotAvailable => Some(
+                    "the address is not this machine's: correct the list of servers, or set `OPENFLEET_BIND` to an \
+                     address of this machine or to `0.0.0.0`"
+                        .into(),
+                ),
+                _ => None,
+            },
             Error::Dist(error) => error.hint(),
             #[cfg(unix)]
             Error::Launch(error) => error.hint(),
+            Error::Role(error) => error.hint(),
+            Error::WrongRole { expected, .. } => Some(format!("call it where `is_{expected}()` is true").into()),
+            Error::TooEarly { missing, .. } => Some(format!("call `{missing}` first").into()),
+            Error::TooLate { after, .. } => Some(format!("call it before `{after}`").into()),
+            Error::ServersAbsent { .. } => Some(
+                "check that they are running and that the list of servers (`PADDLE_PSERVERS_IP_PORT_LIST` or \
+                 `OPENFLEET_SERVERS`) is the same on every machine; `OPENFLEET_WAIT_SECONDS` is the limit"
+                    .into(),
+            ),
+            Error::Unwelcome { .. } => Some(
+                "check that `OPENFLEET_SECRET` and `OPENFLEET_JOB` are the same for every process of the job, and that no \
+                 other job uses these servers"
+                    .into(),
+            ),
+            Error::Unavailable { .. } | Error::WaitInterrupted => None,
             Error::Runtime { .. } | Error::WorkerPanicked { .. } => None,
             Error::BadOption { .. } | Error::Columns { .. } | Error::Io { .. } => None,
         }
     }
+}
+
+/// Servers, as messages spell them.
+fn servers(endpoints: &[String]) -> String {
+    let names: Vec<String> = endpoints.iter().map(|endpoint| format!("`{endpoint}`")).collect();
+    format!("server{} {}", if names.len() == 1 { "" } else { "s" }, names.join(", "))
 }

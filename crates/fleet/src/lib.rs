@@ -1,5 +1,6 @@
 //! The front door: from options and files to a trained model.
 //!
+//! A program that trains on many machines goes through [`Fleet`]; [`role`] finds out what each of its processes is.
 //! [`cli`] is the `openfleet` program with its subcommands; what it is made of stands beside it and can be used without
 //! it: [`columns`] says what the lines of a file mean, [`model`] builds the network of a kind and a shape, [`evaluation`]
 //! judges it, [`model_dir`] keeps it on disk. `launch` is the `fleetrun` program, which starts, watches and ends the
@@ -10,12 +11,16 @@ pub mod columns;
 pub mod error;
 pub mod evaluation;
 pub mod files;
+pub mod fleet;
 #[cfg(unix)]
 pub mod launch;
 pub mod local_cluster;
+pub mod log;
 pub mod model;
 pub mod model_dir;
+pub mod role;
 pub mod unlabelled;
 pub mod variables;
 
 pub use error::{Error, Result};
+pub use fleet::Fleet;

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use openfleet::cli::{self, Outcome};
+use openfleet::log;
+use openfleet::variables::Variables;
 use openfleet_core::error::report;
 
 /// What a shell expects of a program that SIGINT ended.
@@ -13,6 +15,10 @@ const INTERRUPTED: u8 = 130;
 #[allow(clippy::print_stderr, reason = "this is where errors become text")]
 fn main() -> ExitCode {
     let command = cli::parse(std::env::args_os()).unwrap_or_else(|error| error.exit());
+    if let Err(error) = log::to_stderr(&Variables::of_process()) {
+        eprintln!("error: {}", report(&error));
+        return ExitCode::FAILURE;
+    }
     let stop = Arc::new(AtomicBool::new(false));
     if let Err(error) = listen(stop.clone()) {
         eprintln!("warning: Ctrl-C will end the program at once rather than after the batch: {error}");

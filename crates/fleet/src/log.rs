@@ -1,0 +1,113 @@
+//! What the rooms below note while they work (`tracing` events), on standard error.
+//!
+//! For programs only: a library has no say in where its process logs. Warnings and errors are shown unless `OPENFLEET_LOG`
+//! says otherwise. One line an event, no time stamps: the launcher and the schedulers have their own. Spans are not shown;
+//! nobody here opens any.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use crate::error::Result;
+use crate::role;
+use crate::variables::{self, Variables};
+
+/// Sends this process's events to standard error from now on. If something else has them already, it keeps them.
+pub fn to_stderr(variables: &Variables) -> Result<()> {
+    let subscriber = Stderr { level: level(variables)? };
+    // An error means that there is one already.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+    Ok(())
+}
+
+fn level(variables: &Variables) -> Result<LevelFilter> {
+    match variables.get(variables::LOG) {
+        None => Ok(LevelFilter::WARN),
+        // `LevelFilter` would take numbers too.
+        Some(text) => {
+            text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_alphabetic())).ok_or_else(|| {
+                role::Error::Value {
+                    name: variables::LOG,
+                    value: text.to_owned(),
+                    expected: "`error`, `warn`, `info`, `debug`, `trace` or `off`".into(),
+                    hint: None,
+                }
+                .into()
+            })
+        }
+    }
+}
+
+struct Stderr {
+    level: LevelFilter,
+}
+
+impl Subscriber for Stderr {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        // Ours only: what the libraries underneath note is for their authors.
+        *metadata.level() <= self.level && metadata.target().starts_with("openfleet")
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(self.level)
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        // In one piece: processes of a job often share this file.
+        let _ = std::io::stderr().lock().write_all((line(event) + "\n").as_bytes());
+    }
+
+    fn new_span(&self, _span: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _span: &Id, _values: &Record<'_>) {}
+
+    fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
+
+    fn enter(&self, _span: &Id) {}
+
+    fn exit(&self, _span: &Id) {}
+}
+
+/// `warn: server 127.0.0.1:36000 has been silent for 3.1 s`.
+fn line(event: &Event<'_>) -> String {
+    let mut line = Line(event.metadata().level().as_str().to_ascii_lowercase());
+    line.0.push(':');
+    event.record(&mut line);
+    line.0
+}
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        let _ = match field.name() {
+            "message" => write!(self.0, " {value:?}"),
+            name => write!(self.0, " {name}={value:?}"),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_level_is_a_word() {
+        let level = |text: &str| level(&Variables::default().with("OPENFLEET_LOG", text));
+        assert_eq!(level("").unwrap(), LevelFilter::WARN);
+        assert_eq!(level("Debug").unwrap(), LevelFilter::DEBUG);
+        assert_eq!(level("off").unwrap(), LevelFilter::OFF);
+        for text in ["loud", "3", "info,tokio=debug"] {
+            assert_eq!(
+                level(text).unwrap_err().to_string(),
+                format!("`OPENFLEET_LOG` = `{text}`: expected `error`, `warn`, `info`, `debug`, `trace` or `off`")
+            );
+        }
+    }
+}

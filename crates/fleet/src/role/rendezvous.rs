@@ -1,0 +1,356 @@
+//! Where processes that know only their rank learn where the servers are.
+//!
+//! Rank 0 opens a port, everybody else comes to it once, says where it will listen, and is told the whole list when the
+//! last has come:
+//!
+//! ```text
+//! rank n -> rank 0   Hello      job, rank, a nonce
+//! rank 0 -> rank n   Challenge  a nonce, and the proof that it knows the secret
+//! rank n -> rank 0   Join       the same proof from the other side; how many it thinks there are; its port
+//! rank 0 -> rank n   Answer     the servers, or why not
+//! ```
+//!
+//! On one machine rank 0 writes its port and a fresh secret into a file that only this user can read, in a directory that
+//! only this user can write; a file left over from an earlier job leads nowhere and is replaced. Every wait has the same
+//! limit, after which those who did not come are named. This knows no roles: a rank with a port is a server.
+
+use std::collections::BTreeMap;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use openfleet_core::Endpoint;
+use openfleet_dist::handshake::{Challenge, Hello, Secret, Side, fresh_nonce};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::error::{Error, Result};
+
+/// Who comes.
+#[derive(Debug, Clone)]
+pub(super) struct Party {
+    pub(super) rank: usize,
+    pub(super) size: usize,
+    pub(super) job: String,
+    /// Where it will listen, if it is a server.
+    pub(super) port: Option<u16>,
+}
+
+/// Where they meet.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    /// On one machine: a file in a directory of the user's under `temporary` says at which port.
+    File { temporary: PathBuf, name: String },
+    /// On several.
+    Address(Endpoint),
+}
+
+/// What everybody knows afterwards.
+#[derive(Debug, Clone)]
+pub(super) struct Met {
+    /// In rank order.
+    pub(super) servers: Vec<Endpoint>,
+    /// What the file held, or what was given.
+    pub(super) secret: Secret,
+}
+
+/// The most bytes of one message: a list of 4,096 servers with long names.
+const CAP: u64 = 1 << 20;
+/// A message that should come at once.
+const PROMPT: Duration = Duration::from_secs(10);
+/// Between two attempts to find rank 0.
+const PAUSE: Duration = Duration::from_millis(50);
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Join {
+    proof: [u8; 32],
+    size: usize,
+    port: Option<u16>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    Servers(Vec<Endpoint>),
+    Refused(String),
+}
+
+/// What the file says.
+#[derive(Debug, Serialize, Deserialize)]
+struct Note {
+    port: u16,
+    secret: String,
+}
+
+/// Comes to the rendezvous, or holds it as rank 0; returns when all have come.
+pub(super) fn meet(party: &Party, place: &Place, secret: &Secret, limit: Duration) -> Result<Met> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(io("start a thread for", place))?;
+    runtime.block_on(async {
+        if party.rank == 0 { hold(party, place, secret, limit).await } else { come(party, place, secret, limit).await }
+    })
+}
+
+/// Whether a host is this machine talking to itself, by its spelling.
+pub(super) fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+impl Place {
+    /// The address servers of the job bind to, as a number.
+    pub(super) fn bind(&self) -> String {
+        match self {
+            Place::File { .. } => Ipv4Addr::LOCALHOST.to_string(),
+            Place::Address(at) => match at.host().parse::<IpAddr>() {
+                Ok(ip) if ip.is_loopback() => ip.to_string(),
+                Ok(IpAddr::V6(_)) => "::".into(),
+                Err(_) if is_loopback(at.host()) => Ipv4Addr::LOCALHOST.to_string(),
+                Ok(IpAddr::V4(_)) | Err(_) => Ipv4Addr::UNSPECIFIED.to_string(),
+            },
+        }
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Place::File { temporary, name } => write!(f, "`{name}` in `{}`", temporary.display()),
+            Place::Address(at) => write!(f, "`{at}`"),
+        }
+    }
+}
+
+fn io(action: &'static str, place: &Place) -> impl Fn(std::io::Error) -> Error {
+    let place = place.to_string();
+    move |source| Error::Io { action, place: place.clone(), source }
+}
+
+/// Rank 0: waits for all, then tells all.
+async fn hold(party: &Party, place: &Place, secret: &Secret, limit: Duration) -> Result<Met> {
+    let deadline = Instant::now() + limit;
+    let port = match place {
+        Place::File { .. } => 0,
+        Place::Address(at) => at.port(),
+    };
+    let listener =
+        TcpListener::bind((place.bind().as_str(), port)).await.map_err(io("open the rendezvous at", place))?;
+    let (secret, _file) = match place {
+        Place::Address(_) => (secret.clone(), None),
+        Place::File { temporary, name } => {
+            let port = listener.local_addr().map_err(io("open the rendezvous at", place))?.port();
+            let nonces = [fresh_nonce(), fresh_nonce()].concat();
+            let fresh: String = nonces.iter().map(|byte| format!("{byte:02x}")).collect();
+            let file = Written::write(temporary, name, &Note { port, secret: fresh.clone() });
+            (Secret::new(fresh), Some(file.map_err(io("write", place))?))
+        }
+    };
+    let mut came = BTreeMap::new();
+    let (arrivals, mut arriving) = mpsc::channel::<Arrival>(16);
+    while came.len() + 1 < party.size {
+        tokio::select! {
+            () = tokio::time::sleep_until(deadline) => {
+                let missing: Vec<usize> = (1..party.size).filter(|rank| !came.contains_key(rank)).collect();
+                let waited = limit;
+                let error = Error::Absent { missing, size: party.size, place: place.to_string(), waited };
+                for arrival in came.into_values() {
+                    tell(arrival, &Answer::Refused(error.to_string())).await;
+                }
+                return Err(error);
+            }
+            accepted = listener.accept() => if let Ok((stream, _)) = accepted {
+                let (party, secret, arrivals) = (party.clone(), secret.clone(), arrivals.clone());
+                tokio::spawn(async move {
+                    if let Ok(Some(arrival)) = timeout(PROMPT, receive(stream, &party, &secret)).await {
+                        let _ = arrivals.send(arrival).await;
+                    }
+                });
+            },
+            // A rank that comes again has lost its first connection.
+            Some(arrival) = arriving.recv() => {
+                came.insert(arrival.rank, arrival);
+            }
+        }
+    }
+    let own = party.port.map(|port| (0, place.host_of(None), port));
+    let others =
+        came.values().filter_map(|arrival| Some((arrival.rank, place.host_of(arrival.address), arrival.port?)));
+    let servers = own.into_iter().chain(others).map(|(_, host, port)| Endpoint::new(&host, port));
+    let servers = servers.collect::<openfleet_core::Result<Vec<Endpoint>>>()?;
+    for arrival in came.into_values() {
+        tell(arrival, &Answer::Servers(servers.clone())).await;
+    }
+    Ok(Met { servers, secret })
+}
+
+impl Place {
+    /// How others reach a rank that came from this address; `None` is rank 0.
+    fn host_of(&self, address: Option<IpAddr>) -> String {
+        match (self, address.map(|ip| ip.to_canonical())) {
+            (Place::File { .. }, _) => Ipv4Addr::LOCALHOST.to_string(),
+            (Place::Address(_), Some(ip)) if !ip.is_loopback() => ip.to_string(),
+            // The same machine as rank 0.
+            (Place::Address(at), _) => at.host().to_owned(),
+        }
+    }
+}
+
+/// A rank that has proved itself and waits for its answer.
+struct Arrival {
+    rank: usize,
+    port: Option<u16>,
+    address: Option<IpAddr>,
+    stream: BufReader<TcpStream>,
+}
+
+/// `None` for whoever does not belong here.
+async fn receive(stream: TcpStream, party: &Party, secret: &Secret) -> Option<Arrival> {
+    let address = stream.peer_addr().ok().map(|address| address.ip());
+    let mut stream = BufReader::new(stream);
+    let hello: Hello = hear(&mut stream).await.ok()?;
+    let nonce = fresh_nonce();
+    let proof = secret.proof(Side::Server, &hello, &nonce);
+    say(&mut stream, &Challenge { nonce, proof }).await.ok()?;
+    let join: Join = hear(&mut stream).await.ok()?;
+    let rank = hello.rank as usize;
+    let reason = if hello.job != party.job {
+        format!("this is job `{}`, not `{}`", party.job, hello.job)
+    } else if secret.check(Side::Worker, &hello, &nonce, &join.proof).is_err() {
+        "it does not know the secret of this job".into()
+    } else if join.size != party.size || rank == 0 || rank >= party.size {
+        format!("rank 0 knows of {} processes, rank {rank} of {}", party.size, join.size)
+    } else {
+        return Some(Arrival { rank, port: join.port, address, stream });
+    };
+    let _ = say(&mut stream, &Answer::Refused(reason)).await;
+    None
+}
+
+/// Whoever has gone meanwhile will come to its own limit.
+async fn tell(mut arrival: Arrival, answer: &Answer) {
+    let _ = timeout(PROMPT, say(&mut arrival.stream, answer)).await;
+}
+
+/// Any other rank: finds rank 0, joins, waits for the answer. A connection that breaks is made again.
+async fn come(party: &Party, place: &Place, secret: &Secret, limit: Duration) -> Result<Met> {
+    let deadline = Instant::now() + limit;
+    let way = match place {
+        Place::Address(at) => Way::Address(at),
+        Place::File { temporary, name } => Way::File(own_directory(temporary).map_err(io("read", place))?.join(name)),
+    };
+    loop {
+        let attempt = timeout_at(deadline, ask(party, &way, secret)).await;
+        match attempt {
+            Ok(Ok((Answer::Servers(servers), secret))) => return Ok(Met { servers, secret }),
+            Ok(Ok((Answer::Refused(reason), _))) => {
+                return Err(Error::TurnedAway { rank: party.rank, place: place.to_string(), reason });
+            }
+            // Not there yet, or gone.
+            Ok(Err(_)) if Instant::now() + PAUSE < deadline => tokio::time::sleep(PAUSE).await,
+            _ => {
+                let place = place.to_string();
+                return Err(Error::Absent { missing: vec![0], size: party.size, place, waited: limit });
+            }
+        }
+    }
+}
+
+/// How to find rank 0.
+enum Way<'a> {
+    Address(&'a Endpoint),
+    File(PathBuf),
+}
+
+async fn ask(party: &Party, way: &Way<'_>, secret: &Secret) -> std::io::Result<(Answer, Secret)> {
+    let (host, port, secret) = match way {
+        Way::Address(at) => (at.host().to_owned(), at.port(), secret.clone()),
+        Way::File(path) => {
+            let note: Note = serde_json::from_reader(File::open(path)?)?;
+            (Ipv4Addr::LOCALHOST.to_string(), note.port, Secret::new(note.secret))
+        }
+    };
+    let connecting = TcpStream::connect((host.as_str(), port));
+    let mut stream = BufReader::new(timeout(PROMPT, connecting).await.map_err(std::io::Error::other)??);
+    let hello = Hello { job: party.job.clone(), rank: party.rank as u32, incarnation: 1, nonce: fresh_nonce() };
+    say(&mut stream, &hello).await?;
+    let challenge: Challenge = timeout(PROMPT, hear(&mut stream)).await.map_err(std::io::Error::other)??;
+    if secret.check(Side::Server, &hello, &challenge.nonce, &challenge.proof).is_err() {
+        return match way {
+            Way::Address(_) => {
+                Ok((Answer::Refused("rank 0 does not know the secret of this rank".into()), Secret::default()))
+            }
+            // Somebody else has the port of a job that is gone.
+            Way::File(_) => Err(std::io::Error::other("an old file")),
+        };
+    }
+    let proof = secret.proof(Side::Worker, &hello, &challenge.nonce);
+    say(&mut stream, &Join { proof, size: party.size, port: party.port }).await?;
+    let answer = hear(&mut stream).await?;
+    Ok((answer, secret))
+}
+
+async fn say(stream: &mut BufReader<TcpStream>, message: &impl Serialize) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    stream.write_all(&line).await?;
+    stream.flush().await
+}
+
+async fn hear<T: DeserializeOwned>(stream: &mut BufReader<TcpStream>) -> std::io::Result<T> {
+    let mut line = Vec::new();
+    stream.take(CAP).read_until(b'\n', &mut line).await?;
+    Ok(serde_json::from_slice(&line)?)
+}
+
+/// The file of a rendezvous, gone when it is over.
+struct Written(PathBuf);
+
+impl Written {
+    fn write(temporary: &Path, name: &str, note: &Note) -> std::io::Result<Self> {
+        let directory = own_directory(temporary)?;
+        let (path, new) = (directory.join(name), directory.join(format!("{name}.{}.new", std::process::id())));
+        let _ = std::fs::remove_file(&new);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        file.write_all(&serde_json::to_vec(note)?)?;
+        // Whole or not at all.
+        std::fs::rename(&new, &path)?;
+        Ok(Written(path))
+    }
+}
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A directory that belongs to this user and that nobody else can look into.
+fn own_directory(temporary: &Path) -> std::io::Result<PathBuf> {
+    // Whose files are we making? Asking the file system needs no call to the C library.
+    let user = owner_of_new_files(temporary)?;
+    let directory = temporary.join(format!("openfleet-{user}"));
+    match DirBuilder::new().mode(0o700).create(&directory) {
+        Ok(()) => return Ok(directory),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error),
+    }
+    let found = std::fs::symlink_metadata(&directory)?;
+    if found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0 {
+        return Ok(directory);
+    }
+    let reason = format!("`{}` does not belong to this user alone", directory.display());
+    Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, reason))
+}
+
+fn owner_of_new_files(temporary: &Path) -> std::io::Result<u32> {
+    let unique: String = fresh_nonce().iter().map(|byte| format!("{byte:02x}")).collect();
+    let path = temporary.join(format!("openfleet-{unique}"));
+    let owner = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?.metadata()?.uid();
+    std::fs::remove_file(&path)?;
+    Ok(owner)
+}

@@ -1,0 +1,68 @@
+//! What a process is told beside its role: which job it belongs to, the job's secret, which life of its rank this is,
+//! where to bind and how long to wait.
+
+use std::time::Duration;
+
+use openfleet_core::{Endpoint, Hinted, Incarnation, JobId};
+use openfleet_dist::ServerConfig;
+use openfleet_dist::handshake::Secret;
+
+use super::error::{Error, Result};
+use super::read::{count, number, read};
+use crate::variables::{self, Variables};
+
+/// What a process is told beside its role.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The job; processes of another are refused.
+    pub job: JobId,
+    /// Shared by all processes of the job; empty for none.
+    pub secret: Secret,
+    /// Grows each time this rank is started again.
+    pub incarnation: Incarnation,
+    /// The address a server binds to, where it is not the one in the list of servers.
+    pub bind: Option<String>,
+    /// How long to wait for servers, and for other ranks at a rendezvous.
+    pub wait_limit: Duration,
+    /// Training threads of a worker.
+    pub threads: u32,
+}
+
+/// How long to wait unless told otherwise.
+pub const WAIT_LIMIT: Duration = Duration::from_secs(900);
+
+impl Settings {
+    /// Reads and checks them; each has a default.
+    pub fn read(variables: &Variables) -> Result<Self> {
+        let job = match variables.get(variables::JOB) {
+            None => JobId::new(ServerConfig::default().job)?,
+            Some(name) => JobId::new(name).map_err(|error| Error::Value {
+                name: variables::JOB,
+                value: name.to_owned(),
+                expected: "a name that could be a file's".into(),
+                hint: error.hint(),
+            })?,
+        };
+        let incarnation = read(variables, variables::INCARNATION, number)?;
+        let wait_seconds = read(variables, variables::WAIT_SECONDS, number)?;
+        let threads = read(variables, variables::THREADS, |text| {
+            count(text)
+                .ok()
+                .and_then(|count| u32::try_from(count).ok())
+                .ok_or_else(|| "a whole number from 1 up".into())
+        })?;
+        Ok(Settings {
+            job,
+            secret: Secret::new(variables.get(variables::SECRET).unwrap_or_default()),
+            incarnation: Incarnation(incarnation.map_or(1, |read| read.value as u64)),
+            bind: read(variables, variables::BIND, address)?.map(|read| read.value),
+            wait_limit: wait_seconds.map_or(WAIT_LIMIT, |read| Duration::from_secs(read.value as u64)),
+            threads: threads.map_or(1, |read| read.value),
+        })
+    }
+}
+
+/// A host name or an address, without a port.
+fn address(text: &str) -> std::result::Result<String, String> {
+    Endpoint::new(text, 1).map(|endpoint| endpoint.host().to_owned()).map_err(|_| "an address without a port".into())
+}
