@@ -6,7 +6,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io::PipeReader;
+use std::io::{PipeReader, PipeWriter};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -14,6 +14,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use super::environment::{ROLE_VARIABLES, Variable};
+use super::guard::announce;
 
 /// A process that was started, and whatever it has started.
 #[derive(Debug)]
@@ -24,12 +25,13 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts the words with these variables; what it prints on either stream comes out of the reader in the order in
-    /// which it was printed. To be called on a thread that lives as long as the process should: the kernel takes the end
+    /// which it was printed. It announces its group on `guard`. To be called on a thread that lives as long as the process should: the kernel takes the end
     /// of the thread for the end of the parent.
     pub(crate) fn start(
         words: &[OsString],
         variables: &[Variable],
         extra: &[(&'static str, OsString)],
+        guard: Option<PipeWriter>,
     ) -> std::io::Result<(Self, PipeReader)> {
         let (program, arguments) = words.split_first().ok_or(std::io::ErrorKind::InvalidInput)?;
         let (reader, writer) = std::io::pipe()?;
@@ -42,7 +44,7 @@ impl Process {
         command.envs(extra.iter().map(|(name, value)| (name, value)));
         // A group in the background may not read the terminal.
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).process_group(0);
-        end_with_parent(&mut command);
+        end_with_parent(&mut command, guard);
         let child = command.spawn()?;
         let group = Pid::from_raw(child.id().cast_signed());
         Ok((Process { child, group }, reader))
@@ -71,24 +73,34 @@ impl Process {
     }
 }
 
-#[cfg(target_os = "linux")]
-fn end_with_parent(command: &mut Command) {
+/// Makes sure that neither the process nor its group outlives us.
+fn end_with_parent(command: &mut Command, mut guard: Option<PipeWriter>) {
     let parent = nix::unistd::getpid();
     let arrange = move || {
-        nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
-        // It may have died before the line above.
+        if let Some(guard) = &mut guard {
+            announce(guard, nix::unistd::getpid().as_raw().cast_unsigned())?;
+        }
+        parent_death_signal()?;
+        // We may have died before the lines above.
         if nix::unistd::getppid() == parent { Ok(()) } else { Err(std::io::ErrorKind::BrokenPipe.into()) }
     };
-    // SAFETY: between fork and exec only async-signal-safe functions may run; these are two system calls, and neither
-    // they nor the errors made of a number allocate or take a lock.
+    // SAFETY: between fork and exec only async-signal-safe functions may run. These are system calls and the writing of a
+    // number into an array: neither they nor the errors made of a number allocate or take a lock.
     unsafe {
         command.pre_exec(arrange);
     }
 }
 
+#[cfg(target_os = "linux")]
+fn parent_death_signal() -> std::io::Result<()> {
+    Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?)
+}
+
 /// Elsewhere the guard alone does it.
 #[cfg(not(target_os = "linux"))]
-fn end_with_parent(_: &mut Command) {}
+fn parent_death_signal() -> std::io::Result<()> {
+    Ok(())
+}
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -191,7 +191,9 @@ impl Running {
         let planned = &plan.processes[index];
         forget_progress(&planned.progress);
         let log = logs::open(&planned.log, life == 1)?;
-        let (process, output) = match Process::start(&plan.program.words, &planned.variables, &plan.extra(life)) {
+        let line = self.guard.as_mut().map(Guard::line).transpose();
+        let start = |line| Process::start(&plan.program.words, &planned.variables, &plan.extra(life), line);
+        let (process, output) = match line.and_then(|line| start(line.flatten())) {
             Ok(started) => started,
             Err(source) => {
                 let program = plan.program.words.first().map(|word| word.to_string_lossy().into_owned());
@@ -200,9 +202,6 @@ impl Running {
                 return Ok(self.supervisor.not_started(index, Instant::now()));
             }
         };
-        if let Some(guard) = &mut self.guard {
-            guard.watch(process.pid());
-        }
         let seat = &mut self.seats[index];
         seat.pid = process.pid();
         seat.process = Some(process);
@@ -269,7 +268,9 @@ impl Running {
             // A reader that is not finished reads from somebody who has left the group and still holds the pipe.
             let _ = seat.reader.take().map(JoinHandle::join);
         }
-        drop(self.guard.take());
+        if let Some(guard) = self.guard.take() {
+            guard.dismiss();
+        }
         self.screen.clear();
     }
 

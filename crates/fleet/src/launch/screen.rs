@@ -83,7 +83,6 @@ impl Screen {
     pub(crate) fn show(&self, rows: &[Row], elapsed: Duration) {
         if let Some(bar) = &self.status {
             bar.set_message(status(rows, elapsed));
-            bar.tick();
         }
     }
 

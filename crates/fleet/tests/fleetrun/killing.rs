@@ -92,6 +92,31 @@ fn a_killed_fleetrun_leaves_no_process_behind() {
     all_end(&pids);
 }
 
+/// A process is known to the guard before it runs: at no moment could it be missed.
+#[test]
+fn a_fleetrun_killed_while_it_starts_leaves_no_process_behind() {
+    let place = Place::with_job("trap '' TERM; sleep 1000 & wait; sleep 1000");
+    let token = format!("killed-early-{}", std::process::id());
+    for moment in 0..20 {
+        let running = place.start(&["--server_num=2", "--worker_num=2", "sh", "job.sh", &token]);
+        std::thread::sleep(std::time::Duration::from_millis(2 * moment));
+        running.signal("-KILL");
+        running.end();
+    }
+    eventually("all of them have ended", || running_with(&token).is_empty());
+}
+
+/// The processes that have this word on their command line.
+fn running_with(word: &str) -> Vec<u32> {
+    let numbers =
+        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let has_word = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).split('\0').any(|found| found == word)
+    };
+    numbers.filter(has_word).collect()
+}
+
 #[test]
 fn a_killed_group_of_fleetrun_leaves_no_process_behind() {
     let place = Place::with_job(STAYS);
