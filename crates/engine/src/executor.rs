@@ -207,6 +207,10 @@ impl Executor {
             return Err(Error::Threads { got: threads, known });
         }
         options.fetch.iter().try_for_each(|&var| plan.check_fetch(var))?;
+        if !plan.trains() {
+            // What others have changed since the last pass is here before it is judged; GEO would not look otherwise.
+            plan.communicator().flush()?;
+        }
         for thread in &mut prepared.threads[..threads] {
             plan.bind(&mut thread.arena, dataset.schema())?;
             // Others may have trained since: no copy of a dense value is taken for the newest.

@@ -10,10 +10,10 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use openfleet_core::Column;
-use openfleet_core::metrics::{Accuracy, LogLoss, Mae, Mse, Target, exact_auc};
+use openfleet_core::metrics::{Accuracy, LogLoss, Mae, Mse, Target, exact_auc, global_auc};
 use openfleet_engine::dataset::Dataset;
 use openfleet_engine::executor::BatchView;
-use openfleet_engine::{Executor, RunOptions};
+use openfleet_engine::{Executor, RunOptions, Scope};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
@@ -119,6 +119,43 @@ pub fn evaluate(
         skipped_lines: report.skipped_lines,
         stopped: report.stopped,
     })
+}
+
+impl Evaluation {
+    /// The evaluation of all workers' rows. `all_reduce` adds up the values of all workers, each of which calls this with its
+    /// own part (with no rows, if it had none). The AUC is that of the counters.
+    pub fn of_all_workers(
+        &self,
+        network: &Network,
+        scope: &Scope,
+        all_reduce: impl FnOnce(&mut [f64]) -> Result<()>,
+    ) -> Result<Evaluation> {
+        let rows = self.rows as f64;
+        let total = |mean: Option<f64>| mean.map_or(0.0, |mean| mean * rows);
+        let means = [self.logloss, self.accuracy, self.mse, self.mae].map(total);
+        let counts = [rows, self.skipped_lines as f64, f64::from(u8::from(self.stopped))];
+        let [positive, negative] = network.auc_buckets(scope).unwrap_or_default();
+        let buckets = positive.iter().chain(&negative).map(|&count| count as f64);
+        let mut values: Vec<f64> = counts.into_iter().chain(means).chain(buckets).collect();
+        all_reduce(&mut values)?;
+        let (head, buckets) = values.split_at(7);
+        let rows = head[0];
+        let mean = |at: usize| (rows > 0.0).then(|| head[at] / rows);
+        let (clicks, regression) = (network.auc.is_some(), network.auc.is_none());
+        let buckets: Vec<i64> = buckets.iter().map(|&count| count as i64).collect();
+        let (positive, negative) = buckets.split_at(positive.len());
+        Ok(Evaluation {
+            rows: rows as u64,
+            auc: (clicks && rows > 0.0).then(|| global_auc(positive, negative)),
+            logloss: mean(3).filter(|_| clicks),
+            accuracy: mean(4).filter(|_| clicks),
+            mse: mean(5).filter(|_| regression),
+            mae: mean(6).filter(|_| regression),
+            seconds: self.seconds,
+            skipped_lines: head[1] as u64,
+            stopped: head[2] > 0.0,
+        })
+    }
 }
 
 /// What the threads of a pass bring together.

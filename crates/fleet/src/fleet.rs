@@ -42,6 +42,7 @@ pub use util::Util;
 pub use voice::Voice;
 
 use crate::error::{Error, Result};
+use crate::progress::Progress;
 use crate::role::{self, Assignment, ReservedPort, RoleMaker, Settings};
 use crate::variables::Variables;
 
@@ -180,6 +181,18 @@ impl Fleet {
         self
     }
 
+    /// Training threads of each worker.
+    pub fn thread_num(&self) -> usize {
+        self.settings.threads as usize
+    }
+
+    /// Tells the launcher how this process is doing, if there is one that wants to know. Not worth failing for.
+    pub fn tell_launcher(&self, progress: &Progress) {
+        if let Some(path) = &self.settings.progress_file {
+            let _ = progress.write(path);
+        }
+    }
+
     /// Who exists, where, and who this is.
     pub fn topology(&self) -> &Topology {
         &self.topology
@@ -311,6 +324,8 @@ impl Fleet {
         runtime.shutdown_background();
         ended?;
         self.voice.say(&format!("{}: ends", self.name()));
+        // Otherwise the launcher would take it for a server that left too early.
+        self.tell_launcher(&Progress { state: Some(Progress::DONE.to_owned()), ..Progress::default() });
         Ok(())
     }
 

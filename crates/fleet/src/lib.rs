@@ -18,6 +18,7 @@ pub mod local_cluster;
 pub mod log;
 pub mod model;
 pub mod model_dir;
+pub mod progress;
 pub mod role;
 pub mod unlabelled;
 pub mod variables;

@@ -57,12 +57,6 @@ impl LocalCluster {
         let worker = Worker { rank, count: self.workers, threads: self.threads };
         Cluster::new(links.collect(), worker, self.strategy)
     }
-
-    /// Rows of all sparse tables on all servers.
-    pub fn rows(&self) -> usize {
-        let rows = |state: &Arc<State>| state.status().sparse.iter().map(|(_, rows, _)| *rows as usize).sum::<usize>();
-        self.states.iter().map(rows).sum()
-    }
 }
 
 impl Sockets {

@@ -181,10 +181,15 @@ impl Network {
 
     /// The area under the curve of all rows since the counters were zero.
     pub fn counted_auc(&self, scope: &Scope) -> Option<f64> {
+        let [positive, negative] = self.auc_buckets(scope)?;
+        Some(openfleet_core::metrics::global_auc(&positive, &negative))
+    }
+
+    /// Positives and negatives by predicted probability, since the counters were zero.
+    pub fn auc_buckets(&self, scope: &Scope) -> Option<[Vec<i64>; 2]> {
         let [_, _, positive, negative] =
             self.auc?.counters.map(|counter| scope.get(&self.net.main.variable(counter).name));
-        let (positive, negative) = (positive?, negative?);
-        Some(openfleet_core::metrics::global_auc(positive.i64s()?, negative.i64s()?))
+        Some([positive?.i64s()?.to_vec(), negative?.i64s()?.to_vec()])
     }
 
     /// Floats in all dense parameters.

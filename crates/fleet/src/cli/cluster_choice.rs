@@ -1,4 +1,4 @@
-//! Which mode to train in, and with how many servers and workers, all of them in this process.
+//! Which mode to train in, and with how many servers and workers where all of them are in this process.
 
 use clap::Args;
 use openfleet_core::strategy::{Mode, OptionValue, Strategy, StrategyOptions};
@@ -7,15 +7,15 @@ use crate::error::{Error, Result};
 
 /// The cluster's part of a command line.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Cluster (inside this process)")]
+#[command(next_help_heading = "Servers (inside this process, or those that a launcher started)")]
 pub(crate) struct ClusterOptions {
-    /// local, or with servers: sync, half_async, async, hybrid, geo.
-    #[arg(long, default_value = "local")]
-    mode: String,
-    /// Servers [1].
+    /// local, or with servers: sync, half_async, async, hybrid, geo [local; async in a job].
+    #[arg(long)]
+    mode: Option<String>,
+    /// Servers in this process [1].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     servers: Option<u16>,
-    /// Workers, which share the training files and the threads [1].
+    /// Workers in this process, which share the training files and the threads [1].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     workers: Option<u16>,
     /// geo: batches between two exchanges [100].
@@ -33,8 +33,9 @@ pub(crate) struct ClusterOptions {
 }
 
 /// What the options mean.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct ClusterChoice {
+    pub(crate) options: StrategyOptions,
     pub(crate) strategy: Strategy,
     pub(crate) servers: usize,
     pub(crate) workers: u32,
@@ -42,9 +43,27 @@ pub(crate) struct ClusterChoice {
 }
 
 impl ClusterOptions {
-    /// `None` for local training.
-    pub(crate) fn resolve(&self) -> Result<Option<ClusterChoice>> {
-        if self.mode == "local" {
+    /// `None` for local training. `in_job`: whether a launcher has started the servers and workers.
+    pub(crate) fn resolve(&self, in_job: bool) -> Result<Option<ClusterChoice>> {
+        if in_job {
+            let given = [
+                (self.servers.is_some(), "--servers"),
+                (self.workers.is_some(), "--workers"),
+                (self.sockets, "--sockets"),
+                (self.mode.as_deref() == Some("local"), "--mode local"),
+            ];
+            if let Some(&(_, option)) = given.iter().find(|(given, _)| *given) {
+                let owner = "a process that a launcher has given its role".to_owned();
+                let takers = "a process alone: the launcher says how many servers and workers there are";
+                return Err(Error::MeaninglessOption { option, owner, takers });
+            }
+        }
+        let mode = match self.mode.as_deref() {
+            None if in_job => Some(Mode::Async),
+            None | Some("local") => None,
+            Some(mode) => Some(Mode::parse(mode)?),
+        };
+        let Some(mode) = mode else {
             let given = [
                 (self.servers.is_some(), "--servers"),
                 (self.workers.is_some(), "--workers"),
@@ -61,8 +80,7 @@ impl ClusterOptions {
                 }),
                 None => Ok(None),
             };
-        }
-        let mode = Mode::parse(&self.mode)?;
+        };
         let mut options = StrategyOptions::for_mode(mode);
         if self.k_steps.is_some() {
             options.k_steps = self.k_steps;
@@ -87,6 +105,7 @@ impl ClusterOptions {
             });
         }
         Ok(Some(ClusterChoice {
+            options,
             strategy,
             servers: self.servers.unwrap_or(1).into(),
             workers: self.workers.unwrap_or(1).into(),

@@ -52,7 +52,7 @@ pub(crate) struct ReadOptions {
     /// Rows in a batch, which the threads of a click model share [click models: 512; word2vec: 256; fit_a_line: 20].
     #[arg(long, alias = "batch-size")]
     pub(crate) batch: Option<usize>,
-    /// Threads; 0 is one a core.
+    /// Threads; 0 is one a core, or in a job what CPU_NUM says [1 there].
     #[arg(long, alias = "thread-num", default_value_t = 0)]
     threads: usize,
     /// Leave out lines that are no rows, and count them, rather than stop.
@@ -136,6 +136,11 @@ impl DataOptions {
 }
 
 impl ReadOptions {
+    /// How many threads were asked for; `None` leaves it to the place.
+    pub(crate) fn asked_threads(&self) -> Option<usize> {
+        (self.threads > 0).then_some(self.threads)
+    }
+
     /// How many threads train and read.
     pub(crate) fn threads(&self) -> usize {
         match self.threads {

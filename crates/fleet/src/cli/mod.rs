@@ -17,6 +17,7 @@ mod infer;
 mod model_choice;
 mod optimizer_choice;
 pub(crate) mod output;
+mod place;
 mod progress;
 mod train;
 

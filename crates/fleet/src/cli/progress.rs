@@ -29,6 +29,8 @@ const BAR_STEPS: u64 = 1000;
 pub(crate) struct Meter<'a> {
     network: &'a Network,
     how: How,
+    /// Hears of samples so far and samples a second whenever they are shown.
+    tell: Option<&'a (dyn Fn(u64, f64) + Sync)>,
     epochs: u64,
     started: Instant,
     batches: AtomicU64,
@@ -88,7 +90,12 @@ impl<'a> Meter<'a> {
             (false, None) => How::Lines { period: 0 },
         };
         let state = Mutex::new(State::default());
-        Meter { network, how, epochs, started: Instant::now(), batches: AtomicU64::new(0), state }
+        Meter { network, how, tell: None, epochs, started: Instant::now(), batches: AtomicU64::new(0), state }
+    }
+
+    /// Lets somebody else hear of it too.
+    pub(crate) fn telling(self, tell: &'a (dyn Fn(u64, f64) + Sync)) -> Self {
+        Meter { tell: Some(tell), ..self }
     }
 
     /// An epoch begins.
@@ -140,7 +147,11 @@ impl<'a> Meter<'a> {
         let (samples_before, waited_before) =
             state.shown.as_ref().map_or((0, Duration::ZERO), |shown| (shown.samples, shown.waited));
         let interval = now.duration_since(since).as_secs_f64().max(1e-9);
-        let mut parts = vec![format!("{} samples/s", rate((observation.samples - samples_before) as f64 / interval))];
+        let speed = (observation.samples - samples_before) as f64 / interval;
+        if let Some(tell) = self.tell {
+            tell(observation.samples, speed);
+        }
+        let mut parts = vec![format!("{} samples/s", rate(speed))];
         parts.extend(state.recent_loss.mean().map(|loss| format!("loss {loss:.4}")));
         parts.extend(observation.values.first().and_then(|auc| auc.scalar()).map(|auc| format!("auc {auc:.4}")));
         let waiting = waited.saturating_sub(waited_before).as_secs_f64() / (interval * threads as f64);

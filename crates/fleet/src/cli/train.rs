@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use openfleet_dist::Cluster;
+use openfleet_dist::request::status::Status;
+use openfleet_dist::{Cluster, Reduce};
 use openfleet_engine::dataset::{Dataset, InMemoryDataset, QueueDataset, WordsConfig, WordsDataset, split_files};
 use openfleet_engine::executor::{BatchView, Observation};
 use openfleet_engine::{Executor, Minimize, RunOptions, RunReport, Scope};
@@ -21,12 +22,13 @@ use super::data_choice::{DataOptions, ReadOptions};
 use super::model_choice::{ModelKind, ModelOptions};
 use super::optimizer_choice::OptimizerOptions;
 use super::output::{bytes, count, duration, plural, rate, remark, result};
+use super::place::{self, Place};
 use super::progress::{Meter, Watched, waiting_share};
 use crate::columns::DataDescription;
 use crate::error::{Error, Result};
 use crate::evaluation::{Evaluation, Pass, evaluate};
 use crate::files::expand;
-use crate::local_cluster::LocalCluster;
+use crate::fleet::Fleet;
 use crate::model::{ModelShape, Network, table_names};
 use crate::model_dir::{self, Trained};
 
@@ -130,6 +132,9 @@ struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     vocabulary: Option<usize>,
     peak_rss_bytes: Option<u64>,
+    /// In a job: of each worker, by rank.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worker_samples_per_second: Option<Vec<f64>>,
     /// With servers: payload bytes of all workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes_sent: Option<u64>,
@@ -152,25 +157,26 @@ struct Job<'a> {
 }
 
 pub(crate) fn run(arguments: &TrainArgs, stop: &AtomicBool) -> Result<Outcome> {
-    let job = Job::resolve(arguments)?;
-    let cluster = match &job.cluster {
-        Some(choice) => Some(LocalCluster::start(
-            choice.strategy,
-            choice.servers,
-            choice.workers,
-            job.threads_of_a_worker() as u32,
-            choice.over_sockets,
-        )?),
-        None => None,
-    };
+    let fleet = place::launched()?;
+    if let Some(server) = fleet.as_ref().filter(|fleet| fleet.is_server()) {
+        place::serve(server, stop)?;
+        return Ok(Outcome::Done);
+    }
+    let mut job = Job::resolve(arguments, fleet.as_ref())?;
+    let cluster = job.cluster.take();
+    let rule = arguments.optimizer.resolve(arguments.model.model, Some(1))?;
+    let place = Place::prepare(fleet, cluster, job.threads_of_a_worker(), &rule, stop)?;
     let loading = Instant::now();
-    let mut workers = job.workers(cluster.as_ref())?;
+    let mut workers = job.workers(&place)?;
     let load_seconds = workers[0].data.is_loaded().then(|| loading.elapsed().as_secs_f64());
     if !arguments.quiet {
         remark(&job.description(&workers[0].network, &workers[0].minimize, &workers[0].data));
-        job.cluster.iter().for_each(|choice| remark(&choice.describe()));
+        place.describe().iter().for_each(|line| remark(line));
     }
-    let trained = train_together(&mut workers, stop)?;
+    let tell = |samples, speed| place.tell_launcher(samples, speed);
+    let mut trained = train_together(&mut workers, stop, &tell)?;
+    // Nobody judges before everybody has trained.
+    let worker_samples_per_second = trained.of_all_workers(&place)?;
     let first = &mut workers[0];
     let mut interrupted = trained.interrupted;
     if interrupted {
@@ -178,7 +184,7 @@ pub(crate) fn run(arguments: &TrainArgs, stop: &AtomicBool) -> Result<Outcome> {
     }
     let evaluation = match interrupted || job.test_files.is_empty() {
         true => None,
-        false => Some(job.test(&mut first.executor, &first.network, stop)?),
+        false => Some(job.test(&mut first.executor, &first.network, &place, stop)?),
     };
     if evaluation.as_ref().is_some_and(|evaluation| evaluation.stopped) {
         remark("interrupted: the test pass covers only the first rows");
@@ -209,21 +215,28 @@ pub(crate) fn run(arguments: &TrainArgs, stop: &AtomicBool) -> Result<Outcome> {
         &trained,
         evaluation.as_ref(),
     );
-    let summary = match &cluster {
-        Some(cluster) => {
-            let summary = Summary { rows_in_tables: cluster.rows(), ..summary };
-            let traffic = workers.iter().filter_map(|worker| worker.cluster.as_ref()).map(|cluster| cluster.traffic());
+    let clusters: Vec<Arc<Cluster>> = workers.iter().filter_map(|worker| worker.cluster.clone()).collect();
+    let summary = match clusters.first() {
+        Some(first) => {
+            let rows = |status: &Status| status.sparse.iter().map(|(_, rows, _)| *rows as usize).sum::<usize>();
+            let rows_in_tables = first.status()?.iter().map(rows).sum();
+            let traffic = clusters.iter().map(|cluster| cluster.traffic());
             let (sent, received) = traffic.fold((0, 0), |sum, (sent, received)| (sum.0 + sent, sum.1 + received));
-            workers.iter().filter_map(|worker| worker.cluster.as_ref()).try_for_each(|cluster| cluster.close())?;
-            Summary { bytes_sent: Some(sent), bytes_received: Some(received), ..summary }
+            let mut moved = [sent as f64, received as f64];
+            place.all_reduce(Reduce::Sum, &mut moved)?;
+            let [bytes_sent, bytes_received] = moved.map(|bytes| Some(bytes as u64));
+            place.leave(&clusters)?;
+            Summary { rows_in_tables, bytes_sent, bytes_received, ..summary }
         }
         None => summary,
     };
-    let summary = Summary { load_seconds, interrupted, ..summary };
-    summary.tell(evaluation.as_ref());
-    if arguments.json {
-        // Plain numbers, strings and options: there is nothing that JSON cannot say.
-        result(&serde_json::to_string(&summary).unwrap_or_default());
+    let summary = Summary { load_seconds, interrupted, worker_samples_per_second, ..summary };
+    if place.speaks() {
+        summary.tell(evaluation.as_ref());
+        if arguments.json {
+            // Plain numbers, strings and options: there is nothing that JSON cannot say.
+            result(&serde_json::to_string(&summary).unwrap_or_default());
+        }
     }
     Ok(if interrupted { Outcome::Interrupted } else { Outcome::Done })
 }
@@ -240,15 +253,19 @@ struct WorkerRun<'a> {
 
 /// Trains all workers at once, each on a thread of its own; the first one's figures stand for their quality, the samples
 /// are those of all.
-fn train_together(workers: &mut [WorkerRun<'_>], stop: &AtomicBool) -> Result<TrainingReport> {
+fn train_together(
+    workers: &mut [WorkerRun<'_>],
+    stop: &AtomicBool,
+    tell: &(dyn Fn(u64, f64) + Sync),
+) -> Result<TrainingReport> {
     let outcomes: Vec<Result<TrainingReport>> = std::thread::scope(|scope| {
         let handles: Vec<_> = workers
             .iter_mut()
             .enumerate()
             .map(|(rank, worker)| {
                 let train = move || {
-                    let report =
-                        worker.job.train(&mut worker.executor, &worker.network, &mut worker.data, stop, rank == 0);
+                    let tell = (rank == 0).then_some(tell);
+                    let report = worker.job.train(&mut worker.executor, &worker.network, &mut worker.data, stop, tell);
                     if report.is_err() {
                         // The others end rather than wait for this one.
                         stop.store(true, Ordering::Relaxed);
@@ -286,7 +303,7 @@ struct TrainingReport {
 }
 
 impl<'a> Job<'a> {
-    fn resolve(arguments: &'a TrainArgs) -> Result<Self> {
+    fn resolve(arguments: &'a TrainArgs, fleet: Option<&Fleet>) -> Result<Self> {
         let kind = arguments.model.model;
         let is_words = kind == ModelKind::Word2vec;
         let shape = arguments.model.resolve()?;
@@ -320,7 +337,7 @@ impl<'a> Job<'a> {
             ModelKind::FitALine => 20,
             _ => 512,
         });
-        let cluster = arguments.cluster.resolve()?;
+        let cluster = arguments.cluster.resolve(fleet.is_some())?;
         if let (Some(choice), true) = (&cluster, arguments.save.is_some() || arguments.vectors.is_some()) {
             let option = if arguments.save.is_some() { "--save" } else { "--vectors" };
             return Err(Error::MeaninglessOption {
@@ -329,22 +346,23 @@ impl<'a> Job<'a> {
                 takers: "local training",
             });
         }
-        let threads = arguments.reading.threads();
+        let threads = match fleet {
+            Some(fleet) => arguments.reading.asked_threads().unwrap_or(fleet.thread_num()),
+            None => arguments.reading.threads(),
+        };
         Ok(Job { arguments, shape, data, train_files, test_files, threads, batch, cluster })
     }
 
-    fn worker_count(&self) -> usize {
-        self.cluster.map_or(1, |choice| choice.workers as usize)
-    }
-
-    /// Workers share the threads.
+    /// Workers share the threads of this process.
     fn threads_of_a_worker(&self) -> usize {
-        (self.threads / self.worker_count()).max(1)
+        let inside = self.cluster.as_ref().map_or(1, |choice| choice.workers as usize);
+        (self.threads / inside).max(1)
     }
 
-    /// Every worker with its part of the files.
-    fn workers(&self, cluster: Option<&LocalCluster>) -> Result<Vec<WorkerRun<'a>>> {
-        let count = self.worker_count();
+    /// Every worker of this process, with its part of the files.
+    fn workers(&self, place: &Place) -> Result<Vec<WorkerRun<'a>>> {
+        let count = place.worker_count();
+        let threads = (self.threads / place.ranks().len()).max(1);
         let worker = |rank: usize| {
             let train_files = split_files(&self.train_files, rank, count);
             if train_files.is_empty() {
@@ -354,14 +372,14 @@ impl<'a> Job<'a> {
                     got: format!("{count} for {} files", self.train_files.len()),
                 });
             }
-            let job = Job { train_files, threads: self.threads_of_a_worker(), ..self.clone() };
+            let job = Job { train_files, threads, ..self.clone() };
             let mut network = job.shape.build(&job.data.schema, self.arguments.seed)?;
             let data = job.load()?;
             let minimize =
                 self.arguments.optimizer.resolve(self.arguments.model.model, data.run_steps(self.arguments.epochs))?;
             minimize.minimize(&mut network.net.main, network.loss)?;
             let scope = Arc::new(Scope::new());
-            let cluster = cluster.map(|cluster| Arc::new(cluster.worker(rank as u32)));
+            let cluster = place.cluster(rank)?;
             let mut executor = match &cluster {
                 Some(cluster) => Executor::on_cluster(scope, cluster.clone()),
                 None => Executor::new(scope),
@@ -369,7 +387,7 @@ impl<'a> Job<'a> {
             executor.run_startup(&network.net.startup)?;
             Ok(WorkerRun { job, network, minimize, data, executor, cluster })
         };
-        (0..count).map(worker).collect()
+        place.ranks().map(worker).collect()
     }
 
     /// A click model's batch is shared by the threads. Each works on its part on its own and the others' updates reach it
@@ -415,10 +433,15 @@ impl<'a> Job<'a> {
         network: &Network,
         data: &mut TrainingData,
         stop: &AtomicBool,
-        shows: bool,
+        tell: Option<&(dyn Fn(u64, f64) + Sync)>,
     ) -> Result<TrainingReport> {
         let (epochs, threads) = (self.arguments.epochs, self.threads);
-        let meter = Meter::new(network, epochs, self.arguments.quiet || !shows, self.arguments.print_period);
+        let quiet = self.arguments.quiet || tell.is_none();
+        let meter = Meter::new(network, epochs, quiet, self.arguments.print_period);
+        let meter = match tell {
+            Some(tell) => meter.telling(tell),
+            None => meter,
+        };
         let mut total = TrainingReport::default();
         for epoch in 1..=epochs {
             data.begin_epoch(self.arguments.seed, epoch)?;
@@ -465,8 +488,25 @@ impl<'a> Job<'a> {
         Ok(total)
     }
 
-    fn test(&self, executor: &mut Executor, network: &Network, stop: &AtomicBool) -> Result<Evaluation> {
-        let Some(config) = self.arguments.reading.config(&self.data, &self.test_files, self.batch) else {
+    /// In a job every worker judges its part of the files, and all get the whole.
+    fn test(&self, executor: &mut Executor, network: &Network, place: &Place, stop: &AtomicBool) -> Result<Evaluation> {
+        let Place::Job(fleet) = place else {
+            return self.test_on(&self.test_files, executor, network, stop);
+        };
+        let own = fleet.split_files(&self.test_files)?;
+        network.zero_auc(executor.scope())?;
+        let part = if own.is_empty() { Evaluation::default() } else { self.test_on(own, executor, network, stop)? };
+        part.of_all_workers(network, executor.scope(), |values| place.all_reduce(Reduce::Sum, values))
+    }
+
+    fn test_on(
+        &self,
+        files: &[PathBuf],
+        executor: &mut Executor,
+        network: &Network,
+        stop: &AtomicBool,
+    ) -> Result<Evaluation> {
+        let Some(config) = self.arguments.reading.config(&self.data, files, self.batch) else {
             return Ok(Evaluation::default());
         };
         let dataset = QueueDataset::new(config)?;
@@ -560,6 +600,37 @@ impl TrainingReport {
         // Every pass meets the same bad lines.
         self.skipped_lines = self.skipped_lines.max(report.skipped_lines);
         self.refused_gradients += report.refused_gradients;
+    }
+
+    /// In a job: adds what the other processes did at the same time, and gives every worker's samples a second.
+    fn of_all_workers(&mut self, place: &Place) -> Result<Option<Vec<f64>>> {
+        if !matches!(place, Place::Job(_)) {
+            return Ok(None);
+        }
+        let elapsed = self.elapsed.as_secs_f64();
+        let mut rates = vec![0.0; place.worker_count()];
+        rates[place.ranks().start] = self.samples as f64 / elapsed.max(1e-9);
+        let mut sums = [
+            self.samples as f64,
+            self.waited.as_secs_f64(),
+            self.words as f64,
+            self.skipped_lines as f64,
+            self.refused_gradients as f64,
+            f64::from(u8::from(self.interrupted)),
+        ];
+        let mut longest = [elapsed];
+        place.all_reduce(Reduce::Sum, &mut rates)?;
+        place.all_reduce(Reduce::Sum, &mut sums)?;
+        place.all_reduce(Reduce::Max, &mut longest)?;
+        let [samples, waited, words, skipped_lines, refused_gradients, interrupted] = sums;
+        self.samples = samples as u64;
+        self.waited = Duration::from_secs_f64(waited);
+        self.words = words as u64;
+        self.skipped_lines = skipped_lines as u64;
+        self.refused_gradients = refused_gradients as u64;
+        self.interrupted = interrupted > 0.0;
+        self.elapsed = Duration::from_secs_f64(longest[0]);
+        Ok(Some(rates))
     }
 
     /// Adds what another worker did at the same time.

@@ -30,7 +30,6 @@ mod plan;
 mod ports;
 mod process;
 mod program;
-mod progress;
 mod run;
 mod schedulers;
 mod screen;
@@ -44,9 +43,9 @@ use options::{Cli, Scheduler};
 use plan::Plan;
 use program::Program;
 
+pub use crate::progress::Progress;
 pub use error::Error;
 pub use process::Ending;
-pub use progress::Progress;
 
 /// Runs `fleetrun` with these arguments, the program's own name first, and returns its exit code. Errors have been printed.
 pub fn main(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> u8 {

@@ -19,11 +19,11 @@ use super::guard::Guard;
 use super::logs::{self, LastLines};
 use super::plan::{Plan, forget_progress, make_directories};
 use super::process::{Ending, Process};
-use super::progress::Progress;
 use super::screen::{Row, Screen, Speaker};
 use super::supervise::{Action, Outcome, State, Supervisor};
 use crate::cli::output::{duration, plural};
 use crate::error::Result;
+use crate::progress::Progress;
 
 /// How often the status is drawn, and children are looked at in case that a signal about them was lost.
 const EVERY: Duration = Duration::from_millis(250);

@@ -69,6 +69,14 @@ impl From<Topology> for Assignment {
     }
 }
 
+/// Whether the environment makes this process part of a job: whether [`choose`] finds more than a process alone.
+pub fn is_launched(variables: &Variables) -> bool {
+    environment::applies(variables)
+        || torchrun::applies(variables)
+        || mpi::applies(variables)
+        || slurm::applies(variables)
+}
+
 /// The role maker for a process that was given none.
 pub fn choose(variables: &Variables) -> Box<dyn RoleMaker> {
     let environment = environment::applies(variables);

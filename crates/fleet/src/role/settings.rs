@@ -1,6 +1,7 @@
 //! What a process is told beside its role: which job it belongs to, the job's secret, which life of its rank this is,
 //! where to bind and how long to wait.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use openfleet_core::{Endpoint, Hinted, Incarnation, JobId};
@@ -26,6 +27,8 @@ pub struct Settings {
     pub wait_limit: Duration,
     /// Training threads of a worker.
     pub threads: u32,
+    /// The file in which the process tells its launcher how it is doing.
+    pub progress_file: Option<PathBuf>,
 }
 
 /// How long to wait unless told otherwise.
@@ -58,6 +61,7 @@ impl Settings {
             bind: read(variables, variables::BIND, address)?.map(|read| read.value),
             wait_limit: wait_seconds.map_or(WAIT_LIMIT, |read| Duration::from_secs(read.value as u64)),
             threads: threads.map_or(1, |read| read.value),
+            progress_file: variables.get(variables::PROGRESS_FILE).map(PathBuf::from),
         })
     }
 }
