@@ -24,6 +24,7 @@ use crate::net::{Frame, Heard, Stream, Watched, read_frame, write_frame};
 use crate::request::{FAILED, Kind, REPLY};
 use crate::server::{Outcome, State};
 use crate::session::{HANDSHAKE, Identity, introduce};
+use crate::tls::{self, ClientTls};
 
 /// How long an ordinary request may take, unless somebody says otherwise.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -35,6 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(900);
 pub struct ClientConfig {
     /// Who it is.
     pub identity: Identity,
+    /// Whom it trusts, where servers speak TLS.
+    pub tls: Option<ClientTls>,
     /// The most bytes of one answer.
     pub cap: u64,
     /// How long an ordinary request may take, reconnecting included.
@@ -56,6 +59,7 @@ impl ClientConfig {
     pub fn new(identity: Identity) -> Self {
         ClientConfig {
             identity,
+            tls: None,
             cap: 1 << 30,
             deadline: DEADLINE,
             patience: PATIENCE,
@@ -240,10 +244,14 @@ async fn keep_connected(
     mut asks: mpsc::UnboundedReceiver<Ask>,
 ) {
     let mut unanswered = Unanswered { asks: BTreeMap::new(), next: 1, endpoint: endpoint.to_string() };
+    let tls = match tls::ready(&config.tls, tls::Connector::new) {
+        Ok(tls) => tls,
+        Err(error) => return unanswered.fail_all(&mut asks, error).await,
+    };
     let mut pause = config.shortest_pause;
     loop {
         let stream = tokio::select! {
-            stream = connect(&endpoint, &config, connector.as_ref()) => stream,
+            stream = connect(&endpoint, &config, connector.as_ref(), tls.as_ref()) => stream,
             () = unanswered.expire_while_waiting(&mut asks) => return,
         };
         match stream {
@@ -256,7 +264,11 @@ async fn keep_connected(
                 }
             }
             Err(
-                error @ (Error::Refused { .. } | Error::WrongSecret | Error::Version { .. } | Error::NotOurs { .. }),
+                error @ (Error::Refused { .. }
+                | Error::WrongSecret
+                | Error::Version { .. }
+                | Error::NotOurs { .. }
+                | Error::Tls { .. }),
             ) => {
                 warn!("{error}");
                 return unanswered.fail_all(&mut asks, error).await;
@@ -272,12 +284,21 @@ async fn keep_connected(
     }
 }
 
-async fn connect(endpoint: &Endpoint, config: &ClientConfig, connector: &dyn Connector) -> Result<BoxedStream> {
+async fn connect(
+    endpoint: &Endpoint,
+    config: &ClientConfig,
+    connector: &dyn Connector,
+    tls: Option<&tls::Connector>,
+) -> Result<BoxedStream> {
     let name = endpoint.to_string();
     let socket = |source| Error::Socket { action: "connecting to", endpoint: name.clone(), source };
     let late = |_| Error::Deadline { endpoint: name.clone(), request: "handshake", waited: HANDSHAKE };
     let mut stream =
         tokio::time::timeout(HANDSHAKE, connector.connect(endpoint)).await.map_err(late)?.map_err(socket)?;
+    if let Some(tls) = tls {
+        let secured = tls.connect(endpoint.host(), stream, &name);
+        stream = Box::new(tokio::time::timeout(HANDSHAKE, secured).await.map_err(late)??);
+    }
     tokio::time::timeout(HANDSHAKE, introduce(&mut stream, &config.identity, &name)).await.map_err(late)??;
     Ok(stream)
 }
@@ -467,7 +488,7 @@ impl Unanswered {
 
     /// The server will not have us: so it answers everything, now and later.
     async fn fail_all(&mut self, asks: &mut mpsc::UnboundedReceiver<Ask>, error: Error) {
-        let message = error.to_string();
+        let message = openfleet_core::error::report(&error);
         let refuse = |ask: Ask, endpoint: &str| {
             let endpoint = endpoint.to_owned();
             let _ =
