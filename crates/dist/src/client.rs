@@ -129,6 +129,8 @@ struct Ask {
     payload: Payload,
     deadline: Instant,
     waited: Duration,
+    /// How often the log was told that it waits.
+    told: u32,
     answer: oneshot::Sender<Result<Payload>>,
 }
 
@@ -217,7 +219,7 @@ impl Link {
                 Outcome::Later(receiver) => pending(receiver),
             },
             Way::Remote(sender) => {
-                let ask = Ask { kind, payload, deadline: Instant::now() + within, waited: within, answer };
+                let ask = Ask { kind, payload, deadline: Instant::now() + within, waited: within, told: 0, answer };
                 // A closed channel drops the ask, and `wait` says that the link has ended.
                 let _ = sender.send(ask);
                 pending(receiver)
@@ -225,6 +227,9 @@ impl Link {
         }
     }
 }
+
+/// A request that waits longer than this tells the log, and again each time it has waited so much longer.
+const LONG: Duration = Duration::from_secs(30);
 
 /// How often late requests are looked for.
 const EXPIRY: Duration = Duration::from_millis(100);
@@ -437,9 +442,22 @@ impl Unanswered {
         let _ = ask.answer.send(answer);
     }
 
-    /// Fails what has waited too long.
+    /// Fails what has waited too long, and tells the log of what has waited for long.
     fn expire(&mut self) {
         let now = Instant::now();
+        for ask in self.asks.values_mut() {
+            let waited = ask.waited.saturating_sub(ask.deadline.saturating_duration_since(now));
+            if waited >= LONG * (ask.told + 1) && waited < ask.waited {
+                ask.told += 1;
+                info!(
+                    "server {} has not answered `{}` for {} s; it is given {} s",
+                    self.endpoint,
+                    ask.kind.name(),
+                    waited.as_secs(),
+                    ask.waited.as_secs()
+                );
+            }
+        }
         let late: Vec<u64> = self.asks.iter().filter(|(_, ask)| ask.deadline <= now).map(|(&id, _)| id).collect();
         for id in late {
             if let Some(ask) = self.asks.remove(&id) {
