@@ -7,8 +7,7 @@ use openfleet_core::WorkId;
 use openfleet_core::strategy::{AsyncPlan, DenseReceive, HybridPlan, Merge, Mode, Strategy, StrategyOptions};
 use openfleet_core::topology::Incarnation;
 use openfleet_dist::client::Tcp;
-use openfleet_dist::communicator::{Async, Communicator, Hybrid, Stepwise, Worker};
-use openfleet_dist::handshake::Secret;
+use openfleet_dist::communicator::{Async, Communicator, Hybrid, Stepwise, Worker, for_mode};
 use openfleet_dist::session::Identity;
 use openfleet_dist::{ClientConfig, Cluster, Error, Link, Server, ServerConfig, State};
 use openfleet_table::{DenseSpec, Schedule, SparseSpec};
@@ -144,31 +143,40 @@ async fn a_door_to_the_world_needs_a_secret() {
 
 #[test]
 fn a_dead_server_is_named_within_the_deadline_and_a_left_one_ends() {
+    for mode in [Mode::Sync, Mode::HalfAsync, Mode::Hybrid] {
+        dies_and_comes_back(mode);
+    }
+}
+
+fn dies_and_comes_back(mode: Mode) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let state = Arc::new(State::new());
     let server = runtime.block_on(Server::bind("127.0.0.1", 0, config(), state.clone())).unwrap();
     let endpoint = server.endpoint().unwrap();
     let running = runtime.spawn(server.run());
-    let connect = |rank| {
-        let secret = Secret::new("a test's secret");
-        let identity = Identity { job: config().job, secret, rank, incarnation: Incarnation(1) };
-        let client = ClientConfig { deadline: Duration::from_millis(400), ..ClientConfig::new(identity) };
-        vec![Link::remote(runtime.handle(), endpoint.clone(), client, Arc::new(Tcp))]
-    };
-    let communicator = Stepwise::new(remote(connect(0), ALONE, Mode::Sync).unwrap());
+    let identity = Identity { job: config().job, secret: config().secret, rank: 0, incarnation: Incarnation(1) };
+    let client = ClientConfig { deadline: Duration::from_millis(400), ..ClientConfig::new(identity) };
+    let link = Link::remote(runtime.handle(), endpoint.clone(), client, Arc::new(Tcp));
+    let strategy = Strategy::resolve(&StrategyOptions::for_mode(mode)).unwrap();
+    let (sparse, dense) = tables();
+    let remote = remote(vec![link], ALONE, mode).unwrap();
+    let communicator = for_mode(remote, &strategy, &sparse, &dense).unwrap();
     let mut thread = Thread::new();
-    thread.step(&communicator, &[1], (1.0, 1.0)).unwrap();
+    thread.step(communicator.as_ref(), &[1], (1.0, 1.0)).unwrap();
+    communicator.flush().unwrap();
     running.abort();
-    let error = thread.step(&communicator, &[1], (1.0, 1.0)).unwrap_err();
+    let error = thread.step(communicator.as_ref(), &[1], (1.0, 1.0)).unwrap_err();
     assert!(
-        matches!(&error, Error::Deadline { endpoint: named, request: "pull sparse", .. } if *named == endpoint.to_string())
+        matches!(&error, Error::Deadline { endpoint: named, request: "pull sparse", .. } if *named == endpoint.to_string()),
+        "{mode}: {error}"
     );
 
     // The same tables behind another listener: the worker comes back, leaves, and the server ends by itself.
-    let server = runtime.block_on(Server::bind("127.0.0.1", endpoint.port(), config(), state)).unwrap();
+    let server = runtime.block_on(Server::bind("127.0.0.1", endpoint.port(), config(), state.clone())).unwrap();
     let running = runtime.spawn(server.run());
-    thread.step(&communicator, &[1], (1.0, 1.0)).unwrap();
+    thread.step(communicator.as_ref(), &[1], (1.0, 1.0)).unwrap();
     communicator.close().unwrap();
     drop(communicator);
     runtime.block_on(running).unwrap().unwrap();
+    check(&[state], [vec![1], vec![1]].into_iter(), mode.name());
 }
