@@ -24,6 +24,7 @@ use crate::net::{Frame, Heard, Stream, Watched, read_frame, write_frame};
 use crate::request::{FAILED, Kind, REPLY};
 use crate::server::{Outcome, State};
 use crate::session::{HANDSHAKE, Identity, introduce};
+use crate::tls::{self, ClientTls};
 
 /// How long an ordinary request may take, unless somebody says otherwise.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -35,6 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(900);
 pub struct ClientConfig {
     /// Who it is.
     pub identity: Identity,
+    /// Whom it trusts, where servers speak TLS.
+    pub tls: Option<ClientTls>,
     /// The most bytes of one answer.
     pub cap: u64,
     /// How long an ordinary request may take, reconnecting included.
@@ -56,6 +59,7 @@ impl ClientConfig {
     pub fn new(identity: Identity) -> Self {
         ClientConfig {
             identity,
+            tls: None,
             cap: 1 << 30,
             deadline: DEADLINE,
             patience: PATIENCE,
@@ -125,6 +129,8 @@ struct Ask {
     payload: Payload,
     deadline: Instant,
     waited: Duration,
+    /// How often the log was told that it waits.
+    told: u32,
     answer: oneshot::Sender<Result<Payload>>,
 }
 
@@ -213,7 +219,7 @@ impl Link {
                 Outcome::Later(receiver) => pending(receiver),
             },
             Way::Remote(sender) => {
-                let ask = Ask { kind, payload, deadline: Instant::now() + within, waited: within, answer };
+                let ask = Ask { kind, payload, deadline: Instant::now() + within, waited: within, told: 0, answer };
                 // A closed channel drops the ask, and `wait` says that the link has ended.
                 let _ = sender.send(ask);
                 pending(receiver)
@@ -221,6 +227,9 @@ impl Link {
         }
     }
 }
+
+/// A request that waits longer than this tells the log, and again each time it has waited so much longer.
+const LONG: Duration = Duration::from_secs(30);
 
 /// How often late requests are looked for.
 const EXPIRY: Duration = Duration::from_millis(100);
@@ -240,10 +249,14 @@ async fn keep_connected(
     mut asks: mpsc::UnboundedReceiver<Ask>,
 ) {
     let mut unanswered = Unanswered { asks: BTreeMap::new(), next: 1, endpoint: endpoint.to_string() };
+    let tls = match tls::ready(&config.tls, tls::Connector::new) {
+        Ok(tls) => tls,
+        Err(error) => return unanswered.fail_all(&mut asks, error).await,
+    };
     let mut pause = config.shortest_pause;
     loop {
         let stream = tokio::select! {
-            stream = connect(&endpoint, &config, connector.as_ref()) => stream,
+            stream = connect(&endpoint, &config, connector.as_ref(), tls.as_ref()) => stream,
             () = unanswered.expire_while_waiting(&mut asks) => return,
         };
         match stream {
@@ -256,7 +269,11 @@ async fn keep_connected(
                 }
             }
             Err(
-                error @ (Error::Refused { .. } | Error::WrongSecret | Error::Version { .. } | Error::NotOurs { .. }),
+                error @ (Error::Refused { .. }
+                | Error::WrongSecret
+                | Error::Version { .. }
+                | Error::NotOurs { .. }
+                | Error::Tls { .. }),
             ) => {
                 warn!("{error}");
                 return unanswered.fail_all(&mut asks, error).await;
@@ -272,12 +289,21 @@ async fn keep_connected(
     }
 }
 
-async fn connect(endpoint: &Endpoint, config: &ClientConfig, connector: &dyn Connector) -> Result<BoxedStream> {
+async fn connect(
+    endpoint: &Endpoint,
+    config: &ClientConfig,
+    connector: &dyn Connector,
+    tls: Option<&tls::Connector>,
+) -> Result<BoxedStream> {
     let name = endpoint.to_string();
     let socket = |source| Error::Socket { action: "connecting to", endpoint: name.clone(), source };
     let late = |_| Error::Deadline { endpoint: name.clone(), request: "handshake", waited: HANDSHAKE };
     let mut stream =
         tokio::time::timeout(HANDSHAKE, connector.connect(endpoint)).await.map_err(late)?.map_err(socket)?;
+    if let Some(tls) = tls {
+        let secured = tls.connect(endpoint.host(), stream, &name);
+        stream = Box::new(tokio::time::timeout(HANDSHAKE, secured).await.map_err(late)??);
+    }
     tokio::time::timeout(HANDSHAKE, introduce(&mut stream, &config.identity, &name)).await.map_err(late)??;
     Ok(stream)
 }
@@ -416,9 +442,22 @@ impl Unanswered {
         let _ = ask.answer.send(answer);
     }
 
-    /// Fails what has waited too long.
+    /// Fails what has waited too long, and tells the log of what has waited for long.
     fn expire(&mut self) {
         let now = Instant::now();
+        for ask in self.asks.values_mut() {
+            let waited = ask.waited.saturating_sub(ask.deadline.saturating_duration_since(now));
+            if waited >= LONG * (ask.told + 1) && waited < ask.waited {
+                ask.told += 1;
+                info!(
+                    "server {} has not answered `{}` for {} s; it is given {} s",
+                    self.endpoint,
+                    ask.kind.name(),
+                    waited.as_secs(),
+                    ask.waited.as_secs()
+                );
+            }
+        }
         let late: Vec<u64> = self.asks.iter().filter(|(_, ask)| ask.deadline <= now).map(|(&id, _)| id).collect();
         for id in late {
             if let Some(ask) = self.asks.remove(&id) {
@@ -467,7 +506,7 @@ impl Unanswered {
 
     /// The server will not have us: so it answers everything, now and later.
     async fn fail_all(&mut self, asks: &mut mpsc::UnboundedReceiver<Ask>, error: Error) {
-        let message = error.to_string();
+        let message = openfleet_core::error::report(&error);
         let refuse = |ask: Ask, endpoint: &str| {
             let endpoint = endpoint.to_owned();
             let _ =

@@ -89,6 +89,27 @@ pub enum Error {
         /// The address.
         endpoint: String,
     },
+    /// A server that is not to be trusted, or does not speak TLS at all.
+    #[error("no TLS with server `{endpoint}`, trusting `{authorities}`: {reason}")]
+    Tls {
+        /// The server.
+        endpoint: String,
+        /// The file of authorities.
+        authorities: String,
+        /// In the words of TLS.
+        reason: String,
+    },
+    /// A file of certificates or keys that cannot be used.
+    #[error("`{path}` cannot be used for TLS: {reason}")]
+    TlsFile {
+        /// The file.
+        path: String,
+        /// Why not.
+        reason: String,
+    },
+    /// TLS was asked for.
+    #[error("TLS is configured, and this build of OpenFleet has none")]
+    NoTls,
     /// A socket failed.
     #[error("{action} `{endpoint}` failed")]
     Socket {
@@ -276,6 +297,17 @@ impl Hinted for Error {
             Error::Version { .. } => Some("install the same version of OpenFleet on every machine".into()),
             Error::WrongSecret => {
                 Some("start all processes of a job with one launcher, or give them the same secret".into())
+            }
+            Error::Tls { .. } => Some(
+                "check that TLS is configured on both sides, that the server's certificate names the host it is reached \
+                 by, and that it was signed by one of these authorities"
+                    .into(),
+            ),
+            Error::TlsFile { .. } => {
+                Some("give the path of a PEM file: certificates as `CERTIFICATE`, a key as `PRIVATE KEY`".into())
+            }
+            Error::NoTls => {
+                Some("build with the feature `tls` of `openfleet-dist`, or leave certificates out of the configuration".into())
             }
             Error::OpenDoor { .. } => Some("set a secret for the job, or listen on 127.0.0.1".into()),
             Error::Deadline { .. } | Error::Socket { .. } => Some(

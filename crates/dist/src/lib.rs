@@ -2,7 +2,7 @@
 //!
 //! A worker stages what it wants to read and what it has computed ([`stage`]), and hands the stages to a
 //! [`Communicator`]; whether the tables stand in the same process or on a hundred servers is the communicator's affair.
-//! From the socket up: [`frame`] (bytes), [`net`] (frames over a stream), [`handshake`] and [`session`] (who is there),
+//! From the socket up: [`tls`] where it is wanted, [`frame`] (bytes), [`net`] (frames over a stream), [`handshake`] and [`session`] (who is there),
 //! [`request`] (what can be asked), [`server`] and [`client`]. This room knows no models and no programs.
 
 pub mod client;
@@ -16,6 +16,7 @@ pub mod request;
 pub mod server;
 pub mod session;
 pub mod stage;
+pub mod tls;
 
 pub use client::{ClientConfig, Link};
 pub use cluster::Cluster;

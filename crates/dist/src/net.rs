@@ -33,9 +33,12 @@ pub struct Frame {
 pub async fn read_frame(from: &mut (impl AsyncRead + Unpin), cap: u64, peer: &str) -> Result<Option<Frame>> {
     let socket = |source| Error::Socket { action: "reading from", endpoint: peer.to_owned(), source };
     let mut bytes = [0; HEADER];
-    if from.read(&mut bytes[..1]).await.map_err(socket)? == 0 {
-        return Ok(None);
-    }
+    match from.read(&mut bytes[..1]).await {
+        Ok(0) => return Ok(None),
+        // TLS says so of a peer that hung up without taking leave of it first: ours do.
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
+        read => read.map_err(socket)?,
+    };
     from.read_exact(&mut bytes[1..]).await.map_err(socket)?;
     let header = Header::decode(&bytes, cap)?;
     let mut payload = Payload::zeros(header.length as usize);

@@ -49,6 +49,18 @@ pub async fn introduce(stream: &mut impl Stream, identity: &Identity, peer: &str
     hear::<()>(stream, WELCOME, identity.rank, peer).await
 }
 
+/// Tells a worker that came without TLS that it is needed here.
+pub(crate) async fn refuse_plain(stream: &mut impl Stream, peer: &str) -> Result<()> {
+    let hello: Hello = hear(stream, HELLO, 0, peer).await?;
+    refuse(
+        stream,
+        &hello,
+        "it came without TLS, which this server wants; give workers the authority's file".into(),
+        peer,
+    )
+    .await
+}
+
 /// The server's half: lets a worker in, or tells it why not.
 pub async fn receive(
     stream: &mut impl Stream,

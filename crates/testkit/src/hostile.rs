@@ -1,9 +1,13 @@
 //! Whatever reads bytes from the network, fed with any bytes: what the fuzzer and the test of its corpus run.
 
+use openfleet_core::strategy::Mode;
 use openfleet_dist::frame::{HEADER, Header, Payload, Reader};
 use openfleet_dist::net::read_frame;
+use openfleet_dist::request::create_tables::Tables;
 use openfleet_dist::request::push::PushView;
-use openfleet_dist::request::{all_reduce, create_tables, exchange_geo, join, pull_sparse, shrink, status};
+use openfleet_dist::request::{Kind, all_reduce, create_tables, exchange_geo, join, pull_sparse, shrink, status};
+use openfleet_dist::server::{Outcome, State};
+use openfleet_table::{Adam, DenseSpec, Initializer, Optimizer, Schedule, SparseSpec};
 
 /// Decodes bytes as everything that a peer may send. Must return, whatever they are.
 pub fn decode_as_everything(bytes: &[u8]) {
@@ -29,4 +33,47 @@ pub fn decode_as_everything(bytes: &[u8]) {
     let mut reading = std::pin::pin!(read_frame(&mut from, 1 << 20, "a test"));
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     let _ = std::future::Future::poll(reading.as_mut(), &mut context);
+}
+
+/// Asks a server, in the mode that the first byte says, for whatever the others spell: for each request its kind, the worker
+/// that asks, the words of its payload, and the payload. Must return, whatever they are.
+pub fn ask_anything(bytes: &[u8]) {
+    let Some((&mode, mut rest)) = bytes.split_first() else { return };
+    let state = State::new();
+    let tables = tables(Mode::ALL[usize::from(mode) % Mode::ALL.len()]);
+    let mut payload = Payload::new();
+    let encoded = create_tables::encode(&mut payload, &tables, std::iter::once([0.0; 3].as_slice()));
+    assert!(encoded.is_ok());
+    assert!(matches!(state.handle(0, Kind::CreateTables, payload), Outcome::Now(Ok(_))));
+    // Answers that come later are waited for by nobody, but somebody must hold them.
+    let mut waiting = Vec::new();
+    while let [kind, worker, words, more @ ..] = rest {
+        let length = (usize::from(*words) * 4).min(more.len());
+        let mut payload = Payload::zeros(length);
+        payload.bytes_mut().copy_from_slice(&more[..length]);
+        let kind = Kind::ALL[usize::from(*kind) % Kind::ALL.len()];
+        waiting.push(state.handle(u32::from(*worker) % 3, kind, payload));
+        rest = &more[length..];
+    }
+    let _ = state.status();
+}
+
+/// Two workers of two threads, a table of two floats a row and an array of three.
+fn tables(mode: Mode) -> Tables {
+    let (optimizer, schedule) = (Optimizer::Adam(Adam::default()), Schedule::Constant(0.1));
+    let sparse = SparseSpec {
+        dim: 2,
+        optimizer,
+        schedule: schedule.clone(),
+        regularizer: None,
+        initializer: Initializer::Constant(0.0),
+        seed: 1,
+        shards: 2,
+        accessor: Default::default(),
+        admission: Default::default(),
+        capacity: None,
+        non_finite: Default::default(),
+    };
+    let dense = DenseSpec { shape: vec![3], optimizer, schedule, regularizer: None, non_finite: Default::default() };
+    Tables { mode, workers: 2, threads: 2, sparse: vec![("rows".into(), sparse)], dense: vec![("array".into(), dense)] }
 }

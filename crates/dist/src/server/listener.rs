@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use openfleet_core::topology::Endpoint;
-use tokio::net::TcpListener;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -19,7 +20,8 @@ use crate::frame::Payload;
 use crate::handshake::Secret;
 use crate::net::{Heard, Stream, Watched, read_frame, write_frame};
 use crate::request::{FAILED, Kind, REPLY};
-use crate::session::{HANDSHAKE, receive};
+use crate::session::{HANDSHAKE, receive, refuse_plain};
+use crate::tls::{self, ServerTls};
 
 /// How a server listens.
 #[derive(Debug, Clone)]
@@ -28,6 +30,8 @@ pub struct ServerConfig {
     pub job: String,
     /// Shared by all processes of the job.
     pub secret: Secret,
+    /// What it shows of itself, where it speaks TLS; else it speaks none.
+    pub tls: Option<ServerTls>,
     /// The most bytes of one request.
     pub cap: u64,
     /// A worker that is silent for so long is taken for dead.
@@ -39,6 +43,7 @@ impl Default for ServerConfig {
         ServerConfig {
             job: "openfleet".into(),
             secret: Secret::default(),
+            tls: None,
             cap: 1 << 30,
             silence: Duration::from_secs(3),
         }
@@ -49,6 +54,7 @@ impl Default for ServerConfig {
 pub struct Server {
     listener: TcpListener,
     config: Arc<ServerConfig>,
+    tls: Option<tls::Acceptor>,
     state: Arc<State>,
 }
 
@@ -56,14 +62,15 @@ impl Server {
     /// Binds; port 0 is any free one. An address beyond loopback needs a secret.
     pub async fn bind(host: &str, port: u16, config: ServerConfig, state: Arc<State>) -> Result<Self> {
         let name = format!("{host}:{port}");
+        let tls = tls::ready(&config.tls, tls::Acceptor::new)?;
         let socket = |source| Error::Socket { action: "listening on", endpoint: name.clone(), source };
         let listener = TcpListener::bind((host, port)).await.map_err(socket)?;
         let address = listener.local_addr().map_err(socket)?;
         if config.secret.is_empty() && !address.ip().is_loopback() {
             return Err(Error::OpenDoor { endpoint: name });
         }
-        info!("server listening on {address}");
-        Ok(Server { listener, config: Arc::new(config), state })
+        info!("server listening on {address}{}", if tls.is_some() { " with TLS" } else { "" });
+        Ok(Server { listener, config: Arc::new(config), tls, state })
     }
 
     /// Where it listens.
@@ -96,7 +103,12 @@ impl Server {
                     Ok((stream, address)) => {
                         let _ = stream.set_nodelay(true);
                         let (config, state) = (self.config.clone(), self.state.clone());
-                        connections.spawn(serve(stream, config, state, address.to_string()));
+                        let peer = address.to_string();
+                        // Two kinds of task rather than one kind of stream: the plain one pays nothing for the other.
+                        match self.tls.clone() {
+                            None => connections.spawn(serve(stream, config, state, peer)),
+                            Some(tls) => connections.spawn(serve_tls(stream, tls, config, state, peer)),
+                        };
                     }
                     // Out of descriptors, or the peer gave up already: neither ends the server.
                     Err(error) => {
@@ -132,7 +144,12 @@ pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Ar
     let (rank, incarnation) = match greeted {
         Ok(Ok(who)) => who,
         Ok(Err(error)) => {
-            warn!("{peer} was not let in: {error}");
+            if tls::is_hello(&error) {
+                warn!("{peer} was not let in: it speaks TLS, and this server was started without");
+                let _ = stream.write_all(&tls::REFUSAL).await;
+            } else {
+                warn!("{peer} was not let in: {error}");
+            }
             return Goodbye::Closed;
         }
         Err(_) => {
@@ -210,6 +227,35 @@ pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Ar
         writing.abort();
     }
     goodbye
+}
+
+/// Serves one connection of a server that wants TLS. One that comes without is told so in words it understands.
+async fn serve_tls(
+    mut stream: TcpStream,
+    tls: tls::Acceptor,
+    config: Arc<ServerConfig>,
+    state: Arc<State>,
+    peer: String,
+) -> Goodbye {
+    let mut first = [0];
+    let securing = async {
+        let socket = |source| Error::Socket { action: "agreeing on TLS with", endpoint: peer.clone(), source };
+        if stream.peek(&mut first).await.map_err(socket)? == 1 && first[0] != tls::HELLO {
+            refuse_plain(&mut stream, &peer).await?;
+        }
+        tls.accept(stream).await.map_err(socket)
+    };
+    match tokio::time::timeout(HANDSHAKE, securing).await {
+        Ok(Ok(secured)) => serve(secured, config, state, peer).await,
+        Ok(Err(error)) => {
+            warn!("{peer} was not let in: {}", openfleet_core::error::report(&error));
+            Goodbye::Closed
+        }
+        Err(_) => {
+            warn!("{peer} was not let in: no TLS within {} s", HANDSHAKE.as_secs());
+            Goodbye::Closed
+        }
+    }
 }
 
 /// A worker counts as connected until its connection ends, however that comes about.

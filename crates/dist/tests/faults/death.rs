@@ -22,6 +22,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex, split};
 use tokio::time::Instant;
 
 use crate::counter::{Thread, check, config, remote, sample, states, tables};
+use crate::hostile::Log;
 
 /// A restarted worker asks the servers where its stream stands and goes on from there (design, section 7): the server that
 /// had the last push recognises it, the other one applies it. `batch` is how many steps a push stands for; `repeats` how
@@ -269,6 +270,19 @@ async fn a_server_out_of_reach_is_named_when_the_deadline_is_over() {
     let error = link.ask_within(Kind::Status, Payload::new(), Duration::from_secs(5)).answer().await.unwrap_err();
     assert_eq!(error.to_string(), "server `server:1` did not answer `status` within 5 s");
     assert!((4900..5200).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_wait_tells_the_log_for_what_and_on_whom() {
+    let (log, states) = (Log::listen(), states(1));
+    let network = Network::new(1, Faults::NONE, config(), &states);
+    let link = network.links(&tokio::runtime::Handle::current(), &patient(&network)).remove(0);
+    network.partition(0, true);
+    link.ask_within(Kind::Barrier, Payload::new(), Duration::from_secs(75)).answer().await.unwrap_err();
+    let said = log.take();
+    let told: Vec<&str> = said.lines().filter(|line| line.contains("has not answered")).collect();
+    let expected = [30, 60].map(|s| format!("server server:1 has not answered `barrier` for {s} s; it is given 75 s"));
+    assert_eq!(told, expected);
 }
 
 /// A server that moves bytes slowly, and whose first connection can be frozen.

@@ -3,7 +3,7 @@
 use openfleet_core::WorkId;
 use openfleet_dist::frame::{HEADER, Header, Payload};
 use openfleet_dist::request::push::{self, PushView};
-use openfleet_testkit::hostile::decode_as_everything;
+use openfleet_testkit::hostile::{ask_anything, decode_as_everything};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -21,6 +21,8 @@ proptest! {
     fn any_bytes_are_decoded_or_refused(raw in vec(any::<u8>(), 0..300), likely in bytes()) {
         decode_as_everything(&raw);
         decode_as_everything(&likely);
+        ask_anything(&raw);
+        ask_anything(&likely);
     }
 
     #[test]
@@ -76,14 +78,19 @@ proptest! {
     }
 }
 
-/// What the fuzzer starts from, and whatever it has found: `fuzz/corpus/decoder`.
-#[test]
-fn the_corpus_of_the_fuzzer_does_no_harm() {
-    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/decoder");
+/// What the fuzzer starts from, and whatever it has found: a folder of `fuzz/corpus` for each target.
+fn corpus(target: &str, run: fn(&[u8])) {
+    let folder = format!("{}/../../fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
     let mut count = 0;
-    for file in std::fs::read_dir(corpus).unwrap() {
-        decode_as_everything(&std::fs::read(file.unwrap().path()).unwrap());
+    for file in std::fs::read_dir(folder).unwrap() {
+        run(&std::fs::read(file.unwrap().path()).unwrap());
         count += 1;
     }
     assert!(count >= 8, "{count} files");
+}
+
+#[test]
+fn the_corpus_of_the_fuzzer_does_no_harm() {
+    corpus("decoder", decode_as_everything);
+    corpus("requests", ask_anything);
 }

@@ -33,10 +33,10 @@ thread_local! {
 /// The log of this thread. One subscriber serves all tests of the process: those of single threads, coming and going, make
 /// `tracing` forget now and then who listens.
 #[derive(Clone, Copy)]
-struct Log;
+pub struct Log;
 
 impl Log {
-    fn listen() -> Self {
+    pub fn listen() -> Self {
         // Another test may have been first.
         let _ = tracing::subscriber::set_global_default(Log);
         Log.take();
@@ -44,7 +44,7 @@ impl Log {
     }
 
     /// What was said since the last time.
-    fn take(self) -> String {
+    pub fn take(self) -> String {
         SAID.take()
     }
 }
@@ -59,7 +59,7 @@ impl Visit for Line<'_> {
 
 impl tracing::Subscriber for Log {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() <= tracing::Level::WARN
+        *metadata.level() <= tracing::Level::INFO
     }
     fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
         tracing::span::Id::from_u64(1)

@@ -7,3 +7,7 @@ mod death;
 mod decoder;
 mod hostile;
 mod modes;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+mod without_tls;

@@ -1,11 +1,12 @@
-//! What a process is told beside its role: which job it belongs to, the job's secret, which life of its rank this is,
-//! where to bind and how long to wait.
+//! What a process is told beside its role: which job it belongs to, the job's secret and certificates, which life of its
+//! rank this is, where to bind and how long to wait.
 
 use std::time::Duration;
 
 use openfleet_core::{Endpoint, Hinted, Incarnation, JobId};
 use openfleet_dist::ServerConfig;
 use openfleet_dist::handshake::Secret;
+use openfleet_dist::tls::{ClientTls, ServerTls};
 
 use super::error::{Error, Result};
 use super::read::{count, number, read};
@@ -26,6 +27,10 @@ pub struct Settings {
     pub wait_limit: Duration,
     /// Training threads of a worker.
     pub threads: u32,
+    /// What a server shows of itself, where it speaks TLS.
+    pub server_tls: Option<ServerTls>,
+    /// Whom a worker trusts, where its servers speak TLS.
+    pub worker_tls: Option<ClientTls>,
 }
 
 /// How long to wait unless told otherwise.
@@ -58,7 +63,24 @@ impl Settings {
             bind: read(variables, variables::BIND, address)?.map(|read| read.value),
             wait_limit: wait_seconds.map_or(WAIT_LIMIT, |read| Duration::from_secs(read.value as u64)),
             threads: threads.map_or(1, |read| read.value),
+            server_tls: server_tls(variables)?,
+            worker_tls: variables.get(variables::TLS_AUTHORITY).map(|file| ClientTls { authorities: file.into() }),
         })
+    }
+}
+
+/// A certificate and its key, or neither.
+fn server_tls(variables: &Variables) -> Result<Option<ServerTls>> {
+    let missing = |name, other| Error::Missing {
+        name,
+        needed: format!("`{other}` is set, and one is of no use without the other"),
+        hint: "set both to PEM files, or neither".into(),
+    };
+    match (variables.get(variables::TLS_CERTIFICATE), variables.get(variables::TLS_KEY)) {
+        (None, None) => Ok(None),
+        (Some(certificates), Some(key)) => Ok(Some(ServerTls { certificates: certificates.into(), key: key.into() })),
+        (Some(_), None) => Err(missing(variables::TLS_KEY, variables::TLS_CERTIFICATE)),
+        (None, Some(_)) => Err(missing(variables::TLS_CERTIFICATE, variables::TLS_KEY)),
     }
 }
 
