@@ -310,6 +310,7 @@ impl Fleet {
         let config = ServerConfig {
             job: self.settings.job.to_string(),
             secret: self.settings.secret.clone(),
+            tls: self.settings.server_tls.clone(),
             ..ServerConfig::default()
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
@@ -387,7 +388,7 @@ impl Fleet {
             rank: self.topology.rank() as u32,
             incarnation: self.settings.incarnation,
         };
-        let config = ClientConfig::new(identity);
+        let config = ClientConfig { tls: self.settings.worker_tls.clone(), ..ClientConfig::new(identity) };
         let servers = self.topology.servers().iter();
         servers
             .map(|server| Link::remote(runtime.handle(), server.clone(), config.clone(), self.connector.clone()))

@@ -51,6 +51,12 @@ pub const WAIT_SECONDS: &str = "OPENFLEET_WAIT_SECONDS";
 pub const PROGRESS_FILE: &str = "OPENFLEET_PROGRESS_FILE";
 /// Where processes of an MPI job on several machines find each other: `host:port` on the machine of rank 0.
 pub const RENDEZVOUS: &str = "OPENFLEET_RENDEZVOUS";
+/// A server's certificate, a PEM file: it then speaks TLS.
+pub const TLS_CERTIFICATE: &str = "OPENFLEET_TLS_CERTIFICATE";
+/// The private key of [`TLS_CERTIFICATE`], a PEM file.
+pub const TLS_KEY: &str = "OPENFLEET_TLS_KEY";
+/// The authorities whose certificates a worker trusts, a PEM file: it then expects TLS.
+pub const TLS_AUTHORITY: &str = "OPENFLEET_TLS_AUTHORITY";
 /// What the program `openfleet` logs: `error`, `warn`, `info`, `debug`, `trace` or `off`.
 pub const LOG: &str = "OPENFLEET_LOG";
 /// `PSERVER` or `TRAINER`, as collective launchers spell it.

@@ -14,6 +14,11 @@ mod environment;
 mod error;
 mod local;
 mod mpi;
+#[cfg(unix)]
+mod own_file;
+#[cfg(not(unix))]
+#[path = "own_file_elsewhere.rs"]
+mod own_file;
 mod read;
 mod rendezvous;
 mod settings;

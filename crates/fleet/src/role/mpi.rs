@@ -14,7 +14,7 @@ use tokio::net::TcpSocket;
 use super::error::{Error, Result};
 use super::read::{Read, count, endpoint, number, read};
 use super::rendezvous::{self, Party, Place};
-use super::{Assignment, ReservedPort, RoleMaker, Settings};
+use super::{Assignment, ReservedPort, RoleMaker, Settings, own_file};
 use crate::variables::{self as names, Variables};
 
 /// The role from the rank of an MPI job.
@@ -177,7 +177,7 @@ fn job_name(variables: &Variables, settings: &Settings) -> String {
     };
     let named = JOB_NAMES.iter().find_map(|name| variables.get(name)).map(str::to_owned).or_else(step);
     // MPICH has no name for a job, but one parent for its processes on a machine.
-    let named = named.unwrap_or_else(|| format!("child-of-{}", std::os::unix::process::parent_id()));
+    let named = named.unwrap_or_else(|| format!("child-of-{}", own_file::parent_id()));
     let letters = named.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' });
     format!("mpi-{}-{}", settings.job, letters.take(100).collect::<String>())
 }

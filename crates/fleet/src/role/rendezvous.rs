@@ -15,11 +15,9 @@
 //! limit, after which those who did not come are named. This knows no roles: a rank with a port is a server.
 
 use std::collections::BTreeMap;
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::Write;
+use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use openfleet_core::Endpoint;
@@ -32,6 +30,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::error::{Error, Result};
+use super::own_file::{OwnFile, own_directory};
 
 /// Who comes.
 #[derive(Debug, Clone)]
@@ -146,7 +145,8 @@ async fn hold(party: &Party, place: &Place, secret: &Secret, limit: Duration) ->
             let port = listener.local_addr().map_err(io("open the rendezvous at", place))?.port();
             let nonces = [fresh_nonce(), fresh_nonce()].concat();
             let fresh: String = nonces.iter().map(|byte| format!("{byte:02x}")).collect();
-            let file = Written::write(temporary, name, &Note { port, secret: fresh.clone() });
+            let note = serde_json::to_vec(&Note { port, secret: fresh.clone() }).map_err(std::io::Error::from);
+            let file = note.and_then(|note| OwnFile::write(temporary, name, &note));
             (Secret::new(fresh), Some(file.map_err(io("write", place))?))
         }
     };
@@ -305,52 +305,4 @@ async fn hear<T: DeserializeOwned>(stream: &mut BufReader<TcpStream>) -> std::io
     let mut line = Vec::new();
     stream.take(CAP).read_until(b'\n', &mut line).await?;
     Ok(serde_json::from_slice(&line)?)
-}
-
-/// The file of a rendezvous, gone when it is over.
-struct Written(PathBuf);
-
-impl Written {
-    fn write(temporary: &Path, name: &str, note: &Note) -> std::io::Result<Self> {
-        let directory = own_directory(temporary)?;
-        let (path, new) = (directory.join(name), directory.join(format!("{name}.{}.new", std::process::id())));
-        let _ = std::fs::remove_file(&new);
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-        file.write_all(&serde_json::to_vec(note)?)?;
-        // Whole or not at all.
-        std::fs::rename(&new, &path)?;
-        Ok(Written(path))
-    }
-}
-
-impl Drop for Written {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// A directory that belongs to this user and that nobody else can look into.
-fn own_directory(temporary: &Path) -> std::io::Result<PathBuf> {
-    // Whose files are we making? Asking the file system needs no call to the C library.
-    let user = owner_of_new_files(temporary)?;
-    let directory = temporary.join(format!("openfleet-{user}"));
-    match DirBuilder::new().mode(0o700).create(&directory) {
-        Ok(()) => return Ok(directory),
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(error),
-    }
-    let found = std::fs::symlink_metadata(&directory)?;
-    if found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0 {
-        return Ok(directory);
-    }
-    let reason = format!("`{}` does not belong to this user alone", directory.display());
-    Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, reason))
-}
-
-fn owner_of_new_files(temporary: &Path) -> std::io::Result<u32> {
-    let unique: String = fresh_nonce().iter().map(|byte| format!("{byte:02x}")).collect();
-    let path = temporary.join(format!("openfleet-{unique}"));
-    let owner = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?.metadata()?.uid();
-    std::fs::remove_file(&path)?;
-    Ok(owner)
 }

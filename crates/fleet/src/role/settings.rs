@@ -1,5 +1,5 @@
-//! What a process is told beside its role: which job it belongs to, the job's secret, which life of its rank this is,
-//! where to bind and how long to wait.
+//! What a process is told beside its role: which job it belongs to, the job's secret and certificates, which life of its
+//! rank this is, where to bind and how long to wait.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use openfleet_core::{Endpoint, Hinted, Incarnation, JobId};
 use openfleet_dist::ServerConfig;
 use openfleet_dist::handshake::Secret;
+use openfleet_dist::tls::{ClientTls, ServerTls};
 
 use super::error::{Error, Result};
 use super::read::{count, number, read};
@@ -29,6 +30,10 @@ pub struct Settings {
     pub threads: u32,
     /// The file in which the process tells its launcher how it is doing.
     pub progress_file: Option<PathBuf>,
+    /// What a server shows of itself, where it speaks TLS.
+    pub server_tls: Option<ServerTls>,
+    /// Whom a worker trusts, where its servers speak TLS.
+    pub worker_tls: Option<ClientTls>,
 }
 
 /// How long to wait unless told otherwise.
@@ -62,7 +67,24 @@ impl Settings {
             wait_limit: wait_seconds.map_or(WAIT_LIMIT, |read| Duration::from_secs(read.value as u64)),
             threads: threads.map_or(1, |read| read.value),
             progress_file: variables.get(variables::PROGRESS_FILE).map(PathBuf::from),
+            server_tls: server_tls(variables)?,
+            worker_tls: variables.get(variables::TLS_AUTHORITY).map(|file| ClientTls { authorities: file.into() }),
         })
+    }
+}
+
+/// A certificate and its key, or neither.
+fn server_tls(variables: &Variables) -> Result<Option<ServerTls>> {
+    let missing = |name, other| Error::Missing {
+        name,
+        needed: format!("`{other}` is set, and one is of no use without the other"),
+        hint: "set both to PEM files, or neither".into(),
+    };
+    match (variables.get(variables::TLS_CERTIFICATE), variables.get(variables::TLS_KEY)) {
+        (None, None) => Ok(None),
+        (Some(certificates), Some(key)) => Ok(Some(ServerTls { certificates: certificates.into(), key: key.into() })),
+        (Some(_), None) => Err(missing(variables::TLS_KEY, variables::TLS_CERTIFICATE)),
+        (None, Some(_)) => Err(missing(variables::TLS_CERTIFICATE, variables::TLS_KEY)),
     }
 }
 

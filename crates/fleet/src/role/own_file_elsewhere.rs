@@ -1,0 +1,29 @@
+//! Stands in for files of one user where the system has no owners and modes of the Unix kind: an error that says so.
+//!
+//! MPI jobs on such a system meet at an address instead (`OPENFLEET_RENDEZVOUS`).
+
+use std::path::{Path, PathBuf};
+
+/// A file that only this user can read; here there is none.
+pub(super) struct OwnFile;
+
+impl OwnFile {
+    /// Fails.
+    pub(super) fn write(_temporary: &Path, _name: &str, _bytes: &[u8]) -> std::io::Result<Self> {
+        Err(unsupported())
+    }
+}
+
+/// Fails.
+pub(super) fn own_directory(_temporary: &Path) -> std::io::Result<PathBuf> {
+    Err(unsupported())
+}
+
+/// Nobody in particular.
+pub(super) fn parent_id() -> u32 {
+    0
+}
+
+fn unsupported() -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::Unsupported, "set `OPENFLEET_RENDEZVOUS` to `host:port` on this system")
+}
