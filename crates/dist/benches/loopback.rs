@@ -23,7 +23,7 @@ use openfleet_dist::communicator::{Communicator, Missing, Worker};
 use openfleet_dist::handshake::Secret;
 use openfleet_dist::request::{Kind, pull_dense};
 use openfleet_dist::session::Identity;
-use openfleet_dist::stage::{Lookup, SparseStage};
+use openfleet_dist::stage::{DenseStage, Lookup, SparseStage};
 use openfleet_dist::{ClientConfig, Cluster, Link, Server, ServerConfig, State, frame::Payload};
 use openfleet_table::{
     Accessor, Adagrad, Admission, DenseSpec, Initializer, NonFinite, Optimizer, Schedule, SparseSpec,
@@ -88,11 +88,13 @@ impl Running {
 fn rows(communicator: &dyn Communicator) {
     let mut stages: Vec<[SparseStage; 1]> = (0..64u64).map(|batch| [stage(batch)]).collect();
     let unique: usize = stages.iter().map(|[stage]| stage.unique.keys().len()).sum();
+    // Not trained: only rows travel.
+    let mut dense = [DenseStage { values: vec![0.0; MEGABYTE], ..DenseStage::default() }];
     let mut step = 0;
     let mut round = || {
         for stage in &mut stages {
             communicator.pull_sparse(stage, Missing::Create).unwrap();
-            communicator.push(WorkId::step(0, step), stage, &mut []).unwrap();
+            communicator.push(WorkId::step(0, step), stage, &mut dense).unwrap();
             step += 1;
         }
     };
@@ -156,8 +158,9 @@ fn one_megabyte(server: &Running) {
 fn stage(batch: u64) -> SparseStage {
     let mut stage = SparseStage::default();
     let draw = |at: usize| openfleet_core::key::mix(batch << 32 | at as u64);
-    // Squares of a uniform draw: few ids are frequent, many are rare.
-    let ids: Vec<u64> = (0..IDS).map(|at| ((draw(at) >> 44) as f64 / 1e3).powi(2) as u64).collect();
+    // The eighth power of a uniform draw: few ids are frequent, many are rare.
+    let ids: Vec<u64> =
+        (0..IDS).map(|at| (((draw(at) >> 11) as f64 / (1u64 << 53) as f64).powi(8) * 3e5) as u64).collect();
     stage.unique.start(IDS);
     stage.unique.add(&ids);
     let floats = stage.unique.keys().len() * DIM;
