@@ -117,7 +117,7 @@ fn one_megabyte(server: &Running) {
     let link = server.link();
     let mut payload = Payload::new();
     pull_dense::encode(&mut payload, FloatWidth::Bits32, &[0]);
-    let mut pull = || link.ask(Kind::PullDense, payload.clone()).wait().unwrap();
+    let pull = || link.ask(Kind::PullDense, payload.clone()).wait().unwrap();
     pull();
     let before = process_seconds();
     (0..PULLS).for_each(|_| drop(pull()));
