@@ -54,6 +54,20 @@ impl Story {
     }
 }
 
+/// Every mode inside one process, to its end, with as many threads a worker as there are and with one.
+#[test]
+fn every_mode_trains_inside_one_process() {
+    let place = Place::with_clicks(4000);
+    for mode in ["sync", "half_async", "async", "hybrid", "geo"] {
+        for (road, threads) in [(&["--sockets"][..], "4"), (&[], "2"), (&[], "1")] {
+            let cluster = ["--mode", mode, "--servers", "2", "--workers", "2", "--threads", threads];
+            let summary = place.train("ctr_dnn", &[cluster.as_slice(), road].concat());
+            assert_eq!(summary["samples"], 4000, "{mode}");
+            assert!(number(&summary, "test_auc") > 0.5, "{mode}: {summary}");
+        }
+    }
+}
+
 /// Stories 16 and 20: async with two servers and two workers loses at most 0.002 of AUC (the original 0.012), and moves less
 /// than 4.0 KB a sample (4.5 there); GEO with `k_steps` 400 less than 0.5 KB (10.5 there).
 #[test]
