@@ -117,6 +117,11 @@ impl Ledger {
         }
     }
 
+    /// A ledger for each stream.
+    pub fn by_stream(&self) -> impl Iterator<Item = (u32, Ledger)> {
+        self.streams.iter().map(|(&stream, steps)| (stream, Ledger { streams: [(stream, steps.clone())].into() }))
+    }
+
     /// The streams that have applied work, with their positions, in order.
     pub fn positions(&self) -> impl Iterator<Item = (u32, u64)> {
         self.streams.iter().map(|(stream, steps)| (*stream, steps.next))
