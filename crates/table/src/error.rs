@@ -87,7 +87,7 @@ pub enum Error {
         /// On what.
         file: String,
         /// What the storage said.
-        source: StorageError,
+        source: Box<StorageError>,
     },
     /// No manifest.
     #[error("`{name}` is not a checkpoint: it has no `manifest.json`")]
@@ -175,9 +175,9 @@ pub enum Error {
         /// Table or parameter.
         name: String,
         /// What the program has.
-        expected: String,
+        expected: Box<str>,
         /// What was saved.
-        got: String,
+        got: Box<str>,
     },
     /// Another rule.
     #[error("`{name}` is trained by `{expected}`, in the checkpoint by `{got}`")]
@@ -185,9 +185,9 @@ pub enum Error {
         /// Table or parameter.
         name: String,
         /// What the program has.
-        expected: String,
+        expected: &'static str,
         /// What was saved.
-        got: String,
+        got: &'static str,
     },
 
     // --- settings ---
@@ -257,7 +257,7 @@ impl Error {
     /// Wraps what a storage said.
     pub(crate) fn storage(action: &'static str, file: &str) -> impl FnOnce(std::io::Error) -> Error {
         let file = file.to_owned();
-        move |error| Error::Storage { action, file, source: error.into() }
+        move |error| Error::Storage { action, file, source: Box::new(error.into()) }
     }
 }
 

@@ -71,17 +71,14 @@ impl Cluster {
         let saved = self.save_begun(&address, &id, options);
         if saved.is_err() {
             // What went wrong is known; what goes wrong now is not news.
-            let asked =
-                self.links.iter().filter_map(|link| ask_to_cut(link, &cut::Ask::Release { id: id.clone() }).ok());
-            asked.for_each(|pending| drop(pending.wait()));
             let _ = ask_to_save(first, &save::Ask::Abandon { address, id });
         }
         saved
     }
 
     fn save_begun(&self, address: &str, id: &str, options: &SaveOptions) -> Result<Manifest> {
-        self.cut(id)?;
-        let write = save::Ask::Write { address: address.to_owned(), id: id.to_owned() };
+        let cut = self.cut(id)?;
+        let write = save::Ask::Write { address: address.to_owned(), id: id.to_owned(), cut };
         // A thread each, because a server in this process answers when it is done.
         let parts: Vec<Result<Part>> = std::thread::scope(|scope| {
             let writing: Vec<_> = self.links.iter().map(|link| scope.spawn(|| ask_to_save(link, &write))).collect();
@@ -101,24 +98,31 @@ impl Cluster {
         save::decode_manifest(ask_to_save(&self.links[0], &commit)?.bytes())
     }
 
-    /// Marks one moment on all servers.
-    fn cut(&self, id: &str) -> Result<()> {
+    /// Marks one moment on all servers, and says by which attempt.
+    fn cut(&self, id: &str) -> Result<String> {
         let began = Instant::now();
-        loop {
-            let because = match self.try_cut(id) {
-                Ok(None) => return Ok(()),
+        for attempt in 0.. {
+            let cut = format!("{id}.{attempt}");
+            let because = match self.try_cut(&cut) {
+                Ok(None) => return Ok(cut),
                 Ok(Some(because)) => because,
-                Err(Error::CutOver) => "pushes could not be held back any longer".to_owned(),
-                Err(error) => return Err(error),
+                Err(error) => {
+                    // What went wrong is known; what goes wrong now is not news.
+                    let _ = self.release(&cut);
+                    return Err(error);
+                }
             };
-            for pending in self.each(&cut::Ask::Release { id: id.to_owned() })? {
-                pending.wait()?;
-            }
+            self.release(&cut)?;
             if began.elapsed() > TRYING {
                 return Err(Error::NoCut { waited: began.elapsed(), because });
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+        Err(Error::CutOver)
+    }
+
+    fn release(&self, cut: &str) -> Result<()> {
+        wait_all(self.each(&cut::Ask::Release { id: cut.to_owned() })?).map(drop)
     }
 
     /// One attempt; why it came to nothing, if somebody should try again.

@@ -17,24 +17,24 @@ use crate::error::{Error, Result};
 use crate::frame::Payload;
 use crate::server::State;
 
-/// What is asked; `id` is the save's.
+/// What is asked; `id` is another one for every attempt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Ask {
     /// Hold pushes back.
     Prepare {
-        /// Which save.
+        /// Which attempt.
         id: String,
     },
     /// Mark the moment when all of this is applied.
     Cut {
-        /// Which save.
+        /// Which attempt.
         id: String,
         /// What any server has applied.
         target: Work,
     },
     /// Forget it.
     Release {
-        /// Which save.
+        /// Which attempt.
         id: String,
     },
 }

@@ -29,6 +29,8 @@ pub enum Ask {
         address: String,
         /// Which save.
         id: String,
+        /// By which cut.
+        cut: String,
     },
     /// Make it a checkpoint.
     Commit {

@@ -46,6 +46,8 @@ pub(super) struct Saving {
     /// How often the gate was closed, by which a late release is known as one.
     closings: Mutex<u64>,
     held: Mutex<Vec<Held>>,
+    /// Cuts that were made or given up: what still comes of them is late, and must not close the gate again.
+    over: Mutex<VecDeque<String>>,
     /// The moment that was marked and is not written yet.
     marked: Mutex<Option<(String, TableCuts)>>,
     /// The last answers, for repeats. Locked while one is worked out: a repeat waits for the first.
@@ -83,6 +85,9 @@ pub(super) struct Restored {
     pub(super) work: Option<Work>,
 }
 
+/// Cuts that are remembered.
+const KEPT_CUTS: usize = 256;
+
 /// Answers that are remembered: those of a few saves.
 const KEPT_ANSWERS: usize = 16;
 
@@ -99,9 +104,18 @@ impl Saving {
             gate: RwLock::default(),
             closings: Mutex::default(),
             held: Mutex::default(),
+            over: Mutex::default(),
             marked: Mutex::default(),
             answers: Mutex::default(),
             resume: Mutex::default(),
+        }
+    }
+
+    fn end_cut(&self, id: &str) {
+        let mut over = self.over.lock();
+        over.push_back(id.to_owned());
+        if over.len() > KEPT_CUTS {
+            over.pop_front();
         }
     }
 }
@@ -172,6 +186,9 @@ impl State {
         }
         let mut groups = self.groups.lock();
         let mut gate = self.saving.gate.write();
+        if self.saving.over.lock().iter().any(|over| over == id) {
+            return Err(Error::CutOver);
+        }
         if gate.as_ref().is_some_and(|closed| closed.id != id) {
             return Ok(Answer::Busy("another checkpoint is being prepared".into()));
         }
@@ -215,6 +232,7 @@ impl State {
         }
         let cuts = self.mark(work)?;
         *self.saving.marked.lock() = Some((id.to_owned(), cuts));
+        self.saving.end_cut(id);
         *gate = None;
         drop(gate);
         groups.iter_mut().for_each(|group| group.thaw(self));
@@ -225,6 +243,8 @@ impl State {
 
     /// A save comes to nothing: everything goes on, and what was marked is forgotten.
     pub(crate) fn release_cut(&self, id: &str) {
+        // Noted first: a prepare that was overtaken finds it.
+        self.saving.end_cut(id);
         self.saving.marked.lock().take_if(|(marked, _)| marked == id);
         self.open_gate(|closed| closed.id == id);
     }
@@ -354,8 +374,8 @@ impl State {
             Ask::Begin { address, id, replace } => {
                 checkpoint::begin(open(&address)?.as_ref(), &id, replace).map_err(failed(&address))?;
             }
-            Ask::Write { address, id } => {
-                let Some((_, cuts)) = self.saving.marked.lock().take_if(|(marked, _)| *marked == id) else {
+            Ask::Write { address, id, cut } => {
+                let Some((_, cuts)) = self.saving.marked.lock().take_if(|(marked, _)| *marked == cut) else {
                     return Err(Error::CutOver);
                 };
                 let part = checkpoint::write_part(open(&address)?.as_ref(), &id, cuts).map_err(failed(&address))?;

@@ -94,10 +94,7 @@ fn what_does_not_fit_is_named_and_with_partial_left_out() {
             |t| (t.1[1].1, t.1[1].2) = (dense(&[5], t.1[1].1.optimizer), vec![0.0; 5]),
             TableError::SavedShape { name: "fc.b".into(), expected: "[5]".into(), got: "[4]".into() },
         ),
-        (
-            momentum,
-            TableError::SavedOptimizer { name: "emb/wide".into(), expected: "momentum".into(), got: "adam".into() },
-        ),
+        (momentum, TableError::SavedOptimizer { name: "emb/wide".into(), expected: "momentum", got: "adam" }),
     ];
     for (mistake, expected) in cases {
         let tables = change(mistake);

@@ -70,13 +70,12 @@ impl Loaded {
                 continue;
             };
             if layout(spec) != layout(&saved.spec) {
-                let (expected, got) = (layout(spec), layout(&saved.spec));
+                let (expected, got) = (layout(spec).into(), layout(&saved.spec).into());
                 differ(Error::SavedShape { name: name.clone(), expected, got }, Left::Shape { name })?;
                 continue;
             }
             let (expected, got) = (spec.optimizer.name(), saved.spec.optimizer.name());
             if spec.optimizer.slot_names() != saved.spec.optimizer.slot_names() || expected != got {
-                let (expected, got) = (expected.to_owned(), got.to_owned());
                 differ(Error::SavedOptimizer { name: name.clone(), expected, got }, Left::State { name })?;
             }
         }
@@ -87,13 +86,12 @@ impl Loaded {
                 continue;
             };
             if spec.shape != saved.spec.shape {
-                let (expected, got) = (format!("{:?}", spec.shape), format!("{:?}", saved.spec.shape));
+                let (expected, got) = (format!("{:?}", spec.shape).into(), format!("{:?}", saved.spec.shape).into());
                 differ(Error::SavedShape { name: name.clone(), expected, got }, Left::Shape { name })?;
                 continue;
             }
             let (expected, got) = (spec.optimizer.name(), saved.spec.optimizer.name());
             if spec.optimizer.slot_names() != saved.spec.optimizer.slot_names() || expected != got {
-                let (expected, got) = (expected.to_owned(), got.to_owned());
                 differ(Error::SavedOptimizer { name: name.clone(), expected, got }, Left::State { name })?;
             }
         }
