@@ -86,7 +86,7 @@ fn each_call_out_of_place_says_what_is_missing() {
         (
             server(),
             "init_server from a checkpoint",
-            "loading the checkpoint `model` failed\ncaused by: `model` is not a checkpoint: it has no `manifest.json`"
+            "loading the checkpoint `model` failed\n  because: `model` is not a checkpoint: it has no `manifest.json`"
                 .into(),
         ),
         // A worker, in order.
