@@ -284,7 +284,7 @@ pub enum Error {
         /// Saving or loading.
         action: &'static str,
         /// Where it is.
-        address: String,
+        address: Box<str>,
         /// What the table room said.
         source: openfleet_table::Error,
     },

@@ -362,7 +362,7 @@ impl State {
     fn save_now(&self, ask: Ask) -> Result<Payload> {
         let open = |address: &str| self.saving.stores.open(address);
         let failed = |address: &str| {
-            let address = address.to_owned();
+            let address = address.into();
             move |source| Error::Checkpoint { action: "saving to", address, source }
         };
         let mut reply = Payload::new();
@@ -414,7 +414,7 @@ impl State {
     /// Makes this server's part of a program's tables from a checkpoint.
     pub(super) fn restore(&self, tables: &Tables, load: &Load) -> Result<Restored> {
         let (storage, manifest) = self.open_checkpoint(&load.address)?;
-        let failed = |source| Error::Checkpoint { action: "loading", address: load.address.clone(), source };
+        let failed = |source| Error::Checkpoint { action: "loading", address: load.address.as_str().into(), source };
         let here = &tables.here;
         let buckets = Buckets::new(here.servers as usize)?.range(here.server as usize);
         let parameters: Vec<_> = here
@@ -491,7 +491,7 @@ impl State {
 
     fn open_checkpoint(&self, address: &str) -> Result<(Arc<dyn Storage>, Manifest)> {
         let storage = self.saving.stores.open(address)?;
-        let failed = |source| Error::Checkpoint { action: "loading", address: address.to_owned(), source };
+        let failed = |source| Error::Checkpoint { action: "loading", address: address.into(), source };
         let manifest = read_manifest(storage.as_ref()).map_err(failed)?;
         Ok((storage, manifest))
     }
