@@ -9,11 +9,11 @@ CARGO ?= cargo
 help:          ## Show this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 16
 
-demo:          ## Generate click data, train a CTR-DNN on it, show AUC and samples/s
+demo:          ## Generate click data, train a CTR-DNN on it with two servers and two workers, show AUC and samples/s
 	$(CARGO) build --release --package openfleet
 	target/release/openfleet gen criteo --rows 1000000 --test-rows 100000 --ids 1000000 --seed 1 --out $(DEMO)
-	target/release/openfleet train --model ctr_dnn --format multislot \
-	  --train '$(DEMO)/train/*.txt' --test '$(DEMO)/test/*.txt'
+	target/release/fleetrun --server_num=2 --worker_num=2 --log_dir=$(DEMO)/log \
+	  openfleet train --model ctr_dnn --mode async --train '$(DEMO)/train/*.txt' --test '$(DEMO)/test/*.txt' --json
 
 test:          ## Build everything and run every test
 	$(CARGO) test --workspace

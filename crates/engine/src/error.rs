@@ -150,7 +150,8 @@ pub enum Error {
         /// What it said.
         message: String,
     },
-    /// More training threads than the servers were told of: the work of the others would count as another worker's.
+    /// More training threads than the servers were told of: the work of the others would count as another worker's. Or
+    /// fewer, in a mode where every thread is waited for at every step: all workers would wait for ever.
     #[error("{got} training threads, but the servers know of {known} on this worker")]
     Threads {
         /// How many would train.
@@ -207,8 +208,10 @@ impl Hinted for Error {
                 "lower the learning rate, clip the gradients, or look for extreme values in the dense inputs".into(),
             ),
             Error::Threads { got, .. } => Some(
-                format!("train on fewer threads, or connect every worker with {got} (`CPU_NUM`, or `Fleet::threads`)")
-                    .into(),
+                format!(
+                    "train on as many threads, or connect every worker with {got} (`CPU_NUM`, or `Fleet::threads`)"
+                )
+                .into(),
             ),
             Error::Dataset(error) => error.hint(),
             Error::Table(error) => error.hint(),

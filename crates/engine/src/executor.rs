@@ -166,8 +166,10 @@ impl Executor {
     /// fed or fetched is refused before the step.
     pub fn run(&mut self, program: &Program, feed: Feed, fetch: &[Var]) -> Result<Vec<Tensor>> {
         let (schema, batch) = feed.into_parts()?;
+        let known = self.cluster.as_ref().map(|cluster| cluster.worker().threads as usize);
         let prepared = self.prepare(program, 1)?;
         let (plan, thread) = (&prepared.plan, &mut prepared.threads[0]);
+        check_threads(plan, 1, known)?;
         fetch.iter().try_for_each(|&var| plan.check_fetch(var))?;
         plan.bind(&mut thread.arena, &schema)?;
         plan.step(&mut thread.arena, &batch, WorkId::step(0, thread.steps))?;
@@ -203,9 +205,7 @@ impl Executor {
         let known = self.cluster.as_ref().map(|cluster| cluster.worker().threads as usize);
         let prepared = self.prepare(program, threads)?;
         let plan = prepared.plan.clone();
-        if let Some(known) = known.filter(|&known| plan.trains() && threads > known) {
-            return Err(Error::Threads { got: threads, known });
-        }
+        check_threads(&plan, threads, known)?;
         options.fetch.iter().try_for_each(|&var| plan.check_fetch(var))?;
         if !plan.trains() {
             // What others have changed since the last pass is here before it is judged; GEO would not look otherwise.
@@ -296,6 +296,15 @@ impl Executor {
             });
         }
         Ok(prepared)
+    }
+}
+
+/// Fails if so many training threads cannot go with those that the servers know of.
+fn check_threads(plan: &Plan, threads: usize, known: Option<usize>) -> Result<()> {
+    let misfits = |known: usize| threads > known || (threads < known && plan.communicator().steps_together());
+    match known.filter(|&known| plan.trains() && misfits(known)) {
+        Some(known) => Err(Error::Threads { got: threads, known }),
+        None => Ok(()),
     }
 }
 

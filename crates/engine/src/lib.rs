@@ -28,7 +28,7 @@ pub use executor::{Executor, RunOptions, RunReport};
 pub use feed::Feed;
 pub use minimize::Minimize;
 pub use net::{Net, ParamAttr};
-pub use program::{Program, Var};
+pub use program::{Program, RowLife, Var};
 pub use scope::Scope;
 pub use shape::Shape;
 pub use tensor::{DType, Tensor};

@@ -4,7 +4,7 @@
 //! says which rule, at which rate, with which decay and clipping; whoever keeps the tables applies it.
 
 use openfleet_dist::stage::{DenseStage, SparseStage};
-use openfleet_table::{Clip, Optimizer, Regularizer, Schedule, clip};
+use openfleet_table::{Clip, NonFinite, Optimizer, Regularizer, Schedule, clip};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -21,12 +21,21 @@ pub struct Minimize {
     pub regularizer: Option<Regularizer>,
     /// Limits gradients before they are pushed.
     pub clip: Option<Clip>,
+    /// What becomes of a gradient that is not finite: it is refused and counted by default.
+    #[serde(default)]
+    pub non_finite: NonFinite,
 }
 
 impl Minimize {
     /// A rule at a constant rate, nothing else.
     pub fn new(optimizer: Optimizer, learning_rate: f64) -> Self {
-        Minimize { optimizer, schedule: Schedule::Constant(learning_rate), regularizer: None, clip: None }
+        Minimize {
+            optimizer,
+            schedule: Schedule::Constant(learning_rate),
+            regularizer: None,
+            clip: None,
+            non_finite: NonFinite::default(),
+        }
     }
 
     /// With another learning rate by step.
@@ -38,6 +47,12 @@ impl Minimize {
     /// With weight decay.
     pub fn regularizer(mut self, regularizer: Regularizer) -> Self {
         self.regularizer = Some(regularizer);
+        self
+    }
+
+    /// With another answer to gradients that are not finite.
+    pub fn non_finite(mut self, non_finite: NonFinite) -> Self {
+        self.non_finite = non_finite;
         self
     }
 

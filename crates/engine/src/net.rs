@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::names::NameGenerator;
 use crate::op::{Initialize, Op, Operator, Signature};
 use crate::program::{
-    Node, ParameterAttributes, Program, SparseAttributes, Var, Variable, VariableKind, check_data_shape,
+    Node, ParameterAttributes, Program, RowLife, SparseAttributes, Var, Variable, VariableKind, check_data_shape,
 };
 use crate::shape::{Dim, Shape};
 use crate::tensor::DType;
@@ -161,6 +161,7 @@ impl Net {
         vocabulary: Option<u64>,
         attr: &ParamAttr,
         default: Initializer,
+        life: &RowLife,
     ) -> Result<Var> {
         let name = attr.name.clone().unwrap_or_else(|| self.names.generate(word));
         let rows = vocabulary.map_or(Dim::Fixed(0), |v| Dim::Fixed(v as usize));
@@ -175,6 +176,7 @@ impl Net {
                 learning_rate: attr.learning_rate.unwrap_or(1.0),
                 regularizer: attr.regularizer,
                 trainable: !attr.frozen,
+                rows: life.clone(),
             }),
             stop_gradient: attr.frozen,
             ragged: false,

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use openfleet_core::FieldKind;
 use openfleet_core::key::{mix, of_category};
-use openfleet_table::{Initializer, Regularizer};
+use openfleet_table::{Accessor, Admission, Initializer, Regularizer};
 use serde::{Deserialize, Serialize};
 
 use crate::backward::Backward;
@@ -73,6 +73,20 @@ pub struct SparseAttributes {
     pub regularizer: Option<Regularizer>,
     /// `false` freezes all rows.
     pub trainable: bool,
+    /// Which rows there are.
+    #[serde(default)]
+    pub rows: RowLife,
+}
+
+/// Which ids get a row, what a row keeps beside its weights, and which rows go again. By default every id has one for ever.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct RowLife {
+    /// Which ids get a row of their own.
+    pub admission: Admission,
+    /// The layout and life of a row.
+    pub accessor: Accessor,
+    /// Rows at most on a server (or in this process); the longest unseen ones go first.
+    pub capacity: Option<usize>,
 }
 
 /// A named value with a shape.

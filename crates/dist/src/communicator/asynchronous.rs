@@ -10,10 +10,12 @@
 //! sent; without one, a push brings the new values back and its thread waits for them, so that one worker with one thread
 //! and no merging trains exactly as in one process. Rows are pulled fresh for every batch.
 //!
-//! Where every gradient is sent and followed by a fetch, a thread gives its own the chance to arrive before it begins the
-//! next batch, for at most a part of the time that the last one took ([`WAITING_SHARE`]). Servers that answer quickly so
-//! leave only the other workers' gradients missing from what a batch is computed with, and that is half of the AUC which
-//! two workers otherwise lose; slow ones cost no more than that part.
+//! Where every gradient is sent and followed by a fetch, a thread stays close to what it has sent. It never computes with
+//! [`AHEAD`] of its own gradients missing, or more: one on its way keeps it and its servers busy at the same time, and a longer
+//! queue would add nothing but delay (with servers slower than workers, and small batches, enough to learn nothing at all).
+//! And it gives its last gradient the chance to arrive before it begins the next batch, for at most a part of the time that
+//! the last one took ([`WAITING_SHARE`]). Servers that answer quickly so leave only the other workers' gradients missing,
+//! which is half of the AUC that two workers otherwise lose; slow ones cost no more than that part.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -33,6 +35,9 @@ use crate::frame::Payload;
 use crate::request::Kind;
 use crate::request::push::{self, PushView};
 use crate::stage::{DenseStage, SparseStage};
+
+/// A thread waits while so many of its gradients are missing from its values: one may be on its way while it computes.
+const AHEAD: u64 = 2;
 
 /// The part of a batch's time that its thread waits, at most, for its gradient to arrive.
 const WAITING_SHARE: f64 = 0.125;
@@ -203,8 +208,14 @@ impl Communicator for Async {
         shared.changed.notify_all();
         if shared.plan.merge.max_gradients == 1 && shared.plan.receive == (DenseReceive::Independent { min_sent: 1 }) {
             let deadline = Instant::now() + patience;
-            while outbox.arrived.get(&stream).is_none_or(|&arrived| arrived <= next) {
-                if shared.changed.wait_until(&mut outbox, deadline).timed_out() {
+            loop {
+                let missing = (next + 1).saturating_sub(outbox.arrived.get(&stream).copied().unwrap_or(0));
+                if missing == 0 {
+                    break;
+                }
+                if missing >= AHEAD {
+                    shared.changed.wait(&mut outbox);
+                } else if shared.changed.wait_until(&mut outbox, deadline).timed_out() {
                     break;
                 }
                 shared.check(&outbox)?;
@@ -281,7 +292,11 @@ impl Shared {
         }
         let position = self.remote.position(stream)?;
         let steps = Steps { next: position.start, alone_below: position.end, pushed: None };
-        self.outbox.lock().steps.insert(stream, steps);
+        let mut outbox = self.outbox.lock();
+        outbox.steps.insert(stream, steps);
+        // What was applied before is in whatever values come.
+        outbox.answered.insert(stream, position.start);
+        outbox.arrived.insert(stream, position.start);
         Ok(steps)
     }
 

@@ -113,6 +113,10 @@ impl Communicator for Hybrid {
         Ok(PushReport::default())
     }
 
+    fn steps_together(&self) -> bool {
+        true
+    }
+
     fn begin(&self, stream: u32) -> Result<()> {
         let number = self.remote.worker.stream(stream);
         let mut stream = self.take(number)?;

@@ -46,6 +46,11 @@ pub trait Communicator: Send + Sync {
         Ok(())
     }
 
+    /// Whether all streams of a worker take every step together, so that each of them is waited for.
+    fn steps_together(&self) -> bool {
+        false
+    }
+
     /// The first step of a stream that the servers have yet to apply: where a restarted worker goes on in its data. 0 where
     /// steps are not counted by stream.
     fn position(&self, _stream: u32) -> Result<u64> {

@@ -61,6 +61,10 @@ impl Communicator for Stepwise {
         Ok(PushReport::default())
     }
 
+    fn steps_together(&self) -> bool {
+        true
+    }
+
     fn begin(&self, stream: u32) -> Result<()> {
         let stream = self.remote.worker.stream(stream);
         let step = self.remote.join(stream)?;

@@ -12,7 +12,7 @@ use super::{Operator, Signature, expected};
 use crate::arena::{Gradients, Inputs, Outputs};
 use crate::error::Result;
 use crate::net::{Net, ParamAttr};
-use crate::program::Var;
+use crate::program::{RowLife, Var};
 use crate::shape::{Dim, Shape};
 use crate::tensor::DType;
 
@@ -58,6 +58,8 @@ pub struct EmbeddingOptions {
     pub pooling: Pooling,
     /// Ids must be below this; `None` accepts any 64-bit id.
     pub vocabulary: Option<u64>,
+    /// Which ids get a row, and for how long.
+    pub rows: RowLife,
 }
 
 impl Net {
@@ -71,6 +73,7 @@ impl Net {
             options.vocabulary,
             &options.table,
             Initializer::Uniform { low: -range, high: range },
+            &options.rows,
         )?;
         self.append_one(&layer, Embedding { pooling: options.pooling, dim }, &[slot, table])
     }

@@ -20,7 +20,7 @@ use super::{Operator, Signature, expected};
 use crate::arena::{Gradients, Inputs, Outputs};
 use crate::error::{Error, Result};
 use crate::net::{Net, ParamAttr};
-use crate::program::Var;
+use crate::program::{RowLife, Var};
 use crate::shape::{Dim, Shape};
 use crate::tensor::DType;
 
@@ -52,8 +52,9 @@ impl Net {
         let layer = self.unique_name("skip_gram");
         let (dim, range) = (options.dim, 0.5 / options.dim.max(1) as f32);
         let uniform = Initializer::Uniform { low: -range, high: range };
-        let input = self.sparse_table(&format!("{layer}.w"), dim, None, &options.input, uniform)?;
-        let output = self.sparse_table(&format!("{layer}.w"), dim, None, &options.output, Initializer::Constant(0.0))?;
+        let rows = RowLife::default();
+        let input = self.sparse_table(&format!("{layer}.w"), dim, None, &options.input, uniform, &rows)?;
+        let output = self.sparse_table(&format!("{layer}.w"), dim, None, &options.output, Initializer::Constant(0.0), &rows)?;
         let op = SkipGram { dim, most_contexts: options.most_contexts };
         self.append_one(&layer, op, &[contexts, targets, input, output])
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use openfleet_dist::communicator::Local;
 use openfleet_dist::{Cluster, Communicator};
 use openfleet_table::sparse::DEFAULT_SHARDS;
-use openfleet_table::{Accessor, Admission, DenseSpec, NonFinite, Optimizer, Regularizer, Schedule, Sgd, SparseSpec};
+use openfleet_table::{DenseSpec, NonFinite, Optimizer, Regularizer, Schedule, Sgd, SparseSpec};
 
 use super::{Feed, LookupPlan, Plan, PlanNode, StagePlan, seed_of};
 use crate::arena::{GradientPlace, Place};
@@ -294,6 +294,10 @@ impl<'a> Compiler<'a> {
         }
     }
 
+    fn non_finite(&self) -> NonFinite {
+        self.program.minimize.as_ref().map_or(NonFinite::default(), |minimize| minimize.non_finite)
+    }
+
     fn sparse_specs(&self) -> Vec<(Var, String, SparseSpec)> {
         let (optimizer, schedule, regularizer) = self.rule();
         let spec = |&var: &Var| {
@@ -307,10 +311,10 @@ impl<'a> Compiler<'a> {
                 initializer: attributes.initializer,
                 seed: seed_of(self.program.seed, &variable.name),
                 shards: DEFAULT_SHARDS,
-                accessor: Accessor::default(),
-                admission: Admission::default(),
-                capacity: None,
-                non_finite: NonFinite::default(),
+                accessor: attributes.rows.accessor,
+                admission: attributes.rows.admission,
+                capacity: attributes.rows.capacity,
+                non_finite: self.non_finite(),
             };
             Some((var, variable.name.clone(), spec))
         };
@@ -327,7 +331,7 @@ impl<'a> Compiler<'a> {
                 optimizer,
                 schedule: schedule.clone().scaled(f64::from(attributes.learning_rate)),
                 regularizer: attributes.regularizer.or(regularizer),
-                non_finite: NonFinite::default(),
+                non_finite: self.non_finite(),
             };
             Some((var, variable.name.clone(), spec))
         };

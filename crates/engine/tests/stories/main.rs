@@ -7,6 +7,7 @@ mod executor;
 mod models;
 mod optimizers;
 mod programs;
+mod rows;
 mod sparse_gradients;
 
 use std::path::PathBuf;

@@ -2,7 +2,7 @@
 
 use openfleet_core::error::report;
 use openfleet_engine::op::{Activation, EmbeddingOptions, FcOptions, Initialize};
-use openfleet_engine::{DType, Error, Feed, Minimize, Net, ParamAttr, Program, Var};
+use openfleet_engine::{DType, Error, Feed, Minimize, Net, ParamAttr, Program, RowLife, Var};
 use openfleet_table::{Initializer, Momentum, Optimizer, Sgd};
 
 use crate::{dense, started};
@@ -157,7 +157,9 @@ fn layers_that_name_one_parameter_share_it_and_its_gradient() {
 #[test]
 fn a_table_a_state_or_a_gradient_is_no_input_of_a_plain_op() {
     let mut net = Net::new();
-    let table = net.sparse_table("t", 4, None, &ParamAttr::named("rows"), Initializer::Constant(0.0)).unwrap();
+    let table = net
+        .sparse_table("t", 4, None, &ParamAttr::named("rows"), Initializer::Constant(0.0), &RowLife::default())
+        .unwrap();
     let state = net.state("counter", &[1], DType::F32, Initialize::Zeros).unwrap();
     let (_, loss) = network(&mut net);
     net.main.append_backward(loss, None, &[]).unwrap();

@@ -162,10 +162,9 @@ pub(crate) fn run(arguments: &TrainArgs, stop: &AtomicBool) -> Result<Outcome> {
         place::serve(server, stop)?;
         return Ok(Outcome::Done);
     }
-    let mut job = Job::resolve(arguments, fleet.as_ref())?;
-    let cluster = job.cluster.take();
+    let job = Job::resolve(arguments, fleet.as_ref())?;
     let rule = arguments.optimizer.resolve(arguments.model.model, Some(1))?;
-    let place = Place::prepare(fleet, cluster, job.threads_of_a_worker(), &rule, stop)?;
+    let place = Place::prepare(fleet, job.cluster.clone(), job.threads_of_a_worker(), &rule, stop)?;
     let loading = Instant::now();
     let mut workers = job.workers(&place)?;
     let load_seconds = workers[0].data.is_loaded().then(|| loading.elapsed().as_secs_f64());
@@ -361,8 +360,7 @@ impl<'a> Job<'a> {
 
     /// Every worker of this process, with its part of the files.
     fn workers(&self, place: &Place) -> Result<Vec<WorkerRun<'a>>> {
-        let count = place.worker_count();
-        let threads = (self.threads / place.ranks().len()).max(1);
+        let (count, threads) = (place.worker_count(), self.threads_of_a_worker());
         let worker = |rank: usize| {
             let train_files = split_files(&self.train_files, rank, count);
             if train_files.is_empty() {

@@ -8,6 +8,7 @@
 mod arguments;
 mod ending;
 mod hosts;
+mod jobs;
 mod killing;
 mod logs;
 mod place;

@@ -1,0 +1,277 @@
+//! Jobs that train: `openfleet train` as servers and workers under `fleetrun`, by `mpirun`, and by variables alone.
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::place::{Place, Ran, all_end, eventually, free_ports, signal_to};
+
+/// Rows of one worker's batch where the order of rows matters.
+const BATCH: usize = 64;
+/// A small network.
+const SMALL: &str = "--model ctr_dnn --hidden 64,32 --dim 8 --threads 1 --quiet --json";
+
+/// A directory with click data, and `job.sh` that trains on it with the options in `$options`.
+struct Clicks {
+    place: Place,
+}
+
+impl Clicks {
+    /// As many rows in one file, `all.txt`, and the same in `parts/0.txt` and `parts/1.txt`: batch by batch in turns, so that
+    /// two workers on the parts see together what one process sees on the whole.
+    fn new(rows: usize) -> Self {
+        let (openfleet, files) = (env!("CARGO_BIN_EXE_openfleet"), "--test 'clicks/test/*.txt'");
+        let train = format!("exec {openfleet} train {SMALL} {files} $options");
+        let place = Place::with_job(&format!("mark pid.$role.$rank $$; eval \"{train}\""));
+        let rows = rows.to_string();
+        let options = ["--rows", &rows, "--test-rows", "16000", "--ids", "500", "--parts", "1", "--auc", "0.9"];
+        let mut generate = Command::new(openfleet);
+        generate.args(["gen", "criteo"]).args(options).arg("--out").arg(place.path("clicks"));
+        assert!(generate.stderr(Stdio::null()).stdout(Stdio::null()).status().unwrap().success());
+        let directory = std::fs::read_dir(place.path("clicks/train")).unwrap().map(|entry| entry.unwrap().path());
+        let text = directory.filter(|path| path.extension().is_some_and(|end| end == "txt"));
+        let text: String = text.map(|path| std::fs::read_to_string(path).unwrap()).collect();
+        let lines: Vec<&str> = text.lines().collect();
+        let mut parts = [String::new(), String::new()];
+        for (at, batch) in lines.chunks(BATCH).enumerate() {
+            batch.iter().for_each(|line| parts[at % 2].extend([*line, "\n"]));
+        }
+        std::fs::create_dir(place.path("parts")).unwrap();
+        place.write("all.txt", &text);
+        place.write("parts/0.txt", &parts[0]);
+        place.write("parts/1.txt", &parts[1]);
+        Clicks { place }
+    }
+
+    /// One process on the whole.
+    fn alone(&self, batch: usize, options: &str) -> Value {
+        let mut command = Command::new("sh");
+        command.arg("job.sh").env("options", format!("--train all.txt --batch {batch} {options}"));
+        let output = command.current_dir(self.place.path("")).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        last_json(&String::from_utf8_lossy(&output.stdout))
+    }
+
+    /// `fleetrun` with so many servers and workers.
+    fn start(&self, servers: usize, workers: usize, options: &str) -> crate::place::Running {
+        let (servers, workers) = (format!("--server_num={servers}"), format!("--worker_num={workers}"));
+        let mut command = self.place.command(&[&servers, &workers, "sh", "job.sh"]);
+        command.env("options", format!("--train 'parts/*.txt' --batch {BATCH} {options}"));
+        self.place.start_command(command)
+    }
+
+    fn job(&self, servers: usize, workers: usize, options: &str) -> Value {
+        let ran = self.start(servers, workers, options).end();
+        last_json(&ran.succeeded().stdout)
+    }
+
+    fn pids(&self, servers: usize, workers: usize) -> Vec<u32> {
+        let servers = (0..servers).map(|rank| format!("pid.server.{rank}"));
+        let names = servers.chain((0..workers).map(|rank| format!("pid.worker.{rank}")));
+        names.map(|name| self.place.pid(&name)).collect()
+    }
+}
+
+/// The summary, behind the name of the process that printed it.
+fn last_json(stdout: &str) -> Value {
+    let line = stdout.lines().rev().find_map(|line| line.find('{').map(|at| &line[at..]));
+    let line = line.unwrap_or_else(|| panic!("no summary in: {stdout}"));
+    serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
+}
+
+fn number(summary: &Value, name: &str) -> f64 {
+    summary[name].as_f64().unwrap_or_else(|| panic!("`{name}` is no number in {summary}"))
+}
+
+/// Sync sees the same joined batches as one process, and gives the same model.
+#[test]
+fn sync_two_by_two_is_as_good_as_one_process() {
+    let clicks = Clicks::new(40_000);
+    let alone = clicks.alone(2 * BATCH, "--lr 0.005");
+    let summary = clicks.job(2, 2, "--lr 0.005 --mode sync");
+    let (expected, auc) = (number(&alone, "test_auc"), number(&summary, "test_auc"));
+    println!("sync: AUC {auc:.5}, alone {expected:.5}");
+    assert!(expected > 0.8 && (expected - auc).abs() < 0.0005, "AUC {auc}, alone {expected}");
+    assert_eq!(summary["rows_in_tables"], alone["rows_in_tables"]);
+}
+
+/// The other modes take steps of a worker's batch each, as one process on such batches does; hybrid's dense steps are joint
+/// ones. Everything ends (story 3).
+#[test]
+fn every_mode_trains_two_by_two_and_ends() {
+    let clicks = Clicks::new(60_000);
+    let rule = "--epochs 2 --lr 0.001";
+    let (alone, joined) = (clicks.alone(BATCH, rule), clicks.alone(2 * BATCH, rule));
+    for mode in ["half_async", "async", "hybrid", "geo --k-steps 2"] {
+        let summary = clicks.job(2, 2, &format!("{rule} --mode {mode}"));
+        let auc = number(&summary, "test_auc");
+        let expected = number(if mode == "hybrid" { &joined } else { &alone }, "test_auc");
+        println!("{mode}: AUC {auc:.5}, alone {expected:.5}");
+        assert!(expected > 0.8 && expected - auc < 0.005, "{mode}: AUC {auc}, alone {expected}");
+        // The figures are those of all workers.
+        assert_eq!(summary["samples"], 120_000, "{mode}");
+        assert_eq!(summary["test_rows"], 16_000, "{mode}");
+        assert_eq!(summary["worker_samples_per_second"].as_array().unwrap().len(), 2, "{mode}");
+        assert_eq!(summary["rows_in_tables"], alone["rows_in_tables"], "{mode}");
+        assert!(number(&summary, "bytes_sent") > 0.0 && number(&summary, "bytes_received") > 0.0);
+    }
+}
+
+#[test]
+fn one_by_one_three_by_one_and_one_by_two_end_well() {
+    let clicks = Clicks::new(4000);
+    for (servers, workers) in [(1, 1), (3, 1), (1, 2)] {
+        let summary = clicks.job(servers, workers, "--lr 0.005");
+        assert_eq!(summary["samples"], 4000, "{servers} servers, {workers} workers");
+        assert!(number(&summary, "test_auc") > 0.6, "{summary}");
+    }
+    // Four workers for two files: some would have nothing to do.
+    let ran = clicks.start(1, 4, "").end();
+    assert!(ran.failed(1).contains("got `4 for 2 files`") || ran.stderr.contains("4 for 2 files"), "{}", ran.stderr);
+}
+
+#[test]
+fn one_server_serves_four_workers() {
+    let clicks = Clicks::new(4000);
+    let lines: Vec<String> = clicks.place.read("all.txt").lines().map(|line| format!("{line}\n")).collect();
+    for (at, part) in lines.chunks(1000).enumerate() {
+        clicks.place.write(&format!("parts/{at}.txt"), &part.concat());
+    }
+    let summary = clicks.job(1, 4, "--mode sync");
+    assert_eq!((summary["samples"].as_u64(), summary["test_rows"].as_u64()), (Some(4000), Some(16_000)));
+    assert_eq!(summary["worker_samples_per_second"].as_array().unwrap().len(), 4);
+}
+
+/// Stories 4 and 5: whoever is killed, the job ends and says who it was; nobody is left.
+#[test]
+fn a_worker_or_server_killed_while_training_ends_the_job() {
+    for who in ["server.1", "worker.1"] {
+        let clicks = Clicks::new(2000);
+        let running = clicks.start(2, 2, "--epochs 1000000");
+        let pids = clicks.pids(2, 2);
+        eventually("training has begun", || {
+            let log = std::fs::read_to_string(clicks.place.path("log/workerlog.1")).unwrap_or_default();
+            log.contains("communicator started")
+        });
+        signal_to(clicks.place.pid(&format!("pid.{who}")), "-KILL");
+        let ran = running.end();
+        let who = who.replace('.', " ");
+        assert!(ran.failed(137).contains(&format!("error: {who} (pid ")), "{}", ran.stderr);
+        all_end(&pids);
+    }
+}
+
+#[test]
+fn interrupting_a_job_that_trains_leaves_nobody() {
+    let clicks = Clicks::new(2000);
+    let running = clicks.start(2, 2, "--epochs 1000000");
+    let pids = clicks.pids(2, 2);
+    running.signal("-INT");
+    running.end().failed(130);
+    all_end(&pids);
+}
+
+/// Story 6: a missing file or an empty list trains nothing, and says so.
+#[test]
+fn a_job_without_its_files_fails_and_names_them() {
+    let clicks = Clicks::new(1000);
+    let ran = clicks.start(1, 1, "--train 'nothing/*.txt'").end();
+    let stderr = ran.failed(1);
+    assert!(stderr.contains("worker 0 (pid ") && stderr.contains("nothing/*.txt"), "{stderr}");
+}
+
+/// `openfleet train` by the seeds' own variables, without a launcher.
+fn by_hand(clicks: &Clicks, variables: &[(&str, &str)]) -> Command {
+    let mut command = Command::new("sh");
+    command.arg("job.sh").current_dir(clicks.place.path("")).stdin(Stdio::null());
+    command.env("options", format!("--train 'parts/*.txt' --batch {BATCH}")).env_remove("OPENFLEET_SECRET");
+    command.envs(variables.iter().copied());
+    command
+}
+
+fn ended(clicks: &Clicks, command: Command) -> Ran {
+    clicks.place.start_command(command).end()
+}
+
+/// Story 11: a server that never comes is named after the limit.
+#[test]
+fn a_server_that_never_comes_is_named() {
+    let clicks = Clicks::new(1000);
+    let endpoint = format!("127.0.0.1:{}", free_ports(1));
+    let variables = [
+        ("TRAINING_ROLE", "TRAINER"),
+        ("PADDLE_PSERVERS_IP_PORT_LIST", endpoint.as_str()),
+        ("PADDLE_TRAINERS_NUM", "1"),
+        ("PADDLE_TRAINER_ID", "0"),
+        ("OPENFLEET_WAIT_SECONDS", "1"),
+    ];
+    let ran = ended(&clicks, by_hand(&clicks, &variables));
+    let stderr = ran.failed(1);
+    assert!(stderr.contains(&endpoint) && stderr.contains("did not answer within 1 s"), "{stderr}");
+}
+
+/// Two processes by hand, as seed 002 shows; a worker with another secret is turned away, and the right one trains.
+#[test]
+fn a_worker_with_a_wrong_secret_is_turned_away() {
+    let clicks = Clicks::new(1000);
+    let port = free_ports(1).to_string();
+    let list = format!("127.0.0.1:{port}");
+    let common = [("PADDLE_PSERVERS_IP_PORT_LIST", list.as_str()), ("PADDLE_TRAINERS_NUM", "1")];
+    let server = [("TRAINING_ROLE", "PSERVER"), ("POD_IP", "127.0.0.1"), ("PADDLE_PORT", port.as_str())];
+    let worker = [("TRAINING_ROLE", "TRAINER"), ("PADDLE_TRAINER_ID", "0")];
+    let right = [("OPENFLEET_SECRET", "the right one")];
+    let server = clicks.place.start_command(by_hand(&clicks, &[common.as_slice(), &server, &right].concat()));
+    let wrong = [common.as_slice(), &worker, &[("OPENFLEET_SECRET", "another")]].concat();
+    let ran = ended(&clicks, by_hand(&clicks, &wrong));
+    let stderr = ran.failed(1);
+    assert!(stderr.contains("this worker cannot join the job") && stderr.contains("OPENFLEET_SECRET"), "{stderr}");
+    assert!(!stderr.contains("another") && !stderr.contains("the right one"), "a secret is in the log: {stderr}");
+    let ran = ended(&clicks, by_hand(&clicks, &[common.as_slice(), &worker, &right].concat()));
+    assert_eq!(last_json(&ran.succeeded().stdout)["samples"], 1000);
+    server.end().succeeded();
+}
+
+/// Story 12: without any role the same command trains alone.
+#[test]
+fn without_a_role_the_same_command_trains_alone() {
+    let clicks = Clicks::new(1000);
+    let summary = clicks.alone(BATCH, "");
+    assert_eq!(summary["samples"], 1000);
+    assert!(summary["worker_samples_per_second"].is_null());
+}
+
+/// A port that is taken ends the job with the port in the message.
+#[test]
+fn a_server_whose_port_is_taken_says_so() {
+    let clicks = Clicks::new(1000);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let list = format!("127.0.0.1:{port}");
+    let variables = [
+        ("PADDLE_PSERVERS_IP_PORT_LIST", list.as_str()),
+        ("PADDLE_TRAINERS_NUM", "1"),
+        ("TRAINING_ROLE", "PSERVER"),
+        ("POD_IP", "127.0.0.1"),
+        ("PADDLE_PORT", port.as_str()),
+    ];
+    let ran = ended(&clicks, by_hand(&clicks, &variables));
+    let stderr = ran.failed(1);
+    assert!(stderr.contains(&list) && stderr.contains("another program has this port"), "{stderr}");
+}
+
+/// Even ranks are servers, odd ranks workers (seed 003's default role maker).
+#[test]
+fn mpirun_starts_a_job_by_itself() {
+    if Command::new("mpirun").arg("--version").stdout(Stdio::null()).status().is_err() {
+        println!("skipped: there is no `mpirun`");
+        return;
+    }
+    let clicks = Clicks::new(2000);
+    let mut command = Command::new("mpirun");
+    command.args(["--allow-run-as-root", "--oversubscribe", "-n", "4", "sh", "job.sh"]);
+    command.current_dir(clicks.place.path("")).stdin(Stdio::null());
+    command.env("options", format!("--train 'parts/*.txt' --batch {BATCH} --mode sync"));
+    let ran = ended(&clicks, command);
+    let summary = last_json(&ran.succeeded().stdout);
+    assert_eq!((summary["samples"].as_u64(), summary["test_rows"].as_u64()), (Some(2000), Some(16_000)));
+}
