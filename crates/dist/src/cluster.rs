@@ -4,6 +4,8 @@
 //! concerns the job and not its tables (barriers, all-reduces, how the servers stand, ending them) works before there are
 //! any. The embedded default has no cluster.
 
+mod saving;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,6 +13,8 @@ use openfleet_core::placement::Buckets;
 use openfleet_core::strategy::Strategy;
 use openfleet_table::{DenseSpec, Shrunk, SparseSpec};
 use parking_lot::Mutex;
+
+pub use saving::{LoadOptions, SaveOptions};
 
 use crate::client::Link;
 use crate::communicator::{Communicator, Remote, Worker, depart_from, for_mode, status_of, wait_all};

@@ -278,6 +278,39 @@ pub enum Error {
         /// Of another.
         got: u64,
     },
+    /// A checkpoint could not be written or read.
+    #[error("{action} the checkpoint `{address}` failed")]
+    Checkpoint {
+        /// Saving or loading.
+        action: &'static str,
+        /// Where it is.
+        address: Box<str>,
+        /// What the table room said.
+        source: openfleet_table::Error,
+    },
+    /// An address of a kind that is not known here.
+    #[error("`{address}` is not a directory that a checkpoint could be in")]
+    NoSuchStorage {
+        /// The address.
+        address: String,
+    },
+    /// No tables yet.
+    #[error("there are no tables that could be saved")]
+    NothingToSave,
+    /// The servers could not be brought to one moment.
+    #[error("the servers did not come to one moment within {} s: {because}", waited.as_secs())]
+    NoCut {
+        /// How long it was tried.
+        waited: Duration,
+        /// What was in the way last.
+        because: String,
+    },
+    /// A part of a save that was given up.
+    #[error("this save was given up: pushes go on")]
+    CutOver,
+    /// Tables cannot be exchanged under those who train on them.
+    #[error("a checkpoint cannot be loaded while workers train")]
+    LoadWhileTraining,
     /// A plain value was wrong.
     #[error(transparent)]
     Core(#[from] openfleet_core::Error),
@@ -320,6 +353,10 @@ impl Hinted for Error {
                 Some("look into the logs of these workers: they may have failed, or be slow".into())
             }
             Error::TableMismatch { .. } => Some("run the same program with the same options on every worker".into()),
+            Error::Checkpoint { source, .. } => source.hint(),
+            Error::NoSuchStorage { .. } => Some("give a path, or an address that begins with `file://`".into()),
+            Error::NothingToSave => Some("save after the first program was compiled or trained".into()),
+            Error::LoadWhileTraining => Some("load before training begins, or between two passes".into()),
             Error::Core(error) => error.hint(),
             _ => None,
         }

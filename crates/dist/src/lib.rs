@@ -17,10 +17,11 @@ pub mod request;
 pub mod server;
 pub mod session;
 pub mod stage;
+pub mod storage;
 pub mod tls;
 
 pub use client::{ClientConfig, Link};
-pub use cluster::Cluster;
+pub use cluster::{Cluster, LoadOptions, SaveOptions};
 pub use communicator::Communicator;
 pub use error::{Error, Result};
 pub use request::all_reduce::Reduce;

@@ -29,9 +29,10 @@ use openfleet_dist::frame::Payload;
 use openfleet_dist::request::Kind;
 use openfleet_dist::request::shrink::Shrink;
 use openfleet_dist::session::Identity;
-use openfleet_dist::{ClientConfig, Cluster, Link, Reduce, Server, ServerConfig, State};
+use openfleet_dist::{ClientConfig, Cluster, Link, LoadOptions, Reduce, SaveOptions, Server, ServerConfig, State};
 use openfleet_engine::{Executor, Minimize, Scope};
 use openfleet_table::Shrunk;
+use openfleet_table::checkpoint::Manifest;
 use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -271,11 +272,13 @@ impl Fleet {
 
     /// Prepares a server. It needs no program: workers say which tables they want.
     ///
-    /// `path` is a checkpoint to go on from; reading one is not possible yet, and an error says so.
+    /// `path` is a checkpoint to go on from, written by any number of servers: tables take their rows, the optimizer's state
+    /// and what has been applied from it when the first worker asks for them. A program that does not fit is told so then.
     pub fn init_server(&self, path: Option<&Path>) -> Result<()> {
         self.only_for("init_server", Role::Server)?;
-        if path.is_some() {
-            return Err(Error::Unavailable { what: "starting a server from a checkpoint" });
+        if let Some(path) = path {
+            let manifest = self.state.resume_from(&path.to_string_lossy(), false)?;
+            self.voice.say(&format!("{}: goes on from step {} in {}", self.name(), manifest.step, path.display()));
         }
         let mut stage = self.stage.lock();
         match &mut *stage {
@@ -452,6 +455,37 @@ impl Fleet {
         match self.working("all_reduce")? {
             Some(cluster) => Ok(cluster.all_reduce(op, values)?),
             None => Ok(()),
+        }
+    }
+
+    /// Saves every table of the job with its optimizer's state and what has been applied, from one moment, while training
+    /// goes on. The first worker does it for the job; the others need not call it, and get `None` if they do. The servers
+    /// write: `directory` is theirs, and all of them have to see it. A checkpoint that stands there is replaced, and stays
+    /// as it was if this fails.
+    pub fn save_persistables(&self, directory: &Path) -> Result<Option<Manifest>> {
+        self.save_persistables_with(directory, &SaveOptions::default())
+    }
+
+    /// [`Fleet::save_persistables`] with a choice about replacing, and something to be kept with it.
+    pub fn save_persistables_with(&self, directory: &Path, options: &SaveOptions) -> Result<Option<Manifest>> {
+        match self.working("save_persistables")? {
+            _ if !self.is_first_worker() => Ok(None),
+            Some(cluster) => {
+                let options = SaveOptions { job: self.settings.job.to_string(), ..options.clone() };
+                Ok(Some(cluster.save(&directory.to_string_lossy(), &options)?))
+            }
+            None => Err(Error::Unavailable { what: "saving a checkpoint without servers" }),
+        }
+    }
+
+    /// Takes every table from a checkpoint: those that exist, or else those that the first program makes. The first worker
+    /// does it for the job, before training or between two passes; the others need not call it. `partial` leaves out what
+    /// does not fit, which is an error otherwise.
+    pub fn load_model(&self, directory: &Path, partial: bool) -> Result<()> {
+        match self.working("load_model")? {
+            _ if !self.is_first_worker() => Ok(()),
+            Some(cluster) => Ok(cluster.load(&directory.to_string_lossy(), LoadOptions { partial })?),
+            None => Err(Error::Unavailable { what: "loading a checkpoint without servers" }),
         }
     }
 

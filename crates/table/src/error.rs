@@ -5,6 +5,8 @@
 
 use openfleet_core::{Hint, Hinted, Key};
 
+use crate::checkpoint::{Flip, StorageError};
+
 /// `Result` with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -73,6 +75,121 @@ pub enum Error {
         current: u64,
     },
 
+    // --- checkpoints ---
+    /// A cut while another one is read out.
+    #[error("the table is being saved already")]
+    CutTwice,
+    /// A storage failed; the checkpoint that was there before still is.
+    #[error("cannot {action} `{file}` of the checkpoint")]
+    Storage {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        file: String,
+        /// What the storage said.
+        source: Box<StorageError>,
+    },
+    /// No manifest.
+    #[error("`{name}` is not a checkpoint: it has no `manifest.json`")]
+    NotACheckpoint {
+        /// Where it was looked for.
+        name: String,
+    },
+    /// A checkpoint that was not to be replaced.
+    #[error("there is a checkpoint in `{name}` already")]
+    CheckpointExists {
+        /// Where.
+        name: String,
+    },
+    /// A checkpoint of another time.
+    #[error("`{file}` has format version {got}, expected {expected}")]
+    FormatVersion {
+        /// The manifest.
+        file: String,
+        /// What this version of OpenFleet writes.
+        expected: u32,
+        /// What it says.
+        got: u32,
+    },
+    /// A file that the manifest names.
+    #[error("`{file}` of the checkpoint is missing")]
+    MissingFile {
+        /// Which.
+        file: String,
+    },
+    /// A file of another length.
+    #[error("`{file}` of the checkpoint: expected {expected} bytes, got {got}")]
+    FileLength {
+        /// Which.
+        file: String,
+        /// What the manifest says.
+        expected: u64,
+        /// What there is.
+        got: u64,
+    },
+    /// Bytes that are not those that were written.
+    #[error("`{file}` of the checkpoint is damaged at {}", place(*offset, *length, flip))]
+    DamagedBlock {
+        /// Which file.
+        file: String,
+        /// Where the block begins.
+        offset: u64,
+        /// Bytes of the block.
+        length: u64,
+        /// Which bit, if it is just one.
+        flip: Option<Flip>,
+    },
+    /// A file that is what was written, but makes no sense.
+    #[error("`{file}` of the checkpoint makes no sense: {reason}")]
+    DamagedManifest {
+        /// Which file.
+        file: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Servers that have not saved the same thing.
+    #[error("the servers do not agree on {what}")]
+    PartsDisagree {
+        /// On what.
+        what: String,
+    },
+    /// Something the program has and the checkpoint has not.
+    #[error("the checkpoint has no {kind} `{name}`")]
+    NotSaved {
+        /// Sparse table or parameter.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// Something the checkpoint has and the program has not.
+    #[error("the checkpoint has a {kind} `{name}`, which the program has not")]
+    NotWanted {
+        /// Sparse table or parameter.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// Another shape.
+    #[error("`{name}`: expected {expected}, the checkpoint has {got}")]
+    SavedShape {
+        /// Table or parameter.
+        name: String,
+        /// What the program has.
+        expected: Box<str>,
+        /// What was saved.
+        got: Box<str>,
+    },
+    /// Another rule.
+    #[error("`{name}` is trained by `{expected}`, in the checkpoint by `{got}`")]
+    SavedOptimizer {
+        /// Table or parameter.
+        name: String,
+        /// What the program has.
+        expected: &'static str,
+        /// What was saved.
+        got: &'static str,
+    },
+
     // --- settings ---
     /// A number in a specification, a rule, a schedule or an initializer is outside its domain.
     #[error("`{field}` of {owner} must be {expected}, got {got}")]
@@ -113,8 +230,41 @@ impl Hinted for Error {
             Error::FansUnknown { .. } => Some(
                 "give the fans, or take them from the declared size with `with_fans_of(&[vocabulary, dim])`".into(),
             ),
+            Error::Storage { source, .. } if source.kind == std::io::ErrorKind::StorageFull => {
+                Some("make room and save again; training goes on, and the last checkpoint is as it was".into())
+            }
+            Error::CheckpointExists { .. } => Some("choose another name, or allow it to be replaced".into()),
+            Error::FormatVersion { .. } => Some("read it with the version of OpenFleet that wrote it".into()),
+            Error::MissingFile { .. } => Some(
+                "every server must see the same directory: use a shared file system where they run on several machines"
+                    .into(),
+            ),
+            Error::DamagedBlock { .. } | Error::FileLength { .. } => {
+                Some("go on from another checkpoint, or fetch this one again from where it was copied".into())
+            }
+            Error::NotSaved { .. }
+            | Error::NotWanted { .. }
+            | Error::SavedShape { .. }
+            | Error::SavedOptimizer { .. } => {
+                Some("load with `partial` to take what fits and begin the rest afresh".into())
+            }
             _ => None,
         }
+    }
+}
+
+impl Error {
+    /// Wraps what a storage said.
+    pub(crate) fn storage(action: &'static str, file: &str) -> impl FnOnce(std::io::Error) -> Error {
+        let file = file.to_owned();
+        move |error| Error::Storage { action, file, source: Box::new(error.into()) }
+    }
+}
+
+fn place(offset: u64, length: u64, flip: &Option<Flip>) -> String {
+    match flip {
+        Some(Flip { offset, bit }) => format!("offset {offset}: bit {bit} is flipped"),
+        None => format!("offset {offset}, within {length} bytes"),
     }
 }
 

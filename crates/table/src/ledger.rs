@@ -108,6 +108,20 @@ impl Ledger {
         self.streams.get(&stream).map_or(0, |steps| steps.next)
     }
 
+    /// Adds everything that another ledger has.
+    pub fn merge(&mut self, other: &Ledger) {
+        for (stream, theirs) in &other.streams {
+            if theirs.next > 0 || !theirs.beyond.is_empty() {
+                self.streams.entry(*stream).or_default().merge(theirs);
+            }
+        }
+    }
+
+    /// A ledger for each stream.
+    pub fn by_stream(&self) -> impl Iterator<Item = (u32, Ledger)> {
+        self.streams.iter().map(|(&stream, steps)| (stream, Ledger { streams: [(stream, steps.clone())].into() }))
+    }
+
     /// The streams that have applied work, with their positions, in order.
     pub fn positions(&self) -> impl Iterator<Item = (u32, u64)> {
         self.streams.iter().map(|(stream, steps)| (*stream, steps.next))
@@ -136,6 +150,29 @@ impl Steps {
             Some(&(start, _)) if start <= last => Covered::Part,
             _ => Covered::No,
         }
+    }
+
+    /// Adds the steps of another set.
+    fn merge(&mut self, other: &Steps) {
+        let first = |next: u64| next.checked_sub(1).map(|last| (0, last));
+        let mut ranges: Vec<(u64, u64)> = first(self.next).into_iter().chain(first(other.next)).collect();
+        ranges.extend(self.beyond.iter().chain(&other.beyond));
+        ranges.sort_unstable();
+        let mut joined: Vec<(u64, u64)> = Vec::with_capacity(ranges.len());
+        for (start, end) in ranges {
+            match joined.last_mut() {
+                Some(last) if start <= last.1.saturating_add(1) => last.1 = last.1.max(end),
+                _ => joined.push((start, end)),
+            }
+        }
+        self.next = match joined.first() {
+            Some(&(0, last)) => {
+                joined.remove(0);
+                last + 1
+            }
+            _ => 0,
+        };
+        self.beyond = joined;
     }
 
     /// Adds steps of which none is in the set.
@@ -214,6 +251,25 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_merged_ledger_has_what_either_has(
+            left in prop::collection::vec((0u32..2, 0u64..40, 0u64..4), 0..20),
+            right in prop::collection::vec((0u32..2, 0u64..40, 0u64..4), 0..20),
+        ) {
+            let ledger = |offers: &[(u32, u64, u64)]| {
+                let mut ledger = Ledger::new();
+                for &(stream, first_step, more) in offers {
+                    (first_step..=first_step + more).for_each(|step| {
+                        let _ = ledger.apply_once(WorkId::step(stream, step), || ());
+                    });
+                }
+                ledger
+            };
+            let (mut merged, both) = (ledger(&left), ledger(&[left.clone(), right.clone()].concat()));
+            merged.merge(&ledger(&right));
+            prop_assert_eq!(merged, both, "equal content is equal");
+        }
+
         #[test]
         fn a_ledger_agrees_with_a_set_of_steps(
             offers in prop::collection::vec((0u32..3, 0u64..60, 0u64..6), 0..200),

@@ -7,11 +7,13 @@
 //!
 //! Start at [`SparseTable`] and [`DenseTable`]; [`Optimizer`] is the one arithmetic that both of them run. Beside them
 //! stands what a server has to remember between requests: which work it has applied ([`Ledger`]), the gradients of a
-//! step that others have yet to join ([`Aggregate`]), and the rows that workers have yet to fetch ([`Changed`]).
+//! step that others have yet to join ([`Aggregate`]), and the rows that workers have yet to fetch ([`Changed`]). What of
+//! all this outlives the job is in [`checkpoint`].
 
 pub mod accessor;
 pub mod admission;
 pub mod aggregate;
+pub mod checkpoint;
 pub mod clip;
 pub mod dense;
 pub mod error;

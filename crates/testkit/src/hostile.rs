@@ -75,5 +75,12 @@ fn tables(mode: Mode) -> Tables {
         non_finite: Default::default(),
     };
     let dense = DenseSpec { shape: vec![3], optimizer, schedule, regularizer: None, non_finite: Default::default() };
-    Tables { mode, workers: 2, threads: 2, sparse: vec![("rows".into(), sparse)], dense: vec![("array".into(), dense)] }
+    Tables {
+        mode,
+        workers: 2,
+        threads: 2,
+        sparse: vec![("rows".into(), sparse)],
+        dense: vec![("array".into(), dense)],
+        here: Default::default(),
+    }
 }

@@ -2,3 +2,4 @@
 
 pub mod hostile;
 pub mod network;
+pub mod storage;

@@ -15,7 +15,7 @@ use crate::client::{Link, Pending};
 use crate::error::{Error, Result};
 use crate::floats;
 use crate::frame::{Payload, Reader};
-use crate::request::create_tables::{self, Tables};
+use crate::request::create_tables::{self, Here, Tables};
 use crate::request::status::{self, Status};
 use crate::request::{Kind, depart, join, leave, pull_dense, pull_sparse, push};
 use crate::stage::{DenseStage, SparseStage};
@@ -81,7 +81,8 @@ impl Remote {
                 here.map(|(number, _)| number).collect()
             })
             .collect();
-        let asked = links.iter().zip(&blocks).map(|(link, blocks)| {
+        let whole: Vec<_> = dense.iter().map(|(name, spec, _)| (name.clone(), spec.clone())).collect();
+        let asked = links.iter().zip(&blocks).enumerate().map(|(server, (link, blocks))| {
             let blocks = blocks.iter().map(|&number| &placement.blocks()[number]);
             let tables = Tables {
                 mode,
@@ -95,11 +96,18 @@ impl Remote {
                         (placement.block_name(block), spec)
                     })
                     .collect(),
+                here: Here {
+                    server: server as u32,
+                    servers: links.len() as u32,
+                    parameters: whole.clone(),
+                    blocks: blocks.clone().map(|block| (block.parameter as u32, block.offset as u64)).collect(),
+                },
             };
             let values = blocks.map(|block| &dense[block.parameter].2[block.offset..block.offset + block.length]);
             let mut payload = Payload::new();
             create_tables::encode(&mut payload, &tables, values)?;
-            Ok(link.ask(Kind::CreateTables, payload))
+            // They may be taken from a checkpoint first.
+            Ok(link.ask_patiently(Kind::CreateTables, payload))
         });
         let answers = wait_all(asked.collect::<Result<Vec<_>>>()?)?;
         let sessions = answers.iter().map(|answer| create_tables::decode(answer.bytes()).map(|(_, session)| session));

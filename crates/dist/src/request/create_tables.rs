@@ -27,12 +27,40 @@ pub struct Tables {
     pub sparse: Vec<(String, SparseSpec)>,
     /// Dense blocks by number.
     pub dense: Vec<(String, DenseSpec)>,
+    /// Which part of the whole this is.
+    #[serde(default)]
+    pub here: Here,
+}
+
+/// Which part of a program's tables one server keeps: what a checkpoint has to know, and training does not.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Here {
+    /// Which server.
+    pub server: u32,
+    /// Of how many.
+    pub servers: u32,
+    /// All dense parameters, whole.
+    pub parameters: Vec<(String, DenseSpec)>,
+    /// For each dense block its parameter, by number, and where it begins in that.
+    pub blocks: Vec<(u32, u64)>,
+}
+
+impl Default for Here {
+    /// The only server, of a program without dense parameters.
+    fn default() -> Self {
+        Here { server: 0, servers: 1, parameters: Vec::new(), blocks: Vec::new() }
+    }
 }
 
 /// The most streams of a job: a bound on what a server keeps for them.
 pub(crate) const MOST_STREAMS: u32 = 1 << 20;
 
 impl Tables {
+    /// Whether rules run on the server. GEO's servers add differences; the rules run on the workers, and so does their state.
+    pub fn has_rules(&self) -> bool {
+        self.mode != Mode::Geo
+    }
+
     /// Training threads of all workers.
     pub fn streams(&self) -> u32 {
         self.workers.saturating_mul(self.threads)

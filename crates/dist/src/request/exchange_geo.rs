@@ -13,7 +13,7 @@ use openfleet_core::WorkId;
 use super::push::PushView;
 use crate::error::Result;
 use crate::frame::{Payload, Reader};
-use crate::server::State;
+use crate::server::{Outcome, State};
 
 /// The rows of one table that others changed.
 #[derive(Debug)]
@@ -32,9 +32,12 @@ pub fn take_changed<'a>(reply: &mut Reader<'a>, dim: usize) -> Result<ChangedVie
 }
 
 /// Answers a request. The bytes of a push serve as the bytes of an exchange: differences take the gradients' place.
-pub fn apply(state: &State, worker: u32, payload: &[u8]) -> Result<Payload> {
-    let view = PushView::decode(payload)?;
-    state.exchange_geo(worker, &view)
+pub fn apply(state: &State, worker: u32, payload: Payload) -> Result<Outcome> {
+    let work = PushView::decode(payload.bytes())?.work;
+    match state.hold_exchange(worker, work, payload) {
+        Ok(held) => Ok(held),
+        Err(payload) => Ok(Outcome::Now(state.exchange_geo(worker, &PushView::decode(payload.bytes())?))),
+    }
 }
 
 /// The work of one exchange of a worker.

@@ -6,13 +6,16 @@
 pub mod all_reduce;
 pub mod barrier;
 pub mod create_tables;
+pub mod cut;
 pub mod depart;
 pub mod exchange_geo;
 pub mod join;
 pub mod leave;
+pub mod load;
 pub mod pull_dense;
 pub mod pull_sparse;
 pub mod push;
+pub mod save;
 pub mod shrink;
 pub mod status;
 pub mod stop;
@@ -59,11 +62,17 @@ pub enum Kind {
     AllReduce = 28,
     /// Let rows fade, and remove those that no longer earn their place.
     Shrink = 29,
+    /// Bring all servers to one moment, and mark it.
+    Cut = 30,
+    /// Write a checkpoint.
+    Save = 31,
+    /// Take tables from a checkpoint.
+    Load = 32,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 14] = [
+    pub const ALL: [Kind; 17] = [
         Kind::Heartbeat,
         Kind::CreateTables,
         Kind::PullSparse,
@@ -77,6 +86,9 @@ impl Kind {
         Kind::Depart,
         Kind::Status,
         Kind::Shrink,
+        Kind::Cut,
+        Kind::Save,
+        Kind::Load,
         Kind::Stop,
     ];
 
@@ -87,7 +99,7 @@ impl Kind {
 
     /// Whether it may keep a thread busy for seconds: then it must not be one that other requests need.
     pub fn is_slow(self) -> bool {
-        matches!(self, Kind::Shrink)
+        matches!(self, Kind::Shrink | Kind::Save | Kind::Load | Kind::CreateTables)
     }
 
     /// As messages spell it.
@@ -107,6 +119,9 @@ impl Kind {
             Kind::Depart => "depart",
             Kind::AllReduce => "all-reduce",
             Kind::Shrink => "shrink",
+            Kind::Cut => "cut",
+            Kind::Save => "save",
+            Kind::Load => "load",
         }
     }
 }

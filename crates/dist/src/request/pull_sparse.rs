@@ -39,6 +39,8 @@ pub fn apply(state: &State, worker: u32, payload: &[u8]) -> Result<Payload> {
     let width = take_width(head[2])?;
     let number = reader.one::<u64>()?;
     let missing = if head[0] == 1 { Missing::Create } else { Missing::Initial };
+    // New rows and stamps are changes too.
+    let _passing = (missing == Missing::Create).then(|| state.passing());
     let copies = state.copies().filter(|copies| missing == Missing::Create && copies.is_first(worker, number));
     let mut reply = Payload::new();
     let mut scratch = state.scratch();

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use openfleet_table::aggregate::{Aggregate, Arrival, DenseMean, SparseMean, SparsePart};
+use openfleet_table::checkpoint::{GroupWork, Work};
 use tokio::sync::oneshot;
 
 use super::state::{Outcome, State};
@@ -35,6 +36,8 @@ pub(super) struct Group {
     failed: Option<(u64, String)>,
     /// Steps that each stream has taken part in: batches of its own, while the group's steps go on without it too.
     taken: BTreeMap<u32, u64>,
+    /// While servers are brought to one moment: the first step that is not applied before they are.
+    limit: Option<u64>,
     dense: DenseMean,
     sparse: BTreeMap<u32, SparseMean>,
 }
@@ -55,6 +58,7 @@ impl Group {
             waiting: BTreeMap::new(),
             failed: None,
             taken: BTreeMap::new(),
+            limit: None,
             dense: DenseMean::new(),
             sparse: BTreeMap::new(),
         }
@@ -68,6 +72,44 @@ impl Group {
     /// Where each stream of this group stands: the steps it has taken part in.
     pub(super) fn positions(&self) -> impl Iterator<Item = (u32, u64)> {
         self.streams.clone().map(|stream| (stream, self.taken.get(&stream).copied().unwrap_or(0)))
+    }
+
+    /// What has been applied.
+    pub(super) fn work(&self) -> GroupWork {
+        let streams = (self.streams.start, self.streams.end);
+        GroupWork { streams, step: self.aggregate.step(), taken: self.taken.clone() }
+    }
+
+    /// Goes on from what a checkpoint says, if it speaks of this group.
+    pub(super) fn restore(&mut self, work: &GroupWork) {
+        if work.streams == (self.streams.start, self.streams.end) {
+            let members: Vec<u32> = self.aggregate.members().collect();
+            self.aggregate = Aggregate::new(members, work.step);
+            self.taken.clone_from(&work.taken);
+        }
+    }
+
+    /// Whether a stream is in a pass.
+    pub(super) fn is_training(&self) -> bool {
+        self.aggregate.members().next().is_some()
+    }
+
+    /// Applies no step any more. Pushes are taken all the same.
+    pub(super) fn freeze(&mut self) {
+        self.limit = Some(self.aggregate.step());
+    }
+
+    /// Applies the steps that another server has applied, as far as their pushes are here.
+    pub(super) fn go_on_to(&mut self, state: &State, target: &Work) {
+        let theirs = target.groups.iter().find(|group| group.streams == (self.streams.start, self.streams.end));
+        self.limit = Some(theirs.map_or(self.aggregate.step(), |group| group.step));
+        self.apply(state);
+    }
+
+    /// Applies steps again.
+    pub(super) fn thaw(&mut self, state: &State) {
+        self.limit = None;
+        self.apply(state);
     }
 
     /// Whom the current step, or the beginning of a pass, waits for.
@@ -171,6 +213,9 @@ impl Group {
 
     fn apply(&mut self, state: &State) {
         let step = self.aggregate.step();
+        if self.limit.is_some_and(|limit| step >= limit) {
+            return;
+        }
         let Some(contributions) = self.aggregate.take() else { return };
         let outcome = self.apply_contributions(state, &contributions);
         self.failed = outcome.err().map(|message| (step, message));

@@ -200,7 +200,16 @@ pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Ar
             });
             continue;
         }
-        match state.handle_as(rank, incarnation, kind, frame.payload) {
+        let outcome = state.handle_as(rank, incarnation, kind, frame.payload);
+        if let (Kind::Cut, Some(closing)) = (kind, state.closing()) {
+            // Whoever asked may die before it goes on.
+            let (state, silence) = (state.clone(), config.silence);
+            tokio::spawn(async move {
+                tokio::time::sleep(silence).await;
+                state.open_late(closing);
+            });
+        }
+        match outcome {
             Outcome::Now(Err(error @ Error::Replaced { .. })) => {
                 warn!("{peer} is not heard any more: {error}");
                 let _ = answers.send(failure(frame.request, &error.to_string()));

@@ -7,6 +7,7 @@ mod collective;
 mod copies;
 mod group;
 mod listener;
+mod saving;
 mod state;
 
 pub use listener::{Goodbye, Server, ServerConfig, serve};

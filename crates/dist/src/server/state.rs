@@ -1,13 +1,14 @@
 //! What a server keeps, and what each request does to it. No sockets, no clock: driven by calls.
 //!
-//! Lock order: incarnation of a worker, then shrinks, collectives or groups (never two of these), then ledger of a stream, then tables. Tables lock
-//! themselves, a shard or a block at a time.
+//! Lock order: incarnation of a worker, then shrinks, then collectives or groups (never both), then the gate of a cut, then ledger of a stream, then
+//! tables. Tables lock themselves, a shard or a block at a time.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use openfleet_core::WorkId;
 use openfleet_core::strategy::Mode;
 use openfleet_core::topology::Incarnation;
 use openfleet_table::ledger::{Applied, Ledger};
@@ -19,6 +20,7 @@ use tokio::sync::{oneshot, watch};
 use super::collective::{Collectives, check_worker};
 use super::copies::Copies;
 use super::group::{Group, values_wanted};
+use super::saving::{Restored, Saving};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
 use crate::handshake::Nonce;
@@ -39,14 +41,14 @@ pub enum Outcome {
 
 /// A sparse table with the name people know it by.
 pub struct NamedSparse {
-    name: String,
+    pub(super) name: String,
     /// The rows.
-    pub table: SparseTable,
+    pub table: Arc<SparseTable>,
 }
 
 /// A dense block with the name people know it by.
 pub struct NamedDense {
-    name: String,
+    pub(super) name: String,
     /// The values.
     pub table: DenseTable,
 }
@@ -76,14 +78,17 @@ impl NamedDense {
 
 /// What a server keeps.
 pub struct State {
-    tables: RwLock<Kept>,
+    pub(super) tables: RwLock<Kept>,
+    /// Held while tables are made, which may take long where they come from a checkpoint.
+    making: Mutex<()>,
+    pub(super) saving: Saving,
     /// One lock a stream: a repeat waits until the first is applied or refused.
-    ledgers: Mutex<HashMap<u32, Arc<Mutex<Stream>>>>,
+    pub(super) ledgers: Mutex<HashMap<u32, Arc<Mutex<Stream>>>>,
     /// Streams that step together; none where nobody waits.
-    groups: Mutex<Vec<Group>>,
+    pub(super) groups: Mutex<Vec<Group>>,
     collectives: Mutex<Collectives>,
     /// The last shrinks and what came of them, for repeats. Locked while one runs: a repeat waits for the first.
-    shrinks: Mutex<VecDeque<(Nonce, Shrunk)>>,
+    pub(super) shrinks: Mutex<VecDeque<(Nonce, Shrunk)>>,
     /// Newest incarnation of each worker that said hello. Read-locked while a request of the worker is answered, so that a
     /// newer one is let in between two requests and not during one.
     incarnations: Mutex<BTreeMap<u32, Arc<RwLock<Incarnation>>>>,
@@ -96,18 +101,18 @@ pub struct State {
 }
 
 #[derive(Default)]
-struct Kept {
-    description: Option<Tables>,
-    sparse: Vec<Arc<NamedSparse>>,
-    dense: Vec<Arc<NamedDense>>,
+pub(super) struct Kept {
+    pub(super) description: Option<Tables>,
+    pub(super) sparse: Vec<Arc<NamedSparse>>,
+    pub(super) dense: Vec<Arc<NamedDense>>,
     /// Where workers train on copies: what each has yet to hear of.
-    copies: Option<Arc<Copies>>,
+    pub(super) copies: Option<Arc<Copies>>,
 }
 
 /// What is known of a stream.
 #[derive(Default)]
-struct Stream {
-    ledger: Ledger,
+pub(super) struct Stream {
+    pub(super) ledger: Ledger,
     /// GEO: the answer to the last exchange, for a repeat.
     last_answer: Option<(u64, Payload)>,
 }
@@ -126,6 +131,8 @@ impl State {
     pub fn new() -> Self {
         State {
             tables: RwLock::default(),
+            making: Mutex::default(),
+            saving: Saving::default(),
             ledgers: Mutex::default(),
             groups: Mutex::default(),
             collectives: Mutex::default(),
@@ -162,11 +169,13 @@ impl State {
             Kind::CreateTables => request::create_tables::apply(self, bytes),
             Kind::PullSparse => request::pull_sparse::apply(self, worker, bytes),
             Kind::PullDense => request::pull_dense::apply(self, bytes),
-            Kind::ExchangeGeo => request::exchange_geo::apply(self, worker, bytes),
             Kind::Leave => request::leave::apply(self, worker, bytes),
             Kind::Depart => request::depart::apply(self, worker, bytes),
             Kind::Status => request::status::apply(self),
             Kind::Shrink => request::shrink::apply(self, bytes),
+            Kind::Cut => request::cut::apply(self, bytes),
+            Kind::Save => request::save::apply(self, bytes),
+            Kind::Load => request::load::apply(self, bytes),
             Kind::Stop => request::stop::apply(self),
             Kind::Join => match request::join::apply(self, worker, bytes) {
                 Ok(outcome) => return outcome,
@@ -177,6 +186,10 @@ impl State {
                 Err(error) => Err(error),
             },
             Kind::AllReduce => match request::all_reduce::apply(self, worker, bytes) {
+                Ok(outcome) => return outcome,
+                Err(error) => Err(error),
+            },
+            Kind::ExchangeGeo => match request::exchange_geo::apply(self, worker, payload) {
                 Ok(outcome) => return outcome,
                 Err(error) => Err(error),
             },
@@ -215,32 +228,18 @@ impl State {
     /// this is.
     pub(crate) fn create_tables(&self, tables: Tables, first_values: &[&[f32]]) -> Result<(bool, u64)> {
         tables.check()?;
-        let mut kept = self.tables.write();
+        let _making = self.making.lock();
         let session = self.sessions.fetch_add(1, Ordering::Relaxed) + 1;
-        if let Some(existing) = &kept.description {
+        if let Some(existing) = &self.tables.read().description {
             return check_same(existing, &tables).map(|()| (false, session));
         }
-        // GEO's servers add differences; the rules run on the workers, and so does their state.
-        let has_rules = tables.mode != Mode::Geo;
-        let mut sparse = Vec::with_capacity(tables.sparse.len());
-        for (name, spec) in &tables.sparse {
-            let spec = if has_rules { spec.clone() } else { spec.without_state() };
-            let table = SparseTable::new(spec).map_err(|source| Error::Table {
-                action: "making",
-                table: name.clone(),
-                source,
-            })?;
-            sparse.push(Arc::new(NamedSparse { name: name.clone(), table }));
-        }
-        let mut dense = Vec::with_capacity(tables.dense.len());
-        for ((name, spec), values) in tables.dense.iter().zip(first_values) {
-            let error = |source| Error::Table { action: "making", table: name.clone(), source };
-            let spec = if has_rules { spec.clone() } else { spec.without_state() };
-            let table = DenseTable::new(spec).map_err(error)?;
-            table.assign(values).map_err(error)?;
-            dense.push(Arc::new(NamedDense { name: name.clone(), table }));
-        }
-        let copies = if has_rules { None } else { Some(Arc::new(Copies::new(sparse.len(), tables.workers))) };
+        let resume = self.saving.resume.lock().clone();
+        let Restored { sparse, dense, work } = match resume {
+            Some(load) => self.restore(&tables, &load)?,
+            None => make(&tables, first_values)?,
+        };
+        let mut kept = self.tables.write();
+        let copies = if tables.has_rules() { None } else { Some(Arc::new(Copies::new(sparse.len(), tables.workers))) };
         *kept = Kept { copies, sparse, dense, description: None };
         let threads = tables.threads;
         *self.groups.lock() = match tables.mode {
@@ -250,6 +249,9 @@ impl State {
             }
             Mode::Async | Mode::Geo => Vec::new(),
         };
+        if let Some(work) = &work {
+            self.restore_work(work, &mut self.groups.lock());
+        }
         let left: Vec<u32> = self.collectives.lock().left().iter().copied().collect();
         for worker in left {
             kept.copies.iter().for_each(|copies| copies.leave(worker));
@@ -301,6 +303,11 @@ impl State {
             return Ok(Outcome::Later(group.contribute(self, work.stream, work.first_step, payload)?));
         }
         drop(groups);
+        let passing = self.passing();
+        if self.is_held_back(&passing, work) {
+            drop(view);
+            return Ok(self.hold_back(&passing, worker, work, Kind::Push, payload));
+        }
         let stream = self.stream(work.stream);
         let applied = stream.lock().ledger.try_apply_once(work, || self.apply_push(&view))?;
         match applied {
@@ -313,6 +320,7 @@ impl State {
             }
         }
         drop(view);
+        drop(passing);
         Ok(Outcome::Now(values_wanted(self, &payload)))
     }
 
@@ -363,6 +371,30 @@ impl State {
         Ok(())
     }
 
+    /// Whether an exchange has to wait for a cut; then it is kept.
+    pub(crate) fn hold_exchange(
+        &self,
+        worker: u32,
+        work: WorkId,
+        payload: Payload,
+    ) -> std::result::Result<Outcome, Payload> {
+        let passing = self.passing();
+        if self.is_held_back(&passing, work) {
+            return Ok(self.hold_back(&passing, worker, work, Kind::ExchangeGeo, payload));
+        }
+        Err(payload)
+    }
+
+    /// The newest incarnation of a worker, while it is being answered.
+    pub(super) fn newest_incarnation(&self, worker: u32) -> Option<Incarnation> {
+        // It is read-locked by whoever answers; somebody may wait for writing.
+        self.incarnation_of(worker).map(|newest| *newest.read_recursive())
+    }
+
+    pub(super) fn incarnation_of(&self, worker: u32) -> Option<Arc<RwLock<Incarnation>>> {
+        self.incarnations.lock().get(&worker).cloned()
+    }
+
     /// GEO: adds differences and tells what others changed.
     pub(crate) fn exchange_geo(&self, worker: u32, view: &PushView<'_>) -> Result<Payload> {
         let copies = self.check_mode(Kind::ExchangeGeo)?;
@@ -374,6 +406,7 @@ impl State {
         check_worker(worker, workers)?;
         let Some(copies) = copies else { return Err(Error::UnknownTable { table: 0, count: 0 }) };
         self.check_push(view)?;
+        let _passing = self.passing();
         let stream = self.stream(view.work.stream);
         let mut stream = stream.lock();
         if let Some((step, answer)) = &stream.last_answer
@@ -596,6 +629,26 @@ impl State {
         self.sparse(table)?.table.for_each(look);
         Ok(())
     }
+}
+
+/// New tables: empty ones, and first values.
+fn make(tables: &Tables, first_values: &[&[f32]]) -> Result<Restored> {
+    let mut sparse = Vec::with_capacity(tables.sparse.len());
+    for (name, spec) in &tables.sparse {
+        let spec = if tables.has_rules() { spec.clone() } else { spec.without_state() };
+        let table =
+            SparseTable::new(spec).map_err(|source| Error::Table { action: "making", table: name.clone(), source })?;
+        sparse.push(Arc::new(NamedSparse { name: name.clone(), table: Arc::new(table) }));
+    }
+    let mut dense = Vec::with_capacity(tables.dense.len());
+    for ((name, spec), values) in tables.dense.iter().zip(first_values) {
+        let error = |source| Error::Table { action: "making", table: name.clone(), source };
+        let spec = if tables.has_rules() { spec.clone() } else { spec.without_state() };
+        let table = DenseTable::new(spec).map_err(error)?;
+        table.assign(values).map_err(error)?;
+        dense.push(Arc::new(NamedDense { name: name.clone(), table }));
+    }
+    Ok(Restored { sparse, dense, work: None })
 }
 
 fn check_same(existing: &Tables, wanted: &Tables) -> Result<()> {

@@ -319,7 +319,8 @@ fn small_requests_cannot_ask_for_endless_work() {
     };
     let mut payload = Payload::new();
     for (workers, threads) in [(u32::MAX, u32::MAX), (u32::MAX, 1), (0, 1), (1, 0)] {
-        let tables = Tables { mode: Mode::HalfAsync, workers, threads, sparse: vec![], dense: vec![] };
+        let tables =
+            Tables { mode: Mode::HalfAsync, workers, threads, sparse: vec![], dense: vec![], here: Default::default() };
         create_tables::encode(&mut payload, &tables, std::iter::empty()).unwrap();
         assert!(matches!(handle(Kind::CreateTables, payload.clone()), Err(Error::Streams { .. })));
     }

@@ -6,6 +6,7 @@ mod alone;
 mod job;
 mod mpirun;
 mod order;
+mod saving;
 mod starting;
 mod threads;
 

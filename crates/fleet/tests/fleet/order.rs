@@ -83,7 +83,12 @@ fn each_call_out_of_place_says_what_is_missing() {
         (server(), "split_files", role("split_files", "worker", a_server)),
         (server(), "worker_index", role("worker_index", "worker", a_server)),
         // A checkpoint cannot be read yet.
-        (server(), "init_server from a checkpoint", "starting a server from a checkpoint is not available yet".into()),
+        (
+            server(),
+            "init_server from a checkpoint",
+            "loading the checkpoint `model` failed\n  because: `model` is not a checkpoint: it has no `manifest.json`"
+                .into(),
+        ),
         // A worker, in order.
         (worker(), "init_worker", early("init_worker", "distributed_optimizer")),
         (worker(), "distributed_optimizer, executor", early("executor", "init_worker")),

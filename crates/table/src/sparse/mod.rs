@@ -11,6 +11,7 @@
 //! The table does not know who pushes, in which mode, or what time it is: the stamp on a touched row is a number the
 //! caller sets.
 
+mod cut;
 mod index;
 mod prefetch;
 pub(crate) mod rows;
@@ -19,10 +20,11 @@ mod shard;
 pub(crate) mod slabs;
 mod waiting;
 
+pub use cut::Cut;
 pub use scratch::Scratch;
 pub(crate) use shard::BATCH;
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use openfleet_core::Key;
 use parking_lot::Mutex;
@@ -123,6 +125,8 @@ pub struct SparseTable {
     stamp: AtomicU32,
     non_finite: AtomicU64,
     not_admitted: AtomicU64,
+    /// While a cut is read out.
+    is_cut: AtomicBool,
 }
 
 impl SparseTable {
@@ -147,7 +151,8 @@ impl SparseTable {
         });
         let zero = || AtomicU64::new(0);
         let (step, non_finite, not_admitted) = (zero(), zero(), zero());
-        Ok(SparseTable { spec, fans, shards, step, stamp: AtomicU32::new(0), non_finite, not_admitted })
+        let (stamp, is_cut) = (AtomicU32::new(0), AtomicBool::new(false));
+        Ok(SparseTable { spec, fans, shards, step, stamp, non_finite, not_admitted, is_cut })
     }
 
     /// Copies the weights of `keys[i]` to `rows[i * dim..]`. A key may be named twice. One that is not admitted gives
@@ -299,6 +304,12 @@ impl SparseTable {
         self.set(row.key, birth, row.weights, Some(row.state), row.ctr)
     }
 
+    /// Puts back a row but for the state of an optimizer that is another one now: this one's starts afresh.
+    pub fn restore_without_state(&self, row: &Row<'_>) -> Result<()> {
+        let birth = Birth { stamp: row.stamp, ..self.birth() };
+        self.set(row.key, birth, row.weights, None, row.ctr)
+    }
+
     /// How many rows there are.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
@@ -427,6 +438,11 @@ impl SparseTable {
             shard.restore(layout, &Wanted::new(key, 0), &birth, weights, state, ctr);
         });
         Ok(())
+    }
+
+    /// Shows about `most` rows of a shard's cut; says whether those were the last.
+    fn read_cut(&self, shard: &mut Shard, most: u32, look: &mut impl FnMut(&Row<'_>)) -> bool {
+        with_layout!(self.spec, layout => shard.read_cut(layout, most, look))
     }
 
     fn birth(&self) -> Birth<'_> {

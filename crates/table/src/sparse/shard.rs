@@ -7,8 +7,11 @@
 //!
 //! What a row consists of is the accessor's matter ([`Layout`]); here keys are found, admitted, touched and evicted.
 
+use std::sync::Arc;
+
 use openfleet_core::Key;
 
+use super::cut::ShardCut;
 use super::index::Index;
 use super::rows::Rows;
 use super::scratch::Wanted;
@@ -40,6 +43,8 @@ pub(super) struct Shard {
     /// The most rows there are while the lock is free.
     capacity: usize,
     evicted: u64,
+    /// While a cut is read out.
+    cut: Option<Box<ShardCut>>,
 }
 
 impl Shard {
@@ -54,6 +59,7 @@ impl Shard {
             // Rounded down, so that the shards together never exceed what was asked for.
             capacity: spec.capacity.map_or(usize::MAX, |capacity| capacity / spec.shards),
             evicted: 0,
+            cut: None,
         }
     }
 
@@ -91,6 +97,9 @@ impl Shard {
                     }
                 };
                 if missing == Missing::Create {
+                    if self.cut.is_some() && self.rows.stamp(row) != birth.stamp {
+                        self.keep(layout, row);
+                    }
                     self.touch(row, birth.stamp);
                 }
                 layout.pull(&self.rows, row, place);
@@ -139,6 +148,7 @@ impl Shard {
                 match (self.settle(wanted, hint), existing) {
                     (Some(_), Existing::Keep) => {}
                     (Some(row), Existing::Replace) => {
+                        self.keep(layout, row);
                         let shown = layout.show(&self.rows, row, birth.spec, &mut buffer);
                         state.clear();
                         state.extend_from_slice(shown.state);
@@ -173,6 +183,7 @@ impl Shard {
                     report.not_admitted += 1;
                     continue;
                 };
+                self.keep(layout, row);
                 self.touch(row, push.birth.stamp);
                 targets[count] = Target { at: wanted.at, row };
                 count += 1;
@@ -214,6 +225,7 @@ impl Shard {
                     }
                 };
                 report.applied += 1;
+                self.keep(layout, row);
                 self.touch(row, birth.stamp);
                 layout.add(&mut self.rows, row, delta);
             }
@@ -253,6 +265,7 @@ impl Shard {
             self.waiting.forget(wanted.key);
             self.create(layout, wanted, birth, 0.0, 0.0)
         });
+        self.keep(layout, row);
         self.touch(row, birth.stamp);
         layout.restore(&mut self.rows, row, birth, weights, state, ctr);
         self.evict_surplus(layout);
@@ -272,6 +285,7 @@ impl Shard {
         let mut shrunk = Shrunk::default();
         // Backwards: what takes a removed row's number has been looked at.
         for row in (0..self.rows.len()).rev() {
+            self.keep(layout, row);
             let too_old = now.saturating_sub(self.rows.stamp(row)) > max_age;
             let removed = match layout.fade(&mut self.rows, row) {
                 Fate::LowScore => &mut shrunk.by_score,
@@ -290,7 +304,42 @@ impl Shard {
 
     /// A day has passed for every row.
     pub(super) fn end_of_day(&mut self, layout: &impl Layout) {
-        (0..self.rows.len()).for_each(|row| layout.end_of_day(&mut self.rows, row));
+        for row in 0..self.rows.len() {
+            self.keep(layout, row);
+            layout.end_of_day(&mut self.rows, row);
+        }
+    }
+
+    /// Marks this moment; says how many rows there are.
+    pub(super) fn cut(&mut self, spec: Arc<SparseSpec>) -> u32 {
+        self.cut = Some(Box::new(ShardCut::new(spec, self.rows.len())));
+        self.rows.len()
+    }
+
+    /// Shows about `most` of the rows that were there at the cut and were not shown yet; says whether those were the
+    /// last.
+    pub(super) fn read_cut(&mut self, layout: &impl Layout, most: u32, look: &mut impl FnMut(&Row<'_>)) -> bool {
+        let Some(cut) = &mut self.cut else { return true };
+        cut.read_aside(look);
+        let end = cut.rows.min(cut.next.saturating_add(most.max(1)));
+        let mut buffer = std::mem::take(&mut cut.buffer);
+        for row in cut.next..end {
+            if cut.is_wanted(row) {
+                look(&layout.show(&self.rows, row, &cut.spec, &mut buffer));
+            }
+        }
+        cut.buffer = buffer;
+        cut.next = end;
+        let is_read = cut.is_read();
+        if is_read {
+            self.cut = None;
+        }
+        is_read
+    }
+
+    /// Nobody reads the cut any more.
+    pub(super) fn end_cut(&mut self) {
+        self.cut = None;
     }
 
     pub(super) fn len(&self) -> usize {
@@ -341,6 +390,16 @@ impl Shard {
             return Some(hint);
         }
         self.index.find(wanted.tag, |row| self.rows.key(row) == wanted.key)
+    }
+
+    /// The row is about to change: where a cut has yet to show it, a copy goes aside.
+    #[inline(always)]
+    fn keep(&mut self, layout: &impl Layout, row: u32) {
+        if let Some(cut) = &mut self.cut
+            && cut.is_wanted(row)
+        {
+            keep_aside(layout, &self.rows, cut, row);
+        }
     }
 
     #[inline(always)]
@@ -396,6 +455,8 @@ impl Shard {
 
     /// Removes a row; the last one takes its number.
     fn remove(&mut self, layout: &impl Layout, row: u32) {
+        self.keep(layout, row);
+        self.keep(layout, self.rows.len() - 1);
         let tag_of = |key: Key| Wanted::new(key, 0).tag;
         self.index.remove(tag_of(self.rows.key(row)), row);
         layout.release(&mut self.rows, row);
@@ -432,6 +493,13 @@ impl Shard {
             }
         }
     }
+}
+
+#[cold]
+fn keep_aside(layout: &impl Layout, rows: &Rows, cut: &mut ShardCut, row: u32) {
+    let (mut buffer, spec) = (std::mem::take(&mut cut.buffer), cut.spec.clone());
+    cut.put_aside(row, &layout.show(rows, row, &spec, &mut buffer));
+    cut.buffer = buffer;
 }
 
 /// Whether the shows and clicks of a key are counts at all: one that is not a number would stay in its row for good.

@@ -9,6 +9,7 @@ use openfleet_table::{Initializer, Optimizer, Schedule, Sgd};
 use super::*;
 use crate::client::Link;
 use crate::communicator::Worker;
+use crate::server::Outcome;
 use crate::server::State;
 use crate::stage::Lookup;
 
@@ -351,7 +352,7 @@ fn a_restarted_worker_goes_on_where_its_exchanges_ended() {
     // The last exchange got to one server only.
     let mut half = Payload::new();
     push::begin(&mut half, push::Head::of(exchange_geo::work(0, 4)), 0, 0);
-    exchange_geo::apply(&states[1], 0, half.bytes()).unwrap();
+    assert!(matches!(exchange_geo::apply(&states[1], 0, half), Ok(Outcome::Now(Ok(_)))));
     let after = worker(&states, 0, 1, plan(1));
     assert_eq!((seen(&after, 1), dense_seen(&after)), (3.0, 3.0));
     train(&after, &[1], 1.0);

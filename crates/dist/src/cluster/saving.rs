@@ -1,0 +1,190 @@
+//! Saving and loading, as one worker asks for it.
+//!
+//! ```text
+//! begin (first server) -> prepare (all) -> cut (all, until all are done) -> write (all at once) -> commit (first server)
+//! ```
+//!
+//! Between prepare and cut pushes are held back: two round trips, and however long a push takes that is on its way.
+
+use std::time::{Duration, Instant};
+
+use openfleet_table::checkpoint::{Commit, Manifest, Part, Work};
+
+use super::Cluster;
+use crate::client::Link;
+use crate::communicator::wait_all;
+use crate::error::{Error, Result};
+use crate::frame::Payload;
+use crate::handshake::fresh_nonce;
+use crate::request::cut::{self, Answer};
+use crate::request::load::{self, Load};
+use crate::request::{Kind, save};
+
+/// How a checkpoint is saved.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SaveOptions {
+    /// What the job is called.
+    pub job: String,
+    /// Whether a checkpoint that stands there is replaced; else it is an error.
+    pub replace: bool,
+    /// Whatever is wanted back when it is loaded: an epoch, a position in the data.
+    pub data: serde_json::Value,
+}
+
+impl Default for SaveOptions {
+    fn default() -> Self {
+        SaveOptions { job: "openfleet".into(), replace: true, data: serde_json::Value::Null }
+    }
+}
+
+/// How a checkpoint is loaded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// Whether what does not fit is left out, rather than an error.
+    pub partial: bool,
+}
+
+/// How long writing may take: disks are slow, tables large.
+const WRITING: Duration = Duration::from_secs(6 * 3600);
+/// How long an answer may take while pushes are held back.
+const CUTTING: Duration = Duration::from_secs(10);
+/// How long pushes are held back at most; then everything goes on, and it is tried again.
+const PAUSE: Duration = Duration::from_secs(2);
+/// How long it is tried.
+const TRYING: Duration = Duration::from_secs(120);
+
+impl Cluster {
+    /// Saves all tables of the job, from one moment, while training goes on. One worker asks; the servers write, so the
+    /// address is theirs, and they all have to see the same directory. What this worker has queued is sent first; in geo
+    /// mode what other workers have not sent yet is not part of it.
+    ///
+    /// After an error the checkpoint that stood there still does.
+    pub fn save(&self, address: &str, options: &SaveOptions) -> Result<Manifest> {
+        let communicator = self.connected.lock().as_ref().map(|connected| connected.communicator.clone());
+        let Some(communicator) = communicator else { return Err(Error::NothingToSave) };
+        communicator.flush()?;
+        let Some(first) = self.links.first() else { return Err(Error::NothingToSave) };
+        let id: String = fresh_nonce()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let address = address.to_owned();
+        let begin = save::Ask::Begin { address: address.clone(), id: id.clone(), replace: options.replace };
+        ask_to_save(first, &begin)?;
+        let saved = self.save_begun(&address, &id, options);
+        if saved.is_err() {
+            // What went wrong is known; what goes wrong now is not news.
+            let _ = ask_to_save(first, &save::Ask::Abandon { address, id });
+        }
+        saved
+    }
+
+    fn save_begun(&self, address: &str, id: &str, options: &SaveOptions) -> Result<Manifest> {
+        let cut = self.cut(id)?;
+        let write = save::Ask::Write { address: address.to_owned(), id: id.to_owned(), cut };
+        // A thread each, because a server in this process answers when it is done.
+        let parts: Vec<Result<Part>> = std::thread::scope(|scope| {
+            let writing: Vec<_> = self.links.iter().map(|link| scope.spawn(|| ask_to_save(link, &write))).collect();
+            let written = writing.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::NothingToSave)));
+            written.map(|answer| save::decode_part(answer?.bytes())).collect()
+        });
+        let commit = Commit {
+            id: id.to_owned(),
+            job: options.job.clone(),
+            mode: self.strategy.mode().to_string(),
+            workers: self.worker.count,
+            threads: self.worker.threads,
+            data: options.data.clone(),
+            parts: parts.into_iter().collect::<Result<_>>()?,
+        };
+        let commit = save::Ask::Commit { address: address.to_owned(), commit: Box::new(commit) };
+        save::decode_manifest(ask_to_save(&self.links[0], &commit)?.bytes())
+    }
+
+    /// Marks one moment on all servers, and says by which attempt.
+    fn cut(&self, id: &str) -> Result<String> {
+        let began = Instant::now();
+        for attempt in 0.. {
+            let cut = format!("{id}.{attempt}");
+            let because = match self.try_cut(&cut) {
+                Ok(None) => return Ok(cut),
+                Ok(Some(because)) => because,
+                Err(error) => {
+                    // What went wrong is known; what goes wrong now is not news.
+                    let _ = self.release(&cut);
+                    return Err(error);
+                }
+            };
+            self.release(&cut)?;
+            if began.elapsed() > TRYING {
+                return Err(Error::NoCut { waited: began.elapsed(), because });
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Err(Error::CutOver)
+    }
+
+    fn release(&self, cut: &str) -> Result<()> {
+        wait_all(self.each(&cut::Ask::Release { id: cut.to_owned() })?).map(drop)
+    }
+
+    /// One attempt; why it came to nothing, if somebody should try again.
+    fn try_cut(&self, id: &str) -> Result<Option<String>> {
+        let mut target = Work::default();
+        for answer in wait_all(self.each(&cut::Ask::Prepare { id: id.to_owned() })?)? {
+            match cut::decode(answer.bytes())? {
+                Answer::Prepared(work) => target.merge(&work),
+                Answer::Busy(because) => return Ok(Some(because)),
+                Answer::Done | Answer::NotYet(_) => return Err(Error::Damaged { what: "answer to a cut" }),
+            }
+        }
+        let ask = cut::Ask::Cut { id: id.to_owned(), target };
+        let mut behind: Vec<&Link> = self.links.iter().collect();
+        let began = Instant::now();
+        loop {
+            let asked = behind.iter().map(|link| ask_to_cut(link, &ask)).collect::<Result<Vec<_>>>()?;
+            let answers = wait_all(asked)?;
+            let mut still = Vec::new();
+            for (link, answer) in behind.into_iter().zip(answers) {
+                if cut::decode(answer.bytes())? != Answer::Done {
+                    still.push(link);
+                }
+            }
+            behind = still;
+            let Some(link) = behind.first() else { return Ok(None) };
+            if began.elapsed() > PAUSE {
+                return Ok(Some(format!("server `{}` waits for pushes that others have applied", link.name())));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn each(&self, ask: &cut::Ask) -> Result<Vec<crate::client::Pending>> {
+        self.links.iter().map(|link| ask_to_cut(link, ask)).collect()
+    }
+
+    /// Takes all tables from a checkpoint, whatever number of servers wrote it: those that exist, or else those that the
+    /// first program makes. Not while training; workers that train already have copies of the values before.
+    pub fn load(&self, address: &str, options: LoadOptions) -> Result<()> {
+        let load = Load { address: address.to_owned(), partial: options.partial };
+        let answers: Vec<Result<Payload>> = std::thread::scope(|scope| {
+            let ask = |link: &Link| {
+                let mut payload = Payload::new();
+                load::encode(&mut payload, &load)?;
+                link.ask_within(Kind::Load, payload, WRITING).wait()
+            };
+            let loading: Vec<_> = self.links.iter().map(|link| scope.spawn(move || ask(link))).collect();
+            loading.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::NothingToSave))).collect()
+        });
+        answers.into_iter().try_for_each(|answer| answer.map(drop))
+    }
+}
+
+fn ask_to_cut(link: &Link, ask: &cut::Ask) -> Result<crate::client::Pending> {
+    let mut payload = Payload::new();
+    cut::encode(&mut payload, ask)?;
+    Ok(link.ask_within(Kind::Cut, payload, CUTTING))
+}
+
+fn ask_to_save(link: &Link, ask: &save::Ask) -> Result<Payload> {
+    let mut payload = Payload::new();
+    save::encode(&mut payload, ask)?;
+    link.ask_within(Kind::Save, payload, WRITING).wait()
+}

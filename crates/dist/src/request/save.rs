@@ -1,0 +1,88 @@
+//! Write a checkpoint: what takes long. The moment was marked by [`cut`](super::cut).
+//!
+//! The first server begins and commits, because a worker need not see the directory; every server writes its own part.
+//! A repeat is answered with the first one's answer.
+
+use openfleet_table::checkpoint::{Commit, Manifest, Part};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::frame::Payload;
+use crate::server::State;
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Ask {
+    /// Make room for a save.
+    Begin {
+        /// Where.
+        address: String,
+        /// Which save.
+        id: String,
+        /// Whether a checkpoint that stands there may be replaced.
+        replace: bool,
+    },
+    /// Write what was marked.
+    Write {
+        /// Where.
+        address: String,
+        /// Which save.
+        id: String,
+        /// By which cut.
+        cut: String,
+    },
+    /// Make it a checkpoint.
+    Commit {
+        /// Where.
+        address: String,
+        /// What it is to become.
+        commit: Box<Commit>,
+    },
+    /// Remove what was written.
+    Abandon {
+        /// Where.
+        address: String,
+        /// Which save.
+        id: String,
+    },
+}
+
+impl Ask {
+    /// By which a repeat is known.
+    pub(crate) fn key(&self) -> (&str, &'static str) {
+        match self {
+            Ask::Begin { id, .. } => (id, "begin"),
+            Ask::Write { id, .. } => (id, "write"),
+            Ask::Commit { commit, .. } => (&commit.id, "commit"),
+            Ask::Abandon { id, .. } => (id, "abandon"),
+        }
+    }
+}
+
+/// Encodes a request.
+pub fn encode(payload: &mut Payload, ask: &Ask) -> Result<()> {
+    payload.clear();
+    payload.put(&serde_json::to_vec(ask).map_err(|_| Error::Damaged { what: "save" })?);
+    Ok(())
+}
+
+/// Reads the answer to a write.
+pub fn decode_part(reply: &[u8]) -> Result<Part> {
+    decode(reply)
+}
+
+/// Reads the answer to a commit.
+pub fn decode_manifest(reply: &[u8]) -> Result<Manifest> {
+    decode(reply)
+}
+
+fn decode<T: DeserializeOwned>(reply: &[u8]) -> Result<T> {
+    serde_json::from_slice(reply).map_err(|_| Error::Damaged { what: "answer to a save" })
+}
+
+/// Answers a request.
+pub fn apply(state: &State, payload: &[u8]) -> Result<Payload> {
+    let ask: Ask = serde_json::from_slice(payload).map_err(|_| Error::Damaged { what: "save" })?;
+    state.save(ask)
+}

@@ -1,0 +1,125 @@
+//! Where checkpoints are: directories of this machine, by path or `file://` address.
+//!
+//! The table room says what is written and in which order; here it becomes files. Somebody with other ideas, a test that
+//! lets writes fail or an object store, hands a server other [`Stores`].
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use openfleet_table::checkpoint::{Sink, Storage};
+
+use crate::error::{Error, Result};
+
+/// From the address of a checkpoint to its storage.
+pub trait Stores: Send + Sync {
+    /// The storage at an address; nothing has to be there yet.
+    fn open(&self, address: &str) -> Result<Arc<dyn Storage>>;
+}
+
+/// Directories of this machine.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Directories;
+
+impl Stores for Directories {
+    fn open(&self, address: &str) -> Result<Arc<dyn Storage>> {
+        let path = address.strip_prefix("file://").unwrap_or(address);
+        if path.contains("://") || path.is_empty() {
+            return Err(Error::NoSuchStorage { address: address.to_owned() });
+        }
+        Ok(Arc::new(Directory::new(path)))
+    }
+}
+
+/// One directory.
+#[derive(Debug, Clone)]
+pub struct Directory {
+    root: PathBuf,
+}
+
+impl Directory {
+    /// At a path, where nothing has to be yet.
+    pub fn new(root: impl AsRef<Path>) -> Self {
+        Directory { root: root.as_ref().to_owned() }
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        // Joining an empty path would add a slash, which a file system may mind.
+        if path.is_empty() { self.root.clone() } else { self.root.join(path) }
+    }
+}
+
+struct Written(File);
+
+impl Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+impl Sink for Written {
+    fn sync(&mut self) -> io::Result<()> {
+        self.0.sync_all()
+    }
+}
+
+fn unless_missing<T>(result: io::Result<T>, missing: T) -> io::Result<T> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(missing),
+        result => result,
+    }
+}
+
+impl Storage for Directory {
+    fn make_directory(&self, path: &str) -> io::Result<()> {
+        fs::create_dir_all(self.at(path))
+    }
+
+    fn create(&self, path: &str) -> io::Result<Box<dyn Sink>> {
+        Ok(Box::new(Written(File::create(self.at(path))?)))
+    }
+
+    fn open(&self, path: &str) -> io::Result<Box<dyn Read + Send>> {
+        Ok(Box::new(File::open(self.at(path))?))
+    }
+
+    fn size(&self, path: &str) -> io::Result<Option<u64>> {
+        unless_missing(fs::metadata(self.at(path)).map(|metadata| Some(metadata.len())), None)
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        let names = fs::read_dir(self.at(path)).and_then(|entries| {
+            entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect::<io::Result<Vec<_>>>()
+        });
+        let mut names = unless_missing(names, Vec::new())?;
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.at(from), self.at(to))
+    }
+
+    fn sync_directory(&self, path: &str) -> io::Result<()> {
+        // Elsewhere a directory cannot be opened as a file, and names last by other means.
+        if cfg!(unix) { File::open(self.at(path))?.sync_all() } else { Ok(()) }
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        let path = self.at(path);
+        match fs::symlink_metadata(&path) {
+            Ok(metadata) if metadata.is_dir() => unless_missing(fs::remove_dir_all(&path), ()),
+            Ok(_) => unless_missing(fs::remove_file(&path), ()),
+            Err(error) => unless_missing(Err(error), ()),
+        }
+    }
+
+    fn name(&self) -> String {
+        self.root.display().to_string()
+    }
+}

@@ -1,0 +1,10 @@
+//! Checkpoints of a whole job: promises P8 (all or nothing), P9 (corruption is named), P10 (a full disk is survivable), and
+//! the cut that makes them worth something.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)] // helpers outside `#[test]` functions are tests too
+
+mod faults;
+mod harness;
+mod loading;
+mod pushing;
+mod reading;

@@ -1,0 +1,111 @@
+//! The columns of a sparse part: `.npy` files of which everything is known before the first byte is written.
+//!
+//! The header of such a file is a Python literal. A reader does not interpret it: it knows from the manifest what must
+//! stand there, to the byte.
+
+use crate::accessor::{Accessor, CtrFields};
+use crate::sparse::SparseSpec;
+
+/// One column of a sparse part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Column {
+    Keys,
+    Weights,
+    State,
+    Stats,
+}
+
+impl Column {
+    pub(super) const ALL: [Column; 4] = [Column::Keys, Column::Weights, Column::State, Column::Stats];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Column::Keys => "keys",
+            Column::Weights => "weights",
+            Column::State => "state",
+            Column::Stats => "stats",
+        }
+    }
+
+    /// Bytes of a row; 0 where the table has no such column.
+    pub(super) fn width(self, spec: &SparseSpec) -> usize {
+        match self {
+            Column::Keys => 8,
+            Column::Weights => 4 * spec.dim,
+            Column::State => 4 * spec.dim * spec.optimizer.state_slots(),
+            Column::Stats => match spec.accessor {
+                Accessor::Plain => 4,
+                Accessor::Ctr(_) => 24,
+            },
+        }
+    }
+
+    /// What stands before the rows.
+    pub(super) fn header(self, spec: &SparseSpec, rows: u64) -> Vec<u8> {
+        let stamp = "('stamp', '<u4')";
+        let (kind, shape) = match self {
+            Column::Keys => ("'<u8'".to_owned(), format!("({rows},)")),
+            Column::Weights => ("'<f4'".to_owned(), format!("({rows}, {})", spec.dim)),
+            Column::State => ("'<f4'".to_owned(), format!("({rows}, {}, {})", spec.optimizer.state_slots(), spec.dim)),
+            Column::Stats => {
+                let fields = match spec.accessor {
+                    Accessor::Plain => String::new(),
+                    Accessor::Ctr(_) => ", ('show', '<f4'), ('click', '<f4'), ('delta_score', '<f4'), \
+                                         ('unseen_days', '<u4'), ('has_long', '<u4')"
+                        .to_owned(),
+                };
+                (format!("[{stamp}{fields}]"), format!("({rows},)"))
+            }
+        };
+        let mut text = format!("{{'descr': {kind}, 'fortran_order': False, 'shape': {shape}, }}").into_bytes();
+        // Magic, version 1.0, two bytes of length; all of it a multiple of 64 so that the rows are aligned.
+        let padded = (10 + text.len() + 1).next_multiple_of(64) - 10;
+        text.resize(padded - 1, b' ');
+        text.push(b'\n');
+        let mut header = b"\x93NUMPY\x01\x00".to_vec();
+        header.extend_from_slice(&(padded as u16).to_le_bytes());
+        header.extend_from_slice(&text);
+        header
+    }
+}
+
+/// Appends what is kept beside a row's weights, as `stats` has it.
+pub(super) fn put_stats(out: &mut Vec<u8>, stamp: u32, ctr: Option<CtrFields>) {
+    out.extend_from_slice(&stamp.to_le_bytes());
+    if let Some(ctr) = ctr {
+        out.extend_from_slice(&ctr.show.to_le_bytes());
+        out.extend_from_slice(&ctr.click.to_le_bytes());
+        out.extend_from_slice(&ctr.delta_score.to_le_bytes());
+        out.extend_from_slice(&ctr.unseen_days.to_le_bytes());
+        out.extend_from_slice(&u32::from(ctr.has_long).to_le_bytes());
+    }
+}
+
+/// Reads it back; `bytes` is one row of the column.
+pub(super) fn take_stats(bytes: &[u8]) -> (u32, Option<CtrFields>) {
+    let word = |at: usize| {
+        let mut word = [0; 4];
+        word.copy_from_slice(&bytes[at * 4..at * 4 + 4]);
+        u32::from_le_bytes(word)
+    };
+    let float = |at| f32::from_bits(word(at));
+    let ctr = (bytes.len() > 4).then(|| CtrFields {
+        show: float(1),
+        click: float(2),
+        delta_score: float(3),
+        unseen_days: word(4),
+        has_long: word(5) != 0,
+    });
+    (word(0), ctr)
+}
+
+/// Appends floats as a column has them.
+pub(super) fn put_floats(out: &mut Vec<u8>, floats: &[f32]) {
+    out.extend(floats.iter().flat_map(|float| float.to_le_bytes()));
+}
+
+/// Reads floats back.
+pub(super) fn take_floats(bytes: &[u8], out: &mut Vec<f32>) {
+    out.clear();
+    out.extend(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+}

@@ -1,0 +1,165 @@
+//! From the parts of all servers to a checkpoint: the steps whose order makes it all or nothing.
+//!
+//! ```text
+//! begin     .saving-ID is made
+//!           every server writes its part into it                    (write_part)
+//! commit    every file is there; dense blocks become whole parameters
+//!           .saving-ID is renamed to data-ID                        still unknown to everybody
+//!           manifest.json.saving is written and synced
+//!           manifest.json.saving is renamed to manifest.json        from here on the new one counts
+//!           what no manifest names is removed
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+use super::dense;
+use super::manifest::{FORMAT, MANIFEST, Manifest, SparseEntry, VERSION};
+use super::storage::Storage;
+use super::write::{Part, temporary};
+use crate::error::{Error, Result};
+
+/// What a save is to become.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Commit {
+    /// 16 hexadecimal digits, another one for every save.
+    pub id: String,
+    /// The job.
+    pub job: String,
+    /// How it trains.
+    pub mode: String,
+    /// Its workers.
+    pub workers: u32,
+    /// Training threads of each.
+    pub threads: u32,
+    /// Whatever the caller wants back.
+    pub data: serde_json::Value,
+    /// What each server has written, in order.
+    pub parts: Vec<Part>,
+}
+
+/// Makes room for the save `id`. Refuses where a checkpoint stands and is not to be replaced.
+pub fn begin(storage: &dyn Storage, id: &str, replace: bool) -> Result<()> {
+    if !is_id(id) {
+        return Err(Error::DamagedManifest { file: temporary(id), reason: "it is not named by 16 digits".into() });
+    }
+    if !replace && storage.size(MANIFEST).map_err(Error::storage("open", MANIFEST))?.is_some() {
+        return Err(Error::CheckpointExists { name: storage.name() });
+    }
+    let directory = temporary(id);
+    storage.make_directory(&directory).map_err(Error::storage("create", &directory))
+}
+
+/// Removes what a save that came to nothing has left.
+pub fn abandon(storage: &dyn Storage, id: &str) {
+    if is_id(id) {
+        // Worth no error of its own: the next save that succeeds removes it.
+        let _ = storage.remove(&temporary(id));
+    }
+}
+
+/// Makes the parts of all servers a checkpoint.
+pub fn commit(storage: &dyn Storage, commit: Commit) -> Result<Manifest> {
+    let (from, to) = (temporary(&commit.id), directory(&commit.id));
+    for file in commit.parts.iter().flat_map(|part| part.files.iter().chain(&part.dense_file)) {
+        let path = format!("{from}/{}", file.path);
+        match storage.size(&path).map_err(Error::storage("open", &path))? {
+            None => return Err(Error::MissingFile { file: path }),
+            Some(got) if got != file.bytes => return Err(Error::FileLength { file: path, expected: file.bytes, got }),
+            Some(_) => {}
+        }
+    }
+    let sparse = merge_sparse(&commit.parts)?;
+    let work = commit.parts.first().map(|part| part.work.clone()).unwrap_or_default();
+    if commit.parts.iter().any(|part| part.work != work) {
+        return Err(Error::PartsDisagree { what: "what has been applied".into() });
+    }
+    let (dense, dense_file) = dense::merge(storage, &from, &commit.parts)?;
+    for part in &commit.parts {
+        if let Some(file) = &part.dense_file {
+            let path = format!("{from}/{}", file.path);
+            storage.remove(&path).map_err(Error::storage("remove", &path))?;
+        }
+    }
+    storage.sync_directory(&from).map_err(Error::storage("sync", &from))?;
+    storage.rename(&from, &to).map_err(Error::storage("rename", &from))?;
+    storage.sync_directory("").map_err(Error::storage("sync", &storage.name()))?;
+    let steps = sparse.iter().map(|table| table.step).chain(dense.iter().map(|parameter| parameter.step));
+    let manifest = Manifest {
+        format: FORMAT.into(),
+        version: VERSION,
+        id: commit.id,
+        job: commit.job,
+        mode: commit.mode,
+        workers: commit.workers,
+        threads: commit.threads,
+        servers: commit.parts.len() as u32,
+        step: steps.max().unwrap_or(0),
+        directory: to,
+        dense_file: dense_file.as_ref().map(|file| file.path.clone()),
+        work,
+        data: commit.data,
+        files: commit.parts.into_iter().flat_map(|part| part.files).chain(dense_file).collect(),
+        sparse,
+        dense,
+    };
+    put_manifest(storage, &manifest)?;
+    sweep(storage, &manifest.directory);
+    Ok(manifest)
+}
+
+/// Where the files of a complete save are.
+fn directory(id: &str) -> String {
+    format!("data-{id}")
+}
+
+/// Puts the manifest in the old one's place.
+fn put_manifest(storage: &dyn Storage, manifest: &Manifest) -> Result<()> {
+    let new = format!("{MANIFEST}.saving");
+    let mut sink = storage.create(&new).map_err(Error::storage("create", &new))?;
+    sink.write_all(&manifest.encode()?).map_err(Error::storage("write", &new))?;
+    sink.sync().map_err(Error::storage("sync", &new))?;
+    drop(sink);
+    storage.rename(&new, MANIFEST).map_err(Error::storage("rename", &new))?;
+    storage.sync_directory("").map_err(Error::storage("sync", &storage.name()))
+}
+
+/// Removes what earlier saves have left: only names that a save gives, and only after the new manifest stands.
+fn sweep(storage: &dyn Storage, keep: &str) {
+    let is_ours = |name: &str| {
+        let id = name.strip_prefix("data-").or_else(|| name.strip_prefix(".saving-"));
+        id.is_some_and(is_id) && name != keep
+    };
+    for name in storage.list("").unwrap_or_default() {
+        if is_ours(&name) {
+            let _ = storage.remove(&name);
+        }
+    }
+}
+
+fn is_id(id: &str) -> bool {
+    id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+}
+
+/// Tables with the parts of all servers.
+fn merge_sparse(parts: &[Part]) -> Result<Vec<SparseEntry>> {
+    let mut tables: Vec<SparseEntry> = Vec::new();
+    for (number, part) in parts.iter().enumerate() {
+        if number == 0 {
+            tables.clone_from(&part.sparse);
+            continue;
+        }
+        if part.sparse.len() != tables.len() {
+            return Err(Error::PartsDisagree { what: "the number of sparse tables".into() });
+        }
+        for (table, theirs) in tables.iter_mut().zip(&part.sparse) {
+            if table.name != theirs.name || table.spec != theirs.spec {
+                return Err(Error::PartsDisagree { what: format!("table `{}`", table.name) });
+            }
+            table.step = table.step.max(theirs.step);
+            table.stamp = table.stamp.max(theirs.stamp);
+            table.rows += theirs.rows;
+            table.parts.extend_from_slice(&theirs.parts);
+        }
+    }
+    Ok(tables)
+}

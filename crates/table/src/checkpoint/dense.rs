@@ -1,0 +1,118 @@
+//! Dense parameters: blocks of many servers in, one safetensors file of whole parameters out, and back.
+
+use std::collections::BTreeMap;
+
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+
+use super::columns::take_floats;
+use super::file::{FileEntry, FileReader, FileWriter};
+use super::manifest::DenseEntry;
+use super::read::DenseValues;
+use super::storage::Storage;
+use super::write::Part;
+use crate::error::{Error, Result};
+
+/// The one file.
+pub(super) const FILE: &str = "dense.safetensors";
+
+/// A parameter being put together: values, then slots, each `length` floats as bytes.
+struct Whole {
+    entry: DenseEntry,
+    length: usize,
+    bytes: Vec<u8>,
+    /// Floats that came.
+    filled: usize,
+}
+
+/// Puts the blocks of all parts together and writes them; the parts' files are no longer needed then.
+pub(super) fn merge(
+    storage: &dyn Storage,
+    directory: &str,
+    parts: &[Part],
+) -> Result<(Vec<DenseEntry>, Option<FileEntry>)> {
+    let mut wholes: BTreeMap<&str, Whole> = BTreeMap::new();
+    for part in parts {
+        let Some(file) = &part.dense_file else { continue };
+        let mut reader = FileReader::open(storage, directory, file)?;
+        for block in &part.dense {
+            let slots = block.spec.optimizer.slot_names();
+            let length: usize = block.spec.shape.iter().product();
+            let whole = wholes.entry(&block.parameter).or_insert_with(|| Whole {
+                entry: DenseEntry {
+                    name: block.parameter.clone(),
+                    spec: block.spec.clone(),
+                    step: block.step,
+                    slots: slots.iter().map(|&slot| slot.to_owned()).collect(),
+                },
+                length,
+                bytes: vec![0; 4 * length * (1 + slots.len())],
+                filled: 0,
+            });
+            let fits = block.offset.checked_add(block.length).is_some_and(|end| end <= whole.length);
+            if whole.entry.spec != block.spec || !fits {
+                return Err(Error::PartsDisagree { what: format!("parameter `{}`", block.parameter) });
+            }
+            // Blocks of one parameter may have met one push more or less where nobody waits.
+            whole.entry.step = whole.entry.step.max(block.step);
+            whole.filled += block.length;
+            for slot in 0..=slots.len() {
+                let start = 4 * (slot * whole.length + block.offset);
+                reader.read(&mut whole.bytes[start..start + 4 * block.length])?;
+            }
+        }
+    }
+    if let Some(whole) = wholes.values().find(|whole| whole.filled != whole.length) {
+        return Err(Error::PartsDisagree { what: format!("parameter `{}`", whole.entry.name) });
+    }
+    let mut tensors = Vec::new();
+    for whole in wholes.values() {
+        for (slot, bytes) in whole.bytes.chunks_exact(4 * whole.length).enumerate() {
+            tensors.push((tensor_name(&whole.entry, slot), whole.entry.spec.shape.clone(), bytes));
+        }
+    }
+    let entries = wholes.values().map(|whole| whole.entry.clone()).collect();
+    if tensors.is_empty() {
+        return Ok((entries, None));
+    }
+    let refused =
+        |error: safetensors::SafeTensorError| Error::DamagedManifest { file: FILE.into(), reason: error.to_string() };
+    let views = tensors
+        .into_iter()
+        .map(|(name, shape, bytes)| Ok((name, TensorView::new(Dtype::F32, shape, bytes)?)))
+        .collect::<Result<Vec<_>, safetensors::SafeTensorError>>()
+        .map_err(refused)?;
+    let bytes = safetensors::serialize(views, None).map_err(refused)?;
+    let mut writer = FileWriter::create(storage, directory, FILE)?;
+    writer.write(&bytes)?;
+    Ok((entries, Some(writer.finish()?)))
+}
+
+/// The values of a parameter are under its name, a slot under `name/slot`.
+fn tensor_name(entry: &DenseEntry, slot: usize) -> String {
+    match slot.checked_sub(1) {
+        None => entry.name.clone(),
+        Some(slot) => format!("{}/{}", entry.name, entry.slots[slot]),
+    }
+}
+
+/// Reads parameters out of the file's bytes.
+pub(super) fn take(file: &str, bytes: &[u8], entries: &[DenseEntry]) -> Result<BTreeMap<String, DenseValues>> {
+    let damaged = |reason: String| Error::DamagedManifest { file: file.to_owned(), reason };
+    let tensors = SafeTensors::deserialize(bytes).map_err(|error| damaged(error.to_string()))?;
+    let mut parameters = BTreeMap::new();
+    for entry in entries {
+        let (mut values, mut state, mut floats) = (Vec::new(), Vec::new(), Vec::new());
+        for slot in 0..=entry.slots.len() {
+            let name = tensor_name(entry, slot);
+            let view = tensors.tensor(&name).map_err(|_| damaged(format!("there is no tensor `{name}`")))?;
+            if view.dtype() != Dtype::F32 || view.shape() != entry.spec.shape {
+                return Err(damaged(format!("tensor `{name}` is {:?} of {:?}", view.dtype(), view.shape())));
+            }
+            take_floats(view.data(), &mut floats);
+            if slot == 0 { values.clone_from(&floats) } else { state.extend_from_slice(&floats) }
+        }
+        parameters.insert(entry.name.clone(), DenseValues { values, state, step: entry.step });
+    }
+    Ok(parameters)
+}

@@ -1,0 +1,268 @@
+//! Reading a checkpoint: whole or in part, by any number of servers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use openfleet_core::placement::bucket_of;
+
+use super::columns::{Column, take_floats, take_stats};
+use super::dense;
+use super::file::FileReader;
+use super::manifest::{Manifest, SparseEntry, SparsePart};
+use super::storage::Storage;
+use crate::accessor::{Accessor, Row};
+use crate::dense::DenseSpec;
+use crate::error::{Error, Result};
+use crate::sparse::{SparseSpec, SparseTable};
+
+/// What was left out, where that was allowed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Left {
+    /// Not in the checkpoint: it begins afresh.
+    Missing {
+        /// Table or parameter.
+        name: String,
+    },
+    /// In the checkpoint, but the program has no such thing.
+    Extra {
+        /// Table or parameter.
+        name: String,
+    },
+    /// Another shape or row layout: it begins afresh.
+    Shape {
+        /// Table or parameter.
+        name: String,
+    },
+    /// Another optimizer: the values are there, its state begins afresh.
+    State {
+        /// Table or parameter.
+        name: String,
+    },
+}
+
+/// What a program wants of a checkpoint, compared with what there is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// What was left out.
+    pub left: Vec<Left>,
+}
+
+impl Loaded {
+    /// Compares; unless `partial`, any difference is an error that names the table or parameter.
+    pub fn compare(
+        manifest: &Manifest,
+        sparse: &[(String, SparseSpec)],
+        dense: &[(String, DenseSpec)],
+        partial: bool,
+    ) -> Result<Self> {
+        let mut left = Vec::new();
+        let mut differ = |error: Error, what: Left| {
+            if partial {
+                left.push(what);
+                return Ok(());
+            }
+            Err(error)
+        };
+        for (name, spec) in sparse {
+            let name = name.clone();
+            let Some(saved) = manifest.sparse.iter().find(|saved| saved.name == name) else {
+                differ(Error::NotSaved { kind: "sparse table", name: name.clone() }, Left::Missing { name })?;
+                continue;
+            };
+            if layout(spec) != layout(&saved.spec) {
+                let (expected, got) = (layout(spec).into(), layout(&saved.spec).into());
+                differ(Error::SavedShape { name: name.clone(), expected, got }, Left::Shape { name })?;
+                continue;
+            }
+            let (expected, got) = (spec.optimizer.name(), saved.spec.optimizer.name());
+            if spec.optimizer.slot_names() != saved.spec.optimizer.slot_names() || expected != got {
+                differ(Error::SavedOptimizer { name: name.clone(), expected, got }, Left::State { name })?;
+            }
+        }
+        for (name, spec) in dense {
+            let name = name.clone();
+            let Some(saved) = manifest.dense.iter().find(|saved| saved.name == name) else {
+                differ(Error::NotSaved { kind: "parameter", name: name.clone() }, Left::Missing { name })?;
+                continue;
+            };
+            if spec.shape != saved.spec.shape {
+                let (expected, got) = (format!("{:?}", spec.shape).into(), format!("{:?}", saved.spec.shape).into());
+                differ(Error::SavedShape { name: name.clone(), expected, got }, Left::Shape { name })?;
+                continue;
+            }
+            let (expected, got) = (spec.optimizer.name(), saved.spec.optimizer.name());
+            if spec.optimizer.slot_names() != saved.spec.optimizer.slot_names() || expected != got {
+                differ(Error::SavedOptimizer { name: name.clone(), expected, got }, Left::State { name })?;
+            }
+        }
+        let wanted: BTreeSet<&String> =
+            sparse.iter().map(|(name, _)| name).chain(dense.iter().map(|(name, _)| name)).collect();
+        let saved = manifest.sparse.iter().map(|table| ("sparse table", &table.name));
+        for (kind, name) in saved.chain(manifest.dense.iter().map(|parameter| ("parameter", &parameter.name))) {
+            if !wanted.contains(name) {
+                let name = name.clone();
+                differ(Error::NotWanted { kind, name: name.clone() }, Left::Extra { name })?;
+            }
+        }
+        Ok(Loaded { left })
+    }
+
+    /// Whether values of this name are to be taken.
+    pub fn takes_values(&self, name: &str) -> bool {
+        !self.left.iter().any(|left| match left {
+            Left::Missing { name: left } | Left::Extra { name: left } | Left::Shape { name: left } => left == name,
+            Left::State { .. } => false,
+        })
+    }
+
+    /// Whether the optimizer's state of this name is to be taken.
+    pub fn takes_state(&self, name: &str) -> bool {
+        self.takes_values(name)
+            && !self.left.iter().any(|left| matches!(left, Left::State { name: left } if left == name))
+    }
+}
+
+/// What must be the same for weights to fit.
+fn layout(spec: &SparseSpec) -> String {
+    let rows = match spec.accessor {
+        Accessor::Plain => "plain",
+        Accessor::Ctr(_) => "ctr",
+    };
+    format!("{rows} rows of {} weights", spec.dim)
+}
+
+/// Puts the rows of some buckets into a table, with the optimizer's state or without, and says how many.
+pub fn read_sparse(
+    storage: &dyn Storage,
+    manifest: &Manifest,
+    entry: &SparseEntry,
+    buckets: Range<usize>,
+    table: &SparseTable,
+    with_state: bool,
+) -> Result<u64> {
+    let mut rows = 0;
+    for part in entry.parts.iter().filter(|part| part.meets(&buckets)) {
+        let mut columns = Columns::open(storage, manifest, entry, part)?;
+        while columns.next(|row| {
+            if !buckets.contains(&bucket_of(row.key)) {
+                return Ok(());
+            }
+            rows += 1;
+            if with_state { table.restore(row) } else { table.restore_without_state(row) }
+        })? {}
+    }
+    table.set_step(entry.step);
+    table.set_stamp(entry.stamp);
+    Ok(rows)
+}
+
+/// The rows of one part, a chunk at a time.
+pub struct Columns<'a> {
+    entry: &'a SparseEntry,
+    columns: Vec<(Column, FileReader<'a>, Vec<u8>)>,
+    left: u64,
+}
+
+/// Rows in memory at a time.
+const CHUNK: u64 = 4096;
+
+impl<'a> Columns<'a> {
+    /// A part of a table.
+    pub fn open(
+        storage: &dyn Storage,
+        manifest: &'a Manifest,
+        entry: &'a SparseEntry,
+        part: &'a SparsePart,
+    ) -> Result<Self> {
+        let mut columns = Vec::new();
+        for column in Column::ALL.into_iter().filter(|column| column.width(&entry.spec) > 0) {
+            let file = manifest.file(&format!("{}.{}.npy", part.prefix, column.name()))?;
+            let mut reader = FileReader::open(storage, &manifest.directory, file)?;
+            let header = column.header(&entry.spec, part.rows);
+            let length = part.rows.checked_mul(column.width(&entry.spec) as u64);
+            let length = length.and_then(|length| length.checked_add(header.len() as u64));
+            if length != Some(file.bytes) {
+                let expected = length.unwrap_or(u64::MAX);
+                return Err(Error::FileLength { file: reader.path().to_owned(), expected, got: file.bytes });
+            }
+            let mut got = vec![0; header.len()];
+            reader.read(&mut got)?;
+            if got != header {
+                let reason = format!("its header is not that of {} {}", part.rows, column.name());
+                return Err(Error::DamagedManifest { file: reader.path().to_owned(), reason });
+            }
+            columns.push((column, reader, Vec::new()));
+        }
+        Ok(Columns { entry, columns, left: part.rows })
+    }
+
+    /// Shows the next rows, some thousand; false where there are no more.
+    pub fn next(&mut self, mut look: impl FnMut(&Row<'_>) -> Result<()>) -> Result<bool> {
+        let count = self.left.min(CHUNK) as usize;
+        if count == 0 {
+            return Ok(false);
+        }
+        self.left -= count as u64;
+        let spec = &self.entry.spec;
+        for (column, reader, bytes) in &mut self.columns {
+            bytes.resize(count * column.width(spec), 0);
+            reader.read(bytes)?;
+        }
+        let (mut weights, mut state) = (Vec::with_capacity(spec.dim), Vec::new());
+        for at in 0..count {
+            let (mut key, mut stats) = ([0; 8], (0, None));
+            for (column, _, bytes) in &self.columns {
+                let width = column.width(spec);
+                let bytes = &bytes[at * width..][..width];
+                match column {
+                    Column::Keys => key.copy_from_slice(bytes),
+                    Column::Weights => take_floats(bytes, &mut weights),
+                    Column::State => take_floats(bytes, &mut state),
+                    Column::Stats => stats = take_stats(bytes),
+                }
+            }
+            let (stamp, ctr) = stats;
+            look(&Row { key: u64::from_le_bytes(key), stamp, weights: &weights, state: &state, ctr })?;
+        }
+        Ok(true)
+    }
+}
+
+/// A dense parameter, whole.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DenseValues {
+    /// Its values.
+    pub values: Vec<f32>,
+    /// The optimizer's slots, one after the other.
+    pub state: Vec<f32>,
+    /// Updates so far.
+    pub step: u64,
+}
+
+impl DenseValues {
+    /// What a block of it holds: values and slots.
+    pub fn block(&self, offset: usize, length: usize) -> Option<(&[f32], Vec<f32>)> {
+        let values = self.values.get(offset..offset.checked_add(length)?)?;
+        let slots = self.state.chunks_exact(self.values.len().max(1));
+        Some((values, slots.flat_map(|slot| &slot[offset..offset + length]).copied().collect()))
+    }
+}
+
+/// Every dense parameter by name.
+pub fn read_dense(storage: &dyn Storage, manifest: &Manifest) -> Result<BTreeMap<String, DenseValues>> {
+    let Some(path) = &manifest.dense_file else { return Ok(BTreeMap::new()) };
+    let mut reader = FileReader::open(storage, &manifest.directory, manifest.file(path)?)?;
+    let bytes = reader.read_to_end()?;
+    dense::take(reader.path(), &bytes, &manifest.dense)
+}
+
+/// Reads every byte and compares it with its checksum; says how many there were. The first difference is an error.
+pub fn verify(storage: &dyn Storage, manifest: &Manifest) -> Result<u64> {
+    let mut bytes = 0;
+    for file in &manifest.files {
+        let mut reader = FileReader::open(storage, &manifest.directory, file)?;
+        while reader.next_block()? {}
+        bytes += file.bytes;
+    }
+    Ok(bytes)
+}

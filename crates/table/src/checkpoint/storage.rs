@@ -1,0 +1,66 @@
+//! Where a checkpoint's bytes go: a directory, as seen from inside.
+//!
+//! Paths are relative to the checkpoint's own directory and use `/`. Whoever implements this opens files, or keeps bytes
+//! in memory, or fails on purpose.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+
+/// Files of one checkpoint.
+pub trait Storage: Send + Sync {
+    /// Makes a directory and those above it; one that is there is fine.
+    fn make_directory(&self, path: &str) -> io::Result<()>;
+
+    /// A new file, or an empty one in place of an old one.
+    fn create(&self, path: &str) -> io::Result<Box<dyn Sink>>;
+
+    /// A file, from its beginning.
+    fn open(&self, path: &str) -> io::Result<Box<dyn Read + Send>>;
+
+    /// Bytes of a file; `None` where there is none.
+    fn size(&self, path: &str) -> io::Result<Option<u64>>;
+
+    /// The names in a directory, sorted; none where there is no such directory.
+    fn list(&self, path: &str) -> io::Result<Vec<String>>;
+
+    /// Gives a file or a directory another name, in one step. A file takes the place of another one.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Makes names last: those of the files in a directory.
+    fn sync_directory(&self, path: &str) -> io::Result<()>;
+
+    /// Removes a file, or a directory with all that is in it; what is not there is fine.
+    fn remove(&self, path: &str) -> io::Result<()>;
+
+    /// What people call the checkpoint: its path or address.
+    fn name(&self) -> String;
+}
+
+/// A file being written, front to back.
+pub trait Sink: Write + Send {
+    /// Makes what was written last.
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+/// What a storage said, in a form that can be compared and kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StorageError {
+    /// What kind of failure.
+    pub kind: io::ErrorKind,
+    /// In the storage's words.
+    pub message: String,
+}
+
+impl fmt::Display for StorageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for StorageError {}
+
+impl From<io::Error> for StorageError {
+    fn from(error: io::Error) -> Self {
+        StorageError { kind: error.kind(), message: error.to_string() }
+    }
+}

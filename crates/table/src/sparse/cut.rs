@@ -1,0 +1,267 @@
+//! A table as it was at one moment, read out while it goes on changing.
+//!
+//! A cut marks every shard and copies nothing. From then on whoever is about to change a row that was there and has not
+//! been read out yet first puts a copy of it aside; everything else is read out where it stands, some thousand rows a
+//! lock. So pushes wait for a few hundred microseconds at most, and memory is needed for the rows that change before
+//! their turn comes, and for no others. Copying whole shards would be simpler, but right after the cut every push meets
+//! every shard, and the first one would copy the table.
+//!
+//! ```text
+//! position   0 ........ next ................ rows ........
+//!            read out   | in place, or aside  | came later, not part of the cut
+//! ```
+//!
+//! A row that is removed goes aside, and so does the one that takes its number: a position whose row is aside is passed
+//! by, whatever stands there now.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use openfleet_core::Key;
+
+use super::SparseTable;
+use crate::accessor::{CtrFields, Row};
+use crate::error::{Error, Result};
+use crate::sparse::SparseSpec;
+
+/// What is left to be read out of a shard.
+#[derive(Debug)]
+pub(super) struct ShardCut {
+    pub(super) spec: Arc<SparseSpec>,
+    /// Rows that were there.
+    pub(super) rows: u32,
+    /// The first position that has not been read out.
+    pub(super) next: u32,
+    /// A bit a position: its row is aside.
+    is_aside: Vec<u64>,
+    aside: Aside,
+    /// What an accessor whose weights do not lie side by side shows a row in.
+    pub(super) buffer: Vec<f32>,
+}
+
+/// Copies of rows, column by column.
+#[derive(Debug, Default)]
+struct Aside {
+    keys: Vec<Key>,
+    stamps: Vec<u32>,
+    weights: Vec<f32>,
+    state: Vec<f32>,
+    ctr: Vec<Option<CtrFields>>,
+}
+
+impl ShardCut {
+    pub(super) fn new(spec: Arc<SparseSpec>, rows: u32) -> Self {
+        let is_aside = vec![0; (rows as usize).div_ceil(64)];
+        ShardCut { spec, rows, next: 0, is_aside, aside: Aside::default(), buffer: Vec::new() }
+    }
+
+    /// Whether the row at a position has yet to be read out, from there.
+    #[inline(always)]
+    pub(super) fn is_wanted(&self, position: u32) -> bool {
+        (self.next..self.rows).contains(&position) && self.is_aside[position as usize / 64] >> (position % 64) & 1 == 0
+    }
+
+    /// Puts the row of a position aside.
+    pub(super) fn put_aside(&mut self, position: u32, row: &Row<'_>) {
+        self.is_aside[position as usize / 64] |= 1 << (position % 64);
+        self.aside.keys.push(row.key);
+        self.aside.stamps.push(row.stamp);
+        self.aside.weights.extend_from_slice(row.weights);
+        self.aside.state.extend_from_slice(row.state);
+        self.aside.ctr.push(row.ctr);
+    }
+
+    /// Reads out what is aside, and gives its memory back.
+    pub(super) fn read_aside(&mut self, look: &mut impl FnMut(&Row<'_>)) {
+        let Aside { keys, stamps, weights, state, ctr } = std::mem::take(&mut self.aside);
+        let (dim, floats) = (self.spec.dim, self.spec.dim * self.spec.optimizer.state_slots());
+        for (at, key) in keys.into_iter().enumerate() {
+            let (weights, state) = (&weights[at * dim..][..dim], &state[at * floats..][..floats]);
+            look(&Row { key, stamp: stamps[at], weights, state, ctr: ctr[at] });
+        }
+    }
+
+    pub(super) fn is_read(&self) -> bool {
+        self.next == self.rows && self.aside.keys.is_empty()
+    }
+}
+
+/// The rows of a table as they were when [`SparseTable::cut`] was called. Dropping it ends the copying.
+#[derive(Debug)]
+pub struct Cut {
+    table: Arc<SparseTable>,
+    rows: u64,
+    step: u64,
+    stamp: u32,
+    shard: usize,
+}
+
+impl SparseTable {
+    /// Marks this moment. One cut at a time. The caller sees to it that nothing changes the table while this runs, or
+    /// the moment is not the same in every shard; it takes a lock a shard, and does not depend on how many rows there
+    /// are but for a bit each.
+    pub fn cut(self: &Arc<Self>) -> Result<Cut> {
+        if self.is_cut.swap(true, Ordering::AcqRel) {
+            return Err(Error::CutTwice);
+        }
+        let spec = Arc::new(self.spec.clone());
+        let rows = self.shards.iter().map(|shard| u64::from(shard.lock().cut(spec.clone()))).sum();
+        let (step, stamp) = (self.step(), self.stamp.load(Ordering::Relaxed));
+        Ok(Cut { table: self.clone(), rows, step, stamp, shard: 0 })
+    }
+}
+
+impl Cut {
+    /// How many rows there were.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Pushes before this moment.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// The stamp that touched rows got at this moment.
+    pub fn stamp(&self) -> u32 {
+        self.stamp
+    }
+
+    /// What the table was made from.
+    pub fn spec(&self) -> &SparseSpec {
+        self.table.spec()
+    }
+
+    /// Shows some more rows, about `most`, while one shard is locked; `look` must not call the table. Says whether there
+    /// may be more. All rows are shown after a while, each of them once, in no particular order.
+    pub fn read(&mut self, most: u32, mut look: impl FnMut(&Row<'_>)) -> bool {
+        let Some(shard) = self.table.shards.get(self.shard) else { return false };
+        if self.table.read_cut(&mut shard.lock(), most, &mut look) {
+            self.shard += 1;
+        }
+        true
+    }
+}
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        self.table.shards.iter().for_each(|shard| shard.lock().end_cut());
+        self.table.is_cut.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Accessor, Adagrad, CtrOptions, Existing, Initializer, Missing, Optimizer, Schedule, Scratch};
+
+    fn table(capacity: Option<usize>, accessor: Accessor) -> Arc<SparseTable> {
+        Arc::new(
+            SparseTable::new(SparseSpec {
+                dim: 3,
+                optimizer: Optimizer::Adagrad(Adagrad::default()),
+                schedule: Schedule::Constant(0.5),
+                regularizer: None,
+                initializer: Initializer::Uniform { low: -1.0, high: 1.0 },
+                seed: 7,
+                shards: 2,
+                accessor,
+                admission: Default::default(),
+                capacity,
+                non_finite: Default::default(),
+            })
+            .unwrap(),
+        )
+    }
+
+    type Whole = (u32, Vec<u32>, Vec<u32>, Option<(u32, u32, u32, u32, bool)>);
+
+    fn whole(row: &Row<'_>) -> (Key, Whole) {
+        let bits = |floats: &[f32]| floats.iter().map(|float| float.to_bits()).collect();
+        let ctr =
+            row.ctr.map(|c| (c.show.to_bits(), c.click.to_bits(), c.delta_score.to_bits(), c.unseen_days, c.has_long));
+        (row.key, (row.stamp, bits(row.weights), bits(row.state), ctr))
+    }
+
+    fn now(table: &SparseTable) -> BTreeMap<Key, Whole> {
+        let mut rows = BTreeMap::new();
+        table.for_each_row(|row| rows.extend([whole(row)]));
+        rows
+    }
+
+    #[derive(Debug, Clone)]
+    enum Act {
+        Push(Vec<Key>),
+        Add(Vec<Key>),
+        Pull(Vec<Key>, u32),
+        Put(Vec<Key>),
+        Shrink(u32),
+        EndOfDay,
+        Read(u32),
+    }
+
+    fn act() -> impl Strategy<Value = Act> {
+        let keys = || prop::collection::vec(0u64..60, 0..20);
+        prop_oneof![
+            keys().prop_map(Act::Push),
+            keys().prop_map(Act::Add),
+            (keys(), 0u32..9).prop_map(|(keys, stamp)| Act::Pull(keys, stamp)),
+            keys().prop_map(Act::Put),
+            (0u32..4).prop_map(Act::Shrink),
+            Just(Act::EndOfDay),
+            (0u32..15).prop_map(Act::Read),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_cut_shows_the_rows_of_its_moment_whatever_happens_while_it_is_read(
+            before in prop::collection::vec(0u64..60, 0..80),
+            acts in prop::collection::vec(act(), 0..30),
+            capacity in prop::option::of(8usize..40),
+            is_ctr: bool,
+        ) {
+            let options = CtrOptions { embedx_threshold: 0.15, delete_threshold: 0.1, show_click_decay_rate: 0.5, ..CtrOptions::default() };
+            let table = table(capacity, if is_ctr { Accessor::Ctr(options) } else { Accessor::Plain });
+            let mut scratch = Scratch::new();
+            table.push(&before, &vec![0.25; before.len() * 3], &mut scratch).unwrap();
+            let (expected, mut got) = (now(&table), BTreeMap::new());
+            let mut cut = table.cut().unwrap();
+            prop_assert_eq!(cut.rows(), expected.len() as u64);
+            let mut times = 0;
+            for act in acts {
+                let floats = |keys: &[Key]| vec![0.5; keys.len() * 3];
+                match act {
+                    Act::Push(keys) => drop(table.push(&keys, &floats(&keys), &mut scratch).unwrap()),
+                    Act::Add(keys) => drop(table.add(&keys, &floats(&keys), &mut scratch).unwrap()),
+                    Act::Pull(keys, stamp) => {
+                        table.set_stamp(stamp);
+                        table.pull(&keys, Missing::Create, &mut floats(&keys), &mut scratch).unwrap();
+                    }
+                    Act::Put(keys) => table.put(&keys, &floats(&keys), Existing::Replace, &mut scratch).unwrap(),
+                    Act::Shrink(age) => drop(table.shrink(9, age)),
+                    Act::EndOfDay => table.end_of_day(),
+                    Act::Read(most) => drop(cut.read(most, |row| { times += 1; got.extend([whole(row)]) })),
+                }
+            }
+            while cut.read(4, |row| { times += 1; got.extend([whole(row)]) }) {}
+            prop_assert_eq!(times, expected.len(), "each row once");
+            prop_assert_eq!(got, expected);
+            drop(cut);
+            prop_assert!(table.cut().is_ok(), "another one is possible afterwards");
+        }
+    }
+
+    #[test]
+    fn two_cuts_at_a_time_are_refused() {
+        let table = table(None, Accessor::Plain);
+        let first = table.cut().unwrap();
+        assert_eq!(table.cut().unwrap_err(), Error::CutTwice);
+        drop(first);
+        assert!(table.cut().is_ok());
+    }
+}

@@ -1,0 +1,58 @@
+//! Checkpoints that earlier versions wrote are read ever after. `fixtures/checkpoint-v1` was written by the test
+//! `files_hold_what_memory_would` of `openfleet-dist`, with `OPENFLEET_FIXTURE`: two servers, three steps in sync mode.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test that opens files")]
+
+use std::path::Path;
+
+use openfleet_core::placement::{BUCKET_COUNT, Buckets};
+use openfleet_table::SparseTable;
+use openfleet_table::checkpoint::{Memory, read_dense, read_manifest, read_sparse, verify};
+
+fn copy(from: &Path, to: &Memory, prefix: &str) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let (path, name) = {
+            let entry = entry.unwrap();
+            (entry.path(), entry.file_name().into_string().unwrap())
+        };
+        if path.is_dir() {
+            copy(&path, to, &format!("{prefix}{name}/"));
+        } else {
+            to.put(&format!("{prefix}{name}"), std::fs::read(&path).unwrap());
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_of_version_1_is_read() {
+    let storage = Memory::new();
+    copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/checkpoint-v1"), &storage, "");
+    let manifest = read_manifest(&storage).unwrap();
+    assert!(verify(&storage, &manifest).unwrap() > 1_000);
+    assert_eq!((manifest.version, manifest.servers, manifest.step, manifest.mode.as_str()), (1, 2, 3, "sync"));
+    assert_eq!(manifest.work.positions(), [(0, 3)].into());
+    for entry in &manifest.sparse {
+        let whole = SparseTable::new(entry.spec.clone()).unwrap();
+        let rows = read_sparse(&storage, &manifest, entry, 0..BUCKET_COUNT, &whole, true).unwrap();
+        assert_eq!((rows, whole.len() as u64, whole.step()), (entry.rows, entry.rows, 3));
+        assert!(rows > 50);
+        // Three servers have the same rows between them.
+        let buckets = Buckets::new(3).unwrap();
+        let mut total = 0;
+        for server in 0..3 {
+            let part = SparseTable::new(entry.spec.clone()).unwrap();
+            total += read_sparse(&storage, &manifest, entry, buckets.range(server), &part, true).unwrap();
+            part.for_each_row(|row| whole.read_row(row.key, |other| assert_eq!(row, other)).unwrap());
+        }
+        assert_eq!(total, rows);
+    }
+    let dense = read_dense(&storage, &manifest).unwrap();
+    assert_eq!((dense["fc.w"].values.len(), dense["fc.w"].state.len(), dense["fc.w"].step), (6, 12, 3));
+    // Adam from 0.5 with gradients 0.01, 0.02, 0.03 at rate 0.1, worked out by hand in doubles: each step is close to the rate.
+    let mut value = 0.5f64;
+    let (mut m, mut v) = (0.0f64, 0.0f64);
+    for (step, gradient) in [(1, 0.01f64), (2, 0.02), (3, 0.03)] {
+        (m, v) = (0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient * gradient);
+        value -= 0.1 * (m / (1.0 - 0.9f64.powi(step))) / ((v / (1.0 - 0.999f64.powi(step))).sqrt() + 1e-8);
+    }
+    dense["fc.w"].values.iter().for_each(|got| assert!((f64::from(*got) - value).abs() < 1e-5, "{got} {value}"));
+}

@@ -1,0 +1,140 @@
+//! Storages that fail when they are told to: the n-th operation of a save dies, or the disk is full.
+
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use openfleet_dist::storage::Stores;
+use openfleet_table::checkpoint::{Memory, Sink, Storage};
+
+/// What happens, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    Never,
+    /// Before this operation, counted from 0, everything dies: neither it nor any later one has an effect.
+    DiesBefore(u64),
+    /// This operation has its effect, but nobody hears of it, and none after it has.
+    DiesAfter(u64),
+    /// A write leaves half of its bytes, and everything dies.
+    DiesHalfway(u64),
+    /// From this operation on nothing can be written: there is no room.
+    Full(u64),
+}
+
+/// A storage in memory whose operations that change something are counted, and may fail.
+#[derive(Clone)]
+pub struct Failing {
+    /// What is there.
+    pub memory: Memory,
+    fault: Fault,
+    count: Arc<AtomicU64>,
+}
+
+impl Failing {
+    /// On top of what is in `memory`.
+    pub fn new(memory: Memory, fault: Fault) -> Self {
+        Failing { memory, fault, count: Arc::default() }
+    }
+
+    /// Operations so far.
+    pub fn operations(&self) -> u64 {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    fn run<T>(&self, is_write: bool, act: impl FnOnce() -> io::Result<T>, half: impl FnOnce()) -> io::Result<T> {
+        let number = self.count.fetch_add(1, Ordering::SeqCst);
+        let dead = || Err(io::Error::other("killed by the test"));
+        match self.fault {
+            Fault::DiesBefore(at) if number >= at => dead(),
+            Fault::DiesAfter(at) if number == at => act().and_then(|_| dead()),
+            Fault::DiesAfter(at) if number > at => dead(),
+            Fault::DiesHalfway(at) if number == at => {
+                half();
+                dead()
+            }
+            Fault::DiesHalfway(at) if number > at => dead(),
+            Fault::Full(at) if number >= at && is_write => {
+                half();
+                Err(io::Error::from_raw_os_error(28))
+            }
+            _ => act(),
+        }
+    }
+}
+
+struct FailingSink {
+    sink: Box<dyn Sink>,
+    storage: Failing,
+}
+
+impl Write for FailingSink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let FailingSink { sink, storage } = self;
+        let sink = std::cell::RefCell::new(sink);
+        storage.run(
+            true,
+            || sink.borrow_mut().write(bytes),
+            || drop(sink.borrow_mut().write(&bytes[..bytes.len() / 2])),
+        )
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Sink for FailingSink {
+    fn sync(&mut self) -> io::Result<()> {
+        let FailingSink { sink, storage } = self;
+        storage.run(false, || sink.sync(), || ())
+    }
+}
+
+impl Storage for Failing {
+    fn make_directory(&self, path: &str) -> io::Result<()> {
+        self.run(false, || self.memory.make_directory(path), || ())
+    }
+
+    fn create(&self, path: &str) -> io::Result<Box<dyn Sink>> {
+        let sink = self.run(false, || self.memory.create(path), || ())?;
+        Ok(Box::new(FailingSink { sink, storage: self.clone() }))
+    }
+
+    fn open(&self, path: &str) -> io::Result<Box<dyn Read + Send>> {
+        self.memory.open(path)
+    }
+
+    fn size(&self, path: &str) -> io::Result<Option<u64>> {
+        self.memory.size(path)
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        self.memory.list(path)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.run(false, || self.memory.rename(from, to), || ())
+    }
+
+    fn sync_directory(&self, path: &str) -> io::Result<()> {
+        self.run(false, || self.memory.sync_directory(path), || ())
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        self.run(false, || self.memory.remove(path), || ())
+    }
+
+    fn name(&self) -> String {
+        "memory that fails".into()
+    }
+}
+
+/// One storage, whatever the address.
+pub struct Always(pub Arc<dyn Storage>);
+
+impl Stores for Always {
+    fn open(&self, _address: &str) -> openfleet_dist::Result<Arc<dyn Storage>> {
+        Ok(self.0.clone())
+    }
+}
