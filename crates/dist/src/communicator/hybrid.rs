@@ -97,17 +97,7 @@ impl Communicator for Hybrid {
         stream.in_flight.push_back(asked.collect());
         stream.most_in_flight = stream.most_in_flight.max(stream.in_flight.len());
         stream.sparse_step += 1;
-        let payloads = self.remote.encode_push(WorkId::step(number, stream.step), &[], dense, true);
-        let asked: Vec<_> = self
-            .remote
-            .links
-            .iter()
-            .zip(payloads)
-            .map(|(link, payload)| link.ask_patiently(Kind::Push, payload))
-            .collect();
-        for (server, pending) in asked.into_iter().enumerate() {
-            self.remote.take_pushed_values(server, &pending.wait()?, dense)?;
-        }
+        self.remote.push_in_step(WorkId::step(number, stream.step), &[], dense)?;
         stream.step += 1;
         self.streams.lock().insert(number, stream);
         Ok(PushReport::default())

@@ -230,6 +230,17 @@ impl Remote {
         payloads
     }
 
+    /// Pushes a step that others take too, waits until it is applied, and takes the new dense values.
+    pub(super) fn push_in_step(&self, work: WorkId, sparse: &[SparseStage], dense: &mut [DenseStage]) -> Result<()> {
+        let payloads = self.encode_push(work, sparse, dense, true);
+        let ask = |(link, payload): (&Link, Payload)| link.ask_patiently(Kind::Push, payload);
+        let asked: Vec<Pending> = self.links.iter().zip(payloads).map(ask).collect();
+        for (server, pending) in asked.into_iter().enumerate() {
+            self.take_pushed_values(server, &pending.wait()?, dense)?;
+        }
+        Ok(())
+    }
+
     /// Puts the values that a push was answered with where they belong.
     pub(super) fn take_pushed_values(&self, server: usize, answer: &Payload, dense: &mut [DenseStage]) -> Result<()> {
         let trained: Vec<bool> = dense.iter().map(|stage| stage.trained).collect();

@@ -12,7 +12,6 @@ use parking_lot::Mutex;
 use super::remote::Remote;
 use super::{Communicator, Missing};
 use crate::error::Result;
-use crate::request::Kind;
 use crate::stage::{DenseStage, SparseStage};
 
 /// Streams that step together.
@@ -46,17 +45,7 @@ impl Communicator for Stepwise {
             Some(step) => step,
             None => self.remote.join(stream)?,
         };
-        let payloads = self.remote.encode_push(WorkId::step(stream, step), sparse, dense, true);
-        let asked: Vec<_> = self
-            .remote
-            .links
-            .iter()
-            .zip(payloads)
-            .map(|(link, payload)| link.ask_patiently(Kind::Push, payload))
-            .collect();
-        for (server, pending) in asked.into_iter().enumerate() {
-            self.remote.take_pushed_values(server, &pending.wait()?, dense)?;
-        }
+        self.remote.push_in_step(WorkId::step(stream, step), sparse, dense)?;
         self.steps.lock().insert(stream, step + 1);
         Ok(PushReport::default())
     }
