@@ -41,6 +41,27 @@ impl Feed {
         Ok(self)
     }
 
+    /// A slot by the number of ids of each row and the ids of all rows, one after the other.
+    pub fn ids(mut self, name: &str, lengths: &[usize], keys: Vec<Key>) -> Result<Self> {
+        let total: usize = lengths.iter().sum();
+        if total != keys.len() || u32::try_from(total).is_err() {
+            return Err(Error::FeedMismatch {
+                name: name.to_owned(),
+                expected: format!("{total} ids, as the lengths of its rows add up to (at most 2^32)"),
+                got: format!("{} ids", keys.len()),
+            });
+        }
+        let mut offsets = Vec::with_capacity(lengths.len() + 1);
+        offsets.push(0);
+        let mut end = 0;
+        offsets.extend(lengths.iter().map(|&length| {
+            end += length as u32;
+            end
+        }));
+        self.add(name, FieldKind::Ids, Column::Ids { offsets, keys }, lengths.len())?;
+        Ok(self)
+    }
+
     /// The fields and their values.
     pub fn into_parts(self) -> Result<(Schema, Batch)> {
         Ok((Schema::new(self.fields)?, self.batch))

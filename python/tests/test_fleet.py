@@ -1,0 +1,124 @@
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import openfleet.fleet as fleet
+from openfleet import OrderError, RoleError, models, static
+from openfleet.dataset import QueueDataset
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "wide_deep" / "train.py"
+
+
+def test_a_script_without_a_launcher_trains_alone(clicks, click_model, capfd):  # story 12
+    fleet.init()
+    assert "one local process" in capfd.readouterr().err
+    assert fleet.is_worker() and fleet.is_first_worker() and not fleet.is_server()
+    assert (fleet.worker_num(), fleet.server_num(), fleet.worker_index()) == (1, 0, 0)
+    model = click_model()
+    fleet.distributed_optimizer(static.optimizer.Adam(0.01)).minimize(model.loss)
+    exe = static.Executor()
+    exe.run(fleet.startup_program)
+    fleet.init_worker()
+    data = QueueDataset()
+    data.init(batch_size=32, use_var=model.fields)
+    data.set_filelist(fleet.util.get_file_shard(clicks()))
+    for _ in range(6):
+        exe.train_from_dataset(fleet.main_program, data)
+    assert fleet.metrics.auc(*model.counters[2:]) > 0.75
+    assert fleet.metrics.sum([1.0, 2.0]).tolist() == [1.0, 2.0]
+    assert fleet.shrink() == 0
+    fleet.barrier_worker()
+    fleet.stop_worker()
+
+
+def test_the_strategy_is_checked_as_it_is_written():
+    strategy = fleet.DistributedStrategy()
+    with pytest.raises(ValueError, match="no option is named `ksteps`[^~]*did you mean `k_steps`"):
+        strategy.a_sync_configs = {"send_queue_size": 4, "ksteps": 400}
+    assert strategy.a_sync_configs == {}, "what was refused changed nothing"
+    with pytest.raises(ValueError, match="`k_steps` expects a whole number"):
+        strategy.a_sync_configs = {"k_steps": "400"}
+    with pytest.raises(AttributeError, match="did you mean `a_sync`"):
+        strategy.async_ = True
+    strategy.a_sync = False
+    strategy.a_sync_configs = {"k_steps": 400}
+    with pytest.raises(ValueError, match="contradicts"):
+        str(strategy)
+
+
+def test_calls_in_the_wrong_order_say_what_is_missing(click_model):
+    fleet.init()
+    with pytest.raises(OrderError, match="`init_worker` was called before `distributed_optimizer`"):
+        fleet.init_worker()
+    with pytest.raises(RoleError, match="`run_server` is for a server"):
+        fleet.run_server()
+    with pytest.raises(OrderError, match="before `minimize`"):
+        _ = fleet.main_program
+    with pytest.raises(AttributeError, match="did you mean `init_worker`"):
+        _ = fleet.init_workers
+    with pytest.raises(NotImplementedError, match="save_persistables"):
+        fleet.save_persistables(None, "model")
+
+
+def test_wrong_roles_name_the_variable_and_what_was_expected(monkeypatch):  # story 13
+    role = fleet.UserDefinedRoleMaker(
+        current_id=3, role=fleet.Role.WORKER, worker_num=2, server_endpoints=["127.0.0.1:6001"]
+    )
+    with pytest.raises(RoleError, match="`current_id`.*3"):
+        fleet.init(role)
+    monkeypatch.setenv("TRAINING_ROLE", "TRAINER")
+    monkeypatch.setenv("PADDLE_PSERVERS_IP_PORT_LIST", "127.0.0.1:36011")
+    monkeypatch.setenv("PADDLE_TRAINERS_NUM", "2")
+    monkeypatch.setenv("PADDLE_TRAINER_ID", "5")
+    with pytest.raises(RoleError, match="PADDLE_TRAINER_ID[^~]*5"):
+        fleet.init(fleet.PaddleCloudRoleMaker())
+
+
+@pytest.mark.parametrize("name", ["ctr_dnn", "wide_deep", "deepfm", "dcn"])
+def test_the_models_of_the_zoo_take_a_step(name):
+    slots = [static.data(f"C{i}", [None, 1], "int64", lod_level=1) for i in range(3)]
+    dense, label = static.data("dense", [None, 2]), static.data("label", [None, 1], "int64")
+    model = getattr(models, name)(slots, dense, label, hidden=[8])
+    static.optimizer.Adam(0.1).minimize(model.loss)
+    exe = static.Executor()
+    exe.run(static.default_startup_program())
+    feed = {
+        "C0": [[1], [2]],
+        "C1": [[3], []],
+        "C2": [[], [9, 9]],
+        "dense": [[0.1, 0.2], [0.3, 0.4]],
+        "label": [[0], [1]],
+    }
+    losses = [exe.run(feed=feed, fetch_list=[model.loss])[0].item() for _ in range(10)]
+    assert losses[-1] < losses[0]
+
+
+def launch(directory, *arguments):
+    command = [sys.executable, "-m", "openfleet.launch", *arguments]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "geo"])
+def test_the_example_trains_with_two_servers_and_two_workers(tmp_path, mode):  # stories 1 and 3
+    run = launch(tmp_path, "--server_num=2", "--worker_num=2", str(EXAMPLE), f"--mode={mode}")
+    assert run.returncode == 0, run.stdout + run.stderr
+    auc = re.search(r"test AUC (0\.\d+)", run.stdout + run.stderr)
+    assert auc and float(auc[1]) > 0.7, run.stdout + run.stderr
+
+
+def test_a_script_that_fails_ends_the_job_with_its_exit_code_and_words(tmp_path):
+    (tmp_path / "fails.py").write_text("import sys\nsys.exit('no data today')\n")
+    run = launch(tmp_path, "--server_num=1", "--worker_num=1", "fails.py")
+    assert run.returncode == 1
+    assert "no data today" in run.stderr
+
+
+def test_the_commands_pass_arguments_and_exit_codes():
+    for module, name in (("openfleet.launch", "fleetrun"), ("openfleet", "openfleet")):
+        version = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True)
+        assert version.returncode == 0 and version.stdout.startswith(name)
+        wrong = subprocess.run([sys.executable, "-m", module, "--no-such-flag"], capture_output=True, text=True)
+        assert wrong.returncode == 2 and "--no-such-flag" in wrong.stderr
