@@ -5,6 +5,8 @@ On a worker of a job, after `fleet.init_worker()`, every executor works on the t
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -134,6 +136,10 @@ class Executor:
         threads = min(thread, source.thread_num) if thread > 0 else source.thread_num
         job = _job.at_work()
         if job is not None and job.server_num() > 0 and not infer:
+            if threads > job.thread_num():
+                _say(
+                    f"{threads} training threads asked for, {job.thread_num()} used: `CPU_NUM` says how many a worker has"
+                )
             threads = min(threads, job.thread_num())
         names, tell = _names(fetch_list), _printer(list(fetch_info or []), _names(fetch_list))
         if fetch_handler is not None:
@@ -162,6 +168,10 @@ class Executor:
     def close(self) -> None:
         """Gives the memory of compiled programs back."""
         self._executors.clear()
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _checked(program: Program | None) -> Program:
@@ -206,8 +216,6 @@ def _printer(info: list[str], names: list[str]) -> Callable[[int, list[Any], flo
 
 
 def _handed(handler: FetchHandler) -> Callable[[int, list[Any], float], None]:
-    import time
-
     last = time.monotonic()
 
     def tell(step: int, values: list[Any], rate: float) -> None:
