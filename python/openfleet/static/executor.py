@@ -136,11 +136,10 @@ class Executor:
         threads = min(thread, source.thread_num) if thread > 0 else source.thread_num
         job = _job.at_work()
         if job is not None and job.server_num() > 0 and not infer:
-            if threads > job.thread_num():
-                _say(
-                    f"{threads} training threads asked for, {job.thread_num()} used: `CPU_NUM` says how many a worker has"
-                )
-            threads = min(threads, job.thread_num())
+            known = job.thread_num()
+            if threads > known:
+                _say(f"{threads} training threads asked for, {known} used: `CPU_NUM` says how many a worker has")
+            threads = min(threads, known)
         names, tell = _names(fetch_list), _printer(list(fetch_info or []), _names(fetch_list))
         if fetch_handler is not None:
             names, tell = _names(list(fetch_handler.var_dict.values())), _handed(fetch_handler)
@@ -196,8 +195,30 @@ def _names(fetch_list: Sequence[Variable | str] | Variable | str | None) -> list
     return [one if isinstance(one, str) else one.name for one in fetch_list]
 
 
+class Fetched(np.ndarray):  # type: ignore[type-arg]
+    """One fetched number: an array of shape [1] as the original gives it, and a number where one is wanted.
+
+    NumPy no longer takes such an array for a number, which `print("%f" % loss)` of many scripts counts on.
+
+    >>> loss = np.array([0.25]).view(Fetched)
+    >>> "%f" % loss, f"{loss:.1f}", bool(loss[0] == 0.25)
+    ('0.250000', '0.2', True)
+    """
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec and self.size == 1 else str(self)
+
+
 def _typed(program: Program, name: str, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return value.astype(bool) if program._native.variable(name)[1] == "bool" else value
+    if program._native.variable(name)[1] == "bool":
+        value = value.astype(bool)
+    return value.view(Fetched) if value.shape == (1,) else value
 
 
 def _text(value: Any) -> str:
