@@ -1,4 +1,5 @@
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -114,6 +115,53 @@ def test_a_script_that_fails_ends_the_job_with_its_exit_code_and_words(tmp_path)
     run = launch(tmp_path, "--server_num=1", "--worker_num=1", "fails.py")
     assert run.returncode == 1
     assert "no data today" in run.stderr
+
+
+def test_ctrl_c_ends_a_job_and_leaves_nothing_behind(tmp_path):
+    (tmp_path / "sleeps.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(60)\n")
+    command = [sys.executable, "-m", "openfleet.launch", "--server_num=1", "--worker_num=1", "sleeps.py"]
+    job = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    while "here" not in job.stdout.readline():
+        pass
+    job.send_signal(signal.SIGINT)
+    said, _ = job.communicate(timeout=20)
+    assert job.returncode == 130, said
+    assert "Traceback" not in said or "KeyboardInterrupt" in said
+
+
+LEAVES = """
+import sys
+import openfleet.fleet as fleet
+from openfleet import OrderError, static
+
+fleet.init()
+x = static.data("x", [None, 1])
+y = static.nn.fc(x, size=1)
+loss = static.nn.mean(static.nn.square(y - 3.0))
+fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(loss)
+if fleet.is_server():
+    fleet.init_server()
+    fleet.run_server()
+    sys.exit()
+exe = static.Executor()
+exe.run(static.default_startup_program())
+fleet.init_worker()
+losses = [exe.run(feed={"x": [[1.0]]}, fetch_list=[loss])[0].item() for _ in range(30)]
+print("falls", losses[-1] < 0.1 * losses[0])
+fleet.stop_worker()
+try:
+    exe.run(feed={"x": [[1.0]]}, fetch_list=[loss])
+except OrderError as error:
+    print(error)
+"""
+
+
+def test_a_feed_loop_trains_on_servers_and_old_values_are_not_taken_for_new_ones(tmp_path):  # story 2
+    (tmp_path / "leaves.py").write_text(LEAVES)
+    run = launch(tmp_path, "--server_num=1", "--worker_num=1", "leaves.py")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "falls True" in run.stdout + run.stderr
+    assert "evaluate before `fleet.stop_worker`" in run.stdout + run.stderr
 
 
 def test_the_commands_pass_arguments_and_exit_codes():

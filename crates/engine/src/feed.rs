@@ -92,3 +92,22 @@ fn rows_of(name: &str, per_row: usize, count: usize) -> Result<usize> {
     }
     Ok(count / per_row)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_cut_into_rows_by_their_lengths() {
+        let (schema, batch) = Feed::new().ids("slot", &[2, 0, 1], vec![7, 8, 9]).unwrap().into_parts().unwrap();
+        assert_eq!(schema.fields(), [Field::new("slot", FieldKind::Ids)]);
+        assert_eq!(batch.rows, 3);
+        assert_eq!(batch.columns, [Column::Ids { offsets: vec![0, 2, 2, 3], keys: vec![7, 8, 9] }]);
+    }
+
+    #[test]
+    fn lengths_that_do_not_add_up_are_refused() {
+        let error = Feed::new().ids("slot", &[2, 2], vec![7]).unwrap_err();
+        assert!(matches!(&error, Error::FeedMismatch { name, .. } if name == "slot"), "{error}");
+    }
+}

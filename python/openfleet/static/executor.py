@@ -44,11 +44,20 @@ class Executor:
         self.place = CPUPlace() if place is None else place
         self._executors: dict[tuple[int, int], tuple[_native.Executor, Any, Any]] = {}
 
-    def _native(self, scope: Scope | None) -> _native.Executor:
+    def _native(self, scope: Scope | None, is_startup: bool = False) -> _native.Executor:
         from ..fleet import _job
 
         scope = global_scope() if scope is None else scope
         job = _job.at_work()
+        if is_startup:
+            scope._trained_elsewhere = False
+        elif job is not None and job.server_num() > 0:
+            scope._trained_elsewhere = True
+        elif scope._trained_elsewhere:
+            raise _native.OrderError(
+                "the parameters of this scope were on the job's servers, which this worker has left\n\n"
+                "hint: evaluate before `fleet.stop_worker`, or run the startup program to begin anew"
+            )
         key = id(scope), id(job)
         if key not in self._executors:
             native = _native.Executor(scope._native) if job is None else job.executor(scope._native)
@@ -72,8 +81,9 @@ class Executor:
         program = _checked(program)
         if feed is not None and not isinstance(feed, Mapping):
             raise TypeError(f"`feed` expects a mapping from names to arrays, got {type(feed).__name__}")
-        native = self._native(scope)
-        if not feed and not fetch_list and _is_startup(program):
+        is_startup = not feed and not fetch_list and _is_startup(program)
+        native = self._native(scope, is_startup)
+        if is_startup:
             native.run_startup(program._native)
             return []
         names = _names(fetch_list)

@@ -23,6 +23,8 @@ class Scope:
 
     def __init__(self) -> None:
         self._native = _native.Scope()
+        # Whether servers have the newer values of its parameters.
+        self._trained_elsewhere = False
 
     def var(self, name: str) -> ScopeVariable:
         """The place of a value, whether there is one or not."""
