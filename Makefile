@@ -35,7 +35,7 @@ $(VENV)/ready: pyproject.toml
 lint: $(VENV)/ready    ## Formatting, clippy with the guards of the rooms, documentation
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(VENV)/bin/ruff check python examples
+	$(VENV)/bin/ruff check python examples tests
 	$(VENV)/bin/ruff format --check python examples
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 

@@ -164,6 +164,47 @@ def test_a_feed_loop_trains_on_servers_and_old_values_are_not_taken_for_new_ones
     assert "evaluate before `fleet.stop_worker`" in run.stdout + run.stderr
 
 
+EQUALS = """
+import sys
+import openfleet.fleet as fleet
+from openfleet import models, static
+
+fleet.init()
+slots = [static.data(f"C{i}", [None, 1], "int64", lod_level=1) for i in range(3)]
+dense, label = static.data("dense", [None, 2]), static.data("label", [None, 1], "int64")
+model = models.wide_deep(slots, dense, label, hidden=[8])
+strategy = fleet.DistributedStrategy()
+strategy.a_sync = False
+optimizer = getattr(static.optimizer, sys.argv[1])(learning_rate=0.05)
+fleet.distributed_optimizer(optimizer, strategy).minimize(model.loss)
+if fleet.is_server():
+    fleet.init_server()
+    fleet.run_server()
+    sys.exit()
+exe = static.Executor()
+exe.run(static.default_startup_program())
+fleet.init_worker()
+for step in range(40):
+    feed = {f"C{i}": [[step % (3 + i)], [step % (5 + i)]] for i in range(3)}
+    feed.update({"dense": [[0.1, step % 3], [step % 2, 0.4]], "label": [[0], [1]]})
+    (loss,) = exe.run(feed=feed, fetch_list=[model.loss])
+    print(f"loss {loss:.9f}", flush=True)
+fleet.stop_worker()
+"""
+
+
+@pytest.mark.parametrize("rule", ["SGD", "Adagrad", "Adam"])
+def test_sync_training_on_servers_equals_training_alone(tmp_path, rule):  # stories 1, 14 and 15
+    (tmp_path / "equals.py").write_text(EQUALS)
+    alone = subprocess.run(
+        [sys.executable, "equals.py", rule], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    job = launch(tmp_path, "--server_num=2", "--worker_num=1", "equals.py", rule)
+    losses = [[float(x) for x in re.findall(r"loss ([\d.]+)", run.stdout + run.stderr)] for run in (alone, job)]
+    assert [len(each) for each in losses] == [40, 40], alone.stderr + job.stdout + job.stderr
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
 def test_the_commands_pass_arguments_and_exit_codes():
     for module, name in (("openfleet.launch", "fleetrun"), ("openfleet", "openfleet")):
         version = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True)
