@@ -2,9 +2,11 @@
 
 DEMO ?= demo-data
 CARGO ?= cargo
+PYTHON ?= python3
+VENV := target/venv
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test pytest wheel lint bench clean
 
 help:          ## Show this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 16
@@ -15,12 +17,26 @@ demo:          ## Generate click data, train a CTR-DNN on it with two servers an
 	target/release/fleetrun --server_num=2 --worker_num=2 --log_dir=$(DEMO)/log \
 	  openfleet train --model ctr_dnn --mode async --train '$(DEMO)/train/*.txt' --test '$(DEMO)/test/*.txt' --json
 
-test:          ## Build everything and run every test
+test: pytest   ## Build everything and run every test
 	$(CARGO) test --workspace
 
-lint:          ## Formatting, clippy with the guards of the rooms, documentation
+pytest: $(VENV)/ready  ## Build the Python package into target/venv and run its tests
+	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --quiet
+	$(VENV)/bin/python -m pytest
+
+wheel: $(VENV)/ready   ## Build the wheel that `pip install .` would, into target/wheels
+	$(VENV)/bin/maturin build --release
+
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet 'maturin>=1.8,<2' 'numpy>=1.21' 'pytest>=7' ruff
+	touch $@
+
+lint: $(VENV)/ready    ## Formatting, clippy with the guards of the rooms, documentation
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(VENV)/bin/ruff check python examples tests
+	$(VENV)/bin/ruff format --check python examples
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
 bench:         ## Run every benchmark; figures belong into docs/benchmarks.md

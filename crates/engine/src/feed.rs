@@ -41,6 +41,27 @@ impl Feed {
         Ok(self)
     }
 
+    /// A slot by the number of ids of each row and the ids of all rows, one after the other.
+    pub fn ids(mut self, name: &str, lengths: &[usize], keys: Vec<Key>) -> Result<Self> {
+        let total: usize = lengths.iter().sum();
+        if total != keys.len() || u32::try_from(total).is_err() {
+            return Err(Error::FeedMismatch {
+                name: name.to_owned(),
+                expected: format!("{total} ids, as the lengths of its rows add up to (at most 2^32)"),
+                got: format!("{} ids", keys.len()),
+            });
+        }
+        let mut offsets = Vec::with_capacity(lengths.len() + 1);
+        offsets.push(0);
+        let mut end = 0;
+        offsets.extend(lengths.iter().map(|&length| {
+            end += length as u32;
+            end
+        }));
+        self.add(name, FieldKind::Ids, Column::Ids { offsets, keys }, lengths.len())?;
+        Ok(self)
+    }
+
     /// The fields and their values.
     pub fn into_parts(self) -> Result<(Schema, Batch)> {
         Ok((Schema::new(self.fields)?, self.batch))
@@ -70,4 +91,23 @@ fn rows_of(name: &str, per_row: usize, count: usize) -> Result<usize> {
         });
     }
     Ok(count / per_row)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_cut_into_rows_by_their_lengths() {
+        let (schema, batch) = Feed::new().ids("slot", &[2, 0, 1], vec![7, 8, 9]).unwrap().into_parts().unwrap();
+        assert_eq!(schema.fields(), [Field::new("slot", FieldKind::Ids)]);
+        assert_eq!(batch.rows, 3);
+        assert_eq!(batch.columns, [Column::Ids { offsets: vec![0, 2, 2, 3], keys: vec![7, 8, 9] }]);
+    }
+
+    #[test]
+    fn lengths_that_do_not_add_up_are_refused() {
+        let error = Feed::new().ids("slot", &[2, 2], vec![7]).unwrap_err();
+        assert!(matches!(&error, Error::FeedMismatch { name, .. } if name == "slot"), "{error}");
+    }
 }

@@ -68,6 +68,11 @@ impl Tensor {
         &self.elements
     }
 
+    /// Its elements alone.
+    pub fn into_elements(self) -> Elements {
+        self.elements
+    }
+
     /// Its elements, to change in place.
     pub fn elements_mut(&mut self) -> &mut Elements {
         &mut self.elements

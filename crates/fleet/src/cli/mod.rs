@@ -1,14 +1,18 @@
 //! The `openfleet` program: `gen` makes data, `train` trains a model on files, `infer` predicts with a saved one.
 //!
 //! Options are collected by clap into plain structs, resolved and checked once, and only then acted on. Results go to
-//! standard output, progress and remarks to standard error. Nothing here ends the process: `main` does.
+//! standard output, progress and remarks to standard error. [`main`] is the whole program but for its exit.
 
 use std::ffi::OsString;
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Arg, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use openfleet_core::error::report;
 
 use crate::error::Result;
+use crate::log;
+use crate::variables::Variables;
 
 mod cluster_choice;
 mod data_choice;
@@ -46,6 +50,49 @@ pub enum Outcome {
     Done,
     /// It was asked to stop, and did so between two batches.
     Interrupted,
+}
+
+/// What a shell expects of a program that SIGINT ended.
+const INTERRUPTED: u8 = 130;
+
+/// Runs `openfleet` with these arguments, the program's own name first, and returns its exit code. Errors have been printed.
+/// Takes Ctrl-C and SIGTERM over: the first ends the work between two batches.
+#[allow(clippy::print_stderr, reason = "this is where errors become text")]
+pub fn main(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> u8 {
+    let command = match parse(arguments) {
+        Ok(command) => command,
+        Err(error) => {
+            // Help and version are such errors too.
+            let _ = error.print();
+            return u8::try_from(error.exit_code()).unwrap_or(2);
+        }
+    };
+    if let Err(error) = log::to_stderr(&Variables::of_process()) {
+        eprintln!("error: {}", report(&error));
+        return 1;
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    if let Err(error) = listen(stop.clone()) {
+        eprintln!("warning: Ctrl-C will end the program at once rather than after the batch: {error}");
+    }
+    match run(&command, &stop) {
+        Ok(Outcome::Done) => 0,
+        Ok(Outcome::Interrupted) => INTERRUPTED,
+        Err(error) => {
+            eprintln!("error: {}", report(&error));
+            1
+        }
+    }
+}
+
+/// The first Ctrl-C or SIGTERM asks for an end between two batches, the second does not ask.
+fn listen(stop: Arc<AtomicBool>) -> Result<(), ctrlc::Error> {
+    ctrlc::set_handler(move || {
+        if stop.swap(true, Ordering::SeqCst) {
+            #[allow(clippy::disallowed_methods, reason = "the user insists, and this is the program itself")]
+            std::process::exit(INTERRUPTED.into());
+        }
+    })
 }
 
 /// Reads the command line. The error knows how to print itself and which exit code it means (help is such an error).

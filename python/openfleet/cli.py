@@ -1,0 +1,18 @@
+"""The command `openfleet`: makes data, trains the models of the zoo, predicts."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from . import _native
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs `openfleet`."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return _native.openfleet(["openfleet", *(sys.argv[1:] if arguments is None else arguments)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

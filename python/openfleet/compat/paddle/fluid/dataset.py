@@ -1,0 +1,21 @@
+"""`fluid.dataset`: datasets by the names of their classes."""
+
+from openfleet import _native, compat
+from openfleet.dataset import DatasetBase, InMemoryDataset, QueueDataset
+
+
+class DatasetFactory:
+    """Makes datasets by name."""
+
+    _kinds = {"QueueDataset": QueueDataset, "InMemoryDataset": InMemoryDataset}
+
+    def create_dataset(self, datafeed_class: str = "QueueDataset") -> DatasetBase:
+        """`QueueDataset` or `InMemoryDataset`."""
+        if datafeed_class not in self._kinds:
+            nearest = _native.nearest(datafeed_class, list(self._kinds))
+            raise NotImplementedError(f"no dataset is named `{datafeed_class}`\n\nhint: {nearest}")
+        return self._kinds[datafeed_class]()
+
+
+__all__ = ["DatasetFactory", "InMemoryDataset", "QueueDataset"]
+__getattr__ = compat.absent(__name__, __all__)

@@ -1,0 +1,13 @@
+"""Role makers under their first names."""
+
+from openfleet import compat
+from openfleet.fleet.role import (
+    MPISymetricRoleMaker,
+    PaddleCloudRoleMaker,
+    Role,
+    RoleMakerBase,
+    UserDefinedRoleMaker,
+)
+
+__all__ = ["MPISymetricRoleMaker", "PaddleCloudRoleMaker", "Role", "RoleMakerBase", "UserDefinedRoleMaker"]
+__getattr__ = compat.absent(__name__, __all__)

@@ -1,0 +1,222 @@
+"""`fluid.layers`, with its own argument names and shapes."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Any
+
+from openfleet import compat
+from openfleet.static import lr as _lr
+from openfleet.static import nn as _nn
+from openfleet.static.nn import (
+    abs,
+    assign,
+    auc,
+    batch_norm,
+    cast,
+    clip,
+    create_parameter,
+    cross_entropy,
+    equal,
+    exp,
+    expand,
+    fm,
+    gather,
+    greater_equal,
+    greater_than,
+    layer_norm,
+    less_equal,
+    less_than,
+    log,
+    log_loss,
+    logical_and,
+    logical_not,
+    logical_or,
+    matmul,
+    not_equal,
+    ones_like,
+    pow,
+    relu,
+    reshape,
+    scale,
+    sequence_pool,
+    sigmoid,
+    sigmoid_cross_entropy_with_logits,
+    slice,
+    softmax_with_cross_entropy,
+    sqrt,
+    square,
+    square_error_cost,
+    tanh,
+    transpose,
+    where,
+    zeros_like,
+)
+from openfleet.static.nn import accuracy as accuracy
+from openfleet.static.program import Variable
+
+
+def data(
+    name: str,
+    shape: Sequence[int],
+    append_batch_size: bool = True,
+    dtype: Any = "float32",
+    lod_level: int = 0,
+    type: Any = None,
+    stop_gradient: bool = True,
+) -> Variable:
+    """A variable that each batch feeds; the batch is put before the shape unless it is there."""
+    has_batch = not append_batch_size or builtins.any(size is None or size < 0 for size in shape)
+    return _nn.data(name, list(shape) if has_batch else [-1, *shape], dtype, lod_level)
+
+
+def fc(
+    input: Any,
+    size: int,
+    num_flatten_dims: int = 1,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    act: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """A dense layer."""
+    return _nn.fc(input, size, num_flatten_dims, param_attr, bias_attr, act, name)
+
+
+def embedding(
+    input: Variable,
+    size: Sequence[int],
+    is_sparse: bool = False,
+    is_distributed: bool = False,
+    padding_idx: int | None = None,
+    param_attr: Any = None,
+    dtype: Any = "float32",
+) -> Variable:
+    """Looks ids up; a last dimension of 1 of the ids gives way to the vector."""
+    rows = _nn.embedding(input, size, is_sparse, is_distributed, padding_idx, param_attr, dtype)
+    if isinstance(rows, _nn.SlotEmbedding) or input.shape[-1] != 1:
+        return rows
+    return _nn.squeeze(rows, [len(input.shape) - 1])
+
+
+def concat(input: Sequence[Variable], axis: int = 0, name: str | None = None) -> Variable:
+    """Joins along an axis."""
+    return _nn.concat(input, axis)
+
+
+def dropout(
+    x: Variable,
+    dropout_prob: float,
+    is_test: bool | None = None,
+    seed: int | None = None,
+    name: str | None = None,
+    dropout_implementation: str = "downgrade_in_infer",
+) -> Variable:
+    """Zeros at random, in training."""
+    return _nn.dropout(x, dropout_prob, dropout_implementation, seed)
+
+
+def _elementwise(function: Any) -> Any:
+    def layer(x: Variable, y: Any, axis: int = -1, act: str | None = None, name: str | None = None) -> Variable:
+        return _nn._activated(function(x, y, axis), act)
+
+    layer.__doc__ = function.__doc__
+    return layer
+
+
+elementwise_add = _elementwise(_nn.add)
+elementwise_sub = _elementwise(_nn.subtract)
+elementwise_mul = _elementwise(_nn.multiply)
+elementwise_div = _elementwise(_nn.divide)
+elementwise_max = _elementwise(_nn.maximum)
+elementwise_min = _elementwise(_nn.minimum)
+
+
+def fill_constant(shape: Sequence[int], dtype: Any, value: float, force_cpu: bool = False, out: Any = None) -> Variable:
+    """One number everywhere."""
+    return _nn.full(shape, value, dtype)
+
+
+def l2_normalize(x: Variable, axis: int, epsilon: float = 1e-12, name: str | None = None) -> Variable:
+    """Vectors of length 1."""
+    return _nn.l2_normalize(x, axis, epsilon)
+
+
+def mean(x: Variable, name: str | None = None) -> Variable:
+    """The mean of all elements."""
+    return _nn.mean(x)
+
+
+def one_hot(input: Variable, depth: int, allow_out_of_range: bool = False) -> Variable:
+    """Integers as rows with a single 1."""
+    return _nn.one_hot(input, depth, allow_out_of_range)
+
+
+def reduce_sum(input: Variable, dim: Any = None, keep_dim: bool = False, name: str | None = None) -> Variable:
+    """The sum over some axes."""
+    return _nn.sum(input, dim, keepdim=keep_dim)
+
+
+def reduce_mean(input: Variable, dim: Any = None, keep_dim: bool = False, name: str | None = None) -> Variable:
+    """The mean over some axes."""
+    return _nn.mean(input, dim, keep_dim)
+
+
+def reduce_max(input: Variable, dim: Any = None, keep_dim: bool = False, name: str | None = None) -> Variable:
+    """The greatest element over some axes."""
+    return _nn.max(input, dim, keep_dim)
+
+
+def softmax(input: Variable, use_cudnn: bool = False, name: str | None = None, axis: int = -1) -> Variable:
+    """exp(x) / sum exp(x) along an axis."""
+    return _nn.softmax(input, axis)
+
+
+def split(input: Variable, num_or_sections: Any, dim: int = -1, name: str | None = None) -> list[Variable]:
+    """Cuts into parts along an axis."""
+    return _nn.split(input, num_or_sections, dim)
+
+
+def squeeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Variable:
+    """Takes dimensions of 1 away."""
+    return _nn.squeeze(input, axes)
+
+
+def unsqueeze(input: Variable, axes: Any, name: str | None = None) -> Variable:
+    """Inserts dimensions of 1."""
+    return _nn.unsqueeze(input, axes)
+
+
+def stack(x: Sequence[Variable], axis: int = 0) -> Variable:
+    """Joins along a new axis."""
+    return _nn.stack(x, axis)
+
+
+def sums(input: Sequence[Variable], out: Any = None) -> Variable:
+    """The sum of several variables."""
+    return _nn.add_n(input)
+
+
+def exponential_decay(learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False) -> Any:
+    """`learning_rate * decay_rate ^ (step / decay_steps)`."""
+    return _lr.ExponentialDecay(learning_rate, decay_rate, decay_steps, staircase)
+
+
+def natural_exp_decay(learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False) -> Any:
+    """`learning_rate * e ^ (-decay_rate * step / decay_steps)`."""
+    return _lr.NaturalExpDecay(learning_rate, decay_rate, decay_steps, staircase)
+
+
+def inverse_time_decay(learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False) -> Any:
+    """`learning_rate / (1 + decay_rate * step / decay_steps)`."""
+    return _lr.InverseTimeDecay(learning_rate, decay_rate, decay_steps, staircase)
+
+
+def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> Any:
+    """`values[i]` where `i` boundaries are at or before the step."""
+    return _lr.PiecewiseDecay(boundaries, values)
+
+
+__all__ = [name for name in dir() if not name.startswith("_")]
+__getattr__ = compat.absent(__name__, __all__)

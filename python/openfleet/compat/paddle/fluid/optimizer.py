@@ -1,0 +1,114 @@
+"""`fluid.optimizer`, with its own argument names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openfleet import compat
+from openfleet.static import optimizer as _rules
+from openfleet.static.optimizer import Optimizer
+
+
+class SGD(_rules.SGD):
+    """Gradient descent."""
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        parameter_list: Any = None,
+        regularization: Any = None,
+        grad_clip: Any = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, None, regularization, grad_clip)
+
+
+class Momentum(_rules.Momentum):
+    """Gradient descent with a velocity."""
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        momentum: float,
+        parameter_list: Any = None,
+        use_nesterov: bool = False,
+        regularization: Any = None,
+        grad_clip: Any = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, momentum, None, use_nesterov, regularization, grad_clip)
+
+
+class Adagrad(_rules.Adagrad):
+    """A rate per weight that shrinks with the squares seen."""
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        epsilon: float = 1e-6,
+        parameter_list: Any = None,
+        regularization: Any = None,
+        grad_clip: Any = None,
+        name: str | None = None,
+        initial_accumulator_value: float = 0.0,
+    ) -> None:
+        super().__init__(learning_rate, epsilon, None, regularization, grad_clip, None, initial_accumulator_value)
+
+
+class Adam(_rules.Adam):
+    """First and second moments with bias correction."""
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        parameter_list: Any = None,
+        regularization: Any = None,
+        grad_clip: Any = None,
+        name: str | None = None,
+        lazy_mode: bool = False,
+    ) -> None:
+        super().__init__(learning_rate, beta1, beta2, epsilon, None, regularization, grad_clip, lazy_mode)
+
+
+class RMSProp(_rules.RMSProp):
+    """A rate per weight from a running mean of squares."""
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        rho: float = 0.95,
+        epsilon: float = 1e-6,
+        momentum: float = 0.0,
+        centered: bool = False,
+        parameter_list: Any = None,
+        regularization: Any = None,
+        grad_clip: Any = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, rho, epsilon, momentum, centered, None, regularization, grad_clip)
+
+
+class Ftrl(_rules.Ftrl):
+    """Follow the regularized leader."""
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        lr_power: float = -0.5,
+        parameter_list: Any = None,
+        regularization: Any = None,
+        grad_clip: Any = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, l1, l2, lr_power, regularization, grad_clip)
+
+
+SGDOptimizer, MomentumOptimizer, AdagradOptimizer = SGD, Momentum, Adagrad
+AdamOptimizer, RMSPropOptimizer, FtrlOptimizer = Adam, RMSProp, Ftrl
+__all__ = [name for name in dir() if name[0].isupper()]
+__getattr__ = compat.absent(__name__, __all__)

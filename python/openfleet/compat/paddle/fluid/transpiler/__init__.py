@@ -1,0 +1,5 @@
+"""`fluid.transpiler`."""
+
+from .distribute_transpiler import DistributeTranspilerConfig, HashName, RoundRobin
+
+__all__ = ["DistributeTranspilerConfig", "HashName", "RoundRobin"]

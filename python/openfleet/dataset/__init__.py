@@ -1,0 +1,13 @@
+"""Where batches come from: files of text, streamed or kept in memory, and the programs that write such text."""
+
+from .data_generator import DataGenerator, MultiSlotDataGenerator, MultiSlotStringDataGenerator
+from .dataset import DatasetBase, InMemoryDataset, QueueDataset
+
+__all__ = [
+    "DataGenerator",
+    "DatasetBase",
+    "InMemoryDataset",
+    "MultiSlotDataGenerator",
+    "MultiSlotStringDataGenerator",
+    "QueueDataset",
+]

@@ -1,0 +1,182 @@
+"""Datasets: which rows, from which files, how many at a time.
+
+A missing file is found when a pass begins; a bad line ends it with the file, the line and the slot.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from .. import _native
+from ..static.program import Variable
+
+
+class DatasetBase:
+    """What both kinds of dataset have."""
+
+    _in_memory = False
+
+    def __init__(self) -> None:
+        self._settings: dict[str, Any] = {
+            "batch_size": 1,
+            "thread_num": 1,
+            "drop_last": False,
+            "pipe_command": None,
+            "skip_bad_lines": False,
+            "format": "multislot",
+        }
+        self._use_var: list[Variable] = []
+        self._files: list[str] = []
+        self._native: _native.Dataset | None = None
+
+    def init(
+        self,
+        batch_size: int = 1,
+        thread_num: int = 1,
+        use_var: Sequence[Variable] = (),
+        pipe_command: str | None = None,
+        input_type: int = 0,
+        fs_name: str = "",
+        fs_ugi: str = "",
+        download_cmd: str = "cat",
+        drop_last: bool = False,
+        skip_bad_lines: bool = False,
+        format: str = "multislot",
+    ) -> None:
+        """Batches of `batch_size` rows for `thread_num` threads; `use_var` in the order in which a line has them.
+
+        `pipe_command` is given each file on its standard input and writes the lines to read.
+        """
+        if fs_name or fs_ugi or download_cmd != "cat" or input_type != 0:
+            raise NotImplementedError(
+                "`fs_name`, `fs_ugi`, `download_cmd`, `input_type`: files are read from the local disk"
+            )
+        for variable in use_var:
+            if not isinstance(variable, Variable):
+                raise TypeError(f"`use_var` expects data variables, got {type(variable).__name__}")
+        self._use_var = list(use_var)
+        self._settings = {
+            "batch_size": int(batch_size),
+            "thread_num": int(thread_num),
+            "drop_last": drop_last,
+            "pipe_command": pipe_command,
+            "skip_bad_lines": skip_bad_lines,
+            "format": format,
+        }
+        self._native = None
+
+    def set_filelist(self, filelist: Sequence[str | os.PathLike[str]]) -> None:
+        """The files, in the order in which they are read: plain, gzip or zstd."""
+        if isinstance(filelist, (str, os.PathLike)):
+            raise TypeError("`set_filelist` expects a list of files, got one path")
+        self._files = [os.fspath(file) for file in filelist]
+        if self._native is not None and self._in_memory:
+            self._native.set_files(self._files)
+        else:
+            self._native = None
+
+    def get_filelist(self) -> list[str]:
+        """The files."""
+        return list(self._files)
+
+    def _prepared(self) -> _native.Dataset:
+        """The dataset as the engine has it."""
+        if self._native is None:
+            if not self._use_var:
+                raise ValueError("the dataset has no fields\n\nhint: call `init(use_var=[...])` first")
+            program = self._use_var[0].program._native
+            names = [variable.name for variable in self._use_var]
+            self._native = _native.Dataset(program, names, self._files, in_memory=self._in_memory, **self._settings)
+        return self._native
+
+    # The setters of the original's first version.
+
+    def _set(self, name: str, value: Any) -> None:
+        self._settings[name] = value
+        self._native = None
+
+    def set_batch_size(self, batch_size: int) -> None:
+        """Rows in a batch."""
+        self._set("batch_size", int(batch_size))
+
+    def set_thread(self, thread_num: int) -> None:
+        """Training threads."""
+        self._set("thread_num", int(thread_num))
+
+    def set_use_var(self, var_list: Sequence[Variable]) -> None:
+        """The fields, in the order in which a line has them."""
+        self._use_var = list(var_list)
+        self._native = None
+
+    def set_pipe_command(self, pipe_command: str) -> None:
+        """The command between a file and the reader."""
+        self._set("pipe_command", pipe_command)
+
+
+class QueueDataset(DatasetBase):
+    """Files streamed once a pass, in bounded memory."""
+
+    def local_shuffle(self) -> None:
+        """Not for a dataset that streams."""
+        raise NotImplementedError("a QueueDataset streams and cannot be shuffled: use InMemoryDataset")
+
+    def global_shuffle(self, fleet: Any = None, thread_num: int = 12) -> None:
+        """Not for a dataset that streams."""
+        self.local_shuffle()
+
+
+class InMemoryDataset(DatasetBase):
+    """Files loaded into memory, shuffled, and gone over as often as asked."""
+
+    _in_memory = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shuffles = 0
+
+    def load_into_memory(self, is_shuffle: bool = False) -> None:
+        """Reads all files."""
+        self._prepared().load_into_memory()
+        if is_shuffle:
+            self.local_shuffle()
+
+    def preload_into_memory(self, thread_num: int | None = None) -> None:
+        """Begins to read the files in the background."""
+        self._prepared().preload_into_memory()
+
+    def wait_preload_done(self) -> None:
+        """Waits for the background reading; its rows replace those in memory."""
+        self._prepared().wait_preload_done()
+
+    def local_shuffle(self, seed: int | None = None) -> None:
+        """Puts the rows in another order, each time a new one; a seed says which."""
+        self._prepared().local_shuffle(self._shuffles if seed is None else seed)
+        self._shuffles += 1
+
+    def global_shuffle(self, fleet: Any = None, thread_num: int = 12) -> None:
+        """Shuffles the rows of all workers. Among several workers it is not possible yet."""
+        from ..fleet import _job
+
+        job = _job.at_work()
+        if job is not None and job.worker_num() > 1:
+            raise NotImplementedError("`global_shuffle` over several workers: use `local_shuffle` on each of them")
+        self.local_shuffle()
+
+    def release_memory(self) -> None:
+        """Forgets the rows."""
+        self._prepared().release_memory()
+
+    def get_memory_data_size(self, fleet: Any = None) -> int:
+        """Rows in memory, of all workers where `fleet` is given."""
+        rows = self._prepared().memory_rows()
+        if fleet is None:
+            return rows
+        from ..fleet import _job
+
+        return int(_job.current().all_reduce("sum", [float(rows)])[0])
+
+    def get_shuffle_data_size(self, fleet: Any = None) -> int:
+        """Rows in memory."""
+        return self.get_memory_data_size(fleet)

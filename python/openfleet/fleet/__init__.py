@@ -1,0 +1,206 @@
+"""One script for every process of a job.
+
+    init -> distributed_optimizer -+- server: init_server -> run_server
+                                   +- worker: init_worker -> train -> stop_worker
+
+The environment says which of the two this process is; without one the same script trains alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from typing import Any
+
+from .. import _native
+from ..dataset import MultiSlotDataGenerator, MultiSlotStringDataGenerator
+from ..static.optimizer import Optimizer
+from . import _job, metrics, util
+from .optimizer import DistributedOptimizer
+from .role import MPISymetricRoleMaker, PaddleCloudRoleMaker, Role, RoleMakerBase, UserDefinedRoleMaker
+from .strategy import DistributedStrategy
+
+__all__ = [
+    "DistributedOptimizer",
+    "DistributedStrategy",
+    "MPISymetricRoleMaker",
+    "MultiSlotDataGenerator",
+    "MultiSlotStringDataGenerator",
+    "PaddleCloudRoleMaker",
+    "Role",
+    "UserDefinedRoleMaker",
+    "all_reduce",
+    "barrier_worker",
+    "distributed_optimizer",
+    "init",
+    "init_server",
+    "init_worker",
+    "is_first_worker",
+    "is_server",
+    "is_worker",
+    "load_model",
+    "metrics",
+    "run_server",
+    "save_inference_model",
+    "save_persistables",
+    "server_endpoints",
+    "server_index",
+    "server_num",
+    "shrink",
+    "split_files",
+    "stop_worker",
+    "util",
+    "worker_endpoints",
+    "worker_index",
+    "worker_num",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("main_program", "startup_program"):
+        program = getattr(_job, name)
+        if program is None:
+            hint = "call `minimize` of what `fleet.distributed_optimizer` gives first"
+            raise _native.OrderError(f"`fleet.{name}` is read before `minimize`\n\nhint: {hint}")
+        return program
+    raise AttributeError(f"`fleet` has no `{name}`\n\nhint: {_native.nearest(name, __all__)}")
+
+
+def init(
+    role_maker: RoleMakerBase | None = None,
+    is_collective: bool = False,
+    strategy: DistributedStrategy | None = None,
+    log_level: str = "INFO",
+) -> None:
+    """Finds out what this process is. One line on standard error says what, and how it knows."""
+    if role_maker is not None and not isinstance(role_maker, RoleMakerBase):
+        raise TypeError(f"`role_maker` expects a role maker, got {type(role_maker).__name__}")
+    if strategy is not None and not isinstance(strategy, DistributedStrategy):
+        raise TypeError(f"`strategy` expects a DistributedStrategy, got {type(strategy).__name__}")
+    job = _native.Fleet(None if role_maker is None else role_maker._native())
+    if is_collective and job.server_num() > 0:
+        raise ValueError(f"`is_collective=True`, but the job has servers: this is {job}")
+    _job.begin(job)
+    _job.strategy = copy.deepcopy(strategy)
+
+
+def is_worker() -> bool:
+    """Whether this process reads data and computes gradients."""
+    return _job.current().is_worker()
+
+
+def is_server() -> bool:
+    """Whether this process keeps tables."""
+    return _job.current().is_server()
+
+
+def is_first_worker() -> bool:
+    """Whether this is the worker that speaks for all of them."""
+    return _job.current().is_first_worker()
+
+
+def worker_index() -> int:
+    """This worker's rank."""
+    return _job.current().worker_index()
+
+
+def worker_num() -> int:
+    """How many workers there are."""
+    return _job.current().worker_num()
+
+
+def server_index() -> int:
+    """This server's rank."""
+    return _job.current().server_index()
+
+
+def server_num() -> int:
+    """How many servers there are; 0 where this process trains alone."""
+    return _job.current().server_num()
+
+
+def server_endpoints(to_string: bool = False) -> Any:
+    """Where the servers are, in rank order."""
+    endpoints = _job.current().server_endpoints()
+    return ",".join(endpoints) if to_string else endpoints
+
+
+def worker_endpoints(to_string: bool = False) -> Any:
+    """Where the workers are, in rank order, where it was said."""
+    endpoints = _job.current().worker_endpoints()
+    return ",".join(endpoints) if to_string else endpoints
+
+
+def distributed_optimizer(optimizer: Optimizer, strategy: DistributedStrategy | None = None) -> DistributedOptimizer:
+    """Chooses how the job trains. One line says what the strategy means."""
+    strategy = strategy or _job.strategy or DistributedStrategy()
+    if not hasattr(strategy, "_options"):
+        raise TypeError(f"`strategy` expects a DistributedStrategy, got {type(strategy).__name__}")
+    return DistributedOptimizer(optimizer, strategy)
+
+
+def init_server(dirname: str | os.PathLike[str] | None = None, var_names: Any = None, **kwargs: Any) -> None:
+    """Prepares a server."""
+    _job.current().init_server(None if dirname is None else os.fspath(dirname))
+
+
+def run_server() -> None:
+    """Serves until all workers have left."""
+    _job.current().run_server()
+
+
+def init_worker(scopes: Any = None) -> None:
+    """Waits for the servers and connects to them."""
+    _job.current().init_worker()
+    _job.set_working(True)
+
+
+def stop_worker() -> None:
+    """This worker is done. When all workers have left, the servers end."""
+    _job.current().stop_worker()
+    _job.set_working(False)
+
+
+def barrier_worker() -> None:
+    """Waits until every worker that has not left has come here too."""
+    _job.current().barrier_worker()
+
+
+def all_reduce(input: Any, mode: str = "sum") -> Any:
+    """The values of all workers made one, position by position."""
+    return util.all_reduce(input, mode)
+
+
+def split_files(files: list[str]) -> list[str]:
+    """This worker's part of a list of files."""
+    return util.get_file_shard(files)
+
+
+def shrink(threshold: int | None = None, *, now: int = 0, table: str | None = None, end_of_day: bool = False) -> Any:
+    """Removes rows that no longer earn their place: those not touched for longer than `threshold`, and by their scores.
+
+    The first worker does it for the job and is told how many rows went; others get None.
+    """
+    shrunk = _job.current().shrink(table, now, threshold, end_of_day)
+    return None if shrunk is None else sum(shrunk)
+
+
+def _later(what: str) -> Any:
+    raise NotImplementedError(f"`fleet.{what}`: checkpoints are not available yet")
+
+
+def save_persistables(executor: Any, dirname: str, main_program: Any = None, mode: int = 0) -> None:
+    """Not available yet."""
+    _later("save_persistables")
+
+
+def save_inference_model(
+    executor: Any, dirname: str, feeded_var_names: Any, target_vars: Any, main_program: Any = None, **kwargs: Any
+) -> None:
+    """Not available yet."""
+    _later("save_inference_model")
+
+
+def load_model(path: str, mode: int = 0) -> None:
+    """Not available yet."""
+    _later("load_model")

@@ -1,0 +1,38 @@
+"""An optimizer that knows in which mode its job trains."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ..static.optimizer import Optimizer, prepare_backward
+from ..static.program import Program, Variable, default_startup_program
+from . import _job
+
+
+class DistributedOptimizer:
+    """What `distributed_optimizer` makes of an ordinary one."""
+
+    def __init__(self, optimizer: Optimizer, strategy: Any) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"`distributed_optimizer` expects an optimizer, got {type(optimizer).__name__}")
+        rule = json.dumps(optimizer.to_json())
+        self.user_defined_optimizer = optimizer
+        self._native = _job.current().distributed_optimizer(rule, strategy._options)
+
+    def minimize(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameter_list: Sequence[Any] | None = None,
+        no_grad_set: Any = None,
+    ) -> tuple[list[Any], list[tuple[Variable, Variable]]]:
+        """Appends the backward of `loss` and trains every parameter that has a gradient. The same on every process."""
+        if not isinstance(loss, Variable):
+            raise TypeError(f"`minimize` expects a Variable, got {type(loss).__name__}")
+        prepare_backward(loss, parameter_list, no_grad_set)
+        pairs = self._native.minimize(loss.program._native, loss.name)
+        _job.main_program = loss.program
+        _job.startup_program = default_startup_program() if startup_program is None else startup_program
+        return [], [(Variable(loss.program, p), Variable(loss.program, g)) for p, g in pairs]

@@ -1,0 +1,89 @@
+"""The models people train, with the shapes of the original where nothing else is asked for.
+
+>>> from openfleet import static, models
+>>> with static.program_guard(static.Program(), static.Program()):
+...     slots = [static.data(f"C{i}", [None, 1], "int64", lod_level=1) for i in range(3)]
+...     dense, label = static.data("dense", [None, 2]), static.data("label", [None, 1], "int64")
+...     model = models.wide_deep(slots, dense, label, hidden=[16, 8])
+>>> model.probability.shape
+(-1, 1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .static.nn import _auc_variables, _variable
+from .static.program import Variable, _net_of
+
+
+@dataclass(frozen=True)
+class ClickModel:
+    """What a click model gives."""
+
+    loss: Variable
+    probability: Variable
+    auc: Variable
+    batch_auc: Variable
+    auc_counters: list[Variable]
+
+
+def _click(model: str, slots: Sequence[Variable], dense: Variable | None, label: Variable, *shape: Any) -> ClickModel:
+    net = _net_of(*slots, *([] if dense is None else [dense]), label)
+    inputs = [slot.name for slot in slots], None if dense is None else dense.name, label.name
+    loss, probability, auc = getattr(net, model)(*inputs, *shape)
+    total, batch, counters = _auc_variables(auc)
+    return ClickModel(_variable(loss), _variable(probability), total, batch, counters)
+
+
+def ctr_dnn(
+    slots: Sequence[Variable],
+    dense: Variable | None,
+    label: Variable,
+    dim: int = 10,
+    hidden: Sequence[int] = (400, 400, 400),
+) -> ClickModel:
+    """Embeddings and floats into dense layers and a softmax of two."""
+    return _click("ctr_dnn", slots, dense, label, dim, list(hidden))
+
+
+def wide_deep(
+    slots: Sequence[Variable],
+    dense: Variable | None,
+    label: Variable,
+    dim: int = 9,
+    hidden: Sequence[int] = (512, 256, 128, 32),
+    wide_ids: bool = False,
+) -> ClickModel:
+    """A linear part that remembers beside a deep part that generalises."""
+    return _click("wide_deep", slots, dense, label, dim, list(hidden), wide_ids)
+
+
+def deepfm(
+    slots: Sequence[Variable],
+    dense: Variable | None,
+    label: Variable,
+    dim: int = 9,
+    hidden: Sequence[int] = (512, 256, 128, 32),
+) -> ClickModel:
+    """Products of all pairs of fields beside a deep part."""
+    return _click("deepfm", slots, dense, label, dim, list(hidden))
+
+
+def dcn(
+    slots: Sequence[Variable],
+    dense: Variable | None,
+    label: Variable,
+    dim: int = 9,
+    crosses: int = 2,
+    hidden: Sequence[int] = (512, 256, 128, 32),
+) -> ClickModel:
+    """Cross layers beside a deep part."""
+    return _click("dcn", slots, dense, label, dim, crosses, list(hidden))
+
+
+def word2vec(dim: int = 100, window: int = 5, negatives: int = 5) -> Variable:
+    """Skip-gram with negative sampling over the fields `context` and `target`, which it declares; gives the loss."""
+    return _variable(_net_of().word2vec(dim, window, negatives))

@@ -1,0 +1,58 @@
+"""Programs, layers and the executor.
+
+>>> import numpy as np
+>>> from openfleet import static
+>>> with static.program_guard(static.Program(), static.Program()):
+...     x = static.data("x", [None, 2])
+...     y = static.nn.fc(x, size=1, weight_attr=static.ParamAttr(initializer=static.initializer.Constant(2.0)))
+...     exe = static.Executor()
+...     _ = exe.run(static.default_startup_program())
+...     (value,) = exe.run(feed={"x": np.ones((3, 2))}, fetch_list=[y])
+>>> value.tolist()
+[[4.0], [4.0], [4.0]]
+"""
+
+from . import clip, initializer, nn, optimizer, regularizer, unique_name
+from .backward import append_backward, gradients
+from .executor import CPUPlace, Executor, FetchHandler
+from .feed import DataFeeder, LoDTensor, create_lod_tensor
+from .nn import accuracy, auc, create_parameter, data
+from .param_attr import ParamAttr
+from .program import (
+    Program,
+    Variable,
+    default_main_program,
+    default_startup_program,
+    program_guard,
+)
+from .scope import Scope, global_scope, scope_guard
+
+__all__ = [
+    "CPUPlace",
+    "DataFeeder",
+    "Executor",
+    "FetchHandler",
+    "LoDTensor",
+    "ParamAttr",
+    "Program",
+    "Scope",
+    "Variable",
+    "accuracy",
+    "append_backward",
+    "auc",
+    "clip",
+    "create_lod_tensor",
+    "create_parameter",
+    "data",
+    "default_main_program",
+    "default_startup_program",
+    "global_scope",
+    "gradients",
+    "initializer",
+    "nn",
+    "optimizer",
+    "program_guard",
+    "regularizer",
+    "scope_guard",
+    "unique_name",
+]

@@ -1,0 +1,101 @@
+"""Learning rates by global step: whoever keeps a table counts its steps, so there is no `step()` to call.
+
+Schedules whose original counts epochs take `decay_steps`, the steps of one of its units (1 by default).
+
+>>> PiecewiseDecay([100], [0.1, 0.01]).to_json()
+{'piecewise': {'boundaries': [100], 'values': [0.1, 0.01]}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class LRScheduler:
+    """A learning rate by global step."""
+
+    def __init__(self, base: float, json: Any) -> None:
+        self.base, self._json = float(base), json
+
+    def to_json(self) -> Any:
+        """As the engine reads it."""
+        return self._json
+
+    def step(self, epoch: int | None = None) -> None:
+        """Nothing: steps are counted where the tables are."""
+
+    def get_lr(self) -> float:
+        """The rate of the first step."""
+        return self.base
+
+
+def _decay(word: str, base: float, steps: int, rate: float, staircase: bool) -> Any:
+    values = {"base": float(base), "decay_steps": int(steps), "decay_rate": float(rate), "staircase": staircase}
+    return {word: values}
+
+
+class ExponentialDecay(LRScheduler):
+    """`learning_rate * gamma ^ (step / decay_steps)`."""
+
+    def __init__(self, learning_rate: float, gamma: float, decay_steps: int = 1, staircase: bool = False) -> None:
+        super().__init__(learning_rate, _decay("exponential", learning_rate, decay_steps, gamma, staircase))
+
+
+class NaturalExpDecay(LRScheduler):
+    """`learning_rate * e ^ (-gamma * step / decay_steps)`."""
+
+    def __init__(self, learning_rate: float, gamma: float, decay_steps: int = 1, staircase: bool = False) -> None:
+        super().__init__(learning_rate, _decay("natural_exp", learning_rate, decay_steps, gamma, staircase))
+
+
+class InverseTimeDecay(LRScheduler):
+    """`learning_rate / (1 + gamma * step / decay_steps)`."""
+
+    def __init__(self, learning_rate: float, gamma: float, decay_steps: int = 1, staircase: bool = False) -> None:
+        super().__init__(learning_rate, _decay("inverse_time", learning_rate, decay_steps, gamma, staircase))
+
+
+class PolynomialDecay(LRScheduler):
+    """From `learning_rate` to `end_lr` over `decay_steps`."""
+
+    def __init__(
+        self, learning_rate: float, decay_steps: int, end_lr: float = 0.0001, power: float = 1.0, cycle: bool = False
+    ) -> None:
+        values = {"base": float(learning_rate), "decay_steps": int(decay_steps), "end": float(end_lr)}
+        super().__init__(learning_rate, {"polynomial": {**values, "power": float(power), "cycle": cycle}})
+
+
+class PiecewiseDecay(LRScheduler):
+    """`values[i]` where `i` boundaries are at or before the step."""
+
+    def __init__(self, boundaries: Sequence[int], values: Sequence[float]) -> None:
+        numbers = {"boundaries": [int(b) for b in boundaries], "values": [float(v) for v in values]}
+        super().__init__(values[0] if values else 0.0, {"piecewise": numbers})
+
+
+class CosineDecay(LRScheduler):
+    """Half a cosine over `epochs` epochs of `step_each_epoch` steps."""
+
+    def __init__(self, learning_rate: float, step_each_epoch: int, epochs: int) -> None:
+        values = {"base": float(learning_rate), "step_each_epoch": int(step_each_epoch), "epochs": int(epochs)}
+        super().__init__(learning_rate, {"cosine": values})
+
+
+class NoamDecay(LRScheduler):
+    """Rises for `warmup_steps`, then falls with the root of the step."""
+
+    def __init__(self, d_model: float, warmup_steps: int, learning_rate: float = 1.0) -> None:
+        values = {"base": float(learning_rate), "d_model": float(d_model), "warmup_steps": int(warmup_steps)}
+        super().__init__(learning_rate, {"noam": values})
+
+
+class LinearWarmup(LRScheduler):
+    """A straight line from `start_lr` to `end_lr`, then another schedule."""
+
+    def __init__(self, learning_rate: float | LRScheduler, warmup_steps: int, start_lr: float, end_lr: float) -> None:
+        after = (
+            learning_rate.to_json() if isinstance(learning_rate, LRScheduler) else {"constant": float(learning_rate)}
+        )
+        values = {"warmup_steps": int(warmup_steps), "start": float(start_lr), "end": float(end_lr), "after": after}
+        super().__init__(start_lr, {"warmup": values})

@@ -1,0 +1,179 @@
+"""Update rules and learning-rate schedules.
+
+>>> from openfleet.static import optimizer
+>>> optimizer.Adam(optimizer.lr.ExponentialDecay(0.1, gamma=0.5)).to_json()["optimizer"]
+{'adam': {'beta1': 0.9, 'beta2': 0.999, 'epsilon': 1e-08}}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from . import lr
+from .lr import LRScheduler
+from .program import Program, Variable
+from .regularizer import L2Decay, Regularizer
+
+__all__ = ["SGD", "Adagrad", "Adam", "Ftrl", "Momentum", "Optimizer", "RMSProp", "lr"]
+
+
+class Optimizer:
+    """An update rule with its rate, decay and clipping."""
+
+    def __init__(
+        self,
+        learning_rate: float | LRScheduler,
+        rule: dict[str, Any],
+        weight_decay: float | Regularizer | None = None,
+        grad_clip: Any = None,
+    ) -> None:
+        if not isinstance(learning_rate, (int, float, LRScheduler)) or isinstance(learning_rate, bool):
+            raise TypeError(f"`learning_rate` expects a float or a schedule, got {type(learning_rate).__name__}")
+        if isinstance(weight_decay, (int, float)):
+            weight_decay = L2Decay(weight_decay)
+        if grad_clip is not None and not hasattr(grad_clip, "to_json"):
+            raise TypeError(f"`grad_clip` expects one of `static.clip`, got {type(grad_clip).__name__}")
+        self._learning_rate, self._rule = learning_rate, rule
+        self._weight_decay, self._grad_clip = weight_decay, grad_clip
+
+    def to_json(self) -> dict[str, Any]:
+        """As the engine reads it."""
+        rate = self._learning_rate
+        return {
+            "optimizer": self._rule,
+            "schedule": rate.to_json() if isinstance(rate, LRScheduler) else {"constant": float(rate)},
+            "regularizer": self._weight_decay and self._weight_decay.to_json(),
+            "clip": self._grad_clip and self._grad_clip.to_json(),
+        }
+
+    def minimize(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameters: Sequence[Any] | None = None,
+        no_grad_set: Any = None,
+    ) -> tuple[list[Any], list[tuple[Variable, Variable]]]:
+        """Appends the backward of `loss` and trains every parameter that has a gradient."""
+        if not isinstance(loss, Variable):
+            raise TypeError(f"`minimize` expects a Variable, got {type(loss).__name__}")
+        prepare_backward(loss, parameters, no_grad_set)
+        pairs = loss.program._native.minimize(json.dumps(self.to_json()), loss.name)
+        return [], [(Variable(loss.program, p), Variable(loss.program, g)) for p, g in pairs]
+
+    def get_lr(self) -> float:
+        """The rate of the first step."""
+        rate = self._learning_rate
+        return rate.base if isinstance(rate, LRScheduler) else float(rate)
+
+
+def prepare_backward(loss: Variable, parameters: Sequence[Any] | None, no_grad_set: Any) -> None:
+    """Appends the backward where only some parameters are trained."""
+    from .backward import append_backward
+
+    if parameters is not None or no_grad_set:
+        append_backward(loss, parameters, no_grad_set)
+
+
+class SGD(Optimizer):
+    """Gradient descent."""
+
+    def __init__(
+        self,
+        learning_rate: float | LRScheduler = 0.001,
+        parameters: Any = None,
+        weight_decay: Any = None,
+        grad_clip: Any = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, {"sgd": {}}, weight_decay, grad_clip)
+
+
+class Momentum(Optimizer):
+    """Gradient descent with a velocity."""
+
+    def __init__(
+        self,
+        learning_rate: float | LRScheduler = 0.001,
+        momentum: float = 0.9,
+        parameters: Any = None,
+        use_nesterov: bool = False,
+        weight_decay: Any = None,
+        grad_clip: Any = None,
+        name: str | None = None,
+    ) -> None:
+        rule = {"momentum": {"momentum": float(momentum), "nesterov": bool(use_nesterov)}}
+        super().__init__(learning_rate, rule, weight_decay, grad_clip)
+
+
+class Adagrad(Optimizer):
+    """A rate per weight that shrinks with the squares seen."""
+
+    def __init__(
+        self,
+        learning_rate: float | LRScheduler,
+        epsilon: float = 1e-6,
+        parameters: Any = None,
+        weight_decay: Any = None,
+        grad_clip: Any = None,
+        name: str | None = None,
+        initial_accumulator_value: float = 0.0,
+    ) -> None:
+        rule = {"adagrad": {"epsilon": float(epsilon), "initial_accumulator": float(initial_accumulator_value)}}
+        super().__init__(learning_rate, rule, weight_decay, grad_clip)
+
+
+class Adam(Optimizer):
+    """First and second moments with bias correction. Rows of sparse tables are always updated lazily."""
+
+    def __init__(
+        self,
+        learning_rate: float | LRScheduler = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        parameters: Any = None,
+        weight_decay: Any = None,
+        grad_clip: Any = None,
+        lazy_mode: bool = False,
+        name: str | None = None,
+    ) -> None:
+        rule = {"adam": {"beta1": float(beta1), "beta2": float(beta2), "epsilon": float(epsilon)}}
+        super().__init__(learning_rate, rule, weight_decay, grad_clip)
+
+
+class RMSProp(Optimizer):
+    """A rate per weight from a running mean of squares."""
+
+    def __init__(
+        self,
+        learning_rate: float | LRScheduler,
+        rho: float = 0.95,
+        epsilon: float = 1e-6,
+        momentum: float = 0.0,
+        centered: bool = False,
+        parameters: Any = None,
+        weight_decay: Any = None,
+        grad_clip: Any = None,
+        name: str | None = None,
+    ) -> None:
+        values = {"rho": float(rho), "epsilon": float(epsilon), "momentum": float(momentum), "centered": bool(centered)}
+        super().__init__(learning_rate, {"rms_prop": values}, weight_decay, grad_clip)
+
+
+class Ftrl(Optimizer):
+    """Follow the regularized leader: weights of exactly zero."""
+
+    def __init__(
+        self,
+        learning_rate: float | LRScheduler,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        lr_power: float = -0.5,
+        weight_decay: Any = None,
+        grad_clip: Any = None,
+        name: str | None = None,
+    ) -> None:
+        rule = {"ftrl": {"l1": float(l1), "l2": float(l2), "lr_power": float(lr_power)}}
+        super().__init__(learning_rate, rule, weight_decay, grad_clip)

@@ -1,0 +1,296 @@
+"""A `Program` is a static graph: variables with shapes, ops in order, parameters with initializers.
+
+Layers go into the default programs, or into those of a `program_guard`. A variable is known by its name: one that a
+program's copy has too can be fetched from the copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .. import _native
+
+
+class Program:
+    """Variables and ops in order; it holds no values.
+
+    >>> program = Program()
+    >>> program.random_seed = 7
+    >>> program.clone(for_test=True).random_seed
+    7
+    """
+
+    def __init__(self) -> None:
+        self._native = _native.Program()
+
+    @classmethod
+    def _of(cls, native: _native.Program) -> Program:
+        program = cls.__new__(cls)
+        program._native = native
+        return program
+
+    @property
+    def random_seed(self) -> int:
+        """Every random choice of this program is a function of this number."""
+        return self._native.seed
+
+    @random_seed.setter
+    def random_seed(self, seed: int) -> None:
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise TypeError(f"`random_seed` expects an int, got {type(seed).__name__}")
+        if seed < 0:
+            raise ValueError(f"`random_seed` expects a number not below 0, got {seed}")
+        self._native.seed = seed
+
+    def clone(self, for_test: bool = False) -> Program:
+        """A copy; with `for_test` one without backward and update, in which drop-out and batch statistics are fixed."""
+        return Program._of(self._native.clone(for_test))
+
+    def global_block(self) -> Program:
+        """The program itself: it has one block."""
+        return self
+
+    def var(self, name: str) -> Variable:
+        """The variable of this name."""
+        self._native.variable(name)
+        return Variable(self, name)
+
+    def has_var(self, name: str) -> bool:
+        """Whether there is a variable of this name."""
+        return name in self._native.names()
+
+    def list_vars(self) -> list[Variable]:
+        """All variables, in order of creation."""
+        return [Variable(self, name) for name in self._native.names()]
+
+    def all_parameters(self) -> list[Variable]:
+        """Dense parameters and sparse tables."""
+        return [v for v in self.list_vars() if v.kind in ("parameter", "table")]
+
+    @property
+    def ops(self) -> list[tuple[str, list[str], list[str]]]:
+        """What each op computes, from what, into what."""
+        return self._native.nodes()
+
+    def to_string(self, throw_on_error: bool = True, with_details: bool = False) -> str:
+        """One line an op."""
+        lines = [f"{', '.join(outputs)} = {op}({', '.join(inputs)})" for op, inputs, outputs in self.ops]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.to_string()
+
+    def __repr__(self) -> str:
+        return f"<Program of {len(self._native.names())} variables and {len(self.ops)} ops>"
+
+
+class Variable:
+    """A named value with a shape, of one program.
+
+    >>> from openfleet import static
+    >>> with static.program_guard(static.Program(), static.Program()):
+    ...     x = static.data("x", [None, 4])
+    ...     y = (x * 2.0 - 1.0) / (x + 3.0)
+    >>> y.shape, y.dtype
+    ((-1, 4), 'float32')
+    """
+
+    def __init__(self, program: Program, name: str) -> None:
+        self.program = program
+        self.name = name
+
+    def _info(self) -> tuple[list[int], str, str, bool, bool]:
+        return self.program._native.variable(self.name)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its dimensions; -1 grows with the batch."""
+        return tuple(self._info()[0])
+
+    @property
+    def dtype(self) -> str:
+        """`float32`, `int64` or `bool`."""
+        return self._info()[1]
+
+    @property
+    def kind(self) -> str:
+        """`data`, `temporary`, `parameter`, `table`, `state` or `gradient`."""
+        return self._info()[2]
+
+    @property
+    def lod_level(self) -> int:
+        """1 where a row has any number of ids."""
+        return int(self._info()[3])
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions."""
+        return len(self.shape)
+
+    @property
+    def persistable(self) -> bool:
+        """Whether it outlives a step."""
+        return self.kind in ("parameter", "table", "state")
+
+    @property
+    def stop_gradient(self) -> bool:
+        """Whether no gradient flows into it. Once true it stays so."""
+        return self._info()[4]
+
+    @stop_gradient.setter
+    def stop_gradient(self, stop: bool) -> None:
+        if stop and not self.stop_gradient:
+            _net_of(self).stop_gradient(self.name)
+        elif not stop and self.stop_gradient:
+            raise ValueError(f"`{self.name}` has stop_gradient already, which cannot be undone")
+
+    def astype(self, dtype: Any) -> Variable:
+        """A copy of another kind."""
+        from . import nn
+
+        return nn.cast(self, dtype)
+
+    def __repr__(self) -> str:
+        return f"<Variable {self.name}: {list(self.shape)} {self.dtype}>"
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"`{self.name}` has a value only while its program runs: use `static.nn.where`")
+
+    def __neg__(self) -> Variable:
+        return _nn().scale(self, scale=-1.0)
+
+    def __add__(self, other: Any) -> Variable:
+        return _nn().scale(self, bias=other) if _is_float_op(self, other) else _nn().add(self, other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Variable:
+        return _nn().scale(self, bias=-other) if _is_float_op(self, other) else _nn().subtract(self, other)
+
+    def __rsub__(self, other: Any) -> Variable:
+        if _is_float_op(self, other):
+            return _nn().scale(self, scale=-1.0, bias=other)
+        return _nn().subtract(other, self)
+
+    def __mul__(self, other: Any) -> Variable:
+        return _nn().scale(self, scale=other) if _is_float_op(self, other) else _nn().multiply(self, other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Variable:
+        if _is_float_op(self, other) and other != 0:
+            return _nn().scale(self, scale=1.0 / other)
+        return _nn().divide(self, other)
+
+    def __rtruediv__(self, other: Any) -> Variable:
+        return _nn().divide(other, self)
+
+    def __pow__(self, other: Any) -> Variable:
+        return _nn().pow(self, other)
+
+    def __matmul__(self, other: Any) -> Variable:
+        return _nn().matmul(self, other)
+
+    def __lt__(self, other: Any) -> Variable:
+        return _nn().less_than(self, other)
+
+    def __le__(self, other: Any) -> Variable:
+        return _nn().less_equal(self, other)
+
+    def __gt__(self, other: Any) -> Variable:
+        return _nn().greater_than(self, other)
+
+    def __ge__(self, other: Any) -> Variable:
+        return _nn().greater_equal(self, other)
+
+    def __eq__(self, other: Any) -> Variable:  # type: ignore[override]
+        return _nn().equal(self, other)
+
+    def __ne__(self, other: Any) -> Variable:  # type: ignore[override]
+        return _nn().not_equal(self, other)
+
+    def __getitem__(self, index: Any) -> Variable:
+        return _nn()._getitem(self, index)
+
+    def __iter__(self) -> Iterator[Variable]:
+        # Without this, Python would take `__getitem__` for a sequence without an end.
+        raise TypeError(f"`{self.name}` cannot be iterated over: use `static.nn.split`")
+
+
+def default_main_program() -> Program:
+    """Where ops go."""
+    return _stack[-1].main
+
+
+def default_startup_program() -> Program:
+    """Where first values go."""
+    return _stack[-1].startup
+
+
+@contextmanager
+def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
+    """Layers go into other programs as long as it lasts."""
+    for program in (main_program, startup_program):
+        if program is not None and not isinstance(program, Program):
+            raise TypeError(f"`program_guard` expects a Program, got {type(program).__name__}")
+    startup = default_startup_program() if startup_program is None else startup_program
+    with _pushed(_Net(_stack[-1].native.with_programs(main_program._native, startup._native), main_program, startup)):
+        yield
+
+
+class _Net:
+    """The programs that layers are added to, and the names in use."""
+
+    def __init__(self, native: _native.Net, main: Program, startup: Program) -> None:
+        self.native, self.main, self.startup = native, main, startup
+
+
+@contextmanager
+def _pushed(net: _Net) -> Iterator[None]:
+    depth = len(_stack)
+    _stack.append(net)
+    try:
+        yield
+    finally:
+        del _stack[depth:]
+
+
+def _first() -> _Net:
+    main, startup = Program(), Program()
+    return _Net(_native.Net(main._native, startup._native), main, startup)
+
+
+_stack: list[_Net] = [_first()]
+
+
+def _net() -> _Net:
+    return _stack[-1]
+
+
+def _net_of(*variables: Any) -> _native.Net:
+    """The net that a layer on these variables is added to."""
+    net = _stack[-1]
+    for variable in variables:
+        if not isinstance(variable, Variable):
+            raise TypeError(f"a layer expects a Variable, got {type(variable).__name__}")
+        if variable.program._native is not net.main._native:
+            raise ValueError(
+                f"`{variable.name}` is a variable of another program\n\n"
+                "hint: add layers inside the `program_guard` of the program that the variable belongs to"
+            )
+    return net.native
+
+
+def _nn() -> Any:
+    from . import nn
+
+    return nn
+
+
+def _is_float_op(variable: Variable, other: Any) -> bool:
+    """Whether a plain number can be folded into a `scale`."""
+    return isinstance(other, (int, float)) and not isinstance(other, bool) and variable.dtype == "float32"

@@ -1,0 +1,84 @@
+//! The one place where our errors become Python's.
+//!
+//! `openfleet.Error` is the base of what only we can mean; a missing file, a bad argument and a wrong type are Python's own
+//! exceptions. The text is the report that the programs print: the message, its causes, and the hint.
+
+use openfleet::Error;
+use openfleet_core::error::report;
+use openfleet_engine::Error as EngineError;
+use openfleet_engine::dataset::Error as DatasetError;
+use pyo3::PyErr;
+use pyo3::create_exception;
+use pyo3::exceptions::{PyException, PyFileNotFoundError, PyNotImplementedError, PyOSError, PyValueError};
+
+create_exception!(openfleet, OpenFleetError, PyException, "What goes wrong in OpenFleet and nowhere else.");
+create_exception!(openfleet, DataError, OpenFleetError, "Data that cannot be read: a bad line, a failed pipe command.");
+create_exception!(openfleet, ProgramError, OpenFleetError, "A program that cannot be run as it is.");
+create_exception!(openfleet, ServerError, OpenFleetError, "A server that is absent, refuses or fails.");
+create_exception!(
+    openfleet,
+    RoleError,
+    OpenFleetError,
+    "A process that does not know what it is, or does another's work."
+);
+create_exception!(openfleet, OrderError, OpenFleetError, "A call before or after the moment it has a meaning.");
+
+/// Any error of ours as an exception.
+pub(crate) fn raise(error: impl Into<Error>) -> PyErr {
+    let error = error.into();
+    let text = report(&error);
+    match &error {
+        Error::Engine(error) => engine(error, text),
+        Error::Io { source, .. } => io(source.kind(), text),
+        Error::MeaninglessOption { .. }
+        | Error::MissingOption { .. }
+        | Error::BadOption { .. }
+        | Error::Contradiction { .. }
+        | Error::Fields { .. }
+        | Error::Pattern { .. }
+        | Error::Columns { .. }
+        | Error::Synthetic(_) => PyValueError::new_err(text),
+        Error::Dist(_) | Error::ServersAbsent { .. } | Error::Unwelcome { .. } | Error::WaitInterrupted => {
+            ServerError::new_err(text)
+        }
+        Error::Role(_) | Error::WrongRole { .. } => RoleError::new_err(text),
+        Error::TooEarly { .. } | Error::TooLate { .. } => OrderError::new_err(text),
+        Error::Unavailable { .. } => PyNotImplementedError::new_err(text),
+        _ => OpenFleetError::new_err(text),
+    }
+}
+
+fn engine(error: &EngineError, text: String) -> PyErr {
+    match error {
+        EngineError::Dataset(error) => dataset(error, text),
+        EngineError::Communicator(_) => ServerError::new_err(text),
+        EngineError::NotInitialized { .. }
+        | EngineError::ScopeMismatch { .. }
+        | EngineError::Value { .. }
+        | EngineError::NotFinite { .. }
+        | EngineError::ThreadPanicked { .. }
+        | EngineError::Threads { .. } => ProgramError::new_err(text),
+        // What is left says what an argument must be.
+        _ => PyValueError::new_err(text),
+    }
+}
+
+fn dataset(error: &DatasetError, text: String) -> PyErr {
+    match error {
+        DatasetError::MissingFile { .. } | DatasetError::NoMatch { .. } => PyFileNotFoundError::new_err(text),
+        DatasetError::EmptyFileList
+        | DatasetError::UnknownSlot { .. }
+        | DatasetError::WrongKind { .. }
+        | DatasetError::BadFormat { .. }
+        | DatasetError::BadSetting { .. } => PyValueError::new_err(text),
+        DatasetError::WrongState { .. } => OrderError::new_err(text),
+        _ => DataError::new_err(text),
+    }
+}
+
+fn io(kind: std::io::ErrorKind, text: String) -> PyErr {
+    match kind {
+        std::io::ErrorKind::NotFound => PyFileNotFoundError::new_err(text),
+        _ => PyOSError::new_err(text),
+    }
+}

@@ -1,0 +1,194 @@
+//! Runs programs: a batch given as arrays, or a whole dataset.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use numpy::PyReadonlyArray1;
+use openfleet_engine::executor::Observation;
+use openfleet_engine::{Executor as Runner, Feed, Program as Graph, Result, RunOptions, Var};
+use parking_lot::Mutex;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+use crate::dataset::Dataset;
+use crate::error::raise;
+use crate::interrupt;
+use crate::program::Program;
+use crate::scope::Scope;
+use crate::tensor::to_array;
+
+/// A slot's name, the number of ids of each row, and the ids of all rows.
+type SlotArrays<'py> = (String, PyReadonlyArray1<'py, i64>, PyReadonlyArray1<'py, i64>);
+
+/// Runs programs on the values of one scope.
+#[pyclass(frozen, module = "openfleet._native")]
+pub(crate) struct Executor {
+    runner: Arc<Mutex<Runner>>,
+    /// A step may wait for servers and for other workers.
+    remote: bool,
+}
+
+impl Executor {
+    pub(crate) fn of(runner: Runner, remote: bool) -> Self {
+        Executor { runner: Arc::new(Mutex::new(runner)), remote }
+    }
+}
+
+#[pymethods]
+impl Executor {
+    #[new]
+    fn new(scope: &Scope) -> Self {
+        Executor::of(Runner::new(scope.0.clone()), false)
+    }
+
+    /// Gives every variable of a startup program its first value.
+    fn run_startup(&self, py: Python<'_>, startup: &Program) -> PyResult<()> {
+        py.detach(|| self.lock()?.run_startup(&startup.0.lock()).map_err(raise))
+    }
+
+    /// One step. Floats and integers are flat arrays, slots the number of ids of each row and all ids.
+    fn run<'py>(
+        &self,
+        py: Python<'py>,
+        program: &Program,
+        floats: Vec<(String, PyReadonlyArray1<'py, f32>)>,
+        ints: Vec<(String, PyReadonlyArray1<'py, i64>)>,
+        slots: Vec<SlotArrays<'py>>,
+        fetch: Vec<String>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let mut feed = Feed::new();
+        for (name, values) in floats {
+            let per_row = per_row(&program.0.lock(), &name).map_err(raise)?;
+            feed = feed.floats(&name, per_row, values.as_slice()?.to_vec()).map_err(raise)?;
+        }
+        for (name, values) in ints {
+            let per_row = per_row(&program.0.lock(), &name).map_err(raise)?;
+            feed = feed.ints(&name, per_row, values.as_slice()?).map_err(raise)?;
+        }
+        for (name, lengths, ids) in slots {
+            let lengths: Vec<usize> = lengths.as_slice()?.iter().map(|&length| length.max(0) as usize).collect();
+            // The same 64 bits: ids above 2^63 are negative in NumPy's int64.
+            let keys = ids.as_slice()?.iter().map(|&id| id as u64).collect();
+            feed = feed.ids(&name, &lengths, keys).map_err(raise)?;
+        }
+        let (graph, runner) = (program.0.clone(), self.runner.clone());
+        let step = move || {
+            let graph = graph.lock();
+            let fetch = find(&graph, &fetch).map_err(raise)?;
+            lock(&runner)?.run(&graph, feed, &fetch).map_err(raise)
+        };
+        // A local step takes milliseconds and needs no thread of its own.
+        let values = if self.remote { interrupt::run(py, || {}, step)?? } else { py.detach(step)? };
+        values.into_iter().map(|tensor| to_array(py, tensor)).collect()
+    }
+
+    /// One pass over a dataset. `observer` is called with the step, the values fetched and the samples a second, now and
+    /// then; what it raises ends the pass.
+    #[pyo3(signature = (program, dataset, *, infer, threads, fetch, print_period, debug, observer))]
+    fn run_from_dataset(
+        &self,
+        py: Python<'_>,
+        program: &Program,
+        dataset: &Dataset,
+        infer: bool,
+        threads: usize,
+        fetch: Vec<String>,
+        print_period: u64,
+        debug: bool,
+        observer: Option<Py<PyAny>>,
+    ) -> PyResult<RunReport> {
+        let graph = program.0.lock().clone();
+        let fetch = find(&graph, &fetch).map_err(raise)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let (runner, dataset, stopped) = (self.runner.clone(), dataset.0.clone(), stop.clone());
+        let pass = move || {
+            let raised = Mutex::new(None);
+            let observe = |observation: &Observation| {
+                if let Some(Err(error)) = observer.as_ref().map(|observer| tell(observer, observation)) {
+                    raised.lock().get_or_insert(error);
+                    stopped.store(true, Ordering::Relaxed);
+                }
+            };
+            let options = RunOptions {
+                threads,
+                fetch: &fetch,
+                print_period,
+                observer: Some(&observe),
+                stop: Some(&stopped),
+                debug,
+                ..RunOptions::default()
+            };
+            let dataset = dataset.read();
+            let mut runner = lock(&runner)?;
+            let report = match infer {
+                true => runner.infer_from_dataset(&graph, dataset.source(), &options),
+                false => runner.train_from_dataset(&graph, dataset.source(), &options),
+            };
+            let raised = raised.into_inner();
+            raised.map_or_else(|| report.map_err(raise), Err)
+        };
+        let report = interrupt::run(py, || stop.store(true, Ordering::Relaxed), pass)??;
+        Ok(RunReport {
+            samples: report.samples,
+            steps: report.steps,
+            seconds: report.elapsed.as_secs_f64(),
+            waited_seconds: report.waited.as_secs_f64(),
+            skipped_lines: report.skipped_lines,
+            refused_gradients: report.refused_gradients,
+            profile: report.profile.into_iter().map(|(op, time)| (op, time.as_secs_f64())).collect(),
+        })
+    }
+}
+
+impl Executor {
+    fn lock(&self) -> PyResult<parking_lot::MutexGuard<'_, Runner>> {
+        lock(&self.runner)
+    }
+}
+
+/// What a pass over a dataset did.
+#[pyclass(frozen, get_all, module = "openfleet._native")]
+pub(crate) struct RunReport {
+    samples: u64,
+    steps: u64,
+    seconds: f64,
+    waited_seconds: f64,
+    skipped_lines: u64,
+    refused_gradients: u64,
+    profile: Vec<(String, f64)>,
+}
+
+#[pymethods]
+impl RunReport {
+    #[getter]
+    fn samples_per_second(&self) -> f64 {
+        self.samples as f64 / self.seconds.max(1e-9)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("RunReport(samples={}, steps={}, seconds={:.3})", self.samples, self.steps, self.seconds)
+    }
+}
+
+fn lock(runner: &Mutex<Runner>) -> PyResult<parking_lot::MutexGuard<'_, Runner>> {
+    // Work that Ctrl-C could not end may still have it: waiting would hang.
+    runner.try_lock().ok_or_else(|| PyRuntimeError::new_err("the executor is at work in another thread"))
+}
+
+fn find(graph: &Graph, names: &[String]) -> Result<Vec<Var>> {
+    names.iter().map(|name| graph.find(name)).collect()
+}
+
+fn per_row(graph: &Graph, name: &str) -> Result<usize> {
+    let variable = graph.variable(graph.find(name)?);
+    Ok(variable.shape.0[1..].iter().map(|dim| dim.size(1)).product())
+}
+
+fn tell(observer: &Py<PyAny>, observation: &Observation) -> PyResult<()> {
+    Python::attach(|py| {
+        let values =
+            observation.values.iter().map(|value| to_array(py, value.clone())).collect::<PyResult<Vec<_>>>()?;
+        let rate = observation.samples as f64 / observation.elapsed.as_secs_f64().max(1e-9);
+        observer.call1(py, (observation.step, values, observation.samples, rate)).map(drop)
+    })
+}

@@ -1,0 +1,237 @@
+//! One process of a job.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use openfleet::fleet::DistributedOptimizer as Distributed;
+use openfleet::progress::Progress;
+use openfleet::role::{self, Environment, Local, Mpi, UserDefined, UserDefinedCollective};
+use openfleet_core::Role;
+use openfleet_dist::Reduce;
+use openfleet_dist::request::shrink::Shrink;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::error::raise;
+use crate::executor::Executor;
+use crate::interrupt;
+use crate::program::{Program, named, parse_minimize};
+use crate::scope::Scope;
+use crate::strategy::Options;
+
+/// How a process finds out what it is.
+#[pyclass(frozen, module = "openfleet._native")]
+pub(crate) struct RoleMaker(Box<dyn role::RoleMaker + Send + Sync>);
+
+#[pymethods]
+impl RoleMaker {
+    #[staticmethod]
+    fn user_defined(
+        current_id: i64,
+        is_server: bool,
+        worker_num: i64,
+        server_endpoints: Vec<String>,
+        worker_endpoints: Vec<String>,
+    ) -> Self {
+        let role = if is_server { Role::Server } else { Role::Worker };
+        RoleMaker(Box::new(UserDefined { current_id, role, worker_num, server_endpoints, worker_endpoints }))
+    }
+
+    #[staticmethod]
+    fn user_defined_collective(current_id: i64, worker_endpoints: Vec<String>) -> Self {
+        RoleMaker(Box::new(UserDefinedCollective { current_id, worker_endpoints }))
+    }
+
+    #[staticmethod]
+    fn environment(collective: bool) -> Self {
+        RoleMaker(Box::new(Environment { collective }))
+    }
+
+    #[staticmethod]
+    fn mpi() -> Self {
+        RoleMaker(Box::new(Mpi))
+    }
+
+    #[staticmethod]
+    fn local() -> Self {
+        RoleMaker(Box::new(Local))
+    }
+}
+
+/// One process of a job, whatever its role.
+#[pyclass(frozen, module = "openfleet._native")]
+pub(crate) struct Fleet(Arc<openfleet::Fleet>);
+
+#[pymethods]
+impl Fleet {
+    /// From a role maker, or from the environment.
+    #[new]
+    fn new(py: Python<'_>, role_maker: Option<&RoleMaker>) -> PyResult<Self> {
+        // A role maker of an MPI job on several machines waits for the others.
+        let fleet = py.detach(|| match role_maker {
+            Some(role_maker) => openfleet::Fleet::init(Some(role_maker.0.as_ref())),
+            None => openfleet::Fleet::init(None),
+        });
+        Ok(Fleet(Arc::new(fleet.map_err(raise)?)))
+    }
+
+    fn is_worker(&self) -> bool {
+        self.0.is_worker()
+    }
+
+    fn is_server(&self) -> bool {
+        self.0.is_server()
+    }
+
+    fn is_first_worker(&self) -> bool {
+        self.0.is_first_worker()
+    }
+
+    fn worker_index(&self) -> PyResult<usize> {
+        self.0.worker_index().map_err(raise)
+    }
+
+    fn worker_num(&self) -> usize {
+        self.0.worker_num()
+    }
+
+    fn server_index(&self) -> PyResult<usize> {
+        self.0.server_index().map_err(raise)
+    }
+
+    fn server_num(&self) -> usize {
+        self.0.server_num()
+    }
+
+    fn server_endpoints(&self) -> Vec<String> {
+        self.0.server_endpoints().iter().map(ToString::to_string).collect()
+    }
+
+    fn worker_endpoints(&self) -> Vec<String> {
+        self.0.worker_endpoints().iter().map(ToString::to_string).collect()
+    }
+
+    fn thread_num(&self) -> usize {
+        self.0.thread_num()
+    }
+
+    /// What this process is: `worker 0 of 2 (2 servers)`.
+    fn __str__(&self) -> String {
+        self.0.topology().to_string()
+    }
+
+    /// Chooses how the job trains, with a rule described in JSON.
+    fn distributed_optimizer(&self, rule: &str, options: &Options) -> PyResult<DistributedOptimizer> {
+        let minimize = parse_minimize(rule)?;
+        let options = options.0.lock();
+        self.0.distributed_optimizer(minimize, &options).map(DistributedOptimizer).map_err(raise)
+    }
+
+    fn init_server(&self, path: Option<PathBuf>) -> PyResult<()> {
+        self.0.init_server(path.as_deref()).map_err(raise)
+    }
+
+    /// Serves until all workers have left.
+    fn run_server(&self, py: Python<'_>) -> PyResult<()> {
+        self.wait(py, |fleet| fleet.run_server())
+    }
+
+    /// Waits for the servers.
+    fn init_worker(&self, py: Python<'_>) -> PyResult<()> {
+        self.wait(py, |fleet| fleet.init_worker())
+    }
+
+    fn stop_worker(&self, py: Python<'_>) -> PyResult<()> {
+        self.wait(py, |fleet| fleet.stop_worker())
+    }
+
+    fn barrier_worker(&self, py: Python<'_>) -> PyResult<()> {
+        self.wait(py, |fleet| fleet.barrier_worker())
+    }
+
+    /// `sum`, `max` or `min` over all workers, position by position.
+    fn all_reduce(&self, py: Python<'_>, op: &str, mut values: Vec<f64>) -> PyResult<Vec<f64>> {
+        let op = match op {
+            "sum" => Reduce::Sum,
+            "max" => Reduce::Max,
+            "min" => Reduce::Min,
+            _ => {
+                return Err(PyValueError::new_err(format!(
+                    "`mode` cannot be `{op}`\n\nhint: choose `sum`, `max` or `min`"
+                )));
+            }
+        };
+        self.wait(py, move |fleet| fleet.all_reduce(op, &mut values).map(|()| values))
+    }
+
+    /// The AUC of all workers' buckets.
+    fn auc(&self, py: Python<'_>, positive: Vec<i64>, negative: Vec<i64>) -> PyResult<f64> {
+        self.wait(py, move |fleet| fleet.metrics().auc(&positive, &negative))
+    }
+
+    /// How many rows went by score, by unseen days and by age; `None` on workers other than the first.
+    fn shrink(
+        &self,
+        py: Python<'_>,
+        table: Option<String>,
+        now: u32,
+        max_age: Option<u32>,
+        end_of_day: bool,
+    ) -> PyResult<Option<(usize, usize, usize)>> {
+        let shrink = Shrink { table, now, max_age: max_age.unwrap_or(u32::MAX), end_of_day };
+        let shrunk = self.wait(py, move |fleet| fleet.shrink(&shrink))?;
+        Ok(shrunk.map(|shrunk| (shrunk.by_score, shrunk.by_unseen_days, shrunk.by_age)))
+    }
+
+    /// This worker's part of a list of files.
+    fn split_files(&self, files: Vec<String>) -> PyResult<Vec<String>> {
+        self.0.split_files(&files).map(<[String]>::to_vec).map_err(raise)
+    }
+
+    /// An executor whose tables are where this job keeps them.
+    fn executor(&self, scope: &Scope) -> PyResult<Executor> {
+        let remote = self.0.cluster().map_err(raise)?.is_some();
+        let runner = self.0.executor(scope.0.clone()).map_err(raise)?;
+        Ok(Executor::of(runner, remote))
+    }
+
+    /// Tells the launcher how this process is doing.
+    fn tell_launcher(&self, state: String, samples: u64, samples_per_second: f64) {
+        self.0.tell_launcher(&Progress {
+            state: Some(state),
+            samples: Some(samples),
+            samples_per_second: Some(samples_per_second),
+        });
+    }
+}
+
+impl Fleet {
+    /// Work that waits for others, and that Ctrl-C ends.
+    fn wait<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&openfleet::Fleet) -> openfleet::Result<T> + Send + 'static,
+    ) -> PyResult<T> {
+        let (fleet, stop) = (self.0.clone(), self.0.stop_handle());
+        interrupt::run(py, || stop.stop(), move || work(&fleet))?.map_err(raise)
+    }
+}
+
+/// An optimizer that knows in which mode its job trains.
+#[pyclass(frozen, module = "openfleet._native")]
+pub(crate) struct DistributedOptimizer(Distributed);
+
+#[pymethods]
+impl DistributedOptimizer {
+    fn minimize(&self, program: &Program, loss: &str) -> PyResult<Vec<(String, String)>> {
+        let mut graph = program.0.lock();
+        let loss = graph.find(loss).map_err(raise)?;
+        let pairs = self.0.minimize(&mut graph, loss).map_err(raise)?;
+        Ok(named(&graph, pairs))
+    }
+
+    /// The strategy in one line.
+    fn describe(&self) -> String {
+        self.0.strategy().to_string()
+    }
+}

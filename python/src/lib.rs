@@ -1,0 +1,45 @@
+//! `openfleet._native`: what the Python package is made of.
+//!
+//! Thin: one file a noun, the names of the Rust rooms, no behaviour of its own beyond three things Python needs. Arrays
+//! become tensors and back (`tensor`), errors become exceptions (`error`), and long work runs without the GIL and can be
+//! interrupted (`interrupt`). Variables cross the border as their names, rules and attributes as JSON. What users write
+//! is in `openfleet/*.py` beside this; nothing there or here is process-wide but the default programs, the global scope and
+//! the one `fleet`, which live in Python.
+
+mod dataset;
+mod error;
+mod executor;
+mod fleet;
+mod interrupt;
+mod launch;
+mod net;
+mod program;
+mod scope;
+mod strategy;
+mod tensor;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _native(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("Error", py.get_type::<error::OpenFleetError>())?;
+    module.add("DataError", py.get_type::<error::DataError>())?;
+    module.add("ProgramError", py.get_type::<error::ProgramError>())?;
+    module.add("ServerError", py.get_type::<error::ServerError>())?;
+    module.add("RoleError", py.get_type::<error::RoleError>())?;
+    module.add("OrderError", py.get_type::<error::OrderError>())?;
+    module.add_class::<dataset::Dataset>()?;
+    module.add_class::<executor::Executor>()?;
+    module.add_class::<executor::RunReport>()?;
+    module.add_class::<fleet::DistributedOptimizer>()?;
+    module.add_class::<fleet::Fleet>()?;
+    module.add_class::<fleet::RoleMaker>()?;
+    module.add_class::<net::Net>()?;
+    module.add_class::<program::Program>()?;
+    module.add_class::<scope::Scope>()?;
+    module.add_class::<strategy::Options>()?;
+    module.add_function(wrap_pyfunction!(launch::fleetrun, module)?)?;
+    module.add_function(wrap_pyfunction!(launch::openfleet, module)?)?;
+    module.add_function(wrap_pyfunction!(strategy::nearest, module)?)
+}

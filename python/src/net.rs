@@ -1,0 +1,660 @@
+//! Layers: each adds to the main and the startup program of a `Net`, and gives the names of what it computes.
+//!
+//! A `Net` here is a pair of programs and a name generator, both shared: guards of the Python side make another `Net` with
+//! other programs or a fresh generator and leave this one as it is.
+
+use std::sync::Arc;
+
+use openfleet_engine::models::{self, CtrInputs, CtrOutputs};
+use openfleet_engine::op::{
+    Activation, BatchNormOptions, ClassLabels, DenseEmbeddingOptions, Dropout, DropoutMode, EmbeddingOptions,
+    FcOptions, LayerNormOptions, Pooling, SkipGramOptions,
+};
+use openfleet_engine::{Net as Builder, ParamAttr, Result, Var};
+use openfleet_table::{Initializer, Regularizer};
+use parking_lot::Mutex;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use serde::Deserialize;
+
+use crate::error::raise;
+use crate::program::{Program, parse_dtype};
+
+/// Where layers are added.
+#[pyclass(frozen, module = "openfleet._native")]
+pub(crate) struct Net {
+    /// Names only: its own programs stay empty.
+    names: Arc<Mutex<Builder>>,
+    main: Program,
+    startup: Program,
+}
+
+/// AUC, batch AUC, and the four counters.
+type AucNames = (String, String, [String; 4]);
+
+/// A layer of two inputs, of which the second is repeated along an axis of the first.
+type Along = fn(&mut Builder, Var, Var, i64) -> Result<Var>;
+
+/// Loss, probability, AUC.
+type ClickNames = (String, String, AucNames);
+
+impl Net {
+    fn build<T>(&self, layer: impl FnOnce(&mut Builder) -> Result<T>) -> PyResult<T> {
+        let mut builder = self.names.lock();
+        let (mut main, mut startup) = (self.main.0.lock(), self.startup.0.lock());
+        builder.program_guard(&mut main, &mut startup, layer).map_err(raise)
+    }
+
+    /// A layer with one output, by name.
+    fn one(&self, layer: impl FnOnce(&mut Builder) -> Result<Var>) -> PyResult<String> {
+        self.build(|net| {
+            let var = layer(net)?;
+            Ok(name(net, var))
+        })
+    }
+
+    fn click(
+        &self,
+        slots: &[String],
+        dense: Option<&str>,
+        label: &str,
+        model: impl FnOnce(&mut Builder, &CtrInputs) -> Result<CtrOutputs>,
+    ) -> PyResult<ClickNames> {
+        self.build(|net| {
+            let inputs = CtrInputs {
+                slots: all(net, slots)?,
+                dense: dense.map(|dense| net.main.find(dense)).transpose()?,
+                label: net.main.find(label)?,
+            };
+            let CtrOutputs { loss, probability, auc } = model(net, &inputs)?;
+            let auc = (name(net, auc.auc), name(net, auc.batch_auc), auc.counters.map(|counter| name(net, counter)));
+            Ok((name(net, loss), name(net, probability), auc))
+        })
+    }
+}
+
+#[pymethods]
+impl Net {
+    #[new]
+    fn new(main: &Program, startup: &Program) -> PyResult<Self> {
+        Net { names: Arc::default(), main: main.clone(), startup: startup.clone() }.checked()
+    }
+
+    /// The same names, other programs.
+    fn with_programs(&self, main: &Program, startup: &Program) -> PyResult<Self> {
+        Net { names: self.names.clone(), main: main.clone(), startup: startup.clone() }.checked()
+    }
+
+    /// The same programs, names that count from 0.
+    fn with_fresh_names(&self) -> Self {
+        Net { names: Arc::default(), main: self.main.clone(), startup: self.startup.clone() }
+    }
+
+    fn unique_name(&self, word: &str) -> String {
+        self.names.lock().unique_name(word)
+    }
+
+    // Inputs and parameters.
+
+    fn data(&self, name: &str, shape: Vec<i64>, dtype: &str) -> PyResult<String> {
+        let dtype = parse_dtype(dtype)?;
+        self.one(|net| net.data(name, &shape, dtype))
+    }
+
+    fn slot(&self, name: &str) -> PyResult<String> {
+        self.one(|net| net.slot(name))
+    }
+
+    fn create_parameter(&self, dims: Vec<usize>, attr: &str, is_bias: bool) -> PyResult<String> {
+        let attr = parse_attr(attr)?;
+        self.one(|net| match is_bias {
+            true => net.create_bias(&dims, &attr),
+            false => net.create_parameter(&dims, &attr),
+        })
+    }
+
+    fn fill_constant(&self, dims: Vec<i64>, value: f64, integers: bool) -> PyResult<String> {
+        self.one(|net| match integers {
+            true => net.fill_constant(&dims, value as i64),
+            false => net.fill_constant(&dims, value as f32),
+        })
+    }
+
+    fn fill_like(&self, x: &str, value: f64, integers: bool) -> PyResult<String> {
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            match integers {
+                true => net.fill_like(x, value as i64),
+                false => net.fill_like(x, value as f32),
+            }
+        })
+    }
+
+    fn stop_gradient(&self, x: &str) -> PyResult<()> {
+        self.build(|net| {
+            let x = net.main.find(x)?;
+            net.stop_gradient(x);
+            Ok(())
+        })
+    }
+
+    // Layers with parameters.
+
+    #[pyo3(signature = (x, size, activation, weight, bias, row_axes, name))]
+    fn fc(
+        &self,
+        x: &str,
+        size: usize,
+        activation: &str,
+        weight: &str,
+        bias: Option<&str>,
+        row_axes: usize,
+        name: Option<String>,
+    ) -> PyResult<String> {
+        let activation = match activation {
+            "linear" => Activation::Linear,
+            "relu" => Activation::Relu,
+            "sigmoid" => Activation::Sigmoid,
+            "tanh" => Activation::Tanh,
+            _ => return Err(PyValueError::new_err(format!("no activation is named `{activation}`"))),
+        };
+        let (weight, bias) = (parse_attr(weight)?, bias.map(parse_attr).transpose()?);
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            net.fc_with(x, size, FcOptions { activation, weight, bias, row_axes, name })
+        })
+    }
+
+    fn embedding(
+        &self,
+        slot: &str,
+        dim: usize,
+        table: &str,
+        pooling: &str,
+        vocabulary: Option<u64>,
+    ) -> PyResult<String> {
+        let options = EmbeddingOptions {
+            table: parse_attr(table)?,
+            pooling: parse_pooling(pooling)?,
+            vocabulary,
+            rows: Default::default(),
+        };
+        self.one(|net| {
+            let slot = net.main.find(slot)?;
+            net.embedding(slot, dim, &options)
+        })
+    }
+
+    fn dense_embedding(
+        &self,
+        ids: &str,
+        size: [usize; 2],
+        table: &str,
+        pooling: &str,
+        padding_idx: Option<i64>,
+    ) -> PyResult<String> {
+        let (table, pooling) = (parse_attr(table)?, parse_pooling(pooling)?);
+        self.one(|net| {
+            let ids = net.main.find(ids)?;
+            net.dense_embedding(ids, size, &DenseEmbeddingOptions { table, pooling, padding_idx })
+        })
+    }
+
+    fn batch_norm(
+        &self,
+        x: &str,
+        momentum: f32,
+        epsilon: f32,
+        scale: &str,
+        bias: &str,
+        channels_last: bool,
+        moving_mean_name: Option<String>,
+        moving_variance_name: Option<String>,
+        use_global_stats: bool,
+    ) -> PyResult<String> {
+        let options = BatchNormOptions {
+            momentum,
+            epsilon,
+            scale: parse_attr(scale)?,
+            bias: parse_attr(bias)?,
+            channels_last,
+            moving_mean_name,
+            moving_variance_name,
+            use_global_stats,
+        };
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            net.batch_norm(x, &options)
+        })
+    }
+
+    fn layer_norm(
+        &self,
+        x: &str,
+        begin_norm_axis: usize,
+        epsilon: f32,
+        scale: Option<&str>,
+        shift: Option<&str>,
+    ) -> PyResult<String> {
+        let (scale, shift) = (scale.map(parse_attr).transpose()?, shift.map(parse_attr).transpose()?);
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            net.layer_norm(x, &LayerNormOptions { begin_norm_axis, epsilon, scale, shift })
+        })
+    }
+
+    fn cross(&self, x0: &str, x: &str, weight: &str, bias: &str) -> PyResult<String> {
+        let (weight, bias) = (parse_attr(weight)?, parse_attr(bias)?);
+        self.one(|net| {
+            let (x0, x) = (net.main.find(x0)?, net.main.find(x)?);
+            net.cross_with(x0, x, &weight, &bias)
+        })
+    }
+
+    fn skip_gram(
+        &self,
+        contexts: &str,
+        targets: &str,
+        dim: usize,
+        most_contexts: usize,
+        input: &str,
+        output: &str,
+    ) -> PyResult<String> {
+        let options = SkipGramOptions { dim, most_contexts, input: parse_attr(input)?, output: parse_attr(output)? };
+        self.one(|net| {
+            let (contexts, targets) = (net.main.find(contexts)?, net.main.find(targets)?);
+            net.skip_gram(contexts, targets, &options)
+        })
+    }
+
+    // Layers of one input, by name.
+
+    fn unary(&self, op: &str, x: &str) -> PyResult<String> {
+        let layer: fn(&mut Builder, Var) -> Result<Var> = match op {
+            "abs" => Builder::abs,
+            "assign" => Builder::assign,
+            "exp" => Builder::exp,
+            "fm" => Builder::fm,
+            "log" => Builder::log,
+            "logical_not" => Builder::logical_not,
+            "mean" => Builder::mean,
+            "relu" => Builder::relu,
+            "sigmoid" => Builder::sigmoid,
+            "sqrt" => Builder::sqrt,
+            "square" => Builder::square,
+            "tanh" => Builder::tanh,
+            _ => return Err(unknown(op)),
+        };
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            layer(net, x)
+        })
+    }
+
+    fn cast(&self, x: &str, dtype: &str) -> PyResult<String> {
+        let dtype = parse_dtype(dtype)?;
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            net.cast(x, dtype)
+        })
+    }
+
+    fn clip(&self, x: &str, min: f32, max: f32) -> PyResult<String> {
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            net.clip(x, min, max)
+        })
+    }
+
+    fn dropout(&self, x: &str, probability: f32, upscale_in_train: bool, seed: Option<u64>) -> PyResult<String> {
+        let mode = if upscale_in_train { DropoutMode::UpscaleInTrain } else { DropoutMode::DowngradeInInfer };
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            net.dropout_with(x, Dropout { probability, mode, seed })
+        })
+    }
+
+    fn expand(&self, x: &str, shape: Vec<i64>) -> PyResult<String> {
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            net.expand(x, &shape)
+        })
+    }
+
+    fn fm_of(&self, x: &str, fields: usize) -> PyResult<String> {
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            net.fm_of(x, fields)
+        })
+    }
+
+    fn l2_normalize(&self, x: &str, axis: i64, epsilon: f32) -> PyResult<String> {
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            net.l2_normalize_with(x, axis, epsilon)
+        })
+    }
+
+    fn one_hot(&self, x: &str, depth: usize, allow_out_of_range: bool) -> PyResult<String> {
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            if allow_out_of_range { net.one_hot_or_zeros(x, depth) } else { net.one_hot(x, depth) }
+        })
+    }
+
+    fn pow(&self, x: &str, factor: f32) -> PyResult<String> {
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            net.pow(x, factor)
+        })
+    }
+
+    fn reduce(&self, op: &str, x: &str, axes: Vec<i64>, keep_dim: bool) -> PyResult<String> {
+        let layer: fn(&mut Builder, Var, &[i64], bool) -> Result<Var> = match op {
+            "max" => Builder::reduce_max,
+            "mean" => Builder::reduce_mean,
+            "sum" => Builder::reduce_sum,
+            _ => return Err(unknown(op)),
+        };
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            layer(net, x, &axes, keep_dim)
+        })
+    }
+
+    fn reshape(&self, x: &str, shape: Vec<i64>) -> PyResult<String> {
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            net.reshape(x, &shape)
+        })
+    }
+
+    fn scale(&self, x: &str, scale: f32, bias: f32, bias_after_scale: bool) -> PyResult<String> {
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            net.scale_with(x, scale, bias, bias_after_scale)
+        })
+    }
+
+    fn slice(&self, x: &str, axes: Vec<i64>, starts: Vec<i64>, ends: Vec<i64>) -> PyResult<String> {
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            net.slice(x, &axes, &starts, &ends)
+        })
+    }
+
+    fn softmax(&self, x: &str, axis: i64) -> PyResult<String> {
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            net.softmax_along(x, axis)
+        })
+    }
+
+    fn squeeze(&self, x: &str, axes: Vec<i64>) -> PyResult<String> {
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            net.squeeze(x, &axes)
+        })
+    }
+
+    fn unsqueeze(&self, x: &str, axes: Vec<i64>) -> PyResult<String> {
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            net.unsqueeze(x, &axes)
+        })
+    }
+
+    fn tile(&self, x: &str, times: Vec<usize>) -> PyResult<String> {
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            net.tile(x, &times)
+        })
+    }
+
+    fn transpose(&self, x: &str, perm: Vec<usize>) -> PyResult<String> {
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            net.transpose(x, &perm)
+        })
+    }
+
+    fn split(&self, x: &str, sections: Vec<i64>, axis: i64) -> PyResult<Vec<String>> {
+        self.build(|net| {
+            let x = net.main.find(x)?;
+            let parts = net.split_sections(x, &sections, axis)?;
+            Ok(parts.into_iter().map(|part| name(net, part)).collect())
+        })
+    }
+
+    fn split_evenly(&self, x: &str, parts: usize, axis: i64) -> PyResult<Vec<String>> {
+        self.build(|net| {
+            let x = net.main.find(x)?;
+            let parts = net.split(x, parts, axis)?;
+            Ok(parts.into_iter().map(|part| name(net, part)).collect())
+        })
+    }
+
+    // Layers of several inputs.
+
+    /// Broadcasts `y` along `axis` of `x`, where the op knows one.
+    fn binary(&self, op: &str, x: &str, y: &str, axis: i64) -> PyResult<String> {
+        let along: Option<Along> = match op {
+            "add" => Some(Builder::add_at),
+            "subtract" => Some(Builder::subtract_at),
+            "multiply" => Some(Builder::multiply_at),
+            "divide" => Some(Builder::divide_at),
+            "maximum" => Some(Builder::maximum_at),
+            "minimum" => Some(Builder::minimum_at),
+            _ => None,
+        };
+        if let Some(layer) = along {
+            return self.one(|net| {
+                let (x, y) = (net.main.find(x)?, net.main.find(y)?);
+                layer(net, x, y, axis)
+            });
+        }
+        let layer: fn(&mut Builder, Var, Var) -> Result<Var> = match op {
+            "binary_cross_entropy" => Builder::binary_cross_entropy,
+            "bmm" => Builder::bmm,
+            "equal" => Builder::equal,
+            "expand_as" => Builder::expand_as,
+            "gather" => Builder::gather,
+            "greater_equal" => Builder::greater_equal,
+            "greater_than" => Builder::greater_than,
+            "less_equal" => Builder::less_equal,
+            "less_than" => Builder::less_than,
+            "logical_and" => Builder::logical_and,
+            "logical_or" => Builder::logical_or,
+            "not_equal" => Builder::not_equal,
+            "sigmoid_cross_entropy_with_logits" => Builder::sigmoid_cross_entropy_with_logits,
+            "square_error_cost" => Builder::square_error_cost,
+            _ => return Err(unknown(op)),
+        };
+        self.one(|net| {
+            let (x, y) = (net.main.find(x)?, net.main.find(y)?);
+            layer(net, x, y)
+        })
+    }
+
+    fn concat(&self, inputs: Vec<String>, axis: i64) -> PyResult<String> {
+        self.one(|net| {
+            let inputs = all(net, &inputs)?;
+            net.concat(&inputs, axis)
+        })
+    }
+
+    fn stack(&self, inputs: Vec<String>, axis: i64) -> PyResult<String> {
+        self.one(|net| {
+            let inputs = all(net, &inputs)?;
+            net.stack(&inputs, axis)
+        })
+    }
+
+    fn matmul(&self, x: &str, y: &str, transpose_x: bool, transpose_y: bool, alpha: f32) -> PyResult<String> {
+        self.one(|net| {
+            let (x, y) = (net.main.find(x)?, net.main.find(y)?);
+            net.matmul_with(x, y, transpose_x, transpose_y, alpha)
+        })
+    }
+
+    fn select(&self, condition: &str, x: &str, y: &str) -> PyResult<String> {
+        self.one(|net| {
+            let (condition, x, y) = (net.main.find(condition)?, net.main.find(x)?, net.main.find(y)?);
+            net.select(condition, x, y)
+        })
+    }
+
+    fn log_loss(&self, probabilities: &str, labels: &str, epsilon: f32) -> PyResult<String> {
+        self.one(|net| {
+            let (probabilities, labels) = (net.main.find(probabilities)?, net.main.find(labels)?);
+            net.log_loss_with(probabilities, labels, epsilon)
+        })
+    }
+
+    fn cross_entropy(&self, probabilities: &str, labels: &str, soft: bool, ignore_index: i64) -> PyResult<String> {
+        self.one(|net| {
+            let (probabilities, labels) = (net.main.find(probabilities)?, net.main.find(labels)?);
+            net.cross_entropy_with(probabilities, labels, ClassLabels { soft, ignore_index })
+        })
+    }
+
+    /// The loss and the softmax.
+    fn softmax_with_cross_entropy(
+        &self,
+        logits: &str,
+        labels: &str,
+        soft: bool,
+        ignore_index: i64,
+    ) -> PyResult<(String, String)> {
+        self.build(|net| {
+            let (logits, labels) = (net.main.find(logits)?, net.main.find(labels)?);
+            let kind = ClassLabels { soft, ignore_index };
+            let (loss, softmax) = net.softmax_with_cross_entropy_of(logits, labels, kind)?;
+            Ok((name(net, loss), name(net, softmax)))
+        })
+    }
+
+    fn auc(&self, predictions: &str, labels: &str, num_thresholds: usize, slide_steps: usize) -> PyResult<AucNames> {
+        self.build(|net| {
+            let (predictions, labels) = (net.main.find(predictions)?, net.main.find(labels)?);
+            let auc = net.auc_with(predictions, labels, num_thresholds, slide_steps)?;
+            Ok((name(net, auc.auc), name(net, auc.batch_auc), auc.counters.map(|counter| name(net, counter))))
+        })
+    }
+
+    /// The share of right rows, their number, and the number of rows.
+    fn accuracy(&self, scores: &str, labels: &str, k: usize) -> PyResult<(String, String, String)> {
+        self.build(|net| {
+            let (scores, labels) = (net.main.find(scores)?, net.main.find(labels)?);
+            let vars = net.accuracy(scores, labels, k)?;
+            Ok((name(net, vars.accuracy), name(net, vars.correct), name(net, vars.total)))
+        })
+    }
+
+    // Models.
+
+    fn ctr_dnn(
+        &self,
+        slots: Vec<String>,
+        dense: Option<&str>,
+        label: &str,
+        dim: usize,
+        hidden: Vec<usize>,
+    ) -> PyResult<ClickNames> {
+        self.click(&slots, dense, label, |net, inputs| models::ctr_dnn(net, inputs, &models::CtrDnn { dim, hidden }))
+    }
+
+    fn wide_deep(
+        &self,
+        slots: Vec<String>,
+        dense: Option<&str>,
+        label: &str,
+        dim: usize,
+        hidden: Vec<usize>,
+        wide_ids: bool,
+    ) -> PyResult<ClickNames> {
+        let shape = models::WideDeep { dim, hidden, wide_ids };
+        self.click(&slots, dense, label, |net, inputs| models::wide_deep(net, inputs, &shape))
+    }
+
+    fn deepfm(
+        &self,
+        slots: Vec<String>,
+        dense: Option<&str>,
+        label: &str,
+        dim: usize,
+        hidden: Vec<usize>,
+    ) -> PyResult<ClickNames> {
+        self.click(&slots, dense, label, |net, inputs| models::deepfm(net, inputs, &models::DeepFm { dim, hidden }))
+    }
+
+    fn dcn(
+        &self,
+        slots: Vec<String>,
+        dense: Option<&str>,
+        label: &str,
+        dim: usize,
+        crosses: usize,
+        hidden: Vec<usize>,
+    ) -> PyResult<ClickNames> {
+        let shape = models::Dcn { dim, crosses, hidden };
+        self.click(&slots, dense, label, |net, inputs| models::dcn(net, inputs, &shape))
+    }
+
+    /// Declares the fields `context` and `target`; gives the loss.
+    fn word2vec(&self, dim: usize, window: usize, negatives: usize) -> PyResult<String> {
+        self.one(|net| Ok(models::word2vec(net, &models::Word2Vec { dim, window, negatives })?.loss))
+    }
+}
+
+impl Net {
+    /// Two locks on one program would wait for each other.
+    fn checked(self) -> PyResult<Self> {
+        match Arc::ptr_eq(&self.main.0, &self.startup.0) {
+            true => Err(PyValueError::new_err("the main and the startup program must be two programs, got one")),
+            false => Ok(self),
+        }
+    }
+}
+
+fn all(net: &Builder, names: &[String]) -> Result<Vec<Var>> {
+    names.iter().map(|name| net.main.find(name)).collect()
+}
+
+fn name(net: &Builder, var: Var) -> String {
+    net.main.variable(var).name.clone()
+}
+
+fn unknown(op: &str) -> PyErr {
+    PyValueError::new_err(format!("no layer is named `{op}`"))
+}
+
+fn parse_pooling(name: &str) -> PyResult<Pooling> {
+    match name {
+        "sum" => Ok(Pooling::Sum),
+        "mean" => Ok(Pooling::Mean),
+        "sqrtn" => Ok(Pooling::Sqrtn),
+        "each" => Ok(Pooling::Each),
+        _ => Err(PyValueError::new_err(format!(
+            "`pooling` cannot be `{name}`\n\nhint: choose `sum`, `mean`, `sqrtn` or `each`"
+        ))),
+    }
+}
+
+/// `ParamAttr` as the Python side writes it.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Attributes {
+    name: Option<String>,
+    initializer: Option<Initializer>,
+    learning_rate: Option<f32>,
+    regularizer: Option<Regularizer>,
+    frozen: bool,
+}
+
+fn parse_attr(json: &str) -> PyResult<ParamAttr> {
+    let attributes: Attributes =
+        serde_json::from_str(json).map_err(|error| PyValueError::new_err(format!("not a ParamAttr: {error}")))?;
+    let Attributes { name, initializer, learning_rate, regularizer, frozen } = attributes;
+    Ok(ParamAttr { name, initializer, learning_rate, regularizer, frozen })
+}

@@ -1,0 +1,145 @@
+//! A static graph, shared between Python objects that add to it and executors that run it.
+
+use std::sync::Arc;
+
+use openfleet_core::{Field, Schema};
+use openfleet_engine::program::VariableKind;
+use openfleet_engine::shape::Dim;
+use openfleet_engine::{DType, Minimize, Program as Graph, Result};
+use parking_lot::Mutex;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::error::raise;
+
+/// Variables and ops in order. Variables are known by their names.
+#[pyclass(frozen, module = "openfleet._native")]
+#[derive(Clone, Default)]
+pub(crate) struct Program(pub(crate) Arc<Mutex<Graph>>);
+
+/// Pairs of a parameter and its gradient, by name.
+type Pairs = Vec<(String, String)>;
+
+#[pymethods]
+impl Program {
+    #[new]
+    fn new() -> Self {
+        Program::default()
+    }
+
+    #[getter]
+    fn seed(&self) -> u64 {
+        self.0.lock().seed
+    }
+
+    #[setter]
+    fn set_seed(&self, seed: u64) {
+        self.0.lock().seed = seed;
+    }
+
+    #[getter]
+    fn is_trained(&self) -> bool {
+        self.0.lock().is_trained()
+    }
+
+    #[getter]
+    fn is_for_test(&self) -> bool {
+        self.0.lock().is_for_test()
+    }
+
+    /// A copy; with `for_test` one that evaluates.
+    #[pyo3(name = "clone", signature = (for_test = false))]
+    fn copy(&self, for_test: bool) -> Self {
+        let graph = self.0.lock();
+        Program(Arc::new(Mutex::new(if for_test { graph.clone_for_test() } else { graph.clone() })))
+    }
+
+    /// All variables' names, in order of creation.
+    fn names(&self) -> Vec<String> {
+        self.0.lock().variables().iter().map(|variable| variable.name.clone()).collect()
+    }
+
+    /// Shape, dtype, kind, whether any number of ids a row, whether gradients stop there.
+    fn variable(&self, name: &str) -> PyResult<(Vec<i64>, &'static str, &'static str, bool, bool)> {
+        let graph = self.0.lock();
+        let variable = graph.variable(graph.find(name).map_err(raise)?);
+        let shape = variable.shape.0.iter().map(|dim| match dim {
+            Dim::Fixed(size) => *size as i64,
+            Dim::PerRow(_) => -1,
+        });
+        let kind = match variable.kind {
+            VariableKind::Data => "data",
+            VariableKind::Temporary => "temporary",
+            VariableKind::Parameter(_) => "parameter",
+            VariableKind::SparseTable(_) => "table",
+            VariableKind::State => "state",
+            VariableKind::Gradient { .. } => "gradient",
+        };
+        Ok((shape.collect(), dtype_name(variable.dtype), kind, variable.ragged, variable.stop_gradient))
+    }
+
+    /// The ops, in order: what each computes, from what, into what.
+    fn nodes(&self) -> Vec<(&'static str, Vec<String>, Vec<String>)> {
+        let graph = self.0.lock();
+        let named = |vars: &[openfleet_engine::Var]| vars.iter().map(|&var| graph.variable(var).name.clone()).collect();
+        let nodes = graph.nodes().iter();
+        nodes.map(|node| (node.op.operator().name(), named(&node.inputs), named(&node.outputs))).collect()
+    }
+
+    /// Adds the gradients of a loss; gives the pairs of parameter and gradient.
+    fn append_backward(&self, loss: &str, only: Option<Vec<String>>, frozen: Vec<String>) -> PyResult<Pairs> {
+        let mut graph = self.0.lock();
+        let pairs = (|| {
+            let find = |names: &[String]| names.iter().map(|name| graph.find(name)).collect::<Result<Vec<_>>>();
+            let (loss, only, frozen) = (graph.find(loss)?, only.as_deref().map(find).transpose()?, find(&frozen)?);
+            graph.append_backward(loss, only.as_deref(), &frozen)
+        })();
+        Ok(named(&graph, pairs.map_err(raise)?))
+    }
+
+    /// Trains every parameter that leads to the loss, by a rule described in JSON.
+    fn minimize(&self, rule: &str, loss: &str) -> PyResult<Pairs> {
+        let minimize = parse_minimize(rule)?;
+        let mut graph = self.0.lock();
+        let loss = graph.find(loss).map_err(raise)?;
+        let pairs = minimize.minimize(&mut graph, loss).map_err(raise)?;
+        Ok(named(&graph, pairs))
+    }
+}
+
+impl Program {
+    /// The fields of a batch that data variables are fed from.
+    pub(crate) fn schema(&self, names: &[String]) -> Result<Schema> {
+        let graph = self.0.lock();
+        let field = |name: &String| Ok(Field::new(name, graph.variable(graph.find(name)?).field_kind()));
+        Ok(Schema::new(names.iter().map(field).collect::<Result<_>>()?)?)
+    }
+}
+
+pub(crate) fn named(graph: &Graph, pairs: Vec<(openfleet_engine::Var, openfleet_engine::Var)>) -> Pairs {
+    let name = |var| graph.variable(var).name.clone();
+    pairs.into_iter().map(|(parameter, gradient)| (name(parameter), name(gradient))).collect()
+}
+
+pub(crate) fn parse_minimize(rule: &str) -> PyResult<Minimize> {
+    serde_json::from_str(rule).map_err(|error| PyValueError::new_err(format!("not an optimizer: {error}")))
+}
+
+pub(crate) fn dtype_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "float32",
+        DType::I64 => "int64",
+        DType::Bool => "bool",
+    }
+}
+
+pub(crate) fn parse_dtype(name: &str) -> PyResult<DType> {
+    match name {
+        "float32" => Ok(DType::F32),
+        "int64" => Ok(DType::I64),
+        "bool" => Ok(DType::Bool),
+        _ => {
+            Err(PyValueError::new_err(format!("dtype cannot be `{name}`\n\nhint: choose `float32`, `int64` or `bool`")))
+        }
+    }
+}

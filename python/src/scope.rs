@@ -1,0 +1,52 @@
+//! Values by name.
+
+use std::sync::Arc;
+
+use openfleet_engine::Scope as Values;
+use pyo3::prelude::*;
+
+use crate::error::raise;
+use crate::tensor::{from_array, to_array};
+
+/// Values by name, shared by executors.
+#[pyclass(frozen, module = "openfleet._native")]
+#[derive(Clone, Default)]
+pub(crate) struct Scope(pub(crate) Arc<Values>);
+
+#[pymethods]
+impl Scope {
+    #[new]
+    fn new() -> Self {
+        Scope::default()
+    }
+
+    /// All names, sorted.
+    fn names(&self) -> Vec<String> {
+        self.0.names()
+    }
+
+    /// A copy of a value; `None` if there is none or it is a sparse table.
+    fn get<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.0.get(name).map(|tensor| to_array(py, tensor)).transpose()
+    }
+
+    /// Creates or replaces a value; an existing one keeps its dimensions and its kind.
+    fn set(&self, name: &str, array: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.0.set(name, from_array(array)?).map_err(raise)
+    }
+
+    /// How many rows a sparse table has; `None` if there is none of this name.
+    fn rows(&self, name: &str) -> Option<usize> {
+        self.0.sparse(name).map(|table| table.len())
+    }
+
+    /// Forgets a value.
+    fn erase(&self, name: &str) {
+        self.0.remove(name);
+    }
+
+    /// Forgets everything.
+    fn clear(&self) {
+        self.0.clear();
+    }
+}

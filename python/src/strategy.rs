@@ -1,0 +1,74 @@
+//! What a script wrote about how its job trains.
+
+use openfleet_core::error::did_you_mean;
+use openfleet_core::strategy::{OptionValue, Strategy, StrategyOptions};
+use parking_lot::Mutex;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyInt, PyString};
+
+use crate::error::raise;
+
+/// Options by name, each absent until it is written.
+#[pyclass(frozen, module = "openfleet._native")]
+pub(crate) struct Options(pub(crate) Mutex<StrategyOptions>);
+
+#[pymethods]
+impl Options {
+    /// Options of a `DistributedStrategy`, or of a `DistributeTranspilerConfig`.
+    #[new]
+    #[pyo3(signature = (transpiler = false))]
+    fn new(transpiler: bool) -> Self {
+        Options(Mutex::new(match transpiler {
+            true => StrategyOptions::transpiler_config(),
+            false => StrategyOptions::distributed_strategy(),
+        }))
+    }
+
+    #[staticmethod]
+    fn names() -> Vec<&'static str> {
+        StrategyOptions::NAMES.to_vec()
+    }
+
+    fn set(&self, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        let value = if value.is_instance_of::<PyBool>() {
+            OptionValue::Bool(value.extract()?)
+        } else if value.is_instance_of::<PyInt>() {
+            OptionValue::Int(value.extract()?)
+        } else if value.is_instance_of::<PyString>() {
+            OptionValue::Text(value.extract()?)
+        } else {
+            let got = value.get_type().name()?;
+            return Err(PyTypeError::new_err(format!("`{name}` expects a bool, an int or a str, got {got}")));
+        };
+        self.0.lock().set(name, value).map_err(raise)
+    }
+
+    /// What was written, or `None`.
+    fn get(&self, py: Python<'_>, name: &str) -> PyResult<Option<Py<PyAny>>> {
+        Ok(match self.0.lock().get(name) {
+            None => None,
+            Some(OptionValue::Bool(value)) => Some(value.into_pyobject(py)?.to_owned().into_any().unbind()),
+            Some(OptionValue::Int(value)) => Some(value.into_pyobject(py)?.into_any().unbind()),
+            Some(OptionValue::Text(value)) => Some(value.into_pyobject(py)?.into_any().unbind()),
+        })
+    }
+
+    fn copy(&self) -> Self {
+        Options(Mutex::new(self.0.lock().clone()))
+    }
+
+    /// What the options mean, in one line, or what contradicts what.
+    fn describe(&self) -> PyResult<String> {
+        Ok(Strategy::resolve(&self.0.lock()).map_err(raise)?.to_string())
+    }
+}
+
+/// The sentence that names the nearest of several names.
+#[pyfunction]
+pub(crate) fn nearest(name: &str, known: Vec<String>) -> PyResult<String> {
+    if known.is_empty() {
+        return Err(PyValueError::new_err("no names to choose from"));
+    }
+    Ok(did_you_mean(name, known.iter().map(String::as_str)).into_owned())
+}

@@ -1,0 +1,127 @@
+import os
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from openfleet import DataError, OrderError, static
+from openfleet.dataset import InMemoryDataset, MultiSlotDataGenerator, QueueDataset
+
+
+def dataset(kind, model, files, **options):
+    made = kind()
+    made.init(batch_size=32, use_var=model.fields, **options)
+    made.set_filelist(files)
+    return made
+
+
+def trained(model):
+    exe = static.Executor()
+    exe.run(static.default_startup_program())
+    return exe
+
+
+def test_train_evaluate_train_evaluate_in_one_process(clicks, click_model, capsys):  # story 9
+    model = click_model()
+    test = static.default_main_program().clone(for_test=True)
+    static.optimizer.Adam(0.01).minimize(model.loss)
+    exe, data = trained(model), dataset(InMemoryDataset, model, clicks())
+    data.load_into_memory()
+    assert data.get_memory_data_size() == 800
+    values = []
+    for _ in range(4):
+        data.local_shuffle()
+        report = exe.train_from_dataset(dataset=data, fetch_list=[model.auc], fetch_info=["train auc"], print_period=10)
+        assert (report.samples, report.steps) == (800, 25)
+        for counter in model.counters:
+            tensor = static.global_scope().find_var(counter.name).get_tensor()
+            tensor.set(np.zeros(tensor.shape(), "int64"))
+        exe.infer_from_dataset(test, data)
+        positive, negative = (np.array(static.global_scope().find_var(c.name).get_tensor()) for c in model.counters[2:])
+        assert positive.sum() + negative.sum() == 800
+        values.append((positive * np.arange(positive.size)).sum() / positive.sum() / positive.size)
+    assert values[-1] > values[0], "clicks are predicted higher and higher"
+    assert "batch 20: train auc 0." in capsys.readouterr().out
+    data.release_memory()
+    assert data.get_memory_data_size() == 0
+
+
+def test_a_missing_file_and_an_empty_list_are_errors(clicks, click_model):  # story 6
+    model = click_model(static.optimizer.SGD(0.1))
+    exe = trained(model)
+    with pytest.raises(FileNotFoundError, match="nowhere.txt"):
+        exe.train_from_dataset(dataset=dataset(QueueDataset, model, [*clicks(), "nowhere.txt"]))
+    with pytest.raises(ValueError, match="file list is empty"):
+        exe.train_from_dataset(dataset=dataset(QueueDataset, model, []))
+    with pytest.raises(OrderError, match="load_into_memory"):
+        exe.train_from_dataset(dataset=dataset(InMemoryDataset, model, clicks()))
+
+
+def test_bad_lines_name_file_line_and_slot(clicks, click_model):  # stories 7 and 8
+    model = click_model(static.optimizer.SGD(0.1))
+    exe = trained(model)
+    (file,) = clicks(files=1, rows=3)
+    with open(file, "a") as out:
+        out.write("1 0 2 0.5 rubbish 1 3 0\n")
+    with pytest.raises(DataError, match="line 4.*`dense`.*rubbish"):
+        exe.train_from_dataset(dataset=dataset(QueueDataset, model, [file]))
+    report = exe.train_from_dataset(dataset=dataset(QueueDataset, model, [file], skip_bad_lines=True))
+    assert (report.samples, report.skipped_lines) == (3, 1)
+
+
+def test_a_reader_that_crashes_is_an_error_with_its_last_words(clicks, click_model):  # story 21
+    model = click_model(static.optimizer.SGD(0.1))
+    command = f"{sys.executable} -c 'import sys; sys.exit(\"no such column\")'"
+    with pytest.raises(DataError, match="exit code 1[^~]*no such column"):
+        trained(model).train_from_dataset(dataset=dataset(QueueDataset, model, clicks(), pipe_command=command))
+
+
+READER = """
+from openfleet.dataset import MultiSlotDataGenerator
+
+class Reader(MultiSlotDataGenerator):
+    def generate_sample(self, line):
+        def rows():
+            click, user = line.split(",")
+            yield [("label", [int(click)]), ("dense", [0.5, 1.5]), ("user", [int(user)]), ("item", [])]
+        return rows
+
+Reader().run_from_stdin()
+"""
+
+
+def test_a_data_generator_is_a_pipe_command(tmp_path, click_model):
+    (tmp_path / "reader.py").write_text(READER)
+    (tmp_path / "rows.csv").write_text("".join(f"{i % 2},{i}\n" for i in range(50)))
+    model = click_model(static.optimizer.SGD(0.1))
+    command = f"{sys.executable} {tmp_path}/reader.py"
+    data = dataset(QueueDataset, model, [tmp_path / "rows.csv"], pipe_command=command)
+    assert trained(model).train_from_dataset(dataset=data).samples == 50
+
+
+def test_a_generator_refuses_what_is_no_number():
+    with pytest.raises(ValueError, match="slot `a` expects integers or floats, got 'x'"):
+        MultiSlotDataGenerator()._gen_str([("a", ["x"])])
+
+
+@pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="signals reach the main thread")
+def test_ctrl_c_ends_a_pass_and_the_executor_can_be_used_again(clicks, click_model):
+    model = click_model(static.optimizer.SGD(0.1))
+    exe = trained(model)
+    # A reader that never ends.
+    data = dataset(QueueDataset, model, clicks(files=1), pipe_command="while true; do echo 1 0 2 0 0 1 1 0; done")
+    sent = []
+
+    def interrupt():
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Timer(0.5, interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        exe.train_from_dataset(dataset=data)
+    # A tenth of a second on an idle machine; tests run on busy ones.
+    assert time.monotonic() - sent[0] < 5.0
+    assert exe.train_from_dataset(dataset=dataset(QueueDataset, model, clicks())).samples == 800
