@@ -63,6 +63,20 @@ class _Loader(importlib.abc.Loader):
         module.__spec__ = self._spec
 
 
+def later(owner: str, name: str) -> Callable[..., Any]:
+    """A function of the package that may not be there yet: looked for when it is called, not when it is imported."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        function = getattr(importlib.import_module(owner), name, None)
+        if function is None:
+            raise NotImplementedError(f"`{name}`: checkpoints are not available yet")
+        return function(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"`{owner}.{name}`."
+    return call
+
+
 def absent(module: str, names: Sequence[str]) -> Callable[[str], Any]:
     """A module's `__getattr__` that says what is absent, and what is near."""
     known = [name for name in names if not name.startswith("_")]

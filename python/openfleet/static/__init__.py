@@ -14,6 +14,7 @@
 
 from . import clip, initializer, nn, optimizer, regularizer, unique_name
 from .backward import append_backward, gradients
+from .entry import CountFilterEntry, ProbabilityEntry, ShowClickEntry
 from .executor import CPUPlace, Executor, FetchHandler
 from .feed import DataFeeder, LoDTensor, create_lod_tensor
 from .nn import accuracy, auc, create_parameter, data
@@ -29,13 +30,16 @@ from .scope import Scope, global_scope, scope_guard
 
 __all__ = [
     "CPUPlace",
+    "CountFilterEntry",
     "DataFeeder",
     "Executor",
     "FetchHandler",
     "LoDTensor",
     "ParamAttr",
+    "ProbabilityEntry",
     "Program",
     "Scope",
+    "ShowClickEntry",
     "Variable",
     "accuracy",
     "append_backward",

@@ -1,20 +1,24 @@
-"""`fluid.io`: checkpoints are not available yet."""
+"""`fluid.io`: readers, and saving and loading by the names of the first version.
 
-from typing import Any
+`openfleet.static` and `openfleet.fleet` own the format; these only pass on.
+"""
 
 from openfleet import compat
-from openfleet.reader import batch, shuffle
+from openfleet.reader import batch, chain, firstn, map_readers, shuffle
 
+from ..io import DataLoader
 
-def save_persistables(executor: Any, dirname: str, main_program: Any = None, filename: Any = None) -> None:
-    """Not available yet."""
-    raise NotImplementedError("`fluid.io.save_persistables`: checkpoints are not available yet")
+load = compat.later("openfleet.static", "load")
+load_inference_model = compat.later("openfleet.static", "load_inference_model")
+load_params = compat.later("openfleet.static", "load_params")
+load_persistables = compat.later("openfleet.static", "load_persistables")
+load_program_state = compat.later("openfleet.static", "load_program_state")
+load_vars = compat.later("openfleet.static", "load_vars")
+save = compat.later("openfleet.static", "save")
+save_inference_model = compat.later("openfleet.static", "save_inference_model")
+save_params = compat.later("openfleet.static", "save_params")
+save_persistables = compat.later("openfleet.static", "save_persistables")
+save_vars = compat.later("openfleet.static", "save_vars")
 
-
-def load_persistables(executor: Any, dirname: str, main_program: Any = None, filename: Any = None) -> None:
-    """Not available yet."""
-    raise NotImplementedError("`fluid.io.load_persistables`: checkpoints are not available yet")
-
-
-__all__ = ["batch", "load_persistables", "save_persistables", "shuffle"]
+__all__ = [name for name in dir() if not name.startswith("_") and name != "compat"]
 __getattr__ = compat.absent(__name__, __all__)

@@ -16,6 +16,7 @@ from openfleet.static.nn import (
     batch_norm,
     cast,
     clip,
+    continuous_value_model,
     create_parameter,
     cross_entropy,
     equal,
@@ -40,7 +41,9 @@ from openfleet.static.nn import (
     relu,
     reshape,
     scale,
+    sequence_mask,
     sequence_pool,
+    shape,
     sigmoid,
     sigmoid_cross_entropy_with_logits,
     slice,
@@ -114,6 +117,8 @@ def dropout(
     dropout_implementation: str = "downgrade_in_infer",
 ) -> Variable:
     """Zeros at random, in training."""
+    if is_test:
+        return x if dropout_implementation == "upscale_in_train" else _nn.scale(x, 1.0 - dropout_prob)
     return _nn.dropout(x, dropout_prob, dropout_implementation, seed)
 
 
@@ -135,6 +140,8 @@ elementwise_min = _elementwise(_nn.minimum)
 
 def fill_constant(shape: Sequence[int], dtype: Any, value: float, force_cpu: bool = False, out: Any = None) -> Variable:
     """One number everywhere."""
+    if out is not None:
+        raise NotImplementedError("`out` of `fluid.layers.fill_constant`: use what it returns")
     return _nn.full(shape, value, dtype)
 
 
@@ -193,8 +200,50 @@ def stack(x: Sequence[Variable], axis: int = 0) -> Variable:
     return _nn.stack(x, axis)
 
 
+def reduce_min(input: Variable, dim: Any = None, keep_dim: bool = False, name: str | None = None) -> Variable:
+    """The least element over some axes."""
+    return _nn.min(input, dim, keep_dim)
+
+
+def topk(input: Variable, k: int, name: str | None = None) -> tuple[Variable, Variable]:
+    """The `k` greatest elements along the last axis, and their places."""
+    return _nn.topk(input, k)
+
+
+def leaky_relu(x: Variable, alpha: float = 0.02, name: str | None = None) -> Variable:
+    """x above 0, a share of x below."""
+    return _nn.leaky_relu(x, alpha)
+
+
+def zeros(shape: Sequence[int], dtype: Any, force_cpu: bool = False, name: str | None = None) -> Variable:
+    """Zeros."""
+    return _nn.full(shape, 0.0, dtype)
+
+
+def ones(shape: Sequence[int], dtype: Any, force_cpu: bool = False) -> Variable:
+    """Ones."""
+    return _nn.full(shape, 1.0, dtype)
+
+
+def mul(
+    x: Variable, y: Variable, x_num_col_dims: int = 1, y_num_col_dims: int = 1, name: str | None = None
+) -> Variable:
+    """A matrix product of x and y as matrices."""
+    if x_num_col_dims != 1 or y_num_col_dims != 1 or x.ndim != 2 or y.ndim != 2:
+        raise NotImplementedError("`fluid.layers.mul` of other than two matrices: use `matmul`")
+    return _nn.matmul(x, y)
+
+
+def cos_sim(X: Variable, Y: Variable) -> Variable:
+    """The cosine of the angle between the rows of two matrices."""
+    lengths = _nn.sqrt(_nn.multiply(_nn.sum(_nn.square(X), 1, keepdim=True), _nn.sum(_nn.square(Y), 1, keepdim=True)))
+    return _nn.divide(_nn.sum(_nn.multiply(X, Y), 1, keepdim=True), lengths)
+
+
 def sums(input: Sequence[Variable], out: Any = None) -> Variable:
     """The sum of several variables."""
+    if out is not None:
+        raise NotImplementedError("`out` of `fluid.layers.sums`: use what it returns")
     return _nn.add_n(input)
 
 
