@@ -59,7 +59,7 @@ class ShowClickEntry(EntryAttr):
             if not isinstance(value, str):
                 raise ValueError(f"`{what}` expects the name of a variable, got {type(value).__name__}")
         warnings.warn(
-            f"ShowClickEntry: `{show_name}` and `{click_name}` are not read yet: each push counts as one show, no click",
+            f"`{show_name}` and `{click_name}` of ShowClickEntry are not read yet: a push counts as one show, no click",
             stacklevel=2,
         )
         self.show_name, self.click_name = show_name, click_name

@@ -172,6 +172,22 @@ def masked_select(x: Variable, mask: Variable, name: str | None = None) -> Varia
     return Selected(x, mask)
 
 
+class JoinedIds(Variable):
+    """Ids of several fields side by side, as `concat` joins them.
+
+    A sparse table can only be looked up with what is fed, since its rows are pulled before a step begins. So a lookup
+    of these looks each field up by itself and joins the rows, which is the same.
+    """
+
+    def __init__(self, program: Any, name: str, parts: Sequence[Variable], axis: int) -> None:
+        super().__init__(program, name)
+        self._parts, self._axis = list(parts), axis % parts[0].ndim
+
+    def each(self, look_up: Any) -> Variable:
+        """The rows of each field, joined as the ids were."""
+        return concat([look_up(part) for part in self._parts], self._axis)
+
+
 class SlotEmbedding(Variable):
     """The rows of a slot's ids, not pooled yet: summed up wherever it is used, unless `sequence_pool` comes first."""
 
@@ -207,6 +223,9 @@ def embedding(
     `sqrtn`) or by `sequence_pool`.
     """
     rows, dim = int(size[0]), int(size[1])
+    if isinstance(input, JoinedIds) and (is_sparse or is_distributed):
+        attr = with_defaults(param_attr, _net().native.unique_name("embedding.w"))
+        return input.each(lambda ids: embedding(ids, size, True, False, padding_idx, attr, dtype, "each"))
     if is_sparse or is_distributed:
         return _sparse(input, dim, rows, padding_idx, param_attr, pooling)
     net = _net_of(input)
@@ -240,6 +259,11 @@ def sparse_embedding(
         raise NotImplementedError("`is_test=True`: a program's copy `clone(for_test=True)` creates no rows")
     if entry is not None and not isinstance(entry, EntryAttr):
         raise TypeError(f"`entry` expects a rule of admission such as CountFilterEntry, got {type(entry).__name__}")
+    if isinstance(input, JoinedIds):
+        attr = with_defaults(param_attr, _net().native.unique_name("embedding.w"))
+        return input.each(
+            lambda ids: sparse_embedding(ids, size, padding_idx, is_test, entry, table_class, attr, dtype, slot, "each")
+        )
     rows = None if entry is None else json.dumps(entry.to_json())
     return _sparse(input, int(size[1]), None, padding_idx, param_attr, pooling, rows)
 
@@ -401,6 +425,8 @@ def cast(x: Variable, dtype: Any) -> Variable:
     """Integers to floats and back."""
     if isinstance(x, Selected):
         return x.map(lambda elements: cast(elements, dtype))
+    if _dtype(dtype) == x.dtype:
+        return x
     return _variable(_net_of(x).cast(x.name, _dtype(dtype)))
 
 
@@ -851,7 +877,10 @@ def matmul(
 
 def concat(x: Sequence[Variable], axis: int = 0, name: str | None = None) -> Variable:
     """Joins along an axis."""
-    return _variable(_net_of(*x).concat([one.name for one in x], axis))
+    joined = _variable(_net_of(*x).concat([one.name for one in x], axis))
+    if joined.dtype == "int64" and all(one.kind == "data" for one in x):
+        return JoinedIds(joined.program, joined.name, x, axis)
+    return joined
 
 
 def stack(x: Sequence[Variable], axis: int = 0, name: str | None = None) -> Variable:

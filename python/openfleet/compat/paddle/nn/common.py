@@ -61,9 +61,9 @@ class Embedding(Layer):
     def forward(self, x: Variable) -> Variable:
         """The rows of ids `[..]`, as `[.., embedding_dim]`."""
         rows = _nn.embedding(x, self._size, self._sparse, padding_idx=self._padding_idx, param_attr=self._attr)
-        if self._sparse and not isinstance(rows, _nn.SlotEmbedding):
+        if self._sparse and x.program.has_var(self._attr.name):
             # The table is there as soon as it is looked up.
-            self.weight = rows.program.var(self._attr.name)
+            self.weight = x.program.var(self._attr.name)
         return rows
 
 

@@ -1,6 +1,6 @@
 """`paddle.optimizer.lr`: schedules with the original's arguments.
 
-There, a script calls `step()` when it likes, once an epoch or once a batch. Here whoever keeps a table counts its steps,
+There, a script calls `step()` when it likes, once an epoch or a batch. Here whoever keeps a table counts its steps,
 so a schedule goes on with every batch; `step()` says so, once.
 """
 
