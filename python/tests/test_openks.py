@@ -4,6 +4,8 @@ import subprocess
 import sys
 
 import pytest
+
+from openfleet import static
 from openks_distributed import KSDistributedFactory
 from openks_distributed.base import BaseDistributed, RoleMaker, mode
 from openks_distributed.cpu import CPUDistributed
@@ -15,8 +17,6 @@ from openks_distributed.cpu.strategy import (
     SyncModeConfig,
 )
 from openks_distributed.gpu import GPUDistributed
-
-from openfleet import static
 
 
 @pytest.mark.parametrize(

@@ -352,10 +352,10 @@ def test_rank_models_of_the_public_zoo_train(model, sparse):
         ids = rng.integers(0, IDS, (SLOTS, 64, 1))
         feed = {f"C{i}": ids[i] for i in range(SLOTS)}
         feed["dense_input"] = rng.random((64, DENSE))
-        feed["label"] = ((ids[0] + ids[1]) % 2 | (ids[0] % 3 == 0)) if model is not LR else ids[0] % 2
+        feed["label"] = ids[0] % 2 | (ids[1] % 7 == 0)
         losses.append(exe.run(feed=feed, fetch_list=[avg_cost, batch_auc]))
     first, last = np.mean([loss for loss, _ in losses[:5]]), np.mean([loss for loss, _ in losses[-5:]])
-    assert last < 0.93 * first, (first, last)
-    assert losses[-1][1] > 0.6
+    assert last < 0.9 * first, (first, last)
+    assert losses[-1][1] > 0.7
     kinds = {v.kind for v in static.default_main_program().all_parameters()}
     assert ("table" in kinds) == sparse

@@ -176,7 +176,7 @@ def test_seed_002_trains_with_its_variables_by_hand_in_either_order(start, first
 def test_seed_003_trains_from_files_and_its_checkpoints_predict(tmp_path):
     """Training from files through a `pipe_command`, a checkpoint an epoch, inference with the counters zeroed.
 
-    While `openfleet.static` has no `save_persistables`, the job ends where the first worker saves after its first epoch,
+    While `openfleet.static` has no `save_persistables`, the job ends where the first worker saves after one epoch,
     and this asserts so much; from then on it asserts the whole story.
     """
     (tmp_path / "model").mkdir()

@@ -41,8 +41,8 @@ optimizer.minimize(avg_cost)
 def reader():
     chance = random.Random(fleet.worker_index())
     for _ in range(1600):
-        ids = [[chance.randrange(500)] for _ in slots]
-        yield (*ids, int(chance.random() < (0.95 if (ids[0][0] + ids[1][0]) % 2 or ids[2][0] % 5 == 0 else 0.05)))
+        ids = [[chance.randrange(100)] for _ in slots]
+        yield (*ids, int(chance.random() < (0.95 if ids[0][0] % 2 or ids[2][0] % 5 == 0 else 0.05)))
 
 
 if fleet.is_server():

@@ -135,6 +135,9 @@ class DataLoader:
         return iter(self)
 
     def __len__(self) -> int:
+        if isinstance(self.dataset, IterableDataset):
+            # The kind of error that Python's `list` takes for "unknown".
+            raise TypeError(f"{type(self.dataset).__name__} does not know how many samples it has")
         if self.batch_sampler is None:
             return len(self.dataset)
         return len(self.batch_sampler)  # type: ignore[arg-type]
