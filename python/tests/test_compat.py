@@ -31,42 +31,46 @@ def test_what_is_absent_is_named_with_the_nearest_thing(tmp_path, code, message)
 
 # Every name that scripts of the public zoo use, where they look for it.
 NAMES = {
-    "": """abs add add_n arange argmax batch bmm cast clip concat create_parameter distributed divide einsum enable_static
-        equal exp flatten fluid full full_like gather greater_than io is_compiled_with_cinn is_compiled_with_cuda
-        is_compiled_with_distribute is_compiled_with_npu is_compiled_with_rocm is_compiled_with_xpu log masked_select matmul
-        mean multiply nn ones ones_like optimizer ParamAttr rand regularizer reshape scale seed set_device shape slice split
-        sqrt square squeeze stack static subtract sum tanh tile to_tensor topk transpose tril triu unsqueeze where zeros
-        zeros_like""",
-    "nn": """BatchNorm BatchNorm1D BCELoss BCEWithLogitsLoss CrossEntropyLoss Dropout Embedding Layer LayerList LayerNorm
-        LeakyReLU Linear ParameterList PReLU ReLU Sequential Sigmoid Softmax Tanh functional initializer""",
-    "nn.functional": """binary_cross_entropy binary_cross_entropy_with_logits cross_entropy log_loss normalize relu
-        sequence_mask sigmoid softmax tanh""",
+    "": """abs add add_n arange argmax batch bmm cast clip concat create_parameter distributed divide einsum
+        enable_static equal exp flatten fluid full full_like gather greater_than io is_compiled_with_cinn
+        is_compiled_with_cuda is_compiled_with_distribute is_compiled_with_npu is_compiled_with_rocm
+        is_compiled_with_xpu log masked_select matmul mean multiply nn ones ones_like optimizer ParamAttr rand
+        regularizer reshape scale seed set_device shape slice split sqrt square squeeze stack static subtract sum
+        tanh tile to_tensor topk transpose tril triu unsqueeze where zeros zeros_like""",
+    "nn": """BatchNorm BatchNorm1D BCELoss BCEWithLogitsLoss CrossEntropyLoss Dropout Embedding Layer LayerList
+        LayerNorm LeakyReLU Linear ParameterList PReLU ReLU Sequential Sigmoid Softmax Tanh functional initializer""",
+    "nn.functional": """binary_cross_entropy binary_cross_entropy_with_logits cross_entropy log_loss normalize
+        relu sequence_mask sigmoid softmax tanh""",
     "nn.initializer": "Constant KaimingUniform Normal TruncatedNormal Uniform XavierNormal XavierUniform",
     "regularizer": "L1Decay L2Decay",
-    "static": """auc data default_main_program default_startup_program Executor InputSpec load load_inference_model
-        load_program_state nn program_guard save save_inference_model set_program_state""",
-    "static.nn": """batch_norm continuous_value_model embedding fc layer_norm sequence_pool sparse_embedding""",
-    "distributed": """CountFilterEntry InMemoryDataset ProbabilityEntry QueueDataset ShowClickEntry fleet get_rank
-        get_world_size""",
-    "distributed.fleet": """DistributedStrategy MultiSlotDataGenerator MultiSlotStringDataGenerator PaddleCloudRoleMaker Role
-        UserDefinedRoleMaker distributed_optimizer init init_server init_worker is_first_worker is_server is_worker metrics
-        run_server stop_worker util""",
+    "static": """auc data default_main_program default_startup_program Executor InputSpec load
+        load_inference_model load_program_state nn program_guard save save_inference_model set_program_state""",
+    "static.nn": "batch_norm continuous_value_model embedding fc layer_norm sequence_pool sparse_embedding",
+    "distributed": """CountFilterEntry InMemoryDataset ProbabilityEntry QueueDataset ShowClickEntry fleet
+        get_rank get_world_size""",
+    "distributed.fleet": """DistributedStrategy MultiSlotDataGenerator MultiSlotStringDataGenerator
+        PaddleCloudRoleMaker Role UserDefinedRoleMaker distributed_optimizer init init_server init_worker
+        is_first_worker is_server is_worker metrics run_server stop_worker util""",
     "optimizer": "Adagrad Adam Momentum RMSProp SGD lr",
-    "optimizer.lr": """ExponentialDecay InverseTimeDecay LinearWarmup MultiStepDecay NaturalExpDecay NoamDecay PiecewiseDecay
-        PolynomialDecay StepDecay""",
+    "optimizer.lr": """ExponentialDecay InverseTimeDecay LinearWarmup MultiStepDecay NaturalExpDecay NoamDecay
+        PiecewiseDecay PolynomialDecay StepDecay""",
     "io": "BatchSampler DataLoader Dataset IterableDataset",
-    "fluid": """CPUPlace DataFeeder DatasetFactory DistributeTranspilerConfig Executor LoDTensor ParamAttr Program
-        append_backward backward clip core create_lod_tensor data default_main_program default_startup_program embedding
-        executor framework global_scope initializer io layers optimizer param_attr program_guard regularizer scope_guard
-        transpiler unique_name""",
-    "fluid.layers": """accuracy auc batch_norm cast concat continuous_value_model cross_entropy data dropout elementwise_add
-        elementwise_mul embedding fc fill_constant layer_norm log_loss matmul mean reduce_mean reduce_sum relu reshape
-        sequence_pool sigmoid softmax softmax_with_cross_entropy split square topk""",
+    "fluid": """CPUPlace DataFeeder DatasetFactory DistributeTranspilerConfig Executor LoDTensor ParamAttr
+        Program append_backward backward clip core create_lod_tensor data default_main_program
+        default_startup_program embedding executor framework global_scope initializer io layers optimizer param_attr
+        program_guard regularizer scope_guard transpiler unique_name""",
+    "fluid.layers": """accuracy auc batch_norm cast concat continuous_value_model cross_entropy data dropout
+        elementwise_add elementwise_mul embedding fc fill_constant layer_norm log_loss matmul mean reduce_mean
+        reduce_sum relu reshape sequence_pool sigmoid softmax softmax_with_cross_entropy split square topk""",
     "fluid.optimizer": "Adagrad AdagradOptimizer Adam AdamOptimizer Ftrl Momentum RMSProp SGD SGDOptimizer",
-    "fluid.io": """DataLoader batch load_inference_model load_persistables save_inference_model save_params save_persistables
-        save_vars shuffle""",
+    "fluid.io": """DataLoader batch load_inference_model load_persistables save_inference_model save_params
+        save_persistables save_vars shuffle""",
     "fluid.initializer": "Constant MSRA Normal TruncatedNormal Uniform Xavier ConstantInitializer",
-    "fluid.incubate.fleet.base.role_maker": """MPISymetricRoleMaker PaddleCloudRoleMaker Role UserDefinedRoleMaker""",
+    "distributed.fleet.base.role_maker": "PaddleCloudRoleMaker Role UserDefinedRoleMaker",
+    "distributed.fleet.data_generator": "MultiSlotDataGenerator MultiSlotStringDataGenerator",
+    "fluid.incubate.data_generator": "MultiSlotDataGenerator MultiSlotStringDataGenerator",
+    "reader": "batch chain firstn map_readers shuffle",
+    "fluid.incubate.fleet.base.role_maker": "MPISymetricRoleMaker PaddleCloudRoleMaker Role UserDefinedRoleMaker",
     "fluid.incubate.fleet.base.fleet_base": "DistributedOptimizer Fleet Mode",
     "fluid.incubate.fleet.collective": "Collective CollectiveOptimizer DistributedStrategy fleet",
     "fluid.incubate.fleet.parameter_server.distribute_transpiler": """DistributeTranspilerConfig StrategyFactory
@@ -96,6 +100,7 @@ ABSENT = {
     "paddle.io.RandomSampler": lambda: paddle.io.RandomSampler,
     "paddle.distributed.spawn": lambda: paddle.distributed.spawn,
     "paddle.distributed.init_parallel_env": lambda: paddle.distributed.init_parallel_env(),
+    "paddle.distributed.fleet.recompute": lambda: paddle.distributed.fleet.recompute,
     "paddle.set_device": lambda: paddle.set_device("gpu:0"),
     "paddle.disable_static": lambda: paddle.disable_static(),
     "paddle.fluid.layers.dynamic_lstm": lambda: paddle.fluid.layers.dynamic_lstm,

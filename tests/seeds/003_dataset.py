@@ -100,6 +100,7 @@ def distribute_train(params):
         exe = fluid.Executor(place)
         exe.run(fleet.startup_program)
         dataset = get_dataset(inputs, params)
+        fleet.barrier_worker()
 
         for epoch in range(params.epochs):
             start_time = time.time()

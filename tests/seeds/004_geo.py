@@ -46,6 +46,7 @@ def distributed_training(exe, model):
     dataset = paddle.distributed.QueueDataset()
     dataset.init(batch_size=32, use_var=[model.label, model.dense, *model.slots])
     dataset.set_filelist([path])
+    fleet.barrier_worker()
     for epoch in range(3):
         exe.train_from_dataset(
             paddle.static.default_main_program(), dataset, fetch_list=[model.cost],

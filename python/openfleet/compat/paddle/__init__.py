@@ -12,7 +12,7 @@ from openfleet.static import CPUPlace, ParamAttr, create_parameter
 from openfleet.static import default_main_program as _main
 from openfleet.static import default_startup_program as _startup
 
-from . import distributed, fluid, io, nn, optimizer, regularizer, static, tensor
+from . import distributed, fluid, io, nn, optimizer, reader, regularizer, static, tensor
 from .tensor import *  # noqa: F403
 
 __version__ = "2.6.0+openfleet"

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any
 
-import openfleet.fleet as fleet
 from openfleet import compat
 from openfleet.dataset import InMemoryDataset, QueueDataset
 from openfleet.fleet import _job
 from openfleet.static import CountFilterEntry, ProbabilityEntry, ShowClickEntry
 
-sys.modules[f"{__name__}.fleet"] = fleet
+from . import fleet
 
 
 def get_rank(group: Any = None) -> int:
