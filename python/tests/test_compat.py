@@ -1,6 +1,8 @@
 """The way in: `import paddle` finds the old names, wherever `--compat` stands; what is absent is named."""
 
+import functools
 import importlib
+import inspect
 import subprocess
 import sys
 
@@ -84,6 +86,81 @@ def test_the_names_of_scripts_are_there(module):
     where = importlib.import_module(f"openfleet.compat.paddle.{module}".rstrip("."))
     for name in NAMES[module].split():
         assert getattr(where, name) is not None
+
+
+# Arguments and their defaults as the original documents them; there may be more of ours behind them.
+ARGUMENTS = {
+    "batch": "reader, batch_size, drop_last=False",
+    "concat": "x, axis=0, name=None",
+    "create_parameter": "shape, dtype, name=None, attr=None, is_bias=False, default_initializer=None",
+    "reshape": "x, shape, name=None",
+    "cast": "x, dtype",
+    "mean": "x, axis=None, keepdim=False, name=None",
+    "sum": "x, axis=None, dtype=None, keepdim=False, name=None",
+    "matmul": "x, y, transpose_x=False, transpose_y=False, name=None",
+    "transpose": "x, perm, name=None",
+    "unsqueeze": "x, axis, name=None",
+    "squeeze": "x, axis=None, name=None",
+    "split": "x, num_or_sections, axis=0, name=None",
+    "stack": "x, axis=0, name=None",
+    "tile": "x, repeat_times, name=None",
+    "clip": "x, min=None, max=None, name=None",
+    "gather": "x, index, axis=0, name=None",
+    "slice": "input, axes, starts, ends",
+    "scale": "x, scale=1.0, bias=0.0, bias_after_scale=True, act=None, name=None",
+    "flatten": "x, start_axis=0, stop_axis=-1, name=None",
+    "full": "shape, fill_value, dtype=None, name=None",
+    "arange": "start=0, end=None, step=1, dtype=None, name=None",
+    "where": "condition, x=None, y=None, name=None",
+    "tril": "x, diagonal=0, name=None",
+    "to_tensor": "data, dtype=None, place=None, stop_gradient=True",
+    "rand": "shape, dtype=None, name=None",
+    "masked_select": "x, mask, name=None",
+    "topk": "x, k, axis=None, largest=True, sorted=True, name=None",
+    "nn.Embedding": "num_embeddings, embedding_dim, padding_idx=None, sparse=False, weight_attr=None, name=None",
+    "nn.Linear": "in_features, out_features, weight_attr=None, bias_attr=None, name=None",
+    "nn.Dropout": "p=0.5, axis=None, mode='upscale_in_train', name=None",
+    "nn.BatchNorm1D": "num_features, momentum=0.9, epsilon=1e-05, weight_attr=None, bias_attr=None, data_format='NCL'",
+    "nn.LayerNorm": "normalized_shape, epsilon=1e-05, weight_attr=None, bias_attr=None, name=None",
+    "nn.PReLU": "num_parameters=1, init=0.25, weight_attr=None, data_format='NCHW', name=None",
+    "nn.BCELoss": "weight=None, reduction='mean', name=None",
+    "nn.CrossEntropyLoss": "weight=None, ignore_index=-100, reduction='mean', soft_label=False, axis=-1",
+    "nn.functional.normalize": "x, p=2, axis=1, epsilon=1e-12, name=None",
+    "nn.functional.dropout": "x, p=0.5, axis=None, training=True, mode='upscale_in_train', name=None",
+    "nn.functional.sequence_mask": "x, maxlen=None, dtype='int64', name=None",
+    "nn.initializer.Normal": "mean=0.0, std=1.0, name=None",
+    "nn.initializer.TruncatedNormal": "mean=0.0, std=1.0, name=None",
+    "nn.initializer.Uniform": "low=-1.0, high=1.0, name=None",
+    "nn.initializer.KaimingUniform": "fan_in=None, negative_slope=0.0, nonlinearity='relu'",
+    "static.data": "name, shape",
+    "static.auc": "input, label, curve='ROC', num_thresholds=4095, topk=1, slide_steps=1, ins_tag_weight=None",
+    "static.nn.fc": "x, size, num_flatten_dims=1, weight_attr=None, bias_attr=None, activation=None, name=None",
+    "static.nn.embedding": "input, size, is_sparse=False, is_distributed=False, padding_idx=None, param_attr=None",
+    "static.nn.sparse_embedding": """input, size, padding_idx=None, is_test=False, entry=None,
+        table_class='MemorySparseTable', param_attr=None, dtype='float32', slot=None""",
+    "static.nn.continuous_value_model": "input, cvm, use_cvm=True",
+    "distributed.CountFilterEntry": "count_filter",
+    "distributed.ProbabilityEntry": "probability",
+    "distributed.ShowClickEntry": "show_name, click_name",
+    "optimizer.Adam": "learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-08, parameters=None, weight_decay=None",
+    "optimizer.lr.PolynomialDecay": "learning_rate, decay_steps, end_lr=0.0001, power=1.0, cycle=False, last_epoch=-1",
+    "io.DataLoader": "dataset, feed_list=None, places=None, return_list=True, batch_sampler=None, batch_size=1",
+    "fluid.layers.data": "name, shape, append_batch_size=True, dtype='float32', lod_level=0, type=None",
+    "fluid.layers.fc": "input, size, num_flatten_dims=1, param_attr=None, bias_attr=None, act=None, name=None",
+    "fluid.layers.embedding": "input, size, is_sparse=False, is_distributed=False, padding_idx=None, param_attr=None",
+    "fluid.optimizer.Adam": "learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-08, parameter_list=None",
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_have_the_names_and_defaults_of_the_original(name):
+    thing = functools.reduce(getattr, name.split("."), paddle)
+    wanted = ARGUMENTS[name].split(",")
+    got = [str(p.replace(annotation=p.empty)) for p in inspect.signature(thing).parameters.values()]
+    wanted = [word.strip() for word in wanted]
+    if name in ("create_parameter",):
+        got = [word.replace("dtype='float32'", "dtype") for word in got]
+    assert got[: len(wanted)] == wanted
 
 
 ABSENT = {

@@ -1,7 +1,9 @@
 """The names of OpenKS: its factory, classes in both spellings, strategies, and its launcher."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -71,6 +73,17 @@ def test_strategies_choose_the_mode(config, mode_name):
     assert str(CPUStrategy([config]).config()).startswith(mode_name)
 
 
+def test_strategies_among_workers_are_kept_for_what_follows():
+    from openks_distributed.gpu.strategy import GPUStrategy, GradAllreduce, NumThreadsConfig
+
+    strategy = GPUStrategy([NumThreadsConfig(4)], [GradAllreduce()])
+    algorithm = KSDistributedFactory.instantiation(flag="gpu")
+    optimizer = strategy.setup_optimizer(algorithm, static.optimizer.SGD(0.1))
+    assert (optimizer.strategy.num_threads, optimizer.strategy.collective_mode) == (4, "grad_allreduce")
+    with pytest.raises(TypeError, match="expects configurations, got str"):
+        GPUStrategy(["nccl2"])
+
+
 def test_the_launcher_passes_the_arguments_of_the_script_on(tmp_path):
     (tmp_path / "script.py").write_text(
         "import os, sys, paddle\nprint('RAN', os.environ['TRAINING_ROLE'], sys.argv[1:])\n"
@@ -87,3 +100,10 @@ def test_the_launcher_passes_the_arguments_of_the_script_on(tmp_path):
     servers = ["--mode", "gpu", "--server_num", "1", "script.py"]
     wrong = subprocess.run([*command[:3], *servers], capture_output=True, text=True, timeout=60)
     assert wrong.returncode == 2 and "--server_num means nothing" in wrong.stderr
+
+
+def test_the_wheel_names_every_package_there_is():
+    root = Path(__file__).parents[2]
+    named = re.search(r"python-packages = \[(.*)\]", (root / "pyproject.toml").read_text())[1]
+    packages = sorted(path.parent.name for path in (root / "python").glob("*/__init__.py"))
+    assert sorted(re.findall(r'"(\w+)"', named)) == packages
