@@ -223,6 +223,7 @@ def embedding(
     `sqrtn`) or by `sequence_pool`.
     """
     rows, dim = int(size[0]), int(size[1])
+    _float_rows(dtype)
     if isinstance(input, JoinedIds) and (is_sparse or is_distributed):
         attr = with_defaults(param_attr, _net().native.unique_name("embedding.w"))
         return input.each(lambda ids: embedding(ids, size, True, False, padding_idx, attr, dtype, "each"))
@@ -253,6 +254,7 @@ def sparse_embedding(
 
     `entry` says which ids get a row: `CountFilterEntry`, `ProbabilityEntry` or `ShowClickEntry`; all do without it.
     """
+    _float_rows(dtype)
     if table_class not in ("MemorySparseTable", "CommonSparseTable"):
         raise NotImplementedError(f"`table_class` `{table_class}`: rows are kept in memory (`MemorySparseTable`)")
     if is_test:
@@ -266,6 +268,11 @@ def sparse_embedding(
         )
     rows = None if entry is None else json.dumps(entry.to_json())
     return _sparse(input, int(size[1]), None, padding_idx, param_attr, pooling, rows)
+
+
+def _float_rows(dtype: Any) -> None:
+    if _dtype(dtype) != "float32":
+        raise NotImplementedError(f"`dtype` `{dtype}` of an embedding: rows are `float32`")
 
 
 def _sparse(
@@ -295,6 +302,8 @@ def sequence_pool(input: Variable, pool_type: str, is_test: bool = False, pad_va
     """Makes one vector of the rows of a slot's ids: `sum`, `average` or `sqrt`."""
     poolings = {"sum": "sum", "average": "mean", "mean": "mean", "sqrt": "sqrtn", "sqrtn": "sqrtn"}
     pooling = poolings.get(pool_type.lower())
+    if pad_value != 0.0:
+        raise NotImplementedError(f"`pad_value={pad_value}` of `sequence_pool`: a row without ids gives zeros")
     if pooling is None:
         raise NotImplementedError(f"`pool_type` `{pool_type}`: there are `sum`, `average` and `sqrt`")
     if not isinstance(input, SlotEmbedding):
@@ -378,6 +387,8 @@ def abs(x: Variable, name: str | None = None) -> Variable:
 
 def assign(x: Variable, output: None = None) -> Variable:
     """A copy."""
+    if output is not None:
+        raise NotImplementedError("`output` of `assign`: use what it returns")
     return _unary("assign", x)
 
 
@@ -569,6 +580,8 @@ def _reduced(op: str, x: Variable, axis: int | Sequence[int] | None, keepdim: bo
 
 def sum(x: Variable, axis: Any = None, dtype: Any = None, keepdim: bool = False, name: str | None = None) -> Variable:
     """The sum over some axes, or over all."""
+    if dtype is not None:
+        x = cast(x, dtype)
     return _reduced("sum", x, axis, keepdim)
 
 
@@ -950,8 +963,8 @@ def auc(
     ins_tag_weight: Any = None,
 ) -> tuple[Variable, Variable, list[Variable]]:
     """The area under the curve over all batches, over the last `slide_steps`, and the four counters."""
-    if curve != "ROC" or ins_tag_weight is not None:
-        raise NotImplementedError("`auc` has the curve `ROC`, without weights")
+    if curve != "ROC" or ins_tag_weight is not None or topk != 1:
+        raise NotImplementedError("`auc` has the curve `ROC`, `topk` 1 and no weights")
     names = _net_of(input, label).auc(input.name, label.name, num_thresholds, slide_steps)
     return _auc_variables(names)
 
@@ -963,4 +976,6 @@ def _auc_variables(names: tuple[str, str, list[str]]) -> tuple[Variable, Variabl
 
 def accuracy(input: Variable, label: Variable, k: int = 1, correct: Any = None, total: Any = None) -> Variable:
     """The share of rows whose label is among the `k` classes of the highest scores."""
+    if correct is not None or total is not None:
+        raise NotImplementedError("`correct` and `total` of `accuracy`: it gives the share only")
     return _variable(_net_of(input, label).accuracy(input.name, label.name, k)[0])

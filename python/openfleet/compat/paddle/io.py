@@ -109,6 +109,8 @@ class DataLoader:
     ) -> None:
         if not return_list and not feed_list:
             raise ValueError("`return_list=False` of DataLoader needs `feed_list`, the variables to feed")
+        if timeout != 0:
+            raise NotImplementedError(f"`timeout={timeout}` of DataLoader: it waits for its dataset")
         if worker_init_fn is not None:
             raise NotImplementedError("`worker_init_fn` of DataLoader: its workers are threads of this process")
         if isinstance(dataset, IterableDataset) and (shuffle or batch_sampler is not None):

@@ -54,6 +54,7 @@ from openfleet.static.nn import (
     squeeze,
     stack,
     subtract,
+    sum,
     tanh,
     topk,
     transpose,
@@ -146,13 +147,6 @@ def normal(
     return _nn.normal(shape, mean, std)
 
 
-def sum(x: Variable, axis: Any = None, dtype: Any = None, keepdim: bool = False, name: str | None = None) -> Variable:
-    """The sum over some axes, or over all."""
-    if dtype is not None:
-        x = _nn.cast(x, dtype)
-    return _nn.sum(x, axis, keepdim=keepdim)
-
-
 def pow(x: Variable, y: Any, name: str | None = None) -> Variable:
     """x to the power of a constant."""
     if isinstance(y, Variable):
@@ -191,6 +185,8 @@ def argmax(
     """The place of the greatest element along an axis."""
     if axis is None:
         raise NotImplementedError("`axis=None` of `paddle.argmax`: say an axis")
+    if _nn._dtype(dtype) != "int64":
+        raise NotImplementedError(f"`dtype` `{dtype}` of `paddle.argmax`: places are `int64`")
     places = _nn.topk(x, 1, axis)[1]
     return places if keepdim else _nn.squeeze(places, [axis])
 

@@ -70,6 +70,8 @@ def data(
     stop_gradient: bool = True,
 ) -> Variable:
     """A variable that each batch feeds; the batch is put before the shape unless it is there."""
+    if not stop_gradient:
+        raise NotImplementedError("`stop_gradient=False` of `fluid.layers.data`: use `fluid.layers.create_parameter`")
     has_batch = not append_batch_size or builtins.any(size is None or size < 0 for size in shape)
     return _nn.data(name, list(shape) if has_batch else [-1, *shape], dtype, lod_level)
 
