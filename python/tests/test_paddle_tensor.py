@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import openfleet.compat.paddle as paddle
+import openfleet.compat.paddle.fluid.layers as L
 import openfleet.compat.paddle.nn.functional as F
 from openfleet import static
 
@@ -208,6 +209,34 @@ TABLE = {
         lambda p, y, **_: paddle.static.nn.continuous_value_model(paddle.reshape(p, [-1, 6]), y, False),
         P.reshape(2, 6)[:, 2:],
     ),
+    "L.assign": (lambda x, **_: L.assign(x), X),
+    "L.assign of numbers": (lambda **_: L.assign(np.array([1.0, 2.0])), [1.0, 2.0]),
+    "L.cos_sim": (
+        lambda x, y, **_: L.cos_sim(x[:, 0], y[:, 0]),
+        (X[:, 0] * Y[:, 0]).sum(1, keepdims=True)
+        / np.linalg.norm(X[:, 0], axis=1, keepdims=True)
+        / np.linalg.norm(Y[:, 0], axis=1, keepdims=True),
+    ),
+    "L.dropout in evaluation": (lambda x, **_: L.dropout(x, 0.3, is_test=True), X * 0.7),
+    "L.elementwise_add along an axis": (
+        lambda x, **_: L.elementwise_add(x, L.assign(np.array([1.0, 2.0], "float32")), axis=1, act="relu"),
+        (X + np.array([1.0, 2.0])[:, None]).clip(0),
+    ),
+    "L.expand": (lambda x, **_: L.expand(x, [1, 2, 1]), np.tile(X, (1, 2, 1))),
+    "L.fill_constant": (lambda **_: L.fill_constant([2], "int64", 3), [3, 3]),
+    "L.gather": (lambda x, **_: L.gather(x, L.assign(np.array([1, 1]))), X[[1, 1]]),
+    "L.matmul": (lambda x, y, **_: L.matmul(x, y, transpose_y=True, alpha=2.0), 2 * X @ Y.transpose(0, 2, 1)),
+    "L.one_hot": (lambda ids, **_: L.one_hot(L.unsqueeze(ids, [2]), 3), np.eye(3)[IDS]),
+    "L.reduce_min": (lambda x, **_: L.reduce_min(x, dim=[1, 2]), X.min((1, 2))),
+    "L.reduce_sum": (lambda x, **_: L.reduce_sum(x, dim=1, keep_dim=True), X.sum(1, keepdims=True)),
+    "L.reshape": (lambda x, **_: L.reshape(x, [-1, 6], act="relu", inplace=True), X.reshape(-1, 6).clip(0)),
+    "L.softmax_with_cross_entropy": (
+        lambda x, ids, **_: L.softmax_with_cross_entropy(x, L.unsqueeze(ids, [2]), numeric_stable_mode=False),
+        -np.log(np.take_along_axis(softmax(X), IDS[..., None], -1)),
+    ),
+    "L.sums": (lambda x, y, **_: L.sums([x, y]), X + Y),
+    "L.topk": (lambda x, **_: L.topk(x, 1)[0], X.max(-1, keepdims=True)),
+    "fluid.one_hot": (lambda ids, **_: paddle.fluid.one_hot(ids, depth=3), np.eye(3)[IDS]),
     "operators": (lambda x, y, **_: (1 - x) * 2 / (y * y + 1.0) - x**2, (1 - X) * 2 / (Y * Y + 1) - X**2),
     "indices": (lambda x, **_: x[:, 1, -2:], X[:, 1, -2:]),
 }
@@ -267,6 +296,8 @@ REFUSED = {
     "to_tensor": (lambda x: paddle.to_tensor([1], "float16"), NotImplementedError, "`dtype` `float16`"),
     "topk": (lambda x: paddle.topk(x, 9), ValueError, "k = 9"),
     "tril": (lambda x: paddle.tril(x), ValueError, "two last dimensions of fixed sizes"),
+    "fluid where": (lambda x: L.where(x > 0.0), NotImplementedError, "`fluid.layers.where`"),
+    "fluid reshape": (lambda x: L.reshape(x, [-1], actual_shape=x), NotImplementedError, "`actual_shape`"),
     "where": (lambda x: paddle.where(x > 0.0), NotImplementedError, "give `x` and `y`"),
 }
 

@@ -22,7 +22,7 @@ from openfleet.static import (
     scope_guard,
     unique_name,
 )
-from openfleet.static.nn import embedding, one_hot
+from openfleet.static.nn import embedding
 
 from . import (
     backward,
@@ -39,6 +39,7 @@ from . import (
 )
 from .dataset import DatasetFactory
 from .framework import cpu_places, in_dygraph_mode, is_compiled_with_cuda, name_scope
+from .input import one_hot
 from .transpiler import DistributeTranspilerConfig
 
 __all__ = [name for name in dir() if not name.startswith("_") and name != "compat"]

@@ -11,7 +11,6 @@ from openfleet.static import lr as _lr
 from openfleet.static import nn as _nn
 from openfleet.static.nn import (
     abs,
-    assign,
     auc,
     batch_norm,
     cast,
@@ -21,9 +20,7 @@ from openfleet.static.nn import (
     cross_entropy,
     equal,
     exp,
-    expand,
     fm,
-    gather,
     greater_equal,
     greater_than,
     layer_norm,
@@ -34,26 +31,21 @@ from openfleet.static.nn import (
     logical_and,
     logical_not,
     logical_or,
-    matmul,
     not_equal,
     ones_like,
     pow,
     relu,
-    reshape,
     scale,
     sequence_mask,
     sequence_pool,
     shape,
     sigmoid,
-    sigmoid_cross_entropy_with_logits,
     slice,
-    softmax_with_cross_entropy,
     sqrt,
     square,
     square_error_cost,
     tanh,
     transpose,
-    where,
     zeros_like,
 )
 from openfleet.static.nn import accuracy as accuracy
@@ -158,8 +150,9 @@ def mean(x: Variable, name: str | None = None) -> Variable:
 
 
 def one_hot(input: Variable, depth: int, allow_out_of_range: bool = False) -> Variable:
-    """Integers as rows with a single 1."""
-    return _nn.one_hot(input, depth, allow_out_of_range)
+    """Integers as rows with a single 1; a last dimension of 1 gives way to the row."""
+    rows = _nn.one_hot(input, depth, allow_out_of_range)
+    return _nn.squeeze(rows, [input.ndim - 1]) if input.shape[-1] == 1 else rows
 
 
 def reduce_sum(input: Variable, dim: Any = None, keep_dim: bool = False, name: str | None = None) -> Variable:
@@ -240,6 +233,79 @@ def cos_sim(X: Variable, Y: Variable) -> Variable:
     """The cosine of the angle between the rows of two matrices."""
     lengths = _nn.sqrt(_nn.multiply(_nn.sum(_nn.square(X), 1, keepdim=True), _nn.sum(_nn.square(Y), 1, keepdim=True)))
     return _nn.divide(_nn.sum(_nn.multiply(X, Y), 1, keepdim=True), lengths)
+
+
+def assign(input: Any, output: Any = None) -> Variable:
+    """A copy of a variable, or given numbers."""
+    if output is not None:
+        raise NotImplementedError("`output` of `fluid.layers.assign`: use what it returns")
+    return _nn.assign(input) if isinstance(input, Variable) else _nn.literal(input)
+
+
+def expand(x: Variable, expand_times: Sequence[int], name: str | None = None) -> Variable:
+    """Repeats along dimensions, this often each."""
+    return _nn.tile(x, expand_times)
+
+
+def gather(input: Variable, index: Variable, overwrite: bool = True) -> Variable:
+    """Rows picked by number."""
+    return _nn.gather(input, index)
+
+
+def matmul(
+    x: Variable,
+    y: Variable,
+    transpose_x: bool = False,
+    transpose_y: bool = False,
+    alpha: float = 1.0,
+    name: str | None = None,
+) -> Variable:
+    """A matrix product, or a batch of them, times `alpha`."""
+    product = _nn.matmul(x, y, transpose_x, transpose_y)
+    return product if alpha == 1.0 else _nn.scale(product, alpha)
+
+
+def reshape(
+    x: Variable,
+    shape: Sequence[Any],
+    actual_shape: Any = None,
+    act: str | None = None,
+    inplace: bool = False,
+    name: str | None = None,
+) -> Variable:
+    """The same elements in another shape."""
+    if actual_shape is not None:
+        raise NotImplementedError("`actual_shape` of `fluid.layers.reshape`: say the shape, with -1 for the batch")
+    return _nn._activated(_nn.reshape(x, shape), act)
+
+
+def sigmoid_cross_entropy_with_logits(
+    x: Variable, label: Variable, ignore_index: int = -100, name: str | None = None, normalize: bool = False
+) -> Variable:
+    """Binary cross entropy of logits with float labels."""
+    if ignore_index != -100 or normalize:
+        raise NotImplementedError("`ignore_index` and `normalize` of `sigmoid_cross_entropy_with_logits`")
+    return _nn.sigmoid_cross_entropy_with_logits(x, label)
+
+
+def softmax_with_cross_entropy(
+    logits: Variable,
+    label: Variable,
+    soft_label: bool = False,
+    ignore_index: int = -100,
+    numeric_stable_mode: bool = True,
+    return_softmax: bool = False,
+    axis: int = -1,
+) -> Any:
+    """Cross entropy of logits over classes, one a row. It is always computed the stable way."""
+    if axis % logits.ndim != logits.ndim - 1:
+        raise NotImplementedError(f"`axis={axis}` of `softmax_with_cross_entropy`: classes are the last dimension")
+    return _nn.softmax_with_cross_entropy(logits, label, soft_label, ignore_index, return_softmax)
+
+
+def where(condition: Variable) -> Variable:
+    """The places where a condition is true, of which no program knows how many there are."""
+    raise NotImplementedError("`fluid.layers.where`: use `paddle.where` with two variables to choose from")
 
 
 def sums(input: Sequence[Variable], out: Any = None) -> Variable:
