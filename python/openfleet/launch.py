@@ -10,15 +10,10 @@ from . import _native
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs `fleetrun`; scripts are run by this Python. `--compat` first lets them `import paddle`."""
+    """Runs `fleetrun`; scripts are run by this Python. With `--compat` they can `import paddle`."""
     # The launcher listens to signals itself; Python would otherwise remember them and raise when it has ended.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments[:1] == ["--compat"]:
-        from . import compat
-
-        compat.for_children()
-        arguments = arguments[1:]
     return _native.fleetrun(["fleetrun", *arguments], sys.executable, os.path.dirname(sys.executable))
 
 

@@ -103,6 +103,31 @@ impl Executor {
         serde_json::to_string(&manifest).map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
+    /// Saves what predicting the targets needs; gives the manifest as JSON.
+    fn save_inference_model(
+        &self,
+        py: Python<'_>,
+        program: &Program,
+        feeds: Vec<String>,
+        targets: Vec<String>,
+        address: String,
+    ) -> PyResult<String> {
+        let (graph, runner) = (program.0.lock().clone(), self.runner.clone());
+        let targets = find(&graph, &targets).map_err(raise)?;
+        let save = move || lock(&runner)?.save_inference_model(&graph, &feeds, &targets, &address).map_err(raise);
+        let manifest = interrupt::run(py, || {}, save)??;
+        serde_json::to_string(&manifest).map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
+    /// Takes a model's values into the scope; gives its program, the names of what it is fed and of what it gives.
+    fn load_inference_model(&self, py: Python<'_>, address: String) -> PyResult<(Program, Vec<String>, Vec<String>)> {
+        let runner = self.runner.clone();
+        let load = move || lock(&runner)?.load_inference_model(&address).map_err(raise);
+        let model = interrupt::run(py, || {}, load)??;
+        let targets = model.targets.iter().map(|&target| model.program.variable(target).name.clone()).collect();
+        Ok((Program(Arc::new(Mutex::new(model.program))), model.feeds, targets))
+    }
+
     /// Takes parameters, tables and states of a program from a checkpoint.
     #[pyo3(signature = (program, address, *, partial, tables_only))]
     fn load(

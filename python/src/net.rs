@@ -8,8 +8,9 @@ use std::sync::Arc;
 use openfleet_engine::models::{self, CtrInputs, CtrOutputs};
 use openfleet_engine::op::{
     Activation, BatchNormOptions, ClassLabels, DenseEmbeddingOptions, Dropout, DropoutMode, EmbeddingOptions,
-    FcOptions, LayerNormOptions, Pooling, SkipGramOptions,
+    FcOptions, LayerNormOptions, LiteralValues, Pooling, SkipGramOptions,
 };
+use openfleet_engine::program::RowLife;
 use openfleet_engine::{Net as Builder, ParamAttr, Result, Var};
 use openfleet_table::{Initializer, Regularizer};
 use parking_lot::Mutex;
@@ -130,6 +131,26 @@ impl Net {
         })
     }
 
+    /// Given numbers, in row-major order.
+    fn literal(&self, dims: Vec<usize>, floats: Vec<f32>) -> PyResult<String> {
+        self.one(|net| net.literal(&dims, LiteralValues::F32(floats)))
+    }
+
+    fn literal_integers(&self, dims: Vec<usize>, integers: Vec<i64>) -> PyResult<String> {
+        self.one(|net| net.literal(&dims, LiteralValues::I64(integers)))
+    }
+
+    fn literal_truth(&self, dims: Vec<usize>, truth: Vec<bool>) -> PyResult<String> {
+        self.one(|net| net.literal(&dims, LiteralValues::Bool(truth)))
+    }
+
+    /// Random floats from a distribution described in JSON.
+    fn random(&self, dims: Vec<i64>, from: &str, seed: Option<u64>) -> PyResult<String> {
+        let from = serde_json::from_str(from)
+            .map_err(|error| PyValueError::new_err(format!("not a distribution: {error}")))?;
+        self.one(|net| net.random(&dims, from, seed))
+    }
+
     fn stop_gradient(&self, x: &str) -> PyResult<()> {
         self.build(|net| {
             let x = net.main.find(x)?;
@@ -172,13 +193,18 @@ impl Net {
         table: &str,
         pooling: &str,
         vocabulary: Option<u64>,
+        rows: Option<&str>,
+        padding_idx: Option<i64>,
     ) -> PyResult<String> {
+        let rows = rows.map_or(Ok(RowLife::default()), serde_json::from_str);
         let options = EmbeddingOptions {
             table: parse_attr(table)?,
             pooling: parse_pooling(pooling)?,
             vocabulary,
-            rows: Default::default(),
+            rows: rows.map_err(|error| PyValueError::new_err(format!("not a life of rows: {error}")))?,
+            padding_idx,
         };
+        options.rows.admission.validate().map_err(|error| PyValueError::new_err(error.to_string()))?;
         self.one(|net| {
             let slot = net.main.find(slot)?;
             net.embedding(slot, dim, &options)
@@ -279,6 +305,7 @@ impl Net {
             "logical_not" => Builder::logical_not,
             "mean" => Builder::mean,
             "relu" => Builder::relu,
+            "shape" => Builder::sizes,
             "sigmoid" => Builder::sigmoid,
             "sqrt" => Builder::sqrt,
             "square" => Builder::square,
@@ -401,6 +428,15 @@ impl Net {
         self.one(|net| {
             let x = net.main.find(x)?;
             net.unsqueeze(x, &axes)
+        })
+    }
+
+    /// The values and their places.
+    fn topk(&self, x: &str, k: usize, largest: bool) -> PyResult<(String, String)> {
+        self.build(|net| {
+            let x = net.main.find(x)?;
+            let (values, places) = net.topk(x, k, largest)?;
+            Ok((name(net, values), name(net, places)))
         })
     }
 

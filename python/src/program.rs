@@ -78,6 +78,17 @@ impl Program {
         Ok((shape.collect(), dtype_name(variable.dtype), kind, variable.ragged, variable.stop_gradient))
     }
 
+    /// How often each dimension counts the batch's rows; 0 for those of a fixed size.
+    fn rows_in(&self, name: &str) -> PyResult<Vec<usize>> {
+        let graph = self.0.lock();
+        let variable = graph.variable(graph.find(name).map_err(raise)?);
+        let times = |dim: &Dim| match dim {
+            Dim::Fixed(_) => 0,
+            Dim::PerRow(times) => *times,
+        };
+        Ok(variable.shape.0.iter().map(times).collect())
+    }
+
     /// The ops, in order: what each computes, from what, into what.
     fn nodes(&self) -> Vec<(&'static str, Vec<String>, Vec<String>)> {
         let graph = self.0.lock();

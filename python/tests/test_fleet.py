@@ -60,7 +60,7 @@ def test_calls_in_the_wrong_order_say_what_is_missing(click_model):
         _ = fleet.main_program
     with pytest.raises(AttributeError, match="did you mean `init_worker`"):
         _ = fleet.init_workers
-    with pytest.raises(NotImplementedError, match="save_persistables"):
+    with pytest.raises(OrderError, match="`fleet.save_persistables` was called before `init_worker`"):
         fleet.save_persistables(None, "model")
 
 

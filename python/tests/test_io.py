@@ -116,3 +116,28 @@ def test_three_lines_of_numpy_map_a_table(tmp_path: Path) -> None:
     part = os.path.join(tmp_path, "model", manifest["directory"], manifest["sparse"][0]["parts"][0]["prefix"])
     keys, weights = (np.load(f"{part}.{column}.npy", mmap_mode="r") for column in ("keys", "weights"))
     assert keys.shape == (rows,) and weights.shape == (rows, 4) and 50 in keys
+
+
+def test_an_inference_model_needs_no_script(tmp_path: Path) -> None:
+    main, startup, test, loss, probability, auc = built()
+    exe = static.Executor()
+    with static.scope_guard(static.Scope()):
+        exe.run(startup)
+        steps(exe, main, loss, range(6))
+        expected = exe.run(test, feed=batch(4), fetch_list=[probability])[0]
+        static.save(main, tmp_path / "checkpoint")
+        static.save_inference_model(tmp_path / "model", ["id"], [probability], exe, program=main)
+        with pytest.raises(ValueError, match="`label` among the feeds"):
+            static.save_inference_model(tmp_path / "other", ["id"], [auc], exe, program=main)
+        with pytest.raises(ValueError, match="`label`"):
+            static.save_inference_model(tmp_path / "other", ["id", "label"], [probability], exe, program=main)
+    with static.scope_guard(static.Scope()):
+        program, feeds, (target,) = static.load_inference_model(tmp_path / "model", exe)
+        assert feeds == ["id"] and target.name == probability.name
+        assert np.array_equal(exe.run(program, feed={"id": batch(4)["id"]}, fetch_list=[target])[0], expected)
+        # Ids that were never seen get the row they would have got in training, and no row of their own.
+        rows = static.global_scope().find_var("embedding_0.w_0").rows()
+        exe.run(program, feed={"id": [[77], [78]]}, fetch_list=[target])
+        assert static.global_scope().find_var("embedding_0.w_0").rows() == rows
+        with pytest.raises(ValueError, match="save_inference_model"):
+            static.load_inference_model(tmp_path / "checkpoint", exe)

@@ -72,9 +72,8 @@ if fleet.is_worker():
 
     PASS_NUM = 10
     for pass_id in range(PASS_NUM):
-        for _batch_id, data in enumerate(train_reader()):
-            avg_loss_value, auc_value, auc_batch_value = exe.run(
-                fleet.main_program, feed=feeder.feed(data), fetch_list=[avg_cost, auc, auc_batch]
-            )
-        print("Pass %d, cost = %f, auc = %f, batch_auc = %f" % (pass_id, avg_loss_value, auc_value, auc_batch_value))
+        for batch_id, data in enumerate(train_reader()):
+            avg_loss_value, auc_value, auc_batch_value = \
+                exe.run(fleet.main_program, feed=feeder.feed(data), fetch_list=[avg_cost, auc, auc_batch])
+            print("Pass %d, cost = %f, auc = %f, batch_auc = %f" % (pass_id, avg_loss_value, auc_value, auc_batch_value))
     fleet.stop_worker()

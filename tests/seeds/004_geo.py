@@ -29,8 +29,8 @@ class WideDeepModel:
         deep = paddle.static.nn.fc(x=deep, size=16, activation="relu")
         deep = paddle.static.nn.fc(x=deep, size=1)
         wide = paddle.static.nn.fc(x=self.dense, size=1)
-        self.predict = paddle.static.nn.sigmoid(paddle.add(wide, deep))
-        losses = paddle.static.nn.log_loss(self.predict, paddle.cast(self.label, "float32"))
+        self.predict = paddle.nn.functional.sigmoid(paddle.add(wide, deep))
+        losses = paddle.nn.functional.log_loss(self.predict, paddle.cast(self.label, "float32"))
         self.cost = paddle.mean(losses)
         self.auc, _, self.counters = paddle.static.auc(self.predict, self.label)
 
@@ -39,17 +39,18 @@ def distributed_training(exe, model):
     chance = random.Random(fleet.worker_index())
     path = sys.argv[1] + f"/part-{fleet.worker_index()}.txt"
     with open(path, "w") as out:
-        for _ in range(8000):
-            user = chance.randrange(1000)
+        for _ in range(16000):
+            user = chance.randrange(100)
             click = int(chance.random() < (0.9 if user % 2 else 0.1))
-            out.write(f"1 {click} 2 0.5 {chance.random():.3f} 1 {user} 1 {chance.randrange(1000)}\n")
+            out.write(f"1 {click} 2 0.5 {chance.random():.3f} 1 {user} 1 {chance.randrange(100, 200)}\n")
     dataset = paddle.distributed.QueueDataset()
-    dataset.init(batch_size=8, use_var=[model.label, model.dense, *model.slots])
+    dataset.init(batch_size=32, use_var=[model.label, model.dense, *model.slots])
     dataset.set_filelist([path])
+    fleet.barrier_worker()
     for epoch in range(3):
         exe.train_from_dataset(
             paddle.static.default_main_program(), dataset, fetch_list=[model.cost],
-            fetch_info=["epoch %d cost" % epoch], print_period=500,
+            fetch_info=["epoch %d cost" % epoch], print_period=10,
         )
     fleet.barrier_worker()
     print("auc %f" % fleet.metrics.auc(*model.counters[2:]), flush=True)

@@ -232,6 +232,11 @@ impl<'a> Inputs<'a> {
         &self.arena.buffers[self.node.outputs[output]].floats
     }
 
+    /// Backward only: the integers the op wrote in its forward, as their bits.
+    pub fn output_ints(&self, output: usize) -> &'a [u64] {
+        &self.arena.buffers[self.node.outputs[output]].ints
+    }
+
     /// Backward only: the gradient of an output; zeros if nothing flows from there.
     pub fn output_gradient(&self, output: usize) -> &'a [f32] {
         match self.node.output_gradients[output] {

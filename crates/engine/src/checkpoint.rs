@@ -87,6 +87,9 @@ impl Pause<'_> {
         let failed = |source| at("saving to", address, source);
         let mut cuts = cuts(self.program, self.scope).map_err(failed)?;
         cuts.keep_only(&options.only);
+        if options.without_state {
+            cuts.drop_state();
+        }
         for (stream, &steps) in (0..).zip(&self.positions).filter(|(_, steps)| **steps > 0) {
             let done = WorkId { stream, first_step: 0, last_step: steps - 1 };
             let _ = cuts.work.streams.apply_once(done, || ());
@@ -133,7 +136,7 @@ fn cuts(program: &Program, scope: &Scope) -> Result<TableCuts, openfleet_table::
     for (var, variable) in program.persistables() {
         let name = variable.name.clone();
         if let Some(table) = scope.sparse(&name) {
-            cuts.sparse.push(SparseCut { name, cut: table.cut()? });
+            cuts.sparse.push(SparseCut { name, cut: table.cut()?, without_state: false });
         } else if let Some(table) = scope.dense(&name) {
             let spec = table.spec().clone();
             cuts.dense.push(table.read_all(|values, state, step| DenseCut {

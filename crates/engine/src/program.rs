@@ -222,6 +222,39 @@ impl Program {
         Program { backward: None, minimize: None, for_test: true, ..self.clone() }
     }
 
+    /// What some variables need, and nothing else, for evaluation; and where those variables are in it. Names stay, and with
+    /// them parameters, tables and the first values of rows.
+    pub fn prune(&self, targets: &[Var]) -> (Self, Vec<Var>) {
+        let mut needed = vec![false; self.variables.len()];
+        targets.iter().for_each(|target| needed[target.index()] = true);
+        let mut kept: Vec<&Node> = Vec::new();
+        for node in self.nodes.iter().rev() {
+            if node.outputs.iter().any(|output| needed[output.index()]) {
+                node.inputs.iter().chain(&node.outputs).for_each(|var| needed[var.index()] = true);
+                kept.push(node);
+            }
+        }
+        let mut pruned = Program { for_test: true, seed: self.seed, ..Program::default() };
+        let mut renumbered = vec![Var(0); self.variables.len()];
+        for (var, variable) in self.numbered().filter(|(var, _)| needed[var.index()]) {
+            renumbered[var.index()] = Var(pruned.variables.len() as u32);
+            pruned.touch(variable);
+            pruned.variables.push(variable.clone());
+        }
+        for node in kept.into_iter().rev() {
+            let renumber = |vars: &[Var]| vars.iter().map(|var| renumbered[var.index()]).collect();
+            let (inputs, outputs) = (renumber(&node.inputs), renumber(&node.outputs));
+            pruned.add_node(Node { inputs, outputs, ..node.clone() });
+        }
+        pruned.find_names();
+        (pruned, targets.iter().map(|target| renumbered[target.index()]).collect())
+    }
+
+    /// After it was read from somewhere, which keeps no names.
+    pub(crate) fn find_names(&mut self) {
+        self.by_name = self.numbered().map(|(var, variable)| (variable.name.clone(), var)).collect();
+    }
+
     /// The gradient variable that `append_backward` made for a variable.
     pub fn gradient_of(&self, var: Var) -> Option<Var> {
         self.backward.as_ref().and_then(|backward| backward.gradient_of(var))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from .. import _native
@@ -186,22 +187,37 @@ def shrink(threshold: int | None = None, *, now: int = 0, table: str | None = No
     return None if shrunk is None else sum(shrunk)
 
 
+def _working(call: str) -> _native.Fleet:
+    _job.current()
+    job = _job.at_work()
+    if job is None:
+        hint = "call it on a worker, after `fleet.init_worker()` and before `fleet.stop_worker()`"
+        raise _native.OrderError(
+            f"`fleet.{call}` was called before `init_worker` or after `stop_worker`\n\nhint: {hint}"
+        )
+    return job
+
+
 def save_persistables(executor: Any, dirname: str | os.PathLike[str], main_program: Any = None) -> None:
     """Saves every table of the job with its optimizer's state, from one moment, while training goes on.
 
     The first worker does it for the job; the others need not call it, and nothing happens if they do. The servers write:
     all of them have to see the directory. A checkpoint that stands there is replaced, and stays whole if this fails.
     """
-    if _job.current().is_first_worker():
+    if _working("save_persistables").is_first_worker():
         static_io.save_persistables(executor, dirname, main_program or _job.main_program)
 
 
-
 def save_inference_model(
-    executor: Any, dirname: str, feeded_var_names: Any, target_vars: Any, main_program: Any = None, **kwargs: Any
+    executor: Any,
+    dirname: str | os.PathLike[str],
+    feeded_var_names: Sequence[str],
+    target_vars: Sequence[Any],
+    main_program: Any = None,
 ) -> None:
-    """Not available yet."""
-    raise NotImplementedError("`fleet.save_inference_model`: models for inference are not available yet")
+    """Saves what predicting `target_vars` needs. The first worker does it for the job; the servers write their rows."""
+    if _working("save_inference_model").is_first_worker():
+        static_io.save_inference_model(dirname, feeded_var_names, target_vars, executor, program=main_program)
 
 
 def load_model(path: str | os.PathLike[str], *, partial: bool = False) -> None:
@@ -209,5 +225,5 @@ def load_model(path: str | os.PathLike[str], *, partial: bool = False) -> None:
 
     The first worker does it for the job, before training or between two passes.
     """
-    if _job.current().is_first_worker():
+    if _working("load_model").is_first_worker():
         static_io.load(_job.main_program, path, partial=partial)

@@ -31,7 +31,9 @@ class DistributedOptimizer:
         """Appends the backward of `loss` and trains every parameter that has a gradient. The same on every process."""
         if not isinstance(loss, Variable):
             raise TypeError(f"`minimize` expects a Variable, got {type(loss).__name__}")
-        prepare_backward(loss, parameter_list, no_grad_set)
+        prepare_backward(
+            loss, self.user_defined_optimizer._parameters if parameter_list is None else parameter_list, no_grad_set
+        )
         pairs = self._native.minimize(loss.program._native, loss.name)
         _job.main_program = loss.program
         _job.startup_program = default_startup_program() if startup_program is None else startup_program

@@ -14,15 +14,18 @@
 
 from . import clip, initializer, nn, optimizer, regularizer, unique_name
 from .backward import append_backward, gradients
+from .entry import CountFilterEntry, ProbabilityEntry, ShowClickEntry
 from .executor import CPUPlace, Executor, FetchHandler
 from .feed import DataFeeder, LoDTensor, create_lod_tensor
 from .io import (
     load,
+    load_inference_model,
     load_params,
     load_persistables,
     load_program_state,
     load_vars,
     save,
+    save_inference_model,
     save_params,
     save_persistables,
     save_vars,
@@ -41,13 +44,16 @@ from .scope import Scope, global_scope, scope_guard
 
 __all__ = [
     "CPUPlace",
+    "CountFilterEntry",
     "DataFeeder",
     "Executor",
     "FetchHandler",
     "LoDTensor",
     "ParamAttr",
+    "ProbabilityEntry",
     "Program",
     "Scope",
+    "ShowClickEntry",
     "Variable",
     "accuracy",
     "append_backward",
@@ -62,6 +68,7 @@ __all__ = [
     "gradients",
     "initializer",
     "load",
+    "load_inference_model",
     "load_params",
     "load_persistables",
     "load_program_state",
@@ -71,6 +78,7 @@ __all__ = [
     "program_guard",
     "regularizer",
     "save",
+    "save_inference_model",
     "save_params",
     "save_persistables",
     "save_vars",

@@ -5,12 +5,12 @@ counters of metrics), checked and all or nothing. It does not know how many serv
 
 >>> import os, tempfile
 >>> from openfleet import static
->>> with static.program_guard(static.Program(), static.Program()), static.scope_guard(static.Scope()):
+>>> with static.program_guard(static.Program(), static.Program()), static.unique_name.guard():
 ...     y = static.nn.fc(static.data("x", [None, 2]), size=1)
 ...     exe = static.Executor()
 ...     _ = exe.run(static.default_startup_program())
 ...     path = os.path.join(tempfile.mkdtemp(), "model")
-...     static.save(static.default_main_program(), path)
+...     _ = static.save(static.default_main_program(), path)
 ...     sorted(static.load_program_state(path))
 ['fc_0.b_0', 'fc_0.w_0']
 """
@@ -32,7 +32,9 @@ from .scope import global_scope
 Path = Union[str, "os.PathLike[str]"]
 
 
-def save(program: Program, model_path: Path, *, executor: Executor | None = None, replace: bool = True) -> dict[str, Any]:
+def save(
+    program: Program, model_path: Path, *, executor: Executor | None = None, replace: bool = True
+) -> dict[str, Any]:
     """Saves everything that outlives a step: parameters, tables, the optimizer's state, the program's states.
 
     A checkpoint that stands there is replaced, unless `replace=False` makes that an error, and stays whole if this fails.
@@ -125,6 +127,37 @@ def load_vars(
     set_program_state(program, state)
 
 
+def save_inference_model(
+    path_prefix: Path,
+    feed_vars: Variable | str | Sequence[Variable | str],
+    fetch_vars: Variable | Sequence[Variable],
+    executor: Executor,
+    program: Program | None = None,
+) -> None:
+    """Saves what predicting `fetch_vars` needs: the ops that lead to them, their parameters and rows, no optimizer's state.
+
+    `feed_vars` are the data that they are computed from. On a worker the servers write; the first worker does it for all.
+    """
+    from ..fleet import _job
+
+    job = _job.at_work()
+    if job is not None and not job.is_first_worker():
+        return
+    fetch = [fetch_vars] if isinstance(fetch_vars, Variable) else list(fetch_vars)
+    feed = [feed_vars] if isinstance(feed_vars, (Variable, str)) else list(feed_vars)
+    if program is None:
+        program = fetch[0].program if fetch else default_main_program()
+    names = [_name(variable) for variable in feed], [_name(variable) for variable in fetch]
+    executor._native(None).save_inference_model(_program(program)._native, *names, os.fspath(path_prefix))
+
+
+def load_inference_model(path_prefix: Path, executor: Executor) -> list[Any]:
+    """The program of a saved model, the names of what it is fed, and its targets, ready to run in the global scope."""
+    native, feeds, targets = executor._native(None).load_inference_model(os.fspath(path_prefix))
+    program = Program._of(native)
+    return [program, feeds, [Variable(program, name) for name in targets]]
+
+
 def load_program_state(model_path: Path, var_list: Iterable[Variable | str] | None = None) -> dict[str, Any]:
     """The dense values of a checkpoint as arrays by name, without the optimizer's state."""
     arrays = _native.read_dense(os.fspath(model_path))
@@ -133,7 +166,9 @@ def load_program_state(model_path: Path, var_list: Iterable[Variable | str] | No
     names = [_name(variable) for variable in var_list]
     absent = [name for name in names if name not in arrays]
     if absent:
-        raise ValueError(f"`{absent[0]}` is not in {os.fspath(model_path)}\n\nhint: {_native.nearest(absent[0], list(arrays))}")
+        raise ValueError(
+            f"`{absent[0]}` is not in {os.fspath(model_path)}\n\nhint: {_native.nearest(absent[0], list(arrays))}"
+        )
     return {name: arrays[name] for name in names}
 
 
@@ -145,7 +180,9 @@ def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
             global_scope().var(name).get_tensor().set(np.asarray(value))
 
 
-def _save(program: Program, path: Path, executor: Executor | None, only: Sequence[str], replace: bool) -> dict[str, Any]:
+def _save(
+    program: Program, path: Path, executor: Executor | None, only: Sequence[str], replace: bool
+) -> dict[str, Any]:
     from ..fleet import _job
 
     job = _job.at_work()

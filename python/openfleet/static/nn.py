@@ -11,12 +11,15 @@
 
 from __future__ import annotations
 
+import builtins
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from .param_attr import attr_json
+from .entry import EntryAttr
+from .param_attr import attr_json, with_defaults
 from .program import Variable, _net, _net_of
 
 _FUSED = ("relu", "sigmoid", "tanh")
@@ -26,8 +29,8 @@ def _variable(name: str) -> Variable:
     return Variable(_net().main, name)
 
 
-def _dims(shape: Sequence[int | None]) -> list[int]:
-    return [-1 if size is None else int(size) for size in shape]
+def _dims(shape: Sequence[Any]) -> list[int]:
+    return [-1 if size is None else size.size if isinstance(size, SizeVariable) else int(size) for size in shape]
 
 
 def _axes(axis: int | Sequence[int] | None) -> list[int]:
@@ -64,10 +67,9 @@ def create_parameter(
     default_initializer: Any = None,
 ) -> Variable:
     """A parameter that no layer made."""
-    from .param_attr import ParamAttr
-
-    if attr is None:
-        attr = ParamAttr(name=name, initializer=default_initializer)
+    if _dtype(dtype) != "float32":
+        raise NotImplementedError(f"`dtype` `{dtype}` of a parameter: parameters are `float32`")
+    attr = with_defaults(attr, name, default_initializer)
     return _variable(_net_of().create_parameter([int(size) for size in shape], attr_json(attr), is_bias))
 
 
@@ -112,6 +114,80 @@ def _activated(x: Variable, activation: str | None) -> Variable:
     return functions[activation](x)
 
 
+class Selected(Variable):
+    """What `masked_select` gives: no program knows how many elements that is, but what they add up to can be computed.
+
+    It keeps all elements and the mask. Elementwise layers work on it; `sum` and `mean` are over what was selected.
+    """
+
+    def __init__(self, elements: Variable, mask: Variable) -> None:
+        self.program, self._elements, self._mask = elements.program, elements, mask
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        raise NotImplementedError(
+            "what `masked_select` gives has as many elements as its mask is true, which a program cannot know\n\n"
+            "hint: take its `sum` or `mean`, or use `where` on the whole"
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Any number."""
+        return (-1,)
+
+    @property
+    def dtype(self) -> str:
+        """That of the elements."""
+        return self._elements.dtype
+
+    def map(self, layer: Any) -> Selected:
+        """The same selection of what an elementwise layer makes of all elements."""
+        return Selected(layer(self._elements), self._mask)
+
+    @staticmethod
+    def combine(layer: Any, x: Any, y: Any) -> Selected:
+        """Two selections by one mask, or a selection and a number."""
+        mask = x._mask if isinstance(x, Selected) else y._mask
+        for one in (x, y):
+            selected = isinstance(one, Selected)
+            if (selected and one._mask.name != mask.name) or (isinstance(one, Variable) and not selected):
+                raise NotImplementedError("layers on `masked_select` of two masks: select both with the same one")
+        parts = [one._elements if isinstance(one, Selected) else one for one in (x, y)]
+        return Selected(layer(*parts), mask)
+
+    def sum(self) -> Variable:
+        """The sum of what was selected."""
+        return sum(where(self._mask, self._elements, zeros_like(self._elements)))
+
+    def mean(self) -> Variable:
+        """The mean of what was selected; no number where nothing was."""
+        return divide(self.sum(), sum(cast(self._mask, "float32")))
+
+
+def masked_select(x: Variable, mask: Variable, name: str | None = None) -> Variable:
+    """The elements of x where `mask`, of the same shape, is true: for elementwise layers, `sum` and `mean`."""
+    if x.shape != mask.shape or mask.dtype != "bool":
+        got = f"{list(mask.shape)} of {mask.dtype}"
+        raise ValueError(f"`masked_select` expects a mask of {list(x.shape)} truth values, got {got}")
+    return Selected(x, mask)
+
+
+class JoinedIds(Variable):
+    """Ids of several fields side by side, as `concat` joins them.
+
+    A sparse table can only be looked up with what is fed, since its rows are pulled before a step begins. So a lookup
+    of these looks each field up by itself and joins the rows, which is the same.
+    """
+
+    def __init__(self, program: Any, name: str, parts: Sequence[Variable], axis: int) -> None:
+        super().__init__(program, name)
+        self._parts, self._axis = list(parts), axis % parts[0].ndim
+
+    def each(self, look_up: Any) -> Variable:
+        """The rows of each field, joined as the ids were."""
+        return concat([look_up(part) for part in self._parts], self._axis)
+
+
 class SlotEmbedding(Variable):
     """The rows of a slot's ids, not pooled yet: summed up wherever it is used, unless `sequence_pool` comes first."""
 
@@ -147,6 +223,10 @@ def embedding(
     `sqrtn`) or by `sequence_pool`.
     """
     rows, dim = int(size[0]), int(size[1])
+    _float_rows(dtype)
+    if isinstance(input, JoinedIds) and (is_sparse or is_distributed):
+        attr = with_defaults(param_attr, _net().native.unique_name("embedding.w"))
+        return input.each(lambda ids: embedding(ids, size, True, False, padding_idx, attr, dtype, "each"))
     if is_sparse or is_distributed:
         return _sparse(input, dim, rows, padding_idx, param_attr, pooling)
     net = _net_of(input)
@@ -170,21 +250,44 @@ def sparse_embedding(
     slot: Any = None,
     pooling: str | None = None,
 ) -> Variable:
-    """Looks ids up in a sparse table without a bound: any 64-bit id, whatever `size[0]` says."""
-    if entry is not None:
-        raise NotImplementedError("`entry`: rules of admission are not reachable from Python yet")
-    return _sparse(input, int(size[1]), None, padding_idx, param_attr, pooling)
+    """Looks ids up in a sparse table without a bound: any 64-bit id, whatever `size[0]` says.
+
+    `entry` says which ids get a row: `CountFilterEntry`, `ProbabilityEntry` or `ShowClickEntry`; all do without it.
+    """
+    _float_rows(dtype)
+    if table_class not in ("MemorySparseTable", "CommonSparseTable"):
+        raise NotImplementedError(f"`table_class` `{table_class}`: rows are kept in memory (`MemorySparseTable`)")
+    if is_test:
+        raise NotImplementedError("`is_test=True`: a program's copy `clone(for_test=True)` creates no rows")
+    if entry is not None and not isinstance(entry, EntryAttr):
+        raise TypeError(f"`entry` expects a rule of admission such as CountFilterEntry, got {type(entry).__name__}")
+    if isinstance(input, JoinedIds):
+        attr = with_defaults(param_attr, _net().native.unique_name("embedding.w"))
+        return input.each(
+            lambda ids: sparse_embedding(ids, size, padding_idx, is_test, entry, table_class, attr, dtype, slot, "each")
+        )
+    rows = None if entry is None else json.dumps(entry.to_json())
+    return _sparse(input, int(size[1]), None, padding_idx, param_attr, pooling, rows)
+
+
+def _float_rows(dtype: Any) -> None:
+    if _dtype(dtype) != "float32":
+        raise NotImplementedError(f"`dtype` `{dtype}` of an embedding: rows are `float32`")
 
 
 def _sparse(
-    input: Variable, dim: int, vocabulary: int | None, padding_idx: int | None, param_attr: Any, pooling: str | None
+    input: Variable,
+    dim: int,
+    vocabulary: int | None,
+    padding_idx: int | None,
+    param_attr: Any,
+    pooling: str | None,
+    rows: str | None = None,
 ) -> Variable:
-    if padding_idx is not None:
-        raise NotImplementedError("`padding_idx` of a sparse table: leave the id out of the slot instead")
     net, attr = _net_of(input), attr_json(param_attr)
 
     def look_up(pooling: str) -> Variable:
-        return _variable(net.embedding(input.name, dim, attr, pooling, vocabulary))
+        return _variable(net.embedding(input.name, dim, attr, pooling, vocabulary, rows, padding_idx))
 
     return _pooled(input, look_up, pooling)
 
@@ -199,6 +302,8 @@ def sequence_pool(input: Variable, pool_type: str, is_test: bool = False, pad_va
     """Makes one vector of the rows of a slot's ids: `sum`, `average` or `sqrt`."""
     poolings = {"sum": "sum", "average": "mean", "mean": "mean", "sqrt": "sqrtn", "sqrtn": "sqrtn"}
     pooling = poolings.get(pool_type.lower())
+    if pad_value != 0.0:
+        raise NotImplementedError(f"`pad_value={pad_value}` of `sequence_pool`: a row without ids gives zeros")
     if pooling is None:
         raise NotImplementedError(f"`pool_type` `{pool_type}`: there are `sum`, `average` and `sqrt`")
     if not isinstance(input, SlotEmbedding):
@@ -270,6 +375,8 @@ def skip_gram(
 
 
 def _unary(op: str, x: Variable) -> Variable:
+    if isinstance(x, Selected):
+        return x.mean() if op == "mean" else x.map(lambda elements: _unary(op, elements))
     return _variable(_net_of(x).unary(op, x.name))
 
 
@@ -280,6 +387,8 @@ def abs(x: Variable, name: str | None = None) -> Variable:
 
 def assign(x: Variable, output: None = None) -> Variable:
     """A copy."""
+    if output is not None:
+        raise NotImplementedError("`output` of `assign`: use what it returns")
     return _unary("assign", x)
 
 
@@ -325,11 +434,17 @@ def tanh(x: Variable, name: str | None = None) -> Variable:
 
 def cast(x: Variable, dtype: Any) -> Variable:
     """Integers to floats and back."""
+    if isinstance(x, Selected):
+        return x.map(lambda elements: cast(elements, dtype))
+    if _dtype(dtype) == x.dtype:
+        return x
     return _variable(_net_of(x).cast(x.name, _dtype(dtype)))
 
 
 def clip(x: Variable, min: float | None = None, max: float | None = None, name: str | None = None) -> Variable:
     """x within two bounds."""
+    if isinstance(x, Selected):
+        return x.map(lambda elements: clip(elements, min, max))
     bounds = np.finfo(np.float32)
     low, high = bounds.min if min is None else min, bounds.max if max is None else max
     return _variable(_net_of(x).clip(x.name, float(low), float(high)))
@@ -370,11 +485,15 @@ def one_hot(x: Variable, num_classes: int, allow_out_of_range: bool = False, nam
 
 def pow(x: Variable, factor: float = 1.0, name: str | None = None) -> Variable:
     """x to the power of a constant."""
+    if isinstance(x, Selected):
+        return x.map(lambda elements: pow(elements, factor))
     return _variable(_net_of(x).pow(x.name, float(factor)))
 
 
 def reshape(x: Variable, shape: Sequence[int], name: str | None = None) -> Variable:
     """The same elements in another shape."""
+    if isinstance(x, Selected) and list(shape) in ([-1], [-1, 1]):
+        return x
     return _variable(_net_of(x).reshape(x.name, _dims(shape)))
 
 
@@ -387,6 +506,9 @@ def scale(
     name: str | None = None,
 ) -> Variable:
     """`scale * x + bias`."""
+    if isinstance(x, Selected):
+        factor = scale
+        return x.map(lambda elements: globals()["scale"](elements, factor, bias, bias_after_scale, act))
     y = _variable(_net_of(x).scale(x.name, float(scale), float(bias), bias_after_scale))
     return _activated(y, act)
 
@@ -451,11 +573,15 @@ def transpose(x: Variable, perm: Sequence[int], name: str | None = None) -> Vari
 
 
 def _reduced(op: str, x: Variable, axis: int | Sequence[int] | None, keepdim: bool) -> Variable:
+    if isinstance(x, Selected) and op in ("sum", "mean") and axis in (None, 0, -1):
+        return x.sum() if op == "sum" else x.mean()
     return _variable(_net_of(x).reduce(op, x.name, _axes(axis), keepdim))
 
 
 def sum(x: Variable, axis: Any = None, dtype: Any = None, keepdim: bool = False, name: str | None = None) -> Variable:
     """The sum over some axes, or over all."""
+    if dtype is not None:
+        x = cast(x, dtype)
     return _reduced("sum", x, axis, keepdim)
 
 
@@ -483,6 +609,147 @@ def full_like(x: Variable, fill_value: float, dtype: Any = None, name: str | Non
     return _variable(_net_of(x).fill_like(x.name, float(fill_value), integers))
 
 
+def literal(values: Any, dtype: Any = None) -> Variable:
+    """Given numbers, which travel with the program.
+
+    >>> from openfleet import static
+    >>> with static.program_guard(static.Program(), static.Program()):
+    ...     literal([[1, 2], [3, 4]]).dtype
+    'int64'
+    """
+    array = np.asarray(values)
+    kind = _dtype(array.dtype if dtype is None else dtype)
+    net, dims, flat = _net_of(), list(array.shape) or [1], array.reshape(-1)
+    if kind == "int64":
+        return _variable(net.literal_integers(dims, flat.astype(np.int64).tolist()))
+    if kind == "bool":
+        return _variable(net.literal_truth(dims, flat.astype(bool).tolist()))
+    if kind != "float32":
+        raise NotImplementedError(f"`dtype` `{kind}`: there are `float32`, `int64` and `bool`")
+    return _variable(net.literal(dims, flat.astype(np.float32).tolist()))
+
+
+def uniform(shape: Sequence[int], min: float = -1.0, max: float = 1.0, seed: int | None = None) -> Variable:
+    """Random floats in `[min, max)`, other ones in every step unless there is a seed."""
+    return _random(shape, {"uniform": {"low": float(min), "high": float(max)}}, seed)
+
+
+def normal(shape: Sequence[int], mean: float = 0.0, std: float = 1.0, seed: int | None = None) -> Variable:
+    """Random floats of a normal distribution, other ones in every step unless there is a seed."""
+    return _random(shape, {"normal": {"mean": float(mean), "std": float(std)}}, seed)
+
+
+def _random(shape: Sequence[int], distribution: Any, seed: int | None) -> Variable:
+    return _variable(_net_of().random(_dims(shape), json.dumps(distribution), seed))
+
+
+class SizeVariable(Variable):
+    """One size of `shape`, which can stand for itself among the sizes of a new shape."""
+
+    size: int
+
+
+class ShapeVariable(Variable):
+    """What `shape` gives: `shape(x)[0]` can stand among the sizes of a new shape."""
+
+    _of: Variable
+
+    def __getitem__(self, index: Any) -> Variable:
+        picked = _getitem(self, index)
+        if not isinstance(index, int):
+            return picked
+        size = SizeVariable(picked.program, picked.name)
+        rows = self._of.program._native.rows_in(self._of.name)[index]
+        if rows > 1:
+            raise NotImplementedError(f"`shape(...)[{index}]`: a dimension of {rows} times the batch")
+        size.size = -1 if rows else self._of.shape[index]
+        return size
+
+
+def shape(input: Variable) -> Variable:
+    """The sizes of a variable's dimensions in this step."""
+    sizes = ShapeVariable(_net().main, _unary("shape", input).name)
+    sizes._of = input
+    return sizes
+
+
+def topk(
+    x: Variable, k: int, axis: int | None = None, largest: bool = True, sorted: bool = True, name: str | None = None
+) -> tuple[Variable, Variable]:
+    """The `k` greatest elements along an axis, or the least, in order; and their places."""
+    axis = x.ndim - 1 if axis is None else axis % x.ndim
+    if axis == x.ndim - 1:
+        values, places = _net_of(x).topk(x.name, int(k), bool(largest))
+        return _variable(values), _variable(places)
+    perm = list(range(x.ndim))
+    perm[axis], perm[-1] = perm[-1], perm[axis]
+    values, places = topk(transpose(x, perm), k, -1, largest)
+    return transpose(values, perm), transpose(places, perm)
+
+
+def tril(x: Variable, diagonal: int = 0, name: str | None = None) -> Variable:
+    """The lower triangle of the last two dimensions, zeros above."""
+    return _triangle(np.tril, x, diagonal)
+
+
+def triu(x: Variable, diagonal: int = 0, name: str | None = None) -> Variable:
+    """The upper triangle of the last two dimensions, zeros below."""
+    return _triangle(np.triu, x, diagonal)
+
+
+def _triangle(keep: Any, x: Variable, diagonal: int) -> Variable:
+    sizes = x.shape[-2:]
+    if len(sizes) < 2 or builtins.min(sizes) < 0:
+        raise ValueError(f"a triangle needs two last dimensions of fixed sizes, got {list(x.shape)}")
+    return where(literal(keep(np.ones(sizes, bool), diagonal)), x, zeros_like(x))
+
+
+def sequence_mask(x: Variable, maxlen: int | None = None, dtype: Any = "int64", name: str | None = None) -> Variable:
+    """Ones for the first `x[i]` of `maxlen` places, zeros after: `[..]` becomes `[.., maxlen]`."""
+    if maxlen is None:
+        raise NotImplementedError("`maxlen=None` of `sequence_mask`: say how long the longest sequence can be")
+    return cast(less_than(literal(np.arange(int(maxlen))), unsqueeze(x, -1)), dtype)
+
+
+def leaky_relu(x: Variable, negative_slope: float = 0.01, name: str | None = None) -> Variable:
+    """x where it is above 0, `negative_slope` times x elsewhere."""
+    return where(greater_than(x, 0.0), x, scale(x, negative_slope))
+
+
+def prelu(x: Variable, weight: Variable, data_format: str = "NCHW", name: str | None = None) -> Variable:
+    """x where it is above 0, elsewhere x times a weight: one for all, or one for each of the second dimension's."""
+    if data_format not in ("NC", "NCL", "NCHW", "NCDHW"):
+        raise NotImplementedError(f"`data_format` `{data_format}` of `prelu`: channels are the second dimension")
+    if weight.shape != (1,) and x.ndim > 2:
+        weight = reshape(weight, [weight.shape[0], *[1] * (x.ndim - 2)])
+    return where(greater_than(x, 0.0), x, multiply(x, weight))
+
+
+def continuous_value_model(input: Variable, cvm: Variable, use_cvm: bool = True) -> Variable:
+    """The first two columns are shows and clicks: their logarithms instead, or without `use_cvm` nothing of them.
+
+    As there, no gradient of the loss flows into the two columns; shows and clicks reach a table another way, so `cvm`
+    itself has nothing to say here.
+    """
+    if input.ndim != 2 or input.shape[1] < 3:
+        raise ValueError(f"`continuous_value_model` expects [N, D] with D above 2, got {list(input.shape)}")
+    if not isinstance(cvm, Variable):
+        raise TypeError(f"`cvm` expects a Variable, got {type(cvm).__name__}")
+    rest = slice(input, [1], [2], [input.shape[1]])
+    if not use_cvm:
+        return rest
+    counts = slice(input, [1], [0], [2])
+    counts.stop_gradient = True
+    logs = log(scale(counts, 1.0, 1.0))
+    shows, clicks = split(logs, 2, 1)
+    return concat([shows, subtract(clicks, shows), rest], 1)
+
+
+def min(x: Variable, axis: Any = None, keepdim: bool = False, name: str | None = None) -> Variable:
+    """The least element over some axes, or over all."""
+    return scale(max(scale(x, -1.0), axis, keepdim), -1.0)
+
+
 def zeros_like(x: Variable, dtype: Any = None, name: str | None = None) -> Variable:
     """Zeros in the shape of another variable."""
     return full_like(x, 0, dtype)
@@ -497,6 +764,8 @@ def ones_like(x: Variable, dtype: Any = None, name: str | None = None) -> Variab
 
 
 def _binary(op: str, x: Any, y: Any, axis: int = -1) -> Variable:
+    if isinstance(x, Selected) or isinstance(y, Selected):
+        return Selected.combine(lambda a, b: _binary(op, a, b), x, y)
     if not isinstance(x, Variable):
         x = _constant(x, y)
     if not isinstance(y, Variable):
@@ -604,9 +873,12 @@ def bmm(x: Variable, y: Variable, name: str | None = None) -> Variable:
 
 def gather(x: Variable, index: Variable, axis: int = 0, name: str | None = None) -> Variable:
     """Rows picked by number."""
-    if axis != 0:
-        raise NotImplementedError("`gather` along another axis than 0")
-    return _binary("gather", x, index)
+    axis = int(axis) % x.ndim
+    if axis == 0:
+        return _binary("gather", x, index)
+    perm = list(range(x.ndim))
+    perm[0], perm[axis] = axis, 0
+    return transpose(_binary("gather", transpose(x, perm), index), perm)
 
 
 def matmul(
@@ -618,7 +890,10 @@ def matmul(
 
 def concat(x: Sequence[Variable], axis: int = 0, name: str | None = None) -> Variable:
     """Joins along an axis."""
-    return _variable(_net_of(*x).concat([one.name for one in x], axis))
+    joined = _variable(_net_of(*x).concat([one.name for one in x], axis))
+    if joined.dtype == "int64" and all(one.kind == "data" for one in x):
+        return JoinedIds(joined.program, joined.name, x, axis)
+    return joined
 
 
 def stack(x: Sequence[Variable], axis: int = 0, name: str | None = None) -> Variable:
@@ -631,6 +906,8 @@ def stack(x: Sequence[Variable], axis: int = 0, name: str | None = None) -> Vari
 
 def log_loss(input: Variable, label: Variable, epsilon: float = 1e-4, name: str | None = None) -> Variable:
     """Binary cross entropy of probabilities with float labels."""
+    if isinstance(input, Selected) or isinstance(label, Selected):
+        return Selected.combine(lambda a, b: log_loss(a, b, epsilon), input, label)
     return _variable(_net_of(input, label).log_loss(input.name, label.name, epsilon))
 
 
@@ -686,8 +963,8 @@ def auc(
     ins_tag_weight: Any = None,
 ) -> tuple[Variable, Variable, list[Variable]]:
     """The area under the curve over all batches, over the last `slide_steps`, and the four counters."""
-    if curve != "ROC" or ins_tag_weight is not None:
-        raise NotImplementedError("`auc` has the curve `ROC`, without weights")
+    if curve != "ROC" or ins_tag_weight is not None or topk != 1:
+        raise NotImplementedError("`auc` has the curve `ROC`, `topk` 1 and no weights")
     names = _net_of(input, label).auc(input.name, label.name, num_thresholds, slide_steps)
     return _auc_variables(names)
 
@@ -699,4 +976,6 @@ def _auc_variables(names: tuple[str, str, list[str]]) -> tuple[Variable, Variabl
 
 def accuracy(input: Variable, label: Variable, k: int = 1, correct: Any = None, total: Any = None) -> Variable:
     """The share of rows whose label is among the `k` classes of the highest scores."""
+    if correct is not None or total is not None:
+        raise NotImplementedError("`correct` and `total` of `accuracy`: it gives the share only")
     return _variable(_net_of(input, label).accuracy(input.name, label.name, k)[0])

@@ -28,6 +28,7 @@ class Optimizer:
         rule: dict[str, Any],
         weight_decay: float | Regularizer | None = None,
         grad_clip: Any = None,
+        parameters: Sequence[Any] | None = None,
     ) -> None:
         if not isinstance(learning_rate, (int, float, LRScheduler)) or isinstance(learning_rate, bool):
             raise TypeError(f"`learning_rate` expects a float or a schedule, got {type(learning_rate).__name__}")
@@ -37,6 +38,7 @@ class Optimizer:
             raise TypeError(f"`grad_clip` expects one of `static.clip`, got {type(grad_clip).__name__}")
         self._learning_rate, self._rule = learning_rate, rule
         self._weight_decay, self._grad_clip = weight_decay, grad_clip
+        self._parameters = None if parameters is None else list(parameters)
 
     def to_json(self) -> dict[str, Any]:
         """As the engine reads it."""
@@ -58,7 +60,7 @@ class Optimizer:
         """Appends the backward of `loss` and trains every parameter that has a gradient."""
         if not isinstance(loss, Variable):
             raise TypeError(f"`minimize` expects a Variable, got {type(loss).__name__}")
-        prepare_backward(loss, parameters, no_grad_set)
+        prepare_backward(loss, self._parameters if parameters is None else parameters, no_grad_set)
         pairs = loss.program._native.minimize(json.dumps(self.to_json()), loss.name)
         return [], [(Variable(loss.program, p), Variable(loss.program, g)) for p, g in pairs]
 
@@ -87,7 +89,7 @@ class SGD(Optimizer):
         grad_clip: Any = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(learning_rate, {"sgd": {}}, weight_decay, grad_clip)
+        super().__init__(learning_rate, {"sgd": {}}, weight_decay, grad_clip, parameters)
 
 
 class Momentum(Optimizer):
@@ -104,7 +106,7 @@ class Momentum(Optimizer):
         name: str | None = None,
     ) -> None:
         rule = {"momentum": {"momentum": float(momentum), "nesterov": bool(use_nesterov)}}
-        super().__init__(learning_rate, rule, weight_decay, grad_clip)
+        super().__init__(learning_rate, rule, weight_decay, grad_clip, parameters)
 
 
 class Adagrad(Optimizer):
@@ -121,7 +123,7 @@ class Adagrad(Optimizer):
         initial_accumulator_value: float = 0.0,
     ) -> None:
         rule = {"adagrad": {"epsilon": float(epsilon), "initial_accumulator": float(initial_accumulator_value)}}
-        super().__init__(learning_rate, rule, weight_decay, grad_clip)
+        super().__init__(learning_rate, rule, weight_decay, grad_clip, parameters)
 
 
 class Adam(Optimizer):
@@ -140,7 +142,7 @@ class Adam(Optimizer):
         name: str | None = None,
     ) -> None:
         rule = {"adam": {"beta1": float(beta1), "beta2": float(beta2), "epsilon": float(epsilon)}}
-        super().__init__(learning_rate, rule, weight_decay, grad_clip)
+        super().__init__(learning_rate, rule, weight_decay, grad_clip, parameters)
 
 
 class RMSProp(Optimizer):
@@ -159,7 +161,7 @@ class RMSProp(Optimizer):
         name: str | None = None,
     ) -> None:
         values = {"rho": float(rho), "epsilon": float(epsilon), "momentum": float(momentum), "centered": bool(centered)}
-        super().__init__(learning_rate, {"rms_prop": values}, weight_decay, grad_clip)
+        super().__init__(learning_rate, {"rms_prop": values}, weight_decay, grad_clip, parameters)
 
 
 class Ftrl(Optimizer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -48,16 +49,29 @@ class ParamAttr:
         }
 
 
-def attr_json(attr: Any) -> str:
-    """A ParamAttr, a name, an initializer, a regularizer, or nothing, as the engine reads it."""
+def attr_of(attr: Any) -> ParamAttr:
+    """A ParamAttr, a name, an initializer, a regularizer, or nothing, as a ParamAttr."""
     if attr is None or attr is True:
-        attr = ParamAttr()
-    elif isinstance(attr, str):
-        attr = ParamAttr(name=attr)
-    elif isinstance(attr, Initializer):
-        attr = ParamAttr(initializer=attr)
-    elif isinstance(attr, Regularizer):
-        attr = ParamAttr(regularizer=attr)
-    elif not isinstance(attr, ParamAttr):
+        return ParamAttr()
+    if isinstance(attr, str):
+        return ParamAttr(name=attr)
+    if isinstance(attr, Initializer):
+        return ParamAttr(initializer=attr)
+    if isinstance(attr, Regularizer):
+        return ParamAttr(regularizer=attr)
+    if not isinstance(attr, ParamAttr):
         raise TypeError(f"expected a ParamAttr, got {type(attr).__name__}")
-    return json.dumps(attr.to_json())
+    return attr
+
+
+def with_defaults(attr: Any, name: str | None = None, initializer: Initializer | None = None) -> ParamAttr:
+    """A ParamAttr with a name and an initializer where it has none."""
+    filled = copy.copy(attr_of(attr))
+    filled.name = name if filled.name is None else filled.name
+    filled.initializer = initializer if filled.initializer is None else filled.initializer
+    return filled
+
+
+def attr_json(attr: Any) -> str:
+    """What is written of a parameter, as the engine reads it."""
+    return json.dumps(attr_of(attr).to_json())

@@ -22,6 +22,8 @@ def generate(key: str) -> str:
 @contextmanager
 def guard(new_generator: object | None = None) -> Iterator[None]:
     """Names count from 0 as long as it lasts: a second network built the same way has the same parameter names."""
+    if new_generator is not None:
+        raise NotImplementedError("`new_generator` of `unique_name.guard`: names count from 0 under their own words")
     net = _net()
     with _pushed(_Net(net.native.with_fresh_names(), net.main, net.startup)):
         yield

@@ -33,6 +33,8 @@ pub struct SaveOptions {
     pub states: States,
     /// Which tables and parameters; all of them where none is named.
     pub only: Vec<String>,
+    /// Whether the optimizer's state is left out.
+    pub without_state: bool,
 }
 
 impl Default for SaveOptions {
@@ -43,6 +45,7 @@ impl Default for SaveOptions {
             data: serde_json::Value::Null,
             states: States::new(),
             only: Vec::new(),
+            without_state: false,
         }
     }
 }
@@ -90,8 +93,8 @@ impl Cluster {
 
     fn save_begun(&self, address: &str, id: &str, options: &SaveOptions) -> Result<Manifest> {
         let cut = self.cut(id)?;
-        let only = options.only.clone();
-        let write = save::Ask::Write { address: address.to_owned(), id: id.to_owned(), cut, only };
+        let (only, without_state) = (options.only.clone(), options.without_state);
+        let write = save::Ask::Write { address: address.to_owned(), id: id.to_owned(), cut, only, without_state };
         // A thread each, because a server in this process answers when it is done.
         let parts: Vec<Result<Part>> = std::thread::scope(|scope| {
             let writing: Vec<_> = self.links.iter().map(|link| scope.spawn(|| ask_to_save(link, &write))).collect();

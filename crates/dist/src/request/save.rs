@@ -33,6 +33,8 @@ pub enum Ask {
         cut: String,
         /// Which tables and parameters; all of them where none is named.
         only: Vec<String>,
+        /// Whether the optimizer's state is left out.
+        without_state: bool,
     },
     /// Make it a checkpoint.
     Commit {
@@ -93,10 +95,11 @@ pub fn apply(state: &State, payload: &[u8]) -> Result<Payload> {
     let damaged = || Error::Damaged { what: "save" };
     let (length, rest) = payload.split_first_chunk().ok_or_else(damaged)?;
     let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| damaged())?;
-    let (json, states) = rest.split_at_checked(length).ok_or_else(damaged)?;
+    let json = rest.get(..length).ok_or_else(damaged)?;
     let mut ask: Ask = serde_json::from_slice(json).map_err(|_| damaged())?;
     if let Ask::Commit { commit, .. } = &mut ask {
-        commit.states = states.to_vec();
+        // Arrays of a payload begin at multiples of 8 bytes.
+        commit.states = rest.get(length.next_multiple_of(8)..).unwrap_or_default().to_vec();
     }
     state.save(ask)
 }

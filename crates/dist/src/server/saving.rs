@@ -321,7 +321,7 @@ impl State {
         let mut sparse = Vec::with_capacity(kept.sparse.len());
         for named in &kept.sparse {
             let cut = named.table.cut().map_err(|error| named.error("marking", error))?;
-            sparse.push(SparseCut { name: named.name.clone(), cut });
+            sparse.push(SparseCut { name: named.name.clone(), cut, without_state: false });
         }
         let mut dense = Vec::with_capacity(kept.dense.len());
         for (named, &(parameter, offset)) in kept.dense.iter().zip(&here.blocks) {
@@ -374,11 +374,14 @@ impl State {
             Ask::Begin { address, id, replace } => {
                 checkpoint::begin(open(&address)?.as_ref(), &id, replace).map_err(failed(&address))?;
             }
-            Ask::Write { address, id, cut, only } => {
+            Ask::Write { address, id, cut, only, without_state } => {
                 let Some((_, mut cuts)) = self.saving.marked.lock().take_if(|(marked, _)| *marked == cut) else {
                     return Err(Error::CutOver);
                 };
                 cuts.keep_only(&only);
+                if without_state {
+                    cuts.drop_state();
+                }
                 let part = checkpoint::write_part(open(&address)?.as_ref(), &id, cuts).map_err(failed(&address))?;
                 put(serde_json::to_vec(&part))?;
             }

@@ -5,18 +5,21 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Operator, Signature, expect_floats, expected, shapes};
+use super::{Operator, Signature, expected, shapes, view};
 use crate::arena::{Gradients, Inputs, Outputs};
 use crate::error::Result;
 use crate::net::Net;
 use crate::program::Var;
 use crate::shape::{Dim, Shape};
+use crate::tensor::DType;
 
 /// Joins along `axis`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Concat {
     /// Counted from the front.
     pub axis: usize,
+    #[serde(default)]
+    integers: bool,
 }
 
 impl Net {
@@ -29,7 +32,8 @@ impl Net {
         let Some(axis) = shape.axis(axis) else {
             return expected("concat", format!("an axis of {shape}"), axis);
         };
-        self.append_one("concat", Concat { axis }, inputs)
+        let integers = !self.main.variable(first).dtype.is_float();
+        self.append_one("concat", Concat { axis, integers }, inputs)
     }
 }
 
@@ -45,7 +49,10 @@ impl Operator for Concat {
     }
 
     fn infer(&self, inputs: &[Signature]) -> Result<Vec<Signature>> {
-        expect_floats(self.name(), inputs)?;
+        if inputs.iter().any(|input| input.dtype.is_float() == self.integers) {
+            return expected(self.name(), "only floats or only integers", "some of each; `cast` some of them first");
+        }
+        view::expect_tensors(self.name(), inputs)?;
         let first = &inputs[0].shape;
         let alike = |shape: &Shape| {
             shape.rank() == first.rank()
@@ -67,19 +74,19 @@ impl Operator for Concat {
         };
         let mut dims = first.0.clone();
         dims[self.axis] = joined;
-        Ok(vec![Signature::float(Shape(dims))])
+        let dtype = if self.integers { DType::I64 } else { DType::F32 };
+        Ok(vec![Signature { dtype, ..Signature::float(Shape(dims)) }])
     }
 
     fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
-        let out = outputs.floats(0);
         let total: usize = (0..inputs.count()).map(|i| self.run(inputs, i)).sum();
         let mut start = 0;
         for input in 0..inputs.count() {
             let run = self.run(inputs, input);
-            if run > 0 {
-                for (row, from) in out.chunks_exact_mut(total).zip(inputs.floats(input).chunks_exact(run)) {
-                    row[start..start + run].copy_from_slice(from);
-                }
+            if self.integers {
+                copy(inputs.ints(input), run, outputs.ints(0), total, start);
+            } else {
+                copy(inputs.floats(input), run, outputs.floats(0), total, start);
             }
             start += run;
         }
@@ -106,5 +113,15 @@ impl Operator for Concat {
             start += run;
         }
         Ok(())
+    }
+}
+
+/// Runs of one input to their place in each row of the result.
+#[inline(always)]
+fn copy<T: Copy>(from: &[T], run: usize, out: &mut [T], total: usize, start: usize) {
+    if run > 0 {
+        for (row, from) in out.chunks_exact_mut(total).zip(from.chunks_exact(run)) {
+            row[start..start + run].copy_from_slice(from);
+        }
     }
 }

@@ -47,6 +47,9 @@ pub struct Embedding {
     pub pooling: Pooling,
     /// D.
     pub dim: usize,
+    /// An id that counts as absent: zeros where each id has a row, nothing where they are pooled. It learns nothing.
+    #[serde(default)]
+    pub padding: Option<u64>,
 }
 
 /// How an embedding is made.
@@ -60,11 +63,24 @@ pub struct EmbeddingOptions {
     pub vocabulary: Option<u64>,
     /// Which ids get a row, and for how long.
     pub rows: RowLife,
+    /// An id that counts as absent; below 0 it counts from the end of a vocabulary, if there is one.
+    pub padding_idx: Option<i64>,
 }
 
 impl Net {
     /// Looks a slot up in a sparse table of rows of `dim` floats, which grows as ids are seen.
     pub fn embedding(&mut self, slot: Var, dim: usize, options: &EmbeddingOptions) -> Result<Var> {
+        let padding = match (options.padding_idx, options.vocabulary) {
+            (None, _) => None,
+            (Some(id), None) => Some(id as u64),
+            (Some(id), Some(rows)) => {
+                let resolved = if id < 0 { id.saturating_add_unsigned(rows) } else { id };
+                match u64::try_from(resolved) {
+                    Ok(resolved) if resolved < rows => Some(resolved),
+                    _ => return expected("embedding", format!("`padding_idx` among {rows} rows"), id),
+                }
+            }
+        };
         let layer = self.unique_name("embedding");
         let range = 1.0 / (dim.max(1) as f32).sqrt();
         let table = self.sparse_table(
@@ -75,7 +91,22 @@ impl Net {
             Initializer::Uniform { low: -range, high: range },
             &options.rows,
         )?;
-        self.append_one(&layer, Embedding { pooling: options.pooling, dim }, &[slot, table])
+        self.append_one(&layer, Embedding { pooling: options.pooling, dim, padding }, &[slot, table])
+    }
+}
+
+impl Embedding {
+    #[inline(always)]
+    fn is_padding(&self, id: u64) -> bool {
+        self.padding == Some(id)
+    }
+
+    /// How many of these ids are pooled.
+    fn count(&self, ids: &[u64]) -> usize {
+        match self.padding {
+            None => ids.len(),
+            Some(padding) => ids.iter().filter(|&&id| id != padding).count(),
+        }
     }
 }
 
@@ -114,7 +145,10 @@ impl Operator for Embedding {
         let row = |i: usize| &view.rows[view.inverse[i] as usize * d..][..d];
         if self.pooling == Pooling::Each {
             for (i, out) in out.chunks_exact_mut(d).enumerate() {
-                out.copy_from_slice(row(i));
+                match self.is_padding(ids.keys[i]) {
+                    true => out.fill(0.0),
+                    false => out.copy_from_slice(row(i)),
+                }
             }
             return Ok(());
         }
@@ -122,10 +156,11 @@ impl Operator for Embedding {
             let range = bounds[0] as usize..bounds[1] as usize;
             match range.len() {
                 0 => out.fill(0.0),
-                1 => out.copy_from_slice(row(range.start)),
-                count => {
+                1 if self.padding.is_none() => out.copy_from_slice(row(range.start)),
+                _ => {
                     out.fill(0.0);
-                    for i in range {
+                    let count = self.count(&ids.keys[range.clone()]);
+                    for i in range.filter(|&i| !self.is_padding(ids.keys[i])) {
                         out.iter_mut().zip(row(i)).for_each(|(o, v)| *o += v);
                     }
                     let factor = self.pooling.factor(count);
@@ -148,15 +183,15 @@ impl Operator for Embedding {
             row.iter_mut().zip(from).for_each(|(r, g)| *r += factor * g);
         };
         if self.pooling == Pooling::Each {
-            for (i, from) in out_gradient.chunks_exact(d).enumerate() {
+            for (i, from) in out_gradient.chunks_exact(d).enumerate().filter(|&(i, _)| !self.is_padding(ids.keys[i])) {
                 add(i, 1.0, from);
             }
             return Ok(());
         }
         for (bounds, from) in ids.offsets.windows(2).zip(out_gradient.chunks_exact(d)) {
             let range = bounds[0] as usize..bounds[1] as usize;
-            let factor = self.pooling.factor(range.len());
-            for i in range {
+            let factor = self.pooling.factor(self.count(&ids.keys[range.clone()]));
+            for i in range.filter(|&i| !self.is_padding(ids.keys[i])) {
                 add(i, factor, from);
             }
         }

@@ -121,6 +121,7 @@ pub use dropout::DropoutMode;
 pub use embedding::{EmbeddingOptions, Pooling};
 pub use fc::{Activation, FcOptions};
 pub use layer_norm::LayerNormOptions;
+pub use literal::LiteralValues;
 pub use lookup::DenseEmbeddingOptions;
 pub use reduce::Axes;
 pub use skip_gram::SkipGramOptions;
@@ -186,6 +187,8 @@ operators! {
     less_equal::LessEqual,
     /// x < y.
     less_than::LessThan,
+    /// Given numbers.
+    literal::Literal,
     /// ln(x).
     log::Log,
     /// Binary cross entropy on probabilities.
@@ -214,6 +217,8 @@ operators! {
     one_hot::OneHot,
     /// x to the power of a constant.
     pow::Pow,
+    /// Random floats, drawn anew in every step.
+    random::Random,
     /// The greatest element over some axes.
     reduce_max::ReduceMax,
     /// The mean over some axes.
@@ -232,6 +237,8 @@ operators! {
     sigmoid::Sigmoid,
     /// Binary cross entropy on logits.
     sigmoid_cross_entropy::SigmoidCrossEntropy,
+    /// The sizes of a tensor's dimensions.
+    sizes::Sizes,
     /// Skip-gram with negative sampling.
     skip_gram::SkipGram,
     /// A range of some dimensions.
@@ -258,6 +265,8 @@ operators! {
     tanh::Tanh,
     /// Repeats along dimensions.
     tile::Tile,
+    /// The k greatest or least elements of each row.
+    topk::TopK,
     /// Exchanges dimensions.
     transpose::Transpose,
     /// Inserts dimensions of 1.

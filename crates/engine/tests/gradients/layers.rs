@@ -1,7 +1,7 @@
 //! The ops that every model is made of: dense layers, activations, joining, the mean and the click loss.
 
 use openfleet_engine::op::{Activation, Fc};
-use openfleet_engine::{DType, Feed};
+use openfleet_engine::{DType, Feed, Net, Tensor, Var};
 
 use crate::harness::{Options, check, complaint, compute};
 
@@ -64,6 +64,24 @@ fn joining_passes_each_part_its_own_gradient() {
     assert_eq!(
         complaint(|net, v| net.concat(&[v[0], v[1]], 1), &[&[-1, 3], &[-1, 3, 1]]),
         "`concat` expects equal dimensions but for axis 1, got [-1, 3] and [-1, 3, 1]"
+    );
+    // Integers too, but not some of each.
+    let ids = Feed::new().ints("a", 1, &[1, -2]).unwrap().ints("b", 2, &[3, 4, 5, 6]).unwrap();
+    let joined = compute(
+        |net| {
+            let (a, b) = (net.data("a", &[-1, 1], DType::I64)?, net.data("b", &[-1, 2], DType::I64)?);
+            net.concat(&[a, b], 1)
+        },
+        ids,
+    );
+    assert_eq!(joined.unwrap(), Tensor::from_i64(&[2, 3], vec![1, 3, 4, -2, 5, 6]).unwrap());
+    let mixed = |net: &mut Net, v: &[Var]| {
+        let ids = net.data("ids", &[-1, 3], DType::I64)?;
+        net.concat(&[v[0], ids], 1)
+    };
+    assert_eq!(
+        complaint(mixed, &[&[-1, 3]]),
+        "`concat` expects only floats or only integers, got some of each; `cast` some of them first"
     );
 }
 

@@ -4,6 +4,7 @@
 mod compare;
 mod constants;
 mod elementwise;
+mod given;
 mod harness;
 mod interactions;
 mod layers;

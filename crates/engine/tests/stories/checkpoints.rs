@@ -155,3 +155,29 @@ fn only_what_is_named_is_saved() {
     other.load(&model.net.main, path.to_str().unwrap(), LoadOptions { partial: true, tables_only: false }).unwrap();
     assert_eq!(other.scope().sparse("embedding_0.w_0").unwrap().len() as u64, manifest.sparse[0].rows);
 }
+
+#[test]
+fn an_inference_model_holds_what_prediction_needs_and_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model");
+    let address = path.to_str().unwrap();
+    let model = model(6, adam());
+    let mut trained = begun(&model);
+    steps(&mut trained, &model, 0..10);
+    let feeds = ["id".to_owned()];
+    let manifest = trained.save_inference_model(&model.net.main, &feeds, &[model.probability], address).unwrap();
+    assert!(manifest.sparse[0].slots.is_empty() && manifest.dense.iter().all(|entry| entry.slots.is_empty()));
+    let expected = trained.run(&model.net.main.clone_for_test(), feed(2), &[model.probability]).unwrap();
+
+    let mut other = Executor::new(Arc::new(Scope::new()));
+    let loaded = other.load_inference_model(address).unwrap();
+    let ops: Vec<&str> = loaded.program.nodes().iter().map(|node| node.op.operator().name()).collect();
+    assert!(!ops.contains(&"auc") && !ops.contains(&"mean"), "{ops:?}");
+    let ids = Feed::new().slot("id", &[&[2], &[9], &[u64::MAX], &[2]]).unwrap();
+    assert_eq!(other.run(&loaded.program, ids, &loaded.targets).unwrap(), expected);
+
+    let error = trained.save_inference_model(&model.net.main, &feeds, &[model.loss], address).unwrap_err();
+    assert!(error.to_string().contains("`label` among the feeds"), "{error}");
+    let error = trained.save_inference_model(&model.net.main, &[], &[model.probability], address).unwrap_err();
+    assert!(error.to_string().contains("`id`"), "{error}");
+}

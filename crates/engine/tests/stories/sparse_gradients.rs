@@ -118,6 +118,52 @@ fn every_pooling_spreads_its_gradient_over_repeated_single_and_absent_ids() {
 }
 
 #[test]
+fn the_padding_id_counts_as_absent_and_learns_nothing() {
+    let padded = |pooling| EmbeddingOptions { padding_idx: Some(0), ..pooled("t", pooling) };
+    for (pooling, expected) in [(Pooling::Sum, 8.0), (Pooling::Mean, 4.0), (Pooling::Sqrtn, 8.0 / 2f32.sqrt())] {
+        let mut net = Net::new();
+        let slot = net.slot("a").unwrap();
+        let y = net.embedding(slot, 1, &padded(pooling)).unwrap();
+        let mut executor = started(&net);
+        let feed = || Feed::new().slot("a", &[&[0, 1, 2], &[0], &[2]]).unwrap();
+        executor.run(&net.main, feed(), &[]).unwrap();
+        for (key, value) in [(0, 100.0), (1, 5.0), (2, 3.0)] {
+            set(&executor, "t", key, &[value]);
+        }
+        let values = executor.run(&net.main, feed(), &[y]).unwrap();
+        assert_eq!(values[0].f32s().unwrap(), [expected, 0.0, 3.0]);
+        check(
+            |net| {
+                let slot = net.slot("a")?;
+                let embedded =
+                    net.embedding(slot, 3, &EmbeddingOptions { padding_idx: Some(7), ..pooled("t", pooling) })?;
+                Ok(vec![weigh(net, embedded)?])
+            },
+            || weights(Feed::new().slot("a", &[&[3, 7, 5], &[7], &[5], &[7, 3, 3]]).unwrap(), 4, &[3]),
+            &[("t", 3, &[3, 5])],
+        );
+    }
+    check(
+        |net| {
+            let ids = net.data("a", &[-1, 2], DType::I64)?;
+            let embedded =
+                net.embedding(ids, 3, &EmbeddingOptions { padding_idx: Some(7), ..pooled("t", Pooling::Each) })?;
+            Ok(vec![weigh(net, embedded)?])
+        },
+        || weights(Feed::new().ints("a", 2, &[3, 7, 7, 5]).unwrap(), 2, &[6]),
+        &[("t", 3, &[3, 5])],
+    );
+    // From the end of a vocabulary, and not beyond it.
+    let mut net = Net::new();
+    let slot = net.slot("a").unwrap();
+    let bounded =
+        |padding| EmbeddingOptions { vocabulary: Some(10), padding_idx: Some(padding), ..pooled("t", Pooling::Sum) };
+    net.embedding(slot, 1, &bounded(-10)).unwrap();
+    let error = net.embedding(slot, 1, &bounded(10)).unwrap_err();
+    assert_eq!(error.to_string(), "`embedding` expects `padding_idx` among 10 rows, got 10");
+}
+
+#[test]
 fn pooling_divides_by_the_number_of_ids_or_its_root() {
     // [1, 1, 2, 2] with row 1 = 1 and row 2 = 3: sum 8, mean 2, over sqrt(4) = 4. No ids give 0, whatever the pooling.
     for (pooling, expected) in [(Pooling::Sum, 8.0), (Pooling::Mean, 2.0), (Pooling::Sqrtn, 4.0)] {

@@ -275,3 +275,36 @@ fn mpirun_starts_a_job_by_itself() {
     let summary = last_json(&ran.succeeded().stdout);
     assert_eq!((summary["samples"].as_u64(), summary["test_rows"].as_u64()), (Some(2000), Some(16_000)));
 }
+
+/// Every process of a job is killed in the middle; started again it ends as if nothing had been.
+#[test]
+fn a_killed_job_goes_on_where_it_was() {
+    let clicks = Clicks::new(6400);
+    for mode in ["sync", "async", "geo"] {
+        let (straight, broken) = (format!("straight-{mode}"), format!("broken-{mode}"));
+        let options = |directory: &str| format!("--mode {mode} --epochs 3 --save {directory} --save-every 5 --resume");
+        let expected = clicks.job(2, 2, &options(&straight));
+        let running = clicks.start(2, 2, &options(&broken));
+        let manifest = clicks.place.path(&broken).join("manifest.json");
+        eventually("a checkpoint is saved", || manifest.exists());
+        let pids = clicks.pids(2, 2);
+        running.signal("-KILL");
+        pids.iter().for_each(|&pid| signal_to(pid, "-KILL"));
+        all_end(&pids);
+        drop(running);
+        let resumed = clicks.job(2, 2, &options(&broken));
+        let auc = |summary: &Value| summary["test_auc"].as_f64().unwrap();
+        match mode {
+            "sync" => {
+                assert_eq!(auc(&resumed).to_bits(), auc(&expected).to_bits());
+                let mut diff = Command::new(env!("CARGO_BIN_EXE_openfleet"));
+                diff.args(["diff", &straight, &broken, "--json"]).current_dir(clicks.place.path(""));
+                let difference: Value = serde_json::from_slice(&diff.output().unwrap().stdout).unwrap();
+                let changed = |list: &str| difference[list].as_array().unwrap().iter().any(|one| one["changed"] != 0);
+                assert!(!changed("tables") && !changed("parameters"), "{difference}");
+            }
+            _ => assert!((auc(&resumed) - auc(&expected)).abs() < 0.02, "{mode}: {resumed} {expected}"),
+        }
+        assert!(resumed["samples"].as_u64() < expected["samples"].as_u64(), "{mode}: nothing was left out");
+    }
+}

@@ -59,7 +59,7 @@ fn write_parts(
             // A bound on rows is a server's own; all of them are copied.
             let table = Arc::new(SparseTable::new(SparseSpec { capacity: None, ..entry.spec.clone() })?);
             read_sparse(from, manifest, entry, range.clone(), &table, true)?;
-            Ok(SparseCut { name: entry.name.clone(), cut: table.cut()? })
+            Ok(SparseCut { name: entry.name.clone(), cut: table.cut()?, without_state: false })
         });
         let cuts = TableCuts {
             server,

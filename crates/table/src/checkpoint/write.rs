@@ -35,6 +35,15 @@ impl TableCuts {
             self.dense.retain(|block| names.contains(&block.parameter));
         }
     }
+
+    /// Leaves the optimizer's state out: what prediction needs is the rest.
+    pub fn drop_state(&mut self) {
+        self.sparse.iter_mut().for_each(|table| table.without_state = true);
+        for block in &mut self.dense {
+            block.spec = block.spec.without_state();
+            block.state = Vec::new();
+        }
+    }
 }
 
 /// A sparse table at the moment of a cut.
@@ -44,6 +53,8 @@ pub struct SparseCut {
     pub name: String,
     /// Its rows.
     pub cut: Cut,
+    /// Whether the optimizer's state is left out.
+    pub without_state: bool,
 }
 
 /// A dense block at the moment of a cut: dense values are few, and copied.
@@ -121,10 +132,10 @@ fn write_sparse(
     directory: &str,
     number: usize,
     buckets: &Range<usize>,
-    SparseCut { name, mut cut }: SparseCut,
+    SparseCut { name, mut cut, without_state }: SparseCut,
     files: &mut Vec<FileEntry>,
 ) -> Result<SparseEntry> {
-    let spec = cut.spec().clone();
+    let spec = if without_state { cut.spec().without_state() } else { cut.spec().clone() };
     let readable: String =
         name.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' }).take(60).collect();
     let folder = format!("{number:02}-{readable}");

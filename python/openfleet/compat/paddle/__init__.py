@@ -2,73 +2,21 @@
 
 from __future__ import annotations
 
-import sys
+import functools
+from collections.abc import Callable
+from typing import Any
 
-import openfleet.static as static
-import openfleet.static.optimizer as optimizer
-import openfleet.static.regularizer as regularizer
 from openfleet import compat
 from openfleet.reader import batch
 from openfleet.static import CPUPlace, ParamAttr, create_parameter
-from openfleet.static.nn import (
-    abs,
-    add,
-    add_n,
-    assign,
-    bmm,
-    cast,
-    clip,
-    concat,
-    divide,
-    equal,
-    exp,
-    expand,
-    flatten,
-    full,
-    full_like,
-    gather,
-    greater_equal,
-    greater_than,
-    less_equal,
-    less_than,
-    log,
-    logical_and,
-    logical_not,
-    logical_or,
-    matmul,
-    max,
-    maximum,
-    mean,
-    minimum,
-    multiply,
-    not_equal,
-    ones_like,
-    pow,
-    reshape,
-    scale,
-    slice,
-    split,
-    sqrt,
-    square,
-    squeeze,
-    stack,
-    subtract,
-    sum,
-    tanh,
-    tile,
-    transpose,
-    unsqueeze,
-    where,
-    zeros_like,
-)
+from openfleet.static import default_main_program as _main
+from openfleet.static import default_startup_program as _startup
 
-from . import distributed, fluid
+from . import distributed, fluid, io, nn, optimizer, reader, regularizer, static, tensor
+from .tensor import *  # noqa: F403
 
-# The same modules under the names of the original.
-for _name, _module in (("static", static), ("optimizer", optimizer), ("regularizer", regularizer)):
-    sys.modules[f"{__name__}.{_name}"] = _module
-sys.modules[f"{__name__}.static.nn"] = static.nn
-sys.modules[f"{__name__}.optimizer.lr"] = optimizer.lr
+__version__ = "2.6.0+openfleet"
+bool, float32, int64 = "bool", "float32", "int64"
 
 
 def enable_static() -> None:
@@ -80,15 +28,26 @@ def disable_static(place: object = None) -> None:
     raise NotImplementedError("`paddle.disable_static`: programs are static here")
 
 
-def in_dynamic_mode() -> bool:
+def in_dynamic_mode() -> bool:  # type: ignore[valid-type]
     """Never."""
     return False
 
 
+def get_default_dtype() -> str:
+    """Parameters are floats of 32 bits."""
+    return "float32"
+
+
+def set_default_dtype(d: Any) -> None:
+    """Parameters are floats of 32 bits."""
+    if nn.functional._nn._dtype(d) != "float32" or "64" in str(d):
+        raise NotImplementedError(f"`paddle.set_default_dtype({d!r})`: parameters are `float32`")
+
+
 def seed(seed: int) -> None:
     """The default programs draw their random numbers from this seed."""
-    static.default_main_program().random_seed = seed
-    static.default_startup_program().random_seed = seed
+    _main().random_seed = seed
+    _startup().random_seed = seed
 
 
 def set_device(device: str) -> CPUPlace:
@@ -98,10 +57,36 @@ def set_device(device: str) -> CPUPlace:
     return CPUPlace()
 
 
-def is_compiled_with_cuda() -> bool:
+def get_device() -> str:
+    """The only device there is."""
+    return "cpu"
+
+
+def is_compiled_with_cuda() -> bool:  # type: ignore[valid-type]
     """Never."""
     return False
 
 
+def is_compiled_with_distribute() -> bool:  # type: ignore[valid-type]
+    """Always."""
+    return True
+
+
+is_compiled_with_xpu = is_compiled_with_npu = is_compiled_with_rocm = is_compiled_with_cinn = is_compiled_with_cuda
+is_compiled_with_ipu = is_compiled_with_mkldnn = is_compiled_with_cuda
+
+
+class no_grad:
+    """Around evaluation, where nothing is trained. A static program trains only what `minimize` was called for."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: Any) -> None: ...
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return functools.wraps(function)(lambda *args, **kwargs: function(*args, **kwargs))
+
+
 __all__ = [name for name in dir() if not name.startswith("_")]
+__all__ = [name for name in __all__ if name not in ("Any", "Callable", "annotations", "compat", "functools")]
 __getattr__ = compat.absent(__name__, __all__)

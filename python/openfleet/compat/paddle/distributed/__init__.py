@@ -1,23 +1,49 @@
 """`paddle.distributed`."""
 
-import sys
+from __future__ import annotations
 
-import openfleet.fleet as fleet
+import os
+from typing import Any
+
 from openfleet import compat
 from openfleet.dataset import InMemoryDataset, QueueDataset
+from openfleet.fleet import _job
+from openfleet.static import CountFilterEntry, ProbabilityEntry, ShowClickEntry
 
-sys.modules[f"{__name__}.fleet"] = fleet
-
-
-def get_rank() -> int:
-    """This worker's rank."""
-    return fleet.worker_index()
+from . import fleet
 
 
-def get_world_size() -> int:
-    """How many workers there are."""
-    return fleet.worker_num()
+def get_rank(group: Any = None) -> int:
+    """This worker's rank; before `fleet.init` what the environment says."""
+    _whole(group)
+    return int(os.environ.get("PADDLE_TRAINER_ID", 0)) if _job._fleet is None else fleet.worker_index()
 
 
-__all__ = ["InMemoryDataset", "QueueDataset", "fleet", "get_rank", "get_world_size"]
+def get_world_size(group: Any = None) -> int:
+    """How many workers there are; before `fleet.init` what the environment says."""
+    _whole(group)
+    return int(os.environ.get("PADDLE_TRAINERS_NUM", 1)) if _job._fleet is None else fleet.worker_num()
+
+
+def _whole(group: Any) -> None:
+    if group is not None:
+        raise NotImplementedError("`group` of `paddle.distributed`: there is one group, that of all workers")
+
+
+def init_parallel_env() -> None:
+    """Not available yet."""
+    raise NotImplementedError("`paddle.distributed.init_parallel_env`: collective training follows later")
+
+
+__all__ = [
+    "CountFilterEntry",
+    "InMemoryDataset",
+    "ProbabilityEntry",
+    "QueueDataset",
+    "ShowClickEntry",
+    "fleet",
+    "get_rank",
+    "get_world_size",
+    "init_parallel_env",
+]
 __getattr__ = compat.absent(__name__, __all__)

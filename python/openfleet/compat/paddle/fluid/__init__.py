@@ -5,9 +5,11 @@ from openfleet.static import (
     CPUPlace,
     DataFeeder,
     Executor,
+    FetchHandler,
     LoDTensor,
     ParamAttr,
     Program,
+    Scope,
     append_backward,
     clip,
     create_lod_tensor,
@@ -20,10 +22,25 @@ from openfleet.static import (
     scope_guard,
     unique_name,
 )
+from openfleet.static.nn import embedding
 
-from . import framework, initializer, io, layers, optimizer, regularizer, transpiler
+from . import (
+    backward,
+    core,
+    executor,
+    framework,
+    initializer,
+    io,
+    layers,
+    optimizer,
+    param_attr,
+    regularizer,
+    transpiler,
+)
 from .dataset import DatasetFactory
+from .framework import cpu_places, in_dygraph_mode, is_compiled_with_cuda, name_scope
+from .input import one_hot
 from .transpiler import DistributeTranspilerConfig
 
-__all__ = [name for name in dir() if not name.startswith("_")]
+__all__ = [name for name in dir() if not name.startswith("_") and name != "compat"]
 __getattr__ = compat.absent(__name__, __all__)

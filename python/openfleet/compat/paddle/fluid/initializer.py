@@ -4,15 +4,37 @@ from __future__ import annotations
 
 from openfleet import compat
 from openfleet.static import initializer as _initializer
-from openfleet.static.initializer import Constant, Initializer, Normal, TruncatedNormal
+from openfleet.static.initializer import Constant, Initializer
 
 ConstantInitializer = Constant
+
+
+def _program_seed(seed: int) -> None:
+    if seed != 0:
+        raise NotImplementedError(f"`seed={seed}` of an initializer: `Program.random_seed` decides")
+
+
+def Normal(loc: float = 0.0, scale: float = 1.0, seed: int = 0) -> Initializer:
+    """Normal with mean `loc` and standard deviation `scale`."""
+    _program_seed(seed)
+    return _initializer.Normal(loc, scale)
+
+
 NormalInitializer = Normal
+
+
+def TruncatedNormal(loc: float = 0.0, scale: float = 1.0, seed: int = 0) -> Initializer:
+    """Normal, within two standard deviations of the mean."""
+    _program_seed(seed)
+    return _initializer.TruncatedNormal(loc, scale)
+
+
 TruncatedNormalInitializer = TruncatedNormal
 
 
 def Uniform(low: float = -1.0, high: float = 1.0, seed: int = 0) -> Initializer:
-    """Uniform in `[low, high)`; the program's seed decides, not `seed`."""
+    """Uniform in `[low, high)`."""
+    _program_seed(seed)
     return _initializer.Uniform(low, high)
 
 
@@ -23,6 +45,7 @@ def Xavier(
     uniform: bool = True, fan_in: float | None = None, fan_out: float | None = None, seed: int = 0
 ) -> Initializer:
     """Glorot and Bengio 2010."""
+    _program_seed(seed)
     return (_initializer.XavierUniform if uniform else _initializer.XavierNormal)(fan_in, fan_out)
 
 
@@ -31,6 +54,7 @@ XavierInitializer = Xavier
 
 def MSRA(uniform: bool = True, fan_in: float | None = None, seed: int = 0) -> Initializer:
     """He et al. 2015."""
+    _program_seed(seed)
     return (_initializer.KaimingUniform if uniform else _initializer.KaimingNormal)(fan_in)
 
 

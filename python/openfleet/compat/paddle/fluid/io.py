@@ -1,7 +1,17 @@
-"""`fluid.io`: checkpoints and readers."""
+"""`fluid.io`: readers, and saving and loading by the names of the first version.
+
+`openfleet.static` owns the format; these only pass on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
 
 from openfleet import compat
-from openfleet.reader import batch, shuffle
+from openfleet.reader import batch, chain, firstn, map_readers, shuffle
+from openfleet.static import io as _io
 from openfleet.static.io import (
     load,
     load_params,
@@ -15,18 +25,46 @@ from openfleet.static.io import (
     set_program_state,
 )
 
-__all__ = [
-    "batch",
-    "load",
-    "load_params",
-    "load_persistables",
-    "load_program_state",
-    "load_vars",
-    "save",
-    "save_params",
-    "save_persistables",
-    "save_vars",
-    "set_program_state",
-    "shuffle",
-]
+from ..io import DataLoader
+
+
+def save_inference_model(
+    dirname: str | os.PathLike[str],
+    feeded_var_names: Sequence[str],
+    target_vars: Sequence[Any],
+    executor: Any,
+    main_program: Any = None,
+    model_filename: str | None = None,
+    params_filename: str | None = None,
+    export_for_deployment: bool = True,
+    program_only: bool = False,
+) -> list[str]:
+    """Saves what predicting `target_vars` needs; gives their names."""
+    for name, given in (("model_filename", model_filename), ("params_filename", params_filename)):
+        if given is not None:
+            raise ValueError(f"`{name}`: a model is a directory of several files\n\nhint: leave `{name}` out")
+    if not export_for_deployment or program_only:
+        raise NotImplementedError("`export_for_deployment=False` and `program_only=True`")
+    _io.save_inference_model(dirname, feeded_var_names, target_vars, executor, program=main_program)
+    return [_io._name(variable) for variable in target_vars]
+
+
+def load_inference_model(
+    dirname: str | os.PathLike[str],
+    executor: Any,
+    model_filename: str | None = None,
+    params_filename: str | None = None,
+    pserver_endpoints: Any = None,
+) -> list[Any]:
+    """The program, the names of what it is fed, and its targets."""
+    for name, given in (("model_filename", model_filename), ("params_filename", params_filename)):
+        if given is not None:
+            raise ValueError(f"`{name}`: a model is a directory of several files\n\nhint: leave `{name}` out")
+    if pserver_endpoints is not None:
+        raise NotImplementedError("`pserver_endpoints`: a model is loaded from its directory")
+    return _io.load_inference_model(dirname, executor)
+
+
+_HELPERS = ("Any", "Sequence", "annotations", "compat", "os")
+__all__ = [name for name in dir() if not name.startswith("_") and name not in _HELPERS]
 __getattr__ = compat.absent(__name__, __all__)

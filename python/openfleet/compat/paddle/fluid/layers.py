@@ -11,18 +11,16 @@ from openfleet.static import lr as _lr
 from openfleet.static import nn as _nn
 from openfleet.static.nn import (
     abs,
-    assign,
     auc,
     batch_norm,
     cast,
     clip,
+    continuous_value_model,
     create_parameter,
     cross_entropy,
     equal,
     exp,
-    expand,
     fm,
-    gather,
     greater_equal,
     greater_than,
     layer_norm,
@@ -33,24 +31,21 @@ from openfleet.static.nn import (
     logical_and,
     logical_not,
     logical_or,
-    matmul,
     not_equal,
     ones_like,
     pow,
     relu,
-    reshape,
     scale,
+    sequence_mask,
     sequence_pool,
+    shape,
     sigmoid,
-    sigmoid_cross_entropy_with_logits,
     slice,
-    softmax_with_cross_entropy,
     sqrt,
     square,
     square_error_cost,
     tanh,
     transpose,
-    where,
     zeros_like,
 )
 from openfleet.static.nn import accuracy as accuracy
@@ -67,6 +62,8 @@ def data(
     stop_gradient: bool = True,
 ) -> Variable:
     """A variable that each batch feeds; the batch is put before the shape unless it is there."""
+    if not stop_gradient:
+        raise NotImplementedError("`stop_gradient=False` of `fluid.layers.data`: use `fluid.layers.create_parameter`")
     has_batch = not append_batch_size or builtins.any(size is None or size < 0 for size in shape)
     return _nn.data(name, list(shape) if has_batch else [-1, *shape], dtype, lod_level)
 
@@ -114,6 +111,8 @@ def dropout(
     dropout_implementation: str = "downgrade_in_infer",
 ) -> Variable:
     """Zeros at random, in training."""
+    if is_test:
+        return x if dropout_implementation == "upscale_in_train" else _nn.scale(x, 1.0 - dropout_prob)
     return _nn.dropout(x, dropout_prob, dropout_implementation, seed)
 
 
@@ -135,6 +134,8 @@ elementwise_min = _elementwise(_nn.minimum)
 
 def fill_constant(shape: Sequence[int], dtype: Any, value: float, force_cpu: bool = False, out: Any = None) -> Variable:
     """One number everywhere."""
+    if out is not None:
+        raise NotImplementedError("`out` of `fluid.layers.fill_constant`: use what it returns")
     return _nn.full(shape, value, dtype)
 
 
@@ -149,8 +150,9 @@ def mean(x: Variable, name: str | None = None) -> Variable:
 
 
 def one_hot(input: Variable, depth: int, allow_out_of_range: bool = False) -> Variable:
-    """Integers as rows with a single 1."""
-    return _nn.one_hot(input, depth, allow_out_of_range)
+    """Integers as rows with a single 1; a last dimension of 1 gives way to the row."""
+    rows = _nn.one_hot(input, depth, allow_out_of_range)
+    return _nn.squeeze(rows, [input.ndim - 1]) if input.shape[-1] == 1 else rows
 
 
 def reduce_sum(input: Variable, dim: Any = None, keep_dim: bool = False, name: str | None = None) -> Variable:
@@ -193,8 +195,123 @@ def stack(x: Sequence[Variable], axis: int = 0) -> Variable:
     return _nn.stack(x, axis)
 
 
+def reduce_min(input: Variable, dim: Any = None, keep_dim: bool = False, name: str | None = None) -> Variable:
+    """The least element over some axes."""
+    return _nn.min(input, dim, keep_dim)
+
+
+def topk(input: Variable, k: int, name: str | None = None) -> tuple[Variable, Variable]:
+    """The `k` greatest elements along the last axis, and their places."""
+    return _nn.topk(input, k)
+
+
+def leaky_relu(x: Variable, alpha: float = 0.02, name: str | None = None) -> Variable:
+    """x above 0, a share of x below."""
+    return _nn.leaky_relu(x, alpha)
+
+
+def zeros(shape: Sequence[int], dtype: Any, force_cpu: bool = False, name: str | None = None) -> Variable:
+    """Zeros."""
+    return _nn.full(shape, 0.0, dtype)
+
+
+def ones(shape: Sequence[int], dtype: Any, force_cpu: bool = False) -> Variable:
+    """Ones."""
+    return _nn.full(shape, 1.0, dtype)
+
+
+def mul(
+    x: Variable, y: Variable, x_num_col_dims: int = 1, y_num_col_dims: int = 1, name: str | None = None
+) -> Variable:
+    """A matrix product of x and y as matrices."""
+    if x_num_col_dims != 1 or y_num_col_dims != 1 or x.ndim != 2 or y.ndim != 2:
+        raise NotImplementedError("`fluid.layers.mul` of other than two matrices: use `matmul`")
+    return _nn.matmul(x, y)
+
+
+def cos_sim(X: Variable, Y: Variable) -> Variable:
+    """The cosine of the angle between the rows of two matrices."""
+    lengths = _nn.sqrt(_nn.multiply(_nn.sum(_nn.square(X), 1, keepdim=True), _nn.sum(_nn.square(Y), 1, keepdim=True)))
+    return _nn.divide(_nn.sum(_nn.multiply(X, Y), 1, keepdim=True), lengths)
+
+
+def assign(input: Any, output: Any = None) -> Variable:
+    """A copy of a variable, or given numbers."""
+    if output is not None:
+        raise NotImplementedError("`output` of `fluid.layers.assign`: use what it returns")
+    return _nn.assign(input) if isinstance(input, Variable) else _nn.literal(input)
+
+
+def expand(x: Variable, expand_times: Sequence[int], name: str | None = None) -> Variable:
+    """Repeats along dimensions, this often each."""
+    return _nn.tile(x, expand_times)
+
+
+def gather(input: Variable, index: Variable, overwrite: bool = True) -> Variable:
+    """Rows picked by number."""
+    return _nn.gather(input, index)
+
+
+def matmul(
+    x: Variable,
+    y: Variable,
+    transpose_x: bool = False,
+    transpose_y: bool = False,
+    alpha: float = 1.0,
+    name: str | None = None,
+) -> Variable:
+    """A matrix product, or a batch of them, times `alpha`."""
+    product = _nn.matmul(x, y, transpose_x, transpose_y)
+    return product if alpha == 1.0 else _nn.scale(product, alpha)
+
+
+def reshape(
+    x: Variable,
+    shape: Sequence[Any],
+    actual_shape: Any = None,
+    act: str | None = None,
+    inplace: bool = False,
+    name: str | None = None,
+) -> Variable:
+    """The same elements in another shape."""
+    if actual_shape is not None:
+        raise NotImplementedError("`actual_shape` of `fluid.layers.reshape`: say the shape, with -1 for the batch")
+    return _nn._activated(_nn.reshape(x, shape), act)
+
+
+def sigmoid_cross_entropy_with_logits(
+    x: Variable, label: Variable, ignore_index: int = -100, name: str | None = None, normalize: bool = False
+) -> Variable:
+    """Binary cross entropy of logits with float labels."""
+    if ignore_index != -100 or normalize:
+        raise NotImplementedError("`ignore_index` and `normalize` of `sigmoid_cross_entropy_with_logits`")
+    return _nn.sigmoid_cross_entropy_with_logits(x, label)
+
+
+def softmax_with_cross_entropy(
+    logits: Variable,
+    label: Variable,
+    soft_label: bool = False,
+    ignore_index: int = -100,
+    numeric_stable_mode: bool = True,
+    return_softmax: bool = False,
+    axis: int = -1,
+) -> Any:
+    """Cross entropy of logits over classes, one a row. It is always computed the stable way."""
+    if axis % logits.ndim != logits.ndim - 1:
+        raise NotImplementedError(f"`axis={axis}` of `softmax_with_cross_entropy`: classes are the last dimension")
+    return _nn.softmax_with_cross_entropy(logits, label, soft_label, ignore_index, return_softmax)
+
+
+def where(condition: Variable) -> Variable:
+    """The places where a condition is true, of which no program knows how many there are."""
+    raise NotImplementedError("`fluid.layers.where`: use `paddle.where` with two variables to choose from")
+
+
 def sums(input: Sequence[Variable], out: Any = None) -> Variable:
     """The sum of several variables."""
+    if out is not None:
+        raise NotImplementedError("`out` of `fluid.layers.sums`: use what it returns")
     return _nn.add_n(input)
 
 

@@ -20,7 +20,7 @@ class SGD(_rules.SGD):
         grad_clip: Any = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(learning_rate, None, regularization, grad_clip)
+        super().__init__(learning_rate, parameter_list, regularization, grad_clip)
 
 
 class Momentum(_rules.Momentum):
@@ -36,7 +36,7 @@ class Momentum(_rules.Momentum):
         grad_clip: Any = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(learning_rate, momentum, None, use_nesterov, regularization, grad_clip)
+        super().__init__(learning_rate, momentum, parameter_list, use_nesterov, regularization, grad_clip)
 
 
 class Adagrad(_rules.Adagrad):
@@ -52,7 +52,9 @@ class Adagrad(_rules.Adagrad):
         name: str | None = None,
         initial_accumulator_value: float = 0.0,
     ) -> None:
-        super().__init__(learning_rate, epsilon, None, regularization, grad_clip, None, initial_accumulator_value)
+        super().__init__(
+            learning_rate, epsilon, parameter_list, regularization, grad_clip, None, initial_accumulator_value
+        )
 
 
 class Adam(_rules.Adam):
@@ -70,7 +72,7 @@ class Adam(_rules.Adam):
         name: str | None = None,
         lazy_mode: bool = False,
     ) -> None:
-        super().__init__(learning_rate, beta1, beta2, epsilon, None, regularization, grad_clip, lazy_mode)
+        super().__init__(learning_rate, beta1, beta2, epsilon, parameter_list, regularization, grad_clip, lazy_mode)
 
 
 class RMSProp(_rules.RMSProp):
@@ -88,7 +90,7 @@ class RMSProp(_rules.RMSProp):
         grad_clip: Any = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(learning_rate, rho, epsilon, momentum, centered, None, regularization, grad_clip)
+        super().__init__(learning_rate, rho, epsilon, momentum, centered, parameter_list, regularization, grad_clip)
 
 
 class Ftrl(_rules.Ftrl):
@@ -106,6 +108,7 @@ class Ftrl(_rules.Ftrl):
         name: str | None = None,
     ) -> None:
         super().__init__(learning_rate, l1, l2, lr_power, regularization, grad_clip)
+        self._parameters = parameter_list
 
 
 SGDOptimizer, MomentumOptimizer, AdagradOptimizer = SGD, Momentum, Adagrad

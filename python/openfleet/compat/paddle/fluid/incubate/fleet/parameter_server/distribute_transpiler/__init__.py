@@ -6,26 +6,23 @@ from typing import Any
 
 import openfleet.fleet as _fleet
 from openfleet import compat
+from openfleet.compat.paddle.fluid.incubate.fleet.base.fleet_base import Fleet as _Base
 from openfleet.compat.paddle.fluid.transpiler import DistributeTranspilerConfig
+from openfleet.fleet.optimizer import DistributedOptimizer
 
 from .distributed_strategy import StrategyFactory
 
+TranspilerOptimizer = DistributedOptimizer
 
-class _Fleet:
-    """The one job of this process."""
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(_fleet, name)
+class DistributedTranspiler(_Base):
+    """The one job of this process, with servers."""
 
-    def distributed_optimizer(self, optimizer: Any, strategy: Any = None) -> Any:
+    def distributed_optimizer(self, optimizer: Any, strategy: Any = None) -> DistributedOptimizer:
         """Chooses how the job trains."""
         return _fleet.distributed_optimizer(optimizer, DistributeTranspilerConfig() if strategy is None else strategy)
 
-    def init_server(self, model_dir: str | None = None) -> None:
-        """Prepares a server."""
-        _fleet.init_server(model_dir)
 
-
-fleet = _Fleet()
-__all__ = ["DistributeTranspilerConfig", "StrategyFactory", "fleet"]
+fleet = DistributedTranspiler()
+__all__ = ["DistributeTranspilerConfig", "DistributedTranspiler", "StrategyFactory", "TranspilerOptimizer", "fleet"]
 __getattr__ = compat.absent(__name__, __all__)

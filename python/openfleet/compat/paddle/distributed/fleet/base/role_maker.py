@@ -1,0 +1,7 @@
+"""Role makers under the second version's path."""
+
+from openfleet import compat
+from openfleet.fleet.role import PaddleCloudRoleMaker, Role, RoleMakerBase, UserDefinedRoleMaker
+
+__all__ = ["PaddleCloudRoleMaker", "Role", "RoleMakerBase", "UserDefinedRoleMaker"]
+__getattr__ = compat.absent(__name__, __all__)

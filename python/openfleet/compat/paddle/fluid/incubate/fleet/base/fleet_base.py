@@ -1,0 +1,35 @@
+"""The `fleet` of the first version: one job a process, under the name of a class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openfleet.fleet as _fleet
+from openfleet import compat
+from openfleet.fleet.optimizer import DistributedOptimizer
+
+from .mode import Mode
+
+
+class Fleet:
+    """The one job of this process."""
+
+    def __init__(self, mode: int = Mode.TRANSPILER) -> None:
+        self._mode = mode
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(_fleet, name)
+
+    def init(self, role_maker: Any = None) -> None:
+        """Finds out what this process is."""
+        _fleet.init(role_maker)
+
+    def init_server(self, model_dir: str | None = None) -> None:
+        """Prepares a server."""
+        _fleet.init_server(model_dir)
+
+
+__all__ = ["DistributedOptimizer", "Fleet", "Mode"]
+__getattr__ = compat.absent(__name__, __all__)

@@ -1,0 +1,312 @@
+"""`paddle.io`: datasets in Python and the batches made of them, as arrays to feed."""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from openfleet import compat
+from openfleet.static.program import Variable as _Variable
+
+
+class Dataset:
+    """Samples by number: override `__getitem__` and `__len__`."""
+
+    def __getitem__(self, idx: int) -> Any:
+        raise NotImplementedError(f"`__getitem__` of {type(self).__name__}")
+
+    def __len__(self) -> int:
+        raise NotImplementedError(f"`__len__` of {type(self).__name__}")
+
+
+class IterableDataset(Dataset):
+    """Samples one after the other: override `__iter__`."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise NotImplementedError(f"`__iter__` of {type(self).__name__}")
+
+    def __getitem__(self, idx: int) -> Any:
+        raise RuntimeError(f"{type(self).__name__} has samples in order, not by number")
+
+    def __len__(self) -> int:
+        raise RuntimeError(f"{type(self).__name__} does not know how many samples it has")
+
+
+class TensorDataset(Dataset):
+    """Rows of several arrays of one length."""
+
+    def __init__(self, tensors: Sequence[Any]) -> None:
+        self.tensors = [np.asarray(tensor) for tensor in tensors]
+        if len({len(tensor) for tensor in self.tensors}) != 1:
+            raise ValueError("`tensors` of TensorDataset expects arrays of one length")
+
+    def __getitem__(self, idx: int) -> Any:
+        return tuple(tensor[idx] for tensor in self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors[0])
+
+
+class BatchSampler:
+    """The numbers of the samples of each batch."""
+
+    def __init__(
+        self,
+        dataset: Dataset | None = None,
+        sampler: Iterable[int] | None = None,
+        shuffle: bool = False,
+        batch_size: int = 1,
+        drop_last: bool = False,
+    ) -> None:
+        if (dataset is None) == (sampler is None):
+            raise ValueError("BatchSampler expects either `dataset` or `sampler`")
+        if batch_size < 1:
+            raise ValueError(f"`batch_size` expects at least 1, got {batch_size}")
+        self._dataset, self._sampler = dataset, sampler
+        self.shuffle, self.batch_size, self.drop_last = shuffle, batch_size, drop_last
+
+    def __iter__(self) -> Iterator[list[int]]:
+        numbers = list(range(len(self._dataset)) if self._dataset is not None else self._sampler or ())
+        if self.shuffle:
+            random.shuffle(numbers)
+        yield from _batches(numbers, self.batch_size, self.drop_last)
+
+    def __len__(self) -> int:
+        samples = len(self._dataset if self._dataset is not None else self._sampler)  # type: ignore[arg-type]
+        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+
+
+class DataLoader:
+    """Batches of a dataset: a list of arrays each, or with `return_list=False` what `Executor.run` takes as `feed`.
+
+    `num_workers` threads read ahead. They share the process: a dataset need not be copied, nor split among them.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        feed_list: Sequence[Any] | None = None,
+        places: Any = None,
+        return_list: bool = True,
+        batch_sampler: Iterable[list[int]] | None = None,
+        batch_size: int | None = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        num_workers: int = 0,
+        use_buffer_reader: bool = True,
+        prefetch_factor: int = 2,
+        use_shared_memory: bool = True,
+        timeout: int = 0,
+        worker_init_fn: Callable[[int], Any] | None = None,
+        persistent_workers: bool = False,
+    ) -> None:
+        if not return_list and not feed_list:
+            raise ValueError("`return_list=False` of DataLoader needs `feed_list`, the variables to feed")
+        if timeout != 0:
+            raise NotImplementedError(f"`timeout={timeout}` of DataLoader: it waits for its dataset")
+        if worker_init_fn is not None:
+            raise NotImplementedError("`worker_init_fn` of DataLoader: its workers are threads of this process")
+        if isinstance(dataset, IterableDataset) and (shuffle or batch_sampler is not None):
+            raise ValueError(
+                "`shuffle` and `batch_sampler` of DataLoader need samples by number, not an IterableDataset"
+            )
+        self.dataset, self.return_list, self.num_workers = dataset, return_list, num_workers
+        self._names = [one.name if isinstance(one, _Variable) else str(one) for one in feed_list or ()]
+        self._collate = _collate if collate_fn is None else collate_fn
+        self._ahead = max(1, prefetch_factor) * num_workers
+        self.batch_size, self.drop_last = batch_size, drop_last
+        self.batch_sampler = batch_sampler
+        if batch_sampler is None and batch_size is not None and not isinstance(dataset, IterableDataset):
+            self.batch_sampler = BatchSampler(dataset, None, shuffle, batch_size, drop_last)
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = self._arrays()
+        if self.num_workers > 0 and isinstance(self.dataset, IterableDataset):
+            batches = _read_ahead(batches, self._ahead)
+        for batch in batches:
+            yield batch if self.return_list else [dict(zip(self._names, batch))]
+
+    def __call__(self) -> Iterator[Any]:
+        return iter(self)
+
+    def __len__(self) -> int:
+        if isinstance(self.dataset, IterableDataset):
+            # The kind of error that Python's `list` takes for "unknown".
+            raise TypeError(f"{type(self.dataset).__name__} does not know how many samples it has")
+        if self.batch_sampler is None:
+            return len(self.dataset)
+        return len(self.batch_sampler)  # type: ignore[arg-type]
+
+    def _arrays(self) -> Iterator[Any]:
+        if isinstance(self.dataset, IterableDataset):
+            if self.batch_size is None:
+                yield from (self._collated([sample], False) for sample in self.dataset)
+            else:
+                for samples in _batches(self.dataset, self.batch_size, self.drop_last):
+                    yield self._collated(samples)
+            return
+        if self.batch_sampler is None:
+            yield from (self._collated([self.dataset[i]], False) for i in range(len(self.dataset)))
+            return
+
+        def read(numbers: list[int]) -> Any:
+            return self._collated([self.dataset[i] for i in numbers])
+
+        if self.num_workers == 0:
+            yield from map(read, self.batch_sampler)
+            return
+        with ThreadPoolExecutor(self.num_workers) as pool:
+            waiting: list[Any] = []
+            for numbers in self.batch_sampler:
+                waiting.append(pool.submit(read, numbers))
+                if len(waiting) >= self._ahead:
+                    yield waiting.pop(0).result()
+            for one in waiting:
+                yield one.result()
+
+    def _collated(self, samples: list[Any], together: bool = True) -> Any:
+        return self._collate(samples) if together else [np.asarray(field) for field in _fields(samples[0])]
+
+    @staticmethod
+    def from_generator(
+        feed_list: Sequence[Any] | None = None,
+        capacity: int | None = None,
+        use_double_buffer: bool = True,
+        iterable: bool = True,
+        return_list: bool = False,
+        use_multiprocess: bool = False,
+        drop_last: bool = True,
+    ) -> GeneratorLoader:
+        """Batches from a generator, which is set afterwards."""
+        if not iterable:
+            raise NotImplementedError("`iterable=False` of `from_generator`: iterate over it and feed what it gives")
+        return GeneratorLoader(feed_list, capacity, return_list)
+
+
+class GeneratorLoader:
+    """Batches from a generator of samples, of lists of samples, or of batches."""
+
+    def __init__(self, feed_list: Sequence[Any] | None, capacity: int | None, return_list: bool) -> None:
+        if not return_list and not feed_list:
+            raise ValueError("`return_list=False` of `from_generator` needs `feed_list`, the variables to feed")
+        self._variables, self._capacity, self._return_list = list(feed_list or ()), capacity or 0, return_list
+        self._reader: Callable[[], Iterable[Any]] | None = None
+
+    def set_sample_generator(
+        self, reader: Callable[[], Iterable[Any]], batch_size: int, drop_last: bool = True, places: Any = None
+    ) -> GeneratorLoader:
+        """A function that gives an iterator of samples."""
+        return self.set_sample_list_generator(lambda: _batches(reader(), batch_size, drop_last))
+
+    def set_sample_list_generator(self, reader: Callable[[], Iterable[Any]], places: Any = None) -> GeneratorLoader:
+        """A function that gives an iterator of lists of samples."""
+        return self.set_batch_generator(lambda: map(_collate, reader()))
+
+    def set_batch_generator(self, reader: Callable[[], Iterable[Any]], places: Any = None) -> GeneratorLoader:
+        """A function that gives an iterator of batches: an array a field."""
+        self._reader = reader
+        return self
+
+    def __call__(self) -> Iterator[Any]:
+        return iter(self)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._reader is None:
+            raise ValueError("set a generator first: `set_sample_generator`, or one of its companions")
+        names = [one.name if isinstance(one, _Variable) else str(one) for one in self._variables]
+        batches = iter(self._reader())
+        for batch in _read_ahead(batches, self._capacity) if self._capacity else batches:
+            arrays = list(batch.values()) if isinstance(batch, dict) else list(batch)
+            yield arrays if self._return_list else [dict(zip(batch if isinstance(batch, dict) else names, arrays))]
+
+
+def get_worker_info() -> None:
+    """None: datasets are read in this process."""
+
+
+def default_collate_fn(batch: list[Any]) -> Any:
+    """An array a field."""
+    return _collate(batch)
+
+
+def _fields(sample: Any) -> list[Any]:
+    if isinstance(sample, dict):
+        return list(sample.values())
+    return list(sample) if isinstance(sample, (list, tuple)) else [sample]
+
+
+def _collate(samples: list[Any]) -> list[Any]:
+    columns = zip(*(_fields(sample) for sample in samples))
+    return [_column(column) for column in columns]
+
+
+def _column(values: Sequence[Any]) -> Any:
+    arrays = [np.asarray(value) for value in values]
+    # Rows of different lengths are a slot, which is fed as a list.
+    return np.stack(arrays) if len({array.shape for array in arrays}) == 1 else [array.tolist() for array in arrays]
+
+
+def _batches(samples: Iterable[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:
+    batch: list[Any] = []
+    for sample in samples:
+        batch.append(sample)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch and not drop_last:
+        yield batch
+
+
+def _read_ahead(batches: Iterator[Any], count: int) -> Iterator[Any]:
+    """The same batches, `count` of them read by a thread before they are asked for."""
+    ready: queue.Queue[tuple[str, Any]] = queue.Queue(max(1, count))
+    stopped = threading.Event()
+
+    def put(item: tuple[str, Any]) -> bool:
+        while not stopped.is_set():
+            try:
+                ready.put(item, timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def read() -> None:
+        try:
+            for batch in batches:
+                if not put(("batch", batch)):
+                    return
+            put(("end", None))
+        except BaseException as error:
+            put(("error", error))
+
+    threading.Thread(target=read, daemon=True).start()
+    try:
+        while True:
+            kind, value = ready.get()
+            if kind == "end":
+                return
+            if kind == "error":
+                raise value
+            yield value
+    finally:
+        stopped.set()
+
+
+__all__ = [
+    "BatchSampler",
+    "DataLoader",
+    "Dataset",
+    "IterableDataset",
+    "TensorDataset",
+    "default_collate_fn",
+    "get_worker_info",
+]
+__getattr__ = compat.absent(__name__, __all__)

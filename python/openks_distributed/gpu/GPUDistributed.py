@@ -1,0 +1,27 @@
+"""Training among workers only: it can be set up; `minimize` says that the rest follows later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openfleet.compat.paddle.fluid.incubate.fleet.collective import CollectiveOptimizer, DistributedStrategy
+
+from ..base.BaseDistributed import BaseDistributedAlgorithm
+from ..base.mode import Mode
+
+GPUDistributedOptimizer = CollectiveOptimizer
+
+
+class GPUDistributedAlgorithm(BaseDistributedAlgorithm):
+    """The one job of this process, among workers only."""
+
+    def __init__(self) -> None:
+        super().__init__(Mode.COLLECTIVE)
+
+    def distributed_optimizer(self, optimizer: Any = None, strategy: Any = None) -> CollectiveOptimizer:
+        """An optimizer whose `minimize` follows later."""
+        return CollectiveOptimizer(optimizer, strategy)
+
+
+algorithm = GPUDistributedAlgorithm()
+__all__ = ["DistributedStrategy", "GPUDistributedAlgorithm", "GPUDistributedOptimizer", "algorithm"]

@@ -1,0 +1,40 @@
+"""`python -m openks_launcher --mode cpu --worker_num 2 --server_num 2 script.py arguments...`
+
+The launcher of OpenKS in terms of `fleetrun --compat`: what it starts can `import paddle`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from openfleet import launch
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Starts, watches and ends the processes of a job; everything after the script is the script's."""
+    parser = argparse.ArgumentParser("openks_launcher", description="Start, watch and end every process of a job.")
+    parser.add_argument("--mode", choices=("cpu", "gpu"), default="cpu", help="with parameter servers, or without")
+    parser.add_argument("--worker_num", type=int, default=1, help="workers to start on this machine")
+    parser.add_argument("--server_num", type=int, default=None, help="servers to start on this machine (mode cpu)")
+    parser.add_argument("--log_dir", default=None, help="where the processes' output is kept, one file each")
+    parser.add_argument("--start_port", type=int, default=None, help="the first port of the servers")
+    parser.add_argument("script", help="the Python script that every process runs")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    options = parser.parse_args(arguments)
+    if options.mode == "gpu" and options.server_num is not None:
+        parser.error("--server_num means nothing in mode gpu, where workers are among themselves")
+    command = ["--compat"]
+    if options.mode == "cpu":
+        servers = 1 if options.server_num is None else options.server_num
+        command += [f"--server_num={servers}", f"--worker_num={options.worker_num}"]
+    else:
+        command += [f"--nproc_per_node={options.worker_num}"]
+    for name in ("log_dir", "start_port"):
+        value = getattr(options, name)
+        command += [] if value is None else [f"--{name}={value}"]
+    return launch.main([*command, options.script, *options.arguments])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

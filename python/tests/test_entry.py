@@ -1,0 +1,116 @@
+"""Which ids of a sparse table get a row: rules of admission and the padding id, from Python."""
+
+import numpy as np
+import pytest
+
+import openfleet.compat.paddle as paddle
+from openfleet import static
+
+
+def looked_up(entry=None, **options):
+    """A table named `t` that every id pushes a gradient of 1 to, at rate 1, and how to run a step of it."""
+    ids = paddle.static.data("ids", [None, 1], "int64")
+    attr = paddle.ParamAttr(name="t", initializer=paddle.nn.initializer.Constant(5.0))
+    rows = paddle.static.nn.sparse_embedding(ids, size=[100, 1], entry=entry, param_attr=attr, **options)
+    loss = paddle.sum(rows)
+    paddle.optimizer.SGD(learning_rate=1.0).minimize(loss)
+    exe = paddle.static.Executor()
+    exe.run(paddle.static.default_startup_program())
+    return lambda *numbers: exe.run(feed={"ids": np.array(numbers)[:, None]}, fetch_list=[rows])[0].reshape(-1).tolist()
+
+
+def kept():
+    return static.global_scope().find_var("t").rows()
+
+
+def test_without_a_rule_every_id_has_a_row():
+    step = looked_up()
+    assert step(1, 2) == [5.0, 5.0] and step(1, 3) == [4.0, 5.0] and kept() == 3
+
+
+def test_an_id_gets_a_row_when_it_was_seen_often_enough():
+    step = looked_up(paddle.distributed.CountFilterEntry(3))
+    assert step(7) == [0.0] and kept() == 0
+    assert step(7) == [0.0] and kept() == 0
+    assert step(7) == [5.0] and kept() == 1
+    assert step(7) == [4.0]
+
+
+def test_an_id_gets_a_row_with_a_probability():
+    step = looked_up(paddle.distributed.ProbabilityEntry(0.5))
+    first = step(*range(1000))
+    admitted = [number for number, value in enumerate(first) if value != 0]
+    assert 400 < len(admitted) < 600 and kept() == len(admitted)
+    # The same ids ever after.
+    assert [number for number, value in enumerate(step(*range(1000))) if value != 0] == admitted
+
+
+def test_rows_that_count_shows_say_that_clicks_are_not_read_yet():
+    with pytest.warns(UserWarning, match="`show` and `click` of ShowClickEntry are not read yet"):
+        entry = paddle.distributed.ShowClickEntry("show", "click")
+    step = looked_up(entry)
+    # The only weight of a row is its first one, which begins from the initializer where there is no long part.
+    assert step(1) == [5.0] and step(1) == [4.0] and kept() == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: paddle.distributed.CountFilterEntry(-1), "`count_filter` expects a number not below 0, got -1"),
+        (lambda: paddle.distributed.CountFilterEntry("5"), "`count_filter` expects an int, got str"),
+        (lambda: paddle.distributed.CountFilterEntry(1 << 25), None),
+        (lambda: paddle.distributed.ProbabilityEntry(1.5), "`probability` expects a number between 0 and 1, got 1.5"),
+        (lambda: paddle.distributed.ProbabilityEntry(1), "`probability` expects a float, got int"),
+        (lambda: paddle.distributed.ShowClickEntry(1, "click"), "`show_name` expects the name of a variable, got int"),
+    ],
+)
+def test_rules_with_wrong_numbers_are_refused(make, message):
+    with pytest.raises(ValueError, match=message or "at most 16777216"):
+        looked_up(make())
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"table_class": "SSDSparseTable"}, NotImplementedError, "`table_class` `SSDSparseTable`"),
+        ({"is_test": True}, NotImplementedError, "`is_test=True`"),
+        ({"entry": "count_filter_entry:5"}, TypeError, "`entry` expects a rule of admission"),
+    ],
+)
+def test_what_a_sparse_table_cannot_be_told_is_named(options, kind, message):
+    with pytest.raises(kind, match=message):
+        looked_up(**options)
+
+
+def test_the_padding_id_of_a_sparse_table_reads_as_zeros_and_learns_nothing():
+    step = looked_up(padding_idx=0)
+    assert step(0, 3) == [0.0, 5.0]
+    assert step(0, 3) == [0.0, 4.0]
+
+
+@pytest.mark.parametrize("pool_type", ["sum", "average"])
+def test_the_padding_id_counts_as_absent_where_ids_are_pooled(pool_type):
+    ids = paddle.static.data("ids", [None, 1], "int64", lod_level=1)
+    attr = paddle.ParamAttr(initializer=paddle.nn.initializer.Constant(2.0))
+    rows = static.nn.embedding(ids, [10, 1], is_sparse=True, padding_idx=-1, param_attr=attr)
+    out = paddle.static.nn.sequence_pool(rows, pool_type)
+    exe = paddle.static.Executor()
+    exe.run(paddle.static.default_startup_program())
+    (values,) = exe.run(feed={"ids": [[9, 1, 2], [9], [3]]}, fetch_list=[out])
+    assert values.reshape(-1).tolist() == ([4.0, 0.0, 2.0] if pool_type == "sum" else [2.0, 0.0, 2.0])
+
+
+def test_fields_joined_side_by_side_are_looked_up_in_one_sparse_table():
+    fields = [paddle.static.data(f"C{i}", [None, 1], "int64") for i in range(3)]
+    joined = paddle.concat(fields, axis=1)
+    layer = paddle.nn.Embedding(100, 2, sparse=True)
+    rows = layer(joined)
+    assert rows.shape == (-1, 3, 2) and layer.weight.kind == "table"
+    assert [v.kind for v in static.default_main_program().all_parameters()] == ["table"]
+    same = layer(fields[1])
+    exe = paddle.static.Executor()
+    exe.run(paddle.static.default_startup_program())
+    feed = {f"C{i}": np.arange(4)[:, None] + 10 * i for i in range(3)}
+    ids, values, one = exe.run(feed=feed, fetch_list=[joined, rows, same])
+    assert ids.tolist() == [[i, i + 10, i + 20] for i in range(4)]
+    np.testing.assert_array_equal(values[:, 1:2], one)

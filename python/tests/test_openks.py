@@ -1,0 +1,109 @@
+"""The names of OpenKS: its factory, classes in both spellings, strategies, and its launcher."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from openfleet import static
+from openks_distributed import KSDistributedFactory
+from openks_distributed.base import BaseDistributed, RoleMaker, mode
+from openks_distributed.cpu import CPUDistributed
+from openks_distributed.cpu.strategy import (
+    ASyncModelConfig,
+    CPUStrategy,
+    GeoSGDModelConfig,
+    HalfSyncModelConfig,
+    SyncModeConfig,
+)
+from openks_distributed.gpu import GPUDistributed
+
+
+@pytest.mark.parametrize(
+    ("flag", "kind"),
+    [
+        (0, CPUDistributed.CPUDistributedAlgorithm),
+        ("cpu", CPUDistributed.CPUDistributedAlgorithm),
+        (1, GPUDistributed.GPUDistributedAlgorithm),
+        ("gpu", GPUDistributed.GPUDistributedAlgorithm),
+    ],
+)
+def test_the_flag_says_how_a_job_trains(flag, kind):
+    algorithm = KSDistributedFactory.instantiation(flag=flag)
+    assert isinstance(algorithm, kind) and isinstance(algorithm, BaseDistributed.BaseDistributedAlgorithm)
+    assert KSDistributedFactory.instantiation(flag=flag) is algorithm
+
+
+@pytest.mark.parametrize("flag", [2, -1, "0", "CPU", None, True, 1.0])
+def test_any_other_flag_is_an_error(flag):
+    with pytest.raises(ValueError, match='`flag` expects 0 or "cpu", 1 or "gpu", got'):
+        KSDistributedFactory.instantiation(flag=flag)
+
+
+def test_classes_have_the_names_of_the_document_in_both_spellings():
+    assert BaseDistributed.BaseDistribuedOptimizer is BaseDistributed.BaseDistributedOptimizer
+    assert issubclass(CPUDistributed.CPUDistributedOptimizer, BaseDistributed.BaseDistributedOptimizer)
+    assert GPUDistributed.GPUDistributedOptimizer is not None and mode.Mode.COLLECTIVE != mode.Mode.TRANSPILER
+    for name in ("PaddleCloudRoleMaker", "UserDefinedRoleMaker", "MPISymetricRoleMaker", "Role"):
+        assert hasattr(RoleMaker, name)
+
+
+@pytest.mark.parametrize("spelling", ["distributed_optimizer", "distributed_optimzier"])
+def test_collective_can_be_set_up_and_says_that_the_rest_follows(spelling):
+    algorithm = KSDistributedFactory.instantiation(flag=1)
+    algorithm.init(RoleMaker.UserDefinedRoleMaker(worker_endpoints=["127.0.0.1:1"], is_collective=True))
+    loss = static.nn.mean(static.nn.fc(static.data("x", [None, 2]), 1))
+    optimizer = getattr(algorithm, spelling)(static.optimizer.SGD(0.1))
+    with pytest.raises(NotImplementedError, match="collective training follows later"):
+        optimizer.minimize(loss)
+
+
+@pytest.mark.parametrize(
+    ("config", "mode_name"),
+    [
+        (SyncModeConfig(), "mode sync"),
+        (HalfSyncModelConfig(), "mode half_async"),
+        (ASyncModelConfig(), "mode async"),
+        (GeoSGDModelConfig(50), "mode geo: push differences every 50 batches"),
+    ],
+)
+def test_strategies_choose_the_mode(config, mode_name):
+    assert str(CPUStrategy([config]).config()).startswith(mode_name)
+
+
+def test_strategies_among_workers_are_kept_for_what_follows():
+    from openks_distributed.gpu.strategy import GPUStrategy, GradAllreduce, NumThreadsConfig
+
+    strategy = GPUStrategy([NumThreadsConfig(4)], [GradAllreduce()])
+    algorithm = KSDistributedFactory.instantiation(flag="gpu")
+    optimizer = strategy.setup_optimizer(algorithm, static.optimizer.SGD(0.1))
+    assert (optimizer.strategy.num_threads, optimizer.strategy.collective_mode) == (4, "grad_allreduce")
+    with pytest.raises(TypeError, match="expects configurations, got str"):
+        GPUStrategy(["nccl2"])
+
+
+def test_the_launcher_passes_the_arguments_of_the_script_on(tmp_path):
+    (tmp_path / "script.py").write_text(
+        "import os, sys, paddle\nprint('RAN', os.environ['TRAINING_ROLE'], sys.argv[1:])\n"
+    )
+    command = [sys.executable, "-m", "openks_launcher", "--mode", "cpu", "--worker_num", "2", "--server_num", "2"]
+    run = subprocess.run(
+        [*command, "script.py", "--mode", "mine", "-x"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    said = run.stdout + run.stderr
+    for role in ("PSERVER", "TRAINER"):
+        assert said.count(f"RAN {role} ['--mode', 'mine', '-x']") == 2, said
+    wrong = subprocess.run([*command[:3], "--mode", "tpu", "script.py"], capture_output=True, text=True, timeout=60)
+    assert wrong.returncode == 2 and "invalid choice: 'tpu'" in wrong.stderr
+    servers = ["--mode", "gpu", "--server_num", "1", "script.py"]
+    wrong = subprocess.run([*command[:3], *servers], capture_output=True, text=True, timeout=60)
+    assert wrong.returncode == 2 and "--server_num means nothing" in wrong.stderr
+
+
+def test_the_wheel_names_every_package_there_is():
+    root = Path(__file__).parents[2]
+    named = re.search(r"python-packages = \[(.*)\]", (root / "pyproject.toml").read_text())[1]
+    packages = sorted(path.parent.name for path in (root / "python").glob("*/__init__.py"))
+    assert sorted(re.findall(r'"(\w+)"', named)) == packages
