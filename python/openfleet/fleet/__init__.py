@@ -15,6 +15,7 @@ from typing import Any
 from .. import _native
 from ..dataset import MultiSlotDataGenerator, MultiSlotStringDataGenerator
 from ..static.optimizer import Optimizer
+from ..static.scope import global_scope
 from . import _job, metrics, util
 from .optimizer import DistributedOptimizer
 from .role import MPISymetricRoleMaker, PaddleCloudRoleMaker, Role, RoleMakerBase, UserDefinedRoleMaker
@@ -49,6 +50,7 @@ __all__ = [
     "shrink",
     "split_files",
     "stop_worker",
+    "table_rows",
     "util",
     "worker_endpoints",
     "worker_index",
@@ -183,6 +185,16 @@ def shrink(threshold: int | None = None, *, now: int = 0, table: str | None = No
     """
     shrunk = _job.current().shrink(table, now, threshold, end_of_day)
     return None if shrunk is None else sum(shrunk)
+
+
+def table_rows() -> dict[str, int]:
+    """How many rows each sparse table of the job has, on all servers together."""
+    rows = _job.current().table_rows()
+    if rows is not None:
+        return rows
+    scope = global_scope()
+    alone = {name: scope.var(name).rows() for name in scope.names()}
+    return {name: count for name, count in alone.items() if count is not None}
 
 
 def _later(what: str) -> Any:

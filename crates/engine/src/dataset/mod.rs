@@ -21,6 +21,7 @@ mod in_memory;
 mod pipe;
 mod queue;
 mod records;
+mod shuffle;
 mod source;
 mod split;
 mod words;
