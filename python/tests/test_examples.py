@@ -38,8 +38,10 @@ def test_a_click_example_comes_near_the_auc_of_its_page(tmp_path, click_data, na
     assert expected and float(found) > min(expected) - 0.02, said
 
 
-def test_the_word2vec_example_finds_the_similarities_of_its_text(tmp_path):
-    said = run(tmp_path, str(EXAMPLES / "word2vec" / "train.py"))
+# Two workers go over the text as often in two passes as one in four.
+@pytest.mark.parametrize(("launch", "epochs"), [([], 4), (JOB, 2)], ids=["alone", "job"])
+def test_the_word2vec_example_finds_the_similarities_of_its_text(tmp_path, launch, epochs):
+    said = run(tmp_path, *launch, str(EXAMPLES / "word2vec" / "train.py"), f"--epochs={epochs}")
     (found,) = re.findall(r"rank correlation (0\.\d+)", said)
     assert float(found) > 0.5, said
 

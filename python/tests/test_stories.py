@@ -122,7 +122,7 @@ def test_sync_mode_works_and_two_workers_equal_one_process_on_both_batches(tmp_p
 
 FEED_LOOP = """
 exe, _, loss, *_ = begin(static.optimizer.SGD(0.5), a_sync=True)
-for step in range(60):
+for step in range(120):
     value, weights = exe.run(feed=feed(range(step % 5, 20)), fetch_list=[loss, "hidden"])
     if step == 0:
         first = weights.copy()
@@ -392,7 +392,7 @@ if fleet.is_first_worker():
     dataset.load_into_memory()
 for _ in range(2):
     dataset.global_shuffle(fleet)
-    print(f"rows {dataset.get_memory_data_size()} of {dataset.get_shuffle_data_size(fleet)}", flush=True)
+    print(f"rows {dataset.get_memory_data_size()} together {dataset.get_shuffle_data_size(fleet)}", flush=True)
 report = exe.train_from_dataset(fleet.main_program, dataset, print_period=0)
 print(f"trained {int(fleet.all_reduce(report.samples))}")
 fleet.stop_worker()
@@ -408,7 +408,7 @@ def test_a_global_shuffle_spreads_the_rows_of_one_worker_over_all(tmp_path, clic
     assert [sum(each) for each in zip(*counts)] == [6000.0, 6000.0], said(run)
     # A third of 6000 is 2000, with a standard deviation of 37.
     assert all(1750 < count < 2250 for each in counts for count in each)
-    assert numbers(run, "of") == [6000.0] * 6
+    assert numbers(run, "together") == [6000.0] * 6
     assert numbers(run, "trained") == [6000.0] * 3
 
 
