@@ -84,7 +84,6 @@ impl Kind {
         Kind::ExchangeGeo,
         Kind::Barrier,
         Kind::AllReduce,
-        Kind::AllToAll,
         Kind::Join,
         Kind::Leave,
         Kind::Depart,
@@ -94,6 +93,7 @@ impl Kind {
         Kind::Save,
         Kind::Load,
         Kind::Stop,
+        Kind::AllToAll,
     ];
 
     /// From a frame.
