@@ -112,6 +112,25 @@ class DatasetBase:
             self._native = _native.Dataset(program, names, self._files, in_memory=self._in_memory, **self._settings)
         return self._native
 
+    def update_settings(self, **settings: Any) -> None:
+        """Changes some of what `init` was given. Rows in memory are forgotten.
+
+        >>> dataset = QueueDataset()
+        >>> dataset.update_settings(batch_size=32, thread_num=2)
+        """
+        setters = {
+            "batch_size": self.set_batch_size,
+            "thread_num": self.set_thread,
+            "use_var": self.set_use_var,
+            "pipe_command": self.set_pipe_command,
+        }
+        for name in settings:
+            if name not in setters:
+                hint = _native.nearest(name, list(setters))
+                raise ValueError(f"`update_settings` does not change `{name}`\n\nhint: {hint}")
+        for name, value in settings.items():
+            setters[name](value)
+
     # The setters of the original's first version.
 
     def _set(self, name: str, value: Any) -> None:
