@@ -20,6 +20,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--data", default="click-data", help="has train/*.tsv and test/*.tsv; made if absent")
 parser.add_argument("--rows", type=int, default=40_000)
 parser.add_argument("--epochs", type=int, default=2)
+parser.add_argument("--model", default="ctr_dnn-model", help="where the trained model is saved")
 args = parser.parse_args()
 
 fleet.init()
@@ -71,4 +72,6 @@ for counter in counters:  # they have counted the training rows
     tensor.set(np.zeros(tensor.shape(), "int64"))
 exe.infer_from_dataset(test_program, stream("test"))
 fleet.util.print_on_rank(f"test AUC {fleet.metrics.auc(*counters[2:]):.4f}", 0)
+if fleet.is_first_worker():  # the others need not call it
+    fleet.save_persistables(exe, args.model)
 fleet.stop_worker()

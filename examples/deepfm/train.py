@@ -20,6 +20,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--data", default="click-data", help="has train/*.txt and test/*.txt; made if absent")
 parser.add_argument("--rows", type=int, default=40_000)
 parser.add_argument("--epochs", type=int, default=2)
+parser.add_argument("--model", default="deepfm-model", help="where the trained model is saved")
 args = parser.parse_args()
 
 fleet.init()
@@ -73,4 +74,6 @@ for counter in model.auc_counters:  # they have counted the training rows
 for batch in reader.batch(lambda: rows("test"), 256)():
     exe.run(test_program, feed=feeder.feed(batch))
 fleet.util.print_on_rank(f"test AUC {fleet.metrics.auc(*model.auc_counters[2:]):.4f}", 0)
+if fleet.is_first_worker():  # the others need not call it
+    fleet.save_persistables(exe, args.model)
 fleet.stop_worker()

@@ -21,6 +21,7 @@ parser.add_argument("--data", default="click-data", help="has train/*.txt and te
 parser.add_argument("--rows", type=int, default=40_000)
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--mode", choices=["sync", "async", "geo"], default="async")
+parser.add_argument("--model", default="wide_deep-model", help="where the trained model is saved")
 args = parser.parse_args()
 
 fleet.init()
@@ -70,4 +71,6 @@ for counter in model.auc_counters:  # they have counted the training rows
 exe.infer_from_dataset(test_program, test)
 test_auc = fleet.metrics.auc(*model.auc_counters[2:])  # over the rows of all workers
 fleet.util.print_on_rank(f"test AUC {test_auc:.4f}", 0)
+if fleet.is_first_worker():  # the others need not call it
+    fleet.save_persistables(exe, args.model)
 fleet.stop_worker()

@@ -21,6 +21,7 @@ parser.add_argument("--data", default="word-data", help="has words.txt, and pair
 parser.add_argument("--words", type=int, default=400_000)
 parser.add_argument("--epochs", type=int, default=4)
 parser.add_argument("--dim", type=int, default=50)
+parser.add_argument("--model", default="word2vec-model", help="where the trained model is saved")
 args = parser.parse_args()
 
 fleet.init()
@@ -69,4 +70,6 @@ if fleet.is_first_worker():
             found.append(float(vectors[vocabulary[first]] @ vectors[vocabulary[second]]))
     ranks = [np.argsort(np.argsort(values)) for values in (truth, found)]
     print(f"rank correlation {np.corrcoef(*ranks)[0, 1]:.4f} over {len(truth)} pairs")
+if fleet.is_first_worker():  # the others need not call it
+    fleet.save_persistables(exe, args.model)
 fleet.stop_worker()

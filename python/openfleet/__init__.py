@@ -7,6 +7,24 @@
 makes one script a job of servers and workers, `openfleet.models` the models people train.
 """
 
-from ._native import DataError, Error, OrderError, ProgramError, RoleError, ServerError, __version__
+from ._native import (
+    CheckpointError,
+    DataError,
+    Error,
+    OrderError,
+    ProgramError,
+    RoleError,
+    ServerError,
+    __version__,
+)
 
-__all__ = ["DataError", "Error", "OrderError", "ProgramError", "RoleError", "ServerError", "__version__"]
+__all__ = [
+    "CheckpointError",
+    "DataError",
+    "Error",
+    "OrderError",
+    "ProgramError",
+    "RoleError",
+    "ServerError",
+    "__version__",
+]

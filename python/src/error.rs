@@ -5,11 +5,15 @@
 
 use openfleet::Error;
 use openfleet_core::error::report;
+use openfleet_dist::Error as DistError;
 use openfleet_engine::Error as EngineError;
 use openfleet_engine::dataset::Error as DatasetError;
+use openfleet_table::Error as TableError;
 use pyo3::PyErr;
 use pyo3::create_exception;
-use pyo3::exceptions::{PyException, PyFileNotFoundError, PyNotImplementedError, PyOSError, PyValueError};
+use pyo3::exceptions::{
+    PyException, PyFileExistsError, PyFileNotFoundError, PyNotImplementedError, PyOSError, PyValueError,
+};
 
 create_exception!(openfleet, OpenFleetError, PyException, "What goes wrong in OpenFleet and nowhere else.");
 create_exception!(openfleet, DataError, OpenFleetError, "Data that cannot be read: a bad line, a failed pipe command.");
@@ -20,6 +24,12 @@ create_exception!(
     RoleError,
     OpenFleetError,
     "A process that does not know what it is, or does another's work."
+);
+create_exception!(
+    openfleet,
+    CheckpointError,
+    OpenFleetError,
+    "A checkpoint that is damaged, or is of another program."
 );
 create_exception!(openfleet, OrderError, OpenFleetError, "A call before or after the moment it has a meaning.");
 
@@ -38,9 +48,8 @@ pub(crate) fn raise(error: impl Into<Error>) -> PyErr {
         | Error::Pattern { .. }
         | Error::Columns { .. }
         | Error::Synthetic(_) => PyValueError::new_err(text),
-        Error::Dist(_) | Error::ServersAbsent { .. } | Error::Unwelcome { .. } | Error::WaitInterrupted => {
-            ServerError::new_err(text)
-        }
+        Error::Dist(error) => dist(error, text),
+        Error::ServersAbsent { .. } | Error::Unwelcome { .. } | Error::WaitInterrupted => ServerError::new_err(text),
         Error::Role(_) | Error::WrongRole { .. } => RoleError::new_err(text),
         Error::TooEarly { .. } | Error::TooLate { .. } => OrderError::new_err(text),
         Error::Unavailable { .. } => PyNotImplementedError::new_err(text),
@@ -51,7 +60,7 @@ pub(crate) fn raise(error: impl Into<Error>) -> PyErr {
 fn engine(error: &EngineError, text: String) -> PyErr {
     match error {
         EngineError::Dataset(error) => dataset(error, text),
-        EngineError::Communicator(_) => ServerError::new_err(text),
+        EngineError::Communicator(error) => dist(error, text),
         EngineError::NotInitialized { .. }
         | EngineError::ScopeMismatch { .. }
         | EngineError::Value { .. }
@@ -60,6 +69,18 @@ fn engine(error: &EngineError, text: String) -> PyErr {
         | EngineError::Threads { .. } => ProgramError::new_err(text),
         // What is left says what an argument must be.
         _ => PyValueError::new_err(text),
+    }
+}
+
+fn dist(error: &DistError, text: String) -> PyErr {
+    match error {
+        DistError::Checkpoint { source: TableError::NotACheckpoint { .. }, .. } => PyFileNotFoundError::new_err(text),
+        DistError::Checkpoint { source: TableError::CheckpointExists { .. }, .. } => PyFileExistsError::new_err(text),
+        DistError::Checkpoint { source: TableError::Storage { source, .. }, .. } => io(source.kind, text),
+        DistError::Checkpoint { .. } => CheckpointError::new_err(text),
+        DistError::NoSuchStorage { .. } => PyValueError::new_err(text),
+        DistError::NothingToSave | DistError::LoadWhileTraining => OrderError::new_err(text),
+        _ => ServerError::new_err(text),
     }
 }
 

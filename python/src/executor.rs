@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use numpy::PyReadonlyArray1;
+use openfleet_dist::{LoadOptions, SaveOptions};
 use openfleet_engine::executor::Observation;
 use openfleet_engine::{Executor as Runner, Feed, Program as Graph, Result, RunOptions, Var};
 use parking_lot::Mutex;
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::dataset::Dataset;
@@ -80,6 +81,41 @@ impl Executor {
         // A local step takes milliseconds and needs no thread of its own.
         let values = if self.remote { interrupt::run(py, || {}, step)?? } else { py.detach(step)? };
         values.into_iter().map(|tensor| to_array(py, tensor)).collect()
+    }
+
+    /// Saves parameters, tables and states of a program, or of its job; gives the manifest as JSON. A save that was
+    /// interrupted goes on behind the scenes, or comes to nothing: what stands at the address is whole in either case.
+    #[pyo3(signature = (program, address, *, only, replace, data))]
+    fn save(
+        &self,
+        py: Python<'_>,
+        program: &Program,
+        address: String,
+        only: Vec<String>,
+        replace: bool,
+        data: &str,
+    ) -> PyResult<String> {
+        let data = serde_json::from_str(data).map_err(|error| PyValueError::new_err(format!("`data`: {error}")))?;
+        let options = SaveOptions { replace, data, only, ..SaveOptions::default() };
+        let (graph, runner) = (program.0.lock().clone(), self.runner.clone());
+        let save = move || lock(&runner)?.save(&graph, &address, &options).map_err(raise);
+        let manifest = interrupt::run(py, || {}, save)??;
+        serde_json::to_string(&manifest).map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
+    /// Takes parameters, tables and states of a program from a checkpoint.
+    #[pyo3(signature = (program, address, *, partial, tables_only))]
+    fn load(
+        &self,
+        py: Python<'_>,
+        program: &Program,
+        address: String,
+        partial: bool,
+        tables_only: bool,
+    ) -> PyResult<()> {
+        let (graph, runner) = (program.0.lock().clone(), self.runner.clone());
+        let load = move || lock(&runner)?.load(&graph, &address, LoadOptions { partial, tables_only }).map_err(raise);
+        interrupt::run(py, || {}, load)?
     }
 
     /// One pass over a dataset. `observer` is called with the step, the values fetched and the samples a second, now and

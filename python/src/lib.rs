@@ -6,6 +6,7 @@
 //! is in `openfleet/*.py` beside this; nothing there or here is process-wide but the default programs, the global scope and
 //! the one `fleet`, which live in Python.
 
+mod checkpoint;
 mod dataset;
 mod error;
 mod executor;
@@ -28,6 +29,7 @@ fn _native(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("ProgramError", py.get_type::<error::ProgramError>())?;
     module.add("ServerError", py.get_type::<error::ServerError>())?;
     module.add("RoleError", py.get_type::<error::RoleError>())?;
+    module.add("CheckpointError", py.get_type::<error::CheckpointError>())?;
     module.add("OrderError", py.get_type::<error::OrderError>())?;
     module.add_class::<dataset::Dataset>()?;
     module.add_class::<executor::Executor>()?;
@@ -39,6 +41,7 @@ fn _native(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<program::Program>()?;
     module.add_class::<scope::Scope>()?;
     module.add_class::<strategy::Options>()?;
+    module.add_function(wrap_pyfunction!(checkpoint::read_dense, module)?)?;
     module.add_function(wrap_pyfunction!(launch::fleetrun, module)?)?;
     module.add_function(wrap_pyfunction!(launch::openfleet, module)?)?;
     module.add_function(wrap_pyfunction!(strategy::nearest, module)?)

@@ -36,6 +36,9 @@ def test_a_click_example_comes_near_the_auc_of_its_page(tmp_path, click_data, na
     expected = [float(auc) for auc in re.findall(r"test AUC (0\.\d+)", page)]
     (found,) = re.findall(r"test AUC (0\.\d+)", said)
     assert expected and float(found) > min(expected) - 0.02, said
+    inferred = run(tmp_path, str(EXAMPLES / name / "infer.py"), f"--data={click_data}")
+    (again,) = re.findall(r"test AUC (0\.\d+) of 10000 rows", inferred)
+    assert float(again) == pytest.approx(float(found), abs=0.002), inferred
 
 
 # Two workers go over the text as often in two passes as one in four.
@@ -44,10 +47,11 @@ def test_the_word2vec_example_finds_the_similarities_of_its_text(tmp_path, launc
     said = run(tmp_path, *launch, str(EXAMPLES / "word2vec" / "train.py"), f"--epochs={epochs}")
     (found,) = re.findall(r"rank correlation (0\.\d+)", said)
     assert float(found) > 0.5, said
+    assert len(run(tmp_path, str(EXAMPLES / "word2vec" / "infer.py")).splitlines()) == 5
 
 
 def test_every_script_fits_a_screen_or_two():
     scripts = sorted(EXAMPLES.glob("*/*.py"))
-    assert len(scripts) >= 4
+    assert len(scripts) == 8
     for script in scripts:
         assert len(script.read_text().splitlines()) < 80, script

@@ -60,8 +60,8 @@ def test_calls_in_the_wrong_order_say_what_is_missing(click_model):
         _ = fleet.main_program
     with pytest.raises(AttributeError, match="did you mean `init_worker`"):
         _ = fleet.init_workers
-    with pytest.raises(NotImplementedError, match="save_persistables"):
-        fleet.save_persistables(None, "model")
+    with pytest.raises(NotImplementedError, match="save_inference_model"):
+        fleet.save_inference_model(None, "model", [], [])
 
 
 def test_wrong_roles_name_the_variable_and_what_was_expected(monkeypatch):  # story 13

@@ -437,3 +437,29 @@ def test_processes_started_by_hand_in_any_order_find_each_other(tmp_path):
             process.kill()
     assert [process.returncode for process in processes] == [0, 0], outputs
     assert "moved 0.000000" not in outputs[0] and "moved" in outputs[0]
+
+
+SAVE = """
+exe, _, loss, *_ = begin(static.optimizer.Adam(0.05), a_sync=True)
+for step in range(20):
+    exe.run(feed=feed(range(10)), fetch_list=[loss])
+fleet.barrier_worker()
+if fleet.is_first_worker():
+    import time
+    while fleet.all_reduce(1) > 1:  # until the other worker has left
+        time.sleep(0.05)
+    fleet.save_persistables(exe, sys.argv[1])
+    print("saved")
+else:
+    fleet.all_reduce(1)
+fleet.stop_worker()
+"""
+
+
+def test_the_first_worker_saves_alone_when_the_other_has_left(tmp_path):
+    """Story 22: fails in a barrier there once the other worker has left, then a segmentation fault."""
+    run = job(tmp_path, SAVE, str(tmp_path / "model"), servers=2, workers=2)
+    assert run.returncode == 0, said(run)
+    assert "saved" in run.stdout + run.stderr
+    state = static.load_program_state(tmp_path / "model")
+    assert state["hidden"].shape == (10, 8)

@@ -14,7 +14,7 @@ use openfleet_core::strategy::Strategy;
 use openfleet_table::{DenseSpec, Shrunk, SparseSpec};
 use parking_lot::{Mutex, MutexGuard};
 
-pub use saving::{LoadOptions, SaveOptions};
+pub use saving::{LoadOptions, SaveOptions, fresh_save_id};
 
 use crate::client::Link;
 use crate::communicator::{Communicator, Part, Remote, Worker, depart_from, for_mode, status_of, wait_all};

@@ -21,7 +21,7 @@ pub mod storage;
 pub mod tls;
 
 pub use client::{ClientConfig, Link};
-pub use cluster::{Cluster, LoadOptions, SaveOptions};
+pub use cluster::{Cluster, LoadOptions, SaveOptions, fresh_save_id};
 pub use communicator::Communicator;
 pub use error::{Error, Result};
 pub use request::all_reduce::Reduce;

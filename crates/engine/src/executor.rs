@@ -28,6 +28,10 @@ pub struct Executor {
     /// Where the tables are, unless in the scope.
     cluster: Option<Arc<Cluster>>,
     prepared: Vec<Prepared>,
+    /// Batches that each thread had done when the checkpoint was saved that was loaded last.
+    pub(crate) loaded_positions: Vec<u64>,
+    /// Whether those, or the servers', were gone on from: once is enough.
+    pub(crate) resumed: bool,
 }
 
 /// A compiled program with the memory of its threads.
@@ -44,6 +48,8 @@ struct Thread {
     batch: Batch,
     schema: Option<Schema>,
     steps: u64,
+    /// Batches to leave out, because they were learnt from before.
+    skip: u64,
 }
 
 /// What `train_from_dataset` and `infer_from_dataset` should do beside training.
@@ -65,6 +71,25 @@ pub struct RunOptions<'a> {
     pub stop: Option<&'a AtomicBool>,
     /// Measures each op.
     pub debug: bool,
+    /// Leaves out the batches that the tables have learnt from already, by their positions: those of a checkpoint or, after
+    /// a restart, the servers'. The dataset has to give its batches as it did before ([`Dealt`](crate::dataset::Dealt)).
+    pub resume: bool,
+    /// All threads pause each time every one of them has done this many batches more; 0 never.
+    pub pause_every: u64,
+    /// What is done in a pause.
+    pub on_pause: Option<&'a OnPause<'a>>,
+}
+
+/// A function that is called while no thread of this worker trains.
+pub type OnPause<'a> = dyn Fn(&Pause<'_>) -> Result<()> + Sync + 'a;
+
+/// No thread of this worker trains: what it has done can be saved.
+pub struct Pause<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) scope: &'a Scope,
+    pub(crate) cluster: Option<Arc<Cluster>>,
+    /// Batches that each thread has done, over the life of what it trains.
+    pub positions: Vec<u64>,
 }
 
 /// A function that is shown every batch.
@@ -133,17 +158,30 @@ impl RunReport {
 impl Executor {
     /// An executor on a scope.
     pub fn new(scope: Arc<Scope>) -> Self {
-        Executor { scope, cluster: None, prepared: Vec::new() }
+        Executor { scope, cluster: None, prepared: Vec::new(), loaded_positions: Vec::new(), resumed: false }
     }
 
     /// An executor whose tables stand on servers; the scope has first values and states.
     pub fn on_cluster(scope: Arc<Scope>, cluster: Arc<Cluster>) -> Self {
-        Executor { scope, cluster: Some(cluster), prepared: Vec::new() }
+        Executor { cluster: Some(cluster), ..Executor::new(scope) }
     }
 
     /// The values it works on.
     pub fn scope(&self) -> &Arc<Scope> {
         &self.scope
+    }
+
+    /// Where the tables are, unless in the scope.
+    pub(crate) fn cluster(&self) -> Option<Arc<Cluster>> {
+        self.cluster.clone()
+    }
+
+    /// Makes parameters and tables of the scope what a program wants them to be, and says how many batches each thread has
+    /// done.
+    pub(crate) fn compile(&mut self, program: &Program) -> Result<Vec<u64>> {
+        let trained = self.prepare(program, 1)?.threads.iter().map(|thread| thread.steps).collect::<Vec<_>>();
+        // Nothing was trained since it was loaded.
+        Ok(if trained.iter().all(|&steps| steps == 0) { self.loaded_positions.clone() } else { trained })
     }
 
     /// Gives every variable of a startup program its first value, whatever it had before. Sparse tables are left without
@@ -203,6 +241,9 @@ impl Executor {
     fn pass(&mut self, program: &Program, dataset: &dyn Dataset, options: &RunOptions<'_>) -> Result<RunReport> {
         let threads = if options.threads == 0 { dataset.thread_num() } else { options.threads }.max(1);
         let known = self.cluster.as_ref().map(|cluster| cluster.worker().threads as usize);
+        let (scope, cluster) = (self.scope.clone(), self.cluster.clone());
+        let resume = options.resume && program.minimize.is_some() && !std::mem::replace(&mut self.resumed, true);
+        let loaded = if resume { std::mem::take(&mut self.loaded_positions) } else { Vec::new() };
         let prepared = self.prepare(program, threads)?;
         let plan = prepared.plan.clone();
         check_threads(&plan, threads, known)?;
@@ -221,6 +262,19 @@ impl Executor {
                 thread.schema = Some(dataset.schema().clone());
             }
         }
+        if !loaded.is_empty() && loaded.len() != threads {
+            // Batches were dealt to other threads.
+            return Err(Error::Threads { got: threads, known: loaded.len() });
+        }
+        if resume {
+            for (stream, thread) in prepared.threads[..threads].iter_mut().enumerate() {
+                let position = match &cluster {
+                    Some(_) => plan.communicator().position(stream as u32)?,
+                    None => loaded.get(stream).copied().unwrap_or(0),
+                };
+                (thread.steps, thread.skip) = (position, position);
+            }
+        }
         let started = Instant::now();
         let reader = dataset.open()?;
         let shared = Shared {
@@ -231,20 +285,24 @@ impl Executor {
             samples: AtomicU64::new(0),
             failed: AtomicBool::new(false),
         };
-        let outcomes: Vec<Result<ThreadReport>> = std::thread::scope(|scope| {
-            let handles: Vec<_> = prepared.threads[..threads]
-                .iter_mut()
-                .enumerate()
-                .map(|(stream, thread)| {
-                    let shared = &shared;
-                    scope.spawn(move || shared.guarded(stream as u32, thread))
-                })
-                .collect();
-            handles
-                .into_iter()
-                .map(|handle| handle.join().unwrap_or_else(|panic| Err(panicked(panic.as_ref()))))
-                .collect()
-        });
+        let mut failed_pause = Ok(());
+        let mut outcomes: Vec<Result<ThreadReport>> = (0..threads).map(|_| Ok(ThreadReport::default())).collect();
+        loop {
+            shared.together(&mut prepared.threads[..threads], &mut outcomes);
+            if !outcomes.iter().any(|outcome| matches!(outcome, Ok(report) if report.paused)) {
+                break;
+            }
+            if shared.failed.load(Ordering::Relaxed) {
+                // Those that pause have to end well all the same: others may wait for them.
+                continue;
+            }
+            let positions = prepared.threads[..threads].iter().map(|thread| thread.steps).collect();
+            let pause = Pause { program, scope: &scope, cluster: cluster.clone(), positions };
+            if let Some(Err(error)) = options.on_pause.map(|on_pause| on_pause(&pause)) {
+                shared.failed.store(true, Ordering::Relaxed);
+                failed_pause = Err(error);
+            }
+        }
         if outcomes.iter().any(|outcome| matches!(outcome, Err(Error::ThreadPanicked { .. }))) {
             // The op that panicked had buffers of its arena on loan: none of this is used again.
             self.prepared.clear();
@@ -253,6 +311,7 @@ impl Executor {
                 .find_map(Result::err)
                 .unwrap_or_else(|| unreachable!("one of them failed")));
         }
+        failed_pause?;
         let mut report = RunReport { elapsed: started.elapsed(), ..RunReport::default() };
         for outcome in outcomes {
             let thread = outcome?;
@@ -293,6 +352,7 @@ impl Executor {
                 batch: Batch::default(),
                 schema: None,
                 steps: 0,
+                skip: 0,
             });
         }
         Ok(prepared)
@@ -326,12 +386,33 @@ struct ThreadReport {
     waited: Duration,
     refused_gradients: u64,
     stopped: bool,
+    /// It has begun, and is not done.
+    paused: bool,
+    /// It has done all its batches.
+    done: bool,
 }
 
 impl Shared<'_> {
+    /// All threads go on until they pause or are done.
+    fn together(&self, threads: &mut [Thread], outcomes: &mut [Result<ThreadReport>]) {
+        std::thread::scope(|scope| {
+            let running: Vec<_> = (0..)
+                .zip(threads.iter_mut().zip(outcomes.iter_mut()))
+                .filter(|(_, (_, outcome))| matches!(outcome, Ok(report) if !report.done))
+                .map(|(stream, (thread, outcome))| {
+                    let report = std::mem::replace(outcome, Ok(ThreadReport::default())).unwrap_or_default();
+                    (outcome, scope.spawn(move || self.guarded(stream, thread, report)))
+                })
+                .collect();
+            for (outcome, handle) in running {
+                *outcome = handle.join().unwrap_or_else(|panic| Err(panicked(panic.as_ref())));
+            }
+        });
+    }
+
     /// Whatever ends a thread early, error or panic, ends the others too.
-    fn guarded(&self, stream: u32, thread: &mut Thread) -> Result<ThreadReport> {
-        let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| self.train(stream, thread)))
+    fn guarded(&self, stream: u32, thread: &mut Thread, report: ThreadReport) -> Result<ThreadReport> {
+        let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| self.train(stream, thread, report)))
             .unwrap_or_else(|panic| Err(panicked(panic.as_ref())));
         if outcome.is_err() {
             self.failed.store(true, Ordering::Relaxed);
@@ -339,12 +420,17 @@ impl Shared<'_> {
         outcome
     }
 
-    fn train(&self, stream: u32, thread: &mut Thread) -> Result<ThreadReport> {
+    fn train(&self, stream: u32, thread: &mut Thread, report: ThreadReport) -> Result<ThreadReport> {
         if !self.plan.trains() {
-            return self.steps(stream, thread);
+            return self.steps(stream, thread, report);
         }
-        self.plan.communicator().begin(stream)?;
-        let report = self.steps(stream, thread);
+        if !report.paused {
+            self.plan.communicator().begin(stream)?;
+        }
+        let report = self.steps(stream, thread, report);
+        if matches!(report, Ok(ThreadReport { paused: true, .. })) {
+            return report;
+        }
         // Whatever ended this thread, the others must not wait for it.
         let finished = self.plan.communicator().finish(stream);
         let report = report?;
@@ -352,9 +438,18 @@ impl Shared<'_> {
         Ok(report)
     }
 
-    fn steps(&self, stream: u32, thread: &mut Thread) -> Result<ThreadReport> {
-        let mut report = ThreadReport::default();
+    fn steps(&self, stream: u32, thread: &mut Thread, mut report: ThreadReport) -> Result<ThreadReport> {
+        report.paused = false;
+        report.done = true;
+        let until = match self.options.pause_every {
+            0 => u64::MAX,
+            every => report.steps + every,
+        };
         loop {
+            if report.steps == until {
+                (report.paused, report.done) = (true, false);
+                return Ok(report);
+            }
             if self.failed.load(Ordering::Relaxed) {
                 return Ok(report);
             }
@@ -363,8 +458,12 @@ impl Shared<'_> {
                 return Ok(report);
             }
             let waiting = Instant::now();
-            if !self.reader.next(&mut thread.batch)? {
+            if !self.reader.next_for(stream, &mut thread.batch)? {
                 return Ok(report);
+            }
+            if thread.skip > 0 {
+                thread.skip -= 1;
+                continue;
             }
             report.waited += waiting.elapsed();
             let pushed = self.plan.step(&mut thread.arena, &thread.batch, WorkId::step(stream, thread.steps))?;

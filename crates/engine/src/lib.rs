@@ -5,6 +5,7 @@
 
 pub mod arena;
 pub mod backward;
+mod checkpoint;
 pub mod dataset;
 pub mod error;
 pub mod executor;

@@ -225,6 +225,18 @@ impl Scope {
         Ok(table)
     }
 
+    /// Puts a sparse table in the place of whatever stood under that name.
+    pub(crate) fn put_sparse(&self, name: &str, table: SparseTable) {
+        self.values.write().insert(name.to_owned(), Value::Sparse(Arc::new(table)));
+        self.moved_on();
+    }
+
+    /// Puts a dense table in the place of whatever stood under that name.
+    pub(crate) fn put_dense(&self, name: &str, table: DenseTable) {
+        self.values.write().insert(name.to_owned(), Value::Dense(Arc::new(table)));
+        self.moved_on();
+    }
+
     fn value(&self, name: &str) -> Option<Value> {
         self.values.read().get(name).cloned()
     }

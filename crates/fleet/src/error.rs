@@ -104,17 +104,7 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
     },
-    /// A saved model of another time.
-    #[error("`{}` has format version {got}, expected {expected}", path.display())]
-    Version {
-        /// The file that says so.
-        path: PathBuf,
-        /// What this program reads.
-        expected: u32,
-        /// What the file has.
-        got: u32,
-    },
-    /// A file of a saved model does not hold what `model.json` promises.
+    /// A file of a saved model does not hold what it should.
     #[error("`{}`: expected {expected}, got {got}", path.display())]
     Damaged {
         /// The file.
@@ -246,7 +236,6 @@ impl Hinted for Error {
             | Error::Fields { remedy, .. } => Some((*remedy).into()),
             Error::Pattern { .. } => Some("`*` and `?` stand for any text and any character, `[ab]` for a or b".into()),
             Error::NotOurs { .. } => Some("choose a new directory, or remove this one first".into()),
-            Error::Version { .. } => Some("train it again, or use the version of openfleet that saved it".into()),
             Error::Damaged { .. } => Some("the model was not written by this version, or was changed since".into()),
             // The engine does not know how its setting is spelled on a command line.
             Error::Engine(openfleet_engine::Error::Dataset(dataset::Error::BadLine { .. })) => Some(

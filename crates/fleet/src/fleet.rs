@@ -31,7 +31,7 @@ use openfleet_dist::request::shrink::Shrink;
 use openfleet_dist::session::Identity;
 use openfleet_dist::{ClientConfig, Cluster, Link, LoadOptions, Reduce, SaveOptions, Server, ServerConfig, State};
 use openfleet_engine::dataset::InMemoryDataset;
-use openfleet_engine::{Executor, Minimize, Scope};
+use openfleet_engine::{Executor, Minimize, Program, Scope};
 use openfleet_table::Shrunk;
 use openfleet_table::checkpoint::Manifest;
 use parking_lot::Mutex;
@@ -483,31 +483,50 @@ impl Fleet {
     /// Saves every table of the job with its optimizer's state and what has been applied, from one moment, while training
     /// goes on. The first worker does it for the job; the others need not call it, and get `None` if they do. The servers
     /// write: `directory` is theirs, and all of them have to see it. A checkpoint that stands there is replaced, and stays
-    /// as it was if this fails.
-    pub fn save_persistables(&self, directory: &Path) -> Result<Option<Manifest>> {
-        self.save_persistables_with(directory, &SaveOptions::default())
+    /// as it was if this fails. Without servers it is the parameters, tables and states of `program`, in the same format.
+    pub fn save_persistables(
+        &self,
+        executor: &mut Executor,
+        program: &Program,
+        directory: &Path,
+    ) -> Result<Option<Manifest>> {
+        self.save_persistables_with(executor, program, directory, &SaveOptions::default())
     }
 
     /// [`Fleet::save_persistables`] with a choice about replacing, and something to be kept with it.
-    pub fn save_persistables_with(&self, directory: &Path, options: &SaveOptions) -> Result<Option<Manifest>> {
-        match self.working("save_persistables")? {
-            _ if !self.is_first_worker() => Ok(None),
-            Some(cluster) => {
-                let options = SaveOptions { job: self.settings.job.to_string(), ..options.clone() };
-                Ok(Some(cluster.save(&directory.to_string_lossy(), &options)?))
-            }
-            None => Err(Error::Unavailable { what: "saving a checkpoint without servers" }),
+    pub fn save_persistables_with(
+        &self,
+        executor: &mut Executor,
+        program: &Program,
+        directory: &Path,
+        options: &SaveOptions,
+    ) -> Result<Option<Manifest>> {
+        self.working("save_persistables")?;
+        if !self.is_first_worker() {
+            return Ok(None);
         }
+        let options = SaveOptions { job: self.settings.job.to_string(), ..options.clone() };
+        Ok(Some(executor.save(program, &directory.to_string_lossy(), &options)?))
     }
 
     /// Takes every table from a checkpoint: those that exist, or else those that the first program makes. The first worker
     /// does it for the job, before training or between two passes; the others need not call it. `partial` leaves out what
     /// does not fit, which is an error otherwise.
-    pub fn load_model(&self, directory: &Path, partial: bool) -> Result<()> {
-        match self.working("load_model")? {
-            _ if !self.is_first_worker() => Ok(()),
-            Some(cluster) => Ok(cluster.load(&directory.to_string_lossy(), LoadOptions { partial })?),
-            None => Err(Error::Unavailable { what: "loading a checkpoint without servers" }),
+    pub fn load_model(
+        &self,
+        executor: &mut Executor,
+        program: &Program,
+        directory: &Path,
+        partial: bool,
+    ) -> Result<()> {
+        self.working("load_model")?;
+        match self.is_first_worker() {
+            true => Ok(executor.load(
+                program,
+                &directory.to_string_lossy(),
+                LoadOptions { partial, ..LoadOptions::default() },
+            )?),
+            false => Ok(()),
         }
     }
 

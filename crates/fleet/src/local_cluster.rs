@@ -39,6 +39,14 @@ impl LocalCluster {
         Ok(LocalCluster { states, sockets, strategy, workers, threads })
     }
 
+    /// The servers take their tables from a checkpoint when they are made.
+    pub fn resume_from(&self, address: &str) -> Result<()> {
+        for state in &self.states {
+            state.resume_from(address, false)?;
+        }
+        Ok(())
+    }
+
     /// A worker's view of the servers.
     pub fn worker(&self, rank: u32) -> Cluster {
         let links = self.states.iter().enumerate().map(|(server, state)| match &self.sockets {

@@ -14,6 +14,7 @@ from typing import Any
 
 from .. import _native
 from ..dataset import MultiSlotDataGenerator, MultiSlotStringDataGenerator
+from ..static import io as static_io
 from ..static.optimizer import Optimizer
 from ..static.scope import global_scope
 from . import _job, metrics, util
@@ -142,7 +143,7 @@ def distributed_optimizer(optimizer: Optimizer, strategy: DistributedStrategy | 
 
 
 def init_server(dirname: str | os.PathLike[str] | None = None, var_names: Any = None, **kwargs: Any) -> None:
-    """Prepares a server."""
+    """Prepares a server. `dirname` is a checkpoint to go on from, written by any number of servers."""
     _job.current().init_server(None if dirname is None else os.fspath(dirname))
 
 
@@ -197,22 +198,28 @@ def table_rows() -> dict[str, int]:
     return {name: count for name, count in alone.items() if count is not None}
 
 
-def _later(what: str) -> Any:
-    raise NotImplementedError(f"`fleet.{what}`: checkpoints are not available yet")
+def save_persistables(executor: Any, dirname: str | os.PathLike[str], main_program: Any = None) -> None:
+    """Saves every table of the job with its optimizer's state, from one moment, while training goes on.
 
-
-def save_persistables(executor: Any, dirname: str, main_program: Any = None, mode: int = 0) -> None:
-    """Not available yet."""
-    _later("save_persistables")
+    The first worker does it for the job; the others need not call it, and nothing happens if they do. The servers
+    write: all of them have to see the directory. A checkpoint that stands there is replaced, and stays whole if this
+    fails.
+    """
+    if _job.current().is_first_worker():
+        static_io.save_persistables(executor, dirname, main_program or _job.main_program)
 
 
 def save_inference_model(
     executor: Any, dirname: str, feeded_var_names: Any, target_vars: Any, main_program: Any = None, **kwargs: Any
 ) -> None:
     """Not available yet."""
-    _later("save_inference_model")
+    raise NotImplementedError("`fleet.save_inference_model`: models for inference are not available yet")
 
 
-def load_model(path: str, mode: int = 0) -> None:
-    """Not available yet."""
-    _later("load_model")
+def load_model(path: str | os.PathLike[str], *, partial: bool = False) -> None:
+    """Takes every table of the job from a checkpoint, whatever number of servers wrote it.
+
+    The first worker does it for the job, before training or between two passes.
+    """
+    if _job.current().is_first_worker():
+        static_io.load(_job.main_program, path, partial=partial)

@@ -16,6 +16,18 @@ from . import clip, initializer, nn, optimizer, regularizer, unique_name
 from .backward import append_backward, gradients
 from .executor import CPUPlace, Executor, FetchHandler
 from .feed import DataFeeder, LoDTensor, create_lod_tensor
+from .io import (
+    load,
+    load_params,
+    load_persistables,
+    load_program_state,
+    load_vars,
+    save,
+    save_params,
+    save_persistables,
+    save_vars,
+    set_program_state,
+)
 from .nn import accuracy, auc, create_parameter, data
 from .param_attr import ParamAttr
 from .program import (
@@ -49,10 +61,20 @@ __all__ = [
     "global_scope",
     "gradients",
     "initializer",
+    "load",
+    "load_params",
+    "load_persistables",
+    "load_program_state",
+    "load_vars",
     "nn",
     "optimizer",
     "program_guard",
     "regularizer",
+    "save",
+    "save_params",
+    "save_persistables",
+    "save_vars",
     "scope_guard",
+    "set_program_state",
     "unique_name",
 ]

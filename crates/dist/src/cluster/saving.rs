@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use openfleet_table::checkpoint::{Commit, Manifest, Part, Work};
+use openfleet_table::checkpoint::{Commit, Manifest, Part, States, Work, decode_states, encode_states};
 
 use super::Cluster;
 use crate::client::Link;
@@ -29,11 +29,21 @@ pub struct SaveOptions {
     pub replace: bool,
     /// Whatever is wanted back when it is loaded: an epoch, a position in the data.
     pub data: serde_json::Value,
+    /// What the program keeps beside its tables.
+    pub states: States,
+    /// Which tables and parameters; all of them where none is named.
+    pub only: Vec<String>,
 }
 
 impl Default for SaveOptions {
     fn default() -> Self {
-        SaveOptions { job: "openfleet".into(), replace: true, data: serde_json::Value::Null }
+        SaveOptions {
+            job: "openfleet".into(),
+            replace: true,
+            data: serde_json::Value::Null,
+            states: States::new(),
+            only: Vec::new(),
+        }
     }
 }
 
@@ -42,6 +52,8 @@ impl Default for SaveOptions {
 pub struct LoadOptions {
     /// Whether what does not fit is left out, rather than an error.
     pub partial: bool,
+    /// Whether what the program keeps beside its tables is left as it is.
+    pub tables_only: bool,
 }
 
 /// How long writing may take: disks are slow, tables large.
@@ -64,7 +76,7 @@ impl Cluster {
         let Some(communicator) = communicator else { return Err(Error::NothingToSave) };
         communicator.flush()?;
         let Some(first) = self.links.first() else { return Err(Error::NothingToSave) };
-        let id: String = fresh_nonce()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let id = fresh_save_id();
         let address = address.to_owned();
         let begin = save::Ask::Begin { address: address.clone(), id: id.clone(), replace: options.replace };
         ask_to_save(first, &begin)?;
@@ -78,13 +90,15 @@ impl Cluster {
 
     fn save_begun(&self, address: &str, id: &str, options: &SaveOptions) -> Result<Manifest> {
         let cut = self.cut(id)?;
-        let write = save::Ask::Write { address: address.to_owned(), id: id.to_owned(), cut };
+        let only = options.only.clone();
+        let write = save::Ask::Write { address: address.to_owned(), id: id.to_owned(), cut, only };
         // A thread each, because a server in this process answers when it is done.
         let parts: Vec<Result<Part>> = std::thread::scope(|scope| {
             let writing: Vec<_> = self.links.iter().map(|link| scope.spawn(|| ask_to_save(link, &write))).collect();
             let written = writing.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::NothingToSave)));
             written.map(|answer| save::decode_part(answer?.bytes())).collect()
         });
+        let failed = |source| Error::Checkpoint { action: "saving to", address: address.into(), source };
         let commit = Commit {
             id: id.to_owned(),
             job: options.job.clone(),
@@ -92,6 +106,7 @@ impl Cluster {
             workers: self.worker.count,
             threads: self.worker.threads,
             data: options.data.clone(),
+            states: encode_states(&options.states).map_err(failed)?,
             parts: parts.into_iter().collect::<Result<_>>()?,
         };
         let commit = save::Ask::Commit { address: address.to_owned(), commit: Box::new(commit) };
@@ -161,8 +176,9 @@ impl Cluster {
     }
 
     /// Takes all tables from a checkpoint, whatever number of servers wrote it: those that exist, or else those that the
-    /// first program makes. Not while training; workers that train already have copies of the values before.
-    pub fn load(&self, address: &str, options: LoadOptions) -> Result<()> {
+    /// first program makes. Not while training; workers that train already have copies of the values before. What the
+    /// program kept beside its tables is the answer.
+    pub fn load(&self, address: &str, options: LoadOptions) -> Result<States> {
         let load = Load { address: address.to_owned(), partial: options.partial };
         let answers: Vec<Result<Payload>> = std::thread::scope(|scope| {
             let ask = |link: &Link| {
@@ -173,8 +189,18 @@ impl Cluster {
             let loading: Vec<_> = self.links.iter().map(|link| scope.spawn(move || ask(link))).collect();
             loading.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::NothingToSave))).collect()
         });
-        answers.into_iter().try_for_each(|answer| answer.map(drop))
+        let mut states = States::new();
+        for answer in answers {
+            let failed = |source| Error::Checkpoint { action: "loading", address: address.into(), source };
+            states = decode_states(answer?.bytes()).map_err(failed)?;
+        }
+        Ok(states)
     }
+}
+
+/// A name for a save that no other has.
+pub fn fresh_save_id() -> String {
+    fresh_nonce()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn ask_to_cut(link: &Link, ask: &cut::Ask) -> Result<crate::client::Pending> {

@@ -22,9 +22,10 @@ pub fn encode(payload: &mut Payload, load: &Load) -> Result<()> {
     Ok(())
 }
 
-/// Answers a request. Loading twice is loading once.
+/// Answers a request, with what the program kept beside its tables. Loading twice is loading once.
 pub fn apply(state: &State, payload: &[u8]) -> Result<Payload> {
     let load: Load = serde_json::from_slice(payload).map_err(|_| Error::Damaged { what: "load" })?;
-    state.load(&load)?;
-    Ok(Payload::new())
+    let mut states = Payload::new();
+    states.put(&state.load(&load)?);
+    Ok(states)
 }

@@ -31,6 +31,8 @@ pub enum Ask {
         id: String,
         /// By which cut.
         cut: String,
+        /// Which tables and parameters; all of them where none is named.
+        only: Vec<String>,
     },
     /// Make it a checkpoint.
     Commit {
@@ -60,10 +62,15 @@ impl Ask {
     }
 }
 
-/// Encodes a request.
+/// Encodes a request: JSON after its length, then, of a commit, the bytes of its states.
 pub fn encode(payload: &mut Payload, ask: &Ask) -> Result<()> {
     payload.clear();
-    payload.put(&serde_json::to_vec(ask).map_err(|_| Error::Damaged { what: "save" })?);
+    let json = serde_json::to_vec(ask).map_err(|_| Error::Damaged { what: "save" })?;
+    payload.put(&(json.len() as u64).to_le_bytes());
+    payload.put(&json);
+    if let Ask::Commit { commit, .. } = ask {
+        payload.put(&commit.states);
+    }
     Ok(())
 }
 
@@ -83,6 +90,13 @@ fn decode<T: DeserializeOwned>(reply: &[u8]) -> Result<T> {
 
 /// Answers a request.
 pub fn apply(state: &State, payload: &[u8]) -> Result<Payload> {
-    let ask: Ask = serde_json::from_slice(payload).map_err(|_| Error::Damaged { what: "save" })?;
+    let damaged = || Error::Damaged { what: "save" };
+    let (length, rest) = payload.split_first_chunk().ok_or_else(damaged)?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| damaged())?;
+    let (json, states) = rest.split_at_checked(length).ok_or_else(damaged)?;
+    let mut ask: Ask = serde_json::from_slice(json).map_err(|_| damaged())?;
+    if let Ask::Commit { commit, .. } = &mut ask {
+        commit.states = states.to_vec();
+    }
     state.save(ask)
 }

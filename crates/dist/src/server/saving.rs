@@ -374,10 +374,11 @@ impl State {
             Ask::Begin { address, id, replace } => {
                 checkpoint::begin(open(&address)?.as_ref(), &id, replace).map_err(failed(&address))?;
             }
-            Ask::Write { address, id, cut } => {
-                let Some((_, cuts)) = self.saving.marked.lock().take_if(|(marked, _)| *marked == cut) else {
+            Ask::Write { address, id, cut, only } => {
+                let Some((_, mut cuts)) = self.saving.marked.lock().take_if(|(marked, _)| *marked == cut) else {
                     return Err(Error::CutOver);
                 };
+                cuts.keep_only(&only);
                 let part = checkpoint::write_part(open(&address)?.as_ref(), &id, cuts).map_err(failed(&address))?;
                 put(serde_json::to_vec(&part))?;
             }
@@ -392,11 +393,13 @@ impl State {
     }
 
     /// Takes tables from a checkpoint: those that are there, in one moment, or those that will be made.
-    pub(crate) fn load(&self, load: &Load) -> Result<()> {
+    /// What the program kept beside them is the answer.
+    pub(crate) fn load(&self, load: &Load) -> Result<Vec<u8>> {
         let Some(tables) = self.tables.read().description.clone() else {
             self.resume_from(&load.address, load.partial)?;
-            return Ok(());
+            return self.saved_states(&load.address);
         };
+        let states = self.saved_states(&load.address)?;
         let restored = self.restore(&tables, load)?;
         let mut groups = self.groups.lock();
         let _gate = self.saving.gate.write();
@@ -408,7 +411,13 @@ impl State {
         if let Some(work) = &restored.work {
             self.restore_work(work, &mut groups);
         }
-        Ok(())
+        Ok(states)
+    }
+
+    fn saved_states(&self, address: &str) -> Result<Vec<u8>> {
+        let (storage, manifest) = self.open_checkpoint(address)?;
+        let failed = |source| Error::Checkpoint { action: "loading", address: address.into(), source };
+        checkpoint::read_states_file(storage.as_ref(), &manifest).map_err(failed)
     }
 
     /// Makes this server's part of a program's tables from a checkpoint.

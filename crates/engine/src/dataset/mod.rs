@@ -14,6 +14,7 @@
 use openfleet_core::{Batch, Schema};
 
 mod config;
+mod dealt;
 mod error;
 mod file_reader;
 pub mod format;
@@ -27,6 +28,7 @@ mod split;
 mod words;
 
 pub use config::{DatasetConfig, OnBadLine};
+pub use dealt::Dealt;
 pub use error::{Error, Result};
 pub use format::{ColumnsSpec, Criteo, Csv, Format, LibSvm, MultiSlot};
 pub use in_memory::InMemoryDataset;
@@ -57,6 +59,11 @@ pub trait BatchReader: Send + Sync {
     /// Fills `batch` with the next rows, reusing its memory; `false` when the pass is over. After an error the batch is
     /// empty, and every thread that asks is told the same error.
     fn next(&self, batch: &mut Batch) -> Result<bool>;
+
+    /// [`next`](BatchReader::next) for one of the training threads, where batches are dealt to them.
+    fn next_for(&self, _stream: u32, batch: &mut Batch) -> Result<bool> {
+        self.next(batch)
+    }
 
     /// How far the pass has come.
     fn progress(&self) -> Progress;

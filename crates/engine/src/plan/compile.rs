@@ -274,67 +274,74 @@ impl<'a> Compiler<'a> {
             });
             return Ok(cluster.communicator(&sparse, &dense.collect::<Result<Vec<_>>>()?)?);
         }
-        // What this program only reads may be trained by another one, by that one's rule.
-        let trains = |var| self.program.minimize.is_some() && self.program.gradient_of(var).is_some();
         let sparse = sparse.into_iter().map(|(var, name, spec)| {
-            let table = scope.sparse_or_create(&name, spec, trains(var))?;
+            let table = scope.sparse_or_create(&name, spec, trains(self.program, var))?;
             Ok((name, table))
         });
         let dense = dense.into_iter().map(|(var, name, spec)| {
-            let table = scope.dense_or_promote(&name, spec, trains(var))?;
+            let table = scope.dense_or_promote(&name, spec, trains(self.program, var))?;
             Ok((name, table))
         });
         Ok(Arc::new(Local::new(sparse.collect::<Result<_>>()?, dense.collect::<Result<_>>()?)))
     }
 
-    fn rule(&self) -> (Optimizer, Schedule, Option<Regularizer>) {
-        match &self.program.minimize {
-            Some(minimize) => (minimize.optimizer, minimize.schedule.clone(), minimize.regularizer),
-            None => (Optimizer::Sgd(Sgd::default()), Schedule::Constant(0.0), None),
-        }
-    }
-
-    fn non_finite(&self) -> NonFinite {
-        self.program.minimize.as_ref().map_or(NonFinite::default(), |minimize| minimize.non_finite)
-    }
-
     fn sparse_specs(&self) -> Vec<(Var, String, SparseSpec)> {
-        let (optimizer, schedule, regularizer) = self.rule();
-        let spec = |&var: &Var| {
-            let variable = self.program.variable(var);
-            let VariableKind::SparseTable(attributes) = &variable.kind else { return None };
-            let spec = SparseSpec {
-                dim: attributes.dim,
-                optimizer,
-                schedule: schedule.clone().scaled(f64::from(attributes.learning_rate)),
-                regularizer: attributes.regularizer.or(regularizer),
-                initializer: attributes.initializer,
-                seed: seed_of(self.program.seed, &variable.name),
-                shards: DEFAULT_SHARDS,
-                accessor: attributes.rows.accessor,
-                admission: attributes.rows.admission,
-                capacity: attributes.rows.capacity,
-                non_finite: self.non_finite(),
-            };
-            Some((var, variable.name.clone(), spec))
-        };
-        self.sparse.iter().filter_map(spec).collect()
+        let named = |&var: &Var| Some((var, self.program.variable(var).name.clone(), sparse_spec(self.program, var)?));
+        self.sparse.iter().filter_map(named).collect()
     }
 
     fn dense_specs(&self) -> Vec<(Var, String, DenseSpec)> {
-        let (optimizer, schedule, regularizer) = self.rule();
-        let spec = |&var: &Var| {
-            let variable = self.program.variable(var);
-            let VariableKind::Parameter(attributes) = &variable.kind else { return None };
-            let spec = DenseSpec {
-                shape: variable.shape.sizes(0),
-                optimizer,
-                schedule: schedule.clone().scaled(f64::from(attributes.learning_rate)),
-                regularizer: attributes.regularizer.or(regularizer),
-                non_finite: self.non_finite(),
-            };
-            Some((var, variable.name.clone(), spec))
-        };
-        self.dense.iter().filter_map(spec).collect()
+        let named = |&var: &Var| Some((var, self.program.variable(var).name.clone(), dense_spec(self.program, var)?));
+        self.dense.iter().filter_map(named).collect()
     }
+}
+
+/// Whether the program changes a parameter or table; what it only reads may be trained by another one, by that one's rule.
+pub(crate) fn trains(program: &Program, var: Var) -> bool {
+    program.minimize.is_some() && program.gradient_of(var).is_some()
+}
+
+/// What the table of a variable is made from; `None` for other variables.
+pub(crate) fn sparse_spec(program: &Program, var: Var) -> Option<SparseSpec> {
+    let variable = program.variable(var);
+    let VariableKind::SparseTable(attributes) = &variable.kind else { return None };
+    let (optimizer, schedule, regularizer) = rule(program);
+    Some(SparseSpec {
+        dim: attributes.dim,
+        optimizer,
+        schedule: schedule.scaled(f64::from(attributes.learning_rate)),
+        regularizer: attributes.regularizer.or(regularizer),
+        initializer: attributes.initializer,
+        seed: seed_of(program.seed, &variable.name),
+        shards: DEFAULT_SHARDS,
+        accessor: attributes.rows.accessor,
+        admission: attributes.rows.admission,
+        capacity: attributes.rows.capacity,
+        non_finite: non_finite(program),
+    })
+}
+
+/// What the table of a parameter is made from; `None` for other variables.
+pub(crate) fn dense_spec(program: &Program, var: Var) -> Option<DenseSpec> {
+    let variable = program.variable(var);
+    let VariableKind::Parameter(attributes) = &variable.kind else { return None };
+    let (optimizer, schedule, regularizer) = rule(program);
+    Some(DenseSpec {
+        shape: variable.shape.sizes(0),
+        optimizer,
+        schedule: schedule.scaled(f64::from(attributes.learning_rate)),
+        regularizer: attributes.regularizer.or(regularizer),
+        non_finite: non_finite(program),
+    })
+}
+
+fn rule(program: &Program) -> (Optimizer, Schedule, Option<Regularizer>) {
+    match &program.minimize {
+        Some(minimize) => (minimize.optimizer, minimize.schedule.clone(), minimize.regularizer),
+        None => (Optimizer::Sgd(Sgd::default()), Schedule::Constant(0.0), None),
+    }
+}
+
+fn non_finite(program: &Program) -> NonFinite {
+    program.minimize.as_ref().map_or(NonFinite::default(), |minimize| minimize.non_finite)
 }

@@ -21,6 +21,8 @@ use openfleet_dist::stage::{DenseStage, Lookup, SparseStage};
 use openfleet_dist::{Cluster, Communicator};
 use openfleet_table::{Clip, PushReport};
 
+pub(crate) use compile::{dense_spec, sparse_spec, trains};
+
 use crate::arena::{Arena, Buffer, GradientPlace, Gradients, Inputs, Outputs, Place, TakenGradient};
 use crate::error::{Error, Result};
 use crate::minimize::clip_gradients;

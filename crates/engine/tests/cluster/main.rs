@@ -4,4 +4,5 @@
 mod asynchronous;
 mod geo;
 mod harness;
+mod resuming;
 mod sync;

@@ -3,6 +3,7 @@
 
 mod auc;
 mod backward;
+mod checkpoints;
 mod executor;
 mod models;
 mod optimizers;

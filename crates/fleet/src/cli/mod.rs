@@ -1,4 +1,5 @@
-//! The `openfleet` program: `gen` makes data, `train` trains a model on files, `infer` predicts with a saved one.
+//! The `openfleet` program: `gen` makes data, `train` trains a model on files, `infer` predicts with a saved one, and a few
+//! commands look into checkpoints.
 //!
 //! Options are collected by clap into plain structs, resolved and checked once, and only then acted on. Results go to
 //! standard output, progress and remarks to standard error. [`main`] is the whole program but for its exit.
@@ -14,6 +15,7 @@ use crate::error::Result;
 use crate::log;
 use crate::variables::Variables;
 
+mod checkpoint;
 mod cluster_choice;
 mod data_choice;
 mod r#gen;
@@ -23,6 +25,7 @@ mod optimizer_choice;
 pub(crate) mod output;
 mod place;
 mod progress;
+mod saving;
 mod train;
 
 /// Train recommendation and click models on ordinary machines.
@@ -41,6 +44,18 @@ enum Verb {
     Train(Box<train::TrainArgs>),
     /// Predict with a model that `train --save` wrote.
     Infer(infer::InferArgs),
+    /// Show what a checkpoint holds: tables, rows, norms, the hottest keys.
+    Inspect(checkpoint::inspect::InspectArgs),
+    /// Show what a checkpoint knows of one key.
+    Lookup(checkpoint::lookup::LookupArgs),
+    /// Show in what two checkpoints differ.
+    Diff(checkpoint::diff::DiffArgs),
+    /// Write a checkpoint anew in another number of parts.
+    Reshard(checkpoint::reshard::ReshardArgs),
+    /// Write a table of a checkpoint for other tools.
+    Export(checkpoint::export::ExportArgs),
+    /// Check every byte of a checkpoint.
+    Verify(checkpoint::verify::VerifyArgs),
 }
 
 /// How a command ended, if not with an error.
@@ -107,6 +122,12 @@ pub fn run(cli: &Cli, stop: &AtomicBool) -> Result<Outcome> {
         Verb::Gen(arguments) => r#gen::run(arguments).map(|()| Outcome::Done),
         Verb::Train(arguments) => train::run(arguments, stop),
         Verb::Infer(arguments) => infer::run(arguments, stop),
+        Verb::Inspect(arguments) => checkpoint::inspect::run(arguments).map(|()| Outcome::Done),
+        Verb::Lookup(arguments) => checkpoint::lookup::run(arguments).map(|()| Outcome::Done),
+        Verb::Diff(arguments) => checkpoint::diff::run(arguments).map(|()| Outcome::Done),
+        Verb::Reshard(arguments) => checkpoint::reshard::run(arguments).map(|()| Outcome::Done),
+        Verb::Export(arguments) => checkpoint::export::run(arguments).map(|()| Outcome::Done),
+        Verb::Verify(arguments) => checkpoint::verify::run(arguments).map(|()| Outcome::Done),
     }
 }
 

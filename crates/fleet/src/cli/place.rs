@@ -3,6 +3,7 @@
 //! The launcher's environment decides about the last, the command line about the rest. What a worker does is the same
 //! everywhere; this knows which workers this process is, where their tables are, and how they add up their figures.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -23,9 +24,10 @@ pub(crate) fn launched() -> Result<Option<Fleet>> {
     if role::is_launched(&Variables::of_process()) { Fleet::init(None).map(Some) } else { Ok(None) }
 }
 
-/// A server's whole life: it needs neither files nor a model. Asked to stop, it ends well.
-pub(crate) fn serve(fleet: &Fleet, stop: &AtomicBool) -> Result<()> {
-    fleet.init_server(None)?;
+/// A server's whole life: it needs neither files nor a model, but perhaps a checkpoint to go on from. Asked to stop, it
+/// ends well.
+pub(crate) fn serve(fleet: &Fleet, stop: &AtomicBool, resume: Option<&Path>) -> Result<()> {
+    fleet.init_server(resume)?;
     interruptible(fleet, stop, || fleet.run_server())
 }
 
@@ -47,6 +49,7 @@ impl Place {
         threads: usize,
         minimize: &Minimize,
         stop: &AtomicBool,
+        resume: Option<&Path>,
     ) -> Result<Self> {
         let threads = threads as u32;
         match (fleet, choice) {
@@ -59,6 +62,9 @@ impl Place {
             (None, Some(choice)) => {
                 let (servers, workers) = (choice.servers, choice.workers);
                 let cluster = LocalCluster::start(choice.strategy, servers, workers, threads, choice.over_sockets)?;
+                if let Some(checkpoint) = resume {
+                    cluster.resume_from(&checkpoint.to_string_lossy())?;
+                }
                 Ok(Place::Inside(cluster, choice))
             }
             (_, None) => Ok(Place::Alone),

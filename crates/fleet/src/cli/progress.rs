@@ -288,8 +288,12 @@ struct WatchedReader<'a> {
 
 impl BatchReader for WatchedReader<'_> {
     fn next(&self, batch: &mut Batch) -> DataResult<bool> {
+        self.next_for(0, batch)
+    }
+
+    fn next_for(&self, stream: u32, batch: &mut Batch) -> DataResult<bool> {
         let asked = Instant::now();
-        let more = self.inner.next(batch);
+        let more = self.inner.next_for(stream, batch);
         self.watched.waited_nanos.fetch_add(asked.elapsed().as_nanos() as u64, Ordering::Relaxed);
         more
     }

@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use openfleet_dist::request::status::Status;
 use openfleet_dist::{Cluster, Reduce};
-use openfleet_engine::dataset::{Dataset, InMemoryDataset, QueueDataset, WordsConfig, WordsDataset, split_files};
-use openfleet_engine::executor::{BatchView, Observation};
+use openfleet_engine::dataset::{
+    Dataset, Dealt, InMemoryDataset, QueueDataset, WordsConfig, WordsDataset, split_files,
+};
+use openfleet_engine::executor::{BatchView, Observation, Pause};
 use openfleet_engine::{Executor, Minimize, RunOptions, RunReport, Scope};
 use openfleet_table::sparse::Scratch;
 use openfleet_table::{Missing, SparseTable};
@@ -24,13 +26,14 @@ use super::optimizer_choice::OptimizerOptions;
 use super::output::{bytes, count, duration, plural, rate, remark, result};
 use super::place::{self, Place};
 use super::progress::{Meter, Watched, waiting_share};
+use super::saving::{Saver, Saving};
 use crate::columns::DataDescription;
 use crate::error::{Error, Result};
 use crate::evaluation::{Evaluation, Pass, evaluate};
 use crate::files::expand;
 use crate::fleet::Fleet;
 use crate::model::{ModelShape, Network, table_names};
-use crate::model_dir::{self, Trained};
+use crate::model_dir::{self, ModelDescription};
 
 /// `openfleet train ...`.
 #[derive(Debug, Args)]
@@ -69,9 +72,15 @@ pub(crate) struct TrainArgs {
     /// First values, shuffles and samples follow from it.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Write the trained model to this directory.
-    #[arg(long, value_name = "DIR")]
+    /// Write the trained model to this directory: a checkpoint, which on several machines all servers have to see.
+    #[arg(long, value_name = "DIR", help_heading = "Saving")]
     save: Option<PathBuf>,
+    /// Save also each time a thread of the first worker has done so many batches. (In geo mode: at the end of each epoch.)
+    #[arg(long, value_name = "BATCHES", requires = "save", help_heading = "Saving", value_parser = clap::value_parser!(u64).range(1..))]
+    save_every: Option<u64>,
+    /// Go on from the checkpoint that `--save` names, if there is one, after the batches that it has learnt from.
+    #[arg(long, requires = "save", help_heading = "Saving")]
+    resume: bool,
     /// Write word2vec's vectors to this file, in its text format.
     #[arg(long, value_name = "FILE")]
     vectors: Option<PathBuf>,
@@ -154,17 +163,26 @@ struct Job<'a> {
     threads: usize,
     batch: usize,
     cluster: Option<ClusterChoice>,
+    saving: Option<Saving>,
 }
 
 pub(crate) fn run(arguments: &TrainArgs, stop: &AtomicBool) -> Result<Outcome> {
     let fleet = place::launched()?;
     if let Some(server) = fleet.as_ref().filter(|fleet| fleet.is_server()) {
-        place::serve(server, stop)?;
+        let resume = arguments.save.as_deref().filter(|path| arguments.resume && model_dir::holds_checkpoint(path));
+        place::serve(server, stop, resume)?;
         return Ok(Outcome::Done);
     }
     let job = Job::resolve(arguments, fleet.as_ref())?;
     let rule = arguments.optimizer.resolve(arguments.model.model, Some(1))?;
-    let place = Place::prepare(fleet, job.cluster.clone(), job.threads_of_a_worker(), &rule, stop)?;
+    let resume = job.saving.as_ref().filter(|saving| saving.resumes).map(Saving::directory);
+    if let (true, Some(directory)) = (arguments.resume && resume.is_none(), &arguments.save) {
+        remark(&format!(
+            "there is no checkpoint in `{}` to go on from: training begins at the start",
+            directory.display()
+        ));
+    }
+    let place = Place::prepare(fleet, job.cluster.clone(), job.threads_of_a_worker(), &rule, stop, resume)?;
     let loading = Instant::now();
     let mut workers = job.workers(&place)?;
     let load_seconds = workers[0].data.is_loaded().then(|| loading.elapsed().as_secs_f64());
@@ -193,17 +211,10 @@ pub(crate) fn run(arguments: &TrainArgs, stop: &AtomicBool) -> Result<Outcome> {
         write_vectors(path, &first.network, first.executor.scope(), first.data.words().unwrap_or_default())?;
         remark(&format!("word vectors are in `{}`", path.display()));
     }
-    if let Some(directory) = &arguments.save {
-        let trained = Trained {
-            model: &job.shape,
-            network: &first.network,
-            seed: arguments.seed,
-            data: &job.data,
-            complete: !trained.interrupted,
-            vocabulary: first.data.words(),
-        };
-        model_dir::save(directory, first.executor.scope(), &trained)?;
-        remark(&format!("the model is in `{}`", directory.display()));
+    if let (Some(saving), true) = (&job.saving, place.speaks()) {
+        let words = first.data.words().unwrap_or_default().to_vec();
+        saving.save(&mut first.executor, &first.network.net.main, words, !trained.interrupted)?;
+        remark(&format!("the model is in `{}`", saving.directory().display()));
     }
 
     let summary = job.summary(
@@ -248,6 +259,7 @@ struct WorkerRun<'a> {
     data: TrainingData,
     executor: Executor,
     cluster: Option<Arc<Cluster>>,
+    rank: usize,
 }
 
 /// Trains all workers at once, each on a thread of its own; the first one's figures stand for their quality, the samples
@@ -264,7 +276,7 @@ fn train_together(
             .map(|(rank, worker)| {
                 let train = move || {
                     let tell = (rank == 0).then_some(tell);
-                    let report = worker.job.train(&mut worker.executor, &worker.network, &mut worker.data, stop, tell);
+                    let report = worker.train(stop, tell);
                     if report.is_err() {
                         // The others end rather than wait for this one.
                         stop.store(true, Ordering::Relaxed);
@@ -319,14 +331,13 @@ impl<'a> Job<'a> {
             (arguments.drop_last, "--drop-last"),
             (arguments.reading.skip_bad_lines, "--skip-bad-lines"),
             (arguments.reading.pipe_command.is_some(), "--pipe-command"),
+            (arguments.save_every.is_some(), "--save-every"),
+            (arguments.resume, "--resume"),
         ];
         let (forbidden, takers): (&[(bool, &'static str)], _) =
             if is_words { (&rows_only, "models that read rows") } else { (&words_only, "word2vec") };
         if let Some(&(_, option)) = forbidden.iter().find(|(given, _)| *given) {
             return Err(Error::MeaninglessOption { option, owner: owner(), takers });
-        }
-        if let Some(directory) = &arguments.save {
-            model_dir::check_place(directory)?;
         }
         let data = arguments.data.resolve(kind)?;
         let train_files = expand(&arguments.train)?;
@@ -337,10 +348,9 @@ impl<'a> Job<'a> {
             _ => 512,
         });
         let cluster = arguments.cluster.resolve(fleet.is_some())?;
-        if let (Some(choice), true) = (&cluster, arguments.save.is_some() || arguments.vectors.is_some()) {
-            let option = if arguments.save.is_some() { "--save" } else { "--vectors" };
+        if let (Some(choice), true) = (&cluster, arguments.vectors.is_some()) {
             return Err(Error::MeaninglessOption {
-                option,
+                option: "--vectors",
                 owner: format!("mode {}, whose tables stand on servers", choice.strategy.mode()),
                 takers: "local training",
             });
@@ -349,7 +359,20 @@ impl<'a> Job<'a> {
             Some(fleet) => arguments.reading.asked_threads().unwrap_or(fleet.thread_num()),
             None => arguments.reading.threads(),
         };
-        Ok(Job { arguments, shape, data, train_files, test_files, threads, batch, cluster })
+        let saving = arguments.save.as_deref().map(|directory| {
+            let description = ModelDescription {
+                model: shape.clone(),
+                seed: arguments.seed,
+                data: data.clone(),
+                complete: false,
+                epochs: 0,
+                vocabulary: Vec::new(),
+            };
+            let mode = cluster.as_ref().map(|choice| choice.strategy.mode());
+            Saving::resolve(directory, arguments.save_every.unwrap_or(0), arguments.resume, mode, description)
+        });
+        let saving = saving.transpose()?;
+        Ok(Job { arguments, shape, data, train_files, test_files, threads, batch, cluster, saving })
     }
 
     /// Workers share the threads of this process.
@@ -383,7 +406,10 @@ impl<'a> Job<'a> {
                 None => Executor::new(scope),
             };
             executor.run_startup(&network.net.startup)?;
-            Ok(WorkerRun { job, network, minimize, data, executor, cluster })
+            if let (Some(saving), None) = (job.saving.as_ref().filter(|saving| saving.resumes), &cluster) {
+                saving.load(&mut executor, &network.net.main)?;
+            }
+            Ok(WorkerRun { job, network, minimize, data, executor, cluster, rank })
         };
         place.ranks().map(worker).collect()
     }
@@ -417,6 +443,8 @@ impl<'a> Job<'a> {
             })?));
         };
         let config = config.drop_last(self.arguments.drop_last);
+        // Batches that are dealt have to come in order.
+        let config = if self.deals() { config.thread_num(1) } else { config };
         if !self.arguments.in_memory {
             return Ok(TrainingData::Queue(QueueDataset::new(config)?));
         }
@@ -425,65 +453,9 @@ impl<'a> Job<'a> {
         Ok(TrainingData::Memory(dataset))
     }
 
-    fn train(
-        &self,
-        executor: &mut Executor,
-        network: &Network,
-        data: &mut TrainingData,
-        stop: &AtomicBool,
-        tell: Option<&(dyn Fn(u64, f64) + Sync)>,
-    ) -> Result<TrainingReport> {
-        let (epochs, threads) = (self.arguments.epochs, self.threads);
-        let quiet = self.arguments.quiet || tell.is_none();
-        let meter = Meter::new(network, epochs, quiet, self.arguments.print_period);
-        let meter = match tell {
-            Some(tell) => meter.telling(tell),
-            None => meter,
-        };
-        let mut total = TrainingReport::default();
-        for epoch in 1..=epochs {
-            data.begin_epoch(self.arguments.seed, epoch)?;
-            network.zero_auc(executor.scope())?;
-            meter.begin_epoch(epoch);
-            let watched = Watched::new(data.dataset());
-            let each_batch = |view: &BatchView<'_>| meter.batch_done(view);
-            let observer = |observation: &Observation| meter.observe(observation, watched.waited(), threads);
-            let fetch: Vec<_> = network.auc.iter().map(|auc| auc.auc).collect();
-            let options = RunOptions {
-                threads,
-                fetch: &fetch,
-                fetch_info: &[],
-                print_period: meter.period(),
-                observer: Some(&observer),
-                each_batch: Some(&each_batch),
-                stop: Some(stop),
-                debug: self.arguments.debug,
-            };
-            let report = executor.train_from_dataset(&network.net.main, &watched, &options);
-            if report.is_err() {
-                meter.finish();
-            }
-            let report = report?;
-            total.auc = network.counted_auc(executor.scope());
-            total.loss = meter.end_epoch(&report, total.auc, threads);
-            total.add(&report, watched.rows_done());
-            if report.steps > 0 && report.refused_gradients >= report.steps {
-                // Tables refuse what would ruin them; where they refuse step after step, nothing is learnt any more.
-                meter.finish();
-                let name = network.net.main.variable(network.loss).name.clone();
-                let value = total.loss.unwrap_or(f64::INFINITY);
-                return Err(openfleet_engine::Error::NotFinite { name, value, step: report.steps }.into());
-            }
-            if self.arguments.debug {
-                meter.say(&profile(&report));
-            }
-            if report.stopped || stop.load(Ordering::Relaxed) {
-                total.interrupted = report.stopped || epoch < epochs;
-                break;
-            }
-        }
-        meter.finish();
-        Ok(total)
+    /// Whether batches are the same ones in every run.
+    fn deals(&self) -> bool {
+        self.saving.as_ref().is_some_and(Saving::deals)
     }
 
     /// In a job every worker judges its part of the files, and all get the whole.
@@ -585,6 +557,79 @@ impl<'a> Job<'a> {
             peak_rss_bytes: peak_rss_bytes(),
             ..Summary::default()
         }
+    }
+}
+
+impl WorkerRun<'_> {
+    fn train(&mut self, stop: &AtomicBool, tell: Option<&(dyn Fn(u64, f64) + Sync)>) -> Result<TrainingReport> {
+        let WorkerRun { job, network, data, executor, cluster, rank, .. } = self;
+        let (network, rank) = (&*network, *rank);
+        let Job { arguments, threads, saving, .. } = &*job;
+        let (epochs, threads) = (arguments.epochs, *threads);
+        let quiet = arguments.quiet || tell.is_none();
+        let meter = Meter::new(network, epochs, quiet, arguments.print_period);
+        let meter = match tell {
+            Some(tell) => meter.telling(tell),
+            None => meter,
+        };
+        let saver = saving.as_ref().map(Saver::new);
+        let on_pause = |pause: &Pause<'_>| saver.as_ref().map_or(Ok(()), |saver| saver.save(pause));
+        let mut total = TrainingReport::default();
+        for epoch in 1..=epochs {
+            data.begin_epoch(arguments.seed, epoch)?;
+            if saving.as_ref().is_some_and(|saving| epoch <= saving.epochs_done) {
+                continue;
+            }
+            network.zero_auc(executor.scope())?;
+            meter.begin_epoch(epoch);
+            let dealt = Dealt::new(data.dataset(), threads);
+            let watched = Watched::new(if job.deals() { &dealt } else { data.dataset() });
+            let each_batch = |view: &BatchView<'_>| meter.batch_done(view);
+            let observer = |observation: &Observation| meter.observe(observation, watched.waited(), threads);
+            let fetch: Vec<_> = network.auc.iter().map(|auc| auc.auc).collect();
+            let options = RunOptions {
+                threads,
+                fetch: &fetch,
+                fetch_info: &[],
+                print_period: meter.period(),
+                observer: Some(&observer),
+                each_batch: Some(&each_batch),
+                stop: Some(stop),
+                debug: arguments.debug,
+                resume: job.deals(),
+                pause_every: saving.as_ref().map_or(0, |saving| saving.pause_every(rank)),
+                on_pause: Some(&on_pause),
+            };
+            let report = executor.train_from_dataset(&network.net.main, &watched, &options);
+            if report.is_err() {
+                meter.finish();
+            }
+            let report = report?;
+            total.auc = network.counted_auc(executor.scope());
+            total.loss = meter.end_epoch(&report, total.auc, threads);
+            total.add(&report, watched.rows_done());
+            if report.steps > 0 && report.refused_gradients >= report.steps {
+                // Tables refuse what would ruin them; where they refuse step after step, nothing is learnt any more.
+                meter.finish();
+                let name = network.net.main.variable(network.loss).name.clone();
+                let value = total.loss.unwrap_or(f64::INFINITY);
+                return Err(openfleet_engine::Error::NotFinite { name, value, step: report.steps }.into());
+            }
+            if arguments.debug {
+                meter.say(&profile(&report));
+            }
+            let mut interrupted = report.stopped || stop.load(Ordering::Relaxed);
+            if let (Some(saving), Some(cluster)) = (saving, &*cluster) {
+                let program = &network.net.main;
+                interrupted = saving.epoch_ended(executor, program, cluster, rank, epoch, interrupted)?;
+            }
+            if interrupted {
+                total.interrupted = report.stopped || epoch < epochs;
+                break;
+            }
+        }
+        meter.finish();
+        Ok(total)
     }
 }
 

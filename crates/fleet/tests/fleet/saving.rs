@@ -37,7 +37,7 @@ fn train(servers: usize, resume: Option<&Path>, steps: std::ops::Range<u64>, sav
                         executor.run(&model.net.main, feed(step, rank), &[model.loss]).unwrap();
                     }
                     fleet.barrier_worker().unwrap();
-                    let manifest = fleet.save_persistables(save_to).unwrap();
+                    let manifest = fleet.save_persistables(&mut executor, &model.net.main, save_to).unwrap();
                     assert_eq!(manifest.is_some(), rank == 0, "the first worker saves for all");
                     fleet.stop_worker().unwrap();
                     manifest.map_or(0, |manifest| manifest.step)

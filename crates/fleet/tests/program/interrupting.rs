@@ -39,6 +39,6 @@ fn an_interrupted_run_reports_and_exits_with_130() {
         let summary = last_json(&String::from_utf8(output.stdout).unwrap());
         assert_eq!(summary["interrupted"], true);
         assert!(number(&summary, "samples") > 2000.0 && summary["test_auc"].is_null(), "{summary}");
-        assert!(place.read("model/model.json").contains("\"complete\": false"));
+        assert!(place.read("model/manifest.json").contains("\"complete\": false"));
     }
 }

@@ -6,6 +6,8 @@ mod data;
 mod generating;
 mod inferring;
 mod interrupting;
+mod looking;
 mod messages;
 mod openings;
+mod resuming;
 mod training;

@@ -144,7 +144,8 @@ fn word_vectors_are_trained_and_written() {
     let vocabulary = summary["vocabulary"].as_u64().unwrap() as usize;
     assert_eq!(vectors.lines().next(), Some(format!("{vocabulary} 16").as_str()));
     assert_eq!(vectors.lines().count(), 1 + vocabulary);
-    assert_eq!(place.read("model/vocabulary.txt").lines().count(), vocabulary);
+    let manifest: serde_json::Value = serde_json::from_str(&place.read("model/manifest.json")).unwrap();
+    assert_eq!(manifest["data"]["vocabulary"].as_array().unwrap().len(), vocabulary);
 
     // Words of one topic are nearer to each other than words of two.
     let vector = |word: &str| -> Vec<f32> {

@@ -13,9 +13,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::dense;
+use super::file::FileWriter;
 use super::manifest::{FORMAT, MANIFEST, Manifest, SparseEntry, VERSION};
+use super::states;
 use super::storage::Storage;
-use super::write::{Part, temporary};
+use super::write::{Part, TableCuts, temporary, write_part};
 use crate::error::{Error, Result};
 
 /// What a save is to become.
@@ -33,6 +35,9 @@ pub struct Commit {
     pub threads: u32,
     /// Whatever the caller wants back.
     pub data: serde_json::Value,
+    /// What the program keeps beside its tables, as [`encode_states`](super::encode_states) gives it. Bytes, which are no JSON.
+    #[serde(skip)]
+    pub states: Vec<u8>,
     /// What each server has written, in order.
     pub parts: Vec<Part>,
 }
@@ -55,6 +60,20 @@ pub fn abandon(storage: &dyn Storage, id: &str) {
         // Worth no error of its own: the next save that succeeds removes it.
         let _ = storage.remove(&temporary(id));
     }
+}
+
+/// Saves what one process keeps, from the beginning to the end; `save` has no parts yet.
+pub fn save_alone(storage: &dyn Storage, mut save: Commit, cuts: TableCuts, replace: bool) -> Result<Manifest> {
+    let id = save.id.clone();
+    begin(storage, &id, replace)?;
+    let saved = write_part(storage, &id, cuts).and_then(|part| {
+        save.parts.push(part);
+        commit(storage, save)
+    });
+    if saved.is_err() {
+        abandon(storage, &id);
+    }
+    saved
 }
 
 /// Makes the parts of all servers a checkpoint.
@@ -80,6 +99,14 @@ pub fn commit(storage: &dyn Storage, commit: Commit) -> Result<Manifest> {
             storage.remove(&path).map_err(Error::storage("remove", &path))?;
         }
     }
+    let states_file = match commit.states.is_empty() {
+        true => None,
+        false => {
+            let mut writer = FileWriter::create(storage, &from, states::FILE)?;
+            writer.write(&commit.states)?;
+            Some(writer.finish()?)
+        }
+    };
     storage.sync_directory(&from).map_err(Error::storage("sync", &from))?;
     storage.rename(&from, &to).map_err(Error::storage("rename", &from))?;
     storage.sync_directory("").map_err(Error::storage("sync", &storage.name()))?;
@@ -96,9 +123,10 @@ pub fn commit(storage: &dyn Storage, commit: Commit) -> Result<Manifest> {
         step: steps.max().unwrap_or(0),
         directory: to,
         dense_file: dense_file.as_ref().map(|file| file.path.clone()),
+        states_file: states_file.as_ref().map(|file| file.path.clone()),
         work,
         data: commit.data,
-        files: commit.parts.into_iter().flat_map(|part| part.files).chain(dense_file).collect(),
+        files: commit.parts.into_iter().flat_map(|part| part.files).chain(dense_file).chain(states_file).collect(),
         sparse,
         dense,
     };

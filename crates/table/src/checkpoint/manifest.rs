@@ -53,6 +53,9 @@ pub struct Manifest {
     pub dense: Vec<DenseEntry>,
     /// The file with the dense parameters, if there are any.
     pub dense_file: Option<String>,
+    /// The file with what the program keeps beside them, if there is anything.
+    #[serde(default)]
+    pub states_file: Option<String>,
     /// What has been applied, on every server alike.
     pub work: Work,
     /// Whatever the caller wants back: an epoch, a position in the data.
@@ -257,6 +260,7 @@ mod tests {
             sparse: vec![],
             dense: vec![],
             dense_file: None,
+            states_file: None,
             work: Work { streams, groups: vec![group] },
             data: serde_json::json!({"epoch": 2}),
             files: vec![],

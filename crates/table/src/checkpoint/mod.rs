@@ -3,6 +3,7 @@
 //! ```text
 //! DIR/manifest.json                   what there is, with the checksum of every block of every file
 //! DIR/data-ID/dense.safetensors       dense parameters and their optimizer state, whole
+//! DIR/data-ID/states.safetensors      what the program keeps beside them: running statistics, counters of metrics
 //! DIR/data-ID/00-emb/0000-2047.keys.npy, .weights.npy, .state.npy, .stats.npy       rows, column by column
 //! ```
 //!
@@ -24,15 +25,19 @@ mod file;
 mod manifest;
 mod memory;
 mod read;
+mod reshard;
+mod states;
 mod storage;
 mod write;
 
-pub use commit::{Commit, abandon, begin, commit};
+pub use commit::{Commit, abandon, begin, commit, save_alone};
 pub use file::{BLOCK_BYTES, FileEntry, Flip};
 pub use manifest::{
     DenseEntry, FORMAT, GroupWork, MANIFEST, Manifest, SparseEntry, SparsePart, VERSION, Work, read_manifest,
 };
 pub use memory::Memory;
 pub use read::{Columns, DenseValues, Left, Loaded, read_dense, read_sparse, verify};
+pub use reshard::reshard;
+pub use states::{StateElements, StateValue, States, decode_states, encode_states, read_states, read_states_file};
 pub use storage::{Sink, Storage, StorageError};
 pub use write::{DenseBlock, DenseCut, Part, SparseCut, TableCuts, write_part};

@@ -27,6 +27,16 @@ pub struct TableCuts {
     pub work: Work,
 }
 
+impl TableCuts {
+    /// Forgets tables and parameters that are not named, unless none is.
+    pub fn keep_only(&mut self, names: &[String]) {
+        if !names.is_empty() {
+            self.sparse.retain(|table| names.contains(&table.name));
+            self.dense.retain(|block| names.contains(&block.parameter));
+        }
+    }
+}
+
 /// A sparse table at the moment of a cut.
 #[derive(Debug)]
 pub struct SparseCut {

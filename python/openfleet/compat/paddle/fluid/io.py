@@ -1,20 +1,32 @@
-"""`fluid.io`: checkpoints are not available yet."""
-
-from typing import Any
+"""`fluid.io`: checkpoints and readers."""
 
 from openfleet import compat
 from openfleet.reader import batch, shuffle
+from openfleet.static.io import (
+    load,
+    load_params,
+    load_persistables,
+    load_program_state,
+    load_vars,
+    save,
+    save_params,
+    save_persistables,
+    save_vars,
+    set_program_state,
+)
 
-
-def save_persistables(executor: Any, dirname: str, main_program: Any = None, filename: Any = None) -> None:
-    """Not available yet."""
-    raise NotImplementedError("`fluid.io.save_persistables`: checkpoints are not available yet")
-
-
-def load_persistables(executor: Any, dirname: str, main_program: Any = None, filename: Any = None) -> None:
-    """Not available yet."""
-    raise NotImplementedError("`fluid.io.load_persistables`: checkpoints are not available yet")
-
-
-__all__ = ["batch", "load_persistables", "save_persistables", "shuffle"]
+__all__ = [
+    "batch",
+    "load",
+    "load_params",
+    "load_persistables",
+    "load_program_state",
+    "load_vars",
+    "save",
+    "save_params",
+    "save_persistables",
+    "save_vars",
+    "set_program_state",
+    "shuffle",
+]
 __getattr__ = compat.absent(__name__, __all__)

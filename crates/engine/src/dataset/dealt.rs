@@ -1,0 +1,205 @@
+//! Batches dealt to training threads in turn, so that a thread's n-th batch is the same in every run.
+//!
+//! Threads that take whatever comes next are never idle, but who got which batch is chance. A job that is to go on where it
+//! was killed has to know: then batch b of a pass belongs to thread b mod T, and a stream's position says which batches it
+//! has done. A thread that is ahead of the others waits for them after a few batches.
+//!
+//! The dataset below must give its batches in the same order in every pass: one reading thread, no chance in its shuffle.
+
+use std::collections::VecDeque;
+
+use openfleet_core::{Batch, Schema};
+use parking_lot::{Condvar, Mutex};
+
+use super::{BatchReader, Dataset, Progress, Result};
+
+/// A dataset whose batches are dealt to so many threads.
+pub struct Dealt<'a> {
+    dataset: &'a dyn Dataset,
+    threads: u32,
+}
+
+impl<'a> Dealt<'a> {
+    /// Deals the batches of a dataset to these many threads.
+    pub fn new(dataset: &'a dyn Dataset, threads: usize) -> Self {
+        Dealt { dataset, threads: threads.max(1) as u32 }
+    }
+}
+
+impl Dataset for Dealt<'_> {
+    fn schema(&self) -> &Schema {
+        self.dataset.schema()
+    }
+
+    fn batch_size(&self) -> usize {
+        self.dataset.batch_size()
+    }
+
+    fn thread_num(&self) -> usize {
+        self.threads as usize
+    }
+
+    fn rows(&self) -> Option<usize> {
+        self.dataset.rows()
+    }
+
+    fn open(&self) -> Result<Box<dyn BatchReader + '_>> {
+        let hands = (0..self.threads).map(|_| VecDeque::new()).collect();
+        let dealer = Dealer { hands, turn: 0, over: false, spare: Vec::new() };
+        Ok(Box::new(Reader { reader: self.dataset.open()?, dealer: Mutex::new(dealer), taken: Condvar::new() }))
+    }
+}
+
+/// Batches that wait for a thread; whoever is further ahead waits for it.
+const WAITING: usize = 8;
+
+struct Reader<'a> {
+    reader: Box<dyn BatchReader + 'a>,
+    dealer: Mutex<Dealer>,
+    taken: Condvar,
+}
+
+struct Dealer {
+    hands: Vec<VecDeque<Batch>>,
+    turn: usize,
+    over: bool,
+    /// Memory of batches that were handed over.
+    spare: Vec<Batch>,
+}
+
+impl BatchReader for Reader<'_> {
+    fn next(&self, batch: &mut Batch) -> Result<bool> {
+        self.next_for(0, batch)
+    }
+
+    fn next_for(&self, stream: u32, batch: &mut Batch) -> Result<bool> {
+        let mut dealer = self.dealer.lock();
+        let own = stream as usize % dealer.hands.len();
+        loop {
+            if let Some(mut dealt) = dealer.hands[own].pop_front() {
+                std::mem::swap(batch, &mut dealt);
+                dealer.spare.push(dealt);
+                self.taken.notify_all();
+                return Ok(true);
+            }
+            if dealer.over {
+                return Ok(false);
+            }
+            let turn = dealer.turn;
+            if dealer.hands[turn].len() >= WAITING {
+                self.taken.wait(&mut dealer);
+                continue;
+            }
+            // Read with the lock held: the next batch has to be the next one's.
+            let mut next = dealer.spare.pop().unwrap_or_default();
+            match self.reader.next(&mut next) {
+                Ok(true) => {
+                    dealer.hands[turn].push_back(next);
+                    dealer.turn = (turn + 1) % dealer.hands.len();
+                }
+                Ok(false) => dealer.over = true,
+                Err(error) => {
+                    dealer.over = true;
+                    self.taken.notify_all();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn progress(&self) -> Progress {
+        self.reader.progress()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use openfleet_core::{Column, Field, FieldKind};
+
+    use super::*;
+
+    /// Batches that hold their number.
+    struct Numbers {
+        schema: Schema,
+        count: i64,
+    }
+
+    struct Counting<'a> {
+        next: Mutex<i64>,
+        numbers: &'a Numbers,
+    }
+
+    impl Dataset for Numbers {
+        fn schema(&self) -> &Schema {
+            &self.schema
+        }
+
+        fn batch_size(&self) -> usize {
+            1
+        }
+
+        fn thread_num(&self) -> usize {
+            1
+        }
+
+        fn rows(&self) -> Option<usize> {
+            None
+        }
+
+        fn open(&self) -> Result<Box<dyn BatchReader + '_>> {
+            Ok(Box::new(Counting { next: Mutex::new(0), numbers: self }))
+        }
+    }
+
+    impl BatchReader for Counting<'_> {
+        fn next(&self, batch: &mut Batch) -> Result<bool> {
+            let mut next = self.next.lock();
+            if *next == self.numbers.count {
+                return Ok(false);
+            }
+            super::super::prepare(batch, &self.numbers.schema);
+            if let Column::Floats { values, .. } = &mut batch.columns[0] {
+                values.push(*next as f32);
+            }
+            batch.rows = 1;
+            *next += 1;
+            Ok(true)
+        }
+
+        fn progress(&self) -> Progress {
+            Progress::default()
+        }
+    }
+
+    fn number(batch: &Batch) -> i64 {
+        match &batch.columns[0] {
+            Column::Floats { values, .. } => values[0] as i64,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_thread_gets_every_nth_batch_whatever_the_others_do() {
+        let schema = Schema::new(vec![Field { name: "n".into(), kind: FieldKind::Floats { dim: 1 } }]).unwrap();
+        let numbers = Numbers { schema, count: 100 };
+        let dealt = Dealt::new(&numbers, 3);
+        let reader = dealt.open().unwrap();
+        let taken: Vec<Vec<i64>> = std::thread::scope(|scope| {
+            let take = |stream: u32| {
+                let reader = &reader;
+                move || {
+                    let (mut batch, mut taken) = (Batch::default(), Vec::new());
+                    while reader.next_for(stream, &mut batch).unwrap() {
+                        taken.push(number(&batch));
+                    }
+                    taken
+                }
+            };
+            let threads: Vec<_> = (0..3).map(|stream| scope.spawn(take(stream))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        for (stream, taken) in taken.into_iter().enumerate() {
+            assert_eq!(taken, (0..100).filter(|number| *number as usize % 3 == stream).collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Jobs that end in the middle and go on from their checkpoint: every sample is learnt from exactly once.
+//!
+//! Each sample pushes -1 to each of its ids with SGD at rate 1, so a row of the table counts its id.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use openfleet_core::strategy::{Mode, Strategy, StrategyOptions};
+use openfleet_core::{Field, FieldKind, Schema};
+use openfleet_dist::communicator::Worker;
+use openfleet_dist::{Cluster, Link, SaveOptions, State};
+use openfleet_engine::dataset::{DatasetConfig, Dealt, Format, MultiSlot, QueueDataset};
+use openfleet_engine::executor::Pause;
+use openfleet_engine::op::EmbeddingOptions;
+use openfleet_engine::{Executor, Minimize, Net, ParamAttr, RunOptions, Scope};
+use openfleet_table::{Initializer, Optimizer, Sgd};
+use tempfile::TempDir;
+
+use crate::harness::learnt;
+
+const WORKERS: u32 = 2;
+const ROWS: u64 = 200;
+const BATCH: usize = 5;
+const EPOCHS: u64 = 2;
+
+/// A table whose rows count their ids.
+fn counter() -> Net {
+    let mut net = Net::with_seed(1);
+    let slot = net.slot("id").unwrap();
+    let zeros = ParamAttr { name: Some("count".into()), ..ParamAttr::init(Initializer::Constant(0.0)) };
+    let rows = net.embedding(slot, 1, &EmbeddingOptions { table: zeros, ..EmbeddingOptions::default() }).unwrap();
+    let all = net.reduce_sum(rows, &[], false).unwrap();
+    let loss = net.scale(all, -1.0, 0.0).unwrap();
+    Minimize::new(Optimizer::Sgd(Sgd::default()), 1.0).minimize(&mut net.main, loss).unwrap();
+    net
+}
+
+/// A file a worker, and how often each id is in all of them.
+fn data(directory: &TempDir) -> (Vec<PathBuf>, BTreeMap<u64, u64>) {
+    let mut counts = BTreeMap::new();
+    let files = (0..WORKERS).map(|rank| {
+        let lines: String = (0..ROWS)
+            .map(|row| {
+                let ids: Vec<u64> = (0..row % 3).map(|at| (row * 7 + at * 11 + u64::from(rank)) % 23).collect();
+                ids.iter().for_each(|&id| *counts.entry(id).or_insert(0) += 1);
+                let ids: Vec<String> = ids.iter().map(u64::to_string).collect();
+                format!("{} {}\n", ids.len(), ids.join(" "))
+            })
+            .collect();
+        let path = directory.path().join(format!("{rank}.txt"));
+        std::fs::write(&path, lines).unwrap();
+        path
+    });
+    let files = files.collect();
+    (files, counts)
+}
+
+/// What one life of the job does.
+struct Life<'a> {
+    files: &'a [PathBuf],
+    threads: u32,
+    strategy: Strategy,
+    checkpoint: &'a Path,
+    resume: bool,
+    /// Ends without a word after so many saves; 0: at the end of the data.
+    saves: u64,
+}
+
+impl Life<'_> {
+    fn live(&self) -> Vec<Arc<State>> {
+        let states: Vec<Arc<State>> = (0..2).map(|_| Arc::new(State::new())).collect();
+        if self.resume {
+            states.iter().for_each(|state| drop(state.resume_from(self.checkpoint.to_str().unwrap(), false).unwrap()));
+        }
+        let (stop, saved) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for rank in 0..WORKERS {
+                let (states, stop, saved) = (&states, &stop, &saved);
+                scope.spawn(move || self.work(rank, states, stop, saved));
+            }
+        });
+        states
+    }
+
+    fn work(&self, rank: u32, states: &[Arc<State>], stop: &AtomicBool, saved: &AtomicU64) {
+        let link =
+            |(server, state): (usize, &Arc<State>)| Link::in_process(&format!("server {server}"), state.clone(), rank);
+        let links = states.iter().enumerate().map(link).collect();
+        let worker = Worker { rank, count: WORKERS, threads: self.threads };
+        let cluster = Arc::new(Cluster::new(links, worker, self.strategy));
+        let net = counter();
+        let mut executor = Executor::on_cluster(Arc::new(Scope::new()), cluster.clone());
+        executor.run_startup(&net.startup).unwrap();
+        let schema = Schema::new(vec![Field::new("id", FieldKind::Ids)]).unwrap();
+        let config = DatasetConfig::new(schema, Format::MultiSlot(MultiSlot::default()))
+            .files([self.files[rank as usize].clone()])
+            .batch_size(BATCH)
+            .thread_num(1);
+        let dataset = QueueDataset::new(config).unwrap();
+        let on_pause = |pause: &Pause<'_>| {
+            pause.save(self.checkpoint.to_str().unwrap(), &SaveOptions::default())?;
+            if saved.fetch_add(1, Ordering::Relaxed) + 1 == self.saves {
+                stop.store(true, Ordering::Relaxed);
+            }
+            Ok(())
+        };
+        for _ in 0..EPOCHS {
+            let options = RunOptions {
+                threads: self.threads as usize,
+                stop: Some(stop),
+                resume: true,
+                pause_every: if rank == 0 { 4 } else { 0 },
+                on_pause: Some(&on_pause),
+                ..RunOptions::default()
+            };
+            executor.train_from_dataset(&net.main, &Dealt::new(&dataset, self.threads as usize), &options).unwrap();
+        }
+        cluster.close().unwrap();
+    }
+}
+
+#[test]
+fn every_sample_counts_once_however_often_the_job_ends_in_the_middle() {
+    for (mode, threads) in
+        [(Mode::Sync, 1), (Mode::Sync, 2), (Mode::HalfAsync, 1), (Mode::Async, 1), (Mode::Async, 2), (Mode::Hybrid, 1)]
+    {
+        let directory = tempfile::tempdir().unwrap();
+        let (files, counts) = data(&directory);
+        let checkpoint = directory.path().join("checkpoint");
+        let strategy = Strategy::resolve(&StrategyOptions::for_mode(mode)).unwrap();
+        let life = |resume, saves| Life { files: &files, threads, strategy, checkpoint: &checkpoint, resume, saves };
+        life(false, 1).live();
+        life(true, 2).live();
+        let rows = learnt(&life(true, 0).live()).rows;
+        // In sync mode a step is the mean over all streams; they all have as many.
+        let mean = if mode == Mode::Sync { (WORKERS * threads) as f32 } else { 1.0 };
+        for (id, count) in counts {
+            let got = rows.get(&id).map_or(0.0, |row| row[0]) * mean;
+            assert_eq!(got, (EPOCHS * count) as f32, "id {id} in {mode}, {threads} threads");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! `openfleet lookup`: what a checkpoint knows of one key.
+
+use clap::Args;
+use openfleet_core::Key;
+use openfleet_core::placement::bucket_of;
+use openfleet_table::checkpoint::SparseEntry;
+use serde::Serialize;
+
+use super::Opened;
+use crate::cli::output::{remark, result};
+use crate::error::Result;
+
+/// `openfleet lookup ...`.
+#[derive(Debug, Args)]
+pub(crate) struct LookupArgs {
+    /// The checkpoint.
+    #[arg(value_name = "DIR")]
+    checkpoint: String,
+    /// The feature id.
+    #[arg(value_name = "KEY")]
+    key: Key,
+    /// Only in this table.
+    #[arg(long, value_name = "NAME")]
+    table: Option<String>,
+    /// A JSON object a table, on a line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A row.
+#[derive(Debug, Serialize)]
+struct Found<'a> {
+    table: &'a str,
+    key: Key,
+    bucket: usize,
+    stamp: u32,
+    weights: Vec<f32>,
+    state: Vec<(&'a str, Vec<f32>)>,
+    show: Option<f32>,
+    click: Option<f32>,
+}
+
+pub(crate) fn run(arguments: &LookupArgs) -> Result<()> {
+    let mut opened = Opened::new(&arguments.checkpoint)?;
+    if let Some(name) = &arguments.table {
+        let only = opened.table(name)?.clone();
+        opened.manifest.sparse = vec![only];
+    }
+    let bucket = bucket_of(arguments.key);
+    // Its part alone is read.
+    for table in &mut opened.manifest.sparse {
+        table.parts.retain(|part| part.meets(&(bucket..bucket + 1)));
+    }
+    let mut any = false;
+    for table in &opened.manifest.sparse {
+        match find(&opened, table, arguments.key)? {
+            Some(found) => {
+                any = true;
+                tell(&found, arguments.json);
+            }
+            None => remark(&format!("table `{}` has no row of key {}", table.name, arguments.key)),
+        }
+    }
+    if !any {
+        remark("a key without a row gets its first values from the table's initializer when it is next seen");
+    }
+    Ok(())
+}
+
+fn find<'a>(opened: &Opened, table: &'a SparseEntry, key: Key) -> Result<Option<Found<'a>>> {
+    let mut found = None;
+    opened.each_row(table, |row| {
+        if row.key == key {
+            let slots = table.slots.iter().zip(row.state.chunks(table.spec.dim.max(1)));
+            found = Some(Found {
+                table: &table.name,
+                key,
+                bucket: bucket_of(key),
+                stamp: row.stamp,
+                weights: row.weights.to_vec(),
+                state: slots.map(|(slot, values)| (slot.as_str(), values.to_vec())).collect(),
+                show: row.ctr.map(|ctr| ctr.show),
+                click: row.ctr.map(|ctr| ctr.click),
+            });
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+fn tell(found: &Found<'_>, json: bool) {
+    if json {
+        return result(&serde_json::to_string(found).unwrap_or_default());
+    }
+    result(&format!("table `{}`, bucket {}, last touched at {}", found.table, found.bucket, found.stamp));
+    result(&format!("  weights {:?}", found.weights));
+    for (slot, values) in &found.state {
+        result(&format!("  {slot} {values:?}"));
+    }
+    if let (Some(show), Some(click)) = (found.show, found.click) {
+        result(&format!("  show {show}, click {click}"));
+    }
+}

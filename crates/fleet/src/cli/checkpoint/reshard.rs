@@ -1,0 +1,42 @@
+//! `openfleet reshard`: the same checkpoint in another number of parts.
+
+use std::num::NonZeroU32;
+
+use clap::Args;
+use openfleet_core::placement::Buckets;
+use openfleet_dist::fresh_save_id;
+use openfleet_dist::storage::{Directories, Stores};
+use openfleet_table::checkpoint;
+
+use super::{Opened, failed};
+use crate::cli::output::{bytes, plural, result};
+use crate::error::Result;
+
+/// `openfleet reshard ...`.
+#[derive(Debug, Args)]
+pub(crate) struct ReshardArgs {
+    /// The checkpoint.
+    #[arg(value_name = "DIR")]
+    checkpoint: String,
+    /// Where the new one goes.
+    #[arg(long, value_name = "DIR")]
+    out: String,
+    /// Parts: as many as the servers that will read it. (Any number of servers reads any checkpoint.)
+    #[arg(long, value_name = "COUNT")]
+    servers: NonZeroU32,
+    /// Replace a checkpoint that stands there.
+    #[arg(long)]
+    replace: bool,
+}
+
+pub(crate) fn run(arguments: &ReshardArgs) -> Result<()> {
+    let opened = Opened::new(&arguments.checkpoint)?;
+    let (to, id) = (Directories.open(&arguments.out)?, fresh_save_id());
+    let buckets = Buckets::new(arguments.servers.get() as usize)?;
+    let written =
+        checkpoint::reshard(opened.storage.as_ref(), &opened.manifest, to.as_ref(), &id, buckets, arguments.replace)
+            .map_err(failed("saving to", &arguments.out))?;
+    let size = written.files.iter().map(|file| file.bytes).sum();
+    result(&format!("{}: {}, {}", arguments.out, plural(buckets.server_count(), "part"), bytes(size)));
+    Ok(())
+}

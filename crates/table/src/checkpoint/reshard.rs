@@ -1,0 +1,95 @@
+//! Writing a checkpoint anew in another number of parts.
+//!
+//! Any number of servers reads any checkpoint; parts that are as many as the servers are merely read with less waste.
+
+use std::sync::Arc;
+
+use openfleet_core::placement::Buckets;
+
+use super::commit::{Commit, abandon, begin, commit};
+use super::manifest::{Manifest, SparseEntry};
+use super::read::{read_dense, read_sparse};
+use super::states::read_states_file;
+use super::storage::Storage;
+use super::write::{DenseCut, Part, SparseCut, TableCuts, write_part};
+use crate::error::Result;
+use crate::sparse::{SparseSpec, SparseTable};
+
+/// Copies a checkpoint as if the servers that share these buckets had written it. `id` is 16 hexadecimal digits, another one for every save. One
+/// part at a time is in memory.
+pub fn reshard(
+    from: &dyn Storage,
+    manifest: &Manifest,
+    to: &dyn Storage,
+    id: &str,
+    buckets: Buckets,
+    replace: bool,
+) -> Result<Manifest> {
+    let save = Commit {
+        id: id.to_owned(),
+        job: manifest.job.clone(),
+        mode: manifest.mode.clone(),
+        workers: manifest.workers,
+        threads: manifest.threads,
+        data: manifest.data.clone(),
+        states: read_states_file(from, manifest)?,
+        parts: Vec::new(),
+    };
+    begin(to, id, replace)?;
+    let written = write_parts(from, manifest, to, id, buckets).and_then(|parts| commit(to, Commit { parts, ..save }));
+    if written.is_err() {
+        abandon(to, id);
+    }
+    written
+}
+
+fn write_parts(
+    from: &dyn Storage,
+    manifest: &Manifest,
+    to: &dyn Storage,
+    id: &str,
+    buckets: Buckets,
+) -> Result<Vec<Part>> {
+    let servers = buckets.server_count() as u32;
+    let mut dense = dense(from, manifest)?;
+    let mut parts = Vec::with_capacity(servers as usize);
+    for server in 0..servers {
+        let range = buckets.range(server as usize);
+        let sparse = manifest.sparse.iter().map(|entry| {
+            // A bound on rows is a server's own; all of them are copied.
+            let table = Arc::new(SparseTable::new(SparseSpec { capacity: None, ..entry.spec.clone() })?);
+            read_sparse(from, manifest, entry, range.clone(), &table, true)?;
+            Ok(SparseCut { name: entry.name.clone(), cut: table.cut()? })
+        });
+        let cuts = TableCuts {
+            server,
+            sparse: sparse.collect::<Result<_>>()?,
+            buckets: range,
+            // Whole parameters: the dense file does not say who wrote what.
+            dense: std::mem::take(&mut dense),
+            work: manifest.work.clone(),
+        };
+        let mut part = write_part(to, id, cuts)?;
+        for (written, SparseEntry { spec, .. }) in part.sparse.iter_mut().zip(&manifest.sparse) {
+            written.spec.clone_from(spec);
+        }
+        parts.push(part);
+    }
+    Ok(parts)
+}
+
+fn dense(from: &dyn Storage, manifest: &Manifest) -> Result<Vec<DenseCut>> {
+    let mut values = read_dense(from, manifest)?;
+    let cut = |entry: &super::manifest::DenseEntry| {
+        let parameter = values.remove(&entry.name)?;
+        Some(DenseCut {
+            parameter: entry.name.clone(),
+            offset: 0,
+            spec: entry.spec.clone(),
+            values: parameter.values,
+            state: parameter.state,
+            step: parameter.step,
+        })
+    };
+    Ok(manifest.dense.iter().filter_map(cut).collect())
+}

@@ -1,0 +1,193 @@
+"""Saving what a program has learnt, and taking it up again: one call, whether the tables are here or on servers.
+
+A checkpoint is a directory: parameters, tables, the optimizer's state and the program's own states (running statistics,
+counters of metrics), checked and all or nothing. It does not know how many servers wrote it.
+
+>>> import os, tempfile
+>>> from openfleet import static
+>>> with static.program_guard(static.Program(), static.Program()), static.scope_guard(static.Scope()):
+...     y = static.nn.fc(static.data("x", [None, 2]), size=1)
+...     exe = static.Executor()
+...     _ = exe.run(static.default_startup_program())
+...     path = os.path.join(tempfile.mkdtemp(), "model")
+...     static.save(static.default_main_program(), path)
+...     sorted(static.load_program_state(path))
+['fc_0.b_0', 'fc_0.w_0']
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Union
+
+import numpy as np
+
+from .. import _native
+from .executor import Executor
+from .program import Program, Variable, default_main_program
+from .scope import global_scope
+
+Path = Union[str, "os.PathLike[str]"]
+
+
+def save(
+    program: Program, model_path: Path, *, executor: Executor | None = None, replace: bool = True
+) -> dict[str, Any]:
+    """Saves everything that outlives a step: parameters, tables, the optimizer's state, the program's states.
+
+    A checkpoint that stands there is replaced, unless `replace=False` makes that an error, and stays whole if this
+    fails. Gives the manifest.
+    """
+    return _save(program, model_path, executor, (), replace)
+
+
+def load(
+    program: Program,
+    model_path: Path,
+    executor: Executor | None = None,
+    var_list: Sequence[Variable | str] | None = None,
+    *,
+    partial: bool = False,
+) -> None:
+    """Takes everything from a checkpoint, whoever wrote it; no startup program is needed before.
+
+    What a program that trains expects and does not find, or finds with another shape or optimizer, is an error that
+    names it; `partial=True` leaves it out. A program that does not train takes what it needs.
+    """
+    if var_list is not None:
+        return load_vars(executor or Executor(), model_path, program, vars=var_list)
+    native = (executor or Executor())._native(None)
+    native.load(_program(program)._native, os.fspath(model_path), partial=partial, tables_only=False)
+
+
+def save_persistables(
+    executor: Executor, dirname: Path, main_program: Program | None = None, filename: str | None = None
+) -> None:
+    """Saves everything that outlives a step. On a worker the job's servers write, all tables of the job.
+
+    The first worker does it for all; nothing happens if the others do.
+    """
+    _one_directory(filename)
+    _save(_program(main_program), dirname, executor, (), True)
+
+
+def load_persistables(
+    executor: Executor, dirname: Path, main_program: Program | None = None, filename: str | None = None
+) -> None:
+    """Takes everything that outlives a step from a checkpoint; the program may be another one with the same names."""
+    _one_directory(filename)
+    load(_program(main_program), dirname, executor)
+
+
+def save_params(
+    executor: Executor, dirname: Path, main_program: Program | None = None, filename: str | None = None
+) -> None:
+    """Saves parameters and tables, without the program's states."""
+    _one_directory(filename)
+    program = _program(main_program)
+    _save(program, dirname, executor, [name for name, kind in _persistables(program) if kind != "state"], True)
+
+
+def load_params(
+    executor: Executor, dirname: Path, main_program: Program | None = None, filename: str | None = None
+) -> None:
+    """Takes parameters and tables from a checkpoint, and leaves the program's states."""
+    _one_directory(filename)
+    executor._native(None).load(_program(main_program)._native, os.fspath(dirname), partial=False, tables_only=True)
+
+
+def save_vars(
+    executor: Executor,
+    dirname: Path,
+    main_program: Program | None = None,
+    vars: Sequence[Variable | str] | None = None,
+    predicate: Callable[[Variable], bool] | None = None,
+    filename: str | None = None,
+) -> None:
+    """Saves the variables that are listed, or those that `predicate` likes."""
+    _one_directory(filename)
+    program = _program(main_program)
+    _save(program, dirname, executor, _chosen(program, vars, predicate), True)
+
+
+def load_vars(
+    executor: Executor,
+    dirname: Path,
+    main_program: Program | None = None,
+    vars: Sequence[Variable | str] | None = None,
+    predicate: Callable[[Variable], bool] | None = None,
+    filename: str | None = None,
+) -> None:
+    """Takes the dense variables that are listed, or those that `predicate` likes, from a checkpoint."""
+    _one_directory(filename)
+    program = _program(main_program)
+    state = load_program_state(dirname, _chosen(program, vars, predicate))
+    set_program_state(program, state)
+
+
+def load_program_state(model_path: Path, var_list: Iterable[Variable | str] | None = None) -> dict[str, Any]:
+    """The dense values of a checkpoint as arrays by name, without the optimizer's state."""
+    arrays = _native.read_dense(os.fspath(model_path))
+    if var_list is None:
+        return arrays
+    names = [_name(variable) for variable in var_list]
+    absent = [name for name in names if name not in arrays]
+    if absent:
+        raise ValueError(
+            f"`{absent[0]}` is not in {os.fspath(model_path)}\n\nhint: {_native.nearest(absent[0], list(arrays))}"
+        )
+    return {name: arrays[name] for name in names}
+
+
+def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
+    """Gives variables of a program the values of a dict, in the global scope."""
+    known = {name for name, _ in _persistables(program)}
+    for name, value in state_dict.items():
+        if name in known:
+            global_scope().var(name).get_tensor().set(np.asarray(value))
+
+
+def _save(
+    program: Program, path: Path, executor: Executor | None, only: Sequence[str], replace: bool
+) -> dict[str, Any]:
+    from ..fleet import _job
+
+    job = _job.at_work()
+    if job is not None and not job.is_first_worker():
+        return {}
+    native = (executor or Executor())._native(None)
+    text = native.save(_program(program)._native, os.fspath(path), only=list(only), replace=replace, data="null")
+    manifest: dict[str, Any] = json.loads(text)
+    return manifest
+
+
+def _program(program: Program | None) -> Program:
+    program = default_main_program() if program is None else program
+    if not isinstance(program, Program):
+        raise TypeError(f"`main_program` expects a Program, got {type(program).__name__}")
+    return program
+
+
+def _chosen(
+    program: Program, vars: Sequence[Variable | str] | None, predicate: Callable[[Variable], bool] | None
+) -> list[str]:
+    if vars is not None:
+        return [_name(variable) for variable in vars]
+    names = [name for name, _ in _persistables(program)]
+    return [name for name in names if predicate is None or predicate(Variable(program, name))]
+
+
+def _persistables(program: Program) -> list[tuple[str, str]]:
+    kinds = [(name, program._native.variable(name)[2]) for name in program._native.names()]
+    return [(name, kind) for name, kind in kinds if kind in ("parameter", "table", "state")]
+
+
+def _name(variable: Variable | str) -> str:
+    return variable if isinstance(variable, str) else variable.name
+
+
+def _one_directory(filename: str | None) -> None:
+    if filename is not None:
+        raise ValueError("`filename`: a checkpoint is a directory of several files\n\nhint: leave `filename` out")

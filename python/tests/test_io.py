@@ -1,0 +1,118 @@
+"""What a program has learnt, saved and taken up again: in one process and by the servers of a job."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import openfleet
+from openfleet import static
+
+
+def click_model(hidden: int = 8):
+    """A slot, batch statistics, a dense layer, AUC counters; trained by Adam."""
+    slot = static.data("id", [None, 1], "int64", lod_level=1)
+    label = static.data("label", [None, 1], "int64")
+    x = static.nn.batch_norm(static.nn.embedding(slot, size=[100, 4], is_sparse=True))
+    logit = static.nn.fc(static.nn.fc(x, size=hidden, activation="relu"), size=1)
+    probability = static.nn.sigmoid(logit)
+    loss = static.nn.mean(static.nn.log_loss(probability, static.nn.cast(label, "float32")))
+    return loss, probability, static.auc(probability, label)[0]
+
+
+def batch(step: int) -> dict[str, object]:
+    ids = [[step % 7, 50], [step % 5 + 20], [90], [step % 3 + 30]]
+    return {"id": ids, "label": np.array([[1], [0], [1], [step % 2]])}
+
+
+def built(hidden: int = 8):
+    main, startup = static.Program(), static.Program()
+    with static.program_guard(main, startup), static.unique_name.guard():
+        loss, probability, auc = click_model(hidden)
+        test = main.clone(for_test=True)
+        static.optimizer.Adam(0.05).minimize(loss)
+    return main, startup, test, loss, probability, auc
+
+
+def steps(exe, main, loss, of):
+    return [exe.run(main, feed=batch(step), fetch_list=[loss])[0].item() for step in of]
+
+
+def test_training_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(tmp_path: Path) -> None:
+    main, startup, test, loss, probability, _ = built()
+    exe = static.Executor()
+    with static.scope_guard(static.Scope()):
+        exe.run(startup)
+        steps(exe, main, loss, range(5))
+        manifest = static.save(main, tmp_path / "model")
+        expected = steps(exe, main, loss, range(5, 12))
+    assert manifest["mode"] == "local" and manifest["step"] == 5
+    with static.scope_guard(static.Scope()):
+        static.load(main, tmp_path / "model", exe)
+        assert steps(exe, main, loss, range(5, 12)) == expected
+    # A program built anew for inference takes what it needs; the counters of its AUC can be zeroed.
+    with static.scope_guard(static.Scope()):
+        static.load_persistables(exe, tmp_path / "model", test)
+        first = exe.run(test, feed=batch(3), fetch_list=[probability])[0]
+        for name in [f"_generated_var_{i}" for i in range(4)]:
+            tensor = static.global_scope().var(name).get_tensor()
+            tensor.set(np.zeros(tensor._get_dims()).astype("int64"), static.CPUPlace())
+        assert np.array_equal(exe.run(test, feed=batch(3), fetch_list=[probability])[0], first)
+
+
+def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
+    main, startup, *_ = built()
+    exe = static.Executor()
+    with static.scope_guard(static.Scope()):
+        exe.run(startup)
+        static.save(main, tmp_path / "model")
+        with pytest.raises(FileExistsError, match="model"):
+            static.save(main, tmp_path / "model", replace=False)
+        wide, startup, *_ = built(hidden=9)
+        exe.run(startup)
+        with pytest.raises(openfleet.CheckpointError, match=r"fc_0\.w_0"):
+            static.load(wide, tmp_path / "model", exe)
+        static.load(wide, tmp_path / "model", exe, partial=True)
+        with pytest.raises(FileNotFoundError, match="nowhere"):
+            static.load(main, tmp_path / "nowhere", exe)
+        with pytest.raises(ValueError, match="filename"):
+            static.save_persistables(exe, tmp_path / "model", main, filename="all")
+
+
+def test_a_part_is_saved_and_taken(tmp_path: Path) -> None:
+    main, startup, _, loss, *_ = built()
+    exe = static.Executor()
+    with static.scope_guard(static.Scope()):
+        exe.run(startup)
+        steps(exe, main, loss, range(3))
+        static.save_vars(exe, tmp_path / "layers", main, predicate=lambda var: var.name.startswith("fc_"))
+        state = static.load_program_state(tmp_path / "layers")
+        assert sorted(state) == ["fc_0.b_0", "fc_0.w_0", "fc_1.b_0", "fc_1.w_0"]
+        steps(exe, main, loss, range(3))
+        static.load_vars(exe, tmp_path / "layers", main, vars=["fc_0.w_0"])
+        now = {name: np.array(static.global_scope().find_var(name).get_tensor()) for name in state}
+        assert np.array_equal(now["fc_0.w_0"], state["fc_0.w_0"])
+        assert not np.array_equal(now["fc_1.w_0"], state["fc_1.w_0"])
+        static.set_program_state(main, state)
+        assert np.array_equal(np.array(static.global_scope().find_var("fc_1.w_0").get_tensor()), state["fc_1.w_0"])
+        with pytest.raises(ValueError, match=r"fc_9\.w_0"):
+            static.load_vars(exe, tmp_path / "layers", main, vars=["fc_9.w_0"])
+        static.save_params(exe, tmp_path / "params", main)
+        assert not any(name.startswith("_generated_var") for name in static.load_program_state(tmp_path / "params"))
+        static.load_params(exe, tmp_path / "params", main)
+
+
+def test_three_lines_of_numpy_map_a_table(tmp_path: Path) -> None:
+    main, startup, _, loss, *_ = built()
+    exe = static.Executor()
+    with static.scope_guard(static.Scope()):
+        exe.run(startup)
+        steps(exe, main, loss, range(3))
+        manifest = static.save(main, tmp_path / "model")
+        rows = static.global_scope().find_var("embedding_0.w_0").rows()
+    part = os.path.join(tmp_path, "model", manifest["directory"], manifest["sparse"][0]["parts"][0]["prefix"])
+    keys, weights = (np.load(f"{part}.{column}.npy", mmap_mode="r") for column in ("keys", "weights"))
+    assert keys.shape == (rows,) and weights.shape == (rows, 4) and 50 in keys
