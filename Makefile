@@ -24,8 +24,10 @@ pytest: $(VENV)/ready  ## Build the Python package into target/venv and run its 
 	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --quiet
 	$(VENV)/bin/python -m pytest
 
-wheel: $(VENV)/ready   ## Build the wheel that `pip install .` would, into target/wheels
-	$(VENV)/bin/maturin build --release
+# `ziglang` links against the glibc of 2014, whatever this machine has; a plain build runs only on systems as new as this one.
+wheel: $(VENV)/ready   ## Build a wheel that installs on systems since 2014, into target/wheels
+	$(VENV)/bin/pip install --quiet 'ziglang>=0.13'
+	PATH="$(abspath $(VENV))/bin:$$PATH" $(VENV)/bin/maturin build --release --zig --compatibility manylinux2014
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+import queue
 import random
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -72,3 +74,120 @@ def firstn(reader: Reader, n: int) -> Reader:
             yield row
 
     return first
+
+
+def compose(*readers: Reader, check_alignment: bool = True) -> Reader:
+    """Rows of several readers side by side, as one tuple each.
+
+    >>> list(compose(lambda: iter([1, 2]), lambda: iter([(3, 4), (5, 6)]))())
+    [(1, 3, 4), (2, 5, 6)]
+    """
+    end = object()
+
+    def composed() -> Iterator[Any]:
+        sources = [reader() for reader in readers]
+        while True:
+            rows = [next(source, end) for source in sources]
+            ended = [row is end for row in rows]
+            if any(ended):
+                if check_alignment and not all(ended):
+                    raise ValueError(
+                        f"reader {ended.index(True)} of `compose` ended before reader {ended.index(False)}"
+                    )
+                return
+            yield sum((row if isinstance(row, tuple) else (row,) for row in rows), ())
+
+    return composed
+
+
+def cache(reader: Reader) -> Reader:
+    """The rows of the first time, each time.
+
+    >>> once = iter([1, 2])
+    >>> cached = cache(lambda: once)
+    >>> list(cached()), list(cached())
+    ([1, 2], [1, 2])
+    """
+    kept: list[Any] | None = None
+
+    def cached() -> Iterator[Any]:
+        nonlocal kept
+        if kept is None:
+            kept = list(reader())
+        return iter(kept)
+
+    return cached
+
+
+def buffered(reader: Reader, size: int) -> Reader:
+    """Rows read ahead by a thread, at most `size` of them. An error of the reader comes where its row would have.
+
+    >>> list(buffered(lambda: iter(range(4)), 2)())
+    [0, 1, 2, 3]
+    """
+    if size < 1:
+        raise ValueError(f"`size` expects at least 1, got {size}")
+
+    def read_ahead() -> Iterator[Any]:
+        rows: queue.Queue[tuple[str, Any]] = queue.Queue(size)
+        abandoned = threading.Event()
+
+        def put(what: str, row: Any) -> bool:
+            while not abandoned.is_set():
+                try:
+                    rows.put((what, row), timeout=0.1)
+                    return True
+                except queue.Full:
+                    pass
+            return False
+
+        def work() -> None:
+            try:
+                for row in reader():
+                    if not put("row", row):
+                        return
+                put("end", None)
+            except BaseException as error:  # told to whoever waits for the row
+                put("error", error)
+
+        threading.Thread(target=work, daemon=True).start()
+        try:
+            while True:
+                what, row = rows.get()
+                if what == "error":
+                    raise row
+                if what == "end":
+                    return
+                yield row
+        finally:
+            abandoned.set()
+
+    return read_ahead
+
+
+def xmap_readers(
+    mapper: Callable[[Any], Any], reader: Reader, process_num: int, buffer_size: int, order: bool = False
+) -> Reader:
+    """What a function makes of each row, by several threads; in the order of the rows where asked.
+
+    >>> list(xmap_readers(lambda row: row * row, lambda: iter(range(4)), 2, 4, order=True)())
+    [0, 1, 4, 9]
+    """
+    if process_num < 1:
+        raise ValueError(f"`process_num` expects at least 1, got {process_num}")
+
+    def mapped() -> Iterator[Any]:
+        from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+
+        with ThreadPoolExecutor(process_num) as pool:
+            waiting: list[Future[Any]] = []
+            for row in reader():
+                waiting.append(pool.submit(mapper, row))
+                if len(waiting) >= max(buffer_size, process_num):
+                    ready = waiting[0] if order else next(iter(wait(waiting, return_when=FIRST_COMPLETED).done))
+                    waiting.remove(ready)
+                    yield ready.result()
+            for future in waiting:
+                yield future.result()
+
+    return mapped

@@ -1,16 +1,20 @@
-//! Datasets, streamed or kept in memory.
+//! Datasets: streamed, kept in memory, or the words of a text.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use openfleet::columns::DataDescription;
 use openfleet_engine::dataset::{
-    Criteo, Dataset as Source, DatasetConfig, Format, InMemoryDataset, MultiSlot, OnBadLine, QueueDataset, Result,
+    Criteo, Csv, Dataset as Source, DatasetConfig, Format, InMemoryDataset, LibSvm, MultiSlot, OnBadLine, QueueDataset,
+    Result, WordsConfig, WordsDataset,
 };
 use parking_lot::RwLock;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use serde::de::DeserializeOwned;
 
 use crate::error::raise;
+use crate::fleet::Fleet;
 use crate::interrupt;
 use crate::program::Program;
 
@@ -21,6 +25,7 @@ pub(crate) struct Dataset(pub(crate) Arc<RwLock<Kind>>);
 pub(crate) enum Kind {
     Queue(QueueDataset),
     InMemory(InMemoryDataset),
+    Words(WordsDataset),
 }
 
 impl Kind {
@@ -28,15 +33,17 @@ impl Kind {
         match self {
             Kind::Queue(dataset) => dataset,
             Kind::InMemory(dataset) => dataset,
+            Kind::Words(dataset) => dataset,
         }
     }
 }
 
 #[pymethods]
 impl Dataset {
-    /// The fields are data variables of a program, in the order in which they stand in a line.
+    /// The fields are data variables of a program; in MultiSlot text, in the order in which they stand in a line. A
+    /// format is described in JSON, or in a TOML file.
     #[new]
-    #[pyo3(signature = (program, use_var, files, *, in_memory, batch_size, thread_num, drop_last, pipe_command, skip_bad_lines, format))]
+    #[pyo3(signature = (program, use_var, files, *, in_memory, batch_size, thread_num, drop_last, pipe_command, skip_bad_lines, format, description, description_file))]
     fn new(
         program: &Program,
         use_var: Vec<String>,
@@ -48,16 +55,13 @@ impl Dataset {
         pipe_command: Option<String>,
         skip_bad_lines: bool,
         format: &str,
+        description: Option<&str>,
+        description_file: Option<PathBuf>,
     ) -> PyResult<Self> {
         let schema = program.schema(&use_var).map_err(raise)?;
-        let format = match format {
-            "multislot" => Format::MultiSlot(MultiSlot::default()),
-            "criteo" => Format::Criteo(Criteo::default()),
-            _ => {
-                return Err(PyValueError::new_err(format!(
-                    "`format` cannot be `{format}`\n\nhint: choose `multislot` or `criteo`"
-                )));
-            }
+        let format = match description_file {
+            Some(path) => described_in(format, &path)?,
+            None => described(format, description.unwrap_or("{}"))?,
         };
         let mut config = DatasetConfig::new(schema, format)
             .files(files)
@@ -73,6 +77,33 @@ impl Dataset {
             false => QueueDataset::new(config).map(Kind::Queue),
         };
         Ok(Dataset(Arc::new(RwLock::new(kind.map_err(raise)?))))
+    }
+
+    /// The words of a text as centres with their contexts: what `word2vec` reads.
+    #[staticmethod]
+    #[pyo3(signature = (files, *, min_count, window, negatives, subsample, batch_size, thread_num, seed))]
+    fn words(
+        py: Python<'_>,
+        files: Vec<PathBuf>,
+        min_count: u64,
+        window: usize,
+        negatives: usize,
+        subsample: f64,
+        batch_size: usize,
+        thread_num: usize,
+        seed: u64,
+    ) -> PyResult<Self> {
+        let config = WordsConfig { files, min_count, window, negatives, subsample, batch_size, thread_num, seed };
+        let dataset = interrupt::run(py, || {}, move || WordsDataset::load(config))?.map_err(raise)?;
+        Ok(Dataset(Arc::new(RwLock::new(Kind::Words(dataset)))))
+    }
+
+    /// Words only: the vocabulary, the most frequent first; word number i is id i.
+    fn vocabulary(&self) -> Vec<String> {
+        match &*self.0.read() {
+            Kind::Words(dataset) => dataset.words().to_vec(),
+            Kind::Queue(_) | Kind::InMemory(_) => Vec::new(),
+        }
     }
 
     /// In memory only: the files that the next load reads.
@@ -99,6 +130,15 @@ impl Dataset {
         self.long(py, move |dataset| dataset.local_shuffle(seed))
     }
 
+    /// All workers of the job call it, and each row of theirs goes to one of them.
+    fn global_shuffle(&self, py: Python<'_>, job: &Fleet, seed: u64) -> PyResult<()> {
+        let dataset = self.0.clone();
+        job.wait(py, move |fleet| match &mut *dataset.write() {
+            Kind::InMemory(dataset) => fleet.global_shuffle(dataset, seed),
+            Kind::Queue(_) | Kind::Words(_) => Ok(()),
+        })
+    }
+
     fn release_memory(&self) -> PyResult<()> {
         self.in_memory(|dataset| {
             dataset.release_memory();
@@ -110,7 +150,7 @@ impl Dataset {
     fn memory_rows(&self) -> usize {
         match &*self.0.read() {
             Kind::InMemory(dataset) => dataset.memory_rows(),
-            Kind::Queue(_) => 0,
+            Kind::Queue(_) | Kind::Words(_) => 0,
         }
     }
 
@@ -138,6 +178,49 @@ impl Dataset {
 fn on_memory(dataset: &RwLock<Kind>, call: impl FnOnce(&mut InMemoryDataset) -> Result<()>) -> PyResult<()> {
     match &mut *dataset.write() {
         Kind::InMemory(dataset) => call(dataset).map_err(raise),
-        Kind::Queue(_) => Err(PyTypeError::new_err("a QueueDataset keeps nothing in memory")),
+        Kind::Queue(_) | Kind::Words(_) => Err(PyTypeError::new_err("only an InMemoryDataset is loaded and shuffled")),
     }
+}
+
+/// A format with its description in JSON.
+fn described(format: &str, description: &str) -> PyResult<Format> {
+    Ok(match format {
+        "multislot" => match parsed::<Slots>(format, description)?.slots {
+            Some(slots) => Format::MultiSlot(MultiSlot::with_slots(slots)),
+            None => Format::MultiSlot(MultiSlot::default()),
+        },
+        "criteo" => Format::Criteo(parsed::<Criteo>(format, description)?),
+        "csv" => Format::Csv(Csv { columns: parsed(format, description)? }),
+        "libsvm" => Format::LibSvm(parsed::<LibSvm>(format, description)?),
+        _ => return Err(unknown(format)),
+    })
+}
+
+/// The slots of MultiSlot text, of which a program may want fewer.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Slots {
+    slots: Option<Vec<String>>,
+}
+
+fn parsed<T: DeserializeOwned>(format: &str, description: &str) -> PyResult<T> {
+    serde_json::from_str(description)
+        .map_err(|error| PyValueError::new_err(format!("`columns` does not describe {format} files: {error}")))
+}
+
+/// A format with its description in a TOML file, as `openfleet train --columns` reads it.
+fn described_in(format: &str, path: &Path) -> PyResult<Format> {
+    let description = match format {
+        "multislot" => DataDescription::multislot_of(path),
+        "criteo" => DataDescription::criteo_of(path),
+        "csv" => DataDescription::csv_of(path),
+        "libsvm" => DataDescription::libsvm_of(path),
+        _ => return Err(unknown(format)),
+    };
+    description.map_err(raise)?.engine_format().ok_or_else(|| unknown(format))
+}
+
+fn unknown(format: &str) -> PyErr {
+    let hint = "choose `multislot`, `criteo`, `csv` or `libsvm`";
+    PyValueError::new_err(format!("`format` cannot be `{format}`\n\nhint: {hint}"))
 }

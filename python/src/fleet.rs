@@ -1,5 +1,6 @@
 //! One process of a job.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -183,6 +184,18 @@ impl Fleet {
         Ok(shrunk.map(|shrunk| (shrunk.by_score, shrunk.by_unseen_days, shrunk.by_age)))
     }
 
+    /// Rows of each sparse table on all servers; `None` where this process trains alone.
+    fn table_rows(&self, py: Python<'_>) -> PyResult<Option<BTreeMap<String, u64>>> {
+        self.wait(py, |fleet| {
+            let Some(cluster) = fleet.cluster()? else { return Ok(None) };
+            let mut rows = BTreeMap::new();
+            for (name, count, _bytes) in cluster.status()?.into_iter().flat_map(|status| status.sparse) {
+                *rows.entry(name).or_insert(0) += count;
+            }
+            Ok(Some(rows))
+        })
+    }
+
     /// This worker's part of a list of files.
     fn split_files(&self, files: Vec<String>) -> PyResult<Vec<String>> {
         self.0.split_files(&files).map(<[String]>::to_vec).map_err(raise)
@@ -207,7 +220,7 @@ impl Fleet {
 
 impl Fleet {
     /// Work that waits for others, and that Ctrl-C ends.
-    fn wait<T: Send + 'static>(
+    pub(crate) fn wait<T: Send + 'static>(
         &self,
         py: Python<'_>,
         work: impl FnOnce(&openfleet::Fleet) -> openfleet::Result<T> + Send + 'static,

@@ -124,3 +124,74 @@ def test_ctrl_c_ends_a_pass_and_the_executor_can_be_used_again(clicks, click_mod
     with pytest.raises(KeyboardInterrupt):
         exe.train_from_dataset(dataset=data)
     assert exe.train_from_dataset(dataset=dataset(QueueDataset, model, clicks())).samples == 800
+
+
+def test_csv_and_libsvm_are_read_by_their_own_descriptions(tmp_path):
+    label, dense = static.data("label", [None, 1], "int64"), static.data("dense", [None, 1])
+    city, ids = (static.data(name, [None, 1], "int64", lod_level=1) for name in ("city", "ids"))
+    (tmp_path / "rows.csv").write_text("clicked,age,city\nyes,30,Rome\nno,50,\nyes,?,Oslo\n")
+    (tmp_path / "columns.toml").write_text(
+        'missing = ["?"]\nlabel = { column = "clicked", positive = ["yes"] }\n'
+        '[[dense]]\ncolumn = "age"\n[[categorical]]\ncolumn = "city"\n'
+    )
+    (tmp_path / "rows.svm").write_text("+1 3:1 7:1\n-1 1:0.5 9:1\n")
+    described = {
+        "missing": ["?"],
+        "label": {"column": "clicked", "positive": ["yes"]},
+        "dense": [{"column": "age"}],
+        "categorical": [{"column": "city"}],
+    }
+    cases = [
+        ("csv", described, "rows.csv", [label, dense, city], 3),
+        ("csv", tmp_path / "columns.toml", "rows.csv", [city, label], 3),
+        ("libsvm", {"dense": [1, 1]}, "rows.svm", [label, dense, ids], 2),
+    ]
+    for format, columns, file, fields, rows in cases:
+        data = InMemoryDataset()
+        data.init(batch_size=2, use_var=fields, format=format, columns=columns)
+        data.set_filelist([tmp_path / file])
+        data.load_into_memory()
+        assert data.get_memory_data_size() == rows
+    wrong = InMemoryDataset()
+    wrong.init(use_var=[label], format="csv", columns={"lable": {"column": "clicked"}})
+    with pytest.raises(ValueError, match="`columns` does not describe csv files: unknown field `lable`"):
+        wrong.load_into_memory()
+    wrong.init(use_var=[label], format="parquet")
+    with pytest.raises(ValueError, match="`format` cannot be `parquet`[^~]*`multislot`, `criteo`, `csv` or `libsvm`"):
+        wrong.load_into_memory()
+
+
+def test_multislot_files_may_have_more_slots_than_the_program_wants(tmp_path):
+    user = static.data("user", [None, 1], "int64", lod_level=1)
+    (tmp_path / "rows.txt").write_text("1 1 2 0.5 0.5 1 7\n1 0 2 0.1 0.2 2 8 9\n")
+    data = InMemoryDataset()
+    data.init(use_var=[user], columns={"slots": ["label", "dense", "user"]})
+    data.set_filelist([tmp_path / "rows.txt"])
+    data.load_into_memory()
+    assert data.get_memory_data_size() == 2
+
+
+def test_a_preload_reads_the_next_files_while_the_last_ones_are_trained_on(clicks, click_model):
+    model = click_model(static.optimizer.SGD(0.1))
+    first, second = clicks(files=2, rows=100)
+    exe, data = trained(model), dataset(InMemoryDataset, model, [first])
+    data.load_into_memory()
+    data.set_filelist([first, second])
+    data.preload_into_memory()
+    assert exe.train_from_dataset(dataset=data).samples == 100
+    data.wait_preload_done()
+    assert exe.train_from_dataset(dataset=data).samples == 200
+    with pytest.raises(OrderError, match="preload_into_memory"):
+        data.wait_preload_done()
+
+
+def test_a_global_shuffle_in_one_process_is_a_local_one(clicks, click_model):
+    model = click_model(static.optimizer.SGD(0.1))
+    data = dataset(InMemoryDataset, model, clicks())
+    with pytest.raises(OrderError, match="load_into_memory"):
+        data.global_shuffle()
+    data.load_into_memory(is_shuffle=True)
+    data.global_shuffle()
+    assert (data.get_memory_data_size(), data.get_shuffle_data_size()) == (800, 800)
+    with pytest.raises(NotImplementedError, match="InMemoryDataset"):
+        dataset(QueueDataset, model, clicks()).global_shuffle()

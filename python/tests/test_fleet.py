@@ -211,3 +211,35 @@ def test_the_commands_pass_arguments_and_exit_codes():
         assert version.returncode == 0 and version.stdout.startswith(name)
         wrong = subprocess.run([sys.executable, "-m", module, "--no-such-flag"], capture_output=True, text=True)
         assert wrong.returncode == 2 and "--no-such-flag" in wrong.stderr
+
+
+GATHER = """
+import sys
+import openfleet.fleet as fleet
+from openfleet import static
+
+fleet.init()
+x = static.data("x", [None, 1])
+loss = static.nn.mean(static.nn.square(static.nn.fc(x, size=1)))
+fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(loss)
+if fleet.is_server():
+    fleet.init_server()
+    fleet.run_server()
+    sys.exit()
+fleet.init_worker()
+rank = fleet.worker_index()
+print("gathered", fleet.util.all_gather(rank + 10), fleet.util.all_gather([rank, 1.5])[1].tolist(), flush=True)
+print("reduced", fleet.all_reduce([rank, 1]).tolist(), int(fleet.util.all_reduce(rank, "max")), flush=True)
+print("metrics", fleet.metrics.acc(3 * rank, 4), fleet.metrics.rmse(8.0, 2), fleet.metrics.max([rank])[0], flush=True)
+fleet.stop_worker()
+"""
+
+
+def test_workers_gather_reduce_and_measure_together(tmp_path):
+    (tmp_path / "gather.py").write_text(GATHER)
+    run = launch(tmp_path, "--server_num=1", "--worker_num=2", "gather.py")
+    said = run.stdout + run.stderr
+    assert run.returncode == 0, said
+    assert said.count("gathered [10, 11] [1.0, 1.5]") == 2, said
+    assert said.count("reduced [1, 2] 1") == 2, said
+    assert said.count("metrics 0.375 2.0 1.0") == 2, said

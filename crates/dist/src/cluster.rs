@@ -12,16 +12,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use openfleet_core::placement::Buckets;
 use openfleet_core::strategy::Strategy;
 use openfleet_table::{DenseSpec, Shrunk, SparseSpec};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 pub use saving::{LoadOptions, SaveOptions, fresh_save_id};
 
 use crate::client::Link;
-use crate::communicator::{Communicator, Remote, Worker, depart_from, for_mode, status_of, wait_all};
+use crate::communicator::{Communicator, Part, Remote, Worker, depart_from, for_mode, status_of, wait_all};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
 use crate::handshake::fresh_nonce;
 use crate::request::all_reduce::{self, Reduce};
+use crate::request::all_to_all;
 use crate::request::shrink::{self, Shrink};
 use crate::request::status::Status;
 use crate::request::{Kind, barrier};
@@ -37,9 +38,39 @@ pub struct Cluster {
     closed: AtomicBool,
 }
 
+/// The number of a collective that is under way; the next has it too, unless this one is done.
+struct Number<'a>(u64, MutexGuard<'a, Option<u64>>);
+
+impl Number<'_> {
+    fn done(mut self) {
+        *self.1 = Some(self.0 + 1);
+    }
+}
+
 struct Connected {
-    names: Vec<String>,
+    sparse: Vec<String>,
+    dense: Vec<String>,
     communicator: Arc<dyn Communicator>,
+}
+
+impl Connected {
+    /// All tables, or some of them for a program that names fewer.
+    fn part(&self, sparse: &[String], dense: &[String]) -> Result<Arc<dyn Communicator>> {
+        if self.sparse == sparse && self.dense == dense {
+            return Ok(self.communicator.clone());
+        }
+        let numbers = |known: &[String], wanted: &[String]| -> Option<Vec<usize>> {
+            wanted.iter().map(|name| known.iter().position(|known| known == name)).collect()
+        };
+        match (numbers(&self.sparse, sparse), numbers(&self.dense, dense)) {
+            (Some(sparse), Some(dense)) => Ok(Arc::new(Part::new(self.communicator.clone(), sparse, dense))),
+            _ => Err(Error::TableMismatch {
+                table: "all".into(),
+                existing: [&self.sparse[..], &self.dense].concat().join(", "),
+                wanted: [sparse, dense].concat().join(", "),
+            }),
+        }
+    }
 }
 
 impl Cluster {
@@ -54,30 +85,23 @@ impl Cluster {
         self.worker
     }
 
-    /// The communicator for a program's tables. The first program's request makes them on the servers; later ones must
-    /// name the same tables in the same order.
+    /// The communicator for a program's tables. The first program's request makes them on the servers; later ones
+    /// name the same tables, or some of them.
     pub fn communicator(
         &self,
         sparse: &[(String, SparseSpec)],
         dense: &[(String, DenseSpec, Vec<f32>)],
     ) -> Result<Arc<dyn Communicator>> {
-        let names: Vec<String> =
-            sparse.iter().map(|(name, _)| name).chain(dense.iter().map(|(name, ..)| name)).cloned().collect();
+        let sparse_names: Vec<String> = sparse.iter().map(|(name, _)| name.clone()).collect();
+        let dense_names: Vec<String> = dense.iter().map(|(name, ..)| name.clone()).collect();
         let mut connected = self.connected.lock();
         if let Some(existing) = connected.as_ref() {
-            if existing.names == names {
-                return Ok(existing.communicator.clone());
-            }
-            return Err(Error::TableMismatch {
-                table: "all".into(),
-                existing: existing.names.join(", "),
-                wanted: names.join(", "),
-            });
+            return existing.part(&sparse_names, &dense_names);
         }
         let (mode, rule) = (self.strategy.mode(), self.strategy.placement());
         let remote = Remote::create(self.links.clone(), self.worker, mode, rule, sparse, dense)?;
         let communicator: Arc<dyn Communicator> = for_mode(remote, &self.strategy, sparse, dense)?.into();
-        *connected = Some(Connected { names, communicator: communicator.clone() });
+        *connected = Some(Connected { sparse: sparse_names, dense: dense_names, communicator: communicator.clone() });
         Ok(communicator)
     }
 
@@ -96,6 +120,30 @@ impl Cluster {
         self.meet(Kind::AllReduce, encode, |answer| all_reduce::decode(answer, values))
     }
 
+    /// Gives every worker what this one has for it, `(rank, bytes)` with each rank once, and gets what all of them have for
+    /// this one, in the order of ranks. Workers that have left take no part, and nothing may be for them.
+    ///
+    /// Each server passes on what is for its share of the workers, so what a server holds meanwhile is what all workers
+    /// bring divided by the number of servers: bring a few megabytes at a time.
+    pub fn all_to_all(&self, parts: &[(u32, Vec<u8>)]) -> Result<Vec<(u32, Vec<u8>)>> {
+        let servers = self.links.len();
+        let number = self.next_collective()?;
+        let asked = self.links.iter().enumerate().map(|(server, link)| {
+            let theirs = parts.iter().filter(|(to, _)| *to as usize % servers == server);
+            let mut payload = Payload::new();
+            all_to_all::encode(&mut payload, number.0, self.worker.count, theirs.map(|(to, part)| (*to, &part[..])));
+            link.ask_patiently(Kind::AllToAll, payload)
+        });
+        let asked: Vec<_> = asked.collect();
+        let mut mail = Vec::new();
+        for (link, answer) in self.links.iter().zip(asked) {
+            let answer = answer.wait().map_err(|error| missed(std::slice::from_ref(link), Kind::AllToAll, error))?;
+            mail.extend(all_to_all::decode(answer.bytes())?.into_iter().map(|(from, part)| (from, part.to_vec())));
+        }
+        number.done();
+        Ok(mail)
+    }
+
     /// One server is enough to meet at: the first.
     fn meet(
         &self,
@@ -103,20 +151,26 @@ impl Cluster {
         encode: impl FnOnce(&mut Payload, u64),
         decode: impl FnOnce(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        Buckets::new(self.links.len())?;
+        let number = self.next_collective()?;
         let link = &self.links[..1];
+        let mut payload = Payload::new();
+        encode(&mut payload, number.0);
+        let answer = link[0].ask_patiently(kind, payload).wait().map_err(|error| missed(link, kind, error))?;
+        decode(answer.bytes())?;
+        number.done();
+        Ok(())
+    }
+
+    /// The first server counts; the others take the workers' word for the number.
+    fn next_collective(&self) -> Result<Number<'_>> {
+        Buckets::new(self.links.len())?;
         let mut next = self.collectives.lock();
         // A worker that was started again goes on where the others are. So does one whose last collective failed.
         let number = match next.take() {
             Some(number) => number,
-            None => status_of(link)?.first().map_or(0, |status| status.collectives),
+            None => status_of(&self.links[..1])?.first().map_or(0, |status| status.collectives),
         };
-        let mut payload = Payload::new();
-        encode(&mut payload, number);
-        let answer = link[0].ask_patiently(kind, payload).wait().map_err(|error| missed(link, kind, error))?;
-        decode(answer.bytes())?;
-        *next = Some(number + 1);
-        Ok(())
+        Ok(Number(number, next))
     }
 
     /// Lets the rows of one sparse table or of all fade as their accessors say, and removes those that no longer earn their

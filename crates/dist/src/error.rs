@@ -214,10 +214,16 @@ pub enum Error {
         /// Where the others are.
         expected: u64,
     },
+    /// Something was for a worker that is gone.
+    #[error("something was sent to worker {worker}, which has left the job")]
+    Undeliverable {
+        /// Who left.
+        worker: u32,
+    },
     /// Workers that did not come.
     #[error("{} did not come to the {what} within {} s", listed(workers), waited.as_secs_f64())]
     Missed {
-        /// Barrier or all-reduce.
+        /// Barrier, all-reduce or all-to-all.
         what: &'static str,
         /// Who did not come.
         workers: Vec<u32>,
@@ -347,7 +353,7 @@ impl Hinted for Error {
                 "check that the server is running and that the list of servers is the same on every machine".into(),
             ),
             Error::Disagreement { .. } => {
-                Some("call the same barriers and all-reduces in the same order on every worker".into())
+                Some("call the same barriers, all-reduces and shuffles in the same order on every worker".into())
             }
             Error::Missed { .. } => {
                 Some("look into the logs of these workers: they may have failed, or be slow".into())

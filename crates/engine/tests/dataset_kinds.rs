@@ -336,3 +336,66 @@ fn rows_in_memory_take_at_most_1_3_times_their_raw_arrays() {
     let ratio = dataset.memory_bytes() as f64 / raw as f64;
     assert!((1.0..=1.3).contains(&ratio), "{ratio}");
 }
+
+/// Members of a shuffle in threads of one process: each gives its parts and takes what is for it.
+fn shuffled_together(datasets: &mut [InMemoryDataset], seed: u64) {
+    let members = datasets.len();
+    let table = std::sync::Mutex::new(vec![vec![Vec::new(); members]; members]);
+    let meet = std::sync::Barrier::new(members);
+    std::thread::scope(|scope| {
+        for (rank, dataset) in datasets.iter_mut().enumerate() {
+            let (table, meet) = (&table, &meet);
+            scope.spawn(move || {
+                let exchange = |parts: Vec<Vec<u8>>| {
+                    table.lock().unwrap()[rank] = parts;
+                    meet.wait();
+                    let mine = (0..members).map(|from| table.lock().unwrap()[from][rank].clone()).collect();
+                    meet.wait();
+                    Ok::<_, Error>(mine)
+                };
+                dataset.global_shuffle(seed, rank, members, exchange).unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn a_global_shuffle_gives_every_row_to_one_member_whoever_had_it() {
+    let folder = TempDir::new().unwrap();
+    let files = numbered(&folder, &[40_000, 7, 0, 3_000]);
+    // The first has nearly everything, the second one short file and an empty one, the third nothing at all.
+    let mut datasets = vec![
+        loaded(config(vec![files[0].clone(), files[3].clone()])),
+        loaded(config(files[1..3].to_vec())),
+        InMemoryDataset::new(config(Vec::new())).unwrap(),
+    ];
+    let of = |dataset: &InMemoryDataset| pass(dataset).concat();
+    shuffled_together(&mut datasets, 5);
+    let rows: Vec<Vec<u64>> = datasets.iter().map(of).collect();
+    let mut all = rows.concat();
+    all.sort_unstable();
+    assert_eq!(all, (0..43_007).collect::<Vec<u64>>());
+    for rows in &rows {
+        // A third of 43 007 is 14 336, with a standard deviation of 98.
+        assert!((13_900..14_800).contains(&rows.len()), "{} rows", rows.len());
+        assert!(!rows.is_sorted());
+    }
+    shuffled_together(&mut datasets, 6);
+    let again: Vec<Vec<u64>> = datasets.iter().map(of).collect();
+    let stayed = again[0].iter().filter(|row| rows[0].contains(row)).count();
+    assert!((4_300..5_300).contains(&stayed), "{stayed} of {} rows stayed, expected a third", again[0].len());
+    let mut all = again.concat();
+    all.sort_unstable();
+    assert_eq!(all, (0..43_007).collect::<Vec<u64>>());
+}
+
+#[test]
+fn members_of_a_global_shuffle_must_have_the_same_fields() {
+    let folder = TempDir::new().unwrap();
+    let files = numbered(&folder, &[100]);
+    let mut dataset = loaded(config(files));
+    let error = dataset.global_shuffle(1, 0, 2, |parts| Ok::<_, Error>(vec![parts[0].clone(), vec![0, 1, 2, 3]]));
+    let error = error.unwrap_err();
+    assert!(matches!(error, Error::OtherFields { member: 1 }), "{error}");
+    assert_eq!(dataset.memory_rows(), 0);
+}

@@ -30,6 +30,7 @@ use openfleet_dist::request::Kind;
 use openfleet_dist::request::shrink::Shrink;
 use openfleet_dist::session::Identity;
 use openfleet_dist::{ClientConfig, Cluster, Link, LoadOptions, Reduce, SaveOptions, Server, ServerConfig, State};
+use openfleet_engine::dataset::InMemoryDataset;
 use openfleet_engine::{Executor, Minimize, Program, Scope};
 use openfleet_table::Shrunk;
 use openfleet_table::checkpoint::Manifest;
@@ -456,6 +457,27 @@ impl Fleet {
             Some(cluster) => Ok(cluster.all_reduce(op, values)?),
             None => Ok(()),
         }
+    }
+
+    /// Deals the rows of all workers' datasets to all workers at random, each row to one. All workers that have not left call
+    /// it; one without files may have loaded nothing. Rows travel over the servers, which hold a few megabytes a worker at a
+    /// time. After an error the dataset is empty.
+    pub fn global_shuffle(&self, dataset: &mut InMemoryDataset, seed: u64) -> Result<()> {
+        let Some(cluster) = self.working("global_shuffle")? else {
+            return Ok(dataset.local_shuffle(seed)?);
+        };
+        // Who is still here: each marks its own place.
+        let worker = cluster.worker();
+        let mut present = vec![0.0; worker.count as usize];
+        present[worker.rank as usize] = 1.0;
+        cluster.all_reduce(Reduce::Sum, &mut present)?;
+        let members: Vec<u32> = (0..worker.count).filter(|&rank| present[rank as usize] > 0.0).collect();
+        let rank = members.iter().position(|&member| member == worker.rank).unwrap_or(0);
+        let exchange = |parts: Vec<Vec<u8>>| -> Result<Vec<Vec<u8>>> {
+            let parts: Vec<(u32, Vec<u8>)> = members.iter().copied().zip(parts).collect();
+            Ok(cluster.all_to_all(&parts)?.into_iter().map(|(_, part)| part).collect())
+        };
+        dataset.global_shuffle(seed, rank, members.len(), exchange)
     }
 
     /// Saves every table of the job with its optimizer's state and what has been applied, from one moment, while training

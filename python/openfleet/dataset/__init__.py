@@ -2,6 +2,7 @@
 
 from .data_generator import DataGenerator, MultiSlotDataGenerator, MultiSlotStringDataGenerator
 from .dataset import DatasetBase, InMemoryDataset, QueueDataset
+from .words import WordsDataset
 
 __all__ = [
     "DataGenerator",
@@ -10,4 +11,5 @@ __all__ = [
     "MultiSlotDataGenerator",
     "MultiSlotStringDataGenerator",
     "QueueDataset",
+    "WordsDataset",
 ]

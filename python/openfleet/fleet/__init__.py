@@ -17,6 +17,7 @@ from .. import _native
 from ..dataset import MultiSlotDataGenerator, MultiSlotStringDataGenerator
 from ..static import io as static_io
 from ..static.optimizer import Optimizer
+from ..static.scope import global_scope
 from . import _job, metrics, util
 from .optimizer import DistributedOptimizer
 from .role import MPISymetricRoleMaker, PaddleCloudRoleMaker, Role, RoleMakerBase, UserDefinedRoleMaker
@@ -51,6 +52,7 @@ __all__ = [
     "shrink",
     "split_files",
     "stop_worker",
+    "table_rows",
     "util",
     "worker_endpoints",
     "worker_index",
@@ -198,11 +200,22 @@ def _working(call: str) -> _native.Fleet:
     return job
 
 
+def table_rows() -> dict[str, int]:
+    """How many rows each sparse table of the job has, on all servers together."""
+    rows = _job.current().table_rows()
+    if rows is not None:
+        return rows
+    scope = global_scope()
+    alone = {name: scope.var(name).rows() for name in scope.names()}
+    return {name: count for name, count in alone.items() if count is not None}
+
+
 def save_persistables(executor: Any, dirname: str | os.PathLike[str], main_program: Any = None) -> None:
     """Saves every table of the job with its optimizer's state, from one moment, while training goes on.
 
-    The first worker does it for the job; the others need not call it, and nothing happens if they do. The servers write:
-    all of them have to see the directory. A checkpoint that stands there is replaced, and stays whole if this fails.
+    The first worker does it for the job; the others need not call it, and nothing happens if they do. The servers
+    write: all of them have to see the directory. A checkpoint that stands there is replaced, and stays whole if this
+    fails.
     """
     if _working("save_persistables").is_first_worker():
         static_io.save_persistables(executor, dirname, main_program or _job.main_program)

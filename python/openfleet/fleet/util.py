@@ -25,6 +25,17 @@ def all_reduce(input: Any, mode: str = "sum", comm_world: str = "worker") -> Any
     return np.asarray(values).reshape(array.shape).astype(array.dtype)
 
 
+def all_gather(input: Any, comm_world: str = "worker") -> list[Any]:
+    """The number or array of every worker, in the order of ranks. Who has left counts as zeros."""
+    if comm_world != "worker":
+        raise NotImplementedError(f"`comm_world` `{comm_world}`: workers gather among each other")
+    array, job = np.asarray(input), _job.current()
+    everybody = np.zeros((job.worker_num(), *array.shape), array.dtype)
+    everybody[job.worker_index()] = array
+    gathered = all_reduce(everybody)
+    return [one.item() if array.ndim == 0 else one for one in gathered]
+
+
 def barrier(comm_world: str = "worker") -> None:
     """Waits until every worker has come here too."""
     if comm_world != "worker":

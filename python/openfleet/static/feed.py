@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,14 @@ def create_lod_tensor(
         if len(recursive_seq_lens) != 1:
             raise NotImplementedError("a slot has one level of rows")
         return LoDTensor(data, recursive_seq_lens[0])
-    rows = [np.atleast_1d(_integers(row)).reshape(-1) for row in data]
+    rows: list[Any] = list(data)
+    if all(isinstance(row, (list, tuple)) for row in rows):
+        # One array of all ids is made at once: an array a row would cost more than the step that it is for.
+        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+        ids = _integers(list(chain.from_iterable(rows)))
+        if ids.ndim == 1:
+            return LoDTensor(ids, lengths)
+    rows = [np.atleast_1d(_integers(row)).reshape(-1) for row in rows]
     lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
     return LoDTensor(np.concatenate(rows) if rows else np.empty(0, np.int64), lengths)
 

@@ -37,8 +37,8 @@ def save(
 ) -> dict[str, Any]:
     """Saves everything that outlives a step: parameters, tables, the optimizer's state, the program's states.
 
-    A checkpoint that stands there is replaced, unless `replace=False` makes that an error, and stays whole if this fails.
-    Gives the manifest.
+    A checkpoint that stands there is replaced, unless `replace=False` makes that an error, and stays whole if this
+    fails. Gives the manifest.
     """
     return _save(program, model_path, executor, (), replace)
 
@@ -53,8 +53,8 @@ def load(
 ) -> None:
     """Takes everything from a checkpoint, whoever wrote it; no startup program is needed before.
 
-    What a program that trains expects and does not find, or finds with another shape or optimizer, is an error that names
-    it; `partial=True` leaves it out. A program that does not train takes what it needs.
+    What a program that trains expects and does not find, or finds with another shape or optimizer, is an error that
+    names it; `partial=True` leaves it out. A program that does not train takes what it needs.
     """
     if var_list is not None:
         return load_vars(executor or Executor(), model_path, program, vars=var_list)
@@ -134,9 +134,10 @@ def save_inference_model(
     executor: Executor,
     program: Program | None = None,
 ) -> None:
-    """Saves what predicting `fetch_vars` needs: the ops that lead to them, their parameters and rows, no optimizer's state.
+    """Saves what predicting `fetch_vars` needs: the ops that lead to them, their parameters and rows.
 
-    `feed_vars` are the data that they are computed from. On a worker the servers write; the first worker does it for all.
+    `feed_vars` are the data they are computed from. The optimizer's state is left out. On a worker the servers write;
+    the first worker does it for all.
     """
     from ..fleet import _job
 

@@ -63,7 +63,20 @@ class ScopeVariable:
 
 
 class Tensor:
-    """A value in a scope: `numpy.array(tensor)` reads it, `set` replaces it."""
+    """A view of a value in a scope, by its name: it shows what the value is now, and writing into it changes the value.
+
+    >>> scope = Scope()
+    >>> tensor = scope.var("x").get_tensor()
+    >>> tensor.set(np.zeros((2, 2), "float32"))
+    >>> tensor[0] = 7.0
+    >>> (tensor + np.ones(2)).tolist(), tensor.shape(), len(tensor)
+    ([[8.0, 8.0], [1.0, 1.0]], [2, 2], 2)
+
+    The memory itself is not shared: training threads write into it, and an array over it would see half a step.
+    """
+
+    # `array + tensor` asks the tensor, which answers with arrays.
+    __array_priority__ = 1.0
 
     def __init__(self, scope: Scope, name: str) -> None:
         self._scope, self._name = scope, name
@@ -83,6 +96,44 @@ class Tensor:
     def numpy(self) -> np.ndarray[Any, Any]:
         """A copy of its value."""
         return self._value()
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._value()[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        array = self._value()
+        array[index] = value
+        self._scope._native.set(self._name, array)
+
+    def __len__(self) -> int:
+        return len(self._value())
+
+    def __repr__(self) -> str:
+        return f"<Tensor {self._name}: {self._value()!r}>"
+
+    def __add__(self, other: Any) -> Any:
+        return self._value() + np.asarray(other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        return self._value() - np.asarray(other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return np.asarray(other) - self._value()
+
+    def __mul__(self, other: Any) -> Any:
+        return self._value() * np.asarray(other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._value() / np.asarray(other)
+
+    @property
+    def dtype(self) -> Any:
+        """The kind of its elements."""
+        return self._value().dtype
 
     def shape(self) -> list[int]:
         """Its dimensions."""

@@ -4,6 +4,7 @@ mod asynchronous;
 mod geo;
 mod hybrid;
 mod local;
+mod part;
 mod remote;
 mod stepwise;
 
@@ -12,6 +13,7 @@ pub use geo::Geo;
 pub use hybrid::Hybrid;
 pub use local::Local;
 pub use openfleet_table::sparse::Missing;
+pub use part::Part;
 pub use remote::{Remote, Worker};
 pub(crate) use remote::{depart_from, status_of, wait_all};
 pub use stepwise::Stepwise;

@@ -7,7 +7,7 @@ use std::fmt;
 
 use crate::error::{Error, Result};
 use crate::frame::{Payload, Reader};
-use crate::server::{Outcome, State};
+use crate::server::{Brought, Outcome, State};
 
 /// How numbers of many workers become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -68,13 +68,20 @@ pub enum Collective {
         /// How many numbers each brings.
         length: usize,
     },
+    /// To give each other something.
+    AllToAll {
+        /// Workers of the job.
+        workers: u32,
+    },
 }
 
 impl Collective {
     /// Workers of the job.
     pub fn workers(&self) -> u32 {
         match *self {
-            Collective::Barrier { workers } | Collective::AllReduce { workers, .. } => workers,
+            Collective::Barrier { workers }
+            | Collective::AllReduce { workers, .. }
+            | Collective::AllToAll { workers } => workers,
         }
     }
 }
@@ -83,6 +90,7 @@ impl fmt::Display for Collective {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Collective::Barrier { workers } => write!(f, "a barrier of {workers} workers"),
+            Collective::AllToAll { workers } => write!(f, "an all-to-all of {workers} workers"),
             Collective::AllReduce { workers, op, length } => {
                 write!(f, "the {op} of {length} values of {workers} workers")
             }
@@ -115,5 +123,5 @@ pub fn apply(state: &State, worker: u32, payload: &[u8]) -> Result<Outcome> {
     let values = reader.take::<f64>(length)?;
     reader.end()?;
     let collective = Collective::AllReduce { workers: head[0], op: Reduce::from_number(head[1])?, length };
-    state.meet(worker, number, collective, values.to_vec())
+    state.meet(worker, number, collective, Brought::Numbers(values.to_vec()))
 }

@@ -4,6 +4,7 @@
 //! copied), and applied to the server's [`State`](crate::server::State). Requests know no sockets.
 
 pub mod all_reduce;
+pub mod all_to_all;
 pub mod barrier;
 pub mod create_tables;
 pub mod cut;
@@ -68,11 +69,13 @@ pub enum Kind {
     Save = 31,
     /// Take tables from a checkpoint.
     Load = 32,
+    /// Something of every worker for every worker.
+    AllToAll = 33,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 17] = [
+    pub const ALL: [Kind; 18] = [
         Kind::Heartbeat,
         Kind::CreateTables,
         Kind::PullSparse,
@@ -90,6 +93,7 @@ impl Kind {
         Kind::Save,
         Kind::Load,
         Kind::Stop,
+        Kind::AllToAll,
     ];
 
     /// From a frame.
@@ -118,6 +122,7 @@ impl Kind {
             Kind::Stop => "stop",
             Kind::Depart => "depart",
             Kind::AllReduce => "all-reduce",
+            Kind::AllToAll => "all-to-all",
             Kind::Shrink => "shrink",
             Kind::Cut => "cut",
             Kind::Save => "save",

@@ -10,5 +10,6 @@ mod listener;
 mod saving;
 mod state;
 
+pub(crate) use collective::Brought;
 pub use listener::{Goodbye, Server, ServerConfig, serve};
 pub use state::{Outcome, State};

@@ -17,7 +17,7 @@ use openfleet_table::{DenseTable, Missing, Row, Shrunk, SparseTable};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
 
-use super::collective::{Collectives, check_worker};
+use super::collective::{Brought, Collectives, check_worker};
 use super::copies::Copies;
 use super::group::{Group, values_wanted};
 use super::saving::{Restored, Saving};
@@ -186,6 +186,10 @@ impl State {
                 Err(error) => Err(error),
             },
             Kind::AllReduce => match request::all_reduce::apply(self, worker, bytes) {
+                Ok(outcome) => return outcome,
+                Err(error) => Err(error),
+            },
+            Kind::AllToAll => match request::all_to_all::apply(self, worker, bytes) {
                 Ok(outcome) => return outcome,
                 Err(error) => Err(error),
             },
@@ -533,8 +537,8 @@ impl State {
     }
 
     /// A worker comes to a collective, and is answered when all are there.
-    pub(crate) fn meet(&self, worker: u32, number: u64, wanted: Collective, values: Vec<f64>) -> Result<Outcome> {
-        self.collectives.lock().meet(worker, number, wanted, values)
+    pub(crate) fn meet(&self, worker: u32, number: u64, wanted: Collective, brought: Brought) -> Result<Outcome> {
+        self.collectives.lock().meet(worker, number, wanted, brought)
     }
 
     /// Shrinks one sparse table or all, once for each `id`.

@@ -61,6 +61,33 @@ fn all_workers_get_the_same_numbers_whatever_the_network_does() {
 }
 
 #[test]
+fn every_part_arrives_once_whatever_the_network_does() {
+    const WORKERS: u32 = 3;
+    let (runtime, states) = (runtime(), states(2));
+    let network = Network::new(9, Faults::BAD, config(), &states);
+    std::thread::scope(|scope| {
+        for rank in 0..WORKERS {
+            let links = network.links(runtime.handle(), &network.client(rank, 1));
+            scope.spawn(move || {
+                let cluster = cluster(links, rank, WORKERS);
+                for round in 0..40u32 {
+                    // Barriers and all-reduces count the same rounds.
+                    if round % 5 == 0 {
+                        cluster.barrier().unwrap();
+                    }
+                    let text = |from: u32, to: u32| format!("{round}: {from} to {to}").repeat(to as usize).into_bytes();
+                    let parts: Vec<_> = (0..WORKERS).map(|to| (to, text(rank, to))).collect();
+                    let expected: Vec<_> = (0..WORKERS).map(|from| (from, text(from, rank))).collect();
+                    assert_eq!(cluster.all_to_all(&parts).unwrap(), expected);
+                }
+                cluster.close().unwrap();
+            });
+        }
+    });
+    assert!(network.events().lost.load(SeqCst) > 0 && network.events().twice.load(SeqCst) > 0);
+}
+
+#[test]
 fn a_worker_that_left_is_not_waited_for_and_one_that_came_back_is() {
     let (runtime, states) = (runtime(), states(1));
     let network = Network::new(1, Faults::NONE, config(), &states);
@@ -108,8 +135,8 @@ fn who_did_not_come_is_named() {
     let mut values = [5.0];
     let error = patient.all_reduce(Reduce::Max, &mut values).unwrap_err();
     let expected = "server `server:1` could not do `all-reduce`: worker 1 came for the max of 1 values of 4 workers, \
-                    worker 1 for a barrier of 4 workers\n\nhint: call the same barriers and all-reduces in the same order \
-                    on every worker";
+                    worker 1 for a barrier of 4 workers\n\nhint: call the same barriers, all-reduces and shuffles in the same \
+                    order on every worker";
     assert_eq!(error.to_string(), expected);
     assert_eq!(values, [5.0]);
 }

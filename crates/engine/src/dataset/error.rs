@@ -135,6 +135,12 @@ pub enum Error {
         /// The call that was missed.
         remedy: &'static str,
     },
+    /// Another worker's rows have other fields.
+    #[error("member {member} of the shuffle sent rows of other fields than this one's")]
+    OtherFields {
+        /// Its place among those that shuffle.
+        member: usize,
+    },
     /// More rows than a dataset in memory can number.
     #[error("expected at most {limit} rows in memory, got {rows}")]
     TooManyRows {
@@ -183,6 +189,9 @@ impl Hinted for Error {
             Error::UnknownSlot { slot, known, .. } => Some(did_you_mean(slot, known.iter().map(String::as_str))),
             Error::BadFormat { remedy, .. } => remedy.clone().map(Hint::from),
             Error::WrongState { remedy, .. } => Some((*remedy).into()),
+            Error::OtherFields { .. } => {
+                Some("give the dataset of every worker the same fields in the same order".into())
+            }
             Error::TooManyRows { .. } => Some("use a `QueueDataset`, or give each worker fewer files".into()),
             Error::Io { .. } | Error::WrongKind { .. } | Error::BadSetting { .. } => None,
         }

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! While a preload reads the next files in the background, the rows already loaded can be trained on; at
-//! `wait_preload_done` the new rows take their place. Rows are never moved: a shuffle permutes their numbers, 4 bytes a
-//! row, and a batch gathers its rows from where they are.
+//! `wait_preload_done` the new rows take their place. A local shuffle moves no rows: it permutes their numbers, 4 bytes a
+//! row, and a batch gathers its rows from where they are. A global one (`shuffle.rs`) moves them to other workers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,13 +24,14 @@ use super::error::{Error, Result};
 use super::file_reader::{Counters, read_file};
 use super::pipe::Stop;
 use super::records::{Records, append_rows};
+use super::shuffle::Shuffle;
 use super::{BatchReader, Dataset, Progress, prepare};
 
 /// Rows are sealed in chunks of at least this many, so that a chunk's own bookkeeping does not count.
-const CHUNK_ROWS: usize = 16 << 10;
+pub(super) const CHUNK_ROWS: usize = 16 << 10;
 
 /// Or of at least this many ids, whichever comes first: rows may be long.
-const CHUNK_KEYS: usize = 1 << 20;
+pub(super) const CHUNK_KEYS: usize = 1 << 20;
 
 /// Files loaded into memory.
 pub struct InMemoryDataset {
@@ -102,6 +103,29 @@ impl InMemoryDataset {
     pub fn local_shuffle(&mut self, seed: u64) -> Result<()> {
         let loaded = self.loaded.as_mut().ok_or(not_loaded("shuffle"))?;
         loaded.order = Some(permutation(loaded.rows, seed));
+        Ok(())
+    }
+
+    /// Gives every row to one of the members at random, gets theirs, and puts what came in random order.
+    ///
+    /// All members call it at the same time. `exchange` is given what this member has for each, and gives what each has for
+    /// this one; it is called a few megabytes at a time, equally often by all. A member that has nothing in memory only
+    /// receives. Rows are sent as they go, so after an error memory is empty.
+    pub fn global_shuffle<E: From<Error>>(
+        &mut self,
+        seed: u64,
+        rank: usize,
+        members: usize,
+        exchange: impl FnMut(Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, E>,
+    ) -> Result<(), E> {
+        let loaded = self.loaded.take();
+        let (file_bytes, skipped_lines) = loaded.as_ref().map_or((0, 0), |l| (l.file_bytes, l.skipped_lines));
+        let mine = loaded.map_or_else(Vec::new, |loaded| loaded.chunks);
+        let mut shuffle = Shuffle { layout: &self.plan.layout, seed, rank, members };
+        let chunks = shuffle.run(mine, exchange)?;
+        let mut loaded = Loaded::of(chunks, file_bytes, skipped_lines)?;
+        loaded.order = Some(permutation(loaded.rows, key::mix(seed) ^ rank as u64));
+        self.loaded = Some(loaded);
         Ok(())
     }
 
@@ -227,6 +251,10 @@ struct Loaded {
 
 impl Loaded {
     fn new(chunks: Vec<Records>, counters: &Counters) -> Result<Self> {
+        Loaded::of(chunks, counters.bytes.load(Ordering::Relaxed), counters.skipped_lines.load(Ordering::Relaxed))
+    }
+
+    fn of(chunks: Vec<Records>, file_bytes: u64, skipped_lines: u64) -> Result<Self> {
         let mut starts = Vec::with_capacity(chunks.len());
         let mut rows = 0;
         for chunk in &chunks {
@@ -237,8 +265,6 @@ impl Loaded {
         if rows as u64 > limit {
             return Err(Error::TooManyRows { rows: rows as u64, limit });
         }
-        let file_bytes = counters.bytes.load(Ordering::Relaxed);
-        let skipped_lines = counters.skipped_lines.load(Ordering::Relaxed);
         Ok(Loaded { chunks, starts, rows, order: None, file_bytes, skipped_lines })
     }
 

@@ -22,6 +22,7 @@ mod in_memory;
 mod pipe;
 mod queue;
 mod records;
+mod shuffle;
 mod source;
 mod split;
 mod words;

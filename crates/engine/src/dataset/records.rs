@@ -203,6 +203,62 @@ impl Records {
         }
     }
 
+    /// Adds a committed row of the same layout.
+    pub(crate) fn push_row(&mut self, row: RowView<'_>) {
+        self.keys.extend_from_slice(row.keys);
+        self.floats.extend_from_slice(row.floats);
+        (0..self.layout.ragged_slots).for_each(|slot| self.push_length(row.lengths.get(slot)));
+        self.commit_row();
+    }
+
+    /// Appends the rows to `bytes`, for another process with the same layout.
+    ///
+    /// ```text
+    /// rows u32 | keys u32 | for each row: its ids u32, the lengths of its ragged slots u32 each | keys u64 | floats f32
+    /// ```
+    pub(crate) fn write(&self, bytes: &mut Vec<u8>) {
+        bytes.extend((self.rows() as u32).to_le_bytes());
+        bytes.extend((self.keys.len() as u32).to_le_bytes());
+        for row in 0..self.rows() {
+            let view = self.row(row);
+            bytes.extend((view.keys.len() as u32).to_le_bytes());
+            (0..self.layout.ragged_slots).for_each(|slot| bytes.extend((view.lengths.get(slot) as u32).to_le_bytes()));
+        }
+        self.keys.iter().for_each(|key| bytes.extend(key.to_le_bytes()));
+        self.floats.iter().for_each(|value| bytes.extend(value.to_le_bytes()));
+    }
+
+    /// Adds the rows that [`write`](Self::write) wrote. `None`, and no row, if they are not of this layout.
+    pub(crate) fn read(&mut self, bytes: &[u8]) -> Option<()> {
+        let (rows, bytes) = take_u32(bytes)?;
+        let (keys, bytes) = take_u32(bytes)?;
+        let slots = self.layout.ragged_slots;
+        let (heads, bytes) = bytes.split_at_checked(rows.checked_mul(1 + slots)?.checked_mul(4)?)?;
+        let (all_keys, all_floats) = bytes.split_at_checked(keys.checked_mul(8)?)?;
+        if all_floats.len() != rows.checked_mul(self.layout.float_width)?.checked_mul(4)? {
+            return None;
+        }
+        let heads: Vec<usize> = heads.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word) as usize).collect();
+        let mut total = 0;
+        for head in heads.chunks_exact(1 + slots) {
+            if head[0] != self.layout.fixed_keys + head[1..].iter().sum::<usize>() {
+                return None;
+            }
+            total += head[0];
+        }
+        if total != keys {
+            return None;
+        }
+        let mut all_keys = all_keys.as_chunks().0.iter().map(|&word| Key::from_le_bytes(word));
+        self.floats.extend(all_floats.as_chunks().0.iter().map(|&word| f32::from_le_bytes(word)));
+        for head in heads.chunks_exact(1 + slots) {
+            self.keys.extend(all_keys.by_ref().take(head[0]));
+            head[1..].iter().for_each(|&length| self.push_length(length));
+            self.starts.push(self.keys.len() as u32);
+        }
+        Some(())
+    }
+
     /// A committed row.
     #[inline]
     pub(crate) fn row(&self, row: usize) -> RowView<'_> {
@@ -220,6 +276,11 @@ impl Records {
     }
 }
 
+fn take_u32(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let (word, rest) = bytes.split_first_chunk()?;
+    Some((u32::from_le_bytes(*word) as usize, rest))
+}
+
 /// One row, wherever it is stored.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RowView<'a> {
@@ -232,6 +293,13 @@ pub(crate) struct RowView<'a> {
 enum RowLengths<'a> {
     Narrow(&'a [u8]),
     Wide(&'a [u32]),
+}
+
+impl RowView<'_> {
+    /// Bytes that [`Records::write`] makes of it.
+    pub(crate) fn written_bytes(&self, layout: &Layout) -> usize {
+        4 + layout.ragged_slots * 4 + self.keys.len() * 8 + self.floats.len() * 4
+    }
 }
 
 impl RowLengths<'_> {
@@ -375,6 +443,35 @@ mod tests {
         let Column::Ids { offsets, keys } = &batch.columns[0] else { unreachable!() };
         assert_eq!(offsets, &[0, 1, 301, 301]);
         assert_eq!(keys[1..], long[..]);
+    }
+
+    #[test]
+    fn rows_come_back_from_their_bytes_and_rows_of_another_layout_do_not() {
+        let layout = Arc::new(Layout::new(&schema(), &[2, 0, 1]));
+        let mut records = Records::new(layout.clone());
+        write(&mut records, 1, &[7, u64::MAX], [0.5, f32::MIN]);
+        records.commit_row();
+        write(&mut records, 0, &(0..300).collect::<Vec<Key>>(), [2.0, 3.0]);
+        records.commit_row();
+        let mut again = Records::new(layout.clone());
+        again.push_row(records.row(1));
+        let mut bytes = Vec::new();
+        records.write(&mut bytes);
+        assert_eq!(bytes.len(), 8 + (0..2).map(|row| records.row(row).written_bytes(&layout)).sum::<usize>());
+        again.read(&bytes).unwrap();
+        assert_eq!(again.rows(), 3);
+        for (row, original) in [(0, 1), (1, 0), (2, 1)] {
+            assert_eq!(again.row(row).keys, records.row(original).keys);
+            assert_eq!(again.row(row).floats, records.row(original).floats);
+            assert_eq!(again.row(row).lengths.get(0), records.row(original).lengths.get(0));
+        }
+        let other = Arc::new(Layout::new(&schema(), &[2, 1]));
+        let before = format!("{again:?}");
+        assert!(Records::new(other).read(&bytes).is_none());
+        for cut in 0..bytes.len() {
+            assert!(again.read(&bytes[..cut]).is_none(), "{cut} bytes of {}", bytes.len());
+        }
+        assert_eq!(format!("{again:?}"), before);
     }
 
     #[test]

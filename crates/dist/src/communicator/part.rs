@@ -1,0 +1,136 @@
+//! Some of a worker's tables, under the numbers that a smaller program gives them.
+//!
+//! A program that looks word vectors up, or evaluates one tower of a model, names fewer tables than the one that trains
+//! them. Stages count tables from 0 in their own program's order; this translates, and leaves the rest to the communicator
+//! of all tables. The stages come back with the numbers they had, whatever happens.
+
+use std::sync::Arc;
+
+use openfleet_core::WorkId;
+use openfleet_table::PushReport;
+
+use super::{Communicator, Missing};
+use crate::error::Result;
+use crate::stage::{DenseStage, SparseStage};
+
+/// Some tables of another communicator.
+pub struct Part {
+    whole: Arc<dyn Communicator>,
+    /// The whole's number of each sparse table.
+    sparse: Vec<usize>,
+    /// The whole's number of each dense table.
+    dense: Vec<usize>,
+}
+
+impl Part {
+    /// Tables by the whole's numbers, in the order of the smaller program.
+    pub fn new(whole: Arc<dyn Communicator>, sparse: Vec<usize>, dense: Vec<usize>) -> Self {
+        Part { whole, sparse, dense }
+    }
+
+    fn with_sparse<T>(&self, stages: &mut [SparseStage], call: impl FnOnce(&mut [SparseStage]) -> T) -> T {
+        let tables = |stages: &mut [SparseStage], number: &dyn Fn(usize) -> usize| {
+            let lookups = stages.iter_mut().flat_map(|stage| &mut stage.lookups);
+            lookups.for_each(|lookup| lookup.table = number(lookup.table));
+        };
+        tables(stages, &|table| self.sparse[table]);
+        let result = call(stages);
+        tables(stages, &|table| own_number(&self.sparse, table));
+        result
+    }
+
+    fn with_dense<T>(&self, stages: &mut [DenseStage], call: impl FnOnce(&mut [DenseStage]) -> T) -> T {
+        stages.iter_mut().for_each(|stage| stage.table = self.dense[stage.table]);
+        let result = call(stages);
+        stages.iter_mut().for_each(|stage| stage.table = own_number(&self.dense, stage.table));
+        result
+    }
+}
+
+/// A program's tables are few, and each is there once.
+fn own_number(tables: &[usize], number: usize) -> usize {
+    tables.iter().position(|&table| table == number).unwrap_or(number)
+}
+
+impl Communicator for Part {
+    fn pull_sparse(&self, stages: &mut [SparseStage], missing: Missing) -> Result<()> {
+        self.with_sparse(stages, |stages| self.whole.pull_sparse(stages, missing))
+    }
+
+    fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
+        self.with_dense(stages, |stages| self.whole.pull_dense(stages))
+    }
+
+    fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {
+        self.with_sparse(sparse, |sparse| self.with_dense(dense, |dense| self.whole.push(work, sparse, dense)))
+    }
+
+    fn begin(&self, stream: u32) -> Result<()> {
+        self.whole.begin(stream)
+    }
+
+    fn steps_together(&self) -> bool {
+        self.whole.steps_together()
+    }
+
+    fn position(&self, stream: u32) -> Result<u64> {
+        self.whole.position(stream)
+    }
+
+    fn finish(&self, stream: u32) -> Result<()> {
+        self.whole.finish(stream)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.whole.flush()
+    }
+
+    fn close(&self) -> Result<()> {
+        self.whole.close()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::stage::Lookup;
+
+    /// Notes the tables it is asked for.
+    #[derive(Default)]
+    struct Asked(Mutex<Vec<usize>>);
+
+    impl Communicator for Asked {
+        fn pull_sparse(&self, stages: &mut [SparseStage], _missing: Missing) -> Result<()> {
+            self.0.lock().extend(stages.iter().flat_map(|stage| stage.lookups.iter().map(|lookup| lookup.table)));
+            Ok(())
+        }
+
+        fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
+            self.0.lock().extend(stages.iter().map(|stage| stage.table));
+            Ok(())
+        }
+
+        fn push(&self, _: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {
+            self.pull_sparse(sparse, Missing::Initial)?;
+            self.pull_dense(dense)?;
+            Ok(PushReport::default())
+        }
+    }
+
+    #[test]
+    fn the_whole_sees_its_own_numbers_and_the_stages_keep_theirs() {
+        let asked = Arc::new(Asked::default());
+        let part = Part::new(asked.clone(), vec![4, 1], vec![0, 3]);
+        let lookup = |table| Lookup { table, ..Lookup::default() };
+        let mut sparse = [SparseStage { lookups: vec![lookup(1), lookup(0)], ..SparseStage::default() }];
+        let mut dense = [0, 1].map(|table| DenseStage { table, ..DenseStage::default() });
+        part.pull_sparse(&mut sparse, Missing::Initial).unwrap();
+        part.pull_dense(&mut dense).unwrap();
+        part.push(WorkId::step(0, 0), &mut sparse, &mut dense).unwrap();
+        assert_eq!(*asked.0.lock(), [1, 4, 0, 3, 1, 4, 0, 3]);
+        assert_eq!(sparse[0].lookups.iter().map(|lookup| lookup.table).collect::<Vec<_>>(), [1, 0]);
+        assert_eq!(dense.map(|stage| stage.table), [0, 1]);
+    }
+}

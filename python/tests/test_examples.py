@@ -1,0 +1,57 @@
+"""The examples do what their pages say, alone and as jobs."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+JOB = ["-m", "openfleet.launch", "--server_num=2", "--worker_num=2"]
+
+
+def run(directory, *command):
+    done = subprocess.run(
+        [sys.executable, *command], cwd=directory, capture_output=True, text=True, timeout=180, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def click_data(tmp_path_factory):
+    """What the examples would make themselves, once for all of them."""
+    directory = tmp_path_factory.mktemp("clicks") / "click-data"
+    amounts = ["--rows", "40000", "--test-rows", "10000", "--ids", "20000", "--seed", "1"]
+    run(directory.parent, "-m", "openfleet", "gen", "criteo", *amounts, "--out", str(directory))
+    return directory
+
+
+@pytest.mark.parametrize("launch", [[], JOB], ids=["alone", "job"])
+@pytest.mark.parametrize("name", ["wide_deep", "ctr_dnn", "deepfm"])
+def test_a_click_example_comes_near_the_auc_of_its_page(tmp_path, click_data, name, launch):
+    said = run(tmp_path, *launch, str(EXAMPLES / name / "train.py"), f"--data={click_data}")
+    page = (EXAMPLES / name / "README.md").read_text()
+    expected = [float(auc) for auc in re.findall(r"test AUC (0\.\d+)", page)]
+    (found,) = re.findall(r"test AUC (0\.\d+)", said)
+    assert expected and float(found) > min(expected) - 0.02, said
+    inferred = run(tmp_path, str(EXAMPLES / name / "infer.py"), f"--data={click_data}")
+    (again,) = re.findall(r"test AUC (0\.\d+) of 10000 rows", inferred)
+    assert float(again) == pytest.approx(float(found), abs=0.002), inferred
+
+
+# Two workers go over the text as often in two passes as one in four.
+@pytest.mark.parametrize(("launch", "epochs"), [([], 4), (JOB, 2)], ids=["alone", "job"])
+def test_the_word2vec_example_finds_the_similarities_of_its_text(tmp_path, launch, epochs):
+    said = run(tmp_path, *launch, str(EXAMPLES / "word2vec" / "train.py"), f"--epochs={epochs}")
+    (found,) = re.findall(r"rank correlation (0\.\d+)", said)
+    assert float(found) > 0.5, said
+    assert len(run(tmp_path, str(EXAMPLES / "word2vec" / "infer.py")).splitlines()) == 5
+
+
+def test_every_script_fits_a_screen_or_two():
+    scripts = sorted(EXAMPLES.glob("*/*.py"))
+    assert len(scripts) == 8
+    for script in scripts:
+        assert len(script.read_text().splitlines()) < 80, script
