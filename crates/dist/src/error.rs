@@ -25,6 +25,13 @@ pub enum Error {
         source: openfleet_table::Error,
     },
 
+    /// A push to tables that are only read.
+    #[error("table `{table}` is a file that is only read")]
+    ReadOnly {
+        /// The first of them.
+        table: String,
+    },
+
     // Frames.
     /// The other side speaks something else.
     #[error("expected a frame that begins with {MAGIC:#010x}, got {got:#010x}")]

@@ -125,7 +125,7 @@ impl Pause<'_> {
     }
 }
 
-fn at(action: &'static str, address: &str, source: openfleet_table::Error) -> Error {
+pub(crate) fn at(action: &'static str, address: &str, source: openfleet_table::Error) -> Error {
     openfleet_dist::Error::Checkpoint { action, address: address.into(), source }.into()
 }
 
@@ -210,7 +210,8 @@ impl Wanted {
         wanted
     }
 
-    fn read(self, storage: &dyn Storage, manifest: &Manifest, partial: bool) -> Result<Tables, openfleet_table::Error> {
+    /// What of it there is; a difference is an error unless `partial`.
+    fn compare(&self, manifest: &Manifest, partial: bool) -> Result<Loaded, openfleet_table::Error> {
         let mut found = manifest.clone();
         if !self.all {
             found.sparse.retain(|saved| self.sparse.iter().any(|sparse| sparse.name == saved.name));
@@ -224,7 +225,11 @@ impl Wanted {
             .dense
             .iter()
             .map(|Dense { name, spec, rule, .. }| (name.clone(), DenseSpec { optimizer: *rule, ..spec.clone() }));
-        let loaded = Loaded::compare(&found, &sparse.collect::<Vec<_>>(), &dense.collect::<Vec<_>>(), partial)?;
+        Loaded::compare(&found, &sparse.collect::<Vec<_>>(), &dense.collect::<Vec<_>>(), partial)
+    }
+
+    fn read(self, storage: &dyn Storage, manifest: &Manifest, partial: bool) -> Result<Tables, openfleet_table::Error> {
+        let loaded = self.compare(manifest, partial)?;
         let fits = |here: &Optimizer, saved: &Optimizer| here.name() == saved.name();
         let mut tables = Tables::default();
         for Sparse { name, spec, .. } in self.sparse {
@@ -257,6 +262,17 @@ impl Wanted {
         }
         Ok(tables)
     }
+}
+
+/// Fails where a checkpoint does not have what a program reads.
+pub(crate) fn check(program: &Program, manifest: &Manifest) -> Result<(), openfleet_table::Error> {
+    Wanted::of(program, &Scope::new(), manifest).compare(manifest, false).map(drop)
+}
+
+/// Puts the states of a program into a scope that has none.
+pub(crate) fn take_states(program: &Program, scope: &Scope, saved: States) -> Result<()> {
+    check_states(program, scope, &saved, false)?;
+    set_states(program, scope, saved)
 }
 
 /// The states of a program that have a value.

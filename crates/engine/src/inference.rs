@@ -82,7 +82,12 @@ impl Executor {
 pub fn read_inference_model(address: &str) -> Result<InferenceModel> {
     let failed = |source| openfleet_dist::Error::Checkpoint { action: "reading", address: address.into(), source };
     let manifest = read_manifest(Directories.open(address)?.as_ref()).map_err(failed)?;
-    let described: Described = serde_json::from_value(manifest.data).map_err(|_| Error::Input {
+    described(&manifest, address)
+}
+
+/// The model that a manifest describes.
+pub(crate) fn described(manifest: &Manifest, address: &str) -> Result<InferenceModel> {
+    let described = Described::deserialize(&manifest.data).map_err(|_| Error::Input {
         op: "load_inference_model",
         expected: "a model that `save_inference_model` wrote".into(),
         got: format!("a checkpoint of a job in `{address}`"),

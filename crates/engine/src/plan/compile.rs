@@ -16,9 +16,23 @@ use crate::shape::Shape;
 use crate::tensor::DType;
 
 /// Gives every variable its place and finds its tables in the scope.
-pub(super) fn compile(program: &Program, scope: &Scope, cluster: Option<&Cluster>) -> Result<Plan> {
-    Compiler::new(program).compile(scope, cluster)
+pub(super) fn compile(program: &Program, scope: &Scope, tables: Tables<'_>) -> Result<Plan> {
+    Compiler::new(program).compile(scope, tables)
 }
+
+/// Where the tables of a plan are.
+pub(super) enum Tables<'a> {
+    /// In the scope, as the embedded default.
+    InScope,
+    /// On servers.
+    On(&'a Cluster),
+    /// Where somebody finds them who is told what the program makes of them, in the order of the stages.
+    Found(&'a FindTables<'a>),
+}
+
+/// From sparse tables and parameters to whatever reads them.
+pub(crate) type FindTables<'a> =
+    dyn Fn(Vec<(String, SparseSpec)>, Vec<(String, DenseSpec)>) -> Result<Arc<dyn Communicator>> + 'a;
 
 /// What is known so far while a program is compiled.
 struct Compiler<'a> {
@@ -55,7 +69,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    fn compile(mut self, scope: &Scope, cluster: Option<&Cluster>) -> Result<Plan> {
+    fn compile(mut self, scope: &Scope, tables: Tables<'_>) -> Result<Plan> {
         let program = self.program;
         self.place_tables()?;
         for node in program.nodes() {
@@ -69,7 +83,7 @@ impl<'a> Compiler<'a> {
         }
         let (backward, loss_gradient) = self.place_gradients();
         let nodes = program.nodes().iter().map(|node| self.node(node)).collect::<Vec<_>>();
-        let communicator = self.communicator(scope, cluster)?;
+        let communicator = self.communicator(scope, tables)?;
         let states =
             self.states.iter().map(|&var| scope.state(&program.variable(var).name)).collect::<Result<Vec<_>>>()?;
         let mut shapes: Vec<(String, Shape, DType)> =
@@ -262,18 +276,32 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// The tables on the cluster's servers or, as the embedded default, in this process's scope.
-    fn communicator(&self, scope: &Scope, cluster: Option<&Cluster>) -> Result<Arc<dyn Communicator>> {
+    fn communicator(&self, scope: &Scope, tables: Tables<'_>) -> Result<Arc<dyn Communicator>> {
         let (sparse, dense) = (self.sparse_specs(), self.dense_specs());
-        if let Some(cluster) = cluster {
-            let sparse: Vec<_> = sparse.into_iter().map(|(_, name, spec)| (name, spec)).collect();
-            let dense = dense.into_iter().map(|(_, name, spec)| {
-                let first = scope.get(&name).ok_or_else(|| Error::NotInitialized { name: name.clone() })?;
-                let first = first.f32s().unwrap_or_default().to_vec();
-                Ok((name, spec, first))
-            });
-            return Ok(cluster.communicator(&sparse, &dense.collect::<Result<Vec<_>>>()?)?);
+        match tables {
+            Tables::InScope => self.tables_of(scope, sparse, dense),
+            Tables::On(cluster) => {
+                let sparse: Vec<_> = sparse.into_iter().map(|(_, name, spec)| (name, spec)).collect();
+                let dense = dense.into_iter().map(|(_, name, spec)| {
+                    let first = scope.get(&name).ok_or_else(|| Error::NotInitialized { name: name.clone() })?;
+                    let first = first.f32s().unwrap_or_default().to_vec();
+                    Ok((name, spec, first))
+                });
+                Ok(cluster.communicator(&sparse, &dense.collect::<Result<Vec<_>>>()?)?)
+            }
+            Tables::Found(find) => find(
+                sparse.into_iter().map(|(_, name, spec)| (name, spec)).collect(),
+                dense.into_iter().map(|(_, name, spec)| (name, spec)).collect(),
+            ),
         }
+    }
+
+    fn tables_of(
+        &self,
+        scope: &Scope,
+        sparse: Vec<(Var, String, SparseSpec)>,
+        dense: Vec<(Var, String, DenseSpec)>,
+    ) -> Result<Arc<dyn Communicator>> {
         let sparse = sparse.into_iter().map(|(var, name, spec)| {
             let table = scope.sparse_or_create(&name, spec, trains(self.program, var))?;
             Ok((name, table))

@@ -21,6 +21,7 @@ use openfleet_dist::stage::{DenseStage, Lookup, SparseStage};
 use openfleet_dist::{Cluster, Communicator};
 use openfleet_table::{Clip, PushReport};
 
+use compile::{FindTables, Tables};
 pub(crate) use compile::{dense_spec, sparse_spec, trains};
 
 use crate::arena::{Arena, Buffer, GradientPlace, Gradients, Inputs, Outputs, Place, TakenGradient};
@@ -104,12 +105,17 @@ pub struct Plan {
 impl Plan {
     /// Gives every variable its place and finds its tables in the scope.
     pub fn compile(program: &Program, scope: &Scope) -> Result<Self> {
-        compile::compile(program, scope, None)
+        compile::compile(program, scope, Tables::InScope)
     }
 
     /// The same with the tables on servers.
     pub fn compile_on(program: &Program, scope: &Scope, cluster: &Cluster) -> Result<Self> {
-        compile::compile(program, scope, Some(cluster))
+        compile::compile(program, scope, Tables::On(cluster))
+    }
+
+    /// The same with tables that somebody finds; the scope has the states.
+    pub(crate) fn compile_with(program: &Program, scope: &Scope, find: &FindTables<'_>) -> Result<Self> {
+        compile::compile(program, scope, Tables::Found(find))
     }
 
     /// How this plan's pulls and pushes travel.

@@ -7,6 +7,7 @@ mod checkpoints;
 mod executor;
 mod models;
 mod optimizers;
+mod predictor;
 mod programs;
 mod rows;
 mod sparse_gradients;

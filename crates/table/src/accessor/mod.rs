@@ -69,6 +69,15 @@ impl Birth<'_> {
     pub(crate) fn first_weights(&self, key: Key, out: &mut [f32]) {
         self.spec.initializer.row(self.spec.seed, key, self.fans, out);
     }
+
+    /// What a pull shows of a key that has no row and gets none: first values, or zeros if it would have to earn a row.
+    pub(crate) fn show_absent(&self, layout: &impl Layout, key: Key, out: &mut [f32]) {
+        if self.spec.admission.at_once(self.spec.seed, key) {
+            layout.initial(self, key, out);
+        } else {
+            out.fill(0.0);
+        }
+    }
 }
 
 /// A push on its way through the shards.

@@ -4,6 +4,7 @@
 //! stand there, to the byte.
 
 use crate::accessor::{Accessor, CtrFields};
+use crate::error::{Error, Result};
 use crate::sparse::SparseSpec;
 
 /// One column of a sparse part.
@@ -38,6 +39,25 @@ impl Column {
                 Accessor::Ctr(_) => 24,
             },
         }
+    }
+
+    /// What stands before the rows; an error if a file cannot have them all, or has more.
+    pub(super) fn checked_header(self, spec: &SparseSpec, rows: u64, path: &str, bytes: u64) -> Result<Vec<u8>> {
+        let header = self.header(spec, rows);
+        let length = rows.checked_mul(self.width(spec) as u64);
+        let length = length.and_then(|length| length.checked_add(header.len() as u64));
+        match length == Some(bytes) {
+            true => Ok(header),
+            false => {
+                let expected = length.unwrap_or(u64::MAX);
+                Err(Error::FileLength { file: path.to_owned(), expected, got: bytes })
+            }
+        }
+    }
+
+    /// Something else stands there.
+    pub(super) fn strange_header(self, rows: u64, file: String) -> Error {
+        Error::DamagedManifest { file, reason: format!("its header is not that of {rows} {}", self.name()) }
     }
 
     /// What stands before the rows.

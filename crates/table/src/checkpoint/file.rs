@@ -7,7 +7,7 @@ use std::io::Read;
 
 use serde::{Deserialize, Serialize};
 
-use super::storage::{Sink, Storage};
+use super::storage::{Bytes, Sink, Storage};
 use crate::error::{Error, Result};
 
 /// Bytes of every block but a file's last.
@@ -36,6 +36,22 @@ pub struct Flip {
 impl FileEntry {
     fn checksum(&self, block: usize) -> Option<u32> {
         u32::from_str_radix(self.crc32c.get(block * 8..block * 8 + 8)?, 16).ok()
+    }
+
+    /// Fails where a block is not what was written.
+    fn check(&self, path: &str, block: usize, bytes: &[u8]) -> Result<()> {
+        let (expected, got) = (self.checksum(block), crc32c::crc32c(bytes));
+        if expected == Some(got) {
+            return Ok(());
+        }
+        let offset = block as u64 * BLOCK_BYTES as u64;
+        let flip = expected.and_then(|expected| find_flip(expected, got, bytes.len()));
+        Err(Error::DamagedBlock {
+            file: path.to_owned(),
+            offset,
+            length: bytes.len() as u64,
+            flip: flip.map(|flip| Flip { offset: offset + flip.offset, ..flip }),
+        })
     }
 }
 
@@ -101,14 +117,7 @@ pub(super) struct FileReader<'a> {
 
 impl<'a> FileReader<'a> {
     pub(super) fn open(storage: &dyn Storage, directory: &str, entry: &'a FileEntry) -> Result<Self> {
-        let path = format!("{directory}/{}", entry.path);
-        match storage.size(&path).map_err(Error::storage("open", &path))? {
-            None => return Err(Error::MissingFile { file: path }),
-            Some(got) if got != entry.bytes => {
-                return Err(Error::FileLength { file: path, expected: entry.bytes, got });
-            }
-            Some(_) => {}
-        }
+        let path = locate(storage, directory, entry)?;
         let source = storage.open(&path).map_err(Error::storage("open", &path))?;
         Ok(FileReader { source, path, entry, blocks: 0, block: Vec::new(), taken: 0 })
     }
@@ -156,18 +165,33 @@ impl<'a> FileReader<'a> {
         self.block.resize(length, 0);
         self.taken = 0;
         self.source.read_exact(&mut self.block).map_err(Error::storage("read", &self.path))?;
-        let (expected, got) = (self.entry.checksum(self.blocks), crc32c::crc32c(&self.block));
-        if expected != Some(got) {
-            let flip = expected.and_then(|expected| find_flip(expected, got, length));
-            return Err(Error::DamagedBlock {
-                file: self.path.clone(),
-                offset,
-                length: length as u64,
-                flip: flip.map(|flip| Flip { offset: offset + flip.offset, ..flip }),
-            });
-        }
+        self.entry.check(&self.path, self.blocks, &self.block)?;
         self.blocks += 1;
         Ok(true)
+    }
+}
+
+/// A whole file for looking things up in it, every byte of it checked; and what people find it under.
+pub(super) fn map(storage: &dyn Storage, directory: &str, entry: &FileEntry) -> Result<(String, Bytes)> {
+    let path = locate(storage, directory, entry)?;
+    let bytes = storage.map(&path).map_err(Error::storage("map", &path))?;
+    let got = bytes.as_ref().as_ref().len() as u64;
+    if got != entry.bytes {
+        return Err(Error::FileLength { file: path, expected: entry.bytes, got });
+    }
+    for (block, bytes) in bytes.as_ref().as_ref().chunks(BLOCK_BYTES).enumerate() {
+        entry.check(&path, block, bytes)?;
+    }
+    Ok((path, bytes))
+}
+
+/// The path of a file that is there and as long as it should be.
+fn locate(storage: &dyn Storage, directory: &str, entry: &FileEntry) -> Result<String> {
+    let path = format!("{directory}/{}", entry.path);
+    match storage.size(&path).map_err(Error::storage("open", &path))? {
+        None => Err(Error::MissingFile { file: path }),
+        Some(got) if got != entry.bytes => Err(Error::FileLength { file: path, expected: entry.bytes, got }),
+        Some(_) => Ok(path),
     }
 }
 

@@ -23,6 +23,7 @@ mod commit;
 mod dense;
 mod file;
 mod manifest;
+mod mapped;
 mod memory;
 mod read;
 mod reshard;
@@ -35,9 +36,10 @@ pub use file::{BLOCK_BYTES, FileEntry, Flip};
 pub use manifest::{
     DenseEntry, FORMAT, GroupWork, MANIFEST, Manifest, SparseEntry, SparsePart, VERSION, Work, read_manifest,
 };
+pub use mapped::MappedTable;
 pub use memory::Memory;
 pub use read::{Columns, DenseValues, Left, Loaded, read_dense, read_sparse, verify};
 pub use reshard::reshard;
 pub use states::{StateElements, StateValue, States, decode_states, encode_states, read_states, read_states_file};
-pub use storage::{Sink, Storage, StorageError};
+pub use storage::{Bytes, Sink, Storage, StorageError};
 pub use write::{DenseBlock, DenseCut, Part, SparseCut, TableCuts, write_part};

@@ -178,18 +178,11 @@ impl<'a> Columns<'a> {
         for column in Column::ALL.into_iter().filter(|column| column.width(&entry.spec) > 0) {
             let file = manifest.file(&format!("{}.{}.npy", part.prefix, column.name()))?;
             let mut reader = FileReader::open(storage, &manifest.directory, file)?;
-            let header = column.header(&entry.spec, part.rows);
-            let length = part.rows.checked_mul(column.width(&entry.spec) as u64);
-            let length = length.and_then(|length| length.checked_add(header.len() as u64));
-            if length != Some(file.bytes) {
-                let expected = length.unwrap_or(u64::MAX);
-                return Err(Error::FileLength { file: reader.path().to_owned(), expected, got: file.bytes });
-            }
+            let header = column.checked_header(&entry.spec, part.rows, reader.path(), file.bytes)?;
             let mut got = vec![0; header.len()];
             reader.read(&mut got)?;
             if got != header {
-                let reason = format!("its header is not that of {} {}", part.rows, column.name());
-                return Err(Error::DamagedManifest { file: reader.path().to_owned(), reason });
+                return Err(column.strange_header(part.rows, reader.path().to_owned()));
             }
             columns.push((column, reader, Vec::new()));
         }

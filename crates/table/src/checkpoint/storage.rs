@@ -17,6 +17,14 @@ pub trait Storage: Send + Sync {
     /// A file, from its beginning.
     fn open(&self, path: &str) -> io::Result<Box<dyn Read + Send>>;
 
+    /// All bytes of a file, for looking things up in it. Where the storage can, they are read when they are first looked at;
+    /// here they are read at once.
+    fn map(&self, path: &str) -> io::Result<Bytes> {
+        let mut bytes = Vec::new();
+        self.open(path)?.read_to_end(&mut bytes)?;
+        Ok(Box::new(bytes))
+    }
+
     /// Bytes of a file; `None` where there is none.
     fn size(&self, path: &str) -> io::Result<Option<u64>>;
 
@@ -35,6 +43,9 @@ pub trait Storage: Send + Sync {
     /// What people call the checkpoint: its path or address.
     fn name(&self) -> String;
 }
+
+/// The bytes of a file, wherever they are.
+pub type Bytes = Box<dyn AsRef<[u8]> + Send + Sync>;
 
 /// A file being written, front to back.
 pub trait Sink: Write + Send {

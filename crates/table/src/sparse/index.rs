@@ -10,25 +10,30 @@ use super::prefetch::prefetch;
 
 /// Tags to rows.
 #[derive(Debug)]
-pub(super) struct Index {
+pub(crate) struct Index {
     entries: Vec<u64>,
     used: usize,
 }
 
 impl Index {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Index { entries: vec![0; 16], used: 0 }
+    }
+
+    /// Room for as many rows.
+    pub(crate) fn with_capacity(rows: usize) -> Self {
+        Index { entries: vec![0; rows + rows / 2 + 16], used: 0 }
     }
 
     /// Asks for the entries a lookup of `tag` begins with.
     #[inline(always)]
-    pub(super) fn prefetch(&self, tag: u32) {
+    pub(crate) fn prefetch(&self, tag: u32) {
         prefetch(&self.entries, self.home(tag), 1);
     }
 
     /// The first row under `tag` for which `is_it` says yes.
     #[inline(always)]
-    pub(super) fn find(&self, tag: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub(crate) fn find(&self, tag: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut at = self.home(tag);
         loop {
             let entry = self.entries[at];
@@ -44,7 +49,7 @@ impl Index {
     }
 
     /// Adds a row under `tag`; the caller knows that its key is not there yet.
-    pub(super) fn insert(&mut self, tag: u32, row: u32) {
+    pub(crate) fn insert(&mut self, tag: u32, row: u32) {
         if (self.used + 1) * 4 > self.entries.len() * 3 {
             self.grow();
         }
@@ -54,7 +59,7 @@ impl Index {
 
     /// Takes away the entry of `row` under `tag`. What stands behind it moves up to where a search would look for it,
     /// so that there are no tombstones and searches stay as short as if the row had never been there.
-    pub(super) fn remove(&mut self, tag: u32, row: u32) {
+    pub(crate) fn remove(&mut self, tag: u32, row: u32) {
         let mut hole = self.position(tag, row);
         let mut at = hole;
         loop {
@@ -75,20 +80,20 @@ impl Index {
     }
 
     /// The row under `tag` that was numbered `from` is numbered `to` now.
-    pub(super) fn renumber(&mut self, tag: u32, from: u32, to: u32) {
+    pub(crate) fn renumber(&mut self, tag: u32, from: u32, to: u32) {
         let at = self.position(tag, from);
         self.entries[at] = u64::from(tag) << 32 | (u64::from(to) + 1);
     }
 
     /// Gives back what the entries do not need now, where that is more than half.
-    pub(super) fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         let wanted = self.used + self.used / 2 + 16;
         if self.entries.len() > 2 * wanted {
             self.resize(wanted);
         }
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.entries.len() * size_of::<u64>()
     }
 

@@ -12,7 +12,7 @@
 //! caller sets.
 
 mod cut;
-mod index;
+pub(crate) mod index;
 mod prefetch;
 pub(crate) mod rows;
 mod scratch;
@@ -443,6 +443,12 @@ impl SparseTable {
     /// Shows about `most` rows of a shard's cut; says whether those were the last.
     fn read_cut(&self, shard: &mut Shard, most: u32, look: &mut impl FnMut(&Row<'_>)) -> bool {
         with_layout!(self.spec, layout => shard.read_cut(layout, most, look))
+    }
+
+    /// Writes what a pull shows of keys that have no row to `rows`, whoever has the rows of the others.
+    pub(crate) fn show_absent(&self, key: Key, row: &mut [f32]) {
+        let birth = self.birth();
+        with_layout!(self.spec, layout => birth.show_absent(layout, key, row));
     }
 
     fn birth(&self) -> Birth<'_> {

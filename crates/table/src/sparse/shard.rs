@@ -88,11 +88,7 @@ impl Shard {
                         }
                     },
                     (None, Missing::Initial) => {
-                        if birth.spec.admission.at_once(birth.spec.seed, wanted.key) {
-                            layout.initial(birth, wanted.key, place);
-                        } else {
-                            place.fill(0.0);
-                        }
+                        birth.show_absent(layout, wanted.key, place);
                         continue;
                     }
                 };

@@ -1,0 +1,63 @@
+//! For prediction: sparse rows looked up in the files of a saved model, dense values as they were loaded.
+//!
+//! Nothing here changes, so nothing is locked: any number of threads read at once.
+
+use openfleet_core::WorkId;
+use openfleet_table::PushReport;
+use openfleet_table::checkpoint::MappedTable;
+
+use super::{Communicator, Missing};
+use crate::error::{Error, Result};
+use crate::stage::{DenseStage, SparseStage};
+
+/// Saved tables, by the positions the stages use.
+#[derive(Debug, Default)]
+pub struct Mapped {
+    sparse: Vec<(String, MappedTable)>,
+    dense: Vec<(String, Vec<f32>)>,
+}
+
+/// Of every dense value: a stage that has it is up to date.
+const VERSION: u64 = 1;
+
+impl Mapped {
+    /// Tables and values with their names, in the order the stages refer to them.
+    pub fn new(sparse: Vec<(String, MappedTable)>, dense: Vec<(String, Vec<f32>)>) -> Self {
+        Mapped { sparse, dense }
+    }
+}
+
+impl Communicator for Mapped {
+    /// No row is ever created: `missing` makes no difference.
+    fn pull_sparse(&self, stages: &mut [SparseStage], _missing: Missing) -> Result<()> {
+        for stage in stages {
+            for lookup in &mut stage.lookups {
+                let (name, table) = &self.sparse[lookup.table];
+                table.pull(stage.unique.keys(), &mut lookup.rows).map_err(|source| Error::Table {
+                    action: "pulling from",
+                    table: name.clone(),
+                    source,
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
+        for stage in stages.iter_mut().filter(|stage| stage.version != VERSION) {
+            let (_, values) = &self.dense[stage.table];
+            stage.values.clear();
+            stage.values.extend_from_slice(values);
+            stage.version = VERSION;
+        }
+        Ok(())
+    }
+
+    fn push(&self, _work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {
+        let rows = sparse.iter().flat_map(|stage| &stage.lookups).map(|lookup| &self.sparse[lookup.table].0);
+        match rows.chain(dense.iter().map(|stage| &self.dense[stage.table].0)).next() {
+            Some(table) => Err(Error::ReadOnly { table: table.clone() }),
+            None => Ok(PushReport::default()),
+        }
+    }
+}

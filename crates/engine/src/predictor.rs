@@ -1,0 +1,101 @@
+//! Predicts with a saved model from many threads at once, without copying its tables.
+//!
+//! The ops and their order are the [`Executor`](crate::Executor)'s, so the numbers are too, to the bit. What differs is
+//! where values come from: rows are looked up in the model's own files, mapped into memory, and dense parameters are
+//! loaded. Opening compares every byte with its checksum, which reads the whole model once; predicting checks nothing more.
+//! It writes nothing and knows no cluster, and a model that is replaced under its name goes on as it was opened.
+
+use std::sync::Arc;
+
+use openfleet_core::WorkId;
+use openfleet_dist::communicator::Mapped;
+use openfleet_dist::storage::{Directories, Stores};
+use openfleet_table::checkpoint::{MappedTable, read_dense, read_manifest, read_states};
+use parking_lot::Mutex;
+
+use crate::arena::Arena;
+use crate::checkpoint;
+use crate::error::{Error, Result};
+use crate::feed::Feed;
+use crate::inference::{self, InferenceModel};
+use crate::plan::Plan;
+use crate::scope::Scope;
+use crate::tensor::Tensor;
+
+/// A saved model, ready to predict.
+pub struct Predictor {
+    model: InferenceModel,
+    plan: Plan,
+    /// Memory of threads that are not predicting now: as many as ever did so at once.
+    arenas: Mutex<Vec<Arena>>,
+}
+
+impl Predictor {
+    /// Opens what `save_inference_model` wrote.
+    pub fn open(address: &str) -> Result<Self> {
+        let failed = |source| checkpoint::at("opening", address, source);
+        let storage = Directories.open(address)?;
+        let storage = storage.as_ref();
+        let manifest = read_manifest(storage).map_err(failed)?;
+        let model = inference::described(&manifest, address)?;
+        checkpoint::check(&model.program, &manifest).map_err(failed)?;
+        let scope = Scope::new();
+        checkpoint::take_states(&model.program, &scope, read_states(storage, &manifest).map_err(failed)?)?;
+        let plan = Plan::compile_with(&model.program, &scope, &|sparse, dense| {
+            let mut values = read_dense(storage, &manifest).map_err(failed)?;
+            let missing = |name: &str| Error::NotInitialized { name: name.to_owned() };
+            let table = |(name, spec): (String, _)| {
+                let saved = manifest.sparse.iter().find(|saved| saved.name == name).ok_or_else(|| missing(&name))?;
+                let table = MappedTable::open(storage, &manifest, saved, spec).map_err(failed)?;
+                Ok((name, table))
+            };
+            let parameter = |(name, _): (String, _)| {
+                let parameter = values.remove(&name).ok_or_else(|| missing(&name))?;
+                Ok((name, parameter.values))
+            };
+            let sparse = sparse.into_iter().map(table).collect::<Result<Vec<_>>>()?;
+            let dense = dense.into_iter().map(parameter).collect::<Result<Vec<_>>>()?;
+            Ok(Arc::new(Mapped::new(sparse, dense)))
+        })?;
+        model.targets.iter().try_for_each(|&target| plan.check_fetch(target))?;
+        Ok(Predictor { model, plan, arenas: Mutex::default() })
+    }
+
+    /// The names of what it is fed.
+    pub fn feeds(&self) -> &[String] {
+        &self.model.feeds
+    }
+
+    /// The names of what it gives, in order.
+    pub fn targets(&self) -> Vec<&str> {
+        self.model.targets.iter().map(|&target| self.plan.name(target)).collect()
+    }
+
+    /// The program it runs.
+    pub fn model(&self) -> &InferenceModel {
+        &self.model
+    }
+
+    /// The targets for one batch. What does not fit is named; ids that the model has never seen have the row that training
+    /// would have begun with.
+    pub fn predict(&self, feed: Feed) -> Result<Vec<Tensor>> {
+        let (schema, batch) = feed.into_parts()?;
+        let mut arena = self.arenas.lock().pop().unwrap_or_else(|| self.plan.arena());
+        let result = self.plan.bind(&mut arena, &schema).and_then(|()| {
+            // Always the first step: an op that draws numbers gives the same for the same batch.
+            self.plan.step(&mut arena, &batch, WorkId::step(0, 0))?;
+            self.model.targets.iter().map(|&target| self.plan.fetch(&arena, &batch, target)).collect()
+        });
+        self.arenas.lock().push(arena);
+        result
+    }
+}
+
+impl std::fmt::Debug for Predictor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Predictor")
+            .field("feeds", &self.feeds())
+            .field("targets", &self.targets())
+            .finish_non_exhaustive()
+    }
+}

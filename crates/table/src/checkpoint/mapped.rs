@@ -1,0 +1,301 @@
+//! A saved sparse table read where it lies: keys and weights stay in their files, and an index finds a key's row.
+//!
+//! What predicts does not change rows, so it needs neither shards nor locks, nor a copy of a table that may be larger than
+//! its memory. Opening reads everything once: every byte is compared with its checksum, and every key goes to the index (12
+//! bytes a row, the only memory of our own). After that rows are looked at in place, from any number of threads.
+
+use openfleet_core::Key;
+use openfleet_core::key::mix;
+use openfleet_core::placement::bucket_of;
+
+use super::columns::Column;
+use super::file;
+use super::manifest::{Manifest, SparseEntry, SparsePart};
+use super::storage::{Bytes, Storage};
+use crate::error::{Error, Result, same_length};
+use crate::sparse::index::Index;
+use crate::sparse::{SparseSpec, SparseTable};
+
+/// The rows of a sparse table as they were saved.
+pub struct MappedTable {
+    dim: usize,
+    parts: Vec<MappedPart>,
+    /// Has no rows: it knows what a key starts from.
+    absent: SparseTable,
+}
+
+/// The rows of a range of buckets.
+struct MappedPart {
+    /// The first and the last.
+    buckets: (usize, usize),
+    keys: MappedColumn,
+    weights: MappedColumn,
+    index: Index,
+}
+
+/// One file, without its header.
+struct MappedColumn {
+    bytes: Bytes,
+    header: usize,
+    width: usize,
+}
+
+/// Keys whose places in the index are asked for together.
+const BATCH: usize = 16;
+
+impl MappedTable {
+    /// A table of a checkpoint; `spec` is what the program that reads it makes of the table, and decides what keys without a
+    /// row start from. Whoever calls this has compared it with what was saved ([`Loaded`](super::Loaded)).
+    pub fn open(storage: &dyn Storage, manifest: &Manifest, entry: &SparseEntry, spec: SparseSpec) -> Result<Self> {
+        let open = |part| MappedPart::open(storage, manifest, entry, part);
+        let parts = entry.parts.iter().filter(|part| part.rows > 0).map(open).collect::<Result<Vec<_>>>()?;
+        let (dim, absent) = (spec.dim, SparseTable::new(SparseSpec { shards: 1, ..spec })?);
+        if entry.spec.dim != dim {
+            let weights = |dim| format!("rows of {dim} weights").into();
+            let (expected, got) = (weights(dim), weights(entry.spec.dim));
+            return Err(Error::SavedShape { name: entry.name.clone(), expected, got });
+        }
+        Ok(MappedTable { dim, parts, absent })
+    }
+
+    /// Copies the weights of `keys[i]` to `rows[i * dim..]`; a key that has no row gives what a
+    /// [`pull`](SparseTable::pull) with [`Missing::Initial`](crate::Missing::Initial) does.
+    pub fn pull(&self, keys: &[Key], rows: &mut [f32]) -> Result<()> {
+        same_length("rows", keys.len().saturating_mul(self.dim), rows.len())?;
+        for (keys, rows) in keys.chunks(BATCH).zip(rows.chunks_mut(BATCH * self.dim)) {
+            for &key in keys {
+                if let Some(part) = self.part(key) {
+                    part.index.prefetch(tag(key));
+                }
+            }
+            for (&key, row) in keys.iter().zip(rows.chunks_exact_mut(self.dim)) {
+                match self.part(key).and_then(|part| part.weights_of(key)) {
+                    Some(weights) => copy_floats(weights, row),
+                    None => self.absent.show_absent(key, row),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows every key with its weights, in the order of the files.
+    pub fn for_each(&self, mut look: impl FnMut(Key, &[f32])) {
+        let mut weights = vec![0.0; self.dim];
+        for part in &self.parts {
+            for row in 0..part.keys.rows() {
+                copy_floats(part.weights.row(row), &mut weights);
+                look(part.key(row), &weights);
+            }
+        }
+    }
+
+    /// How many rows there are.
+    pub fn len(&self) -> usize {
+        self.parts.iter().map(|part| part.keys.rows()).sum()
+    }
+
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Weights in a row.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// What keys without a row start from is decided by this.
+    pub fn spec(&self) -> &SparseSpec {
+        self.absent.spec()
+    }
+
+    fn part(&self, key: Key) -> Option<&MappedPart> {
+        // As many as servers wrote it: one or a few.
+        let bucket = bucket_of(key);
+        self.parts.iter().find(|part| part.buckets.0 <= bucket && bucket <= part.buckets.1)
+    }
+}
+
+impl std::fmt::Debug for MappedTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MappedTable").field("rows", &self.len()).field("spec", self.spec()).finish_non_exhaustive()
+    }
+}
+
+impl MappedPart {
+    fn open(storage: &dyn Storage, manifest: &Manifest, entry: &SparseEntry, part: &SparsePart) -> Result<Self> {
+        let column = |column| MappedColumn::open(storage, manifest, entry, part, column);
+        let (keys, weights) = (column(Column::Keys)?, column(Column::Weights)?);
+        let file = format!("{}/{}.keys.npy", manifest.directory, part.prefix);
+        let damaged = |reason: String| Error::DamagedManifest { file: file.clone(), reason };
+        // The index numbers rows from 1 in 32 bits.
+        let rows = u32::try_from(part.rows).ok().filter(|rows| *rows < u32::MAX);
+        let rows = rows.ok_or_else(|| damaged(format!("{} rows, more than a part can have", part.rows)))?;
+        let mut index = Index::with_capacity(rows as usize);
+        for row in 0..rows {
+            let key = key_of(keys.row(row as usize));
+            if index.find(tag(key), |other| key_of(keys.row(other as usize)) == key).is_some() {
+                return Err(damaged(format!("key {key} is in it twice")));
+            }
+            index.insert(tag(key), row);
+        }
+        let (first, last) = part.buckets;
+        Ok(MappedPart { buckets: (first as usize, last as usize), keys, weights, index })
+    }
+
+    fn weights_of(&self, key: Key) -> Option<&[u8]> {
+        let row = self.index.find(tag(key), |row| self.key(row as usize) == key)?;
+        Some(self.weights.row(row as usize))
+    }
+
+    fn key(&self, row: usize) -> Key {
+        key_of(self.keys.row(row))
+    }
+}
+
+impl MappedColumn {
+    fn open(
+        storage: &dyn Storage,
+        manifest: &Manifest,
+        entry: &SparseEntry,
+        part: &SparsePart,
+        column: Column,
+    ) -> Result<Self> {
+        let file = manifest.file(&format!("{}.{}.npy", part.prefix, column.name()))?;
+        let (path, bytes) = file::map(storage, &manifest.directory, file)?;
+        let header = column.checked_header(&entry.spec, part.rows, &path, file.bytes)?;
+        if !bytes.as_ref().as_ref().starts_with(&header) {
+            return Err(column.strange_header(part.rows, path));
+        }
+        Ok(MappedColumn { bytes, header: header.len(), width: column.width(&entry.spec) })
+    }
+
+    fn rows(&self) -> usize {
+        (self.bytes.as_ref().as_ref().len() - self.header) / self.width
+    }
+
+    fn row(&self, row: usize) -> &[u8] {
+        &self.bytes.as_ref().as_ref()[self.header + row * self.width..][..self.width]
+    }
+}
+
+/// The index's part of a key's hash: the end that does not decide the bucket, which keys of a part have in common.
+fn tag(key: Key) -> u32 {
+    mix(key) as u32
+}
+
+fn key_of(bytes: &[u8]) -> Key {
+    let mut key = [0; 8];
+    key.copy_from_slice(bytes);
+    Key::from_le_bytes(key)
+}
+
+fn copy_floats(bytes: &[u8], out: &mut [f32]) {
+    for (float, b) in out.iter_mut().zip(bytes.chunks_exact(4)) {
+        *float = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    use crate::checkpoint::{self, Commit, Memory, SparseCut, TableCuts, Work};
+    use crate::{Admission, Initializer, Missing, Optimizer, Schedule, Scratch, Sgd};
+    use openfleet_core::placement::BUCKET_COUNT;
+
+    fn spec(admission: Admission) -> SparseSpec {
+        SparseSpec {
+            dim: 3,
+            optimizer: Optimizer::Sgd(Sgd::default()),
+            schedule: Schedule::Constant(0.1),
+            regularizer: None,
+            initializer: Initializer::Normal { mean: 0.0, std: 1.0 },
+            seed: 9,
+            shards: 4,
+            accessor: Default::default(),
+            admission,
+            capacity: None,
+            non_finite: Default::default(),
+        }
+    }
+
+    fn saved(table: &Arc<SparseTable>) -> (Memory, Manifest) {
+        let storage = Memory::new();
+        let cuts = TableCuts {
+            server: 0,
+            buckets: 0..BUCKET_COUNT,
+            sparse: vec![SparseCut { name: "t".into(), cut: table.cut().unwrap(), without_state: true }],
+            dense: Vec::new(),
+            work: Work::default(),
+        };
+        let save = Commit {
+            id: "0123456789abcdef".into(),
+            job: String::new(),
+            mode: "local".into(),
+            workers: 1,
+            threads: 1,
+            data: Default::default(),
+            states: Vec::new(),
+            parts: Vec::new(),
+        };
+        let manifest = checkpoint::save_alone(&storage, save, cuts, true).unwrap();
+        (storage, manifest)
+    }
+
+    fn filled(admission: Admission) -> Arc<SparseTable> {
+        let table = Arc::new(SparseTable::new(spec(admission)).unwrap());
+        for key in (0..5000).map(|at: u64| at.wrapping_mul(0x9E37_79B9_7F4A_7C15)) {
+            let weight = key as f32;
+            table.assign(key, &[weight, -weight, 0.5], None).unwrap();
+        }
+        table
+    }
+
+    #[test]
+    fn rows_are_those_of_the_table_and_absent_keys_give_what_it_would_give() {
+        for admission in [Admission::All, Admission::Count(3), Admission::Probability(0.5)] {
+            let table = filled(admission);
+            let (storage, manifest) = saved(&table);
+            let mapped = MappedTable::open(&storage, &manifest, &manifest.sparse[0], spec(admission)).unwrap();
+            assert_eq!((mapped.len(), mapped.dim()), (5000, 3));
+            // The last thousand are not there.
+            let keys: Vec<Key> = (0..6000).map(|at: u64| at.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
+            let (mut expected, mut got) = (vec![0.0; keys.len() * 3], vec![1.0; keys.len() * 3]);
+            table.pull(&keys, Missing::Initial, &mut expected, &mut Scratch::new()).unwrap();
+            mapped.pull(&keys, &mut got).unwrap();
+            assert!(got.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits()), "{admission:?}");
+            let mut rows = 0;
+            mapped.for_each(|key, weights| {
+                rows += 1;
+                assert_eq!(table.read(key, |saved, _| saved.to_vec()).as_deref(), Some(weights));
+            });
+            assert_eq!(rows, 5000);
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_is_found_when_the_table_is_opened() {
+        let (storage, manifest) = saved(&filled(Admission::All));
+        let weights = storage.files().into_iter().find(|(path, _)| path.ends_with(".weights.npy"));
+        let (path, mut bytes) = weights.unwrap();
+        bytes[7777] ^= 4;
+        storage.put(&path, bytes);
+        let error = MappedTable::open(&storage, &manifest, &manifest.sparse[0], spec(Admission::All)).unwrap_err();
+        let Error::DamagedBlock { file, flip: Some(flip), .. } = error else { panic!("{error}") };
+        assert_eq!((file, flip.offset, flip.bit), (path, 7777, 2));
+    }
+
+    #[test]
+    fn a_table_without_rows_gives_first_values() {
+        let table = Arc::new(SparseTable::new(spec(Admission::All)).unwrap());
+        let (storage, manifest) = saved(&table);
+        let mapped = MappedTable::open(&storage, &manifest, &manifest.sparse[0], spec(Admission::All)).unwrap();
+        let (mut expected, mut got) = ([0.0; 3], [1.0; 3]);
+        table.pull(&[7], Missing::Initial, &mut expected, &mut Scratch::new()).unwrap();
+        mapped.pull(&[7], &mut got).unwrap();
+        assert!(mapped.is_empty() && got == expected);
+        assert!(mapped.pull(&[7, 8], &mut got).is_err(), "room for one row");
+    }
+}
