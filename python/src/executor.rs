@@ -18,8 +18,10 @@ use crate::program::Program;
 use crate::scope::Scope;
 use crate::tensor::to_array;
 
+/// A name and values, flat.
+pub(crate) type Arrays<'py, T> = (String, PyReadonlyArray1<'py, T>);
 /// A slot's name, the number of ids of each row, and the ids of all rows.
-type SlotArrays<'py> = (String, PyReadonlyArray1<'py, i64>, PyReadonlyArray1<'py, i64>);
+pub(crate) type SlotArrays<'py> = (String, PyReadonlyArray1<'py, i64>, PyReadonlyArray1<'py, i64>);
 
 /// Runs programs on the values of one scope.
 #[pyclass(frozen, module = "openfleet._native")]
@@ -52,26 +54,12 @@ impl Executor {
         &self,
         py: Python<'py>,
         program: &Program,
-        floats: Vec<(String, PyReadonlyArray1<'py, f32>)>,
-        ints: Vec<(String, PyReadonlyArray1<'py, i64>)>,
+        floats: Vec<Arrays<'py, f32>>,
+        ints: Vec<Arrays<'py, i64>>,
         slots: Vec<SlotArrays<'py>>,
         fetch: Vec<String>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let mut feed = Feed::new();
-        for (name, values) in floats {
-            let per_row = per_row(&program.0.lock(), &name).map_err(raise)?;
-            feed = feed.floats(&name, per_row, values.as_slice()?.to_vec()).map_err(raise)?;
-        }
-        for (name, values) in ints {
-            let per_row = per_row(&program.0.lock(), &name).map_err(raise)?;
-            feed = feed.ints(&name, per_row, values.as_slice()?).map_err(raise)?;
-        }
-        for (name, lengths, ids) in slots {
-            let lengths: Vec<usize> = lengths.as_slice()?.iter().map(|&length| length.max(0) as usize).collect();
-            // The same 64 bits: ids above 2^63 are negative in NumPy's int64.
-            let keys = ids.as_slice()?.iter().map(|&id| id as u64).collect();
-            feed = feed.ids(&name, &lengths, keys).map_err(raise)?;
-        }
+        let feed = feed_of(&program.0.lock(), floats, ints, slots)?;
         let (graph, runner) = (program.0.clone(), self.runner.clone());
         let step = move || {
             let graph = graph.lock();
@@ -238,6 +226,31 @@ fn lock(runner: &Mutex<Runner>) -> PyResult<parking_lot::MutexGuard<'_, Runner>>
 
 fn find(graph: &Graph, names: &[String]) -> Result<Vec<Var>> {
     names.iter().map(|name| graph.find(name)).collect()
+}
+
+/// Arrays as a batch.
+pub(crate) fn feed_of(
+    graph: &Graph,
+    floats: Vec<Arrays<'_, f32>>,
+    ints: Vec<Arrays<'_, i64>>,
+    slots: Vec<SlotArrays<'_>>,
+) -> PyResult<Feed> {
+    let mut feed = Feed::new();
+    for (name, values) in floats {
+        let per_row = per_row(graph, &name).map_err(raise)?;
+        feed = feed.floats(&name, per_row, values.as_slice()?.to_vec()).map_err(raise)?;
+    }
+    for (name, values) in ints {
+        let per_row = per_row(graph, &name).map_err(raise)?;
+        feed = feed.ints(&name, per_row, values.as_slice()?).map_err(raise)?;
+    }
+    for (name, lengths, ids) in slots {
+        let lengths: Vec<usize> = lengths.as_slice()?.iter().map(|&length| length.max(0) as usize).collect();
+        // The same 64 bits: ids above 2^63 are negative in NumPy's int64.
+        let keys = ids.as_slice()?.iter().map(|&id| id as u64).collect();
+        feed = feed.ids(&name, &lengths, keys).map_err(raise)?;
+    }
+    Ok(feed)
 }
 
 fn per_row(graph: &Graph, name: &str) -> Result<usize> {

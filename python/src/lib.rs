@@ -14,6 +14,8 @@ mod fleet;
 mod interrupt;
 mod launch;
 mod net;
+mod onnx;
+mod predictor;
 mod program;
 mod scope;
 mod strategy;
@@ -38,11 +40,13 @@ fn _native(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<fleet::Fleet>()?;
     module.add_class::<fleet::RoleMaker>()?;
     module.add_class::<net::Net>()?;
+    module.add_class::<predictor::Predictor>()?;
     module.add_class::<program::Program>()?;
     module.add_class::<scope::Scope>()?;
     module.add_class::<strategy::Options>()?;
     module.add_function(wrap_pyfunction!(checkpoint::read_dense, module)?)?;
     module.add_function(wrap_pyfunction!(launch::fleetrun, module)?)?;
     module.add_function(wrap_pyfunction!(launch::openfleet, module)?)?;
+    module.add_function(wrap_pyfunction!(onnx::write_onnx, module)?)?;
     module.add_function(wrap_pyfunction!(strategy::nearest, module)?)
 }

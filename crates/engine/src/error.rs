@@ -67,6 +67,13 @@ pub enum Error {
         existing: String,
     },
 
+    /// A program with an op that cannot be written as ONNX.
+    #[error("`{op}` has no ONNX form")]
+    NoOnnxForm {
+        /// The op.
+        op: &'static str,
+    },
+
     // Running a program.
     /// A variable of the program has no value in the scope.
     #[error("`{name}` has no value in the scope")]
@@ -200,6 +207,9 @@ impl Hinted for Error {
             }
             Error::NothingToTrain { .. } => {
                 Some("check that the loss is computed from a layer with parameters and that they are trainable".into())
+            }
+            Error::NoOnnxForm { .. } => {
+                Some("choose targets before that op, or predict with `Predictor` or `load_inference_model`".into())
             }
             Error::NotInitialized { .. } => {
                 Some("run the startup program first, and use the same scope for both programs".into())

@@ -17,6 +17,7 @@ pub mod minimize;
 pub mod models;
 pub mod names;
 pub mod net;
+pub mod onnx;
 pub mod op;
 pub mod plan;
 pub mod predictor;

@@ -30,9 +30,11 @@ from .io import (
     save_persistables,
     save_vars,
     set_program_state,
+    write_onnx,
 )
 from .nn import accuracy, auc, create_parameter, data
 from .param_attr import ParamAttr
+from .predictor import Predictor
 from .program import (
     Program,
     Variable,
@@ -50,6 +52,7 @@ __all__ = [
     "FetchHandler",
     "LoDTensor",
     "ParamAttr",
+    "Predictor",
     "ProbabilityEntry",
     "Program",
     "Scope",
@@ -85,4 +88,5 @@ __all__ = [
     "scope_guard",
     "set_program_state",
     "unique_name",
+    "write_onnx",
 ]

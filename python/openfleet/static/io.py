@@ -133,11 +133,13 @@ def save_inference_model(
     fetch_vars: Variable | Sequence[Variable],
     executor: Executor,
     program: Program | None = None,
+    *,
+    onnx: bool = False,
 ) -> None:
     """Saves what predicting `fetch_vars` needs: the ops that lead to them, their parameters and rows.
 
     `feed_vars` are the data they are computed from. The optimizer's state is left out. On a worker the servers write;
-    the first worker does it for all.
+    the first worker does it for all. `onnx` adds `model.onnx`, as `write_onnx` does.
     """
     from ..fleet import _job
 
@@ -150,6 +152,19 @@ def save_inference_model(
         program = fetch[0].program if fetch else default_main_program()
     names = [_name(variable) for variable in feed], [_name(variable) for variable in fetch]
     executor._native(None).save_inference_model(_program(program)._native, *names, os.fspath(path_prefix))
+    if onnx:
+        write_onnx(path_prefix)
+
+
+def write_onnx(path_prefix: Path, inline_bytes: int = 256 << 20) -> None:
+    """Writes `model.onnx` beside a saved inference model, which then needs nothing of OpenFleet.
+
+    Floats and integers are fed by their names; a slot of any length is `NAME.ids`, the ids of all rows, and
+    `NAME.lengths`, how many each row has. Ids that the model does not know share one row, of zeros unless all rows
+    began with the same number. Rows that take more than `inline_bytes` have a file of their own. It belongs to the
+    model as it is now: saving again needs writing again.
+    """
+    _native.write_onnx(os.fspath(path_prefix), inline_bytes)
 
 
 def load_inference_model(path_prefix: Path, executor: Executor) -> list[Any]:

@@ -7,6 +7,7 @@ use crate::arena::{Gradients, Inputs, Outputs};
 use crate::error::Result;
 use crate::net::Net;
 use crate::program::Var;
+use crate::onnx::OnnxNode;
 
 /// |x|, element by element.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,5 +35,10 @@ impl Operator for Abs {
 
     fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()> {
         unary::backward(inputs, gradients, |x, _| if x == 0.0 { 0.0 } else { x.signum() })
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        node.same("Abs", vec![]);
+        Ok(())
     }
 }

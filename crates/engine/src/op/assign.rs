@@ -7,6 +7,7 @@ use crate::arena::{Gradients, Inputs, Outputs};
 use crate::error::Result;
 use crate::net::Net;
 use crate::program::Var;
+use crate::onnx::OnnxNode;
 
 /// A copy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -52,6 +53,11 @@ impl Operator for Assign {
             let dy = inputs.output_gradient(0);
             gradient.add(|i| dy[i]);
         }
+        Ok(())
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        node.same("Identity", vec![]);
         Ok(())
     }
 }

@@ -18,6 +18,7 @@ use crate::net::{Net, ParamAttr};
 use crate::program::Var;
 use crate::shape::{Dim, Shape};
 use crate::tensor::{DType, Elements, Tensor};
+use crate::onnx::OnnxNode;
 
 /// Batch normalisation. Inputs: x, scale, bias, running mean, running variance. Outputs: y, and of each channel the mean
 /// and 1 / deviation that were used.
@@ -206,6 +207,26 @@ impl Operator for BatchNorm {
             }
         }
         gradients.put_scratch(scratch);
+        Ok(())
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        // Of a channel each, aligned with the axis of the channels.
+        let mut per_channel = vec![-1];
+        per_channel.resize(node.input_shape(0).rank() - self.axis, 1);
+        let per_channel = node.ints(&per_channel);
+        let x = node.input(0);
+        let [scale, bias, mean, variance] = [1, 2, 3, 4].map(|input| {
+            let value = node.input(input);
+            node.emit("Reshape", &[&value, &per_channel], vec![])
+        });
+        let epsilon = node.float(self.epsilon);
+        let variance = node.emit("Add", &[&variance, &epsilon], vec![]);
+        let deviation = node.emit("Sqrt", &[&variance], vec![]);
+        let centred = node.emit("Sub", &[&x, &mean], vec![]);
+        let normal = node.emit("Div", &[&centred, &deviation], vec![]);
+        let scaled = node.emit("Mul", &[&normal, &scale], vec![]);
+        node.finish(0, "Add", &[&scaled, &bias], vec![]);
         Ok(())
     }
 }

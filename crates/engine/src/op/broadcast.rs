@@ -8,6 +8,7 @@
 use super::{Signature, expect_floats, expected, shapes};
 use crate::arena::{Gradient, Gradients, Inputs, Outputs};
 use crate::error::Result;
+use crate::onnx::OnnxNode;
 use crate::shape::{Dim, Shape};
 
 /// The most dimensions an op of this folder walks through.
@@ -96,6 +97,22 @@ pub(super) fn backward(
     if let Some(gradient) = gradients.of(1) {
         layout.collect(Side::Y, x, y, out_gradient, gradient, y_slope);
     }
+    Ok(())
+}
+
+/// `out = op(x, y)` in ONNX, which aligns at the right: the tensor of lower rank gets dimensions of 1 after its own.
+pub(super) fn onnx(name: &'static str, node: &mut OnnxNode<'_, '_>, axis: i64, op: &'static str) -> Result<()> {
+    let ranks = [node.input_shape(0).rank(), node.input_shape(1).rank()];
+    let mut inputs = [node.input(0), node.input(1)];
+    if axis != RIGHT && ranks[0] != ranks[1] {
+        let lower = usize::from(ranks[1] < ranks[0]);
+        let after = ranks[1 - lower].checked_sub(ranks[lower] + axis.max(0) as usize);
+        let Some(after) = after else { return super::no_onnx(name) };
+        let axes: Vec<i64> = (ranks[lower]..ranks[lower] + after).map(|axis| axis as i64).collect();
+        let axes = node.ints(&axes);
+        inputs[lower] = node.emit("Unsqueeze", &[&inputs[lower], &axes], vec![]);
+    }
+    node.finish(0, op, &[&inputs[0], &inputs[1]], vec![]);
     Ok(())
 }
 

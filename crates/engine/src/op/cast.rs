@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::net::Net;
 use crate::program::Var;
 use crate::tensor::DType;
+use crate::onnx::{Attribute, OnnxNode};
 
 /// Converts elements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -69,6 +70,17 @@ impl Operator for Cast {
             let dy = inputs.output_gradient(0);
             gradient.add(|i| dy[i]);
         }
+        Ok(())
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        let kind = match self.to {
+            DType::F32 => 1,
+            DType::I64 => 7,
+            // Truth values are floats here, which are 0 or 1.
+            DType::Bool => return super::no_onnx(self.name()),
+        };
+        node.same("Cast", vec![("to", Attribute::Int(kind))]);
         Ok(())
     }
 }

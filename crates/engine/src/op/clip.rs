@@ -7,6 +7,7 @@ use crate::arena::{Gradients, Inputs, Outputs};
 use crate::error::Result;
 use crate::net::Net;
 use crate::program::Var;
+use crate::onnx::OnnxNode;
 
 /// x, or the bound it lies beyond.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -55,5 +56,11 @@ impl Operator for Clip {
     fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()> {
         let (min, max) = (self.min, self.max);
         unary::backward(inputs, gradients, |x, _| if x > min && x < max { 1.0 } else { 0.0 })
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        let (x, min, max) = (node.input(0), node.float(self.min), node.float(self.max));
+        node.finish(0, "Clip", &[&x, &min, &max], vec![]);
+        Ok(())
     }
 }

@@ -12,6 +12,7 @@ use crate::net::Net;
 use crate::program::Var;
 use crate::shape::{Dim, Shape};
 use crate::tensor::DType;
+use crate::onnx::{Attribute, OnnxNode};
 
 /// Joins along `axis`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -112,6 +113,11 @@ impl Operator for Concat {
             }
             start += run;
         }
+        Ok(())
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        node.same("Concat", vec![("axis", Attribute::Int(self.axis as i64))]);
         Ok(())
     }
 }

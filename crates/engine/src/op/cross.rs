@@ -13,6 +13,7 @@ use crate::kernel;
 use crate::net::{Net, ParamAttr};
 use crate::program::Var;
 use crate::shape::{Dim, Shape};
+use crate::onnx::OnnxNode;
 
 /// A cross layer. Inputs: x0, x, w, b. Outputs: y, and x . w [B, 1].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -108,6 +109,18 @@ impl Operator for Cross {
             kernel::add_rows(dy, gradient.accumulate());
         }
         gradients.put_scratch(scratch);
+        Ok(())
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        let [x0, x, w, b] = [0, 1, 2, 3].map(|input| node.input(input));
+        let column = node.ints(&[-1, 1]);
+        let w = node.emit("Reshape", &[&w, &column], vec![]);
+        let products = node.emit("MatMul", &[&x, &w], vec![]);
+        node.finish(1, "Identity", &[&products], vec![]);
+        let crossed = node.emit("Mul", &[&x0, &products], vec![]);
+        let moved = node.emit("Add", &[&crossed, &b], vec![]);
+        node.finish(0, "Add", &[&moved, &x], vec![]);
         Ok(())
     }
 }

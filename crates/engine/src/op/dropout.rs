@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::kernel;
 use crate::net::Net;
 use crate::program::Var;
+use crate::onnx::OnnxNode;
 
 /// Where the expectation is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -92,6 +93,15 @@ impl Operator for Dropout {
         let (dx, keep) = gradient.begin();
         for ((dx, &dy), &mask) in dx.iter_mut().zip(dy).zip(mask) {
             kernel::put(dx, dy * mask, keep);
+        }
+        Ok(())
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        let (x, kept) = (node.input(0), node.float(1.0 - self.probability));
+        match self.mode {
+            DropoutMode::DowngradeInInfer => node.finish(0, "Mul", &[&x, &kept], vec![]),
+            DropoutMode::UpscaleInTrain => node.finish(0, "Identity", &[&x], vec![]),
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use crate::matrix::{Plain, Transposed, multiply};
 use crate::net::{Net, ParamAttr};
 use crate::program::Var;
 use crate::shape::{Dim, Shape};
+use crate::onnx::OnnxNode;
 
 /// What follows the sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -168,6 +169,41 @@ impl Operator for Fc {
             multiply(rows, i, o, sum_gradient, Plain, w, Transposed, keep, values);
         }
         gradients.put_scratch(scratch);
+        Ok(())
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        let (mut x, shape) = (node.input(0), node.input_shape(0));
+        if shape.rank() != 2 {
+            let rows = node.ints(&[-1, input_size(&shape, self.row_axes)? as i64]);
+            x = node.emit("Reshape", &[&x, &rows], vec![]);
+        }
+        let mut inputs = vec![x, node.input(1)];
+        if self.bias {
+            inputs.push(node.input(2));
+        }
+        let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
+        let product = if self.bias { "Gemm" } else { "MatMul" };
+        let activation = match self.activation {
+            Activation::Linear => None,
+            Activation::Relu => Some("Relu"),
+            Activation::Sigmoid => Some("Sigmoid"),
+            Activation::Tanh => Some("Tanh"),
+        };
+        match (activation, node.output_shape(0).rank()) {
+            (None, 2) => node.finish(0, product, &inputs, vec![]),
+            (Some(activation), 2) => {
+                let sums = node.emit(product, &inputs, vec![]);
+                node.finish(0, activation, &[&sums], vec![]);
+            }
+            (activation, _) => {
+                let mut y = node.emit(product, &inputs, vec![]);
+                if let Some(activation) = activation {
+                    y = node.emit(activation, &[&y], vec![]);
+                }
+                node.finish_reshaped(0, &y);
+            }
+        }
         Ok(())
     }
 }

@@ -12,6 +12,7 @@ use crate::kernel;
 use crate::net::Net;
 use crate::program::Var;
 use crate::shape::{Dim, Shape};
+use crate::onnx::{Attribute, OnnxNode};
 
 /// Products of all pairs of fields. Outputs: y [B, 1], and the sum of the fields [B, D].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -75,6 +76,27 @@ impl Operator for Fm {
         for (((x, sums), &dy), dx) in rows.zip(inputs.output_gradient(0)).zip(dx.chunks_exact_mut(width)) {
             kernel::fm_row_gradient(x, sums, dy, keep, dx);
         }
+        Ok(())
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        let (x, f) = (node.input(0), self.fields as i64);
+        let dim = node.output_shape(1).columns().unwrap_or(1) as i64;
+        let shape = node.ints(&[-1, f, dim]);
+        let x = node.emit("Reshape", &[&x, &shape], vec![]);
+        let (one, half) = (node.ints(&[1]), node.float(0.5));
+        let sum = |node: &mut OnnxNode<'_, '_>, x: &str, axis: &str, keep: i64| {
+            node.emit("ReduceSum", &[x, axis], vec![("keepdims", Attribute::Int(keep))])
+        };
+        // [B, D]: the square of the sum, and the sum of the squares.
+        let sums = sum(node, &x, &one, 0);
+        node.finish(1, "Identity", &[&sums], vec![]);
+        let square_of_sum = node.emit("Mul", &[&sums, &sums], vec![]);
+        let squares = node.emit("Mul", &[&x, &x], vec![]);
+        let sum_of_squares = sum(node, &squares, &one, 0);
+        let difference = node.emit("Sub", &[&square_of_sum, &sum_of_squares], vec![]);
+        let y = sum(node, &difference, &one, 1);
+        node.finish(0, "Mul", &[&y, &half], vec![]);
         Ok(())
     }
 }

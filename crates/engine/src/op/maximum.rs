@@ -7,6 +7,7 @@ use crate::arena::{Gradients, Inputs, Outputs};
 use crate::error::Result;
 use crate::net::Net;
 use crate::program::Var;
+use crate::onnx::OnnxNode;
 
 /// The larger of x and y, element by element.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -49,5 +50,9 @@ impl Operator for Maximum {
             |x, y| if x > y { 1.0 } else { 0.0 },
             |x, y| if x > y { 0.0 } else { 1.0 },
         )
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        broadcast::onnx(self.name(), node, self.axis, "Max")
     }
 }

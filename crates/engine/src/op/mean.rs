@@ -9,6 +9,7 @@ use crate::kernel;
 use crate::net::Net;
 use crate::program::Var;
 use crate::shape::Shape;
+use crate::onnx::{Attribute, OnnxNode};
 
 /// The mean of all elements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -42,6 +43,13 @@ impl Operator for Mean {
             let share = inputs.output_gradient(0)[0] / inputs.floats(0).len().max(1) as f32;
             gradient.add(|_| share);
         }
+        Ok(())
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        let x = node.input(0);
+        let mean = node.emit("ReduceMean", &[&x], vec![("keepdims", Attribute::Int(0))]);
+        node.finish_reshaped(0, &mean);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! One op a file: its layer, its shape rule, its forward and its backward.
+//! One op a file: its layer, its shape rule, its forward, its backward and, where there is one, its ONNX form.
 //!
 //! An op is plain data (its attributes) plus the [`Operator`] trait. It reads its inputs and writes its outputs through
 //! the views of [`arena`](crate::arena); it owns no memory, knows no thread and no other op. The list at the end of this
@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::arena::{Gradients, Inputs, Outputs};
 use crate::error::{Error, Result};
+use crate::onnx::OnnxNode;
 use crate::program::Variable;
 use crate::shape::Shape;
 use crate::tensor::DType;
@@ -63,6 +64,17 @@ pub trait Operator {
 
     /// Adds to the gradients of the inputs what the gradients of the outputs imply.
     fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()>;
+
+    /// Writes the nodes of an ONNX graph that compute what evaluation computes. An op that has no such form is an error,
+    /// which is how all begin.
+    fn onnx(&self, _node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        no_onnx(self.name())
+    }
+}
+
+/// An op, or a use of it, that ONNX has no words for.
+pub(crate) fn no_onnx<T>(op: &'static str) -> Result<T> {
+    Err(Error::NoOnnxForm { op })
 }
 
 /// An error of a shape rule.

@@ -7,6 +7,7 @@ use crate::arena::{Gradients, Inputs, Outputs};
 use crate::error::Result;
 use crate::net::Net;
 use crate::program::Var;
+use crate::onnx::OnnxNode;
 
 /// x * y, element by element.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -43,5 +44,9 @@ impl Operator for Multiply {
 
     fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()> {
         broadcast::backward(inputs, gradients, self.axis, |_, y| y, |x, _| x)
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        broadcast::onnx(self.name(), node, self.axis, "Mul")
     }
 }

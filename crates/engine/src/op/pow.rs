@@ -7,6 +7,7 @@ use crate::arena::{Gradients, Inputs, Outputs};
 use crate::error::Result;
 use crate::net::Net;
 use crate::program::Var;
+use crate::onnx::OnnxNode;
 
 /// x to the power of `factor`, element by element.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,5 +39,11 @@ impl Operator for Pow {
     fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()> {
         let below = self.factor - 1.0;
         unary::backward(inputs, gradients, |x, _| self.factor * x.powf(below))
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        let (x, factor) = (node.input(0), node.float(self.factor));
+        node.finish(0, "Pow", &[&x, &factor], vec![]);
+        Ok(())
     }
 }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{Signature, expect_floats, expected};
 use crate::arena::Inputs;
 use crate::error::Result;
+use crate::onnx::{Attribute, OnnxNode};
 use crate::shape::{Dim, Shape};
 
 /// Which axes are reduced.
@@ -56,6 +57,15 @@ impl Axes {
             dims.push(Dim::Fixed(1));
         }
         Ok(vec![Signature::float(Shape(dims))])
+    }
+
+    /// The reduction in ONNX, where it has axes as an input.
+    pub(super) fn onnx(&self, node: &mut OnnxNode<'_, '_>, op: &'static str) {
+        let axes: Vec<i64> = (0..).zip(&self.reduced).filter(|(_, reduced)| **reduced).map(|(axis, _)| axis).collect();
+        let (x, axes) = (node.input(0), node.ints(&axes));
+        let y = node.emit(op, &[&x, &axes], vec![("keepdims", Attribute::Int(i64::from(self.keep_dim)))]);
+        // Where no axis is left, ours has one.
+        node.finish_reshaped(0, &y);
     }
 
     /// How many elements become one.

@@ -12,6 +12,7 @@ use crate::error::Result;
 use crate::kernel;
 use crate::net::Net;
 use crate::program::Var;
+use crate::onnx::OnnxNode;
 
 /// The greatest element over some axes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -63,6 +64,11 @@ impl Operator for ReduceMax {
                 kernel::put(dx, if x == y[o] { dy[o] } else { 0.0 }, keep);
             }
         });
+        Ok(())
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        self.axes.onnx(node, "ReduceMax");
         Ok(())
     }
 }

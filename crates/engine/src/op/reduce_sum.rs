@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::kernel;
 use crate::net::Net;
 use crate::program::Var;
+use crate::onnx::OnnxNode;
 
 /// The sum over some axes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -42,6 +43,11 @@ impl Operator for ReduceSum {
 
     fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()> {
         spread(&self.axes, 1.0, inputs, gradients);
+        Ok(())
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        self.axes.onnx(node, "ReduceSum");
         Ok(())
     }
 }

@@ -7,6 +7,7 @@ use crate::arena::{Gradients, Inputs, Outputs};
 use crate::error::Result;
 use crate::net::Net;
 use crate::program::Var;
+use crate::onnx::OnnxNode;
 
 /// max(x, 0), element by element.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,5 +35,10 @@ impl Operator for Relu {
 
     fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()> {
         unary::backward(inputs, gradients, |_, y| if y > 0.0 { 1.0 } else { 0.0 })
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        node.same("Relu", vec![]);
+        Ok(())
     }
 }

@@ -7,6 +7,7 @@ use crate::arena::{Gradients, Inputs, Outputs};
 use crate::error::Result;
 use crate::net::Net;
 use crate::program::Var;
+use crate::onnx::OnnxNode;
 
 /// `scale * x + bias`, or `scale * (x + bias)`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -52,5 +53,17 @@ impl Operator for Scale {
     fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()> {
         let scale = self.scale;
         unary::backward(inputs, gradients, |_, _| scale)
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        let (x, scale, bias) = (node.input(0), node.float(self.scale), node.float(self.bias));
+        if self.bias_after_scale {
+            let scaled = node.emit("Mul", &[&x, &scale], vec![]);
+            node.finish(0, "Add", &[&scaled, &bias], vec![]);
+        } else {
+            let moved = node.emit("Add", &[&x, &bias], vec![]);
+            node.finish(0, "Mul", &[&moved, &scale], vec![]);
+        }
+        Ok(())
     }
 }

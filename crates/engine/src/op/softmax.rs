@@ -10,6 +10,7 @@ use crate::arena::{Gradients, Inputs, Outputs};
 use crate::error::Result;
 use crate::net::Net;
 use crate::program::Var;
+use crate::onnx::{Attribute, OnnxNode};
 
 /// exp(x) / sum exp(x) along an axis.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -75,6 +76,11 @@ impl Operator for Softmax {
                 }
             }
         }
+        Ok(())
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        node.same("Softmax", vec![("axis", Attribute::Int(self.axis as i64))]);
         Ok(())
     }
 }

@@ -7,6 +7,7 @@ use crate::arena::{Gradients, Inputs, Outputs};
 use crate::error::Result;
 use crate::net::Net;
 use crate::program::Var;
+use crate::onnx::OnnxNode;
 
 /// x², element by element.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,5 +35,11 @@ impl Operator for Square {
 
     fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()> {
         unary::backward(inputs, gradients, |x, _| 2.0 * x)
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        let x = node.input(0);
+        node.finish(0, "Mul", &[&x, &x], vec![]);
+        Ok(())
     }
 }

@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::net::Net;
 use crate::program::Var;
 use crate::shape::Shape;
+use crate::onnx::{Attribute, OnnxNode};
 
 /// Dimension i of the result is dimension `perm[i]` of x.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -57,5 +58,11 @@ impl Operator for Transpose {
 
     fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()> {
         self.view(inputs).backward(inputs, gradients)
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        let perm = self.perm.iter().map(|&axis| axis as i64).collect();
+        node.same("Transpose", vec![("perm", Attribute::Ints(perm))]);
+        Ok(())
     }
 }

@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::net::Net;
 use crate::program::Var;
 use crate::shape::Dim;
+use crate::onnx::OnnxNode;
 
 /// Inserts dimensions of 1.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -51,5 +52,11 @@ impl Operator for Unsqueeze {
 
     fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()> {
         view::copy_back(inputs, gradients)
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        let x = node.input(0);
+        node.finish_reshaped(0, &x);
+        Ok(())
     }
 }

@@ -1,0 +1,211 @@
+"""A saved model predicts: from threads, and as an ONNX graph in another framework."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import openfleet
+from openfleet import models, static
+
+SLOTS = [f"C{slot}" for slot in range(5)]
+FEEDS = [*SLOTS, "dense"]
+# Ids use all 64 bits.
+SPREAD = 0x9E37_79B9_7F4A_7C15
+
+
+def rows(count: int, seed: int, vocabulary: int = 300):
+    """A feed of rows with no, one or some ids a slot."""
+    chance = np.random.default_rng(seed)
+    feed: dict[str, object] = {"dense": chance.random((count, 3), dtype=np.float32)}
+    for slot in SLOTS:
+        lengths = chance.integers(0, 4, count)
+        # As int64: the same bits.
+        ids = [[signed(int(id) * SPREAD) for id in chance.integers(0, vocabulary, length)] for length in lengths]
+        feed[slot] = ids
+    return feed
+
+
+def signed(id: int) -> int:
+    id &= 2**64 - 1
+    return id - 2**64 if id >= 2**63 else id
+
+
+def saved(build, path: Path, steps: int = 30, **options):
+    """Trains a model a little and saves it; every id of the vocabulary has been seen."""
+    slots = [static.data(name, [None, 1], "int64", lod_level=1) for name in SLOTS]
+    dense, label = static.data("dense", [None, 3]), static.data("label", [None, 1], "int64")
+    model = build(slots, dense, label)
+    static.optimizer.Adam(0.05).minimize(model.loss)
+    exe = static.Executor()
+    exe.run(static.default_startup_program())
+    for step in range(steps):
+        labels = np.random.default_rng(step).integers(0, 2, (256, 1))
+        exe.run(feed={**rows(256, step), "label": labels}, fetch_list=[model.loss])
+    static.save_inference_model(path, FEEDS, [model.probability], exe, **options)
+    return exe
+
+
+MODELS = {
+    "ctr_dnn": lambda *inputs: models.ctr_dnn(*inputs, dim=6, hidden=[32, 16]),
+    "wide_deep": lambda *inputs: models.wide_deep(*inputs, dim=5, hidden=[32, 16], wide_ids=True),
+    "deepfm": lambda *inputs: models.deepfm(*inputs, dim=5, hidden=[32, 16]),
+    "dcn": lambda *inputs: models.dcn(*inputs, dim=5, hidden=[32, 16]),
+}
+
+
+def test_threads_predict_what_the_executor_predicts(tmp_path: Path) -> None:
+    exe = saved(MODELS["deepfm"], tmp_path / "model")
+    predictor = openfleet.Predictor(tmp_path / "model")
+    assert isinstance(predictor, static.Predictor)
+    assert predictor.feeds == FEEDS and len(predictor.targets) == 1
+    with static.scope_guard(static.Scope()):
+        program, _, targets = static.load_inference_model(tmp_path / "model", exe)
+        # The second half of the ids was never seen.
+        expected = [exe.run(program, feed=rows(64, seed, 600), fetch_list=targets)[0] for seed in range(4)]
+    different = []
+
+    def predict(seed: int) -> None:
+        for _ in range(10):
+            (value,) = predictor.predict(rows(64, seed, 600))
+            if not np.array_equal(value, expected[seed]):
+                different.append(seed)
+
+    threads = [threading.Thread(target=predict, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not different
+
+
+def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
+    saved(MODELS["ctr_dnn"], tmp_path / "model", steps=2)
+    predictor = static.Predictor(tmp_path / "model")
+    feed = rows(4, 0)
+    without = {name: value for name, value in feed.items() if name != "C3"}
+    with pytest.raises(Exception, match="C3"):
+        predictor.predict(without)
+    with pytest.raises(Exception, match="dense"):
+        predictor.predict({**feed, "dense": np.zeros((5, 3), np.float32)})
+    with pytest.raises(FileNotFoundError):
+        static.Predictor(tmp_path / "elsewhere")
+
+
+def inputs_of(feed):
+    """A feed as ONNX has it."""
+    inputs = {"dense": feed["dense"]}
+    for slot in SLOTS:
+        inputs[f"{slot}.ids"] = np.array([id for ids in feed[slot] for id in ids], np.int64)
+        inputs[f"{slot}.lengths"] = np.array([len(ids) for ids in feed[slot]], np.int64)
+    return inputs
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_onnxruntime_gives_the_same_predictions(name: str, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    saved(MODELS[name], tmp_path / "model", onnx=True)
+    onnx.checker.check_model(tmp_path / "model" / "model.onnx", full_check=True)
+    session = onnxruntime.InferenceSession(tmp_path / "model" / "model.onnx")
+    predictor = static.Predictor(tmp_path / "model")
+    assert [output.name for output in session.get_outputs()] == predictor.targets
+    for count, seed in [(10_000, 100), (1, 101), (3, 102)]:
+        feed = rows(count, seed)
+        (expected,), (got,) = predictor.predict(feed), session.run(None, inputs_of(feed))
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+        assert count < 10_000 or np.ptp(expected[:, -1]) > 0.1, "rows that say something"
+    # A row without any ids at all.
+    nothing = {**{slot: [[]] for slot in SLOTS}, "dense": np.ones((1, 3), np.float32)}
+    (expected,), (got,) = predictor.predict(nothing), session.run(None, inputs_of(nothing))
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+    # Ids that the model does not know share a row of zeros: as if they were not there.
+    unknown = {**nothing, "C1": [[signed(12345 * SPREAD)]]}
+    np.testing.assert_allclose(session.run(None, inputs_of(unknown))[0], expected, rtol=0, atol=1e-5)
+
+
+def saved_network(network, path: Path, feed, inline_bytes: int = 1 << 20):
+    """Trains what `network` builds to be 0, saves it as ONNX too, and gives both ways to predict it."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    names, target = network()
+    loss = static.nn.mean(static.nn.square(target))
+    static.optimizer.SGD(0.1).minimize(loss)
+    exe = static.Executor()
+    exe.run(static.default_startup_program())
+    for _ in range(3):
+        exe.run(feed=feed, fetch_list=[loss])
+    static.save_inference_model(path, names, [target], exe)
+    static.write_onnx(path, inline_bytes)
+    return static.Predictor(path), onnxruntime.InferenceSession(path / "model.onnx")
+
+
+IDS = [[1, 2, 0], [], [2], [0], [-7, 1, 1, 5]]
+
+
+@pytest.mark.parametrize("padding", [None, 0])
+@pytest.mark.parametrize("pooling", ["sum", "mean", "sqrtn"])
+def test_pooled_ids_are_pooled_alike_in_onnx(pooling: str, padding: int | None, tmp_path: Path) -> None:
+    def network():
+        slot = static.data("s", [None, 1], "int64", lod_level=1)
+        rows = static.nn.sparse_embedding(slot, size=[0, 3], pooling=pooling, padding_idx=padding)
+        return ["s"], static.nn.fc(rows, size=2)
+
+    predictor, session = saved_network(network, tmp_path / "model", {"s": IDS}, inline_bytes=0)
+    assert list((tmp_path / "model").glob("data-*/model.onnx.data")), "the rows are in a file of their own"
+    inputs = {"s.ids": np.array(sum(IDS, []), np.int64), "s.lengths": np.array([len(ids) for ids in IDS], np.int64)}
+    (expected,), (got,) = predictor.predict({"s": IDS}), session.run(None, inputs)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["sum", "mean", None])
+def test_slots_of_a_fixed_length_are_fed_as_they_are(pooling: str | None, tmp_path: Path) -> None:
+    def network():
+        ids = static.data("ids", [None, 3], "int64")
+        rows = static.nn.sparse_embedding(ids, size=[0, 2], pooling=pooling)
+        return ["ids"], static.nn.fc(static.nn.reshape(rows, [-1, 2 if pooling else 6]), size=1)
+
+    ids = np.arange(12).reshape(4, 3)
+    predictor, session = saved_network(network, tmp_path / "model", {"ids": ids})
+    (expected,), (got,) = predictor.predict({"ids": ids}), session.run(None, {"ids": ids})
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
+
+
+def test_unknown_ids_have_the_constant_that_all_rows_begin_with(tmp_path: Path) -> None:
+    def network():
+        slot = static.data("s", [None, 1], "int64", lod_level=1)
+        attr = static.ParamAttr(initializer=static.initializer.Constant(0.25))
+        return ["s"], static.nn.fc(static.nn.sparse_embedding(slot, size=[0, 3], param_attr=attr), size=2)
+
+    predictor, session = saved_network(network, tmp_path / "model", {"s": IDS})
+    inputs = {"s.ids": np.array([77, 1, -99]), "s.lengths": np.array([2, 1])}
+    (expected,), (got,) = predictor.predict({"s": [[77, 1], [-99]]}), session.run(None, inputs)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
+
+
+def test_other_layers_compute_the_same_in_onnx(tmp_path: Path) -> None:
+    def network():
+        nn, x = static.nn, static.data("x", [None, 2, 3])
+        y = nn.batch_norm(nn.fc(x, size=4, num_flatten_dims=2, activation="sigmoid"))
+        y = nn.dropout(nn.transpose(y, [0, 2, 1]), 0.25)
+        y = nn.multiply(nn.exp(y), nn.unsqueeze(nn.mean(y, axis=1), [1]))
+        y = nn.subtract(nn.scale(y, 0.5, 0.25), nn.sqrt(nn.clip(y, 0.1, 2.0)))
+        parts = [nn.sum(y, axis=[1, 2], keepdim=True), nn.max(y, axis=2, keepdim=True), nn.max(y, axis=2, keepdim=True)]
+        return ["x"], nn.softmax(nn.concat(parts, 1), axis=1)
+
+    x = np.random.default_rng(3).random((5, 2, 3), np.float32)
+    predictor, session = saved_network(network, tmp_path / "model", {"x": x})
+    (expected,), (got,) = predictor.predict({"x": x}), session.run(None, {"x": x})
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+
+
+def test_an_op_without_an_onnx_form_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    x = static.data("x", [None, 4])
+    best = static.nn.topk(x, 2)[0]
+    exe = static.Executor()
+    static.save_inference_model(tmp_path / "model", ["x"], [best], exe)
+    with pytest.raises(Exception, match="`topk` has no ONNX form"):
+        static.write_onnx(tmp_path / "model")
+    assert not list((tmp_path / "model").glob("**/*.onnx*"))
