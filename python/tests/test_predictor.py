@@ -160,6 +160,22 @@ def test_pooled_ids_are_pooled_alike_in_onnx(pooling: str, padding: int | None, 
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("pooling", ["mean", None])
+def test_a_dense_table_is_looked_up_alike_in_onnx(pooling: str | None, tmp_path: Path) -> None:
+    def network():
+        slot, ids = static.data("s", [None, 1], "int64", lod_level=1), static.data("ids", [None, 3], "int64")
+        first = static.nn.embedding(slot, size=[10, 4], pooling="sqrtn", padding_idx=2)
+        second = static.nn.embedding(ids, size=[20, 2], pooling=pooling)
+        second = static.nn.reshape(second, [-1, 2 if pooling else 6])
+        return ["s", "ids"], static.nn.fc(static.nn.concat([first, second], axis=1), size=1)
+
+    feed = {"s": [[1, 2, 2], [], [3, 4]], "ids": np.arange(9).reshape(3, 3)}
+    predictor, session = saved_network(network, tmp_path / "model", feed)
+    inputs = {"s.ids": np.array([1, 2, 2, 3, 4]), "s.lengths": np.array([3, 0, 2]), "ids": feed["ids"]}
+    (expected,), (got,) = predictor.predict(feed), session.run(None, inputs)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("pooling", ["sum", "mean", None])
 def test_slots_of_a_fixed_length_are_fed_as_they_are(pooling: str | None, tmp_path: Path) -> None:
     def network():

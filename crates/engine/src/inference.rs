@@ -8,8 +8,10 @@ use openfleet_dist::{LoadOptions, SaveOptions};
 use openfleet_table::checkpoint::{Manifest, read_manifest};
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint;
 use crate::error::{Error, Result};
 use crate::executor::Executor;
+use crate::onnx;
 use crate::program::{Program, Var, VariableKind};
 
 /// A program that predicts.
@@ -54,7 +56,8 @@ fn quoted(names: &[String]) -> String {
 }
 
 impl Executor {
-    /// Saves what predicting the targets needs. On a cluster the servers write their rows.
+    /// Saves what predicting the targets needs. On a cluster the servers write their rows. [`onnx::write`] adds an ONNX
+    /// model; that of an earlier model is removed.
     pub fn save_inference_model(
         &mut self,
         program: &Program,
@@ -67,7 +70,15 @@ impl Executor {
         // Ops, names and numbers: there is nothing that JSON cannot say.
         let data = serde_json::to_value(Described { inference: model }).unwrap_or_default();
         let options = SaveOptions { only, data, without_state: true, ..SaveOptions::default() };
-        self.save(program, address, &options)
+        let manifest = self.save(program, address, &options)?;
+        // It was made from the model that stood here before.
+        let removed = Directories.open(address)?.remove(onnx::FILE);
+        removed.map_err(|error| {
+            let (file, source) = (onnx::FILE.to_owned(), Box::new(error.into()));
+            let source = openfleet_table::Error::Storage { action: "remove", file, source };
+            checkpoint::at("saving to", address, source)
+        })?;
+        Ok(manifest)
     }
 
     /// Takes a model's values into the scope; it can be run then, and fed by names.

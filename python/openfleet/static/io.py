@@ -162,7 +162,7 @@ def write_onnx(path_prefix: Path, inline_bytes: int = 256 << 20) -> None:
     Floats and integers are fed by their names; a slot of any length is `NAME.ids`, the ids of all rows, and
     `NAME.lengths`, how many each row has. Ids that the model does not know share one row, of zeros unless all rows
     began with the same number. Rows that take more than `inline_bytes` have a file of their own. It belongs to the
-    model as it is now: saving again needs writing again.
+    model as it is now: saving another one there removes it.
     """
     _native.write_onnx(os.fspath(path_prefix), inline_bytes)
 

@@ -37,7 +37,7 @@ use self::proto::{
     TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
 };
 use crate::checkpoint;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::inference::{self, InferenceModel};
 use crate::plan::sparse_spec;
 use crate::program::{Var, Variable, VariableKind};
@@ -59,6 +59,9 @@ const IR_VERSION: i64 = 8;
 /// External tensors begin at a multiple of this, so that they can be mapped.
 const ALIGNMENT: u64 = 4096;
 
+/// Protobuf goes no further.
+const LARGEST_FILE: u64 = i32::MAX as u64;
+
 /// How a model is written.
 #[derive(Debug, Clone, Copy)]
 pub struct OnnxOptions {
@@ -76,7 +79,7 @@ impl Default for OnnxOptions {
 /// Writes `model.onnx` beside the inference model at an address, whoever saved it. One that is there is replaced; an op
 /// without an ONNX form is named and nothing is written.
 ///
-/// It belongs to the model as it is now: a model that is saved there later does not change it.
+/// It belongs to the model as it is now: whoever saves another one there removes it.
 pub fn write(address: &str, options: &OnnxOptions) -> Result<()> {
     let storage = Directories.open(address)?;
     let storage = storage.as_ref();
@@ -108,6 +111,15 @@ impl Export<'_> {
         let program = &self.model.program;
         let mut graph = Graph::new(program);
         let tables = self.tables()?;
+        // A key and the number of its row each: they cannot be outside the file.
+        let keys: u64 = tables.iter().map(|table| 16 * table.rows.len() as u64).sum();
+        if keys > LARGEST_FILE {
+            return Err(Error::Input {
+                op: "onnx",
+                expected: format!("at most {} rows, which an ONNX file can have the keys of", LARGEST_FILE / 16),
+                got: format!("{} rows", keys / 16),
+            });
+        }
         // Ops first: whatever has no ONNX form is found before anything is written.
         index_tables(&mut graph, &tables);
         for node in program.nodes() {
@@ -115,7 +127,7 @@ impl Export<'_> {
         }
         self.add_values(&mut graph)?;
         let bytes: u64 = tables.iter().map(|table| table.bytes()).sum();
-        let rows = match bytes > options.inline_bytes {
+        let rows = match bytes > options.inline_bytes.min(LARGEST_FILE / 2) {
             true => self.rows_outside(&tables)?,
             false => tables.iter().map(Table::rows_inside).collect(),
         };

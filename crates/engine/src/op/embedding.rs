@@ -200,49 +200,60 @@ impl Operator for Embedding {
     }
 
     fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
-        let (dim, mut rows) = (self.dim, node.table_rows(1, 0));
-        // 1 for ids that count, where some do not: [ids, 1].
-        let counted = self.padding.map(|padding| {
-            let (ids, padding, last) = (node.ids(0), node.int(padding as i64), node.ints(&[1]));
-            let is_padding = node.emit("Equal", &[&ids, &padding], vec![]);
-            let counts = node.emit("Not", &[&is_padding], vec![]);
-            let counts = node.emit("Cast", &[&counts], vec![("to", Attribute::Int(1))]);
-            node.emit("Unsqueeze", &[&counts, &last], vec![])
-        });
-        if let Some(counted) = &counted {
-            rows = node.emit("Mul", &[&rows, counted], vec![]);
-        }
-        if self.pooling == Pooling::Each {
-            node.finish_reshaped(0, &rows);
-            return Ok(());
-        }
-        let ragged = node.is_ragged(0);
-        let length = node.input_shape(0).0[1..].iter().map(|dim| dim.size(1)).product::<usize>();
-        let sum = |node: &mut OnnxNode<'_, '_>, values: &str, width: usize| {
-            if ragged {
-                return node.sum_by_row(0, values, width);
-            }
-            let (shape, last) = (node.ints(&[-1, length as i64, width as i64]), node.ints(&[1]));
-            let by_row = node.emit("Reshape", &[values, &shape], vec![]);
-            node.emit("ReduceSum", &[&by_row, &last], vec![("keepdims", Attribute::Int(0))])
-        };
-        let sums = sum(node, &rows, dim);
-        if self.pooling == Pooling::Sum {
-            node.finish(0, "Identity", &[&sums], vec![]);
-            return Ok(());
-        }
-        // How many ids each row has, at least 1.
-        let counts = match (counted, ragged) {
-            (Some(counted), _) => sum(node, &counted, 1),
-            (None, true) => node.lengths(0),
-            (None, false) => node.float(length as f32),
-        };
-        let one = node.float(1.0);
-        let mut divisor = node.emit("Max", &[&counts, &one], vec![]);
-        if self.pooling == Pooling::Sqrtn {
-            divisor = node.emit("Sqrt", &[&divisor], vec![]);
-        }
-        node.finish(0, "Div", &[&sums, &divisor], vec![]);
+        let rows = node.table_rows(1, 0);
+        onnx_pooled(node, rows, self.dim, self.pooling, self.padding);
         Ok(())
     }
+}
+
+/// What both kinds of embedding do with the rows of the ids of input 0, `[ids, dim]`, in ONNX.
+pub(super) fn onnx_pooled(
+    node: &mut OnnxNode<'_, '_>,
+    mut rows: String,
+    dim: usize,
+    pooling: Pooling,
+    padding: Option<u64>,
+) {
+    // 1 for ids that count, where some do not: [ids, 1].
+    let counted = padding.map(|padding| {
+        let (ids, padding, last) = (node.ids(0), node.int(padding as i64), node.ints(&[1]));
+        let is_padding = node.emit("Equal", &[&ids, &padding], vec![]);
+        let counts = node.emit("Not", &[&is_padding], vec![]);
+        let counts = node.emit("Cast", &[&counts], vec![("to", Attribute::Int(1))]);
+        node.emit("Unsqueeze", &[&counts, &last], vec![])
+    });
+    if let Some(counted) = &counted {
+        rows = node.emit("Mul", &[&rows, counted], vec![]);
+    }
+    if pooling == Pooling::Each {
+        node.finish_reshaped(0, &rows);
+        return;
+    }
+    let ragged = node.is_ragged(0);
+    let length = node.input_shape(0).0[1..].iter().map(|dim| dim.size(1)).product::<usize>();
+    let sum = |node: &mut OnnxNode<'_, '_>, values: &str, width: usize| {
+        if ragged {
+            return node.sum_by_row(0, values, width);
+        }
+        let (shape, last) = (node.ints(&[-1, length as i64, width as i64]), node.ints(&[1]));
+        let by_row = node.emit("Reshape", &[values, &shape], vec![]);
+        node.emit("ReduceSum", &[&by_row, &last], vec![("keepdims", Attribute::Int(0))])
+    };
+    let sums = sum(node, &rows, dim);
+    if pooling == Pooling::Sum {
+        node.finish(0, "Identity", &[&sums], vec![]);
+        return;
+    }
+    // How many ids each row has, at least 1.
+    let counts = match (counted, ragged) {
+        (Some(counted), _) => sum(node, &counted, 1),
+        (None, true) => node.lengths(0),
+        (None, false) => node.float(length as f32),
+    };
+    let one = node.float(1.0);
+    let mut divisor = node.emit("Max", &[&counts, &one], vec![]);
+    if pooling == Pooling::Sqrtn {
+        divisor = node.emit("Sqrt", &[&divisor], vec![]);
+    }
+    node.finish(0, "Div", &[&sums, &divisor], vec![]);
 }

@@ -11,11 +11,13 @@ use openfleet_table::Initializer;
 use serde::{Deserialize, Serialize};
 
 use super::class_labels::row_of;
+use super::embedding::onnx_pooled;
 use super::{Operator, Pooling, Signature, expected, shapes};
 use crate::arena::{Gradients, Inputs, Outputs};
 use crate::error::{Error, Result};
 use crate::kernel;
 use crate::net::{Net, ParamAttr};
+use crate::onnx::{Attribute, OnnxNode};
 use crate::program::Var;
 use crate::shape::{Dim, Shape};
 use crate::tensor::DType;
@@ -175,6 +177,14 @@ impl Operator for Lookup {
                 kernel::add_scaled(factor, dy, &mut rows[id as usize * d..][..d]);
             }
         });
+        Ok(())
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        let (ids, table) = (node.ids(0), node.input(1));
+        let rows = node.emit("Gather", &[&table, &ids], vec![("axis", Attribute::Int(0))]);
+        let dim = node.input_shape(1).columns().unwrap_or(1);
+        onnx_pooled(node, rows, dim, self.pooling, self.padding);
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ mod backward;
 mod checkpoints;
 mod executor;
 mod models;
+mod onnx;
 mod optimizers;
 mod predictor;
 mod programs;

@@ -202,8 +202,8 @@ mod tests {
     use std::sync::Arc;
 
     use crate::checkpoint::{self, Commit, Memory, SparseCut, TableCuts, Work};
-    use crate::{Admission, Initializer, Missing, Optimizer, Schedule, Scratch, Sgd};
-    use openfleet_core::placement::BUCKET_COUNT;
+    use crate::{Accessor, Admission, CtrOptions, Initializer, Missing, Optimizer, Schedule, Scratch, Sgd, ShowClick};
+    use openfleet_core::placement::{BUCKET_COUNT, Buckets};
 
     fn spec(admission: Admission) -> SparseSpec {
         SparseSpec {
@@ -260,12 +260,7 @@ mod tests {
             let (storage, manifest) = saved(&table);
             let mapped = MappedTable::open(&storage, &manifest, &manifest.sparse[0], spec(admission)).unwrap();
             assert_eq!((mapped.len(), mapped.dim()), (5000, 3));
-            // The last thousand are not there.
-            let keys: Vec<Key> = (0..6000).map(|at: u64| at.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
-            let (mut expected, mut got) = (vec![0.0; keys.len() * 3], vec![1.0; keys.len() * 3]);
-            table.pull(&keys, Missing::Initial, &mut expected, &mut Scratch::new()).unwrap();
-            mapped.pull(&keys, &mut got).unwrap();
-            assert!(got.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits()), "{admission:?}");
+            assert_eq!(pulled(&mapped), all(&table), "{admission:?}");
             let mut rows = 0;
             mapped.for_each(|key, weights| {
                 rows += 1;
@@ -273,6 +268,61 @@ mod tests {
             });
             assert_eq!(rows, 5000);
         }
+    }
+
+    #[test]
+    fn however_many_servers_wrote_it_a_key_is_found() {
+        let table = filled(Admission::All);
+        let (storage, manifest) = saved(&table);
+        let parts = Memory::new();
+        let manifest =
+            checkpoint::reshard(&storage, &manifest, &parts, "1123456789abcdef", Buckets::new(3).unwrap(), true)
+                .unwrap();
+        let mapped = MappedTable::open(&parts, &manifest, &manifest.sparse[0], spec(Admission::All)).unwrap();
+        assert_eq!((manifest.sparse[0].parts.len(), mapped.len()), (3, 5000));
+        assert_eq!(pulled(&mapped), all(&table));
+    }
+
+    #[test]
+    fn ctr_rows_with_and_without_a_long_part_are_those_of_the_table() {
+        let options = CtrOptions { embedx_threshold: 5.0, zero_init: false, ..CtrOptions::default() };
+        let spec = SparseSpec { accessor: Accessor::Ctr(options), ..spec(Admission::All) };
+        let table = Arc::new(SparseTable::new(spec.clone()).unwrap());
+        let mut scratch = Scratch::new();
+        let keys: Vec<Key> = (0..100).collect();
+        // The first half has shown enough.
+        let shows: Vec<f32> = keys.iter().map(|&key| if key < 50 { 100.0 } else { 1.0 }).collect();
+        for step in 0..3 {
+            let gradients: Vec<f32> = (0..300).map(|i| ((i * 7 + step) % 11) as f32 * 0.1 - 0.5).collect();
+            let counts = ShowClick { show: &shows, click: &[0.0; 100] };
+            table.push_with(&keys, &gradients, Some(counts), &mut scratch).unwrap();
+        }
+        let (storage, manifest) = saved(&table);
+        let mapped = MappedTable::open(&storage, &manifest, &manifest.sparse[0], spec).unwrap();
+        assert_eq!(pulled(&mapped), all(&table));
+        let mut row = [9.0; 3];
+        mapped.pull(&[99], &mut row).unwrap();
+        assert!(row[0] != 0.0 && row[1..] == [0.0; 2], "{row:?}");
+    }
+
+    /// Rows of keys of which some are there and some are not, as bits.
+    fn pulled(mapped: &MappedTable) -> Vec<u32> {
+        let mut rows = vec![1.0; KEYS * 3];
+        mapped.pull(&keys(), &mut rows).unwrap();
+        rows.iter().map(|float| float.to_bits()).collect()
+    }
+
+    fn all(table: &SparseTable) -> Vec<u32> {
+        let mut rows = vec![0.0; KEYS * 3];
+        table.pull(&keys(), Missing::Initial, &mut rows, &mut Scratch::new()).unwrap();
+        rows.iter().map(|float| float.to_bits()).collect()
+    }
+
+    const KEYS: usize = 12_000;
+
+    /// Those of `filled`, more of the same kind, and small ones.
+    fn keys() -> Vec<Key> {
+        (0..6000).flat_map(|at: u64| [at, at.wrapping_mul(0x9E37_79B9_7F4A_7C15)]).collect()
     }
 
     #[test]
