@@ -8,7 +8,7 @@ use crate::interrupt;
 
 /// Writes `model.onnx` beside an inference model.
 #[pyfunction]
-pub(crate) fn write_onnx(py: Python<'_>, address: String, inline_bytes: u64) -> PyResult<()> {
-    let export = move || write(&address, &OnnxOptions { inline_bytes }).map_err(raise);
+pub(crate) fn write_onnx(py: Python<'_>, address: String, inline_bytes: u64, pooled_inputs: bool) -> PyResult<()> {
+    let export = move || write(&address, &OnnxOptions { inline_bytes, pooled_inputs }).map_err(raise);
     interrupt::run(py, || {}, export)?
 }

@@ -189,6 +189,29 @@ def test_slots_of_a_fixed_length_are_fed_as_they_are(pooling: str | None, tmp_pa
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
 
 
+def test_whoever_keeps_the_rows_elsewhere_gives_them_pooled(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    slots = [static.data(name, [None, 1], "int64", lod_level=1) for name in ("s", "t")]
+    x = static.data("x", [None, 2])
+    rows = [static.nn.sparse_embedding(slot, size=[0, 3], pooling="mean") for slot in slots]
+    y = static.nn.fc(static.nn.concat([*rows, x], axis=1), size=1)
+    exe = static.Executor()
+    exe.run(static.default_startup_program())
+    static.save_inference_model(tmp_path / "rows", ["s", "t"], rows, exe)
+    static.save_inference_model(tmp_path / "model", ["s", "t", "x"], [y], exe)
+    static.write_onnx(tmp_path / "model", pooled_inputs=True)
+    session = onnxruntime.InferenceSession(tmp_path / "model" / "model.pooled.onnx")
+    names = [row.name for row in rows]
+    assert [value.name for value in session.get_inputs()] == ["x", *names]
+    ids = {"s": IDS, "t": IDS[::-1]}
+    dense = {"x": np.ones((5, 2), np.float32)}
+    pooled = openfleet.Predictor(tmp_path / "rows").predict(ids)
+    (expected,) = openfleet.Predictor(tmp_path / "model").predict({**ids, **dense})
+    (got,) = session.run(None, {**dict(zip(names, pooled)), **dense})
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
+    assert session.get_modelmeta().custom_metadata_map[f"openfleet.pooled.{names[0]}"].startswith("s of ")
+
+
 def test_unknown_ids_have_the_constant_that_all_rows_begin_with(tmp_path: Path) -> None:
     def network():
         slot = static.data("s", [None, 1], "int64", lod_level=1)

@@ -71,13 +71,14 @@ impl Executor {
         let data = serde_json::to_value(Described { inference: model }).unwrap_or_default();
         let options = SaveOptions { only, data, without_state: true, ..SaveOptions::default() };
         let manifest = self.save(program, address, &options)?;
-        // It was made from the model that stood here before.
-        let removed = Directories.open(address)?.remove(onnx::FILE);
-        removed.map_err(|error| {
-            let (file, source) = (onnx::FILE.to_owned(), Box::new(error.into()));
-            let source = openfleet_table::Error::Storage { action: "remove", file, source };
-            checkpoint::at("saving to", address, source)
-        })?;
+        // They were made from the model that stood here before.
+        for file in [onnx::FILE, onnx::POOLED_FILE] {
+            Directories.open(address)?.remove(file).map_err(|error| {
+                let (file, source) = (file.to_owned(), Box::new(error.into()));
+                let source = openfleet_table::Error::Storage { action: "remove", file, source };
+                checkpoint::at("saving to", address, source)
+            })?;
+        }
         Ok(manifest)
     }
 

@@ -156,15 +156,18 @@ def save_inference_model(
         write_onnx(path_prefix)
 
 
-def write_onnx(path_prefix: Path, inline_bytes: int = 256 << 20) -> None:
+def write_onnx(path_prefix: Path, inline_bytes: int = 256 << 20, pooled_inputs: bool = False) -> None:
     """Writes `model.onnx` beside a saved inference model, which then needs nothing of OpenFleet.
 
     Floats and integers are fed by their names; a slot of any length is `NAME.ids`, the ids of all rows, and
     `NAME.lengths`, how many each row has. Ids that the model does not know share one row, of zeros unless all rows
     began with the same number. Rows that take more than `inline_bytes` have a file of their own. It belongs to the
     model as it is now: saving another one there removes it.
+
+    With `pooled_inputs` it is `model.pooled.onnx`, without tables: whoever keeps the rows elsewhere feeds what each
+    embedding gives, by its name.
     """
-    _native.write_onnx(os.fspath(path_prefix), inline_bytes)
+    _native.write_onnx(os.fspath(path_prefix), inline_bytes, pooled_inputs)
 
 
 def load_inference_model(path_prefix: Path, executor: Executor) -> list[Any]:

@@ -39,13 +39,16 @@ use self::proto::{
 use crate::checkpoint;
 use crate::error::{Error, Result};
 use crate::inference::{self, InferenceModel};
+use crate::op::Op;
 use crate::plan::sparse_spec;
-use crate::program::{Var, Variable, VariableKind};
+use crate::program::{Node, Var, Variable, VariableKind};
 use crate::shape::Dim;
 use crate::tensor::DType;
 
 /// The file, in the directory of the model.
 pub const FILE: &str = "model.onnx";
+/// The same of a model that is given pooled rows.
+pub const POOLED_FILE: &str = "model.pooled.onnx";
 /// The rows of large tables, in the directory of the model's other data.
 const EXTERNAL_FILE: &str = "model.onnx.data";
 
@@ -68,11 +71,15 @@ pub struct OnnxOptions {
     /// Rows of all tables together that take more bytes than this have a file of their own; `model.onnx` itself cannot be
     /// larger than 2 GB.
     pub inline_bytes: u64,
+    /// For whoever keeps the rows elsewhere: the graph has no tables, and pooled rows take the place of ids, each by the name
+    /// of its variable. The metadata `openfleet.pooled.VARIABLE` says which slot and table it is of. The file is
+    /// [`POOLED_FILE`].
+    pub pooled_inputs: bool,
 }
 
 impl Default for OnnxOptions {
     fn default() -> Self {
-        OnnxOptions { inline_bytes: 256 << 20 }
+        OnnxOptions { inline_bytes: 256 << 20, pooled_inputs: false }
     }
 }
 
@@ -110,7 +117,7 @@ impl Export<'_> {
     fn write(&self, options: &OnnxOptions) -> Result<()> {
         let program = &self.model.program;
         let mut graph = Graph::new(program);
-        let tables = self.tables()?;
+        let tables = if options.pooled_inputs { Vec::new() } else { self.tables()? };
         // A key and the number of its row each: they cannot be outside the file.
         let keys: u64 = tables.iter().map(|table| 16 * table.rows.len() as u64).sum();
         if keys > LARGEST_FILE {
@@ -122,7 +129,9 @@ impl Export<'_> {
         }
         // Ops first: whatever has no ONNX form is found before anything is written.
         index_tables(&mut graph, &tables);
-        for node in program.nodes() {
+        let is_given = |node: &&Node| options.pooled_inputs && matches!(node.op, Op::Embedding(_));
+        let given: Vec<&Node> = program.nodes().iter().filter(is_given).collect();
+        for node in program.nodes().iter().filter(|node| !is_given(node)) {
             node.op.operator().onnx(&mut OnnxNode { graph: &mut graph, node })?;
         }
         self.add_values(&mut graph)?;
@@ -133,7 +142,14 @@ impl Export<'_> {
         };
         graph.initializers.extend(rows);
         let fed = self.model.feeds.iter().map(|name| program.find(name)).collect::<Result<Vec<_>>>()?;
-        let inputs = fed.into_iter().flat_map(|var| inputs_of(program.variable(var)));
+        // Ids that only rows were looked up with are not fed then.
+        let read = |var: &Var| {
+            let reads = |node: &Node| node.inputs.contains(var) && !given.contains(&node);
+            program.nodes().iter().any(reads) || self.model.targets.contains(var)
+        };
+        let fed = fed.into_iter().filter(|var| given.is_empty() || read(var));
+        let given_rows = given.iter().map(|node| node.outputs[0]);
+        let inputs = fed.chain(given_rows).flat_map(|var| inputs_of(program.variable(var)));
         let outputs = self.model.targets.iter().map(|&target| {
             let variable = program.variable(target);
             value(&variable.name, variable, variable.shape.0.iter().map(dimension).collect())
@@ -145,6 +161,15 @@ impl Export<'_> {
             node: graph.nodes,
             initializer: graph.initializers,
         };
+        let name = |var: Var| program.variable(var).name.as_str();
+        let mut metadata_props = vec![StringStringEntryProto::new("openfleet.model", &self.manifest.id)];
+        metadata_props.extend(given.iter().map(|node| {
+            let (slot, table) = (name(node.inputs[0]), name(node.inputs[1]));
+            StringStringEntryProto::new(
+                &format!("openfleet.pooled.{}", name(node.outputs[0])),
+                format!("{slot} of {table}"),
+            )
+        }));
         let set = |domain: &str, version| OperatorSetIdProto { domain: Some(domain.into()), version: Some(version) };
         let model = ModelProto {
             ir_version: Some(IR_VERSION),
@@ -152,9 +177,9 @@ impl Export<'_> {
             producer_version: Some(env!("CARGO_PKG_VERSION").into()),
             graph: Some(graph),
             opset_import: vec![set("", OPSET), set(ML_DOMAIN, ML_OPSET)],
-            metadata_props: vec![StringStringEntryProto::new("openfleet.model", &self.manifest.id)],
+            metadata_props,
         };
-        self.save(FILE, |sink| sink.write_all(&model.encode_to_vec()))
+        self.save(if options.pooled_inputs { POOLED_FILE } else { FILE }, |sink| sink.write_all(&model.encode_to_vec()))
     }
 
     /// The sparse tables of the program, with their rows.

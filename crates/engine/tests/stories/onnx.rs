@@ -50,7 +50,7 @@ fn large_tables_have_a_file_of_their_own_and_small_ones_none() {
     write(&address, &OnnxOptions::default()).unwrap();
     let inside = std::fs::read(Path::new(&address).join("model.onnx")).unwrap();
     assert!(!data(&address).join("model.onnx.data").exists());
-    write(&address, &OnnxOptions { inline_bytes: 0 }).unwrap();
+    write(&address, &OnnxOptions { inline_bytes: 0, ..OnnxOptions::default() }).unwrap();
     let outside = std::fs::read(Path::new(&address).join("model.onnx")).unwrap();
     let rows = std::fs::read(data(&address).join("model.onnx.data")).unwrap();
     assert_eq!(rows.len(), 3 * 4 * 4, "two rows and the default row");
@@ -67,7 +67,7 @@ fn saving_another_model_removes_the_graph_of_the_old_one() {
     let address = directory.path().join("model").to_str().unwrap().to_owned();
     let (mut executor, net, y) = model();
     save(&mut executor, &net, y, &address);
-    write(&address, &OnnxOptions { inline_bytes: 0 }).unwrap();
+    write(&address, &OnnxOptions { inline_bytes: 0, ..OnnxOptions::default() }).unwrap();
     save(&mut executor, &net, y, &address);
     let files: Vec<_> = std::fs::read_dir(&address).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(files.len(), 2, "a manifest and its data: {files:?}");
