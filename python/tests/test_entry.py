@@ -19,7 +19,6 @@ def looked_up(entry=None, more=(), **options):
     exe = paddle.static.Executor()
     exe.run(paddle.static.default_startup_program())
 
-
     def step(*numbers, **others):
         feed = {name: np.array(values)[:, None] for name, values in {"ids": numbers, **others}.items()}
         return exe.run(feed=feed, fetch_list=[rows])[0].reshape(-1).tolist()
