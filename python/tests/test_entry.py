@@ -7,8 +7,10 @@ import openfleet.compat.paddle as paddle
 from openfleet import static
 
 
-def looked_up(entry=None, **options):
+def looked_up(entry=None, more=(), **options):
     """A table named `t` that every id pushes a gradient of 1 to, at rate 1, and how to run a step of it."""
+    for name in more:
+        paddle.static.data(name, [None, 1], "int64")
     ids = paddle.static.data("ids", [None, 1], "int64")
     attr = paddle.ParamAttr(name="t", initializer=paddle.nn.initializer.Constant(5.0))
     rows = paddle.static.nn.sparse_embedding(ids, size=[100, 1], entry=entry, param_attr=attr, **options)
@@ -16,7 +18,12 @@ def looked_up(entry=None, **options):
     paddle.optimizer.SGD(learning_rate=1.0).minimize(loss)
     exe = paddle.static.Executor()
     exe.run(paddle.static.default_startup_program())
-    return lambda *numbers: exe.run(feed={"ids": np.array(numbers)[:, None]}, fetch_list=[rows])[0].reshape(-1).tolist()
+
+    def step(*numbers, **others):
+        feed = {name: np.array(values)[:, None] for name, values in {"ids": numbers, **others}.items()}
+        return exe.run(feed=feed, fetch_list=[rows])[0].reshape(-1).tolist()
+
+    return step
 
 
 def kept():
@@ -45,12 +52,23 @@ def test_an_id_gets_a_row_with_a_probability():
     assert [number for number, value in enumerate(step(*range(1000))) if value != 0] == admitted
 
 
-def test_rows_that_count_shows_say_that_clicks_are_not_read_yet():
-    with pytest.warns(UserWarning, match="`show` and `click` of ShowClickEntry are not read yet"):
-        entry = paddle.distributed.ShowClickEntry("show", "click")
-    step = looked_up(entry)
+def test_rows_count_shows_and_clicks(tmp_path):
+    entry = paddle.distributed.ShowClickEntry("show", "click")
+    step = looked_up(entry, more=["show", "click"])
     # The only weight of a row is its first one, which begins from the initializer where there is no long part.
-    assert step(1) == [5.0] and step(1) == [4.0] and kept() == 1
+    assert step(1, 1, 2, show=[1, 1, 1], click=[1, 0, 0]) == [5.0, 5.0, 5.0]
+    step(1, 2, show=[1, 3], click=[1, 2])
+    manifest = static.save(paddle.static.default_main_program(), tmp_path)
+    part = tmp_path / manifest["directory"] / manifest["sparse"][0]["parts"][0]["prefix"]
+    keys, stats = (np.load(f"{part}.{column}.npy") for column in ("keys", "stats"))
+    counted = {int(key): (float(row["show"]), float(row["click"])) for key, row in zip(keys, stats)}
+    assert counted == {1: (3.0, 2.0), 2: (4.0, 2.0)}
+
+
+def test_shows_must_be_data_with_one_number_a_row():
+    step = looked_up(paddle.distributed.ShowClickEntry("show", "click"), more=["show"])
+    with pytest.raises(ValueError, match="`click`"):
+        step(1, show=[1])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@
 //! U unique keys of the batch, D dim of a row.
 
 use openfleet_core::Unique;
+use openfleet_table::ShowClick;
 use openfleet_table::sparse::Scratch;
 
 /// The rows of one table for the unique keys of a stage.
@@ -32,8 +33,26 @@ pub struct SparseStage {
     pub unique: Unique,
     /// One entry a table.
     pub lookups: Vec<Lookup>,
+    /// What is behind each key, where rows count it.
+    pub counts: Option<Counts>,
     /// Working memory of the tables' own.
     pub scratch: Scratch,
+}
+
+/// Shows and clicks of the unique keys of a stage.
+#[derive(Debug, Clone, Default)]
+pub struct Counts {
+    /// U: samples with the key.
+    pub show: Vec<f32>,
+    /// U: those of them with a click.
+    pub click: Vec<f32>,
+}
+
+impl Counts {
+    /// For a push.
+    pub fn view(&self) -> ShowClick<'_> {
+        ShowClick { show: &self.show, click: &self.click }
+    }
 }
 
 /// The worker's copy of one dense parameter, and its gradient.

@@ -194,8 +194,13 @@ impl Wanted {
             let (name, trains) = (variable.name.clone(), trains(program, var));
             if let Some(spec) = sparse_spec(program, var) {
                 let existing = scope.sparse(&name).filter(|table| !trains && table.dim() == spec.dim);
-                let spec = existing.map_or(spec, |table| table.spec().clone());
                 let saved = manifest.sparse.iter().find(|saved| saved.name == name).filter(|_| !trains);
+                let spec = match (existing, saved) {
+                    (Some(table), _) => table.spec().clone(),
+                    // Keys that were never seen get the row that training would have given them.
+                    (None, Some(saved)) if saved.spec.dim == spec.dim => saved.spec.without_state(),
+                    (None, _) => spec,
+                };
                 let rule = saved.map_or(spec.optimizer, |saved| saved.spec.optimizer);
                 wanted.sparse.push(Sparse { name, spec, rule });
             } else if let Some(spec) = dense_spec(program, var) {

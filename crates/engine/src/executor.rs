@@ -416,6 +416,7 @@ impl Shared<'_> {
             .unwrap_or_else(|panic| Err(panicked(panic.as_ref())));
         if outcome.is_err() {
             self.failed.store(true, Ordering::Relaxed);
+            self.reader.end();
         }
         outcome
     }
@@ -454,6 +455,7 @@ impl Shared<'_> {
                 return Ok(report);
             }
             if self.options.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+                self.reader.end();
                 report.stopped = true;
                 return Ok(report);
             }

@@ -87,6 +87,9 @@ pub struct RowLife {
     pub accessor: Accessor,
     /// Rows at most on a server (or in this process); the longest unseen ones go first.
     pub capacity: Option<usize>,
+    /// The data variables that say how often a sample was shown and clicked, one number a row, where rows count it.
+    #[serde(default)]
+    pub counts: Option<(String, String)>,
 }
 
 /// A named value with a shape.
@@ -238,8 +241,13 @@ impl Program {
         let mut renumbered = vec![Var(0); self.variables.len()];
         for (var, variable) in self.numbered().filter(|(var, _)| needed[var.index()]) {
             renumbered[var.index()] = Var(pruned.variables.len() as u32);
-            pruned.touch(variable);
-            pruned.variables.push(variable.clone());
+            let mut variable = variable.clone();
+            if let VariableKind::SparseTable(attributes) = &mut variable.kind {
+                // Nothing is counted where nothing is pushed.
+                attributes.rows.counts = None;
+            }
+            pruned.touch(&variable);
+            pruned.variables.push(variable);
         }
         for node in kept.into_iter().rev() {
             let renumber = |vars: &[Var]| vars.iter().map(|var| renumbered[var.index()]).collect();

@@ -8,19 +8,18 @@ An id without one reads as zeros, and what it would learn is dropped.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 
 class EntryAttr:
     """Which ids get a row, and what a row keeps beside its weights."""
 
-    def __init__(self, admission: Any, accessor: Any = "plain") -> None:
-        self._admission, self._accessor = admission, accessor
+    def __init__(self, admission: Any, accessor: Any = "plain", counts: tuple[str, str] | None = None) -> None:
+        self._admission, self._accessor, self._counts = admission, accessor, counts
 
     def to_json(self) -> dict[str, Any]:
         """As the engine reads it."""
-        return {"admission": self._admission, "accessor": self._accessor, "capacity": None}
+        return {"admission": self._admission, "accessor": self._accessor, "capacity": None, "counts": self._counts}
 
 
 class CountFilterEntry(EntryAttr):
@@ -50,17 +49,12 @@ class ProbabilityEntry(EntryAttr):
 class ShowClickEntry(EntryAttr):
     """Rows count how often their id was shown and clicked, which decides what `shrink` keeps.
 
-    Every sample with the id counts as one show. The values of `show_name` and `click_name` do not travel to the tables
-    yet, and a warning says so.
+    `show_name` and `click_name` are data variables, one number a row. In geo mode workers count on copies of their own.
     """
 
     def __init__(self, show_name: str, click_name: str) -> None:
         for what, value in (("show_name", show_name), ("click_name", click_name)):
             if not isinstance(value, str):
                 raise ValueError(f"`{what}` expects the name of a variable, got {type(value).__name__}")
-        warnings.warn(
-            f"`{show_name}` and `{click_name}` of ShowClickEntry are not read yet: a push counts as one show, no click",
-            stacklevel=2,
-        )
         self.show_name, self.click_name = show_name, click_name
-        super().__init__("all", {"ctr": {}})
+        super().__init__("all", {"ctr": {}}, (show_name, click_name))

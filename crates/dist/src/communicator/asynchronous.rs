@@ -33,7 +33,7 @@ use super::{Communicator, Missing};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
 use crate::request::Kind;
-use crate::request::push::{self, PushView};
+use crate::request::push::{self, PushView, PushedStage};
 use crate::stage::{DenseStage, SparseStage};
 
 /// A thread waits while so many of its gradients are missing from its values: one may be on its way while it computes.
@@ -420,22 +420,31 @@ fn merge(items: Vec<Item>) -> Result<Vec<Payload>> {
 
 fn merge_views(work: WorkId, views: &[PushView<'_>]) -> Result<Payload> {
     let shape = &views[0];
-    let tables: usize = shape.stages.iter().map(|(keys, _)| keys.tables.len()).sum();
+    let tables: usize = shape.stages.iter().map(|stage| stage.keys.tables.len()).sum();
     let merging = |source| Error::Table { action: "merging pushes to", table: "all".into(), source };
     let mut payload = Payload::new();
-    let head = push::Head { work, want_values: shape.want_values, width: shape.width };
+    let (want_values, counted) = (shape.want_values, shape.counted);
+    let head = push::Head { work, want_values, width: shape.width, counted };
     push::begin(&mut payload, head, tables, shape.blocks.len());
-    for (stage, (keys, _)) in shape.stages.iter().enumerate() {
+    for (stage, PushedStage { keys, show_click, .. }) in shape.stages.iter().enumerate() {
         for (table, (&number, &dim)) in keys.tables.iter().zip(keys.dims).enumerate() {
             let parts = views.iter().map(|view| {
-                let (keys, gradients) = &view.stages[stage];
-                SparsePart { keys: keys.keys, gradients: &gradients[table], show_click: None }
+                let PushedStage { keys, gradients, show_click } = &view.stages[stage];
+                SparsePart { keys: keys.keys, gradients: &gradients[table], show_click: *show_click }
             });
-            let mut sum = SparseMean::new(dim as usize);
+            let mut sum = match show_click {
+                Some(_) => SparseMean::counting(dim as usize),
+                None => SparseMean::new(dim as usize),
+            };
             let merged = sum.mean(1, parts).map_err(merging)?;
             push::add_stage(&mut payload, &[number], &[dim], merged.keys);
             let rows = merged.gradients.chunks_exact(dim as usize);
             push::add_gradients(&mut payload, head.width, merged.keys.len(), dim as usize, rows);
+            if counted {
+                let counts =
+                    merged.show_click.map(|counts| (counts.show.iter().copied(), counts.click.iter().copied()));
+                push::add_counts(&mut payload, counts, merged.keys.len());
+            }
         }
     }
     let mut sum = DenseMean::new();

@@ -11,7 +11,7 @@ use openfleet_table::{DenseTable, PushReport, SparseTable};
 
 use super::{Communicator, Missing};
 use crate::error::{Error, Result};
-use crate::stage::{DenseStage, SparseStage};
+use crate::stage::{Counts, DenseStage, SparseStage};
 
 /// Tables in this process, by the positions the stages use.
 #[derive(Default)]
@@ -55,9 +55,10 @@ impl Communicator for Local {
     fn push(&self, _work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {
         let mut report = PushReport::default();
         for stage in sparse {
+            let show_click = stage.counts.as_ref().map(Counts::view);
             for lookup in stage.lookups.iter().filter(|lookup| lookup.trained) {
                 let (name, table) = &self.sparse[lookup.table];
-                let pushed = table.push(stage.unique.keys(), &lookup.gradients, &mut stage.scratch);
+                let pushed = table.push_with(stage.unique.keys(), &lookup.gradients, show_click, &mut stage.scratch);
                 report.merge(pushed.map_err(|source| Error::Table {
                     action: "pushing to",
                     table: name.clone(),

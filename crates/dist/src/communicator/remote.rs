@@ -206,7 +206,8 @@ impl Remote {
                 let mut payload = Payload::new();
                 let blocks: Vec<usize> =
                     (0..self.blocks[server].len()).filter(|&at| self.is_pushed(server, at, dense)).collect();
-                let head = push::Head { work, want_values, width: self.width };
+                let counted = sparse.iter().any(|stage| stage.counts.is_some());
+                let head = push::Head { work, want_values, width: self.width, counted };
                 push::begin(&mut payload, head, sparse.len(), blocks.len());
                 for (stage, grouping) in sparse.iter().zip(&lane.groupings) {
                     let (tables, dims) = self.tables_of(stage, |lookup| lookup.trained);
@@ -216,6 +217,15 @@ impl Remote {
                         let row = |&from: &u32| &lookup.gradients[from as usize * lookup.dim..][..lookup.dim];
                         let rows = positions.iter().map(row);
                         push::add_gradients(&mut payload, self.width, keys.len(), lookup.dim, rows);
+                    }
+                    if counted {
+                        let counts = stage.counts.as_ref().map(|counts| {
+                            let of = |counts: &'_ [f32]| {
+                                positions.iter().map(|&from| counts[from as usize]).collect::<Vec<_>>()
+                            };
+                            (of(&counts.show).into_iter(), of(&counts.click).into_iter())
+                        });
+                        push::add_counts(&mut payload, counts, keys.len());
                     }
                 }
                 for at in blocks {

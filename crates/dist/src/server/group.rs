@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use openfleet_table::Accessor;
 use openfleet_table::aggregate::{Aggregate, Arrival, DenseMean, SparseMean, SparsePart};
 use openfleet_table::checkpoint::{GroupWork, Work};
 use tokio::sync::oneshot;
@@ -11,7 +12,7 @@ use super::state::{Outcome, State};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
 use crate::request::pull_dense::put_values;
-use crate::request::push::{self, PushView};
+use crate::request::push::{self, PushView, PushedStage};
 
 /// The streams that step together: all of the job, or one worker's.
 ///
@@ -249,9 +250,9 @@ impl Group {
         let mut tables: BTreeMap<u32, Vec<SparsePart<'_>>> = BTreeMap::new();
         let mut blocks: BTreeMap<u32, Vec<&[f32]>> = BTreeMap::new();
         for view in &views {
-            for (keys, gradients) in &view.stages {
+            for PushedStage { keys, gradients, show_click } in &view.stages {
                 for (&table, gradients) in keys.tables.iter().zip(gradients) {
-                    let part = SparsePart { keys: keys.keys, gradients, show_click: None };
+                    let part = SparsePart { keys: keys.keys, gradients, show_click: *show_click };
                     tables.entry(table).or_default().push(part);
                 }
             }
@@ -262,11 +263,15 @@ impl Group {
         let mut scratch = state.scratch();
         for (number, parts) in tables {
             let table = state.sparse(number).map_err(text)?;
-            let mean = self.sparse.entry(number).or_insert_with(|| SparseMean::new(table.table.dim()));
+            let new_mean = || match table.table.spec().accessor {
+                Accessor::Plain => SparseMean::new(table.table.dim()),
+                Accessor::Ctr(_) => SparseMean::counting(table.table.dim()),
+            };
+            let mean = self.sparse.entry(number).or_insert_with(new_mean);
             let merged = mean.mean(took_part, parts).map_err(|e| text(table.error("merging pushes to", e)))?;
             table
                 .table
-                .push(merged.keys, merged.gradients, &mut scratch)
+                .push_with(merged.keys, merged.gradients, merged.show_click, &mut scratch)
                 .map_err(|e| text(table.error("pushing to", e)))?;
         }
         state.put_scratch(scratch);

@@ -283,7 +283,9 @@ impl State {
     /// Applies a push that was held back, unless a newer incarnation of its worker was let in since.
     fn pass(&self, Held { worker, incarnation, kind, payload, answer, .. }: Held) {
         let newest = self.incarnation_of(worker);
-        let newest = newest.as_ref().map(|newest| newest.read());
+        // Recursive: the request that opens the gate may be of the same worker and hold it already, and must not wait for a
+        // new connection of it that waits for this very request.
+        let newest = newest.as_ref().map(|newest| newest.read_recursive());
         if let Some(incarnation) = incarnation
             && newest.as_deref() != Some(&incarnation)
         {

@@ -26,7 +26,7 @@ use crate::frame::Payload;
 use crate::handshake::Nonce;
 use crate::request::all_reduce::Collective;
 use crate::request::create_tables::Tables;
-use crate::request::push::PushView;
+use crate::request::push::{PushView, PushedStage};
 use crate::request::shrink::Shrink;
 use crate::request::status::Status;
 use crate::request::{self, Kind};
@@ -331,7 +331,7 @@ impl State {
     /// Fails unless everything in a push fits its table. Asked before anything is applied: half a push that was applied
     /// would be applied again when the client repeats it, and a misfit must not spoil the step of a whole group.
     fn check_push(&self, view: &PushView<'_>) -> Result<()> {
-        for (keys, _) in &view.stages {
+        for PushedStage { keys, .. } in &view.stages {
             for (&number, &dim) in keys.tables.iter().zip(keys.dims) {
                 self.sparse(number)?.check_dim(dim)?;
             }
@@ -360,11 +360,12 @@ impl State {
 
     fn apply_push(&self, view: &PushView<'_>) -> Result<()> {
         let mut scratch = self.scratch();
-        for (keys, gradients) in &view.stages {
+        for PushedStage { keys, gradients, show_click } in &view.stages {
             for ((&number, &dim), gradients) in keys.tables.iter().zip(keys.dims).zip(gradients) {
                 let table = self.sparse(number)?;
                 table.check_dim(dim)?;
-                table.table.push(keys.keys, gradients, &mut scratch).map_err(|e| table.error("pushing to", e))?;
+                let pushed = table.table.push_with(keys.keys, gradients, *show_click, &mut scratch);
+                pushed.map_err(|e| table.error("pushing to", e))?;
             }
         }
         self.put_scratch(scratch);
@@ -433,7 +434,7 @@ impl State {
 
     fn add_differences(&self, copies: &Copies, worker: u32, view: &PushView<'_>) -> Result<Payload> {
         let mut scratch = self.scratch();
-        for (keys, differences) in &view.stages {
+        for PushedStage { keys, gradients: differences, .. } in &view.stages {
             for ((&number, &dim), differences) in keys.tables.iter().zip(keys.dims).zip(differences) {
                 let table = self.sparse(number)?;
                 table.check_dim(dim)?;

@@ -3,7 +3,8 @@
 use openfleet_core::WorkId;
 use openfleet_core::strategy::FloatWidth;
 use openfleet_dist::frame::{HEADER, Header, Payload};
-use openfleet_dist::request::push::{self, PushView};
+use openfleet_dist::request::push::{self, PushView, PushedStage};
+use openfleet_table::ShowClick;
 use openfleet_testkit::hostile::{ask_anything, decode_as_everything};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -41,7 +42,7 @@ proptest! {
     #[test]
     fn a_push_is_read_as_it_was_written(
         (stream, first, more) in any::<(u32, u64, u8)>(),
-        (want_values, narrow) in any::<(bool, bool)>(),
+        (want_values, narrow, counted) in any::<(bool, bool, bool)>(),
         stages in vec((vec(0u32..9, 0..3), vec(any::<u64>(), 0..6)), 0..3),
         blocks in vec((any::<u32>(), vec(-1e9f32..1e9, 0..5)), 0..3),
         cut in any::<prop::sample::Index>(),
@@ -50,7 +51,7 @@ proptest! {
         let stages: Vec<Stage> = stages;
         let mut payload = Payload::new();
         let width = if narrow { FloatWidth::Bits16 } else { FloatWidth::Bits32 };
-        push::begin(&mut payload, push::Head { work, want_values, width }, stages.len(), blocks.len());
+        push::begin(&mut payload, push::Head { work, want_values, width, counted }, stages.len(), blocks.len());
         // Small whole numbers are the same in 16 bits.
         let gradient = |table: usize, at: usize| (table * 100 + at) as f32;
         for (tables, keys) in &stages {
@@ -60,13 +61,22 @@ proptest! {
                 let values: Vec<f32> = (0..keys.len() * dim as usize).map(|at| gradient(table, at)).collect();
                 push::add_gradients(&mut payload, width, keys.len(), dim as usize, values.chunks_exact(dim as usize));
             }
+            if counted {
+                // Every other stage has counts.
+                let counts = (tables.len() % 2 == 0).then(|| (keys.iter().map(|&key| key as f32), keys.iter().map(|_| 1.0)));
+                push::add_counts(&mut payload, counts, keys.len());
+            }
         }
         blocks.iter().for_each(|(block, values)| push::add_block(&mut payload, width, *block, values));
 
         let view = PushView::decode(payload.bytes()).unwrap();
         prop_assert_eq!((view.work, view.want_values), (work, want_values));
         prop_assert_eq!((view.stages.len(), view.blocks.len()), (stages.len(), blocks.len()));
-        for ((keys, gradients), (tables, expected)) in view.stages.iter().zip(&stages) {
+        for (PushedStage { keys, gradients, show_click }, (tables, expected)) in view.stages.iter().zip(&stages) {
+            let shows: Vec<f32> = expected.iter().map(|&key| key as f32).collect();
+            let clicks = vec![1.0; shows.len()];
+            let counts = (counted && tables.len() % 2 == 0).then_some(ShowClick { show: &shows, click: &clicks });
+            prop_assert_eq!(*show_click, counts);
             prop_assert_eq!((keys.tables, keys.keys), (tables.as_slice(), expected.as_slice()));
             for (table, values) in gradients.iter().enumerate() {
                 prop_assert_eq!(values.len(), expected.len() * keys.dims[table] as usize);

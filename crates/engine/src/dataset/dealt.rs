@@ -107,6 +107,11 @@ impl BatchReader for Reader<'_> {
         }
     }
 
+    fn end(&self) {
+        self.dealer.lock().over = true;
+        self.taken.notify_all();
+    }
+
     fn progress(&self) -> Progress {
         self.reader.progress()
     }
@@ -167,7 +172,7 @@ mod tests {
         }
 
         fn progress(&self) -> Progress {
-            Progress::default()
+            Progress { rows: *self.next.lock() as u64, ..Progress::default() }
         }
     }
 
@@ -176,6 +181,29 @@ mod tests {
             Column::Floats { values, .. } => values[0] as i64,
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn nobody_waits_for_a_thread_that_has_ended() {
+        let schema = Schema::new(vec![Field::new("n", FieldKind::Floats { dim: 1 })]).unwrap();
+        let numbers = Numbers { schema, count: i64::MAX };
+        let dealt = Dealt::new(&numbers, 2);
+        let reader = dealt.open().unwrap();
+        std::thread::scope(|scope| {
+            // The other one never takes anything, so this one waits for it in the end.
+            let taking = scope.spawn(|| {
+                let (mut batch, mut taken) = (Batch::default(), 0);
+                while reader.next_for(0, &mut batch).unwrap() {
+                    taken += 1;
+                }
+                taken
+            });
+            while reader.progress().rows < 2 * WAITING as u64 {
+                std::thread::yield_now();
+            }
+            reader.end();
+            assert!(taking.join().unwrap() <= WAITING + 1);
+        });
     }
 
     #[test]

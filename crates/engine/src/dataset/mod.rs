@@ -65,6 +65,9 @@ pub trait BatchReader: Send + Sync {
         self.next(batch)
     }
 
+    /// A thread has ended before the data did: nobody waits for it any more.
+    fn end(&self) {}
+
     /// How far the pass has come.
     fn progress(&self) -> Progress;
 }

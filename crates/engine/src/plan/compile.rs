@@ -150,10 +150,14 @@ impl<'a> Compiler<'a> {
                 };
                 feeds.push(feed);
             }
-            let stage = match self.stages.iter().position(|stage| stage.feeds == feeds) {
+            let counts = match &attributes.rows.counts {
+                Some(names) if trains(program, table) => Some(self.counts(names)?),
+                _ => None,
+            };
+            let stage = match self.stages.iter().position(|stage| stage.feeds == feeds && stage.counts == counts) {
                 Some(stage) => stage,
                 None => {
-                    self.stages.push(StagePlan { feeds, lookups: Vec::new() });
+                    self.stages.push(StagePlan { feeds, lookups: Vec::new(), counts });
                     self.stages.len() - 1
                 }
             };
@@ -163,6 +167,24 @@ impl<'a> Compiler<'a> {
             self.sparse.push(table);
         }
         Ok(())
+    }
+
+    /// Where shows and clicks are fed.
+    fn counts(&mut self, (show, click): &(String, String)) -> Result<(usize, usize)> {
+        let mut feed = |name: &str| {
+            let var = self.program.find(name)?;
+            let variable = self.program.variable(var);
+            let one_a_row = !variable.ragged && variable.shape.elements(1) == 1;
+            if variable.kind != VariableKind::Data || !one_a_row {
+                return Err(Error::Input {
+                    op: "embedding",
+                    expected: "shows and clicks straight from the data, one number a row".into(),
+                    got: format!("`{name}` of shape {}", variable.shape),
+                });
+            }
+            Ok(self.feed(var))
+        };
+        Ok((feed(show)?, feed(click)?))
     }
 
     fn place_input(&mut self, var: Var) -> Result<()> {

@@ -17,7 +17,7 @@ use std::time::Instant;
 use openfleet_core::key::mix;
 use openfleet_core::{Batch, Column, FieldKind, Schema, Unique, WorkId};
 use openfleet_dist::communicator::Missing;
-use openfleet_dist::stage::{DenseStage, Lookup, SparseStage};
+use openfleet_dist::stage::{Counts, DenseStage, Lookup, SparseStage};
 use openfleet_dist::{Cluster, Communicator};
 use openfleet_table::{Clip, PushReport};
 
@@ -66,6 +66,8 @@ struct StagePlan {
     feeds: Vec<usize>,
     /// Position among the sparse tables, and dim.
     lookups: Vec<(usize, usize)>,
+    /// Where shows and clicks are fed, if rows count them.
+    counts: Option<(usize, usize)>,
 }
 
 /// Where a value that can be fetched is.
@@ -150,6 +152,7 @@ impl Plan {
                 .iter()
                 .enumerate()
                 .map(|(number, stage)| SparseStage {
+                    counts: None,
                     unique: Unique::new(),
                     lookups: stage
                         .lookups
@@ -226,6 +229,12 @@ impl Plan {
                 }
             }
             let count = stage.unique.keys().len();
+            if let Some((show, click)) = plan.counts {
+                let column = |feed: usize| &batch.columns[arena.feeds[feed]];
+                let ids = plan.feeds.iter().map(|&feed| column(feed));
+                let counts = stage.counts.get_or_insert_default();
+                count_keys(counts, count, stage.unique.inverse(), ids, column(show), column(click));
+            }
             for lookup in &mut stage.lookups {
                 lookup.rows.resize(count * lookup.dim, 0.0);
                 if self.differentiates {
@@ -425,6 +434,40 @@ impl Plan {
 fn charge(arena: &mut Arena, index: usize, started: Option<Instant>) {
     if let (Some(started), Some(profile)) = (started, arena.profile.as_mut()) {
         profile[index] += started.elapsed().as_nanos() as u64;
+    }
+}
+
+/// Adds up what the samples with each key say of shows and clicks.
+fn count_keys<'a>(
+    counts: &mut Counts,
+    keys: usize,
+    inverse: &[u32],
+    slots: impl Iterator<Item = &'a Column>,
+    show: &Column,
+    click: &Column,
+) {
+    for sums in [&mut counts.show, &mut counts.click] {
+        sums.clear();
+        sums.resize(keys, 0.0);
+    }
+    let mut of_id = inverse.iter();
+    for slot in slots {
+        let Column::Ids { offsets, .. } = slot else { continue };
+        for (row, ends) in offsets.windows(2).enumerate() {
+            let (show, click) = (number(show, row), number(click, row));
+            for &key in of_id.by_ref().take((ends[1] - ends[0]) as usize) {
+                counts.show[key as usize] += show;
+                counts.click[key as usize] += click;
+            }
+        }
+    }
+}
+
+/// The one number of a row.
+fn number(column: &Column, row: usize) -> f32 {
+    match column {
+        Column::Ids { offsets, keys } => keys[offsets[row] as usize] as f32,
+        Column::Floats { values, .. } => values[row],
     }
 }
 

@@ -10,15 +10,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use openfleet_core::strategy::{Mode, Strategy, StrategyOptions};
 use openfleet_core::{Field, FieldKind, Schema};
 use openfleet_dist::communicator::Worker;
-use openfleet_dist::{Cluster, Link, SaveOptions, State};
+use openfleet_dist::{Cluster, Link, LoadOptions, SaveOptions, State};
 use openfleet_engine::dataset::{DatasetConfig, Dealt, Format, MultiSlot, QueueDataset};
 use openfleet_engine::executor::Pause;
 use openfleet_engine::op::EmbeddingOptions;
-use openfleet_engine::{Executor, Minimize, Net, ParamAttr, RunOptions, Scope};
-use openfleet_table::{Initializer, Optimizer, Sgd};
+use openfleet_engine::{DType, Executor, Feed, Minimize, Net, ParamAttr, RowLife, RunOptions, Scope, Var};
+use openfleet_table::{Accessor, CtrOptions, Initializer, Optimizer, Sgd};
 use tempfile::TempDir;
 
-use crate::harness::learnt;
+use crate::harness::{Road, learnt, on_cluster};
 
 const WORKERS: u32 = 2;
 const ROWS: u64 = 200;
@@ -141,4 +141,56 @@ fn every_sample_counts_once_however_often_the_job_ends_in_the_middle() {
             assert_eq!(got, (EPOCHS * count) as f32, "id {id} in {mode}, {threads} threads");
         }
     }
+}
+
+/// What is behind the keys travels in every mode that pushes gradients, and is added up, not averaged.
+#[test]
+fn servers_count_the_shows_and_clicks_of_all_workers() {
+    for mode in [Mode::Sync, Mode::HalfAsync, Mode::Async, Mode::Hybrid] {
+        let directory = tempfile::tempdir().unwrap();
+        let checkpoint = directory.path().join("checkpoint");
+        let options = StrategyOptions::for_mode(mode);
+        on_cluster(&options, (WORKERS, 2), Road::InProcess, |cluster| {
+            let (net, loss) = counting();
+            let rank = cluster.worker().rank;
+            let mut executor = Executor::on_cluster(Arc::new(Scope::new()), cluster.clone());
+            executor.run_startup(&net.startup).unwrap();
+            for step in 0..10u64 {
+                let feed = Feed::new().slot("id", &[&[step % 3], &[100]]).unwrap();
+                let feed = feed.floats("show", 1, vec![1.0, 2.0]).unwrap().ints("click", 1, &[1, 0]).unwrap();
+                executor.run(&net.main, feed, &[loss]).unwrap();
+            }
+            // Whoever saves sends first what it has queued; the last one has everything.
+            for saves in [1, 0] {
+                if rank == saves {
+                    executor.save(&net.main, checkpoint.to_str().unwrap(), &SaveOptions::default()).unwrap();
+                }
+                cluster.barrier().unwrap();
+            }
+        });
+        let (net, _) = counting();
+        let mut alone = Executor::new(Arc::new(Scope::new()));
+        alone.load(&net.main.clone_for_test(), checkpoint.to_str().unwrap(), LoadOptions::default()).unwrap();
+        let table = alone.scope().sparse("table").unwrap();
+        let counted = |key| table.read_row(key, |row| row.ctr.map(|ctr| (ctr.show, ctr.click))).flatten();
+        let workers = WORKERS as f32;
+        assert_eq!(counted(100), Some((20.0 * workers, 0.0)), "{mode}");
+        assert_eq!(counted(0), Some((4.0 * workers, 4.0 * workers)), "{mode}");
+        assert_eq!(counted(2), Some((3.0 * workers, 3.0 * workers)), "{mode}");
+    }
+}
+
+/// A table that counts shows and clicks.
+fn counting() -> (Net, Var) {
+    let mut net = Net::with_seed(3);
+    let slot = net.slot("id").unwrap();
+    net.data("show", &[-1, 1], DType::F32).unwrap();
+    net.data("click", &[-1, 1], DType::I64).unwrap();
+    let counts = Some(("show".into(), "click".into()));
+    let rows = RowLife { accessor: Accessor::Ctr(CtrOptions::default()), counts, ..RowLife::default() };
+    let options = EmbeddingOptions { table: ParamAttr::named("table"), rows, ..EmbeddingOptions::default() };
+    let row = net.embedding(slot, 2, &options).unwrap();
+    let loss = net.mean(row).unwrap();
+    Minimize::new(Optimizer::Sgd(Sgd::default()), 0.1).minimize(&mut net.main, loss).unwrap();
+    (net, loss)
 }

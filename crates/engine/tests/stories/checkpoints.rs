@@ -6,9 +6,9 @@ use std::sync::Arc;
 use openfleet_dist::storage::Directory;
 use openfleet_dist::{LoadOptions, SaveOptions};
 use openfleet_engine::op::{Activation, EmbeddingOptions};
-use openfleet_engine::{DType, Executor, Feed, Minimize, Net, Scope, Var};
+use openfleet_engine::{DType, Executor, Feed, Minimize, Net, ParamAttr, Scope, Var};
 use openfleet_table::checkpoint::read_manifest;
-use openfleet_table::{Adam, Optimizer, Sgd};
+use openfleet_table::{Adam, Initializer, Optimizer, Sgd};
 
 use crate::started;
 
@@ -175,9 +175,41 @@ fn an_inference_model_holds_what_prediction_needs_and_nothing_else() {
     assert!(!ops.contains(&"auc") && !ops.contains(&"mean"), "{ops:?}");
     let ids = Feed::new().slot("id", &[&[2], &[9], &[u64::MAX], &[2]]).unwrap();
     assert_eq!(other.run(&loaded.program, ids, &loaded.targets).unwrap(), expected);
+    // A key that was never seen has the row that training would have given it.
+    let unseen = || Feed::new().slot("id", &[&[12345]]).unwrap();
+    let (pruned, targets) = model.net.main.prune(&[model.probability]);
+    let expected = trained.run(&pruned, unseen(), &targets).unwrap();
+    assert_eq!(other.run(&loaded.program, unseen(), &loaded.targets).unwrap(), expected);
 
     let error = trained.save_inference_model(&model.net.main, &feeds, &[model.loss], address).unwrap_err();
     assert!(error.to_string().contains("`label` among the feeds"), "{error}");
     let error = trained.save_inference_model(&model.net.main, &[], &[model.probability], address).unwrap_err();
     assert!(error.to_string().contains("`id`"), "{error}");
+}
+
+#[test]
+fn a_program_that_knows_no_initializer_has_the_rows_of_the_one_that_was_trained() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model");
+    let build = |initializer: Initializer, seed: u64| {
+        let mut net = Net::with_seed(seed);
+        let slot = net.slot("id").unwrap();
+        let table = ParamAttr { name: Some("ids".into()), ..ParamAttr::init(initializer) };
+        let rows = net.embedding(slot, 2, &EmbeddingOptions { table, ..EmbeddingOptions::default() }).unwrap();
+        let loss = net.mean(rows).unwrap();
+        (net, rows, loss)
+    };
+    let (mut net, rows, loss) = build(Initializer::Uniform { low: 3.0, high: 4.0 }, 1);
+    Minimize::new(adam(), 0.1).minimize(&mut net.main, loss).unwrap();
+    let mut trained = started(&net);
+    let ids = || Feed::new().slot("id", &[&[1], &[2]]).unwrap();
+    trained.run(&net.main, ids(), &[]).unwrap();
+    trained.save(&net.main, path.to_str().unwrap(), &SaveOptions::default()).unwrap();
+    let unseen = || Feed::new().slot("id", &[&[1], &[77]]).unwrap();
+    let expected = trained.run(&net.main.clone_for_test(), unseen(), &[rows]).unwrap();
+
+    let (other, rows, _) = build(Initializer::Constant(0.0), 2);
+    let mut predicts = started(&other);
+    predicts.load(&other.main, path.to_str().unwrap(), STRICT).unwrap();
+    assert_eq!(predicts.run(&other.main.clone_for_test(), unseen(), &[rows]).unwrap(), expected);
 }

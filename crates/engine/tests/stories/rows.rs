@@ -2,7 +2,7 @@
 
 use openfleet_engine::op::EmbeddingOptions;
 use openfleet_engine::{DType, Executor, Feed, Minimize, Net, ParamAttr, RowLife, Var};
-use openfleet_table::{Admission, NonFinite, Optimizer, Sgd};
+use openfleet_table::{Accessor, Admission, CtrOptions, NonFinite, Optimizer, Sgd};
 
 use crate::started;
 
@@ -50,4 +50,34 @@ fn a_gradient_that_is_not_finite_is_refused_or_ends_the_run_as_was_asked() {
     let (net, loss, mut executor) = model(RowLife::default(), NonFinite::Stop);
     let error = executor.run(&net.main, feed(&[7], f32::NAN), &[loss]).unwrap_err();
     assert!(openfleet_core::error::report(&error).contains("not finite"), "{}", openfleet_core::error::report(&error));
+}
+
+#[test]
+fn rows_count_the_shows_and_clicks_of_their_samples() {
+    let mut net = Net::with_seed(3);
+    let slot = net.slot("id").unwrap();
+    net.data("show", &[-1, 1], DType::F32).unwrap();
+    net.data("click", &[-1, 1], DType::I64).unwrap();
+    let rows = RowLife {
+        accessor: Accessor::Ctr(CtrOptions::default()),
+        counts: Some(("show".into(), "click".into())),
+        ..RowLife::default()
+    };
+    let options = EmbeddingOptions { table: ParamAttr::named("table"), rows, ..EmbeddingOptions::default() };
+    let row = net.embedding(slot, 2, &options).unwrap();
+    let loss = net.mean(row).unwrap();
+    Minimize::new(Optimizer::Sgd(Sgd::default()), 0.1).minimize(&mut net.main, loss).unwrap();
+    let mut executor = started(&net);
+    let feed = Feed::new().slot("id", &[&[1, 2], &[], &[1]]).unwrap();
+    let feed = feed.floats("show", 1, vec![1.0, 7.0, 2.0]).unwrap().ints("click", 1, &[1, 1, 0]).unwrap();
+    executor.run(&net.main, feed, &[loss]).unwrap();
+    let table = executor.scope().sparse("table").unwrap();
+    let counted = |key| table.read_row(key, |row| row.ctr.map(|ctr| (ctr.show, ctr.click))).flatten();
+    assert_eq!((counted(1), counted(2)), (Some((3.0, 1.0)), Some((1.0, 1.0))));
+
+    // A program that does not train reads no counts, nor does one that was pruned.
+    let ids = || Feed::new().slot("id", &[&[1]]).unwrap();
+    executor.run(&net.main.clone_for_test(), ids(), &[row]).unwrap();
+    let (pruned, targets) = net.main.prune(&[row]);
+    executor.run(&pruned, ids(), &targets).unwrap();
 }

@@ -298,6 +298,10 @@ impl BatchReader for WatchedReader<'_> {
         more
     }
 
+    fn end(&self) {
+        self.inner.end();
+    }
+
     fn progress(&self) -> Progress {
         self.inner.progress()
     }
