@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +118,21 @@ def test_three_lines_of_numpy_map_a_table(tmp_path: Path) -> None:
     part = os.path.join(tmp_path, "model", manifest["directory"], manifest["sparse"][0]["parts"][0]["prefix"])
     keys, weights = (np.load(f"{part}.{column}.npy", mmap_mode="r") for column in ("keys", "weights"))
     assert keys.shape == (rows,) and weights.shape == (rows, 4) and 50 in keys
+
+
+def test_an_exported_table_is_what_was_saved(tmp_path: Path) -> None:
+    main, startup, _, loss, *_ = built()
+    exe = static.Executor()
+    with static.scope_guard(static.Scope()):
+        exe.run(startup)
+        steps(exe, main, loss, range(3))
+        manifest = static.save(main, tmp_path / "model")
+    part = os.path.join(tmp_path, "model", manifest["directory"], manifest["sparse"][0]["parts"][0]["prefix"])
+    command = [sys.executable, "-m", "openfleet", "export", tmp_path / "model", "--format", "npz"]
+    subprocess.run([*command, "--out", tmp_path / "table.npz"], check=True, capture_output=True)
+    exported = np.load(tmp_path / "table.npz")
+    assert np.array_equal(exported["keys"], np.load(f"{part}.keys.npy"))
+    assert np.array_equal(exported["weights"], np.load(f"{part}.weights.npy"))
 
 
 def test_an_inference_model_needs_no_script(tmp_path: Path) -> None:

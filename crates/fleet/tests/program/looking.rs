@@ -89,7 +89,7 @@ fn a_table_is_exported_for_other_tools() {
         .collect();
     assert_eq!(lines.len(), rows);
     assert!(lines.iter().all(|(_, weights)| weights.len() == 4));
-    // What NumPy and a Parquet reader make of the other two is told in Python, in the tests of the wheel.
+    // What NumPy makes of the second is told in `python/tests/test_io.py`; of the third only the beginning is looked at.
     let key = lines[0].0.to_string();
     let found = json(&place, &["lookup", "a", &key]);
     let weights: Vec<f32> = found["weights"].as_array().unwrap().iter().map(|w| w.as_f64().unwrap() as f32).collect();

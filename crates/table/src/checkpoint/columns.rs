@@ -77,16 +77,21 @@ impl Column {
                 (format!("[{stamp}{fields}]"), format!("({rows},)"))
             }
         };
-        let mut text = format!("{{'descr': {kind}, 'fortran_order': False, 'shape': {shape}, }}").into_bytes();
-        // Magic, version 1.0, two bytes of length; all of it a multiple of 64 so that the rows are aligned.
-        let padded = (10 + text.len() + 1).next_multiple_of(64) - 10;
-        text.resize(padded - 1, b' ');
-        text.push(b'\n');
-        let mut header = b"\x93NUMPY\x01\x00".to_vec();
-        header.extend_from_slice(&(padded as u16).to_le_bytes());
-        header.extend_from_slice(&text);
-        header
+        npy_header(&kind, &shape)
     }
+}
+
+/// What stands before the elements of a `.npy` file: their kind and the shape as Python literals.
+pub fn npy_header(kind: &str, shape: &str) -> Vec<u8> {
+    let mut text = format!("{{'descr': {kind}, 'fortran_order': False, 'shape': {shape}, }}").into_bytes();
+    // Magic, version 1.0, two bytes of length; all of it a multiple of 64 so that the rows are aligned.
+    let padded = (10 + text.len() + 1).next_multiple_of(64) - 10;
+    text.resize(padded - 1, b' ');
+    text.push(b'\n');
+    let mut header = b"\x93NUMPY\x01\x00".to_vec();
+    header.extend_from_slice(&(padded as u16).to_le_bytes());
+    header.extend_from_slice(&text);
+    header
 }
 
 /// Appends what is kept beside a row's weights, as `stats` has it.

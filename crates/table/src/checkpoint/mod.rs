@@ -31,6 +31,7 @@ mod states;
 mod storage;
 mod write;
 
+pub use columns::npy_header;
 pub use commit::{Commit, abandon, begin, commit, save_alone};
 pub use file::{BLOCK_BYTES, FileEntry, Flip};
 pub use manifest::{

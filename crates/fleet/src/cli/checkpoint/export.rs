@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use openfleet_table::checkpoint::SparseEntry;
+use openfleet_table::checkpoint::{SparseEntry, npy_header};
 use parquet::basic::{Compression, LogicalType, Repetition, Type as PhysicalType};
 use parquet::data_type::{FloatType, Int64Type};
 use parquet::file::properties::WriterProperties;
@@ -102,22 +102,12 @@ fn npz(opened: &Opened, table: &SparseEntry, path: &Path) -> Result<()> {
     let mut out = ZipWriter::new(BufWriter::new(File::create(path).map_err(Error::io("write", path))?));
     // NumPy reads members that are not compressed without a copy, and floats hardly shrink.
     let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored).large_file(true);
-    let header = |descr: &str, shape: &str| {
-        let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
-        let padding = (64 - (10 + text.len() + 1) % 64) % 64;
-        text.extend(std::iter::repeat_n(' ', padding));
-        text.push('\n');
-        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-        bytes.extend_from_slice(&(text.len() as u16).to_le_bytes());
-        bytes.extend_from_slice(text.as_bytes());
-        bytes
-    };
     // Member by member, so the rows are read twice.
     out.start_file("keys.npy", options).map_err(failed)?;
-    out.write_all(&header("<u8", &format!("({},)", table.rows))).map_err(Error::io("write", path))?;
+    out.write_all(&npy_header("'<u8'", &format!("({},)", table.rows))).map_err(Error::io("write", path))?;
     opened.each_row(table, |row| out.write_all(&row.key.to_le_bytes()).map_err(Error::io("write", path)))?;
     out.start_file("weights.npy", options).map_err(failed)?;
-    out.write_all(&header("<f4", &format!("({}, {})", table.rows, table.spec.dim)))
+    out.write_all(&npy_header("'<f4'", &format!("({}, {})", table.rows, table.spec.dim)))
         .map_err(Error::io("write", path))?;
     let mut bytes = Vec::new();
     opened.each_row(table, |row| {
