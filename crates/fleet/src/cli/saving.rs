@@ -94,15 +94,17 @@ impl Saving {
         Ok(executor.load(program, &self.address(), LoadOptions::default())?)
     }
 
-    /// The last save, which nothing follows.
+    /// The last save, which nothing follows: after so many whole epochs of this run.
     pub(crate) fn save(
         &self,
         executor: &mut Executor,
         program: &Program,
         vocabulary: Vec<String>,
+        epochs: u64,
         complete: bool,
     ) -> Result<()> {
-        let description = ModelDescription { complete, vocabulary, ..self.description.clone() };
+        let epochs = self.epochs_done + epochs;
+        let description = ModelDescription { complete, epochs, vocabulary, ..self.description.clone() };
         executor.save(program, &self.address(), &self.options(&description))?;
         Ok(())
     }

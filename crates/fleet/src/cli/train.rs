@@ -213,7 +213,8 @@ pub(crate) fn run(arguments: &TrainArgs, stop: &AtomicBool) -> Result<Outcome> {
     }
     if let (Some(saving), true) = (&job.saving, place.speaks()) {
         let words = first.data.words().unwrap_or_default().to_vec();
-        saving.save(&mut first.executor, &first.network.net.main, words, !trained.interrupted)?;
+        let whole = trained.epochs.saturating_sub(u64::from(trained.interrupted));
+        saving.save(&mut first.executor, &first.network.net.main, words, whole, !trained.interrupted)?;
         remark(&format!("the model is in `{}`", saving.directory().display()));
     }
 

@@ -303,8 +303,15 @@ fn a_killed_job_goes_on_where_it_was() {
                 let changed = |list: &str| difference[list].as_array().unwrap().iter().any(|one| one["changed"] != 0);
                 assert!(!changed("tables") && !changed("parameters"), "{difference}");
             }
-            _ => assert!((auc(&resumed) - auc(&expected)).abs() < 0.02, "{mode}: {resumed} {expected}"),
+            // Who is first decides what 300 batches lead to: two runs without any death differ by 0.02.
+            _ => assert!(auc(&resumed) > auc(&expected) - 0.05, "{mode}: {resumed} {expected}"),
         }
-        assert!(resumed["samples"].as_u64() < expected["samples"].as_u64(), "{mode}: nothing was left out");
+        let (done, all) = (resumed["samples"].as_u64().unwrap(), expected["samples"].as_u64().unwrap());
+        assert!(done < all, "{mode}: nothing was left out");
+        if mode == "geo" {
+            assert!(done.is_multiple_of(6400), "{done}: not whole epochs");
+            let again = clicks.job(2, 2, &format!("--mode geo --epochs 4 --save {broken} --save-every 5 --resume"));
+            assert_eq!(again["samples"], 6400, "a run that had ended goes on with one more epoch");
+        }
     }
 }
