@@ -89,6 +89,28 @@ pub enum Error {
         /// What the storage said.
         source: Box<StorageError>,
     },
+    /// A save of which nobody here knows what has changed since.
+    #[error("it is not known here what has changed since the save {save}")]
+    UnknownSave {
+        /// Its id.
+        save: String,
+    },
+    /// A save of changes without what they need.
+    #[error("a save of what has changed has to have {what}")]
+    DeltaWithout {
+        /// What.
+        what: &'static str,
+    },
+    /// Somebody else wrote to the same place.
+    #[error("the checkpoint in `{name}` was replaced meanwhile: expected save {expected}, got {got}")]
+    ReplacedMeanwhile {
+        /// Where.
+        name: String,
+        /// The save that stood there.
+        expected: String,
+        /// The one that stands there now.
+        got: String,
+    },
     /// No manifest.
     #[error("`{name}` is not a checkpoint: it has no `manifest.json`")]
     NotACheckpoint {
@@ -233,6 +255,13 @@ impl Hinted for Error {
             Error::Storage { source, .. } if source.kind == std::io::ErrorKind::StorageFull => {
                 Some("make room and save again; training goes on, and the last checkpoint is as it was".into())
             }
+            Error::UnknownSave { .. } => Some(
+                "save the whole once in this place: changes are known since a save or a load of this very job, among its last \
+                 48, unless most rows were removed since"
+                    .into(),
+            ),
+            Error::DeltaWithout { .. } => Some("save the whole, or leave that option out".into()),
+            Error::ReplacedMeanwhile { .. } => Some("let one job or tool at a time write to a place".into()),
             Error::CheckpointExists { .. } => Some("choose another name, or allow it to be replaced".into()),
             Error::FormatVersion { .. } => Some("read it with the version of OpenFleet that wrote it".into()),
             Error::MissingFile { .. } => Some(

@@ -225,6 +225,10 @@ impl Layout for CtrOptions {
         }
     }
 
+    fn fades(&self) -> bool {
+        true
+    }
+
     fn end_of_day(&self, rows: &mut Rows, row: u32) {
         rows.get_mut(row)[UNSEEN_DAYS] += 1.0;
     }

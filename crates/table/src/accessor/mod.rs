@@ -145,6 +145,11 @@ pub(crate) trait Layout {
     /// Adds to the weights as they are.
     fn add(&self, rows: &mut Rows, row: u32, delta: &[f32]);
 
+    /// Whether days and shrinking change rows that stay.
+    fn fades(&self) -> bool {
+        false
+    }
+
     /// A day has passed.
     fn end_of_day(&self, _rows: &mut Rows, _row: u32) {}
 

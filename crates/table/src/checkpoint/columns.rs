@@ -14,10 +14,13 @@ pub(super) enum Column {
     Weights,
     State,
     Stats,
+    /// Keys that have lost their rows: not one of the rows' columns.
+    Removed,
 }
 
 impl Column {
-    pub(super) const ALL: [Column; 4] = [Column::Keys, Column::Weights, Column::State, Column::Stats];
+    /// Those of the rows.
+    pub(super) const ROWS: [Column; 4] = [Column::Keys, Column::Weights, Column::State, Column::Stats];
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -25,13 +28,14 @@ impl Column {
             Column::Weights => "weights",
             Column::State => "state",
             Column::Stats => "stats",
+            Column::Removed => "removed",
         }
     }
 
     /// Bytes of a row; 0 where the table has no such column.
     pub(super) fn width(self, spec: &SparseSpec) -> usize {
         match self {
-            Column::Keys => 8,
+            Column::Keys | Column::Removed => 8,
             Column::Weights => 4 * spec.dim,
             Column::State => 4 * spec.dim * spec.optimizer.state_slots(),
             Column::Stats => match spec.accessor {
@@ -64,7 +68,7 @@ impl Column {
     pub(super) fn header(self, spec: &SparseSpec, rows: u64) -> Vec<u8> {
         let stamp = "('stamp', '<u4')";
         let (kind, shape) = match self {
-            Column::Keys => ("'<u8'".to_owned(), format!("({rows},)")),
+            Column::Keys | Column::Removed => ("'<u8'".to_owned(), format!("({rows},)")),
             Column::Weights => ("'<f4'".to_owned(), format!("({rows}, {})", spec.dim)),
             Column::State => ("'<f4'".to_owned(), format!("({rows}, {}, {})", spec.optimizer.state_slots(), spec.dim)),
             Column::Stats => {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::dense;
 use super::file::FileWriter;
-use super::manifest::{FORMAT, MANIFEST, Manifest, SparseEntry, VERSION};
+use super::manifest::{FORMAT, Layer, MANIFEST, Manifest, SparseEntry, VERSION, read_manifest};
 use super::states;
 use super::storage::Storage;
 use super::write::{Part, TableCuts, temporary, write_part};
@@ -40,6 +40,24 @@ pub struct Commit {
     pub states: Vec<u8>,
     /// What each server has written, in order.
     pub parts: Vec<Part>,
+    /// What it takes the place of.
+    #[serde(default)]
+    pub replaces: Replaces,
+    /// The save whose moment it shows, if it is not its own.
+    #[serde(default)]
+    pub moment: Option<String>,
+}
+
+/// What a save takes the place of.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Replaces {
+    /// Whatever stands there.
+    #[default]
+    Anything,
+    /// The save of this id, whole.
+    Whole(String),
+    /// The save of this id, whose rows count where there are no newer ones.
+    Changes(String),
 }
 
 /// Makes room for the save `id`. Refuses where a checkpoint stands and is not to be replaced.
@@ -92,6 +110,7 @@ pub fn commit(storage: &dyn Storage, commit: Commit) -> Result<Manifest> {
     if commit.parts.iter().any(|part| part.work != work) {
         return Err(Error::PartsDisagree { what: "what has been applied".into() });
     }
+    let layers = layers(storage, &commit, &sparse)?;
     let (dense, dense_file) = dense::merge(storage, &from, &commit.parts)?;
     for part in &commit.parts {
         if let Some(file) = &part.dense_file {
@@ -113,8 +132,9 @@ pub fn commit(storage: &dyn Storage, commit: Commit) -> Result<Manifest> {
     let steps = sparse.iter().map(|table| table.step).chain(dense.iter().map(|parameter| parameter.step));
     let manifest = Manifest {
         format: FORMAT.into(),
-        version: VERSION,
+        version: if layers.is_empty() { 1 } else { VERSION },
         id: commit.id,
+        moment: commit.moment,
         job: commit.job,
         mode: commit.mode,
         workers: commit.workers,
@@ -129,10 +149,38 @@ pub fn commit(storage: &dyn Storage, commit: Commit) -> Result<Manifest> {
         files: commit.parts.into_iter().flat_map(|part| part.files).chain(dense_file).chain(states_file).collect(),
         sparse,
         dense,
+        layers,
     };
     put_manifest(storage, &manifest)?;
-    sweep(storage, &manifest.directory);
+    sweep(storage, &manifest);
     Ok(manifest)
+}
+
+/// The older saves that a save needs: none, if it is whole. Fails where another one stands there than it was made for.
+fn layers(storage: &dyn Storage, commit: &Commit, sparse: &[SparseEntry]) -> Result<Vec<Layer>> {
+    let (expected, is_whole) = match &commit.replaces {
+        Replaces::Anything => (None, true),
+        Replaces::Whole(id) => (Some(id), true),
+        Replaces::Changes(id) => (Some(id), false),
+    };
+    let standing = expected.map(|expected| match read_manifest(storage)? {
+        standing if standing.id == *expected => Ok(standing),
+        Manifest { id: got, .. } => {
+            Err(Error::ReplacedMeanwhile { name: storage.name(), expected: expected.clone(), got })
+        }
+    });
+    let standing = standing.transpose()?.filter(|_| !is_whole);
+    let since = standing.as_ref().map(Manifest::moment);
+    // A server without sparse tables has nothing that changes.
+    if commit.parts.iter().any(|part| !part.sparse.is_empty() && part.since.as_deref() != since) {
+        return Err(Error::PartsDisagree { what: "the save before".into() });
+    }
+    let Some(standing) = standing.filter(|_| !sparse.is_empty()) else { return Ok(Vec::new()) };
+    let names = |tables: &[SparseEntry]| tables.iter().map(|table| table.name.clone()).collect::<Vec<_>>();
+    if names(&standing.sparse) != names(sparse) {
+        return Err(Error::DeltaWithout { what: "the tables of the save before, no more and no fewer" });
+    }
+    Ok(standing.into_layers())
 }
 
 /// Where the files of a complete save are.
@@ -152,10 +200,11 @@ fn put_manifest(storage: &dyn Storage, manifest: &Manifest) -> Result<()> {
 }
 
 /// Removes what earlier saves have left: only names that a save gives, and only after the new manifest stands.
-fn sweep(storage: &dyn Storage, keep: &str) {
+fn sweep(storage: &dyn Storage, manifest: &Manifest) {
     let is_ours = |name: &str| {
         let id = name.strip_prefix("data-").or_else(|| name.strip_prefix(".saving-"));
-        id.is_some_and(is_id) && name != keep
+        let is_kept = name == manifest.directory || manifest.layers.iter().any(|layer| name == layer.directory);
+        id.is_some_and(is_id) && !is_kept
     };
     for name in storage.list("").unwrap_or_default() {
         if is_ours(&name) {

@@ -21,18 +21,22 @@ use crate::sparse::SparseSpec;
 pub const MANIFEST: &str = "manifest.json";
 /// What its first member says.
 pub const FORMAT: &str = "openfleet checkpoint";
-/// Changes whenever an older reader could misunderstand.
-pub const VERSION: u32 = 1;
+/// Changes whenever an older reader could misunderstand. Version 2 has older saves below its own; without any, what is
+/// written is version 1.
+pub const VERSION: u32 = 2;
 
 /// What a checkpoint consists of.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// [`FORMAT`].
     pub format: String,
-    /// [`VERSION`].
+    /// [`VERSION`], or an earlier one.
     pub version: u32,
     /// Another one for every save; 16 hexadecimal digits.
     pub id: String,
+    /// The save whose moment it shows, where that was written anew in another shape.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moment: Option<String>,
     /// The job that wrote it.
     pub job: String,
     /// How that job trained.
@@ -63,6 +67,47 @@ pub struct Manifest {
     pub data: serde_json::Value,
     /// Every file with its checksums.
     pub files: Vec<FileEntry>,
+    /// Where the rows are that have not changed since: older saves, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<Layer>,
+}
+
+/// An older save, of which those rows count that no later one has or has removed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Layer {
+    /// Its id.
+    pub id: String,
+    /// The furthest that any table had come then.
+    pub step: u64,
+    /// Where its files are.
+    pub directory: String,
+    /// Its sparse tables.
+    pub sparse: Vec<SparseEntry>,
+    /// Those files of it that hold rows.
+    pub files: Vec<FileEntry>,
+}
+
+/// A sparse table in one of the saves that a checkpoint consists of.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stored<'a> {
+    pub(super) directory: &'a str,
+    pub(super) entry: &'a SparseEntry,
+    files: &'a [FileEntry],
+}
+
+impl<'a> Stored<'a> {
+    /// A file by its path.
+    pub(super) fn file(&self, path: &str) -> Result<&'a FileEntry> {
+        find_file(self.files, path)
+    }
+}
+
+fn find_file<'a>(files: &'a [FileEntry], path: &str) -> Result<&'a FileEntry> {
+    files.iter().find(|file| file.path == path).ok_or_else(|| damaged(format!("it names no file `{path}`")))
+}
+
+fn damaged(reason: String) -> Error {
+    Error::DamagedManifest { file: MANIFEST.into(), reason }
 }
 
 /// A sparse table.
@@ -76,7 +121,7 @@ pub struct SparseEntry {
     pub step: u64,
     /// The stamp that touched rows got.
     pub stamp: u32,
-    /// Rows over all parts.
+    /// Its rows at that moment, wherever they are saved.
     pub rows: u64,
     /// What the optimizer's slots hold, in order.
     pub slots: Vec<String>,
@@ -93,6 +138,13 @@ pub struct SparsePart {
     pub rows: u64,
     /// Of the files: with `.keys.npy` it is the keys, with `.weights.npy` the weights.
     pub prefix: String,
+    /// How many keys have lost their rows since the save before; they are in `.removed.npy`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub removed: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl SparsePart {
@@ -156,19 +208,45 @@ impl Work {
 }
 
 impl Manifest {
-    /// A file by its path.
-    pub(super) fn file(&self, path: &str) -> Result<&FileEntry> {
-        let unknown = || self.damaged(format!("it names no file `{path}`"));
-        self.files.iter().find(|file| file.path == path).ok_or_else(unknown)
+    /// The save whose moment it shows.
+    pub fn moment(&self) -> &str {
+        self.moment.as_deref().unwrap_or(&self.id)
     }
 
-    fn damaged(&self, reason: String) -> Error {
-        Error::DamagedManifest { file: MANIFEST.into(), reason }
+    /// Every file of every save that it consists of, with its directory.
+    pub fn all_files(&self) -> impl Iterator<Item = (&str, &FileEntry)> {
+        let of_layers = self.layers.iter().flat_map(|layer| layer.files.iter().map(|file| (&*layer.directory, file)));
+        of_layers.chain(self.files.iter().map(|file| (&*self.directory, file)))
+    }
+
+    /// A file of its own by its path.
+    pub(super) fn file(&self, path: &str) -> Result<&FileEntry> {
+        find_file(&self.files, path)
+    }
+
+    /// A table in the saves that have rows of it, newest first.
+    pub(super) fn stored<'a>(&'a self, entry: &'a SparseEntry) -> impl Iterator<Item = Stored<'a>> {
+        let own = Stored { directory: &self.directory, entry, files: &self.files };
+        let older = self.layers.iter().rev().filter_map(|layer| {
+            let entry = layer.sparse.iter().find(|older| older.name == entry.name)?;
+            Some(Stored { directory: &layer.directory, entry, files: &layer.files })
+        });
+        std::iter::once(own).chain(older)
+    }
+
+    /// As an older save of another one.
+    pub(super) fn into_layers(self) -> Vec<Layer> {
+        let Manifest { id, step, directory, sparse, files, mut layers, dense_file, states_file, .. } = self;
+        // Dense values and states are whole in every save.
+        let is_beside = |path: &String| [&dense_file, &states_file].into_iter().flatten().any(|beside| beside == path);
+        let files = files.into_iter().filter(|file| !is_beside(&file.path)).collect();
+        layers.push(Layer { id, step, directory, sparse, files });
+        layers
     }
 
     /// As the bytes of a file.
     pub(super) fn encode(&self) -> Result<Vec<u8>> {
-        let mut bytes = serde_json::to_vec_pretty(self).map_err(|error| self.damaged(error.to_string()))?;
+        let mut bytes = serde_json::to_vec_pretty(self).map_err(|error| damaged(error.to_string()))?;
         bytes.truncate(bytes.len() - "\n}".len());
         bytes.extend_from_slice(b",\n");
         bytes.extend_from_slice(tail(crc32c::crc32c(&bytes)).as_bytes());
@@ -177,12 +255,11 @@ impl Manifest {
 
     /// From the bytes of a file.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
-        let damaged = |reason: String| Error::DamagedManifest { file: MANIFEST.into(), reason };
         let content = bytes.len().checked_sub(tail(0).len()).map(|end| &bytes[..end]).unwrap_or_default();
         // Another version may have another end: say so rather than that it is damaged.
         let version = serde_json::from_slice::<VersionOnly>(bytes).ok().filter(|known| known.format == FORMAT);
         if let Some(VersionOnly { version, .. }) = version
-            && version != VERSION
+            && !(1..=VERSION).contains(&version)
         {
             return Err(Error::FormatVersion { file: MANIFEST.into(), expected: VERSION, got: version });
         }
@@ -199,12 +276,13 @@ impl Manifest {
             return Err(damaged(format!("its format is `{}`", manifest.format)));
         }
         let is_plain = |path: &str| !path.split('/').any(|step| step.is_empty() || step == "." || step == "..");
-        let outside = manifest.files.iter().map(|file| &file.path).chain([&manifest.directory]);
-        if let Some(path) = outside.into_iter().find(|path| !is_plain(path)) {
+        let paths = manifest.all_files().flat_map(|(directory, file)| [directory, &file.path]);
+        if let Some(path) = paths.chain([&*manifest.directory]).find(|path| !is_plain(path)) {
             return Err(damaged(format!("`{path}` is not a path within the checkpoint")));
         }
-        let parts = manifest.sparse.iter().flat_map(|table| &table.parts);
-        if let Some(part) = parts.into_iter().find(|part| part.buckets.1 as usize >= BUCKET_COUNT) {
+        let tables = manifest.layers.iter().flat_map(|layer| &layer.sparse).chain(&manifest.sparse);
+        let mut parts = tables.flat_map(|table| &table.parts);
+        if let Some(part) = parts.find(|part| part.buckets.1 as usize >= BUCKET_COUNT) {
             return Err(damaged(format!("there is no bucket {}", part.buckets.1)));
         }
         Ok(manifest)
@@ -248,8 +326,9 @@ mod tests {
         let group = GroupWork { streams: (0, 2), step: 5, taken: [(0, 5), (1, 4)].into() };
         Manifest {
             format: FORMAT.into(),
-            version: VERSION,
+            version: 1,
             id: "0123456789abcdef".into(),
+            moment: None,
             job: "a job".into(),
             mode: "sync".into(),
             workers: 2,
@@ -264,6 +343,7 @@ mod tests {
             work: Work { streams, groups: vec![group] },
             data: serde_json::json!({"epoch": 2}),
             files: vec![],
+            layers: vec![],
         }
     }
 
@@ -297,19 +377,26 @@ mod tests {
 
     #[test]
     fn a_later_version_is_named_as_one() {
-        let later = Manifest { version: 2, ..manifest() }.encode().unwrap();
+        let later = Manifest { version: 3, ..manifest() }.encode().unwrap();
         assert_eq!(
             Manifest::decode(&later).unwrap_err(),
-            Error::FormatVersion { file: MANIFEST.into(), expected: 1, got: 2 }
+            Error::FormatVersion { file: MANIFEST.into(), expected: 2, got: 3 }
         );
     }
 
     #[test]
     fn paths_that_leave_the_checkpoint_are_refused() {
         for path in ["../passwd", "/etc/passwd", "a//b", "."] {
-            let file = FileEntry { path: path.into(), bytes: 0, crc32c: String::new() };
-            let bytes = Manifest { files: vec![file], ..manifest() }.encode().unwrap();
-            assert!(matches!(Manifest::decode(&bytes), Err(Error::DamagedManifest { .. })), "{path}");
+            let file = || vec![FileEntry { path: path.into(), bytes: 0, crc32c: String::new() }];
+            let older = Manifest { files: file(), ..manifest() }.into_layers();
+            for manifest in [
+                Manifest { files: file(), ..manifest() },
+                Manifest { directory: path.into(), ..manifest() },
+                Manifest { layers: older, ..manifest() },
+            ] {
+                let bytes = manifest.encode().unwrap();
+                assert!(matches!(Manifest::decode(&bytes), Err(Error::DamagedManifest { .. })), "{path}");
+            }
         }
     }
 

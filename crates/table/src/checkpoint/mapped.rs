@@ -6,11 +6,12 @@
 
 use openfleet_core::Key;
 use openfleet_core::key::mix;
-use openfleet_core::placement::bucket_of;
+use openfleet_core::placement::{BUCKET_COUNT, bucket_of};
 
 use super::columns::Column;
 use super::file;
-use super::manifest::{Manifest, SparseEntry, SparsePart};
+use super::manifest::{Manifest, SparseEntry, SparsePart, Stored};
+use super::read::Newer;
 use super::storage::{Bytes, Storage};
 use crate::error::{Error, Result, same_length};
 use crate::sparse::index::Index;
@@ -30,6 +31,9 @@ struct MappedPart {
     buckets: (usize, usize),
     keys: MappedColumn,
     weights: MappedColumn,
+    /// Rows that no newer save has or has removed.
+    rows: usize,
+    /// Of those.
     index: Index,
 }
 
@@ -47,8 +51,13 @@ impl MappedTable {
     /// A table of a checkpoint; `spec` is what the program that reads it makes of the table, and decides what keys without a
     /// row start from. Whoever calls this has compared it with what was saved ([`Loaded`](super::Loaded)).
     pub fn open(storage: &dyn Storage, manifest: &Manifest, entry: &SparseEntry, spec: SparseSpec) -> Result<Self> {
-        let open = |part| MappedPart::open(storage, manifest, entry, part);
-        let parts = entry.parts.iter().filter(|part| part.rows > 0).map(open).collect::<Result<Vec<_>>>()?;
+        let (mut parts, mut newer) = (Vec::new(), Newer::new(manifest));
+        for stored in manifest.stored(entry) {
+            for part in stored.entry.parts.iter().filter(|part| part.rows > 0) {
+                parts.push(MappedPart::open(storage, stored, part, &mut newer)?);
+            }
+            newer.go_back(storage, stored, &(0..BUCKET_COUNT))?;
+        }
         let (dim, absent) = (spec.dim, SparseTable::new(SparseSpec { shards: 1, ..spec })?);
         if entry.spec.dim != dim {
             let weights = |dim| format!("rows of {dim} weights").into();
@@ -64,12 +73,10 @@ impl MappedTable {
         same_length("rows", keys.len().saturating_mul(self.dim), rows.len())?;
         for (keys, rows) in keys.chunks(BATCH).zip(rows.chunks_mut(BATCH * self.dim)) {
             for &key in keys {
-                if let Some(part) = self.part(key) {
-                    part.index.prefetch(tag(key));
-                }
+                self.parts_of(key).for_each(|part| part.index.prefetch(tag(key)));
             }
             for (&key, row) in keys.iter().zip(rows.chunks_exact_mut(self.dim)) {
-                match self.part(key).and_then(|part| part.weights_of(key)) {
+                match self.parts_of(key).find_map(|part| part.weights_of(key)) {
                     Some(weights) => copy_floats(weights, row),
                     None => self.absent.show_absent(key, row),
                 }
@@ -83,20 +90,24 @@ impl MappedTable {
         let mut weights = vec![0.0; self.dim];
         for part in &self.parts {
             for row in 0..part.keys.rows() {
+                let key = part.key(row);
+                if part.rows < part.keys.rows() && part.row_of(key).is_none() {
+                    continue;
+                }
                 copy_floats(part.weights.row(row), &mut weights);
-                look(part.key(row), &weights);
+                look(key, &weights);
             }
         }
     }
 
     /// How many rows there are.
     pub fn len(&self) -> usize {
-        self.parts.iter().map(|part| part.keys.rows()).sum()
+        self.parts.iter().map(|part| part.rows).sum()
     }
 
     /// Whether there is no row.
     pub fn is_empty(&self) -> bool {
-        self.parts.is_empty()
+        self.len() == 0
     }
 
     /// Weights in a row.
@@ -109,10 +120,11 @@ impl MappedTable {
         self.absent.spec()
     }
 
-    fn part(&self, key: Key) -> Option<&MappedPart> {
+    /// Parts that may have a key: as many as saves have rows. One of them at most has it.
+    fn parts_of(&self, key: Key) -> impl Iterator<Item = &MappedPart> {
         // As many as servers wrote it: one or a few.
         let bucket = bucket_of(key);
-        self.parts.iter().find(|part| part.buckets.0 <= bucket && bucket <= part.buckets.1)
+        self.parts.iter().filter(move |part| part.buckets.0 <= bucket && bucket <= part.buckets.1)
     }
 }
 
@@ -123,29 +135,37 @@ impl std::fmt::Debug for MappedTable {
 }
 
 impl MappedPart {
-    fn open(storage: &dyn Storage, manifest: &Manifest, entry: &SparseEntry, part: &SparsePart) -> Result<Self> {
-        let column = |column| MappedColumn::open(storage, manifest, entry, part, column);
+    fn open(storage: &dyn Storage, stored: Stored<'_>, part: &SparsePart, newer: &mut Newer) -> Result<Self> {
+        let column = |column| MappedColumn::open(storage, stored, part, column);
         let (keys, weights) = (column(Column::Keys)?, column(Column::Weights)?);
-        let file = format!("{}/{}.keys.npy", manifest.directory, part.prefix);
+        let file = format!("{}/{}.keys.npy", stored.directory, part.prefix);
         let damaged = |reason: String| Error::DamagedManifest { file: file.clone(), reason };
         // The index numbers rows from 1 in 32 bits.
         let rows = u32::try_from(part.rows).ok().filter(|rows| *rows < u32::MAX);
         let rows = rows.ok_or_else(|| damaged(format!("{} rows, more than a part can have", part.rows)))?;
         let mut index = Index::with_capacity(rows as usize);
+        let mut counting = 0;
         for row in 0..rows {
             let key = key_of(keys.row(row as usize));
+            if !newer.shows(key) {
+                continue;
+            }
+            counting += 1;
             if index.find(tag(key), |other| key_of(keys.row(other as usize)) == key).is_some() {
                 return Err(damaged(format!("key {key} is in it twice")));
             }
             index.insert(tag(key), row);
         }
         let (first, last) = part.buckets;
-        Ok(MappedPart { buckets: (first as usize, last as usize), keys, weights, index })
+        Ok(MappedPart { buckets: (first as usize, last as usize), keys, weights, rows: counting, index })
+    }
+
+    fn row_of(&self, key: Key) -> Option<u32> {
+        self.index.find(tag(key), |row| self.key(row as usize) == key)
     }
 
     fn weights_of(&self, key: Key) -> Option<&[u8]> {
-        let row = self.index.find(tag(key), |row| self.key(row as usize) == key)?;
-        Some(self.weights.row(row as usize))
+        Some(self.weights.row(self.row_of(key)? as usize))
     }
 
     fn key(&self, row: usize) -> Key {
@@ -154,20 +174,15 @@ impl MappedPart {
 }
 
 impl MappedColumn {
-    fn open(
-        storage: &dyn Storage,
-        manifest: &Manifest,
-        entry: &SparseEntry,
-        part: &SparsePart,
-        column: Column,
-    ) -> Result<Self> {
-        let file = manifest.file(&format!("{}.{}.npy", part.prefix, column.name()))?;
-        let (path, bytes) = file::map(storage, &manifest.directory, file)?;
-        let header = column.checked_header(&entry.spec, part.rows, &path, file.bytes)?;
+    fn open(storage: &dyn Storage, stored: Stored<'_>, part: &SparsePart, column: Column) -> Result<Self> {
+        let spec = &stored.entry.spec;
+        let file = stored.file(&format!("{}.{}.npy", part.prefix, column.name()))?;
+        let (path, bytes) = file::map(storage, stored.directory, file)?;
+        let header = column.checked_header(spec, part.rows, &path, file.bytes)?;
         if !bytes.as_ref().as_ref().starts_with(&header) {
             return Err(column.strange_header(part.rows, path));
         }
-        Ok(MappedColumn { bytes, header: header.len(), width: column.width(&entry.spec) })
+        Ok(MappedColumn { bytes, header: header.len(), width: column.width(spec) })
     }
 
     fn rows(&self) -> usize {
@@ -203,7 +218,7 @@ mod tests {
 
     use crate::checkpoint::{self, Commit, Memory, SparseCut, TableCuts, Work};
     use crate::{Accessor, Admission, CtrOptions, Initializer, Missing, Optimizer, Schedule, Scratch, Sgd, ShowClick};
-    use openfleet_core::placement::{BUCKET_COUNT, Buckets};
+    use openfleet_core::placement::Buckets;
 
     fn spec(admission: Admission) -> SparseSpec {
         SparseSpec {
@@ -239,6 +254,8 @@ mod tests {
             data: Default::default(),
             states: Vec::new(),
             parts: Vec::new(),
+            replaces: Default::default(),
+            moment: None,
         };
         let manifest = checkpoint::save_alone(&storage, save, cuts, true).unwrap();
         (storage, manifest)

@@ -32,15 +32,15 @@ mod storage;
 mod write;
 
 pub use columns::npy_header;
-pub use commit::{Commit, abandon, begin, commit, save_alone};
+pub use commit::{Commit, Replaces, abandon, begin, commit, save_alone};
 pub use file::{BLOCK_BYTES, FileEntry, Flip};
 pub use manifest::{
-    DenseEntry, FORMAT, GroupWork, MANIFEST, Manifest, SparseEntry, SparsePart, VERSION, Work, read_manifest,
+    DenseEntry, FORMAT, GroupWork, Layer, MANIFEST, Manifest, SparseEntry, SparsePart, VERSION, Work, read_manifest,
 };
 pub use mapped::MappedTable;
 pub use memory::Memory;
-pub use read::{Columns, DenseValues, Left, Loaded, read_dense, read_sparse, verify};
-pub use reshard::reshard;
+pub use read::{DenseValues, Left, Loaded, each_row, read_dense, read_sparse, verify};
+pub use reshard::{compact, reshard};
 pub use states::{StateElements, StateValue, States, decode_states, encode_states, read_states, read_states_file};
 pub use storage::{Bytes, Sink, Storage, StorageError};
 pub use write::{DenseBlock, DenseCut, Part, SparseCut, TableCuts, write_part};

@@ -1,14 +1,15 @@
 //! Reading a checkpoint: whole or in part, by any number of servers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 
+use openfleet_core::Key;
 use openfleet_core::placement::bucket_of;
 
 use super::columns::{Column, take_floats, take_stats};
 use super::dense;
 use super::file::FileReader;
-use super::manifest::{Manifest, SparseEntry, SparsePart};
+use super::manifest::{Manifest, SparseEntry, SparsePart, Stored};
 use super::storage::Storage;
 use crate::accessor::{Accessor, Row};
 use crate::dense::DenseSpec;
@@ -141,23 +142,101 @@ pub fn read_sparse(
     with_state: bool,
 ) -> Result<u64> {
     let mut rows = 0;
-    for part in entry.parts.iter().filter(|part| part.meets(&buckets)) {
-        let mut columns = Columns::open(storage, manifest, entry, part)?;
-        while columns.next(|row| {
-            if !buckets.contains(&bucket_of(row.key)) {
-                return Ok(());
-            }
-            rows += 1;
-            if with_state { table.restore(row) } else { table.restore_without_state(row) }
-        })? {}
-    }
+    each_row(storage, manifest, entry, buckets, |row| {
+        rows += 1;
+        if with_state { table.restore(row) } else { table.restore_without_state(row) }
+    })?;
     table.set_step(entry.step);
     table.set_stamp(entry.stamp);
+    if with_state && table.evicted() == 0 {
+        table.follows(manifest.moment());
+    }
     Ok(rows)
 }
 
+/// Shows the rows of some buckets, each as its newest save has it. Of saves that others were built on, keys are in memory.
+pub fn each_row(
+    storage: &dyn Storage,
+    manifest: &Manifest,
+    entry: &SparseEntry,
+    buckets: Range<usize>,
+    mut look: impl FnMut(&Row<'_>) -> Result<()>,
+) -> Result<()> {
+    let mut newer = Newer::new(manifest);
+    for stored in manifest.stored(entry) {
+        for part in stored.entry.parts.iter().filter(|part| part.meets(&buckets)) {
+            let mut columns = Columns::open(storage, stored, part)?;
+            while columns.next(|row| match buckets.contains(&bucket_of(row.key)) && newer.shows(row.key) {
+                true => look(row),
+                false => Ok(()),
+            })? {}
+        }
+        newer.go_back(storage, stored, &buckets)?;
+    }
+    Ok(())
+}
+
+/// Keys that a newer save has dealt with, on the way from the newest to the oldest.
+pub(super) struct Newer {
+    keys: HashSet<Key>,
+    /// Those of the save that is looked at.
+    shown: Vec<Key>,
+    /// How many saves are still to come.
+    older: usize,
+}
+
+impl Newer {
+    pub(super) fn new(manifest: &Manifest) -> Self {
+        Newer { keys: HashSet::new(), shown: Vec::new(), older: manifest.layers.len() }
+    }
+
+    /// Whether a row counts, which is looked at now.
+    pub(super) fn shows(&mut self, key: Key) -> bool {
+        let counts = self.keys.is_empty() || !self.keys.contains(&key);
+        if counts && self.older > 0 {
+            self.shown.push(key);
+        }
+        counts
+    }
+
+    /// All rows of a save were looked at.
+    pub(super) fn go_back(&mut self, storage: &dyn Storage, stored: Stored<'_>, buckets: &Range<usize>) -> Result<()> {
+        self.older = self.older.saturating_sub(1);
+        self.keys.extend(self.shown.drain(..));
+        for part in stored.entry.parts.iter().filter(|part| part.removed > 0 && part.meets(buckets)) {
+            let mut reader = open_column(storage, stored, part, Column::Removed)?;
+            let mut key = [0; 8];
+            for _ in 0..part.removed {
+                reader.read(&mut key)?;
+                self.keys.insert(Key::from_le_bytes(key));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A column, of which the header was read.
+fn open_column<'a>(
+    storage: &dyn Storage,
+    stored: Stored<'a>,
+    part: &SparsePart,
+    column: Column,
+) -> Result<FileReader<'a>> {
+    let spec = &stored.entry.spec;
+    let rows = if column == Column::Removed { part.removed } else { part.rows };
+    let file = stored.file(&format!("{}.{}.npy", part.prefix, column.name()))?;
+    let mut reader = FileReader::open(storage, stored.directory, file)?;
+    let header = column.checked_header(spec, rows, reader.path(), file.bytes)?;
+    let mut got = vec![0; header.len()];
+    reader.read(&mut got)?;
+    if got != header {
+        return Err(column.strange_header(rows, reader.path().to_owned()));
+    }
+    Ok(reader)
+}
+
 /// The rows of one part, a chunk at a time.
-pub struct Columns<'a> {
+struct Columns<'a> {
     entry: &'a SparseEntry,
     columns: Vec<(Column, FileReader<'a>, Vec<u8>)>,
     left: u64,
@@ -167,30 +246,15 @@ pub struct Columns<'a> {
 const CHUNK: u64 = 4096;
 
 impl<'a> Columns<'a> {
-    /// A part of a table.
-    pub fn open(
-        storage: &dyn Storage,
-        manifest: &'a Manifest,
-        entry: &'a SparseEntry,
-        part: &'a SparsePart,
-    ) -> Result<Self> {
-        let mut columns = Vec::new();
-        for column in Column::ALL.into_iter().filter(|column| column.width(&entry.spec) > 0) {
-            let file = manifest.file(&format!("{}.{}.npy", part.prefix, column.name()))?;
-            let mut reader = FileReader::open(storage, &manifest.directory, file)?;
-            let header = column.checked_header(&entry.spec, part.rows, reader.path(), file.bytes)?;
-            let mut got = vec![0; header.len()];
-            reader.read(&mut got)?;
-            if got != header {
-                return Err(column.strange_header(part.rows, reader.path().to_owned()));
-            }
-            columns.push((column, reader, Vec::new()));
-        }
-        Ok(Columns { entry, columns, left: part.rows })
+    fn open(storage: &dyn Storage, stored: Stored<'a>, part: &'a SparsePart) -> Result<Self> {
+        let entry = stored.entry;
+        let columns = Column::ROWS.into_iter().filter(|column| column.width(&entry.spec) > 0);
+        let open = |column| Ok((column, open_column(storage, stored, part, column)?, Vec::new()));
+        Ok(Columns { entry, columns: columns.map(open).collect::<Result<_>>()?, left: part.rows })
     }
 
     /// Shows the next rows, some thousand; false where there are no more.
-    pub fn next(&mut self, mut look: impl FnMut(&Row<'_>) -> Result<()>) -> Result<bool> {
+    fn next(&mut self, mut look: impl FnMut(&Row<'_>) -> Result<()>) -> Result<bool> {
         let count = self.left.min(CHUNK) as usize;
         if count == 0 {
             return Ok(false);
@@ -212,6 +276,7 @@ impl<'a> Columns<'a> {
                     Column::Weights => take_floats(bytes, &mut weights),
                     Column::State => take_floats(bytes, &mut state),
                     Column::Stats => stats = take_stats(bytes),
+                    Column::Removed => {}
                 }
             }
             let (stamp, ctr) = stats;
@@ -252,8 +317,8 @@ pub fn read_dense(storage: &dyn Storage, manifest: &Manifest) -> Result<BTreeMap
 /// Reads every byte and compares it with its checksum; says how many there were. The first difference is an error.
 pub fn verify(storage: &dyn Storage, manifest: &Manifest) -> Result<u64> {
     let mut bytes = 0;
-    for file in &manifest.files {
-        let mut reader = FileReader::open(storage, &manifest.directory, file)?;
+    for (directory, file) in manifest.all_files() {
+        let mut reader = FileReader::open(storage, directory, file)?;
         while reader.next_block()? {}
         bytes += file.bytes;
     }

@@ -1,4 +1,4 @@
-//! Writing a checkpoint anew in another number of parts.
+//! Writing a checkpoint anew: in another number of parts, or as one save where it consists of several.
 //!
 //! Any number of servers reads any checkpoint; parts that are as many as the servers are merely read with less waste.
 
@@ -6,17 +6,17 @@ use std::sync::Arc;
 
 use openfleet_core::placement::Buckets;
 
-use super::commit::{Commit, abandon, begin, commit};
-use super::manifest::{Manifest, SparseEntry};
+use super::commit::{Commit, Replaces, abandon, begin, commit};
+use super::manifest::{MANIFEST, Manifest, SparseEntry};
 use super::read::{read_dense, read_sparse};
 use super::states::read_states_file;
 use super::storage::Storage;
 use super::write::{DenseCut, Part, SparseCut, TableCuts, write_part};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::sparse::{SparseSpec, SparseTable};
 
-/// Copies a checkpoint as if the servers that share these buckets had written it. `id` is 16 hexadecimal digits, another one for every save. One
-/// part at a time is in memory.
+/// Copies a checkpoint as if the servers that share these buckets had written it. `id` is 16 hexadecimal digits, another
+/// one for every save. One part at a time is in memory.
 pub fn reshard(
     from: &dyn Storage,
     manifest: &Manifest,
@@ -25,18 +25,42 @@ pub fn reshard(
     buckets: Buckets,
     replace: bool,
 ) -> Result<Manifest> {
-    let save = Commit {
-        id: id.to_owned(),
-        job: manifest.job.clone(),
-        mode: manifest.mode.clone(),
-        workers: manifest.workers,
-        threads: manifest.threads,
-        data: manifest.data.clone(),
-        states: read_states_file(from, manifest)?,
-        parts: Vec::new(),
-    };
     begin(to, id, replace)?;
-    let written = write_parts(from, manifest, to, id, buckets).and_then(|parts| commit(to, Commit { parts, ..save }));
+    copy(from, manifest, to, id, buckets, Replaces::Anything)
+}
+
+/// Makes one save of the several that a checkpoint consists of, in its place.
+pub fn compact(storage: &dyn Storage, manifest: &Manifest, id: &str) -> Result<Manifest> {
+    let servers = Buckets::new(manifest.servers.max(1) as usize);
+    let servers =
+        servers.map_err(|error| Error::DamagedManifest { file: MANIFEST.into(), reason: error.to_string() })?;
+    begin(storage, id, true)?;
+    copy(storage, manifest, storage, id, servers, Replaces::Whole(manifest.id.clone()))
+}
+
+fn copy(
+    from: &dyn Storage,
+    manifest: &Manifest,
+    to: &dyn Storage,
+    id: &str,
+    buckets: Buckets,
+    replaces: Replaces,
+) -> Result<Manifest> {
+    let written = write_parts(from, manifest, to, id, buckets).and_then(|parts| {
+        let save = Commit {
+            id: id.to_owned(),
+            job: manifest.job.clone(),
+            mode: manifest.mode.clone(),
+            workers: manifest.workers,
+            threads: manifest.threads,
+            data: manifest.data.clone(),
+            states: read_states_file(from, manifest)?,
+            parts,
+            replaces,
+            moment: Some(manifest.moment().to_owned()),
+        };
+        commit(to, save)
+    });
     if written.is_err() {
         abandon(to, id);
     }

@@ -36,6 +36,19 @@ impl TableCuts {
         }
     }
 
+    /// The save since which all its rows have changed.
+    fn since(&self) -> Result<Option<String>> {
+        let mut since = self.sparse.iter().map(|table| (table.cut.since(), table.without_state));
+        let Some((first, _)) = since.next() else { return Ok(None) };
+        if first.is_some() && self.sparse.iter().any(|table| table.without_state) {
+            return Err(Error::DeltaWithout { what: "the optimizer's state" });
+        }
+        match since.all(|(since, _)| since == first) {
+            true => Ok(first.map(str::to_owned)),
+            false => Err(Error::PartsDisagree { what: "the save before".into() }),
+        }
+    }
+
     /// Leaves the optimizer's state out: what prediction needs is the rest.
     pub fn drop_state(&mut self) {
         self.sparse.iter_mut().for_each(|table| table.without_state = true);
@@ -79,6 +92,9 @@ pub struct DenseCut {
 pub struct Part {
     /// Which server.
     pub server: u32,
+    /// The save since which its rows have changed; none where it wrote all of them.
+    #[serde(default)]
+    pub since: Option<String>,
     /// Its sparse tables, with a part each.
     pub sparse: Vec<SparseEntry>,
     /// Its dense blocks, in the order of their file.
@@ -114,27 +130,29 @@ pub(super) fn temporary(id: &str) -> String {
 /// Rows read out with one lock held: a tenth of a millisecond or so.
 const ROWS_AT_ONCE: u32 = 2048;
 
-/// Writes one server's part of the save `id`, which has begun.
+/// Writes one server's part of the save `id`, which has begun. From then on its tables know what changes after it.
 pub fn write_part(storage: &dyn Storage, id: &str, cuts: TableCuts) -> Result<Part> {
     let directory = temporary(id);
     let mut files = Vec::new();
+    let since = cuts.since()?;
     let mut sparse = Vec::with_capacity(cuts.sparse.len());
     for (number, table) in cuts.sparse.into_iter().enumerate() {
-        sparse.push(write_sparse(storage, &directory, number, &cuts.buckets, table, &mut files)?);
+        sparse.push(write_sparse(storage, id, number, &cuts.buckets, table, &mut files)?);
     }
     let (dense_file, dense) = write_dense(storage, &directory, cuts.server, cuts.dense)?;
     storage.sync_directory(&directory).map_err(Error::storage("sync", &directory))?;
-    Ok(Part { server: cuts.server, sparse, dense, dense_file, files, work: cuts.work })
+    Ok(Part { server: cuts.server, since, sparse, dense, dense_file, files, work: cuts.work })
 }
 
 fn write_sparse(
     storage: &dyn Storage,
-    directory: &str,
+    id: &str,
     number: usize,
     buckets: &Range<usize>,
     SparseCut { name, mut cut, without_state }: SparseCut,
     files: &mut Vec<FileEntry>,
 ) -> Result<SparseEntry> {
+    let directory = &temporary(id);
     let spec = if without_state { cut.spec().without_state() } else { cut.spec().clone() };
     let readable: String =
         name.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' }).take(60).collect();
@@ -144,7 +162,7 @@ fn write_sparse(
     let (first, last) = (buckets.start, buckets.end.saturating_sub(1));
     let prefix = format!("{folder}/{first:04}-{last:04}");
     let mut columns = Vec::new();
-    for column in Column::ALL.into_iter().filter(|column| column.width(&spec) > 0) {
+    for column in Column::ROWS.into_iter().filter(|column| column.width(&spec) > 0) {
         let path = format!("{prefix}.{}.npy", column.name());
         let mut writer = FileWriter::create(storage, directory, &path)?;
         writer.write(&column.header(&spec, cut.rows()))?;
@@ -159,6 +177,7 @@ fn write_sparse(
                     Column::Weights => put_floats(bytes, row.weights),
                     Column::State => put_floats(bytes, row.state),
                     Column::Stats => put_stats(bytes, row.stamp, row.ctr),
+                    Column::Removed => {}
                 }
             }
         });
@@ -173,10 +192,21 @@ fn write_sparse(
     for (_, writer, _) in columns {
         files.push(writer.finish()?);
     }
+    let removed = cut.removed().len() as u64;
+    if removed > 0 {
+        let mut writer = FileWriter::create(storage, directory, &format!("{prefix}.{}.npy", Column::Removed.name()))?;
+        writer.write(&Column::Removed.header(&spec, removed))?;
+        cut.removed().iter().try_for_each(|key| writer.write(&key.to_le_bytes()))?;
+        files.push(writer.finish()?);
+    }
     storage.sync_directory(&whole_folder).map_err(Error::storage("sync", &whole_folder))?;
-    let part = SparsePart { buckets: (first as u32, last as u32), rows: cut.rows(), prefix };
+    let part = SparsePart { buckets: (first as u32, last as u32), rows: cut.rows(), prefix, removed };
     let slots = spec.optimizer.slot_names().iter().map(|&slot| slot.to_owned()).collect();
-    Ok(SparseEntry { name, spec, step: cut.step(), stamp: cut.stamp(), rows: cut.rows(), slots, parts: vec![part] })
+    if !without_state {
+        cut.remember(id);
+    }
+    let (step, stamp, rows) = (cut.step(), cut.stamp(), cut.table_rows());
+    Ok(SparseEntry { name, spec, step, stamp, rows, slots, parts: vec![part] })
 }
 
 fn write_dense(

@@ -32,7 +32,7 @@ pub(super) struct ShardCut {
     pub(super) rows: u32,
     /// The first position that has not been read out.
     pub(super) next: u32,
-    /// A bit a position: its row is aside.
+    /// A bit a position: its row is aside, or not part of the cut.
     is_aside: Vec<u64>,
     aside: Aside,
     /// What an accessor whose weights do not lie side by side shows a row in.
@@ -53,6 +53,18 @@ impl ShardCut {
     pub(super) fn new(spec: Arc<SparseSpec>, rows: u32) -> Self {
         let is_aside = vec![0; (rows as usize).div_ceil(64)];
         ShardCut { spec, rows, next: 0, is_aside, aside: Aside::default(), buffer: Vec::new() }
+    }
+
+    /// Passes rows by; says how many.
+    pub(super) fn leave_out(&mut self, is_left_out: impl Fn(u32) -> bool) -> u32 {
+        let mut left_out = 0;
+        for (at, word) in (0..).zip(&mut self.is_aside) {
+            for bit in 0..64.min(self.rows - at * 64) {
+                *word |= u64::from(is_left_out(at * 64 + bit)) << bit;
+            }
+            left_out += word.count_ones();
+        }
+        left_out
     }
 
     /// Whether the row at a position has yet to be read out, from there.
@@ -90,7 +102,12 @@ impl ShardCut {
 #[derive(Debug)]
 pub struct Cut {
     table: Arc<SparseTable>,
+    /// Its number, by which later changes are told from earlier ones.
+    number: u16,
+    since: Option<String>,
     rows: u64,
+    table_rows: u64,
+    removed: Vec<Key>,
     step: u64,
     stamp: u32,
     shard: usize,
@@ -101,20 +118,76 @@ impl SparseTable {
     /// the moment is not the same in every shard; it takes a lock a shard, and does not depend on how many rows there
     /// are but for a bit each.
     pub fn cut(self: &Arc<Self>) -> Result<Cut> {
+        self.cut_since(None)
+    }
+
+    /// [`cut`](Self::cut) of the rows that have changed since a save that this table knows: one that it was
+    /// [remembered](Cut::remember) by or [read](Self::follows) from.
+    pub fn cut_since(self: &Arc<Self>, save: Option<&str>) -> Result<Cut> {
         if self.is_cut.swap(true, Ordering::AcqRel) {
             return Err(Error::CutTwice);
         }
-        let spec = Arc::new(self.spec.clone());
-        let rows = self.shards.iter().map(|shard| u64::from(shard.lock().cut(spec.clone()))).sum();
+        // From here on dropping it ends the cut.
         let (step, stamp) = (self.step(), self.stamp.load(Ordering::Relaxed));
-        Ok(Cut { table: self.clone(), rows, step, stamp, shard: 0 })
+        let since = save.map(str::to_owned);
+        let (number, removed) = (0, Vec::new());
+        let mut cut =
+            Cut { table: self.clone(), number, since, rows: 0, table_rows: 0, removed, step, stamp, shard: 0 };
+        let mut saves = self.saves.lock();
+        let since = match save {
+            None => None,
+            Some(save) => {
+                let number = saves.number_of(save);
+                let number =
+                    number.filter(|number| self.shards.iter().all(|shard| shard.lock().knows_changes(*number)));
+                Some(number.ok_or_else(|| Error::UnknownSave { save: save.to_owned() })?)
+            }
+        };
+        let moment = saves.close();
+        let spec = Arc::new(self.spec.clone());
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            cut.rows += u64::from(shard.cut(spec.clone(), since, &mut cut.removed));
+            cut.table_rows += shard.len() as u64;
+            shard.begin_changes(moment);
+        }
+        cut.number = moment.number;
+        Ok(cut)
+    }
+
+    /// The rows are those of a save: the next one may consist of what changes from now on.
+    pub fn follows(&self, save: &str) {
+        let mut saves = self.saves.lock();
+        let moment = saves.close();
+        self.shards.iter().for_each(|shard| shard.lock().begin_changes(moment));
+        saves.remember(save, moment.number);
     }
 }
 
 impl Cut {
-    /// How many rows there were.
+    /// How many rows are part of it.
     pub fn rows(&self) -> u64 {
         self.rows
+    }
+
+    /// How many rows the table had.
+    pub fn table_rows(&self) -> u64 {
+        self.table_rows
+    }
+
+    /// The save since which its rows have changed; none where all rows are part of it.
+    pub fn since(&self) -> Option<&str> {
+        self.since.as_deref()
+    }
+
+    /// Keys that have lost a row since then; some may have a new one.
+    pub fn removed(&self) -> &[Key] {
+        &self.removed
+    }
+
+    /// It was written, as a save of this name: a later cut may be of what has changed since.
+    pub fn remember(&self, save: &str) {
+        self.table.saves.lock().remember(save, self.number);
     }
 
     /// Pushes before this moment.

@@ -11,6 +11,7 @@
 //! The table does not know who pushes, in which mode, or what time it is: the stamp on a touched row is a number the
 //! caller sets.
 
+mod changes;
 mod cut;
 pub(crate) mod index;
 mod prefetch;
@@ -127,6 +128,8 @@ pub struct SparseTable {
     not_admitted: AtomicU64,
     /// While a cut is read out.
     is_cut: AtomicBool,
+    /// Since which it is known what has changed.
+    saves: Mutex<changes::Saves>,
 }
 
 impl SparseTable {
@@ -152,7 +155,8 @@ impl SparseTable {
         let zero = || AtomicU64::new(0);
         let (step, non_finite, not_admitted) = (zero(), zero(), zero());
         let (stamp, is_cut) = (AtomicU32::new(0), AtomicBool::new(false));
-        Ok(SparseTable { spec, fans, shards, step, stamp, non_finite, not_admitted, is_cut })
+        let saves = Mutex::default();
+        Ok(SparseTable { spec, fans, shards, step, stamp, non_finite, not_admitted, is_cut, saves })
     }
 
     /// Copies the weights of `keys[i]` to `rows[i * dim..]`. A key may be named twice. One that is not admitted gives

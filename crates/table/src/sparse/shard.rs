@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use openfleet_core::Key;
 
+use super::changes::{Changes, Moment};
 use super::cut::ShardCut;
 use super::index::Index;
 use super::rows::Rows;
@@ -45,6 +46,8 @@ pub(super) struct Shard {
     evicted: u64,
     /// While a cut is read out.
     cut: Option<Box<ShardCut>>,
+    /// From the first cut on.
+    changes: Option<Box<Changes>>,
 }
 
 impl Shard {
@@ -60,6 +63,7 @@ impl Shard {
             capacity: spec.capacity.map_or(usize::MAX, |capacity| capacity / spec.shards),
             evicted: 0,
             cut: None,
+            changes: None,
         }
     }
 
@@ -93,7 +97,7 @@ impl Shard {
                     }
                 };
                 if missing == Missing::Create {
-                    if self.cut.is_some() && self.rows.stamp(row) != birth.stamp {
+                    if self.rows.stamp(row) != birth.stamp {
                         self.keep(layout, row);
                     }
                     self.touch(row, birth.stamp);
@@ -281,7 +285,9 @@ impl Shard {
         let mut shrunk = Shrunk::default();
         // Backwards: what takes a removed row's number has been looked at.
         for row in (0..self.rows.len()).rev() {
-            self.keep(layout, row);
+            if layout.fades() {
+                self.keep(layout, row);
+            }
             let too_old = now.saturating_sub(self.rows.stamp(row)) > max_age;
             let removed = match layout.fade(&mut self.rows, row) {
                 Fate::LowScore => &mut shrunk.by_score,
@@ -295,21 +301,44 @@ impl Shard {
         self.index.release();
         self.rows.release();
         self.recent.shrink_to_fit();
+        if let Some(changes) = &mut self.changes {
+            changes.release();
+        }
         shrunk
     }
 
     /// A day has passed for every row.
     pub(super) fn end_of_day(&mut self, layout: &impl Layout) {
+        if !layout.fades() {
+            return;
+        }
         for row in 0..self.rows.len() {
             self.keep(layout, row);
             layout.end_of_day(&mut self.rows, row);
         }
     }
 
-    /// Marks this moment; says how many rows there are.
-    pub(super) fn cut(&mut self, spec: Arc<SparseSpec>) -> u32 {
-        self.cut = Some(Box::new(ShardCut::new(spec, self.rows.len())));
-        self.rows.len()
+    /// Marks this moment, for the rows that have changed since another one or for all of them; says how many those are, and
+    /// lists the keys that have lost a row since then.
+    pub(super) fn cut(&mut self, spec: Arc<SparseSpec>, since: Option<u16>, removed: &mut Vec<Key>) -> u32 {
+        let mut cut = ShardCut::new(spec, self.rows.len());
+        let mut wanted = self.rows.len();
+        if let (Some(changes), Some(since)) = (&self.changes, since) {
+            wanted -= cut.leave_out(|row| !changes.is_newer(row, since));
+            removed.extend(changes.removed_since(since));
+        }
+        self.cut = Some(Box::new(cut));
+        wanted
+    }
+
+    /// Rows that change from now on are newer than this moment.
+    pub(super) fn begin_changes(&mut self, moment: Moment) {
+        Changes::cut(&mut self.changes, self.rows.len(), moment);
+    }
+
+    /// Whether it is known what has changed since a cut.
+    pub(super) fn knows_changes(&self, since: u16) -> bool {
+        self.changes.as_ref().is_some_and(|changes| changes.knows(since))
     }
 
     /// Shows about `most` of the rows that were there at the cut and were not shown yet; says whether those were the
@@ -343,7 +372,8 @@ impl Shard {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.index.bytes() + self.rows.bytes() + self.waiting.bytes() + self.recent.len()
+        let changes = self.changes.as_ref().map_or(0, |changes| changes.bytes());
+        self.index.bytes() + self.rows.bytes() + self.waiting.bytes() + self.recent.len() + changes
     }
 
     /// Rows removed so far to stay within the capacity.
@@ -388,9 +418,18 @@ impl Shard {
         self.index.find(wanted.tag, |row| self.rows.key(row) == wanted.key)
     }
 
-    /// The row is about to change: where a cut has yet to show it, a copy goes aside.
+    /// The row is about to change: the next save wants it, and where a cut has yet to show it, a copy goes aside.
     #[inline(always)]
     fn keep(&mut self, layout: &impl Layout, row: u32) {
+        if let Some(changes) = &mut self.changes {
+            changes.changed(row);
+        }
+        self.keep_for_cut(layout, row);
+    }
+
+    /// The row is about to have another number.
+    #[inline(always)]
+    fn keep_for_cut(&mut self, layout: &impl Layout, row: u32) {
         if let Some(cut) = &mut self.cut
             && cut.is_wanted(row)
         {
@@ -446,13 +485,19 @@ impl Shard {
         if self.capacity != usize::MAX {
             self.recent.push(true);
         }
+        if let Some(changes) = &mut self.changes {
+            changes.created();
+        }
         row
     }
 
     /// Removes a row; the last one takes its number.
     fn remove(&mut self, layout: &impl Layout, row: u32) {
-        self.keep(layout, row);
-        self.keep(layout, self.rows.len() - 1);
+        self.keep_for_cut(layout, row);
+        self.keep_for_cut(layout, self.rows.len() - 1);
+        if let Some(changes) = &mut self.changes {
+            changes.removed(row, self.rows.key(row));
+        }
         let tag_of = |key: Key| Wanted::new(key, 0).tag;
         self.index.remove(tag_of(self.rows.key(row)), row);
         layout.release(&mut self.rows, row);
