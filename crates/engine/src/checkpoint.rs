@@ -9,7 +9,8 @@ use openfleet_core::placement::BUCKET_COUNT;
 use openfleet_dist::storage::{Directories, Stores};
 use openfleet_dist::{LoadOptions, SaveOptions, fresh_save_id};
 use openfleet_table::checkpoint::{
-    self, Commit, DenseCut, Loaded, Manifest, SparseCut, StateElements, StateValue, States, Storage, TableCuts, Work,
+    self, Commit, DenseCut, Loaded, Manifest, Replaces, SparseCut, StateElements, StateValue, States, Storage,
+    TableCuts, Work,
 };
 use openfleet_table::{DenseSpec, DenseTable, Optimizer, SparseSpec, SparseTable};
 
@@ -85,7 +86,11 @@ impl Pause<'_> {
         }
         let options = self.with_states(options);
         let failed = |source| at("saving to", address, source);
-        let mut cuts = cuts(self.program, self.scope).map_err(failed)?;
+        let storage = Directories.open(address)?;
+        let standing =
+            options.delta.then(|| checkpoint::read_manifest(storage.as_ref())).transpose().map_err(failed)?;
+        let since = standing.as_ref().map(Manifest::moment);
+        let mut cuts = cuts(self.program, self.scope, since).map_err(failed)?;
         cuts.keep_only(&options.only);
         if options.without_state {
             cuts.drop_state();
@@ -103,8 +108,10 @@ impl Pause<'_> {
             data: options.data,
             states: checkpoint::encode_states(&options.states).map_err(failed)?,
             parts: Vec::new(),
+            replaces: standing.map_or(Replaces::Anything, |standing| Replaces::Changes(standing.id)),
+            moment: None,
         };
-        checkpoint::save_alone(Directories.open(address)?.as_ref(), save, cuts, options.replace).map_err(failed)
+        checkpoint::save_alone(storage.as_ref(), save, cuts, options.replace || options.delta).map_err(failed)
     }
 
     /// Where servers write: what has to be done, which need not be done here, nor while training pauses.
@@ -129,14 +136,14 @@ pub(crate) fn at(action: &'static str, address: &str, source: openfleet_table::E
     openfleet_dist::Error::Checkpoint { action, address: address.into(), source }.into()
 }
 
-/// What stands in the scope of a program's parameters and tables.
-fn cuts(program: &Program, scope: &Scope) -> Result<TableCuts, openfleet_table::Error> {
+/// What stands in the scope of a program's parameters and tables; of tables what has changed since a save, if one is named.
+fn cuts(program: &Program, scope: &Scope, since: Option<&str>) -> Result<TableCuts, openfleet_table::Error> {
     let mut cuts =
         TableCuts { server: 0, buckets: 0..BUCKET_COUNT, sparse: Vec::new(), dense: Vec::new(), work: Work::default() };
     for (var, variable) in program.persistables() {
         let name = variable.name.clone();
         if let Some(table) = scope.sparse(&name) {
-            cuts.sparse.push(SparseCut { name, cut: table.cut()?, without_state: false });
+            cuts.sparse.push(SparseCut { name, cut: table.cut_since(since)?, without_state: false });
         } else if let Some(table) = scope.dense(&name) {
             let spec = table.spec().clone();
             cuts.dense.push(table.read_all(|values, state, step| DenseCut {

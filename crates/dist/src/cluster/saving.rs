@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use openfleet_table::checkpoint::{Commit, Manifest, Part, States, Work, decode_states, encode_states};
+use openfleet_table::checkpoint::{Commit, Manifest, Part, Replaces, States, Work, decode_states, encode_states};
 
 use super::Cluster;
 use crate::client::Link;
@@ -16,9 +16,10 @@ use crate::communicator::wait_all;
 use crate::error::{Error, Result};
 use crate::frame::Payload;
 use crate::handshake::fresh_nonce;
+use crate::request::Kind;
 use crate::request::cut::{self, Answer};
 use crate::request::load::{self, Load};
-use crate::request::{Kind, save};
+use crate::request::save::{self, Base};
 
 /// How a checkpoint is saved.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +28,10 @@ pub struct SaveOptions {
     pub job: String,
     /// Whether a checkpoint that stands there is replaced; else it is an error.
     pub replace: bool,
+    /// Whether only those rows are written that have changed since the checkpoint that stands there, which becomes part of
+    /// this one. Tables have to know that save: one of this job's last, or the one that it was loaded from. Where nothing
+    /// stands, everything is written.
+    pub delta: bool,
     /// Whatever is wanted back when it is loaded: an epoch, a position in the data.
     pub data: serde_json::Value,
     /// What the program keeps beside its tables.
@@ -42,6 +47,7 @@ impl Default for SaveOptions {
         SaveOptions {
             job: "openfleet".into(),
             replace: true,
+            delta: false,
             data: serde_json::Value::Null,
             states: States::new(),
             only: Vec::new(),
@@ -81,9 +87,11 @@ impl Cluster {
         let Some(first) = self.links.first() else { return Err(Error::NothingToSave) };
         let id = fresh_save_id();
         let address = address.to_owned();
-        let begin = save::Ask::Begin { address: address.clone(), id: id.clone(), replace: options.replace };
-        ask_to_save(first, &begin)?;
-        let saved = self.save_begun(&address, &id, options);
+        let (replace, delta) = (options.replace, options.delta);
+        let begin = save::Ask::Begin { address: address.clone(), id: id.clone(), replace, delta };
+        let begun = ask_to_save(first, &begin)?;
+        let base = if delta { save::decode_base(begun.bytes())? } else { None };
+        let saved = self.save_begun(&address, &id, base, options);
         if saved.is_err() {
             // What went wrong is known; what goes wrong now is not news.
             let _ = ask_to_save(first, &save::Ask::Abandon { address, id });
@@ -91,8 +99,8 @@ impl Cluster {
         saved
     }
 
-    fn save_begun(&self, address: &str, id: &str, options: &SaveOptions) -> Result<Manifest> {
-        let cut = self.cut(id)?;
+    fn save_begun(&self, address: &str, id: &str, base: Option<Base>, options: &SaveOptions) -> Result<Manifest> {
+        let cut = self.cut(id, base.as_ref().map(|base| base.moment.clone()))?;
         let (only, without_state) = (options.only.clone(), options.without_state);
         let write = save::Ask::Write { address: address.to_owned(), id: id.to_owned(), cut, only, without_state };
         // A thread each, because a server in this process answers when it is done.
@@ -111,17 +119,19 @@ impl Cluster {
             data: options.data.clone(),
             states: encode_states(&options.states).map_err(failed)?,
             parts: parts.into_iter().collect::<Result<_>>()?,
+            replaces: base.map_or(Replaces::Anything, |base| Replaces::Changes(base.id)),
+            moment: None,
         };
         let commit = save::Ask::Commit { address: address.to_owned(), commit: Box::new(commit) };
         save::decode_manifest(ask_to_save(&self.links[0], &commit)?.bytes())
     }
 
     /// Marks one moment on all servers, and says by which attempt.
-    fn cut(&self, id: &str) -> Result<String> {
+    fn cut(&self, id: &str, since: Option<String>) -> Result<String> {
         let began = Instant::now();
         for attempt in 0.. {
             let cut = format!("{id}.{attempt}");
-            let because = match self.try_cut(&cut) {
+            let because = match self.try_cut(&cut, since.clone()) {
                 Ok(None) => return Ok(cut),
                 Ok(Some(because)) => because,
                 Err(error) => {
@@ -144,7 +154,7 @@ impl Cluster {
     }
 
     /// One attempt; why it came to nothing, if somebody should try again.
-    fn try_cut(&self, id: &str) -> Result<Option<String>> {
+    fn try_cut(&self, id: &str, since: Option<String>) -> Result<Option<String>> {
         let mut target = Work::default();
         for answer in wait_all(self.each(&cut::Ask::Prepare { id: id.to_owned() })?)? {
             match cut::decode(answer.bytes())? {
@@ -153,7 +163,7 @@ impl Cluster {
                 Answer::Done | Answer::NotYet(_) => return Err(Error::Damaged { what: "answer to a cut" }),
             }
         }
-        let ask = cut::Ask::Cut { id: id.to_owned(), target };
+        let ask = cut::Ask::Cut { id: id.to_owned(), target, since };
         let mut behind: Vec<&Link> = self.links.iter().collect();
         let began = Instant::now();
         loop {

@@ -31,6 +31,8 @@ pub enum Ask {
         id: String,
         /// What any server has applied.
         target: Work,
+        /// The save since which changes are wanted; all rows where there is none.
+        since: Option<String>,
     },
     /// Forget it.
     Release {
@@ -69,7 +71,7 @@ pub fn apply(state: &State, payload: &[u8]) -> Result<Payload> {
     let ask: Ask = serde_json::from_slice(payload).map_err(|_| Error::Damaged { what: "cut" })?;
     let answer = match ask {
         Ask::Prepare { id } => state.prepare_cut(&id)?,
-        Ask::Cut { id, target } => state.cut(&id, &target)?,
+        Ask::Cut { id, target, since } => state.cut(&id, &target, since.as_deref())?,
         Ask::Release { id } => {
             state.release_cut(&id);
             Answer::Done

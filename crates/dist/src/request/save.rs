@@ -22,6 +22,8 @@ pub enum Ask {
         id: String,
         /// Whether a checkpoint that stands there may be replaced.
         replace: bool,
+        /// Whether it is to be of what has changed since the one that stands there: then the answer says which that is.
+        delta: bool,
     },
     /// Write what was marked.
     Write {
@@ -74,6 +76,20 @@ pub fn encode(payload: &mut Payload, ask: &Ask) -> Result<()> {
         payload.put(&commit.states);
     }
     Ok(())
+}
+
+/// The save that changes build on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Base {
+    /// Its id.
+    pub id: String,
+    /// The save whose moment it shows.
+    pub moment: String,
+}
+
+/// Reads the answer to the beginning of a save of changes; where nothing stands there is none.
+pub fn decode_base(reply: &[u8]) -> Result<Option<Base>> {
+    decode(reply)
 }
 
 /// Reads the answer to a write.

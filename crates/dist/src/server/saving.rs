@@ -35,7 +35,7 @@ use crate::request::Kind;
 use crate::request::create_tables::Tables;
 use crate::request::cut::Answer;
 use crate::request::load::Load;
-use crate::request::save::Ask;
+use crate::request::save::{Ask, Base};
 use crate::storage::{Directories, Stores};
 
 /// What a server knows of saves and loads.
@@ -199,8 +199,9 @@ impl State {
         Ok(Answer::Prepared(self.work(&groups)))
     }
 
-    /// Marks the moment, if everything that any server has applied is applied here.
-    pub(crate) fn cut(&self, id: &str, target: &Work) -> Result<Answer> {
+    /// Marks the moment, if everything that any server has applied is applied here; for what has changed since a save, or
+    /// for everything.
+    pub(crate) fn cut(&self, id: &str, target: &Work, since: Option<&str>) -> Result<Answer> {
         if self.saving.marked.lock().as_ref().is_some_and(|(marked, _)| marked == id) {
             return Ok(Answer::Done);
         }
@@ -230,7 +231,7 @@ impl State {
         if work != *target {
             return Ok(Answer::NotYet(work));
         }
-        let cuts = self.mark(work)?;
+        let cuts = self.mark(work, since)?;
         *self.saving.marked.lock() = Some((id.to_owned(), cuts));
         self.saving.end_cut(id);
         *gate = None;
@@ -312,7 +313,7 @@ impl State {
     }
 
     /// Copies dense blocks and marks sparse tables; nothing changes meanwhile.
-    fn mark(&self, work: Work) -> Result<TableCuts> {
+    fn mark(&self, work: Work, since: Option<&str>) -> Result<TableCuts> {
         let kept = self.tables.read();
         let Some(tables) = &kept.description else { return Err(Error::NothingToSave) };
         let here = &tables.here;
@@ -322,7 +323,7 @@ impl State {
         let buckets = Buckets::new(here.servers as usize)?.range(here.server as usize);
         let mut sparse = Vec::with_capacity(kept.sparse.len());
         for named in &kept.sparse {
-            let cut = named.table.cut().map_err(|error| named.error("marking", error))?;
+            let cut = named.table.cut_since(since).map_err(|error| named.error("marking", error))?;
             sparse.push(SparseCut { name: named.name.clone(), cut, without_state: false });
         }
         let mut dense = Vec::with_capacity(kept.dense.len());
@@ -373,8 +374,14 @@ impl State {
             Ok::<_, Error>(())
         };
         match ask {
-            Ask::Begin { address, id, replace } => {
-                checkpoint::begin(open(&address)?.as_ref(), &id, replace).map_err(failed(&address))?;
+            Ask::Begin { address, id, replace, delta } => {
+                let storage = open(&address)?;
+                if delta {
+                    let standing = checkpoint::find_manifest(storage.as_ref()).map_err(failed(&address))?;
+                    let base = |standing: Manifest| Base { moment: standing.moment().to_owned(), id: standing.id };
+                    put(serde_json::to_vec(&standing.map(base)))?;
+                }
+                checkpoint::begin(storage.as_ref(), &id, replace || delta).map_err(failed(&address))?;
             }
             Ask::Write { address, id, cut, only, without_state } => {
                 let Some((_, mut cuts)) = self.saving.marked.lock().take_if(|(marked, _)| *marked == cut) else {

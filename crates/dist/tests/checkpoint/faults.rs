@@ -12,6 +12,10 @@ use crate::harness::{cluster, content, servers, tables, train};
 
 /// Trains and saves twice, the second time with a fault. What the first save and what the second left, and how it went.
 fn save_twice(fault: Fault) -> (Memory, Memory, openfleet_dist::Result<()>, u64) {
+    save_twice_with(fault, &SaveOptions::default())
+}
+
+fn save_twice_with(fault: Fault, options: &SaveOptions) -> (Memory, Memory, openfleet_dist::Result<()>, u64) {
     let (memory, tables) = (Memory::new(), tables());
     let storage: Arc<dyn Storage> = Arc::new(memory.clone());
     let states = servers(2, &storage);
@@ -28,7 +32,7 @@ fn save_twice(fault: Fault) -> (Memory, Memory, openfleet_dist::Result<()>, u64)
     states.iter().for_each(|state| drop(state.resume_from("anywhere", false).unwrap()));
     let worker = cluster(&states, 0, 1, Mode::Sync);
     train(&worker, &tables, 2..4);
-    let saved = worker.save("anywhere", &SaveOptions::default()).map(drop);
+    let saved = worker.save("anywhere", options).map(drop);
     if saved.is_err() {
         // Training goes on, whatever became of the checkpoint.
         train(&worker, &tables, 4..5);
@@ -38,25 +42,29 @@ fn save_twice(fault: Fault) -> (Memory, Memory, openfleet_dist::Result<()>, u64)
 
 #[test]
 fn whatever_dies_in_a_save_the_old_checkpoint_or_the_new_one_loads() {
-    let (_, new, saved, operations) = save_twice(Fault::Never);
-    saved.unwrap();
-    let new = content(&new).unwrap().1;
-    let (mut old_ones, mut new_ones) = (0, 0);
-    for at in 0..operations {
-        for fault in [Fault::DiesBefore(at), Fault::DiesAfter(at), Fault::DiesHalfway(at)] {
-            let (first, memory, ..) = save_twice(fault);
-            let (manifest, got) = content(&memory).unwrap_or_else(|error| panic!("{fault:?}: {error}"));
-            verify(&memory, &manifest).unwrap();
-            if got == new {
-                new_ones += 1;
-            } else {
-                assert!(got == content(&first).unwrap().1, "{fault:?}: neither the old one nor the new one");
-                old_ones += 1;
+    for delta in [false, true] {
+        let options = SaveOptions { delta, ..SaveOptions::default() };
+        let (_, new, saved, operations) = save_twice_with(Fault::Never, &options);
+        saved.unwrap();
+        let (manifest, new) = content(&new).unwrap();
+        assert_eq!(manifest.layers.len(), usize::from(delta));
+        let (mut old_ones, mut new_ones) = (0, 0);
+        for at in 0..operations {
+            for fault in [Fault::DiesBefore(at), Fault::DiesAfter(at), Fault::DiesHalfway(at)] {
+                let (first, memory, ..) = save_twice_with(fault, &options);
+                let (manifest, got) = content(&memory).unwrap_or_else(|error| panic!("{fault:?}: {error}"));
+                verify(&memory, &manifest).unwrap();
+                if got == new {
+                    new_ones += 1;
+                } else {
+                    assert!(got == content(&first).unwrap().1, "{fault:?}: neither the old one nor the new one");
+                    old_ones += 1;
+                }
             }
         }
+        assert!(old_ones > 50 && new_ones > 3, "{old_ones} old, {new_ones} new: nothing was shown");
+        println!("{operations} operations, {old_ones} times the old checkpoint, {new_ones} times the new one");
     }
-    assert!(old_ones > 50 && new_ones > 3, "{old_ones} old, {new_ones} new: nothing was shown");
-    println!("{operations} operations, {old_ones} times the old checkpoint, {new_ones} times the new one");
 }
 
 #[test]

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use openfleet_core::WorkId;
+use openfleet_core::placement::BUCKET_COUNT;
 use openfleet_core::strategy::{Mode, Strategy, StrategyOptions};
 use openfleet_dist::communicator::{Communicator, Missing, Worker};
 use openfleet_dist::stage::{DenseStage, Lookup, SparseStage};
 use openfleet_dist::{Cluster, Link, State};
-use openfleet_table::checkpoint::{Columns, Manifest, Storage, Work, read_dense, read_manifest};
+use openfleet_table::checkpoint::{Manifest, Storage, Work, each_row, read_dense, read_manifest};
 use openfleet_table::{
     Accessor, Adagrad, Adam, CtrOptions, DenseSpec, Initializer, Optimizer, Schedule, Sgd, SparseSpec,
 };
@@ -149,17 +150,14 @@ pub fn content(storage: &dyn Storage) -> openfleet_table::Result<(Manifest, Cont
     let bits = |floats: &[f32]| floats.iter().map(|float| float.to_bits()).collect::<Vec<u32>>();
     let mut rows = BTreeMap::new();
     for table in &manifest.sparse {
-        for part in &table.parts {
-            let mut columns = Columns::open(storage, &manifest, table, part)?;
-            while columns.next(|row| {
-                let ctr = row
-                    .ctr
-                    .map(|c| (c.show.to_bits(), c.click.to_bits(), c.delta_score.to_bits(), c.unseen_days, c.has_long));
-                let row_bits = (row.stamp, bits(row.weights), bits(row.state), ctr);
-                assert!(rows.insert((table.name.clone(), row.key), row_bits).is_none(), "a row is saved once");
-                Ok(())
-            })? {}
-        }
+        each_row(storage, &manifest, table, 0..BUCKET_COUNT, |row| {
+            let ctr = row
+                .ctr
+                .map(|c| (c.show.to_bits(), c.click.to_bits(), c.delta_score.to_bits(), c.unseen_days, c.has_long));
+            let row_bits = (row.stamp, bits(row.weights), bits(row.state), ctr);
+            assert!(rows.insert((table.name.clone(), row.key), row_bits).is_none(), "a row is saved once");
+            Ok(())
+        })?;
     }
     let dense = read_dense(storage, &manifest)?;
     let dense = dense.into_iter().map(|(name, v)| (name, (bits(&v.values), bits(&v.state), v.step))).collect();

@@ -63,6 +63,44 @@ fn a_job_that_goes_on_from_a_checkpoint_ends_as_one_that_never_stopped() {
 }
 
 #[test]
+fn a_chain_of_changes_ends_as_one_whole_save_whoever_wrote_its_parts() {
+    let delta = SaveOptions { delta: true, ..SaveOptions::default() };
+    let (memory, tables) = saved(2);
+    let storage: Arc<dyn Storage> = Arc::new(memory.clone());
+    let mut step = 6;
+    for (number, server_count) in [(1, 3), (2, 1), (3, 2)] {
+        let states = servers(server_count, &storage);
+        states.iter().for_each(|state| drop(state.resume_from("anywhere", false).unwrap()));
+        let worker = cluster(&states, 0, 1, Mode::Sync);
+        train(&worker, &tables, step..step + 2);
+        let first = worker.save("anywhere", &delta).unwrap();
+        train(&worker, &tables, step + 2..step + 3);
+        let second = worker.save("anywhere", &delta).unwrap();
+        step += 3;
+        assert_eq!((first.layers.len(), second.layers.len()), (2 * number - 1, 2 * number));
+        // Each step touches at most 40 keys of each table.
+        let saved = second.sparse.iter().flat_map(|table| &table.parts).map(|part| part.rows);
+        assert!((1..=80).contains(&saved.sum::<u64>()));
+    }
+    let other = Memory::new();
+    let elsewhere: Arc<dyn Storage> = Arc::new(other.clone());
+    let states = servers(2, &elsewhere);
+    let worker = cluster(&states, 0, 1, Mode::Sync);
+    train(&worker, &tables, 0..step);
+    // Where nothing stands, everything is written.
+    assert_eq!(worker.save("anywhere", &delta).unwrap().layers.len(), 0);
+    assert!(content(&memory).unwrap().1 == content(&other).unwrap().1);
+    // Servers that know nothing of a save do not build on it.
+    let strangers = servers(1, &storage);
+    let worker = cluster(&strangers, 0, 1, Mode::Sync);
+    train(&worker, &tables, 0..1);
+    let before = memory.files();
+    let error = worker.save("anywhere", &delta).unwrap_err();
+    assert!(openfleet_core::error::report(&error).contains("what has changed since the save"), "{error:?}");
+    assert!(memory.files() == before, "nothing was left");
+}
+
+#[test]
 fn what_does_not_fit_is_named_and_with_partial_left_out() {
     let (memory, right) = saved(2);
     let load = |tables: &Tables, partial: bool| {

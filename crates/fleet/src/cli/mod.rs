@@ -52,6 +52,8 @@ enum Verb {
     Diff(checkpoint::diff::DiffArgs),
     /// Write a checkpoint anew in another number of parts.
     Reshard(checkpoint::reshard::ReshardArgs),
+    /// Make one save of the several that a checkpoint consists of.
+    Compact(checkpoint::compact::CompactArgs),
     /// Write a table of a checkpoint for other tools.
     Export(checkpoint::export::ExportArgs),
     /// Check every byte of a checkpoint.
@@ -126,6 +128,7 @@ pub fn run(cli: &Cli, stop: &AtomicBool) -> Result<Outcome> {
         Verb::Lookup(arguments) => checkpoint::lookup::run(arguments).map(|()| Outcome::Done),
         Verb::Diff(arguments) => checkpoint::diff::run(arguments).map(|()| Outcome::Done),
         Verb::Reshard(arguments) => checkpoint::reshard::run(arguments).map(|()| Outcome::Done),
+        Verb::Compact(arguments) => checkpoint::compact::run(arguments).map(|()| Outcome::Done),
         Verb::Export(arguments) => checkpoint::export::run(arguments).map(|()| Outcome::Done),
         Verb::Verify(arguments) => checkpoint::verify::run(arguments).map(|()| Outcome::Done),
     }

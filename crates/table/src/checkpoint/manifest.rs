@@ -219,6 +219,15 @@ impl Manifest {
         of_layers.chain(self.files.iter().map(|file| (&*self.directory, file)))
     }
 
+    /// Bytes of the files that hold the rows of a table, in every save that it consists of.
+    pub fn bytes_of(&self, entry: &SparseEntry) -> u64 {
+        let of_part = |stored: Stored<'_>, part: &SparsePart| {
+            let is_of = |path: &str| path.strip_prefix(&part.prefix).is_some_and(|rest| rest.starts_with('.'));
+            stored.files.iter().filter(|file| is_of(&file.path)).map(|file| file.bytes).sum::<u64>()
+        };
+        self.stored(entry).flat_map(|stored| stored.entry.parts.iter().map(move |part| of_part(stored, part))).sum()
+    }
+
     /// A file of its own by its path.
     pub(super) fn file(&self, path: &str) -> Result<&FileEntry> {
         find_file(&self.files, path)
@@ -304,13 +313,18 @@ fn tail(checksum: u32) -> String {
 
 /// The manifest of a checkpoint.
 pub fn read_manifest(storage: &dyn Storage) -> Result<Manifest> {
+    find_manifest(storage)?.ok_or_else(|| Error::NotACheckpoint { name: storage.name() })
+}
+
+/// The manifest of a checkpoint, if there is one.
+pub fn find_manifest(storage: &dyn Storage) -> Result<Option<Manifest>> {
     if storage.size(MANIFEST).map_err(Error::storage("open", MANIFEST))?.is_none() {
-        return Err(Error::NotACheckpoint { name: storage.name() });
+        return Ok(None);
     }
     let mut bytes = Vec::new();
     let mut file = storage.open(MANIFEST).map_err(Error::storage("open", MANIFEST))?;
     file.read_to_end(&mut bytes).map_err(Error::storage("read", MANIFEST))?;
-    Manifest::decode(&bytes)
+    Manifest::decode(&bytes).map(Some)
 }
 
 #[cfg(test)]

@@ -35,7 +35,8 @@ pub use columns::npy_header;
 pub use commit::{Commit, Replaces, abandon, begin, commit, save_alone};
 pub use file::{BLOCK_BYTES, FileEntry, Flip};
 pub use manifest::{
-    DenseEntry, FORMAT, GroupWork, Layer, MANIFEST, Manifest, SparseEntry, SparsePart, VERSION, Work, read_manifest,
+    DenseEntry, FORMAT, GroupWork, Layer, MANIFEST, Manifest, SparseEntry, SparsePart, VERSION, Work, find_manifest,
+    read_manifest,
 };
 pub use mapped::MappedTable;
 pub use memory::Memory;

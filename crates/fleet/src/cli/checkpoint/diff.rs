@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use clap::Args;
 use openfleet_core::Key;
-use openfleet_core::placement::{BUCKET_COUNT, bucket_of};
+use openfleet_core::placement::BUCKET_COUNT;
 use openfleet_table::checkpoint::{SparseEntry, read_dense};
 use serde::Serialize;
 
@@ -91,21 +91,17 @@ fn rows(before: &Opened, old: &SparseEntry, after: &Opened, new: &SparseEntry) -
     for pass in 0..passes {
         let buckets = BUCKET_COUNT * pass / passes..BUCKET_COUNT * (pass + 1) / passes;
         let mut rows: HashMap<Key, Vec<f32>> = HashMap::new();
-        before.each_row(old, |row| {
-            if buckets.contains(&bucket_of(row.key)) {
-                rows.insert(row.key, row.weights.to_vec());
-            }
+        before.each_row_of(old, buckets.clone(), |row| {
+            rows.insert(row.key, row.weights.to_vec());
             Ok(())
         })?;
-        after.each_row(new, |row| {
-            if buckets.contains(&bucket_of(row.key)) {
-                match rows.remove(&row.key).map(|old| largest_change(&old, row.weights)) {
-                    None => found.added += 1,
-                    Some(None) => found.same += 1,
-                    Some(Some(change)) => {
-                        found.changed += 1;
-                        found.largest_change = found.largest_change.max(change);
-                    }
+        after.each_row_of(new, buckets, |row| {
+            match rows.remove(&row.key).map(|old| largest_change(&old, row.weights)) {
+                None => found.added += 1,
+                Some(None) => found.same += 1,
+                Some(Some(change)) => {
+                    found.changed += 1;
+                    found.largest_change = found.largest_change.max(change);
                 }
             }
             Ok(())

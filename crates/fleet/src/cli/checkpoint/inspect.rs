@@ -34,6 +34,8 @@ struct Summary<'a> {
     step: u64,
     servers: u32,
     workers: u32,
+    /// Steps of the saves that it builds on, oldest first.
+    builds_on: Vec<u64>,
     bytes: u64,
     tables: Vec<Table<'a>>,
     parameters: Vec<Parameter<'a>>,
@@ -100,7 +102,8 @@ pub(crate) fn run(arguments: &InspectArgs) -> Result<()> {
         step: manifest.step,
         servers: manifest.servers,
         workers: manifest.workers,
-        bytes: manifest.files.iter().map(|file| file.bytes).sum(),
+        builds_on: manifest.layers.iter().map(|layer| layer.step).collect(),
+        bytes: manifest.all_files().map(|(_, file)| file.bytes).sum(),
         tables,
         parameters: parameters.collect(),
         applied: manifest.work.positions(),
@@ -133,17 +136,13 @@ fn look_at<'a>(opened: &Opened, table: &'a SparseEntry, most: usize) -> Result<T
         }
         Ok(())
     })?;
-    let files = &opened.manifest.files;
-    let of_table = |path: &str| {
-        table.parts.iter().any(|part| path.strip_prefix(&part.prefix).is_some_and(|rest| rest.starts_with('.')))
-    };
     Ok(Table {
         name: &table.name,
         rows: table.rows,
         dim: table.spec.dim,
         optimizer: table.spec.optimizer.name(),
         step: table.step,
-        bytes: files.iter().filter(|file| of_table(&file.path)).map(|file| file.bytes).sum(),
+        bytes: opened.manifest.bytes_of(table),
         mean_norm: norms / table.rows.max(1) as f64,
         largest_norm: largest,
         show: counted.map(|(show, _)| show),
@@ -163,6 +162,10 @@ fn tell(summary: &Summary<'_>) {
         plural(summary.workers as usize, "worker"),
         bytes(summary.bytes),
     ));
+    if !summary.builds_on.is_empty() {
+        let steps: Vec<_> = summary.builds_on.iter().map(|&step| count(step)).collect();
+        result(&format!("changes since step {}, in {}", steps.join(", then "), plural(steps.len() + 1, "save")));
+    }
     for table in &summary.tables {
         let counted = match (table.show, table.click) {
             (Some(show), Some(click)) => format!(", show {show:.0}, click {click:.0}"),

@@ -46,11 +46,6 @@ pub(crate) fn run(arguments: &LookupArgs) -> Result<()> {
         let only = opened.table(name)?.clone();
         opened.manifest.sparse = vec![only];
     }
-    let bucket = bucket_of(arguments.key);
-    // Its part alone is read.
-    for table in &mut opened.manifest.sparse {
-        table.parts.retain(|part| part.meets(&(bucket..bucket + 1)));
-    }
     let mut any = false;
     for table in &opened.manifest.sparse {
         match find(&opened, table, arguments.key)? {
@@ -68,14 +63,14 @@ pub(crate) fn run(arguments: &LookupArgs) -> Result<()> {
 }
 
 fn find<'a>(opened: &Opened, table: &'a SparseEntry, key: Key) -> Result<Option<Found<'a>>> {
-    let mut found = None;
-    opened.each_row(table, |row| {
+    let (mut found, bucket) = (None, bucket_of(key));
+    opened.each_row_of(table, bucket..bucket + 1, |row| {
         if row.key == key {
             let slots = table.slots.iter().zip(row.state.chunks(table.spec.dim.max(1)));
             found = Some(Found {
                 table: &table.name,
                 key,
-                bucket: bucket_of(key),
+                bucket,
                 stamp: row.stamp,
                 weights: row.weights.to_vec(),
                 state: slots.map(|(slot, values)| (slot.as_str(), values.to_vec())).collect(),

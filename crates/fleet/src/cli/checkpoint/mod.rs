@@ -1,7 +1,8 @@
-//! Looking into checkpoints: `inspect`, `lookup`, `diff`, `reshard`, `export`, `verify`. One command a file.
+//! Looking into checkpoints: `inspect`, `lookup`, `diff`, `reshard`, `compact`, `export`, `verify`. One command a file.
 //!
 //! None of them needs a program or a job; a checkpoint says what it holds. Rows are read a few thousand at a time.
 
+pub(crate) mod compact;
 pub(crate) mod diff;
 pub(crate) mod export;
 pub(crate) mod inspect;
@@ -9,11 +10,13 @@ pub(crate) mod lookup;
 pub(crate) mod reshard;
 pub(crate) mod verify;
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use openfleet_core::placement::BUCKET_COUNT;
 use openfleet_dist::storage::{Directories, Stores};
 use openfleet_table::accessor::Row;
-use openfleet_table::checkpoint::{Columns, Manifest, SparseEntry, Storage, read_manifest};
+use openfleet_table::checkpoint::{self, Manifest, SparseEntry, Storage, read_manifest};
 
 use crate::error::{Error, Result};
 
@@ -42,25 +45,26 @@ impl Opened {
     }
 
     /// Shows every row of a table.
-    fn each_row(&self, table: &SparseEntry, mut look: impl FnMut(&Row<'_>) -> Result<()>) -> Result<()> {
-        for part in &table.parts {
-            let mut columns = Columns::open(self.storage.as_ref(), &self.manifest, table, part)
-                .map_err(failed("reading", &self.address))?;
-            let mut stopped = Ok(());
-            loop {
-                let more = columns.next(|row| {
-                    if stopped.is_ok() {
-                        stopped = look(row);
-                    }
-                    Ok(())
-                });
-                std::mem::replace(&mut stopped, Ok(()))?;
-                if !more.map_err(failed("reading", &self.address))? {
-                    break;
-                }
+    fn each_row(&self, table: &SparseEntry, look: impl FnMut(&Row<'_>) -> Result<()>) -> Result<()> {
+        self.each_row_of(table, 0..BUCKET_COUNT, look)
+    }
+
+    /// Shows the rows of some buckets of a table.
+    fn each_row_of(
+        &self,
+        table: &SparseEntry,
+        buckets: Range<usize>,
+        mut look: impl FnMut(&Row<'_>) -> Result<()>,
+    ) -> Result<()> {
+        // What is wrong with a file and what is wrong with looking are not told the same way.
+        let mut stopped = Ok(());
+        let read = checkpoint::each_row(self.storage.as_ref(), &self.manifest, table, buckets, |row| {
+            if stopped.is_ok() {
+                stopped = look(row);
             }
-        }
-        Ok(())
+            Ok(())
+        });
+        stopped.and(read.map_err(failed("reading", &self.address)))
     }
 }
 

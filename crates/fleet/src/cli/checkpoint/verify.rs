@@ -19,7 +19,7 @@ pub(crate) fn run(arguments: &VerifyArgs) -> Result<()> {
     let opened = Opened::new(&arguments.checkpoint)?;
     let read =
         checkpoint::verify(opened.storage.as_ref(), &opened.manifest).map_err(failed("reading", &opened.address))?;
-    let files = plural(opened.manifest.files.len(), "file");
+    let files = plural(opened.manifest.all_files().count(), "file");
     result(&format!("{}: whole: {files}, {}, step {}", opened.address, bytes(read), count(opened.manifest.step)));
     Ok(())
 }
