@@ -73,7 +73,7 @@ impl Executor {
 
     /// Saves parameters, tables and states of a program, or of its job; gives the manifest as JSON. A save that was
     /// interrupted goes on behind the scenes, or comes to nothing: what stands at the address is whole in either case.
-    #[pyo3(signature = (program, address, *, only, replace, data))]
+    #[pyo3(signature = (program, address, *, only, replace, delta))]
     fn save(
         &self,
         py: Python<'_>,
@@ -81,10 +81,9 @@ impl Executor {
         address: String,
         only: Vec<String>,
         replace: bool,
-        data: &str,
+        delta: bool,
     ) -> PyResult<String> {
-        let data = serde_json::from_str(data).map_err(|error| PyValueError::new_err(format!("`data`: {error}")))?;
-        let options = SaveOptions { replace, data, only, ..SaveOptions::default() };
+        let options = SaveOptions { replace, delta, only, ..SaveOptions::default() };
         let (graph, runner) = (program.0.lock().clone(), self.runner.clone());
         let save = move || lock(&runner)?.save(&graph, &address, &options).map_err(raise);
         let manifest = interrupt::run(py, || {}, save)??;

@@ -13,6 +13,8 @@ import pytest
 import openfleet
 from openfleet import static
 
+OPENFLEET = [sys.executable, "-m", "openfleet"]
+
 
 def click_model(hidden: int = 8):
     """A slot, batch statistics, a dense layer, AUC counters; trained by Adam."""
@@ -41,6 +43,50 @@ def built(hidden: int = 8):
 
 def steps(exe, main, loss, of):
     return [exe.run(main, feed=batch(step), fetch_list=[loss])[0].item() for step in of]
+
+
+def test_a_save_of_what_has_changed_loads_as_a_whole_one_does(tmp_path: Path) -> None:
+    main, startup, _, loss, _, _ = built()
+    exe = static.Executor()
+    with static.scope_guard(static.Scope()):
+        exe.run(startup)
+        steps(exe, main, loss, range(5))
+        base = static.save(main, tmp_path / "chain", mode="delta")
+        steps(exe, main, loss, range(5, 7))
+        static.save(main, tmp_path / "chain", mode="delta")
+        steps(exe, main, loss, range(7, 8))
+        delta = static.save(main, tmp_path / "chain", mode="delta")
+        static.save(main, tmp_path / "whole")
+        expected = steps(exe, main, loss, range(8, 12))
+    assert base["version"] == 1 and "layers" not in base, "where nothing stands everything is written"
+    assert len(delta["layers"]) == 2 and delta["sparse"][0]["rows"] > delta["sparse"][0]["parts"][0]["rows"] > 0
+    for place in ("chain", "whole"):
+        with static.scope_guard(static.Scope()):
+            static.load(main, tmp_path / place, exe)
+            assert steps(exe, main, loss, range(8, 12)) == expected
+    compacted = subprocess.run([*OPENFLEET, "compact", "chain"], cwd=tmp_path, capture_output=True, text=True)
+    assert compacted.returncode == 0 and "3 saves" in compacted.stdout, compacted
+    diff = subprocess.run([*OPENFLEET, "diff", "chain", "whole"], cwd=tmp_path, capture_output=True, text=True)
+    assert diff.returncode == 0 and " 0 changed" in diff.stdout, diff
+    with static.scope_guard(static.Scope()):
+        exe.run(startup)
+        with pytest.raises(openfleet.CheckpointError, match="not known here what has changed"):
+            static.save(main, tmp_path / "chain", mode="delta")
+        with pytest.raises(ValueError, match='"whole" or "delta", got 1'):
+            static.save(main, tmp_path / "chain", mode=1)
+
+
+def test_only_what_is_named_is_saved(tmp_path: Path) -> None:
+    main, startup, _, loss, _, _ = built()
+    exe = static.Executor()
+    with static.scope_guard(static.Scope()):
+        exe.run(startup)
+        steps(exe, main, loss, range(2))
+        manifest = static.save(main, tmp_path / "some", only=["embedding_0.w_0", "fc_0.b_0"])
+        assert [table["name"] for table in manifest["sparse"]] == ["embedding_0.w_0"]
+        assert [parameter["name"] for parameter in manifest["dense"]] == ["fc_0.b_0"]
+        with pytest.raises(ValueError, match="fc_0.b_1[^~]*did you mean `fc_0.b_0`"):
+            static.save(main, tmp_path / "some", only=["fc_0.b_1"])
 
 
 def test_training_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(tmp_path: Path) -> None:
@@ -128,7 +174,7 @@ def test_an_exported_table_is_what_was_saved(tmp_path: Path) -> None:
         steps(exe, main, loss, range(3))
         manifest = static.save(main, tmp_path / "model")
     part = os.path.join(tmp_path, "model", manifest["directory"], manifest["sparse"][0]["parts"][0]["prefix"])
-    command = [sys.executable, "-m", "openfleet", "export", tmp_path / "model", "--format", "npz"]
+    command = [*OPENFLEET, "export", tmp_path / "model", "--format", "npz"]
     subprocess.run([*command, "--out", tmp_path / "table.npz"], check=True, capture_output=True)
     exported = np.load(tmp_path / "table.npz")
     assert np.array_equal(exported["keys"], np.load(f"{part}.keys.npy"))

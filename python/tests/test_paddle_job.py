@@ -1,10 +1,12 @@
 """A model of `paddle.nn` with rules of admission, in a job of real processes with the second version's `fleet`."""
 
+import json
 import re
 import subprocess
 import sys
 
 SCRIPT = """
+import json
 import numpy as np
 import paddle
 import paddle.distributed.fleet as fleet
@@ -55,6 +57,15 @@ else:
         feed.update(rare=ids[2], label=ids[0] % 2)
         value, seen = exe.run(fleet.main_program, feed=feed, fetch_list=[loss, wide])
         print("worker %d of %d: loss %f, rare %f" % (rank, size, value, np.abs(seen).max()), flush=True)
+        if step % 20 == 19:
+            # Numbers of the second version: everything, what has changed, everything and a day is over.
+            fleet.barrier_worker()
+            fleet.save_persistables(exe, "model", fleet.main_program, mode={19: 0, 39: 1, 59: 3}[step])
+            if rank == 0 and step == 39:
+                manifest = json.load(open("model/manifest.json"))
+                assert [layer["step"] for layer in manifest["layers"]] == [20], manifest
+            fleet.barrier_worker()
+    fleet.save_one_table(0, "rows")
     fleet.stop_worker()
 """
 
@@ -71,3 +82,7 @@ def test_layers_and_rules_of_admission_train_on_servers(tmp_path):
         assert len(losses) == 60 and sum(losses[-5:]) < 0.6 * sum(losses[:5]), said
         # No id was seen a thousand times, so none has a row and all read as zeros.
         assert all(float(rare) == 0 for _, rare in steps)
+    manifest = json.loads((tmp_path / "model" / "manifest.json").read_text())
+    assert manifest["step"] == 60 and "layers" not in manifest
+    one = json.loads((tmp_path / "rows" / "manifest.json").read_text())
+    assert ([table["name"] for table in one["sparse"]], one["dense"]) == (["rows"], [])

@@ -33,6 +33,7 @@ impl Executor {
             None => self.compile(program)?,
         };
         let pause = Pause { program, scope: self.scope(), cluster, positions };
+        pause.check(options)?;
         pause.save(address, options)
     }
 
@@ -87,8 +88,7 @@ impl Pause<'_> {
         let options = self.with_states(options);
         let failed = |source| at("saving to", address, source);
         let storage = Directories.open(address)?;
-        let standing =
-            options.delta.then(|| checkpoint::read_manifest(storage.as_ref())).transpose().map_err(failed)?;
+        let standing = if options.delta { checkpoint::find_manifest(storage.as_ref()).map_err(failed)? } else { None };
         let since = standing.as_ref().map(Manifest::moment);
         let mut cuts = cuts(self.program, self.scope, since).map_err(failed)?;
         cuts.keep_only(&options.only);
@@ -123,6 +123,15 @@ impl Pause<'_> {
         let cluster = self.cluster.clone()?;
         let (address, options) = (address.to_owned(), self.with_states(options));
         Some(move || Ok(cluster.save(&address, &options)?))
+    }
+
+    /// Fails where something is to be saved that the program does not have.
+    fn check(&self, options: &SaveOptions) -> Result<()> {
+        let known: Vec<_> = self.program.persistables().map(|(_, variable)| variable.name.clone()).collect();
+        match options.only.iter().find(|name| !known.contains(name)) {
+            Some(name) => Err(Error::UnknownVariable { name: name.clone(), known }),
+            None => Ok(()),
+        }
     }
 
     fn with_states(&self, options: &SaveOptions) -> SaveOptions {

@@ -493,7 +493,8 @@ impl Fleet {
         self.save_persistables_with(executor, program, directory, &SaveOptions::default())
     }
 
-    /// [`Fleet::save_persistables`] with a choice about replacing, and something to be kept with it.
+    /// [`Fleet::save_persistables`] of what has changed, or of some tables, with a choice about replacing, and with something
+    /// to be kept with it.
     pub fn save_persistables_with(
         &self,
         executor: &mut Executor,
@@ -507,6 +508,18 @@ impl Fleet {
         }
         let options = SaveOptions { job: self.settings.job.to_string(), ..options.clone() };
         Ok(Some(executor.save(program, &directory.to_string_lossy(), &options)?))
+    }
+
+    /// Saves one table or parameter of the job, by name, as [`Fleet::save_persistables`] saves all.
+    pub fn save_one_table(
+        &self,
+        executor: &mut Executor,
+        program: &Program,
+        name: &str,
+        directory: &Path,
+    ) -> Result<Option<Manifest>> {
+        let options = SaveOptions { only: vec![name.to_owned()], ..SaveOptions::default() };
+        self.save_persistables_with(executor, program, directory, &options)
     }
 
     /// Takes every table from a checkpoint: those that exist, or else those that the first program makes. The first worker

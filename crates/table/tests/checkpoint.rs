@@ -1,12 +1,13 @@
-//! Checkpoints that earlier versions wrote are read ever after. `fixtures/checkpoint-v1` was written by the test
-//! `files_hold_what_memory_would` of `openfleet-dist`, with `OPENFLEET_FIXTURE`: two servers, three steps in sync mode.
+//! Checkpoints that earlier versions wrote are read ever after. `fixtures/` was written by tests of `openfleet-dist`
+//! (`checkpoint/reading.rs`) with `OPENFLEET_FIXTURE`, by two servers in sync mode: `checkpoint-v1` after three steps,
+//! `checkpoint-v2` after three, four and six, of which the last two saves are of what had changed.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test that opens files")]
 
 use std::path::Path;
 
 use openfleet_core::placement::{BUCKET_COUNT, Buckets};
 use openfleet_table::SparseTable;
-use openfleet_table::checkpoint::{Memory, read_dense, read_manifest, read_sparse, verify};
+use openfleet_table::checkpoint::{Manifest, Memory, read_dense, read_manifest, read_sparse, verify};
 
 fn copy(from: &Path, to: &Memory, prefix: &str) {
     for entry in std::fs::read_dir(from).unwrap() {
@@ -22,11 +23,31 @@ fn copy(from: &Path, to: &Memory, prefix: &str) {
     }
 }
 
+fn fixture(name: &str) -> (Memory, Manifest) {
+    let storage = Memory::new();
+    copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name), &storage, "");
+    let manifest = read_manifest(&storage).unwrap();
+    (storage, manifest)
+}
+
+#[test]
+fn a_checkpoint_of_version_2_is_read() {
+    let (storage, manifest) = fixture("checkpoint-v2");
+    verify(&storage, &manifest).unwrap();
+    let steps: Vec<u64> = manifest.layers.iter().map(|layer| layer.step).collect();
+    assert_eq!((manifest.version, manifest.step, steps), (2, 6, vec![3, 4]));
+    let (_, older) = fixture("checkpoint-v1");
+    for (entry, older) in manifest.sparse.iter().zip(&older.sparse) {
+        let table = SparseTable::new(entry.spec.clone()).unwrap();
+        read_sparse(&storage, &manifest, entry, 0..BUCKET_COUNT, &table, true).unwrap();
+        assert_eq!((table.len() as u64, table.step()), (entry.rows, 6));
+        assert!(entry.rows > older.rows && entry.spec == older.spec);
+    }
+}
+
 #[test]
 fn a_checkpoint_of_version_1_is_read() {
-    let storage = Memory::new();
-    copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/checkpoint-v1"), &storage, "");
-    let manifest = read_manifest(&storage).unwrap();
+    let (storage, manifest) = fixture("checkpoint-v1");
     assert!(verify(&storage, &manifest).unwrap() > 1_000);
     assert_eq!((manifest.version, manifest.servers, manifest.step, manifest.mode.as_str()), (1, 2, 3, "sync"));
     assert_eq!(manifest.work.positions(), [(0, 3)].into());

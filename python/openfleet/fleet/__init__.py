@@ -16,6 +16,7 @@ from typing import Any
 from .. import _native
 from ..dataset import MultiSlotDataGenerator, MultiSlotStringDataGenerator
 from ..static import io as static_io
+from ..static.executor import Executor
 from ..static.optimizer import Optimizer
 from ..static.scope import global_scope
 from . import _job, metrics, util
@@ -44,7 +45,9 @@ __all__ = [
     "load_model",
     "metrics",
     "run_server",
+    "save",
     "save_inference_model",
+    "save_one_table",
     "save_persistables",
     "server_endpoints",
     "server_index",
@@ -210,15 +213,41 @@ def table_rows() -> dict[str, int]:
     return {name: count for name, count in alone.items() if count is not None}
 
 
-def save_persistables(executor: Any, dirname: str | os.PathLike[str], main_program: Any = None) -> None:
+def save_persistables(
+    executor: Any,
+    dirname: str | os.PathLike[str],
+    main_program: Any = None,
+    *,
+    mode: str = "whole",
+    only: Sequence[Any] | None = None,
+) -> None:
     """Saves every table of the job with its optimizer's state, from one moment, while training goes on.
 
     The first worker does it for the job; the others need not call it, and nothing happens if they do. The servers
     write: all of them have to see the directory. A checkpoint that stands there is replaced, and stays whole if this
-    fails.
+    fails. `mode="delta"` writes only the rows that have changed since it; `only` names the tables and parameters that
+    are wanted.
     """
     if _working("save_persistables").is_first_worker():
-        static_io.save_persistables(executor, dirname, main_program or _job.main_program)
+        static_io.save_persistables(executor, dirname, main_program or _job.main_program, mode=mode, only=only)
+
+
+def save_one_table(table: Any, dirname: str | os.PathLike[str], *, mode: str = "whole") -> None:
+    """Saves one table or parameter of the job, by its name, as `save_persistables` saves all of them."""
+    if _working("save_one_table").is_first_worker():
+        static_io.save(_job.main_program, dirname, mode=mode, only=[table])
+
+
+def save(
+    dirname: str | os.PathLike[str], feed: Sequence[Any] = (), fetch: Sequence[Any] = (), *, mode: str = "whole"
+) -> None:
+    """Saves what predicting `fetch` from `feed` needs; without them everything, to go on from."""
+    executor = Executor()
+    if fetch:
+        names = [each if isinstance(each, str) else each.name for each in feed]
+        save_inference_model(executor, dirname, names, fetch)
+    else:
+        save_persistables(executor, dirname, mode=mode)
 
 
 def save_inference_model(

@@ -33,14 +33,22 @@ Path = Union[str, "os.PathLike[str]"]
 
 
 def save(
-    program: Program, model_path: Path, *, executor: Executor | None = None, replace: bool = True
+    program: Program,
+    model_path: Path,
+    *,
+    executor: Executor | None = None,
+    replace: bool = True,
+    mode: str = "whole",
+    only: Sequence[Variable | str] | None = None,
 ) -> dict[str, Any]:
     """Saves everything that outlives a step: parameters, tables, the optimizer's state, the program's states.
 
     A checkpoint that stands there is replaced, unless `replace=False` makes that an error, and stays whole if this
-    fails. Gives the manifest.
+    fails. `mode="delta"` writes only the rows that have changed since the checkpoint that stands there, which becomes
+    part of the new one. `only` names the tables, parameters and states that are wanted. Gives the manifest.
     """
-    return _save(program, model_path, executor, (), replace)
+    chosen = _chosen(_program(program), only, None) if only is not None else ()
+    return _save(program, model_path, executor, chosen, replace, mode)
 
 
 def load(
@@ -63,14 +71,20 @@ def load(
 
 
 def save_persistables(
-    executor: Executor, dirname: Path, main_program: Program | None = None, filename: str | None = None
+    executor: Executor,
+    dirname: Path,
+    main_program: Program | None = None,
+    filename: str | None = None,
+    *,
+    mode: str = "whole",
+    only: Sequence[Variable | str] | None = None,
 ) -> None:
     """Saves everything that outlives a step. On a worker the job's servers write, all tables of the job.
 
-    The first worker does it for all; nothing happens if the others do.
+    The first worker does it for all; nothing happens if the others do. `mode` and `only` are those of `save`.
     """
     _one_directory(filename)
-    _save(_program(main_program), dirname, executor, (), True)
+    save(_program(main_program), dirname, executor=executor, mode=mode, only=only)
 
 
 def load_persistables(
@@ -87,7 +101,7 @@ def save_params(
     """Saves parameters and tables, without the program's states."""
     _one_directory(filename)
     program = _program(main_program)
-    _save(program, dirname, executor, [name for name, kind in _persistables(program) if kind != "state"], True)
+    _save(program, dirname, executor, [name for name, kind in _persistables(program) if kind != "state"])
 
 
 def load_params(
@@ -109,7 +123,7 @@ def save_vars(
     """Saves the variables that are listed, or those that `predicate` likes."""
     _one_directory(filename)
     program = _program(main_program)
-    _save(program, dirname, executor, _chosen(program, vars, predicate), True)
+    _save(program, dirname, executor, _chosen(program, vars, predicate))
 
 
 def load_vars(
@@ -199,16 +213,29 @@ def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
             global_scope().var(name).get_tensor().set(np.asarray(value))
 
 
+MODES = ("whole", "delta")
+
+
 def _save(
-    program: Program, path: Path, executor: Executor | None, only: Sequence[str], replace: bool
+    program: Program,
+    path: Path,
+    executor: Executor | None,
+    only: Sequence[str],
+    replace: bool = True,
+    mode: str = "whole",
 ) -> dict[str, Any]:
     from ..fleet import _job
+
+    if mode not in MODES:
+        raise ValueError(f'`mode` expects "whole" or "delta", got {mode!r}')
 
     job = _job.at_work()
     if job is not None and not job.is_first_worker():
         return {}
     native = (executor or Executor())._native(None)
-    text = native.save(_program(program)._native, os.fspath(path), only=list(only), replace=replace, data="null")
+    text = native.save(
+        _program(program)._native, os.fspath(path), only=list(only), replace=replace, delta=mode == "delta"
+    )
     manifest: dict[str, Any] = json.loads(text)
     return manifest
 

@@ -24,18 +24,45 @@ fn small_tables() -> Tables {
 
 /// Two servers, three steps.
 fn save(directory: &Path) -> Manifest {
-    let (states, tables) = ([Arc::new(State::new()), Arc::new(State::new())], small_tables());
-    let worker = cluster(&states, 0, 1, Mode::Sync);
-    train(&worker, &tables, 0..3);
-    worker.save(&directory.to_string_lossy(), &SaveOptions::default()).unwrap()
+    save_chain(directory, &[3])
 }
 
-/// `OPENFLEET_FIXTURE` writes what `crates/table/tests/fixtures` keeps of this version.
+/// Two servers, which save after so many steps: first everything, then what has changed.
+fn save_chain(directory: &Path, steps: &[u64]) -> Manifest {
+    let (states, tables) = ([Arc::new(State::new()), Arc::new(State::new())], small_tables());
+    let worker = cluster(&states, 0, 1, Mode::Sync);
+    let (mut at, mut saved) = (0, None);
+    for &step in steps {
+        train(&worker, &tables, at..step);
+        let options = SaveOptions { delta: at > 0, ..SaveOptions::default() };
+        saved = Some(worker.save(&directory.to_string_lossy(), &options).unwrap());
+        at = step;
+    }
+    saved.unwrap()
+}
+
+/// Where `OPENFLEET_FIXTURE` has what `crates/table/tests/fixtures` keeps of this version, or somewhere else.
+fn fixture(name: &str, elsewhere: &Path) -> PathBuf {
+    let fixtures = std::env::var_os("OPENFLEET_FIXTURE").map(PathBuf::from);
+    fixtures.unwrap_or_else(|| elsewhere.join("new")).join(name)
+}
+
+#[test]
+fn a_chain_in_files_is_what_one_save_would_have_been() {
+    let directory = tempfile::tempdir().unwrap();
+    let chain = fixture("checkpoint-v2", directory.path());
+    let manifest = save_chain(&chain, &[3, 4, 6]);
+    assert_eq!((manifest.version, manifest.layers.len()), (2, 2));
+    verify(&Directory::new(&chain), &manifest).unwrap();
+    let whole = directory.path().join("whole");
+    save_chain(&whole, &[6]);
+    assert!(content(&Directory::new(&chain)).unwrap().1 == content(&Directory::new(&whole)).unwrap().1);
+}
+
 #[test]
 fn files_hold_what_memory_would() {
     let directory = tempfile::tempdir().unwrap();
-    let fixture = std::env::var_os("OPENFLEET_FIXTURE").map(PathBuf::from);
-    let path = fixture.unwrap_or_else(|| directory.path().join("new").join("checkpoint"));
+    let path = fixture("checkpoint-v1", directory.path());
     let manifest = save(&path);
     let storage = Directory::new(&path);
     assert!(verify(&storage, &manifest).unwrap() > 1_000);

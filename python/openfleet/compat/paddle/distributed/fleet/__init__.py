@@ -11,6 +11,7 @@ from openfleet.fleet import *  # noqa: F403
 from openfleet.fleet import __all__ as _names
 
 from . import base, data_generator
+from .saving import load_model, save, save_inference_model, save_one_table, save_persistables  # numbers as modes
 
 __all__ = [*_names, "InMemoryDataset", "QueueDataset", "base", "data_generator"]
 _missing = _compat.absent(__name__, __all__)
