@@ -11,6 +11,7 @@ pub mod communicator;
 pub mod error;
 pub mod floats;
 pub mod frame;
+pub mod hands;
 pub mod handshake;
 pub mod net;
 pub mod request;

@@ -3,8 +3,10 @@
 //! The table room says what is written and in which order; here it becomes files. Somebody with other ideas, a test that
 //! lets writes fail or an object store, hands a server other [`Stores`].
 
+mod written;
+
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,6 +14,7 @@ use memmap2::Mmap;
 use openfleet_table::checkpoint::{Bytes, Sink, Storage};
 
 use crate::error::{Error, Result};
+use written::Written;
 
 /// From the address of a checkpoint to its storage.
 pub trait Stores: Send + Sync {
@@ -51,24 +54,6 @@ impl Directory {
     }
 }
 
-struct Written(File);
-
-impl Write for Written {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
-}
-
-impl Sink for Written {
-    fn sync(&mut self) -> io::Result<()> {
-        self.0.sync_all()
-    }
-}
-
 fn unless_missing<T>(result: io::Result<T>, missing: T) -> io::Result<T> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(missing),
@@ -82,11 +67,17 @@ impl Storage for Directory {
     }
 
     fn create(&self, path: &str) -> io::Result<Box<dyn Sink>> {
-        Ok(Box::new(Written(File::create(self.at(path))?)))
+        Ok(Box::new(Written::new(File::create(self.at(path))?)))
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn Read + Send>> {
         Ok(Box::new(File::open(self.at(path))?))
+    }
+
+    fn open_at(&self, path: &str, from: u64) -> io::Result<Box<dyn Read + Send>> {
+        let mut file = File::open(self.at(path))?;
+        file.seek(SeekFrom::Start(from))?;
+        Ok(Box::new(file))
     }
 
     fn map(&self, path: &str) -> io::Result<Bytes> {

@@ -8,8 +8,8 @@ use openfleet_core::Key;
 use openfleet_core::placement::{BUCKET_COUNT, Buckets};
 use openfleet_table::accessor::Row;
 use openfleet_table::checkpoint::{
-    Commit, Manifest, MappedTable, Memory, Replaces, SparseCut, TableCuts, Work, compact, read_manifest, read_sparse,
-    reshard, save_alone, verify,
+    Commit, Hands, Manifest, MappedTable, Memory, OneHand, Replaces, SparseCut, TableCuts, Work, compact,
+    read_manifest, read_sparse, reshard, save_alone, verify,
 };
 use openfleet_table::{
     Accessor, Adagrad, CtrOptions, Error, Existing, Initializer, Missing, Optimizer, Schedule, Scratch, SparseSpec,
@@ -79,7 +79,7 @@ fn rows(table: &SparseTable) -> BTreeMap<Key, Whole> {
 fn loaded(storage: &Memory, spec: SparseSpec) -> SparseTable {
     let manifest = read_manifest(storage).unwrap();
     let table = SparseTable::new(SparseSpec { capacity: None, ..spec }).unwrap();
-    read_sparse(storage, &manifest, &manifest.sparse[0], 0..BUCKET_COUNT, &table, true).unwrap();
+    read_sparse(storage, &manifest, &manifest.sparse[0], 0..BUCKET_COUNT, &table, true, &OneHand).unwrap();
     table
 }
 
@@ -166,7 +166,7 @@ proptest! {
                 // Goes on from what was saved.
                 Act::Restart => {
                     let fresh = SparseTable::new(spec.clone()).unwrap();
-                    read_sparse(&storage, &saved, &saved.sparse[0], 0..BUCKET_COUNT, &fresh, true).unwrap();
+                    read_sparse(&storage, &saved, &saved.sparse[0], 0..BUCKET_COUNT, &fresh, true, &OneHand).unwrap();
                     table = Arc::new(fresh);
                 }
             }
@@ -213,13 +213,57 @@ fn a_chain_is_divided_among_other_servers_as_a_whole_save_is() {
         let mut found = BTreeMap::new();
         for server in 0..servers {
             let part = SparseTable::new(spec(None, Accessor::Plain)).unwrap();
-            read_sparse(&storage, &second, &second.sparse[0], buckets.range(server), &part, true).unwrap();
+            read_sparse(&storage, &second, &second.sparse[0], buckets.range(server), &part, true, &OneHand).unwrap();
             found.extend(rows(&part));
         }
         assert_eq!(found, rows(&table));
         let elsewhere = Memory::new();
         reshard(&storage, &second, &elsewhere, &id(9), buckets, true).unwrap();
         assert_eq!(rows(&loaded(&elsewhere, spec(None, Accessor::Plain))), rows(&table));
+    }
+}
+
+/// Three that take turns.
+struct Three;
+
+impl Hands for Three {
+    fn count(&self) -> usize {
+        3
+    }
+
+    fn work(&self, share: &(dyn Fn(usize) -> Result<(), Error> + Sync)) -> Result<(), Error> {
+        (0..3).try_for_each(share)
+    }
+}
+
+#[test]
+fn rows_that_several_hands_read_are_those_that_one_reads() {
+    let (table, storage, mut scratch) = (plain(), Memory::new(), Scratch::new());
+    let keys: Vec<Key> = (0..60_000).map(|key: Key| key.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
+    table.push(&keys, &vec![0.25; 3 * keys.len()], &mut scratch).unwrap();
+    save(&storage, &table, 1, false).unwrap();
+    let manifest = read_manifest(&storage).unwrap();
+    for servers in 1..=4 {
+        let parts = Memory::new();
+        let divided = reshard(&storage, &manifest, &parts, &id(9), Buckets::new(servers).unwrap(), true).unwrap();
+        let read = |buckets: std::ops::Range<usize>, hands: &dyn Hands| {
+            let fresh = plain();
+            let count = read_sparse(&parts, &divided, &divided.sparse[0], buckets, &fresh, true, hands).unwrap();
+            assert_eq!(count, fresh.len() as u64);
+            rows(&fresh)
+        };
+        assert!(read(0..BUCKET_COUNT, &Three) == rows(&table), "{servers} parts");
+        assert!(read(1000..3000, &Three) == read(1000..3000, &OneHand), "{servers} parts");
+    }
+    // Whoever meets it tells of a flipped bit.
+    let weights = storage.files().into_iter().find(|(path, _)| path.ends_with(".weights.npy"));
+    let (path, bytes) = weights.unwrap();
+    for at in [0, 300_000, 500_000, bytes.len() - 1] {
+        let mut wrong = bytes.clone();
+        wrong[at] ^= 1;
+        storage.put(&path, wrong);
+        let read = read_sparse(&storage, &manifest, &manifest.sparse[0], 0..BUCKET_COUNT, &plain(), true, &Three);
+        assert!(matches!(read, Err(Error::DamagedBlock { flip: Some(flip), .. }) if flip.offset == at as u64));
     }
 }
 

@@ -31,6 +31,7 @@ use super::group::Group;
 use super::state::{NamedDense, NamedSparse, Outcome, State};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
+use crate::hands::Threads;
 use crate::request::Kind;
 use crate::request::create_tables::Tables;
 use crate::request::cut::Answer;
@@ -458,7 +459,9 @@ impl State {
             let saved = manifest.sparse.iter().find(|saved| saved.name == name && loaded.takes_values(&name));
             if let Some(saved) = saved {
                 let with_state = loaded.takes_state(&name);
-                read_sparse(storage.as_ref(), &manifest, saved, buckets.clone(), &table, with_state).map_err(failed)?;
+                let hands = Threads::of_this_machine();
+                read_sparse(storage.as_ref(), &manifest, saved, buckets.clone(), &table, with_state, &hands)
+                    .map_err(failed)?;
             }
             sparse.push(Arc::new(NamedSparse { name, table: Arc::new(table) }));
         }

@@ -117,9 +117,21 @@ pub(super) struct FileReader<'a> {
 
 impl<'a> FileReader<'a> {
     pub(super) fn open(storage: &dyn Storage, directory: &str, entry: &'a FileEntry) -> Result<Self> {
+        FileReader::open_at(storage, directory, entry, 0)
+    }
+
+    /// From some byte on.
+    pub(super) fn open_at(storage: &dyn Storage, directory: &str, entry: &'a FileEntry, from: u64) -> Result<Self> {
         let path = locate(storage, directory, entry)?;
-        let source = storage.open(&path).map_err(Error::storage("open", &path))?;
-        Ok(FileReader { source, path, entry, blocks: 0, block: Vec::new(), taken: 0 })
+        // The blocks that are read are read whole, or they could not be checked.
+        let blocks = (from / BLOCK_BYTES as u64) as usize;
+        let source = storage.open_at(&path, (blocks * BLOCK_BYTES) as u64).map_err(Error::storage("open", &path))?;
+        let mut reader = FileReader { source, path, entry, blocks, block: Vec::new(), taken: 0 };
+        let before = (from % BLOCK_BYTES as u64) as usize;
+        if before > 0 && reader.next_block()? {
+            reader.taken = before.min(reader.block.len());
+        }
+        Ok(reader)
     }
 
     /// What people find it under.
@@ -230,6 +242,10 @@ mod tests {
         first.extend(reader.read_to_end().unwrap());
         assert!(first == bytes);
         assert!(reader.read(&mut [0]).is_err(), "there is no more");
+        for from in [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, 2 * BLOCK_BYTES + 5, bytes.len()] {
+            let mut reader = FileReader::open_at(&storage, "d", &entry, from as u64).unwrap();
+            assert!(reader.read_to_end().unwrap() == bytes[from..], "from {from}");
+        }
     }
 
     #[test]

@@ -43,5 +43,5 @@ pub use memory::Memory;
 pub use read::{DenseValues, Left, Loaded, each_row, read_dense, read_sparse, verify};
 pub use reshard::{compact, reshard};
 pub use states::{StateElements, StateValue, States, decode_states, encode_states, read_states, read_states_file};
-pub use storage::{Bytes, Sink, Storage, StorageError};
+pub use storage::{Bytes, Hands, OneHand, Sink, Storage, StorageError};
 pub use write::{DenseBlock, DenseCut, Part, SparseCut, TableCuts, write_part};

@@ -2,15 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use openfleet_core::Key;
-use openfleet_core::placement::bucket_of;
+use openfleet_core::placement::{BUCKET_COUNT, bucket_of};
 
 use super::columns::{Column, take_floats, take_stats};
 use super::dense;
 use super::file::FileReader;
 use super::manifest::{Manifest, SparseEntry, SparsePart, Stored};
-use super::storage::Storage;
+use super::storage::{Hands, Storage};
 use crate::accessor::{Accessor, Row};
 use crate::dense::DenseSpec;
 use crate::error::{Error, Result};
@@ -140,18 +141,50 @@ pub fn read_sparse(
     buckets: Range<usize>,
     table: &SparseTable,
     with_state: bool,
+    hands: &dyn Hands,
 ) -> Result<u64> {
-    let mut rows = 0;
-    each_row(storage, manifest, entry, buckets, |row| {
-        rows += 1;
-        if with_state { table.restore(row) } else { table.restore_without_state(row) }
-    })?;
+    // Keys are spread evenly.
+    table.reserve(entry.rows * buckets.len() as u64 / BUCKET_COUNT as u64);
+    let rows = AtomicU64::new(0);
+    let parts: Vec<_> = entry.parts.iter().filter(|part| part.meets(&buckets)).collect();
+    let total: u64 = parts.iter().map(|part| part.rows).sum();
+    // Which rows of an older save count is known when all newer ones were read.
+    let shares = if manifest.layers.is_empty() && total > CHUNK { hands.count() as u64 } else { 1 };
+    let read_share = |share: u64| {
+        let (mut restoring, mut restored) = (table.restoring(with_state), 0);
+        let mut restore = |row: &Row<'_>| {
+            restored += 1;
+            restoring.restore(row)
+        };
+        if shares <= 1 {
+            each_row(storage, manifest, entry, buckets.clone(), &mut restore)?;
+        } else if let Some(stored) = manifest.stored(entry).next() {
+            // Side by side in the files, so that no two want the same shard.
+            let (mut from, mut to) = (total * share / shares, total * (share + 1) / shares);
+            for part in &parts {
+                let of_part = from.min(part.rows)..to.min(part.rows);
+                (from, to) = (from.saturating_sub(part.rows), to.saturating_sub(part.rows));
+                Columns::open(storage, stored, part, of_part)?.each(|row| {
+                    match buckets.contains(&bucket_of(row.key)) {
+                        true => restore(row),
+                        false => Ok(()),
+                    }
+                })?;
+            }
+        }
+        rows.fetch_add(restored, Ordering::Relaxed);
+        Ok(())
+    };
+    match shares {
+        0 | 1 => read_share(0)?,
+        _ => hands.work(&|share| read_share(share as u64))?,
+    }
     table.set_step(entry.step);
     table.set_stamp(entry.stamp);
     if with_state && table.evicted() == 0 {
         table.follows(manifest.moment());
     }
-    Ok(rows)
+    Ok(rows.into_inner())
 }
 
 /// Shows the rows of some buckets, each as its newest save has it. Of saves that others were built on, keys are in memory.
@@ -165,11 +198,12 @@ pub fn each_row(
     let mut newer = Newer::new(manifest);
     for stored in manifest.stored(entry) {
         for part in stored.entry.parts.iter().filter(|part| part.meets(&buckets)) {
-            let mut columns = Columns::open(storage, stored, part)?;
-            while columns.next(|row| match buckets.contains(&bucket_of(row.key)) && newer.shows(row.key) {
-                true => look(row),
-                false => Ok(()),
-            })? {}
+            Columns::open(storage, stored, part, 0..part.rows)?.each(|row| {
+                match buckets.contains(&bucket_of(row.key)) && newer.shows(row.key) {
+                    true => look(row),
+                    false => Ok(()),
+                }
+            })?;
         }
         newer.go_back(storage, stored, &buckets)?;
     }
@@ -204,7 +238,7 @@ impl Newer {
         self.older = self.older.saturating_sub(1);
         self.keys.extend(self.shown.drain(..));
         for part in stored.entry.parts.iter().filter(|part| part.removed > 0 && part.meets(buckets)) {
-            let mut reader = open_column(storage, stored, part, Column::Removed)?;
+            let mut reader = open_column(storage, stored, part, Column::Removed, 0)?;
             let mut key = [0; 8];
             for _ in 0..part.removed {
                 reader.read(&mut key)?;
@@ -215,18 +249,24 @@ impl Newer {
     }
 }
 
-/// A column, of which the header was read.
+/// A column from some row on. Its header is read with the first row.
 fn open_column<'a>(
     storage: &dyn Storage,
     stored: Stored<'a>,
     part: &SparsePart,
     column: Column,
+    first: u64,
 ) -> Result<FileReader<'a>> {
     let spec = &stored.entry.spec;
     let rows = if column == Column::Removed { part.removed } else { part.rows };
     let file = stored.file(&format!("{}.{}.npy", part.prefix, column.name()))?;
-    let mut reader = FileReader::open(storage, stored.directory, file)?;
+    let length = column.header(spec, rows).len() as u64;
+    let from = if first == 0 { 0 } else { length + first * column.width(spec) as u64 };
+    let mut reader = FileReader::open_at(storage, stored.directory, file, from)?;
     let header = column.checked_header(spec, rows, reader.path(), file.bytes)?;
+    if from > 0 {
+        return Ok(reader);
+    }
     let mut got = vec![0; header.len()];
     reader.read(&mut got)?;
     if got != header {
@@ -235,9 +275,10 @@ fn open_column<'a>(
     Ok(reader)
 }
 
-/// The rows of one part, a chunk at a time.
+/// Rows of one part.
 struct Columns<'a> {
     entry: &'a SparseEntry,
+    /// With the bytes of the rows that are looked at.
     columns: Vec<(Column, FileReader<'a>, Vec<u8>)>,
     left: u64,
 }
@@ -246,43 +287,48 @@ struct Columns<'a> {
 const CHUNK: u64 = 4096;
 
 impl<'a> Columns<'a> {
-    fn open(storage: &dyn Storage, stored: Stored<'a>, part: &'a SparsePart) -> Result<Self> {
+    fn open(storage: &dyn Storage, stored: Stored<'a>, part: &SparsePart, rows: Range<u64>) -> Result<Self> {
         let entry = stored.entry;
         let columns = Column::ROWS.into_iter().filter(|column| column.width(&entry.spec) > 0);
-        let open = |column| Ok((column, open_column(storage, stored, part, column)?, Vec::new()));
-        Ok(Columns { entry, columns: columns.map(open).collect::<Result<_>>()?, left: part.rows })
+        let open = |column| Ok((column, open_column(storage, stored, part, column, rows.start)?, Vec::new()));
+        Ok(Columns { entry, columns: columns.map(open).collect::<Result<_>>()?, left: rows.end - rows.start })
     }
 
-    /// Shows the next rows, some thousand; false where there are no more.
-    fn next(&mut self, mut look: impl FnMut(&Row<'_>) -> Result<()>) -> Result<bool> {
-        let count = self.left.min(CHUNK) as usize;
-        if count == 0 {
-            return Ok(false);
-        }
-        self.left -= count as u64;
+    /// Shows every row.
+    fn each(mut self, mut look: impl FnMut(&Row<'_>) -> Result<()>) -> Result<()> {
         let spec = &self.entry.spec;
+        let (mut weights, mut state) = (Vec::with_capacity(spec.dim), Vec::new());
+        while self.left > 0 {
+            let rows = self.read()?;
+            for at in 0..rows {
+                let (mut key, mut stats) = ([0; 8], (0, None));
+                for (column, _, bytes) in &self.columns {
+                    let width = column.width(spec);
+                    let bytes = &bytes[at * width..][..width];
+                    match column {
+                        Column::Keys => key.copy_from_slice(bytes),
+                        Column::Weights => take_floats(bytes, &mut weights),
+                        Column::State => take_floats(bytes, &mut state),
+                        Column::Stats => stats = take_stats(bytes),
+                        Column::Removed => {}
+                    }
+                }
+                let (stamp, ctr) = stats;
+                look(&Row { key: u64::from_le_bytes(key), stamp, weights: &weights, state: &state, ctr })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The next rows, and how many.
+    fn read(&mut self) -> Result<usize> {
+        let rows = self.left.min(CHUNK) as usize;
+        self.left -= rows as u64;
         for (column, reader, bytes) in &mut self.columns {
-            bytes.resize(count * column.width(spec), 0);
+            bytes.resize(rows * column.width(&self.entry.spec), 0);
             reader.read(bytes)?;
         }
-        let (mut weights, mut state) = (Vec::with_capacity(spec.dim), Vec::new());
-        for at in 0..count {
-            let (mut key, mut stats) = ([0; 8], (0, None));
-            for (column, _, bytes) in &self.columns {
-                let width = column.width(spec);
-                let bytes = &bytes[at * width..][..width];
-                match column {
-                    Column::Keys => key.copy_from_slice(bytes),
-                    Column::Weights => take_floats(bytes, &mut weights),
-                    Column::State => take_floats(bytes, &mut state),
-                    Column::Stats => stats = take_stats(bytes),
-                    Column::Removed => {}
-                }
-            }
-            let (stamp, ctr) = stats;
-            look(&Row { key: u64::from_le_bytes(key), stamp, weights: &weights, state: &state, ctr })?;
-        }
-        Ok(true)
+        Ok(rows)
     }
 }
 

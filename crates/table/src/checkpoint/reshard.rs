@@ -10,7 +10,7 @@ use super::commit::{Commit, Replaces, abandon, begin, commit};
 use super::manifest::{MANIFEST, Manifest, SparseEntry};
 use super::read::{read_dense, read_sparse};
 use super::states::read_states_file;
-use super::storage::Storage;
+use super::storage::{OneHand, Storage};
 use super::write::{DenseCut, Part, SparseCut, TableCuts, write_part};
 use crate::error::{Error, Result};
 use crate::sparse::{SparseSpec, SparseTable};
@@ -82,7 +82,7 @@ fn write_parts(
         let sparse = manifest.sparse.iter().map(|entry| {
             // A bound on rows is a server's own; all of them are copied.
             let table = Arc::new(SparseTable::new(SparseSpec { capacity: None, ..entry.spec.clone() })?);
-            read_sparse(from, manifest, entry, range.clone(), &table, true)?;
+            read_sparse(from, manifest, entry, range.clone(), &table, true, &OneHand)?;
             Ok(SparseCut { name: entry.name.clone(), cut: table.cut()?, without_state: false })
         });
         let cuts = TableCuts {

@@ -6,6 +6,8 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 
+use crate::error::Result;
+
 /// Files of one checkpoint.
 pub trait Storage: Send + Sync {
     /// Makes a directory and those above it; one that is there is fine.
@@ -16,6 +18,13 @@ pub trait Storage: Send + Sync {
 
     /// A file, from its beginning.
     fn open(&self, path: &str) -> io::Result<Box<dyn Read + Send>>;
+
+    /// A file, from some byte on.
+    fn open_at(&self, path: &str, from: u64) -> io::Result<Box<dyn Read + Send>> {
+        let mut file = self.open(path)?;
+        io::copy(&mut (&mut file).take(from), &mut io::sink())?;
+        Ok(file)
+    }
 
     /// All bytes of a file, for looking things up in it. Where the storage can, they are read when they are first looked at;
     /// here they are read at once.
@@ -73,5 +82,28 @@ impl std::error::Error for StorageError {}
 impl From<io::Error> for StorageError {
     fn from(error: io::Error) -> Self {
         StorageError { kind: error.kind(), message: error.to_string() }
+    }
+}
+
+/// Those who do a large piece of work side by side. This room starts no threads: whoever has some hands them in.
+pub trait Hands: Sync {
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// Lets each do its share, by number; the first error counts.
+    fn work(&self, share: &(dyn Fn(usize) -> Result<()> + Sync)) -> Result<()>;
+}
+
+/// Whoever calls.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OneHand;
+
+impl Hands for OneHand {
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn work(&self, share: &(dyn Fn(usize) -> Result<()> + Sync)) -> Result<()> {
+        share(0)
     }
 }

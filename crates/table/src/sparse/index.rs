@@ -25,6 +25,15 @@ impl Index {
         Index { entries: vec![0; rows + rows / 2 + 16], used: 0 }
     }
 
+    /// Makes room for so many more rows.
+    pub(crate) fn reserve(&mut self, rows: usize) {
+        let wanted = self.used + rows;
+        let wanted = wanted + wanted / 2 + 16;
+        if self.entries.len() < wanted {
+            self.resize(wanted);
+        }
+    }
+
     /// Asks for the entries a lookup of `tag` begins with.
     #[inline(always)]
     pub(crate) fn prefetch(&self, tag: u32) {

@@ -28,7 +28,7 @@ pub(crate) use shard::BATCH;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use openfleet_core::Key;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 use crate::accessor::{Accessor, Birth, CtrFields, Plain, Push, Row};
@@ -299,19 +299,25 @@ impl SparseTable {
 
     /// Sets a row, creating it where needed, admitted or not; without `state` the optimizer starts afresh on it.
     pub fn assign(&self, key: Key, weights: &[f32], state: Option<&[f32]>) -> Result<()> {
-        self.set(key, self.birth(), weights, state, None)
+        self.set(&mut self.shard(key).lock(), key, self.birth(), weights, state, None)
     }
 
     /// Puts back what [`for_each_row`](Self::for_each_row) showed, stamp included.
     pub fn restore(&self, row: &Row<'_>) -> Result<()> {
-        let birth = Birth { stamp: row.stamp, ..self.birth() };
-        self.set(row.key, birth, row.weights, Some(row.state), row.ctr)
+        self.restoring(true).restore(row)
     }
 
-    /// Puts back a row but for the state of an optimizer that is another one now: this one's starts afresh.
-    pub fn restore_without_state(&self, row: &Row<'_>) -> Result<()> {
-        let birth = Birth { stamp: row.stamp, ..self.birth() };
-        self.set(row.key, birth, row.weights, None, row.ctr)
+    /// Puts back many rows, with the state of the optimizer or, if that is another one now, without.
+    pub fn restoring(&self, with_state: bool) -> Restoring<'_> {
+        Restoring { table: self, with_state, held: None }
+    }
+
+    /// Makes room for about so many more rows.
+    pub fn reserve(&self, rows: u64) {
+        let most = self.spec.capacity.unwrap_or(usize::MAX);
+        // A shard that gets more than its share makes room by itself.
+        let each = usize::try_from(rows).unwrap_or(usize::MAX).min(most) / self.shards.len();
+        self.shards.iter().for_each(|shard| shard.lock().reserve(each));
     }
 
     /// How many rows there are.
@@ -427,6 +433,7 @@ impl SparseTable {
 
     fn set(
         &self,
+        shard: &mut Shard,
         key: Key,
         birth: Birth<'_>,
         weights: &[f32],
@@ -437,7 +444,6 @@ impl SparseTable {
         if let Some(state) = state {
             same_length("optimizer state", self.spec.optimizer.state_slots() * self.spec.dim, state.len())?;
         }
-        let mut shard = self.shard(key).lock();
         with_layout!(self.spec, layout => {
             shard.restore(layout, &Wanted::new(key, 0), &birth, weights, state, ctr);
         });
@@ -461,5 +467,33 @@ impl SparseTable {
 
     fn shard(&self, key: Key) -> &Mutex<Shard> {
         &self.shards[shard_of(key, self.shards.len())]
+    }
+}
+
+/// Rows on their way back into a table. Rows of a shard mostly follow each other, as they were saved, so its lock is kept
+/// from one to the next: nobody else should use the table meanwhile.
+pub struct Restoring<'a> {
+    table: &'a SparseTable,
+    with_state: bool,
+    /// A shard by its number, locked.
+    held: Option<(usize, MutexGuard<'a, Shard>)>,
+}
+
+impl Restoring<'_> {
+    /// Puts back one row.
+    pub fn restore(&mut self, row: &Row<'_>) -> Result<()> {
+        let number = shard_of(row.key, self.table.shards.len());
+        let shard = match self.held.take_if(|(held, _)| *held == number) {
+            Some((_, shard)) => shard,
+            None => {
+                // One lock at a time.
+                self.held = None;
+                self.table.shards[number].lock()
+            }
+        };
+        let (_, shard) = self.held.insert((number, shard));
+        let birth = Birth { stamp: row.stamp, ..self.table.birth() };
+        let state = self.with_state.then_some(row.state);
+        self.table.set(shard, row.key, birth, row.weights, state, row.ctr)
     }
 }

@@ -156,7 +156,7 @@ impl Shard {
                         layout.restore(&mut self.rows, row, birth, weights, Some(&state), ctr);
                     }
                     (None, _) => {
-                        let row = self.create(layout, wanted, birth, 0.0, 0.0);
+                        let row = self.add_row(wanted, birth.stamp);
                         layout.restore(&mut self.rows, row, birth, weights, None, None);
                     }
                 }
@@ -261,14 +261,24 @@ impl Shard {
         state: Option<&[f32]>,
         ctr: Option<CtrFields>,
     ) {
-        let row = self.settle(wanted, NONE).unwrap_or_else(|| {
-            self.waiting.forget(wanted.key);
-            self.create(layout, wanted, birth, 0.0, 0.0)
-        });
-        self.keep(layout, row);
-        self.touch(row, birth.stamp);
+        let row = match self.settle(wanted, NONE) {
+            Some(row) => {
+                self.keep(layout, row);
+                self.touch(row, birth.stamp);
+                row
+            }
+            None => {
+                self.waiting.forget(wanted.key);
+                self.add_row(wanted, birth.stamp)
+            }
+        };
         layout.restore(&mut self.rows, row, birth, weights, state, ctr);
         self.evict_surplus(layout);
+    }
+
+    /// Makes room for so many more rows.
+    pub(super) fn reserve(&mut self, rows: usize) {
+        self.index.reserve(rows);
     }
 
     /// Shows every row; in the order of creation until one is removed.
@@ -479,8 +489,14 @@ impl Shard {
 
     #[cold]
     fn create(&mut self, layout: &impl Layout, wanted: &Wanted, birth: &Birth<'_>, show: f32, click: f32) -> u32 {
-        let row = self.rows.push(wanted.key, birth.stamp);
+        let row = self.add_row(wanted, birth.stamp);
         layout.create(&mut self.rows, row, birth, show, click);
+        row
+    }
+
+    /// A row of zeros for a key that has none.
+    fn add_row(&mut self, wanted: &Wanted, stamp: u32) -> u32 {
+        let row = self.rows.push(wanted.key, stamp);
         self.index.insert(wanted.tag, row);
         if self.capacity != usize::MAX {
             self.recent.push(true);
