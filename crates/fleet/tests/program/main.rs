@@ -4,10 +4,12 @@
 
 mod data;
 mod generating;
+mod http;
 mod inferring;
 mod interrupting;
 mod looking;
 mod messages;
 mod openings;
 mod resuming;
+mod serving;
 mod training;
