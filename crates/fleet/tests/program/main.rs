@@ -10,6 +10,7 @@ mod interrupting;
 mod looking;
 mod messages;
 mod openings;
+mod own_model;
 mod resuming;
 mod serving;
 mod training;

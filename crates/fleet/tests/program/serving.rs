@@ -1,17 +1,14 @@
 //! `openfleet serve`: the same predictions as the predictor's, to the bit, over both protocols.
 #![cfg(unix)]
 
-use std::sync::Arc;
-
 use openfleet::model_dir;
 use openfleet_core::{FieldKind, Key};
-use openfleet_engine::op::{Activation, EmbeddingOptions};
-use openfleet_engine::{DType, Executor, Feed, Net, ParamAttr, Predictor, Scope, Tensor};
-use openfleet_table::Initializer;
+use openfleet_engine::{Feed, Predictor, Tensor};
 use serde_json::{Value, json};
 
 use crate::data::Place;
 use crate::http::{Answer, Server};
+use crate::own_model;
 
 /// Rows for any model: slots of no, one or some ids, and floats.
 struct Rows {
@@ -191,36 +188,17 @@ fn what_train_saved_is_served_as_the_predictor_predicts() {
     }
 }
 
-/// Two slots and two floats; gives something between 0 and 1, and `exp` of the floats.
-fn inference_model(place: &Place) -> Predictor {
-    let mut net = Net::with_seed(3);
-    let (user, item) = (net.slot("user").unwrap(), net.slot("item").unwrap());
-    let dense = net.data("dense", &[-1, 2], DType::F32).unwrap();
-    let table = || ParamAttr { name: Some("t".into()), ..ParamAttr::init(Initializer::Normal { mean: 0.0, std: 1.0 }) };
-    let options = || EmbeddingOptions { table: table(), ..EmbeddingOptions::default() };
-    let user = net.embedding(user, 3, &options()).unwrap();
-    let item = net.embedding(item, 3, &options()).unwrap();
-    let all = net.concat(&[user, item, dense], 1).unwrap();
-    let p = net.fc(all, 2, Activation::Sigmoid).unwrap();
-    let grown = net.exp(dense).unwrap();
-    let mut executor = Executor::new(Arc::new(Scope::new()));
-    executor.run_startup(&net.startup).unwrap();
-    let feeds = ["user", "item", "dense"].map(str::to_owned);
-    executor.save_inference_model(&net.main, &feeds, &[p, grown], &place.at("own")).unwrap();
-    Predictor::open(&place.at("own")).unwrap()
-}
-
 #[test]
 fn an_inference_model_with_several_outputs_is_served_as_the_predictor_predicts() {
     let place = Place::new();
-    let predictor = inference_model(&place);
+    let predictor = own_model::saved(&place);
     compare(&place, "own", "a name: with all sorts".replace(' ', "_").as_str(), &predictor);
 }
 
 #[test]
 fn ids_may_be_nested_rectangular_single_or_flat_with_lengths() {
     let place = Place::new();
-    let predictor = inference_model(&place);
+    let predictor = own_model::saved(&place);
     let server = Server::start(&place, &["own"]);
     let big = u64::MAX - 5;
     let feed = |user: &[&[Key]], item: &[&[Key]]| {
@@ -280,7 +258,7 @@ fn ids_may_be_nested_rectangular_single_or_flat_with_lengths() {
 #[test]
 fn what_is_wrong_with_a_request_is_said_with_the_field_and_the_row() {
     let place = Place::new();
-    inference_model(&place);
+    own_model::saved(&place);
     let server = Server::start(&place, &["own", "--max-rows", "100"]);
     let good = json!({ "user": [[1], [2, 3]], "item": [[], [4]], "dense": [[0.1, 0.2], [0.3, 0.4]] });
     server.post("/v1/models/own:predict", &json!({ "inputs": good })).json();
@@ -376,12 +354,12 @@ fn what_is_wrong_with_a_request_is_said_with_the_field_and_the_row() {
         (json!({ "name": "user", "shape": [1, 1], "data": [1] }), "missing field `datatype`"),
         (rest[0].clone(), "input `item` is given twice"),
     ] {
-        let inputs = [&[user.clone()], rest.as_slice()].concat();
+        let inputs = [std::slice::from_ref(&user), rest.as_slice()].concat();
         let error = server.post("/v2/models/own/infer", &json!({ "inputs": inputs })).error(400);
         assert!(error.contains(expected), "{user}: {error}");
     }
     let user = input("user", "INT64", json!([1, 1]), json!([1]));
-    let inputs = [&[user], rest.as_slice()].concat();
+    let inputs = [std::slice::from_ref(&user), rest.as_slice()].concat();
     let error =
         server.post("/v2/models/own/infer", &json!({ "inputs": inputs, "outputs": [{ "name": "q" }] })).error(400);
     assert!(error.contains("no output `q`; it gives `"), "{error}");
@@ -402,7 +380,7 @@ fn what_is_wrong_with_a_request_is_said_with_the_field_and_the_row() {
 #[test]
 fn what_is_too_large_or_compressed_or_elsewhere_is_refused_as_json() {
     let place = Place::new();
-    inference_model(&place);
+    own_model::saved(&place);
     let server = Server::start(&place, &["own", "--max-rows", "100", "--max-body", "5000"]);
     let rows = |count: usize| json!({ "user": vec![1; count], "item": vec![1; count], "dense": vec![[1, 2]; count] });
     let error = server.post("/v1/models/own:predict", &json!({ "inputs": rows(101) })).error(413);
@@ -450,7 +428,7 @@ fn what_is_too_large_or_compressed_or_elsewhere_is_refused_as_json() {
 #[test]
 fn an_output_that_json_cannot_say_is_an_error_there_and_bytes_elsewhere() {
     let place = Place::new();
-    let predictor = inference_model(&place);
+    let predictor = own_model::saved(&place);
     let server = Server::start(&place, &["own"]);
     let name = predictor.targets()[1];
     let body = json!({ "inputs": { "user": [1, 1], "item": [2, 2], "dense": [[0, 0], [0, 1000]] } });
@@ -469,7 +447,7 @@ fn an_output_that_json_cannot_say_is_an_error_there_and_bytes_elsewhere() {
 #[test]
 fn a_server_tells_what_it_is_and_what_it_has_done() {
     let place = Place::new();
-    let predictor = inference_model(&place);
+    let predictor = own_model::saved(&place);
     let server = Server::start(&place, &["own"]);
     assert_eq!(server.get("/v2").json()["extensions"], json!(["binary_tensor_data"]));
     for path in ["/v2/health/live", "/v2/health/ready", "/v2/models/own/ready", "/v2/models/own/versions/1/ready"] {
@@ -508,7 +486,7 @@ fn a_server_tells_what_it_is_and_what_it_has_done() {
 #[test]
 fn many_connections_are_answered_at_once() {
     let place = Place::new();
-    let predictor = inference_model(&place);
+    let predictor = own_model::saved(&place);
     let server = Server::start(&place, &["own", "--threads", "2"]);
     std::thread::scope(|scope| {
         for connection in 0..8 {
@@ -532,7 +510,7 @@ fn many_connections_are_answered_at_once() {
 #[test]
 fn a_signal_ends_the_server_with_0_once_requests_are_answered() {
     let place = Place::new();
-    inference_model(&place);
+    own_model::saved(&place);
     for signal in ["-TERM", "-INT"] {
         let server = Server::start(&place, &["own"]);
         // A connection that is kept open does not keep the server.
@@ -565,7 +543,7 @@ fn a_signal_ends_the_server_with_0_once_requests_are_answered() {
 #[test]
 fn what_cannot_be_served_is_said_before_listening() {
     let place = Place::new();
-    inference_model(&place);
+    own_model::saved(&place);
     let server = Server::start(&place, &["own"]);
     let taken = place.run(&["serve", "own", "--listen", server.address()]).failed(1);
     let port = server.address().rsplit_once(':').unwrap().1;
