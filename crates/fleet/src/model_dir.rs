@@ -100,9 +100,10 @@ fn manifest(directory: &Path) -> Result<Manifest> {
 /// what `save_inference_model` wrote. `option` is how the user names the directory.
 pub fn open(directory: &Path, option: &'static str) -> Result<Opened> {
     let address = directory.to_string_lossy();
-    let Ok(description) = ModelDescription::deserialize(&manifest(directory)?.data) else {
+    if manifest(directory)?.data.get("model").is_none() {
         return Ok(Opened { description: None, predictor: Predictor::open(&address)? });
-    };
+    }
+    let (_, description) = describe(directory)?;
     let network = description.model.build(&description.data.schema, description.seed)?;
     let Some(prediction) = network.prediction else {
         return Err(Error::BadOption {
