@@ -1,12 +1,13 @@
 //! Answers predictions of a saved model over HTTP, in two protocols on one port.
 //!
-//! One protocol a file: [`open_inference`] (what Triton and KServe speak) and [`tf_serving`]. Each turns its requests into
+//! One protocol a file: `open_inference` (what Triton and KServe speak) and `tf_serving`. Each turns its requests into
 //! columns; `inputs` makes a feed of them, and `outputs` writes what the model gives. There is one model, in one version, and
 //! no authentication: whoever reaches the port is answered.
 //!
-//! A row is predicted in tens of microseconds, less than it takes to hand it to another thread, so small requests are
+//! A row is predicted in tens of microseconds, no more than it takes to hand it to another thread, so small requests are
 //! answered where they were read. Large ones, of which as many run at once as there are threads, let the other connections
-//! of their thread move on first.
+//! of their thread move on first. On one thread beside a client of large batches (`bench/serve.py`) a row waited for a
+//! whole batch without that, and for two where small requests took turns as well.
 
 use std::collections::HashMap;
 use std::future::IntoFuture;
