@@ -1,22 +1,21 @@
 //! Runs programs: one batch at a time, or a whole dataset on several threads.
 //!
-//! An executor compiles each program once and keeps the plan and the threads' memory for the next call. Training threads
-//! share nothing but the tables and the states in the scope; each takes the next batch from the dataset, computes on its
-//! own core and pushes. Nothing is printed here: whoever asks for progress hands in a function.
+//! An executor compiles each program once and keeps the plan and the threads' memory for the next call. What the threads do
+//! with a dataset is in `pass.rs`. Nothing is printed here: whoever asks for progress hands in a function.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
-use openfleet_core::{Batch, Schema, WorkId};
+use openfleet_core::{Batch, WorkId};
 use openfleet_dist::Cluster;
 
 use crate::arena::Arena;
-use crate::dataset::{BatchReader, Dataset, Progress};
+use crate::dataset::{Dataset, Progress};
 use crate::error::{Error, Result};
 use crate::feed::Feed;
 use crate::op::Op;
+use crate::pass::{self, Thread};
 use crate::plan::Plan;
 use crate::program::{Program, Var};
 use crate::scope::Scope;
@@ -40,16 +39,6 @@ struct Prepared {
     scope_generation: u64,
     plan: Arc<Plan>,
     threads: Vec<Thread>,
-}
-
-struct Thread {
-    arena: Arena,
-    /// Filled again and again, as long as the fields stay the same.
-    batch: Batch,
-    schema: Option<Schema>,
-    steps: u64,
-    /// Batches to leave out, because they were learnt from before.
-    skip: u64,
 }
 
 /// What `train_from_dataset` and `infer_from_dataset` should do beside training.
@@ -114,8 +103,8 @@ pub struct Observation {
 
 /// A batch just run, for whoever wants more than fetched values now and then.
 pub struct BatchView<'a> {
-    plan: &'a Plan,
-    arena: &'a Arena,
+    pub(crate) plan: &'a Plan,
+    pub(crate) arena: &'a Arena,
     /// The batch as it was fed.
     pub batch: &'a Batch,
 }
@@ -253,14 +242,7 @@ impl Executor {
             plan.communicator().flush()?;
         }
         for thread in &mut prepared.threads[..threads] {
-            plan.bind(&mut thread.arena, dataset.schema())?;
-            // Others may have trained since: no copy of a dense value is taken for the newest.
-            thread.arena.dense.iter_mut().for_each(|stage| stage.version = 0);
-            thread.arena.profile = options.debug.then(|| vec![0; plan.op_names().len()]);
-            if thread.schema.as_ref() != Some(dataset.schema()) {
-                thread.batch = Batch::new(dataset.schema());
-                thread.schema = Some(dataset.schema().clone());
-            }
+            thread.make_ready(&plan, dataset.schema(), options)?;
         }
         if !loaded.is_empty() && loaded.len() != threads {
             // Batches were dealt to other threads.
@@ -275,57 +257,15 @@ impl Executor {
                 (thread.steps, thread.skip) = (position, position);
             }
         }
-        let started = Instant::now();
-        let reader = dataset.open()?;
-        let shared = Shared {
-            plan: &plan,
-            reader: reader.as_ref(),
-            options,
-            started,
-            samples: AtomicU64::new(0),
-            failed: AtomicBool::new(false),
-        };
-        let mut failed_pause = Ok(());
-        let mut outcomes: Vec<Result<ThreadReport>> = (0..threads).map(|_| Ok(ThreadReport::default())).collect();
-        loop {
-            shared.together(&mut prepared.threads[..threads], &mut outcomes);
-            if !outcomes.iter().any(|outcome| matches!(outcome, Ok(report) if report.paused)) {
-                break;
-            }
-            if shared.failed.load(Ordering::Relaxed) {
-                // Those that pause have to end well all the same: others may wait for them.
-                continue;
-            }
-            let positions = prepared.threads[..threads].iter().map(|thread| thread.steps).collect();
+        let ran = pass::run(&plan, &mut prepared.threads[..threads], dataset, options, &|positions| {
             let pause = Pause { program, scope: &scope, cluster: cluster.clone(), positions };
-            if let Some(Err(error)) = options.on_pause.map(|on_pause| on_pause(&pause)) {
-                shared.failed.store(true, Ordering::Relaxed);
-                failed_pause = Err(error);
-            }
-        }
-        if outcomes.iter().any(|outcome| matches!(outcome, Err(Error::ThreadPanicked { .. }))) {
+            options.on_pause.map_or(Ok(()), |on_pause| on_pause(&pause))
+        });
+        if matches!(ran, Err(Error::ThreadPanicked { .. })) {
             // The op that panicked had buffers of its arena on loan: none of this is used again.
             self.prepared.clear();
-            return Err(outcomes
-                .into_iter()
-                .find_map(Result::err)
-                .unwrap_or_else(|| unreachable!("one of them failed")));
         }
-        failed_pause?;
-        let mut report = RunReport { elapsed: started.elapsed(), ..RunReport::default() };
-        for outcome in outcomes {
-            let thread = outcome?;
-            report.steps += thread.steps;
-            report.samples += thread.samples;
-            report.waited += thread.waited;
-            report.refused_gradients += thread.refused_gradients;
-            report.stopped |= thread.stopped;
-        }
-        report.skipped_lines = reader.progress().skipped_lines;
-        if options.debug {
-            report.profile = profile(&plan, &prepared.threads[..threads]);
-        }
-        Ok(report)
+        ran
     }
 
     /// The plan of a program, compiled unless it is known and the scope's tables are the same.
@@ -347,13 +287,7 @@ impl Executor {
         };
         let prepared = &mut self.prepared[position];
         while prepared.threads.len() < threads {
-            prepared.threads.push(Thread {
-                arena: prepared.plan.arena(),
-                batch: Batch::default(),
-                schema: None,
-                steps: 0,
-                skip: 0,
-            });
+            prepared.threads.push(Thread::new(&prepared.plan));
         }
         Ok(prepared)
     }
@@ -366,160 +300,4 @@ fn check_threads(plan: &Plan, threads: usize, known: Option<usize>) -> Result<()
         Some(known) => Err(Error::Threads { got: threads, known }),
         None => Ok(()),
     }
-}
-
-/// What the training threads of one pass share.
-struct Shared<'a> {
-    plan: &'a Plan,
-    reader: &'a (dyn BatchReader + 'a),
-    options: &'a RunOptions<'a>,
-    started: Instant,
-    samples: AtomicU64,
-    /// A thread gave up: the others end after their batch.
-    failed: AtomicBool,
-}
-
-#[derive(Default)]
-struct ThreadReport {
-    steps: u64,
-    samples: u64,
-    waited: Duration,
-    refused_gradients: u64,
-    stopped: bool,
-    /// It has begun, and is not done.
-    paused: bool,
-    /// It has done all its batches.
-    done: bool,
-}
-
-impl Shared<'_> {
-    /// All threads go on until they pause or are done.
-    fn together(&self, threads: &mut [Thread], outcomes: &mut [Result<ThreadReport>]) {
-        std::thread::scope(|scope| {
-            let running: Vec<_> = (0..)
-                .zip(threads.iter_mut().zip(outcomes.iter_mut()))
-                .filter(|(_, (_, outcome))| matches!(outcome, Ok(report) if !report.done))
-                .map(|(stream, (thread, outcome))| {
-                    let report = std::mem::replace(outcome, Ok(ThreadReport::default())).unwrap_or_default();
-                    (outcome, scope.spawn(move || self.guarded(stream, thread, report)))
-                })
-                .collect();
-            for (outcome, handle) in running {
-                *outcome = handle.join().unwrap_or_else(|panic| Err(panicked(panic.as_ref())));
-            }
-        });
-    }
-
-    /// Whatever ends a thread early, error or panic, ends the others too.
-    fn guarded(&self, stream: u32, thread: &mut Thread, report: ThreadReport) -> Result<ThreadReport> {
-        let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| self.train(stream, thread, report)))
-            .unwrap_or_else(|panic| Err(panicked(panic.as_ref())));
-        if outcome.is_err() {
-            self.failed.store(true, Ordering::Relaxed);
-            self.reader.end();
-        }
-        outcome
-    }
-
-    fn train(&self, stream: u32, thread: &mut Thread, report: ThreadReport) -> Result<ThreadReport> {
-        if !self.plan.trains() {
-            return self.steps(stream, thread, report);
-        }
-        if !report.paused {
-            self.plan.communicator().begin(stream)?;
-        }
-        let report = self.steps(stream, thread, report);
-        if matches!(report, Ok(ThreadReport { paused: true, .. })) {
-            return report;
-        }
-        // Whatever ended this thread, the others must not wait for it.
-        let finished = self.plan.communicator().finish(stream);
-        let report = report?;
-        finished?;
-        Ok(report)
-    }
-
-    fn steps(&self, stream: u32, thread: &mut Thread, mut report: ThreadReport) -> Result<ThreadReport> {
-        report.paused = false;
-        report.done = true;
-        let until = match self.options.pause_every {
-            0 => u64::MAX,
-            every => report.steps + every,
-        };
-        loop {
-            if report.steps == until {
-                (report.paused, report.done) = (true, false);
-                return Ok(report);
-            }
-            if self.failed.load(Ordering::Relaxed) {
-                return Ok(report);
-            }
-            if self.options.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
-                self.reader.end();
-                report.stopped = true;
-                return Ok(report);
-            }
-            let waiting = Instant::now();
-            if !self.reader.next_for(stream, &mut thread.batch)? {
-                return Ok(report);
-            }
-            if thread.skip > 0 {
-                thread.skip -= 1;
-                continue;
-            }
-            report.waited += waiting.elapsed();
-            let pushed = self.plan.step(&mut thread.arena, &thread.batch, WorkId::step(stream, thread.steps))?;
-            thread.steps += 1;
-            report.steps += 1;
-            report.refused_gradients += pushed.non_finite as u64;
-            report.samples += thread.batch.rows as u64;
-            self.samples.fetch_add(thread.batch.rows as u64, Ordering::Relaxed);
-            if let Some(each_batch) = self.options.each_batch {
-                each_batch(&BatchView { plan: self.plan, arena: &thread.arena, batch: &thread.batch })?;
-            }
-            if stream == 0 {
-                self.observe(thread, report.steps)?;
-            }
-        }
-    }
-
-    fn observe(&self, thread: &Thread, step: u64) -> Result<()> {
-        let RunOptions { print_period, observer: Some(observer), fetch, .. } = *self.options else { return Ok(()) };
-        if print_period == 0 || !step.is_multiple_of(print_period) {
-            return Ok(());
-        }
-        let values =
-            fetch.iter().map(|&var| self.plan.fetch(&thread.arena, &thread.batch, var)).collect::<Result<_>>()?;
-        let names = fetch.iter().map(|&var| self.plan.name(var));
-        let info = names.enumerate().map(|(i, name)| (*self.options.fetch_info.get(i).unwrap_or(&name)).to_owned());
-        observer(&Observation {
-            step,
-            values,
-            info: info.collect(),
-            samples: self.samples.load(Ordering::Relaxed),
-            elapsed: self.started.elapsed(),
-            progress: self.reader.progress(),
-        });
-        Ok(())
-    }
-}
-
-fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
-    let message = panic
-        .downcast_ref::<&str>()
-        .map(|s| (*s).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "no message".into());
-    Error::ThreadPanicked { message }
-}
-
-fn profile(plan: &Plan, threads: &[Thread]) -> Vec<(String, Duration)> {
-    let names = plan.op_names();
-    let mut times: Vec<(String, Duration)> = Vec::new();
-    for (index, name) in names.iter().enumerate() {
-        let nanos = threads.iter().filter_map(|t| t.arena.profile.as_ref()).map(|profile| profile[index]).sum();
-        times.push((format!("{name} #{index}"), Duration::from_nanos(nanos)));
-    }
-    times.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
-    times
 }

@@ -12,7 +12,7 @@ use crate::checkpoint;
 use crate::error::{Error, Result};
 use crate::executor::Executor;
 use crate::onnx;
-use crate::program::{Program, Var, VariableKind};
+use crate::program::{Program, Var};
 
 /// A program that predicts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,11 +32,16 @@ struct Described {
 }
 
 impl InferenceModel {
+    /// What of a program leads to the targets, fed in the order in which the program declares its data.
+    pub fn leading_to(program: &Program, targets: &[Var]) -> Self {
+        let (program, targets) = program.prune(targets);
+        let feeds = program.data().map(|(_, variable)| variable.name.clone()).collect();
+        InferenceModel { program, feeds, targets }
+    }
+
     /// What of a program leads to the targets. The feeds are what it reads of the data, no more and no less.
     pub fn of(program: &Program, feeds: &[String], targets: &[Var]) -> Result<Self> {
-        let (program, targets) = program.prune(targets);
-        let data = program.variables().iter().filter(|variable| variable.kind == VariableKind::Data);
-        let needed: Vec<String> = data.map(|variable| variable.name.clone()).collect();
+        let InferenceModel { program, feeds: needed, targets } = Self::leading_to(program, targets);
         let misfit = |expected: String, got: String| Err(Error::Input { op: "save_inference_model", expected, got });
         if let Some(missing) = needed.iter().find(|name| !feeds.contains(name)) {
             return misfit(format!("`{missing}` among the feeds, which the targets are computed from"), quoted(feeds));

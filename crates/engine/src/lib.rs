@@ -19,6 +19,7 @@ pub mod names;
 pub mod net;
 pub mod onnx;
 pub mod op;
+mod pass;
 pub mod plan;
 pub mod predictor;
 pub mod program;

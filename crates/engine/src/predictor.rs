@@ -10,14 +10,17 @@ use std::sync::Arc;
 use openfleet_core::WorkId;
 use openfleet_dist::communicator::Mapped;
 use openfleet_dist::storage::{Directories, Stores};
-use openfleet_table::checkpoint::{MappedTable, read_dense, read_manifest, read_states};
+use openfleet_table::checkpoint::{Manifest, MappedTable, read_dense, read_manifest, read_states};
 use parking_lot::Mutex;
 
 use crate::arena::Arena;
 use crate::checkpoint;
+use crate::dataset::Dataset;
 use crate::error::{Error, Result};
+use crate::executor::{RunOptions, RunReport};
 use crate::feed::Feed;
 use crate::inference::{self, InferenceModel};
+use crate::pass::{self, Thread};
 use crate::plan::Plan;
 use crate::scope::Scope;
 use crate::tensor::Tensor;
@@ -33,11 +36,20 @@ pub struct Predictor {
 impl Predictor {
     /// Opens what `save_inference_model` wrote.
     pub fn open(address: &str) -> Result<Self> {
+        Self::read(address, |manifest| inference::described(manifest, address))
+    }
+
+    /// Opens a checkpoint, whoever wrote it, to predict with a program whose parameters and tables it has.
+    pub fn of(model: InferenceModel, address: &str) -> Result<Self> {
+        Self::read(address, |_| Ok(model))
+    }
+
+    fn read(address: &str, find: impl FnOnce(&Manifest) -> Result<InferenceModel>) -> Result<Self> {
         let failed = |source| checkpoint::at("opening", address, source);
         let storage = Directories.open(address)?;
         let storage = storage.as_ref();
         let manifest = read_manifest(storage).map_err(failed)?;
-        let model = inference::described(&manifest, address)?;
+        let model = find(&manifest)?;
         checkpoint::check(&model.program, &manifest).map_err(failed)?;
         let scope = Scope::new();
         checkpoint::take_states(&model.program, &scope, read_states(storage, &manifest).map_err(failed)?)?;
@@ -88,6 +100,19 @@ impl Predictor {
         });
         self.arenas.lock().push(arena);
         result
+    }
+
+    /// One pass over a dataset, as [`Executor::infer_from_dataset`](crate::Executor::infer_from_dataset) makes it. Fields that
+    /// the model does not read may be there too.
+    pub fn infer_from_dataset(&self, dataset: &dyn Dataset, options: &RunOptions<'_>) -> Result<RunReport> {
+        let count = if options.threads == 0 { dataset.thread_num() } else { options.threads }.max(1);
+        options.fetch.iter().try_for_each(|&var| self.plan.check_fetch(var))?;
+        let mut threads: Vec<Thread> = (0..count).map(|_| Thread::new(&self.plan)).collect();
+        for thread in &mut threads {
+            thread.make_ready(&self.plan, dataset.schema(), options)?;
+        }
+        // Nothing is learnt that could be saved in a pause.
+        pass::run(&self.plan, &mut threads, dataset, options, &|_| Ok(()))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What can go wrong between the options and the result, each with its remedy.
 
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -185,6 +186,14 @@ pub enum Error {
     WaitInterrupted,
 
     // The machine
+    /// An address that cannot be listened on.
+    #[error("cannot listen on `{address}`")]
+    Listen {
+        /// As the user gave it.
+        address: SocketAddr,
+        /// What the system answered.
+        source: std::io::Error,
+    },
     /// The threads that servers run on could not be started.
     #[error("cannot start the servers' threads")]
     Runtime {
@@ -276,6 +285,15 @@ impl Hinted for Error {
                  other job uses these servers"
                     .into(),
             ),
+            Error::Listen { address, source } => Some(match source.kind() {
+                ErrorKind::AddrInUse => format!(
+                    "another program has port {}: end it, or choose another one with `--listen`, where port 0 is any free one",
+                    address.port()
+                )
+                .into(),
+                ErrorKind::AddrNotAvailable => "the address is not this machine's".into(),
+                _ => "choose another address with `--listen`".into(),
+            }),
             Error::Unavailable { .. } | Error::WaitInterrupted => None,
             Error::Runtime { .. } | Error::WorkerPanicked { .. } => None,
             Error::BadOption { .. } | Error::Columns { .. } | Error::Io { .. } => None,

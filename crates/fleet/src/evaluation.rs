@@ -1,19 +1,19 @@
 //! How good a model is on data it has not seen.
 //!
-//! One pass with the test copy of the program. Click models are judged by AUC, log loss and accuracy, regressions by
-//! squared and absolute error. The AUC is exact up to [`EXACT_ROWS`] rows, whose labels and predictions are kept; beyond
-//! that it comes from the counters of the `auc` layer (4,096 buckets).
+//! One pass with the test copy of the program, or with a saved model. Click models are judged by AUC, log loss and accuracy,
+//! regressions (whose label is a float) by squared and absolute error. The AUC is exact up to [`EXACT_ROWS`] rows, whose
+//! labels and predictions are kept; beyond that, and over several workers, it comes from counters of 4,096 buckets.
 
 use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
-use openfleet_core::Column;
-use openfleet_core::metrics::{Accuracy, LogLoss, Mae, Mse, Target, exact_auc, global_auc};
+use openfleet_core::metrics::{Accuracy, Auc, AucCounter, LogLoss, Mae, Mse, Target, exact_auc, global_auc};
+use openfleet_core::{Column, FieldKind};
 use openfleet_engine::dataset::Dataset;
 use openfleet_engine::executor::BatchView;
-use openfleet_engine::{Executor, RunOptions, Scope};
+use openfleet_engine::{Executor, Predictor, RunOptions, RunReport, Var};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
@@ -43,6 +43,10 @@ pub struct Evaluation {
     pub skipped_lines: u64,
     /// Ended before its data did.
     pub stopped: bool,
+    /// Rows with and without a click by predicted probability, as the AUC of several workers needs them; empty for
+    /// regressions.
+    #[serde(skip)]
+    pub buckets: [Vec<i64>; 2],
 }
 
 /// How to run over the rows.
@@ -74,8 +78,23 @@ pub fn evaluate(
 ) -> Result<Evaluation> {
     let Some(prediction) = network.prediction else { return Ok(Evaluation::default()) };
     network.zero_auc(executor.scope())?;
-    let label = dataset.schema().position("label")?;
-    let regression = network.auc.is_none();
+    judge(prediction, dataset, pass, |options| executor.infer_from_dataset(&network.net.main, dataset, options))
+}
+
+/// Judges the first target of a saved model on a dataset, which needs no `label` if nothing is judged.
+pub fn evaluate_saved(predictor: &Predictor, dataset: &dyn Dataset, pass: Pass<'_>) -> Result<Evaluation> {
+    let Some(&prediction) = predictor.model().targets.first() else { return Ok(Evaluation::default()) };
+    judge(prediction, dataset, pass, |options| predictor.infer_from_dataset(dataset, options))
+}
+
+fn judge(
+    prediction: Var,
+    dataset: &dyn Dataset,
+    pass: Pass<'_>,
+    run: impl FnOnce(&RunOptions<'_>) -> openfleet_engine::Result<RunReport>,
+) -> Result<Evaluation> {
+    let label = if pass.labelled { Some(dataset.schema().position("label")?) } else { None };
+    let regression = label.is_some_and(|at| matches!(dataset.schema().fields()[at].kind, FieldKind::Floats { .. }));
     let collected = Mutex::new(Collected { predictions: pass.predictions, ..Collected::default() });
     let look = |view: &BatchView<'_>| -> openfleet_engine::Result<()> {
         let fetched = view.fetch(prediction)?;
@@ -85,9 +104,7 @@ pub fn evaluate(
         // A thread that panicked under the lock has ended the pass: what is in there does not matter any more.
         let mut collected = collected.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         collected.write(&last);
-        if !pass.labelled {
-            return Ok(());
-        }
+        let Some(label) = label else { return Ok(()) };
         match &view.batch.columns[label] {
             Column::Ids { keys, .. } => collected.judge(regression, keys, &last),
             Column::Floats { values, .. } => collected.judge(regression, values, &last),
@@ -95,7 +112,7 @@ pub fn evaluate(
     };
     let options =
         RunOptions { threads: pass.threads, each_batch: Some(&look), stop: Some(pass.stop), ..RunOptions::default() };
-    let report = executor.infer_from_dataset(&network.net.main, dataset, &options)?;
+    let report = run(&options)?;
     let collected = collected.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(error) = collected.write_error {
         return Err(error);
@@ -106,8 +123,9 @@ pub fn evaluate(
     let auc = match (clicks, report.samples as usize <= EXACT_ROWS) {
         (false, _) => None,
         (true, true) => Some(exact_auc(&collected.labels, &collected.scores)?),
-        (true, false) => network.counted_auc(executor.scope()),
+        (true, false) => Some(collected.auc.global_value()),
     };
+    let buckets = [AucCounter::StatPos, AucCounter::StatNeg].map(|counter| collected.auc.counts(counter).to_vec());
     Ok(Evaluation {
         rows: report.samples,
         auc,
@@ -118,6 +136,7 @@ pub fn evaluate(
         seconds: report.elapsed.as_secs_f64(),
         skipped_lines: report.skipped_lines,
         stopped: report.stopped,
+        buckets: if clicks { buckets } else { Default::default() },
     })
 }
 
@@ -127,23 +146,25 @@ impl Evaluation {
     pub fn of_all_workers(
         &self,
         network: &Network,
-        scope: &Scope,
         all_reduce: impl FnOnce(&mut [f64]) -> Result<()>,
     ) -> Result<Evaluation> {
         let rows = self.rows as f64;
         let total = |mean: Option<f64>| mean.map_or(0.0, |mean| mean * rows);
         let means = [self.logloss, self.accuracy, self.mse, self.mae].map(total);
         let counts = [rows, self.skipped_lines as f64, f64::from(u8::from(self.stopped))];
-        let [positive, negative] = network.auc_buckets(scope).unwrap_or_default();
-        let buckets = positive.iter().chain(&negative).map(|&count| count as f64);
-        let mut values: Vec<f64> = counts.into_iter().chain(means).chain(buckets).collect();
+        let (clicks, regression) = (network.auc.is_some(), network.auc.is_none());
+        let bucket_count = if clicks { Auc::NUM_THRESHOLDS + 1 } else { 0 };
+        // Whoever had no rows has counted nothing.
+        let of_one =
+            |counts: &Vec<i64>| (0..bucket_count).map(|at| counts.get(at).map_or(0.0, |&n| n as f64)).collect();
+        let buckets: Vec<Vec<f64>> = self.buckets.iter().map(of_one).collect();
+        let mut values: Vec<f64> = counts.into_iter().chain(means).chain(buckets.into_iter().flatten()).collect();
         all_reduce(&mut values)?;
         let (head, buckets) = values.split_at(7);
         let rows = head[0];
         let mean = |at: usize| (rows > 0.0).then(|| head[at] / rows);
-        let (clicks, regression) = (network.auc.is_some(), network.auc.is_none());
         let buckets: Vec<i64> = buckets.iter().map(|&count| count as i64).collect();
-        let (positive, negative) = buckets.split_at(positive.len());
+        let (positive, negative) = buckets.split_at(bucket_count);
         Ok(Evaluation {
             rows: rows as u64,
             auc: (clicks && rows > 0.0).then(|| global_auc(positive, negative)),
@@ -154,6 +175,7 @@ impl Evaluation {
             seconds: self.seconds,
             skipped_lines: head[1] as u64,
             stopped: head[2] > 0.0,
+            buckets: [positive.to_vec(), negative.to_vec()],
         })
     }
 }
@@ -163,6 +185,7 @@ impl Evaluation {
 struct Collected<'a> {
     labels: Vec<f32>,
     scores: Vec<f32>,
+    auc: Auc,
     logloss: LogLoss,
     accuracy: Accuracy,
     mse: Mse,
@@ -185,6 +208,7 @@ impl Collected<'_> {
         }
         self.logloss.update(labels, predictions)?;
         self.accuracy.update_binary(labels, predictions)?;
+        self.auc.update(labels, predictions)?;
         if self.labels.len() < EXACT_ROWS {
             self.labels.extend(labels.iter().map(|label| label.as_f64() as f32));
             self.scores.extend_from_slice(predictions);

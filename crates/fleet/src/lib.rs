@@ -3,7 +3,7 @@
 //! A program that trains on many machines goes through [`Fleet`]; [`role`] finds out what each of its processes is.
 //! [`cli`] is the `openfleet` program with its subcommands; what it is made of stands beside it and can be used without
 //! it: [`columns`] says what the lines of a file mean, [`model`] builds the network of a kind and a shape, [`evaluation`]
-//! judges it, [`model_dir`] keeps it on disk. `launch` is the `fleetrun` program, which starts, watches and ends the
+//! judges it, [`model_dir`] keeps it on disk, [`serve`] answers with it. `launch` is the `fleetrun` program, which starts, watches and ends the
 //! processes of a job. Nothing here computes: that is the engine's work.
 
 pub mod cli;
@@ -20,7 +20,7 @@ pub mod model;
 pub mod model_dir;
 pub mod progress;
 pub mod role;
-pub mod unlabelled;
+pub mod serve;
 pub mod variables;
 
 pub use error::{Error, Result};

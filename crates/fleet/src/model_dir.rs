@@ -1,21 +1,21 @@
 //! A trained model as a directory: a checkpoint that says what it is a model of.
 //!
 //! The checkpoint's own words are in the table room and in docs/reference/checkpoint.md. What is added here is under `data` in
-//! its manifest: the kind and shape of the model and how its data is read, so that the network can be built anew.
+//! its manifest: the kind and shape of the model and how its data is read, so that the network can be built anew. What
+//! `save_inference_model` wrote has its program there instead, and is opened by the same call.
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 
+use openfleet_dist::SaveOptions;
 use openfleet_dist::storage::{Directories, Stores};
-use openfleet_dist::{LoadOptions, SaveOptions};
-use openfleet_engine::{Executor, Scope};
+use openfleet_engine::{InferenceModel, Predictor};
 use openfleet_table::checkpoint::{MANIFEST, Manifest, read_manifest};
 use serde::{Deserialize, Serialize};
 
 use crate::columns::DataDescription;
 use crate::error::{Error, Result};
-use crate::model::{ModelShape, Network};
+use crate::model::ModelShape;
 
 /// What a manifest says of the model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -45,13 +45,18 @@ impl ModelDescription {
 }
 
 /// A saved model, ready to predict.
-pub struct Loaded {
-    /// What it is.
-    pub description: ModelDescription,
-    /// The network, built anew.
-    pub network: Network,
-    /// An executor on its values.
-    pub executor: Executor,
+pub struct Opened {
+    /// What was trained and how its data is read, where `train --save` wrote it.
+    pub description: Option<ModelDescription>,
+    /// Its program on its values.
+    pub predictor: Predictor,
+}
+
+impl Opened {
+    /// What it is, in a word.
+    pub fn kind(&self) -> &'static str {
+        self.description.as_ref().map_or("model", |description| description.model.name())
+    }
 }
 
 /// Whether `directory` can be saved to: it does not exist, is empty, or holds an older model, which is replaced. Worth
@@ -75,10 +80,7 @@ pub fn holds_checkpoint(directory: &Path) -> bool {
 
 /// What a directory holds, without its values.
 pub fn describe(directory: &Path) -> Result<(Manifest, ModelDescription)> {
-    let address = directory.to_string_lossy();
-    let failed =
-        |source| openfleet_dist::Error::Checkpoint { action: "reading", address: address.as_ref().into(), source };
-    let manifest = read_manifest(Directories.open(&address)?.as_ref()).map_err(failed)?;
+    let manifest = manifest(directory)?;
     let description = serde_json::from_value(manifest.data.clone()).map_err(|error| Error::Damaged {
         path: directory.join(MANIFEST),
         expected: "the description of a model under `data`".into(),
@@ -87,12 +89,29 @@ pub fn describe(directory: &Path) -> Result<(Manifest, ModelDescription)> {
     Ok((manifest, description))
 }
 
-/// Reads a model: builds its network anew and gives it the saved values.
-pub fn load(directory: &Path) -> Result<Loaded> {
+fn manifest(directory: &Path) -> Result<Manifest> {
+    let address = directory.to_string_lossy();
+    let failed =
+        |source| openfleet_dist::Error::Checkpoint { action: "reading", address: address.as_ref().into(), source };
+    Ok(read_manifest(Directories.open(&address)?.as_ref()).map_err(failed)?)
+}
+
+/// Opens a model to predict with: what `train --save` wrote, whose network is built anew and cut down to its prediction, or
+/// what `save_inference_model` wrote. `option` is how the user names the directory.
+pub fn open(directory: &Path, option: &'static str) -> Result<Opened> {
+    let address = directory.to_string_lossy();
+    if manifest(directory)?.data.get("model").is_none() {
+        return Ok(Opened { description: None, predictor: Predictor::open(&address)? });
+    }
     let (_, description) = describe(directory)?;
     let network = description.model.build(&description.data.schema, description.seed)?;
-    let mut executor = Executor::new(Arc::new(Scope::new()));
-    executor.run_startup(&network.net.startup)?;
-    executor.load(&network.net.main.clone_for_test(), &directory.to_string_lossy(), LoadOptions::default())?;
-    Ok(Loaded { description, network, executor })
+    let Some(prediction) = network.prediction else {
+        return Err(Error::BadOption {
+            option,
+            expected: "a model that predicts something of a row",
+            got: format!("{} in {}", description.model.name(), directory.display()),
+        });
+    };
+    let model = InferenceModel::leading_to(&network.net.main, &[prediction]);
+    Ok(Opened { description: Some(description), predictor: Predictor::of(model, &address)? })
 }

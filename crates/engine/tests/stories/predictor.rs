@@ -7,7 +7,7 @@ use openfleet_core::error::report;
 use openfleet_core::{Field, FieldKind, Key, Schema};
 use openfleet_engine::models::{CtrDnn, CtrInputs, CtrOutputs, Dcn, DeepFm, WideDeep, ctr_dnn, dcn, deepfm, wide_deep};
 use openfleet_engine::op::Activation;
-use openfleet_engine::{DType, Executor, Feed, Minimize, Net, Predictor, Scope, Tensor, Var};
+use openfleet_engine::{DType, Executor, Feed, InferenceModel, Minimize, Net, Predictor, Scope, Tensor, Var};
 use openfleet_table::{Adam, Optimizer};
 
 use crate::{Numbers, started};
@@ -98,6 +98,25 @@ fn a_predictor_gives_what_the_executor_gives_to_the_bit() {
             assert_eq!(got[0].dims(), expected[0].dims());
             let label = batch(seed, vocabulary).ints("label", 1, &[0; ROWS]).unwrap();
             assert_eq!(bits(&got), bits(&trained.run(&test, label, &[probability]).unwrap()), "{name}, as trained");
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_of_training_predicts_with_the_part_of_its_program_that_leads_there() {
+    for (name, build) in MODELS {
+        let directory = tempfile::tempdir().unwrap();
+        let address = path(&directory);
+        let (mut trained, net, probability) = saved(build, &address);
+        trained.save(&net.main, &address, &Default::default()).unwrap();
+        let model = InferenceModel::leading_to(&net.main, &[probability]);
+        assert_eq!(model.feeds, ["C0", "C1", "C2", "C3", "dense"], "and no label");
+        let predictor = Predictor::of(model, &address).unwrap();
+        let test = net.main.clone_for_test();
+        for (seed, vocabulary) in [(100, 50), (103, u64::MAX)] {
+            let label = batch(seed, vocabulary).ints("label", 1, &[0; ROWS]).unwrap();
+            let expected = trained.run(&test, label, &[probability]).unwrap();
+            assert_eq!(bits(&predictor.predict(batch(seed, vocabulary)).unwrap()), bits(&expected), "{name}");
         }
     }
 }

@@ -64,6 +64,18 @@ pub(crate) struct ReadOptions {
 }
 
 impl DataOptions {
+    /// An option that was given, if any was.
+    pub(crate) fn first_given(&self) -> Option<&'static str> {
+        let given = [
+            (self.format.is_some(), "--format"),
+            (self.columns.is_some(), "--columns"),
+            (self.slots.is_some(), "--slots"),
+            (self.dense.is_some(), "--dense"),
+            (self.ids.is_some(), "--ids"),
+        ];
+        given.into_iter().find_map(|(given, option)| given.then_some(option))
+    }
+
     /// The format with its fields. An option that the format does not have is an error rather than ignored.
     pub(crate) fn resolve(&self, model: ModelKind) -> Result<DataDescription> {
         let format = self.format.unwrap_or(match model {

@@ -5,25 +5,31 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
-use openfleet_core::FieldKind;
-use openfleet_engine::dataset::{Dataset, QueueDataset};
+use openfleet_core::{Field, FieldKind, Schema};
+use openfleet_engine::dataset::QueueDataset;
 use serde::Serialize;
 
 use super::Outcome;
-use super::data_choice::ReadOptions;
+use super::data_choice::{DataOptions, ReadOptions};
+use super::model_choice::ModelKind;
 use super::output::{count, remark, result};
 use super::train::describe;
-use crate::columns::DataDescription;
+use crate::columns::{DataDescription, DataFormat};
 use crate::error::{Error, Result};
-use crate::evaluation::{Evaluation, Pass, Predictions, evaluate};
+use crate::evaluation::{Evaluation, Pass, Predictions, evaluate_saved};
 use crate::files::expand;
-use crate::model_dir;
-use crate::unlabelled::Unlabelled;
+use crate::model_dir::{self, Opened};
+
+/// Rows that are predicted together.
+const BATCH: usize = 512;
+
+/// What is said of a model that a signal ended the training of.
+pub(crate) const UNFINISHED: &str = "this model's training was interrupted";
 
 /// `openfleet infer ...`.
 #[derive(Debug, Args)]
 pub(crate) struct InferArgs {
-    /// The directory that `train --save` wrote.
+    /// The directory that `train --save` or `save_inference_model` wrote.
     #[arg(long, value_name = "DIR")]
     model_dir: PathBuf,
     /// Files to predict: names or quoted patterns, several with blanks or commas between them; read as in training.
@@ -35,6 +41,8 @@ pub(crate) struct InferArgs {
     /// The rows have no label: predict only. (criteo and libsvm lines still have its place, whatever stands there.)
     #[arg(long)]
     no_label: bool,
+    #[command(flatten)]
+    format: DataOptions,
     #[command(flatten)]
     reading: ReadOptions,
     /// End with one JSON object on a line.
@@ -61,57 +69,58 @@ struct Summary<'a> {
 
 pub(crate) fn run(arguments: &InferArgs, stop: &AtomicBool) -> Result<Outcome> {
     let files = expand(&arguments.data)?;
-    let mut loaded = model_dir::load(&arguments.model_dir)?;
-    let model = loaded.description.model.name();
-    if loaded.network.prediction.is_none() {
-        return Err(Error::BadOption {
-            option: "--model-dir",
-            expected: "a model that predicts something of a row",
-            got: format!("{model} in {}", arguments.model_dir.display()),
-        });
+    let opened = model_dir::open(&arguments.model_dir, "--model-dir")?;
+    if opened.description.as_ref().is_some_and(|description| !description.complete) {
+        remark(UNFINISHED);
     }
-    if !loaded.description.complete {
-        remark("this model's training was interrupted");
-    }
-    let label = loaded.description.data.schema.position("label").ok();
-    let label = label.map(|at| loaded.description.data.schema.fields()[at].kind);
-    let data = loaded.description.data.clone();
-    let dataset = open(arguments, if arguments.no_label { data.without_label()? } else { data }, &files, label)?;
+    let data = description(arguments, &opened)?;
+    let data = if arguments.no_label { data.without_label()? } else { data };
+    let Some(config) = arguments.reading.config(&data, &files, arguments.reading.batch.unwrap_or(BATCH)) else {
+        unreachable!("a model that predicts something reads rows")
+    };
+    // With one thread, and one reader, predictions come in the order of the rows.
+    let threads = if arguments.out.is_some() { 1 } else { arguments.reading.threads() };
+    let dataset = QueueDataset::new(config.thread_num(threads))?;
     let mut out = match &arguments.out {
         Some(path) => Some(BufWriter::new(std::fs::File::create(path).map_err(Error::io("create", path))?)),
         None => None,
     };
     let pass = Pass {
-        // With one thread, and one reader, predictions come in the order of the rows.
-        threads: dataset.thread_num(),
+        threads,
         labelled: !arguments.no_label,
         stop,
         predictions: out.as_mut().zip(arguments.out.as_deref()).map(|(file, path)| Predictions { path, file }),
     };
-    let evaluation = evaluate(&mut loaded.executor, &loaded.network, dataset.as_ref(), pass)?;
+    let evaluation = evaluate_saved(&opened.predictor, &dataset, pass)?;
     if let (Some(mut out), Some(path)) = (out, &arguments.out) {
         out.flush().map_err(Error::io("write", path))?;
     }
-    tell(arguments, model, &evaluation);
+    tell(arguments, opened.kind(), &evaluation);
     Ok(if evaluation.stopped { Outcome::Interrupted } else { Outcome::Done })
 }
 
-fn open(
-    arguments: &InferArgs,
-    data: DataDescription,
-    files: &[PathBuf],
-    label: Option<FieldKind>,
-) -> Result<Box<dyn Dataset>> {
-    const BATCH: usize = 512;
-    let Some(config) = arguments.reading.config(&data, files, arguments.reading.batch.unwrap_or(BATCH)) else {
-        unreachable!("a model that predicts something reads rows")
-    };
-    let threads = if arguments.out.is_some() { 1 } else { arguments.reading.threads() };
-    let dataset = QueueDataset::new(config.thread_num(threads))?;
-    Ok(match (arguments.no_label, label) {
-        (true, Some(label)) => Box::new(Unlabelled::new(dataset, label)?),
-        _ => Box::new(dataset),
-    })
+/// How the files are read: as in training, or, where the model does not say, as the options do. Without any, they are
+/// MultiSlot text with the label before what the model is fed.
+fn description(arguments: &InferArgs, opened: &Opened) -> Result<DataDescription> {
+    match (&opened.description, arguments.format.first_given()) {
+        (Some(description), None) => Ok(description.data.clone()),
+        (Some(_), Some(option)) => Err(Error::MeaninglessOption {
+            option,
+            owner: "a model that knows how its data is read".into(),
+            takers: "models of `save_inference_model`",
+        }),
+        (None, Some(_)) => arguments.format.resolve(ModelKind::CtrDnn),
+        (None, None) => {
+            let label = Field::new("label", FieldKind::FixedIds { length: 1 });
+            let program = &opened.predictor.model().program;
+            let mut fields = vec![label];
+            for name in opened.predictor.feeds() {
+                fields.push(Field::new(name, program.variable(program.find(name)?).field_kind()));
+            }
+            let names = fields.iter().map(|field| field.name.clone()).collect();
+            Ok(DataDescription { format: DataFormat::Multislot(names), schema: Schema::new(fields)? })
+        }
+    }
 }
 
 fn tell(arguments: &InferArgs, model: &'static str, evaluation: &Evaluation) {

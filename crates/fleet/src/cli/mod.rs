@@ -1,5 +1,5 @@
-//! The `openfleet` program: `gen` makes data, `train` trains a model on files, `infer` predicts with a saved one, and a few
-//! commands look into checkpoints.
+//! The `openfleet` program: `gen` makes data, `train` trains a model on files, `infer` predicts with a saved one,
+//! `serve` does so over HTTP, and a few commands look into checkpoints.
 //!
 //! Options are collected by clap into plain structs, resolved and checked once, and only then acted on. Results go to
 //! standard output, progress and remarks to standard error. [`main`] is the whole program but for its exit.
@@ -26,6 +26,7 @@ pub(crate) mod output;
 mod place;
 mod progress;
 mod saving;
+mod serve;
 mod train;
 
 /// Train recommendation and click models on ordinary machines.
@@ -42,8 +43,10 @@ enum Verb {
     Gen(r#gen::GenArgs),
     /// Train a model on files and judge it on others.
     Train(Box<train::TrainArgs>),
-    /// Predict with a model that `train --save` wrote.
+    /// Predict with a saved model, and judge it.
     Infer(infer::InferArgs),
+    /// Answer predictions of a saved model over HTTP.
+    Serve(serve::ServeArgs),
     /// Show what a checkpoint holds: tables, rows, norms, the hottest keys.
     Inspect(checkpoint::inspect::InspectArgs),
     /// Show what a checkpoint knows of one key.
@@ -124,6 +127,7 @@ pub fn run(cli: &Cli, stop: &AtomicBool) -> Result<Outcome> {
         Verb::Gen(arguments) => r#gen::run(arguments).map(|()| Outcome::Done),
         Verb::Train(arguments) => train::run(arguments, stop),
         Verb::Infer(arguments) => infer::run(arguments, stop),
+        Verb::Serve(arguments) => serve::run(arguments, stop),
         Verb::Inspect(arguments) => checkpoint::inspect::run(arguments).map(|()| Outcome::Done),
         Verb::Lookup(arguments) => checkpoint::lookup::run(arguments).map(|()| Outcome::Done),
         Verb::Diff(arguments) => checkpoint::diff::run(arguments).map(|()| Outcome::Done),

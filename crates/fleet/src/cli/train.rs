@@ -465,9 +465,8 @@ impl<'a> Job<'a> {
             return self.test_on(&self.test_files, executor, network, stop);
         };
         let own = fleet.split_files(&self.test_files)?;
-        network.zero_auc(executor.scope())?;
         let part = if own.is_empty() { Evaluation::default() } else { self.test_on(own, executor, network, stop)? };
-        part.of_all_workers(network, executor.scope(), |values| place.all_reduce(Reduce::Sum, values))
+        part.of_all_workers(network, |values| place.all_reduce(Reduce::Sum, values))
     }
 
     fn test_on(

@@ -1,6 +1,9 @@
 //! `openfleet train --save` and `openfleet infer`.
 
+use openfleet_engine::Feed;
+
 use crate::data::{Place, number};
+use crate::own_model;
 
 #[test]
 fn a_saved_model_judges_as_it_did_when_it_was_trained() {
@@ -51,6 +54,44 @@ fn a_fitted_line_is_saved_and_predicts() {
     place.run(&["infer", "--model-dir", "line", "--data", "new.csv", "--no-label", "--out", "y.txt"]).succeeded();
     let y: f32 = place.read("y.txt").trim().parse().unwrap();
     assert!((y - 6.0).abs() < 0.2, "{y}");
+}
+
+#[test]
+fn an_inference_model_predicts_the_rows_of_a_file() {
+    let place = Place::new();
+    let predictor = own_model::saved(&place);
+    place.write("rows.txt", "1 1 2 7 8 1 9 2 0.5 -1\n1 0 0 2 9 18446744073709551615 2 0.25 2\n");
+    let infer = ["infer", "--model-dir", "own", "--data", "rows.txt", "--out", "p.txt", "--json"];
+    let judged = place.run(&infer).json();
+    assert_eq!((&judged["rows"], &judged["model"]), (&2.into(), &"model".into()));
+    let feed = Feed::new().slot("user", &[&[7, 8], &[]]).unwrap().slot("item", &[&[9], &[9, u64::MAX]]).unwrap();
+    let p = &predictor.predict(feed.floats("dense", 2, vec![0.5, -1.0, 0.25, 2.0]).unwrap()).unwrap()[0];
+    let p = p.f32s().unwrap();
+    assert_eq!(place.read("p.txt"), format!("{}\n{}\n", p[1], p[3]), "the last column of the first output");
+    assert_eq!(number(&judged, "auc"), f64::from(u8::from(p[1] > p[3])));
+
+    // Files that are something else are described, with the label or without it.
+    place.write("new.txt", "2 7 8 1 9 2 0.5 -1\n");
+    let infer = ["infer", "--model-dir", "own", "--data", "new.txt", "--out", "q.txt", "--no-label"];
+    place.run(&infer).succeeded();
+    assert_eq!(place.read("q.txt"), format!("{}\n", p[1]));
+    let fields = "[[fields]]\nkind = \"floats\"\nname = \"dense\"\ndim = 2\n\n[[fields]]\nkind = \"ids\"\nname = \"item\"\n\n\
+                  [[fields]]\nkind = \"ignored\"\nname = \"weight\"\n\n[[fields]]\nkind = \"ids\"\nname = \"user\"\n";
+    place.write("fields.toml", fields);
+    place.write("other.txt", "2 0.5 -1 1 9 1 3 2 7 8\n");
+    let infer = ["infer", "--model-dir", "own", "--data", "other.txt", "--columns", "fields.toml", "--no-label"];
+    place.run(&[infer.as_slice(), &["--out", "r.txt"]].concat()).succeeded();
+    assert_eq!(place.read("r.txt"), format!("{}\n", p[1]));
+}
+
+#[test]
+fn a_model_that_knows_its_data_is_not_told_how_to_read_it() {
+    let place = Place::with_clicks(100);
+    place.train("ctr_dnn", &["--save", "model"]);
+    let infer = ["infer", "--model-dir", "model", "--data", "clicks/test/*.txt", "--format", "criteo"];
+    let expected = "error: `--format` means nothing to a model that knows how its data is read\n\n\
+                    hint: leave `--format` out; it is for models of `save_inference_model`\n";
+    assert_eq!(place.run(&infer).failed(1), expected);
 }
 
 #[test]

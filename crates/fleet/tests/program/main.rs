@@ -4,10 +4,13 @@
 
 mod data;
 mod generating;
+mod http;
 mod inferring;
 mod interrupting;
 mod looking;
 mod messages;
 mod openings;
+mod own_model;
 mod resuming;
+mod serving;
 mod training;

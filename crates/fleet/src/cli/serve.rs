@@ -1,0 +1,67 @@
+//! `openfleet serve`: a saved model that answers over HTTP.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use clap::Args;
+
+use super::Outcome;
+use super::infer::UNFINISHED;
+use super::output::remark;
+use crate::error::Result;
+use crate::model_dir;
+use crate::serve::{Options, serve};
+
+/// `openfleet serve ...`.
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// The directory that `train --save` or `save_inference_model` wrote.
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// What clients call the model [the directory's name].
+    #[arg(long)]
+    name: Option<String>,
+    /// Address and port; port 0 is any free one.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8501")]
+    listen: SocketAddr,
+    /// Threads that answer; 0 is one a core.
+    #[arg(long, default_value_t = 0)]
+    threads: usize,
+    /// Bytes that the body of a request may have.
+    #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
+    max_body: usize,
+    /// Rows that a request may have.
+    #[arg(long, value_name = "ROWS", default_value_t = 16_384)]
+    max_rows: usize,
+}
+
+pub(crate) fn run(arguments: &ServeArgs, stop: &AtomicBool) -> Result<Outcome> {
+    let opened = model_dir::open(&arguments.directory, "DIR")?;
+    if opened.description.as_ref().is_some_and(|description| !description.complete) {
+        remark(UNFINISHED);
+    }
+    if !arguments.listen.ip().is_loopback() {
+        remark("there is no authentication: whoever reaches this address is answered");
+    }
+    let options = Options {
+        name: arguments.name.clone().unwrap_or_else(|| name_of(&arguments.directory)),
+        listen: arguments.listen,
+        threads: match arguments.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        },
+        max_body: arguments.max_body,
+        max_rows: arguments.max_rows,
+    };
+    let name = options.name.clone();
+    serve(opened.predictor, options, stop, |address| remark(&format!("serving {name} on http://{address}")))?;
+    // To be ended by a signal is how a server ends.
+    Ok(Outcome::Done)
+}
+
+/// What a directory is called, also where it is given as `.` or ends in `..`.
+fn name_of(directory: &Path) -> String {
+    let whole = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
+    whole.file_name().map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
+}

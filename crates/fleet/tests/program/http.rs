@@ -1,0 +1,143 @@
+//! `openfleet serve` as a child, and as much of an HTTP client as it takes to talk to it.
+#![cfg(unix)]
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::data::Place;
+
+/// A server on a free port, which ends with the test.
+pub struct Server {
+    child: Child,
+    address: String,
+    stderr: BufReader<std::process::ChildStderr>,
+}
+
+/// An answer.
+pub struct Answer {
+    pub status: u16,
+    /// Names in lower case.
+    pub headers: HashMap<String, String>,
+    pub body: Vec<u8>,
+}
+
+impl Server {
+    /// Serves a directory of the place; answers are asked for once it says where it listens.
+    pub fn start(place: &Place, options: &[&str]) -> Self {
+        let arguments = [&["serve"], options, &["--listen", "127.0.0.1:0"]].concat();
+        let mut child = place.command(&arguments).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.starts_with("serving ") {
+            line.clear();
+            assert!(stderr.read_line(&mut line).unwrap() > 0, "the server ended early");
+        }
+        let address = line.trim().rsplit_once("http://").unwrap().1.to_owned();
+        Server { child, address, stderr }
+    }
+
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// A connection that can be used again and again.
+    pub fn connect(&self) -> Connection {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        Connection(BufReader::new(stream))
+    }
+
+    pub fn get(&self, path: &str) -> Answer {
+        self.connect().ask("GET", path, &[], b"")
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Answer {
+        self.connect().ask("POST", path, &[], body.to_string().as_bytes())
+    }
+
+    pub fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+
+    /// Sends a signal and waits for the end; gives the exit code and what else was said on standard error.
+    pub fn end(mut self, signal: &str) -> (Option<i32>, String) {
+        self.signal(signal);
+        let mut rest = String::new();
+        self.stderr.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap().code(), rest)
+    }
+
+    /// Waits for an end that was asked for; gives the exit code.
+    pub fn wait(&mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub struct Connection(BufReader<TcpStream>);
+
+impl Connection {
+    pub fn ask(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        self.send(
+            format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: {}\r\n\r\n", body.len())
+                .as_bytes(),
+        );
+        self.send(body);
+        self.answer()
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) {
+        // A server that has refused a body may have closed already; its answer is still there.
+        let _ = self.0.get_mut().write_all(bytes);
+    }
+
+    pub fn answer(&mut self) -> Answer {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        let status = line.split(' ').nth(1).unwrap_or_else(|| panic!("no status in {line:?}")).parse().unwrap();
+        let mut headers = HashMap::new();
+        loop {
+            line.clear();
+            self.0.read_line(&mut line).unwrap();
+            let Some((name, value)) = line.trim().split_once(": ") else { break };
+            headers.insert(name.to_lowercase(), value.to_owned());
+        }
+        let length = headers.get("content-length").map_or(0, |length| length.parse().unwrap());
+        let mut body = vec![0; length];
+        self.0.read_exact(&mut body).unwrap();
+        Answer { status, headers, body }
+    }
+}
+
+impl Answer {
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The JSON of a good answer.
+    pub fn json(&self) -> Value {
+        assert_eq!(self.status, 200, "{}", self.text());
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    /// What a refusal says.
+    pub fn error(&self, status: u16) -> String {
+        assert_eq!(self.status, status, "{}", self.text());
+        assert_eq!(self.headers["content-type"], "application/json");
+        let json: Value = serde_json::from_slice(&self.body).unwrap();
+        json["error"].as_str().unwrap().to_owned()
+    }
+}
