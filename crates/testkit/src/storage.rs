@@ -1,11 +1,13 @@
-//! Storages that fail when they are told to: the n-th operation of a save dies, or the disk is full.
+//! Storages that fail when they are told to: the n-th operation of a save dies, or the whole process does, or the disk is
+//! full.
 
 use std::io::{self, Read, Write};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use openfleet_dist::storage::Stores;
-use openfleet_table::checkpoint::{Memory, Sink, Storage};
+use openfleet_table::checkpoint::{Sink, Storage};
 
 /// What happens, and when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,19 +24,25 @@ pub enum Fault {
     Full(u64),
 }
 
-/// A storage in memory whose operations that change something are counted, and may fail.
+/// A storage whose operations that change something are counted, and may fail.
 #[derive(Clone)]
 pub struct Failing {
-    /// What is there.
-    pub memory: Memory,
+    storage: Arc<dyn Storage>,
     fault: Fault,
     count: Arc<AtomicU64>,
+    /// What dies is the process, by a signal that it cannot catch.
+    kills: bool,
 }
 
 impl Failing {
-    /// On top of what is in `memory`.
-    pub fn new(memory: Memory, fault: Fault) -> Self {
-        Failing { memory, fault, count: Arc::default() }
+    /// On top of what is in another one.
+    pub fn new(storage: Arc<dyn Storage>, fault: Fault) -> Self {
+        Failing { storage, fault, count: Arc::default(), kills: false }
+    }
+
+    /// One that kills this process rather than to say that something has died.
+    pub fn killing(storage: Arc<dyn Storage>, fault: Fault) -> Self {
+        Failing { kills: true, ..Failing::new(storage, fault) }
     }
 
     /// Operations so far.
@@ -44,7 +52,13 @@ impl Failing {
 
     fn run<T>(&self, is_write: bool, act: impl FnOnce() -> io::Result<T>, half: impl FnOnce()) -> io::Result<T> {
         let number = self.count.fetch_add(1, Ordering::SeqCst);
-        let dead = || Err(io::Error::other("killed by the test"));
+        let dead = || {
+            if self.kills {
+                // It does not return, unless the system refuses, which the test that waits for it notices.
+                let _ = Command::new("kill").args(["-KILL", &std::process::id().to_string()]).status();
+            }
+            Err(io::Error::other("killed by the test"))
+        };
         match self.fault {
             Fault::DiesBefore(at) if number >= at => dead(),
             Fault::DiesAfter(at) if number == at => act().and_then(|_| dead()),
@@ -93,40 +107,40 @@ impl Sink for FailingSink {
 
 impl Storage for Failing {
     fn make_directory(&self, path: &str) -> io::Result<()> {
-        self.run(false, || self.memory.make_directory(path), || ())
+        self.run(false, || self.storage.make_directory(path), || ())
     }
 
     fn create(&self, path: &str) -> io::Result<Box<dyn Sink>> {
-        let sink = self.run(false, || self.memory.create(path), || ())?;
+        let sink = self.run(false, || self.storage.create(path), || ())?;
         Ok(Box::new(FailingSink { sink, storage: self.clone() }))
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn Read + Send>> {
-        self.memory.open(path)
+        self.storage.open(path)
     }
 
     fn size(&self, path: &str) -> io::Result<Option<u64>> {
-        self.memory.size(path)
+        self.storage.size(path)
     }
 
     fn list(&self, path: &str) -> io::Result<Vec<String>> {
-        self.memory.list(path)
+        self.storage.list(path)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.run(false, || self.memory.rename(from, to), || ())
+        self.run(false, || self.storage.rename(from, to), || ())
     }
 
     fn sync_directory(&self, path: &str) -> io::Result<()> {
-        self.run(false, || self.memory.sync_directory(path), || ())
+        self.run(false, || self.storage.sync_directory(path), || ())
     }
 
     fn remove(&self, path: &str) -> io::Result<()> {
-        self.run(false, || self.memory.remove(path), || ())
+        self.run(false, || self.storage.remove(path), || ())
     }
 
     fn name(&self) -> String {
-        "memory that fails".into()
+        format!("{} that fails", self.storage.name())
     }
 }
 

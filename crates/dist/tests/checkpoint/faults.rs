@@ -26,7 +26,7 @@ fn save_twice_with(fault: Fault, options: &SaveOptions) -> (Memory, Memory, open
     memory.files().into_iter().for_each(|(path, bytes)| first.put(&path, bytes));
     drop(worker);
     // Other servers, of which the storage may fail, go on.
-    let failing = Failing::new(memory.clone(), fault);
+    let failing = Failing::new(Arc::new(memory.clone()), fault);
     let storage: Arc<dyn Storage> = Arc::new(failing.clone());
     let states = servers(2, &storage);
     states.iter().for_each(|state| drop(state.resume_from("anywhere", false).unwrap()));

@@ -5,6 +5,7 @@
 
 mod faults;
 mod harness;
+mod killed;
 mod loading;
 mod pushing;
 mod reading;
