@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use openfleet_core::strategy::{Mode, StrategyOptions};
 use openfleet_dist::communicator::Worker;
+use openfleet_dist::frame::Payload;
 use openfleet_dist::handshake::Secret;
+use openfleet_dist::request::{Kind, cut};
 use openfleet_dist::{Cluster, SaveOptions, ServerConfig};
 use openfleet_table::checkpoint::{Memory, Storage};
 use openfleet_testkit::network::{Faults, Network};
 
-use crate::harness::{Thread, content, counters, servers};
+use crate::harness::{Thread, cluster, content, counters, servers};
 
 const WORKERS: u32 = 2;
 
@@ -88,8 +91,10 @@ fn save_while_pushing(mode: Mode, seed: u64) {
             std::thread::yield_now();
         }
         let mut checkpoints = Vec::new();
-        for _ in 0..5 {
-            let saved = clusters[0].save("anywhere", &SaveOptions::default());
+        for number in 0..6 {
+            // Whole ones, and changes since them and since each other.
+            let options = SaveOptions { delta: number % 3 > 0, ..SaveOptions::default() };
+            let saved = clusters[0].save("anywhere", &options);
             let copy = Memory::new();
             memory.files().into_iter().for_each(|(path, bytes)| copy.put(&path, bytes));
             checkpoints.push((saved, copy));
@@ -97,8 +102,8 @@ fn save_while_pushing(mode: Mode, seed: u64) {
         // Before anything is compared: a test that fails must not leave its workers training.
         done.store(true, Ordering::SeqCst);
         let mut before = 0;
-        for (saved, checkpoint) in checkpoints {
-            saved.unwrap();
+        for (number, (saved, checkpoint)) in checkpoints.into_iter().enumerate() {
+            assert_eq!(saved.unwrap().layers.len(), number % 3);
             let count = check(&checkpoint, mode);
             assert!(count >= before, "{mode}: work is never undone");
             before = count;
@@ -128,4 +133,55 @@ fn a_checkpoint_counts_what_its_manifest_says_in_async_mode() {
 #[test]
 fn a_checkpoint_counts_what_its_manifest_says_in_hybrid_mode() {
     (0..3).for_each(|seed| save_while_pushing(Mode::Hybrid, seed));
+}
+
+/// What a worker in geo mode has learnt and not handed in yet is part of what it saves.
+#[test]
+fn a_worker_in_geo_mode_hands_in_what_it_knows_before_it_saves() {
+    let (memory, tables) = (Memory::new(), counters());
+    let storage: Arc<dyn Storage> = Arc::new(memory.clone());
+    let worker = cluster(&servers(2, &storage), 0, 1, Mode::Geo);
+    let communicator = worker.communicator(&tables.0, &tables.1).unwrap();
+    let mut thread = Thread::new(&tables);
+    communicator.begin(0).unwrap();
+    let mut expected = BTreeMap::new();
+    for step in 0..7 {
+        // Far fewer than there are between two exchanges.
+        thread.step(communicator.as_ref(), &sample(0, step), -1.0);
+        sample(0, step).iter().for_each(|id| *expected.entry(*id).or_insert(0.0f32) += 1.0);
+    }
+    worker.save("anywhere", &SaveOptions::default()).unwrap();
+    let (manifest, content) = content(&memory).unwrap();
+    let got: BTreeMap<u64, f32> = content.rows.iter().map(|((_, key), row)| (*key, f32::from_bits(row.1[0]))).collect();
+    assert_eq!((manifest.mode.as_str(), got), ("geo", expected));
+    communicator.finish(0).unwrap();
+}
+
+/// Whoever asked for a save is gone in the middle of it: pushes that were held back for it pass after a while.
+#[test]
+fn pushes_go_on_when_the_worker_that_saves_is_gone() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let (memory, tables) = (Memory::new(), counters());
+    let storage: Arc<dyn Storage> = Arc::new(memory.clone());
+    let states = servers(2, &storage);
+    let silence = Duration::from_millis(100);
+    let config = ServerConfig { secret: Secret::new("a test's secret"), silence, ..ServerConfig::default() };
+    let network = Network::new(1, Faults::NONE, config, &states);
+    let links = |rank| network.links(runtime.handle(), &network.client(rank, 1));
+    let strategy = crate::harness::strategy(Mode::Async);
+    let worker = Cluster::new(links(1), Worker { rank: 1, count: WORKERS, threads: 1 }, strategy);
+    let communicator = worker.communicator(&tables.0, &tables.1).unwrap();
+    let mut thread = Thread::new(&tables);
+    communicator.begin(0).unwrap();
+    thread.step(communicator.as_ref(), &sample(1, 0), -1.0);
+    for link in links(0) {
+        let mut prepare = Payload::new();
+        cut::encode(&mut prepare, &cut::Ask::Prepare { id: "0123456789abcdef.0".into() }).unwrap();
+        link.ask(Kind::Cut, prepare).wait().unwrap();
+    }
+    // It waits until both of them are applied.
+    thread.step(communicator.as_ref(), &sample(1, 1), -1.0);
+    communicator.finish(0).unwrap();
+    worker.save("anywhere", &SaveOptions::default()).unwrap();
+    assert_eq!(content(&memory).unwrap().0.work.positions(), [(1, 2)].into());
 }
