@@ -5,6 +5,10 @@ import re
 import subprocess
 import sys
 
+import numpy as np
+
+import openfleet
+
 SCRIPT = """
 import json
 import numpy as np
@@ -66,6 +70,11 @@ else:
                 assert [layer["step"] for layer in manifest["layers"]] == [20], manifest
             fleet.barrier_worker()
     fleet.save_one_table(0, "rows")
+    fleet.save_inference_model(exe, "served", [f"C{i}" for i in range(3)] + ["rare"], [predict])
+    if rank == 0:
+        test = fleet.main_program.clone(for_test=True)
+        np.save("expected.npy", exe.run(test, feed=feed, fetch_list=[predict])[0])
+        np.savez("feed.npz", **feed)
     fleet.stop_worker()
 """
 
@@ -86,3 +95,7 @@ def test_layers_and_rules_of_admission_train_on_servers(tmp_path):
     assert manifest["step"] == 60 and "layers" not in manifest
     one = json.loads((tmp_path / "rows" / "manifest.json").read_text())
     assert ([table["name"] for table in one["sparse"]], one["dense"]) == (["rows"], [])
+    # What two servers have written predicts in one process.
+    feed = {name: ids for name, ids in np.load(tmp_path / "feed.npz").items() if name != "label"}
+    (got,) = openfleet.Predictor(tmp_path / "served").predict(feed)
+    np.testing.assert_array_equal(got, np.load(tmp_path / "expected.npy"))

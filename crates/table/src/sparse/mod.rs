@@ -299,7 +299,15 @@ impl SparseTable {
 
     /// Sets a row, creating it where needed, admitted or not; without `state` the optimizer starts afresh on it.
     pub fn assign(&self, key: Key, weights: &[f32], state: Option<&[f32]>) -> Result<()> {
-        self.set(&mut self.shard(key).lock(), key, self.birth(), weights, state, None)
+        same_length("weights", self.spec.dim, weights.len())?;
+        if let Some(state) = state {
+            same_length("optimizer state", self.spec.optimizer.state_slots() * self.spec.dim, state.len())?;
+        }
+        let mut shard = self.shard(key).lock();
+        with_layout!(self.spec, layout => {
+            shard.restore(layout, &Wanted::new(key, 0), &self.birth(), weights, state, None);
+        });
+        Ok(())
     }
 
     /// Puts back what [`for_each_row`](Self::for_each_row) showed, stamp included.
@@ -309,7 +317,7 @@ impl SparseTable {
 
     /// Puts back many rows, with the state of the optimizer or, if that is another one now, without.
     pub fn restoring(&self, with_state: bool) -> Restoring<'_> {
-        Restoring { table: self, with_state, held: None }
+        Restoring { table: self, with_state, held: None, waiting: Vec::new(), floats: Vec::new() }
     }
 
     /// Makes room for about so many more rows.
@@ -431,25 +439,6 @@ impl SparseTable {
         Ok(report)
     }
 
-    fn set(
-        &self,
-        shard: &mut Shard,
-        key: Key,
-        birth: Birth<'_>,
-        weights: &[f32],
-        state: Option<&[f32]>,
-        ctr: Option<CtrFields>,
-    ) -> Result<()> {
-        same_length("weights", self.spec.dim, weights.len())?;
-        if let Some(state) = state {
-            same_length("optimizer state", self.spec.optimizer.state_slots() * self.spec.dim, state.len())?;
-        }
-        with_layout!(self.spec, layout => {
-            shard.restore(layout, &Wanted::new(key, 0), &birth, weights, state, ctr);
-        });
-        Ok(())
-    }
-
     /// Shows about `most` rows of a shard's cut; says whether those were the last.
     fn read_cut(&self, shard: &mut Shard, most: u32, look: &mut impl FnMut(&Row<'_>)) -> bool {
         with_layout!(self.spec, layout => shard.read_cut(layout, most, look))
@@ -470,30 +459,73 @@ impl SparseTable {
     }
 }
 
-/// Rows on their way back into a table. Rows of a shard mostly follow each other, as they were saved, so its lock is kept
-/// from one to the next: nobody else should use the table meanwhile.
+/// Rows on their way back into a table, a batch at a time, so that the entries of the index that they need are on their way
+/// to the cache together. Rows of a shard mostly follow each other, as they were saved, and its lock is kept from one to the
+/// next: nobody else should use the table meanwhile.
 pub struct Restoring<'a> {
     table: &'a SparseTable,
     with_state: bool,
     /// A shard by its number, locked.
     held: Option<(usize, MutexGuard<'a, Shard>)>,
+    /// Rows of that shard.
+    waiting: Vec<Waiting>,
+    /// Weights and state of those, one row after the other.
+    floats: Vec<f32>,
 }
 
+/// A row on its way, but for its floats.
+struct Waiting {
+    wanted: Wanted,
+    stamp: u32,
+    ctr: Option<CtrFields>,
+}
+
+/// Rows on their way at a time.
+const RESTORED_TOGETHER: usize = 32;
+
 impl Restoring<'_> {
-    /// Puts back one row.
+    /// Puts back one row, at the latest when this is dropped.
     pub fn restore(&mut self, row: &Row<'_>) -> Result<()> {
+        let spec = &self.table.spec;
+        same_length("weights", spec.dim, row.weights.len())?;
+        let state = if self.with_state { row.state } else { &[] };
+        if self.with_state {
+            same_length("optimizer state", spec.optimizer.state_slots() * spec.dim, state.len())?;
+        }
         let number = shard_of(row.key, self.table.shards.len());
-        let shard = match self.held.take_if(|(held, _)| *held == number) {
-            Some((_, shard)) => shard,
-            None => {
-                // One lock at a time.
-                self.held = None;
-                self.table.shards[number].lock()
-            }
-        };
-        let (_, shard) = self.held.insert((number, shard));
-        let birth = Birth { stamp: row.stamp, ..self.table.birth() };
-        let state = self.with_state.then_some(row.state);
-        self.table.set(shard, row.key, birth, row.weights, state, row.ctr)
+        if self.waiting.len() == RESTORED_TOGETHER || self.held.as_ref().is_some_and(|(held, _)| *held != number) {
+            self.put_back();
+        }
+        if self.held.as_ref().is_none_or(|(held, _)| *held != number) {
+            // One lock at a time.
+            self.held = None;
+            self.held = Some((number, self.table.shards[number].lock()));
+        }
+        let wanted = Wanted::new(row.key, 0);
+        if let Some((_, shard)) = &self.held {
+            shard.prefetch(&wanted);
+        }
+        self.waiting.push(Waiting { wanted, stamp: row.stamp, ctr: row.ctr });
+        self.floats.extend_from_slice(row.weights);
+        self.floats.extend_from_slice(state);
+        Ok(())
+    }
+
+    fn put_back(&mut self) {
+        let Some((_, shard)) = &mut self.held else { return };
+        let (spec, birth) = (&self.table.spec, self.table.birth());
+        let width = self.floats.len() / self.waiting.len().max(1);
+        for (row, floats) in self.waiting.drain(..).zip(self.floats.chunks_exact(width.max(1))) {
+            let (weights, state) = floats.split_at(spec.dim);
+            let (state, birth) = (self.with_state.then_some(state), Birth { stamp: row.stamp, ..birth });
+            with_layout!(spec, layout => shard.restore(layout, &row.wanted, &birth, weights, state, row.ctr));
+        }
+        self.floats.clear();
+    }
+}
+
+impl Drop for Restoring<'_> {
+    fn drop(&mut self) {
+        self.put_back();
     }
 }

@@ -276,6 +276,11 @@ impl Shard {
         self.evict_surplus(layout);
     }
 
+    /// Asks for the entries of the index that a key needs.
+    pub(super) fn prefetch(&self, wanted: &Wanted) {
+        self.index.prefetch(wanted.tag);
+    }
+
     /// Makes room for so many more rows.
     pub(super) fn reserve(&mut self, rows: usize) {
         self.index.reserve(rows);
