@@ -108,18 +108,8 @@ fn save(path: &Path, table: &Arc<SparseTable>, delta: bool) -> Manifest {
     let cut_in = began.elapsed();
     let sparse = vec![SparseCut { name: "emb".into(), cut, without_state: false }];
     let cuts = TableCuts { server: 0, buckets: 0..BUCKET_COUNT, sparse, dense: Vec::new(), work: Work::default() };
-    let commit = Commit {
-        id: fresh_save_id(),
-        job: "bench".into(),
-        mode: "local".into(),
-        workers: 1,
-        threads: 1,
-        data: Default::default(),
-        states: Vec::new(),
-        parts: Vec::new(),
-        replaces: standing.map_or(Replaces::Anything, |standing| Replaces::Changes(standing.id)),
-        moment: None,
-    };
+    let replaces = standing.map_or(Replaces::Anything, |standing| Replaces::Changes(standing.id));
+    let commit = Commit { id: fresh_save_id(), replaces, ..Commit::default() };
     let manifest = save_alone(&storage, commit, cuts, true).expect("room on the disk");
     if delta {
         println!("the moment of a save of changes was marked in {:.1} ms", cut_in.as_secs_f64() * 1e3);

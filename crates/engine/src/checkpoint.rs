@@ -108,9 +108,8 @@ impl Pause<'_> {
             threads: self.positions.len().max(1) as u32,
             data: options.data,
             states: checkpoint::encode_states(&options.states).map_err(failed)?,
-            parts: Vec::new(),
             replaces: standing.map_or(Replaces::Anything, |standing| Replaces::Changes(standing.id)),
-            moment: None,
+            ..Commit::default()
         };
         checkpoint::save_alone(storage.as_ref(), save, cuts, options.replace || options.delta).map_err(failed)
     }

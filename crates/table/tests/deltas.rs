@@ -46,18 +46,8 @@ fn save(storage: &Memory, table: &Arc<SparseTable>, number: usize, delta: bool) 
     let cut = table.cut_since(standing.as_ref().map(Manifest::moment))?;
     let sparse = vec![SparseCut { name: "t".into(), cut, without_state: false }];
     let cuts = TableCuts { server: 0, buckets: 0..BUCKET_COUNT, sparse, dense: Vec::new(), work: Work::default() };
-    let commit = Commit {
-        id: id(number),
-        job: String::new(),
-        mode: "local".into(),
-        workers: 1,
-        threads: 1,
-        data: Default::default(),
-        states: Vec::new(),
-        parts: Vec::new(),
-        replaces: standing.map_or(Replaces::Anything, |standing| Replaces::Changes(standing.id)),
-        moment: None,
-    };
+    let replaces = standing.map_or(Replaces::Anything, |standing| Replaces::Changes(standing.id));
+    let commit = Commit { id: id(number), replaces, ..Commit::default() };
     save_alone(storage, commit, cuts, true)
 }
 

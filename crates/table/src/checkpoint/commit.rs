@@ -21,7 +21,7 @@ use super::write::{Part, TableCuts, temporary, write_part};
 use crate::error::{Error, Result};
 
 /// What a save is to become.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Commit {
     /// 16 hexadecimal digits, another one for every save.
     pub id: String,

@@ -245,18 +245,7 @@ mod tests {
             dense: Vec::new(),
             work: Work::default(),
         };
-        let save = Commit {
-            id: "0123456789abcdef".into(),
-            job: String::new(),
-            mode: "local".into(),
-            workers: 1,
-            threads: 1,
-            data: Default::default(),
-            states: Vec::new(),
-            parts: Vec::new(),
-            replaces: Default::default(),
-            moment: None,
-        };
+        let save = Commit { id: "0123456789abcdef".into(), ..Commit::default() };
         let manifest = checkpoint::save_alone(&storage, save, cuts, true).unwrap();
         (storage, manifest)
     }
