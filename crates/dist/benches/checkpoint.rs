@@ -59,8 +59,15 @@ fn main() {
     let mut others = [f64::INFINITY; 2];
     timed(&mut others[0], || verify(&Directory::new(&path), &manifest).expect("it is whole"));
     let map = || MappedTable::open(&Directory::new(&path), &manifest, &manifest.sparse[0], spec());
-    timed(&mut others[1], map).expect("it is whole");
+    let mapped = timed(&mut others[1], map).expect("it is whole");
     println!("verified in {:.2} s, mapped for prediction in {:.2} s", others[0], others[1]);
+    let (mut pulls, mut random) = (f64::INFINITY, Random(7));
+    let (requests, mut out) = (200, vec![0.0; REQUEST * DIM]);
+    let keys: Vec<Vec<u64>> = (0..requests).map(|_| random.keys(rows)).collect();
+    for _ in 0..ROUNDS {
+        timed(&mut pulls, || keys.iter().for_each(|keys| mapped.pull(keys, &mut out).expect("lengths agree")));
+    }
+    println!("pulled where it is mapped: {:.1} M rows/s", (requests * REQUEST) as f64 / pulls / 1e6);
     while_pushing(&path, &table, rows);
 }
 
@@ -82,6 +89,21 @@ fn spec() -> SparseSpec {
 
 fn key(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Keys in random order.
+struct Random(u64);
+
+impl Random {
+    fn keys(&mut self, row_count: usize) -> Vec<u64> {
+        let mut next = || {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0
+        };
+        (0..REQUEST).map(|_| key(next() % row_count as u64)).collect()
+    }
 }
 
 fn fill(table: &SparseTable, row_count: usize) {
@@ -161,17 +183,10 @@ fn while_pushing(path: &Path, table: &Arc<SparseTable>, row_count: usize) {
     let stop = AtomicBool::new(false);
     let push = |during: Duration| {
         let (mut scratch, gradients) = (Scratch::new(), vec![1e-3; REQUEST * DIM]);
-        let (mut random, mut pushed, mut longest) = (7u64, 0u64, Duration::ZERO);
+        let (mut random, mut pushed, mut longest) = (Random(9), 0u64, Duration::ZERO);
         let began = Instant::now();
         while began.elapsed() < during && !stop.load(Ordering::Relaxed) {
-            let keys: Vec<u64> = (0..REQUEST)
-                .map(|_| {
-                    random ^= random << 13;
-                    random ^= random >> 7;
-                    random ^= random << 17;
-                    key(random % row_count as u64)
-                })
-                .collect();
+            let keys = random.keys(row_count);
             let one = Instant::now();
             table.push(&keys, &gradients, &mut scratch).expect("lengths agree");
             longest = longest.max(one.elapsed());

@@ -15,6 +15,7 @@ use super::read::Newer;
 use super::storage::{Bytes, Storage};
 use crate::error::{Error, Result, same_length};
 use crate::sparse::index::Index;
+use crate::sparse::prefetch::prefetch;
 use crate::sparse::{SparseSpec, SparseTable};
 
 /// The rows of a sparse table as they were saved.
@@ -72,8 +73,12 @@ impl MappedTable {
     pub fn pull(&self, keys: &[Key], rows: &mut [f32]) -> Result<()> {
         same_length("rows", keys.len().saturating_mul(self.dim), rows.len())?;
         for (keys, rows) in keys.chunks(BATCH).zip(rows.chunks_mut(BATCH * self.dim)) {
+            // The misses of a batch overlap: first in the index, then in the files.
             for &key in keys {
                 self.parts_of(key).for_each(|part| part.index.prefetch(tag(key)));
+            }
+            for &key in keys {
+                self.parts_of(key).for_each(|part| part.look_ahead(tag(key)));
             }
             for (&key, row) in keys.iter().zip(rows.chunks_exact_mut(self.dim)) {
                 match self.parts_of(key).find_map(|part| part.weights_of(key)) {
@@ -160,6 +165,14 @@ impl MappedPart {
         Ok(MappedPart { buckets: (first as usize, last as usize), keys, weights, rows: counting, index })
     }
 
+    /// Asks for the row that a key with this tag probably has.
+    fn look_ahead(&self, tag: u32) {
+        if let Some(row) = self.index.find(tag, |_| true) {
+            self.keys.prefetch(row as usize);
+            self.weights.prefetch(row as usize);
+        }
+    }
+
     fn row_of(&self, key: Key) -> Option<u32> {
         self.index.find(tag(key), |row| self.key(row as usize) == key)
     }
@@ -187,6 +200,10 @@ impl MappedColumn {
 
     fn rows(&self) -> usize {
         (self.bytes.as_ref().as_ref().len() - self.header) / self.width
+    }
+
+    fn prefetch(&self, row: usize) {
+        prefetch(self.bytes.as_ref().as_ref(), self.header + row * self.width, self.width);
     }
 
     fn row(&self, row: usize) -> &[u8] {

@@ -14,7 +14,7 @@
 mod changes;
 mod cut;
 pub(crate) mod index;
-mod prefetch;
+pub(crate) mod prefetch;
 pub(crate) mod rows;
 mod scratch;
 mod shard;

@@ -5,7 +5,7 @@
 
 /// Starts loading the cache lines under the first `count` elements of `slice` from `start` on, as far as they exist.
 #[inline(always)]
-pub(super) fn prefetch<T>(slice: &[T], start: usize, count: usize) {
+pub(crate) fn prefetch<T>(slice: &[T], start: usize, count: usize) {
     const LINE_BYTES: usize = 64;
     let end = (start + count).min(slice.len());
     if start >= end {
