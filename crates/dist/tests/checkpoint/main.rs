@@ -6,5 +6,7 @@
 mod faults;
 mod harness;
 mod loading;
+#[cfg(feature = "objects")]
+mod objects;
 mod pushing;
 mod reading;
