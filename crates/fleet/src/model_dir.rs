@@ -1,16 +1,14 @@
-//! A trained model as a directory: a checkpoint that says what it is a model of.
+//! A trained model at an address: a checkpoint that says what it is a model of.
 //!
 //! The checkpoint's own words are in the table room and in docs/reference/checkpoint.md. What is added here is under `data` in
 //! its manifest: the kind and shape of the model and how its data is read, so that the network can be built anew.
 
-use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 
-use openfleet_dist::storage::{Directories, Stores};
+use openfleet_dist::storage::{Addresses, Opened, Stores};
 use openfleet_dist::{LoadOptions, SaveOptions};
 use openfleet_engine::{Executor, Scope};
-use openfleet_table::checkpoint::{MANIFEST, Manifest, read_manifest};
+use openfleet_table::checkpoint::{MANIFEST, Manifest, Storage, is_of_a_save};
 use serde::{Deserialize, Serialize};
 
 use crate::columns::DataDescription;
@@ -54,33 +52,31 @@ pub struct Loaded {
     pub executor: Executor,
 }
 
-/// Whether `directory` can be saved to: it does not exist, is empty, or holds an older model, which is replaced. Worth
-/// asking before an hour of training.
-pub fn check_place(directory: &Path) -> Result<()> {
-    let mut entries = match fs::read_dir(directory) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(Error::io("save to", directory)(error)),
-    };
-    if entries.next().is_none() || holds_checkpoint(directory) {
+/// Whether an address can be saved to: nothing is there, an older model, which is replaced, or what a save has left that was
+/// killed. Worth asking before an hour of training.
+pub fn check_place(address: &str) -> Result<()> {
+    let names = ask("list", address, |storage| storage.list(""))?;
+    if names.iter().any(|name| name == MANIFEST) || names.iter().all(|name| is_of_a_save(name)) {
         return Ok(());
     }
-    Err(Error::NotOurs { path: directory.to_owned() })
+    Err(Error::NotOurs { address: address.to_owned() })
 }
 
 /// Whether there is something to go on from.
-pub fn holds_checkpoint(directory: &Path) -> bool {
-    directory.join(MANIFEST).is_file()
+pub fn holds_checkpoint(address: &str) -> Result<bool> {
+    Ok(ask("look for a checkpoint in", address, |storage| storage.size(MANIFEST))?.is_some())
 }
 
-/// What a directory holds, without its values.
-pub fn describe(directory: &Path) -> Result<(Manifest, ModelDescription)> {
-    let address = directory.to_string_lossy();
-    let failed =
-        |source| openfleet_dist::Error::Checkpoint { action: "reading", address: address.as_ref().into(), source };
-    let manifest = read_manifest(Directories.open(&address)?.as_ref()).map_err(failed)?;
+fn ask<T>(action: &'static str, address: &str, ask: impl FnOnce(&dyn Storage) -> std::io::Result<T>) -> Result<T> {
+    let answer = ask(Addresses.open(address)?.as_ref()).map_err(openfleet_table::Error::storage(action, address));
+    Ok(answer.map_err(openfleet_dist::Error::checkpoint("saving to", address))?)
+}
+
+/// What an address holds, without its values.
+pub fn describe(address: &str) -> Result<(Manifest, ModelDescription)> {
+    let manifest = Opened::new(&Addresses, address, "reading")?.manifest;
     let description = serde_json::from_value(manifest.data.clone()).map_err(|error| Error::Damaged {
-        path: directory.join(MANIFEST),
+        file: format!("{}/{MANIFEST}", address.trim_end_matches('/')),
         expected: "the description of a model under `data`".into(),
         got: format!("something else ({error})"),
     })?;
@@ -88,11 +84,11 @@ pub fn describe(directory: &Path) -> Result<(Manifest, ModelDescription)> {
 }
 
 /// Reads a model: builds its network anew and gives it the saved values.
-pub fn load(directory: &Path) -> Result<Loaded> {
-    let (_, description) = describe(directory)?;
+pub fn load(address: &str) -> Result<Loaded> {
+    let (_, description) = describe(address)?;
     let network = description.model.build(&description.data.schema, description.seed)?;
     let mut executor = Executor::new(Arc::new(Scope::new()));
     executor.run_startup(&network.net.startup)?;
-    executor.load(&network.net.main.clone_for_test(), &directory.to_string_lossy(), LoadOptions::default())?;
+    executor.load(&network.net.main.clone_for_test(), address, LoadOptions::default())?;
     Ok(Loaded { description, network, executor })
 }

@@ -23,9 +23,9 @@ use crate::unlabelled::Unlabelled;
 /// `openfleet infer ...`.
 #[derive(Debug, Args)]
 pub(crate) struct InferArgs {
-    /// The directory that `train --save` wrote.
-    #[arg(long, value_name = "DIR")]
-    model_dir: PathBuf,
+    /// The directory or address that `train --save` wrote to.
+    #[arg(long, value_name = "ADDRESS")]
+    model_dir: String,
     /// Files to predict: names or quoted patterns, several with blanks or commas between them; read as in training.
     #[arg(long, required = true, num_args = 1.., value_name = "GLOB")]
     data: Vec<String>,
@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &InferArgs, stop: &AtomicBool) -> Result<Outcome> {
         return Err(Error::BadOption {
             option: "--model-dir",
             expected: "a model that predicts something of a row",
-            got: format!("{model} in {}", arguments.model_dir.display()),
+            got: format!("{model} in {}", arguments.model_dir),
         });
     }
     if !loaded.description.complete {
