@@ -214,8 +214,8 @@ def save_persistables(executor: Any, dirname: str | os.PathLike[str], main_progr
     """Saves every table of the job with its optimizer's state, from one moment, while training goes on.
 
     The first worker does it for the job; the others need not call it, and nothing happens if they do. The servers
-    write: all of them have to see the directory. A checkpoint that stands there is replaced, and stays whole if this
-    fails.
+    write: all of them have to see the directory or bucket. A checkpoint that stands there is replaced, and stays
+    whole if this fails.
     """
     if _working("save_persistables").is_first_worker():
         static_io.save_persistables(executor, dirname, main_program or _job.main_program)
