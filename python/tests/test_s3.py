@@ -210,7 +210,9 @@ def test_the_program_trains_saves_resumes_and_infers_from_a_bucket(tmp_path, buc
 def test_a_bucket_that_is_not_there_is_named(bucket):
     model()
     static.Executor().run(static.default_startup_program())
-    with pytest.raises(FileNotFoundError, match=r"s3://no-such-bucket/m[^~]*bucket does not exist[^~]*hint: make the bucket"):
+    with pytest.raises(
+        FileNotFoundError, match=r"no-such-bucket/m[^~]*bucket does not exist[^~]*hint: make the bucket"
+    ):
         static.save(static.default_main_program(), "s3://no-such-bucket/m")
     with pytest.raises(FileNotFoundError, match=r"s3://no-such-bucket/m[^~]*bucket does not exist"):
         static.load(static.default_main_program(), "s3://no-such-bucket/m")
@@ -243,3 +245,18 @@ def test_settings_that_cannot_work_are_told_at_once(bucket, monkeypatch):
 def test_clouds_that_the_wheel_leaves_out_name_their_feature():
     with pytest.raises(ValueError, match="feature `gcs`"):
         static.load(static.default_main_program(), "gs://bucket/m")
+
+
+def test_a_file_of_several_parts_comes_back_to_the_bit(bucket, endpoint):
+    static.nn.fc(static.data("x", [None, 4000]), size=1200)  # 19 MB: three parts of 8 MiB and less
+    exe, program = static.Executor(), static.default_main_program()
+    exe.run(static.default_startup_program())
+    expected = np.array(static.global_scope().find_var("fc_0.w_0").get_tensor())
+    static.save(program, f"{bucket}/large")
+    with static.scope_guard(static.Scope()):
+        static.load(program, f"{bucket}/large", exe)
+        assert np.array_equal(np.array(static.global_scope().find_var("fc_0.w_0").get_tensor()), expected)
+    state = static.load_program_state(f"{bucket}/large")
+    assert np.array_equal(state["fc_0.w_0"], expected)
+    unfinished = request("GET", f"{endpoint}/{bucket.removeprefix('s3://')}?uploads").decode()
+    assert "<UploadId>" not in unfinished, unfinished

@@ -132,7 +132,7 @@ impl Pause<'_> {
 }
 
 pub(crate) fn at(action: &'static str, address: &str, source: openfleet_table::Error) -> Error {
-    openfleet_dist::Error::Checkpoint { action, address: address.into(), source }.into()
+    openfleet_dist::Error::checkpoint(action, address)(source).into()
 }
 
 /// What stands in the scope of a program's parameters and tables; of tables what has changed since a save, if one is named.

@@ -63,13 +63,15 @@ impl Objects {
     }
 
     fn of(store: Arc<dyn ObjectStore>, prefix: &str, place: Place) -> Result<Self> {
-        let failed = |error: &dyn std::error::Error| Error::StorageSetup {
+        let failed = |error: &dyn std::error::Error, hint: &str| Error::StorageSetup {
             address: place.name.clone(),
             reason: error.to_string(),
-            hint: "a prefix is made of names with `/` between them".into(),
+            hint: hint.to_owned(),
         };
-        let prefix = Path::parse(prefix.trim_end_matches('/')).map_err(|error| failed(&error))?;
-        let driver = Driver::new().map_err(|error| failed(&error))?;
+        let prefix = Path::parse(prefix.trim_end_matches('/'))
+            .map_err(|error| failed(&error, "a prefix is names with `/` between them, none of them empty"))?;
+        let driver =
+            Driver::new().map_err(|error| failed(&error, "it needs a thread: check the limits of this process"))?;
         Ok(Objects { bucket: Bucket { store, driver, place: Arc::new(place) }, prefix })
     }
 
