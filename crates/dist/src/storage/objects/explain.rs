@@ -102,5 +102,52 @@ pub(super) fn chain(error: &Error) -> String {
         }
         cause = inner.source();
     }
-    text
+    without_markup(text)
+}
+
+/// Clouds answer with a page of XML, of which two elements are for people.
+fn without_markup(text: String) -> String {
+    let inside = |tag: &str| {
+        let (_, rest) = text.split_once(&format!("<{tag}>"))?;
+        rest.split_once(&format!("</{tag}>")).map(|(inside, _)| inside)
+    };
+    match (text.split_once('<'), inside("Code"), inside("Message")) {
+        (Some((before, _)), Some(code), Some(message)) => format!("{before}{code}: {message}"),
+        _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn generic(text: &str) -> Error {
+        Error::Generic { store: "S3", source: text.into() }
+    }
+
+    fn explained(error: Error) -> StorageError {
+        Place::new("s3://b/p", Some(Cloud::S3)).explain(error, &Path::from("p/file")).into()
+    }
+
+    #[test]
+    fn an_answer_is_told_without_its_markup() {
+        let said = chain(&generic(
+            "404 Not Found: <?xml?><Error><Code>NoSuchBucket</Code><Message>It is not</Message></Error>",
+        ));
+        assert_eq!(said, "Generic S3 error: 404 Not Found: NoSuchBucket: It is not");
+        assert_eq!(chain(&generic("1 < 2")), "Generic S3 error: 1 < 2");
+    }
+
+    #[test]
+    fn what_went_wrong_has_a_kind_and_a_hint() {
+        let missing = explained(Error::NotFound { path: "p/file".into(), source: "404".into() });
+        assert_eq!((missing.kind, missing.hint), (io::ErrorKind::NotFound, None));
+        let bucket = explained(generic("<Code>NoSuchBucket</Code>"));
+        assert_eq!(bucket.kind, io::ErrorKind::NotFound);
+        assert!(bucket.hint.is_some_and(|hint| hint.contains("`s3://b/p`")), "{}", bucket.message);
+        let denied = explained(Error::PermissionDenied { path: "p/file".into(), source: "403".into() });
+        assert_eq!(denied.kind, io::ErrorKind::PermissionDenied);
+        assert!(denied.message.contains("`p/file`"), "{}", denied.message);
+        assert!(denied.hint.is_some_and(|hint| hint.contains("AWS_SECRET_ACCESS_KEY")));
+    }
 }

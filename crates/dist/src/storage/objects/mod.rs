@@ -5,7 +5,7 @@
 //! are nothing. `manifest.json.saving` is copied to `manifest.json`, which is one step in every object store, and the step
 //! at which a checkpoint begins to count.
 //!
-//! [`Storage`] is called from any thread and waits; object stores are asynchronous. [`Driver`] is between them, `upload` and
+//! [`Storage`] is called from any thread and waits; object stores are asynchronous. `driver` is between them, `upload` and
 //! `download` are a file going there and coming back, `connect` has what is special about each cloud, and `explain` says
 //! what went wrong in words that help.
 
