@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use openfleet_core::topology::Incarnation;
 use openfleet_core::{Hint, Hinted};
+use openfleet_table::checkpoint::StorageError;
 
 use crate::frame::MAGIC;
 use crate::request::all_reduce::Collective;
@@ -311,19 +312,17 @@ pub enum Error {
     #[error("`{address}` is in a bucket of a kind that this build of OpenFleet leaves out")]
     NotBuilt {
         /// The address.
-        address: String,
+        address: Box<str>,
         /// What it is built with.
         feature: &'static str,
     },
     /// An object store that cannot even be asked.
-    #[error("the object store of `{address}` could not be set up: {reason}")]
+    #[error("the object store of `{address}` could not be set up")]
     StorageSetup {
         /// The address.
-        address: String,
+        address: Box<str>,
         /// What is wrong.
-        reason: String,
-        /// What to look at.
-        hint: String,
+        source: Box<StorageError>,
     },
     /// No tables yet.
     #[error("there are no tables that could be saved")]
@@ -391,7 +390,7 @@ impl Hinted for Error {
             Error::NotBuilt { feature, .. } => {
                 Some(format!("build with the feature `{feature}` of `openfleet`, or save to a directory").into())
             }
-            Error::StorageSetup { hint, .. } => Some(hint.clone().into()),
+            Error::StorageSetup { source, .. } => source.hint.clone().map(Hint::from),
             Error::NothingToSave => Some("save after the first program was compiled or trained".into()),
             Error::LoadWhileTraining => Some("load before training begins, or between two passes".into()),
             Error::Core(error) => error.hint(),

@@ -107,9 +107,9 @@ pub enum Error {
         /// Where.
         name: String,
         /// The save that stood there.
-        expected: String,
+        expected: Box<str>,
         /// The one that stands there now.
-        got: String,
+        got: Box<str>,
     },
     /// No manifest.
     #[error("`{name}` is not a checkpoint: it has no `manifest.json`")]

@@ -487,7 +487,7 @@ impl State {
             );
         }
         info!("took step {} from {}", manifest.step, load.address);
-        Ok(Restored { sparse, dense, work: is_same.then(|| opened.manifest.work) })
+        Ok(Restored { sparse, dense, work: is_same.then_some(opened.manifest.work) })
     }
 
     /// Goes on from what has been applied.

@@ -67,7 +67,7 @@ fn open_bucket(cloud: Cloud, address: &str) -> Result<Arc<dyn Storage>> {
 
 #[cfg(not(feature = "objects"))]
 fn open_bucket(cloud: Cloud, address: &str) -> Result<Arc<dyn Storage>> {
-    Err(Error::NotBuilt { address: address.to_owned(), feature: cloud.feature() })
+    Err(Error::NotBuilt { address: address.into(), feature: cloud.feature() })
 }
 
 #[cfg(test)]

@@ -179,7 +179,7 @@ fn layers(storage: &dyn Storage, commit: &Commit, sparse: &[SparseEntry]) -> Res
     let standing = expected.map(|expected| match read_manifest(storage)? {
         standing if standing.id == *expected => Ok(standing),
         Manifest { id: got, .. } => {
-            Err(Error::ReplacedMeanwhile { name: storage.name(), expected: expected.clone(), got })
+            Err(Error::ReplacedMeanwhile { name: storage.name(), expected: expected.as_str().into(), got: got.into() })
         }
     });
     let standing = standing.transpose()?.filter(|_| !is_whole);

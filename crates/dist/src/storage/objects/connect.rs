@@ -3,11 +3,13 @@
 //! Names of variables are object_store's, which takes them over from the clouds' own tools. How long things may take is decided
 //! here: a server that is not there is an error within half a minute.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use object_store::client::{HttpClient, HttpConnector};
 use object_store::{BackoffConfig, ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
+use openfleet_table::checkpoint::StorageError;
 use rustls::ClientConfig;
 use rustls::crypto::ring;
 use rustls_platform_verifier::BuilderVerifierExt;
@@ -45,12 +47,15 @@ pub(super) fn connect(cloud: Cloud, address: &str, bucket_url: &str, place: &Pla
         #[cfg(feature = "azure")]
         Cloud::Azure => build!(object_store::azure::MicrosoftAzureBuilder),
         #[allow(unreachable_patterns, reason = "a build may have all of them")]
-        _ => return Err(Error::NotBuilt { address: address.to_owned(), feature: cloud.feature() }),
+        _ => return Err(Error::NotBuilt { address: address.into(), feature: cloud.feature() }),
     };
     built.map_err(|error| Error::StorageSetup {
-        address: address.to_owned(),
-        reason: chain(&error),
-        hint: place.credentials_hint().into(),
+        address: address.into(),
+        source: Box::new(StorageError {
+            kind: io::ErrorKind::InvalidInput,
+            message: chain(&error),
+            hint: Some(place.credentials_hint().into()),
+        }),
     })
 }
 

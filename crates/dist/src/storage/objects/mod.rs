@@ -22,7 +22,7 @@ use std::sync::Arc;
 use futures_util::TryStreamExt;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
-use openfleet_table::checkpoint::{Bytes, Sink, Storage};
+use openfleet_table::checkpoint::{Bytes, Sink, Storage, StorageError};
 
 pub use object_store;
 
@@ -64,9 +64,12 @@ impl Objects {
 
     fn of(store: Arc<dyn ObjectStore>, prefix: &str, place: Place) -> Result<Self> {
         let failed = |error: &dyn std::error::Error, hint: &str| Error::StorageSetup {
-            address: place.name.clone(),
-            reason: error.to_string(),
-            hint: hint.to_owned(),
+            address: place.name.as_str().into(),
+            source: Box::new(StorageError {
+                kind: io::ErrorKind::InvalidInput,
+                message: error.to_string(),
+                hint: Some(hint.into()),
+            }),
         };
         let prefix = Path::parse(prefix.trim_end_matches('/'))
             .map_err(|error| failed(&error, "a prefix is names with `/` between them, none of them empty"))?;
