@@ -31,7 +31,7 @@ wheel: $(VENV)/ready   ## Build a wheel that installs on systems since 2014, int
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet 'maturin>=1.8,<2' 'numpy>=1.21' 'pytest>=7' ruff onnx onnxruntime 'tritonclient[http]'
+	$(VENV)/bin/pip install --quiet 'maturin>=1.8,<2' 'numpy>=1.21' 'pytest>=7' ruff onnx onnxruntime 'tritonclient[http]' 'moto[server]'
 	touch $@
 
 lint: $(VENV)/ready    ## Formatting, clippy with the guards of the rooms, documentation

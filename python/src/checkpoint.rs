@@ -1,7 +1,6 @@
 //! Reading what is in a checkpoint, without a program.
 
-use openfleet_dist::Error;
-use openfleet_dist::storage::{Directories, Stores};
+use openfleet_dist::storage::{Addresses, Opened};
 use openfleet_engine::Tensor;
 use openfleet_table::checkpoint::{self, StateElements};
 use pyo3::prelude::*;
@@ -13,18 +12,13 @@ use crate::tensor::to_array;
 /// Dense parameters and states by name, without the optimizer's state.
 #[pyfunction]
 pub(crate) fn read_dense<'py>(py: Python<'py>, address: &str) -> PyResult<Bound<'py, PyDict>> {
-    let failed = |source| {
-        raise(openfleet::Error::from(Error::Checkpoint { action: "reading", address: address.into(), source }))
-    };
-    let storage = Directories.open(address).map_err(raise)?;
     let (manifest, dense, states) = py
         .detach(|| {
-            let manifest = checkpoint::read_manifest(storage.as_ref())?;
-            let dense = checkpoint::read_dense(storage.as_ref(), &manifest)?;
-            let states = checkpoint::read_states(storage.as_ref(), &manifest)?;
-            Ok((manifest, dense, states))
+            let opened = Opened::new(&Addresses, address, "reading")?;
+            let (dense, states) = (opened.read(checkpoint::read_dense)?, opened.read(checkpoint::read_states)?);
+            Ok::<_, openfleet_dist::Error>((opened.manifest, dense, states))
         })
-        .map_err(failed)?;
+        .map_err(raise)?;
     let arrays = PyDict::new(py);
     for (name, parameter) in dense {
         if let Some(entry) = manifest.dense.iter().find(|entry| entry.name == name) {

@@ -12,7 +12,8 @@ use openfleet_table::Error as TableError;
 use pyo3::PyErr;
 use pyo3::create_exception;
 use pyo3::exceptions::{
-    PyException, PyFileExistsError, PyFileNotFoundError, PyNotImplementedError, PyOSError, PyValueError,
+    PyException, PyFileExistsError, PyFileNotFoundError, PyNotImplementedError, PyOSError, PyPermissionError,
+    PyValueError,
 };
 
 create_exception!(openfleet, OpenFleetError, PyException, "What goes wrong in OpenFleet and nowhere else.");
@@ -78,7 +79,8 @@ fn dist(error: &DistError, text: String) -> PyErr {
         DistError::Checkpoint { source: TableError::CheckpointExists { .. }, .. } => PyFileExistsError::new_err(text),
         DistError::Checkpoint { source: TableError::Storage { source, .. }, .. } => io(source.kind, text),
         DistError::Checkpoint { .. } => CheckpointError::new_err(text),
-        DistError::NoSuchStorage { .. } => PyValueError::new_err(text),
+        DistError::NoSuchStorage { .. } | DistError::NotBuilt { .. } => PyValueError::new_err(text),
+        DistError::StorageSetup { .. } => PyOSError::new_err(text),
         DistError::NothingToSave | DistError::LoadWhileTraining => OrderError::new_err(text),
         _ => ServerError::new_err(text),
     }
@@ -100,6 +102,7 @@ fn dataset(error: &DatasetError, text: String) -> PyErr {
 fn io(kind: std::io::ErrorKind, text: String) -> PyErr {
     match kind {
         std::io::ErrorKind::NotFound => PyFileNotFoundError::new_err(text),
+        std::io::ErrorKind::PermissionDenied => PyPermissionError::new_err(text),
         _ => PyOSError::new_err(text),
     }
 }

@@ -1,7 +1,6 @@
 //! One process of a job.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use openfleet::fleet::DistributedOptimizer as Distributed;
@@ -128,8 +127,8 @@ impl Fleet {
         self.0.distributed_optimizer(minimize, &options).map(DistributedOptimizer).map_err(raise)
     }
 
-    fn init_server(&self, path: Option<PathBuf>) -> PyResult<()> {
-        self.0.init_server(path.as_deref()).map_err(raise)
+    fn init_server(&self, path: Option<&str>) -> PyResult<()> {
+        self.0.init_server(path).map_err(raise)
     }
 
     /// Serves until all workers have left.

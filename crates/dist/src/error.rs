@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use openfleet_core::topology::Incarnation;
 use openfleet_core::{Hint, Hinted};
+use openfleet_table::checkpoint::StorageError;
 
 use crate::frame::MAGIC;
 use crate::request::all_reduce::Collective;
@@ -302,10 +303,26 @@ pub enum Error {
         source: openfleet_table::Error,
     },
     /// An address of a kind that is not known here.
-    #[error("`{address}` is not a directory that a checkpoint could be in")]
+    #[error("`{address}` is not a place that a checkpoint could be in")]
     NoSuchStorage {
         /// The address.
         address: String,
+    },
+    /// An address of a kind that was left out when this was built.
+    #[error("`{address}` is in a bucket of a kind that this build of OpenFleet leaves out")]
+    NotBuilt {
+        /// The address.
+        address: Box<str>,
+        /// What it is built with.
+        feature: &'static str,
+    },
+    /// An object store that cannot even be asked.
+    #[error("the object store of `{address}` could not be set up")]
+    StorageSetup {
+        /// The address.
+        address: Box<str>,
+        /// What is wrong.
+        source: Box<StorageError>,
     },
     /// No tables yet.
     #[error("there are no tables that could be saved")]
@@ -367,12 +384,26 @@ impl Hinted for Error {
             }
             Error::TableMismatch { .. } => Some("run the same program with the same options on every worker".into()),
             Error::Checkpoint { source, .. } => source.hint(),
-            Error::NoSuchStorage { .. } => Some("give a path, or an address that begins with `file://`".into()),
+            Error::NoSuchStorage { .. } => Some(
+                "give a path, or an address that begins with `file://`, `s3://`, `gs://`, `az://` or `abfs://`".into(),
+            ),
+            Error::NotBuilt { feature, .. } => {
+                Some(format!("build with the feature `{feature}` of `openfleet`, or save to a directory").into())
+            }
+            Error::StorageSetup { source, .. } => source.hint.clone().map(Hint::from),
             Error::NothingToSave => Some("save after the first program was compiled or trained".into()),
             Error::LoadWhileTraining => Some("load before training begins, or between two passes".into()),
             Error::Core(error) => error.hint(),
             _ => None,
         }
+    }
+}
+
+impl Error {
+    /// Wraps what the table room said of the checkpoint at an address. `action` is `saving to`, `loading`, `reading`.
+    pub fn checkpoint(action: &'static str, address: &str) -> impl Fn(openfleet_table::Error) -> Error + use<> {
+        let address: Box<str> = address.into();
+        move |source| Error::Checkpoint { action, address: address.clone(), source }
     }
 }
 

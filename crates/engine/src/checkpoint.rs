@@ -7,7 +7,7 @@
 use openfleet_core::WorkId;
 use openfleet_core::placement::BUCKET_COUNT;
 use openfleet_dist::hands::Threads;
-use openfleet_dist::storage::{Directories, Stores};
+use openfleet_dist::storage::{Addresses, Opened, Stores};
 use openfleet_dist::{LoadOptions, SaveOptions, fresh_save_id};
 use openfleet_table::checkpoint::{
     self, Commit, DenseCut, Loaded, Manifest, Replaces, SparseCut, StateElements, StateValue, States, Storage,
@@ -53,14 +53,13 @@ impl Executor {
                 }
             };
         }
-        let failed = |source| at("loading", address, source);
-        let storage = Directories.open(address)?;
-        let manifest = checkpoint::read_manifest(storage.as_ref()).map_err(failed)?;
-        let wanted = Wanted::of(program, self.scope(), &manifest);
-        let tables = wanted.read(storage.as_ref(), &manifest, options.partial).map_err(failed)?;
+        let opened = Opened::new(&Addresses, address, "loading")?;
+        let manifest = &opened.manifest;
+        let wanted = Wanted::of(program, self.scope(), manifest);
+        let tables = opened.read(|storage, manifest| wanted.read(storage, manifest, options.partial))?;
         let mut saved = States::new();
         if !options.tables_only {
-            saved = checkpoint::read_states(storage.as_ref(), &manifest).map_err(failed)?;
+            saved = opened.read(checkpoint::read_states)?;
             check_states(program, self.scope(), &saved, options.partial)?;
         }
         if manifest.mode == ALONE {
@@ -88,7 +87,7 @@ impl Pause<'_> {
         }
         let options = self.with_states(options);
         let failed = |source| at("saving to", address, source);
-        let storage = Directories.open(address)?;
+        let storage = Addresses.open(address)?;
         let standing = if options.delta { checkpoint::find_manifest(storage.as_ref()).map_err(failed)? } else { None };
         let since = standing.as_ref().map(Manifest::moment);
         let mut cuts = cuts(self.program, self.scope, since).map_err(failed)?;
@@ -142,7 +141,7 @@ impl Pause<'_> {
 }
 
 pub(crate) fn at(action: &'static str, address: &str, source: openfleet_table::Error) -> Error {
-    openfleet_dist::Error::Checkpoint { action, address: address.into(), source }.into()
+    openfleet_dist::Error::checkpoint(action, address)(source).into()
 }
 
 /// What stands in the scope of a program's parameters and tables; of tables what has changed since a save, if one is named.

@@ -3,9 +3,9 @@
 //! An inference model is a checkpoint whose manifest has the pruned program, what it is fed and what it gives. It has no
 //! optimizer state, and whoever loads it needs no script.
 
-use openfleet_dist::storage::{Directories, Stores};
+use openfleet_dist::storage::{Addresses, Opened, Stores};
 use openfleet_dist::{LoadOptions, SaveOptions};
-use openfleet_table::checkpoint::{Manifest, read_manifest};
+use openfleet_table::checkpoint::Manifest;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint;
@@ -78,11 +78,9 @@ impl Executor {
         let manifest = self.save(program, address, &options)?;
         // They were made from the model that stood here before.
         for file in [onnx::FILE, onnx::POOLED_FILE] {
-            Directories.open(address)?.remove(file).map_err(|error| {
-                let (file, source) = (file.to_owned(), Box::new(error.into()));
-                let source = openfleet_table::Error::Storage { action: "remove", file, source };
-                checkpoint::at("saving to", address, source)
-            })?;
+            let removed =
+                Addresses.open(address)?.remove(file).map_err(openfleet_table::Error::storage("remove", file));
+            removed.map_err(|source| checkpoint::at("saving to", address, source))?;
         }
         Ok(manifest)
     }
@@ -97,9 +95,7 @@ impl Executor {
 
 /// A saved model without its values.
 pub fn read_inference_model(address: &str) -> Result<InferenceModel> {
-    let failed = |source| openfleet_dist::Error::Checkpoint { action: "reading", address: address.into(), source };
-    let manifest = read_manifest(Directories.open(address)?.as_ref()).map_err(failed)?;
-    described(&manifest, address)
+    described(&Opened::new(&Addresses, address, "reading")?.manifest, address)
 }
 
 /// The model that a manifest describes.

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use openfleet_core::WorkId;
 use openfleet_dist::communicator::Mapped;
-use openfleet_dist::storage::{Directories, Stores};
-use openfleet_table::checkpoint::{Manifest, MappedTable, read_dense, read_manifest, read_states};
+use openfleet_dist::storage::{Addresses, Opened};
+use openfleet_table::checkpoint::{Manifest, MappedTable, read_dense, read_states};
 use parking_lot::Mutex;
 
 use crate::arena::Arena;
@@ -46,9 +46,8 @@ impl Predictor {
 
     fn read(address: &str, find: impl FnOnce(&Manifest) -> Result<InferenceModel>) -> Result<Self> {
         let failed = |source| checkpoint::at("opening", address, source);
-        let storage = Directories.open(address)?;
+        let Opened { storage, manifest, .. } = Opened::new(&Addresses, address, "opening")?;
         let storage = storage.as_ref();
-        let manifest = read_manifest(storage).map_err(failed)?;
         let model = find(&manifest)?;
         checkpoint::check(&model.program, &manifest).map_err(failed)?;
         let scope = Scope::new();

@@ -99,17 +99,17 @@ pub enum Error {
     },
 
     // Saved models
-    /// A directory in the way that we did not write.
-    #[error("`{}` exists and is not a saved model", path.display())]
+    /// Something in the way that we did not write.
+    #[error("`{address}` exists and is not a saved model")]
     NotOurs {
-        /// The directory.
-        path: PathBuf,
+        /// The directory, or where in a bucket.
+        address: String,
     },
     /// A file of a saved model does not hold what it should.
-    #[error("`{}`: expected {expected}, got {got}", path.display())]
+    #[error("`{file}`: expected {expected}, got {got}")]
     Damaged {
         /// The file.
-        path: PathBuf,
+        file: String,
         /// What should be there.
         expected: String,
         /// What is there.
@@ -244,7 +244,7 @@ impl Hinted for Error {
             | Error::Contradiction { remedy, .. }
             | Error::Fields { remedy, .. } => Some((*remedy).into()),
             Error::Pattern { .. } => Some("`*` and `?` stand for any text and any character, `[ab]` for a or b".into()),
-            Error::NotOurs { .. } => Some("choose a new directory, or remove this one first".into()),
+            Error::NotOurs { .. } => Some("choose another place, or remove what is there first".into()),
             Error::Damaged { .. } => Some("the model was not written by this version, or was changed since".into()),
             // The engine does not know how its setting is spelled on a command line.
             Error::Engine(openfleet_engine::Error::Dataset(dataset::Error::BadLine { .. })) => Some(

@@ -17,7 +17,6 @@ mod voice;
 mod waiting;
 
 use std::net::IpAddr;
-use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -273,13 +272,13 @@ impl Fleet {
 
     /// Prepares a server. It needs no program: workers say which tables they want.
     ///
-    /// `path` is a checkpoint to go on from, written by any number of servers: tables take their rows, the optimizer's state
+    /// `address` is a checkpoint to go on from, a path or where in a bucket, written by any number of servers: tables take their rows, the optimizer's state
     /// and what has been applied from it when the first worker asks for them. A program that does not fit is told so then.
-    pub fn init_server(&self, path: Option<&Path>) -> Result<()> {
+    pub fn init_server(&self, address: Option<&str>) -> Result<()> {
         self.only_for("init_server", Role::Server)?;
-        if let Some(path) = path {
-            let manifest = self.state.resume_from(&path.to_string_lossy(), false)?;
-            self.voice.say(&format!("{}: goes on from step {} in {}", self.name(), manifest.step, path.display()));
+        if let Some(address) = address {
+            let manifest = self.state.resume_from(address, false)?;
+            self.voice.say(&format!("{}: goes on from step {} in {address}", self.name(), manifest.step));
         }
         let mut stage = self.stage.lock();
         match &mut *stage {
@@ -482,15 +481,15 @@ impl Fleet {
 
     /// Saves every table of the job with its optimizer's state and what has been applied, from one moment, while training
     /// goes on. The first worker does it for the job; the others need not call it, and get `None` if they do. The servers
-    /// write: `directory` is theirs, and all of them have to see it. A checkpoint that stands there is replaced, and stays
+    /// write: the path or the bucket is theirs, and all of them have to see it. A checkpoint that stands there is replaced, and stays
     /// as it was if this fails. Without servers it is the parameters, tables and states of `program`, in the same format.
     pub fn save_persistables(
         &self,
         executor: &mut Executor,
         program: &Program,
-        directory: &Path,
+        address: &str,
     ) -> Result<Option<Manifest>> {
-        self.save_persistables_with(executor, program, directory, &SaveOptions::default())
+        self.save_persistables_with(executor, program, address, &SaveOptions::default())
     }
 
     /// [`Fleet::save_persistables`] of what has changed, or of some tables, with a choice about replacing, and with something
@@ -499,7 +498,7 @@ impl Fleet {
         &self,
         executor: &mut Executor,
         program: &Program,
-        directory: &Path,
+        address: &str,
         options: &SaveOptions,
     ) -> Result<Option<Manifest>> {
         self.working("save_persistables")?;
@@ -507,7 +506,7 @@ impl Fleet {
             return Ok(None);
         }
         let options = SaveOptions { job: self.settings.job.to_string(), ..options.clone() };
-        Ok(Some(executor.save(program, &directory.to_string_lossy(), &options)?))
+        Ok(Some(executor.save(program, address, &options)?))
     }
 
     /// Saves one table or parameter of the job, by name, as [`Fleet::save_persistables`] saves all.
@@ -516,29 +515,19 @@ impl Fleet {
         executor: &mut Executor,
         program: &Program,
         name: &str,
-        directory: &Path,
+        address: &str,
     ) -> Result<Option<Manifest>> {
         let options = SaveOptions { only: vec![name.to_owned()], ..SaveOptions::default() };
-        self.save_persistables_with(executor, program, directory, &options)
+        self.save_persistables_with(executor, program, address, &options)
     }
 
     /// Takes every table from a checkpoint: those that exist, or else those that the first program makes. The first worker
     /// does it for the job, before training or between two passes; the others need not call it. `partial` leaves out what
     /// does not fit, which is an error otherwise.
-    pub fn load_model(
-        &self,
-        executor: &mut Executor,
-        program: &Program,
-        directory: &Path,
-        partial: bool,
-    ) -> Result<()> {
+    pub fn load_model(&self, executor: &mut Executor, program: &Program, address: &str, partial: bool) -> Result<()> {
         self.working("load_model")?;
         match self.is_first_worker() {
-            true => Ok(executor.load(
-                program,
-                &directory.to_string_lossy(),
-                LoadOptions { partial, ..LoadOptions::default() },
-            )?),
+            true => Ok(executor.load(program, address, LoadOptions { partial, ..LoadOptions::default() })?),
             false => Ok(()),
         }
     }

@@ -1,16 +1,13 @@
-//! A trained model as a directory: a checkpoint that says what it is a model of.
+//! A trained model at an address: a checkpoint that says what it is a model of.
 //!
 //! The checkpoint's own words are in the table room and in docs/reference/checkpoint.md. What is added here is under `data` in
 //! its manifest: the kind and shape of the model and how its data is read, so that the network can be built anew. What
 //! `save_inference_model` wrote has its program there instead, and is opened by the same call.
 
-use std::fs;
-use std::path::Path;
-
 use openfleet_dist::SaveOptions;
-use openfleet_dist::storage::{Directories, Stores};
+use openfleet_dist::storage::{Addresses, Opened, Stores};
 use openfleet_engine::{InferenceModel, Predictor};
-use openfleet_table::checkpoint::{MANIFEST, Manifest, read_manifest};
+use openfleet_table::checkpoint::{MANIFEST, Manifest, Storage, is_of_a_save};
 use serde::{Deserialize, Serialize};
 
 use crate::columns::DataDescription;
@@ -45,73 +42,66 @@ impl ModelDescription {
 }
 
 /// A saved model, ready to predict.
-pub struct Opened {
+pub struct SavedModel {
     /// What was trained and how its data is read, where `train --save` wrote it.
     pub description: Option<ModelDescription>,
     /// Its program on its values.
     pub predictor: Predictor,
 }
 
-impl Opened {
+impl SavedModel {
     /// What it is, in a word.
     pub fn kind(&self) -> &'static str {
         self.description.as_ref().map_or("model", |description| description.model.name())
     }
 }
 
-/// Whether `directory` can be saved to: it does not exist, is empty, or holds an older model, which is replaced. Worth
-/// asking before an hour of training.
-pub fn check_place(directory: &Path) -> Result<()> {
-    let mut entries = match fs::read_dir(directory) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(Error::io("save to", directory)(error)),
-    };
-    if entries.next().is_none() || holds_checkpoint(directory) {
+/// Whether an address can be saved to: nothing is there, an older model, which is replaced, or what a save has left that was
+/// killed. Worth asking before an hour of training.
+pub fn check_place(address: &str) -> Result<()> {
+    let names = ask("list", address, |storage| storage.list(""))?;
+    if names.iter().any(|name| name == MANIFEST) || names.iter().all(|name| is_of_a_save(name)) {
         return Ok(());
     }
-    Err(Error::NotOurs { path: directory.to_owned() })
+    Err(Error::NotOurs { address: address.to_owned() })
 }
 
 /// Whether there is something to go on from.
-pub fn holds_checkpoint(directory: &Path) -> bool {
-    directory.join(MANIFEST).is_file()
+pub fn holds_checkpoint(address: &str) -> Result<bool> {
+    Ok(ask("look for a checkpoint in", address, |storage| storage.size(MANIFEST))?.is_some())
 }
 
-/// What a directory holds, without its values.
-pub fn describe(directory: &Path) -> Result<(Manifest, ModelDescription)> {
-    let manifest = manifest(directory)?;
+fn ask<T>(action: &'static str, address: &str, ask: impl FnOnce(&dyn Storage) -> std::io::Result<T>) -> Result<T> {
+    let answer = ask(Addresses.open(address)?.as_ref()).map_err(openfleet_table::Error::storage(action, address));
+    Ok(answer.map_err(openfleet_dist::Error::checkpoint("saving to", address))?)
+}
+
+/// What an address holds, without its values.
+pub fn describe(address: &str) -> Result<(Manifest, ModelDescription)> {
+    let manifest = Opened::new(&Addresses, address, "reading")?.manifest;
     let description = serde_json::from_value(manifest.data.clone()).map_err(|error| Error::Damaged {
-        path: directory.join(MANIFEST),
+        file: format!("{}/{MANIFEST}", address.trim_end_matches('/')),
         expected: "the description of a model under `data`".into(),
         got: format!("something else ({error})"),
     })?;
     Ok((manifest, description))
 }
 
-fn manifest(directory: &Path) -> Result<Manifest> {
-    let address = directory.to_string_lossy();
-    let failed =
-        |source| openfleet_dist::Error::Checkpoint { action: "reading", address: address.as_ref().into(), source };
-    Ok(read_manifest(Directories.open(&address)?.as_ref()).map_err(failed)?)
-}
-
 /// Opens a model to predict with: what `train --save` wrote, whose network is built anew and cut down to its prediction, or
-/// what `save_inference_model` wrote. `option` is how the user names the directory.
-pub fn open(directory: &Path, option: &'static str) -> Result<Opened> {
-    let address = directory.to_string_lossy();
-    if manifest(directory)?.data.get("model").is_none() {
-        return Ok(Opened { description: None, predictor: Predictor::open(&address)? });
+/// what `save_inference_model` wrote. `option` is how the user names the address.
+pub fn open(address: &str, option: &'static str) -> Result<SavedModel> {
+    if Opened::new(&Addresses, address, "reading")?.manifest.data.get("model").is_none() {
+        return Ok(SavedModel { description: None, predictor: Predictor::open(address)? });
     }
-    let (_, description) = describe(directory)?;
+    let (_, description) = describe(address)?;
     let network = description.model.build(&description.data.schema, description.seed)?;
     let Some(prediction) = network.prediction else {
         return Err(Error::BadOption {
             option,
             expected: "a model that predicts something of a row",
-            got: format!("{} in {}", description.model.name(), directory.display()),
+            got: format!("{} in {address}", description.model.name()),
         });
     };
     let model = InferenceModel::leading_to(&network.net.main, &[prediction]);
-    Ok(Opened { description: Some(description), predictor: Predictor::of(model, &address)? })
+    Ok(SavedModel { description: Some(description), predictor: Predictor::of(model, address)? })
 }

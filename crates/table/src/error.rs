@@ -107,9 +107,9 @@ pub enum Error {
         /// Where.
         name: String,
         /// The save that stood there.
-        expected: String,
+        expected: Box<str>,
         /// The one that stands there now.
-        got: String,
+        got: Box<str>,
     },
     /// No manifest.
     #[error("`{name}` is not a checkpoint: it has no `manifest.json`")]
@@ -252,6 +252,7 @@ impl Hinted for Error {
             Error::FansUnknown { .. } => Some(
                 "give the fans, or take them from the declared size with `with_fans_of(&[vocabulary, dim])`".into(),
             ),
+            Error::Storage { source, .. } if source.hint.is_some() => source.hint.clone().map(Hint::from),
             Error::Storage { source, .. } if source.kind == std::io::ErrorKind::StorageFull => {
                 Some("make room and save again; training goes on, and the last checkpoint is as it was".into())
             }
@@ -265,7 +266,8 @@ impl Hinted for Error {
             Error::CheckpointExists { .. } => Some("choose another name, or allow it to be replaced".into()),
             Error::FormatVersion { .. } => Some("read it with the version of OpenFleet that wrote it".into()),
             Error::MissingFile { .. } => Some(
-                "every server must see the same directory: use a shared file system where they run on several machines"
+                "every server must see the same directory: use a shared file system or a bucket where they run on several \
+                 machines"
                     .into(),
             ),
             Error::DamagedBlock { .. } | Error::FileLength { .. } => {
@@ -283,8 +285,8 @@ impl Hinted for Error {
 }
 
 impl Error {
-    /// Wraps what a storage said.
-    pub(crate) fn storage(action: &'static str, file: &str) -> impl FnOnce(std::io::Error) -> Error {
+    /// Wraps what a storage said: what was tried, and on which file.
+    pub fn storage(action: &'static str, file: &str) -> impl FnOnce(std::io::Error) -> Error {
         let file = file.to_owned();
         move |error| Error::Storage { action, file, source: Box::new(error.into()) }
     }

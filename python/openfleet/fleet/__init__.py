@@ -224,9 +224,9 @@ def save_persistables(
     """Saves every table of the job with its optimizer's state, from one moment, while training goes on.
 
     The first worker does it for the job; the others need not call it, and nothing happens if they do. The servers
-    write: all of them have to see the directory. A checkpoint that stands there is replaced, and stays whole if this
-    fails. `mode="delta"` writes only the rows that have changed since it; `only` names the tables and parameters that
-    are wanted.
+    write: all of them have to see the directory or bucket. A checkpoint that stands there is replaced, and stays
+    whole if this fails. `mode="delta"` writes only the rows that have changed since it; `only` names the tables and
+    parameters that are wanted.
     """
     if _working("save_persistables").is_first_worker():
         static_io.save_persistables(executor, dirname, main_program or _job.main_program, mode=mode, only=only)

@@ -1,7 +1,8 @@
 """Saving what a program has learnt, and taking it up again: one call, whether the tables are here or on servers.
 
-A checkpoint is a directory: parameters, tables, the optimizer's state and the program's own states (running statistics,
-counters of metrics), checked and all or nothing. It does not know how many servers wrote it.
+A checkpoint is a directory, or a place in a bucket (`s3://bucket/prefix`): parameters, tables, the optimizer's state
+and the program's own states (running statistics, counters of metrics), checked and all or nothing. It does not know how
+many servers wrote it.
 
 >>> import os, tempfile
 >>> from openfleet import static

@@ -109,7 +109,6 @@ impl Cluster {
             let written = writing.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::NothingToSave)));
             written.map(|answer| save::decode_part(answer?.bytes())).collect()
         });
-        let failed = |source| Error::Checkpoint { action: "saving to", address: address.into(), source };
         let commit = Commit {
             id: id.to_owned(),
             job: options.job.clone(),
@@ -117,7 +116,7 @@ impl Cluster {
             workers: self.worker.count,
             threads: self.worker.threads,
             data: options.data.clone(),
-            states: encode_states(&options.states).map_err(failed)?,
+            states: encode_states(&options.states).map_err(Error::checkpoint("saving to", address))?,
             parts: parts.into_iter().collect::<Result<_>>()?,
             replaces: base.map_or(Replaces::Anything, |base| Replaces::Changes(base.id)),
             moment: None,
@@ -204,8 +203,7 @@ impl Cluster {
         });
         let mut states = States::new();
         for answer in answers {
-            let failed = |source| Error::Checkpoint { action: "loading", address: address.into(), source };
-            states = decode_states(answer?.bytes()).map_err(failed)?;
+            states = decode_states(answer?.bytes()).map_err(Error::checkpoint("loading", address))?;
         }
         Ok(states)
     }

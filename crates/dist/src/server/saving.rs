@@ -19,7 +19,7 @@ use openfleet_core::WorkId;
 use openfleet_core::placement::Buckets;
 use openfleet_core::topology::Incarnation;
 use openfleet_table::checkpoint::{
-    self, DenseCut, Loaded, Manifest, SparseCut, Storage, TableCuts, Work, read_dense, read_manifest, read_sparse,
+    self, DenseCut, Loaded, Manifest, SparseCut, TableCuts, Work, read_dense, read_sparse, read_states_file,
 };
 use openfleet_table::ledger::{Covered, Ledger};
 use openfleet_table::{DenseTable, SparseTable};
@@ -37,7 +37,7 @@ use crate::request::create_tables::Tables;
 use crate::request::cut::Answer;
 use crate::request::load::Load;
 use crate::request::save::{Ask, Base};
-use crate::storage::{Directories, Stores};
+use crate::storage::{Addresses, Opened, Stores};
 
 /// What a server knows of saves and loads.
 pub(super) struct Saving {
@@ -94,7 +94,7 @@ const KEPT_ANSWERS: usize = 16;
 
 impl Default for Saving {
     fn default() -> Self {
-        Saving::new(Arc::new(Directories))
+        Saving::new(Arc::new(Addresses))
     }
 }
 
@@ -133,7 +133,7 @@ impl Closed {
 }
 
 impl State {
-    /// A server that keeps checkpoints elsewhere than in directories.
+    /// A server that keeps checkpoints elsewhere than in directories and buckets.
     pub fn with_stores(stores: Arc<dyn Stores>) -> Self {
         let mut state = State::new();
         state.saving = Saving::new(stores);
@@ -143,7 +143,7 @@ impl State {
     /// Tables that are made from now on take their rows from a checkpoint. Fails where there is none; nothing else is
     /// compared before the tables are known.
     pub fn resume_from(&self, address: &str, partial: bool) -> Result<Manifest> {
-        let (_, manifest) = self.open_checkpoint(address)?;
+        let Opened { manifest, .. } = Opened::new(self.saving.stores.as_ref(), address, "loading")?;
         *self.saving.resume.lock() = Some(Load { address: address.to_owned(), partial });
         Ok(manifest)
     }
@@ -365,10 +365,7 @@ impl State {
 
     fn save_now(&self, ask: Ask) -> Result<Payload> {
         let open = |address: &str| self.saving.stores.open(address);
-        let failed = |address: &str| {
-            let address = address.into();
-            move |source| Error::Checkpoint { action: "saving to", address, source }
-        };
+        let failed = |address: &str| Error::checkpoint("saving to", address);
         let mut reply = Payload::new();
         let mut put = |json: serde_json::Result<Vec<u8>>| {
             reply.put(&json.map_err(|_| Error::Damaged { what: "answer to a save" })?);
@@ -428,15 +425,13 @@ impl State {
     }
 
     fn saved_states(&self, address: &str) -> Result<Vec<u8>> {
-        let (storage, manifest) = self.open_checkpoint(address)?;
-        let failed = |source| Error::Checkpoint { action: "loading", address: address.into(), source };
-        checkpoint::read_states_file(storage.as_ref(), &manifest).map_err(failed)
+        Opened::new(self.saving.stores.as_ref(), address, "loading")?.read(read_states_file)
     }
 
     /// Makes this server's part of a program's tables from a checkpoint.
     pub(super) fn restore(&self, tables: &Tables, load: &Load) -> Result<Restored> {
-        let (storage, manifest) = self.open_checkpoint(&load.address)?;
-        let failed = |source| Error::Checkpoint { action: "loading", address: load.address.as_str().into(), source };
+        let opened = Opened::new(self.saving.stores.as_ref(), &load.address, "loading")?;
+        let (failed, manifest) = (Error::checkpoint("loading", &load.address), &opened.manifest);
         let here = &tables.here;
         let buckets = Buckets::new(here.servers as usize)?.range(here.server as usize);
         let parameters: Vec<_> = here
@@ -449,31 +444,28 @@ impl State {
             .iter()
             .map(|(name, spec)| (name.clone(), if tables.has_rules() { spec.clone() } else { spec.without_state() }))
             .collect();
-        let loaded = Loaded::compare(&manifest, &specs, &parameters, load.partial).map_err(failed)?;
+        let loaded = Loaded::compare(manifest, &specs, &parameters, load.partial).map_err(&failed)?;
         for left in &loaded.left {
             warn!("loading {}: left out {left:?}", load.address);
         }
         let mut sparse = Vec::with_capacity(specs.len());
         for (name, spec) in specs {
-            let table = SparseTable::new(spec).map_err(failed)?;
+            let table = SparseTable::new(spec).map_err(&failed)?;
             let saved = manifest.sparse.iter().find(|saved| saved.name == name && loaded.takes_values(&name));
             if let Some(saved) = saved {
                 let with_state = loaded.takes_state(&name);
                 let hands = Threads::of_this_machine();
-                read_sparse(storage.as_ref(), &manifest, saved, buckets.clone(), &table, with_state, &hands)
-                    .map_err(failed)?;
+                opened.read(|storage, manifest| {
+                    read_sparse(storage, manifest, saved, buckets.clone(), &table, with_state, &hands)
+                })?;
             }
             sparse.push(Arc::new(NamedSparse { name, table: Arc::new(table) }));
         }
-        let values = if tables.dense.is_empty() {
-            Default::default()
-        } else {
-            read_dense(storage.as_ref(), &manifest).map_err(failed)?
-        };
+        let values = if tables.dense.is_empty() { Default::default() } else { opened.read(read_dense)? };
         let mut dense = Vec::with_capacity(tables.dense.len());
         for (number, (name, spec)) in tables.dense.iter().enumerate() {
             let spec = if tables.has_rules() { spec.clone() } else { spec.without_state() };
-            let table = DenseTable::new(spec).map_err(failed)?;
+            let table = DenseTable::new(spec).map_err(&failed)?;
             let place = here.blocks.get(number);
             let place = place.and_then(|&(at, offset)| Some((here.parameters.get(at as usize)?, offset as usize)));
             let saved = place.and_then(|((parameter, _), offset)| {
@@ -482,8 +474,8 @@ impl State {
                 Some((values, state, loaded.takes_state(parameter).then_some(saved.step)))
             });
             match saved {
-                Some((values, state, Some(step))) => table.restore(values, &state, step).map_err(failed)?,
-                Some((values, _, None)) => table.assign(values).map_err(failed)?,
+                Some((values, state, Some(step))) => table.restore(values, &state, step).map_err(&failed)?,
+                Some((values, _, None)) => table.assign(values).map_err(&failed)?,
                 None => {}
             }
             dense.push(Arc::new(NamedDense { name: name.clone(), table }));
@@ -497,7 +489,7 @@ impl State {
             );
         }
         info!("took step {} from {}", manifest.step, load.address);
-        Ok(Restored { sparse, dense, work: is_same.then_some(manifest.work) })
+        Ok(Restored { sparse, dense, work: is_same.then_some(opened.manifest.work) })
     }
 
     /// Goes on from what has been applied.
@@ -511,12 +503,5 @@ impl State {
         for group in groups {
             work.groups.iter().for_each(|saved| group.restore(saved));
         }
-    }
-
-    fn open_checkpoint(&self, address: &str) -> Result<(Arc<dyn Storage>, Manifest)> {
-        let storage = self.saving.stores.open(address)?;
-        let failed = |source| Error::Checkpoint { action: "loading", address: address.into(), source };
-        let manifest = read_manifest(storage.as_ref()).map_err(failed)?;
-        Ok((storage, manifest))
     }
 }

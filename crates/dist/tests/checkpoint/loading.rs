@@ -177,5 +177,5 @@ fn what_is_no_checkpoint_is_said_to_be_none() {
     let error = servers(1, &storage)[0].resume_from("nowhere", false).unwrap_err();
     assert!(matches!(error, Error::Checkpoint { source: TableError::NotACheckpoint { .. }, .. }));
     let real = openfleet_dist::State::new();
-    assert!(matches!(real.resume_from("s3://bucket/x", false), Err(Error::NoSuchStorage { .. })));
+    assert!(matches!(real.resume_from("hdfs://there/x", false), Err(Error::NoSuchStorage { .. })));
 }

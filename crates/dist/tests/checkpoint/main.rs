@@ -7,5 +7,7 @@ mod faults;
 mod harness;
 mod killed;
 mod loading;
+#[cfg(feature = "objects")]
+mod objects;
 mod pushing;
 mod reading;

@@ -22,10 +22,8 @@ mod proto;
 
 use std::collections::BTreeMap;
 
-use openfleet_dist::storage::{Directories, Stores};
-use openfleet_table::checkpoint::{
-    Manifest, MappedTable, StateElements, Storage, read_dense, read_manifest, read_states,
-};
+use openfleet_dist::storage::{Addresses, Opened};
+use openfleet_table::checkpoint::{Manifest, MappedTable, StateElements, Storage, read_dense, read_states};
 use openfleet_table::{Accessor, Admission, Initializer, SparseSpec};
 use prost::Message;
 
@@ -88,12 +86,11 @@ impl Default for OnnxOptions {
 ///
 /// It belongs to the model as it is now: whoever saves another one there removes it.
 pub fn write(address: &str, options: &OnnxOptions) -> Result<()> {
-    let storage = Directories.open(address)?;
-    let storage = storage.as_ref();
-    let manifest = read_manifest(storage).map_err(|source| checkpoint::at("reading", address, source))?;
-    let model = inference::described(&manifest, address)?;
-    checkpoint::check(&model.program, &manifest).map_err(|source| checkpoint::at("reading", address, source))?;
-    Export { address, storage, manifest: &manifest, model: &model }.write(options)
+    let opened = Opened::new(&Addresses, address, "reading")?;
+    let model = inference::described(&opened.manifest, address)?;
+    opened.read(|_, manifest| checkpoint::check(&model.program, manifest))?;
+    let (storage, manifest) = (opened.storage.as_ref(), &opened.manifest);
+    Export { address, storage, manifest, model: &model }.write(options)
 }
 
 /// The ids of a slot of any length.
@@ -265,11 +262,8 @@ impl Export<'_> {
             sink.sync()?;
             self.storage.rename(&saving, path)
         });
-        written.map_err(|source| {
-            let source = Box::new(source.into());
-            let source = openfleet_table::Error::Storage { action: "write", file: path.to_owned(), source };
-            checkpoint::at("writing an ONNX model to", self.address, source)
-        })
+        let written = written.map_err(openfleet_table::Error::storage("write", path));
+        written.map_err(|source| checkpoint::at("writing an ONNX model to", self.address, source))
     }
 }
 

@@ -18,7 +18,7 @@ use crate::columns::{DataDescription, DataFormat};
 use crate::error::{Error, Result};
 use crate::evaluation::{Evaluation, Pass, Predictions, evaluate_saved};
 use crate::files::expand;
-use crate::model_dir::{self, Opened};
+use crate::model_dir::{self, SavedModel};
 
 /// Rows that are predicted together.
 const BATCH: usize = 512;
@@ -29,9 +29,9 @@ pub(crate) const UNFINISHED: &str = "this model's training was interrupted";
 /// `openfleet infer ...`.
 #[derive(Debug, Args)]
 pub(crate) struct InferArgs {
-    /// The directory that `train --save` or `save_inference_model` wrote.
-    #[arg(long, value_name = "DIR")]
-    model_dir: PathBuf,
+    /// The directory or address that `train --save` or `save_inference_model` wrote to.
+    #[arg(long, value_name = "ADDRESS")]
+    model_dir: String,
     /// Files to predict: names or quoted patterns, several with blanks or commas between them; read as in training.
     #[arg(long, required = true, num_args = 1.., value_name = "GLOB")]
     data: Vec<String>,
@@ -101,7 +101,7 @@ pub(crate) fn run(arguments: &InferArgs, stop: &AtomicBool) -> Result<Outcome> {
 
 /// How the files are read: as in training, or, where the model does not say, as the options do. Without any, they are
 /// MultiSlot text with the label before what the model is fed.
-fn description(arguments: &InferArgs, opened: &Opened) -> Result<DataDescription> {
+fn description(arguments: &InferArgs, opened: &SavedModel) -> Result<DataDescription> {
     match (&opened.description, arguments.format.first_given()) {
         (Some(description), None) => Ok(description.data.clone()),
         (Some(_), Some(option)) => Err(Error::MeaninglessOption {

@@ -3,7 +3,6 @@
 //! The launcher's environment decides about the last, the command line about the rest. What a worker does is the same
 //! everywhere; this knows which workers this process is, where their tables are, and how they add up their figures.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -26,7 +25,7 @@ pub(crate) fn launched() -> Result<Option<Fleet>> {
 
 /// A server's whole life: it needs neither files nor a model, but perhaps a checkpoint to go on from. Asked to stop, it
 /// ends well.
-pub(crate) fn serve(fleet: &Fleet, stop: &AtomicBool, resume: Option<&Path>) -> Result<()> {
+pub(crate) fn serve(fleet: &Fleet, stop: &AtomicBool, resume: Option<&str>) -> Result<()> {
     fleet.init_server(resume)?;
     interruptible(fleet, stop, || fleet.run_server())
 }
@@ -49,7 +48,7 @@ impl Place {
         threads: usize,
         minimize: &Minimize,
         stop: &AtomicBool,
-        resume: Option<&Path>,
+        resume: Option<&str>,
     ) -> Result<Self> {
         let threads = threads as u32;
         match (fleet, choice) {
@@ -63,7 +62,7 @@ impl Place {
                 let (servers, workers) = (choice.servers, choice.workers);
                 let cluster = LocalCluster::start(choice.strategy, servers, workers, threads, choice.over_sockets)?;
                 if let Some(checkpoint) = resume {
-                    cluster.resume_from(&checkpoint.to_string_lossy())?;
+                    cluster.resume_from(checkpoint)?;
                 }
                 Ok(Place::Inside(cluster, choice))
             }

@@ -4,7 +4,6 @@
 //! first worker asks, from a thread of its own. In geo mode, where every worker has learnt things that the servers do not know
 //! yet, all of them hand those in at the end of an epoch, and that is when it is saved.
 
-use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use openfleet_core::strategy::Mode;
@@ -21,7 +20,7 @@ use crate::model_dir::{self, ModelDescription};
 /// When a run is saved, and whether it goes on from what was.
 #[derive(Clone)]
 pub(crate) struct Saving {
-    directory: PathBuf,
+    address: String,
     /// Batches of a thread between two saves; 0: only at the end.
     pub(crate) every: u64,
     /// Whether there is a checkpoint to go on from.
@@ -33,25 +32,25 @@ pub(crate) struct Saving {
 }
 
 impl Saving {
-    /// With `resume` the model in the directory, if there is one, has to be the one that is trained.
+    /// With `resume` the model at the address, if there is one, has to be the one that is trained.
     pub(crate) fn resolve(
-        directory: &Path,
+        address: &str,
         every: u64,
         resume: bool,
         mode: Option<Mode>,
         description: ModelDescription,
     ) -> Result<Self> {
-        model_dir::check_place(directory)?;
+        model_dir::check_place(address)?;
         let mut saving = Saving {
-            directory: directory.to_owned(),
+            address: address.to_owned(),
             every,
-            resumes: resume && model_dir::holds_checkpoint(directory),
+            resumes: resume && model_dir::holds_checkpoint(address)?,
             epochs_done: 0,
             geo: mode == Some(Mode::Geo),
             description,
         };
         if saving.resumes {
-            let (manifest, saved) = model_dir::describe(directory)?;
+            let (manifest, saved) = model_dir::describe(address)?;
             saving.check(&manifest, &saved, mode)?;
             saving.epochs_done = if saving.geo { saved.epochs } else { 0 };
         }
@@ -80,8 +79,8 @@ impl Saving {
     }
 
     /// Where the checkpoint is.
-    pub(crate) fn directory(&self) -> &Path {
-        &self.directory
+    pub(crate) fn address(&self) -> &str {
+        &self.address
     }
 
     /// Batches between two pauses of a worker's threads; 0 for none.
@@ -91,7 +90,7 @@ impl Saving {
 
     /// Takes up what was saved, where the tables are in this process.
     pub(crate) fn load(&self, executor: &mut Executor, program: &Program) -> Result<()> {
-        Ok(executor.load(program, &self.address(), LoadOptions::default())?)
+        Ok(executor.load(program, &self.address, LoadOptions::default())?)
     }
 
     /// The last save, which nothing follows: after so many whole epochs of this run.
@@ -105,7 +104,7 @@ impl Saving {
     ) -> Result<()> {
         let epochs = self.epochs_done + epochs;
         let description = ModelDescription { complete, epochs, vocabulary, ..self.description.clone() };
-        executor.save(program, &self.address(), &self.options(&description))?;
+        executor.save(program, &self.address, &self.options(&description))?;
         Ok(())
     }
 
@@ -130,14 +129,10 @@ impl Saving {
         }
         if rank == 0 {
             let description = ModelDescription { epochs: epoch, ..self.description.clone() };
-            executor.save(program, &self.address(), &self.options(&description))?;
+            executor.save(program, &self.address, &self.options(&description))?;
         }
         cluster.barrier()?;
         Ok(false)
-    }
-
-    fn address(&self) -> String {
-        self.directory.to_string_lossy().into_owned()
     }
 
     fn options(&self, description: &ModelDescription) -> SaveOptions {
@@ -159,15 +154,15 @@ impl<'a> Saver<'a> {
     /// Saves what has been learnt. On servers that goes on behind the scenes; while it does, the next one is left out.
     pub(crate) fn save(&self, pause: &Pause<'_>) -> openfleet_engine::Result<()> {
         let (address, options) = (self.saving.address(), self.saving.options(&self.saving.description));
-        let Some(save) = pause.save_later(&address, &options) else {
-            return pause.save(&address, &options).map(|manifest| tell(&manifest, &address));
+        let Some(save) = pause.save_later(address, &options) else {
+            return pause.save(address, &options).map(|manifest| tell(&manifest, address));
         };
         let mut running = self.running.lock();
         if running.as_ref().is_some_and(|running| !running.is_finished()) {
             remark("the last save is still being written: this one is left out");
             return Ok(());
         }
-        finish(running.take(), &address);
+        finish(running.take(), address);
         *running = Some(std::thread::spawn(save));
         Ok(())
     }
@@ -175,7 +170,7 @@ impl<'a> Saver<'a> {
 
 impl Drop for Saver<'_> {
     fn drop(&mut self) {
-        finish(self.running.get_mut().take(), &self.saving.address());
+        finish(self.running.get_mut().take(), self.saving.address());
     }
 }
 

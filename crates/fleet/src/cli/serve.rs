@@ -1,7 +1,7 @@
 //! `openfleet serve`: a saved model that answers over HTTP.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
@@ -16,10 +16,10 @@ use crate::serve::{Options, serve};
 /// `openfleet serve ...`.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// The directory that `train --save` or `save_inference_model` wrote.
-    #[arg(value_name = "DIR")]
-    directory: PathBuf,
-    /// What clients call the model [the directory's name].
+    /// The directory or address that `train --save` or `save_inference_model` wrote to.
+    #[arg(value_name = "ADDRESS")]
+    model: String,
+    /// What clients call the model [the last part of its address].
     #[arg(long)]
     name: Option<String>,
     /// Address and port; port 0 is any free one.
@@ -37,7 +37,7 @@ pub(crate) struct ServeArgs {
 }
 
 pub(crate) fn run(arguments: &ServeArgs, stop: &AtomicBool) -> Result<Outcome> {
-    let opened = model_dir::open(&arguments.directory, "DIR")?;
+    let opened = model_dir::open(&arguments.model, "ADDRESS")?;
     if opened.description.as_ref().is_some_and(|description| !description.complete) {
         remark(UNFINISHED);
     }
@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &ServeArgs, stop: &AtomicBool) -> Result<Outcome> {
         remark("there is no authentication: whoever reaches this address is answered");
     }
     let options = Options {
-        name: arguments.name.clone().unwrap_or_else(|| name_of(&arguments.directory)),
+        name: arguments.name.clone().unwrap_or_else(|| name_of(&arguments.model)),
         listen: arguments.listen,
         threads: match arguments.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -60,8 +60,8 @@ pub(crate) fn run(arguments: &ServeArgs, stop: &AtomicBool) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// What a directory is called, also where it is given as `.` or ends in `..`.
-fn name_of(directory: &Path) -> String {
-    let whole = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
+/// What a model is called by its address; a directory also where it is given as `.` or ends in `..`.
+fn name_of(address: &str) -> String {
+    let whole = Path::new(address).canonicalize().unwrap_or_else(|_| address.into());
     whole.file_name().map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
 }

@@ -72,9 +72,10 @@ pub(crate) struct TrainArgs {
     /// First values, shuffles and samples follow from it.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Write the trained model to this directory: a checkpoint, which on several machines all servers have to see.
-    #[arg(long, value_name = "DIR", help_heading = "Saving")]
-    save: Option<PathBuf>,
+    /// Write the trained model to this directory or address, such as `s3://bucket/model`: a checkpoint, which on several
+    /// machines all servers have to see.
+    #[arg(long, value_name = "ADDRESS", help_heading = "Saving")]
+    save: Option<String>,
     /// Save also each time a thread of the first worker has done so many batches. (In geo mode: at the end of each epoch.)
     #[arg(long, value_name = "BATCHES", requires = "save", help_heading = "Saving", value_parser = clap::value_parser!(u64).range(1..))]
     save_every: Option<u64>,
@@ -169,18 +170,16 @@ struct Job<'a> {
 pub(crate) fn run(arguments: &TrainArgs, stop: &AtomicBool) -> Result<Outcome> {
     let fleet = place::launched()?;
     if let Some(server) = fleet.as_ref().filter(|fleet| fleet.is_server()) {
-        let resume = arguments.save.as_deref().filter(|path| arguments.resume && model_dir::holds_checkpoint(path));
-        place::serve(server, stop, resume)?;
+        let address = arguments.save.as_deref().filter(|_| arguments.resume);
+        let resumes = address.map(model_dir::holds_checkpoint).transpose()? == Some(true);
+        place::serve(server, stop, address.filter(|_| resumes))?;
         return Ok(Outcome::Done);
     }
     let job = Job::resolve(arguments, fleet.as_ref())?;
     let rule = arguments.optimizer.resolve(arguments.model.model, Some(1))?;
-    let resume = job.saving.as_ref().filter(|saving| saving.resumes).map(Saving::directory);
-    if let (true, Some(directory)) = (arguments.resume && resume.is_none(), &arguments.save) {
-        remark(&format!(
-            "there is no checkpoint in `{}` to go on from: training begins at the start",
-            directory.display()
-        ));
+    let resume = job.saving.as_ref().filter(|saving| saving.resumes).map(Saving::address);
+    if let (true, Some(address)) = (arguments.resume && resume.is_none(), &arguments.save) {
+        remark(&format!("there is no checkpoint in `{address}` to go on from: training begins at the start"));
     }
     let place = Place::prepare(fleet, job.cluster.clone(), job.threads_of_a_worker(), &rule, stop, resume)?;
     let loading = Instant::now();
@@ -215,7 +214,7 @@ pub(crate) fn run(arguments: &TrainArgs, stop: &AtomicBool) -> Result<Outcome> {
         let words = first.data.words().unwrap_or_default().to_vec();
         let whole = trained.epochs.saturating_sub(u64::from(trained.interrupted));
         saving.save(&mut first.executor, &first.network.net.main, words, whole, !trained.interrupted)?;
-        remark(&format!("the model is in `{}`", saving.directory().display()));
+        remark(&format!("the model is in `{}`", saving.address()));
     }
 
     let summary = job.summary(
@@ -360,7 +359,7 @@ impl<'a> Job<'a> {
             Some(fleet) => arguments.reading.asked_threads().unwrap_or(fleet.thread_num()),
             None => arguments.reading.threads(),
         };
-        let saving = arguments.save.as_deref().map(|directory| {
+        let saving = arguments.save.as_deref().map(|address| {
             let description = ModelDescription {
                 model: shape.clone(),
                 seed: arguments.seed,
@@ -370,7 +369,7 @@ impl<'a> Job<'a> {
                 vocabulary: Vec::new(),
             };
             let mode = cluster.as_ref().map(|choice| choice.strategy.mode());
-            Saving::resolve(directory, arguments.save_every.unwrap_or(0), arguments.resume, mode, description)
+            Saving::resolve(address, arguments.save_every.unwrap_or(0), arguments.resume, mode, description)
         });
         let saving = saving.transpose()?;
         Ok(Job { arguments, shape, data, train_files, test_files, threads, batch, cluster, saving })

@@ -1,6 +1,5 @@
 //! Calls in the wrong order or role: each names the call that is missing, or the role it is for.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use openfleet::fleet::{Fleet, Surroundings};
@@ -24,7 +23,7 @@ fn call(fleet: &Fleet, name: &str) -> Result<()> {
             )
             .map(drop),
         "init_server" => fleet.init_server(None),
-        "init_server from a checkpoint" => fleet.init_server(Some(Path::new("model"))),
+        "init_server from a checkpoint" => fleet.init_server(Some("model")),
         "run_server" => fleet.run_server(),
         "stop" => {
             fleet.stop_handle().stop();

@@ -156,6 +156,6 @@ fn a_directory_that_is_no_model_is_not_overwritten() {
     let train = ["train", "--model", "dcn", "--train", "clicks/train/*.txt", "--save", "clicks"];
     let stderr = place.run(&train).failed(1);
     let expected = "error: `clicks` exists and is not a saved model\n\n\
-                    hint: choose a new directory, or remove this one first\n";
+                    hint: choose another place, or remove what is there first\n";
     assert_eq!(stderr, expected);
 }

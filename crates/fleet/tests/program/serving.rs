@@ -183,7 +183,7 @@ fn what_train_saved_is_served_as_the_predictor_predicts() {
     let place = Place::with_clicks(600);
     for model in ["deepfm", "ctr_dnn"] {
         place.train(model, &["--save", model]);
-        let opened = model_dir::open(&place.path(model), "DIR").unwrap();
+        let opened = model_dir::open(place.path(model).to_str().unwrap(), "ADDRESS").unwrap();
         compare(&place, model, "clicks", &opened.predictor);
     }
 }

@@ -9,12 +9,15 @@
 //!           manifest.json.saving is renamed to manifest.json        from here on the new one counts
 //!           what no manifest names is removed
 //! ```
+//!
+//! A storage without directories may write to `data-ID` from the beginning, where `.saving-ID` is but another name for it:
+//! nothing there counts before the manifest names it.
 
 use serde::{Deserialize, Serialize};
 
 use super::dense;
 use super::file::FileWriter;
-use super::manifest::{FORMAT, Layer, MANIFEST, Manifest, SparseEntry, VERSION, read_manifest};
+use super::manifest::{FORMAT, Layer, MANIFEST, Manifest, SparseEntry, VERSION, find_manifest, read_manifest};
 use super::states;
 use super::storage::Storage;
 use super::write::{Part, TableCuts, temporary, write_part};
@@ -73,11 +76,21 @@ pub fn begin(storage: &dyn Storage, id: &str, replace: bool) -> Result<()> {
 }
 
 /// Removes what a save that came to nothing has left.
+///
+/// It may have come to something all the same: whoever asked did not get the answer. So nothing is removed that the manifest
+/// names, and nothing at all while it cannot be read. Not to be called while the same save is being committed.
 pub fn abandon(storage: &dyn Storage, id: &str) {
-    if is_id(id) {
+    let Ok(standing) = find_manifest(storage) else { return };
+    if is_id(id) && !standing.is_some_and(|standing| is_named(&standing, &directory(id))) {
         // Worth no error of its own: the next save that succeeds removes it.
         let _ = storage.remove(&temporary(id));
     }
+}
+
+/// Whether an entry of a checkpoint's directory is one that saves make, finished or not.
+pub fn is_of_a_save(name: &str) -> bool {
+    let id = name.strip_prefix("data-").or_else(|| name.strip_prefix(".saving-"));
+    id.is_some_and(is_id) || name == new_manifest()
 }
 
 /// Saves what one process keeps, from the beginning to the end; `save` has no parts yet.
@@ -166,7 +179,7 @@ fn layers(storage: &dyn Storage, commit: &Commit, sparse: &[SparseEntry]) -> Res
     let standing = expected.map(|expected| match read_manifest(storage)? {
         standing if standing.id == *expected => Ok(standing),
         Manifest { id: got, .. } => {
-            Err(Error::ReplacedMeanwhile { name: storage.name(), expected: expected.clone(), got })
+            Err(Error::ReplacedMeanwhile { name: storage.name(), expected: expected.as_str().into(), got: got.into() })
         }
     });
     let standing = standing.transpose()?.filter(|_| !is_whole);
@@ -188,9 +201,19 @@ fn directory(id: &str) -> String {
     format!("data-{id}")
 }
 
+/// Where a manifest is until it counts.
+fn new_manifest() -> String {
+    format!("{MANIFEST}.saving")
+}
+
+/// Whether a manifest needs what is in a directory.
+fn is_named(manifest: &Manifest, directory: &str) -> bool {
+    manifest.directory == directory || manifest.layers.iter().any(|layer| layer.directory == directory)
+}
+
 /// Puts the manifest in the old one's place.
 fn put_manifest(storage: &dyn Storage, manifest: &Manifest) -> Result<()> {
-    let new = format!("{MANIFEST}.saving");
+    let new = new_manifest();
     let mut sink = storage.create(&new).map_err(Error::storage("create", &new))?;
     sink.write_all(&manifest.encode()?).map_err(Error::storage("write", &new))?;
     sink.sync().map_err(Error::storage("sync", &new))?;
@@ -201,13 +224,8 @@ fn put_manifest(storage: &dyn Storage, manifest: &Manifest) -> Result<()> {
 
 /// Removes what earlier saves have left: only names that a save gives, and only after the new manifest stands.
 fn sweep(storage: &dyn Storage, manifest: &Manifest) {
-    let is_ours = |name: &str| {
-        let id = name.strip_prefix("data-").or_else(|| name.strip_prefix(".saving-"));
-        let is_kept = name == manifest.directory || manifest.layers.iter().any(|layer| name == layer.directory);
-        id.is_some_and(is_id) && !is_kept
-    };
     for name in storage.list("").unwrap_or_default() {
-        if is_ours(&name) {
+        if is_of_a_save(&name) && !is_named(manifest, &name) {
             let _ = storage.remove(&name);
         }
     }
@@ -239,4 +257,81 @@ fn merge_sparse(parts: &[Part]) -> Result<Vec<SparseEntry>> {
         }
     }
     Ok(tables)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::Memory;
+
+    /// A manifest of the save `id` on top of another one.
+    fn manifest(id: &str, layers: &[&str]) -> Manifest {
+        let layer = |id: &&str| Layer {
+            id: (*id).into(),
+            step: 0,
+            directory: directory(id),
+            sparse: Vec::new(),
+            files: Vec::new(),
+        };
+        Manifest {
+            format: FORMAT.into(),
+            version: if layers.is_empty() { 1 } else { VERSION },
+            id: id.into(),
+            moment: None,
+            job: String::new(),
+            mode: String::new(),
+            workers: 1,
+            threads: 1,
+            servers: 1,
+            step: 0,
+            directory: directory(id),
+            dense_file: None,
+            states_file: None,
+            work: Default::default(),
+            data: serde_json::Value::Null,
+            files: Vec::new(),
+            sparse: Vec::new(),
+            dense: Vec::new(),
+            layers: layers.iter().map(layer).collect(),
+        }
+    }
+
+    const IDS: [&str; 3] = ["0000000000000001", "0000000000000002", "0000000000000003"];
+
+    // That files are still there in `.saving-ID` means nothing in a directory, and everything where that is `data-ID`.
+    #[test]
+    fn what_the_manifest_names_is_not_abandoned() {
+        let storage = Memory::new();
+        for id in IDS {
+            storage.put(&format!("{}/rows", temporary(id)), vec![1]);
+        }
+        put_manifest(&storage, &manifest(IDS[1], &[IDS[0]])).unwrap();
+        for id in IDS {
+            abandon(&storage, id);
+        }
+        let left = storage.list("").unwrap();
+        assert_eq!(left, [temporary(IDS[0]), temporary(IDS[1]), MANIFEST.to_owned()], "its own and its layer's stay");
+    }
+
+    #[test]
+    fn nothing_is_abandoned_while_the_manifest_cannot_be_read() {
+        let storage = Memory::new();
+        storage.put(&format!("{}/rows", temporary(IDS[0])), vec![1]);
+        storage.put(MANIFEST, b"half of a mani".to_vec());
+        abandon(&storage, IDS[0]);
+        assert_eq!(storage.list("").unwrap().len(), 2);
+        storage.remove(MANIFEST).unwrap();
+        abandon(&storage, IDS[0]);
+        assert!(storage.files().is_empty(), "nothing stands: it can go");
+    }
+
+    #[test]
+    fn names_of_saves_are_known_and_no_others() {
+        for name in ["data-0123456789abcdef", ".saving-0123456789abcdef", "manifest.json.saving"] {
+            assert!(is_of_a_save(name), "{name}");
+        }
+        for name in ["data-0123", "data-0123456789abcdeX", "saving-0123456789abcdef", "manifest.json", "model.onnx"] {
+            assert!(!is_of_a_save(name), "{name}");
+        }
+    }
 }

@@ -32,7 +32,7 @@ mod storage;
 mod write;
 
 pub use columns::npy_header;
-pub use commit::{Commit, Replaces, abandon, begin, commit, save_alone};
+pub use commit::{Commit, Replaces, abandon, begin, commit, is_of_a_save, save_alone};
 pub use file::{BLOCK_BYTES, FileEntry, Flip};
 pub use manifest::{
     DenseEntry, FORMAT, GroupWork, Layer, MANIFEST, Manifest, SparseEntry, SparsePart, VERSION, Work, find_manifest,

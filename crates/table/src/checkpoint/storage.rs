@@ -1,7 +1,7 @@
 //! Where a checkpoint's bytes go: a directory, as seen from inside.
 //!
 //! Paths are relative to the checkpoint's own directory and use `/`. Whoever implements this opens files, or keeps bytes
-//! in memory, or fails on purpose.
+//! in memory or in a bucket, or fails on purpose. Names that a save gives and takes are decided elsewhere (`commit.rs`).
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -69,6 +69,8 @@ pub struct StorageError {
     pub kind: io::ErrorKind,
     /// In the storage's words.
     pub message: String,
+    /// What may help, where the storage knows.
+    pub hint: Option<String>,
 }
 
 impl fmt::Display for StorageError {
@@ -81,7 +83,17 @@ impl std::error::Error for StorageError {}
 
 impl From<io::Error> for StorageError {
     fn from(error: io::Error) -> Self {
-        StorageError { kind: error.kind(), message: error.to_string() }
+        // A storage that has a remedy to offer wraps one of these.
+        match error.get_ref().and_then(|inner| inner.downcast_ref::<StorageError>()) {
+            Some(inner) => inner.clone(),
+            None => StorageError { kind: error.kind(), message: error.to_string(), hint: None },
+        }
+    }
+}
+
+impl From<StorageError> for io::Error {
+    fn from(error: StorageError) -> Self {
+        io::Error::new(error.kind, error)
     }
 }
 

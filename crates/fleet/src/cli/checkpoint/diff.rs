@@ -8,7 +8,7 @@ use openfleet_core::placement::BUCKET_COUNT;
 use openfleet_table::checkpoint::{SparseEntry, read_dense};
 use serde::Serialize;
 
-use super::{Opened, failed};
+use super::{Opened, each_row_of, open};
 use crate::cli::output::{count, result};
 use crate::error::Result;
 
@@ -57,7 +57,7 @@ struct ParameterDifference {
 }
 
 pub(crate) fn run(arguments: &DiffArgs) -> Result<()> {
-    let (before, after) = (Opened::new(&arguments.before)?, Opened::new(&arguments.after)?);
+    let (before, after) = (open(&arguments.before)?, open(&arguments.after)?);
     let mut difference = Difference { steps: (before.manifest.step, after.manifest.step), ..Difference::default() };
     tables(&before, &after, &mut difference)?;
     parameters(&before, &after, &mut difference)?;
@@ -91,11 +91,11 @@ fn rows(before: &Opened, old: &SparseEntry, after: &Opened, new: &SparseEntry) -
     for pass in 0..passes {
         let buckets = BUCKET_COUNT * pass / passes..BUCKET_COUNT * (pass + 1) / passes;
         let mut rows: HashMap<Key, Vec<f32>> = HashMap::new();
-        before.each_row_of(old, buckets.clone(), |row| {
+        each_row_of(before, old, buckets.clone(), |row| {
             rows.insert(row.key, row.weights.to_vec());
             Ok(())
         })?;
-        after.each_row_of(new, buckets, |row| {
+        each_row_of(after, new, buckets, |row| {
             match rows.remove(&row.key).map(|old| largest_change(&old, row.weights)) {
                 None => found.added += 1,
                 Some(None) => found.same += 1,
@@ -112,10 +112,7 @@ fn rows(before: &Opened, old: &SparseEntry, after: &Opened, new: &SparseEntry) -
 }
 
 fn parameters(before: &Opened, after: &Opened, difference: &mut Difference) -> Result<()> {
-    let read = |opened: &Opened| {
-        read_dense(opened.storage.as_ref(), &opened.manifest).map_err(failed("reading", &opened.address))
-    };
-    let (old, mut new) = (read(before)?, read(after)?);
+    let (old, mut new) = (before.read(read_dense)?, after.read(read_dense)?);
     for (name, old) in old {
         match new.remove(&name) {
             None => difference.only_before.push(name),

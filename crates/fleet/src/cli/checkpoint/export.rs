@@ -21,7 +21,7 @@ use parquet::schema::types::Type;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-use super::Opened;
+use super::{Opened, each_row, open};
 use crate::cli::output::{count, result};
 use crate::error::{Error, Result};
 
@@ -29,7 +29,7 @@ use crate::error::{Error, Result};
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
     /// The checkpoint.
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "ADDRESS")]
     checkpoint: String,
     /// The sparse table; may be left out where there is only one.
     #[arg(long, value_name = "NAME")]
@@ -50,7 +50,7 @@ enum ExportFormat {
 }
 
 pub(crate) fn run(arguments: &ExportArgs) -> Result<()> {
-    let opened = Opened::new(&arguments.checkpoint)?;
+    let opened = open(&arguments.checkpoint)?;
     let table = match (&arguments.table, opened.manifest.sparse.as_slice()) {
         (Some(name), _) => opened.table(name)?,
         (None, [only]) => only,
@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &ExportArgs) -> Result<()> {
 fn text(opened: &Opened, table: &SparseEntry, path: &Path) -> Result<()> {
     let failed = || Error::io("write", path);
     let mut out = BufWriter::new(File::create(path).map_err(failed())?);
-    opened.each_row(table, |row| {
+    each_row(opened, table, |row| {
         let mut line = format!("{}\t", row.key);
         for (at, weight) in row.weights.iter().enumerate() {
             line.push_str(if at == 0 { "" } else { " " });
@@ -105,12 +105,12 @@ fn npz(opened: &Opened, table: &SparseEntry, path: &Path) -> Result<()> {
     // Member by member, so the rows are read twice.
     out.start_file("keys.npy", options).map_err(failed)?;
     out.write_all(&npy_header("'<u8'", &format!("({},)", table.rows))).map_err(Error::io("write", path))?;
-    opened.each_row(table, |row| out.write_all(&row.key.to_le_bytes()).map_err(Error::io("write", path)))?;
+    each_row(opened, table, |row| out.write_all(&row.key.to_le_bytes()).map_err(Error::io("write", path)))?;
     out.start_file("weights.npy", options).map_err(failed)?;
     out.write_all(&npy_header("'<f4'", &format!("({}, {})", table.rows, table.spec.dim)))
         .map_err(Error::io("write", path))?;
     let mut bytes = Vec::new();
-    opened.each_row(table, |row| {
+    each_row(opened, table, |row| {
         bytes.clear();
         bytes.extend(row.weights.iter().flat_map(|weight| weight.to_le_bytes()));
         out.write_all(&bytes).map_err(Error::io("write", path))
@@ -129,7 +129,7 @@ fn parquet(opened: &Opened, table: &SparseEntry, path: &Path) -> Result<()> {
     let schema = parquet_schema().map_err(failed)?;
     let mut writer = SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties)).map_err(failed)?;
     let (mut keys, mut weights) = (Vec::with_capacity(GROUP), Vec::with_capacity(GROUP * table.spec.dim));
-    opened.each_row(table, |row| {
+    each_row(opened, table, |row| {
         // The same 64 bits; the column says that they have no sign.
         keys.push(row.key as i64);
         weights.extend_from_slice(row.weights);

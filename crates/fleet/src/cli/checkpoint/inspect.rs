@@ -7,7 +7,7 @@ use openfleet_core::Key;
 use openfleet_table::checkpoint::{SparseEntry, read_dense};
 use serde::Serialize;
 
-use super::{Opened, failed, norm};
+use super::{Opened, each_row, norm, open};
 use crate::cli::output::{bytes, count, plural, result};
 use crate::error::Result;
 
@@ -15,7 +15,7 @@ use crate::error::Result;
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
     /// The checkpoint.
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "ADDRESS")]
     checkpoint: String,
     /// How many of the hottest keys of each table to show: by shows where they are counted, else by the length of the row.
     #[arg(long, value_name = "COUNT", default_value_t = 5)]
@@ -82,11 +82,11 @@ struct Parameter<'a> {
 }
 
 pub(crate) fn run(arguments: &InspectArgs) -> Result<()> {
-    let opened = Opened::new(&arguments.checkpoint)?;
+    let opened = open(&arguments.checkpoint)?;
     let manifest = &opened.manifest;
     let tables = manifest.sparse.iter().map(|table| look_at(&opened, table, arguments.hottest));
     let tables = tables.collect::<Result<Vec<_>>>()?;
-    let dense = read_dense(opened.storage.as_ref(), manifest).map_err(failed("reading", &opened.address))?;
+    let dense = opened.read(read_dense)?;
     let parameters = manifest.dense.iter().map(|entry| Parameter {
         name: &entry.name,
         shape: &entry.spec.shape,
@@ -119,7 +119,7 @@ pub(crate) fn run(arguments: &InspectArgs) -> Result<()> {
 fn look_at<'a>(opened: &Opened, table: &'a SparseEntry, most: usize) -> Result<Table<'a>> {
     let (mut norms, mut largest, mut counted) = (0.0, 0.0f64, None::<(f64, f64)>);
     let mut hottest: Vec<Hot> = Vec::with_capacity(most + 1);
-    opened.each_row(table, |row| {
+    each_row(opened, table, |row| {
         let norm = norm(row.weights);
         norms += norm;
         largest = largest.max(norm);

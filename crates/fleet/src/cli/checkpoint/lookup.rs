@@ -6,7 +6,7 @@ use openfleet_core::placement::bucket_of;
 use openfleet_table::checkpoint::SparseEntry;
 use serde::Serialize;
 
-use super::Opened;
+use super::{Opened, each_row_of, open};
 use crate::cli::output::{remark, result};
 use crate::error::Result;
 
@@ -14,7 +14,7 @@ use crate::error::Result;
 #[derive(Debug, Args)]
 pub(crate) struct LookupArgs {
     /// The checkpoint.
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "ADDRESS")]
     checkpoint: String,
     /// The feature id.
     #[arg(value_name = "KEY")]
@@ -41,7 +41,7 @@ struct Found<'a> {
 }
 
 pub(crate) fn run(arguments: &LookupArgs) -> Result<()> {
-    let mut opened = Opened::new(&arguments.checkpoint)?;
+    let mut opened = open(&arguments.checkpoint)?;
     if let Some(name) = &arguments.table {
         let only = opened.table(name)?.clone();
         opened.manifest.sparse = vec![only];
@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &LookupArgs) -> Result<()> {
 
 fn find<'a>(opened: &Opened, table: &'a SparseEntry, key: Key) -> Result<Option<Found<'a>>> {
     let (mut found, bucket) = (None, bucket_of(key));
-    opened.each_row_of(table, bucket..bucket + 1, |row| {
+    each_row_of(opened, table, bucket..bucket + 1, |row| {
         if row.key == key {
             let slots = table.slots.iter().zip(row.state.chunks(table.spec.dim.max(1)));
             found = Some(Found {

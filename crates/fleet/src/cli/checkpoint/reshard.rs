@@ -5,10 +5,10 @@ use std::num::NonZeroU32;
 use clap::Args;
 use openfleet_core::placement::Buckets;
 use openfleet_dist::fresh_save_id;
-use openfleet_dist::storage::{Directories, Stores};
+use openfleet_dist::storage::{Addresses, Stores};
 use openfleet_table::checkpoint;
 
-use super::{Opened, failed};
+use super::open;
 use crate::cli::output::{bytes, plural, result};
 use crate::error::Result;
 
@@ -16,10 +16,10 @@ use crate::error::Result;
 #[derive(Debug, Args)]
 pub(crate) struct ReshardArgs {
     /// The checkpoint.
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "ADDRESS")]
     checkpoint: String,
     /// Where the new one goes.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "ADDRESS")]
     out: String,
     /// Parts: as many as the servers that will read it. (Any number of servers reads any checkpoint.)
     #[arg(long, value_name = "COUNT")]
@@ -30,12 +30,12 @@ pub(crate) struct ReshardArgs {
 }
 
 pub(crate) fn run(arguments: &ReshardArgs) -> Result<()> {
-    let opened = Opened::new(&arguments.checkpoint)?;
-    let (to, id) = (Directories.open(&arguments.out)?, fresh_save_id());
+    let opened = open(&arguments.checkpoint)?;
+    let (to, id) = (Addresses.open(&arguments.out)?, fresh_save_id());
     let buckets = Buckets::new(arguments.servers.get() as usize)?;
     let written =
         checkpoint::reshard(opened.storage.as_ref(), &opened.manifest, to.as_ref(), &id, buckets, arguments.replace)
-            .map_err(failed("saving to", &arguments.out))?;
+            .map_err(openfleet_dist::Error::checkpoint("saving to", &arguments.out))?;
     let size = written.files.iter().map(|file| file.bytes).sum();
     result(&format!("{}: {}, {}", arguments.out, plural(buckets.server_count(), "part"), bytes(size)));
     Ok(())

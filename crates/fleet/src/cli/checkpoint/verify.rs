@@ -3,7 +3,7 @@
 use clap::Args;
 use openfleet_table::checkpoint;
 
-use super::{Opened, failed};
+use super::open;
 use crate::cli::output::{bytes, count, plural, result};
 use crate::error::Result;
 
@@ -11,14 +11,13 @@ use crate::error::Result;
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
     /// The checkpoint.
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "ADDRESS")]
     checkpoint: String,
 }
 
 pub(crate) fn run(arguments: &VerifyArgs) -> Result<()> {
-    let opened = Opened::new(&arguments.checkpoint)?;
-    let read =
-        checkpoint::verify(opened.storage.as_ref(), &opened.manifest).map_err(failed("reading", &opened.address))?;
+    let opened = open(&arguments.checkpoint)?;
+    let read = opened.read(checkpoint::verify)?;
     let files = plural(opened.manifest.all_files().count(), "file");
     result(&format!("{}: whole: {files}, {}, step {}", opened.address, bytes(read), count(opened.manifest.step)));
     Ok(())

@@ -1,42 +1,17 @@
-//! Where checkpoints are: directories of this machine, by path or `file://` address.
+//! A checkpoint in a directory of this machine.
 //!
-//! The table room says what is written and in which order; here it becomes files. Somebody with other ideas, a test that
-//! lets writes fail or an object store, hands a server other [`Stores`].
-
-mod written;
+//! The table room says what is written and in which order; here it becomes files. Columns are mapped, not read.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use memmap2::Mmap;
 use openfleet_table::checkpoint::{Bytes, Sink, Storage};
 
-use crate::error::{Error, Result};
-use written::Written;
+use super::written::Written;
 
-/// From the address of a checkpoint to its storage.
-pub trait Stores: Send + Sync {
-    /// The storage at an address; nothing has to be there yet.
-    fn open(&self, address: &str) -> Result<Arc<dyn Storage>>;
-}
-
-/// Directories of this machine.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Directories;
-
-impl Stores for Directories {
-    fn open(&self, address: &str) -> Result<Arc<dyn Storage>> {
-        let path = address.strip_prefix("file://").unwrap_or(address);
-        if path.contains("://") || path.is_empty() {
-            return Err(Error::NoSuchStorage { address: address.to_owned() });
-        }
-        Ok(Arc::new(Directory::new(path)))
-    }
-}
-
-/// One directory.
+/// A directory of this machine.
 #[derive(Debug, Clone)]
 pub struct Directory {
     root: PathBuf,
