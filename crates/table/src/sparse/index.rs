@@ -31,6 +31,10 @@ impl Index {
         let wanted = wanted + wanted / 2 + 16;
         if self.entries.len() < wanted {
             self.resize(wanted);
+            if self.used == 0 {
+                // Pages that are looked at before they are written fault twice, and the second time every core hears of it.
+                std::hint::black_box(&mut self.entries).fill(0);
+            }
         }
     }
 
