@@ -245,6 +245,15 @@ fn rows_that_several_hands_read_are_those_that_one_reads() {
         assert!(read(0..BUCKET_COUNT, &Three) == rows(&table), "{servers} parts");
         assert!(read(1000..3000, &Three) == read(1000..3000, &OneHand), "{servers} parts");
     }
+    // A number of rows that cannot be is not believed, whoever meets it.
+    for rows in [60_001, u64::MAX / 8, u64::MAX] {
+        let mut wrong = manifest.clone();
+        (wrong.sparse[0].rows, wrong.sparse[0].parts[0].rows) = (rows, rows);
+        for hands in [&OneHand as &dyn Hands, &Three] {
+            let read = read_sparse(&storage, &wrong, &wrong.sparse[0], 0..BUCKET_COUNT, &plain(), true, hands);
+            assert!(matches!(read, Err(Error::FileLength { .. })), "{rows}: {read:?}");
+        }
+    }
     // Whoever meets it tells of a flipped bit.
     let weights = storage.files().into_iter().find(|(path, _)| path.ends_with(".weights.npy"));
     let (path, bytes) = weights.unwrap();

@@ -144,10 +144,10 @@ pub fn read_sparse(
     hands: &dyn Hands,
 ) -> Result<u64> {
     // Keys are spread evenly.
-    table.reserve(entry.rows * buckets.len() as u64 / BUCKET_COUNT as u64);
+    table.reserve(rows_there(storage, manifest, entry)?.saturating_mul(buckets.len() as u64) / BUCKET_COUNT as u64);
     let rows = AtomicU64::new(0);
     let parts: Vec<_> = entry.parts.iter().filter(|part| part.meets(&buckets)).collect();
-    let total: u64 = parts.iter().map(|part| part.rows).sum();
+    let total = parts.iter().fold(0u64, |total, part| total.saturating_add(part.rows));
     // Which rows of an older save count is known when all newer ones were read.
     let shares = if manifest.layers.is_empty() && total > CHUNK { hands.count() as u64 } else { 1 };
     let read_share = |share: u64| {
@@ -160,7 +160,8 @@ pub fn read_sparse(
             each_row(storage, manifest, entry, buckets.clone(), &mut restore)?;
         } else if let Some(stored) = manifest.stored(entry).next() {
             // Side by side in the files, so that no two want the same shard.
-            let (mut from, mut to) = (total * share / shares, total * (share + 1) / shares);
+            let at = |share: u64| (u128::from(total) * u128::from(share) / u128::from(shares)) as u64;
+            let (mut from, mut to) = (at(share), at(share + 1));
             for part in &parts {
                 let of_part = from.min(part.rows)..to.min(part.rows);
                 (from, to) = (from.saturating_sub(part.rows), to.saturating_sub(part.rows));
@@ -185,6 +186,19 @@ pub fn read_sparse(
         table.follows(manifest.moment());
     }
     Ok(rows.into_inner())
+}
+
+/// About how many rows there are, by the manifest and no more than the files have room for: memory is asked for by it.
+fn rows_there(storage: &dyn Storage, manifest: &Manifest, entry: &SparseEntry) -> Result<u64> {
+    let mut rows = 0u64;
+    for stored in manifest.stored(entry) {
+        for part in &stored.entry.parts {
+            let path = format!("{}/{}.{}.npy", stored.directory, part.prefix, Column::Keys.name());
+            let bytes = storage.size(&path).map_err(Error::storage("open", &path))?.unwrap_or(0);
+            rows = rows.saturating_add(part.rows.min(bytes / size_of::<Key>() as u64));
+        }
+    }
+    Ok(rows.min(entry.rows))
 }
 
 /// Shows the rows of some buckets, each as its newest save has it. Of saves that others were built on, keys are in memory.
@@ -261,7 +275,7 @@ fn open_column<'a>(
     let rows = if column == Column::Removed { part.removed } else { part.rows };
     let file = stored.file(&format!("{}.{}.npy", part.prefix, column.name()))?;
     let length = column.header(spec, rows).len() as u64;
-    let from = if first == 0 { 0 } else { length + first * column.width(spec) as u64 };
+    let from = if first == 0 { 0 } else { first.saturating_mul(column.width(spec) as u64).saturating_add(length) };
     let mut reader = FileReader::open_at(storage, stored.directory, file, from)?;
     let header = column.checked_header(spec, rows, reader.path(), file.bytes)?;
     if from > 0 {
