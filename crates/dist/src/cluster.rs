@@ -33,6 +33,8 @@ pub struct Cluster {
     worker: Worker,
     strategy: Strategy,
     connected: Mutex<Option<Connected>>,
+    /// What the program kept beside its tables, where the servers took those from a checkpoint; until somebody wants it.
+    resumed: Mutex<Vec<u8>>,
     /// The number of this worker's next collective, once the servers have said where it stands. Locked while one runs.
     collectives: Mutex<Option<u64>>,
     closed: AtomicBool,
@@ -77,7 +79,7 @@ impl Cluster {
     /// A worker with links to all servers, in the order every worker has them.
     pub fn new(links: Vec<Link>, worker: Worker, strategy: Strategy) -> Self {
         let (connected, collectives, closed) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
-        Cluster { links, worker, strategy, connected, collectives, closed }
+        Cluster { links, worker, strategy, connected, resumed: Mutex::default(), collectives, closed }
     }
 
     /// Which worker this is.
@@ -100,6 +102,7 @@ impl Cluster {
         }
         let (mode, rule) = (self.strategy.mode(), self.strategy.placement());
         let remote = Remote::create(self.links.clone(), self.worker, mode, rule, sparse, dense)?;
+        *self.resumed.lock() = remote.take_states();
         let communicator: Arc<dyn Communicator> = for_mode(remote, &self.strategy, sparse, dense)?.into();
         *connected = Some(Connected { sparse: sparse_names, dense: dense_names, communicator: communicator.clone() });
         Ok(communicator)

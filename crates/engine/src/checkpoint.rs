@@ -331,7 +331,8 @@ fn check_states(program: &Program, scope: &Scope, saved: &States, partial: bool)
     Ok(())
 }
 
-fn set_states(program: &Program, scope: &Scope, mut saved: States) -> Result<()> {
+/// Takes those states of a program that fit; the others stay.
+pub(crate) fn set_states(program: &Program, scope: &Scope, mut saved: States) -> Result<()> {
     for (_, variable) in program.persistables().filter(|(_, variable)| variable.kind == VariableKind::State) {
         let fitting = saved.remove(&variable.name).filter(|value| value.dims == variable.shape.sizes(0));
         if let Some(StateValue { dims, elements }) = fitting {

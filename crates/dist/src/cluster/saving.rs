@@ -187,6 +187,12 @@ impl Cluster {
         self.links.iter().map(|link| ask_to_cut(link, ask)).collect()
     }
 
+    /// What the program kept beside its tables, where the servers took them from a checkpoint when they were made; once.
+    pub fn take_resumed_states(&self) -> Result<States> {
+        let states = std::mem::take(&mut *self.resumed.lock());
+        decode_states(&states).map_err(Error::checkpoint("loading", "of the servers"))
+    }
+
     /// Takes all tables from a checkpoint, whatever number of servers wrote it: those that exist, or else those that the
     /// first program makes. Not while training; workers that train already have copies of the values before. What the
     /// program kept beside its tables is the answer.

@@ -51,6 +51,8 @@ pub struct Remote {
     lanes: Mutex<Vec<Lane>>,
     /// Per server: where this worker's changes of membership are counted from.
     sessions: Vec<u64>,
+    /// What the program kept beside its tables, where those were taken from a checkpoint.
+    states: Mutex<Vec<u8>>,
     changes: AtomicU64,
     pulls: AtomicU64,
 }
@@ -110,12 +112,18 @@ impl Remote {
             Ok(link.ask_patiently(Kind::CreateTables, payload))
         });
         let answers = wait_all(asked.collect::<Result<Vec<_>>>()?)?;
-        let sessions = answers.iter().map(|answer| create_tables::decode(answer.bytes()).map(|(_, session)| session));
-        let sessions = sessions.collect::<Result<_>>()?;
+        let created = answers.iter().map(|answer| create_tables::decode(answer.bytes())).collect::<Result<Vec<_>>>()?;
+        let sessions = created.iter().map(|created| created.session).collect();
+        let states = Mutex::new(created.into_iter().next().map(|created| created.states).unwrap_or_default());
         let dims = sparse.iter().map(|(_, spec)| spec.dim as u32).collect();
         let (lanes, changes, pulls) = (Mutex::default(), AtomicU64::new(0), AtomicU64::new(0));
         let width = FloatWidth::default();
-        Ok(Remote { links, worker, placement, blocks, dims, width, lanes, sessions, changes, pulls })
+        Ok(Remote { links, worker, placement, blocks, dims, width, lanes, sessions, states, changes, pulls })
+    }
+
+    /// What the program kept beside its tables, where those were taken from a checkpoint; empty the second time.
+    pub fn take_states(&self) -> Vec<u8> {
+        std::mem::take(&mut self.states.lock())
     }
 
     /// Lets floats travel in another width than their own.

@@ -90,11 +90,24 @@ pub fn encode<'a>(payload: &mut Payload, tables: &Tables, first_values: impl Ite
     Ok(())
 }
 
-/// Reads an answer: whether the tables are new, and a number that grows with every request of this kind. A worker counts
-/// its changes of membership from there, so those of a restarted worker are newer than all of its predecessor's.
-pub fn decode(reply: &[u8]) -> Result<(bool, u64)> {
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Created {
+    /// Whether the tables are new.
+    pub is_new: bool,
+    /// A number that grows with every request of this kind. A worker counts its changes of membership from there, so those of
+    /// a restarted worker are newer than all of its predecessor's.
+    pub session: u64,
+    /// What the program kept beside its tables, where the first server took them from a checkpoint.
+    pub states: Vec<u8>,
+}
+
+/// Reads an answer.
+pub fn decode(reply: &[u8]) -> Result<Created> {
     let mut reader = Reader::new(reply);
-    Ok((reader.one::<u32>()? == 1, reader.one()?))
+    let (is_new, session, length) = (reader.one::<u32>()? == 1, reader.one()?, reader.one::<u64>()?);
+    let states = reader.take(usize::try_from(length).unwrap_or(usize::MAX))?.to_vec();
+    Ok(Created { is_new, session, states })
 }
 
 /// Answers a request.
@@ -110,9 +123,11 @@ pub fn apply(state: &State, payload: &[u8]) -> Result<Payload> {
         values.push(reader.take::<f32>(count)?);
     }
     reader.end()?;
-    let (is_new, session) = state.create_tables(tables, &values)?;
+    let Created { is_new, session, states } = state.create_tables(tables, &values)?;
     let mut reply = Payload::new();
     reply.put(&[u32::from(is_new)]);
     reply.put(&[session]);
+    reply.put(&[states.len() as u64]);
+    reply.put(&states);
     Ok(reply)
 }

@@ -55,6 +55,8 @@ pub(super) struct Saving {
     answers: Mutex<VecDeque<(String, &'static str, Remembered)>>,
     /// Where tables that are made take their rows from.
     pub(super) resume: Mutex<Option<Load>>,
+    /// What the program kept beside the tables that were taken from there, for every worker that asks for tables.
+    pub(super) states: Mutex<Vec<u8>>,
 }
 
 /// An answer, or what went wrong in words.
@@ -109,6 +111,7 @@ impl Saving {
             marked: Mutex::default(),
             answers: Mutex::default(),
             resume: Mutex::default(),
+            states: Mutex::default(),
         }
     }
 
@@ -424,7 +427,7 @@ impl State {
         Ok(states)
     }
 
-    fn saved_states(&self, address: &str) -> Result<Vec<u8>> {
+    pub(super) fn saved_states(&self, address: &str) -> Result<Vec<u8>> {
         Opened::new(self.saving.stores.as_ref(), address, "loading")?.read(read_states_file)
     }
 

@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 use crate::frame::Payload;
 use crate::handshake::Nonce;
 use crate::request::all_reduce::Collective;
-use crate::request::create_tables::Tables;
+use crate::request::create_tables::{Created, Tables};
 use crate::request::push::{PushView, PushedStage};
 use crate::request::shrink::Shrink;
 use crate::request::status::Status;
@@ -228,20 +228,25 @@ impl State {
         }
     }
 
-    /// Makes tables, or checks that those that exist are the same; says whether they are new, and the how-many-th request
-    /// this is.
-    pub(crate) fn create_tables(&self, tables: Tables, first_values: &[&[f32]]) -> Result<(bool, u64)> {
+    /// Makes tables, or checks that those that exist are the same.
+    pub(crate) fn create_tables(&self, tables: Tables, first_values: &[&[f32]]) -> Result<Created> {
         tables.check()?;
         let _making = self.making.lock();
         let session = self.sessions.fetch_add(1, Ordering::Relaxed) + 1;
         if let Some(existing) = &self.tables.read().description {
-            return check_same(existing, &tables).map(|()| (false, session));
+            check_same(existing, &tables)?;
+            return Ok(Created { is_new: false, session, states: self.saving.states.lock().clone() });
         }
         let resume = self.saving.resume.lock().clone();
-        let Restored { sparse, dense, work } = match resume {
-            Some(load) => self.restore(&tables, &load)?,
+        let Restored { sparse, dense, work } = match &resume {
+            Some(load) => self.restore(&tables, load)?,
             None => make(&tables, first_values)?,
         };
+        let states = match resume.filter(|_| tables.here.server == 0) {
+            Some(load) => self.saved_states(&load.address)?,
+            None => Vec::new(),
+        };
+        self.saving.states.lock().clone_from(&states);
         let mut kept = self.tables.write();
         let copies = if tables.has_rules() { None } else { Some(Arc::new(Copies::new(sparse.len(), tables.workers))) };
         *kept = Kept { copies, sparse, dense, description: None };
@@ -263,7 +268,7 @@ impl State {
             self.depart_groups(tables.streams_of(worker));
         }
         kept.description = Some(tables);
-        Ok((true, session))
+        Ok(Created { is_new: true, session, states })
     }
 
     /// A sparse table by number.

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use openfleet_dist::communicator::Local;
 use openfleet_dist::{Cluster, Communicator};
+use openfleet_table::checkpoint::StateElements;
 use openfleet_table::sparse::DEFAULT_SHARDS;
 use openfleet_table::{DenseSpec, NonFinite, Optimizer, Regularizer, Schedule, Sgd, SparseSpec};
 
 use super::{Feed, LookupPlan, Plan, PlanNode, StagePlan, seed_of};
 use crate::arena::{GradientPlace, Place};
+use crate::checkpoint;
 use crate::error::{Error, Result};
 use crate::program::{Node, Program, Var, VariableKind, describe_data};
 use crate::scope::Scope;
@@ -309,7 +311,13 @@ impl<'a> Compiler<'a> {
                     let first = first.f32s().unwrap_or_default().to_vec();
                     Ok((name, spec, first))
                 });
-                Ok(cluster.communicator(&sparse, &dense.collect::<Result<Vec<_>>>()?)?)
+                let communicator = cluster.communicator(&sparse, &dense.collect::<Result<Vec<_>>>()?)?;
+                // Servers that go on from a checkpoint have its tables, and the program its running statistics. Counters are one
+                // worker's own, and begin anew.
+                let mut states = cluster.take_resumed_states()?;
+                states.retain(|_, state| matches!(state.elements, StateElements::F32(_)));
+                checkpoint::set_states(self.program, scope, states)?;
+                Ok(communicator)
             }
             Tables::Found(find) => find(
                 sparse.into_iter().map(|(_, name, spec)| (name, spec)).collect(),
