@@ -561,7 +561,7 @@ fn what_cannot_be_served_is_said_before_listening() {
     place.run(&words).succeeded();
     let error = place.run(&["serve", "words"]).failed(1);
     assert!(
-        error.contains("`DIR`: expected a model that predicts something of a row, got `word2vec in words`"),
+        error.contains("`ADDRESS`: expected a model that predicts something of a row, got `word2vec in words`"),
         "{error}"
     );
 }
