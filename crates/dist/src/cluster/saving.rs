@@ -76,7 +76,7 @@ const TRYING: Duration = Duration::from_secs(120);
 
 impl Cluster {
     /// Saves all tables of the job, from one moment, while training goes on. One worker asks; the servers write, so the
-    /// address is theirs, and they all have to see the same directory. What this worker has queued is sent first; in geo
+    /// address is theirs, and they all have to see the same directory or bucket. What this worker has queued is sent first; in geo
     /// mode what other workers have not sent yet is not part of it.
     ///
     /// After an error the checkpoint that stood there still does.
@@ -190,7 +190,8 @@ impl Cluster {
     /// What the program kept beside its tables, where the servers took them from a checkpoint when they were made; once.
     pub fn take_resumed_states(&self) -> Result<States> {
         let states = std::mem::take(&mut *self.resumed.lock());
-        decode_states(&states).map_err(Error::checkpoint("loading", "of the servers"))
+        decode_states(&states)
+            .map_err(|_| Error::Damaged { what: "states of the checkpoint that the servers go on from" })
     }
 
     /// Takes all tables from a checkpoint, whatever number of servers wrote it: those that exist, or else those that the

@@ -5,6 +5,7 @@
 
 mod faults;
 mod harness;
+#[cfg(unix)]
 mod killed;
 mod loading;
 #[cfg(feature = "objects")]

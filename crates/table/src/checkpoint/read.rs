@@ -165,12 +165,9 @@ pub fn read_sparse(
             for part in &parts {
                 let of_part = from.min(part.rows)..to.min(part.rows);
                 (from, to) = (from.saturating_sub(part.rows), to.saturating_sub(part.rows));
-                Columns::open(storage, stored, part, of_part)?.each(|row| {
-                    match buckets.contains(&bucket_of(row.key)) {
-                        true => restore(row),
-                        false => Ok(()),
-                    }
-                })?;
+                if !of_part.is_empty() {
+                    Columns::open(storage, stored, part, of_part)?.each(&buckets, &mut restore)?;
+                }
             }
         }
         rows.fetch_add(restored, Ordering::Relaxed);
@@ -201,22 +198,21 @@ fn rows_there(storage: &dyn Storage, manifest: &Manifest, entry: &SparseEntry) -
     Ok(rows.min(entry.rows))
 }
 
-/// Shows the rows of some buckets, each as its newest save has it. Of saves that others were built on, keys are in memory.
-pub fn each_row(
+/// Shows the rows of some buckets, each as its newest save has it, until `look` fails. Of saves that others were built on,
+/// keys are in memory.
+pub fn each_row<E: From<Error>>(
     storage: &dyn Storage,
     manifest: &Manifest,
     entry: &SparseEntry,
     buckets: Range<usize>,
-    mut look: impl FnMut(&Row<'_>) -> Result<()>,
-) -> Result<()> {
+    mut look: impl FnMut(&Row<'_>) -> Result<(), E>,
+) -> Result<(), E> {
     let mut newer = Newer::new(manifest);
     for stored in manifest.stored(entry) {
         for part in stored.entry.parts.iter().filter(|part| part.meets(&buckets)) {
-            Columns::open(storage, stored, part, 0..part.rows)?.each(|row| {
-                match buckets.contains(&bucket_of(row.key)) && newer.shows(row.key) {
-                    true => look(row),
-                    false => Ok(()),
-                }
+            Columns::open(storage, stored, part, 0..part.rows)?.each(&buckets, |row| match newer.shows(row.key) {
+                true => look(row),
+                false => Ok(()),
             })?;
         }
         newer.go_back(storage, stored, &buckets)?;
@@ -308,8 +304,12 @@ impl<'a> Columns<'a> {
         Ok(Columns { entry, columns: columns.map(open).collect::<Result<_>>()?, left: rows.end - rows.start })
     }
 
-    /// Shows every row.
-    fn each(mut self, mut look: impl FnMut(&Row<'_>) -> Result<()>) -> Result<()> {
+    /// Shows the rows of some buckets.
+    fn each<E: From<Error>>(
+        mut self,
+        buckets: &Range<usize>,
+        mut look: impl FnMut(&Row<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let spec = &self.entry.spec;
         let (mut weights, mut state) = (Vec::with_capacity(spec.dim), Vec::new());
         while self.left > 0 {
@@ -327,8 +327,10 @@ impl<'a> Columns<'a> {
                         Column::Removed => {}
                     }
                 }
-                let (stamp, ctr) = stats;
-                look(&Row { key: u64::from_le_bytes(key), stamp, weights: &weights, state: &state, ctr })?;
+                let (key, (stamp, ctr)) = (Key::from_le_bytes(key), stats);
+                if buckets.contains(&bucket_of(key)) {
+                    look(&Row { key, stamp, weights: &weights, state: &state, ctr })?;
+                }
             }
         }
         Ok(())

@@ -17,7 +17,7 @@ use openfleet_dist::storage::{Addresses, Opened};
 use openfleet_table::accessor::Row;
 use openfleet_table::checkpoint::{self, SparseEntry};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A checkpoint that somebody looks into.
 fn open(address: &str) -> Result<Opened> {
@@ -36,17 +36,25 @@ fn each_row_of(
     buckets: Range<usize>,
     mut look: impl FnMut(&Row<'_>) -> Result<()>,
 ) -> Result<()> {
-    // What is wrong with a file and what is wrong with looking are not told the same way.
-    let mut stopped = Ok(());
-    let read = opened.read(|storage, manifest| {
-        checkpoint::each_row(storage, manifest, table, buckets, |row| {
-            if stopped.is_ok() {
-                stopped = look(row);
-            }
-            Ok(())
-        })
+    let read = checkpoint::each_row(opened.storage.as_ref(), &opened.manifest, table, buckets, |row| {
+        look(row).map_err(Stopped::Looking)
     });
-    stopped.and(Ok(read?))
+    read.map_err(|stopped| match stopped {
+        Stopped::Reading(error) => openfleet_dist::Error::checkpoint("reading", &opened.address)(error).into(),
+        Stopped::Looking(error) => error,
+    })
+}
+
+/// What is wrong with a file and what is wrong with looking are not told the same way.
+enum Stopped {
+    Reading(openfleet_table::Error),
+    Looking(Error),
+}
+
+impl From<openfleet_table::Error> for Stopped {
+    fn from(error: openfleet_table::Error) -> Self {
+        Stopped::Reading(error)
+    }
 }
 
 /// The length of a vector.
