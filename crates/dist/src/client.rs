@@ -14,14 +14,15 @@ use std::time::Duration;
 
 use openfleet_core::topology::Endpoint;
 use tokio::net::TcpStream;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use crate::error::{Error, Result};
 use crate::frame::Payload;
-use crate::net::{Frame, Heard, Stream, Watched, read_frame, write_frame};
-use crate::request::{FAILED, Kind, REPLY};
+use crate::net::{Frame, LastSeen, Stream, Watched, read_frame, write_frame};
+use crate::news::News;
+use crate::request::{FAILED, Kind, Numbered, RECALLED, REPLY, heartbeat};
 use crate::server::{Outcome, State};
 use crate::session::{HANDSHAKE, Identity, introduce};
 use crate::tls::{self, ClientTls};
@@ -52,6 +53,8 @@ pub struct ClientConfig {
     pub shortest_pause: Duration,
     /// The longest pause between two attempts to connect.
     pub longest_pause: Duration,
+    /// Who is missing: shared by the links to all servers.
+    pub news: Arc<News>,
 }
 
 impl ClientConfig {
@@ -67,6 +70,7 @@ impl ClientConfig {
             silence: Duration::from_secs(3),
             shortest_pause: Duration::from_millis(20),
             longest_pause: Duration::from_secs(1),
+            news: Arc::new(News::new(PATIENCE)),
         }
     }
 }
@@ -111,7 +115,7 @@ pub struct Link {
 
 #[derive(Clone)]
 enum Way {
-    Remote(mpsc::UnboundedSender<Ask>),
+    Remote { asks: mpsc::UnboundedSender<Ask>, abandoned: watch::Sender<bool> },
     InProcess { state: Arc<State>, rank: u32 },
 }
 
@@ -175,8 +179,10 @@ impl Link {
     ) -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
         let (name, deadline, patience) = (endpoint.to_string().into(), config.deadline, config.patience);
-        runtime.spawn(keep_connected(endpoint, config, connector, receiver));
-        Link { name, way: Way::Remote(sender), traffic: Arc::default(), deadline, patience }
+        let (abandoned, abandonment) = watch::channel(false);
+        runtime.spawn(keep_connected(endpoint, config, connector, receiver, abandonment));
+        let way = Way::Remote { asks: sender, abandoned };
+        Link { name, way, traffic: Arc::default(), deadline, patience }
     }
 
     /// A link to a server in this process.
@@ -195,17 +201,44 @@ impl Link {
         &self.traffic
     }
 
+    /// Sends a request; the answer comes within the time given.
+    pub fn send_within<R: Numbered>(&self, request: &R, within: Duration) -> Result<Pending> {
+        Ok(self.ask_within(R::KIND, request.encode()?, within))
+    }
+
     /// Sends a request; the answer comes within the ordinary deadline.
+    pub fn send<R: Numbered>(&self, request: &R) -> Result<Pending> {
+        self.send_within(request, self.deadline)
+    }
+
+    /// Sends a request that may take longer, because it waits for other workers.
+    pub fn send_patiently<R: Numbered>(&self, request: &R) -> Result<Pending> {
+        self.send_within(request, self.patience)
+    }
+
+    /// Sends a payload as a request; the answer comes within the ordinary deadline.
     pub fn ask(&self, kind: Kind, payload: Payload) -> Pending {
         self.ask_within(kind, payload, self.deadline)
     }
 
-    /// Sends a request that may take longer: because it waits for other workers.
+    /// Sends a payload as a request that may take longer, because it waits for other workers.
     pub fn ask_patiently(&self, kind: Kind, payload: Payload) -> Pending {
         self.ask_within(kind, payload, self.patience)
     }
 
-    /// Sends a request; the answer comes within the time given.
+    /// Fails whatever waits for an answer, and whatever is asked from now on: this process gives up, and its own threads must
+    /// not wait for what will not come. A server in this process is told that the worker departs instead: there is nobody who
+    /// could start it again.
+    pub fn abandon(&self, workers: u32) {
+        match &self.way {
+            Way::Remote { abandoned, .. } => {
+                abandoned.send_replace(true);
+            }
+            Way::InProcess { state, rank } => drop(state.depart(*rank, workers)),
+        }
+    }
+
+    /// Sends a payload as a request; the answer comes within the time given.
     pub fn ask_within(&self, kind: Kind, payload: Payload, within: Duration) -> Pending {
         self.traffic.sent.fetch_add(payload.bytes().len() as u64, Ordering::Relaxed);
         let (answer, receiver) = oneshot::channel();
@@ -218,10 +251,10 @@ impl Link {
                 }
                 Outcome::Later(receiver) => pending(receiver),
             },
-            Way::Remote(sender) => {
+            Way::Remote { asks, .. } => {
                 let ask = Ask { kind, payload, deadline: Instant::now() + within, waited: within, told: 0, answer };
                 // A closed channel drops the ask, and `wait` says that the link has ended.
-                let _ = sender.send(ask);
+                let _ = asks.send(ask);
                 pending(receiver)
             }
         }
@@ -233,6 +266,9 @@ const LONG: Duration = Duration::from_secs(30);
 
 /// How often late requests are looked for.
 const EXPIRY: Duration = Duration::from_millis(100);
+
+/// The number of heartbeats among requests.
+const HEARTBEAT: u64 = 0;
 
 /// Why a connection ended.
 enum Ended {
@@ -247,23 +283,52 @@ async fn keep_connected(
     config: ClientConfig,
     connector: Arc<dyn Connector>,
     mut asks: mpsc::UnboundedReceiver<Ask>,
+    mut abandonment: watch::Receiver<bool>,
 ) {
-    let mut unanswered = Unanswered { asks: BTreeMap::new(), next: 1, endpoint: endpoint.to_string() };
+    let rank = config.identity.rank;
+    let mut unanswered = Unanswered { asks: BTreeMap::new(), next: 1, endpoint: endpoint.to_string(), rank };
+    {
+        let connected = keep_connected_until_refused(&endpoint, &config, connector, &mut asks, &mut unanswered);
+        tokio::select! {
+            () = connected => return,
+            // Dropped with the link: then nobody asks, and the other branch ends.
+            Ok(_) = abandonment.wait_for(|abandoned| *abandoned) => {}
+        }
+    }
+    unanswered.fail_all(&mut asks, Error::Closed { endpoint: endpoint.to_string() }).await;
+}
+
+async fn keep_connected_until_refused(
+    endpoint: &Endpoint,
+    config: &ClientConfig,
+    connector: Arc<dyn Connector>,
+    asks: &mut mpsc::UnboundedReceiver<Ask>,
+    unanswered: &mut Unanswered,
+) {
     let tls = match tls::ready(&config.tls, tls::Connector::new) {
         Ok(tls) => tls,
-        Err(error) => return unanswered.fail_all(&mut asks, error).await,
+        Err(error) => return unanswered.fail_all(asks, error).await,
     };
+    let name = endpoint.to_string();
+    // The process behind the endpoint that this worker has talked to.
+    let mut life = None;
     let mut pause = config.shortest_pause;
     loop {
         let stream = tokio::select! {
-            stream = connect(&endpoint, &config, connector.as_ref(), tls.as_ref()) => stream,
-            () = unanswered.expire_while_waiting(&mut asks) => return,
+            stream = connect(endpoint, config, connector.as_ref(), tls.as_ref()) => stream,
+            () = unanswered.expire_while_waiting(asks) => return,
         };
         match stream {
-            Ok(stream) => {
+            Ok((stream, welcomed)) => {
                 debug!("connected to server {endpoint}");
+                config.news.server_is_back(&name);
+                if *life.get_or_insert(welcomed) != welcomed {
+                    warn!("server {endpoint} was restarted, and its tables are gone");
+                    let rank = config.identity.rank;
+                    return unanswered.fail_all(asks, Error::Recalled { rank }).await;
+                }
                 pause = config.shortest_pause;
-                match converse(stream, &config, &mut asks, &mut unanswered).await {
+                match converse(stream, config, asks, unanswered).await {
                     Ended::NotNeeded => return,
                     Ended::Broken => info!("the connection to server {endpoint} broke; connecting again"),
                 }
@@ -276,14 +341,17 @@ async fn keep_connected(
                 | Error::Tls { .. }),
             ) => {
                 warn!("{error}");
-                return unanswered.fail_all(&mut asks, error).await;
+                return unanswered.fail_all(asks, error).await;
             }
             Err(error) => debug!("server {endpoint} is not ready: {error}"),
+        }
+        if life.is_some() {
+            config.news.server_is_missing(&name);
         }
         tokio::select! {
             () = tokio::time::sleep(pause), if !pause.is_zero() => {}
             () = tokio::task::yield_now(), if pause.is_zero() => {}
-            () = unanswered.expire_while_waiting(&mut asks) => return,
+            () = unanswered.expire_while_waiting(asks) => return,
         }
         pause = (pause * 2).min(config.longest_pause);
     }
@@ -294,7 +362,7 @@ async fn connect(
     config: &ClientConfig,
     connector: &dyn Connector,
     tls: Option<&tls::Connector>,
-) -> Result<BoxedStream> {
+) -> Result<(BoxedStream, u64)> {
     let name = endpoint.to_string();
     let socket = |source| Error::Socket { action: "connecting to", endpoint: name.clone(), source };
     let late = |_| Error::Deadline { endpoint: name.clone(), request: "handshake", waited: HANDSHAKE };
@@ -304,8 +372,9 @@ async fn connect(
         let secured = tls.connect(endpoint.host(), stream, &name);
         stream = Box::new(tokio::time::timeout(HANDSHAKE, secured).await.map_err(late)??);
     }
-    tokio::time::timeout(HANDSHAKE, introduce(&mut stream, &config.identity, &name)).await.map_err(late)??;
-    Ok(stream)
+    let life =
+        tokio::time::timeout(HANDSHAKE, introduce(&mut stream, &config.identity, &name)).await.map_err(late)??;
+    Ok((stream, life))
 }
 
 /// Sends and receives until the connection ends.
@@ -317,7 +386,7 @@ async fn converse(
 ) -> Ended {
     let name = unanswered.endpoint.clone();
     let (reader, writer) = tokio::io::split(stream);
-    let heard = Heard::now();
+    let heard = LastSeen::now();
     let mut writer = Writer::new(writer, config, heard.clone(), &name);
     let mut reader = Watched::new(reader, heard.clone());
     let (frames, mut incoming) = mpsc::unbounded_channel::<Result<Option<Frame>>>();
@@ -356,17 +425,25 @@ async fn converse(
                 }
             }
             frame = incoming.recv() => match frame {
+                Some(Ok(Some(frame))) if frame.request == HEARTBEAT => {
+                    if let Ok(absent) = heartbeat::decode(frame.payload.bytes()) {
+                        config.news.workers_are_missing(&name, &absent);
+                    }
+                }
                 Some(Ok(Some(frame))) => unanswered.answer(frame),
                 _ => return Ended::Broken,
             },
             _ = look.tick() => unanswered.expire(),
             _ = heartbeat.tick() => {
                 let silent = heard.silent_for();
+                if silent > config.silence.mul_f64(0.6) {
+                    config.news.server_is_missing(&name);
+                }
                 if silent > config.silence {
                     warn!("server {name} has been silent for {:.1} s", silent.as_secs_f64());
                     return Ended::Broken;
                 }
-                if !writer.write(Kind::Heartbeat, 0, &[]).await {
+                if !writer.write(Kind::Heartbeat, HEARTBEAT, &[]).await {
                     return Ended::Broken;
                 }
             }
@@ -377,16 +454,16 @@ async fn converse(
 /// The writing side. No write lasts longer than a dead server's silence; one that goes on, however slowly, may.
 struct Writer {
     to: Watched<tokio::io::WriteHalf<BoxedStream>>,
-    moved: Heard,
-    heard: Heard,
+    moved: LastSeen,
+    heard: LastSeen,
     silence: Duration,
     heartbeat: Duration,
     name: String,
 }
 
 impl Writer {
-    fn new(to: tokio::io::WriteHalf<BoxedStream>, config: &ClientConfig, heard: Heard, name: &str) -> Self {
-        let moved = Heard::now();
+    fn new(to: tokio::io::WriteHalf<BoxedStream>, config: &ClientConfig, heard: LastSeen, name: &str) -> Self {
+        let moved = LastSeen::now();
         let to = Watched::new(to, moved.clone());
         Writer { to, moved, heard, silence: config.silence, heartbeat: config.heartbeat, name: name.to_owned() }
     }
@@ -418,6 +495,7 @@ struct Unanswered {
     asks: BTreeMap<u64, Ask>,
     next: u64,
     endpoint: String,
+    rank: u32,
 }
 
 impl Unanswered {
@@ -433,6 +511,8 @@ impl Unanswered {
         let Some(ask) = self.asks.remove(&frame.request) else { return };
         let answer = if frame.kind == ask.kind as u16 | REPLY {
             Ok(frame.payload)
+        } else if frame.kind == RECALLED {
+            Err(Error::Recalled { rank: self.rank })
         } else if frame.kind == FAILED {
             let message = String::from_utf8_lossy(frame.payload.bytes()).into_owned();
             Err(Error::Server { endpoint: self.endpoint.clone(), request: ask.kind.name(), message })
@@ -507,10 +587,14 @@ impl Unanswered {
     /// The server will not have us: so it answers everything, now and later.
     async fn fail_all(&mut self, asks: &mut mpsc::UnboundedReceiver<Ask>, error: Error) {
         let message = openfleet_core::error::report(&error);
+        let recalled = error.recalled();
         let refuse = |ask: Ask, endpoint: &str| {
             let endpoint = endpoint.to_owned();
-            let _ =
-                ask.answer.send(Err(Error::Server { endpoint, request: ask.kind.name(), message: message.clone() }));
+            let refusal = match recalled {
+                Some(rank) => Error::Recalled { rank },
+                None => Error::Server { endpoint, request: ask.kind.name(), message: message.clone() },
+            };
+            let _ = ask.answer.send(Err(refusal));
         };
         let waiting = std::mem::take(&mut self.asks);
         waiting.into_values().for_each(|ask| refuse(ask, &self.endpoint));

@@ -4,6 +4,7 @@
 //! concerns the job and not its tables (barriers, all-reduces, how the servers stand, ending them) works before there are
 //! any. The embedded default has no cluster.
 
+mod entering;
 mod saving;
 
 use std::sync::Arc;
@@ -14,18 +15,21 @@ use openfleet_core::strategy::Strategy;
 use openfleet_table::{DenseSpec, Shrunk, SparseSpec};
 use parking_lot::{Mutex, MutexGuard};
 
+pub use entering::Begun;
 pub use saving::{LoadOptions, SaveOptions, fresh_save_id};
 
+use self::entering::Entry;
 use crate::client::Link;
 use crate::communicator::{Communicator, Part, Remote, Worker, depart_from, for_mode, status_of, wait_all};
 use crate::error::{Error, Result};
-use crate::frame::Payload;
-use crate::handshake::fresh_nonce;
-use crate::request::all_reduce::{self, Reduce};
-use crate::request::all_to_all;
-use crate::request::shrink::{self, Shrink};
-use crate::request::status::Status;
-use crate::request::{Kind, barrier};
+use crate::request::all_reduce::{self, AllReduce};
+use crate::request::all_to_all::{self, AllToAll};
+use crate::request::barrier::Barrier;
+use crate::request::recall::Recall;
+use crate::request::shrink::{self, ShrinkRequest};
+use crate::request::stop::Stop;
+use crate::request::{Numbered, Request};
+use crate::server::{ActionKind, Reduce, Shrink, Status};
 
 /// The servers of a job, as one worker sees them.
 pub struct Cluster {
@@ -35,17 +39,22 @@ pub struct Cluster {
     connected: Mutex<Option<Connected>>,
     /// What the program kept beside its tables, where the servers took those from a checkpoint; until somebody wants it.
     resumed: Mutex<Vec<u8>>,
-    /// The number of this worker's next collective, once the servers have said where it stands. Locked while one runs.
-    collectives: Mutex<Option<u64>>,
+    /// What the servers said when this process entered the job.
+    entry: Mutex<Option<Arc<Entry>>>,
+    /// The number of this worker's next collective. Locked while one runs.
+    collectives: Mutex<u64>,
     closed: AtomicBool,
 }
 
-/// The number of a collective that is under way; the next has it too, unless this one is done.
-struct Number<'a>(u64, MutexGuard<'a, Option<u64>>);
+/// The number of a collective that is under way.
+struct Number<'a>(MutexGuard<'a, u64>);
 
 impl Number<'_> {
-    fn done(mut self) {
-        *self.1 = Some(self.0 + 1);
+    /// It has ended, well or not; one to which others did not come is still to be held.
+    fn ended<T>(mut self, outcome: &Result<T>) {
+        if !matches!(outcome, Err(Error::Missed { .. } | Error::Deadline { .. })) {
+            *self.0 += 1;
+        }
     }
 }
 
@@ -78,8 +87,8 @@ impl Connected {
 impl Cluster {
     /// A worker with links to all servers, in the order every worker has them.
     pub fn new(links: Vec<Link>, worker: Worker, strategy: Strategy) -> Self {
-        let (connected, collectives, closed) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
-        Cluster { links, worker, strategy, connected, resumed: Mutex::default(), collectives, closed }
+        let (connected, resumed, entry, collectives) = Default::default();
+        Cluster { links, worker, strategy, connected, resumed, entry, collectives, closed: AtomicBool::new(false) }
     }
 
     /// Which worker this is.
@@ -100,95 +109,114 @@ impl Cluster {
         if let Some(existing) = connected.as_ref() {
             return existing.part(&sparse_names, &dense_names);
         }
+        let entry = self.enter()?;
         let (mode, rule) = (self.strategy.mode(), self.strategy.placement());
         let remote = Remote::create(self.links.clone(), self.worker, mode, rule, sparse, dense)?;
+        let remote = remote.with_streams(entry.streams.clone());
         *self.resumed.lock() = remote.take_states();
         let communicator: Arc<dyn Communicator> = for_mode(remote, &self.strategy, sparse, dense)?.into();
         *connected = Some(Connected { sparse: sparse_names, dense: dense_names, communicator: communicator.clone() });
         Ok(communicator)
     }
 
-    /// Waits until every worker that has not left has come to a barrier too. Workers call their barriers and all-reduces in
+    /// Waits until every worker that has not departed has come to a barrier too. Workers call their barriers and all-reduces in
     /// the same order.
     pub fn barrier(&self) -> Result<()> {
-        let encode = |payload: &mut Payload, number| barrier::encode(payload, number, self.worker.count);
-        self.meet(Kind::Barrier, encode, |_| Ok(()))
+        self.meet(|number| Barrier { number, workers: self.worker.count }, |_| Ok(()))
     }
 
-    /// Makes the values of all workers that have not left one: position by position their sum, say. Every worker brings as
+    /// Reduces the values of all workers that have not departed: position by position their sum, say. Every worker brings as
     /// many and gets the same, to the bit, whoever comes first. After an error the values are as they were.
     pub fn all_reduce(&self, op: Reduce, values: &mut [f64]) -> Result<()> {
         let mine = values.to_vec();
-        let encode = |payload: &mut Payload, number| all_reduce::encode(payload, number, self.worker.count, op, &mine);
-        self.meet(Kind::AllReduce, encode, |answer| all_reduce::decode(answer, values))
+        let request = |number| AllReduce { number, workers: self.worker.count, op, values: mine };
+        self.meet(request, |answer| all_reduce::decode(answer, values))
     }
 
     /// Gives every worker what this one has for it, `(rank, bytes)` with each rank once, and gets what all of them have for
-    /// this one, in the order of ranks. Workers that have left take no part, and nothing may be for them.
+    /// this one, in the order of ranks. Workers that have departed take no part, and nothing may be for them.
     ///
     /// Each server passes on what is for its share of the workers, so what a server holds meanwhile is what all workers
     /// bring divided by the number of servers: bring a few megabytes at a time.
     pub fn all_to_all(&self, parts: &[(u32, Vec<u8>)]) -> Result<Vec<(u32, Vec<u8>)>> {
         let servers = self.links.len();
-        let number = self.next_collective()?;
+        let number = self.next_collective(&self.links)?;
+        let outcome = self.exchange_parts(parts, servers, *number.0);
+        number.ended(&outcome);
+        outcome
+    }
+
+    fn exchange_parts(&self, parts: &[(u32, Vec<u8>)], servers: usize, number: u64) -> Result<Vec<(u32, Vec<u8>)>> {
         let asked = self.links.iter().enumerate().map(|(server, link)| {
             let theirs = parts.iter().filter(|(to, _)| *to as usize % servers == server);
-            let mut payload = Payload::new();
-            all_to_all::encode(&mut payload, number.0, self.worker.count, theirs.map(|(to, part)| (*to, &part[..])));
-            link.ask_patiently(Kind::AllToAll, payload)
+            let parts = theirs.map(|(to, part)| (*to, part.clone())).collect();
+            link.send_patiently(&AllToAll { number, workers: self.worker.count, parts })
         });
-        let asked: Vec<_> = asked.collect();
+        let asked: Vec<_> = asked.collect::<Result<_>>()?;
         let mut mail = Vec::new();
         for (link, answer) in self.links.iter().zip(asked) {
-            let answer = answer.wait().map_err(|error| missed(std::slice::from_ref(link), Kind::AllToAll, error))?;
+            let answer = answer.wait().map_err(|error| missed(std::slice::from_ref(link), AllToAll::NAME, error))?;
             mail.extend(all_to_all::decode(answer.bytes())?.into_iter().map(|(from, part)| (from, part.to_vec())));
         }
-        number.done();
         Ok(mail)
     }
 
     /// One server is enough to meet at: the first.
-    fn meet(
+    fn meet<R: Numbered>(
         &self,
-        kind: Kind,
-        encode: impl FnOnce(&mut Payload, u64),
+        request: impl FnOnce(u64) -> R,
         decode: impl FnOnce(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        let number = self.next_collective()?;
         let link = &self.links[..1];
-        let mut payload = Payload::new();
-        encode(&mut payload, number.0);
-        let answer = link[0].ask_patiently(kind, payload).wait().map_err(|error| missed(link, kind, error))?;
-        decode(answer.bytes())?;
-        number.done();
-        Ok(())
+        let number = self.next_collective(link)?;
+        let request = request(*number.0);
+        let meet = || {
+            let answer = link[0].send_patiently(&request)?.wait().map_err(|error| missed(link, R::NAME, error))?;
+            decode(answer.bytes())
+        };
+        let outcome = meet();
+        number.ended(&outcome);
+        outcome
     }
 
-    /// The first server counts; the others take the workers' word for the number.
-    fn next_collective(&self) -> Result<Number<'_>> {
+    /// The number of the next collective, at these servers. Steps outside of a dataset end here: others must not wait for this
+    /// worker at a step while it waits for them.
+    fn next_collective(&self, links: &[Link]) -> Result<Number<'_>> {
         Buckets::new(self.links.len())?;
-        let mut next = self.collectives.lock();
-        // A worker that was started again goes on where the others are. So does one whose last collective failed.
-        let number = match next.take() {
-            Some(number) => number,
-            None => status_of(&self.links[..1])?.first().map_or(0, |status| status.collectives),
-        };
-        Ok(Number(number, next))
+        let entry = self.enter()?;
+        self.finish_implicit()?;
+        let number = self.collectives.lock();
+        if *number < entry.collectives {
+            // The job has passed it. If its result was too large to record, all workers have to come to it once more.
+            let recall = Recall { number: *number };
+            let asked = links.iter().map(|link| link.send(&recall)).collect::<Result<_>>()?;
+            wait_all(asked)?;
+        }
+        Ok(Number(number))
+    }
+
+    /// Steps outside of a dataset form a pass of their own; it ends here.
+    fn finish_implicit(&self) -> Result<()> {
+        let communicator = self.connected.lock().as_ref().map(|connected| connected.communicator.clone());
+        communicator.map_or(Ok(()), |communicator| communicator.finish_implicit())
     }
 
     /// Lets the rows of one sparse table or of all fade as their accessors say, and removes those that no longer earn their
-    /// place; says how many, over all servers. One worker does this for the job. Training may go on meanwhile.
+    /// place; says how many, over all servers. One worker does this for the job. Training may go on meanwhile. A restarted
+    /// worker does not repeat it.
     pub fn shrink(&self, shrink: &Shrink) -> Result<Shrunk> {
-        let id = fresh_nonce();
-        let asked = self.links.iter().map(|link| {
-            let mut payload = Payload::new();
-            shrink::encode(&mut payload, id, shrink)?;
-            Ok(link.ask_patiently(Kind::Shrink, payload))
-        });
+        let begun = self.begin_action(ActionKind::Shrink, format!("{shrink:?}"))?;
+        if let Some([by_score, by_unseen_days, by_age]) = begun.recorded::<[usize; 3]>() {
+            return Ok(Shrunk { by_score, by_unseen_days, by_age });
+        }
+        let request = ShrinkRequest { id: self.action_id(&begun), shrink: shrink.clone() };
+        let asked = self.links.iter().map(|link| link.send_patiently(&request)).collect::<Result<_>>()?;
         let mut total = Shrunk::default();
-        for answer in wait_all(asked.collect::<Result<_>>()?)? {
+        for answer in wait_all(asked)? {
             total.merge(shrink::decode(answer.bytes())?);
         }
+        let counts = [total.by_score, total.by_unseen_days, total.by_age];
+        self.complete_action(begun, &counts, Vec::new())?;
         Ok(total)
     }
 
@@ -199,9 +227,8 @@ impl Cluster {
 
     /// Ends all servers, whoever still needs them.
     pub fn stop_servers(&self) -> Result<()> {
-        let asked = self.links.iter().map(|link| link.ask(Kind::Stop, Payload::new()));
-        wait_all(asked.collect())?;
-        Ok(())
+        let asked = self.links.iter().map(|link| link.send(&Stop)).collect::<Result<_>>()?;
+        wait_all(asked).map(drop)
     }
 
     /// Bytes that went to all servers and came from them.
@@ -211,8 +238,15 @@ impl Cluster {
         (sent, received)
     }
 
-    /// This worker is done: what is queued is sent, and the servers hear that it leaves, whether it trained or not. They end
-    /// when all workers have left. Closing again does nothing.
+    /// This process gives up, and departs from nothing: what its threads wait for fails at once, and a restarted process
+    /// continues where this one was.
+    pub fn abandon(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        self.links.iter().for_each(|link| link.abandon(self.worker.count));
+    }
+
+    /// This worker is done: what is queued is sent, and the servers are told that it departs, whether it trained or not. They
+    /// end when all workers have departed. Idempotent.
     pub fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::SeqCst) {
             return Ok(());
@@ -225,11 +259,11 @@ impl Cluster {
 }
 
 /// Who did not come, if that is why there was no answer.
-fn missed(link: &[Link], kind: Kind, error: Error) -> Error {
+fn missed(link: &[Link], what: &'static str, error: Error) -> Error {
     let Error::Deadline { waited, .. } = error else { return error };
     match status_of(link).as_deref() {
         Ok([status]) if !status.workers_awaited.is_empty() => {
-            Error::Missed { what: kind.name(), workers: status.workers_awaited.clone(), waited }
+            Error::Missed { what, workers: status.workers_awaited.clone(), waited }
         }
         _ => error,
     }

@@ -7,7 +7,7 @@ use openfleet_core::{Hint, Hinted};
 use openfleet_table::checkpoint::StorageError;
 
 use crate::frame::MAGIC;
-use crate::request::all_reduce::Collective;
+use crate::server::Collective;
 
 /// `Result` with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -284,13 +284,63 @@ pub enum Error {
         /// Last step of the push.
         last: u64,
     },
-    /// Servers that disagree about how far the job has come.
-    #[error("one server is at step {expected}, another at step {got}")]
-    OutOfStep {
-        /// Of the first server.
+    /// A stream's steps come one after the other.
+    #[error("stream {stream} pushed its step {got}, and {expected} is the next")]
+    StepOutOfOrder {
+        /// The stream.
+        stream: u32,
+        /// Its next step.
         expected: u64,
-        /// Of another.
+        /// What came.
         got: u64,
+    },
+    /// Servers that would begin from different moments.
+    #[error("one server begins from `{first}`, another from `{other}`")]
+    OtherCheckpoint {
+        /// One.
+        first: String,
+        /// Another.
+        other: String,
+    },
+    /// A restarted script that does something else than before.
+    #[error("{kind} {number} of this script was `{before}` before it was restarted, and is `{now}` now")]
+    OtherAction {
+        /// What kind of action.
+        kind: &'static str,
+        /// Which one, from 1.
+        number: u64,
+        /// Before the restart.
+        before: String,
+        /// After it.
+        now: String,
+    },
+    /// A restarted script whose collectives come in another order.
+    #[error("collective {number} of worker {worker} was {before} before it was restarted, and is {now} now")]
+    OtherCollective {
+        /// The worker.
+        worker: u32,
+        /// Which one, from 0.
+        number: u64,
+        /// Before the restart.
+        before: Collective,
+        /// After it.
+        now: Collective,
+    },
+    /// Actions are complete one after the other.
+    #[error("{kind} {got} came before {kind} {expected}")]
+    ActionOutOfOrder {
+        /// What kind of action.
+        kind: &'static str,
+        /// The next one.
+        expected: u64,
+        /// What came.
+        got: u64,
+    },
+    /// The worker has to start again: the job returned to a checkpoint, or all workers have to repeat something together.
+    #[error("worker {rank} has to start again: the job returned to an earlier moment because of another process")]
+    Recalled {
+        /// The worker.
+        rank: u32,
     },
     /// A checkpoint could not be written or read.
     #[error("{action} the checkpoint `{address}` failed")]
@@ -379,6 +429,11 @@ impl Hinted for Error {
             Error::Disagreement { .. } => {
                 Some("call the same barriers, all-reduces and shuffles in the same order on every worker".into())
             }
+            Error::OtherAction { .. } | Error::OtherCollective { .. } => Some(
+                "a restarted script has to do what it did before, in the same order; start the job anew to do something else"
+                    .into(),
+            ),
+            Error::OtherCheckpoint { .. } => Some("give all servers the same checkpoint to begin from".into()),
             Error::Missed { .. } => {
                 Some("look into the logs of these workers: they may have failed, or be slow".into())
             }
@@ -400,6 +455,14 @@ impl Hinted for Error {
 }
 
 impl Error {
+    /// The worker that has to start again, if that is what this says.
+    pub fn recalled(&self) -> Option<u32> {
+        match self {
+            Error::Recalled { rank } => Some(*rank),
+            _ => None,
+        }
+    }
+
     /// Wraps what the table room said of the checkpoint at an address. `action` is `saving to`, `loading`, `reading`.
     pub fn checkpoint(action: &'static str, address: &str) -> impl Fn(openfleet_table::Error) -> Error + use<> {
         let address: Box<str> = address.into();

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 /// Begins every frame.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"OFLT");
 /// Changes whenever two sides could misunderstand each other.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes of a header.
 pub const HEADER: usize = 32;
 

@@ -49,12 +49,12 @@ pub async fn read_frame(from: &mut (impl AsyncRead + Unpin), cap: u64, peer: &st
 
 /// When bytes last came: a peer is silent only if not even a part of a frame arrives, however slow its network is.
 #[derive(Debug, Clone)]
-pub struct Heard(Arc<Mutex<Instant>>);
+pub struct LastSeen(Arc<Mutex<Instant>>);
 
-impl Heard {
+impl LastSeen {
     /// As of now.
     pub fn now() -> Self {
-        Heard(Arc::new(Mutex::new(Instant::now())))
+        LastSeen(Arc::new(Mutex::new(Instant::now())))
     }
 
     /// Takes this moment for a sign of life.
@@ -91,12 +91,12 @@ impl Heard {
 #[derive(Debug)]
 pub struct Watched<S> {
     side: S,
-    heard: Heard,
+    heard: LastSeen,
 }
 
 impl<S: Unpin> Watched<S> {
     /// Around one side of a stream.
-    pub fn new(side: S, heard: Heard) -> Self {
+    pub fn new(side: S, heard: LastSeen) -> Self {
         Watched { side, heard }
     }
 }

@@ -33,8 +33,9 @@ pub struct Identity {
     pub incarnation: Incarnation,
 }
 
-/// The worker's half: proves who it is, and checks the server's proof.
-pub async fn introduce(stream: &mut impl Stream, identity: &Identity, peer: &str) -> Result<()> {
+/// The worker's half: proves who it is, and checks the server's proof. Gives a number by which this process of the server is
+/// told from one that is started in its place.
+pub async fn introduce(stream: &mut impl Stream, identity: &Identity, peer: &str) -> Result<u64> {
     let hello = Hello {
         job: identity.job.clone(),
         rank: identity.rank,
@@ -46,7 +47,7 @@ pub async fn introduce(stream: &mut impl Stream, identity: &Identity, peer: &str
     identity.secret.check(Side::Server, &hello, &challenge.nonce, &challenge.proof)?;
     let proof = identity.secret.proof(Side::Worker, &hello, &challenge.nonce);
     say(stream, PROOF, &proof, peer).await?;
-    hear::<()>(stream, WELCOME, identity.rank, peer).await
+    hear::<u64>(stream, WELCOME, identity.rank, peer).await
 }
 
 /// Tells a worker that came without TLS that it is needed here.
@@ -84,7 +85,7 @@ pub async fn receive(
     if let Err(reason) = state.admit(hello.rank, incarnation) {
         return refuse(stream, &hello, reason, peer).await;
     }
-    if let Err(error) = say(stream, WELCOME, &(), peer).await {
+    if let Err(error) = say(stream, WELCOME, &state.life(), peer).await {
         state.disconnected(hello.rank);
         return Err(error);
     }

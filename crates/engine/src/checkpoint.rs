@@ -33,9 +33,12 @@ impl Executor {
             // Parameters and tables become what the program trains them as.
             None => self.compile(program)?,
         };
-        let pause = Pause { program, scope: self.scope(), cluster, positions };
+        let pause = Pause { program, scope: self.scope(), cluster: cluster.clone(), positions };
         pause.check(options)?;
-        pause.save(address, options)
+        match cluster {
+            Some(cluster) => Ok(cluster.save_once(address, &pause.with_states(options))?),
+            None => pause.save(address, options),
+        }
     }
 
     /// Takes every parameter, table and state of a program from a checkpoint, whoever wrote it. Parameters need no startup
@@ -44,7 +47,7 @@ impl Executor {
     /// takes what it needs. After an error everything is as it was.
     pub fn load(&mut self, program: &Program, address: &str, options: LoadOptions) -> Result<()> {
         if let Some(cluster) = self.cluster() {
-            let saved = cluster.load(address, options)?;
+            let Some(saved) = cluster.load_once(address, options)? else { return Ok(()) };
             return match options.tables_only {
                 true => Ok(()),
                 false => {
@@ -146,8 +149,14 @@ pub(crate) fn at(action: &'static str, address: &str, source: openfleet_table::E
 
 /// What stands in the scope of a program's parameters and tables; of tables what has changed since a save, if one is named.
 fn cuts(program: &Program, scope: &Scope, since: Option<&str>) -> Result<TableCuts, openfleet_table::Error> {
-    let mut cuts =
-        TableCuts { server: 0, buckets: 0..BUCKET_COUNT, sparse: Vec::new(), dense: Vec::new(), work: Work::default() };
+    let mut cuts = TableCuts {
+        server: 0,
+        buckets: 0..BUCKET_COUNT,
+        sparse: Vec::new(),
+        dense: Vec::new(),
+        work: Work::default(),
+        position: serde_json::Value::Null,
+    };
     for (var, variable) in program.persistables() {
         let name = variable.name.clone();
         if let Some(table) = scope.sparse(&name) {
@@ -297,7 +306,7 @@ pub(crate) fn take_states(program: &Program, scope: &Scope, saved: States) -> Re
 }
 
 /// The states of a program that have a value.
-fn states(program: &Program, scope: &Scope, only: &[String]) -> States {
+pub(crate) fn states(program: &Program, scope: &Scope, only: &[String]) -> States {
     let names = program.persistables().filter(|(_, variable)| variable.kind == VariableKind::State);
     let names = names.map(|(_, variable)| &variable.name).filter(|name| only.is_empty() || only.contains(name));
     let value = |name: &String| {

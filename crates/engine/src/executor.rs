@@ -9,9 +9,13 @@ use std::time::Duration;
 
 use openfleet_core::{Batch, WorkId};
 use openfleet_dist::Cluster;
+use openfleet_dist::communicator::Step;
+use openfleet_dist::server::ActionKind;
+use serde::{Deserialize, Serialize};
 
 use crate::arena::Arena;
-use crate::dataset::{Dataset, Progress};
+use crate::checkpoint::{set_states, states};
+use crate::dataset::{Dataset, Dealt, Progress};
 use crate::error::{Error, Result};
 use crate::feed::Feed;
 use crate::op::Op;
@@ -60,8 +64,9 @@ pub struct RunOptions<'a> {
     pub stop: Option<&'a AtomicBool>,
     /// Measures each op.
     pub debug: bool,
-    /// Leaves out the batches that the tables have learnt from already, by their positions: those of a checkpoint or, after
-    /// a restart, the servers'. The dataset has to give its batches as it did before ([`Dealt`](crate::dataset::Dealt)).
+    /// In one process: skips the batches that the checkpoint which was loaded last has learnt from. The dataset has to give its
+    /// batches as it did before ([`Dealt`](crate::dataset::Dealt)). With servers this needs no option: a restarted worker
+    /// skips what they have applied.
     pub resume: bool,
     /// All threads pause each time every one of them has done this many batches more; 0 never.
     pub pause_every: u64,
@@ -133,6 +138,13 @@ pub struct RunReport {
     pub refused_gradients: u64,
     /// Whether `stop` ended it before the data did.
     pub stopped: bool,
+    /// Whether the whole pass was skipped, because it was complete before this worker was restarted. `samples` and `steps`
+    /// are those of the pass.
+    pub skipped: bool,
+    /// Batches that were skipped, because the servers had applied them before this worker was restarted.
+    pub skipped_steps: u64,
+    /// Rows of those batches.
+    pub skipped_samples: u64,
     /// With `debug`: op and time of all threads, most first.
     pub profile: Vec<(String, Duration)>,
 }
@@ -199,7 +211,15 @@ impl Executor {
         check_threads(plan, 1, known)?;
         fetch.iter().try_for_each(|&var| plan.check_fetch(var))?;
         plan.bind(&mut thread.arena, &schema)?;
-        plan.step(&mut thread.arena, &batch, WorkId::step(0, thread.steps))?;
+        let step = match known.filter(|_| plan.trains()) {
+            Some(_) => plan.communicator().next_step(0)?,
+            None => Step { number: thread.steps, is_applied: false },
+        };
+        let work = WorkId::step(0, step.number);
+        match step.is_applied {
+            true => plan.repeat(&mut thread.arena, &batch, work)?,
+            false => drop(plan.step(&mut thread.arena, &batch, work)?),
+        }
         thread.steps += 1;
         fetch.iter().map(|&var| plan.fetch(&thread.arena, &batch, var)).collect()
     }
@@ -227,11 +247,55 @@ impl Executor {
         self.pass(&program.clone_for_test(), dataset, options)
     }
 
+    /// A pass; on a cluster it is an action of the script, which a restarted worker that had completed it skips.
     fn pass(&mut self, program: &Program, dataset: &dyn Dataset, options: &RunOptions<'_>) -> Result<RunReport> {
+        let trains = program.minimize.is_some() && !program.is_for_test();
+        // What a caller learns from each batch of an evaluation is not recorded: it is evaluated again.
+        let is_recorded = trains || options.each_batch.is_none();
+        let Some(cluster) = self.cluster.clone().filter(|_| is_recorded) else {
+            return self.pass_over(program, dataset, options);
+        };
+        let kind = if trains { ActionKind::Train } else { ActionKind::Evaluate };
+        let threads = if options.threads == 0 { dataset.thread_num() } else { options.threads }.max(1);
+        let what = format!("program {:016x}, {threads} threads, {}", program.fingerprint(), dataset.describe());
+        // Tables are there before the pass counts as begun: what is wrong with them is told first.
+        self.prepare(program, threads)?;
+        let begun = cluster.begin_action(kind, what)?;
+        if let Some(complete) = begun.recorded::<CompletePass>() {
+            if trains {
+                cluster.skip_pass(&complete.ends)?;
+            }
+            if let Some(saved) = cluster.recorded_states(&begun)? {
+                let saved = openfleet_table::checkpoint::decode_states(&saved)
+                    .map_err(|source| crate::checkpoint::at("loading", "the states of a worker", source))?;
+                set_states(program, &self.scope, saved)?;
+            }
+            let CompletePass { samples, steps, .. } = complete;
+            return Ok(RunReport { samples, steps, skipped: true, ..RunReport::default() });
+        }
+        let report = match trains {
+            // Which thread gets a batch must not depend on chance, or a restarted worker could not tell what it has done.
+            true => self.pass_over(program, &Dealt::new(dataset, threads), options)?,
+            false => self.pass_over(program, dataset, options)?,
+        };
+        if !report.stopped {
+            let ends = if trains { cluster.thread_positions()? } else { Vec::new() };
+            let (samples, steps) = (report.samples + report.skipped_samples, report.steps + report.skipped_steps);
+            let saved = openfleet_table::checkpoint::encode_states(&states(program, &self.scope, &[]))
+                .map_err(|source| crate::checkpoint::at("saving to", "the states of a worker", source))?;
+            cluster.complete_action(begun, &CompletePass { ends, samples, steps }, saved)?;
+        }
+        Ok(report)
+    }
+
+    fn pass_over(&mut self, program: &Program, dataset: &dyn Dataset, options: &RunOptions<'_>) -> Result<RunReport> {
         let threads = if options.threads == 0 { dataset.thread_num() } else { options.threads }.max(1);
         let known = self.cluster.as_ref().map(|cluster| cluster.worker().threads as usize);
         let (scope, cluster) = (self.scope.clone(), self.cluster.clone());
-        let resume = options.resume && program.minimize.is_some() && !std::mem::replace(&mut self.resumed, true);
+        let resume = options.resume
+            && cluster.is_none()
+            && program.minimize.is_some()
+            && !std::mem::replace(&mut self.resumed, true);
         let loaded = if resume { std::mem::take(&mut self.loaded_positions) } else { Vec::new() };
         let prepared = self.prepare(program, threads)?;
         let plan = prepared.plan.clone();
@@ -250,14 +314,12 @@ impl Executor {
         }
         if resume {
             for (stream, thread) in prepared.threads[..threads].iter_mut().enumerate() {
-                let position = match &cluster {
-                    Some(_) => plan.communicator().position(stream as u32)?,
-                    None => loaded.get(stream).copied().unwrap_or(0),
-                };
+                let position = loaded.get(stream).copied().unwrap_or(0);
                 (thread.steps, thread.skip) = (position, position);
             }
         }
-        let ran = pass::run(&plan, &mut prepared.threads[..threads], dataset, options, &|positions| {
+        let counts = if cluster.is_some() { pass::Counts::OfServers } else { pass::Counts::Own };
+        let ran = pass::run(&plan, &mut prepared.threads[..threads], dataset, options, counts, &|positions| {
             let pause = Pause { program, scope: &scope, cluster: cluster.clone(), positions };
             options.on_pause.map_or(Ok(()), |on_pause| on_pause(&pause))
         });
@@ -291,6 +353,15 @@ impl Executor {
         }
         Ok(prepared)
     }
+}
+
+/// What is recorded of a pass that is complete.
+#[derive(Serialize, Deserialize)]
+struct CompletePass {
+    /// How many steps each training thread had taken by then.
+    ends: Vec<u64>,
+    samples: u64,
+    steps: u64,
 }
 
 /// Fails if so many training threads cannot go with those that the servers know of.

@@ -23,14 +23,17 @@ pub(crate) fn run(
     threads: &mut [Thread],
     dataset: &dyn Dataset,
     options: &RunOptions<'_>,
+    counts: Counts,
     on_pause: &dyn Fn(Vec<u64>) -> Result<()>,
 ) -> Result<RunReport> {
     let started = Instant::now();
     let reader = dataset.open()?;
     let shared = Shared {
+        is_shared: threads.len() > 1,
         plan,
         reader: reader.as_ref(),
         options,
+        counts,
         started,
         samples: AtomicU64::new(0),
         failed: AtomicBool::new(false),
@@ -65,12 +68,23 @@ pub(crate) fn run(
         report.waited += thread.waited;
         report.refused_gradients += thread.refused_gradients;
         report.stopped |= thread.stopped;
+        report.skipped_steps += thread.skipped_steps;
+        report.skipped_samples += thread.skipped_samples;
     }
     report.skipped_lines = reader.progress().skipped_lines;
     if options.debug {
         report.profile = profile(plan, threads);
     }
     Ok(report)
+}
+
+/// Who counts the steps of training threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counts {
+    /// The threads themselves.
+    Own,
+    /// The worker, over all its programs, in the numbers by which servers recognise what they have applied.
+    OfServers,
 }
 
 /// A thread's memory, kept from pass to pass.
@@ -106,9 +120,12 @@ impl Thread {
 
 /// What the training threads of one pass share.
 struct Shared<'a> {
+    /// Whether there is more than one thread.
+    is_shared: bool,
     plan: &'a Plan,
     reader: &'a (dyn BatchReader + 'a),
     options: &'a RunOptions<'a>,
+    counts: Counts,
     started: Instant,
     samples: AtomicU64,
     /// A thread gave up: the others end after their batch.
@@ -122,6 +139,8 @@ struct ThreadReport {
     waited: Duration,
     refused_gradients: u64,
     stopped: bool,
+    skipped_steps: u64,
+    skipped_samples: u64,
     /// It has begun, and is not done.
     paused: bool,
     /// It has done all its batches.
@@ -153,6 +172,10 @@ impl Shared<'_> {
         if outcome.is_err() {
             self.failed.store(true, Ordering::Relaxed);
             self.reader.end();
+            if self.plan.trains() && self.is_shared && self.plan.communicator().steps_together() {
+                // The other threads may wait for this one at a step that will not come.
+                self.plan.communicator().abandon();
+            }
         }
         outcome
     }
@@ -168,10 +191,9 @@ impl Shared<'_> {
         if matches!(report, Ok(ThreadReport { paused: true, .. })) {
             return report;
         }
-        // Whatever ended this thread, the others must not wait for it.
-        let finished = self.plan.communicator().finish(stream);
+        // A thread that failed has not finished its pass: a restarted worker continues it.
         let report = report?;
-        finished?;
+        self.plan.communicator().finish(stream)?;
         Ok(report)
     }
 
@@ -204,6 +226,16 @@ impl Shared<'_> {
                 continue;
             }
             report.waited += waiting.elapsed();
+            if self.counts == Counts::OfServers && self.plan.trains() {
+                let step = self.plan.communicator().next_step(stream)?;
+                thread.steps = step.number;
+                if step.is_applied {
+                    thread.steps += 1;
+                    report.skipped_steps += 1;
+                    report.skipped_samples += thread.batch.rows as u64;
+                    continue;
+                }
+            }
             let pushed = self.plan.step(&mut thread.arena, &thread.batch, WorkId::step(stream, thread.steps))?;
             thread.steps += 1;
             report.steps += 1;

@@ -45,7 +45,14 @@ fn save(storage: &Memory, table: &Arc<SparseTable>, number: usize, delta: bool) 
     let standing = delta.then(|| read_manifest(storage)).transpose()?;
     let cut = table.cut_since(standing.as_ref().map(Manifest::moment))?;
     let sparse = vec![SparseCut { name: "t".into(), cut, without_state: false }];
-    let cuts = TableCuts { server: 0, buckets: 0..BUCKET_COUNT, sparse, dense: Vec::new(), work: Work::default() };
+    let cuts = TableCuts {
+        server: 0,
+        buckets: 0..BUCKET_COUNT,
+        sparse,
+        dense: Vec::new(),
+        work: Work::default(),
+        position: Default::default(),
+    };
     let replaces = standing.map_or(Replaces::Anything, |standing| Replaces::Changes(standing.id));
     let commit = Commit { id: id(number), replaces, ..Commit::default() };
     save_alone(storage, commit, cuts, true)
@@ -289,7 +296,14 @@ fn changes_are_not_saved_without_their_state() {
     let base = save(&storage, &table, 1, false).unwrap();
     let cut = table.cut_since(Some(base.moment())).unwrap();
     let sparse = vec![SparseCut { name: "t".into(), cut, without_state: true }];
-    let cuts = TableCuts { server: 0, buckets: 0..BUCKET_COUNT, sparse, dense: Vec::new(), work: Work::default() };
+    let cuts = TableCuts {
+        server: 0,
+        buckets: 0..BUCKET_COUNT,
+        sparse,
+        dense: Vec::new(),
+        work: Work::default(),
+        position: Default::default(),
+    };
     let error = openfleet_table::checkpoint::write_part(&storage, &id(2), cuts).unwrap_err();
     assert_eq!(error, Error::DeltaWithout { what: "the optimizer's state" });
 }

@@ -9,6 +9,7 @@
 use std::time::{Duration, Instant};
 
 use openfleet_table::checkpoint::{Commit, Manifest, Part, Replaces, States, Work, decode_states, encode_states};
+use tracing::info;
 
 use super::Cluster;
 use crate::client::Link;
@@ -16,10 +17,11 @@ use crate::communicator::wait_all;
 use crate::error::{Error, Result};
 use crate::frame::Payload;
 use crate::handshake::fresh_nonce;
-use crate::request::Kind;
-use crate::request::cut::{self, Answer};
-use crate::request::load::{self, Load};
-use crate::request::save::{self, Base};
+use crate::request::committed::Committed;
+use crate::request::cut::{self, Answer, Cut};
+use crate::request::load::LoadRequest;
+use crate::request::save::{self, Base, Save};
+use crate::server::{ActionKind, Load, cut_of};
 
 /// How a checkpoint is saved.
 #[derive(Debug, Clone, PartialEq)]
@@ -88,21 +90,48 @@ impl Cluster {
         let id = fresh_save_id();
         let address = address.to_owned();
         let (replace, delta) = (options.replace, options.delta);
-        let begin = save::Ask::Begin { address: address.clone(), id: id.clone(), replace, delta };
+        let begin = Save::Begin { address: address.clone(), id: id.clone(), replace, delta };
         let begun = ask_to_save(first, &begin)?;
         let base = if delta { save::decode_base(begun.bytes())? } else { None };
         let saved = self.save_begun(&address, &id, base, options);
-        if saved.is_err() {
-            // What went wrong is known; what goes wrong now is not news.
-            let _ = ask_to_save(first, &save::Ask::Abandon { address, id });
+        match &saved {
+            Ok(manifest) => self.announce(manifest, &address, options)?,
+            Err(_) => {
+                // What went wrong is known; what goes wrong now is not news.
+                let _ = ask_to_save(first, &Save::Abandon { address, id });
+            }
         }
         saved
+    }
+
+    /// Tells the servers that they can return to a checkpoint, if it is one to return to.
+    fn announce(&self, manifest: &Manifest, address: &str, options: &SaveOptions) -> Result<()> {
+        let is_whole = options.only.is_empty() && !options.without_state;
+        if !is_whole || manifest.position.is_null() {
+            return Ok(());
+        }
+        let committed = Committed(cut_of(manifest, address, false));
+        let asked = self.links.iter().map(|link| link.send(&committed)).collect::<Result<_>>()?;
+        wait_all(asked).map(drop)
+    }
+
+    /// [`Cluster::save`] as an action of the script: a restarted worker that had completed it does not repeat it, so that an old
+    /// name never gets newer values.
+    pub fn save_once(&self, address: &str, options: &SaveOptions) -> Result<Manifest> {
+        let begun = self.begin_action(ActionKind::Save, format!("save to `{address}`"))?;
+        if let Some(manifest) = begun.recorded() {
+            info!("skipped saving to `{address}`: it was saved before this worker was restarted");
+            return Ok(manifest);
+        }
+        let manifest = self.save(address, options)?;
+        self.complete_action(begun, &manifest, Vec::new())?;
+        Ok(manifest)
     }
 
     fn save_begun(&self, address: &str, id: &str, base: Option<Base>, options: &SaveOptions) -> Result<Manifest> {
         let cut = self.cut(id, base.as_ref().map(|base| base.moment.clone()))?;
         let (only, without_state) = (options.only.clone(), options.without_state);
-        let write = save::Ask::Write { address: address.to_owned(), id: id.to_owned(), cut, only, without_state };
+        let write = Save::Write { address: address.to_owned(), id: id.to_owned(), cut, only, without_state };
         // A thread each, because a server in this process answers when it is done.
         let parts: Vec<Result<Part>> = std::thread::scope(|scope| {
             let writing: Vec<_> = self.links.iter().map(|link| scope.spawn(|| ask_to_save(link, &write))).collect();
@@ -119,9 +148,9 @@ impl Cluster {
             states: encode_states(&options.states).map_err(Error::checkpoint("saving to", address))?,
             parts: parts.into_iter().collect::<Result<_>>()?,
             replaces: base.map_or(Replaces::Anything, |base| Replaces::Changes(base.id)),
-            moment: None,
+            ..Commit::default()
         };
-        let commit = save::Ask::Commit { address: address.to_owned(), commit: Box::new(commit) };
+        let commit = Save::Commit { address: address.to_owned(), commit: Box::new(commit) };
         save::decode_manifest(ask_to_save(&self.links[0], &commit)?.bytes())
     }
 
@@ -149,20 +178,20 @@ impl Cluster {
     }
 
     fn release(&self, cut: &str) -> Result<()> {
-        wait_all(self.each(&cut::Ask::Release { id: cut.to_owned() })?).map(drop)
+        wait_all(self.each(&Cut::Release { id: cut.to_owned() })?).map(drop)
     }
 
     /// One attempt; why it came to nothing, if somebody should try again.
     fn try_cut(&self, id: &str, since: Option<String>) -> Result<Option<String>> {
         let mut target = Work::default();
-        for answer in wait_all(self.each(&cut::Ask::Prepare { id: id.to_owned() })?)? {
+        for answer in wait_all(self.each(&Cut::Prepare { id: id.to_owned() })?)? {
             match cut::decode(answer.bytes())? {
                 Answer::Prepared(work) => target.merge(&work),
                 Answer::Busy(because) => return Ok(Some(because)),
                 Answer::Done | Answer::NotYet(_) => return Err(Error::Damaged { what: "answer to a cut" }),
             }
         }
-        let ask = cut::Ask::Cut { id: id.to_owned(), target, since };
+        let ask = Cut::Cut { id: id.to_owned(), target, since };
         let mut behind: Vec<&Link> = self.links.iter().collect();
         let began = Instant::now();
         loop {
@@ -183,7 +212,7 @@ impl Cluster {
         }
     }
 
-    fn each(&self, ask: &cut::Ask) -> Result<Vec<crate::client::Pending>> {
+    fn each(&self, ask: &Cut) -> Result<Vec<crate::client::Pending>> {
         self.links.iter().map(|link| ask_to_cut(link, ask)).collect()
     }
 
@@ -194,17 +223,27 @@ impl Cluster {
             .map_err(|_| Error::Damaged { what: "states of the checkpoint that the servers go on from" })
     }
 
+    /// [`Cluster::load`] as an action of the script, which a restarted worker does not repeat: what it gave is gone then, and
+    /// so are the states.
+    pub fn load_once(&self, address: &str, options: LoadOptions) -> Result<Option<States>> {
+        let begun = self.begin_action(ActionKind::Load, format!("load `{address}`"))?;
+        if begun.recorded::<bool>().is_some() {
+            info!("skipped loading `{address}`: it was loaded before this worker was restarted");
+            return Ok(None);
+        }
+        let states = self.load(address, options)?;
+        self.complete_action(begun, &true, Vec::new())?;
+        Ok(Some(states))
+    }
+
     /// Takes all tables from a checkpoint, whatever number of servers wrote it: those that exist, or else those that the
     /// first program makes. Not while training; workers that train already have copies of the values before. What the
     /// program kept beside its tables is the answer.
     pub fn load(&self, address: &str, options: LoadOptions) -> Result<States> {
-        let load = Load { address: address.to_owned(), partial: options.partial };
+        let load = LoadRequest(Load { address: address.to_owned(), partial: options.partial });
+        let ask = |link: &Link| link.send_within(&load, WRITING)?.wait();
+        let ask = &ask;
         let answers: Vec<Result<Payload>> = std::thread::scope(|scope| {
-            let ask = |link: &Link| {
-                let mut payload = Payload::new();
-                load::encode(&mut payload, &load)?;
-                link.ask_within(Kind::Load, payload, WRITING).wait()
-            };
             let loading: Vec<_> = self.links.iter().map(|link| scope.spawn(move || ask(link))).collect();
             loading.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::NothingToSave))).collect()
         });
@@ -221,14 +260,10 @@ pub fn fresh_save_id() -> String {
     fresh_nonce()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn ask_to_cut(link: &Link, ask: &cut::Ask) -> Result<crate::client::Pending> {
-    let mut payload = Payload::new();
-    cut::encode(&mut payload, ask)?;
-    Ok(link.ask_within(Kind::Cut, payload, CUTTING))
+fn ask_to_cut(link: &Link, ask: &Cut) -> Result<crate::client::Pending> {
+    link.send_within(ask, CUTTING)
 }
 
-fn ask_to_save(link: &Link, ask: &save::Ask) -> Result<Payload> {
-    let mut payload = Payload::new();
-    save::encode(&mut payload, ask)?;
-    link.ask_within(Kind::Save, payload, WRITING).wait()
+fn ask_to_save(link: &Link, ask: &Save) -> Result<Payload> {
+    link.send_within(ask, WRITING)?.wait()
 }

@@ -29,11 +29,11 @@ use parking_lot::{Condvar, Mutex};
 
 use super::remote::{Remote, wait_all};
 use super::stepwise::pull_if_empty;
-use super::{Communicator, Missing};
+use super::{Communicator, Failure, Missing, Step};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
+use crate::gradients::{Counts, Head, PushEncoder, PushView, PushedStage};
 use crate::request::Kind;
-use crate::request::push::{self, PushView, PushedStage};
 use crate::stage::{DenseStage, SparseStage};
 
 /// A thread waits while so many of its gradients are missing from its values: one may be on its way while it computes.
@@ -74,26 +74,17 @@ struct Outbox {
     arrived: HashMap<u32, u64>,
     most_queued: usize,
     closed: bool,
-    failed: Option<String>,
-    /// Steps pushed so far, per stream: the job's count, whatever passes and restarts there were.
-    steps: HashMap<u32, Steps>,
-}
-
-#[derive(Clone, Copy)]
-struct Steps {
-    next: u64,
-    /// Below this, some servers have applied a step and others not, and it is sent alone: merged with others it would be
-    /// known to a server in part only, and a sum cannot be taken apart.
-    alone_below: u64,
-    /// When the last push returned.
-    pushed: Option<Instant>,
+    failed: Option<Failure>,
+    /// When the last push of each stream returned.
+    pushed: HashMap<u32, Instant>,
 }
 
 /// One push, encoded for each server.
 struct Item {
     work: WorkId,
     payloads: Vec<Payload>,
-    /// Never merged: see [`Steps`].
+    /// Some servers have applied the step and others not. It is never merged: a server would know a part of the merged push
+    /// only, and a sum cannot be taken apart.
     alone: bool,
 }
 
@@ -169,10 +160,14 @@ impl Communicator for Async {
 
     fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {
         let shared = &self.shared;
-        let stream = shared.remote.worker.stream(work.stream);
-        let Steps { next, alone_below, pushed } = shared.steps(stream)?;
-        let patience = pushed.map_or(Duration::ZERO, |pushed| pushed.elapsed().mul_f64(WAITING_SHARE));
-        shared.outbox.lock().steps.insert(stream, Steps { next: next + 1, alone_below, pushed });
+        let (stream, next) = (shared.remote.worker.stream(work.stream), work.first_step);
+        let patience = {
+            let mut outbox = shared.outbox.lock();
+            // What was applied before this process started is in whatever values come.
+            outbox.arrived.entry(stream).or_insert(next);
+            let pushed = outbox.pushed.get(&stream);
+            pushed.map_or(Duration::ZERO, |pushed| pushed.elapsed().mul_f64(WAITING_SHARE))
+        };
         let work = WorkId::step(stream, next);
         let waits = shared.plan.receive == DenseReceive::AfterSend;
         let payloads = shared.remote.encode_push(work, sparse, dense, waits);
@@ -180,7 +175,7 @@ impl Communicator for Async {
             shared.send_and_take(payloads, dense)?;
             return Ok(PushReport::default());
         }
-        let item = Item { work, payloads, alone: next < alone_below };
+        let item = Item { work, payloads, alone: shared.remote.streams.is_applied_by_some(stream, next) };
         let mut outbox = shared.outbox.lock();
         shared.check(&outbox)?;
         if waits {
@@ -195,6 +190,9 @@ impl Communicator for Async {
             }
             let mut merged = take_mergeable(&mut outbox.queue, stream, most);
             drop(outbox);
+            if merged.last().is_some_and(|last| !last.precedes(&item)) {
+                shared.send(merge(std::mem::take(&mut merged))?)?;
+            }
             merged.push(item);
             shared.send_and_take(merge(merged)?, dense)?;
             return Ok(PushReport::default());
@@ -220,17 +218,31 @@ impl Communicator for Async {
                 }
                 shared.check(&outbox)?;
             }
-            outbox.steps.insert(stream, Steps { next: next + 1, alone_below, pushed: Some(Instant::now()) });
+            outbox.pushed.insert(stream, Instant::now());
         }
         Ok(PushReport::default())
     }
 
-    fn position(&self, stream: u32) -> Result<u64> {
-        Ok(self.shared.steps(self.shared.remote.worker.stream(stream))?.next)
+    fn next_step(&self, stream: u32) -> Result<Step> {
+        Ok(self.shared.remote.streams.next(stream, None))
     }
 
-    fn finish(&self, _: u32) -> Result<()> {
+    fn give_back_step(&self, stream: u32) {
+        self.shared.remote.streams.give_back(stream);
+    }
+
+    fn begin(&self, stream: u32) -> Result<()> {
+        self.shared.remote.streams.begin(stream);
+        Ok(())
+    }
+
+    fn finish(&self, stream: u32) -> Result<()> {
+        self.shared.remote.streams.finish(stream);
         self.flush()
+    }
+
+    fn abandon(&self) {
+        self.shared.remote.abandon();
     }
 
     fn flush(&self) -> Result<()> {
@@ -272,7 +284,7 @@ impl Communicator for Async {
 impl Shared {
     fn check(&self, outbox: &Outbox) -> Result<()> {
         match &outbox.failed {
-            Some(message) => Err(Error::Background { message: message.clone() }),
+            Some(failure) => Err(failure.clone().into()),
             None => Ok(()),
         }
     }
@@ -280,24 +292,9 @@ impl Shared {
     /// A background thread's error reaches every training thread.
     fn guard(&self, run: impl FnOnce() -> Result<()>) {
         if let Err(error) = run() {
-            self.outbox.lock().failed = Some(openfleet_core::error::report(&error));
+            self.outbox.lock().failed = Some(Failure::from(&error));
             self.changed.notify_all();
         }
-    }
-
-    /// The next step of a stream; the servers know it of a stream that is new here.
-    fn steps(&self, stream: u32) -> Result<Steps> {
-        if let Some(&steps) = self.outbox.lock().steps.get(&stream) {
-            return Ok(steps);
-        }
-        let position = self.remote.position(stream)?;
-        let steps = Steps { next: position.start, alone_below: position.end, pushed: None };
-        let mut outbox = self.outbox.lock();
-        outbox.steps.insert(stream, steps);
-        // What was applied before is in whatever values come.
-        outbox.answered.insert(stream, position.start);
-        outbox.arrived.insert(stream, position.start);
-        Ok(steps)
     }
 
     fn send(&self, payloads: Vec<Payload>) -> Result<Vec<Payload>> {
@@ -382,7 +379,14 @@ impl Shared {
     }
 }
 
-/// The first pushes of a stream, consecutive ones, at most so many; one that must go alone goes alone.
+impl Item {
+    /// Whether the other one's step is the next.
+    fn precedes(&self, next: &Item) -> bool {
+        !self.alone && !next.alone && self.work.last_step + 1 == next.work.first_step
+    }
+}
+
+/// The first pushes of a stream, consecutive steps, at most so many; one that must go alone goes alone.
 fn take_mergeable(queue: &mut VecDeque<Item>, stream: u32, most: usize) -> Vec<Item> {
     let mut taken: Vec<Item> = Vec::new();
     let mut at = 0;
@@ -391,13 +395,10 @@ fn take_mergeable(queue: &mut VecDeque<Item>, stream: u32, most: usize) -> Vec<I
             at += 1;
             continue;
         }
-        if queue[at].alone && !taken.is_empty() {
+        if taken.last().is_some_and(|last| !last.precedes(&queue[at])) {
             break;
         }
         taken.extend(queue.remove(at));
-        if taken[taken.len() - 1].alone {
-            break;
-        }
     }
     taken
 }
@@ -420,12 +421,9 @@ fn merge(items: Vec<Item>) -> Result<Vec<Payload>> {
 
 fn merge_views(work: WorkId, views: &[PushView<'_>]) -> Result<Payload> {
     let shape = &views[0];
-    let tables: usize = shape.stages.iter().map(|stage| stage.keys.tables.len()).sum();
     let merging = |source| Error::Table { action: "merging pushes to", table: "all".into(), source };
-    let mut payload = Payload::new();
     let (want_values, counted) = (shape.want_values, shape.counted);
-    let head = push::Head { work, want_values, width: shape.width, counted };
-    push::begin(&mut payload, head, tables, shape.blocks.len());
+    let mut push = PushEncoder::new(Head { work, want_values, width: shape.width, counted });
     for (stage, PushedStage { keys, show_click, .. }) in shape.stages.iter().enumerate() {
         for (table, (&number, &dim)) in keys.tables.iter().zip(keys.dims).enumerate() {
             let parts = views.iter().map(|view| {
@@ -437,20 +435,18 @@ fn merge_views(work: WorkId, views: &[PushView<'_>]) -> Result<Payload> {
                 None => SparseMean::new(dim as usize),
             };
             let merged = sum.mean(1, parts).map_err(merging)?;
-            push::add_stage(&mut payload, &[number], &[dim], merged.keys);
             let rows = merged.gradients.chunks_exact(dim as usize);
-            push::add_gradients(&mut payload, head.width, merged.keys.len(), dim as usize, rows);
-            if counted {
-                let counts =
-                    merged.show_click.map(|counts| (counts.show.iter().copied(), counts.click.iter().copied()));
-                push::add_counts(&mut payload, counts, merged.keys.len());
-            }
+            let mut counts =
+                merged.show_click.map(|counts| (counts.show.iter().copied(), counts.click.iter().copied()));
+            let counts = counts.as_mut().map(|(show, click)| Counts { show, click });
+            push.stage(&[number], &[dim], merged.keys, std::iter::once(rows), counts);
         }
     }
+    let mut push = push.blocks();
     let mut sum = DenseMean::new();
     for (at, &(block, _)) in shape.blocks.iter().enumerate() {
         let gradients = views.iter().map(|view| &*view.blocks[at].1);
-        push::add_block(&mut payload, head.width, block, sum.mean(1, gradients).map_err(merging)?);
+        push.block(block, sum.mean(1, gradients).map_err(merging)?);
     }
-    Ok(payload)
+    Ok(push.finish())
 }

@@ -13,6 +13,10 @@
 //!
 //! Exchanges of a worker run one after another and are numbered, so a repeat is answered and not applied. If one fails, the
 //! base has moved and the servers perhaps not: the error ends training on this worker.
+//!
+//! A worker that dies takes with it what it has learnt and not sent. After a flush between two steps there is no such
+//! thing, and the servers are told the steps up to which they have everything: a successor continues there. If it died at
+//! any other moment, the job returns to a checkpoint, or to the beginning.
 
 mod copies;
 #[cfg(test)]
@@ -30,10 +34,11 @@ use parking_lot::{Condvar, Mutex};
 use tracing::warn;
 
 use self::copies::Copies;
-use super::{Communicator, Local, Missing, Remote};
+use super::{Communicator, Failure, Local, Missing, Remote, Step, Worker, wait_all};
 use crate::error::{Error, Result};
-use crate::frame::{Payload, Reader};
-use crate::request::{Kind, exchange_geo, push};
+use crate::frame::Reader;
+use crate::request::hand_in::HandIn;
+use crate::request::{Kind, exchange_geo};
 use crate::stage::{DenseStage, SparseStage};
 
 /// Local training, exchanged every k batches.
@@ -75,7 +80,7 @@ struct Outbox {
     /// Threads in a pass.
     training: u32,
     closed: bool,
-    failed: Option<String>,
+    failed: Option<Failure>,
 }
 
 /// Something for the exchange thread.
@@ -102,7 +107,6 @@ impl Geo {
             Ok(Dense { name, local: Arc::new(table), trained: AtomicBool::new(false) })
         });
         let dense = dense.collect::<Result<Vec<_>>>()?;
-        let next = next_exchange(&remote)?;
         let copies = Copies::new(sparse)?;
         let local = dense.iter().map(|dense| (dense.name.clone(), dense.local.clone()));
         let local = Local::new(copies.local(), local.collect());
@@ -120,12 +124,13 @@ impl Geo {
         };
         let shared =
             Arc::new(Shared { remote, plan, copies, dense, outbox: Mutex::new(outbox), changed: Condvar::new() });
-        let mut exchanger = Exchanger { shared: shared.clone(), base, next, scratch: Scratch::new() };
+        let mut exchanger = Exchanger { shared: shared.clone(), base, next: 0, scratch: Scratch::new() };
         let thread = std::thread::spawn(move || {
             let shared = exchanger.shared.clone();
             // A bug here must not leave training threads waiting for ever.
             if std::panic::catch_unwind(AssertUnwindSafe(|| exchanger.run())).is_err() {
-                shared.outbox.lock().failed = Some("it panicked".into());
+                let panicked = Error::Background { message: "it panicked".into() };
+                shared.outbox.lock().failed = Some(Failure::from(&panicked));
                 shared.changed.notify_all();
             }
         });
@@ -208,13 +213,23 @@ impl Communicator for Geo {
         Ok(report)
     }
 
-    fn begin(&self, _: u32) -> Result<()> {
+    fn next_step(&self, stream: u32) -> Result<Step> {
+        Ok(self.shared.remote.streams.next(stream, None))
+    }
+
+    fn give_back_step(&self, stream: u32) {
+        self.shared.remote.streams.give_back(stream);
+    }
+
+    fn begin(&self, stream: u32) -> Result<()> {
+        self.shared.remote.streams.begin(stream);
         self.shared.outbox.lock().training += 1;
         Ok(())
     }
 
     /// The last thread of a pass flushes.
-    fn finish(&self, _: u32) -> Result<()> {
+    fn finish(&self, stream: u32) -> Result<()> {
+        self.shared.remote.streams.finish(stream);
         let mut outbox = self.shared.outbox.lock();
         outbox.training = outbox.training.saturating_sub(1);
         let last = outbox.training == 0;
@@ -226,9 +241,18 @@ impl Communicator for Geo {
         let mut outbox = self.shared.outbox.lock();
         outbox.check()?;
         let window = outbox.close_window();
+        let is_between_steps = outbox.training == 0;
         let ticket = outbox.enqueue(Job::Flush(window));
         self.shared.changed.notify_all();
-        self.shared.wait_for(outbox, ticket)
+        self.shared.wait_for(outbox, ticket)?;
+        if is_between_steps && self.shared.plan.flush_residual {
+            self.shared.hand_in()?;
+        }
+        Ok(())
+    }
+
+    fn abandon(&self) {
+        self.shared.remote.abandon();
     }
 
     fn close(&self) -> Result<()> {
@@ -239,6 +263,15 @@ impl Communicator for Geo {
 }
 
 impl Shared {
+    /// Tells the servers that they have everything up to the steps that were taken so far.
+    fn hand_in(&self) -> Result<()> {
+        let positions = self.remote.streams.positions();
+        let streams = (0..).map(|thread| self.remote.worker.stream(thread));
+        let hand_in = HandIn { positions: streams.zip(positions).collect() };
+        let asked = self.remote.links.iter().map(|link| link.send(&hand_in)).collect::<Result<_>>()?;
+        wait_all(asked).map(drop)
+    }
+
     /// Waits until so many jobs are done.
     fn wait_for(&self, mut outbox: parking_lot::MutexGuard<'_, Outbox>, ticket: u64) -> Result<()> {
         while outbox.done < ticket {
@@ -252,7 +285,7 @@ impl Shared {
 impl Outbox {
     fn check(&self) -> Result<()> {
         match &self.failed {
-            Some(message) => Err(Error::Background { message: message.clone() }),
+            Some(failure) => Err(failure.clone().into()),
             None => Ok(()),
         }
     }
@@ -305,7 +338,7 @@ impl Exchanger {
             let mut outbox = shared.outbox.lock();
             outbox.done += 1;
             if let Err(error) = &outcome {
-                outbox.failed = Some(openfleet_core::error::report(error));
+                outbox.failed = Some(Failure::from(error));
             }
             drop(outbox);
             // An error reaches every training thread.
@@ -365,7 +398,9 @@ impl Exchanger {
                 false => DenseStage { table, ..DenseStage::default() },
             })
             .collect();
-        let work = exchange_geo::work(remote.worker.rank, self.next);
+        // Numbered in a stream of its own, after those of all training threads.
+        let Worker { rank, count, threads } = remote.worker;
+        let work = WorkId::step(count * threads + rank * threads, self.next);
         let payloads = remote.encode_push(work, &sparse, &dense, false);
         drop(sparse);
         let asked: Vec<_> =
@@ -419,22 +454,6 @@ impl Exchanger {
         let error = |source| Error::Table { action: "adding to", table: dense.name.clone(), source };
         dense.local.add(&difference).map(drop).map_err(error)
     }
-}
-
-/// Where this worker's exchanges go on: after those that an earlier incarnation of it made. A server that missed the last
-/// one gets an empty one in its place, so that all have applied the same numbers.
-fn next_exchange(remote: &Remote) -> Result<u64> {
-    let rank = remote.worker.rank;
-    let position = |positions: &[(u32, u64)]| positions.iter().find(|(id, _)| *id == rank).map_or(0, |&(_, at)| at);
-    let positions: Vec<u64> = remote.status()?.iter().map(|status| position(&status.positions)).collect();
-    let next = positions.iter().copied().max().unwrap_or(0);
-    for (link, position) in remote.links.iter().zip(positions).filter(|(_, position)| *position < next) {
-        let mut payload = Payload::new();
-        let missed = WorkId { stream: rank, first_step: position, last_step: next - 1 };
-        push::begin(&mut payload, push::Head::of(missed), 0, 0);
-        link.ask(Kind::ExchangeGeo, payload).wait()?;
-    }
-    Ok(next)
 }
 
 /// The keys of a window, each at least once.

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::remote::{Remote, wait_all};
 use super::stepwise::pull_if_empty;
-use super::{Communicator, Missing};
+use super::{Communicator, Missing, Step};
 use crate::client::Pending;
 use crate::error::Result;
 use crate::request::Kind;
@@ -27,11 +27,6 @@ pub struct Hybrid {
 
 #[derive(Default)]
 struct Stream {
-    /// The group's step for the dense push.
-    step: u64,
-    joined: bool,
-    /// Sparse pushes have a ledger of their own, and so steps of their own.
-    sparse_step: u64,
     in_flight: VecDeque<Vec<Pending>>,
     most_in_flight: usize,
 }
@@ -47,15 +42,8 @@ impl Hybrid {
         self.streams.lock().values().map(|stream| stream.most_in_flight).max().unwrap_or(0)
     }
 
-    /// A stream that is new here may not be new to the servers: a restarted worker goes on where its predecessor stopped.
-    fn take(&self, number: u32) -> Result<Stream> {
-        if let Some(stream) = self.streams.lock().remove(&number) {
-            return Ok(stream);
-        }
-        // One that died between its two pushes of a batch makes both again; what was applied is recognised.
-        let (sparse, dense) = (self.remote.position(self.sparse_stream(number))?, self.remote.position(number)?);
-        let sparse_step = sparse.start.min(dense.start);
-        Ok(Stream { sparse_step, ..Stream::default() })
+    fn take(&self, number: u32) -> Stream {
+        self.streams.lock().remove(&number).unwrap_or_default()
     }
 
     fn settle(stream: &mut Stream, left: usize) -> Result<()> {
@@ -82,23 +70,24 @@ impl Communicator for Hybrid {
         pull_if_empty(&self.remote, stages)
     }
 
+    /// The dense and the sparse push of a step have the same number, in two streams.
+    fn next_step(&self, stream: u32) -> Result<Step> {
+        let number = self.remote.worker.stream(stream);
+        Ok(self.remote.streams.next(stream, Some(self.sparse_stream(number))))
+    }
+
     fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {
         let number = self.remote.worker.stream(work.stream);
-        let mut stream = self.take(number)?;
-        if !stream.joined {
-            stream.step = self.remote.join(number)?;
-            stream.joined = true;
-        }
+        self.remote.join_implicit(work.stream)?;
+        let mut stream = self.take(number);
         // Room for this batch first, then it may fly.
         Self::settle(&mut stream, self.plan.staleness - 1)?;
-        let sparse_work = WorkId::step(self.sparse_stream(number), stream.sparse_step);
+        let sparse_work = WorkId::step(self.sparse_stream(number), work.first_step);
         let payloads = self.remote.encode_push(sparse_work, sparse, &[], false);
         let asked = self.remote.links.iter().zip(payloads).map(|(link, payload)| link.ask(Kind::Push, payload));
         stream.in_flight.push_back(asked.collect());
         stream.most_in_flight = stream.most_in_flight.max(stream.in_flight.len());
-        stream.sparse_step += 1;
-        self.remote.push_in_step(WorkId::step(number, stream.step), &[], dense)?;
-        stream.step += 1;
+        self.remote.push_in_step(WorkId::step(number, work.first_step), &[], dense)?;
         self.streams.lock().insert(number, stream);
         Ok(PushReport::default())
     }
@@ -107,30 +96,29 @@ impl Communicator for Hybrid {
         true
     }
 
-    fn begin(&self, stream: u32) -> Result<()> {
-        let number = self.remote.worker.stream(stream);
-        let mut stream = self.take(number)?;
-        stream.step = self.remote.join(number)?;
-        stream.joined = true;
-        self.streams.lock().insert(number, stream);
-        Ok(())
+    fn give_back_step(&self, stream: u32) {
+        self.remote.streams.give_back(stream);
     }
 
-    fn position(&self, stream: u32) -> Result<u64> {
-        let number = self.remote.worker.stream(stream);
-        let stream = self.take(number)?;
-        let step = stream.sparse_step;
-        self.streams.lock().insert(number, stream);
-        Ok(step)
+    fn begin(&self, stream: u32) -> Result<()> {
+        self.remote.begin(stream)
     }
 
     fn finish(&self, stream: u32) -> Result<()> {
         let number = self.remote.worker.stream(stream);
-        let mut stream = self.take(number)?;
-        Self::settle(&mut stream, 0)?;
-        stream.joined = false;
-        self.streams.lock().insert(number, stream);
-        self.remote.leave(number)
+        let mut state = self.take(number);
+        Self::settle(&mut state, 0)?;
+        self.streams.lock().insert(number, state);
+        self.remote.finish(stream)
+    }
+
+    fn finish_implicit(&self) -> Result<()> {
+        self.flush()?;
+        self.remote.finish_implicit()
+    }
+
+    fn abandon(&self) {
+        self.remote.abandon();
     }
 
     fn flush(&self) -> Result<()> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use openfleet_core::WorkId;
 use openfleet_table::{DenseTable, PushReport, SparseTable};
 
-use super::{Communicator, Missing};
+use super::{Communicator, Missing, Step};
 use crate::error::{Error, Result};
 use crate::stage::{Counts, DenseStage, SparseStage};
 
@@ -50,6 +50,11 @@ impl Communicator for Local {
             })?;
         }
         Ok(())
+    }
+
+    /// Nothing is ever repeated here: whoever trains counts its own steps.
+    fn next_step(&self, _stream: u32) -> Result<Step> {
+        Ok(Step { number: 0, is_applied: false })
     }
 
     fn push(&self, _work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {

@@ -6,7 +6,7 @@ use openfleet_core::WorkId;
 use openfleet_table::PushReport;
 use openfleet_table::checkpoint::MappedTable;
 
-use super::{Communicator, Missing};
+use super::{Communicator, Missing, Step};
 use crate::error::{Error, Result};
 use crate::stage::{DenseStage, SparseStage};
 
@@ -51,6 +51,11 @@ impl Communicator for Mapped {
             stage.version = VERSION;
         }
         Ok(())
+    }
+
+    /// Nothing is ever repeated here: whoever trains counts its own steps.
+    fn next_step(&self, _stream: u32) -> Result<Step> {
+        Ok(Step { number: 0, is_applied: false })
     }
 
     fn push(&self, _work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {

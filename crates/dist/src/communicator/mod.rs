@@ -8,6 +8,7 @@ mod mapped;
 mod part;
 mod remote;
 mod stepwise;
+mod streams;
 
 pub use asynchronous::Async;
 pub use geo::Geo;
@@ -19,19 +20,22 @@ pub use part::Part;
 pub use remote::{Remote, Worker};
 pub(crate) use remote::{depart_from, status_of, wait_all};
 pub use stepwise::Stepwise;
+pub use streams::{Step, Streams};
 
 use openfleet_core::WorkId;
 use openfleet_core::strategy::{Plan, Strategy};
 use openfleet_table::{DenseSpec, PushReport, SparseSpec};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::stage::{DenseStage, SparseStage};
 
 /// What a training thread calls around each of its steps:
 ///
 /// ```text
-/// begin -> ( pull_sparse, pull_dense -> compute -> push )* -> finish
+/// begin -> ( next_step -> pull_sparse, pull_dense -> compute -> push )* -> finish
 /// ```
+///
+/// A step that the servers had applied before this process started is skipped, or computed without being pushed.
 ///
 /// Every method may be called from many training threads at once, each with stages of its own.
 pub trait Communicator: Send + Sync {
@@ -45,6 +49,12 @@ pub trait Communicator: Send + Sync {
     /// many were applied and refused, as far as that is known by then.
     fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport>;
 
+    /// The next step of a stream: the number that its push carries. It is taken, whether it is pushed or not.
+    fn next_step(&self, stream: u32) -> Result<Step>;
+
+    /// The step that was taken last came to nothing before it was pushed: its number is free.
+    fn give_back_step(&self, _stream: u32) {}
+
     /// A stream begins a pass over its data. Where streams step together, this waits until all of them begin one.
     fn begin(&self, _stream: u32) -> Result<()> {
         Ok(())
@@ -55,25 +65,50 @@ pub trait Communicator: Send + Sync {
         false
     }
 
-    /// The first step of a stream that the servers have yet to apply: where a restarted worker goes on in its data. 0 where
-    /// steps are not counted by stream.
-    fn position(&self, _stream: u32) -> Result<u64> {
-        Ok(0)
-    }
-
     /// A stream has come to the end of its pass: the others go on without it.
     fn finish(&self, _stream: u32) -> Result<()> {
         Ok(())
     }
+
+    /// Steps outside of a pass form one of their own; it ends here. Nobody waits for this worker any more before its next step.
+    fn finish_implicit(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// This process gives up: what waits for servers fails at once. The servers are told nothing, so that a restarted process
+    /// continues where this one was.
+    fn abandon(&self) {}
 
     /// Everything sent and applied: what was queued is pushed, what was changed elsewhere is here.
     fn flush(&self) -> Result<()> {
         Ok(())
     }
 
-    /// This worker is done for good.
+    /// This worker is done: it departs.
     fn close(&self) -> Result<()> {
         Ok(())
+    }
+}
+
+/// Why a background thread gave up, for every training thread.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    message: String,
+    recalled: Option<u32>,
+}
+
+impl From<&Error> for Failure {
+    fn from(error: &Error) -> Self {
+        Failure { message: openfleet_core::error::report(error), recalled: error.recalled() }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure.recalled {
+            Some(rank) => Error::Recalled { rank },
+            None => Error::Background { message: failure.message },
+        }
     }
 }
 

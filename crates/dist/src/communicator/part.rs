@@ -9,7 +9,7 @@ use std::sync::Arc;
 use openfleet_core::WorkId;
 use openfleet_table::PushReport;
 
-use super::{Communicator, Missing};
+use super::{Communicator, Missing, Step};
 use crate::error::Result;
 use crate::stage::{DenseStage, SparseStage};
 
@@ -73,8 +73,20 @@ impl Communicator for Part {
         self.whole.steps_together()
     }
 
-    fn position(&self, stream: u32) -> Result<u64> {
-        self.whole.position(stream)
+    fn next_step(&self, stream: u32) -> Result<Step> {
+        self.whole.next_step(stream)
+    }
+
+    fn give_back_step(&self, stream: u32) {
+        self.whole.give_back_step(stream);
+    }
+
+    fn finish_implicit(&self) -> Result<()> {
+        self.whole.finish_implicit()
+    }
+
+    fn abandon(&self) {
+        self.whole.abandon();
     }
 
     fn finish(&self, stream: u32) -> Result<()> {
@@ -110,6 +122,10 @@ mod tests {
         fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
             self.0.lock().extend(stages.iter().map(|stage| stage.table));
             Ok(())
+        }
+
+        fn next_step(&self, _: u32) -> Result<Step> {
+            Ok(Step { number: 0, is_applied: false })
         }
 
         fn push(&self, _: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {

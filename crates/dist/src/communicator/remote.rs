@@ -3,6 +3,7 @@
 //! One request a server a batch, all stages and tables together; answers are gathered in order. Which request travels when
 //! is the modes' business.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use openfleet_core::WorkId;
@@ -11,13 +12,19 @@ use openfleet_core::strategy::{FloatWidth, Mode};
 use openfleet_table::{DenseSpec, Missing, SparseSpec};
 use parking_lot::Mutex;
 
+use super::Streams;
 use crate::client::{Link, Pending};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::floats;
 use crate::frame::{Payload, Reader};
-use crate::request::create_tables::{self, Here, Tables};
-use crate::request::status::{self, Status};
-use crate::request::{Kind, depart, join, leave, pull_dense, pull_sparse, push};
+use crate::gradients::{Counts, Head, PushEncoder};
+use crate::request::create_tables::{self, CreateTables, Description, Here};
+use crate::request::depart::Depart;
+use crate::request::join::Join;
+use crate::request::leave::Leave;
+use crate::request::pull_dense::PullDense;
+use crate::request::status::{self, Status, StatusRequest};
+use crate::request::{Kind, pull_sparse};
 use crate::stage::{DenseStage, SparseStage};
 
 /// Which worker this is, among how many, and how many training threads each has.
@@ -49,11 +56,12 @@ pub struct Remote {
     width: FloatWidth,
     /// Working memory, a set for each call at a time.
     lanes: Mutex<Vec<Lane>>,
-    /// Per server: where this worker's changes of membership are counted from.
+    /// Per server: where this worker's pulls are counted from.
     sessions: Vec<u64>,
+    /// Where each training thread is.
+    pub(super) streams: Arc<Streams>,
     /// What the program kept beside its tables, where those were taken from a checkpoint.
     states: Mutex<Vec<u8>>,
-    changes: AtomicU64,
     pulls: AtomicU64,
 }
 
@@ -86,7 +94,7 @@ impl Remote {
         let whole: Vec<_> = dense.iter().map(|(name, spec, _)| (name.clone(), spec.clone())).collect();
         let asked = links.iter().zip(&blocks).enumerate().map(|(server, (link, blocks))| {
             let blocks = blocks.iter().map(|&number| &placement.blocks()[number]);
-            let tables = Tables {
+            let description = Description {
                 mode,
                 workers: worker.count,
                 threads: worker.threads,
@@ -105,20 +113,25 @@ impl Remote {
                     blocks: blocks.clone().map(|block| (block.parameter as u32, block.offset as u64)).collect(),
                 },
             };
-            let values = blocks.map(|block| &dense[block.parameter].2[block.offset..block.offset + block.length]);
-            let mut payload = Payload::new();
-            create_tables::encode(&mut payload, &tables, values)?;
+            let values =
+                blocks.map(|block| dense[block.parameter].2[block.offset..block.offset + block.length].to_vec());
             // They may be taken from a checkpoint first.
-            Ok(link.ask_patiently(Kind::CreateTables, payload))
+            link.send_patiently(&CreateTables { description, first_values: values.collect() })
         });
         let answers = wait_all(asked.collect::<Result<Vec<_>>>()?)?;
         let created = answers.iter().map(|answer| create_tables::decode(answer.bytes())).collect::<Result<Vec<_>>>()?;
         let sessions = created.iter().map(|created| created.session).collect();
         let states = Mutex::new(created.into_iter().next().map(|created| created.states).unwrap_or_default());
         let dims = sparse.iter().map(|(_, spec)| spec.dim as u32).collect();
-        let (lanes, changes, pulls) = (Mutex::default(), AtomicU64::new(0), AtomicU64::new(0));
+        let (lanes, pulls) = (Mutex::default(), AtomicU64::new(0));
         let width = FloatWidth::default();
-        Ok(Remote { links, worker, placement, blocks, dims, width, lanes, sessions, states, changes, pulls })
+        let streams = Arc::new(Streams::new(worker, Vec::new()));
+        Ok(Remote { links, worker, placement, blocks, dims, width, lanes, sessions, streams, states, pulls })
+    }
+
+    /// Counts steps from where the servers stood when the worker entered the job.
+    pub(crate) fn with_streams(self, streams: Arc<Streams>) -> Self {
+        Remote { streams, ..self }
     }
 
     /// What the program kept beside its tables, where those were taken from a checkpoint; empty the second time.
@@ -173,12 +186,10 @@ impl Remote {
     /// Fetches every dense value.
     pub(super) fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
         let asked = self.links.iter().zip(&self.blocks).map(|(link, blocks)| {
-            let numbers: Vec<u32> = (0..blocks.len() as u32).collect();
-            let mut payload = Payload::new();
-            pull_dense::encode(&mut payload, self.width, &numbers);
-            link.ask(Kind::PullDense, payload)
+            let blocks: Vec<u32> = (0..blocks.len() as u32).collect();
+            link.send(&PullDense { width: self.width, blocks })
         });
-        let asked: Vec<Pending> = asked.collect();
+        let asked: Vec<Pending> = asked.collect::<Result<_>>()?;
         for (server, pending) in asked.into_iter().enumerate() {
             let answer = pending.wait()?;
             let mut reader = Reader::new(answer.bytes());
@@ -211,37 +222,30 @@ impl Remote {
         let lane = self.group(sparse);
         let payloads = (0..self.links.len())
             .map(|server| {
-                let mut payload = Payload::new();
                 let blocks: Vec<usize> =
                     (0..self.blocks[server].len()).filter(|&at| self.is_pushed(server, at, dense)).collect();
                 let counted = sparse.iter().any(|stage| stage.counts.is_some());
-                let head = push::Head { work, want_values, width: self.width, counted };
-                push::begin(&mut payload, head, sparse.len(), blocks.len());
+                let mut push = PushEncoder::new(Head { work, want_values, width: self.width, counted });
                 for (stage, grouping) in sparse.iter().zip(&lane.groupings) {
                     let (tables, dims) = self.tables_of(stage, |lookup| lookup.trained);
                     let (keys, positions) = (grouping.keys(server), grouping.positions(server));
-                    push::add_stage(&mut payload, &tables, &dims, keys);
-                    for lookup in stage.lookups.iter().filter(|lookup| lookup.trained) {
-                        let row = |&from: &u32| &lookup.gradients[from as usize * lookup.dim..][..lookup.dim];
-                        let rows = positions.iter().map(row);
-                        push::add_gradients(&mut payload, self.width, keys.len(), lookup.dim, rows);
-                    }
-                    if counted {
-                        let counts = stage.counts.as_ref().map(|counts| {
-                            let of = |counts: &'_ [f32]| {
-                                positions.iter().map(|&from| counts[from as usize]).collect::<Vec<_>>()
-                            };
-                            (of(&counts.show).into_iter(), of(&counts.click).into_iter())
-                        });
-                        push::add_counts(&mut payload, counts, keys.len());
-                    }
+                    let gradients = stage.lookups.iter().filter(|lookup| lookup.trained).map(|lookup| {
+                        positions.iter().map(|&from| &lookup.gradients[from as usize * lookup.dim..][..lookup.dim])
+                    });
+                    let of =
+                        |counts: &'_ [f32]| positions.iter().map(|&from| counts[from as usize]).collect::<Vec<_>>();
+                    let counts = stage.counts.as_ref().map(|counts| (of(&counts.show), of(&counts.click)));
+                    let mut counts = counts.map(|(show, click)| (show.into_iter(), click.into_iter()));
+                    let counts = counts.as_mut().map(|(show, click)| Counts { show, click });
+                    push.stage(&tables, &dims, keys, gradients, counts);
                 }
+                let mut push = push.blocks();
                 for at in blocks {
                     let block = &self.placement.blocks()[self.blocks[server][at]];
                     let gradient = &dense[block.parameter].gradient[block.offset..block.offset + block.length];
-                    push::add_block(&mut payload, self.width, at as u32, gradient);
+                    push.block(at as u32, gradient);
                 }
-                payload
+                push.finish()
             })
             .collect();
         self.lanes.lock().push(lane);
@@ -285,51 +289,50 @@ impl Remote {
         Ok(())
     }
 
-    /// A stream joins the others at the beginning of a pass; gives the step they are at. Where a predecessor of this worker
-    /// died after its push had reached some servers only, those are a step ahead: it is pushed again to all, and they
-    /// recognise it.
-    pub(super) fn join(&self, stream: u32) -> Result<u64> {
-        let change = self.changes.fetch_add(1, Ordering::Relaxed);
-        let asked = self.links.iter().zip(&self.sessions).map(|(link, session)| {
-            let mut payload = Payload::new();
-            join::encode(&mut payload, stream, session << 32 | change);
-            link.ask_patiently(Kind::Join, payload)
-        });
-        let answers = wait_all(asked.collect())?;
-        let steps: Vec<u64> = answers.iter().map(|answer| join::decode(answer.bytes())).collect::<Result<_>>()?;
-        let (least, most) = (steps.iter().copied().min().unwrap_or(0), steps.iter().copied().max().unwrap_or(0));
-        if most - least > 1 {
-            return Err(Error::OutOfStep { expected: least, got: most });
+    /// A training thread begins a pass over a dataset.
+    pub(super) fn begin(&self, thread: u32) -> Result<()> {
+        let (pass, left) = self.streams.begin(thread);
+        if let Some(left) = left {
+            self.leave(thread, left)?;
         }
-        Ok(least)
+        self.join(thread, pass)
     }
 
-    /// A stream leaves until its next pass.
-    pub(super) fn leave(&self, stream: u32) -> Result<()> {
-        let change = self.changes.fetch_add(1, Ordering::Relaxed);
-        let asked = self.links.iter().zip(&self.sessions).map(|(link, session)| {
-            let mut payload = Payload::new();
-            leave::encode(&mut payload, stream, session << 32 | change);
-            link.ask(Kind::Leave, payload)
-        });
-        wait_all(asked.collect())?;
-        Ok(())
+    /// A training thread joins the pass that its steps outside of a dataset form, unless it has.
+    pub(super) fn join_implicit(&self, thread: u32) -> Result<()> {
+        self.streams.to_join(thread).map_or(Ok(()), |pass| self.join(thread, pass))
+    }
+
+    /// A training thread has ended its pass.
+    pub(super) fn finish(&self, thread: u32) -> Result<()> {
+        self.streams.finish(thread).map_or(Ok(()), |pass| self.leave(thread, pass))
+    }
+
+    /// Ends what steps outside of a dataset form.
+    pub(super) fn finish_implicit(&self) -> Result<()> {
+        self.streams.implicit().into_iter().try_for_each(|thread| self.finish(thread))
+    }
+
+    /// This process gives up.
+    pub(super) fn abandon(&self) {
+        self.links.iter().for_each(|link| link.abandon(self.worker.count));
+    }
+
+    fn join(&self, thread: u32, pass: u64) -> Result<()> {
+        let join = Join { stream: self.worker.stream(thread), pass };
+        let asked = self.links.iter().map(|link| link.send_patiently(&join)).collect::<Result<_>>()?;
+        wait_all(asked).map(drop)
+    }
+
+    fn leave(&self, thread: u32, pass: u64) -> Result<()> {
+        let leave = Leave { stream: self.worker.stream(thread), pass };
+        let asked = self.links.iter().map(|link| link.send(&leave)).collect::<Result<_>>()?;
+        wait_all(asked).map(drop)
     }
 
     /// This worker is done for good.
     pub(super) fn depart(&self) -> Result<()> {
         depart_from(&self.links, self.worker)
-    }
-
-    /// Where a stream stands on the servers: the first step that one of them has not applied, and the first that none has.
-    /// They differ where a worker died after its push had reached some servers only.
-    pub fn position(&self, stream: u32) -> Result<std::ops::Range<u64>> {
-        let statuses = self.status()?;
-        let of = |status: &Status| {
-            status.positions.iter().find(|position| position.0 == stream).map_or(0, |position| position.1)
-        };
-        let (first, last) = (statuses.iter().map(of).min(), statuses.iter().map(of).max());
-        Ok(first.unwrap_or(0)..last.unwrap_or(0))
     }
 
     /// How every server stands.
@@ -357,21 +360,17 @@ impl Remote {
     }
 }
 
-/// A worker is done for good, whether it has tables or not.
+/// A worker is done, whether it has tables or not.
 pub(crate) fn depart_from(links: &[Link], worker: Worker) -> Result<()> {
-    let asked = links.iter().map(|link| {
-        let mut payload = Payload::new();
-        depart::encode(&mut payload, worker.count);
-        link.ask(Kind::Depart, payload)
-    });
-    wait_all(asked.collect())?;
-    Ok(())
+    let depart = Depart { workers: worker.count };
+    let asked = links.iter().map(|link| link.send(&depart)).collect::<Result<_>>()?;
+    wait_all(asked).map(drop)
 }
 
 /// How servers stand.
 pub(crate) fn status_of(links: &[Link]) -> Result<Vec<Status>> {
-    let asked = links.iter().map(|link| link.ask(Kind::Status, Payload::new()));
-    wait_all(asked.collect())?.iter().map(|answer| status::decode(answer.bytes())).collect()
+    let asked = links.iter().map(|link| link.send(&StatusRequest)).collect::<Result<_>>()?;
+    wait_all(asked)?.iter().map(|answer| status::decode(answer.bytes())).collect()
 }
 
 /// All answers, or the first error.

@@ -3,28 +3,23 @@
 //! The two differ only in who steps together, and that is the server's choice: all streams of the job, or the streams of
 //! one worker. A push is answered when the step has been applied, so the next pull sees it on every server.
 
-use std::collections::HashMap;
-
 use openfleet_core::WorkId;
 use openfleet_table::PushReport;
-use parking_lot::Mutex;
 
 use super::remote::Remote;
-use super::{Communicator, Missing};
+use super::{Communicator, Missing, Step};
 use crate::error::Result;
 use crate::stage::{DenseStage, SparseStage};
 
 /// Streams that step together.
 pub struct Stepwise {
     remote: Remote,
-    /// The group's step at which each joined stream pushes next.
-    steps: Mutex<HashMap<u32, u64>>,
 }
 
 impl Stepwise {
     /// On a program's tables.
     pub fn new(remote: Remote) -> Self {
-        Stepwise { remote, steps: Mutex::default() }
+        Stepwise { remote }
     }
 }
 
@@ -38,15 +33,14 @@ impl Communicator for Stepwise {
         pull_if_empty(&self.remote, stages)
     }
 
+    fn next_step(&self, stream: u32) -> Result<Step> {
+        Ok(self.remote.streams.next(stream, None))
+    }
+
     fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {
-        let stream = self.remote.worker.stream(work.stream);
-        let known = self.steps.lock().get(&stream).copied();
-        let step = match known {
-            Some(step) => step,
-            None => self.remote.join(stream)?,
-        };
-        self.remote.push_in_step(WorkId::step(stream, step), sparse, dense)?;
-        self.steps.lock().insert(stream, step + 1);
+        self.remote.join_implicit(work.stream)?;
+        let step = WorkId::step(self.remote.worker.stream(work.stream), work.first_step);
+        self.remote.push_in_step(step, sparse, dense)?;
         Ok(PushReport::default())
     }
 
@@ -54,21 +48,24 @@ impl Communicator for Stepwise {
         true
     }
 
-    fn begin(&self, stream: u32) -> Result<()> {
-        let stream = self.remote.worker.stream(stream);
-        let step = self.remote.join(stream)?;
-        self.steps.lock().insert(stream, step);
-        Ok(())
+    fn give_back_step(&self, stream: u32) {
+        self.remote.streams.give_back(stream);
     }
 
-    fn position(&self, stream: u32) -> Result<u64> {
-        Ok(self.remote.position(self.remote.worker.stream(stream))?.start)
+    fn begin(&self, stream: u32) -> Result<()> {
+        self.remote.begin(stream)
     }
 
     fn finish(&self, stream: u32) -> Result<()> {
-        let stream = self.remote.worker.stream(stream);
-        self.steps.lock().remove(&stream);
-        self.remote.leave(stream)
+        self.remote.finish(stream)
+    }
+
+    fn finish_implicit(&self) -> Result<()> {
+        self.remote.finish_implicit()
+    }
+
+    fn abandon(&self) {
+        self.remote.abandon();
     }
 
     fn close(&self) -> Result<()> {

@@ -6,24 +6,53 @@
 
 use std::collections::BTreeMap;
 
-use super::all_reduce::Collective;
+use super::Request;
 use crate::error::{Error, Result};
 use crate::frame::{Payload, Reader};
-use crate::server::{Brought, Outcome, State};
+use crate::server::{Caller, Collective, Contribution, Outcome, State, put_parts};
 
-/// Encodes a request: the how-many-th collective, how many workers the job has, and what this one has for whom.
-pub fn encode<'a>(payload: &mut Payload, number: u64, workers: u32, parts: impl Iterator<Item = (u32, &'a [u8])>) {
-    payload.clear();
-    payload.put(&[number]);
-    payload.put(&[workers]);
-    put_parts(payload, &parts.collect::<Vec<_>>());
+/// The request.
+#[derive(Debug, Clone)]
+pub struct AllToAll {
+    /// Its number among the worker's collectives, from 0.
+    pub number: u64,
+    /// How many workers the job has.
+    pub workers: u32,
+    /// What this worker has for whom.
+    pub parts: BTreeMap<u32, Vec<u8>>,
 }
 
-/// The bytes of an answer: what others have for a worker, by their ranks.
-pub(crate) fn answer(parts: &[(u32, &[u8])]) -> Payload {
-    let mut payload = Payload::new();
-    put_parts(&mut payload, parts);
-    payload
+impl Request for AllToAll {
+    const NAME: &'static str = "all-to-all";
+
+    fn encode(&self) -> Result<Payload> {
+        let mut payload = Payload::new();
+        payload.put(&[self.number]);
+        payload.put(&[self.workers]);
+        let parts: Vec<(u32, &[u8])> = self.parts.iter().map(|(&to, part)| (to, part.as_slice())).collect();
+        put_parts(&mut payload, &parts);
+        Ok(payload)
+    }
+
+    fn decode(payload: Payload) -> Result<Self> {
+        let mut reader = Reader::new(payload.bytes());
+        let number = reader.one::<u64>()?;
+        let workers = reader.one::<u32>()?;
+        let parts = take_parts(&mut reader)?;
+        reader.end()?;
+        let count = parts.len();
+        let parts: BTreeMap<u32, Vec<u8>> = parts.into_iter().map(|(to, part)| (to, part.to_vec())).collect();
+        if parts.len() < count {
+            return Err(Error::Damaged { what: "all-to-all: two parts for one worker" });
+        }
+        Ok(AllToAll { number, workers, parts })
+    }
+
+    /// Answers when the last one asks.
+    fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
+        let AllToAll { number, workers, parts } = self;
+        server.meet(caller, number, Collective::AllToAll { workers }, Contribution::Parts(parts))
+    }
 }
 
 /// Reads an answer: what others have for this worker, by their ranks.
@@ -32,28 +61,6 @@ pub fn decode(answer: &[u8]) -> Result<Vec<(u32, &[u8])>> {
     let parts = take_parts(&mut reader)?;
     reader.end()?;
     Ok(parts)
-}
-
-/// Answers when the last one asks.
-pub fn apply(state: &State, worker: u32, payload: &[u8]) -> Result<Outcome> {
-    let mut reader = Reader::new(payload);
-    let number = reader.one::<u64>()?;
-    let workers = reader.one::<u32>()?;
-    let parts = take_parts(&mut reader)?;
-    reader.end()?;
-    let count = parts.len();
-    let parts: BTreeMap<u32, Vec<u8>> = parts.into_iter().map(|(to, part)| (to, part.to_vec())).collect();
-    if parts.len() < count {
-        return Err(Error::Damaged { what: "all-to-all: two parts for one worker" });
-    }
-    state.meet(worker, number, Collective::AllToAll { workers }, Brought::Parts(parts))
-}
-
-fn put_parts(payload: &mut Payload, parts: &[(u32, &[u8])]) {
-    payload.put(&[parts.len() as u64]);
-    payload.put(&parts.iter().map(|(worker, _)| *worker).collect::<Vec<_>>());
-    payload.put(&parts.iter().map(|(_, part)| part.len() as u64).collect::<Vec<_>>());
-    parts.iter().for_each(|(_, part)| payload.put(part));
 }
 
 fn take_parts<'a>(reader: &mut Reader<'a>) -> Result<Vec<(u32, &'a [u8])>> {
@@ -70,6 +77,12 @@ fn take_parts<'a>(reader: &mut Reader<'a>) -> Result<Vec<(u32, &'a [u8])>> {
 mod tests {
     use super::*;
 
+    fn answer(parts: &[(u32, &[u8])]) -> Payload {
+        let mut payload = Payload::new();
+        put_parts(&mut payload, parts);
+        payload
+    }
+
     #[test]
     fn parts_come_back_as_they_were_also_empty_ones() {
         for parts in [vec![], vec![(3, &b""[..])], vec![(0, &b"a"[..]), (7, b"123456789"), (2, b"")]] {
@@ -85,7 +98,9 @@ mod tests {
         cut.bytes_mut()[16] = 0xff;
         assert!(decode(cut.bytes()).is_err());
         let mut twice = Payload::new();
-        encode(&mut twice, 0, 2, [(1, &b"a"[..]), (1, b"b")].into_iter());
-        assert!(apply(&State::new(), 0, twice.bytes()).is_err());
+        twice.put(&[0u64]);
+        twice.put(&[2u32]);
+        put_parts(&mut twice, &[(1, b"a"), (1, b"b")]);
+        assert!(AllToAll::decode(twice).is_err());
     }
 }

@@ -1,24 +1,42 @@
-//! Wait until every worker that has not left has come here too.
+//! Wait until every worker that has not departed has come here too.
 //!
-//! Barriers, all-reduces and all-to-alls of a job are numbered together, by each worker alike: who meets whom is then never in doubt.
+//! Barriers, all-reduces and all-to-alls of a job are numbered together, by each worker alike: who meets whom is then never
+//! in doubt.
 
-use super::all_reduce::Collective;
+use super::Request;
 use crate::error::Result;
 use crate::frame::{Payload, Reader};
-use crate::server::{Brought, Outcome, State};
+use crate::server::{Caller, Collective, Contribution, Outcome, State};
 
-/// Encodes a request: the how-many-th collective, and how many workers the job has.
-pub fn encode(payload: &mut Payload, number: u64, workers: u32) {
-    payload.clear();
-    payload.put(&[number]);
-    payload.put(&[workers]);
+/// The request.
+#[derive(Debug, Clone, Copy)]
+pub struct Barrier {
+    /// Its number among the worker's collectives, from 0.
+    pub number: u64,
+    /// How many workers the job has.
+    pub workers: u32,
 }
 
-/// Answers when the last one asks.
-pub fn apply(state: &State, worker: u32, payload: &[u8]) -> Result<Outcome> {
-    let mut reader = Reader::new(payload);
-    let number = reader.one::<u64>()?;
-    let workers = reader.one::<u32>()?;
-    reader.end()?;
-    state.meet(worker, number, Collective::Barrier { workers }, Brought::Nothing)
+impl Request for Barrier {
+    const NAME: &'static str = "barrier";
+
+    fn encode(&self) -> Result<Payload> {
+        let mut payload = Payload::new();
+        payload.put(&[self.number]);
+        payload.put(&[self.workers]);
+        Ok(payload)
+    }
+
+    fn decode(payload: Payload) -> Result<Self> {
+        let mut reader = Reader::new(payload.bytes());
+        let (number, workers) = (reader.one()?, reader.one()?);
+        reader.end()?;
+        Ok(Barrier { number, workers })
+    }
+
+    /// Answers when the last one asks.
+    fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
+        let Barrier { number, workers } = self;
+        server.meet(caller, number, Collective::Barrier { workers }, Contribution::Nothing)
+    }
 }

@@ -4,7 +4,7 @@
 //! prepare   pushes are held back; the answer is what has been applied here
 //! cut       the asker has put together what any server has applied; what of that is on its way here is let through,
 //!           and when all of it is applied, the moment is marked and everything goes on. Until then: "not yet"
-//! release   it comes to nothing: everything goes on
+//! release   the save is given up: everything goes on
 //! ```
 //!
 //! Every push goes to all servers, so what one has applied the others have or will get within a moment. A server whose
@@ -13,13 +13,15 @@
 use openfleet_table::checkpoint::Work;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+use super::{Request, from_json, now, to_json};
+use crate::error::Result;
 use crate::frame::Payload;
-use crate::server::State;
+pub use crate::server::CutAnswer as Answer;
+use crate::server::{Caller, Outcome, State};
 
-/// What is asked; `id` is another one for every attempt.
+/// The request; `id` is another one for every attempt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Ask {
+pub enum Cut {
     /// Hold pushes back.
     Prepare {
         /// Which attempt.
@@ -34,50 +36,38 @@ pub enum Ask {
         /// The save since which changes are wanted; all rows where there is none.
         since: Option<String>,
     },
-    /// Forget it.
+    /// Give the save up.
     Release {
         /// Which attempt.
         id: String,
     },
 }
 
-/// What is answered.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Answer {
-    /// Pushes are held back, and this has been applied.
-    Prepared(Work),
-    /// Something else is going on that must not be cut through; ask again.
-    Busy(String),
-    /// The moment is marked, or nothing is left to do.
-    Done,
-    /// Some of it is still on its way; ask again.
-    NotYet(Work),
-}
+impl Request for Cut {
+    const NAME: &'static str = "cut";
 
-/// Encodes a request.
-pub fn encode(payload: &mut Payload, ask: &Ask) -> Result<()> {
-    payload.clear();
-    payload.put(&serde_json::to_vec(ask).map_err(|_| Error::Damaged { what: "cut" })?);
-    Ok(())
+    fn encode(&self) -> Result<Payload> {
+        to_json(self, "cut")
+    }
+
+    fn decode(payload: Payload) -> Result<Self> {
+        from_json(payload.bytes(), "cut")
+    }
+
+    fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
+        let answer = match self {
+            Cut::Prepare { id } => server.prepare_cut(caller, &id)?,
+            Cut::Cut { id, target, since } => server.cut(&id, &target, since.as_deref())?,
+            Cut::Release { id } => {
+                server.release_cut(&id);
+                Answer::Done
+            }
+        };
+        now(to_json(&answer, "answer to a cut")?)
+    }
 }
 
 /// Reads an answer.
 pub fn decode(reply: &[u8]) -> Result<Answer> {
-    serde_json::from_slice(reply).map_err(|_| Error::Damaged { what: "answer to a cut" })
-}
-
-/// Answers a request.
-pub fn apply(state: &State, payload: &[u8]) -> Result<Payload> {
-    let ask: Ask = serde_json::from_slice(payload).map_err(|_| Error::Damaged { what: "cut" })?;
-    let answer = match ask {
-        Ask::Prepare { id } => state.prepare_cut(&id)?,
-        Ask::Cut { id, target, since } => state.cut(&id, &target, since.as_deref())?,
-        Ask::Release { id } => {
-            state.release_cut(&id);
-            Answer::Done
-        }
-    };
-    let mut reply = Payload::new();
-    reply.put(&serde_json::to_vec(&answer).map_err(|_| Error::Damaged { what: "answer to a cut" })?);
-    Ok(reply)
+    from_json(reply, "answer to a cut")
 }

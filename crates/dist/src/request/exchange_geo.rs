@@ -1,19 +1,37 @@
 //! GEO: a worker's differences go up, and the rows that others changed come down with the dense values, in one exchange.
 //!
 //! ```text
-//! request   work | for each table: keys, differences | for each block: difference
+//! request   the bytes of a push, with differences in the place of gradients
 //! answer    for each table: changed keys, their rows | for each block: values
 //! ```
 //!
 //! The server adds differences as they are. A repeated request gets the first one's answer again, byte for byte: the set of
 //! changed rows was taken for it and is not taken twice.
 
-use openfleet_core::WorkId;
-
-use super::push::PushView;
+use super::Request;
 use crate::error::Result;
 use crate::frame::{Payload, Reader};
-use crate::server::{Outcome, State};
+use crate::server::{Caller, Outcome, Pushing, State};
+
+/// The request: a payload that a [`PushEncoder`](crate::gradients::PushEncoder) wrote, read in place.
+#[derive(Debug, Clone)]
+pub struct ExchangeGeo(pub Payload);
+
+impl Request for ExchangeGeo {
+    const NAME: &'static str = "exchange geo";
+
+    fn encode(&self) -> Result<Payload> {
+        Ok(self.0.clone())
+    }
+
+    fn decode(payload: Payload) -> Result<Self> {
+        Ok(ExchangeGeo(payload))
+    }
+
+    fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
+        server.push(caller, Pushing::Differences, self.0)
+    }
+}
 
 /// The rows of one table that others changed.
 #[derive(Debug)]
@@ -29,18 +47,4 @@ pub fn take_changed<'a>(reply: &mut Reader<'a>, dim: usize) -> Result<ChangedVie
     let count = reply.one::<u64>()? as usize;
     let keys = reply.take(count)?;
     Ok(ChangedView { keys, rows: reply.take(count.saturating_mul(dim))? })
-}
-
-/// Answers a request. The bytes of a push serve as the bytes of an exchange: differences take the gradients' place.
-pub fn apply(state: &State, worker: u32, payload: Payload) -> Result<Outcome> {
-    let work = PushView::decode(payload.bytes())?.work;
-    match state.hold_exchange(worker, work, payload) {
-        Ok(held) => Ok(held),
-        Err(payload) => Ok(Outcome::Now(state.exchange_geo(worker, &PushView::decode(payload.bytes())?))),
-    }
-}
-
-/// The work of one exchange of a worker.
-pub fn work(worker: u32, exchange: u64) -> WorkId {
-    WorkId::step(worker, exchange)
 }

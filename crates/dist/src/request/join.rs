@@ -1,29 +1,45 @@
-//! A stream takes part from now on; answered with the step, when every stream that has not left for good has asked.
+//! A stream joins a pass; answered when every other stream of its group has joined it too, has left it, or has departed.
 //!
 //! Waiting here is what keeps the passes of all workers aligned: whoever is done early waits for the others' pass to end
-//! before the next one begins, and all begin at the same step on every server.
+//! before the next one begins, and all begin at the same step on every server. Joining again changes nothing.
 
+use super::Request;
 use crate::error::Result;
 use crate::frame::{Payload, Reader};
-use crate::server::{Outcome, State};
+use crate::server::{Caller, Outcome, State};
 
-/// Encodes a request. `change` numbers the joins and leaves of a stream, so that a late repeat of one is known as such.
-pub fn encode(payload: &mut Payload, stream: u32, change: u64) {
-    payload.clear();
-    payload.put(&[stream]);
-    payload.put(&[change]);
+/// The request.
+#[derive(Debug, Clone, Copy)]
+pub struct Join {
+    /// Which stream.
+    pub stream: u32,
+    /// The pass, counted from 1 by the worker's script.
+    pub pass: u64,
+}
+
+impl Request for Join {
+    const NAME: &'static str = "join";
+
+    fn encode(&self) -> Result<Payload> {
+        let mut payload = Payload::new();
+        payload.put(&[self.stream]);
+        payload.put(&[self.pass]);
+        Ok(payload)
+    }
+
+    fn decode(payload: Payload) -> Result<Self> {
+        let mut reader = Reader::new(payload.bytes());
+        let (stream, pass) = (reader.one()?, reader.one()?);
+        reader.end()?;
+        Ok(Join { stream, pass })
+    }
+
+    fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
+        server.join(caller, self.stream, self.pass)
+    }
 }
 
 /// Reads an answer: the group's step.
 pub fn decode(reply: &[u8]) -> Result<u64> {
     Reader::new(reply).one()
-}
-
-/// Answers when all have asked.
-pub fn apply(state: &State, worker: u32, payload: &[u8]) -> Result<Outcome> {
-    let mut reader = Reader::new(payload);
-    let stream = reader.one::<u32>()?;
-    let change = reader.one::<u64>()?;
-    reader.end()?;
-    state.join(worker, stream, change)
 }

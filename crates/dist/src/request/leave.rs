@@ -1,22 +1,34 @@
-//! A stream takes part no more until its next pass: the others go on with one divisor less.
+//! A stream takes part no more in a pass: the others go on with one divisor less. Leaving again changes nothing.
 
+use super::{Request, done, join::Join};
 use crate::error::Result;
-use crate::frame::{Payload, Reader};
-use crate::server::State;
+use crate::frame::Payload;
+use crate::server::{Caller, Outcome, State};
 
-/// Encodes a request; `change` as in [`join`](super::join).
-pub fn encode(payload: &mut Payload, stream: u32, change: u64) {
-    payload.clear();
-    payload.put(&[stream]);
-    payload.put(&[change]);
+/// The request.
+#[derive(Debug, Clone, Copy)]
+pub struct Leave {
+    /// Which stream.
+    pub stream: u32,
+    /// The pass, counted from 1 by the worker's script.
+    pub pass: u64,
 }
 
-/// Answers a request. Leaving twice is leaving once.
-pub fn apply(state: &State, worker: u32, payload: &[u8]) -> Result<Payload> {
-    let mut reader = Reader::new(payload);
-    let stream = reader.one::<u32>()?;
-    let change = reader.one::<u64>()?;
-    reader.end()?;
-    state.leave(worker, stream, change)?;
-    Ok(Payload::new())
+impl Request for Leave {
+    const NAME: &'static str = "leave";
+
+    fn encode(&self) -> Result<Payload> {
+        let &Leave { stream, pass } = self;
+        Join { stream, pass }.encode()
+    }
+
+    fn decode(payload: Payload) -> Result<Self> {
+        let Join { stream, pass } = Join::decode(payload)?;
+        Ok(Leave { stream, pass })
+    }
+
+    fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
+        server.leave(caller, self.stream, self.pass)?;
+        done()
+    }
 }

@@ -1,31 +1,32 @@
-//! Take tables from a checkpoint: those that are there, or those that will be made.
+//! Take the values of tables from a checkpoint: of those that are there, or of those that will be made. What has been applied
+//! stays as it is: loading is an action of the script, not a return to an earlier moment.
 
-use serde::{Deserialize, Serialize};
-
-use crate::error::{Error, Result};
+use super::{Request, from_json, now, to_json};
+use crate::error::Result;
 use crate::frame::Payload;
-use crate::server::State;
+pub use crate::server::Load;
+use crate::server::{Caller, Outcome, State};
 
-/// What is asked.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Load {
-    /// Where the checkpoint is.
-    pub address: String,
-    /// Whether what does not fit is left out rather than an error.
-    pub partial: bool,
-}
+/// The request.
+#[derive(Debug, Clone)]
+pub struct LoadRequest(pub Load);
 
-/// Encodes a request.
-pub fn encode(payload: &mut Payload, load: &Load) -> Result<()> {
-    payload.clear();
-    payload.put(&serde_json::to_vec(load).map_err(|_| Error::Damaged { what: "load" })?);
-    Ok(())
-}
+impl Request for LoadRequest {
+    const NAME: &'static str = "load";
+    const IS_SLOW: bool = true;
 
-/// Answers a request, with what the program kept beside its tables. Loading twice is loading once.
-pub fn apply(state: &State, payload: &[u8]) -> Result<Payload> {
-    let load: Load = serde_json::from_slice(payload).map_err(|_| Error::Damaged { what: "load" })?;
-    let mut states = Payload::new();
-    states.put(&state.load(&load)?);
-    Ok(states)
+    fn encode(&self) -> Result<Payload> {
+        to_json(&self.0, "load")
+    }
+
+    fn decode(payload: Payload) -> Result<Self> {
+        Ok(LoadRequest(from_json(payload.bytes(), "load")?))
+    }
+
+    /// The answer is what the program kept beside its tables. Idempotent.
+    fn apply(self, server: &State, _caller: Caller) -> Result<Outcome> {
+        let mut states = Payload::new();
+        states.put(&server.load(&self.0)?);
+        now(states)
+    }
 }

@@ -1,185 +1,190 @@
 //! What a worker can ask of a server. One request a file: its bytes, its answer's bytes, and what it does.
 //!
-//! A request is encoded into a [`Payload`] by the client, decoded in place by the server (keys and floats are not
-//! copied), and applied to the server's [`State`](crate::server::State). Requests know no sockets.
+//! A request is encoded into a [`Payload`] by the client, decoded in place by the server (keys and floats are not copied),
+//! and applied to a server's [`State`]. Requests know no sockets; servers know no requests.
 
+pub mod action;
 pub mod all_reduce;
 pub mod all_to_all;
 pub mod barrier;
+pub mod committed;
 pub mod create_tables;
 pub mod cut;
 pub mod depart;
+pub mod enter;
 pub mod exchange_geo;
+pub mod hand_in;
+pub mod heartbeat;
 pub mod join;
 pub mod leave;
 pub mod load;
+pub mod look;
 pub mod pull_dense;
 pub mod pull_sparse;
 pub mod push;
+pub mod recall;
 pub mod save;
 pub mod shrink;
 pub mod status;
 pub mod stop;
 
-use openfleet_core::strategy::FloatWidth;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::error::{Error, Result};
-use crate::frame::{Payload, Reader};
+use crate::frame::Payload;
+use crate::server::{Caller, Outcome, State};
 
 /// Answers carry the kind of their request with this bit.
 pub const REPLY: u16 = 0x8000;
 /// An answer that says what went wrong.
 pub const FAILED: u16 = 0xffff;
+/// An answer that says that the worker has to start again: the job returned to a checkpoint, or needs all workers.
+pub const RECALLED: u16 = 0xfffe;
 
-/// Every kind of request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u16)]
-pub enum Kind {
-    /// Nothing but a sign of life.
-    Heartbeat = 1,
-    /// Make the tables of a program, once.
-    CreateTables = 16,
-    /// Rows of sparse tables.
-    PullSparse = 17,
-    /// Values of dense blocks.
-    PullDense = 18,
-    /// Gradients of sparse rows and dense blocks.
-    Push = 19,
-    /// Differences up, and what others changed down.
-    ExchangeGeo = 20,
-    /// Wait for all workers.
-    Barrier = 21,
-    /// This stream has no more work in this pass.
-    Leave = 22,
-    /// This stream takes part from now on.
-    Join = 26,
-    /// How the server stands.
-    Status = 23,
-    /// End the server.
-    Stop = 25,
-    /// This worker is done for good.
-    Depart = 27,
-    /// Numbers of all workers, made one.
-    AllReduce = 28,
-    /// Let rows fade, and remove those that no longer earn their place.
-    Shrink = 29,
-    /// Bring all servers to one moment, and mark it.
-    Cut = 30,
-    /// Write a checkpoint.
-    Save = 31,
-    /// Take tables from a checkpoint.
-    Load = 32,
-    /// Something of every worker for every worker.
-    AllToAll = 33,
+/// One kind of request. Its bytes are a payload: most are written field by field, or are JSON where nothing is hot.
+pub trait Request: Sized {
+    /// As messages spell it.
+    const NAME: &'static str;
+    /// Whether it may keep a thread busy for seconds: then it must not be one that other requests need.
+    const IS_SLOW: bool = false;
+    /// Whether it may be asked by a worker that has to enter again.
+    const ENTERS: bool = false;
+
+    /// As bytes.
+    fn encode(&self) -> Result<Payload>;
+    /// From bytes, which may be anybody's.
+    fn decode(payload: Payload) -> Result<Self>;
+    /// Does it, and answers now or later.
+    fn apply(self, server: &State, caller: Caller) -> Result<Outcome>;
+}
+
+macro_rules! requests {
+    ($($kind:ident = $number:literal: $request:ty, $about:literal;)*) => {
+        /// Every kind of request.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u16)]
+        pub enum Kind {
+            $(#[doc = $about] $kind = $number,)*
+        }
+
+        impl Kind {
+            /// All of them.
+            pub const ALL: &[Kind] = &[$(Kind::$kind),*];
+
+            /// As messages spell it.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Kind::$kind => <$request as Request>::NAME,)*
+                }
+            }
+
+            /// Whether it may keep a thread busy for seconds.
+            pub fn is_slow(self) -> bool {
+                match self {
+                    $(Kind::$kind => <$request as Request>::IS_SLOW,)*
+                }
+            }
+
+            fn enters(self) -> bool {
+                match self {
+                    $(Kind::$kind => <$request as Request>::ENTERS,)*
+                }
+            }
+        }
+
+        $(impl Numbered for $request {
+            const KIND: Kind = Kind::$kind;
+        })*
+
+        fn apply(server: &State, caller: Caller, kind: Kind, payload: Payload) -> Result<Outcome> {
+            match kind {
+                $(Kind::$kind => <$request>::decode(payload)?.apply(server, caller),)*
+            }
+        }
+    };
+}
+
+/// A request with its number on the wire.
+pub trait Numbered: Request {
+    /// The number.
+    const KIND: Kind;
+}
+
+requests! {
+    Heartbeat = 1: heartbeat::Heartbeat, "A sign of life, answered with who is missing.";
+    CreateTables = 16: create_tables::CreateTables, "Make the tables of a program, once.";
+    PullSparse = 17: pull_sparse::PullSparse, "Rows of sparse tables.";
+    PullDense = 18: pull_dense::PullDense, "Values of dense blocks.";
+    Push = 19: push::Push, "Gradients of sparse rows and dense blocks.";
+    ExchangeGeo = 20: exchange_geo::ExchangeGeo, "Differences up, and what others changed down.";
+    Barrier = 21: barrier::Barrier, "Wait for all workers.";
+    Leave = 22: leave::Leave, "A stream has no more work in a pass.";
+    Status = 23: status::StatusRequest, "How the server stands.";
+    Stop = 25: stop::Stop, "End the server.";
+    Join = 26: join::Join, "A stream joins a pass.";
+    Depart = 27: depart::Depart, "A worker is done.";
+    AllReduce = 28: all_reduce::AllReduce, "Numbers of all workers, reduced.";
+    Shrink = 29: shrink::ShrinkRequest, "Remove rows that no longer earn their place.";
+    Cut = 30: cut::Cut, "Bring all servers to one moment, and mark it.";
+    Save = 31: save::Save, "Write a checkpoint.";
+    Load = 32: load::LoadRequest, "Take tables from a checkpoint.";
+    AllToAll = 33: all_to_all::AllToAll, "Something of every worker for every worker.";
+    Look = 34: look::Look, "What a worker sees before it enters.";
+    Enter = 35: enter::EnterRequest, "A worker enters the job.";
+    Action = 36: action::ActionRequest, "A worker's script begins or completes an action.";
+    HandIn = 37: hand_in::HandIn, "GEO: all that was learnt so far was sent.";
+    Committed = 38: committed::Committed, "A checkpoint was committed.";
+    Recall = 39: recall::Recall, "Make all workers start again.";
 }
 
 impl Kind {
-    /// All of them.
-    pub const ALL: [Kind; 18] = [
-        Kind::Heartbeat,
-        Kind::CreateTables,
-        Kind::PullSparse,
-        Kind::PullDense,
-        Kind::Push,
-        Kind::ExchangeGeo,
-        Kind::Barrier,
-        Kind::AllReduce,
-        Kind::Join,
-        Kind::Leave,
-        Kind::Depart,
-        Kind::Status,
-        Kind::Shrink,
-        Kind::Cut,
-        Kind::Save,
-        Kind::Load,
-        Kind::Stop,
-        Kind::AllToAll,
-    ];
-
     /// From a frame.
     pub fn from_number(kind: u16) -> Result<Self> {
-        Kind::ALL.into_iter().find(|known| *known as u16 == kind).ok_or(Error::UnknownKind { kind })
-    }
-
-    /// Whether it may keep a thread busy for seconds: then it must not be one that other requests need.
-    pub fn is_slow(self) -> bool {
-        matches!(self, Kind::Shrink | Kind::Save | Kind::Load | Kind::CreateTables)
-    }
-
-    /// As messages spell it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Heartbeat => "heartbeat",
-            Kind::CreateTables => "create tables",
-            Kind::PullSparse => "pull sparse",
-            Kind::PullDense => "pull dense",
-            Kind::Push => "push",
-            Kind::ExchangeGeo => "exchange geo",
-            Kind::Barrier => "barrier",
-            Kind::Leave => "leave",
-            Kind::Join => "join",
-            Kind::Status => "status",
-            Kind::Stop => "stop",
-            Kind::Depart => "depart",
-            Kind::AllReduce => "all-reduce",
-            Kind::AllToAll => "all-to-all",
-            Kind::Shrink => "shrink",
-            Kind::Cut => "cut",
-            Kind::Save => "save",
-            Kind::Load => "load",
-        }
+        Kind::ALL.iter().copied().find(|known| *known as u16 == kind).ok_or(Error::UnknownKind { kind })
     }
 }
 
-/// The unique keys that one server keeps of a stage, and the tables they are looked up in.
-#[derive(Debug, Clone)]
-pub struct KeysView<'a> {
-    /// Tables by number.
-    pub tables: &'a [u32],
-    /// Floats in a row of each.
-    pub dims: &'a [u32],
-    /// The keys.
-    pub keys: &'a [u64],
-}
+impl State {
+    /// Answers one request of a worker that said hello, unless a newer incarnation of it was let in: from then on nothing
+    /// that an older one sent changes anything, not even what was being read when the newer came.
+    pub fn handle_as(
+        &self,
+        rank: u32,
+        incarnation: openfleet_core::topology::Incarnation,
+        kind: Kind,
+        payload: Payload,
+    ) -> Outcome {
+        let caller = Caller { rank, incarnation: Some(incarnation) };
+        let answer = self.fenced(caller, kind.is_slow(), kind.enters(), || apply(self, caller, kind, payload));
+        answer.and_then(|answer| answer).unwrap_or_else(|error| Outcome::Now(Err(error)))
+    }
 
-/// The most bytes of an answer: a short request can name one table and one key many times over.
-const LONGEST_ANSWER: u64 = 1 << 30;
-
-/// Fails if so many more floats would make an answer too long; before they are allocated.
-fn check_answer(reply: &Payload, floats: usize) -> Result<()> {
-    let length = (reply.bytes().len() as u64).saturating_add((floats as u64).saturating_mul(4));
-    if length <= LONGEST_ANSWER { Ok(()) } else { Err(Error::TooLong { length, cap: LONGEST_ANSWER }) }
-}
-
-/// A width as requests carry it.
-fn put_width(width: FloatWidth) -> u32 {
-    match width {
-        FloatWidth::Bits32 => 32,
-        FloatWidth::Bits16 => 16,
+    /// Answers one request of a worker in this process, which has no older incarnations.
+    pub fn handle(&self, worker: u32, kind: Kind, payload: Payload) -> Outcome {
+        let caller = Caller { rank: worker, incarnation: None };
+        apply(self, caller, kind, payload).unwrap_or_else(|error| Outcome::Now(Err(error)))
     }
 }
 
-fn take_width(bits: u32) -> Result<FloatWidth> {
-    match bits {
-        32 => Ok(FloatWidth::Bits32),
-        16 => Ok(FloatWidth::Bits16),
-        _ => Err(Error::Damaged { what: "request: floats of no known width" }),
-    }
+/// A value as JSON.
+fn to_json(value: &impl Serialize, what: &'static str) -> Result<Payload> {
+    let mut payload = Payload::new();
+    payload.put(&serde_json::to_vec(value).map_err(|_| Error::Damaged { what })?);
+    Ok(payload)
 }
 
-/// Writes keys and their tables.
-pub(crate) fn put_keys(payload: &mut Payload, tables: &[u32], dims: &[u32], keys: &[u64]) {
-    payload.put(&[tables.len() as u32, keys.len() as u32]);
-    payload.put(tables);
-    payload.put(dims);
-    payload.put(keys);
+/// A value from JSON.
+fn from_json<T: DeserializeOwned>(bytes: &[u8], what: &'static str) -> Result<T> {
+    serde_json::from_slice(bytes).map_err(|_| Error::Damaged { what })
 }
 
-/// Reads keys and their tables.
-pub(crate) fn take_keys<'a>(reader: &mut Reader<'a>) -> Result<KeysView<'a>> {
-    let counts = reader.take::<u32>(2)?;
-    let tables = reader.take(counts[0] as usize)?;
-    let dims = reader.take(counts[0] as usize)?;
-    let keys = reader.take(counts[1] as usize)?;
-    Ok(KeysView { tables, dims, keys })
+/// An answer that is there at once.
+fn now(answer: Payload) -> Result<Outcome> {
+    Ok(Outcome::Now(Ok(answer)))
+}
+
+/// An answer without content, there at once.
+fn done() -> Result<Outcome> {
+    now(Payload::new())
 }

@@ -4,43 +4,43 @@
 
 use openfleet_core::strategy::FloatWidth;
 
-use super::{check_answer, put_width, take_width};
+use super::{Request, now};
 use crate::error::Result;
-use crate::floats;
 use crate::frame::{Payload, Reader};
-use crate::server::State;
+use crate::gradients::{put_width, take_width};
+use crate::server::{Caller, Outcome, State};
 
-/// Encodes a request.
-pub fn encode(payload: &mut Payload, width: FloatWidth, blocks: &[u32]) {
-    payload.clear();
-    payload.put(&[blocks.len() as u32, put_width(width)]);
-    payload.put(blocks);
+/// The request.
+#[derive(Debug, Clone)]
+pub struct PullDense {
+    /// How the answer's floats travel.
+    pub width: FloatWidth,
+    /// Which blocks.
+    pub blocks: Vec<u32>,
 }
 
-/// Answers a request.
-pub fn apply(state: &State, payload: &[u8]) -> Result<Payload> {
-    let mut reader = Reader::new(payload);
-    let head = reader.take::<u32>(2)?;
-    let width = take_width(head[1])?;
-    let blocks = reader.take::<u32>(head[0] as usize)?;
-    reader.end()?;
-    let mut reply = Payload::new();
-    put_values(state, width, blocks.iter().copied(), &mut reply)?;
-    Ok(reply)
-}
+impl Request for PullDense {
+    const NAME: &'static str = "pull dense";
 
-/// Writes the values of blocks, as answers carry them.
-pub(crate) fn put_values(
-    state: &State,
-    width: FloatWidth,
-    blocks: impl Iterator<Item = u32>,
-    reply: &mut Payload,
-) -> Result<()> {
-    for block in blocks {
-        let block = state.dense(block)?;
-        check_answer(reply, block.table.len())?;
-        floats::fill(reply, width, block.table.len(), |values| block.table.pull(values))
-            .map_err(|error| block.error("pulling from", error))?;
+    fn encode(&self) -> Result<Payload> {
+        let mut payload = Payload::new();
+        payload.put(&[self.blocks.len() as u32, put_width(self.width)]);
+        payload.put(&self.blocks);
+        Ok(payload)
     }
-    Ok(())
+
+    fn decode(payload: Payload) -> Result<Self> {
+        let mut reader = Reader::new(payload.bytes());
+        let head = reader.take::<u32>(2)?;
+        let width = take_width(head[1])?;
+        let blocks = reader.take::<u32>(head[0] as usize)?.to_vec();
+        reader.end()?;
+        Ok(PullDense { width, blocks })
+    }
+
+    fn apply(self, server: &State, _caller: Caller) -> Result<Outcome> {
+        let mut reply = Payload::new();
+        server.tables.put_values(self.width, self.blocks.into_iter(), &mut reply)?;
+        now(reply)
+    }
 }

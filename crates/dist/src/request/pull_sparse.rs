@@ -9,11 +9,16 @@ use std::borrow::Cow;
 use openfleet_core::strategy::FloatWidth;
 use openfleet_table::Missing;
 
-use super::{KeysView, check_answer, put_keys, put_width, take_keys, take_width};
+use super::{Request, now};
 use crate::error::Result;
 use crate::floats;
 use crate::frame::{Payload, Reader};
-use crate::server::State;
+use crate::gradients::{KeysView, put_keys, put_width, take_keys, take_width};
+use crate::server::{Caller, Outcome, State, check_answer};
+
+/// The request: a payload that [`begin`] and [`add_stage`] wrote, read in place.
+#[derive(Debug, Clone)]
+pub struct PullSparse(pub Payload);
 
 /// Begins a request for some stages; `number` is another one for each pull of a worker.
 pub fn begin(payload: &mut Payload, missing: Missing, number: u64, width: FloatWidth, stages: usize) {
@@ -32,36 +37,49 @@ pub fn take_rows<'a>(reply: &mut Reader<'a>, width: FloatWidth, keys: usize, dim
     floats::take(reply, width, keys.saturating_mul(dim))
 }
 
-/// Answers a request.
-pub fn apply(state: &State, worker: u32, payload: &[u8]) -> Result<Payload> {
-    let mut reader = Reader::new(payload);
-    let head = reader.take::<u32>(3)?;
-    let width = take_width(head[2])?;
-    let number = reader.one::<u64>()?;
-    let missing = if head[0] == 1 { Missing::Create } else { Missing::Initial };
-    // New rows and stamps are changes too.
-    let _passing = (missing == Missing::Create).then(|| state.passing());
-    let copies = state.copies().filter(|copies| missing == Missing::Create && copies.is_first(worker, number));
-    let mut reply = Payload::new();
-    let mut scratch = state.scratch();
-    for _ in 0..head[1] {
-        let KeysView { tables, dims, keys } = take_keys(&mut reader)?;
-        let floats =
-            dims.iter().fold(0, |sum: usize, &dim| sum.saturating_add(dim as usize)).saturating_mul(keys.len());
-        check_answer(&reply, floats)?;
-        for (&number, &dim) in tables.iter().zip(dims) {
-            let table = state.sparse(number)?;
-            table.check_dim(dim)?;
-            if let Some(copies) = &copies {
-                // Before the rows are read: what changes from here on is noted anew.
-                copies.changed(number)?.lock().forget(worker, keys);
-            }
-            let count = keys.len() * dim as usize;
-            floats::fill(&mut reply, width, count, |rows| table.table.pull(keys, missing, rows, &mut scratch))
-                .map_err(|error| table.error("pulling from", error))?;
-        }
+impl Request for PullSparse {
+    const NAME: &'static str = "pull sparse";
+
+    fn encode(&self) -> Result<Payload> {
+        Ok(self.0.clone())
     }
-    reader.end()?;
-    state.put_scratch(scratch);
-    Ok(reply)
+
+    fn decode(payload: Payload) -> Result<Self> {
+        Ok(PullSparse(payload))
+    }
+
+    fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
+        let mut reader = Reader::new(self.0.bytes());
+        let head = reader.take::<u32>(3)?;
+        let width = take_width(head[2])?;
+        let number = reader.one::<u64>()?;
+        let missing = if head[0] == 1 { Missing::Create } else { Missing::Initial };
+        let tables = &server.tables;
+        // New rows and stamps are changes too.
+        let _passing = (missing == Missing::Create).then(|| tables.pass());
+        let copies =
+            tables.copies().filter(|copies| missing == Missing::Create && copies.is_first(caller.rank, number));
+        let mut reply = Payload::new();
+        let mut scratch = tables.scratch();
+        for _ in 0..head[1] {
+            let KeysView { tables: numbers, dims, keys } = take_keys(&mut reader)?;
+            let floats =
+                dims.iter().fold(0, |sum: usize, &dim| sum.saturating_add(dim as usize)).saturating_mul(keys.len());
+            check_answer(&reply, floats)?;
+            for (&number, &dim) in numbers.iter().zip(dims) {
+                let table = tables.sparse(number)?;
+                table.check_dim(dim)?;
+                if let Some(copies) = &copies {
+                    // Before the rows are read: what changes from here on is noted anew.
+                    copies.changed(number)?.lock().forget(caller.rank, keys);
+                }
+                let count = keys.len() * dim as usize;
+                floats::fill(&mut reply, width, count, |rows| table.table.pull(keys, missing, rows, &mut scratch))
+                    .map_err(|error| table.error("pulling from", error))?;
+            }
+        }
+        reader.end()?;
+        tables.put_scratch(scratch);
+        now(reply)
+    }
 }

@@ -4,16 +4,16 @@
 //! A repeat is answered with the first one's answer.
 
 use openfleet_table::checkpoint::{Commit, Manifest, Part};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::{Request, from_json, now, to_json};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
-use crate::server::State;
+use crate::server::{Caller, Outcome, State};
 
-/// What is asked.
+/// The request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Ask {
+pub enum Save {
     /// Make room for a save.
     Begin {
         /// Where.
@@ -54,28 +54,70 @@ pub enum Ask {
     },
 }
 
-impl Ask {
-    /// By which a repeat is known.
-    pub(crate) fn key(&self) -> (&str, &'static str) {
+impl Save {
+    /// By which a repeat is recognised.
+    fn key(&self) -> (&str, &'static str) {
         match self {
-            Ask::Begin { id, .. } => (id, "begin"),
-            Ask::Write { id, .. } => (id, "write"),
-            Ask::Commit { commit, .. } => (&commit.id, "commit"),
-            Ask::Abandon { id, .. } => (id, "abandon"),
+            Save::Begin { id, .. } => (id, "begin"),
+            Save::Write { id, .. } => (id, "write"),
+            Save::Commit { commit, .. } => (&commit.id, "commit"),
+            Save::Abandon { id, .. } => (id, "abandon"),
+        }
+    }
+
+    fn run(&self, server: &State) -> Result<Payload> {
+        match self {
+            Save::Begin { address, id, replace, delta } => {
+                let existing = server.begin_save(address, id, *replace, *delta)?;
+                let base = |existing: Manifest| Base { moment: existing.moment().to_owned(), id: existing.id };
+                if *delta { to_json(&existing.map(base), ANSWER) } else { Ok(Payload::new()) }
+            }
+            Save::Write { address, id, cut, only, without_state } => {
+                to_json(&server.write_save(address, id, cut, only, *without_state)?, ANSWER)
+            }
+            Save::Commit { address, commit } => to_json(&server.commit_save(address, commit.as_ref().clone())?, ANSWER),
+            Save::Abandon { address, id } => {
+                server.abandon_save(address, id)?;
+                Ok(Payload::new())
+            }
         }
     }
 }
 
-/// Encodes a request: JSON after its length, then, of a commit, the bytes of its states.
-pub fn encode(payload: &mut Payload, ask: &Ask) -> Result<()> {
-    payload.clear();
-    let json = serde_json::to_vec(ask).map_err(|_| Error::Damaged { what: "save" })?;
-    payload.put(&(json.len() as u64).to_le_bytes());
-    payload.put(&json);
-    if let Ask::Commit { commit, .. } = ask {
-        payload.put(&commit.states);
+const ANSWER: &str = "answer to a save";
+
+impl Request for Save {
+    const NAME: &'static str = "save";
+    const IS_SLOW: bool = true;
+
+    /// JSON after its length, then, of a commit, the bytes of its states.
+    fn encode(&self) -> Result<Payload> {
+        let json = serde_json::to_vec(self).map_err(|_| Error::Damaged { what: "save" })?;
+        let mut payload = Payload::new();
+        payload.put(&(json.len() as u64).to_le_bytes());
+        payload.put(&json);
+        if let Save::Commit { commit, .. } = self {
+            payload.put(&commit.states);
+        }
+        Ok(payload)
     }
-    Ok(())
+
+    fn decode(payload: Payload) -> Result<Self> {
+        let damaged = || Error::Damaged { what: "save" };
+        let (length, rest) = payload.bytes().split_first_chunk().ok_or_else(damaged)?;
+        let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| damaged())?;
+        let mut ask: Save = from_json(rest.get(..length).ok_or_else(damaged)?, "save")?;
+        if let Save::Commit { commit, .. } = &mut ask {
+            // Arrays of a payload begin at multiples of 8 bytes.
+            commit.states = rest.get(length.next_multiple_of(8)..).unwrap_or_default().to_vec();
+        }
+        Ok(ask)
+    }
+
+    fn apply(self, server: &State, _caller: Caller) -> Result<Outcome> {
+        let (id, stage) = self.key();
+        now(server.once(id, stage, || self.run(server))?)
+    }
 }
 
 /// The save that changes build on.
@@ -89,33 +131,15 @@ pub struct Base {
 
 /// Reads the answer to the beginning of a save of changes; where nothing stands there is none.
 pub fn decode_base(reply: &[u8]) -> Result<Option<Base>> {
-    decode(reply)
+    from_json(reply, ANSWER)
 }
 
 /// Reads the answer to a write.
 pub fn decode_part(reply: &[u8]) -> Result<Part> {
-    decode(reply)
+    from_json(reply, ANSWER)
 }
 
 /// Reads the answer to a commit.
 pub fn decode_manifest(reply: &[u8]) -> Result<Manifest> {
-    decode(reply)
-}
-
-fn decode<T: DeserializeOwned>(reply: &[u8]) -> Result<T> {
-    serde_json::from_slice(reply).map_err(|_| Error::Damaged { what: "answer to a save" })
-}
-
-/// Answers a request.
-pub fn apply(state: &State, payload: &[u8]) -> Result<Payload> {
-    let damaged = || Error::Damaged { what: "save" };
-    let (length, rest) = payload.split_first_chunk().ok_or_else(damaged)?;
-    let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| damaged())?;
-    let json = rest.get(..length).ok_or_else(damaged)?;
-    let mut ask: Ask = serde_json::from_slice(json).map_err(|_| damaged())?;
-    if let Ask::Commit { commit, .. } = &mut ask {
-        // Arrays of a payload begin at multiples of 8 bytes.
-        commit.states = rest.get(length.next_multiple_of(8)..).unwrap_or_default().to_vec();
-    }
-    state.save(ask)
+    from_json(reply, ANSWER)
 }

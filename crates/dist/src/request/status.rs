@@ -1,46 +1,33 @@
 //! How a server stands: rows, steps, what each stream has had applied, whom it waits for.
 
-use serde::{Deserialize, Serialize};
-
-use crate::error::{Error, Result};
+use super::{Request, from_json, now, to_json};
+use crate::error::Result;
 use crate::frame::Payload;
-use crate::server::State;
+pub use crate::server::Status;
+use crate::server::{Caller, Outcome, State};
 
-/// How a server stands.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Status {
-    /// Name, rows and bytes of each sparse table.
-    pub sparse: Vec<(String, u64, u64)>,
-    /// Name, floats and step of each dense block.
-    pub dense: Vec<(String, u64, u64)>,
-    /// The first of its own steps of each stream that has not been applied.
-    pub positions: Vec<(u32, u64)>,
-    /// In sync mode: the streams that the current step waits for.
-    pub waiting_for: Vec<u32>,
-    /// Barriers and all-reduces that have ended here.
-    pub collectives: u64,
-    /// The workers that a barrier or all-reduce waits for.
-    pub workers_awaited: Vec<u32>,
-    /// Workers that are done for good.
-    pub workers_left: Vec<u32>,
-    /// Gradients refused because they were not finite.
-    pub non_finite: u64,
-    /// Requests to change something that had been done before.
-    pub repeats: u64,
-    /// Workers that are connected.
-    pub connected: Vec<u32>,
+/// The request.
+#[derive(Debug, Clone, Copy)]
+pub struct StatusRequest;
+
+impl Request for StatusRequest {
+    const NAME: &'static str = "status";
+    const ENTERS: bool = true;
+
+    fn encode(&self) -> Result<Payload> {
+        Ok(Payload::new())
+    }
+
+    fn decode(_payload: Payload) -> Result<Self> {
+        Ok(StatusRequest)
+    }
+
+    fn apply(self, server: &State, _caller: Caller) -> Result<Outcome> {
+        now(to_json(&server.status(), "status")?)
+    }
 }
 
 /// Reads an answer.
 pub fn decode(reply: &[u8]) -> Result<Status> {
-    serde_json::from_slice(reply).map_err(|_| Error::Damaged { what: "status" })
-}
-
-/// Answers a request.
-pub fn apply(state: &State) -> Result<Payload> {
-    let status = serde_json::to_vec(&state.status()).map_err(|_| Error::Damaged { what: "status" })?;
-    let mut reply = Payload::new();
-    reply.put(&status);
-    Ok(reply)
+    from_json(reply, "status")
 }

@@ -1,11 +1,28 @@
-//! End the server.
+//! End the server, whoever still needs it.
 
+use super::{Request, done};
 use crate::error::Result;
 use crate::frame::Payload;
-use crate::server::State;
+use crate::server::{Caller, Outcome, State};
 
-/// Answers a request; the server ends once the answer is on its way.
-pub fn apply(state: &State) -> Result<Payload> {
-    state.stop();
-    Ok(Payload::new())
+/// The request.
+#[derive(Debug, Clone, Copy)]
+pub struct Stop;
+
+impl Request for Stop {
+    const NAME: &'static str = "stop";
+
+    fn encode(&self) -> Result<Payload> {
+        Ok(Payload::new())
+    }
+
+    fn decode(_payload: Payload) -> Result<Self> {
+        Ok(Stop)
+    }
+
+    /// The server ends once the answer is on its way.
+    fn apply(self, server: &State, _caller: Caller) -> Result<Outcome> {
+        server.stop();
+        done()
+    }
 }

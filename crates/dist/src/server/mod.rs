@@ -1,15 +1,28 @@
 //! The server: keeps tables and answers requests.
 //!
-//! [`State`] is the whole of it without sockets: requests in, answers out, from as many threads as like. [`Server`] puts
-//! it behind a listener. Tests and the embedded default talk to a `State` directly.
+//! [`State`] is the whole of it without sockets, in two halves: `Tables`, the data plane, and `Coordinator`, the control
+//! plane. What can be asked of it is in [`request`](crate::request); sockets are the [`listener`](crate::listener)'s. This
+//! module knows neither.
 
-mod collective;
+mod coordinator;
 mod copies;
-mod group;
-mod listener;
+mod description;
+mod entry;
 mod saving;
 mod state;
+mod status;
+mod tables;
 
-pub(crate) use collective::Brought;
-pub use listener::{Goodbye, Server, ServerConfig, serve};
-pub use state::{Outcome, State};
+pub use coordinator::{
+    Absent, Action, ActionKind, Collective, Completed, CutAnswer, Journal, Position, Reduce, StreamPositions,
+};
+pub(crate) use coordinator::{Contribution, put_parts};
+pub use description::{Description, Here, Team};
+pub use entry::{Cut, Enter, Entered, Seen, Standing, agree};
+pub(crate) use saving::cut_of;
+pub use saving::{Load, Resume};
+pub(crate) use state::Pushing;
+pub use state::{Caller, Created, Outcome, State};
+pub use status::Status;
+pub use tables::Shrink;
+pub(crate) use tables::check_answer;

@@ -1,54 +1,33 @@
-//! Saving and loading on the server: the gate that brings all servers to one moment, and what is written then.
+//! Saving, loading and returning on the server: one moment on all servers, what is written then, and what is read again.
 //!
-//! ```text
-//!          prepare                     cut: all of the target is applied
-//! open ------------> closed, no target ---------------------------------> marked, open again
-//!   ^                     |    cut: some of it is on its way                  |
-//!   |                     +------> closed, with a target ---------------------+
-//!   +--- release, or nobody asked for a while ---+
-//! ```
-//!
-//! While the gate is closed, pushes of streams that nobody waits for are held back, but for those of the target; streams
-//! that step together may push, and only their steps beyond the target are not applied. Pulls go on. At the mark itself
-//! everything is excluded that changes tables, for as long as it takes to mark each shard and to copy the dense blocks.
+//! Who may save, and when pushes are held back for it, is the coordinator's to decide; here are the tables and the files.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use openfleet_core::WorkId;
 use openfleet_core::placement::Buckets;
-use openfleet_core::topology::Incarnation;
 use openfleet_table::checkpoint::{
-    self, DenseCut, Loaded, Manifest, SparseCut, TableCuts, Work, read_dense, read_sparse, read_states_file,
+    self, Commit, Loaded, Manifest, Part, TableCuts, Work, read_dense, read_sparse, read_states_file,
 };
-use openfleet_table::ledger::{Covered, Ledger};
+use openfleet_table::ledger::Ledger;
 use openfleet_table::{DenseTable, SparseTable};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use tokio::sync::oneshot;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
-use super::group::Group;
-use super::state::{NamedDense, NamedSparse, Outcome, State};
+use super::coordinator::{CutAnswer, Position};
+use super::description::{Description, Team};
+use super::entry::{Cut, Enter, Entered, Seen, Standing};
+use super::state::{Caller, State, now};
+use super::tables::{NamedDense, NamedSparse};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
 use crate::hands::Threads;
-use crate::request::Kind;
-use crate::request::create_tables::Tables;
-use crate::request::cut::Answer;
-use crate::request::load::Load;
-use crate::request::save::{Ask, Base};
 use crate::storage::{Addresses, Opened, Stores};
 
 /// What a server knows of saves and loads.
 pub(super) struct Saving {
     stores: Arc<dyn Stores>,
-    /// Read-locked while a table changes.
-    gate: RwLock<Option<Closed>>,
-    /// How often the gate was closed, by which a late release is known as one.
-    closings: Mutex<u64>,
-    held: Mutex<Vec<Held>>,
-    /// Cuts that were made or given up: what still comes of them is late, and must not close the gate again.
-    over: Mutex<VecDeque<String>>,
     /// The moment that was marked and is not written yet.
     marked: Mutex<Option<(String, TableCuts)>>,
     /// The last answers, for repeats. Locked while one is worked out: a repeat waits for the first.
@@ -62,34 +41,29 @@ pub(super) struct Saving {
 /// An answer, or what went wrong in words.
 type Remembered = std::result::Result<Payload, String>;
 
-/// Why pushes are held back.
-struct Closed {
-    id: String,
-    closing: u64,
-    target: Option<Work>,
+/// Where tables take their rows from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Load {
+    /// Where the checkpoint is.
+    pub address: String,
+    /// Whether what does not fit is left out rather than an error.
+    pub partial: bool,
 }
 
-/// A push that is held back.
-struct Held {
-    worker: u32,
-    /// Of the worker, when it came.
-    incarnation: Option<Incarnation>,
-    work: WorkId,
-    kind: Kind,
-    payload: Payload,
-    answer: oneshot::Sender<Result<Payload>>,
+/// How a server begins from a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resume {
+    /// With its values. Its positions count only in the run that wrote it.
+    Values,
+    /// As the run that wrote it: with its values and its positions.
+    Run,
 }
 
 /// Tables from a checkpoint.
 pub(super) struct Restored {
     pub(super) sparse: Vec<Arc<NamedSparse>>,
     pub(super) dense: Vec<Arc<NamedDense>>,
-    /// What has been applied, if the job is still divided as it was.
-    pub(super) work: Option<Work>,
 }
-
-/// Cuts that are remembered.
-const KEPT_CUTS: usize = 256;
 
 /// Answers that are remembered: those of a few saves.
 const KEPT_ANSWERS: usize = 16;
@@ -101,13 +75,9 @@ impl Default for Saving {
 }
 
 impl Saving {
-    pub(super) fn new(stores: Arc<dyn Stores>) -> Self {
+    fn new(stores: Arc<dyn Stores>) -> Self {
         Saving {
             stores,
-            gate: RwLock::default(),
-            closings: Mutex::default(),
-            held: Mutex::default(),
-            over: Mutex::default(),
             marked: Mutex::default(),
             answers: Mutex::default(),
             resume: Mutex::default(),
@@ -115,315 +85,305 @@ impl Saving {
         }
     }
 
-    fn end_cut(&self, id: &str) {
-        let mut over = self.over.lock();
-        over.push_back(id.to_owned());
-        if over.len() > KEPT_CUTS {
-            over.pop_front();
-        }
-    }
-}
-
-/// May change tables until it is dropped.
-pub(crate) struct Passing<'a> {
-    gate: RwLockReadGuard<'a, Option<Closed>>,
-}
-
-impl Closed {
-    fn lets_through(&self, work: WorkId) -> bool {
-        self.target.as_ref().is_some_and(|target| target.streams.is_applied(work) == Covered::All)
+    /// Forgets what was marked.
+    pub(super) fn forget(&self, id: &str) {
+        self.marked.lock().take_if(|(marked, _)| marked == id);
     }
 }
 
 impl State {
     /// A server that keeps checkpoints elsewhere than in directories and buckets.
     pub fn with_stores(stores: Arc<dyn Stores>) -> Self {
-        let mut state = State::new();
-        state.saving = Saving::new(stores);
-        state
+        State::with_saving(Saving::new(stores))
+    }
+
+    /// The identity of the run, where somebody knows it; otherwise this server makes one.
+    pub fn set_run(&self, run: &str) {
+        run.clone_into(&mut self.job.lock().run);
     }
 
     /// Tables that are made from now on take their rows from a checkpoint. Fails where there is none; nothing else is
     /// compared before the tables are known.
-    pub fn resume_from(&self, address: &str, partial: bool) -> Result<Manifest> {
+    pub fn resume_from(&self, address: &str, resume: Resume) -> Result<Manifest> {
         let Opened { manifest, .. } = Opened::new(self.saving.stores.as_ref(), address, "loading")?;
-        *self.saving.resume.lock() = Some(Load { address: address.to_owned(), partial });
+        *self.saving.resume.lock() = Some(Load { address: address.to_owned(), partial: false });
+        self.job.lock().cut = Some(cut_of(&manifest, address, resume == Resume::Run));
         Ok(manifest)
     }
 
-    /// For whoever changes a table: a cut waits until this is dropped.
-    pub(crate) fn passing(&self) -> Passing<'_> {
-        Passing { gate: self.saving.gate.read() }
+    /// How the server looks to a worker that wants to enter.
+    pub(crate) fn seen_by(&self, caller: Caller) -> Seen {
+        let copies = self.tables.copies();
+        let must_return = copies.is_some_and(|copies| copies.is_incomplete(caller.rank));
+        let job = self.job.lock();
+        Seen { run: job.run.clone(), generation: job.generation, cut: job.cut.clone(), must_return }
     }
 
-    /// Whether some work has to wait.
-    pub(super) fn is_held_back(&self, passing: &Passing<'_>, work: WorkId) -> bool {
-        passing.gate.as_ref().is_some_and(|closed| !closed.lets_through(work))
+    /// A worker enters: it joins this generation, or begins the next one.
+    pub(crate) fn enter(&self, caller: Caller, enter: &Enter) -> Result<Entered> {
+        enter.team.check()?;
+        let _making = self.making.lock();
+        let generation = self.job.lock().generation;
+        if enter.generation < generation {
+            return Ok(Entered::Stale);
+        }
+        if enter.generation > generation {
+            self.begin(caller, enter)?;
+        }
+        let mut control = self.control.lock();
+        if let Some(team) = control.coordinator.team().filter(|team| *team != enter.team) {
+            let text = |team: Team| format!("mode {}, {} workers of {} threads", team.mode, team.workers, team.threads);
+            return Err(Error::TableMismatch { table: "all".into(), existing: text(team), wanted: text(enter.team) });
+        }
+        control.coordinator.enter(caller.rank);
+        let streams = enter.team.streams_of(caller.rank);
+        let exchanges = enter.team.second_stream(streams.start);
+        if !enter.team.duties().runs_optimizers {
+            self.tables.forget_exchanges(caller.rank, exchanges);
+        }
+        let second = enter.team.second_stream(streams.start)..enter.team.second_stream(streams.end);
+        let mut positions = control.coordinator.stream_positions(streams.clone());
+        let own = |stream: u32| streams.contains(&stream) || second.contains(&stream);
+        for (_, ledger) in self.tables.applied().by_stream().filter(|(stream, _)| own(*stream)) {
+            positions.applied.merge(&ledger);
+        }
+        let (_, _, _, collectives) = control.coordinator.waits();
+        let journal = control.coordinator.journal(caller.rank).clone();
+        drop(control);
+        self.let_in(caller);
+        Ok(Entered::In(Box::new(Standing { streams: positions, journal, collectives })))
     }
 
-    /// Keeps a push until the gate opens. Called with the gate passed, so that nobody opens it in between.
-    pub(super) fn hold_back(
-        &self,
-        _passing: &Passing<'_>,
-        worker: u32,
-        work: WorkId,
-        kind: Kind,
-        payload: Payload,
-    ) -> Outcome {
-        let (answer, receiver) = oneshot::channel();
-        let incarnation = self.newest_incarnation(worker);
-        self.saving.held.lock().push(Held { worker, incarnation, work, kind, payload, answer });
-        Outcome::Later(receiver)
+    /// Begins a generation: from a checkpoint, or without tables.
+    fn begin(&self, caller: Caller, enter: &Enter) -> Result<()> {
+        let manifest = match &enter.cut {
+            None => None,
+            Some(cut) => {
+                let Opened { manifest, .. } = Opened::new(self.saving.stores.as_ref(), &cut.address, "loading")?;
+                if manifest.id != cut.id {
+                    return Err(Error::OtherCheckpoint { first: cut.id.clone(), other: manifest.id });
+                }
+                Some((cut, manifest))
+            }
+        };
+        let is_return = self.job.lock().generation > 0;
+        self.recall_others(caller);
+        let (mut work, mut position) = (None, None);
+        if let Some((cut, manifest)) = &manifest {
+            let counts = cut.adopted || manifest.run == enter.run;
+            let team = enter.team;
+            let is_same = manifest.mode == team.mode.to_string()
+                && (manifest.workers, manifest.threads) == (team.workers, team.threads);
+            if counts && !is_same {
+                warn!(
+                    "the checkpoint is of mode {} with {} workers of {} threads: its positions do not count, and the data \
+                     is read from the start",
+                    manifest.mode, manifest.workers, manifest.threads
+                );
+            } else if counts {
+                (work, position) = positions_of(manifest, cut.adopted)?;
+            }
+        }
+        *self.saving.resume.lock() =
+            manifest.as_ref().map(|(cut, _)| Load { address: cut.address.clone(), partial: false });
+        self.tables.begin(work.as_ref());
+        let mut control = self.control.lock();
+        if is_return {
+            control.coordinator.forget_departures();
+        }
+        control.coordinator.begin(enter.team, work.as_ref(), position);
+        drop(control);
+        *self.saving.marked.lock() = None;
+        let mut job = self.job.lock();
+        job.generation = enter.generation;
+        job.run.clone_from(&enter.run);
+        if let Some((cut, manifest)) = &manifest
+            && cut.adopted
+            && !manifest.run.is_empty()
+        {
+            job.run.clone_from(&manifest.run);
+        }
+        job.cut.clone_from(&enter.cut);
+        if is_return {
+            match &enter.cut {
+                Some(cut) => {
+                    info!("returned to step {} of `{}` (generation {})", cut.step, cut.address, job.generation)
+                }
+                None => info!("returned to the beginning (generation {})", job.generation),
+            }
+        }
+        Ok(())
+    }
+
+    /// A checkpoint of this run was committed: the server returns to it from now on.
+    pub(crate) fn committed(&self, cut: Cut) {
+        self.job.lock().cut = Some(cut);
+    }
+
+    /// The checkpoint that the server returns to, if it has to.
+    pub fn return_point(&self) -> Option<Cut> {
+        self.job.lock().cut.clone()
+    }
+
+    /// Makes every worker but one start again, because it needs a collective that only all of them can repeat.
+    pub(crate) fn recall(&self, caller: Caller, number: u64) -> bool {
+        if !self.control.lock().coordinator.needs_all(number) {
+            return false;
+        }
+        self.recall_others(caller);
+        self.control.lock().coordinator.recall();
+        true
     }
 
     /// Holds pushes back, and says what has been applied.
-    pub(crate) fn prepare_cut(&self, id: &str) -> Result<Answer> {
-        let Some(_no_shrink) = self.shrinks.try_lock() else {
-            return Ok(Answer::Busy("rows are being removed".into()));
-        };
-        let is_writing = self.saving.answers.try_lock().is_none();
-        if is_writing || self.saving.marked.lock().as_ref().is_some_and(|(marked, _)| marked != id) {
-            return Ok(Answer::Busy("another checkpoint is being written".into()));
+    pub(crate) fn prepare_cut(&self, caller: Caller, id: &str) -> Result<CutAnswer> {
+        if self.saving.answers.try_lock().is_none() {
+            return Ok(CutAnswer::Busy("another checkpoint is being written".into()));
         }
-        if self.tables.read().description.is_none() {
+        if self.tables.kept().description.is_none() {
             return Err(Error::NothingToSave);
         }
-        let mut groups = self.groups.lock();
-        let mut gate = self.saving.gate.write();
-        if self.saving.over.lock().iter().any(|over| over == id) {
-            return Err(Error::CutOver);
-        }
-        if gate.as_ref().is_some_and(|closed| closed.id != id) {
-            return Ok(Answer::Busy("another checkpoint is being prepared".into()));
-        }
-        let mut closings = self.saving.closings.lock();
-        *closings += 1;
-        *gate = Some(Closed { id: id.to_owned(), closing: *closings, target: None });
-        groups.iter_mut().for_each(Group::freeze);
-        Ok(Answer::Prepared(self.work(&groups)))
+        let prepared = self.tables.unless_shrinking(|| {
+            let mut control = self.control.lock();
+            let (busy, effects) = control.coordinator.prepare_cut(id, State::owner(caller), now())?;
+            self.carry_out(&mut control, effects);
+            Ok(match busy {
+                Some(because) => CutAnswer::Busy(because.into()),
+                None => CutAnswer::Prepared(self.tables.work(control.coordinator.group_work())),
+            })
+        });
+        prepared.unwrap_or_else(|| Ok(CutAnswer::Busy("rows are being removed".into())))
     }
 
     /// Marks the moment, if everything that any server has applied is applied here; for what has changed since a save, or
     /// for everything.
-    pub(crate) fn cut(&self, id: &str, target: &Work, since: Option<&str>) -> Result<Answer> {
-        if self.saving.marked.lock().as_ref().is_some_and(|(marked, _)| marked == id) {
-            return Ok(Answer::Done);
+    pub(crate) fn cut(&self, id: &str, target: &Work, since: Option<&str>) -> Result<CutAnswer> {
+        let mut control = self.control.lock();
+        if control.coordinator.is_marked(id) {
+            return Ok(CutAnswer::Done);
         }
-        match &mut *self.saving.gate.write() {
-            Some(closed) if closed.id == id => closed.target = Some(target.clone()),
-            _ => return Err(Error::CutOver),
-        }
-        let on_its_way = {
-            let mut held = self.saving.held.lock();
-            let is_wanted = |held: &mut Held| target.streams.is_applied(held.work) == Covered::All;
-            held.extract_if(.., is_wanted).collect::<Vec<_>>()
-        };
-        on_its_way.into_iter().for_each(|held| self.pass(held));
-        let Some(_no_shrink) = self.shrinks.try_lock() else {
-            return Ok(Answer::NotYet(Work::default()));
-        };
-        let mut groups = self.groups.lock();
-        for group in groups.iter_mut() {
-            group.go_on_to(self, target);
-        }
-        // From here on nothing changes: groups apply with their lock held, all others pass the gate.
-        let mut gate = self.saving.gate.write();
-        if gate.as_ref().is_none_or(|closed| closed.id != id) {
-            return Err(Error::CutOver);
-        }
-        let work = self.work(&groups);
-        if work != *target {
-            return Ok(Answer::NotYet(work));
-        }
-        let cuts = self.mark(work, since)?;
-        *self.saving.marked.lock() = Some((id.to_owned(), cuts));
-        self.saving.end_cut(id);
-        *gate = None;
-        drop(gate);
-        groups.iter_mut().for_each(|group| group.thaw(self));
-        drop(groups);
-        self.pass_all();
-        Ok(Answer::Done)
-    }
-
-    /// A save comes to nothing: everything goes on, and what was marked is forgotten.
-    pub(crate) fn release_cut(&self, id: &str) {
-        // Noted first: a prepare that was overtaken finds it.
-        self.saving.end_cut(id);
-        self.saving.marked.lock().take_if(|(marked, _)| marked == id);
-        self.open_gate(|closed| closed.id == id);
-    }
-
-    /// By which the present closing of the gate is known.
-    pub(super) fn closing(&self) -> Option<u64> {
-        self.saving.gate.read().as_ref().map(|closed| closed.closing)
-    }
-
-    /// Opens the gate after a while, unless it was opened since: whoever closed it may be dead.
-    pub(super) fn open_late(&self, closing: u64) {
-        if self.open_gate(|closed| closed.closing == closing) {
-            warn!("pushes were held back for a checkpoint that nobody goes on with; they pass now");
-        }
-    }
-
-    fn open_gate(&self, is_it: impl FnOnce(&Closed) -> bool) -> bool {
-        let mut groups = self.groups.lock();
-        let mut gate = self.saving.gate.write();
-        if !gate.as_ref().is_some_and(is_it) {
-            return false;
-        }
-        *gate = None;
-        drop(gate);
-        groups.iter_mut().for_each(|group| group.thaw(self));
-        drop(groups);
-        self.pass_all();
-        true
-    }
-
-    fn pass_all(&self) {
-        let held = std::mem::take(&mut *self.saving.held.lock());
-        held.into_iter().for_each(|held| self.pass(held));
-    }
-
-    /// Applies a push that was held back, unless a newer incarnation of its worker was let in since.
-    fn pass(&self, Held { worker, incarnation, kind, payload, answer, .. }: Held) {
-        let newest = self.incarnation_of(worker);
-        // Recursive: the request that opens the gate may be of the same worker and hold it already, and must not wait for a
-        // new connection of it that waits for this very request.
-        let newest = newest.as_ref().map(|newest| newest.read_recursive());
-        if let Some(incarnation) = incarnation
-            && newest.as_deref() != Some(&incarnation)
-        {
-            let _ = answer.send(Err(Error::Replaced { rank: worker, incarnation }));
-            return;
-        }
-        match self.handle(worker, kind, payload) {
-            Outcome::Now(result) => drop(answer.send(result)),
-            // The gate was closed again a moment ago.
-            Outcome::Later(receiver) => drop(std::thread::spawn(move || {
-                if let Ok(result) = receiver.blocking_recv() {
-                    let _ = answer.send(result);
+        let effects = control.coordinator.aim(id, target, now())?;
+        self.carry_out(&mut control, effects);
+        // From here on nothing changes: groups apply with this lock held, all others pass the gate.
+        let marked = self.tables.unless_shrinking(|| {
+            self.tables.while_still(|| {
+                let work = self.tables.work(control.coordinator.group_work());
+                if work != *target {
+                    return Ok(Err(work));
                 }
-            })),
-        }
+                let mut cuts = self.tables.mark(work, since)?;
+                // Where workers keep what they have learnt, there is no position to return to.
+                let is_complete = self.tables.copies().is_none_or(|copies| copies.are_complete());
+                if is_complete {
+                    let position = serde_json::to_value(control.coordinator.position());
+                    cuts.position = position.map_err(|_| Error::Damaged { what: "position" })?;
+                }
+                Ok::<_, Error>(Ok(cuts))
+            })
+        });
+        let cuts = match marked.transpose()? {
+            None => return Ok(CutAnswer::NotYet(Work::default())),
+            Some(Err(work)) => return Ok(CutAnswer::NotYet(work)),
+            Some(Ok(cuts)) => cuts,
+        };
+        *self.saving.marked.lock() = Some((id.to_owned(), cuts));
+        let effects = control.coordinator.marked(id);
+        self.carry_out(&mut control, effects);
+        Ok(CutAnswer::Done)
     }
 
-    /// What has been applied.
-    fn work(&self, groups: &[Group]) -> Work {
-        let mut streams = Ledger::new();
-        let ledgers = self.ledgers.lock().clone();
-        ledgers.values().for_each(|stream| streams.merge(&stream.lock().ledger));
-        Work { streams, groups: groups.iter().map(Group::work).collect() }
+    /// A save is given up: everything continues, and what was marked is forgotten.
+    pub(crate) fn release_cut(&self, id: &str) {
+        let mut control = self.control.lock();
+        let effects = control.coordinator.release_cut(id);
+        self.carry_out(&mut control, effects);
     }
 
-    /// Copies dense blocks and marks sparse tables; nothing changes meanwhile.
-    fn mark(&self, work: Work, since: Option<&str>) -> Result<TableCuts> {
-        let kept = self.tables.read();
-        let Some(tables) = &kept.description else { return Err(Error::NothingToSave) };
-        let here = &tables.here;
-        if here.blocks.len() != kept.dense.len() {
-            return Err(Error::Damaged { what: "description of tables: it does not say where blocks belong" });
-        }
-        let buckets = Buckets::new(here.servers as usize)?.range(here.server as usize);
-        let mut sparse = Vec::with_capacity(kept.sparse.len());
-        for named in &kept.sparse {
-            let cut = named.table.cut_since(since).map_err(|error| named.error("marking", error))?;
-            sparse.push(SparseCut { name: named.name.clone(), cut, without_state: false });
-        }
-        let mut dense = Vec::with_capacity(kept.dense.len());
-        for (named, &(parameter, offset)) in kept.dense.iter().zip(&here.blocks) {
-            let Some((name, spec)) = here.parameters.get(parameter as usize) else {
-                return Err(Error::Damaged { what: "description of tables: a block of no parameter" });
-            };
-            // The rule that runs here; GEO's runs on the workers.
-            let spec = openfleet_table::DenseSpec { optimizer: named.table.spec().optimizer, ..spec.clone() };
-            dense.push(named.table.read_all(|values, state, step| DenseCut {
-                parameter: name.clone(),
-                offset: offset as usize,
-                spec,
-                values: values.to_vec(),
-                state: state.to_vec(),
-                step,
-            }));
-        }
-        Ok(TableCuts { server: here.server, buckets, sparse, dense, work })
-    }
-
-    /// Does a part of a save, once.
-    pub(crate) fn save(&self, ask: Ask) -> Result<Payload> {
+    /// Does a part of a save, once: a repeat is answered with the first one's answer.
+    pub(crate) fn once(
+        &self,
+        id: &str,
+        stage: &'static str,
+        work: impl FnOnce() -> Result<Payload>,
+    ) -> Result<Payload> {
         let mut answers = self.saving.answers.lock();
-        let (id, stage) = ask.key();
         if let Some((.., answer)) = answers.iter().find(|(known, did, _)| known == id && *did == stage) {
             return answer.clone().map_err(|message| Error::Background { message });
         }
-        let id = id.to_owned();
-        let answer = self.save_now(ask);
+        let answer = work();
         let kept = answer.as_ref().map(Payload::clone).map_err(|error| openfleet_core::error::report(error));
-        answers.push_back((id, stage, kept));
+        answers.push_back((id.to_owned(), stage, kept));
         if answers.len() > KEPT_ANSWERS {
             answers.pop_front();
         }
         answer
     }
 
-    fn save_now(&self, ask: Ask) -> Result<Payload> {
-        let open = |address: &str| self.saving.stores.open(address);
-        let failed = |address: &str| Error::checkpoint("saving to", address);
-        let mut reply = Payload::new();
-        let mut put = |json: serde_json::Result<Vec<u8>>| {
-            reply.put(&json.map_err(|_| Error::Damaged { what: "answer to a save" })?);
-            Ok::<_, Error>(())
+    /// Makes room for a save; the checkpoint that is there, if a delta is wanted.
+    pub(crate) fn begin_save(&self, address: &str, id: &str, replace: bool, delta: bool) -> Result<Option<Manifest>> {
+        let failed = Error::checkpoint("saving to", address);
+        let storage = self.saving.stores.open(address)?;
+        let existing = match delta {
+            true => checkpoint::find_manifest(storage.as_ref()).map_err(&failed)?,
+            false => None,
         };
-        match ask {
-            Ask::Begin { address, id, replace, delta } => {
-                let storage = open(&address)?;
-                if delta {
-                    let standing = checkpoint::find_manifest(storage.as_ref()).map_err(failed(&address))?;
-                    let base = |standing: Manifest| Base { moment: standing.moment().to_owned(), id: standing.id };
-                    put(serde_json::to_vec(&standing.map(base)))?;
-                }
-                checkpoint::begin(storage.as_ref(), &id, replace || delta).map_err(failed(&address))?;
-            }
-            Ask::Write { address, id, cut, only, without_state } => {
-                let Some((_, mut cuts)) = self.saving.marked.lock().take_if(|(marked, _)| *marked == cut) else {
-                    return Err(Error::CutOver);
-                };
-                cuts.keep_only(&only);
-                if without_state {
-                    cuts.drop_state();
-                }
-                let part = checkpoint::write_part(open(&address)?.as_ref(), &id, cuts).map_err(failed(&address))?;
-                put(serde_json::to_vec(&part))?;
-            }
-            Ask::Commit { address, commit } => {
-                let manifest = checkpoint::commit(open(&address)?.as_ref(), *commit).map_err(failed(&address))?;
-                info!("checkpoint {} of step {} is in {address}", manifest.id, manifest.step);
-                put(serde_json::to_vec(&manifest))?;
-            }
-            Ask::Abandon { address, id } => checkpoint::abandon(open(&address)?.as_ref(), &id),
-        }
-        Ok(reply)
+        checkpoint::begin(storage.as_ref(), id, replace || delta).map_err(failed)?;
+        Ok(existing)
     }
 
-    /// Takes tables from a checkpoint: those that are there, in one moment, or those that will be made.
-    /// What the program kept beside them is the answer.
+    /// Writes what was marked.
+    pub(crate) fn write_save(
+        &self,
+        address: &str,
+        id: &str,
+        cut: &str,
+        only: &[String],
+        without_state: bool,
+    ) -> Result<Part> {
+        let Some((_, mut cuts)) = self.saving.marked.lock().take_if(|(marked, _)| *marked == cut) else {
+            return Err(Error::CutOver);
+        };
+        self.control.lock().coordinator.written(cut);
+        cuts.keep_only(only);
+        if without_state {
+            cuts.drop_state();
+        }
+        let storage = self.saving.stores.open(address)?;
+        checkpoint::write_part(storage.as_ref(), id, cuts).map_err(Error::checkpoint("saving to", address))
+    }
+
+    /// Makes what all servers wrote a checkpoint.
+    pub(crate) fn commit_save(&self, address: &str, mut commit: Commit) -> Result<Manifest> {
+        commit.run = self.job.lock().run.clone();
+        let storage = self.saving.stores.open(address)?;
+        let manifest = checkpoint::commit(storage.as_ref(), commit).map_err(Error::checkpoint("saving to", address))?;
+        info!("checkpoint {} of step {} is in {address}", manifest.id, manifest.step);
+        Ok(manifest)
+    }
+
+    /// Removes what a save that was given up has written.
+    pub(crate) fn abandon_save(&self, address: &str, id: &str) -> Result<()> {
+        checkpoint::abandon(self.saving.stores.open(address)?.as_ref(), id);
+        Ok(())
+    }
+
+    /// Takes the values of tables from a checkpoint: those that are there, in one moment, or those that will be made. What
+    /// has been applied stays as it is. What the program kept beside its tables is the answer.
     pub(crate) fn load(&self, load: &Load) -> Result<Vec<u8>> {
-        let Some(tables) = self.tables.read().description.clone() else {
-            self.resume_from(&load.address, load.partial)?;
-            return self.saved_states(&load.address);
+        let Some(tables) = self.tables.kept().description.clone() else {
+            let states = self.saved_states(&load.address)?;
+            *self.saving.resume.lock() = Some(load.clone());
+            return Ok(states);
         };
         let states = self.saved_states(&load.address)?;
         let restored = self.restore(&tables, load)?;
-        let mut groups = self.groups.lock();
-        let _gate = self.saving.gate.write();
-        let mut kept = self.tables.write();
-        if kept.copies.is_some() || groups.iter().any(Group::is_training) {
+        let control = self.control.lock();
+        if self.tables.copies().is_some() || control.coordinator.is_training() {
             return Err(Error::LoadWhileTraining);
         }
-        (kept.sparse, kept.dense) = (restored.sparse, restored.dense);
-        if let Some(work) = &restored.work {
-            self.restore_work(work, &mut groups);
-        }
+        self.tables.while_still(|| {
+            self.tables.replace(|kept| (kept.sparse, kept.dense) = (restored.sparse, restored.dense));
+        });
         Ok(states)
     }
 
@@ -432,20 +392,21 @@ impl State {
     }
 
     /// Makes this server's part of a program's tables from a checkpoint.
-    pub(super) fn restore(&self, tables: &Tables, load: &Load) -> Result<Restored> {
+    pub(super) fn restore(&self, tables: &Description, load: &Load) -> Result<Restored> {
         let opened = Opened::new(self.saving.stores.as_ref(), &load.address, "loading")?;
         let (failed, manifest) = (Error::checkpoint("loading", &load.address), &opened.manifest);
         let here = &tables.here;
+        let runs_optimizers = tables.team().duties().runs_optimizers;
         let buckets = Buckets::new(here.servers as usize)?.range(here.server as usize);
         let parameters: Vec<_> = here
             .parameters
             .iter()
-            .map(|(name, spec)| (name.clone(), if tables.has_rules() { spec.clone() } else { spec.without_state() }))
+            .map(|(name, spec)| (name.clone(), if runs_optimizers { spec.clone() } else { spec.without_state() }))
             .collect();
         let specs: Vec<_> = tables
             .sparse
             .iter()
-            .map(|(name, spec)| (name.clone(), if tables.has_rules() { spec.clone() } else { spec.without_state() }))
+            .map(|(name, spec)| (name.clone(), if runs_optimizers { spec.clone() } else { spec.without_state() }))
             .collect();
         let loaded = Loaded::compare(manifest, &specs, &parameters, load.partial).map_err(&failed)?;
         for left in &loaded.left {
@@ -467,7 +428,7 @@ impl State {
         let values = if tables.dense.is_empty() { Default::default() } else { opened.read(read_dense)? };
         let mut dense = Vec::with_capacity(tables.dense.len());
         for (number, (name, spec)) in tables.dense.iter().enumerate() {
-            let spec = if tables.has_rules() { spec.clone() } else { spec.without_state() };
+            let spec = if runs_optimizers { spec.clone() } else { spec.without_state() };
             let table = DenseTable::new(spec).map_err(&failed)?;
             let place = here.blocks.get(number);
             let place = place.and_then(|&(at, offset)| Some((here.parameters.get(at as usize)?, offset as usize)));
@@ -483,28 +444,59 @@ impl State {
             }
             dense.push(Arc::new(NamedDense { name: name.clone(), table }));
         }
-        let is_same = manifest.mode == tables.mode.to_string()
-            && (manifest.workers, manifest.threads) == (tables.workers, tables.threads);
-        if !is_same {
-            warn!(
-                "the checkpoint is of mode {} with {} workers of {} threads: streams begin at step 0 again",
-                manifest.mode, manifest.workers, manifest.threads
-            );
-        }
         info!("took step {} from {}", manifest.step, load.address);
-        Ok(Restored { sparse, dense, work: is_same.then_some(opened.manifest.work) })
+        Ok(Restored { sparse, dense })
     }
+}
 
-    /// Goes on from what has been applied.
-    pub(super) fn restore_work(&self, work: &Work, groups: &mut [Group]) {
-        let mut ledgers = self.ledgers.lock();
-        ledgers.clear();
-        for (stream, ledger) in work.streams.by_stream() {
-            ledgers.entry(stream).or_default().lock().ledger = ledger;
-        }
-        drop(ledgers);
-        for group in groups {
-            work.groups.iter().for_each(|saved| group.restore(saved));
-        }
+/// New tables: empty ones, and first values.
+pub(super) fn make(tables: &Description, first_values: &[&[f32]]) -> Result<Restored> {
+    let runs_optimizers = tables.team().duties().runs_optimizers;
+    let mut sparse = Vec::with_capacity(tables.sparse.len());
+    for (name, spec) in &tables.sparse {
+        let spec = if runs_optimizers { spec.clone() } else { spec.without_state() };
+        let table =
+            SparseTable::new(spec).map_err(|source| Error::Table { action: "making", table: name.clone(), source })?;
+        sparse.push(Arc::new(NamedSparse { name: name.clone(), table: Arc::new(table) }));
     }
+    let mut dense = Vec::with_capacity(tables.dense.len());
+    for ((name, spec), values) in tables.dense.iter().zip(first_values) {
+        let error = |source| Error::Table { action: "making", table: name.clone(), source };
+        let spec = if runs_optimizers { spec.clone() } else { spec.without_state() };
+        let table = DenseTable::new(spec).map_err(error)?;
+        table.assign(values).map_err(error)?;
+        dense.push(Arc::new(NamedDense { name: name.clone(), table }));
+    }
+    Ok(Restored { sparse, dense })
+}
+
+/// A checkpoint as a place to return to.
+pub(crate) fn cut_of(manifest: &Manifest, address: &str, adopted: bool) -> Cut {
+    Cut { address: address.to_owned(), id: manifest.id.clone(), step: manifest.step, adopted }
+}
+
+/// What a checkpoint says about how far the job was. Another run that continues it takes what was applied and which passes
+/// are done, and begins everything else anew.
+fn positions_of(manifest: &Manifest, adopted: bool) -> Result<(Option<Work>, Option<Position>)> {
+    let mut work = manifest.work.clone();
+    if manifest.position.is_null() {
+        // Of an older version, or of workers that had kept what they had learnt.
+        let is_older = manifest.run.is_empty() && manifest.mode != "geo";
+        return Ok((is_older.then_some(work), None));
+    }
+    let mut position: Position = serde_json::from_value(manifest.position.clone())
+        .map_err(|_| Error::Damaged { what: "position in the checkpoint" })?;
+    if manifest.mode == "geo" {
+        // Exchanges are numbered from zero by every process.
+        let streams = manifest.workers.saturating_mul(manifest.threads);
+        let mut steps = Ledger::new();
+        work.streams.by_stream().filter(|(stream, _)| *stream < streams).for_each(|(_, ledger)| steps.merge(&ledger));
+        work.streams = steps;
+    }
+    if adopted {
+        position.collectives.clear();
+        let journals = std::mem::take(&mut position.journals);
+        position.journals = journals.into_iter().map(|(rank, journal)| (rank, journal.passes_only())).collect();
+    }
+    Ok((Some(work), Some(position)))
 }

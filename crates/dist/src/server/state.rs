@@ -1,124 +1,110 @@
-//! What a server keeps, and what each request does to it. No sockets, no clock: driven by calls.
+//! A server without sockets: its tables and its coordinator, and what each request does to them.
 //!
-//! Lock order: incarnation of a worker, then shrinks, then collectives or groups (never both), then the gate of a cut, then ledger of a stream, then
-//! tables. Tables lock themselves, a shard or a block at a time.
+//! [`Tables`] is the data plane, [`Coordinator`] the control plane; this carries out what the coordinator decides, and keeps
+//! the requests that wait. Tests and the embedded default talk to it directly.
+//!
+//! Lock order: the fence of a worker, then the control plane, then the gate of the tables, then what is inside them. An
+//! ordinary push or pull takes the fence and the gate only.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
-use openfleet_core::WorkId;
-use openfleet_core::strategy::Mode;
 use openfleet_core::topology::Incarnation;
-use openfleet_table::ledger::{Applied, Ledger};
-use openfleet_table::sparse::Scratch;
-use openfleet_table::{DenseTable, Missing, Row, Shrunk, SparseTable};
+use openfleet_table::{Row, Shrunk};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
+use tracing::warn;
 
-use super::collective::{Brought, Collectives, check_worker};
+use super::coordinator::{
+    Absent, Action, ActionKind, Answer, Collective, Contribution, Coordinator, Effect, End, Owner, Step, Ticket,
+};
 use super::copies::Copies;
-use super::group::{Group, values_wanted};
-use super::saving::{Restored, Saving};
+use super::description::{Description, Team, check_worker};
+use super::saving::{Restored, Saving, make};
+use super::status::Status;
+use super::tables::{Kept, Shrink, Tables};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
-use crate::handshake::Nonce;
-use crate::request::all_reduce::Collective;
-use crate::request::create_tables::{Created, Tables};
-use crate::request::push::{PushView, PushedStage};
-use crate::request::shrink::Shrink;
-use crate::request::status::Status;
-use crate::request::{self, Kind};
+use crate::gradients::PushView;
+use crate::handshake::{Nonce, fresh_nonce};
 
 /// An answer, now or when others have done their part.
 pub enum Outcome {
-    /// Here it is.
+    /// The answer.
     Now(Result<Payload>),
-    /// It will come.
+    /// The answer comes through this.
     Later(oneshot::Receiver<Result<Payload>>),
 }
 
-/// A sparse table with the name people know it by.
-pub struct NamedSparse {
-    pub(super) name: String,
-    /// The rows.
-    pub table: Arc<SparseTable>,
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    /// The worker.
+    pub rank: u32,
+    /// Which process of it; none for a worker inside this process.
+    pub incarnation: Option<Incarnation>,
 }
 
-/// A dense block with the name people know it by.
-pub struct NamedDense {
-    pub(super) name: String,
-    /// The values.
-    pub table: DenseTable,
-}
-
-impl NamedSparse {
-    /// What the table said, with its name.
-    pub fn error(&self, action: &'static str, source: openfleet_table::Error) -> Error {
-        Error::Table { action, table: self.name.clone(), source }
-    }
-
-    /// Fails unless the worker thinks of rows of the same size.
-    pub fn check_dim(&self, dim: u32) -> Result<()> {
-        if self.table.dim() == dim as usize {
-            return Ok(());
-        }
-        let what = format!("a row of table `{}`", self.name);
-        Err(Error::Length { what, expected: self.table.dim(), got: dim as usize })
-    }
-}
-
-impl NamedDense {
-    /// What the block said, with its name.
-    pub fn error(&self, action: &'static str, source: openfleet_table::Error) -> Error {
-        Error::Table { action, table: self.name.clone(), source }
-    }
-}
-
-/// What a server keeps.
+/// A server without sockets.
 pub struct State {
-    pub(super) tables: RwLock<Kept>,
-    /// Held while tables are made, which may take long where they come from a checkpoint.
-    making: Mutex<()>,
+    pub(crate) tables: Tables,
+    pub(super) control: Mutex<Control>,
     pub(super) saving: Saving,
-    /// One lock a stream: a repeat waits until the first is applied or refused.
-    pub(super) ledgers: Mutex<HashMap<u32, Arc<Mutex<Stream>>>>,
-    /// Streams that step together; none where nobody waits.
-    pub(super) groups: Mutex<Vec<Group>>,
-    collectives: Mutex<Collectives>,
-    /// The last shrinks and what came of them, for repeats. Locked while one runs: a repeat waits for the first.
-    pub(super) shrinks: Mutex<VecDeque<(Nonce, Shrunk)>>,
-    /// Newest incarnation of each worker that said hello. Read-locked while a request of the worker is answered, so that a
-    /// newer one is let in between two requests and not during one.
-    incarnations: Mutex<BTreeMap<u32, Arc<RwLock<Incarnation>>>>,
-    connected: Mutex<BTreeMap<u32, u32>>,
-    scratches: Mutex<Vec<Scratch>>,
-    repeats: AtomicU64,
+    pub(super) job: Mutex<Job>,
+    /// Held while tables are made, or the job returns to a checkpoint, which may take long.
+    pub(super) making: Mutex<()>,
+    /// Whose requests are answered. Read-locked while one of the worker is, so that a newer incarnation is let in between two
+    /// requests and not during one.
+    fences: Mutex<BTreeMap<u32, Arc<RwLock<Fence>>>>,
     /// Requests to make tables so far.
     sessions: AtomicU64,
     stopped: watch::Sender<bool>,
+    ended: Mutex<Option<End>>,
+    life: u64,
 }
 
+/// The control plane and the requests that wait in it.
 #[derive(Default)]
-pub(super) struct Kept {
-    pub(super) description: Option<Tables>,
-    pub(super) sparse: Vec<Arc<NamedSparse>>,
-    pub(super) dense: Vec<Arc<NamedDense>>,
-    /// Where workers train on copies: what each has yet to hear of.
-    pub(super) copies: Option<Arc<Copies>>,
+pub(super) struct Control {
+    pub(super) coordinator: Coordinator,
+    waiting: HashMap<Ticket, Waiting>,
 }
 
-/// What is known of a stream.
-#[derive(Default)]
-pub(super) struct Stream {
-    pub(super) ledger: Ledger,
-    /// GEO: the answer to the last exchange, for a repeat.
-    last_answer: Option<(u64, Payload)>,
+/// A request that waits.
+struct Waiting {
+    caller: Caller,
+    /// What it pushes, if it is a push.
+    push: Option<(Pushing, Payload)>,
+    answer: oneshot::Sender<Result<Payload>>,
 }
 
-/// Shrinks whose repeats are known as such; workers ask for one after the other.
-const KEPT_SHRINKS: usize = 64;
+/// Two ways to push.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pushing {
+    /// Gradients.
+    Gradients,
+    /// GEO's differences.
+    Differences,
+}
+
+/// Whose requests are answered.
+#[derive(Debug, Clone, Copy, Default)]
+struct Fence {
+    /// The newest incarnation that was let in.
+    incarnation: Incarnation,
+    /// It belongs to an older generation and has to start again.
+    recalled: bool,
+}
+
+/// Which run this is, and how often it began.
+pub(super) struct Job {
+    pub(super) run: String,
+    pub(super) generation: u64,
+    /// Where the server returns to if it has to.
+    pub(super) cut: Option<super::entry::Cut>,
+}
 
 impl Default for State {
     fn default() -> Self {
@@ -129,116 +115,135 @@ impl Default for State {
 impl State {
     /// A server without tables.
     pub fn new() -> Self {
+        State::with_saving(Saving::default())
+    }
+
+    pub(super) fn with_saving(saving: Saving) -> Self {
+        let nonce = fresh_nonce();
+        let run = nonce[..8].iter().map(|byte| format!("{byte:02x}")).collect();
         State {
-            tables: RwLock::default(),
+            tables: Tables::default(),
+            control: Mutex::default(),
+            saving,
+            job: Mutex::new(Job { run, generation: 0, cut: None }),
             making: Mutex::default(),
-            saving: Saving::default(),
-            ledgers: Mutex::default(),
-            groups: Mutex::default(),
-            collectives: Mutex::default(),
-            shrinks: Mutex::default(),
-            incarnations: Mutex::default(),
-            connected: Mutex::default(),
-            scratches: Mutex::default(),
-            repeats: AtomicU64::new(0),
+            fences: Mutex::default(),
             sessions: AtomicU64::new(0),
             stopped: watch::channel(false).0,
+            ended: Mutex::default(),
+            life: u64::from_le_bytes(std::array::from_fn(|at| nonce[8 + at])),
         }
     }
 
-    /// Answers one request of a worker that said hello, unless a newer incarnation of it was let in: from then on nothing
-    /// that an older one sent changes anything, not even what was being read when the newer came.
-    pub fn handle_as(&self, rank: u32, incarnation: Incarnation, kind: Kind, payload: Payload) -> Outcome {
-        let newest = self.incarnations.lock().get(&rank).cloned();
-        let newest = newest.as_ref().map(|newest| newest.read());
-        if newest.as_deref() != Some(&incarnation) {
-            return Outcome::Now(Err(Error::Replaced { rank, incarnation }));
+    /// A number by which this server is told from another that is started in its place.
+    pub(crate) fn life(&self) -> u64 {
+        self.life
+    }
+
+    /// Whether a request of a worker that said hello may be answered, while the guard that is given lives: not if a newer
+    /// incarnation of it was let in, or the job has returned to a checkpoint since. `enters`: the request is the one by which
+    /// a worker enters.
+    pub(crate) fn fenced<R>(
+        &self,
+        caller: Caller,
+        is_slow: bool,
+        enters: bool,
+        answer: impl FnOnce() -> R,
+    ) -> Result<R> {
+        let Caller { rank, incarnation: Some(incarnation) } = caller else { return Ok(answer()) };
+        let fence = self.fences.lock().get(&rank).cloned();
+        let fence = fence.as_ref().map(|fence| fence.read());
+        match fence.as_deref() {
+            Some(fence) if fence.incarnation != incarnation => return Err(Error::Replaced { rank, incarnation }),
+            None => return Err(Error::Replaced { rank, incarnation }),
+            Some(fence) if fence.recalled && !enters => return Err(Error::Recalled { rank }),
+            Some(_) => {}
         }
-        if kind.is_slow() {
+        if is_slow {
             // What takes long is known by its own number, and must not keep a newer incarnation out.
-            drop(newest);
+            drop(fence);
         }
-        self.handle(rank, kind, payload)
-    }
-
-    /// Answers one request of a worker in this process, which has no older incarnations.
-    pub fn handle(&self, worker: u32, kind: Kind, payload: Payload) -> Outcome {
-        let bytes = payload.bytes();
-        let answer = match kind {
-            Kind::Heartbeat => Ok(Payload::new()),
-            Kind::CreateTables => request::create_tables::apply(self, bytes),
-            Kind::PullSparse => request::pull_sparse::apply(self, worker, bytes),
-            Kind::PullDense => request::pull_dense::apply(self, bytes),
-            Kind::Leave => request::leave::apply(self, worker, bytes),
-            Kind::Depart => request::depart::apply(self, worker, bytes),
-            Kind::Status => request::status::apply(self),
-            Kind::Shrink => request::shrink::apply(self, bytes),
-            Kind::Cut => request::cut::apply(self, bytes),
-            Kind::Save => request::save::apply(self, bytes),
-            Kind::Load => request::load::apply(self, bytes),
-            Kind::Stop => request::stop::apply(self),
-            Kind::Join => match request::join::apply(self, worker, bytes) {
-                Ok(outcome) => return outcome,
-                Err(error) => Err(error),
-            },
-            Kind::Barrier => match request::barrier::apply(self, worker, bytes) {
-                Ok(outcome) => return outcome,
-                Err(error) => Err(error),
-            },
-            Kind::AllReduce => match request::all_reduce::apply(self, worker, bytes) {
-                Ok(outcome) => return outcome,
-                Err(error) => Err(error),
-            },
-            Kind::AllToAll => match request::all_to_all::apply(self, worker, bytes) {
-                Ok(outcome) => return outcome,
-                Err(error) => Err(error),
-            },
-            Kind::ExchangeGeo => match request::exchange_geo::apply(self, worker, payload) {
-                Ok(outcome) => return outcome,
-                Err(error) => Err(error),
-            },
-            Kind::Push => match self.push(worker, payload) {
-                Ok(outcome) => return outcome,
-                Err(error) => Err(error),
-            },
-        };
-        Outcome::Now(answer)
+        Ok(answer())
     }
 
     /// Lets a worker in unless a newer incarnation of it was here.
     pub fn admit(&self, rank: u32, incarnation: Incarnation) -> std::result::Result<(), String> {
-        let newest = self.incarnations.lock().entry(rank).or_default().clone();
-        let mut newest = newest.write();
-        if incarnation < *newest {
-            return Err(format!("incarnation {incarnation} of worker {rank} was replaced by incarnation {newest}"));
+        let fence = self.fences.lock().entry(rank).or_default().clone();
+        let mut fence = fence.write();
+        let mut control = self.control.lock();
+        let effects = control.coordinator.admit(rank, incarnation)?;
+        if incarnation > fence.incarnation {
+            *fence = Fence { incarnation, recalled: false };
         }
-        *newest = incarnation;
-        *self.connected.lock().entry(rank).or_insert(0) += 1;
+        self.carry_out(&mut control, effects);
         Ok(())
+    }
+
+    /// Refuses whatever workers of this generation ask from now on, but for one of them.
+    pub(super) fn recall_others(&self, caller: Caller) {
+        let fences: Vec<_> = self.fences.lock().iter().map(|(&rank, fence)| (rank, fence.clone())).collect();
+        for (rank, fence) in fences {
+            if rank != caller.rank {
+                fence.write().recalled = true;
+            }
+        }
+        let mut control = self.control.lock();
+        for (_, waiting) in control.waiting.extract_if(|_, waiting| waiting.caller.rank != caller.rank) {
+            let _ = waiting.answer.send(Err(Error::Recalled { rank: waiting.caller.rank }));
+        }
+    }
+
+    /// The worker has entered: its requests are answered.
+    pub(super) fn let_in(&self, caller: Caller) {
+        let fence = self.fences.lock().get(&caller.rank).cloned();
+        if let Some(fence) = fence {
+            fence.write().recalled = false;
+        }
     }
 
     /// A connection of a worker ended.
     pub fn disconnected(&self, rank: u32) {
-        let mut connected = self.connected.lock();
-        if let Some(count) = connected.get_mut(&rank) {
-            *count -= 1;
-            if *count == 0 {
-                connected.remove(&rank);
-            }
-        }
+        self.control.lock().coordinator.disconnected(rank, now());
+    }
+
+    /// Nothing has come from a worker for a while.
+    pub(crate) fn silent(&self, rank: u32, since: Instant) {
+        self.control.lock().coordinator.silent(rank, since);
+    }
+
+    /// Something has come from a worker that was silent.
+    pub(crate) fn heard(&self, rank: u32) {
+        self.control.lock().coordinator.heard(rank);
+    }
+
+    /// Workers that take part and are missing.
+    pub fn absent(&self) -> Vec<Absent> {
+        self.control.lock().coordinator.absent(now())
+    }
+
+    /// Time has passed.
+    pub fn tick(&self) {
+        let mut control = self.control.lock();
+        let effects = control.coordinator.tick(now());
+        self.carry_out(&mut control, effects);
     }
 
     /// Makes tables, or checks that those that exist are the same.
-    pub(crate) fn create_tables(&self, tables: Tables, first_values: &[&[f32]]) -> Result<Created> {
-        tables.check()?;
+    pub(crate) fn create_tables(&self, tables: Description, first_values: &[&[f32]]) -> Result<Created> {
+        let team = tables.team();
+        team.check()?;
         let _making = self.making.lock();
         let session = self.sessions.fetch_add(1, Ordering::Relaxed) + 1;
-        if let Some(existing) = &self.tables.read().description {
+        if let Some(existing) = &self.tables.kept().description {
             check_same(existing, &tables)?;
             return Ok(Created { is_new: false, session, states: self.saving.states.lock().clone() });
         }
+        if self.control.lock().coordinator.team() != Some(team) {
+            // Nobody has entered: a worker that uses the tables of a server and nothing else.
+            self.control.lock().coordinator.begin(team, None, None);
+        }
         let resume = self.saving.resume.lock().clone();
-        let Restored { sparse, dense, work } = match &resume {
+        let Restored { sparse, dense } = match &resume {
             Some(load) => self.restore(&tables, load)?,
             None => make(&tables, first_values)?,
         };
@@ -247,339 +252,283 @@ impl State {
             None => Vec::new(),
         };
         self.saving.states.lock().clone_from(&states);
-        let mut kept = self.tables.write();
-        let copies = if tables.has_rules() { None } else { Some(Arc::new(Copies::new(sparse.len(), tables.workers))) };
-        *kept = Kept { copies, sparse, dense, description: None };
-        let threads = tables.threads;
-        *self.groups.lock() = match tables.mode {
-            Mode::Sync | Mode::Hybrid => vec![Group::new(0..tables.streams())],
-            Mode::HalfAsync => {
-                (0..tables.workers).map(|worker| Group::new(worker * threads..(worker + 1) * threads)).collect()
-            }
-            Mode::Async | Mode::Geo => Vec::new(),
-        };
-        if let Some(work) = &work {
-            self.restore_work(work, &mut self.groups.lock());
-        }
-        let left: Vec<u32> = self.collectives.lock().left().iter().copied().collect();
-        for worker in left {
-            kept.copies.iter().for_each(|copies| copies.leave(worker));
-            // They hold nothing yet, so nothing is applied, and nobody is answered.
-            self.depart_groups(tables.streams_of(worker));
-        }
-        kept.description = Some(tables);
+        let copies = (!team.duties().runs_optimizers).then(|| Arc::new(Copies::new(sparse.len(), team.workers)));
+        let (_, _, departed, _) = self.control.lock().coordinator.waits();
+        departed.iter().for_each(|&worker| copies.iter().for_each(|copies| copies.leave(worker)));
+        self.tables.replace(|kept| *kept = Kept { copies, sparse, dense, description: Some(tables) });
         Ok(Created { is_new: true, session, states })
     }
 
-    /// A sparse table by number.
-    pub(crate) fn sparse(&self, number: u32) -> Result<Arc<NamedSparse>> {
-        let kept = self.tables.read();
-        let unknown = || Error::UnknownTable { table: number, count: kept.sparse.len() };
-        kept.sparse.get(number as usize).cloned().ok_or_else(unknown)
-    }
-
-    /// A dense block by number.
-    pub(crate) fn dense(&self, number: u32) -> Result<Arc<NamedDense>> {
-        let kept = self.tables.read();
-        let unknown = || Error::UnknownTable { table: number, count: kept.dense.len() };
-        kept.dense.get(number as usize).cloned().ok_or_else(unknown)
-    }
-
-    /// Working memory for one request; give it back.
-    pub(crate) fn scratch(&self) -> Scratch {
-        self.scratches.lock().pop().unwrap_or_default()
-    }
-
-    /// Gives working memory back.
-    pub(crate) fn put_scratch(&self, scratch: Scratch) {
-        self.scratches.lock().push(scratch);
-    }
-
-    fn push(&self, worker: u32, payload: Payload) -> Result<Outcome> {
+    /// A push of gradients or differences, now or when it may.
+    pub(crate) fn push(&self, caller: Caller, how: Pushing, payload: Payload) -> Result<Outcome> {
         let view = PushView::decode(payload.bytes())?;
         let work = view.work;
-        self.check_mode(Kind::Push)?;
-        self.check_stream(worker, work.stream)?;
-        self.check_push(&view)?;
-        let mut groups = self.groups.lock();
-        // Hybrid's sparse pushes come from streams beyond the groups, and are applied at once.
-        if let Some(group) = groups.iter_mut().find(|group| group.has(work.stream)) {
+        let team = self.check_mode(how)?;
+        team.check_stream(caller.rank, work.stream)?;
+        // Exchanges are the worker's, not a thread's.
+        let exchanges = team.second_stream(team.streams_of(caller.rank).start);
+        if how == Pushing::Differences && work.stream != exchanges {
+            return Err(Error::NotYours { worker: caller.rank, stream: work.stream, owner: caller.rank });
+        }
+        self.tables.check_push(&view)?;
+        if how == Pushing::Gradients && team.is_grouped(work.stream) {
             drop(view);
-            if work.first_step < group.step() {
-                self.repeats.fetch_add(1, Ordering::Relaxed);
-                return Ok(Outcome::Now(group.repeat(self, work.first_step, &payload)));
-            }
-            return Ok(Outcome::Later(group.contribute(self, work.stream, work.first_step, payload)?));
+            return self.wait(caller, Some((how, payload)), |coordinator, ticket| coordinator.push(work, ticket));
         }
-        drop(groups);
-        let passing = self.passing();
-        if self.is_held_back(&passing, work) {
-            drop(view);
-            return Ok(self.hold_back(&passing, worker, work, Kind::Push, payload));
-        }
-        let stream = self.stream(work.stream);
-        let applied = stream.lock().ledger.try_apply_once(work, || self.apply_push(&view))?;
-        match applied {
-            Applied::Now(()) => {}
-            Applied::Before => {
-                self.repeats.fetch_add(1, Ordering::Relaxed);
+        let mut held = false;
+        loop {
+            let passing = self.tables.pass();
+            if passing.lets_through(work) {
+                let answer = self.apply(&passing, caller, how, &view);
+                drop((view, passing));
+                return Ok(Outcome::Now(answer.and_then(|answer| self.answer_push(how, answer, &payload))));
             }
-            Applied::Part => {
-                return Err(Error::Overlap { stream: work.stream, first: work.first_step, last: work.last_step });
+            drop(passing);
+            // The coordinator alone moves the gate: if it is open by now, the push passes.
+            if std::mem::replace(&mut held, true) {
+                std::thread::yield_now();
+            }
+            let mut control = self.control.lock();
+            let ticket = control.coordinator.ticket();
+            if control.coordinator.hold_back(work, ticket) {
+                drop(view);
+                let (answer, receiver) = oneshot::channel();
+                control.waiting.insert(ticket, Waiting { caller, push: Some((how, payload)), answer });
+                return Ok(Outcome::Later(receiver));
             }
         }
-        drop(view);
-        drop(passing);
-        Ok(Outcome::Now(values_wanted(self, &payload)))
     }
 
-    /// Fails unless everything in a push fits its table. Asked before anything is applied: half a push that was applied
-    /// would be applied again when the client repeats it, and a misfit must not spoil the step of a whole group.
-    fn check_push(&self, view: &PushView<'_>) -> Result<()> {
-        for PushedStage { keys, .. } in &view.stages {
-            for (&number, &dim) in keys.tables.iter().zip(keys.dims) {
-                self.sparse(number)?.check_dim(dim)?;
-            }
-        }
-        for (number, gradient) in &view.blocks {
-            let block = self.dense(*number)?;
-            if gradient.len() != block.table.len() {
-                let what = format!("a gradient of table `{}`", block.name);
-                return Err(Error::Length { what, expected: block.table.len(), got: gradient.len() });
-            }
-        }
-        Ok(())
-    }
-
-    /// Fails unless the stream is the worker's: nobody pushes in another's name. Hybrid's sparse streams are numbered after
-    /// all others, in the same order. What is kept per stream is so bounded.
-    fn check_stream(&self, worker: u32, stream: u32) -> Result<()> {
-        let kept = self.tables.read();
-        let (count, threads) = kept.description.as_ref().map_or((0, 1), |tables| (tables.streams(), tables.threads));
-        if stream >= count.saturating_mul(2) {
-            return Err(Error::UnknownStream { stream, count });
-        }
-        let owner = stream % count / threads;
-        if owner == worker { Ok(()) } else { Err(Error::NotYours { worker, stream, owner }) }
-    }
-
-    fn apply_push(&self, view: &PushView<'_>) -> Result<()> {
-        let mut scratch = self.scratch();
-        for PushedStage { keys, gradients, show_click } in &view.stages {
-            for ((&number, &dim), gradients) in keys.tables.iter().zip(keys.dims).zip(gradients) {
-                let table = self.sparse(number)?;
-                table.check_dim(dim)?;
-                let pushed = table.table.push_with(keys.keys, gradients, *show_click, &mut scratch);
-                pushed.map_err(|e| table.error("pushing to", e))?;
-            }
-        }
-        self.put_scratch(scratch);
-        for (number, gradient) in &view.blocks {
-            let block = self.dense(*number)?;
-            block.table.push(gradient).map_err(|e| block.error("pushing to", e))?;
-        }
-        Ok(())
-    }
-
-    /// Whether an exchange has to wait for a cut; then it is kept.
-    pub(crate) fn hold_exchange(
+    fn apply(
         &self,
-        worker: u32,
-        work: WorkId,
-        payload: Payload,
-    ) -> std::result::Result<Outcome, Payload> {
-        let passing = self.passing();
-        if self.is_held_back(&passing, work) {
-            return Ok(self.hold_back(&passing, worker, work, Kind::ExchangeGeo, payload));
-        }
-        Err(payload)
-    }
-
-    /// The newest incarnation of a worker, while it is being answered.
-    pub(super) fn newest_incarnation(&self, worker: u32) -> Option<Incarnation> {
-        // It is read-locked by whoever answers; somebody may wait for writing.
-        self.incarnation_of(worker).map(|newest| *newest.read_recursive())
-    }
-
-    pub(super) fn incarnation_of(&self, worker: u32) -> Option<Arc<RwLock<Incarnation>>> {
-        self.incarnations.lock().get(&worker).cloned()
-    }
-
-    /// GEO: adds differences and tells what others changed.
-    pub(crate) fn exchange_geo(&self, worker: u32, view: &PushView<'_>) -> Result<Payload> {
-        let copies = self.check_mode(Kind::ExchangeGeo)?;
-        // Exchanges are the worker's, not a thread's: it has one stream, of its own rank.
-        if view.work.stream != worker {
-            return Err(Error::NotYours { worker, stream: view.work.stream, owner: view.work.stream });
-        }
-        let workers = self.tables.read().description.as_ref().map_or(0, |tables| tables.workers);
-        check_worker(worker, workers)?;
-        let Some(copies) = copies else { return Err(Error::UnknownTable { table: 0, count: 0 }) };
-        self.check_push(view)?;
-        let _passing = self.passing();
-        let stream = self.stream(view.work.stream);
-        let mut stream = stream.lock();
-        if let Some((step, answer)) = &stream.last_answer
-            && *step == view.work.first_step
-        {
-            self.repeats.fetch_add(1, Ordering::Relaxed);
-            return Ok(answer.clone());
-        }
-        let applied = stream.ledger.try_apply_once(view.work, || self.add_differences(&copies, worker, view))?;
-        match applied {
-            Applied::Now(answer) => {
-                stream.last_answer = Some((view.work.first_step, answer.clone()));
-                Ok(answer)
-            }
-            Applied::Before | Applied::Part => {
-                Err(Error::Overlap { stream: view.work.stream, first: view.work.first_step, last: view.work.last_step })
-            }
+        passing: &super::tables::Passing<'_>,
+        caller: Caller,
+        how: Pushing,
+        view: &PushView<'_>,
+    ) -> Result<Option<Payload>> {
+        match how {
+            Pushing::Gradients => self.tables.push(passing, view).map(|()| None),
+            Pushing::Differences => self.tables.exchange(passing, caller.rank, view).map(Some),
         }
     }
 
-    fn add_differences(&self, copies: &Copies, worker: u32, view: &PushView<'_>) -> Result<Payload> {
-        let mut scratch = self.scratch();
-        for PushedStage { keys, gradients: differences, .. } in &view.stages {
-            for ((&number, &dim), differences) in keys.tables.iter().zip(keys.dims).zip(differences) {
-                let table = self.sparse(number)?;
-                table.check_dim(dim)?;
-                table.table.add(keys.keys, differences, &mut scratch).map_err(|e| table.error("adding to", e))?;
-                copies.changed(number)?.lock().record(worker, keys.keys);
-            }
+    fn answer_push(&self, how: Pushing, answer: Option<Payload>, push: &Payload) -> Result<Payload> {
+        match (how, answer) {
+            (Pushing::Differences, Some(answer)) => Ok(answer),
+            _ => self.tables.values_wanted(push),
         }
-        for (number, difference) in &view.blocks {
-            let block = self.dense(*number)?;
-            block.table.add(difference).map_err(|e| block.error("adding to", e))?;
-        }
-        let mut answer = Payload::new();
-        let count = self.tables.read().sparse.len() as u32;
-        for number in 0..count {
-            let table = self.sparse(number)?;
-            let mut keys = copies.changed(number)?.lock().take_changed(worker);
-            // What this exchange itself sent may have met others' changes in between: its rows are in the set then.
-            keys.sort_unstable();
-            answer.put(&[keys.len() as u64]);
-            answer.put(&keys);
-            let rows = answer.room::<f32>(keys.len() * table.table.dim());
-            table
-                .table
-                .pull(&keys, Missing::Initial, rows, &mut scratch)
-                .map_err(|e| table.error("pulling from", e))?;
-        }
-        self.put_scratch(scratch);
-        request::pull_dense::put_values(self, view.width, view.blocks.iter().map(|&(block, _)| block), &mut answer)?;
-        Ok(answer)
     }
 
-    /// What each worker has yet to hear of, where workers train on copies.
-    pub(crate) fn copies(&self) -> Option<Arc<Copies>> {
-        self.tables.read().copies.clone()
+    /// GEO: everything that a worker has learnt up to these steps is in the tables.
+    pub(crate) fn handed_in(&self, caller: Caller, positions: &[(u32, u64)]) -> Result<()> {
+        let team = self.check_mode(Pushing::Differences)?;
+        positions.iter().try_for_each(|(stream, _)| team.check_stream(caller.rank, *stream))?;
+        let passing = self.tables.pass();
+        self.tables.handed_in(&passing, caller.rank, positions);
+        Ok(())
     }
 
-    /// Fails unless the request is of the kind that the job's mode has.
-    fn check_mode(&self, what: Kind) -> Result<Option<Arc<Copies>>> {
-        let kept = self.tables.read();
+    /// Fails unless the push is of the kind that the job's mode has.
+    fn check_mode(&self, how: Pushing) -> Result<Team> {
+        let kept = self.tables.kept();
         match &kept.description {
-            Some(tables) if kept.copies.is_some() != (what == Kind::ExchangeGeo) => {
-                Err(Error::WrongMode { what: what.name(), mode: tables.mode.to_string() })
+            None => Err(Error::UnknownStream { stream: 0, count: 0 }),
+            Some(tables) if kept.copies.is_some() != (how == Pushing::Differences) => {
+                let what = if how == Pushing::Gradients { "push" } else { "exchange geo" };
+                Err(Error::WrongMode { what, mode: tables.mode.to_string() })
             }
-            _ => Ok(kept.copies.clone()),
+            Some(tables) => Ok(tables.team()),
         }
     }
 
-    fn stream(&self, stream: u32) -> Arc<Mutex<Stream>> {
-        self.ledgers.lock().entry(stream).or_default().clone()
+    /// A stream wants to join a pass; answered when the others of its group are ready.
+    pub(crate) fn join(&self, caller: Caller, stream: u32, pass: u64) -> Result<Outcome> {
+        self.check_stream(caller, stream)?;
+        self.wait(caller, None, |coordinator, ticket| Ok(coordinator.join(stream, pass, ticket)))
     }
 
-    /// A stream takes part from now on, once all of its group have asked.
-    pub(crate) fn join(&self, worker: u32, stream: u32, change: u64) -> Result<Outcome> {
-        self.check_stream(worker, stream)?;
-        let mut groups = self.groups.lock();
-        Ok(match groups.iter_mut().find(|group| group.has(stream)) {
-            Some(group) => group.join(stream, change),
-            None => {
-                let mut payload = Payload::new();
-                payload.put(&[0u64]);
-                Outcome::Now(Ok(payload))
-            }
-        })
-    }
-
-    /// A stream takes part no more in this pass.
-    pub(crate) fn leave(&self, worker: u32, stream: u32, change: u64) -> Result<()> {
-        self.check_stream(worker, stream)?;
-        if let Some(group) = self.groups.lock().iter_mut().find(|group| group.has(stream)) {
-            group.leave(self, stream, change);
-        }
+    /// A stream takes part no more in a pass.
+    pub(crate) fn leave(&self, caller: Caller, stream: u32, pass: u64) -> Result<()> {
+        self.check_stream(caller, stream)?;
+        let mut control = self.control.lock();
+        let effects = control.coordinator.leave(stream, pass);
+        self.carry_out(&mut control, effects);
         Ok(())
     }
 
-    /// A worker is done for good: nobody waits for it any more. The server ends when all are.
-    pub(crate) fn depart(&self, worker: u32, workers: u32) -> Result<()> {
+    fn check_stream(&self, caller: Caller, stream: u32) -> Result<()> {
+        let team = self.control.lock().coordinator.team();
+        let unknown = Error::UnknownStream { stream, count: 0 };
+        team.ok_or(unknown)?.check_stream(caller.rank, stream)
+    }
+
+    /// A worker is done. The server ends when all are.
+    pub fn depart(&self, worker: u32, workers: u32) -> Result<()> {
         check_worker(worker, workers)?;
-        // Noted first: tables that are made from here on are made without it.
-        let mut collectives = self.collectives.lock();
-        collectives.leave(worker);
-        let is_last = collectives.left().range(..workers).count() == workers as usize;
-        drop(collectives);
-        let kept = self.tables.read();
-        let streams = kept.description.as_ref().map_or(0..0, |tables| tables.streams_of(worker));
-        kept.copies.iter().for_each(|copies| copies.leave(worker));
-        drop(kept);
-        self.depart_groups(streams);
-        if is_last {
-            self.stop();
+        if let Some(copies) = self.tables.copies() {
+            copies.leave(worker);
         }
+        let mut control = self.control.lock();
+        let effects = control.coordinator.depart(worker, workers)?;
+        self.carry_out(&mut control, effects);
         Ok(())
-    }
-
-    fn depart_groups(&self, streams: Range<u32>) {
-        let mut groups = self.groups.lock();
-        for stream in streams {
-            if let Some(group) = groups.iter_mut().find(|group| group.has(stream)) {
-                group.depart(self, stream);
-            }
-        }
     }
 
     /// A worker comes to a collective, and is answered when all are there.
-    pub(crate) fn meet(&self, worker: u32, number: u64, wanted: Collective, brought: Brought) -> Result<Outcome> {
-        self.collectives.lock().meet(worker, number, wanted, brought)
+    pub(crate) fn meet(
+        &self,
+        caller: Caller,
+        number: u64,
+        wanted: Collective,
+        contribution: Contribution,
+    ) -> Result<Outcome> {
+        self.wait(caller, None, |coordinator, ticket| {
+            coordinator.meet(caller.rank, number, wanted, contribution, ticket)
+        })
+    }
+
+    /// A worker's script begins an action; the recorded one, if it is complete already.
+    pub(crate) fn begin_action(
+        &self,
+        caller: Caller,
+        kind: ActionKind,
+        number: u64,
+        what: &str,
+    ) -> Result<Option<Action>> {
+        self.control.lock().coordinator.journal(caller.rank).begin(kind, number, what)
+    }
+
+    /// A worker's script has completed an action.
+    pub(crate) fn complete_action(
+        &self,
+        caller: Caller,
+        kind: ActionKind,
+        number: u64,
+        action: Action,
+        states: Vec<u8>,
+    ) -> Result<()> {
+        self.control.lock().coordinator.journal(caller.rank).complete(kind, number, action, states)
     }
 
     /// Shrinks one sparse table or all, once for each `id`.
     pub(crate) fn shrink(&self, id: Nonce, shrink: &Shrink) -> Result<Shrunk> {
-        let mut shrinks = self.shrinks.lock();
-        if let Some((_, shrunk)) = shrinks.iter().find(|(known, _)| *known == id) {
-            self.repeats.fetch_add(1, Ordering::Relaxed);
-            return Ok(*shrunk);
-        }
-        let mut tables = self.tables.read().sparse.clone();
-        if let Some(wanted) = &shrink.table {
-            let names = tables.iter().map(|named| format!("`{}`", named.name)).collect::<Vec<_>>().join(", ");
-            tables.retain(|named| named.name == *wanted);
-            if tables.is_empty() {
-                return Err(Error::NoSuchTable { table: wanted.clone(), names });
+        self.tables.shrink(id, shrink)
+    }
+
+    /// A request that may have to wait for others.
+    fn wait(
+        &self,
+        caller: Caller,
+        push: Option<(Pushing, Payload)>,
+        ask: impl FnOnce(&mut Coordinator, Ticket) -> Result<Vec<Effect>>,
+    ) -> Result<Outcome> {
+        let (answer, receiver) = oneshot::channel();
+        let mut control = self.control.lock();
+        let ticket = control.coordinator.ticket();
+        control.waiting.insert(ticket, Waiting { caller, push, answer });
+        match ask(&mut control.coordinator, ticket) {
+            Ok(effects) => self.carry_out(&mut control, effects),
+            Err(error) => {
+                control.waiting.remove(&ticket);
+                return Err(error);
             }
         }
-        let mut total = Shrunk::default();
-        for named in tables {
-            if shrink.end_of_day {
-                named.table.end_of_day();
+        drop(control);
+        Ok(Outcome::Later(receiver))
+    }
+
+    /// Does what the coordinator decided, in order.
+    pub(super) fn carry_out(&self, control: &mut Control, effects: Vec<Effect>) {
+        let mut effects = VecDeque::from(effects);
+        while let Some(effect) = effects.pop_front() {
+            match effect {
+                Effect::Answer(ticket, answer) => self.answer(control, ticket, answer),
+                Effect::Repeated(ticket, answer) => {
+                    self.tables.repeated();
+                    self.answer(control, ticket, answer);
+                }
+                Effect::Apply(step) => self.apply_step(control, step),
+                Effect::Gate(gate) => self.tables.set_gate(gate),
+                Effect::Retry(ticket) => self.retry(control, ticket),
+                Effect::ForgetCut(id) => {
+                    self.saving.forget(&id);
+                    warn!("the worker that began save {id} is gone: the save is given up");
+                }
+                Effect::Stop(end) => self.end(end),
             }
-            total.merge(named.table.shrink(shrink.now, shrink.max_age));
-            named.table.set_stamp(shrink.now);
         }
-        shrinks.push_back((id, total));
-        if shrinks.len() > KEPT_SHRINKS {
-            shrinks.pop_front();
+    }
+
+    fn answer(&self, control: &mut Control, ticket: Ticket, answer: Answer) {
+        let Some(Waiting { push, answer: sender, .. }) = control.waiting.remove(&ticket) else { return };
+        let answer = match (answer, push) {
+            (Answer::Number(number), _) => {
+                let mut payload = Payload::new();
+                payload.put(&[number]);
+                Ok(payload)
+            }
+            (Answer::Payload(payload), _) => Ok(payload),
+            (Answer::Values, Some((_, push))) => self.tables.values_wanted(&push),
+            (Answer::Values, None) => Ok(Payload::new()),
+            (Answer::Failed(error), _) => Err(error),
+        };
+        // Whoever is gone by now asks again when it is back.
+        let _ = sender.send(answer);
+    }
+
+    fn apply_step(&self, control: &mut Control, step: Step) {
+        let Control { coordinator, waiting } = control;
+        let push =
+            |ticket: &Ticket| waiting.get(ticket).and_then(|waiting| waiting.push.as_ref()).map(|(_, push)| push);
+        let pushes: Vec<&Payload> = step.pushes.iter().filter_map(|(_, ticket)| push(ticket)).collect();
+        let applied = match pushes.len() == step.pushes.len() {
+            true => self.tables.apply_step(&pushes),
+            false => Err(Error::Damaged { what: "step: a push of it is missing" }),
+        };
+        let failure = applied.err().map(|error| openfleet_core::error::report(&error));
+        if let Some(message) = &failure {
+            coordinator.failed(&step, message);
         }
-        Ok(total)
+        for (_, ticket) in step.waiting {
+            let answer = match &failure {
+                None => Answer::Values,
+                Some(message) => Answer::Failed(Error::Background { message: message.clone() }),
+            };
+            self.answer(control, ticket, answer);
+        }
+    }
+
+    /// Applies a push that was held back, unless a newer incarnation of its worker was let in since.
+    fn retry(&self, control: &mut Control, ticket: Ticket) {
+        let Some(Waiting { caller, push: Some((how, payload)), answer }) = control.waiting.remove(&ticket) else {
+            return;
+        };
+        let newest = control.coordinator.incarnation(caller.rank);
+        if let (Some(incarnation), Some(newest)) = (caller.incarnation, newest)
+            && incarnation != newest
+        {
+            let _ = answer.send(Err(Error::Replaced { rank: caller.rank, incarnation }));
+            return;
+        }
+        let view = match PushView::decode(payload.bytes()) {
+            Ok(view) => view,
+            Err(error) => return drop(answer.send(Err(error))),
+        };
+        let (passing, work) = (self.tables.pass(), view.work);
+        if passing.lets_through(work) {
+            let applied = self.apply(&passing, caller, how, &view);
+            drop((view, passing));
+            let _ = answer.send(applied.and_then(|applied| self.answer_push(how, applied, &payload)));
+        } else {
+            drop((view, passing));
+            control.coordinator.hold_back(work, ticket);
+            control.waiting.insert(ticket, Waiting { caller, push: Some((how, payload)), answer });
+        }
     }
 
     /// How the server stands.
     pub fn status(&self) -> Status {
-        let kept = self.tables.read();
+        let kept = self.tables.kept();
         let sparse: Vec<_> = kept
             .sparse
             .iter()
@@ -590,30 +539,41 @@ impl State {
         let non_finite = kept.sparse.iter().map(|named| named.table.non_finite()).sum::<u64>()
             + kept.dense.iter().map(|named| named.table.non_finite()).sum::<u64>();
         drop(kept);
-        let groups = self.groups.lock();
-        let mut positions: Vec<(u32, u64)> = groups.iter().flat_map(Group::positions).collect();
-        let ledgers = self.ledgers.lock().clone();
-        positions.extend(ledgers.iter().map(|(&id, stream)| (id, stream.lock().ledger.position(id))));
+        let generation = self.job.lock().generation;
+        let control = self.control.lock();
+        let mut positions = control.coordinator.positions();
+        positions.extend(self.tables.applied().positions());
         positions.sort_unstable();
-        let waiting_for = groups.iter().flat_map(Group::missing).collect();
-        drop(groups);
-        let collectives = self.collectives.lock();
+        let (waiting_for, workers_awaited, workers_left, collectives) = control.coordinator.waits();
         Status {
             sparse,
             dense,
             positions,
             waiting_for,
-            collectives: collectives.number(),
-            workers_awaited: collectives.missing(),
-            workers_left: collectives.left().iter().copied().collect(),
+            collectives,
+            workers_awaited,
+            workers_left,
             non_finite,
-            repeats: self.repeats.load(Ordering::Relaxed),
-            connected: self.connected.lock().keys().copied().collect(),
+            repeats: self.tables.repeats(),
+            connected: control.coordinator.connected(),
+            generation,
         }
     }
 
-    /// Ends the server.
+    /// How far the tables are, in pushes.
+    pub fn step(&self) -> u64 {
+        let kept = self.tables.kept();
+        let dense = kept.dense.iter().map(|named| named.table.step());
+        dense.chain(kept.sparse.iter().map(|named| named.table.step())).max().unwrap_or(0)
+    }
+
+    /// Ends the server, whoever still needs it.
     pub fn stop(&self) {
+        self.end(End::Asked);
+    }
+
+    fn end(&self, end: End) {
+        self.ended.lock().get_or_insert(end);
         self.stopped.send_replace(true);
     }
 
@@ -622,59 +582,70 @@ impl State {
         self.stopped.subscribe()
     }
 
+    /// Whether every worker has departed: an end that is a success.
+    pub fn is_done(&self) -> bool {
+        *self.ended.lock() == Some(End::Done)
+    }
+
+    /// Whether the server ends because every worker is gone and not all have departed.
+    pub fn is_deserted(&self) -> bool {
+        *self.ended.lock() == Some(End::Deserted)
+    }
+
     /// Shows every dense block: for saving and tests.
     pub fn each_block(&self, mut look: impl FnMut(&str, &[f32])) {
-        let dense = self.tables.read().dense.clone();
+        let dense = self.tables.kept().dense.clone();
         dense.iter().for_each(|named| named.table.read(|values| look(&named.name, values)));
     }
 
     /// Shows every row of a sparse table with everything that has to be saved of it.
     pub fn each_whole_row(&self, table: u32, look: impl FnMut(&Row<'_>)) -> Result<()> {
-        self.sparse(table)?.table.for_each_row(look);
+        self.tables.sparse(table)?.table.for_each_row(look);
         Ok(())
     }
 
     /// Shows every row of a sparse table: for tests.
     pub fn each_row(&self, table: u32, look: impl FnMut(u64, &[f32], &[f32])) -> Result<()> {
-        self.sparse(table)?.table.for_each(look);
+        self.tables.sparse(table)?.table.for_each(look);
         Ok(())
     }
+
+    pub(super) fn owner(caller: Caller) -> Owner {
+        Owner { rank: caller.rank, incarnation: caller.incarnation }
+    }
 }
 
-/// New tables: empty ones, and first values.
-fn make(tables: &Tables, first_values: &[&[f32]]) -> Result<Restored> {
-    let mut sparse = Vec::with_capacity(tables.sparse.len());
-    for (name, spec) in &tables.sparse {
-        let spec = if tables.has_rules() { spec.clone() } else { spec.without_state() };
-        let table =
-            SparseTable::new(spec).map_err(|source| Error::Table { action: "making", table: name.clone(), source })?;
-        sparse.push(Arc::new(NamedSparse { name: name.clone(), table: Arc::new(table) }));
-    }
-    let mut dense = Vec::with_capacity(tables.dense.len());
-    for ((name, spec), values) in tables.dense.iter().zip(first_values) {
-        let error = |source| Error::Table { action: "making", table: name.clone(), source };
-        let spec = if tables.has_rules() { spec.clone() } else { spec.without_state() };
-        let table = DenseTable::new(spec).map_err(error)?;
-        table.assign(values).map_err(error)?;
-        dense.push(Arc::new(NamedDense { name: name.clone(), table }));
-    }
-    Ok(Restored { sparse, dense, work: None })
+/// What came of a request to make tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Created {
+    /// Whether the tables are new.
+    pub is_new: bool,
+    /// A number that grows with every request of this kind: a restarted worker counts its pulls from there, so that they are
+    /// newer than all of its predecessor's.
+    pub session: u64,
+    /// What the program kept beside its tables, where the first server took them from a checkpoint.
+    pub states: Vec<u8>,
 }
 
-fn check_same(existing: &Tables, wanted: &Tables) -> Result<()> {
+/// The clock of the runtime, which tests can stop.
+pub(super) fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+fn check_same(existing: &Description, wanted: &Description) -> Result<()> {
     let mismatch = |table: &str, existing: String, wanted: String| Error::TableMismatch {
         table: table.to_owned(),
         existing,
         wanted,
     };
-    let group = |tables: &Tables| (tables.mode, tables.workers, tables.threads);
-    if group(existing) != group(wanted) {
-        let text =
-            |tables: &Tables| format!("mode {}, {} workers of {} threads", tables.mode, tables.workers, tables.threads);
+    if existing.team() != wanted.team() {
+        let text = |tables: &Description| {
+            format!("mode {}, {} workers of {} threads", tables.mode, tables.workers, tables.threads)
+        };
         return Err(mismatch("all", text(existing), text(wanted)));
     }
     if existing.sparse.len() != wanted.sparse.len() || existing.dense.len() != wanted.dense.len() {
-        let text = |tables: &Tables| format!("{} sparse, {} dense", tables.sparse.len(), tables.dense.len());
+        let text = |tables: &Description| format!("{} sparse, {} dense", tables.sparse.len(), tables.dense.len());
         return Err(mismatch("all", text(existing), text(wanted)));
     }
     for (a, b) in existing.sparse.iter().zip(&wanted.sparse) {

@@ -43,6 +43,10 @@ impl Dataset for Dealt<'_> {
         self.dataset.rows()
     }
 
+    fn describe(&self) -> String {
+        self.dataset.describe()
+    }
+
     fn open(&self) -> Result<Box<dyn BatchReader + '_>> {
         let hands = (0..self.threads).map(|_| VecDeque::new()).collect();
         let dealer = Dealer { hands, turn: 0, over: false, spare: Vec::new() };

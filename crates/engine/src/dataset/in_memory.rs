@@ -187,6 +187,10 @@ impl Dataset for InMemoryDataset {
         self.loaded.as_ref().map(|loaded| loaded.rows)
     }
 
+    fn describe(&self) -> String {
+        format!("batches of {} from {} rows in memory", self.plan.batch_size, self.memory_rows())
+    }
+
     fn open(&self) -> Result<Box<dyn BatchReader + '_>> {
         let loaded = self.loaded.as_ref().ok_or(not_loaded("read batches"))?;
         Ok(Box::new(InMemoryReader { plan: &self.plan, loaded, cursor: AtomicUsize::new(0) }))

@@ -50,6 +50,11 @@ pub trait Dataset: Send + Sync {
     /// How many rows a pass has, where that is known beforehand.
     fn rows(&self) -> Option<usize>;
 
+    /// What a pass goes over, in words that are the same in another process which goes over the same.
+    fn describe(&self) -> String {
+        format!("batches of {}", self.batch_size())
+    }
+
     /// Begins a pass. A missing file or an empty file list is found here, before any training.
     fn open(&self) -> Result<Box<dyn BatchReader + '_>>;
 }

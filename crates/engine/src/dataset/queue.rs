@@ -63,6 +63,12 @@ impl Dataset for QueueDataset {
         None
     }
 
+    fn describe(&self) -> String {
+        let size = |file: &PathBuf| file.metadata().map_or(0, |file| file.len());
+        let bytes: u64 = self.files.iter().map(size).sum();
+        format!("batches of {} from {} files of {bytes} bytes", self.plan.batch_size, self.files.len())
+    }
+
     fn open(&self) -> Result<Box<dyn BatchReader + '_>> {
         let total_bytes = check_files(&self.files)?;
         Ok(Box::new(QueueReader::start(self, total_bytes)?))

@@ -210,10 +210,23 @@ impl Plan {
 
     /// One whole step on a bound batch.
     pub fn step(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<PushReport> {
-        self.prepare(arena, batch)?;
-        self.pull(arena)?;
-        self.compute(arena, batch, work)?;
+        let computed = self.prepare(arena, batch).and_then(|()| {
+            self.pull(arena)?;
+            self.compute(arena, batch, work)
+        });
+        if self.trains && computed.is_err() {
+            self.communicator.give_back_step(work.stream);
+        }
+        computed?;
         self.push(arena, work)
+    }
+
+    /// A step that the servers have applied before: computes what can be fetched, and creates and pushes nothing.
+    pub fn repeat(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<()> {
+        self.prepare(arena, batch)?;
+        self.communicator.pull_sparse(&mut arena.sparse, Missing::Initial)?;
+        self.communicator.pull_dense(&mut arena.dense)?;
+        self.compute(arena, batch, work)
     }
 
     /// De-duplicates the ids of every stage.

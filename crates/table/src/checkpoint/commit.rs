@@ -49,6 +49,9 @@ pub struct Commit {
     /// The save whose moment it shows, if it is not its own.
     #[serde(default)]
     pub moment: Option<String>,
+    /// The run that it is part of.
+    #[serde(default)]
+    pub run: String,
 }
 
 /// What a save takes the place of.
@@ -149,6 +152,7 @@ pub fn commit(storage: &dyn Storage, commit: Commit) -> Result<Manifest> {
         id: commit.id,
         moment: commit.moment,
         job: commit.job,
+        run: commit.run,
         mode: commit.mode,
         workers: commit.workers,
         threads: commit.threads,
@@ -158,6 +162,7 @@ pub fn commit(storage: &dyn Storage, commit: Commit) -> Result<Manifest> {
         dense_file: dense_file.as_ref().map(|file| file.path.clone()),
         states_file: states_file.as_ref().map(|file| file.path.clone()),
         work,
+        position: commit.parts.first().map(|part| part.position.clone()).unwrap_or_default(),
         data: commit.data,
         files: commit.parts.into_iter().flat_map(|part| part.files).chain(dense_file).chain(states_file).collect(),
         sparse,
@@ -279,6 +284,7 @@ mod tests {
             id: id.into(),
             moment: None,
             job: String::new(),
+            run: String::new(),
             mode: String::new(),
             workers: 1,
             threads: 1,
@@ -288,6 +294,7 @@ mod tests {
             dense_file: None,
             states_file: None,
             work: Default::default(),
+            position: serde_json::Value::Null,
             data: serde_json::Value::Null,
             files: Vec::new(),
             sparse: Vec::new(),

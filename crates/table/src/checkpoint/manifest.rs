@@ -39,6 +39,9 @@ pub struct Manifest {
     pub moment: Option<String>,
     /// The job that wrote it.
     pub job: String,
+    /// The run that wrote it: one launch of the job with all its restarts. Positions count only there.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub run: String,
     /// How that job trained.
     pub mode: String,
     /// Its workers.
@@ -62,6 +65,9 @@ pub struct Manifest {
     pub states_file: Option<String>,
     /// What has been applied, on every server alike.
     pub work: Work,
+    /// How far the job was, beside what has been applied; nothing where that is not known.
+    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
+    pub position: serde_json::Value,
     /// Whatever the caller wants back: an epoch, a position in the data.
     #[serde(default)]
     pub data: serde_json::Value,
@@ -185,6 +191,9 @@ pub struct GroupWork {
     pub step: u64,
     /// Of those, how many each stream took part in: its position in its data.
     pub taken: BTreeMap<u32, u64>,
+    /// The pass that each stream left last.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub left: BTreeMap<u32, u64>,
 }
 
 impl Work {
@@ -337,13 +346,14 @@ mod tests {
     fn manifest() -> Manifest {
         let mut streams = Ledger::new();
         let _ = streams.apply_once(WorkId { stream: 3, first_step: 0, last_step: 9 }, || ());
-        let group = GroupWork { streams: (0, 2), step: 5, taken: [(0, 5), (1, 4)].into() };
+        let group = GroupWork { streams: (0, 2), step: 5, taken: [(0, 5), (1, 4)].into(), left: [(1, 2)].into() };
         Manifest {
             format: FORMAT.into(),
             version: 1,
             id: "0123456789abcdef".into(),
             moment: None,
             job: "a job".into(),
+            run: "a run".into(),
             mode: "sync".into(),
             workers: 2,
             threads: 1,
@@ -355,6 +365,7 @@ mod tests {
             dense_file: None,
             states_file: None,
             work: Work { streams, groups: vec![group] },
+            position: serde_json::json!({"collectives": {}}),
             data: serde_json::json!({"epoch": 2}),
             files: vec![],
             layers: vec![],

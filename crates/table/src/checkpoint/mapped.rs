@@ -261,6 +261,7 @@ mod tests {
             sparse: vec![SparseCut { name: "t".into(), cut: table.cut().unwrap(), without_state: true }],
             dense: Vec::new(),
             work: Work::default(),
+            position: serde_json::Value::Null,
         };
         let save = Commit { id: "0123456789abcdef".into(), ..Commit::default() };
         let manifest = checkpoint::save_alone(&storage, save, cuts, true).unwrap();

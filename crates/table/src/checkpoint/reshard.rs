@@ -58,6 +58,7 @@ fn copy(
             parts,
             replaces,
             moment: Some(manifest.moment().to_owned()),
+            run: manifest.run.clone(),
         };
         commit(to, save)
     });
@@ -92,6 +93,7 @@ fn write_parts(
             // Whole parameters: the dense file does not say who wrote what.
             dense: std::mem::take(&mut dense),
             work: manifest.work.clone(),
+            position: manifest.position.clone(),
         };
         let mut part = write_part(to, id, cuts)?;
         for (written, SparseEntry { spec, .. }) in part.sparse.iter_mut().zip(&manifest.sparse) {

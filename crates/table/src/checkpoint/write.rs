@@ -25,6 +25,8 @@ pub struct TableCuts {
     pub dense: Vec<DenseCut>,
     /// What it has applied.
     pub work: Work,
+    /// How far the job is, where this server knows; plain JSON, which this crate does not look into.
+    pub position: serde_json::Value,
 }
 
 impl TableCuts {
@@ -105,6 +107,9 @@ pub struct Part {
     pub files: Vec<FileEntry>,
     /// What it had applied.
     pub work: Work,
+    /// How far the job was, as the first server knows it.
+    #[serde(default)]
+    pub position: serde_json::Value,
 }
 
 /// A dense block that was written.
@@ -141,7 +146,7 @@ pub fn write_part(storage: &dyn Storage, id: &str, cuts: TableCuts) -> Result<Pa
     }
     let (dense_file, dense) = write_dense(storage, &directory, cuts.server, cuts.dense)?;
     storage.sync_directory(&directory).map_err(Error::storage("sync", &directory))?;
-    Ok(Part { server: cuts.server, since, sparse, dense, dense_file, files, work: cuts.work })
+    Ok(Part { server: cuts.server, since, sparse, dense, dense_file, files, work: cuts.work, position: cuts.position })
 }
 
 fn write_sparse(

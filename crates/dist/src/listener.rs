@@ -1,8 +1,9 @@
-//! A [`State`] behind a listener: accepts workers, answers their requests, ends when told to or when all have left.
+//! A server's [`State`] behind a socket: accepts workers, answers their requests, ends when told to or when all have departed.
 //!
 //! Each connection has a task that reads and one that writes; requests that can be answered at once are answered by the
 //! reader, the others by a task of their own, so one slow step never keeps other requests of the connection waiting.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,12 +15,12 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::state::{Outcome, State};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
 use crate::handshake::Secret;
-use crate::net::{Heard, Stream, Watched, read_frame, write_frame};
-use crate::request::{FAILED, Kind, REPLY};
+use crate::net::{LastSeen, Stream, Watched, read_frame, write_frame};
+use crate::request::{FAILED, Kind, RECALLED, REPLY};
+use crate::server::{Outcome, State};
 use crate::session::{HANDSHAKE, receive, refuse_plain};
 use crate::tls::{self, ServerTls};
 
@@ -88,6 +89,7 @@ impl Server {
         let mut is_stopping = false;
         let end = tokio::time::sleep(Duration::MAX);
         tokio::pin!(end);
+        let mut tick = tokio::time::interval(TICK);
         while !(is_stopping && connections.is_empty()) {
             tokio::select! {
                 () = stopped(&mut stopping), if !is_stopping => {
@@ -95,8 +97,9 @@ impl Server {
                     end.as_mut().reset(Instant::now() + self.config.silence);
                 }
                 () = &mut end, if is_stopping => break,
+                _ = tick.tick() => self.state.tick(),
                 // A connection that broke may be back; one that was closed is done.
-                Some(ended) = connections.join_next() => if is_stopping && matches!(ended, Ok(Goodbye::Broken)) {
+                Some(ended) = connections.join_next() => if is_stopping && matches!(ended, Ok(Disconnect::Broken)) {
                     connections.spawn(linger(self.config.silence));
                 },
                 accepted = self.listener.accept() => match accepted {
@@ -123,22 +126,25 @@ impl Server {
     }
 }
 
+/// How often the server looks at the time.
+const TICK: Duration = Duration::from_millis(250);
+
 /// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Goodbye {
+pub enum Disconnect {
     /// The worker hung up between two requests, or was never let in.
     Closed,
     /// In the middle of something.
     Broken,
 }
 
-async fn linger(time: Duration) -> Goodbye {
+async fn linger(time: Duration) -> Disconnect {
     tokio::time::sleep(time).await;
-    Goodbye::Closed
+    Disconnect::Closed
 }
 
 /// Serves one connection to its end. Public so that a test can bring a stream of its own.
-pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Arc<State>, peer: String) -> Goodbye {
+pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Arc<State>, peer: String) -> Disconnect {
     let greeted =
         tokio::time::timeout(HANDSHAKE, receive(&mut stream, &config.job, &config.secret, &state, &peer)).await;
     let (rank, incarnation) = match greeted {
@@ -150,16 +156,16 @@ pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Ar
             } else {
                 warn!("{peer} was not let in: {error}");
             }
-            return Goodbye::Closed;
+            return Disconnect::Closed;
         }
         Err(_) => {
             warn!("{peer} was not let in: no handshake within {} s", HANDSHAKE.as_secs());
-            return Goodbye::Closed;
+            return Disconnect::Closed;
         }
     };
     let _connected = Connected { state: &state, rank };
     let (reader, mut writer) = tokio::io::split(stream);
-    let heard = Heard::now();
+    let heard = LastSeen::now();
     let mut reader = Watched::new(reader, heard.clone());
     let (answers, mut outgoing) = mpsc::unbounded_channel::<(u16, u64, Payload)>();
     let write_peer = peer.clone();
@@ -171,24 +177,25 @@ pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Ar
         }
     });
     let goodbye = loop {
-        let frame = heard.unless_silent_for(config.silence, read_frame(&mut reader, config.cap, &peer)).await;
+        let reading = read_frame(&mut reader, config.cap, &peer);
+        let frame = until_silent(&heard, config.silence, rank, &state, reading).await;
         let frame = match frame {
             Some(Ok(Some(frame))) => frame,
-            Some(Ok(None)) => break Goodbye::Closed,
+            Some(Ok(None)) => break Disconnect::Closed,
             Some(Err(error)) => {
                 warn!("the connection of worker {rank} at {peer} ends: {}", openfleet_core::error::report(&error));
-                break Goodbye::Broken;
+                break Disconnect::Broken;
             }
             None => {
                 warn!("worker {rank} at {peer} has been silent for {:.1} s", config.silence.as_secs_f64());
-                break Goodbye::Broken;
+                break Disconnect::Broken;
             }
         };
         let kind = match Kind::from_number(frame.kind) {
             Ok(kind) => kind,
             Err(error) => {
                 warn!("worker {rank} at {peer} sent {error}");
-                break Goodbye::Closed;
+                break Disconnect::Closed;
             }
         };
         if kind.is_slow() {
@@ -201,19 +208,11 @@ pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Ar
             continue;
         }
         let outcome = state.handle_as(rank, incarnation, kind, frame.payload);
-        if let (Kind::Cut, Some(closing)) = (kind, state.closing()) {
-            // Whoever asked may die before it goes on.
-            let (state, silence) = (state.clone(), config.silence);
-            tokio::spawn(async move {
-                tokio::time::sleep(silence).await;
-                state.open_late(closing);
-            });
-        }
         match outcome {
             Outcome::Now(Err(error @ Error::Replaced { .. })) => {
                 warn!("{peer} is not heard any more: {error}");
-                let _ = answers.send(failure(frame.request, &error.to_string()));
-                break Goodbye::Closed;
+                let _ = answers.send(failure(FAILED, frame.request, &error.to_string()));
+                break Disconnect::Closed;
             }
             Outcome::Now(answer) => {
                 let _ = answers.send(reply(kind, frame.request, answer));
@@ -245,7 +244,7 @@ async fn serve_tls(
     config: Arc<ServerConfig>,
     state: Arc<State>,
     peer: String,
-) -> Goodbye {
+) -> Disconnect {
     let mut first = [0];
     let securing = async {
         let socket = |source| Error::Socket { action: "agreeing on TLS with", endpoint: peer.clone(), source };
@@ -258,11 +257,11 @@ async fn serve_tls(
         Ok(Ok(secured)) => serve(secured, config, state, peer).await,
         Ok(Err(error)) => {
             warn!("{peer} was not let in: {}", openfleet_core::error::report(&error));
-            Goodbye::Closed
+            Disconnect::Closed
         }
         Err(_) => {
             warn!("{peer} was not let in: no TLS within {} s", HANDSHAKE.as_secs());
-            Goodbye::Closed
+            Disconnect::Closed
         }
     }
 }
@@ -287,12 +286,37 @@ async fn stopped(stopping: &mut watch::Receiver<bool>) {
 fn reply(kind: Kind, request: u64, answer: Result<Payload>) -> (u16, u64, Payload) {
     match answer {
         Ok(payload) => (kind as u16 | REPLY, request, payload),
-        Err(error) => failure(request, &openfleet_core::error::report(&error)),
+        Err(error @ Error::Recalled { .. }) => failure(RECALLED, request, &error.to_string()),
+        Err(error) => failure(FAILED, request, &openfleet_core::error::report(&error)),
     }
 }
 
-fn failure(request: u64, message: &str) -> (u16, u64, Payload) {
+fn failure(kind: u16, request: u64, message: &str) -> (u16, u64, Payload) {
     let mut payload = Payload::new();
     payload.put(message.as_bytes());
-    (FAILED, request, payload)
+    (kind, request, payload)
+}
+
+/// A worker that is silent for this part of the time after which it is taken for dead is named to the others.
+const NAMED: f64 = 0.6;
+
+/// Reads a frame, or gives up (`None`) when nothing has come for so long. Silence is news before it is death.
+async fn until_silent<T>(
+    heard: &LastSeen,
+    silence: Duration,
+    rank: u32,
+    state: &State,
+    reading: impl Future<Output = T>,
+) -> Option<T> {
+    tokio::pin!(reading);
+    tokio::select! {
+        frame = &mut reading => return Some(frame),
+        () = heard.until_silent_for(silence.mul_f64(NAMED)) => {}
+    }
+    state.silent(rank, (Instant::now() - heard.silent_for()).into_std());
+    let frame = heard.unless_silent_for(silence, reading).await;
+    if frame.is_some() {
+        state.heard(rank);
+    }
+    frame
 }

@@ -1,0 +1,188 @@
+//! Entering a job, and what a restarted worker's script need not do again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use openfleet_core::key::mix;
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tracing::info;
+
+use super::Cluster;
+use crate::communicator::{Streams, wait_all};
+use crate::error::{Error, Result};
+use crate::handshake::Nonce;
+use crate::request::action::{self, ActionRequest, Ask};
+use crate::request::enter::{self, EnterRequest};
+use crate::request::look::{self, Look};
+use crate::server::{Action, ActionKind, Entered, Journal, Standing, Team, agree};
+
+/// What the servers said when this process entered the job.
+pub(super) struct Entry {
+    pub(super) streams: Arc<Streams>,
+    journal: Journal,
+    /// Collectives that the job had passed.
+    pub(super) collectives: u64,
+    /// Actions of this process so far, by kind.
+    actions: Mutex<BTreeMap<ActionKind, u64>>,
+}
+
+/// An action of the script that has begun.
+#[derive(Debug)]
+pub struct Begun {
+    kind: ActionKind,
+    number: u64,
+    what: String,
+    recorded: Option<serde_json::Value>,
+}
+
+impl Begun {
+    /// Its number among the actions of its kind, from 0.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// What came of it, if it was complete before this process started.
+    pub fn recorded<T: DeserializeOwned>(&self) -> Option<T> {
+        self.recorded.clone().and_then(|result| serde_json::from_value(result).ok())
+    }
+}
+
+/// Attempts to agree with servers that others make return at the same time.
+const ATTEMPTS: u32 = 100;
+/// Between two of them.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long a return may take: a checkpoint's manifest is read.
+const RETURNING: Duration = Duration::from_secs(600);
+
+impl Cluster {
+    /// Enters the job: joins the servers' generation, or makes them return to the same moment. Idempotent.
+    pub(super) fn enter(&self) -> Result<Arc<Entry>> {
+        let mut entry = self.entry.lock();
+        if let Some(entry) = &*entry {
+            return Ok(entry.clone());
+        }
+        let entered = Arc::new(self.enter_now()?);
+        *entry = Some(entered.clone());
+        Ok(entered)
+    }
+
+    fn enter_now(&self) -> Result<Entry> {
+        let team = Team { mode: self.strategy.mode(), workers: self.worker.count, threads: self.worker.threads };
+        let mut disagreement = None;
+        for _ in 0..ATTEMPTS {
+            let asked = self.links.iter().map(|link| link.send(&Look)).collect::<Result<_>>()?;
+            let answers = wait_all(asked)?;
+            let seen = answers.iter().map(|answer| look::decode(answer.bytes())).collect::<Result<Vec<_>>>()?;
+            let (agreed, returns) = match agree(team, &seen) {
+                Ok(agreed) => agreed,
+                Err(error) => {
+                    disagreement = Some(error);
+                    std::thread::sleep(PAUSE);
+                    continue;
+                }
+            };
+            if returns {
+                match &agreed.cut {
+                    Some(cut) => info!("the servers return to step {} of `{}`", cut.step, cut.address),
+                    None => info!("the servers return to the beginning"),
+                }
+            }
+            let enter = EnterRequest(agreed);
+            let asked = self.links.iter().map(|link| link.send_within(&enter, RETURNING)).collect::<Result<_>>()?;
+            let answers = wait_all(asked)?;
+            let entered = answers.iter().map(|answer| enter::decode(answer.bytes())).collect::<Result<Vec<_>>>()?;
+            let standings: Option<Vec<Standing>> = entered
+                .into_iter()
+                .map(|entered| match entered {
+                    Entered::In(standing) => Some(*standing),
+                    Entered::Stale => None,
+                })
+                .collect();
+            if let Some(standings) = standings {
+                return Ok(self.entry(standings));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Err(disagreement.unwrap_or(Error::NothingToSave))
+    }
+
+    fn entry(&self, mut standings: Vec<Standing>) -> Entry {
+        let first = standings.first_mut();
+        let (journal, collectives) =
+            first.map_or_else(Default::default, |first| (std::mem::take(&mut first.journal), first.collectives));
+        let applied = standings.into_iter().map(|standing| standing.streams).collect();
+        let streams = Arc::new(Streams::new(self.worker, applied));
+        Entry { streams, journal, collectives, actions: Mutex::default() }
+    }
+
+    /// What the servers know of this worker's script: how many passes it has trained, and how many batches of its training
+    /// threads every server has applied.
+    pub fn progress(&self) -> Result<(u64, Vec<u64>)> {
+        let entry = self.enter()?;
+        let passes = entry.journal.actions.get(&ActionKind::Train).map_or(0, |passes| passes.len() as u64);
+        Ok((passes, entry.streams.applied()))
+    }
+
+    /// The script begins an action that a restarted script must not repeat. `what` says what it is, in words that do not
+    /// change from one process to the next.
+    pub fn begin_action(&self, kind: ActionKind, what: String) -> Result<Begun> {
+        let entry = self.enter()?;
+        let number = {
+            let mut actions = entry.actions.lock();
+            let next = actions.entry(kind).or_insert(0);
+            *next += 1;
+            *next - 1
+        };
+        let known = entry.journal.actions.get(&kind).and_then(|known| known.get(number as usize)).is_some();
+        let recorded = if known {
+            entry.journal.clone().begin(kind, number, &what)?
+        } else {
+            let ask = Ask::Begin { kind, number, what: what.clone() };
+            let request = ActionRequest { ask, states: Vec::new() };
+            action::decode(self.first()?.send(&request)?.wait()?.bytes())?
+        };
+        Ok(Begun { kind, number, what, recorded: recorded.map(|action| action.result) })
+    }
+
+    /// The script has completed an action. `states` is what its programs keep beside their tables.
+    pub fn complete_action(&self, begun: Begun, result: &impl Serialize, states: Vec<u8>) -> Result<()> {
+        let Begun { kind, number, what, .. } = begun;
+        let result = serde_json::to_value(result).map_err(|_| Error::Damaged { what: "result of an action" })?;
+        let ask = Ask::Complete { kind, number, action: Action { what, result } };
+        self.first()?.send(&ActionRequest { ask, states })?.wait().map(drop)
+    }
+
+    /// What the programs kept beside their tables after an action, if it is the last one of which that is known.
+    pub fn recorded_states(&self, begun: &Begun) -> Result<Option<Vec<u8>>> {
+        let entry = self.enter()?;
+        let states = entry.journal.states.as_ref();
+        Ok(states.filter(|(kind, number, _)| (*kind, *number) == (begun.kind, begun.number)).map(|(.., s)| s.clone()))
+    }
+
+    /// Skips a pass that ended where these threads were.
+    pub fn skip_pass(&self, ends: &[u64]) -> Result<()> {
+        self.enter()?.streams.skip_pass(ends);
+        Ok(())
+    }
+
+    /// How many steps each training thread has taken or skipped.
+    pub fn thread_positions(&self) -> Result<Vec<u64>> {
+        Ok(self.enter()?.streams.positions())
+    }
+
+    /// A number for an action that its repeats have too, by this process or a restarted one.
+    pub(super) fn action_id(&self, begun: &Begun) -> Nonce {
+        let seed = mix(u64::from(self.worker.rank) << 32 ^ begun.number);
+        let mut id = Nonce::default();
+        id[..8].copy_from_slice(&mix(seed).to_le_bytes());
+        id[8..].copy_from_slice(&seed.to_le_bytes());
+        id
+    }
+
+    fn first(&self) -> Result<&crate::client::Link> {
+        self.links.first().ok_or(Error::NothingToSave)
+    }
+}

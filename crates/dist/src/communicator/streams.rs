@@ -1,0 +1,158 @@
+//! Which step a training thread is at, counted by the script, and whether the servers have applied it before.
+//!
+//! A worker counts from zero each time its process starts: the steps of each stream, and its passes. A restarted worker comes
+//! to the same numbers for the same work, so what its predecessor did is recognised: by the worker, which skips it, and by the
+//! servers, which answer it. The counters belong to the streams, not to a program: all programs of a worker share them.
+
+use openfleet_core::WorkId;
+use openfleet_table::ledger::Covered;
+use parking_lot::Mutex;
+
+use super::Worker;
+use crate::server::StreamPositions;
+
+/// The next step of a training thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// Its number among the steps of its stream, from 0.
+    pub number: u64,
+    /// Whether every server had applied it before this process started: then it is skipped.
+    pub is_applied: bool,
+}
+
+/// The streams of one worker.
+pub struct Streams {
+    worker: Worker,
+    /// What each server had applied when this process entered the job.
+    applied: Vec<StreamPositions>,
+    threads: Mutex<Vec<Counter>>,
+}
+
+/// Where a training thread is.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counter {
+    next: u64,
+    /// The last pass that it began, from 1; 0 before the first.
+    pass: u64,
+    state: PassState,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum PassState {
+    #[default]
+    Between,
+    /// Steps outside of a pass over a dataset: they form a pass that the next one, a barrier or the end of the job ends.
+    Implicit {
+        joined: bool,
+    },
+    Explicit,
+}
+
+impl Streams {
+    /// A worker of whose streams servers know this.
+    pub(crate) fn new(worker: Worker, applied: Vec<StreamPositions>) -> Self {
+        let threads = Mutex::new(vec![Counter::default(); worker.threads as usize]);
+        Streams { worker, applied, threads }
+    }
+
+    /// The next step of a thread; it is taken. `also` is another stream whose push of the same number belongs to the step.
+    pub(super) fn next(&self, thread: u32, also: Option<u32>) -> Step {
+        let mut threads = self.threads.lock();
+        let counter = &mut threads[thread as usize];
+        if counter.state == PassState::Between {
+            counter.pass += 1;
+            counter.state = PassState::Implicit { joined: false };
+        }
+        let number = counter.next;
+        counter.next += 1;
+        let stream = self.worker.stream(thread);
+        let is_applied = !self.applied.is_empty()
+            && std::iter::once(stream).chain(also).all(|stream| self.is_applied_by_all(stream, number));
+        Step { number, is_applied }
+    }
+
+    fn is_applied_by_all(&self, stream: u32, step: u64) -> bool {
+        let work = WorkId::step(stream, step);
+        self.applied.iter().all(|server| server.applied.is_applied(work) == Covered::All)
+    }
+
+    /// Whether some servers had applied a step before, and others not.
+    pub(super) fn is_applied_by_some(&self, stream: u32, step: u64) -> bool {
+        let work = WorkId::step(stream, step);
+        let mut applied = self.applied.iter().map(|server| server.applied.is_applied(work) != Covered::No);
+        let first = applied.next().unwrap_or(false);
+        applied.any(|other| other != first)
+    }
+
+    /// The last step that was taken came to nothing, and its number is free.
+    pub(super) fn give_back(&self, thread: u32) {
+        let mut threads = self.threads.lock();
+        let counter = &mut threads[thread as usize];
+        counter.next = counter.next.saturating_sub(1);
+    }
+
+    /// A pass over a dataset begins. Gives its number, and that of another one that has to be left first.
+    pub(super) fn begin(&self, thread: u32) -> (u64, Option<u64>) {
+        let mut threads = self.threads.lock();
+        let counter = &mut threads[thread as usize];
+        // An implicit one, or one that ended by an error which the script has caught.
+        let left = (counter.state != PassState::Between).then_some(counter.pass);
+        counter.pass += 1;
+        counter.state = PassState::Explicit;
+        (counter.pass, left)
+    }
+
+    /// The pass that a push has to join first: an implicit one that was not joined yet.
+    pub(super) fn to_join(&self, thread: u32) -> Option<u64> {
+        let mut threads = self.threads.lock();
+        let counter = &mut threads[thread as usize];
+        match &mut counter.state {
+            PassState::Implicit { joined } if !*joined => {
+                *joined = true;
+                Some(counter.pass)
+            }
+            _ => None,
+        }
+    }
+
+    /// The pass of a thread has ended: gives its number, unless the servers know that already.
+    pub(super) fn finish(&self, thread: u32) -> Option<u64> {
+        let mut threads = self.threads.lock();
+        let counter = &mut threads[thread as usize];
+        counter.state = PassState::Between;
+        let stream = self.worker.stream(thread);
+        let left = self.applied.iter().map(|server| server.left.get(&stream).copied().unwrap_or(0)).min();
+        (left.unwrap_or(0) < counter.pass).then_some(counter.pass)
+    }
+
+    /// The threads that are in an implicit pass.
+    pub(super) fn implicit(&self) -> Vec<u32> {
+        let threads = self.threads.lock();
+        let is_implicit = |counter: &Counter| matches!(counter.state, PassState::Implicit { .. });
+        (0..).zip(threads.iter()).filter(|(_, counter)| is_implicit(counter)).map(|(thread, _)| thread).collect()
+    }
+
+    /// How many steps each thread has taken or skipped.
+    pub(crate) fn positions(&self) -> Vec<u64> {
+        self.threads.lock().iter().map(|counter| counter.next).collect()
+    }
+
+    /// How many steps of each thread every server had applied when this process entered.
+    pub(crate) fn applied(&self) -> Vec<u64> {
+        let position =
+            |stream: u32| self.applied.iter().map(|server| server.applied.position(stream)).min().unwrap_or(0);
+        (0..self.worker.threads).map(|thread| position(self.worker.stream(thread))).collect()
+    }
+
+    /// A whole pass that ended at these positions is skipped.
+    pub(crate) fn skip_pass(&self, ends: &[u64]) {
+        let mut threads = self.threads.lock();
+        for (counter, &end) in threads.iter_mut().zip(ends) {
+            if end > counter.next {
+                counter.next = end;
+            }
+            counter.pass += 1;
+            counter.state = PassState::Between;
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! A worker's script begins or completes an action that a restarted script must not repeat: see the server's journal.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Request, done, from_json, now, to_json};
+use crate::error::{Error, Result};
+use crate::frame::Payload;
+use crate::server::{Action, ActionKind, Caller, Outcome, State};
+
+/// The request.
+#[derive(Debug, Clone)]
+pub struct ActionRequest {
+    /// What the script does.
+    pub ask: Ask,
+    /// With a complete action: what the worker's programs keep beside their tables.
+    pub states: Vec<u8>,
+}
+
+/// What the script does.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Ask {
+    /// It begins; the answer is the recorded action, if it is complete already.
+    Begin {
+        /// What kind of action.
+        kind: ActionKind,
+        /// Its number among the actions of its kind, from 0.
+        number: u64,
+        /// What it is, in words that two runs of a script share.
+        what: String,
+    },
+    /// It is complete.
+    Complete {
+        /// What kind of action.
+        kind: ActionKind,
+        /// Its number among the actions of its kind, from 0.
+        number: u64,
+        /// What it was, and what came of it.
+        action: Action,
+    },
+}
+
+impl Request for ActionRequest {
+    const NAME: &'static str = "action";
+
+    /// JSON after its length, then the states.
+    fn encode(&self) -> Result<Payload> {
+        let json = serde_json::to_vec(&self.ask).map_err(|_| Error::Damaged { what: "action" })?;
+        let mut payload = Payload::new();
+        payload.put(&[json.len() as u64]);
+        payload.put(&json);
+        payload.put(&[self.states.len() as u64]);
+        payload.put(&self.states);
+        Ok(payload)
+    }
+
+    fn decode(payload: Payload) -> Result<Self> {
+        let mut reader = crate::frame::Reader::new(payload.bytes());
+        let length = |length: u64| usize::try_from(length).unwrap_or(usize::MAX);
+        let count = length(reader.one::<u64>()?);
+        let ask = from_json(reader.take::<u8>(count)?, "action")?;
+        let count = length(reader.one::<u64>()?);
+        let states = reader.take::<u8>(count)?.to_vec();
+        reader.end()?;
+        Ok(ActionRequest { ask, states })
+    }
+
+    fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
+        match self.ask {
+            Ask::Begin { kind, number, what } => {
+                now(to_json(&server.begin_action(caller, kind, number, &what)?, "answer to an action")?)
+            }
+            Ask::Complete { kind, number, action } => {
+                server.complete_action(caller, kind, number, action, self.states)?;
+                done()
+            }
+        }
+    }
+}
+
+/// Reads the answer to the beginning of an action.
+pub fn decode(reply: &[u8]) -> Result<Option<Action>> {
+    from_json(reply, "answer to an action")
+}

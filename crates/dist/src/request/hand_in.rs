@@ -1,0 +1,39 @@
+//! GEO: the servers have all that a worker has learnt up to these steps of its streams. Its successor begins there.
+
+use super::{Request, done};
+use crate::error::Result;
+use crate::frame::{Payload, Reader};
+use crate::server::{Caller, Outcome, State};
+
+/// The request.
+#[derive(Debug, Clone)]
+pub struct HandIn {
+    /// Stream and how many of its steps.
+    pub positions: Vec<(u32, u64)>,
+}
+
+impl Request for HandIn {
+    const NAME: &'static str = "hand in";
+
+    fn encode(&self) -> Result<Payload> {
+        let mut payload = Payload::new();
+        payload.put(&[self.positions.len() as u64]);
+        payload.put(&self.positions.iter().map(|(stream, _)| *stream).collect::<Vec<_>>());
+        payload.put(&self.positions.iter().map(|(_, position)| *position).collect::<Vec<_>>());
+        Ok(payload)
+    }
+
+    fn decode(payload: Payload) -> Result<Self> {
+        let mut reader = Reader::new(payload.bytes());
+        let count = usize::try_from(reader.one::<u64>()?).unwrap_or(usize::MAX);
+        let streams = reader.take::<u32>(count)?;
+        let positions = reader.take::<u64>(count)?;
+        reader.end()?;
+        Ok(HandIn { positions: streams.iter().copied().zip(positions.iter().copied()).collect() })
+    }
+
+    fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
+        server.handed_in(caller, &self.positions)?;
+        done()
+    }
+}

@@ -1,0 +1,444 @@
+//! Where workers meet: barriers, all-reduces and all-to-alls, numbered by the workers' scripts, one after the other.
+//!
+//! A result that is small is recorded: a restarted worker that comes to a collective which the job has passed gets it at
+//! once. One that was too large to record (the rounds of a global shuffle) can only be repeated by all workers together,
+//! after all of them were restarted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::super::description::check_worker;
+use super::{Answer, Effect, Ticket};
+use crate::error::{Error, Result};
+use crate::frame::Payload;
+
+/// How numbers of many workers become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[repr(u32)]
+pub enum Reduce {
+    /// Added.
+    Sum = 0,
+    /// The largest.
+    Max = 1,
+    /// The smallest.
+    Min = 2,
+}
+
+impl Reduce {
+    /// Every way.
+    pub const ALL: [Reduce; 3] = [Reduce::Sum, Reduce::Max, Reduce::Min];
+
+    pub(crate) fn from_number(number: u32) -> Result<Self> {
+        let damaged = Error::Damaged { what: "all-reduce: no such operation" };
+        Reduce::ALL.into_iter().find(|known| *known as u32 == number).ok_or(damaged)
+    }
+
+    /// Two numbers as one. A NaN stays one, whichever side it comes from: it is a result that somebody has to see.
+    pub fn of(self, left: f64, right: f64) -> f64 {
+        match self {
+            Reduce::Sum => left + right,
+            _ if left.is_nan() || right.is_nan() => f64::NAN,
+            Reduce::Max => left.max(right),
+            Reduce::Min => left.min(right),
+        }
+    }
+}
+
+impl fmt::Display for Reduce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Reduce::Sum => "sum",
+            Reduce::Max => "max",
+            Reduce::Min => "min",
+        })
+    }
+}
+
+/// What workers meet for; all of them for the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Collective {
+    /// To wait for each other.
+    Barrier {
+        /// Workers of the job.
+        workers: u32,
+    },
+    /// To make their numbers one.
+    AllReduce {
+        /// Workers of the job.
+        workers: u32,
+        /// How.
+        op: Reduce,
+        /// How many numbers each brings.
+        length: usize,
+    },
+    /// To give each other something.
+    AllToAll {
+        /// Workers of the job.
+        workers: u32,
+    },
+}
+
+impl Collective {
+    /// Workers of the job.
+    pub fn workers(&self) -> u32 {
+        match *self {
+            Collective::Barrier { workers }
+            | Collective::AllReduce { workers, .. }
+            | Collective::AllToAll { workers } => workers,
+        }
+    }
+}
+
+impl fmt::Display for Collective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Collective::Barrier { workers } => write!(f, "a barrier of {workers} workers"),
+            Collective::AllToAll { workers } => write!(f, "an all-to-all of {workers} workers"),
+            Collective::AllReduce { workers, op, length } => {
+                write!(f, "the {op} of {length} values of {workers} workers")
+            }
+        }
+    }
+}
+
+/// What a worker brings to a collective.
+#[derive(Debug, Clone)]
+pub(crate) enum Contribution {
+    /// It only waits.
+    Nothing,
+    /// Numbers to be reduced with the others'.
+    Numbers(Vec<f64>),
+    /// Bytes for workers, by rank.
+    Parts(BTreeMap<u32, Vec<u8>>),
+}
+
+/// A collective that was completed, as far as it could be recorded.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Completed {
+    /// What it was.
+    pub collective: Collective,
+    /// The numbers of an all-reduce; none for a barrier, and none where they were too many to record.
+    pub numbers: Option<Vec<f64>>,
+}
+
+/// Numbers of one result that are recorded, and of all results together.
+const MOST_NUMBERS: usize = 1 << 16;
+const MOST_IN_ALL: usize = 1 << 21;
+
+/// The collective that is open, those that were completed, and those that restarted workers repeat together.
+#[derive(Default)]
+pub(super) struct Collectives {
+    departed: BTreeSet<u32>,
+    /// Of the open one. Only the first server sees all of them; the others take the workers' word for the number.
+    number: u64,
+    completed: BTreeMap<u64, Completed>,
+    /// Numbers recorded in `completed`.
+    recorded: usize,
+    open: Meeting,
+    /// The answers of the one before, for repeats.
+    last: Option<std::result::Result<Answers, Failure>>,
+    /// All workers were started again, and have not come to a new collective since.
+    recalled: bool,
+    /// Completed ones without a recorded result that workers meet for again.
+    repeated: BTreeMap<u64, (Meeting, Option<Answers>)>,
+}
+
+/// Workers on their way to a collective.
+#[derive(Default)]
+struct Meeting {
+    /// Who came first, and what for.
+    first: Option<(u32, Collective)>,
+    contributions: BTreeMap<u32, Contribution>,
+    /// The first request of each and its repeats.
+    waiting: Vec<(u32, Ticket)>,
+}
+
+/// What a collective that succeeded tells the workers.
+#[derive(Debug, Clone)]
+enum Answers {
+    Same(Payload),
+    Each(BTreeMap<u32, Payload>),
+}
+
+impl Answers {
+    fn to(&self, worker: u32) -> Payload {
+        match self {
+            Answers::Same(answer) => answer.clone(),
+            Answers::Each(answers) => answers.get(&worker).cloned().unwrap_or_default(),
+        }
+    }
+}
+
+/// Why a collective failed, for all alike.
+#[derive(Debug, Clone, Copy)]
+enum Failure {
+    Disagreement {
+        workers: [u32; 2],
+        wanted: [Collective; 2],
+    },
+    /// Something was for a worker that has departed.
+    Undeliverable {
+        worker: u32,
+    },
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Disagreement { workers: [other, worker], wanted: [other_wanted, wanted] } => {
+                Error::Disagreement { worker, wanted, other, other_wanted }
+            }
+            Failure::Undeliverable { worker } => Error::Undeliverable { worker },
+        }
+    }
+}
+
+impl Collectives {
+    /// A worker comes, and is answered when all are here.
+    pub(super) fn meet(
+        &mut self,
+        worker: u32,
+        number: u64,
+        wanted: Collective,
+        contribution: Contribution,
+        ticket: Ticket,
+        effects: &mut Vec<Effect>,
+    ) -> Result<()> {
+        check_worker(worker, wanted.workers())?;
+        if let Contribution::Parts(parts) = &contribution {
+            parts.keys().try_for_each(|&to| check_worker(to, wanted.workers()))?;
+        }
+        if number < self.number {
+            return self.repeat(worker, number, wanted, contribution, ticket, effects);
+        }
+        if self.open.first.is_none() {
+            self.number = number;
+        }
+        if number != self.number || self.departed.contains(&worker) {
+            return Err(Error::NotMeeting { worker, number, expected: self.number });
+        }
+        // Whoever comes to a new one has repeated all that it had to.
+        self.recalled = false;
+        self.repeated.clear();
+        self.open.waiting.push((worker, ticket));
+        let (first, agreed) = *self.open.first.get_or_insert((worker, wanted));
+        if agreed != wanted {
+            self.end(Err(Failure::Disagreement { workers: [first, worker], wanted: [agreed, wanted] }), effects);
+        } else {
+            // A restarted worker may bring other numbers: the newest count.
+            self.open.contributions.insert(worker, contribution);
+            self.end_if_all(effects);
+        }
+        Ok(())
+    }
+
+    /// A collective that the job has passed.
+    fn repeat(
+        &mut self,
+        worker: u32,
+        number: u64,
+        wanted: Collective,
+        contribution: Contribution,
+        ticket: Ticket,
+        effects: &mut Vec<Effect>,
+    ) -> Result<()> {
+        if number + 1 == self.number
+            && let Some(last) = &self.last
+        {
+            effects.push(Effect::Answer(ticket, answer_of(last, worker)));
+            return Ok(());
+        }
+        let known = self.completed.get(&number);
+        if let Some(known) = known.filter(|known| known.collective != wanted) {
+            let (before, now) = (known.collective, wanted);
+            return Err(Error::OtherCollective { worker, number, before, now });
+        }
+        match (wanted, known.and_then(|known| known.numbers.as_ref())) {
+            (Collective::Barrier { .. }, _) => effects.push(Effect::Answer(ticket, Answer::Payload(Payload::new()))),
+            (Collective::AllReduce { .. }, Some(numbers)) => {
+                let mut answer = Payload::new();
+                answer.put(numbers);
+                effects.push(Effect::Answer(ticket, Answer::Payload(answer)));
+            }
+            _ => {
+                let (meeting, answers) = self.repeated.entry(number).or_default();
+                if let Some(answers) = answers {
+                    effects.push(Effect::Answer(ticket, Answer::Payload(answers.to(worker))));
+                    return Ok(());
+                }
+                meeting.first.get_or_insert((worker, wanted));
+                meeting.waiting.push((worker, ticket));
+                meeting.contributions.insert(worker, contribution);
+                if !meeting.is_complete(&self.departed) {
+                    return Ok(());
+                }
+                let result = meeting.result();
+                let waiting = std::mem::take(&mut meeting.waiting);
+                effects.extend(
+                    waiting.into_iter().map(|(worker, ticket)| Effect::Answer(ticket, answer_of(&result, worker))),
+                );
+                meeting.contributions.clear();
+                *answers = result.ok();
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a collective that was completed can only be repeated by all workers together.
+    pub(super) fn needs_all(&self, number: u64) -> bool {
+        let is_last = number + 1 == self.number && self.last.is_some();
+        let is_lost = |completed: &Completed| match completed.collective {
+            Collective::Barrier { .. } => false,
+            Collective::AllReduce { .. } => completed.numbers.is_none(),
+            Collective::AllToAll { .. } => true,
+        };
+        !self.recalled && !is_last && self.completed.get(&number).is_some_and(is_lost)
+    }
+
+    /// All workers start again: repeated collectives begin anew.
+    pub(super) fn recall(&mut self) {
+        self.recalled = true;
+        self.repeated.clear();
+        self.open = Meeting::default();
+        // Workers that start again ask for the result, or meet again if it was not recorded.
+        self.last = None;
+    }
+
+    /// A worker is done for good; the open collective may be complete without it.
+    pub(super) fn depart(&mut self, worker: u32, effects: &mut Vec<Effect>) {
+        self.departed.insert(worker);
+        self.end_if_all(effects);
+    }
+
+    /// A departed worker is back after all.
+    pub(super) fn come_back(&mut self, worker: u32) {
+        self.departed.remove(&worker);
+    }
+
+    /// Workers that are done for good.
+    pub(super) fn departed(&self) -> &BTreeSet<u32> {
+        &self.departed
+    }
+
+    /// The number of the open one.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Those that were completed.
+    pub(super) fn completed(&self) -> &BTreeMap<u64, Completed> {
+        &self.completed
+    }
+
+    /// Continues after those that a checkpoint knows.
+    pub(super) fn restore(&mut self, completed: BTreeMap<u64, Completed>) {
+        self.number = completed.keys().next_back().map_or(0, |last| last + 1);
+        self.recorded = completed.values().filter_map(|completed| completed.numbers.as_ref()).map(Vec::len).sum();
+        self.completed = completed;
+    }
+
+    /// Whom the open one waits for.
+    pub(super) fn missing(&self) -> Vec<u32> {
+        self.open.missing(&self.departed)
+    }
+
+    fn end_if_all(&mut self, effects: &mut Vec<Effect>) {
+        if self.open.is_complete(&self.departed) {
+            let result = self.open.result();
+            self.end(result, effects);
+        }
+    }
+
+    fn end(&mut self, result: std::result::Result<Answers, Failure>, effects: &mut Vec<Effect>) {
+        let Meeting { first, waiting, .. } = std::mem::take(&mut self.open);
+        for (worker, ticket) in waiting {
+            effects.push(Effect::Answer(ticket, answer_of(&result, worker)));
+        }
+        let Some((_, collective)) = first else { return };
+        let numbers = match (&result, collective) {
+            (Ok(Answers::Same(answer)), Collective::AllReduce { length, .. }) if length <= MOST_NUMBERS => {
+                Some(bytemuck::cast_slice(answer.bytes()).to_vec())
+            }
+            _ => None,
+        };
+        let count = numbers.as_ref().map_or(0, Vec::len);
+        let numbers = numbers.filter(|_| self.recorded + count <= MOST_IN_ALL);
+        self.recorded += numbers.as_ref().map_or(0, Vec::len);
+        self.completed.insert(self.number, Completed { collective, numbers });
+        self.number = self.number.saturating_add(1);
+        self.last = Some(result);
+    }
+}
+
+impl Meeting {
+    fn missing(&self, departed: &BTreeSet<u32>) -> Vec<u32> {
+        let Some((_, collective)) = self.first else { return Vec::new() };
+        let is_missing = |worker: &u32| !self.contributions.contains_key(worker) && !departed.contains(worker);
+        (0..collective.workers()).filter(is_missing).collect()
+    }
+
+    fn is_complete(&self, departed: &BTreeSet<u32>) -> bool {
+        let Some((_, collective)) = self.first else { return false };
+        let gone = departed.range(..collective.workers()).filter(|worker| !self.contributions.contains_key(worker));
+        gone.count() + self.contributions.len() >= collective.workers() as usize
+    }
+
+    fn result(&self) -> std::result::Result<Answers, Failure> {
+        match self.first.map(|(_, collective)| collective) {
+            Some(Collective::AllReduce { op, .. }) => {
+                let mut answer = Payload::new();
+                answer.put(&reduced(op, self.contributions.values()));
+                Ok(Answers::Same(answer))
+            }
+            Some(Collective::AllToAll { .. }) => delivered(&self.contributions).map(Answers::Each),
+            Some(Collective::Barrier { .. }) | None => Ok(Answers::Same(Payload::new())),
+        }
+    }
+}
+
+fn answer_of(result: &std::result::Result<Answers, Failure>, worker: u32) -> Answer {
+    match result {
+        Ok(answers) => Answer::Payload(answers.to(worker)),
+        Err(failure) => Answer::Failed((*failure).into()),
+    }
+}
+
+/// What everybody brought, sorted by whom it is for and then by rank.
+fn delivered(brought: &BTreeMap<u32, Contribution>) -> std::result::Result<BTreeMap<u32, Payload>, Failure> {
+    let mut mail: BTreeMap<u32, Vec<(u32, &[u8])>> = brought.keys().map(|&worker| (worker, Vec::new())).collect();
+    for (&from, brought) in brought {
+        let Contribution::Parts(parts) = brought else { continue };
+        for (&to, part) in parts {
+            mail.get_mut(&to).ok_or(Failure::Undeliverable { worker: to })?.push((from, part));
+        }
+    }
+    let payload = |parts: &[(u32, &[u8])]| {
+        let mut payload = Payload::new();
+        put_parts(&mut payload, parts);
+        payload
+    };
+    Ok(mail.into_iter().map(|(worker, parts)| (worker, payload(&parts))).collect())
+}
+
+/// Writes parts with whom they are for, or from.
+pub(crate) fn put_parts(payload: &mut Payload, parts: &[(u32, &[u8])]) {
+    payload.put(&[parts.len() as u64]);
+    payload.put(&parts.iter().map(|(worker, _)| *worker).collect::<Vec<_>>());
+    payload.put(&parts.iter().map(|(_, part)| part.len() as u64).collect::<Vec<_>>());
+    parts.iter().for_each(|(_, part)| payload.put(part));
+}
+
+/// In the order given, which is that of ranks.
+fn reduced<'a>(op: Reduce, contributions: impl Iterator<Item = &'a Contribution>) -> Vec<f64> {
+    let mut contributions = contributions.filter_map(|brought| match brought {
+        Contribution::Numbers(values) => Some(values),
+        Contribution::Nothing | Contribution::Parts(_) => None,
+    });
+    let mut result = contributions.next().cloned().unwrap_or_default();
+    for values in contributions {
+        result.iter_mut().zip(values).for_each(|(result, &value)| *result = op.of(*result, value));
+    }
+    result
+}

@@ -1,0 +1,267 @@
+//! Streams that step together: a step is applied when every member has pushed it, and then answered to all of them.
+//!
+//! ```text
+//!              join(p): every other stream has joined p, or left it
+//!   outside -------------------------------------------------------> member of pass p
+//!      ^                                                                   |
+//!      +------------------------------ leave(p) ---------------------------+
+//! ```
+//!
+//! Membership is of a pass, and passes are numbered by the workers' scripts: a restarted worker that joins a pass it is a
+//! member of, or leaves one it has left, changes nothing. A member that died stays one, so the others wait for its
+//! successor. Steps are numbered per stream, by the scripts as well: `taken` says how many of a stream's steps are applied.
+//! This file knows tickets in the place of gradients, and no table.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use openfleet_table::aggregate::{Aggregate, Arrival};
+use openfleet_table::checkpoint::{GroupWork, Work};
+
+use super::{Answer, Effect, Ticket};
+use crate::error::{Error, Result};
+
+/// The streams that step together: all of the job, or one worker's.
+pub(super) struct Group {
+    streams: Range<u32>,
+    /// Streams of workers that have departed.
+    departed: BTreeSet<u32>,
+    /// The pass that each stream wants to join, and who waits for the answer.
+    joining: BTreeMap<u32, (u64, Vec<Ticket>)>,
+    /// The pass that each stream joined last.
+    joined: BTreeMap<u32, u64>,
+    /// The pass that each stream left last.
+    left: BTreeMap<u32, u64>,
+    aggregate: Aggregate<Ticket>,
+    /// Who waits for the current step: the first request of each stream and its repeats. All are answered: a repeat over a
+    /// new connection may overtake the original that is in the buffers of the old one.
+    waiting: BTreeMap<u32, Vec<Ticket>>,
+    /// The streams' steps of the last application, if it failed: a repeat gets the same error.
+    failed: Option<(BTreeMap<u32, u64>, String)>,
+    /// How many of each stream's own steps are applied.
+    taken: BTreeMap<u32, u64>,
+    /// While servers are brought to one moment: the first step that is not applied before they are.
+    limit: Option<u64>,
+}
+
+/// A step that all members have pushed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// The number of the group.
+    pub(crate) group: usize,
+    /// One push of each stream, in the order of the streams.
+    pub(crate) pushes: Vec<(u32, Ticket)>,
+    /// Everybody that waits for the step, with the stream.
+    pub(crate) waiting: Vec<(u32, Ticket)>,
+}
+
+impl Group {
+    pub(super) fn new(streams: Range<u32>) -> Self {
+        Group {
+            streams,
+            departed: BTreeSet::new(),
+            joining: BTreeMap::new(),
+            joined: BTreeMap::new(),
+            left: BTreeMap::new(),
+            aggregate: Aggregate::new([], 0),
+            waiting: BTreeMap::new(),
+            failed: None,
+            taken: BTreeMap::new(),
+            limit: None,
+        }
+    }
+
+    pub(super) fn has(&self, stream: u32) -> bool {
+        self.streams.contains(&stream)
+    }
+
+    /// How many of each stream's steps are applied.
+    pub(super) fn positions(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.streams.clone().map(|stream| (stream, self.taken(stream)))
+    }
+
+    fn taken(&self, stream: u32) -> u64 {
+        self.taken.get(&stream).copied().unwrap_or(0)
+    }
+
+    fn left(&self, stream: u32) -> u64 {
+        self.left.get(&stream).copied().unwrap_or(0)
+    }
+
+    fn is_member(&self, stream: u32) -> bool {
+        self.aggregate.members().any(|member| member == stream)
+    }
+
+    /// What has been applied.
+    pub(super) fn work(&self) -> GroupWork {
+        let streams = (self.streams.start, self.streams.end);
+        GroupWork { streams, step: self.aggregate.step(), taken: self.taken.clone(), left: self.left.clone() }
+    }
+
+    /// Continues from a checkpoint, if it speaks of this group. Nobody is a member then.
+    pub(super) fn restore(&mut self, work: &GroupWork) {
+        if work.streams == (self.streams.start, self.streams.end) {
+            self.aggregate = Aggregate::new([], work.step);
+            self.taken.clone_from(&work.taken);
+            self.left.clone_from(&work.left);
+        }
+    }
+
+    /// Whether a stream is in a pass.
+    pub(super) fn is_training(&self) -> bool {
+        self.aggregate.members().next().is_some()
+    }
+
+    /// Applies no step any more. Pushes are accepted all the same.
+    pub(super) fn freeze(&mut self) {
+        self.limit = Some(self.aggregate.step());
+    }
+
+    /// Applies the steps that another server has applied, as far as their pushes are here.
+    pub(super) fn advance_to(&mut self, number: usize, target: &Work, effects: &mut Vec<Effect>) {
+        let theirs = target.groups.iter().find(|group| group.streams == (self.streams.start, self.streams.end));
+        self.limit = Some(theirs.map_or(self.aggregate.step(), |group| group.step));
+        self.apply(number, effects);
+    }
+
+    /// Applies steps again.
+    pub(super) fn thaw(&mut self, number: usize, effects: &mut Vec<Effect>) {
+        self.limit = None;
+        self.apply(number, effects);
+    }
+
+    /// Whom the current step, or the beginning of a pass, waits for.
+    pub(super) fn missing(&self) -> Vec<u32> {
+        let stepping = || self.aggregate.missing().collect();
+        let Some(pass) = self.next_pass().filter(|_| self.waiting.is_empty()) else { return stepping() };
+        self.streams.clone().filter(|&stream| !self.is_ready_for(stream, pass)).collect()
+    }
+
+    /// A stream's push of one of its own steps.
+    pub(super) fn push(
+        &mut self,
+        number: usize,
+        stream: u32,
+        step: u64,
+        ticket: Ticket,
+        effects: &mut Vec<Effect>,
+    ) -> Result<()> {
+        let taken = self.taken(stream);
+        if step < taken {
+            let answer = match &self.failed {
+                Some((steps, message)) if steps.get(&stream) == Some(&step) => {
+                    Answer::Failed(Error::Background { message: message.clone() })
+                }
+                _ => Answer::Values,
+            };
+            effects.push(Effect::Repeated(ticket, answer));
+            return Ok(());
+        }
+        if step > taken {
+            return Err(Error::StepOutOfOrder { stream, expected: taken, got: step });
+        }
+        let current = self.aggregate.step();
+        let arrival = self.aggregate.contribute(stream, current, ticket).map_err(|source| Error::Table {
+            action: "taking a push for",
+            table: "all".into(),
+            source,
+        })?;
+        self.waiting.entry(stream).or_default().push(ticket);
+        if arrival == Arrival::Complete {
+            self.apply(number, effects);
+        }
+        Ok(())
+    }
+
+    /// A stream wants to join a pass; answered when the others are ready for it.
+    pub(super) fn join(&mut self, stream: u32, pass: u64, ticket: Ticket, effects: &mut Vec<Effect>) {
+        let is_member = self.is_member(stream) && pass <= self.joined.get(&stream).copied().unwrap_or(0);
+        if is_member || pass <= self.left(stream) || self.departed.contains(&stream) {
+            effects.push(Effect::Answer(ticket, Answer::Number(self.aggregate.step())));
+            return;
+        }
+        let (wanted, tickets) = self.joining.entry(stream).or_default();
+        *wanted = pass.max(*wanted);
+        tickets.push(ticket);
+        self.admit(effects);
+    }
+
+    /// A stream takes part no more in a pass; the step may be complete without it, and others may begin the next pass.
+    pub(super) fn leave(&mut self, number: usize, stream: u32, pass: u64, effects: &mut Vec<Effect>) {
+        if pass <= self.left(stream) {
+            return;
+        }
+        self.left.insert(stream, pass);
+        if self.aggregate.leave(stream) {
+            self.apply(number, effects);
+        }
+        self.admit(effects);
+    }
+
+    /// A stream takes part never again.
+    pub(super) fn depart(&mut self, number: usize, stream: u32, effects: &mut Vec<Effect>) {
+        self.departed.insert(stream);
+        if let Some((_, tickets)) = self.joining.remove(&stream) {
+            let step = self.aggregate.step();
+            effects.extend(tickets.into_iter().map(|ticket| Effect::Answer(ticket, Answer::Number(step))));
+        }
+        if self.aggregate.leave(stream) {
+            self.apply(number, effects);
+        }
+        self.admit(effects);
+    }
+
+    /// The worker of a departed stream is back after all.
+    pub(super) fn come_back(&mut self, stream: u32) {
+        self.departed.remove(&stream);
+    }
+
+    /// The first pass that somebody waits to join.
+    fn next_pass(&self) -> Option<u64> {
+        self.joining.values().map(|(pass, _)| *pass).min()
+    }
+
+    fn is_ready_for(&self, stream: u32, pass: u64) -> bool {
+        self.departed.contains(&stream)
+            || self.left(stream) >= pass
+            || self.joining.get(&stream).is_some_and(|(joining, _)| *joining >= pass)
+            || (self.is_member(stream) && self.joined.get(&stream).is_some_and(|&joined| joined >= pass))
+    }
+
+    fn admit(&mut self, effects: &mut Vec<Effect>) {
+        let Some(pass) = self.next_pass() else { return };
+        if !self.streams.clone().all(|stream| self.is_ready_for(stream, pass)) {
+            return;
+        }
+        let step = self.aggregate.step();
+        let ready: Vec<u32> =
+            self.joining.iter().filter(|(_, (joining, _))| *joining == pass).map(|(&s, _)| s).collect();
+        for stream in ready {
+            let Some((_, tickets)) = self.joining.remove(&stream) else { continue };
+            self.aggregate.join(stream);
+            self.joined.insert(stream, pass);
+            effects.extend(tickets.into_iter().map(|ticket| Effect::Answer(ticket, Answer::Number(step))));
+        }
+    }
+
+    fn apply(&mut self, number: usize, effects: &mut Vec<Effect>) {
+        if self.limit.is_some_and(|limit| self.aggregate.step() >= limit) {
+            return;
+        }
+        let Some(contributions) = self.aggregate.take() else { return };
+        for &stream in contributions.keys() {
+            *self.taken.entry(stream).or_insert(0) += 1;
+        }
+        self.failed = None;
+        let waiting = std::mem::take(&mut self.waiting);
+        let waiting = waiting.into_iter().flat_map(|(stream, tickets)| tickets.into_iter().map(move |t| (stream, t)));
+        let pushes = contributions.into_iter().collect();
+        effects.push(Effect::Apply(Step { group: number, pushes, waiting: waiting.collect() }));
+    }
+
+    /// The last step could not be applied: whoever repeats its push is told why.
+    pub(super) fn fail(&mut self, step: &Step, message: &str) {
+        let steps = step.pushes.iter().map(|&(stream, _)| (stream, self.taken(stream) - 1)).collect();
+        self.failed = Some((steps, message.to_owned()));
+    }
+}

@@ -1,0 +1,435 @@
+//! The control plane of a server: who is there, who waits for whom, how far everybody is.
+//!
+//! One state machine behind one lock. It is told what happens (a worker connects, asks, falls silent; time passes) and
+//! answers with [`Effect`]s, which its caller carries out before it lets go of the lock. A request that has to wait is a
+//! [`Ticket`] here: its payload, and where its answer goes, stay with the caller. So this knows no table, no socket and no
+//! clock but the one handed in, and whole histories fit into a test.
+
+mod collective;
+mod group;
+mod journal;
+mod membership;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Instant;
+
+use openfleet_core::WorkId;
+use openfleet_core::topology::Incarnation;
+use openfleet_table::checkpoint::{GroupWork, Work};
+use openfleet_table::ledger::Ledger;
+use serde::{Deserialize, Serialize};
+
+pub use collective::{Collective, Completed, Reduce};
+pub(crate) use collective::{Contribution, put_parts};
+pub(crate) use group::Step;
+pub use journal::{Action, Journal, Kind as ActionKind};
+pub use membership::Absent;
+pub(crate) use membership::End;
+pub use snapshot::CutAnswer;
+pub(crate) use snapshot::Owner;
+
+use self::collective::Collectives;
+use self::group::Group;
+use self::membership::Membership;
+use self::snapshot::Snapshot;
+use super::description::{Team, check_worker};
+use crate::error::{Error, Result};
+use crate::frame::Payload;
+
+/// A request that waits, by a number of its own.
+pub(crate) type Ticket = u64;
+
+/// What the caller of the coordinator has to do, in order.
+#[derive(Debug)]
+pub(crate) enum Effect {
+    /// Answer a request.
+    Answer(Ticket, Answer),
+    /// Answer a push that was applied before.
+    Repeated(Ticket, Answer),
+    /// Apply a step that all of a group have pushed, and answer everybody that waits for it.
+    Apply(Step),
+    /// Close the gate of the tables but for this work, or open it.
+    Gate(Option<Option<Work>>),
+    /// Try a push again that was held back.
+    Retry(Ticket),
+    /// Forget what was marked for a save.
+    ForgetCut(String),
+    /// End the server.
+    Stop(End),
+}
+
+/// What a request that waited is answered with.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// A number.
+    Number(u64),
+    /// These bytes.
+    Payload(Payload),
+    /// The dense values that the push asked for.
+    Values,
+    /// What went wrong.
+    Failed(Error),
+}
+
+/// How far a job is, beside what its tables have applied: stored with every checkpoint.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Position {
+    /// Barriers and all-reduces that were completed.
+    pub collectives: BTreeMap<u64, Completed>,
+    /// What each worker's script has done.
+    pub journals: BTreeMap<u32, Journal>,
+}
+
+/// How the streams of a worker stand on one server.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct StreamPositions {
+    /// The applied steps of its streams.
+    pub applied: Ledger,
+    /// The pass that each of its streams left last, where streams step together.
+    pub left: BTreeMap<u32, u64>,
+}
+
+/// The control plane.
+#[derive(Default)]
+pub(crate) struct Coordinator {
+    membership: Membership,
+    team: Option<Team>,
+    groups: Vec<Group>,
+    collectives: Collectives,
+    journals: BTreeMap<u32, Journal>,
+    snapshot: Snapshot,
+    next_ticket: Ticket,
+}
+
+type Effects = Vec<Effect>;
+
+impl Coordinator {
+    /// A number for a request that may have to wait.
+    pub(crate) fn ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        self.next_ticket
+    }
+
+    /// Everything begins again, or for the first time, with this team, where a checkpoint's work and position say.
+    pub(crate) fn begin(&mut self, team: Team, work: Option<&Work>, position: Option<Position>) {
+        let departed = std::mem::take(&mut self.collectives).departed().clone();
+        self.team = Some(team);
+        self.groups = team.duties().groups.into_iter().map(Group::new).collect();
+        if let Some(work) = work {
+            self.groups.iter_mut().for_each(|group| work.groups.iter().for_each(|saved| group.restore(saved)));
+        }
+        let Position { collectives, journals } = position.unwrap_or_default();
+        self.collectives.restore(collectives);
+        self.journals = journals;
+        self.snapshot = Snapshot::default();
+        // Nobody waits yet, so nobody is answered.
+        departed.into_iter().for_each(|worker| self.depart_from_groups(worker, &mut Vec::new()));
+    }
+
+    /// Nobody has departed any more: the job returns to a checkpoint, and every worker starts again.
+    pub(crate) fn forget_departures(&mut self) {
+        let departed = self.collectives.departed().clone();
+        departed.into_iter().for_each(|worker| self.collectives.come_back(worker));
+    }
+
+    /// Who trains, once somebody has said so.
+    pub(crate) fn team(&self) -> Option<Team> {
+        self.team
+    }
+
+    /// The group of a stream, if it steps together with others.
+    fn group_of(&mut self, stream: u32) -> Option<(usize, &mut Group)> {
+        self.groups.iter_mut().enumerate().find(|(_, group)| group.has(stream))
+    }
+
+    /// Whether a stream steps together with others.
+    pub(crate) fn is_grouped(&self, stream: u32) -> bool {
+        self.groups.iter().any(|group| group.has(stream))
+    }
+
+    /// A push of a stream that steps together with others.
+    pub(crate) fn push(&mut self, work: WorkId, ticket: Ticket) -> Result<Effects> {
+        let mut effects = Vec::new();
+        let Some((number, group)) = self.group_of(work.stream) else {
+            return Err(Error::UnknownStream { stream: work.stream, count: 0 });
+        };
+        group.push(number, work.stream, work.first_step, ticket, &mut effects)?;
+        Ok(effects)
+    }
+
+    /// A step could not be applied.
+    pub(crate) fn failed(&mut self, step: &Step, message: &str) {
+        if let Some(group) = self.groups.get_mut(step.group) {
+            group.fail(step, message);
+        }
+    }
+
+    /// Holds a push back while the gate is closed for it; `false` if it may pass.
+    pub(crate) fn hold_back(&mut self, work: WorkId, ticket: Ticket) -> bool {
+        let holds = self.snapshot.holds_back(work);
+        if holds {
+            self.snapshot.hold(ticket, work);
+        }
+        holds
+    }
+
+    /// A stream wants to join a pass; answered when the others are ready. At once where nobody steps together.
+    pub(crate) fn join(&mut self, stream: u32, pass: u64, ticket: Ticket) -> Effects {
+        let mut effects = Vec::new();
+        match self.group_of(stream) {
+            Some((_, group)) => group.join(stream, pass, ticket, &mut effects),
+            None => effects.push(Effect::Answer(ticket, Answer::Number(0))),
+        }
+        effects
+    }
+
+    /// A stream takes part no more in a pass.
+    pub(crate) fn leave(&mut self, stream: u32, pass: u64) -> Effects {
+        let mut effects = Vec::new();
+        if let Some((number, group)) = self.group_of(stream) {
+            group.leave(number, stream, pass, &mut effects);
+        }
+        effects
+    }
+
+    /// A worker is done: nobody waits for it any more. The server ends when all are.
+    pub(crate) fn depart(&mut self, worker: u32, workers: u32) -> Result<Effects> {
+        check_worker(worker, workers)?;
+        let mut effects = Vec::new();
+        self.collectives.depart(worker, &mut effects);
+        self.depart_from_groups(worker, &mut effects);
+        self.membership.departed(worker);
+        if self.snapshot.give_up(|owner| owner.rank == worker, &mut effects) {
+            self.thaw(&mut effects);
+        }
+        if self.collectives.departed().range(..workers).count() == workers as usize {
+            effects.push(Effect::Stop(End::Done));
+        }
+        Ok(effects)
+    }
+
+    fn depart_from_groups(&mut self, worker: u32, effects: &mut Effects) {
+        let streams = self.team.map_or(0..0, |team| team.streams_of(worker));
+        for stream in streams {
+            if let Some((number, group)) = self.group_of(stream) {
+                group.depart(number, stream, effects);
+            }
+        }
+    }
+
+    /// A worker comes to a collective, and is answered when all are there.
+    pub(crate) fn meet(
+        &mut self,
+        worker: u32,
+        number: u64,
+        wanted: Collective,
+        contribution: Contribution,
+        ticket: Ticket,
+    ) -> Result<Effects> {
+        let mut effects = Vec::new();
+        self.collectives.meet(worker, number, wanted, contribution, ticket, &mut effects)?;
+        Ok(effects)
+    }
+
+    /// Whether a worker that was restarted can only come to this collective together with all others, restarted as well.
+    pub(crate) fn needs_all(&self, number: u64) -> bool {
+        self.collectives.needs_all(number)
+    }
+
+    /// All workers start again while the tables stay.
+    pub(crate) fn recall(&mut self) {
+        self.collectives.recall();
+    }
+
+    /// A worker's journal.
+    pub(crate) fn journal(&mut self, worker: u32) -> &mut Journal {
+        self.journals.entry(worker).or_default()
+    }
+
+    /// How far the job is, beside what is applied.
+    pub(crate) fn position(&self) -> Position {
+        Position { collectives: self.collectives.completed().clone(), journals: self.journals.clone() }
+    }
+
+    /// How a worker's streams stand: those of groups; others are the tables' to know.
+    pub(crate) fn stream_positions(&self, streams: Range<u32>) -> StreamPositions {
+        let mut positions = StreamPositions::default();
+        for group in &self.groups {
+            let GroupWork { taken, left, .. } = group.work();
+            for (stream, taken) in taken.into_iter().filter(|(stream, taken)| streams.contains(stream) && *taken > 0) {
+                let work = WorkId { stream, first_step: 0, last_step: taken - 1 };
+                let _ = positions.applied.apply_once(work, || ());
+            }
+            positions.left.extend(left.into_iter().filter(|(stream, _)| streams.contains(stream)));
+        }
+        positions
+    }
+
+    // Connections.
+
+    /// Lets a worker in unless a newer incarnation of it was here.
+    pub(crate) fn admit(&mut self, rank: u32, incarnation: Incarnation) -> std::result::Result<Effects, String> {
+        self.membership.admit(rank, incarnation)?;
+        let mut effects = Vec::new();
+        let older = |owner: Owner| owner.rank == rank && owner.incarnation.is_some_and(|known| known < incarnation);
+        if self.snapshot.give_up(older, &mut effects) {
+            self.thaw(&mut effects);
+        }
+        Ok(effects)
+    }
+
+    /// A worker takes part in the job from now on, if it had departed once more: its predecessor's exit was none.
+    pub(crate) fn enter(&mut self, rank: u32) {
+        self.membership.enter(rank);
+        if self.collectives.departed().contains(&rank) {
+            self.collectives.come_back(rank);
+            let streams = self.team.map_or(0..0, |team| team.streams_of(rank));
+            for stream in streams {
+                if let Some((_, group)) = self.group_of(stream) {
+                    group.come_back(stream);
+                }
+            }
+        }
+    }
+
+    /// A connection of a worker ended.
+    pub(crate) fn disconnected(&mut self, rank: u32, now: Instant) {
+        self.membership.disconnected(rank, now);
+    }
+
+    /// Nothing has come from a worker since then.
+    pub(crate) fn silent(&mut self, rank: u32, since: Instant) {
+        self.membership.silent(rank, since);
+    }
+
+    /// Something came from a worker that was silent.
+    pub(crate) fn heard(&mut self, rank: u32) {
+        self.membership.heard(rank);
+    }
+
+    /// The newest incarnation of a worker that was let in.
+    pub(crate) fn incarnation(&self, rank: u32) -> Option<Incarnation> {
+        self.membership.incarnation(rank)
+    }
+
+    /// Workers that are gone, or silent, and have not departed.
+    pub(crate) fn absent(&self, now: Instant) -> Vec<Absent> {
+        self.membership.absent(now)
+    }
+
+    /// Workers that are connected.
+    pub(crate) fn connected(&self) -> Vec<u32> {
+        self.membership.connected()
+    }
+
+    /// Time has passed.
+    pub(crate) fn tick(&mut self, now: Instant) -> Effects {
+        let mut effects = Vec::new();
+        let mut opened = self.snapshot.tick(now, &mut effects);
+        let membership = &self.membership;
+        opened |= self.snapshot.give_up(|owner| membership.is_gone_for_good(owner, now), &mut effects);
+        if opened {
+            self.thaw(&mut effects);
+        }
+        effects.extend(self.membership.deserted(now).map(Effect::Stop));
+        effects
+    }
+
+    // Saving.
+
+    /// Closes the gate for a save, or says who is in the way.
+    pub(crate) fn prepare_cut(
+        &mut self,
+        id: &str,
+        owner: Owner,
+        now: Instant,
+    ) -> Result<(Option<&'static str>, Effects)> {
+        let mut effects = Vec::new();
+        // Whoever marked a moment and is gone by now will not write it.
+        let marked = self.snapshot.marked_by().filter(|marked| *marked != owner);
+        if let Some(marked) = marked.filter(|marked| !self.membership.is_connected(*marked)) {
+            self.snapshot.give_up(|owner| owner == marked, &mut effects);
+        }
+        let busy = self.snapshot.prepare(id, owner, now)?;
+        if busy.is_none() {
+            self.groups.iter_mut().for_each(Group::freeze);
+            effects.insert(0, Effect::Gate(self.snapshot.target()));
+        }
+        Ok((busy, effects))
+    }
+
+    /// Says what all servers have to reach.
+    pub(crate) fn aim(&mut self, id: &str, target: &Work, now: Instant) -> Result<Effects> {
+        let mut effects = Vec::new();
+        self.snapshot.aim(id, target, now, &mut effects)?;
+        effects.insert(0, Effect::Gate(self.snapshot.target()));
+        for (number, group) in self.groups.iter_mut().enumerate() {
+            group.advance_to(number, target, &mut effects);
+        }
+        Ok(effects)
+    }
+
+    /// Whether this moment is marked.
+    pub(crate) fn is_marked(&self, id: &str) -> bool {
+        self.snapshot.is_marked(id)
+    }
+
+    /// The moment was marked: everything continues.
+    pub(crate) fn marked(&mut self, id: &str) -> Effects {
+        let mut effects = Vec::new();
+        self.snapshot.mark(id, &mut effects);
+        self.thaw(&mut effects);
+        effects
+    }
+
+    /// What was marked is being written.
+    pub(crate) fn written(&mut self, id: &str) {
+        self.snapshot.written(id);
+    }
+
+    /// A save is given up.
+    pub(crate) fn release_cut(&mut self, id: &str) -> Effects {
+        let mut effects = Vec::new();
+        if self.snapshot.release(id, &mut effects) {
+            self.thaw(&mut effects);
+        }
+        effects
+    }
+
+    /// What groups have applied.
+    pub(crate) fn group_work(&self) -> Vec<GroupWork> {
+        self.groups.iter().map(Group::work).collect()
+    }
+
+    /// Whether streams that step together are in a pass.
+    pub(crate) fn is_training(&self) -> bool {
+        self.groups.iter().any(Group::is_training)
+    }
+
+    /// How many of each stream's steps are applied, where streams step together.
+    pub(crate) fn positions(&self) -> Vec<(u32, u64)> {
+        self.groups.iter().flat_map(Group::positions).collect()
+    }
+
+    /// Streams that a step or the beginning of a pass waits for; workers that a collective waits for; those that are done;
+    /// and how many collectives were completed.
+    pub(crate) fn waits(&self) -> (Vec<u32>, Vec<u32>, Vec<u32>, u64) {
+        let streams = self.groups.iter().flat_map(Group::missing).collect();
+        let departed = self.collectives.departed().iter().copied().collect();
+        (streams, self.collectives.missing(), departed, self.collectives.number())
+    }
+
+    /// The gate was opened: steps are applied again, first of all.
+    fn thaw(&mut self, effects: &mut Effects) {
+        let mut thawed = vec![Effect::Gate(self.snapshot.target())];
+        for (number, group) in self.groups.iter_mut().enumerate() {
+            group.thaw(number, &mut thawed);
+        }
+        thawed.append(effects);
+        *effects = thawed;
+    }
+}

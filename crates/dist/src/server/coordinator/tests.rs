@@ -1,0 +1,1 @@
+//! Histories of events, and what the coordinator makes of them.

@@ -1,0 +1,520 @@
+//! The data plane of a server: tables, what has been applied to them, and the gate that a snapshot closes.
+//!
+//! Used by as many threads as like; tables lock themselves, a shard or a block at a time. It knows streams only as numbers
+//! in a ledger, and nothing of workers that come and go.
+//!
+//! Lock order: the gate, then the ledger of a stream, then tables.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use openfleet_core::WorkId;
+use openfleet_core::placement::Buckets;
+use openfleet_core::strategy::FloatWidth;
+use openfleet_table::aggregate::{DenseMean, SparseMean, SparsePart};
+use openfleet_table::checkpoint::{DenseCut, GroupWork, SparseCut, TableCuts, Work};
+use openfleet_table::ledger::{Applied, Covered, Ledger};
+use openfleet_table::sparse::Scratch;
+use openfleet_table::{Accessor, DenseTable, Missing, Shrunk, SparseTable};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use serde::{Deserialize, Serialize};
+
+use super::copies::Copies;
+use super::description::Description;
+use crate::error::{Error, Result};
+use crate::floats;
+use crate::frame::Payload;
+use crate::gradients::{self, PushView, PushedStage};
+use crate::handshake::Nonce;
+
+/// A sparse table with its name.
+pub struct NamedSparse {
+    pub(super) name: String,
+    /// The rows.
+    pub table: Arc<SparseTable>,
+}
+
+/// A dense block with its name.
+pub struct NamedDense {
+    pub(super) name: String,
+    /// The values.
+    pub table: DenseTable,
+}
+
+impl NamedSparse {
+    /// The table's error, with its name.
+    pub fn error(&self, action: &'static str, source: openfleet_table::Error) -> Error {
+        Error::Table { action, table: self.name.clone(), source }
+    }
+
+    /// Fails unless the worker thinks of rows of the same size.
+    pub fn check_dim(&self, dim: u32) -> Result<()> {
+        if self.table.dim() == dim as usize {
+            return Ok(());
+        }
+        let what = format!("a row of table `{}`", self.name);
+        Err(Error::Length { what, expected: self.table.dim(), got: dim as usize })
+    }
+}
+
+impl NamedDense {
+    /// The block's error, with its name.
+    pub fn error(&self, action: &'static str, source: openfleet_table::Error) -> Error {
+        Error::Table { action, table: self.name.clone(), source }
+    }
+}
+
+/// What is to shrink, and how far.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shrink {
+    /// One sparse table by name, or all of them.
+    pub table: Option<String>,
+    /// What the caller counts time in, a day or a pass: the moment up to which ages are counted, and the stamp of rows
+    /// that are touched from now on.
+    pub now: u32,
+    /// Rows that were last touched longer ago than this are removed; `u32::MAX` spares every age.
+    pub max_age: u32,
+    /// Whether a day ends here: with the ctr accessor, one more that a row was not seen.
+    pub end_of_day: bool,
+}
+
+impl Default for Shrink {
+    /// All tables; only what their accessors say.
+    fn default() -> Self {
+        Shrink { table: None, now: 0, max_age: u32::MAX, end_of_day: false }
+    }
+}
+
+/// The data plane.
+#[derive(Default)]
+pub(crate) struct Tables {
+    kept: RwLock<Kept>,
+    /// One lock a stream: a repeat waits until the first is applied or refused.
+    streams: Mutex<HashMap<u32, Arc<Mutex<Stream>>>>,
+    /// Read-locked while a table changes. Closed for all work but a target's while servers are brought to one moment.
+    gate: RwLock<Option<Option<Work>>>,
+    /// The last shrinks and their results, for repeats. Locked while one runs: a repeat waits for the first.
+    shrinks: Mutex<VecDeque<(Nonce, Shrunk)>>,
+    /// Buffers of the means of groups' steps.
+    means: Mutex<Means>,
+    scratches: Mutex<Vec<Scratch>>,
+    repeats: AtomicU64,
+}
+
+/// The tables of a program.
+#[derive(Default)]
+pub(super) struct Kept {
+    pub(super) description: Option<Description>,
+    pub(super) sparse: Vec<Arc<NamedSparse>>,
+    pub(super) dense: Vec<Arc<NamedDense>>,
+    /// Where workers train on copies: what each has yet to hear of.
+    pub(super) copies: Option<Arc<Copies>>,
+}
+
+#[derive(Default)]
+struct Means {
+    dense: DenseMean,
+    sparse: BTreeMap<u32, SparseMean>,
+}
+
+/// What is known of a stream.
+#[derive(Default)]
+struct Stream {
+    ledger: Ledger,
+    /// GEO: the answer to the last exchange, for a repeat.
+    last_answer: Option<(u64, Payload)>,
+}
+
+/// Shrinks whose repeats are recognised; workers ask for one after the other.
+const KEPT_SHRINKS: usize = 64;
+
+/// The most bytes of an answer: a short request can name one table and one key many times over.
+const LONGEST_ANSWER: u64 = 1 << 30;
+
+/// Fails if so many more floats would make an answer too long; before they are allocated.
+pub(crate) fn check_answer(reply: &Payload, floats: usize) -> Result<()> {
+    let length = (reply.bytes().len() as u64).saturating_add((floats as u64).saturating_mul(4));
+    if length <= LONGEST_ANSWER { Ok(()) } else { Err(Error::TooLong { length, cap: LONGEST_ANSWER }) }
+}
+
+/// May change tables until it is dropped: a snapshot waits for that.
+pub(crate) struct Passing<'a>(RwLockReadGuard<'a, Option<Option<Work>>>);
+
+impl Passing<'_> {
+    /// Whether the gate is open for some work.
+    pub(crate) fn lets_through(&self, work: WorkId) -> bool {
+        match &*self.0 {
+            None => true,
+            Some(target) => target.as_ref().is_some_and(|target| target.streams.is_applied(work) == Covered::All),
+        }
+    }
+}
+
+impl Tables {
+    /// For whoever changes a table.
+    pub(crate) fn pass(&self) -> Passing<'_> {
+        Passing(self.gate.read())
+    }
+
+    /// Closes or opens the gate.
+    pub(super) fn set_gate(&self, gate: Option<Option<Work>>) {
+        *self.gate.write() = gate;
+    }
+
+    /// Runs `look` while nothing changes.
+    pub(super) fn while_still<R>(&self, look: impl FnOnce() -> R) -> R {
+        let _gate = self.gate.write();
+        look()
+    }
+
+    /// The tables, to be read.
+    pub(super) fn kept(&self) -> RwLockReadGuard<'_, Kept> {
+        self.kept.read()
+    }
+
+    /// Takes other tables.
+    pub(super) fn replace(&self, change: impl FnOnce(&mut Kept)) {
+        change(&mut self.kept.write());
+    }
+
+    /// No tables, and nothing applied but this.
+    pub(super) fn begin(&self, work: Option<&Work>) {
+        *self.kept.write() = Kept::default();
+        self.set_gate(None);
+        self.shrinks.lock().clear();
+        *self.means.lock() = Means::default();
+        let mut streams = self.streams.lock();
+        streams.clear();
+        for (stream, ledger) in work.iter().flat_map(|work| work.streams.by_stream()) {
+            streams.entry(stream).or_default().lock().ledger = ledger;
+        }
+    }
+
+    /// A sparse table by number.
+    pub(crate) fn sparse(&self, number: u32) -> Result<Arc<NamedSparse>> {
+        let kept = self.kept.read();
+        let unknown = || Error::UnknownTable { table: number, count: kept.sparse.len() };
+        kept.sparse.get(number as usize).cloned().ok_or_else(unknown)
+    }
+
+    /// A dense block by number.
+    pub(crate) fn dense(&self, number: u32) -> Result<Arc<NamedDense>> {
+        let kept = self.kept.read();
+        let unknown = || Error::UnknownTable { table: number, count: kept.dense.len() };
+        kept.dense.get(number as usize).cloned().ok_or_else(unknown)
+    }
+
+    /// What each worker has yet to hear of, where workers train on copies.
+    pub(crate) fn copies(&self) -> Option<Arc<Copies>> {
+        self.kept.read().copies.clone()
+    }
+
+    /// Working memory for one request; give it back.
+    pub(crate) fn scratch(&self) -> Scratch {
+        self.scratches.lock().pop().unwrap_or_default()
+    }
+
+    /// Gives working memory back.
+    pub(crate) fn put_scratch(&self, scratch: Scratch) {
+        self.scratches.lock().push(scratch);
+    }
+
+    /// Writes the values of blocks, as answers carry them.
+    pub(crate) fn put_values(
+        &self,
+        width: FloatWidth,
+        blocks: impl Iterator<Item = u32>,
+        reply: &mut Payload,
+    ) -> Result<()> {
+        for block in blocks {
+            let block = self.dense(block)?;
+            check_answer(reply, block.table.len())?;
+            floats::fill(reply, width, block.table.len(), |values| block.table.pull(values))
+                .map_err(|error| block.error("pulling from", error))?;
+        }
+        Ok(())
+    }
+
+    /// The values that a push asked for.
+    pub(crate) fn values_wanted(&self, push: &Payload) -> Result<Payload> {
+        let (width, blocks) = gradients::wanted(push.bytes())?;
+        let mut reply = Payload::new();
+        self.put_values(width, blocks.into_iter(), &mut reply)?;
+        Ok(reply)
+    }
+
+    /// Fails unless everything in a push fits its table. Asked before anything is applied: half a push that was applied
+    /// would be applied again when the client repeats it, and a misfit must not spoil the step of a whole group.
+    pub(crate) fn check_push(&self, view: &PushView<'_>) -> Result<()> {
+        for PushedStage { keys, .. } in &view.stages {
+            for (&number, &dim) in keys.tables.iter().zip(keys.dims) {
+                self.sparse(number)?.check_dim(dim)?;
+            }
+        }
+        for (number, gradient) in &view.blocks {
+            let block = self.dense(*number)?;
+            if gradient.len() != block.table.len() {
+                let what = format!("a gradient of table `{}`", block.name);
+                return Err(Error::Length { what, expected: block.table.len(), got: gradient.len() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies a push that waits for nobody, once.
+    pub(crate) fn push(&self, _passing: &Passing<'_>, view: &PushView<'_>) -> Result<()> {
+        let work = view.work;
+        let stream = self.stream(work.stream);
+        let applied = stream.lock().ledger.try_apply_once(work, || self.apply_push(view))?;
+        match applied {
+            Applied::Now(()) => Ok(()),
+            Applied::Before => {
+                self.repeated();
+                Ok(())
+            }
+            Applied::Part => Err(Error::Overlap { stream: work.stream, first: work.first_step, last: work.last_step }),
+        }
+    }
+
+    /// A request was recognised as a repeat.
+    pub(crate) fn repeated(&self) {
+        self.repeats.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Requests that were recognised as repeats.
+    pub(crate) fn repeats(&self) -> u64 {
+        self.repeats.load(Ordering::Relaxed)
+    }
+
+    fn apply_push(&self, view: &PushView<'_>) -> Result<()> {
+        let mut scratch = self.scratch();
+        for PushedStage { keys, gradients, show_click } in &view.stages {
+            for ((&number, &dim), gradients) in keys.tables.iter().zip(keys.dims).zip(gradients) {
+                let table = self.sparse(number)?;
+                table.check_dim(dim)?;
+                let pushed = table.table.push_with(keys.keys, gradients, *show_click, &mut scratch);
+                pushed.map_err(|e| table.error("pushing to", e))?;
+            }
+        }
+        self.put_scratch(scratch);
+        for (number, gradient) in &view.blocks {
+            let block = self.dense(*number)?;
+            block.table.push(gradient).map_err(|e| block.error("pushing to", e))?;
+        }
+        Ok(())
+    }
+
+    /// Applies a step of a group: all gradients in the order of the streams, divided by how many took part.
+    pub(crate) fn apply_step(&self, pushes: &[&Payload]) -> Result<()> {
+        let took_part = pushes.len();
+        let views = pushes.iter().map(|payload| PushView::decode(payload.bytes())).collect::<Result<Vec<_>>>()?;
+        // Table number -> (keys, gradients) of each stream, in order.
+        let mut tables: BTreeMap<u32, Vec<SparsePart<'_>>> = BTreeMap::new();
+        let mut blocks: BTreeMap<u32, Vec<&[f32]>> = BTreeMap::new();
+        for view in &views {
+            for PushedStage { keys, gradients, show_click } in &view.stages {
+                for (&table, gradients) in keys.tables.iter().zip(gradients) {
+                    let part = SparsePart { keys: keys.keys, gradients, show_click: *show_click };
+                    tables.entry(table).or_default().push(part);
+                }
+            }
+            for (block, gradient) in &view.blocks {
+                blocks.entry(*block).or_default().push(gradient);
+            }
+        }
+        let mut means = self.means.lock();
+        let mut scratch = self.scratch();
+        for (number, parts) in tables {
+            let table = self.sparse(number)?;
+            let new_mean = || match table.table.spec().accessor {
+                Accessor::Plain => SparseMean::new(table.table.dim()),
+                Accessor::Ctr(_) => SparseMean::counting(table.table.dim()),
+            };
+            let mean = means.sparse.entry(number).or_insert_with(new_mean);
+            let merged = mean.mean(took_part, parts).map_err(|e| table.error("merging pushes to", e))?;
+            table
+                .table
+                .push_with(merged.keys, merged.gradients, merged.show_click, &mut scratch)
+                .map_err(|e| table.error("pushing to", e))?;
+        }
+        self.put_scratch(scratch);
+        for (number, gradients) in blocks {
+            let block = self.dense(number)?;
+            let mean = means
+                .dense
+                .mean(took_part, gradients.iter().copied())
+                .map_err(|e| block.error("merging pushes to", e))?;
+            block.table.push(mean).map_err(|e| block.error("pushing to", e))?;
+        }
+        Ok(())
+    }
+
+    /// GEO: adds a worker's differences and tells it what others changed, once.
+    pub(crate) fn exchange(&self, _passing: &Passing<'_>, worker: u32, view: &PushView<'_>) -> Result<Payload> {
+        let Some(copies) = self.copies() else { return Err(Error::UnknownTable { table: 0, count: 0 }) };
+        let stream = self.stream(view.work.stream);
+        let mut stream = stream.lock();
+        if let Some((step, answer)) = &stream.last_answer
+            && *step == view.work.first_step
+        {
+            self.repeated();
+            return Ok(answer.clone());
+        }
+        let applied = stream.ledger.try_apply_once(view.work, || self.add_differences(&copies, worker, view))?;
+        match applied {
+            Applied::Now(answer) => {
+                copies.set_complete(worker, false);
+                stream.last_answer = Some((view.work.first_step, answer.clone()));
+                Ok(answer)
+            }
+            Applied::Before | Applied::Part => {
+                Err(Error::Overlap { stream: view.work.stream, first: view.work.first_step, last: view.work.last_step })
+            }
+        }
+    }
+
+    fn add_differences(&self, copies: &Copies, worker: u32, view: &PushView<'_>) -> Result<Payload> {
+        let mut scratch = self.scratch();
+        for PushedStage { keys, gradients: differences, .. } in &view.stages {
+            for ((&number, &dim), differences) in keys.tables.iter().zip(keys.dims).zip(differences) {
+                let table = self.sparse(number)?;
+                table.check_dim(dim)?;
+                table.table.add(keys.keys, differences, &mut scratch).map_err(|e| table.error("adding to", e))?;
+                copies.changed(number)?.lock().record(worker, keys.keys);
+            }
+        }
+        for (number, difference) in &view.blocks {
+            let block = self.dense(*number)?;
+            block.table.add(difference).map_err(|e| block.error("adding to", e))?;
+        }
+        let mut answer = Payload::new();
+        let count = self.kept.read().sparse.len() as u32;
+        for number in 0..count {
+            let table = self.sparse(number)?;
+            let mut keys = copies.changed(number)?.lock().take_changed(worker);
+            // What this exchange itself sent may have met others' changes in between: its rows are in the set then.
+            keys.sort_unstable();
+            answer.put(&[keys.len() as u64]);
+            answer.put(&keys);
+            let rows = answer.room::<f32>(keys.len() * table.table.dim());
+            table
+                .table
+                .pull(&keys, Missing::Initial, rows, &mut scratch)
+                .map_err(|e| table.error("pulling from", e))?;
+        }
+        self.put_scratch(scratch);
+        self.put_values(view.width, view.blocks.iter().map(|&(block, _)| block), &mut answer)?;
+        Ok(answer)
+    }
+
+    /// GEO: everything that a worker has learnt up to these steps of its streams is in the tables.
+    pub(crate) fn handed_in(&self, _passing: &Passing<'_>, worker: u32, positions: &[(u32, u64)]) {
+        for &(stream, position) in positions.iter().filter(|(_, position)| *position > 0) {
+            let known = self.stream(stream);
+            let mut known = known.lock();
+            let first_step = known.ledger.position(stream);
+            if first_step < position {
+                let work = WorkId { stream, first_step, last_step: position - 1 };
+                let _ = known.ledger.apply_once(work, || ());
+            }
+        }
+        if let Some(copies) = self.copies() {
+            copies.set_complete(worker, true);
+        }
+    }
+
+    /// GEO: a worker starts again with empty copies; its exchanges are numbered from zero again.
+    pub(crate) fn forget_exchanges(&self, worker: u32, stream: u32) {
+        self.streams.lock().remove(&stream);
+        if let Some(copies) = self.copies() {
+            copies.forget(worker);
+        }
+    }
+
+    fn stream(&self, stream: u32) -> Arc<Mutex<Stream>> {
+        self.streams.lock().entry(stream).or_default().clone()
+    }
+
+    /// What streams have applied that wait for nobody.
+    pub(crate) fn applied(&self) -> Ledger {
+        let mut applied = Ledger::new();
+        let streams = self.streams.lock().clone();
+        streams.values().for_each(|stream| applied.merge(&stream.lock().ledger));
+        applied
+    }
+
+    /// What has been applied, with that of groups.
+    pub(crate) fn work(&self, groups: Vec<GroupWork>) -> Work {
+        Work { streams: self.applied(), groups }
+    }
+
+    /// Shrinks one sparse table or all, once for each `id`.
+    pub(crate) fn shrink(&self, id: Nonce, shrink: &Shrink) -> Result<Shrunk> {
+        let mut shrinks = self.shrinks.lock();
+        if let Some((_, shrunk)) = shrinks.iter().find(|(known, _)| *known == id) {
+            self.repeated();
+            return Ok(*shrunk);
+        }
+        let mut tables = self.kept.read().sparse.clone();
+        if let Some(wanted) = &shrink.table {
+            let names = tables.iter().map(|named| format!("`{}`", named.name)).collect::<Vec<_>>().join(", ");
+            tables.retain(|named| named.name == *wanted);
+            if tables.is_empty() {
+                return Err(Error::NoSuchTable { table: wanted.clone(), names });
+            }
+        }
+        let mut total = Shrunk::default();
+        for named in tables {
+            if shrink.end_of_day {
+                named.table.end_of_day();
+            }
+            total.merge(named.table.shrink(shrink.now, shrink.max_age));
+            named.table.set_stamp(shrink.now);
+        }
+        shrinks.push_back((id, total));
+        if shrinks.len() > KEPT_SHRINKS {
+            shrinks.pop_front();
+        }
+        Ok(total)
+    }
+
+    /// Runs `work` unless rows are being removed.
+    pub(super) fn unless_shrinking<R>(&self, work: impl FnOnce() -> R) -> Option<R> {
+        let _no_shrink = self.shrinks.try_lock()?;
+        Some(work())
+    }
+
+    /// Copies dense blocks and marks sparse tables; nothing changes meanwhile.
+    pub(super) fn mark(&self, work: Work, since: Option<&str>) -> Result<TableCuts> {
+        let kept = self.kept.read();
+        let Some(tables) = &kept.description else { return Err(Error::NothingToSave) };
+        let here = &tables.here;
+        if here.blocks.len() != kept.dense.len() {
+            return Err(Error::Damaged { what: "description of tables: it does not say where blocks belong" });
+        }
+        let buckets = Buckets::new(here.servers as usize)?.range(here.server as usize);
+        let mut sparse = Vec::with_capacity(kept.sparse.len());
+        for named in &kept.sparse {
+            let cut = named.table.cut_since(since).map_err(|error| named.error("marking", error))?;
+            sparse.push(SparseCut { name: named.name.clone(), cut, without_state: false });
+        }
+        let mut dense = Vec::with_capacity(kept.dense.len());
+        for (named, &(parameter, offset)) in kept.dense.iter().zip(&here.blocks) {
+            let Some((name, spec)) = here.parameters.get(parameter as usize) else {
+                return Err(Error::Damaged { what: "description of tables: a block of no parameter" });
+            };
+            // The rule that runs here; GEO's runs on the workers.
+            let spec = openfleet_table::DenseSpec { optimizer: named.table.spec().optimizer, ..spec.clone() };
+            dense.push(named.table.read_all(|values, state, step| DenseCut {
+                parameter: name.clone(),
+                offset: offset as usize,
+                spec,
+                values: values.to_vec(),
+                state: state.to_vec(),
+                step,
+            }));
+        }
+        Ok(TableCuts { server: here.server, buckets, sparse, dense, work, position: serde_json::Value::Null })
+    }
+}
