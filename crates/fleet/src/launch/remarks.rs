@@ -95,7 +95,7 @@ mod tests {
 
     fn line(said: Notice, max_restarts: Option<u64>) -> String {
         let policy = Policy { max_restarts, timeout: None, has_all_workers: true };
-        let name = |index| ["server 0 (pid 99)", "worker 1 (pid 123)"][index].to_owned();
+        let name = |index: usize| ["server 0 (pid 99)", "worker 1 (pid 123)"][index].to_owned();
         let mut position = Position::default();
         let (checkpoint, checkpoint_step, step) = (Some("model".to_owned()), Some(120), Some(155));
         position.note(&Progress { checkpoint, checkpoint_step, step, ..Progress::default() });
