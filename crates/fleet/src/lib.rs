@@ -12,6 +12,7 @@ pub mod error;
 pub mod evaluation;
 pub mod files;
 pub mod fleet;
+pub mod job_file;
 #[cfg(unix)]
 pub mod launch;
 pub mod local_cluster;

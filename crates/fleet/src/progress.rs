@@ -1,17 +1,19 @@
-//! How a process tells the launcher how it is doing: a file that holds one line of JSON and is replaced whole.
+//! How a process reports to the launcher: a file that holds one line of JSON and is replaced whole.
 //!
-//! The launcher names the file in `OPENFLEET_PROGRESS_FILE`. Every field may be left out, and fields it does not know are
-//! passed over, so that processes and launchers of different versions understand each other:
+//! The launcher names the file in `OPENFLEET_PROGRESS_FILE`. Every field is optional, and unknown fields are ignored, so that
+//! processes and launchers of different versions understand each other:
 //!
 //! ```text
-//! {"state": "training", "samples": 512000, "samples_per_second": 23810.5}
+//! {"state":"training","samples":512000,"samples_per_second":23810.5}
+//! {"checkpoint":"model","checkpoint_step":120,"step":155,"silent":[{"role":"worker","rank":1,"seconds":4.5}]}
 //! ```
 //!
-//! `state` is any short word; `done` has a meaning: a server that says so has been left by all of its workers, and may end
-//! before they do. A process that never writes the file is fine. A reader never sees half a line: it is written under another name and renamed.
+//! A process that never writes the file is fine. A file counts only while its writer runs. A reader never sees half a line: it is
+//! written under another name and renamed.
 
 use std::path::Path;
 
+use openfleet_core::topology::Role;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -20,7 +22,7 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Progress {
-    /// What it does, in a word.
+    /// What it does, in a word. [`Progress::DONE`] has a meaning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// How many samples it has trained on.
@@ -29,13 +31,50 @@ pub struct Progress {
     /// How many a second, of late.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples_per_second: Option<f64>,
+    /// A server's: address of the newest checkpoint that this run has committed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<String>,
+    /// The step of `checkpoint`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint_step: Option<u64>,
+    /// A server's: the step it has reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// Peers that this process has not heard from lately.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub silent: Vec<Silent>,
+}
+
+/// A peer that has not been heard from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Silent {
+    /// `server` or `worker` in the file.
+    #[serde(with = "RoleName")]
+    pub role: Role,
+    /// Its rank within the role.
+    pub rank: usize,
+    /// For how many seconds.
+    pub seconds: f64,
+}
+
+/// The lower-case spelling of a [`Role`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Role", rename_all = "lowercase")]
+enum RoleName {
+    Worker,
+    Server,
 }
 
 impl Progress {
-    /// The word of a server that has been left by all of its workers.
+    /// The state of a process that no longer needs its peers: a server that all workers have departed from, or a worker that has
+    /// departed and goes on alone (to export or to evaluate). Servers may end while such workers run.
     pub const DONE: &'static str = "done";
 
     /// Replaces the file. Not worth failing a training run for: callers may ignore the error.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written or renamed.
     pub fn write(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string(self).unwrap_or_default();
         let new = path.with_extension("json.new");
@@ -43,13 +82,17 @@ impl Progress {
         std::fs::rename(&new, path).map_err(Error::io("replace", path))
     }
 
-    /// What the file says; nothing, if there is none or it is not ours.
+    /// Reads the file. Nothing is reported when it is missing or not in this format.
     pub fn read(path: &Path) -> Self {
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        serde_json::from_str(&text).unwrap_or_default()
+        Self::parse(&std::fs::read_to_string(path).unwrap_or_default())
     }
 
-    /// Whether this is the word of a server that has been left by all of its workers.
+    /// The contents of such a file. Nothing is reported when they are not in this format.
+    pub fn parse(text: &str) -> Self {
+        serde_json::from_str(text).unwrap_or_default()
+    }
+
+    /// Whether the process no longer needs its peers ([`Progress::DONE`]).
     pub fn is_done(&self) -> bool {
         self.state.as_deref() == Some(Self::DONE)
     }
@@ -60,11 +103,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_what_is_not_understood_is_passed_over() {
+    fn what_is_written_is_read_and_unknown_fields_are_ignored() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("worker.0.json");
         assert_eq!(Progress::read(&path), Progress::default());
-        let progress = Progress { state: Some("training".into()), samples: Some(7), samples_per_second: Some(1.5) };
+        let (state, samples, samples_per_second) = (Some("training".into()), Some(7), Some(1.5));
+        let progress = Progress { state, samples, samples_per_second, ..Progress::default() };
         progress.write(&path).unwrap();
         let line = "{\"state\":\"training\",\"samples\":7,\"samples_per_second\":1.5}\n";
         assert_eq!(std::fs::read_to_string(&path).unwrap(), line);
@@ -73,5 +117,16 @@ mod tests {
         assert_eq!(Progress::read(&path).samples, Some(8));
         std::fs::write(&path, "half a li").unwrap();
         assert_eq!(Progress::read(&path), Progress::default());
+    }
+
+    #[test]
+    fn servers_report_checkpoints_steps_and_silent_peers() {
+        let silent = vec![Silent { role: Role::Worker, rank: 1, seconds: 4.5 }];
+        let (checkpoint, checkpoint_step, step) = (Some("model".into()), Some(120), Some(155));
+        let progress = Progress { checkpoint, checkpoint_step, step, silent, ..Progress::default() };
+        let line = "{\"checkpoint\":\"model\",\"checkpoint_step\":120,\"step\":155,\
+                    \"silent\":[{\"role\":\"worker\",\"rank\":1,\"seconds\":4.5}]}";
+        assert_eq!(serde_json::to_string(&progress).unwrap(), line);
+        assert_eq!(Progress::parse(line), progress);
     }
 }

@@ -49,6 +49,12 @@ pub const BIND: &str = "OPENFLEET_BIND";
 pub const WAIT_SECONDS: &str = "OPENFLEET_WAIT_SECONDS";
 /// The file in which a process tells the launcher how it is doing (one line, replaced whole).
 pub const PROGRESS_FILE: &str = "OPENFLEET_PROGRESS_FILE";
+/// The identity of a run: 16 hexadecimal digits, made once per launch, the same for every process and every restart.
+pub const RUN: &str = "OPENFLEET_RUN";
+/// The newest checkpoint that this run has committed. Only servers that are started again have it.
+pub const RESUME: &str = "OPENFLEET_RESUME";
+/// The file in which the launcher tells processes what it knows of the job ([`JobFile`](crate::job_file::JobFile)).
+pub const JOB_FILE: &str = "OPENFLEET_JOB_FILE";
 /// Where processes of an MPI job on several machines find each other: `host:port` on the machine of rank 0.
 pub const RENDEZVOUS: &str = "OPENFLEET_RENDEZVOUS";
 /// A server's certificate, a PEM file: it then speaks TLS.

@@ -8,6 +8,9 @@ use openfleet_core::topology::Role;
 use openfleet_core::{Endpoint, Hint, Hinted};
 
 use super::process::Ending;
+use crate::job_file::RESTART_EXIT_CODE;
+
+const RESTARTS: i32 = RESTART_EXIT_CODE as i32;
 
 /// What can go wrong between a command line and the end of a job.
 #[derive(Debug, thiserror::Error)]
@@ -100,13 +103,47 @@ pub enum Error {
         /// How it ended.
         ending: Ending,
     },
-    /// A server went away, content, while workers still needed it.
+    /// A server exited with 0 while workers still needed it.
     #[error("server {rank} (pid {pid}) ended with exit code 0 while workers were still running")]
     ServerLeft {
         /// Which.
         rank: usize,
         /// Its process id.
         pid: u32,
+    },
+    /// A peer had not heard from a process for too long, and it was killed.
+    #[error("{role} {rank} (pid {pid}) did not answer for {seconds} s; it was killed")]
+    Silent {
+        /// Its role.
+        role: Role,
+        /// Its rank within the role.
+        rank: usize,
+        /// Its process id.
+        pid: u32,
+        /// How long it had been silent.
+        seconds: u64,
+    },
+    /// A process did not end although it was killed.
+    #[error("{role} {rank} (pid {pid}) was killed and did not end")]
+    NotKilled {
+        /// Its role.
+        role: Role,
+        /// Its rank within the role.
+        rank: usize,
+        /// Its process id.
+        pid: u32,
+    },
+    /// A process of another machine did not answer for too long.
+    #[error("{role} {rank} on `{host}` did not answer for {seconds} s")]
+    RemoteSilent {
+        /// Its role.
+        role: Role,
+        /// Its rank within the role.
+        rank: usize,
+        /// Its machine.
+        host: String,
+        /// How long it has been silent.
+        seconds: u64,
     },
     /// `--timeout` is over.
     #[error("the job did not end within its `--timeout` of {limit}")]
@@ -142,10 +179,26 @@ impl Hinted for Error {
             Error::Failed { ending: Ending::Signal(Ending::KILL), .. } => Some(
                 "only another process or the kernel sends this signal; `dmesg` tells whether memory had run out".into(),
             ),
+            Error::Failed { ending: Ending::Code(RESTARTS), .. } => Some(
+                "a worker exits with code 101 to be started again after another process failed, which `--max-restarts` \
+                 allows; a Rust program that panics exits with it too"
+                    .into(),
+            ),
             Error::Failed { .. } => None,
-            Error::ServerLeft { .. } => {
-                Some("a server stays in `run_server()` until every worker has left: does the script call it?".into())
+            Error::ServerLeft { .. } => Some(
+                "a server stays in `run_server()` until every worker has called `stop_worker()`: does the script call it?"
+                    .into(),
+            ),
+            Error::Silent { .. } => Some(
+                "it was stopped, or something kept all of its threads busy or waiting; `--max-restarts` starts it again".into(),
+            ),
+            Error::NotKilled { .. } => {
+                Some("it hangs in the kernel, often in a read from a disk or a network file system; see `dmesg`".into())
             }
+            Error::RemoteSilent { .. } => Some(
+                "look at `fleetrun` and the process's log on that machine; with `--max-restarts` the job waits 120 s for it"
+                    .into(),
+            ),
             Error::Start { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
                 Some("the file is there, but the interpreter that its first line names may not be".into())
             }

@@ -3,8 +3,9 @@
 //! ```text
 //! options   what the user wrote         layout    where every process of the job is
 //! program   what each of them runs      plan      what this machine starts, ports held, environment ready
-//! supervise the rules of going on and ending, without processes or a clock
-//! run       carries the plan out        process, guard, logs, screen    its hands and its voice
+//! supervise the rules of continuing, restarting and ending, without processes or a clock
+//! position  how far the run has come, and the checkpoint that restarted servers load
+//! run       carries the plan out, with process, guard, logs, screen and remarks
 //! schedulers   the same job as a manifest or a script for Kubernetes, Slurm, MPI
 //! ```
 //!
@@ -28,8 +29,10 @@ mod logs;
 mod options;
 mod plan;
 mod ports;
+mod position;
 mod process;
 mod program;
+mod remarks;
 mod run;
 mod schedulers;
 mod screen;

@@ -106,7 +106,8 @@ pub(crate) struct RunOptions {
     /// Where the processes' output is kept, one file each
     #[arg(long, value_name = "DIR", default_value = "log", help_heading = "Run")]
     pub log_dir: PathBuf,
-    /// Start a dead process again, alone, so many times in the job; -1: always
+    /// How many restarts the job may use: a failed worker starts again alone, a failed server takes all processes back to the
+    /// newest checkpoint; -1: no limit
     #[arg(long, value_name = "N", allow_negative_numbers = true, alias = "max-restart", help_heading = "Run")]
     #[arg(value_parser = clap::value_parser!(i64).range(-1..))]
     pub max_restarts: Option<i64>,

@@ -23,7 +23,7 @@ use super::schedulers::shell::quoted;
 use super::secret::Secret;
 use crate::cli::output::plural;
 use crate::error::{Error as OptionError, Result};
-use crate::variables::{BIND, INCARNATION, PROGRESS_FILE, SECRET};
+use crate::variables::{BIND, INCARNATION, JOB_FILE, PROGRESS_FILE, RESUME, RUN, SECRET};
 
 /// What this machine starts, and by which rules it goes on.
 #[derive(Debug)]
@@ -35,8 +35,12 @@ pub(crate) struct Plan {
     pub secret: Secret,
     pub log_dir: PathBuf,
     pub policy: Policy,
-    server_count: usize,
-    worker_count: usize,
+    /// Where processes read what the launcher knows of the job.
+    pub job_file: PathBuf,
+    /// Every server of the job, in rank order.
+    servers: Vec<Endpoint>,
+    /// Every worker of the job, in rank order.
+    workers: Vec<Endpoint>,
     mode: RunMode,
 }
 
@@ -46,7 +50,7 @@ pub(crate) struct Planned {
     pub role: Role,
     pub rank: usize,
     pub endpoint: Endpoint,
-    /// Without the secret and the incarnation.
+    /// Without those of [`Plan::extra`].
     pub variables: Vec<Variable>,
     pub log: PathBuf,
     pub progress: PathBuf,
@@ -57,10 +61,10 @@ pub(crate) struct Planned {
 /// When a job goes on and when it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Policy {
-    /// `None`: always.
+    /// How many restarts the job may use. `None`: no limit.
     pub max_restarts: Option<u64>,
     pub timeout: Option<Duration>,
-    /// Whether servers may be asked to end when the workers of this machine have.
+    /// All workers of the job are on this machine: servers may be asked to end when these have.
     pub has_all_workers: bool,
 }
 
@@ -106,12 +110,18 @@ impl Plan {
         };
         let log_dir = run.log_dir.clone();
         let absolute = std::path::absolute(&log_dir).map_err(crate::Error::io("resolve", &log_dir))?;
+        let job_file = absolute.join("progress").join("job.json");
+        // Launchers do not talk to each other. On several machines the one that starts the first server decides; the other
+        // processes learn the run's identity from that server.
+        let run_id = (is_whole || owned.servers.contains(&0)).then(|| run_identity(run.dry_run));
         let own = |role: Role, rank: usize, endpoint: &Endpoint, reserved: Option<Port>| {
             let (reserved, bind) = reserved.map_or((None, None), |port| (Some(port.reserved), port.bind));
             let progress = absolute.join("progress").join(format!("{role}.{rank}.json"));
             let mut variables = variables(&context, role, rank);
             variables.extend(bind.map(|bind| (BIND, bind)));
+            variables.extend(run_id.clone().map(|run_id| (RUN, run_id)));
             variables.push((PROGRESS_FILE, progress.display().to_string()));
+            variables.push((JOB_FILE, job_file.display().to_string()));
             if layout.mode == RunMode::Collective && workers_a_machine > 1 && std::env::var_os(THREADS).is_none() {
                 // As torchrun does: processes that share a machine should not each start a thread a core.
                 variables.push((THREADS, "1".to_owned()));
@@ -134,28 +144,27 @@ impl Plan {
             timeout: run.timeout,
             has_all_workers: owned.workers.len() == workers.len(),
         };
-        let (server_count, worker_count) = (servers.len(), workers.len());
-        Ok(Plan {
-            job: name,
-            program,
-            processes,
-            secret,
-            log_dir,
-            policy,
-            server_count,
-            worker_count,
-            mode: layout.mode,
-        })
+        let (job, mode) = (name, layout.mode);
+        Ok(Plan { job, program, processes, secret, log_dir, policy, job_file, servers, workers, mode })
+    }
+
+    /// The host of a process of the job, on whichever machine. `None`: the job has no such process.
+    pub(crate) fn host(&self, role: Role, rank: usize) -> Option<&str> {
+        let endpoints = match role {
+            Role::Server => &self.servers,
+            Role::Worker => &self.workers,
+        };
+        endpoints.get(rank).map(Endpoint::host)
     }
 
     /// One line about the job and this machine's part.
     pub(crate) fn headline(&self) -> String {
-        let workers = plural(self.worker_count, "worker");
+        let workers = plural(self.workers.len(), "worker");
         let job = match self.mode {
-            RunMode::Ps => format!("{} and {workers}", plural(self.server_count, "server")),
+            RunMode::Ps => format!("{} and {workers}", plural(self.servers.len(), "server")),
             RunMode::Collective => format!("{workers}, collective"),
         };
-        let all = self.server_count + self.worker_count;
+        let all = self.servers.len() + self.workers.len();
         let here = self.processes.len();
         let part = if here == all { String::new() } else { format!("; {here} of these {all} processes here") };
         format!("job {}: {job}{part}; logs in `{}`", self.job, self.log_dir.display())
@@ -168,7 +177,8 @@ impl Plan {
         for process in &self.processes {
             let Planned { role, rank, endpoint, .. } = process;
             let _ = write!(text, "\n# {role} {rank} at {endpoint}, output in `{}`\n", process.log.display());
-            let extra = self.extra(1).into_iter().map(|(name, value)| (name, value.to_string_lossy().into_owned()));
+            let extra =
+                self.extra(1, None).into_iter().map(|(name, value)| (name, value.to_string_lossy().into_owned()));
             for (name, value) in process.variables.iter().cloned().chain(extra) {
                 let value = if name == SECRET { "(hidden)".to_owned() } else { value };
                 let _ = writeln!(text, "{name}={} \\", quoted(&value));
@@ -178,10 +188,12 @@ impl Plan {
         text
     }
 
-    /// What changes from life to life of a process, and what is not for every eye.
-    pub(crate) fn extra(&self, incarnation: u64) -> Vec<(&'static str, OsString)> {
+    /// The variables that change with every attempt of a process, and those that are not shown. `resume` is the checkpoint that
+    /// a restarted server loads.
+    pub(crate) fn extra(&self, attempt: u64, resume: Option<&str>) -> Vec<(&'static str, OsString)> {
         let mut extra: Vec<(&'static str, OsString)> =
-            vec![(INCARNATION, incarnation.to_string().into()), (SECRET, self.secret.expose().into())];
+            vec![(INCARNATION, attempt.to_string().into()), (SECRET, self.secret.expose().into())];
+        extra.extend(resume.map(|address| (RESUME, address.into())));
         if self.program.is_python && std::env::var_os(UNBUFFERED).is_none() {
             extra.push((UNBUFFERED, "1".into()));
         }
@@ -299,17 +311,28 @@ fn default_name(layout: &Layout, program: &Program, servers: &[Endpoint], worker
     Ok(JobId::new(name[start..].trim_start_matches(|c: char| !c.is_ascii_alphanumeric()))?)
 }
 
-/// Makes the directories of logs and progress files.
+/// The identity of a run: 16 random hexadecimal digits. A dry run has none.
+fn run_identity(dry_run: bool) -> String {
+    if dry_run {
+        return "(made at start)".to_owned();
+    }
+    openfleet_dist::handshake::fresh_nonce()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Makes the directories of logs and progress files, and removes the reports of an earlier job.
 pub(crate) fn make_directories(plan: &Plan) -> Result<()> {
     let mut directories = vec![plan.log_dir.as_path()];
     directories.extend(plan.processes.iter().filter_map(|process| process.progress.parent()).take(1));
     for directory in directories {
         std::fs::create_dir_all(directory).map_err(crate::Error::io("make the directory", directory))?;
     }
+    for process in &plan.processes {
+        forget_progress(&process.progress);
+    }
     Ok(())
 }
 
-/// Forgets what an earlier job or life of a process said of itself.
+/// Removes the report of an earlier job or of an earlier attempt of a process.
 pub(crate) fn forget_progress(path: &Path) {
     // Most often there is none.
     let _ = std::fs::remove_file(path);

@@ -1,4 +1,5 @@
-//! Carries a plan out: starts its processes, tells the [`Supervisor`] what happens to them, and does what it answers.
+//! Carries a plan out: starts its processes, tells the [`Supervisor`] what happens to them and what they report, and does what
+//! it answers.
 //!
 //! All processes are started, signalled and waited for on the calling thread (the parent-death signal asks for it, and
 //! a number can then not be used again between the look and the signal). Other threads read output and listen to signals,
@@ -18,15 +19,20 @@ use super::error::Error;
 use super::guard::Guard;
 use super::logs::{self, LastLines};
 use super::plan::{Plan, forget_progress, make_directories};
+use super::position::Position;
 use super::process::{Ending, Process};
+use super::remarks::{self, Remarks};
 use super::screen::{Row, Screen, Speaker};
-use super::supervise::{Action, Outcome, State, Supervisor};
-use crate::cli::output::{duration, plural};
+use super::supervise::{Action, Cause, Notice, Outcome, State, Supervisor};
+use crate::cli::output::duration;
 use crate::error::Result;
+use crate::job_file::JobFile;
 use crate::progress::Progress;
 
 /// How often the status is drawn, and children are looked at in case that a signal about them was lost.
 const EVERY: Duration = Duration::from_millis(250);
+/// How often the reports of the processes are read.
+const READ_REPORTS: Duration = Duration::from_secs(1);
 /// How long whatever a process has left behind may go on before it is killed: Python's own helpers tidy up.
 const LEFT_BEHIND: Duration = Duration::from_secs(1);
 
@@ -49,21 +55,28 @@ pub(crate) fn run(mut plan: Plan) -> Result<Ended> {
         screen.remark(&format!("warning: no guard against the death of fleetrun itself (`/bin/sh`: {error})"));
     }
     let mut running = Running {
-        seats: plan.processes.iter().map(|_| Seat::default()).collect(),
-        supervisor: Supervisor::new(plan.processes.iter().map(|process| process.role), plan.policy, Instant::now()),
+        slots: plan.processes.iter().map(|_| ProcessSlot::default()).collect(),
+        supervisor: Supervisor::new(
+            plan.processes.iter().map(|process| (process.role, process.rank)),
+            plan.policy,
+            Instant::now(),
+        ),
+        position: Position::default(),
+        job_file: None,
         guard: guard.ok(),
         screen,
         events,
         started: Instant::now(),
         start_error: None,
     };
+    running.write_job_file(&plan);
     for index in 0..plan.processes.len() {
         // Released at the last moment.
         drop(plan.processes[index].reserved.take());
         let actions = running.start(&plan, index, 1)?;
         running.perform(&plan, actions)?;
         if running.supervisor.stopping().is_some() {
-            running.skip_from(index + 1);
+            (index + 1..plan.processes.len()).for_each(|index| running.skip(index));
             break;
         }
     }
@@ -89,20 +102,25 @@ pub(crate) struct Failure {
     pub last_words: Option<(PathBuf, Vec<String>)>,
 }
 
-/// A place at the job, in which one life of a process follows another.
+/// One process of the plan, over all of its attempts.
 #[derive(Debug, Default)]
-struct Seat {
+struct ProcessSlot {
     process: Option<Process>,
     pid: u32,
     reader: Option<JoinHandle<()>>,
     last: LastLines,
+    /// What its progress file held when it was last read.
+    report: String,
     /// Its process has ended; whatever it left behind is killed when the time comes, or when nothing more is printed.
     leftover: Option<Instant>,
 }
 
 struct Running {
-    seats: Vec<Seat>,
+    slots: Vec<ProcessSlot>,
     supervisor: Supervisor,
+    position: Position,
+    /// What the job file says; `None` before it is first written.
+    job_file: Option<JobFile>,
     guard: Option<Guard>,
     screen: Arc<Screen>,
     events: Sender<Event>,
@@ -114,16 +132,20 @@ struct Running {
 impl Running {
     /// Until all have ended.
     fn supervise(&mut self, plan: &Plan, woken: &Receiver<Event>) -> Result<Outcome> {
-        let mut shown = Instant::now();
-        let mut said = Said::default();
+        let (mut shown, mut read) = (Instant::now(), Instant::now());
+        let mut remarks = Remarks::default();
         self.show(plan);
         loop {
             let now = Instant::now();
             self.look(plan, now)?;
+            if read.elapsed() >= READ_REPORTS {
+                read = now;
+                self.read_reports(plan)?;
+            }
             let actions = self.supervisor.tick(now);
             self.perform(plan, actions)?;
             self.tidy(Instant::now());
-            said.say(&self.supervisor, plan, &self.screen);
+            remarks.update(&self.supervisor, plan, &self.screen);
             if let Some(outcome) = self.supervisor.outcome() {
                 return Ok(outcome);
             }
@@ -145,54 +167,127 @@ impl Running {
         }
     }
 
-    /// Notices who has ended, servers first: their end is more often the cause than the effect.
+    /// Notices who has ended.
     fn look(&mut self, plan: &Plan, now: Instant) -> Result<()> {
-        for index in 0..self.seats.len() {
-            let seat = &mut self.seats[index];
-            if seat.leftover.is_some() {
-                continue;
+        let mut ended = Vec::new();
+        // Workers before servers: whoever failed because of a server is then never seen without it.
+        for (index, slot) in self.slots.iter_mut().enumerate().rev().filter(|(_, slot)| slot.leftover.is_none()) {
+            if let Some(ending) = slot.process.as_mut().and_then(Process::try_wait) {
+                slot.leftover = Some(now + LEFT_BEHIND);
+                ended.push((index, ending));
             }
-            let Some(ending) = seat.process.as_mut().and_then(Process::try_wait) else { continue };
-            seat.leftover = Some(now + LEFT_BEHIND);
-            let planned = &plan.processes[index];
-            let is_done = planned.role == Role::Server && Progress::read(&planned.progress).is_done();
-            let actions = self.supervisor.ended(index, ending, is_done, now);
-            if let State::Paused(_) = self.supervisor.state(index) {
-                let who = Speaker { role: planned.role, rank: planned.rank };
-                let (pid, count) = (self.seats[index].pid, self.supervisor.restarts());
-                let most = plan.policy.max_restarts.map(|most| format!(" of {most}")).unwrap_or_default();
-                self.screen.remark(&format!("{who} (pid {pid}) {ending}; it is started again (restart {count}{most})"));
+        }
+        // Success cannot be undone by a failure of the same moment, and a server's failure is more often the cause than the
+        // effect of a worker's.
+        ended.sort_by_key(|&(index, ending)| match plan.processes[index].role {
+            Role::Worker if ending.is_success() => (0, index),
+            Role::Server => (1, index),
+            Role::Worker => (2, index),
+        });
+        for (index, ending) in ended {
+            if let Some(mut progress) = self.new_report(plan, index) {
+                // What an ended process says of its peers does not count.
+                progress.silent.clear();
+                self.supervisor.reported(index, &progress, now);
             }
+            let actions = self.supervisor.ended(index, ending, now);
             self.perform(plan, actions)?;
         }
         Ok(())
     }
 
-    fn perform(&mut self, plan: &Plan, actions: Vec<Action>) -> Result<()> {
-        for action in actions {
-            match action {
-                Action::Signal(index, signal) => {
-                    if let Some(process) = &self.seats[index].process {
-                        process.signal(signal);
-                    }
-                }
-                Action::Start(index, life) => {
-                    let more = self.start(plan, index, life)?;
-                    self.perform(plan, more)?;
-                }
+    /// Tells the supervisor what the running processes report.
+    fn read_reports(&mut self, plan: &Plan) -> Result<()> {
+        for index in 0..self.slots.len() {
+            if self.supervisor.state(index) == State::Running
+                && let Some(progress) = self.new_report(plan, index)
+            {
+                let actions = self.supervisor.reported(index, &progress, Instant::now());
+                self.perform(plan, actions)?;
             }
         }
         Ok(())
     }
 
+    /// A process's report, if it has changed. An unchanged one says nothing: its writer may be frozen.
+    fn new_report(&mut self, plan: &Plan, index: usize) -> Option<Progress> {
+        let planned = &plan.processes[index];
+        let report = std::fs::read_to_string(&planned.progress).unwrap_or_default();
+        if report == self.slots[index].report {
+            return None;
+        }
+        let mut progress = Progress::parse(&report);
+        progress.silent.retain(|silent| plan.host(silent.role, silent.rank).is_some());
+        self.slots[index].report = report;
+        if planned.role == Role::Server {
+            self.position.note(&progress);
+        }
+        Some(progress)
+    }
+
+    /// Tells the processes what has changed, before they notice it otherwise.
+    fn write_job_file(&mut self, plan: &Plan) {
+        let file = JobFile { ending: self.supervisor.stopping().is_some(), departed: self.supervisor.departed() };
+        if self.job_file.as_ref() == Some(&file) {
+            return;
+        }
+        if let Err(error) = file.write(&plan.job_file) {
+            self.screen.remark(&format!("warning: the processes cannot be told how the job is doing: {error}"));
+        }
+        self.job_file = Some(file);
+    }
+
+    fn perform(&mut self, plan: &Plan, actions: Vec<Action>) -> Result<()> {
+        self.write_job_file(plan);
+        for action in actions {
+            match action {
+                Action::Signal(index, signal) => {
+                    if let Some(process) = &self.slots[index].process {
+                        process.signal(signal);
+                    }
+                }
+                // An earlier one of these could not be started.
+                Action::Start(index, _) if self.supervisor.stopping().is_some() => self.skip(index),
+                Action::Start(index, attempt) => {
+                    let more = self.start(plan, index, attempt)?;
+                    self.perform(plan, more)?;
+                }
+                Action::Say(notice) => self.say(plan, notice),
+            }
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, plan: &Plan, notice: Notice) {
+        if let Notice::Return(..) = notice {
+            // The newest checkpoint, and how far the servers are.
+            for index in 0..self.slots.len() {
+                self.new_report(plan, index);
+            }
+        }
+        let name = |index: usize| {
+            let planned = &plan.processes[index];
+            format!("{} {} (pid {})", planned.role, planned.rank, self.slots[index].pid)
+        };
+        let (count, restarts) = (self.slots.len(), self.supervisor.restarts());
+        let line = remarks::notice(notice, name, count, restarts, plan.policy, &self.position);
+        self.screen.remark(&line);
+    }
+
     /// Starts a process; a failure to do so is an end of the job like others.
-    fn start(&mut self, plan: &Plan, index: usize, life: u64) -> Result<Vec<Action>> {
+    fn start(&mut self, plan: &Plan, index: usize, attempt: u64) -> Result<Vec<Action>> {
         self.vacate(index);
         let planned = &plan.processes[index];
         forget_progress(&planned.progress);
-        let log = logs::open(&planned.log, life == 1)?;
+        self.slots[index].report.clear();
+        let log = logs::open(&planned.log, attempt == 1)?;
+        let is_restarted_server = planned.role == Role::Server && attempt > 1;
+        if is_restarted_server {
+            self.position.return_to_checkpoint();
+        }
+        let extra = plan.extra(attempt, self.position.resume().filter(|_| is_restarted_server));
         let line = self.guard.as_mut().map(Guard::line).transpose();
-        let start = |line| Process::start(&plan.program.words, &planned.variables, &plan.extra(life), line);
+        let start = |line| Process::start(&plan.program.words, &planned.variables, &extra, line);
         let (process, output) = match line.and_then(|line| start(line.flatten())) {
             Ok(started) => started,
             Err(source) => {
@@ -202,12 +297,12 @@ impl Running {
                 return Ok(self.supervisor.not_started(index, Instant::now()));
             }
         };
-        let seat = &mut self.seats[index];
-        seat.pid = process.pid();
-        seat.process = Some(process);
+        let slot = &mut self.slots[index];
+        slot.pid = process.pid();
+        slot.process = Some(process);
         let speaker = Speaker { role: planned.role, rank: planned.rank };
-        let (screen, last, events) = (self.screen.clone(), seat.last.clone(), self.events.clone());
-        seat.reader = Some(std::thread::spawn(move || {
+        let (screen, last, events) = (self.screen.clone(), slot.last.clone(), self.events.clone());
+        slot.reader = Some(std::thread::spawn(move || {
             logs::copy(output, log, &screen, speaker, &last);
             // The loop may be over already.
             let _ = events.send(Event::Silent(index));
@@ -215,17 +310,15 @@ impl Running {
         Ok(vec![])
     }
 
-    /// Those that were never started have nothing to be waited for.
-    fn skip_from(&mut self, first: usize) {
-        for index in first..self.seats.len() {
-            self.supervisor.ended(index, Ending::Unknown, false, Instant::now());
-        }
+    /// Does not start a process: the job ends.
+    fn skip(&mut self, index: usize) {
+        self.supervisor.ended(index, Ending::Unknown, Instant::now());
     }
 
     /// Kills what a process has left behind, when it has had its time.
     fn tidy(&mut self, now: Instant) {
-        for index in 0..self.seats.len() {
-            if self.seats[index].leftover.is_some_and(|until| now >= until) {
+        for index in 0..self.slots.len() {
+            if self.slots[index].leftover.is_some_and(|until| now >= until) {
                 self.vacate(index);
             }
         }
@@ -233,40 +326,40 @@ impl Running {
 
     /// Nothing more will be printed: if the process has ended, so has all that it left behind, or it hides.
     fn silent(&mut self, index: usize) {
-        let seat = &self.seats[index];
-        if seat.leftover.is_some() && seat.reader.as_ref().is_none_or(JoinHandle::is_finished) {
+        let slot = &self.slots[index];
+        if slot.leftover.is_some() && slot.reader.as_ref().is_none_or(JoinHandle::is_finished) {
             self.vacate(index);
         }
     }
 
     /// Ends whatever is left of a process's group.
     fn vacate(&mut self, index: usize) {
-        let seat = &mut self.seats[index];
-        if let Some(process) = seat.process.take() {
+        let slot = &mut self.slots[index];
+        if let Some(process) = slot.process.take() {
             process.signal(Signal::SIGKILL);
             if let Some(guard) = &mut self.guard {
                 guard.forget(process.pid());
             }
         }
-        seat.leftover = None;
+        slot.leftover = None;
     }
 
     /// Kills what is left of all groups and reads what they have said.
     fn finish(&mut self, woken: &Receiver<Event>) {
         let grace = Instant::now() + LEFT_BEHIND;
-        let is_read = |seat: &Seat| seat.reader.as_ref().is_none_or(JoinHandle::is_finished);
+        let is_read = |slot: &ProcessSlot| slot.reader.as_ref().is_none_or(JoinHandle::is_finished);
         // What was left behind by those that ended well may tidy up first; then what they have said is read.
         for limit in [grace, grace + LEFT_BEHIND] {
-            while !self.seats.iter().all(is_read) && Instant::now() < limit {
+            while !self.slots.iter().all(is_read) && Instant::now() < limit {
                 let _ = woken.recv_timeout(Duration::from_millis(20));
             }
-            for index in 0..self.seats.len() {
+            for index in 0..self.slots.len() {
                 self.vacate(index);
             }
         }
-        for seat in self.seats.iter_mut().filter(|seat| is_read(seat)) {
+        for slot in self.slots.iter_mut().filter(|slot| is_read(slot)) {
             // A reader that is not finished reads from somebody who has left the group and still holds the pipe.
-            let _ = seat.reader.take().map(JoinHandle::join);
+            let _ = slot.reader.take().map(JoinHandle::join);
         }
         if let Some(guard) = self.guard.take() {
             guard.dismiss();
@@ -280,38 +373,48 @@ impl Running {
         }
         let row = |index: usize| {
             let planned = &plan.processes[index];
-            let progress = Progress::read(&planned.progress);
+            let is_running = self.supervisor.state(index) == State::Running;
+            let progress = if is_running { Progress::read(&planned.progress) } else { Progress::default() };
             let state = match self.supervisor.state(index) {
                 State::Running => progress.state.unwrap_or_else(|| "running".into()),
                 State::Paused(_) => "starts again".into(),
                 State::Ended(ending) if ending.is_success() => "done".into(),
                 State::Ended(ending) => ending.to_string(),
             };
-            let is_running = self.supervisor.state(index) == State::Running;
-            let samples_per_second = progress.samples_per_second.filter(|_| is_running);
             let speaker = Speaker { role: planned.role, rank: planned.rank };
-            Row { speaker, pid: self.seats[index].pid, state, samples_per_second }
+            Row { speaker, pid: self.slots[index].pid, state, samples_per_second: progress.samples_per_second }
         };
-        let rows: Vec<Row> = (0..self.seats.len()).map(row).collect();
+        let rows: Vec<Row> = (0..self.slots.len()).map(row).collect();
         self.screen.show(&rows, self.started.elapsed());
     }
 
     /// From the outcome to an exit code and words.
     fn judge(&mut self, plan: &Plan, outcome: Outcome) -> Result<Ended> {
         let failed = |index: usize, exit_code, error| {
-            let last_words = Some((plan.processes[index].log.clone(), self.seats[index].last.get()));
+            let last_words = Some((plan.processes[index].log.clone(), self.slots[index].last.get()));
             Ended { exit_code, failure: Some(Failure { error, last_words }) }
         };
         Ok(match outcome {
             Outcome::Done => Ended { exit_code: 0, failure: None },
-            Outcome::Failed(index, ending) => {
-                let (planned, pid) = (&plan.processes[index], self.seats[index].pid);
+            Outcome::Failed(index, cause) => {
+                let (planned, pid) = (&plan.processes[index], self.slots[index].pid);
                 let (role, rank) = (planned.role, planned.rank);
-                failed(index, ending.exit_code(), Error::Failed { role, rank, pid, ending })
+                let killed = Ending::Signal(Ending::KILL).exit_code();
+                match cause {
+                    Cause::Ended(ending) => {
+                        failed(index, ending.exit_code(), Error::Failed { role, rank, pid, ending })
+                    }
+                    Cause::Silent(time) => {
+                        failed(index, killed, Error::Silent { role, rank, pid, seconds: time.as_secs() })
+                    }
+                    Cause::LeftEarly => failed(index, 1, Error::ServerLeft { rank, pid }),
+                    Cause::NotKilled => failed(index, killed, Error::NotKilled { role, rank, pid }),
+                }
             }
-            Outcome::ServerLeft(index) => {
-                let (planned, pid) = (&plan.processes[index], self.seats[index].pid);
-                failed(index, 1, Error::ServerLeft { rank: planned.rank, pid })
+            Outcome::RemoteSilent { role, rank, silent } => {
+                let host = plan.host(role, rank).unwrap_or_default().to_owned();
+                let error = Error::RemoteSilent { role, rank, host, seconds: silent.as_secs() };
+                Ended { exit_code: 1, failure: Some(Failure { error, last_words: None }) }
             }
             Outcome::NotStarted(_) => match self.start_error.take() {
                 Some(error) => return Err(error.into()),
@@ -333,47 +436,6 @@ impl Running {
 
 /// What `timeout` of the shell exits with.
 const TIMED_OUT: u8 = 124;
-
-/// Words that are said once.
-#[derive(Debug, Default)]
-struct Said {
-    leaving: bool,
-    stopping: bool,
-}
-
-impl Said {
-    fn say(&mut self, supervisor: &Supervisor, plan: &Plan, screen: &Screen) {
-        if supervisor.is_leaving() && !self.leaving {
-            self.leaving = true;
-            let servers = plural(supervisor.unfinished(Role::Server), "server");
-            screen.remark(&format!("the workers are done; {servers} to end"));
-        }
-        let is_left_to_others = !plan.policy.has_all_workers
-            && plan.processes.iter().any(|process| process.role == Role::Worker)
-            && supervisor.unfinished(Role::Worker) == 0
-            && supervisor.stopping().is_none();
-        if is_left_to_others && supervisor.unfinished(Role::Server) > 0 && !self.leaving {
-            self.leaving = true;
-            let servers = plural(supervisor.unfinished(Role::Server), "server");
-            screen.remark(&format!("the workers of this machine are done; {servers} here until those of others are"));
-        }
-        let Some(outcome) = supervisor.stopping().filter(|_| !self.stopping) else { return };
-        self.stopping = true;
-        let speaker = |index: usize| {
-            let planned = &plan.processes[index];
-            Speaker { role: planned.role, rank: planned.rank }
-        };
-        let why = match outcome {
-            Outcome::Done => return,
-            Outcome::Failed(index, ending) => format!("{} {ending}", speaker(index)),
-            Outcome::NotStarted(index) => format!("{} could not be started", speaker(index)),
-            Outcome::ServerLeft(index) => format!("{} ended before the workers", speaker(index)),
-            Outcome::Interrupted(signal) => format!("{signal} was received (once more ends it at once)"),
-            Outcome::TimedOut => "the time is over".to_owned(),
-        };
-        screen.remark(&format!("{why}; the job ends"));
-    }
-}
 
 /// Turns signals into events until it is dropped.
 struct Listener {

@@ -1,20 +1,24 @@
-//! The rules by which a job goes on and ends, without processes, signals or a clock: it is told what happened and when, and
-//! answers what to do.
+//! The rules by which a job continues and ends, without processes, signals or a clock: the supervisor is told what happened
+//! and when, and answers what to do.
 //!
 //! ```text
-//!            a process fails, no restart left / a server leaves early /
-//!            a signal / the time is over
-//! Running ---------------------------------------------------------> Stopping --> all ended
-//!    |  ^ \__ a process fails, a restart is left: it waits, then starts    asked, then killed
-//!    |  |
-//!    | all workers of the job are done
-//!    v
-//! Leaving  servers have time to end by themselves, are asked, are killed; then all is well
+//!    a worker fails: it pauses, then starts again alone
+//!        +---+                       a server fails or ends too early
+//!        |   v                  +------------------------------------------+
+//!       Running ----------------+                                          v
+//!        |   |  ^------------------------------------------------------ Returning
+//!        |   |    all processes have been killed; all start again, servers first
+//!        |   |
+//!        |   +-- no restart left / a silent process / a signal / the timeout --> Asked --> Killed --> Over
+//!        |                                                                       ^
+//!        +-- all workers of the job exited with 0 --> Leaving -------------------+
+//!                                  servers may end by themselves; the job has succeeded
 //! ```
 //!
-//! On a machine that has only some of the workers servers are never asked: the others still need them, and they end by
-//! themselves when the last worker has left.
+//! On a machine that has only some of the workers servers are never asked to end: the others still need them, and they end by
+//! themselves when the last worker has departed.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -22,52 +26,106 @@ use openfleet_core::topology::Role;
 
 use super::plan::Policy;
 use super::process::Ending;
+use crate::job_file::RESTART_EXIT_CODE;
+use crate::progress::Progress;
 
-/// From asking to killing; with the time to notice, a failed job is over within five seconds.
+#[cfg(test)]
+mod tests;
+
+/// From SIGTERM to SIGKILL; with the time to notice, a failed job is over within five seconds.
 const ASKED: Duration = Duration::from_secs(3);
-/// The same where the user has asked: a worker may save what it has. Who asks twice does not wait.
+/// The same where the user has asked: a worker may save what it has. A second request kills at once.
 const ASKED_BY_USER: Duration = Duration::from_secs(10);
-/// From killing to not waiting any more: a process may hang in the kernel.
+/// From SIGKILL to giving up: a process may hang in the kernel.
 const KILLED: Duration = Duration::from_secs(5);
-/// Servers stay for a few seconds after the last worker has left, in case that its last answer was lost.
-const LEAVING: Duration = Duration::from_secs(10);
-/// How long workers may outlive a server that ended without saying that it was done.
+/// How long servers may take to end by themselves after the last worker has exited with 0.
+const LEAVING: Duration = Duration::from_secs(1);
+/// How long workers may outlive a server that exited with 0. After that the server counts as failed, unless every worker that
+/// still runs has reported that it needs no server ([`Progress::DONE`]).
 const OUTLIVING: Duration = Duration::from_secs(3);
-/// The pause before a process starts again; doubled each time.
+/// A process of this machine that a peer has not heard from for so long is frozen: it is killed.
+const LOCAL_SILENCE: Duration = Duration::from_secs(8);
+/// A process of another machine that has been silent for so long is missing.
+const REMOTE_SILENCE: Duration = Duration::from_secs(10);
+/// With restarts allowed, its own launcher may bring it back: the job ends only after so long.
+pub(crate) const REMOTE_SILENCE_LIMIT: Duration = Duration::from_secs(120);
+/// The pause before a process starts again; doubled for each of its attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// How often a worker may ask to be started again at no charge: so often at first, and as often again for each restart that
+/// the job has been charged. Then asking counts as failing, so that a broken job does not loop for ever.
+const FREE_RESTARTS: u64 = 3;
 
 /// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Start the process of this index, for the so-manieth time.
+    /// Start process `.0`; `.1` is the attempt, counted from 1.
     Start(usize, u64),
-    /// Send it a signal.
+    /// Send process `.0` a signal.
     Signal(usize, Signal),
+    /// Tell the user.
+    Say(Notice),
+}
+
+/// What the user is told while the job continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// Worker `.0` failed and starts again alone.
+    WorkerRestart(usize, Cause),
+    /// Server `.0` failed, or worker `.0` when servers had ended; all processes of this machine start again.
+    Return(usize, Cause),
+    /// Worker `.0` asked to be started again.
+    FreeRestart(usize),
+    /// A process of another machine is silent. It is waited for until its silence reaches [`REMOTE_SILENCE_LIMIT`].
+    WaitForRemote { role: Role, rank: usize, silent: Duration },
+}
+
+/// Why a process counts as failed. Displayed with its verb: `exited with code 3`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// It ended by itself.
+    Ended(Ending),
+    /// A peer had not heard from it for so long, and it was killed.
+    Silent(Duration),
+    /// A server that exited with 0 while workers needed it.
+    LeftEarly,
+    /// It was killed and did not end.
+    NotKilled,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Ended(ending) => write!(f, "{ending}"),
+            Cause::Silent(time) => write!(f, "did not answer for {} s; it was killed", time.as_secs()),
+            Cause::LeftEarly => f.write_str("ended with exit code 0 while workers were still running"),
+            Cause::NotKilled => write!(f, "did not end within {} s of SIGKILL", KILLED.as_secs()),
+        }
+    }
 }
 
 /// How a job ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// All went well.
+    /// All workers succeeded.
     Done,
-    /// A process failed.
-    Failed(usize, Ending),
-    /// A process could not be started again.
+    /// A process failed and could not be started again.
+    Failed(usize, Cause),
+    /// A process could not be started.
     NotStarted(usize),
-    /// A server ended while workers needed it.
-    ServerLeft(usize),
+    /// A process of another machine was silent for too long.
+    RemoteSilent { role: Role, rank: usize, silent: Duration },
     /// A signal came.
     Interrupted(Signal),
     /// The time was over.
     TimedOut,
 }
 
-/// Where a process stands.
+/// What a process does now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Running,
-    /// To be started again.
+    /// To be started again at this time.
     Paused(Instant),
     Ended(Ending),
 }
@@ -75,11 +133,13 @@ pub(crate) enum State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Running,
-    /// Workers are done; servers are asked when the time comes.
+    /// A server failed: all processes are killed, and start again when all have ended and this time has come.
+    Returning(Instant),
+    /// Workers have succeeded; servers are asked to end at this time.
     Leaving(Instant),
-    /// Asked to end; killed when the time comes.
+    /// Asked to end; killed at this time.
     Asked(Instant),
-    /// Killed; given up when the time comes.
+    /// Killed; given up at this time.
     Killed(Instant),
     Over,
 }
@@ -90,50 +150,90 @@ pub(crate) struct Supervisor {
     policy: Policy,
     processes: Vec<Watched>,
     phase: Phase,
-    /// Decided when stopping begins; until then all may be well.
+    /// Decided when stopping begins; [`Outcome::Done`] until then.
     outcome: Outcome,
     started: Instant,
+    /// Restarts that the budget was charged with.
     restarts: u64,
-    /// A server that ended early, and until when that may be right.
+    /// The first server that exited with 0, and how long workers may outlive it.
     early: Option<(usize, Instant)>,
+    /// Silent processes of other machines that the user knows about, and when they were reported last.
+    waited_for: Vec<(Role, usize, Instant)>,
 }
 
 #[derive(Debug)]
 struct Watched {
     role: Role,
+    rank: usize,
     state: State,
-    lives: u64,
+    /// How often it was started.
+    attempts: u64,
+    free_restarts: u64,
+    /// Start of the current attempt.
+    since: Instant,
+    /// It has reported [`Progress::DONE`] in this attempt.
+    is_done: bool,
+    /// It is paused at the cost of one restart of the budget.
+    is_charged: bool,
+    /// It was killed because of a silence of so long.
+    frozen: Option<Duration>,
+    /// It was killed and has to end by this time.
+    killed_until: Option<Instant>,
 }
 
 impl Supervisor {
-    /// All processes are being started.
-    pub(crate) fn new(roles: impl IntoIterator<Item = Role>, policy: Policy, now: Instant) -> Self {
-        let processes = roles.into_iter().map(|role| Watched { role, state: State::Running, lives: 1 }).collect();
-        let (phase, outcome) = (Phase::Running, Outcome::Done);
-        Supervisor { policy, processes, phase, outcome, started: now, restarts: 0, early: None }
+    /// All processes, by role and rank, are being started.
+    pub(crate) fn new(processes: impl IntoIterator<Item = (Role, usize)>, policy: Policy, now: Instant) -> Self {
+        let watched = |(role, rank)| Watched {
+            role,
+            rank,
+            state: State::Running,
+            attempts: 1,
+            free_restarts: 0,
+            since: now,
+            is_done: false,
+            is_charged: false,
+            frozen: None,
+            killed_until: None,
+        };
+        Supervisor {
+            policy,
+            processes: processes.into_iter().map(watched).collect(),
+            phase: Phase::Running,
+            outcome: Outcome::Done,
+            started: now,
+            restarts: 0,
+            early: None,
+            waited_for: Vec::new(),
+        }
     }
 
-    /// A process has ended. `is_done`: it is a server and says that all its workers have left.
-    pub(crate) fn ended(&mut self, index: usize, ending: Ending, is_done: bool, now: Instant) -> Vec<Action> {
+    /// A process has ended.
+    pub(crate) fn ended(&mut self, index: usize, ending: Ending, now: Instant) -> Vec<Action> {
         let process = &mut self.processes[index];
         process.state = State::Ended(ending);
-        let (role, lives) = (process.role, process.lives);
-        let mut actions = Vec::new();
-        match self.phase {
-            Phase::Running if ending.is_success() => {
-                let is_early = role == Role::Server && !is_done;
-                self.early = self.early.or(is_early.then_some((index, now + OUTLIVING)));
+        process.killed_until = None;
+        let cause = process.frozen.take().map_or(Cause::Ended(ending), Cause::Silent);
+        let actions = match (self.phase, process.role) {
+            (Phase::Running, Role::Worker) if ending.is_success() => vec![],
+            (Phase::Running, Role::Server) if ending.is_success() => {
+                self.early = self.early.or(Some((index, now + OUTLIVING)));
+                vec![]
             }
-            Phase::Running if self.policy.max_restarts.is_none_or(|most| self.restarts < most) => {
-                self.restarts += 1;
-                let doubled = FIRST_PAUSE * 2u32.pow(lives.saturating_sub(1).min(10) as u32);
-                self.processes[index].state = State::Paused(now + doubled.min(LONGEST_PAUSE));
+            (Phase::Running, Role::Server) => self.return_all(index, cause, now),
+            (Phase::Running, Role::Worker) if let Some((server, _)) = self.early => {
+                let (blamed, cause) = self.blame(index, cause, server);
+                self.return_all(blamed, cause, now)
             }
-            Phase::Running | Phase::Leaving(_) if !ending.is_success() => {
-                actions = self.stop(Outcome::Failed(index, ending), Signal::SIGTERM, now);
+            (Phase::Running, Role::Worker) if self.is_free(index, ending) => self.restart_free(index, now),
+            (Phase::Running, Role::Worker) => self.worker_failed(index, cause, now),
+            (Phase::Returning(start), _) => {
+                self.processes[index].state = State::Paused(start);
+                vec![]
             }
-            _ => {}
-        }
+            // The workers have succeeded, or the job ends anyway.
+            (Phase::Leaving(_) | Phase::Asked(_) | Phase::Killed(_) | Phase::Over, _) => vec![],
+        };
         self.settle(now);
         actions
     }
@@ -149,14 +249,38 @@ impl Supervisor {
         actions
     }
 
-    /// Somebody wants the job to end. The second time nobody is asked.
+    /// A process has written a new report. Reports of a process that does not run any more, or that is being killed, do not count.
+    pub(crate) fn reported(&mut self, index: usize, progress: &Progress, now: Instant) -> Vec<Action> {
+        let reporter = &mut self.processes[index];
+        if reporter.state != State::Running || reporter.frozen.is_some() {
+            return vec![];
+        }
+        reporter.is_done |= progress.is_done();
+        let mut actions = Vec::new();
+        for silent in &progress.silent {
+            let Ok(time) = Duration::try_from_secs_f64(silent.seconds) else { continue };
+            let is_named = |process: &Watched| (process.role, process.rank) == (silent.role, silent.rank);
+            actions.extend(match self.processes.iter().position(is_named) {
+                _ if self.phase != Phase::Running => vec![],
+                Some(named) if named == index => vec![],
+                Some(named) => self.local_silence(named, time, now),
+                None => self.remote_silence(silent.role, silent.rank, time, now),
+            });
+        }
+        self.settle(now);
+        actions
+    }
+
+    /// Somebody wants the job to end. The second time processes are killed.
     pub(crate) fn interrupted(&mut self, signal: Signal, now: Instant) -> Vec<Action> {
         let actions = match self.phase {
             Phase::Asked(_) => {
                 self.phase = Phase::Killed(now + KILLED);
                 self.signal_all(Signal::SIGKILL)
             }
-            Phase::Running | Phase::Leaving(_) => self.stop(Outcome::Interrupted(signal), signal, now),
+            Phase::Running | Phase::Returning(_) | Phase::Leaving(_) => {
+                self.stop(Outcome::Interrupted(signal), signal, now)
+            }
             Phase::Killed(_) | Phase::Over => vec![],
         };
         self.settle(now);
@@ -165,15 +289,25 @@ impl Supervisor {
 
     /// Time has passed.
     pub(crate) fn tick(&mut self, now: Instant) -> Vec<Action> {
-        let over = self.policy.timeout.is_some_and(|timeout| now >= self.started + timeout);
+        let is_over = self.policy.timeout.is_some_and(|timeout| now >= self.started + timeout);
+        let not_killed = self.processes.iter().position(|process| process.killed_until.is_some_and(|at| now >= at));
         let actions = match self.phase {
-            Phase::Running | Phase::Leaving(_) if over => self.stop(Outcome::TimedOut, Signal::SIGTERM, now),
+            Phase::Running | Phase::Returning(_) | Phase::Leaving(_) if is_over => {
+                self.stop(Outcome::TimedOut, Signal::SIGTERM, now)
+            }
+            Phase::Running | Phase::Returning(_) if let Some(index) = not_killed => {
+                self.stop(Outcome::Failed(index, Cause::NotKilled), Signal::SIGTERM, now)
+            }
             Phase::Running => match self.early {
-                Some((index, until)) if now >= until && self.has_unfinished(Role::Worker) => {
-                    self.stop(Outcome::ServerLeft(index), Signal::SIGTERM, now)
+                Some((index, until)) if now >= until && self.needs_servers() => {
+                    self.return_all(index, Cause::LeftEarly, now)
                 }
-                _ => self.restart(now),
+                _ => self.start_paused(now),
             },
+            Phase::Returning(start) if now >= start && self.running() == 0 => {
+                self.phase = Phase::Running;
+                self.start_paused(now)
+            }
             Phase::Leaving(until) if now >= until => {
                 self.phase = Phase::Asked(now + ASKED);
                 self.signal_all(Signal::SIGTERM)
@@ -198,10 +332,13 @@ impl Supervisor {
             State::Paused(until) => Some(until),
             _ => None,
         });
+        let killed = self.processes.iter().filter_map(|process| process.killed_until);
+        let early = self.early.filter(|_| self.needs_servers()).map(|(_, until)| until);
         let timeout = self.policy.timeout.map(|timeout| self.started + timeout);
         match self.phase {
-            Phase::Running => paused.chain(timeout).chain(self.early.map(|(_, until)| until)).min(),
-            Phase::Leaving(until) => Some(until).into_iter().chain(timeout).min(),
+            Phase::Running => paused.chain(killed).chain(early).chain(timeout).min(),
+            Phase::Returning(_) if self.running() > 0 => killed.chain(timeout).min(),
+            Phase::Returning(until) | Phase::Leaving(until) => Some(until).into_iter().chain(timeout).min(),
             Phase::Asked(until) | Phase::Killed(until) => Some(until),
             Phase::Over => None,
         }
@@ -212,12 +349,12 @@ impl Supervisor {
         (self.phase == Phase::Over).then_some(self.outcome)
     }
 
-    /// Whether the workers are done and servers have not yet been asked to end.
+    /// Whether the workers have succeeded and servers have not yet been asked to end.
     pub(crate) fn is_leaving(&self) -> bool {
         matches!(self.phase, Phase::Leaving(_))
     }
 
-    /// Whether the job is being ended before its time, and how that came.
+    /// Why the job is being ended before its time, if it is.
     pub(crate) fn stopping(&self) -> Option<Outcome> {
         (self.outcome != Outcome::Done).then_some(self.outcome)
     }
@@ -226,11 +363,22 @@ impl Supervisor {
         self.processes[index].state
     }
 
+    /// How many restarts the budget was charged with.
     pub(crate) fn restarts(&self) -> u64 {
         self.restarts
     }
 
-    /// How many of a role have not come to their good end.
+    /// Ranks of the workers that have exited with 0 and are not to be started again, ascending.
+    pub(crate) fn departed(&self) -> Vec<usize> {
+        let has_departed = |process: &&Watched| {
+            process.role == Role::Worker && matches!(process.state, State::Ended(ending) if ending.is_success())
+        };
+        let mut ranks: Vec<usize> = self.processes.iter().filter(has_departed).map(|process| process.rank).collect();
+        ranks.sort_unstable();
+        ranks
+    }
+
+    /// How many of a role run, or are to be started again.
     pub(crate) fn unfinished(&self, role: Role) -> usize {
         let unfinished = |process: &&Watched| process.role == role && !matches!(process.state, State::Ended(_));
         self.processes.iter().filter(unfinished).count()
@@ -238,6 +386,112 @@ impl Supervisor {
 
     fn has_unfinished(&self, role: Role) -> bool {
         self.unfinished(role) > 0
+    }
+
+    fn running(&self) -> usize {
+        self.processes.iter().filter(|process| process.state == State::Running).count()
+    }
+
+    /// Whether a worker of this machine still needs the servers.
+    fn needs_servers(&self) -> bool {
+        let needs = |process: &Watched| process.role == Role::Worker && !process.is_done;
+        self.processes.iter().any(|process| needs(process) && !matches!(process.state, State::Ended(_)))
+    }
+
+    /// Whether so many charged restarts leave room for one more.
+    fn may_restart(&self, charged: u64) -> bool {
+        self.policy.max_restarts.is_none_or(|most| charged < most)
+    }
+
+    /// A worker is started again alone, at the cost of one restart of the budget.
+    fn worker_failed(&mut self, index: usize, cause: Cause, now: Instant) -> Vec<Action> {
+        if !self.may_restart(self.restarts) {
+            return self.stop(Outcome::Failed(index, cause), Signal::SIGTERM, now);
+        }
+        self.restarts += 1;
+        self.pause(index, now);
+        self.processes[index].is_charged = true;
+        vec![Action::Say(Notice::WorkerRestart(index, cause))]
+    }
+
+    /// Who is to be named when a worker fails after a server has exited with 0: the server, unless one of them had reported that
+    /// the worker had departed.
+    fn blame(&self, worker: usize, cause: Cause, server: usize) -> (usize, Cause) {
+        let has_departed = self.processes[server].is_done || self.processes[worker].is_done;
+        if has_departed { (worker, cause) } else { (server, Cause::LeftEarly) }
+    }
+
+    /// All processes are killed and started again, at the cost of one restart, however many die of it. Process `index` is to
+    /// blame: a server that failed, or a worker that failed when servers had ended.
+    fn return_all(&mut self, index: usize, cause: Cause, now: Instant) -> Vec<Action> {
+        // Workers that are still paused failed moments ago, most likely because of the server: the same event.
+        let merged = self.processes.iter().filter(|process| process.is_charged).count() as u64;
+        let charged = self.restarts.saturating_sub(merged);
+        if !self.may_restart(charged) {
+            return self.stop(Outcome::Failed(index, cause), Signal::SIGTERM, now);
+        }
+        self.restarts = charged + 1;
+        self.early = None;
+        let start = now + pause(self.processes[index].attempts);
+        self.phase = Phase::Returning(start);
+        let mut actions = vec![Action::Say(Notice::Return(index, cause))];
+        for (index, process) in self.processes.iter_mut().enumerate() {
+            if process.state == State::Running {
+                process.killed_until = Some(now + KILLED);
+                actions.push(Action::Signal(index, Signal::SIGKILL));
+            } else {
+                process.state = State::Paused(start);
+            }
+        }
+        actions
+    }
+
+    /// Whether a worker that ended like this is started again without a charge.
+    fn is_free(&self, index: usize, ending: Ending) -> bool {
+        ending == Ending::Code(i32::from(RESTART_EXIT_CODE))
+            && self.policy.max_restarts != Some(0)
+            && self.processes[index].free_restarts < FREE_RESTARTS + FREE_RESTARTS * self.restarts
+    }
+
+    fn restart_free(&mut self, index: usize, now: Instant) -> Vec<Action> {
+        self.processes[index].free_restarts += 1;
+        self.pause(index, now);
+        vec![Action::Say(Notice::FreeRestart(index))]
+    }
+
+    /// A peer has not heard from a process of this machine.
+    fn local_silence(&mut self, index: usize, time: Duration, now: Instant) -> Vec<Action> {
+        let process = &mut self.processes[index];
+        // A silence that began before the process started is its predecessor's.
+        let is_own = now.saturating_duration_since(process.since) >= time;
+        if process.state != State::Running || process.frozen.is_some() || !is_own || time < LOCAL_SILENCE {
+            return vec![];
+        }
+        process.frozen = Some(time);
+        process.killed_until = Some(now + KILLED);
+        vec![Action::Signal(index, Signal::SIGKILL)]
+    }
+
+    /// A peer has not heard from a process of another machine.
+    fn remote_silence(&mut self, role: Role, rank: usize, time: Duration, now: Instant) -> Vec<Action> {
+        if time < REMOTE_SILENCE {
+            return vec![];
+        }
+        if self.policy.max_restarts == Some(0) || time >= REMOTE_SILENCE_LIMIT {
+            return self.stop(Outcome::RemoteSilent { role, rank, silent: time }, Signal::SIGTERM, now);
+        }
+        // Who has not been reported for a while has been heard from: its next silence is news.
+        self.waited_for.retain(|(_, _, last)| now.saturating_duration_since(*last) < REMOTE_SILENCE);
+        match self.waited_for.iter_mut().find(|waited| (waited.0, waited.1) == (role, rank)) {
+            Some(waited) => {
+                waited.2 = now;
+                vec![]
+            }
+            None => {
+                self.waited_for.push((role, rank, now));
+                vec![Action::Say(Notice::WaitForRemote { role, rank, silent: time })]
+            }
+        }
     }
 
     fn stop(&mut self, outcome: Outcome, signal: Signal, now: Instant) -> Vec<Action> {
@@ -257,13 +511,22 @@ impl Supervisor {
         running.map(|(index, _)| Action::Signal(index, signal)).collect()
     }
 
-    fn restart(&mut self, now: Instant) -> Vec<Action> {
+    fn pause(&mut self, index: usize, now: Instant) {
+        let process = &mut self.processes[index];
+        process.state = State::Paused(now + pause(process.attempts));
+        process.is_done = false;
+    }
+
+    fn start_paused(&mut self, now: Instant) -> Vec<Action> {
         let mut actions = Vec::new();
         for (index, process) in self.processes.iter_mut().enumerate() {
             if matches!(process.state, State::Paused(until) if now >= until) {
-                process.lives += 1;
+                process.attempts += 1;
                 process.state = State::Running;
-                actions.push(Action::Start(index, process.lives));
+                process.since = now;
+                process.is_done = false;
+                process.is_charged = false;
+                actions.push(Action::Start(index, process.attempts));
             }
         }
         actions
@@ -271,154 +534,20 @@ impl Supervisor {
 
     /// Goes on to the phase that the processes' states ask for.
     fn settle(&mut self, now: Instant) {
-        if !self.has_unfinished(Role::Worker) && !self.has_unfinished(Role::Server) {
-            self.phase = Phase::Over;
-        } else if self.phase == Phase::Running && self.policy.has_all_workers && !self.has_unfinished(Role::Worker) {
-            self.phase = Phase::Leaving(now + LEAVING);
+        let (has_workers, has_servers) = (self.has_unfinished(Role::Worker), self.has_unfinished(Role::Server));
+        match self.phase {
+            Phase::Returning(_) => {}
+            _ if !has_workers && !has_servers => self.phase = Phase::Over,
+            Phase::Running if self.policy.has_all_workers && !has_workers => {
+                self.phase = Phase::Leaving(now + LEAVING);
+            }
+            _ => {}
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const POLICY: Policy = Policy { max_restarts: Some(0), timeout: None, has_all_workers: true };
-    const FAILED: Ending = Ending::Code(3);
-    const WELL: Ending = Ending::Code(0);
-
-    /// Servers 0 and 1, workers 2 and 3.
-    fn job(policy: Policy) -> (Supervisor, Instant) {
-        let now = Instant::now();
-        (Supervisor::new([Role::Server, Role::Server, Role::Worker, Role::Worker], policy, now), now)
-    }
-
-    fn signals(signal: Signal, indices: &[usize]) -> Vec<Action> {
-        indices.iter().map(|index| Action::Signal(*index, signal)).collect()
-    }
-
-    #[test]
-    fn a_failure_asks_the_others_then_kills_them_then_gives_up() {
-        let (mut job, now) = job(POLICY);
-        assert_eq!(job.ended(3, FAILED, false, now), signals(Signal::SIGTERM, &[0, 1, 2]));
-        assert_eq!(job.ended(2, Ending::Signal(15), false, now), vec![], "it was asked to");
-        assert_eq!(job.tick(now), vec![]);
-        let later = job.next_tick().unwrap();
-        assert!(later - now < Duration::from_secs(5), "the promise of five seconds");
-        assert_eq!(job.tick(later), signals(Signal::SIGKILL, &[0, 1]));
-        assert_eq!(job.outcome(), None);
-        let end = job.next_tick().unwrap();
-        job.tick(end);
-        assert_eq!(job.outcome(), Some(Outcome::Failed(3, FAILED)));
-    }
-
-    #[test]
-    fn servers_may_end_by_themselves_when_the_workers_are_done() {
-        let (mut job, now) = job(POLICY);
-        job.ended(2, WELL, false, now);
-        assert!(!job.is_leaving());
-        job.ended(3, WELL, false, now);
-        assert!(job.is_leaving());
-        job.ended(0, WELL, false, now);
-        assert_eq!(job.outcome(), None);
-        job.ended(1, WELL, false, now);
-        assert_eq!(job.outcome(), Some(Outcome::Done));
-    }
-
-    #[test]
-    fn servers_that_stay_are_asked_then_killed_and_all_is_well() {
-        let (mut job, now) = job(POLICY);
-        job.ended(2, WELL, false, now);
-        job.ended(3, WELL, false, now);
-        let asked = job.next_tick().unwrap();
-        assert_eq!(job.tick(asked), signals(Signal::SIGTERM, &[0, 1]));
-        assert_eq!(job.ended(0, Ending::Signal(15), false, asked), vec![]);
-        let killed = job.next_tick().unwrap();
-        assert_eq!(job.tick(killed), signals(Signal::SIGKILL, &[1]));
-        job.ended(1, Ending::Signal(9), false, killed);
-        assert_eq!(job.outcome(), Some(Outcome::Done));
-    }
-
-    #[test]
-    fn a_server_that_fails_after_the_workers_is_a_failure() {
-        let (mut job, now) = job(POLICY);
-        job.ended(2, WELL, false, now);
-        job.ended(3, WELL, false, now);
-        assert_eq!(job.ended(0, FAILED, false, now), signals(Signal::SIGTERM, &[1]));
-        job.ended(1, WELL, false, now);
-        assert_eq!(job.outcome(), Some(Outcome::Failed(0, FAILED)));
-    }
-
-    #[test]
-    fn servers_on_a_machine_without_all_workers_are_never_asked() {
-        let (mut job, now) = job(Policy { has_all_workers: false, ..POLICY });
-        job.ended(2, WELL, false, now);
-        job.ended(3, WELL, false, now);
-        assert_eq!(job.next_tick(), None);
-        job.ended(0, WELL, false, now);
-        job.ended(1, WELL, false, now);
-        assert_eq!(job.outcome(), Some(Outcome::Done));
-    }
-
-    #[test]
-    fn a_server_that_leaves_while_workers_run_ends_the_job() {
-        let (mut job, now) = job(POLICY);
-        assert_eq!(job.ended(1, WELL, false, now), vec![]);
-        let later = job.next_tick().unwrap();
-        assert_eq!(job.tick(later), signals(Signal::SIGTERM, &[0, 2, 3]));
-        assert_eq!(job.stopping(), Some(Outcome::ServerLeft(1)));
-    }
-
-    #[test]
-    fn a_server_that_says_it_is_done_may_end_before_its_workers() {
-        let (mut job, now) = job(POLICY);
-        assert_eq!(job.ended(0, WELL, true, now), vec![]);
-        assert_eq!(job.ended(1, WELL, true, now), vec![]);
-        assert_eq!(job.next_tick(), None);
-        job.ended(2, WELL, false, now);
-        job.ended(3, WELL, false, now);
-        assert_eq!(job.outcome(), Some(Outcome::Done));
-    }
-
-    #[test]
-    fn restarts_are_counted_over_the_job_and_pause_longer_each_time() {
-        let (mut job, now) = job(Policy { max_restarts: Some(2), ..POLICY });
-        assert_eq!(job.ended(2, FAILED, false, now), vec![]);
-        assert_eq!(job.tick(now), vec![], "not at once");
-        let first = job.next_tick().unwrap();
-        assert_eq!(job.tick(first), vec![Action::Start(2, 2)]);
-        job.ended(2, FAILED, false, first);
-        let second = job.next_tick().unwrap();
-        assert!(second - first > first - now);
-        assert_eq!(job.tick(second), vec![Action::Start(2, 3)]);
-        assert_eq!(job.ended(0, Ending::Signal(9), false, second), signals(Signal::SIGTERM, &[1, 2, 3]));
-        assert_eq!(job.stopping(), Some(Outcome::Failed(0, Ending::Signal(9))));
-    }
-
-    #[test]
-    fn a_process_that_waits_to_be_started_is_not_started_into_an_ending_job() {
-        let (mut job, now) = job(Policy { max_restarts: Some(1), ..POLICY });
-        job.ended(2, FAILED, false, now);
-        assert_eq!(job.interrupted(Signal::SIGINT, now), signals(Signal::SIGINT, &[0, 1, 3]));
-        for index in [0, 1, 3] {
-            job.ended(index, Ending::Signal(2), false, now);
-        }
-        assert_eq!(job.outcome(), Some(Outcome::Interrupted(Signal::SIGINT)));
-    }
-
-    #[test]
-    fn the_second_interrupt_does_not_ask() {
-        let (mut job, now) = job(POLICY);
-        assert_eq!(job.interrupted(Signal::SIGTERM, now), signals(Signal::SIGTERM, &[0, 1, 2, 3]));
-        assert_eq!(job.interrupted(Signal::SIGTERM, now), signals(Signal::SIGKILL, &[0, 1, 2, 3]));
-    }
-
-    #[test]
-    fn a_job_whose_time_is_over_is_ended() {
-        let (mut job, now) = job(Policy { timeout: Some(Duration::from_secs(60)), ..POLICY });
-        let over = job.next_tick().unwrap();
-        assert_eq!(over - now, Duration::from_secs(60));
-        assert_eq!(job.tick(over), signals(Signal::SIGTERM, &[0, 1, 2, 3]));
-        assert_eq!(job.stopping(), Some(Outcome::TimedOut));
-    }
+/// The pause after so many attempts.
+fn pause(attempts: u64) -> Duration {
+    let doubled = FIRST_PAUSE * 2u32.pow(attempts.saturating_sub(1).min(10) as u32);
+    doubled.min(LONGEST_PAUSE)
 }

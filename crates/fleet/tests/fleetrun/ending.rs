@@ -1,6 +1,8 @@
 //! How jobs end: well, or with the failing process's own words.
 
-use crate::place::{Place, all_end};
+use openfleet::job_file::JobFile;
+
+use crate::place::{Place, all_end, eventually};
 
 const TWO_BY_TWO: &str = "--server_num=2 --worker_num=2";
 
@@ -21,12 +23,12 @@ fn a_job_ends_when_its_workers_are_done_and_servers_have_left() {
     assert!(ran.stderr.contains(": 2 servers and 2 workers; logs in `log`\n"), "{}", ran.stderr);
 }
 
-/// Story 3 of what the original does: its servers stay for ever, and the launcher with them.
+/// Story 3 of what PaddlePaddle does: its servers stay for ever, and the launcher with them.
 #[test]
 fn servers_that_do_not_leave_are_asked_and_the_job_still_ends_well() {
     let place = Place::with_job(
         "[ $role = server ] || exit 0
-        trap 'echo asked; exit 0' TERM
+        trap 'echo asked; exit 143' TERM
         mark server.pid $$
         while :; do sleep 0.02; done",
     );
@@ -100,18 +102,57 @@ fn a_server_that_ends_while_workers_run_is_an_error_that_names_it() {
     assert!(stderr.ends_with("the last 1 line of `log/serverlog.1`:\nhere\n"), "{stderr}");
 }
 
-/// A worker may save or judge after the servers have been left: a server that says `done` is not missed.
+/// A worker may export or evaluate after it has departed: the servers are not missed then.
 #[test]
-fn a_server_that_says_it_is_done_may_end_long_before_its_workers() {
+fn servers_may_end_long_before_workers_that_say_they_are_done() {
     let place = Place::with_job(
-        "if [ $role = server ]; then
-          mark \"$OPENFLEET_PROGRESS_FILE\" '{\"state\": \"done\"}'
-          exit 0
-        fi
-        sleep 4; echo saved",
+        "mark \"$OPENFLEET_PROGRESS_FILE\" '{\"state\": \"done\"}'
+        [ $role = server ] && exit 0
+        sleep 6; echo exported",
     );
     let ran = place.job("--server_num=1 --worker_num=1");
-    assert_eq!(ran.succeeded().stdout, "[worker 0] saved\n");
+    assert_eq!(ran.succeeded().stdout, "[worker 0] exported\n");
+}
+
+#[test]
+fn a_server_that_says_done_while_a_worker_needs_it_is_an_error_that_names_it() {
+    let place = Place::with_job(
+        "[ $role = server ] || exec sleep 1000
+        mark \"$OPENFLEET_PROGRESS_FILE\" '{\"state\": \"done\"}'",
+    );
+    let ran = place.job("--server_num=1 --worker_num=1");
+    assert!(ran.failed(1).contains(") ended with exit code 0 while workers were still running\n"), "{}", ran.stderr);
+}
+
+#[test]
+fn processes_are_told_who_has_departed_and_that_the_job_ends() {
+    let place = Place::with_job(
+        "[ $role$rank = worker1 ] && exit 0
+        trap 'cp \"$OPENFLEET_JOB_FILE\" told.$role.$rank; exit 1' INT
+        mark ready.$role.$rank x
+        while :; do sleep 0.02; done",
+    );
+    let running = place.start_job(TWO_BY_TWO);
+    let who = ["server.0", "server.1", "worker.0"];
+    eventually("all are ready", || who.iter().all(|who| place.path(&format!("ready.{who}")).exists()));
+    let file = place.path("log/progress/job.json");
+    let departed = JobFile { ending: false, departed: vec![1] };
+    eventually("the launcher has noticed the worker's end", || JobFile::read(&file) == departed);
+    running.signal("-INT");
+    running.end().failed(130);
+    for who in who {
+        // Written before the signal.
+        assert_eq!(place.read(&format!("told.{who}")), "{\"ending\":true,\"departed\":[1]}\n");
+    }
+}
+
+#[test]
+fn a_new_job_begins_with_a_job_file_of_its_own() {
+    let place = Place::with_job("[ $role = server ] && exec sleep 1000; cp \"$OPENFLEET_JOB_FILE\" told");
+    std::fs::create_dir_all(place.path("log/progress")).unwrap();
+    place.write("log/progress/job.json", "{\"ending\":true,\"departed\":[0]}");
+    place.job("--server_num=1 --worker_num=1").succeeded();
+    assert_eq!(place.read("told"), "{\"ending\":false,\"departed\":[]}\n");
 }
 
 #[test]

@@ -62,6 +62,43 @@ fn servers_stay_for_the_workers_of_other_machines() {
     assert_eq!(running.end().succeeded().stdout, "[server 0] served\n");
 }
 
+/// Launchers do not talk to each other: one of them makes the run's identity.
+#[test]
+fn the_machine_of_the_first_server_makes_the_identity_of_the_run() {
+    let place = Place::with_job("echo ${OPENFLEET_RUN:+made}");
+    let lists = lists(free_ports(2));
+    for (host, expected) in [("127.0.0.1", "made"), ("127.0.0.2", "")] {
+        let mut command = place.command(&[&lists[0], &lists[1], "--host", host, "sh", "job.sh"]);
+        command.env("OPENFLEET_SECRET", "swordfish");
+        let ran = place.start_command(command).end();
+        let said = |line: &&str| line.split_once("] ").unwrap().1 == expected;
+        assert!(ran.succeeded().stdout.lines().all(|line| said(&line)), "{}", ran.stdout);
+    }
+}
+
+#[test]
+fn a_silent_process_of_another_machine_ends_the_job_and_is_named() {
+    let place = Place::with_job(
+        "report='{\"silent\": [{\"role\": \"worker\", \"rank\": 1, \"seconds\": 10.5}]}'
+        [ $role = server ] && mark \"$OPENFLEET_PROGRESS_FILE\" \"$report\"
+        exec sleep 1000",
+    );
+    let mut command = place.command(&[
+        "--servers",
+        &format!("127.0.0.1:{}", free_ports(1)),
+        "--workers",
+        "127.0.0.1,127.0.0.2",
+        "--host",
+        "127.0.0.1",
+        "sh",
+        "job.sh",
+    ]);
+    command.env("OPENFLEET_SECRET", "swordfish");
+    let ran = place.start_command(command).end();
+    let stderr = ran.failed(1);
+    assert!(stderr.contains("error: worker 1 on `127.0.0.2` did not answer for 10 s\n\nhint: look at"), "{stderr}");
+}
+
 #[test]
 fn a_machine_that_owns_nothing_lists_its_addresses_and_the_lists() {
     let place = Place::with_job("exit 0");

@@ -37,7 +37,9 @@ PADDLE_TRAINERS_NUM=2 \\
 PADDLE_TRAINER_ENDPOINTS=127.0.0.1:7101,127.0.0.1:7102 \\
 POD_IP=127.0.0.1 \\
 PADDLE_PORT=7100 \\
+OPENFLEET_RUN='(made at start)' \\
 OPENFLEET_PROGRESS_FILE=HERE/log/progress/server.0.json \\
+OPENFLEET_JOB_FILE=HERE/log/progress/job.json \\
 OPENFLEET_INCARNATION=1 \\
 OPENFLEET_SECRET='(hidden)' \\
 /bin/sh job.sh 'two words' --dry-run
@@ -56,7 +58,9 @@ PADDLE_TRAINER_ENDPOINTS=127.0.0.1:7101,127.0.0.1:7102 \\
 POD_IP=127.0.0.1 \\
 PADDLE_PORT=7101 \\
 PADDLE_TRAINER_ID=0 \\
+OPENFLEET_RUN='(made at start)' \\
 OPENFLEET_PROGRESS_FILE=HERE/log/progress/worker.0.json \\
+OPENFLEET_JOB_FILE=HERE/log/progress/job.json \\
 OPENFLEET_INCARNATION=1 \\
 OPENFLEET_SECRET='(hidden)' \\
 /bin/sh job.sh 'two words' --dry-run
@@ -73,8 +77,14 @@ fn processes_see_their_own_job_and_nothing_of_another() {
     let place = Place::with_job("env > env.$role");
     let mut command = place.command(&["--server_num=1", "--worker_num=1", "sh", "job.sh"]);
     // What an outer scheduler, an older shell or a careless profile may have left.
-    let leftovers =
-        [("PADDLE_TRAINER_ID", "7"), ("PADDLE_TRAINING_ROLE", "X"), ("RANK", "3"), ("OPENFLEET_BIND", "::")];
+    let leftovers = [
+        ("PADDLE_TRAINER_ID", "7"),
+        ("PADDLE_TRAINING_ROLE", "X"),
+        ("RANK", "3"),
+        ("OPENFLEET_BIND", "::"),
+        ("OPENFLEET_RUN", "of an outer job"),
+        ("OPENFLEET_RESUME", "of an outer job"),
+    ];
     command.envs(leftovers).env("http_proxy", "http://proxy:1").env("MINE", "kept");
     place.start_command(command).end().succeeded();
     let value = |role: &str, name: &str| {
@@ -85,17 +95,18 @@ fn processes_see_their_own_job_and_nothing_of_another() {
     assert_eq!(value("worker", "PADDLE_TRAINER_ID").as_deref(), Some("0"));
     assert_eq!(value("server", "PADDLE_TRAINER_ID"), None);
     for role in ["server", "worker"] {
-        for gone in ["PADDLE_TRAINING_ROLE", "RANK", "OPENFLEET_BIND"] {
+        for gone in ["PADDLE_TRAINING_ROLE", "RANK", "OPENFLEET_BIND", "OPENFLEET_RESUME"] {
             assert_eq!(value(role, gone), None, "{role} {gone}");
         }
         assert_eq!(value(role, "http_proxy").as_deref(), Some("http://proxy:1"));
         assert_eq!(value(role, "MINE").as_deref(), Some("kept"));
     }
-    for same in ["OPENFLEET_SECRET", "OPENFLEET_JOB", "OPENFLEET_SERVERS"] {
+    for same in ["OPENFLEET_SECRET", "OPENFLEET_JOB", "OPENFLEET_SERVERS", "OPENFLEET_RUN", "OPENFLEET_JOB_FILE"] {
         assert!(value("server", same).is_some() && value("server", same) == value("worker", same), "{same}");
     }
     let secret = value("server", "OPENFLEET_SECRET").unwrap();
     assert_eq!(secret.len(), 64);
+    assert_eq!(value("server", "OPENFLEET_RUN").unwrap().len(), 16);
 }
 
 #[test]

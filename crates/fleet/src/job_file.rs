@@ -1,0 +1,71 @@
+//! What the launcher tells the processes of a job while they run: a small JSON file that is replaced whole.
+//!
+//! The launcher names the file in `OPENFLEET_JOB_FILE`; it exists before the first process starts. It is the counterpart of
+//! [`progress`](crate::progress), in which a process reports to the launcher:
+//!
+//! ```text
+//! {"ending":false,"departed":[0,2]}
+//! ```
+//!
+//! Only the launcher writes it. A reader never sees half a file: it is written under another name and renamed.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// Exit code of a worker that asks to be started again, because the job returned to a checkpoint or another process recalled
+/// it. Such a restart is free: it does not count towards `--max-restarts`, as long as restarts are allowed at all.
+pub const RESTART_EXIT_CODE: u8 = 101;
+
+/// What the launcher knows of the job.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobFile {
+    /// The launcher has begun to end the job: it was interrupted, has timed out or has failed. Written before the launcher
+    /// signals any process, so a process that is signalled can tell why.
+    pub ending: bool,
+    /// Ranks of the workers of this machine that exited with code 0, ascending. A worker that is started again is removed.
+    pub departed: Vec<usize>,
+}
+
+impl JobFile {
+    /// Replaces the file.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written or renamed.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_string(self).unwrap_or_default();
+        let new = path.with_extension("json.new");
+        std::fs::write(&new, text + "\n").map_err(Error::io("write", &new))?;
+        std::fs::rename(&new, path).map_err(Error::io("replace", path))
+    }
+
+    /// Reads the file. The default (not ending, nobody departed) when it is missing or not in this format.
+    pub fn read(path: &Path) -> Self {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_file_is_read_as_it_was_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("job.json");
+        assert_eq!(JobFile::read(&path), JobFile::default());
+        let file = JobFile { ending: true, departed: vec![0, 2] };
+        file.write(&path).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "{\"ending\":true,\"departed\":[0,2]}\n");
+        assert_eq!(JobFile::read(&path), file);
+        std::fs::write(&path, "{\"departed\": [1], \"later\": 3}").unwrap();
+        assert_eq!(JobFile::read(&path), JobFile { ending: false, departed: vec![1] });
+        std::fs::write(&path, "half a li").unwrap();
+        assert_eq!(JobFile::read(&path), JobFile::default());
+    }
+}
