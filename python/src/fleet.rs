@@ -213,6 +213,7 @@ impl Fleet {
             state: Some(state),
             samples: Some(samples),
             samples_per_second: Some(samples_per_second),
+            ..Progress::default()
         });
     }
 }

@@ -117,7 +117,8 @@ impl Place {
     pub(crate) fn tell_launcher(&self, samples: u64, samples_per_second: f64) {
         if let Place::Job(fleet) = self {
             let (samples, samples_per_second) = (Some(samples), Some(samples_per_second));
-            fleet.tell_launcher(&Progress { state: Some("training".to_owned()), samples, samples_per_second });
+            let state = Some("training".to_owned());
+            fleet.tell_launcher(&Progress { state, samples, samples_per_second, ..Progress::default() });
         }
     }
 
