@@ -44,6 +44,8 @@ pub struct Cluster {
     /// The number of this worker's next collective. Locked while one runs.
     collectives: Mutex<u64>,
     closed: AtomicBool,
+    /// Whether this process, asked to stop, would be started again and continue.
+    restarts: Option<Box<dyn Fn() -> bool + Send + Sync>>,
 }
 
 /// The number of a collective that is under way.
@@ -88,7 +90,28 @@ impl Cluster {
     /// A worker with links to all servers, in the order every worker has them.
     pub fn new(links: Vec<Link>, worker: Worker, strategy: Strategy) -> Self {
         let (connected, resumed, entry, collectives) = Default::default();
-        Cluster { links, worker, strategy, connected, resumed, entry, collectives, closed: AtomicBool::new(false) }
+        Cluster {
+            links,
+            worker,
+            strategy,
+            connected,
+            resumed,
+            entry,
+            collectives,
+            closed: AtomicBool::new(false),
+            restarts: None,
+        }
+    }
+
+    /// Whether this process, asked to stop, would be started again and continue where it was: asked when it happens.
+    #[must_use]
+    pub fn restarts_if(self, restarts: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Cluster { restarts: Some(Box::new(restarts)), ..self }
+    }
+
+    /// Whether this process, asked to stop now, is started again and continues: then it leaves nothing in an orderly way.
+    pub fn will_restart(&self) -> bool {
+        self.restarts.as_ref().is_some_and(|restarts| restarts())
     }
 
     /// Which worker this is.

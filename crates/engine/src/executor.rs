@@ -264,6 +264,7 @@ impl Executor {
         if let Some(complete) = begun.recorded::<CompletePass>() {
             if trains {
                 cluster.skip_pass(&complete.ends)?;
+                dataset.skip_pass();
             }
             if let Some(saved) = cluster.recorded_states(&begun)? {
                 let saved = openfleet_table::checkpoint::decode_states(&saved)
@@ -318,8 +319,8 @@ impl Executor {
                 (thread.steps, thread.skip) = (position, position);
             }
         }
-        let counts = if cluster.is_some() { pass::Counts::OfServers } else { pass::Counts::Own };
-        let ran = pass::run(&plan, &mut prepared.threads[..threads], dataset, options, counts, &|positions| {
+        let servers = cluster.as_deref();
+        let ran = pass::run(&plan, &mut prepared.threads[..threads], dataset, options, servers, &|positions| {
             let pause = Pause { program, scope: &scope, cluster: cluster.clone(), positions };
             options.on_pause.map_or(Ok(()), |on_pause| on_pause(&pause))
         });

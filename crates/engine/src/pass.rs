@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use openfleet_core::{Batch, Schema, WorkId};
+use openfleet_dist::Cluster;
 
 use crate::arena::Arena;
 use crate::dataset::{BatchReader, Dataset};
@@ -23,7 +24,7 @@ pub(crate) fn run(
     threads: &mut [Thread],
     dataset: &dyn Dataset,
     options: &RunOptions<'_>,
-    counts: Counts,
+    servers: Option<&Cluster>,
     on_pause: &dyn Fn(Vec<u64>) -> Result<()>,
 ) -> Result<RunReport> {
     let started = Instant::now();
@@ -33,7 +34,7 @@ pub(crate) fn run(
         plan,
         reader: reader.as_ref(),
         options,
-        counts,
+        servers,
         started,
         samples: AtomicU64::new(0),
         failed: AtomicBool::new(false),
@@ -78,15 +79,6 @@ pub(crate) fn run(
     Ok(report)
 }
 
-/// Who counts the steps of training threads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Counts {
-    /// The threads themselves.
-    Own,
-    /// The worker, over all its programs, in the numbers by which servers recognise what they have applied.
-    OfServers,
-}
-
 /// A thread's memory, kept from pass to pass.
 pub(crate) struct Thread {
     pub(crate) arena: Arena,
@@ -125,7 +117,8 @@ struct Shared<'a> {
     plan: &'a Plan,
     reader: &'a (dyn BatchReader + 'a),
     options: &'a RunOptions<'a>,
-    counts: Counts,
+    /// Those count the steps: in the numbers by which they recognise what they have applied.
+    servers: Option<&'a Cluster>,
     started: Instant,
     samples: AtomicU64,
     /// A thread gave up: the others end after their batch.
@@ -191,8 +184,12 @@ impl Shared<'_> {
         if matches!(report, Ok(ThreadReport { paused: true, .. })) {
             return report;
         }
-        // A thread that failed has not finished its pass: a restarted worker continues it.
+        // A thread that failed, or was stopped to be started again, has not finished its pass: its successor continues it.
         let report = report?;
+        if report.stopped && self.servers.is_some_and(Cluster::will_restart) {
+            self.plan.communicator().abandon();
+            return Ok(report);
+        }
         self.plan.communicator().finish(stream)?;
         Ok(report)
     }
@@ -226,7 +223,7 @@ impl Shared<'_> {
                 continue;
             }
             report.waited += waiting.elapsed();
-            if self.counts == Counts::OfServers && self.plan.trains() {
+            if self.servers.is_some() && self.plan.trains() {
                 let step = self.plan.communicator().next_step(stream)?;
                 thread.steps = step.number;
                 if step.is_applied {

@@ -111,7 +111,7 @@ impl Predictor {
             thread.make_ready(&self.plan, dataset.schema(), options)?;
         }
         // Nothing is learnt that could be saved in a pause.
-        pass::run(&self.plan, &mut threads, dataset, options, pass::Counts::Own, &|_| Ok(()))
+        pass::run(&self.plan, &mut threads, dataset, options, None, &|_| Ok(()))
     }
 }
 

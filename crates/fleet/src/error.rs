@@ -131,6 +131,10 @@ pub enum Error {
     #[error(transparent)]
     Launch(#[from] crate::launch::Error),
 
+    /// All workers are gone, and not all have departed.
+    #[error("every worker has been gone for 600 s, and not all of them had departed")]
+    Deserted,
+
     // Roles
     /// The process does not know what it is.
     #[error(transparent)]
@@ -234,6 +238,18 @@ impl From<openfleet_table::Error> for Error {
     }
 }
 
+impl Error {
+    /// Whether the worker has to start again, because the job returned to an earlier moment.
+    pub fn is_recall(&self) -> bool {
+        let dist = match self {
+            Error::Dist(error) | Error::Engine(openfleet_engine::Error::Communicator(error)) => error,
+            Error::Unwelcome { source } => source,
+            _ => return false,
+        };
+        dist.recalled().is_some()
+    }
+}
+
 impl Hinted for Error {
     fn hint(&self) -> Option<Hint> {
         match self {
@@ -243,6 +259,7 @@ impl Hinted for Error {
             Error::MissingOption { remedy, .. }
             | Error::Contradiction { remedy, .. }
             | Error::Fields { remedy, .. } => Some((*remedy).into()),
+            Error::Deserted => Some("look into the logs of the workers; start the job again to continue it".into()),
             Error::Pattern { .. } => Some("`*` and `?` stand for any text and any character, `[ab]` for a or b".into()),
             Error::NotOurs { .. } => Some("choose another place, or remove what is there first".into()),
             Error::Damaged { .. } => Some("the model was not written by this version, or was changed since".into()),

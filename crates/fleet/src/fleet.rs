@@ -12,6 +12,7 @@
 
 mod metrics;
 mod optimizer;
+mod reporting;
 mod util;
 mod voice;
 mod waiting;
@@ -24,11 +25,11 @@ use openfleet_core::strategy::{Strategy, StrategyOptions};
 use openfleet_core::topology::{Endpoint, Role, Topology};
 use openfleet_dist::client::{Connector, Tcp};
 use openfleet_dist::communicator::Worker;
-use openfleet_dist::frame::Payload;
-use openfleet_dist::request::Kind;
-use openfleet_dist::request::shrink::Shrink;
+use openfleet_dist::request::heartbeat::Heartbeat;
 use openfleet_dist::session::Identity;
-use openfleet_dist::{ClientConfig, Cluster, Link, LoadOptions, Reduce, SaveOptions, Server, ServerConfig, State};
+use openfleet_dist::{
+    ClientConfig, Cluster, Link, LoadOptions, Reduce, Resume, SaveOptions, Server, ServerConfig, Shrink, State,
+};
 use openfleet_engine::dataset::InMemoryDataset;
 use openfleet_engine::{Executor, Minimize, Program, Scope};
 use openfleet_table::Shrunk;
@@ -37,12 +38,14 @@ use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
+use self::reporting::{Report, Watch};
 pub use metrics::Metrics;
 pub use optimizer::DistributedOptimizer;
 pub use util::Util;
 pub use voice::Voice;
 
 use crate::error::{Error, Result};
+use crate::job_file::JobFile;
 use crate::progress::Progress;
 use crate::role::{self, Assignment, ReservedPort, RoleMaker, Settings};
 use crate::variables::Variables;
@@ -86,6 +89,8 @@ pub struct Fleet {
     interrupted: watch::Sender<bool>,
     /// Without servers: where the tables are.
     scopes: Mutex<Vec<Weak<Scope>>>,
+    /// What the launcher is told.
+    report: Report,
 }
 
 /// How long a worker that leaves waits for the last answers.
@@ -100,7 +105,7 @@ enum Stage {
     /// After `init_worker`, without servers.
     WorkingAlone,
     /// After `init_worker`.
-    Working { cluster: Arc<Cluster>, links: Vec<Link>, runtime: Runtime },
+    Working { cluster: Arc<Cluster>, links: Vec<Link>, runtime: Runtime, watch: Watch },
     /// After `run_server` or `stop_worker`.
     Over,
 }
@@ -154,14 +159,20 @@ impl Fleet {
         if let Some(secret) = secret {
             settings.secret = secret;
         }
+        let report = Report::to(settings.progress_file.clone());
+        let state = Arc::new(State::new());
+        if let Some(run) = &settings.run {
+            state.set_run(run);
+        }
         Ok(Fleet {
             topology,
+            report,
             settings,
             voice,
             connector,
             strategy: Mutex::default(),
             stage: Mutex::new(Stage::Begun(reserved)),
-            state: Arc::new(State::new()),
+            state,
             interrupted: watch::channel(false).0,
             scopes: Mutex::default(),
         })
@@ -188,10 +199,17 @@ impl Fleet {
     }
 
     /// Tells the launcher how this process is doing, if there is one that wants to know. Not worth failing for.
-    pub fn tell_launcher(&self, progress: &Progress) {
-        if let Some(path) = &self.settings.progress_file {
-            let _ = progress.write(path);
-        }
+    pub fn tell_launcher(&self, state: &str, samples: Option<u64>, samples_per_second: Option<f64>) {
+        self.report.update(|progress| {
+            progress.state = Some(state.to_owned());
+            (progress.samples, progress.samples_per_second) = (samples, samples_per_second);
+        });
+    }
+
+    /// Whether the launcher is ending the job: a process that is asked to stop then may say goodbye, and one that is asked for
+    /// another reason just ends, because it will be started again. Without a launcher nobody would start it again.
+    pub(crate) fn is_job_ending(&self) -> bool {
+        self.settings.job_file.as_ref().is_none_or(|file| JobFile::read(file).ending)
     }
 
     /// Who exists, where, and who this is.
@@ -272,13 +290,27 @@ impl Fleet {
 
     /// Prepares a server. It needs no program: workers say which tables they want.
     ///
-    /// `address` is a checkpoint to go on from, a path or where in a bucket, written by any number of servers: tables take their rows, the optimizer's state
-    /// and what has been applied from it when the first worker asks for them. A program that does not fit is told so then.
+    /// `address` is a checkpoint to begin from, a path or an address in a bucket, written by any number of servers: tables take
+    /// their rows and the optimizer's state from it when the first worker asks for them. A program that does not fit is told so
+    /// then. Data is read from the start, unless this run itself wrote the checkpoint: a server that is started again by the
+    /// launcher continues from the newest one of its run, whatever `address` says.
     pub fn init_server(&self, address: Option<&str>) -> Result<()> {
+        self.begin_server(address, Resume::Values)
+    }
+
+    /// [`Fleet::init_server`] that continues the run which wrote the checkpoint, if there is one: workers skip the data that it
+    /// has learnt from.
+    pub fn resume_server(&self, address: Option<&str>) -> Result<()> {
+        self.begin_server(address, Resume::Run)
+    }
+
+    fn begin_server(&self, address: Option<&str>, resume: Resume) -> Result<()> {
         self.only_for("init_server", Role::Server)?;
-        if let Some(address) = address {
-            let manifest = self.state.resume_from(address, false)?;
-            self.voice.say(&format!("{}: goes on from step {} in {address}", self.name(), manifest.step));
+        let newest = self.settings.resume.as_deref();
+        if let Some(address) = newest.or(address) {
+            let resume = if newest.is_some() { Resume::Values } else { resume };
+            let manifest = self.state.resume_from(address, resume)?;
+            self.voice.say(&format!("{}: begins from step {} of `{address}`", self.name(), manifest.step));
         }
         let mut stage = self.stage.lock();
         match &mut *stage {
@@ -318,6 +350,8 @@ impl Fleet {
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime = runtime.map_err(|source| Error::Runtime { source })?;
+        let (job_file, workers) = (self.settings.job_file.clone(), self.topology.worker_count() as u32);
+        let watch = Watch::of_server(self.report.clone(), self.state.clone(), job_file, workers);
         let ended = runtime.block_on(async {
             // Given up at the last moment, so that nobody else could take it.
             drop(reserved);
@@ -326,11 +360,22 @@ impl Fleet {
             server.run().await
         });
         runtime.shutdown_background();
+        drop(watch);
         ended?;
+        if self.state.is_deserted() {
+            return Err(Error::Deserted);
+        }
         self.voice.say(&format!("{}: ends", self.name()));
-        // Otherwise the launcher would take it for a server that left too early.
-        self.tell_launcher(&Progress { state: Some(Progress::DONE.to_owned()), ..Progress::default() });
+        if self.is_done() {
+            // Otherwise the launcher would take it for a server that left too early.
+            self.tell_launcher(Progress::DONE, None, None);
+        }
         Ok(())
+    }
+
+    /// Whether every worker of this server has departed. A server that ended otherwise was asked to.
+    pub fn is_done(&self) -> bool {
+        self.state.is_done()
     }
 
     /// Ends [`Fleet::run_server`] or a wait for servers from another thread: a signal handler's, say.
@@ -364,7 +409,8 @@ impl Fleet {
             .enable_all()
             .build()
             .map_err(|source| Error::Runtime { source })?;
-        let links = self.links(&runtime);
+        let config = self.client_config();
+        let links = self.links(&runtime, &config);
         if strategy.launch_barrier() {
             let interrupted = self.interrupted.subscribe();
             let waiting = waiting::for_servers(&links, self.settings.wait_limit, &self.voice, interrupted);
@@ -378,20 +424,42 @@ impl Fleet {
             count: self.topology.worker_count() as u32,
             threads: self.settings.threads,
         };
-        let cluster = Arc::new(Cluster::new(links.clone(), worker, strategy));
+        let job_file = self.settings.job_file.clone();
+        let restarts = move || job_file.as_ref().is_some_and(|file| !JobFile::read(file).ending);
+        let cluster = Arc::new(Cluster::new(links.clone(), worker, strategy).restarts_if(restarts));
+        let entered = cluster.progress();
+        let (passes, batches) = match entered {
+            Ok(progress) => progress,
+            Err(error) => {
+                runtime.shutdown_background();
+                return Err(error.into());
+            }
+        };
         self.voice.say(&format!("{}: communicator started, trainer id {}", self.name(), worker.rank));
-        *stage = Stage::Working { cluster, links, runtime };
+        if passes > 0 || batches.iter().any(|&batches| batches > 0) {
+            let batches: u64 = batches.iter().sum();
+            let name = self.name();
+            self.voice.say(&format!(
+                "{name}: continues after {passes} whole passes; {batches} batches are not trained again"
+            ));
+        }
+        let servers = self.topology.servers().to_vec();
+        let watch = Watch::of_worker(self.report.clone(), config.news.clone(), servers);
+        *stage = Stage::Working { cluster, links, runtime, watch };
         Ok(())
     }
 
-    fn links(&self, runtime: &Runtime) -> Vec<Link> {
+    fn client_config(&self) -> ClientConfig {
         let identity = Identity {
             job: self.settings.job.to_string(),
             secret: self.settings.secret.clone(),
             rank: self.topology.rank() as u32,
             incarnation: self.settings.incarnation,
         };
-        let config = ClientConfig { tls: self.settings.worker_tls.clone(), ..ClientConfig::new(identity) };
+        ClientConfig { tls: self.settings.worker_tls.clone(), ..ClientConfig::new(identity) }
+    }
+
+    fn links(&self, runtime: &Runtime, config: &ClientConfig) -> Vec<Link> {
         let servers = self.topology.servers().iter();
         servers
             .map(|server| Link::remote(runtime.handle(), server.clone(), config.clone(), self.connector.clone()))
@@ -422,13 +490,17 @@ impl Fleet {
         self.only_for("stop_worker", Role::Worker)?;
         let mut stage = self.stage.lock();
         match std::mem::replace(&mut *stage, Stage::Over) {
-            Stage::Working { cluster, links, runtime } => {
+            Stage::Working { cluster, links, runtime, watch } => {
                 let closed = cluster.close();
+                drop(watch);
                 // Whoever hangs up while an answer is on its way looks as if its connection broke, and is waited for.
-                let last: Vec<_> =
-                    links.iter().map(|link| link.ask_within(Kind::Heartbeat, Payload::new(), LAST)).collect();
+                let last: Vec<_> = links.iter().filter_map(|link| link.send_within(&Heartbeat, LAST).ok()).collect();
                 // A server that has ended already is as good.
                 last.into_iter().for_each(|answer| drop(answer.wait()));
+                if closed.is_ok() {
+                    // From here on this process needs no server.
+                    self.tell_launcher(Progress::DONE, None, None);
+                }
                 // Hangs up, even if an executor still has the cluster: the servers wait for that.
                 runtime.shutdown_background();
                 Ok(closed?)

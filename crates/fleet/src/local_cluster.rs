@@ -11,7 +11,7 @@ use openfleet_dist::client::Tcp;
 use openfleet_dist::communicator::Worker;
 use openfleet_dist::handshake::Secret;
 use openfleet_dist::session::Identity;
-use openfleet_dist::{ClientConfig, Cluster, Link, Server, ServerConfig, State};
+use openfleet_dist::{ClientConfig, Cluster, Link, Resume, Server, ServerConfig, State};
 
 use crate::error::{Error, Result};
 
@@ -42,7 +42,7 @@ impl LocalCluster {
     /// The servers take their tables from a checkpoint when they are made.
     pub fn resume_from(&self, address: &str) -> Result<()> {
         for state in &self.states {
-            state.resume_from(address, false)?;
+            state.resume_from(address, Resume::Run)?;
         }
         Ok(())
     }

@@ -47,6 +47,10 @@ impl Dataset for Dealt<'_> {
         self.dataset.describe()
     }
 
+    fn skip_pass(&self) {
+        self.dataset.skip_pass();
+    }
+
     fn open(&self) -> Result<Box<dyn BatchReader + '_>> {
         let hands = (0..self.threads).map(|_| VecDeque::new()).collect();
         let dealer = Dealer { hands, turn: 0, over: false, spare: Vec::new() };

@@ -55,6 +55,9 @@ pub trait Dataset: Send + Sync {
         format!("batches of {}", self.batch_size())
     }
 
+    /// A pass is skipped: whatever depends on how many passes there were counts it all the same.
+    fn skip_pass(&self) {}
+
     /// Begins a pass. A missing file or an empty file list is found here, before any training.
     fn open(&self) -> Result<Box<dyn BatchReader + '_>>;
 }

@@ -1,17 +1,18 @@
 //! The dataset that streams: files are read while training goes on, and nothing of them is kept.
 //!
 //! ```text
-//! reader thread (whole files) --\                            /-- training thread
-//! reader thread (whole files) ---+- bounded queue of chunks -+-- training thread
+//! reader 0: files 0, R, 2R, ...  -- bounded queue of chunks --\                        /-- training thread
+//! reader 1: files 1, R+1, ...    -- bounded queue of chunks ---+- so many rows each --+-- training thread
 //! ```
 //!
-//! A full queue holds the readers back, so memory does not depend on the size of the data. With one reader thread, rows
-//! come in the order of the files. A reader's error follows the rows it had read before, and every training thread is
+//! A full queue holds its reader back, so memory does not depend on the size of the data. Readers take turns of a fixed number
+//! of rows, so the order of rows depends on the files and on how many readers there are, and not on which is faster: a
+//! restarted worker reads the same batches again. A reader's error follows the rows it had read before, and every training thread is
 //! told of it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -28,6 +29,9 @@ use super::{BatchReader, Dataset, Progress, prepare};
 
 /// Chunks waiting in the queue for each reader thread; a chunk is what a quarter of a megabyte of text gives.
 const CHUNKS_AHEAD: usize = 4;
+
+/// Rows that are taken from a reader before it is the next one's turn.
+const TURN_ROWS: usize = 1024;
 
 /// How long a dropped pass waits for its readers, which end at once unless a file system keeps them.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -77,11 +81,9 @@ impl Dataset for QueueDataset {
 
 struct QueueReader {
     shared: Arc<Shared>,
-    /// `None` only while being dropped.
-    queue: Option<Receiver<Records>>,
     /// Empty chunks on their way back to the readers, so that a warm pass allocates nothing.
     spent: Sender<Records>,
-    current: Mutex<Current>,
+    turns: Mutex<Turns>,
     threads: Vec<JoinHandle<()>>,
     /// Closes when the last reader thread has ended.
     ended: Receiver<()>,
@@ -89,8 +91,18 @@ struct QueueReader {
     total_bytes: u64,
 }
 
-/// The chunk being given out, and its next row.
+/// Whose rows are being given out.
+struct Turns {
+    /// Those that have not come to their end; none while being dropped.
+    readers: Vec<Current>,
+    turn: usize,
+    /// Rows until it is the next one's turn.
+    left: usize,
+}
+
+/// A reader's chunk that is being given out, and its next row.
 struct Current {
+    queue: Receiver<Records>,
     records: Records,
     row: usize,
 }
@@ -99,7 +111,6 @@ struct Current {
 struct Shared {
     plan: Arc<Plan>,
     files: Arc<[PathBuf]>,
-    next_file: AtomicUsize,
     counters: Counters,
     stop: Arc<Stop>,
     failure: Mutex<Option<Error>>,
@@ -112,31 +123,30 @@ impl QueueReader {
         let shared = Arc::new(Shared {
             plan: dataset.plan.clone(),
             files: dataset.files.clone(),
-            next_file: AtomicUsize::new(0),
             counters: Counters::default(),
             stop: Arc::default(),
             failure: Mutex::new(None),
             panicked: AtomicBool::new(false),
         });
-        let (sender, queue) = crossbeam_channel::bounded(thread_count * CHUNKS_AHEAD);
         let (spent, empty) = crossbeam_channel::bounded(thread_count * CHUNKS_AHEAD);
         let (ended_sender, ended) = crossbeam_channel::bounded(0);
-        let records = Records::new(dataset.plan.layout.clone());
         let mut reader = QueueReader {
             shared,
-            queue: Some(queue),
             spent,
-            current: Mutex::new(Current { records, row: 0 }),
+            turns: Mutex::new(Turns { readers: Vec::with_capacity(thread_count), turn: 0, left: TURN_ROWS }),
             threads: Vec::with_capacity(thread_count),
             ended,
             rows: AtomicU64::new(0),
             total_bytes,
         };
         for index in 0..thread_count {
-            let (shared, sender, empty) = (reader.shared.clone(), sender.clone(), empty.clone());
+            let (sender, queue) = crossbeam_channel::bounded(CHUNKS_AHEAD);
+            let records = Records::new(dataset.plan.layout.clone());
+            reader.turns.get_mut().readers.push(Current { queue, records, row: 0 });
+            let (shared, empty) = (reader.shared.clone(), empty.clone());
             let ended = ended_sender.clone();
             let thread = std::thread::Builder::new().name(format!("read-{index}")).spawn(move || {
-                shared.read_files(&sender, &empty);
+                shared.read_files(index, thread_count, &sender, &empty);
                 drop((sender, ended));
             });
             // Dropping `reader` ends the threads already started.
@@ -145,17 +155,22 @@ impl QueueReader {
         Ok(reader)
     }
 
-    /// Moves rows from the queue into `batch` until it is full or the pass is over.
+    /// Moves rows from the queues into `batch` until it is full or the pass is over.
     fn fill(&self, batch: &mut Batch) {
-        let Some(queue) = &self.queue else { return };
         let plan = &self.shared.plan;
         // One thread at a time, for only so can the pass have at most one batch that is not full. It holds the others up
         // for the time of a copy.
-        let mut current = self.current.lock();
+        let mut turns = self.turns.lock();
         while batch.rows < plan.batch_size {
-            let Current { records, row } = &mut *current;
+            let Turns { readers, turn, left } = &mut *turns;
+            let Some(Current { queue, records, row }) = readers.get_mut(*turn) else { return };
             if *row == records.rows() {
-                let Ok(next) = queue.recv() else { return };
+                let Ok(next) = queue.recv() else {
+                    // It has come to its end: from here on the others take turns without it.
+                    readers.remove(*turn);
+                    (*turn, *left) = (if *turn < readers.len() { *turn } else { 0 }, TURN_ROWS);
+                    continue;
+                };
                 let mut spent = std::mem::replace(records, next);
                 spent.clear();
                 // Nobody may want it any more.
@@ -163,9 +178,13 @@ impl QueueReader {
                 *row = 0;
                 continue;
             }
-            let end = records.rows().min(*row + plan.batch_size - batch.rows);
+            let end = records.rows().min(*row + *left).min(*row + plan.batch_size - batch.rows);
             append_rows(&plan.layout, (*row..end).map(|row| records.row(row)), batch);
+            *left -= end - *row;
             *row = end;
+            if *left == 0 {
+                (*turn, *left) = ((*turn + 1) % readers.len(), TURN_ROWS);
+            }
         }
     }
 }
@@ -203,8 +222,8 @@ impl BatchReader for QueueReader {
 impl Drop for QueueReader {
     fn drop(&mut self) {
         self.shared.stop.ask();
-        // A reader that waits for room in the queue learns that there is nobody to read it.
-        self.queue = None;
+        // A reader that waits for room in its queue learns that there is nobody to read it.
+        self.turns.get_mut().readers.clear();
         // Nothing is ever sent: the answer is that all have ended, or that the patience has.
         if self.ended.recv_timeout(PATIENCE) == Err(crossbeam_channel::RecvTimeoutError::Disconnected) {
             for thread in self.threads.drain(..) {
@@ -215,11 +234,9 @@ impl Drop for QueueReader {
 }
 
 impl Shared {
-    fn read_files(&self, queue: &Sender<Records>, empty: &Receiver<Records>) {
+    fn read_files(&self, reader: usize, readers: usize, queue: &Sender<Records>, empty: &Receiver<Records>) {
         let panicking = PanicFlag(&self.panicked);
-        loop {
-            let index = self.next_file.fetch_add(1, Ordering::Relaxed);
-            let Some(file) = self.files.get(index) else { break };
+        for file in self.files.iter().skip(reader).step_by(readers) {
             let mut records = self.empty_records(empty);
             let result = read_file(&self.plan, file, &self.counters, &self.stop, &mut records, |records| {
                 if records.rows() == 0 {

@@ -155,6 +155,16 @@ impl Dataset for WordsDataset {
         None
     }
 
+    fn describe(&self) -> String {
+        let WordsConfig { batch_size, window, negatives, seed, .. } = &self.config;
+        let words = self.raw_words;
+        format!("batches of {batch_size} from {words} words, window {window}, {negatives} negatives, seed {seed}")
+    }
+
+    fn skip_pass(&self) {
+        self.passes.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn open(&self) -> Result<Box<dyn BatchReader + '_>> {
         let pass = self.passes.fetch_add(1, Ordering::Relaxed);
         let seed = mix(self.config.seed ^ mix(pass.wrapping_add(1)));

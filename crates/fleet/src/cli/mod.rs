@@ -12,6 +12,7 @@ use clap::{Arg, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use openfleet_core::error::report;
 
 use crate::error::Result;
+use crate::job_file::RESTART_EXIT_CODE;
 use crate::log;
 use crate::variables::Variables;
 
@@ -74,6 +75,8 @@ pub enum Outcome {
 
 /// What a shell expects of a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
+/// Of a program that has panicked. Rust's own code for that means something else to the launcher: please start me again.
+const PANICKED: u8 = 70;
 
 /// Runs `openfleet` with these arguments, the program's own name first, and returns its exit code. Errors have been printed.
 /// Takes Ctrl-C and SIGTERM over: the first ends the work between two batches.
@@ -95,9 +98,15 @@ pub fn main(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) ->
     if let Err(error) = listen(stop.clone()) {
         eprintln!("warning: Ctrl-C will end the program at once rather than after the batch: {error}");
     }
-    match run(&command, &stop) {
+    let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&command, &stop)));
+    let Ok(ran) = ran else { return PANICKED };
+    match ran {
         Ok(Outcome::Done) => 0,
         Ok(Outcome::Interrupted) => INTERRUPTED,
+        Err(error) if error.is_recall() => {
+            eprintln!("{}", report(&error));
+            RESTART_EXIT_CODE
+        }
         Err(error) => {
             eprintln!("error: {}", report(&error));
             1

@@ -10,11 +10,11 @@ use std::time::Duration;
 use openfleet_dist::{Cluster, Reduce};
 use openfleet_engine::Minimize;
 
+use super::Outcome;
 use super::cluster_choice::ClusterChoice;
 use crate::error::Result;
 use crate::fleet::Fleet;
 use crate::local_cluster::LocalCluster;
-use crate::progress::Progress;
 use crate::role;
 use crate::variables::Variables;
 
@@ -23,11 +23,12 @@ pub(crate) fn launched() -> Result<Option<Fleet>> {
     if role::is_launched(&Variables::of_process()) { Fleet::init(None).map(Some) } else { Ok(None) }
 }
 
-/// A server's whole life: it needs neither files nor a model, but perhaps a checkpoint to go on from. Asked to stop, it
-/// ends well.
-pub(crate) fn serve(fleet: &Fleet, stop: &AtomicBool, resume: Option<&str>) -> Result<()> {
-    fleet.init_server(resume)?;
-    interruptible(fleet, stop, || fleet.run_server())
+/// A server's whole life: it needs neither files nor a model, but perhaps a checkpoint to continue from. Says whether it was
+/// asked to stop before its workers had departed: that is no good end.
+pub(crate) fn serve(fleet: &Fleet, stop: &AtomicBool, resume: Option<&str>) -> Result<Outcome> {
+    fleet.resume_server(resume)?;
+    interruptible(fleet, stop, || fleet.run_server())?;
+    Ok(if fleet.is_done() { Outcome::Done } else { Outcome::Interrupted })
 }
 
 /// Where training happens.
@@ -116,9 +117,7 @@ impl Place {
     /// Tells the launcher how far training has come.
     pub(crate) fn tell_launcher(&self, samples: u64, samples_per_second: f64) {
         if let Place::Job(fleet) = self {
-            let (samples, samples_per_second) = (Some(samples), Some(samples_per_second));
-            let state = Some("training".to_owned());
-            fleet.tell_launcher(&Progress { state, samples, samples_per_second, ..Progress::default() });
+            fleet.tell_launcher("training", Some(samples), Some(samples_per_second));
         }
     }
 
@@ -128,6 +127,12 @@ impl Place {
             Place::Inside(_, choice) => Some(choice.describe()),
             Place::Alone | Place::Job(_) => None,
         }
+    }
+
+    /// Whether a worker that was asked to stop should end at once, because it will be started again and continue: it is one
+    /// process of a job that goes on.
+    pub(crate) fn ends_at_once(&self) -> bool {
+        matches!(self, Place::Job(fleet) if !fleet.is_job_ending())
     }
 
     /// The workers of this process are done.

@@ -276,6 +276,14 @@ impl Dataset for Watched<'_> {
         self.inner.rows()
     }
 
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+
+    fn skip_pass(&self) {
+        self.inner.skip_pass();
+    }
+
     fn open(&self) -> DataResult<Box<dyn BatchReader + '_>> {
         Ok(Box::new(WatchedReader { inner: self.inner.open()?, watched: self }))
     }

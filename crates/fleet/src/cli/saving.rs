@@ -25,8 +25,6 @@ pub(crate) struct Saving {
     pub(crate) every: u64,
     /// Whether there is a checkpoint to go on from.
     pub(crate) resumes: bool,
-    /// Epochs that need not be gone over again.
-    pub(crate) epochs_done: u64,
     geo: bool,
     description: ModelDescription,
 }
@@ -41,18 +39,16 @@ impl Saving {
         description: ModelDescription,
     ) -> Result<Self> {
         model_dir::check_place(address)?;
-        let mut saving = Saving {
+        let saving = Saving {
             address: address.to_owned(),
             every,
             resumes: resume && model_dir::holds_checkpoint(address)?,
-            epochs_done: 0,
             geo: mode == Some(Mode::Geo),
             description,
         };
         if saving.resumes {
             let (manifest, saved) = model_dir::describe(address)?;
             saving.check(&manifest, &saved, mode)?;
-            saving.epochs_done = if saving.geo { saved.epochs } else { 0 };
         }
         Ok(saving)
     }
@@ -102,7 +98,6 @@ impl Saving {
         epochs: u64,
         complete: bool,
     ) -> Result<()> {
-        let epochs = self.epochs_done + epochs;
         let description = ModelDescription { complete, epochs, vocabulary, ..self.description.clone() };
         executor.save(program, &self.address, &self.options(&description))?;
         Ok(())

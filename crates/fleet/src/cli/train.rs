@@ -172,8 +172,7 @@ pub(crate) fn run(arguments: &TrainArgs, stop: &AtomicBool) -> Result<Outcome> {
     if let Some(server) = fleet.as_ref().filter(|fleet| fleet.is_server()) {
         let address = arguments.save.as_deref().filter(|_| arguments.resume);
         let resumes = address.map(model_dir::holds_checkpoint).transpose()? == Some(true);
-        place::serve(server, stop, address.filter(|_| resumes))?;
-        return Ok(Outcome::Done);
+        return place::serve(server, stop, address.filter(|_| resumes));
     }
     let job = Job::resolve(arguments, fleet.as_ref())?;
     let rule = arguments.optimizer.resolve(arguments.model.model, Some(1))?;
@@ -190,7 +189,11 @@ pub(crate) fn run(arguments: &TrainArgs, stop: &AtomicBool) -> Result<Outcome> {
         place.describe().iter().for_each(|line| remark(line));
     }
     let tell = |samples, speed| place.tell_launcher(samples, speed);
-    let mut trained = train_together(&mut workers, stop, &tell)?;
+    let mut trained = train_together(&mut workers, &place, stop, &tell)?;
+    if trained.interrupted && place.ends_at_once() {
+        remark("asked to stop: this worker ends, and continues here when it is started again");
+        return Ok(Outcome::Interrupted);
+    }
     // Nobody judges before everybody has trained.
     let worker_samples_per_second = trained.of_all_workers(&place)?;
     let first = &mut workers[0];
@@ -266,6 +269,7 @@ struct WorkerRun<'a> {
 /// are those of all.
 fn train_together(
     workers: &mut [WorkerRun<'_>],
+    place: &Place,
     stop: &AtomicBool,
     tell: &(dyn Fn(u64, f64) + Sync),
 ) -> Result<TrainingReport> {
@@ -277,8 +281,9 @@ fn train_together(
                 let train = move || {
                     let tell = (rank == 0).then_some(tell);
                     let report = worker.train(stop, tell);
-                    if report.is_err() {
-                        // The others end rather than wait for this one.
+                    if report.is_err() && matches!(place, Place::Inside(..)) {
+                        // The others of this process end rather than wait for this one. In a job of processes one that
+                        // fails has not departed: it may be started again.
                         stop.store(true, Ordering::Relaxed);
                         worker.cluster.iter().for_each(|cluster| drop(cluster.close()));
                     }
@@ -576,13 +581,11 @@ impl WorkerRun<'_> {
         let mut total = TrainingReport::default();
         for epoch in 1..=epochs {
             data.begin_epoch(arguments.seed, epoch)?;
-            if saving.as_ref().is_some_and(|saving| epoch <= saving.epochs_done) {
-                continue;
-            }
             network.zero_auc(executor.scope())?;
             meter.begin_epoch(epoch);
             let dealt = Dealt::new(data.dataset(), threads);
-            let watched = Watched::new(if job.deals() { &dealt } else { data.dataset() });
+            // On servers batches are always dealt.
+            let watched = Watched::new(if job.deals() && cluster.is_none() { &dealt } else { data.dataset() });
             let each_batch = |view: &BatchView<'_>| meter.batch_done(view);
             let observer = |observation: &Observation| meter.observe(observation, watched.waited(), threads);
             let fetch: Vec<_> = network.auc.iter().map(|auc| auc.auc).collect();
@@ -604,6 +607,15 @@ impl WorkerRun<'_> {
                 meter.finish();
             }
             let report = report?;
+            if report.skipped {
+                remark(&format!("epoch {epoch} was complete before this worker was restarted: it is skipped"));
+                total.add(&report, watched.rows_done());
+                continue;
+            }
+            if report.skipped_steps > 0 {
+                let (batches, rows) = (count(report.skipped_steps), count(report.skipped_samples));
+                remark(&format!("skipped {batches} batches of epoch {epoch} that were trained before: {rows} rows"));
+            }
             total.auc = network.counted_auc(executor.scope());
             total.loss = meter.end_epoch(&report, total.auc, threads);
             total.add(&report, watched.rows_done());
@@ -635,7 +647,7 @@ impl WorkerRun<'_> {
 impl TrainingReport {
     fn add(&mut self, report: &RunReport, rows_done: u64) {
         self.epochs += 1;
-        self.samples += report.samples;
+        self.samples += report.samples + report.skipped_samples;
         self.elapsed += report.elapsed;
         self.waited += report.waited;
         self.words += rows_done;

@@ -8,8 +8,7 @@
 use std::time::Duration;
 
 use openfleet_dist::client::Pending;
-use openfleet_dist::frame::Payload;
-use openfleet_dist::request::Kind;
+use openfleet_dist::request::heartbeat::Heartbeat;
 use openfleet_dist::{Error as DistError, Link};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -55,8 +54,8 @@ pub(super) async fn for_servers(
 
 /// Those that do not answer within a time.
 async fn ask(links: Vec<&Link>, within: Duration) -> Result<Vec<&Link>> {
-    let asked: Vec<(&Link, Pending)> =
-        links.into_iter().map(|link| (link, link.ask_within(Kind::Heartbeat, Payload::new(), within))).collect();
+    let asked = links.into_iter().map(|link| Ok((link, link.send_within(&Heartbeat, within)?)));
+    let asked: Vec<(&Link, Pending)> = asked.collect::<openfleet_dist::Result<_>>()?;
     let mut absent = Vec::new();
     for (link, pending) in asked {
         match pending.answer().await {
@@ -80,7 +79,7 @@ mod tests {
     use openfleet_core::topology::{Endpoint, Incarnation};
     use openfleet_dist::client::{BoxedStream, Connector};
     use openfleet_dist::handshake::Secret;
-    use openfleet_dist::server::serve;
+    use openfleet_dist::listener::serve;
     use openfleet_dist::session::Identity;
     use openfleet_dist::{ClientConfig, ServerConfig, State};
     use parking_lot::Mutex;

@@ -30,6 +30,12 @@ pub struct Settings {
     pub threads: u32,
     /// The file in which the process tells its launcher how it is doing.
     pub progress_file: Option<PathBuf>,
+    /// The identity of the run, where the launcher made one.
+    pub run: Option<String>,
+    /// The newest checkpoint of the run, for a server that is started again.
+    pub resume: Option<String>,
+    /// The file in which the launcher tells processes how the job is doing.
+    pub job_file: Option<PathBuf>,
     /// What a server shows of itself, where it speaks TLS.
     pub server_tls: Option<ServerTls>,
     /// Whom a worker trusts, where its servers speak TLS.
@@ -62,15 +68,24 @@ impl Settings {
         Ok(Settings {
             job,
             secret: Secret::new(variables.get(variables::SECRET).unwrap_or_default()),
-            incarnation: Incarnation(incarnation.map_or(1, |read| read.value as u64)),
+            incarnation: Incarnation(incarnation.map_or_else(started, |read| read.value as u64)),
             bind: read(variables, variables::BIND, address)?.map(|read| read.value),
             wait_limit: wait_seconds.map_or(WAIT_LIMIT, |read| Duration::from_secs(read.value as u64)),
             threads: threads.map_or(1, |read| read.value),
             progress_file: variables.get(variables::PROGRESS_FILE).map(PathBuf::from),
+            run: variables.get(variables::RUN).map(str::to_owned),
+            resume: variables.get(variables::RESUME).map(str::to_owned),
+            job_file: variables.get(variables::JOB_FILE).map(PathBuf::from),
             server_tls: server_tls(variables)?,
             worker_tls: variables.get(variables::TLS_AUTHORITY).map(|file| ClientTls { authorities: file.into() }),
         })
     }
+}
+
+/// Without a launcher that counts, a process that is started later is the newer one.
+fn started() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(1, |now| now.as_millis() as u64)
 }
 
 /// A certificate and its key, or neither.

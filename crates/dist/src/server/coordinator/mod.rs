@@ -146,11 +146,6 @@ impl Coordinator {
         self.groups.iter_mut().enumerate().find(|(_, group)| group.has(stream))
     }
 
-    /// Whether a stream steps together with others.
-    pub(crate) fn is_grouped(&self, stream: u32) -> bool {
-        self.groups.iter().any(|group| group.has(stream))
-    }
-
     /// A push of a stream that steps together with others.
     pub(crate) fn push(&mut self, work: WorkId, ticket: Ticket) -> Result<Effects> {
         let mut effects = Vec::new();
