@@ -111,10 +111,15 @@ def main() -> None:
         feed_loop(exe, options, files, loss)
     else:
         dataset_passes(exe, options, files, [label, *slots], loss)
-    fleet.barrier_worker()
-    if fleet.is_first_worker():
-        fleet.save_persistables(exe, options.final)
-    fleet.barrier_worker()
+    # What a geo worker has not sent yet is sent at the end of a pass over a dataset, but after a feed loop only when it
+    # stops: there the others leave before the first worker saves, and its barrier waits until they have.
+    leaves_early = (options.mode, options.form) == ("geo", "feed") and not fleet.is_first_worker()
+    if not leaves_early:
+        fleet.barrier_worker()
+        if fleet.is_first_worker():
+            fleet.save_persistables(exe, options.final)
+        if (options.mode, options.form) != ("geo", "feed"):
+            fleet.barrier_worker()
     fleet.stop_worker()
 
 
