@@ -29,9 +29,9 @@ WORKERS = SERVERS = 2
 FILES_OF_A_WORKER = 2
 BATCH = 8
 MAX_RESTARTS = 3
-# Steps of a thread in all epochs together: a few seconds of training. A network that drops packets makes a step slow.
+# Steps of a thread in all epochs together: a few seconds of training. Steps through a proxy or a bad network are slow.
 STEPS = {"sync": 3000, "half_async": 3000, "async": 3000, "hybrid": 3000, "geo": 6000}
-STEPS_WITH_DROPPED_PACKETS = 600
+STEPS_OF_SLOW_FAULTS = {"drop": 600, "reset": 1200}
 REPORTS = 60  # lines of progress in a run, by which the moment of the fault is found
 RESETS = 5
 NEAR = 0.02  # geo sends halves of halves: its sums are rounded
@@ -72,7 +72,7 @@ class Job:
         self.chance = random.Random(run.seed)
         what = run.what
         self.threads = what.threads if model == "counter" else 1
-        steps = STEPS_WITH_DROPPED_PACKETS if what.fault == "drop" else STEPS[what.mode]
+        steps = STEPS_OF_SLOW_FAULTS.get(what.fault, STEPS[what.mode])
         self.steps_of_an_epoch = steps // what.epochs // FILES_OF_A_WORKER * FILES_OF_A_WORKER
         self.steps = self.steps_of_an_epoch * what.epochs
         self.period = max(1, self.steps // REPORTS)
@@ -119,14 +119,14 @@ class Job:
         """What is started; `self.start_port` and `self.proxy` are known by then."""
         what = self.run.what
         fleetrun = [str(self.place.binaries / "fleetrun"), f"--server_num={SERVERS}", f"--worker_num={WORKERS}"]
-        fleetrun += [f"--max-restarts={MAX_RESTARTS}", "--python", sys.executable]
-        if self.proxy:
-            fleetrun += [f"--start-port={self.start_port}", "sh", str(HERE / "through_proxy.sh")]
+        fleetrun += [f"--max-restarts={MAX_RESTARTS}"]
         if what.form == "cli":
             program = [str(self.place.binaries / "openfleet"), *self._cli_arguments()]
         else:
-            script = [str(HERE / "train.py"), *self._script_arguments()]
-            program = [sys.executable, *script] if self.proxy else script
+            python = [sys.executable] if self.proxy else ["--python", sys.executable]
+            program = [*python, str(HERE / "train.py"), *self._script_arguments()]
+        if self.proxy:
+            fleetrun += [f"--start-port={self.start_port}", "sh", str(HERE / "through_proxy.sh")]
         namespace = list(faults.NAMESPACE) if what.fault == "drop" else []
         return [*namespace, *fleetrun, *program]
 
@@ -295,6 +295,7 @@ class Attack:
 
     def _begin(self, fault: str, now: float) -> None:
         job = self.job
+        began = time.monotonic()
         if fault == "drop":
             faults.drop_packets(self.pid, job.place.dropper)
         elif fault == "reset":
@@ -308,7 +309,8 @@ class Attack:
             ranks = {"worker": job.worker, "server": job.server}
             found = [faults.find(self.mark, role, ranks[role]) for role in roles]
             if None in found:
-                return  # it has ended by itself, or is just being started
+                return  # one has ended already: nothing is done to this job
+            began = time.monotonic()
             self._held = found
             number = {"kill": signal.SIGKILL, "term": signal.SIGTERM}.get(fault, signal.SIGSTOP)
             for process in found:
@@ -316,7 +318,7 @@ class Attack:
             if number == signal.SIGSTOP:
                 wake = now + float(fault.removeprefix("stop"))
                 self._later = [(wake, lambda: [process.signal(signal.SIGCONT) for process in found])]
-        self.began = time.monotonic()
+        self.began = began
 
     def close(self) -> None:
         for process in self._held:
@@ -366,10 +368,11 @@ class Output:
         if fault is None:
             return None, None
         later = [(at - fault, line) for at, line in self.lines if at >= fault]
-        # What a process says itself begins with its name, which is not meant.
-        own_words = [(at, re.sub(r"^\[[^]]*\]", "", line)) for at, line in later]
-        named = next((at for at, line in own_words if any(victim in line for victim in victims)), None)
-        restarted = next((at for at, line in own_words if re.search(r"restart \d+", line)), None)
+        restarted = next((at for at, line in later if re.search(r"restart \d+", line)), None)
+        # Lines of a process begin with its name. That name does not count, nor does what the victim itself says.
+        others = [(at, line) for at, line in later if not line.startswith(tuple(f"[{victim}]" for victim in victims))]
+        words = [(at, re.sub(r"^\[[^]]*\]", "", line)) for at, line in others]
+        named = next((at for at, line in words if any(victim in line for victim in victims)), None)
         return named, restarted
 
 
