@@ -27,9 +27,10 @@ from combinations import Run
 
 WORKERS = SERVERS = 2
 FILES_OF_A_WORKER = 2
-BATCH = 8
+BATCH = 4
 MAX_RESTARTS = 3
-# Steps of a thread in all epochs together: a few seconds of training. Steps through a proxy or a bad network are slow.
+# Steps of a thread in all epochs together, in Python: a few seconds of training. The CLI is twice as fast; steps through a
+# proxy or a bad network are slow.
 STEPS = {"sync": 3000, "half_async": 3000, "async": 3000, "hybrid": 3000, "geo": 6000}
 STEPS_OF_SLOW_FAULTS = {"drop": 600, "reset": 1200}
 REPORTS = 60  # lines of progress in a run, by which the moment of the fault is found
@@ -72,7 +73,7 @@ class Job:
         self.chance = random.Random(run.seed)
         what = run.what
         self.threads = what.threads if model == "counter" else 1
-        steps = STEPS_OF_SLOW_FAULTS.get(what.fault, STEPS[what.mode])
+        steps = STEPS_OF_SLOW_FAULTS.get(what.fault, STEPS[what.mode] * (2 if what.form == "cli" else 1))
         self.steps_of_an_epoch = steps // what.epochs // FILES_OF_A_WORKER * FILES_OF_A_WORKER
         self.steps = self.steps_of_an_epoch * what.epochs
         self.period = max(1, self.steps // REPORTS)
