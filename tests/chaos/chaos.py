@@ -124,7 +124,7 @@ def play_dense(run: Run, place: Place, directory: Path) -> str:
 
 def line(index: str, run: Run, result: Result) -> str:
     times = [("named", result.named), ("restarted", result.restarted)]
-    parts = [f"{index}  {run.name:<48} {result.outcome:<8} restarts {result.restarts}  {result.seconds:5.1f} s"]
+    parts = [f"{index}  {run.name:<52} {result.outcome:<8} restarts {result.restarts}  {result.seconds:5.1f} s"]
     parts += [f"{what} after {seconds:.2f} s" for what, seconds in times if seconds is not None]
     return "  ".join(parts) + (f"\n         {result.detail.strip()}" if result.detail else "")
 

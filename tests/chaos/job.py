@@ -29,8 +29,8 @@ WORKERS = SERVERS = 2
 FILES_OF_A_WORKER = 2
 BATCH = 4
 MAX_RESTARTS = 3
-# Steps of a thread in all epochs together, in Python: a few seconds of training. The CLI is twice as fast; steps through a
-# proxy or a bad network are slow.
+# Steps of a thread in all epochs together, in Python: a few seconds of training. The CLI is twice as fast; steps through
+# a proxy or a bad network are slow.
 STEPS = {"sync": 3000, "half_async": 3000, "async": 3000, "hybrid": 3000, "geo": 6000}
 STEPS_OF_SLOW_FAULTS = {"drop": 600, "reset": 1200}
 REPORTS = 60  # lines of progress in a run, by which the moment of the fault is found
@@ -359,7 +359,8 @@ class Output:
         """The line that says why the job ended, if there is one."""
         words = re.compile(r"error|was killed|exited with|ended|timed? ?out|failed", re.IGNORECASE)
         own = [line for _, line in self.lines if not line.startswith("[") and words.search(line)]
-        return own[0] if own else ""
+        # A line that tells of a restart is not about the end.
+        return next((line for line in own if not re.search(r"restart \d+", line)), "")
 
     def last_words(self) -> str:
         return self.lines[-1][1][:150] if self.lines else "nothing"
