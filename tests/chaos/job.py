@@ -29,8 +29,8 @@ WORKERS = SERVERS = 2
 FILES_OF_A_WORKER = 2
 BATCH = 4
 MAX_RESTARTS = 3
-# Steps of a thread in all epochs together, in Python: a few seconds of training. The CLI is twice as fast; steps through
-# a proxy or a bad network are slow.
+# Steps of a thread in all epochs together, in Python: a few seconds of training. The CLI is twice as fast, a proxy or a
+# bad network makes steps slow.
 STEPS = {"sync": 3000, "half_async": 3000, "async": 3000, "hybrid": 3000, "geo": 6000}
 STEPS_OF_SLOW_FAULTS = {"drop": 600, "reset": 1200}
 REPORTS = 60  # lines of progress in a run, by which the moment of the fault is found
@@ -85,7 +85,7 @@ class Job:
         self.failing_file = self.chance.randrange(FILES_OF_A_WORKER * what.epochs)
         self.failing_row = self.chance.randrange(self._rows_of_a_file())
         self.failing_step = self.chance.randrange(1, self.steps)
-        self.reset_pauses = [self.chance.uniform(0.05, 0.8) for _ in range(RESETS)]
+        self.reset_pauses = [self.chance.uniform(0.02, 0.3) for _ in range(RESETS)]
         self.proxy: faults.Proxy | None = None
         self.start_port = 0
 
@@ -216,10 +216,8 @@ class Job:
         output.finish()
         restarts = output.restarts()
         result = self._judge(process.returncode, hung, output)
-        if attack.began is None and self.run.what.fault != "none":
-            failed_once = (self.directory / "failed").exists()
-            if not (self.run.what.fault == "fail" and failed_once):
-                result.detail += " (the job ended before the fault)"
+        if not attack.happened and self.run.what.fault != "none":
+            result.detail += " (the job ended before the fault)"
         named, restarted = output.after(attack.began, self._victims())
         return dataclasses.replace(result, restarts=restarts, seconds=seconds, named=named, restarted=restarted)
 
@@ -279,6 +277,7 @@ class Attack:
     def __init__(self, job: Job, mark: str, pid: int) -> None:
         self.job, self.mark, self.pid = job, mark, pid
         self.began: float | None = None
+        self.happened = False
         self._later: list[tuple[float, object]] = []
         self._held: list[faults.Process] = []
 
@@ -288,7 +287,7 @@ class Attack:
         if fault == "fail":
             # The job does it to itself.
             if self.began is None and (self.job.directory / "failed").exists():
-                self.began = now
+                self.began, self.happened = now, True
         elif self.began is None and fault != "none" and output.progress >= self.job.moment * REPORTS:
             self._begin(fault, now)
         while self._later and self._later[0][0] <= now:
@@ -304,7 +303,7 @@ class Attack:
             whom = both[job.run.what.victim]
             for pause in job.reset_pauses:
                 now += pause
-                self._later.append((now, lambda: job.proxy.reset(*whom)))
+                self._later.append((now, lambda: self._reset(whom)))
         else:
             roles = {"worker": ["worker"], "server": ["server"], "both": ["server", "worker"]}[job.run.what.victim]
             ranks = {"worker": job.worker, "server": job.server}
@@ -320,6 +319,11 @@ class Attack:
                 wake = now + float(fault.removeprefix("stop"))
                 self._later = [(wake, lambda: [process.signal(signal.SIGCONT) for process in found])]
         self.began = began
+        self.happened = fault != "reset"
+
+    def _reset(self, whom: tuple[int | None, int | None]) -> None:
+        if self.job.proxy.reset(*whom):
+            self.happened = True
 
     def close(self) -> None:
         for process in self._held:
