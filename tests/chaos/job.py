@@ -68,8 +68,9 @@ class Result:
 class Job:
     """The files and the command of a run, in a directory of its own."""
 
-    def __init__(self, run: Run, place: Place, directory: Path, model: str = "counter") -> None:
+    def __init__(self, run: Run, place: Place, directory: Path, model: str = "counter", disturbed: bool = True) -> None:
         self.run, self.place, self.directory, self.model = run, place, directory, model
+        self.fault = run.what.fault if disturbed else "none"
         self.chance = random.Random(run.seed)
         what = run.what
         self.threads = what.threads if model == "counter" else 1
@@ -91,8 +92,7 @@ class Job:
 
     def undisturbed(self, directory: Path) -> Job:
         """The same data and options without the fault."""
-        what = dataclasses.replace(self.run.what, victim="nobody", fault="none")
-        return Job(dataclasses.replace(self.run, what=what), self.place, directory, self.model)
+        return Job(self.run, self.place, directory, self.model, disturbed=False)
 
     def _rows_of_a_file(self) -> int:
         return self.steps_of_an_epoch * BATCH * self.threads // FILES_OF_A_WORKER
@@ -128,7 +128,7 @@ class Job:
             program = [*python, str(HERE / "train.py"), *self._script_arguments()]
         if self.proxy:
             fleetrun += [f"--start-port={self.start_port}", "sh", str(HERE / "through_proxy.sh")]
-        namespace = list(faults.NAMESPACE) if what.fault == "drop" else []
+        namespace = list(faults.NAMESPACE) if self.fault == "drop" else []
         return [*namespace, *fleetrun, *program]
 
     def _cli_arguments(self) -> list[str]:
@@ -144,7 +144,7 @@ class Job:
             arguments += ["--k-steps", "5"]
         if what.saves:
             arguments += ["--save-every", str(max(1, self.steps // 10))]
-        if what.fault == "fail":
+        if self.fault == "fail":
             arguments += ["--pipe-command", self._failing_reader()]
         return arguments
 
@@ -155,9 +155,9 @@ class Job:
         arguments += ["--final", "final", "--print-period", str(self.period)]
         if what.saves:
             arguments += ["--checkpoint", "checkpoint"]
-        if what.fault == "fail" and what.form == "feed":
+        if self.fault == "fail" and what.form == "feed":
             arguments += ["--fail-once", f"failed:{self.worker}:{self.failing_step}"]
-        elif what.fault == "fail":
+        elif self.fault == "fail":
             arguments += ["--pipe-command", self._failing_reader()]
         return arguments
 
@@ -169,7 +169,7 @@ class Job:
         """Runs it to its end, or to the limit, and judges it."""
         mark = f"{os.getpid()}-{self.directory.name}-{self.model}"
         environment = {**os.environ, faults.MARK: mark, "CPU_NUM": str(self.threads)}
-        if self.run.what.fault == "reset":
+        if self.fault == "reset":
             self.start_port = _free_ports(SERVERS)
             servers = [("127.0.0.1", self.start_port + rank) for rank in range(SERVERS)]
             self.proxy = faults.Proxy(WORKERS, servers)
@@ -216,7 +216,7 @@ class Job:
         output.finish()
         restarts = output.restarts()
         result = self._judge(process.returncode, hung, output)
-        if not attack.happened and self.run.what.fault != "none":
+        if not attack.happened and self.fault != "none":
             result.detail += " (the job ended before the fault)"
         named, restarted = output.after(attack.began, self._victims())
         return dataclasses.replace(result, restarts=restarts, seconds=seconds, named=named, restarted=restarted)
@@ -283,7 +283,7 @@ class Attack:
 
     def advance(self, output: Output) -> None:
         now = time.monotonic()
-        fault = self.job.run.what.fault
+        fault = self.job.fault
         if fault == "fail":
             # The job does it to itself.
             if self.began is None and (self.job.directory / "failed").exists():
