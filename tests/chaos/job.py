@@ -81,7 +81,7 @@ class Job:
         self.final = directory / "final"
         self.expected = self._write_data(directory / "train")
         # Drawn in the same order for every kind of fault, so that a run depends on its seed alone.
-        self.moment = self.chance.uniform(0.05, 0.95)
+        self.moment = self.chance.uniform(0.05, 0.85)
         self.worker, self.server = self.chance.randrange(WORKERS), self.chance.randrange(SERVERS)
         self.failing_file = self.chance.randrange(FILES_OF_A_WORKER * what.epochs)
         self.failing_row = self.chance.randrange(self._rows_of_a_file())
