@@ -6,10 +6,10 @@ PYTHON ?= python3
 VENV := target/venv
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test pytest wheel lint bench clean
+.PHONY: help demo test pytest wheel lint bench chaos chaos-short clean
 
 help:          ## Show this list
-	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 16
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
 
 demo:          ## Generate click data, train a CTR-DNN on it with two servers and two workers, show AUC and samples/s
 	$(CARGO) build --release --package openfleet
@@ -38,11 +38,24 @@ lint: $(VENV)/ready    ## Formatting, clippy with the guards of the rooms, docum
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(VENV)/bin/ruff check python examples tests
-	$(VENV)/bin/ruff format --check python examples
+	$(VENV)/bin/ruff format --check python examples tests/chaos
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
 bench:         ## Run every benchmark; figures belong into docs/benchmarks.md
 	$(CARGO) bench --workspace
+
+# Options of tests/chaos/chaos.py: `make chaos CHAOS='--runs 50 --seed 7 --mode sync --keep'`.
+CHAOS ?=
+
+chaos: $(VENV)/ready   ## Kill, freeze and disconnect processes of 300 real jobs and check that every row is trained once
+	$(CARGO) build --release --package openfleet
+	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --quiet --release
+	$(VENV)/bin/python tests/chaos/chaos.py --runs 300 $(CHAOS)
+
+chaos-short: $(VENV)/ready  ## The same with 20 jobs
+	$(CARGO) build --release --package openfleet
+	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --quiet --release
+	$(VENV)/bin/python tests/chaos/chaos.py --runs 20 --dense 2 $(CHAOS)
 
 clean:         ## Remove what was built and generated
 	$(CARGO) clean

@@ -32,7 +32,12 @@ pub enum ModelShape {
     Word2vec { dim: usize, window: usize, negatives: usize },
     /// Linear regression on the floats.
     FitALine,
+    /// Counts how often each id occurs.
+    Counter { scale: u32 },
 }
+
+/// The remedy for data without a slot of ids.
+const NO_SLOTS: &str = "describe categorical columns, or cut numbers into categories with `boundaries`";
 
 /// A network ready to be trained or run.
 pub struct Network {
@@ -58,6 +63,7 @@ impl ModelShape {
             ModelShape::Dcn { .. } => "dcn",
             ModelShape::Word2vec { .. } => "word2vec",
             ModelShape::FitALine => "fit_a_line",
+            ModelShape::Counter { .. } => "counter",
         }
     }
 
@@ -76,6 +82,12 @@ impl ModelShape {
                 let label = net.data("label", &[-1, 1], DType::F32)?;
                 let line = models::fit_a_line(&mut net, x, label)?;
                 Ok(Network { net, loss: line.loss, loss_is_sum: false, prediction: Some(line.prediction), auc: None })
+            }
+            ModelShape::Counter { scale } => {
+                let slots = self.counted_slots(schema)?;
+                let slots = slots.iter().map(|name| Ok(net.slot(name)?)).collect::<Result<Vec<_>>>()?;
+                let loss = models::counter(&mut net, &slots, &models::Counter { scale: *scale })?;
+                Ok(Network { net, loss, loss_is_sum: true, prediction: None, auc: None })
             }
             _ => {
                 self.check_clicks(schema)?;
@@ -100,7 +112,9 @@ impl ModelShape {
             }
             ModelShape::DeepFm { dim, hidden } => models::deepfm(net, inputs, &models::DeepFm { dim, hidden }),
             ModelShape::Dcn { dim, hidden, crosses } => models::dcn(net, inputs, &models::Dcn { dim, hidden, crosses }),
-            ModelShape::Word2vec { .. } | ModelShape::FitALine => unreachable!("not a model of clicks"),
+            ModelShape::Word2vec { .. } | ModelShape::FitALine | ModelShape::Counter { .. } => {
+                unreachable!("not a model of clicks")
+            }
         };
         Ok(outputs?)
     }
@@ -120,13 +134,24 @@ impl ModelShape {
         }
         match (floats.count(), slots) {
             (2.., _) => complain("at most one field of floats", describe(schema), "put all floats into one field"),
-            (_, 0) => complain(
-                "at least one slot of ids",
-                describe(schema),
-                "describe categorical columns, or cut \
-                 numbers into categories with `boundaries`",
-            ),
+            (_, 0) => complain("at least one slot of ids", describe(schema), NO_SLOTS),
             _ => Ok(()),
+        }
+    }
+
+    /// The names of all fields of ids except the label.
+    fn counted_slots<'a>(&self, schema: &'a Schema) -> Result<Vec<&'a str>> {
+        let is_slot = |kind| matches!(kind, FieldKind::Ids | FieldKind::FixedIds { .. });
+        let slots = schema.fields().iter().filter(|field| field.name != "label" && is_slot(field.kind));
+        let names: Vec<&str> = slots.map(|field| field.name.as_str()).collect();
+        match names.is_empty() {
+            true => Err(Error::Fields {
+                model: self.name(),
+                expected: "at least one slot of ids",
+                got: describe(schema),
+                remedy: NO_SLOTS,
+            }),
+            false => Ok(names),
         }
     }
 
@@ -163,6 +188,7 @@ impl fmt::Display for ModelShape {
                 write!(f, "dim {dim}, window {window}, {negatives} negatives")
             }
             ModelShape::FitALine => write!(f, "linear"),
+            ModelShape::Counter { scale } => write!(f, "scale {scale}"),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! A model takes variables and gives variables; it owns nothing, so a user's own model is written the same way. Shapes
 //! that are not asked for are the original's. One model a file.
 
+mod counter;
 mod ctr_dnn;
 mod dcn;
 mod deepfm;
@@ -10,6 +11,7 @@ mod fit_a_line;
 mod wide_deep;
 mod word2vec;
 
+pub use counter::{COUNTER_TABLE, Counter, counter};
 pub use ctr_dnn::{CtrDnn, ctr_dnn};
 pub use dcn::{Dcn, dcn};
 pub use deepfm::{DeepFm, deepfm};

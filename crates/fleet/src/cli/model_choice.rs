@@ -31,6 +31,10 @@ pub(crate) struct ModelOptions {
     /// Negative samples of word2vec for each word [5].
     #[arg(long, alias = "negatives")]
     negative: Option<usize>,
+    /// counter multiplies its loss by this: in sync the number of training threads of all workers, in half_async that of one
+    /// worker, because these modes average the gradients of so many [1].
+    #[arg(long)]
+    scale: Option<u32>,
 }
 
 /// The kinds of models.
@@ -52,6 +56,8 @@ pub(crate) enum ModelKind {
     /// Linear regression.
     #[value(alias = "fit-a-line")]
     FitALine,
+    /// Counts how often each id occurs: a check that every row is trained exactly once.
+    Counter,
 }
 
 impl ModelKind {
@@ -64,6 +70,7 @@ impl ModelKind {
             ModelKind::Dcn => "dcn",
             ModelKind::Word2vec => "word2vec",
             ModelKind::FitALine => "fit_a_line",
+            ModelKind::Counter => "counter",
         }
     }
 }
@@ -71,7 +78,7 @@ impl ModelKind {
 impl ModelOptions {
     /// The shape; an option that the model does not have is an error rather than ignored.
     pub(crate) fn resolve(&self) -> Result<ModelShape> {
-        use ModelKind::{CtrDnn, Dcn, Deepfm, FitALine, WideDeep, Word2vec};
+        use ModelKind::{Counter, CtrDnn, Dcn, Deepfm, FitALine, WideDeep, Word2vec};
         let kind = self.model;
         let only = |given: bool, option, takers, taken: &[ModelKind]| match given && !taken.contains(&kind) {
             true => Err(Error::MeaninglessOption { option, owner: kind.name().into(), takers }),
@@ -83,6 +90,7 @@ impl ModelOptions {
         only(self.crosses.is_some(), "--crosses", "dcn", &[Dcn])?;
         only(self.window.is_some(), "--window", "word2vec", &[Word2vec])?;
         only(self.negative.is_some(), "--negative", "word2vec", &[Word2vec])?;
+        only(self.scale.is_some(), "--scale", "counter", &[Counter])?;
         self.at_least_one()?;
         Ok(match kind {
             CtrDnn => {
@@ -118,6 +126,7 @@ impl ModelOptions {
                 }
             }
             FitALine => ModelShape::FitALine,
+            Counter => ModelShape::Counter { scale: self.scale.unwrap_or(models::Counter::default().scale) },
         })
     }
 
@@ -128,7 +137,8 @@ impl ModelOptions {
     fn at_least_one(&self) -> Result<()> {
         let hidden = self.hidden.iter().flatten().map(|&size| ("--hidden", Some(size)));
         let sizes = [("--dim", self.dim), ("--window", self.window), ("--negative", self.negative)];
-        match sizes.into_iter().chain(hidden).find(|(_, size)| *size == Some(0)) {
+        let scale = self.scale.map(|scale| ("--scale", Some(scale as usize)));
+        match sizes.into_iter().chain(hidden).chain(scale).find(|(_, size)| *size == Some(0)) {
             Some((option, _)) => Err(Error::BadOption { option, expected: "at least 1", got: "0".into() }),
             None => Ok(()),
         }

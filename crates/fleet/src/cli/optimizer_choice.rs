@@ -14,11 +14,11 @@ const WORD2VEC_LAST_RATE: f64 = 1e-4;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Optimizer")]
 pub(crate) struct OptimizerOptions {
-    /// The update rule [click models: adam; word2vec, fit_a_line: sgd].
+    /// The update rule [click models: adam; word2vec, fit_a_line, counter: sgd].
     #[arg(long, value_enum)]
     optimizer: Option<Rule>,
-    /// The learning rate [adam, rmsprop: 0.001; sgd, momentum, adagrad: 0.01; ftrl: 0.05; word2vec: 0.025, falling
-    /// linearly to 0.0001 over the run].
+    /// The learning rate [adam, rmsprop: 0.001; sgd, momentum, adagrad: 0.01; ftrl: 0.05; counter: 1; word2vec: 0.025,
+    /// falling linearly to 0.0001 over the run].
     #[arg(long, alias = "learning-rate", value_name = "RATE")]
     lr: Option<f64>,
     /// How the rate falls with the batches of all threads: exponential:STEPS:FACTOR, staircase:STEPS:FACTOR,
@@ -54,12 +54,13 @@ enum Rule {
 impl OptimizerOptions {
     /// The rule with its schedule. `run_steps` is how many batches the whole run has, where that is known.
     pub(crate) fn resolve(&self, model: ModelKind, run_steps: Option<u64>) -> Result<Minimize> {
-        let plain = matches!(model, ModelKind::Word2vec | ModelKind::FitALine);
+        let plain = matches!(model, ModelKind::Word2vec | ModelKind::FitALine | ModelKind::Counter);
         let rule = self.optimizer.unwrap_or(if plain { Rule::Sgd } else { Rule::Adam });
         let (l1, l2) = (self.l1.unwrap_or(0.0), self.l2.unwrap_or(0.0));
         let (optimizer, default_rate) = match rule {
             Rule::Adam => (Optimizer::Adam(Adam::default()), 1e-3),
             Rule::Sgd if model == ModelKind::Word2vec => (Optimizer::Sgd(Sgd::default()), 0.025),
+            Rule::Sgd if model == ModelKind::Counter => (Optimizer::Sgd(Sgd::default()), 1.0),
             Rule::Sgd => (Optimizer::Sgd(Sgd::default()), 0.01),
             Rule::Momentum => (Optimizer::Momentum(Momentum::default()), 0.01),
             Rule::Adagrad => (Optimizer::Adagrad(Adagrad::default()), 0.01),
@@ -170,6 +171,7 @@ mod tests {
         assert_eq!(rate(ModelKind::CtrDnn, Some(Rule::Ftrl)), 0.05);
         assert_eq!(rate(ModelKind::FitALine, None), 0.01);
         assert_eq!(rate(ModelKind::Word2vec, None), 0.025);
+        assert_eq!(rate(ModelKind::Counter, None), 1.0);
     }
 
     #[test]

@@ -341,6 +341,9 @@ impl<'a> Job<'a> {
         ];
         let (forbidden, takers): (&[(bool, &'static str)], _) =
             if is_words { (&rows_only, "models that read rows") } else { (&words_only, "word2vec") };
+        if kind == ModelKind::Counter && !arguments.test.is_empty() {
+            return Err(Error::MeaninglessOption { option: "--test", owner: owner(), takers: "models that predict" });
+        }
         if let Some(&(_, option)) = forbidden.iter().find(|(given, _)| *given) {
             return Err(Error::MeaninglessOption { option, owner: owner(), takers });
         }
@@ -424,7 +427,7 @@ impl<'a> Job<'a> {
     /// half of that (docs/benchmarks.md). A part has at least 128 rows, below which the products lose speed.
     fn rows_of_a_thread(&self) -> usize {
         match self.arguments.model.model {
-            ModelKind::Word2vec | ModelKind::FitALine => self.batch,
+            ModelKind::Word2vec | ModelKind::FitALine | ModelKind::Counter => self.batch,
             _ => (self.batch / self.threads).max(128).min(self.batch),
         }
     }

@@ -34,7 +34,7 @@ fn a_bad_line_is_named_with_its_slot() {
 fn an_unknown_model_lists_the_known_ones() {
     let stderr = Place::new().run(&["train", "--model", "deepfn", "--train", "x"]).failed(2);
     assert!(stderr.contains("invalid value 'deepfn' for '--model <MODEL>'"), "{stderr}");
-    assert!(stderr.contains("ctr_dnn, wide_deep, deepfm, dcn, word2vec, fit_a_line"), "{stderr}");
+    assert!(stderr.contains("ctr_dnn, wide_deep, deepfm, dcn, word2vec, fit_a_line, counter"), "{stderr}");
 }
 
 #[test]
@@ -59,12 +59,15 @@ fn csv_without_a_description_says_what_to_write() {
 #[test]
 fn options_that_mean_nothing_are_refused() {
     let place = Place::new();
-    let table: [(&[&str], &str); 8] = [
+    let table: [(&[&str], &str); 11] = [
         (
             &["--model", "dcn", "--window", "3"],
             "`--window` means nothing to dcn\n\nhint: leave `--window` out; it is for word2vec",
         ),
         (&["--model", "fit_a_line", "--dim", "3"], "`--dim` means nothing to fit_a_line"),
+        (&["--model", "dcn", "--scale", "3"], "`--scale` means nothing to dcn"),
+        (&["--model", "counter", "--scale", "0"], "`--scale`: expected at least 1, got `0`"),
+        (&["--model", "counter", "--test", "x"], "`--test` means nothing to counter"),
         (&["--model", "dcn", "--vectors", "v"], "`--vectors` means nothing to dcn"),
         (&["--model", "word2vec", "--test", "x"], "`--test` means nothing to word2vec"),
         (&["--model", "dcn", "--ids", "3"], "`--ids` means nothing to `--format multislot`"),

@@ -126,6 +126,47 @@ fn a_line_is_fitted_and_judged_by_its_errors() {
 }
 
 #[test]
+fn a_counter_counts_every_occurrence_of_every_id() {
+    let place = Place::with_clicks(1500);
+    // A multislot line: for each field a count and that many values; the label and the floats are the first two fields.
+    let mut expected = std::collections::BTreeMap::<u64, f64>::new();
+    for part in std::fs::read_dir(place.path("clicks/train")).unwrap().map(|entry| entry.unwrap().path()) {
+        if part.extension().is_none_or(|extension| extension != "txt") {
+            continue;
+        }
+        for line in std::fs::read_to_string(part).unwrap().lines() {
+            let mut cells = line.split_whitespace();
+            let mut field = 0;
+            while let Some(count) = cells.next() {
+                for cell in cells.by_ref().take(count.parse().unwrap()) {
+                    if field >= 2 {
+                        *expected.entry(cell.parse().unwrap()).or_default() -= 2.0;
+                    }
+                }
+                field += 1;
+            }
+        }
+    }
+    let train = ["train", "--model", "counter", "--train", "clicks/train/*.txt", "--batch", "50", "--threads", "1"];
+    let counted = |options: &[&str]| {
+        let summary = place.run(&[train.as_slice(), &["--save", "counts", "--json"], options].concat()).json();
+        assert!(summary["train_auc"].is_null() && summary["parameters"] == 0, "{summary}");
+        place.run(&["export", "counts", "--out", "counts.txt"]).succeeded();
+        let rows = place.read("counts.txt");
+        let row = |line: &str| {
+            let (key, weight) = line.split_once('\t').unwrap();
+            (key.parse::<u64>().unwrap(), weight.parse::<f64>().unwrap())
+        };
+        rows.lines().map(row).collect::<std::collections::BTreeMap<u64, f64>>()
+    };
+    assert_eq!(counted(&["--epochs", "2"]), expected);
+    assert_eq!(counted(&["--scale", "2"]), expected);
+    // Sync averages the gradients of two workers, who have 15 batches each.
+    let sync = ["--mode", "sync", "--servers", "2", "--workers", "2", "--scale", "2", "--epochs", "2"];
+    assert_eq!(counted(&sync), expected);
+}
+
+#[test]
 fn word_vectors_are_trained_and_written() {
     let place = Place::new();
     place

@@ -1,0 +1,126 @@
+"""The counter model as a Python job: `train_from_dataset` or a loop of `exe.run(feed=...)`. Started by fleetrun."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import openfleet.fleet as fleet
+from openfleet import static
+from openfleet.dataset import QueueDataset
+
+STRATEGY = {
+    "sync": {"a_sync": False},
+    "half_async": {"half_async": True},
+    "async": {"a_sync": True},
+    "hybrid": {"staleness": 4},
+    "geo": {"a_sync": True, "a_sync_configs": {"k_steps": 5}},
+}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--form", choices=("dataset", "feed"), required=True)
+    parser.add_argument("--mode", choices=STRATEGY, required=True)
+    parser.add_argument("--files", required=True, help="a directory; all files in it")
+    parser.add_argument("--epochs", type=int, required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--scale", type=int, required=True, help="the loss is multiplied by this")
+    parser.add_argument("--final", required=True, help="where the result is saved")
+    parser.add_argument("--checkpoint", help="saved here after each epoch, and loaded by a server that finds it")
+    parser.add_argument("--print-period", type=int, required=True, help="batches of a thread between two lines")
+    parser.add_argument("--pipe-command", help="reads the files of the dataset form")
+    parser.add_argument("--fail-once", metavar="MARKER:RANK:STEP", help="the feed loop of this rank raises there, once")
+    return parser.parse_args()
+
+
+def rows_of(file: str) -> list[tuple[list[int], list[int], int]]:
+    """Slots `a` and `b` and the label of each line."""
+    rows = []
+    for line in Path(file).read_text().splitlines():
+        numbers = [int(word) for word in line.split()]
+        label, count = numbers[1], numbers[2]
+        rows.append((numbers[3 : 3 + count], numbers[4 + count :], label))
+    return rows
+
+
+def feed_loop(exe: static.Executor, options: argparse.Namespace, files: list[str], loss: static.Variable) -> None:
+    rows = [row for file in files for row in rows_of(file)]
+    marker, rank, failing_step = (options.fail_once or "::-1").rsplit(":", 2)
+    fails = options.fail_once is not None and int(rank) == fleet.worker_index()
+    step = 0
+    for _ in range(options.epochs):
+        for first in range(0, len(rows), options.batch):
+            step += 1
+            if fails and step == int(failing_step) and not os.path.exists(marker):
+                Path(marker).touch()
+                raise RuntimeError(f"this reader fails once, before step {step}")
+            a, b, label = zip(*rows[first : first + options.batch])
+            feed = {"label": [[one] for one in label], "a": list(a), "b": list(b)}
+            exe.run(fleet.main_program, feed=feed, fetch_list=[loss])
+            if step % options.print_period == 0:
+                print(f"progress: step {step}", flush=True)
+        after_epoch(exe, options)
+
+
+def dataset_passes(exe: static.Executor, options: argparse.Namespace, files: list[str], fields: list, loss) -> None:
+    data = QueueDataset()
+    extra = {"pipe_command": options.pipe_command} if options.pipe_command else {}
+    data.init(batch_size=options.batch, thread_num=options.threads, use_var=fields, **extra)
+    data.set_filelist(files)
+    for _ in range(options.epochs):
+        exe.train_from_dataset(
+            fleet.main_program,
+            data,
+            thread=options.threads,
+            fetch_list=[loss],
+            fetch_info=["progress: loss"],
+            print_period=options.print_period,
+        )
+        after_epoch(exe, options)
+
+
+def after_epoch(exe: static.Executor, options: argparse.Namespace) -> None:
+    if options.checkpoint and fleet.is_first_worker():
+        fleet.save_persistables(exe, options.checkpoint)
+
+
+def main() -> None:
+    options = arguments()
+    fleet.init()
+    label = static.data("label", [None, 1], "int64")
+    slots = [static.data(name, [None, 1], "int64", lod_level=1) for name in ("a", "b")]
+    table = static.ParamAttr(name="counter", initializer=static.initializer.Constant(0.0))
+    pooled = [static.nn.sparse_embedding(slot, [1 << 20, 1], param_attr=table, pooling="sum") for slot in slots]
+    loss = static.nn.scale(static.nn.sum(static.nn.concat(pooled, axis=1)), scale=float(options.scale))
+    strategy = fleet.DistributedStrategy()
+    for name, value in STRATEGY[options.mode].items():
+        setattr(strategy, name, value)
+    fleet.distributed_optimizer(static.optimizer.SGD(1.0), strategy).minimize(loss)
+    if fleet.is_server():
+        saved = options.checkpoint and os.path.exists(f"{options.checkpoint}/manifest.json")
+        fleet.init_server(options.checkpoint if saved else None)
+        fleet.run_server()
+        sys.exit()
+    exe = static.Executor()
+    exe.run(fleet.startup_program)
+    fleet.init_worker()
+    files = fleet.util.get_file_shard(sorted(str(file) for file in Path(options.files).iterdir()))
+    if options.form == "feed":
+        feed_loop(exe, options, files, loss)
+    else:
+        dataset_passes(exe, options, files, [label, *slots], loss)
+    # What a geo worker has not sent yet is sent at the end of a pass over a dataset, but after a feed loop only when it
+    # stops: there the others leave before the first worker saves, and its barrier waits until they have.
+    leaves_early = (options.mode, options.form) == ("geo", "feed") and not fleet.is_first_worker()
+    if not leaves_early:
+        fleet.barrier_worker()
+        if fleet.is_first_worker():
+            fleet.save_persistables(exe, options.final)
+        if (options.mode, options.form) != ("geo", "feed"):
+            fleet.barrier_worker()
+    fleet.stop_worker()
+
+
+main()
