@@ -139,6 +139,9 @@ class RunReport:
     waited_seconds: float
     skipped_lines: int
     refused_gradients: int
+    skipped: bool
+    skipped_steps: int
+    skipped_samples: int
     profile: list[tuple[str, float]]
     @property
     def samples_per_second(self) -> float: ...

@@ -4,6 +4,7 @@
 //! exceptions. The text is the report that the programs print: the message, its causes, and the hint.
 
 use openfleet::Error;
+use openfleet::job_file::RESTART_EXIT_CODE;
 use openfleet_core::error::report;
 use openfleet_dist::Error as DistError;
 use openfleet_engine::Error as EngineError;
@@ -13,7 +14,7 @@ use pyo3::PyErr;
 use pyo3::create_exception;
 use pyo3::exceptions::{
     PyException, PyFileExistsError, PyFileNotFoundError, PyNotImplementedError, PyOSError, PyPermissionError,
-    PyValueError,
+    PySystemExit, PyValueError,
 };
 
 create_exception!(openfleet, OpenFleetError, PyException, "What goes wrong in OpenFleet and nowhere else.");
@@ -38,6 +39,17 @@ create_exception!(openfleet, OrderError, OpenFleetError, "A call before or after
 pub(crate) fn raise(error: impl Into<Error>) -> PyErr {
     let error = error.into();
     let text = report(&error);
+    if error.is_recall() {
+        // Not an error of the script: the launcher starts it again, and it continues.
+        #[allow(
+            clippy::print_stderr,
+            reason = "this line is for people, and the exception that follows is shown to nobody"
+        )]
+        {
+            eprintln!("{text}");
+        }
+        return PySystemExit::new_err(RESTART_EXIT_CODE);
+    }
     match &error {
         Error::Engine(error) => engine(error, text),
         Error::Io { source, .. } => io(source.kind(), text),

@@ -183,6 +183,9 @@ impl Executor {
             waited_seconds: report.waited.as_secs_f64(),
             skipped_lines: report.skipped_lines,
             refused_gradients: report.refused_gradients,
+            skipped: report.skipped,
+            skipped_steps: report.skipped_steps,
+            skipped_samples: report.skipped_samples,
             profile: report.profile.into_iter().map(|(op, time)| (op, time.as_secs_f64())).collect(),
         })
     }
@@ -203,6 +206,9 @@ pub(crate) struct RunReport {
     waited_seconds: f64,
     skipped_lines: u64,
     refused_gradients: u64,
+    skipped: bool,
+    skipped_steps: u64,
+    skipped_samples: u64,
     profile: Vec<(String, f64)>,
 }
 

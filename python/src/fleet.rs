@@ -4,11 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use openfleet::fleet::DistributedOptimizer as Distributed;
-use openfleet::progress::Progress;
 use openfleet::role::{self, Environment, Local, Mpi, UserDefined, UserDefinedCollective};
 use openfleet_core::Role;
-use openfleet_dist::Reduce;
-use openfleet_dist::request::shrink::Shrink;
+use openfleet_dist::{Reduce, Shrink};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -67,6 +65,8 @@ impl Fleet {
     /// From a role maker, or from the environment.
     #[new]
     fn new(py: Python<'_>, role_maker: Option<&RoleMaker>) -> PyResult<Self> {
+        // Who is missing, and what servers refuse, is told at warning level. A program that logs for itself keeps its way.
+        openfleet::log::to_stderr(&openfleet::variables::Variables::of_process()).map_err(raise)?;
         // A role maker of an MPI job on several machines waits for the others.
         let fleet = py.detach(|| match role_maker {
             Some(role_maker) => openfleet::Fleet::init(Some(role_maker.0.as_ref())),
@@ -209,12 +209,7 @@ impl Fleet {
 
     /// Tells the launcher how this process is doing.
     fn tell_launcher(&self, state: String, samples: u64, samples_per_second: f64) {
-        self.0.tell_launcher(&Progress {
-            state: Some(state),
-            samples: Some(samples),
-            samples_per_second: Some(samples_per_second),
-            ..Progress::default()
-        });
+        self.0.tell_launcher(&state, Some(samples), Some(samples_per_second));
     }
 }
 
