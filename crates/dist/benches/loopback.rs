@@ -21,10 +21,10 @@ use openfleet_core::topology::{Endpoint, Incarnation};
 use openfleet_dist::client::Tcp;
 use openfleet_dist::communicator::{Communicator, Missing, Worker};
 use openfleet_dist::handshake::Secret;
-use openfleet_dist::request::{Kind, pull_dense};
+use openfleet_dist::request::pull_dense::PullDense;
 use openfleet_dist::session::Identity;
 use openfleet_dist::stage::{DenseStage, Lookup, SparseStage};
-use openfleet_dist::{ClientConfig, Cluster, Link, Server, ServerConfig, State, frame::Payload};
+use openfleet_dist::{ClientConfig, Cluster, Link, Server, ServerConfig, State};
 use openfleet_table::{
     Accessor, Adagrad, Admission, DenseSpec, Initializer, NonFinite, Optimizer, Schedule, SparseSpec,
 };
@@ -115,9 +115,8 @@ fn rows(communicator: &dyn Communicator) {
 fn one_megabyte(server: &Running) {
     const PULLS: usize = 3000;
     let link = server.link();
-    let mut payload = Payload::new();
-    pull_dense::encode(&mut payload, FloatWidth::Bits32, &[0]);
-    let pull = || link.ask(Kind::PullDense, payload.clone()).wait().unwrap();
+    let request = PullDense { width: FloatWidth::Bits32, blocks: vec![0] };
+    let pull = || link.send(&request).unwrap().wait().unwrap();
     pull();
     let before = process_seconds();
     (0..PULLS).for_each(|_| drop(pull()));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use openfleet_dist::frame::Header;
 use openfleet_dist::handshake::Secret;
-use openfleet_dist::server::serve;
+use openfleet_dist::listener::serve;
 use openfleet_dist::{ServerConfig, State};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 

@@ -2,10 +2,13 @@
 
 use openfleet_core::strategy::{FloatWidth, Mode};
 use openfleet_dist::frame::{HEADER, Header, Payload, Reader};
+use openfleet_dist::gradients::PushView;
 use openfleet_dist::net::read_frame;
-use openfleet_dist::request::create_tables::Tables;
-use openfleet_dist::request::push::PushView;
-use openfleet_dist::request::{Kind, all_reduce, create_tables, exchange_geo, join, pull_sparse, shrink, status};
+use openfleet_dist::request::create_tables::{CreateTables, Description};
+use openfleet_dist::request::{
+    Kind, Request, action, all_reduce, create_tables, enter, exchange_geo, heartbeat, join, look, pull_sparse, shrink,
+    status,
+};
 use openfleet_dist::server::{Outcome, State};
 use openfleet_table::{Adam, DenseSpec, Initializer, Optimizer, Schedule, SparseSpec};
 
@@ -22,6 +25,10 @@ pub fn decode_as_everything(bytes: &[u8]) {
     let _ = create_tables::decode(bytes);
     let _ = join::decode(bytes);
     let _ = shrink::decode(bytes);
+    let _ = look::decode(bytes);
+    let _ = enter::decode(bytes);
+    let _ = action::decode(bytes);
+    let _ = heartbeat::decode(bytes);
     let _ = all_reduce::decode(bytes, &mut [0.0; 2]);
     let mut reader = Reader::new(bytes);
     while let Ok(view) = exchange_geo::take_changed(&mut reader, 3) {
@@ -41,9 +48,8 @@ pub fn ask_anything(bytes: &[u8]) {
     let Some((&mode, mut rest)) = bytes.split_first() else { return };
     let state = State::new();
     let tables = tables(Mode::ALL[usize::from(mode) % Mode::ALL.len()]);
-    let mut payload = Payload::new();
-    let encoded = create_tables::encode(&mut payload, &tables, std::iter::once([0.0; 3].as_slice()));
-    assert!(encoded.is_ok());
+    let create = CreateTables { description: tables, first_values: vec![vec![0.0; 3]] };
+    let Ok(payload) = create.encode() else { panic!("a description is encoded") };
     assert!(matches!(state.handle(0, Kind::CreateTables, payload), Outcome::Now(Ok(_))));
     // Answers that come later are waited for by nobody, but somebody must hold them.
     let mut waiting = Vec::new();
@@ -59,7 +65,7 @@ pub fn ask_anything(bytes: &[u8]) {
 }
 
 /// Two workers of two threads, a table of two floats a row and an array of three.
-fn tables(mode: Mode) -> Tables {
+fn tables(mode: Mode) -> Description {
     let (optimizer, schedule) = (Optimizer::Adam(Adam::default()), Schedule::Constant(0.1));
     let sparse = SparseSpec {
         dim: 2,
@@ -75,7 +81,7 @@ fn tables(mode: Mode) -> Tables {
         non_finite: Default::default(),
     };
     let dense = DenseSpec { shape: vec![3], optimizer, schedule, regularizer: None, non_finite: Default::default() };
-    Tables {
+    Description {
         mode,
         workers: 2,
         threads: 2,

@@ -19,7 +19,7 @@ from ..static import io as static_io
 from ..static.executor import Executor
 from ..static.optimizer import Optimizer
 from ..static.scope import global_scope
-from . import _job, metrics, util
+from . import _ending, _job, metrics, util
 from .optimizer import DistributedOptimizer
 from .role import MPISymetricRoleMaker, PaddleCloudRoleMaker, Role, RoleMakerBase, UserDefinedRoleMaker
 from .strategy import DistributedStrategy
@@ -147,7 +147,11 @@ def distributed_optimizer(optimizer: Optimizer, strategy: DistributedStrategy | 
 
 
 def init_server(dirname: str | os.PathLike[str] | None = None, var_names: Any = None, **kwargs: Any) -> None:
-    """Prepares a server. `dirname` is a checkpoint to go on from, written by any number of servers."""
+    """Prepares a server. `dirname` is a checkpoint to begin from, written by any number of servers.
+
+    Its values are taken, and data is read from the start: yesterday's model learns from today's data. A server that the
+    launcher starts again continues from the newest checkpoint of its own run instead, whatever `dirname` says.
+    """
     _job.current().init_server(None if dirname is None else os.fspath(dirname))
 
 
@@ -160,10 +164,19 @@ def init_worker(scopes: Any = None) -> None:
     """Waits for the servers and connects to them."""
     _job.current().init_worker()
     _job.set_working(True)
+    _ending.depart_at_exit(_depart)
+
+
+def _depart() -> None:
+    if _job.at_work() is not None:
+        stop_worker()
 
 
 def stop_worker() -> None:
-    """This worker is done. When all workers have left, the servers end."""
+    """This worker is done. When all workers are, the servers end.
+
+    A script that ends with exit code 0 need not call it.
+    """
     _job.current().stop_worker()
     _job.set_working(False)
 

@@ -25,8 +25,8 @@ pub(super) struct Entry {
     journal: Journal,
     /// Collectives that the job had passed.
     pub(super) collectives: u64,
-    /// Actions of this process so far, by kind.
-    actions: Mutex<BTreeMap<ActionKind, u64>>,
+    /// Actions that this process has completed or skipped, by kind, and whether it has begun one more.
+    actions: Mutex<BTreeMap<ActionKind, (u64, bool)>>,
 }
 
 /// An action of the script that has begun.
@@ -130,20 +130,23 @@ impl Cluster {
     /// change from one process to the next.
     pub fn begin_action(&self, kind: ActionKind, what: String) -> Result<Begun> {
         let entry = self.enter()?;
-        let number = {
+        // One that failed, and whose error the script has caught, is followed by another of the same number.
+        let (number, again) = {
             let mut actions = entry.actions.lock();
-            let next = actions.entry(kind).or_insert(0);
-            *next += 1;
-            *next - 1
+            let (done, begun) = actions.entry(kind).or_default();
+            (*done, std::mem::replace(begun, true))
         };
         let known = entry.journal.actions.get(&kind).and_then(|known| known.get(number as usize)).is_some();
         let recorded = if known {
             entry.journal.clone().begin(kind, number, &what)?
         } else {
-            let ask = Ask::Begin { kind, number, what: what.clone() };
+            let ask = Ask::Begin { kind, number, what: what.clone(), again };
             let request = ActionRequest { ask, states: Vec::new() };
             action::decode(self.first()?.send(&request)?.wait()?.bytes())?
         };
+        if recorded.is_some() {
+            entry.actions.lock().insert(kind, (number + 1, false));
+        }
         Ok(Begun { kind, number, what, recorded: recorded.map(|action| action.result) })
     }
 
@@ -152,7 +155,9 @@ impl Cluster {
         let Begun { kind, number, what, .. } = begun;
         let result = serde_json::to_value(result).map_err(|_| Error::Damaged { what: "result of an action" })?;
         let ask = Ask::Complete { kind, number, action: Action { what, result } };
-        self.first()?.send(&ActionRequest { ask, states })?.wait().map(drop)
+        self.first()?.send(&ActionRequest { ask, states })?.wait()?;
+        self.enter()?.actions.lock().insert(kind, (number + 1, false));
+        Ok(())
     }
 
     /// What the programs kept beside their tables after an action, if it is the last one of which that is known.

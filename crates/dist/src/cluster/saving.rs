@@ -240,6 +240,8 @@ impl Cluster {
     /// first program makes. Not while training; workers that train already have copies of the values before. What the
     /// program kept beside its tables is the answer.
     pub fn load(&self, address: &str, options: LoadOptions) -> Result<States> {
+        // Whoever enters later begins from nothing: it must not forget this.
+        self.enter()?;
         let load = LoadRequest(Load { address: address.to_owned(), partial: options.partial });
         let ask = |link: &Link| link.send_within(&load, WRITING)?.wait();
         let ask = &ask;

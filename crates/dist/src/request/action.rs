@@ -27,6 +27,8 @@ pub enum Ask {
         number: u64,
         /// What it is, in words that two runs of a script share.
         what: String,
+        /// Whether this process began one of the same number before, which failed.
+        again: bool,
     },
     /// It is complete.
     Complete {
@@ -66,8 +68,8 @@ impl Request for ActionRequest {
 
     fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
         match self.ask {
-            Ask::Begin { kind, number, what } => {
-                now(to_json(&server.begin_action(caller, kind, number, &what)?, "answer to an action")?)
+            Ask::Begin { kind, number, what, again } => {
+                now(to_json(&server.begin_action(caller, kind, number, &what, again)?, "answer to an action")?)
             }
             Ask::Complete { kind, number, action } => {
                 server.complete_action(caller, kind, number, action, self.states)?;

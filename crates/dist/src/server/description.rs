@@ -80,7 +80,7 @@ impl Team {
     /// What the mode asks of a server.
     pub(crate) fn duties(&self) -> Duties {
         let groups = match self.mode {
-            Mode::Sync | Mode::Hybrid => vec![0..self.streams()],
+            Mode::Sync | Mode::Hybrid => std::iter::once(0..self.streams()).collect(),
             Mode::HalfAsync => (0..self.workers).map(|worker| self.streams_of(worker)).collect(),
             Mode::Async | Mode::Geo => Vec::new(),
         };

@@ -2,8 +2,9 @@
 //!
 //! Servers that lost their tables, and those that still have them, must not be mixed: the ones would be at an older moment
 //! than the others. Every time the servers begin, or return to a checkpoint, is a *generation*. A worker that enters looks at
-//! all servers first. Where all are of one generation, it joins that; otherwise it asks all of them to return to the same
-//! checkpoint, or to the beginning, as the next generation. Workers of an older generation are refused from then on; they end
+//! all servers first. Where the newest generation was begun with these very server processes, it joins that, and takes along
+//! servers that have not heard of it yet; otherwise it asks all of them to return to the same checkpoint, or to the beginning,
+//! as the next generation. Workers of an older generation are refused from then on; they end
 //! and are started again.
 //!
 //! A *run* is one launch of a job with all its restarts. Positions in a checkpoint count only in the run that wrote it, or
@@ -33,8 +34,14 @@ pub struct Cut {
 pub struct Seen {
     /// Of the run.
     pub run: String,
+    /// Tells this process of the server from one that is started in its place.
+    pub life: u64,
     /// 0 where nobody has entered yet.
     pub generation: u64,
+    /// The processes of all servers that the generation was begun with, in order.
+    pub lives: Vec<u64>,
+    /// Where the generation began.
+    pub began: Option<Cut>,
     /// Where it returns to if it has to.
     pub cut: Option<Cut>,
     /// Whether the worker that asks would enter for a predecessor that took what it had learnt with it.
@@ -50,6 +57,8 @@ pub struct Enter {
     pub run: String,
     /// The generation to join, or to begin.
     pub generation: u64,
+    /// The processes of all servers, in order.
+    pub lives: Vec<u64>,
     /// Where it begins.
     pub cut: Option<Cut>,
 }
@@ -76,24 +85,25 @@ pub struct Standing {
 
 /// Which generation a worker enters, by what it sees of all servers, in order. Says also whether servers have to return.
 pub fn agree(team: Team, seen: &[Seen]) -> Result<(Enter, bool)> {
-    let newest = seen.iter().map(|server| server.generation).max().unwrap_or(0);
-    let fresh: Vec<&Seen> = seen.iter().filter(|server| server.generation == 0).collect();
-    let agree = seen.iter().all(|server| server.generation == newest);
+    let lives: Vec<u64> = seen.iter().map(|server| server.life).collect();
+    let newest = seen.iter().max_by_key(|server| server.generation).filter(|server| server.generation > 0);
     let must_return = seen.iter().any(|server| server.must_return);
-    let oldest = seen.iter().find(|server| server.generation > 0).or(seen.first());
-    let run = oldest.map(|server| server.run.clone()).unwrap_or_default();
-    if newest > 0 && agree && !must_return {
-        return Ok((Enter { team, run, generation: newest, cut: None }, false));
+    let run = newest.or(seen.first()).map(|server| server.run.clone()).unwrap_or_default();
+    if let Some(newest) = newest.filter(|newest| newest.lives == lives && !must_return) {
+        let (generation, cut) = (newest.generation, newest.began.clone());
+        return Ok((Enter { team, run, generation, lives, cut }, false));
     }
     // Servers without tables cannot return to anything but what they know; the others follow them.
-    let decisive = if fresh.is_empty() { seen.iter().take(1).collect() } else { fresh };
+    let fresh: Vec<&Seen> = seen.iter().filter(|server| server.generation == 0).collect();
+    let decisive = if fresh.is_empty() { newest.into_iter().collect() } else { fresh };
     let cut = decisive.first().and_then(|server| server.cut.clone());
     let id = |cut: &Option<Cut>| cut.as_ref().map(|cut| cut.id.clone());
     if let Some(other) = decisive.iter().find(|server| id(&server.cut) != id(&cut)) {
         let name = |cut: &Option<Cut>| cut.as_ref().map_or("no checkpoint".into(), |cut| cut.address.clone());
         return Err(Error::OtherCheckpoint { first: name(&cut), other: name(&other.cut) });
     }
-    Ok((Enter { team, run, generation: newest + 1, cut }, newest > 0))
+    let generation = newest.map_or(0, |newest| newest.generation) + 1;
+    Ok((Enter { team, run, generation, lives, cut }, newest.is_some()))
 }
 
 #[cfg(test)]
@@ -104,9 +114,15 @@ mod tests {
 
     const TEAM: Team = Team { mode: Mode::Async, workers: 2, threads: 1 };
 
-    fn server(generation: u64, cut: Option<&str>) -> Seen {
-        let cut = cut.map(|id| Cut { address: "model".into(), id: id.into(), step: 7, adopted: false });
-        Seen { run: format!("run {generation}"), generation, cut, must_return: false }
+    fn cut(id: Option<&str>) -> Option<Cut> {
+        id.map(|id| Cut { address: "model".into(), id: id.into(), step: 7, adopted: false })
+    }
+
+    /// A server of the pair with lives 10 and 11.
+    fn server(life: u64, generation: u64, cut_id: Option<&str>) -> Seen {
+        let lives = if generation == 0 { vec![] } else { vec![10, 11] };
+        let run = format!("run {generation}");
+        Seen { run, life, generation, lives, began: None, cut: cut(cut_id), must_return: false }
     }
 
     fn agreed(seen: &[Seen]) -> (u64, Option<String>, bool) {
@@ -117,37 +133,45 @@ mod tests {
     #[test]
     fn servers_of_one_generation_are_joined_and_others_return_to_what_the_newcomers_know() {
         // The first worker of a job, without and with a checkpoint to begin from.
-        assert_eq!(agreed(&[server(0, None), server(0, None)]), (1, None, false));
-        assert_eq!(agreed(&[server(0, Some("a")), server(0, Some("a"))]), (1, Some("a".into()), false));
+        assert_eq!(agreed(&[server(10, 0, None), server(11, 0, None)]), (1, None, false));
+        assert_eq!(agreed(&[server(10, 0, Some("a")), server(11, 0, Some("a"))]), (1, Some("a".into()), false));
         // Later workers, and restarted ones.
-        assert_eq!(agreed(&[server(1, Some("a")), server(1, Some("a"))]), (1, None, false));
-        // The second server came back: with the newest checkpoint, with an older one, with none.
+        assert_eq!(agreed(&[server(10, 1, Some("a")), server(11, 1, Some("a"))]), (1, None, false));
+        // The second server came back as another process: with the newest checkpoint, with an older one, with none.
         for known in [Some("b"), Some("a"), None] {
             let expected = (2, known.map(str::to_owned), true);
-            assert_eq!(agreed(&[server(1, Some("b")), server(0, known)]), expected);
+            assert_eq!(agreed(&[server(10, 1, Some("b")), server(12, 0, known)]), expected);
         }
-        // A worker died after it had told one server of two.
-        assert_eq!(agreed(&[server(2, Some("b")), server(1, Some("a"))]), (3, Some("b".into()), true));
+    }
+
+    #[test]
+    fn a_server_that_has_not_heard_of_a_generation_that_was_begun_with_it_is_taken_along() {
+        // Another worker is about to enter, or died while it did: the first time, and in a return.
+        let mut first = server(10, 1, None);
+        first.began = cut(Some("a"));
+        assert_eq!(agreed(&[first.clone(), server(11, 0, Some("a"))]), (1, Some("a".into()), false));
+        first.generation = 2;
+        assert_eq!(agreed(&[first, server(11, 1, Some("b"))]), (2, Some("a".into()), false));
     }
 
     #[test]
     fn a_predecessor_that_took_something_with_it_makes_everybody_return() {
-        let mut seen = [server(3, Some("b")), server(3, Some("b"))];
+        let mut seen = [server(10, 3, Some("b")), server(11, 3, Some("b"))];
         seen[1].must_return = true;
         assert_eq!(agreed(&seen), (4, Some("b".into()), true));
     }
 
     #[test]
     fn the_run_is_that_of_servers_that_are_in_it() {
-        assert_eq!(agree(TEAM, &[server(0, None), server(4, None)]).unwrap().0.run, "run 4");
+        assert_eq!(agree(TEAM, &[server(12, 0, None), server(11, 4, None)]).unwrap().0.run, "run 4");
     }
 
     #[test]
     fn servers_that_begin_from_different_checkpoints_are_told_so() {
-        let mut seen = [server(0, Some("a")), server(0, None)];
+        let mut seen = [server(10, 0, Some("a")), server(11, 0, None)];
         let error = agree(TEAM, &seen).unwrap_err();
         assert_eq!(error.to_string(), "one server begins from `model`, another from `no checkpoint`");
-        seen[1] = server(0, Some("b"));
+        seen[1] = server(11, 0, Some("b"));
         assert!(agree(TEAM, &seen).is_err());
     }
 }

@@ -18,7 +18,7 @@ use tracing::{info, warn};
 use super::coordinator::{CutAnswer, Position};
 use super::description::{Description, Team};
 use super::entry::{Cut, Enter, Entered, Seen, Standing};
-use super::state::{Caller, State, now};
+use super::state::{Caller, Job, State, now};
 use super::tables::{NamedDense, NamedSparse};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
@@ -116,7 +116,16 @@ impl State {
         let copies = self.tables.copies();
         let must_return = copies.is_some_and(|copies| copies.is_incomplete(caller.rank));
         let job = self.job.lock();
-        Seen { run: job.run.clone(), generation: job.generation, cut: job.cut.clone(), must_return }
+        let Job { run, generation, lives, began, cut } = &*job;
+        Seen {
+            run: run.clone(),
+            life: self.life(),
+            generation: *generation,
+            lives: lives.clone(),
+            began: began.clone(),
+            cut: cut.clone(),
+            must_return,
+        }
     }
 
     /// A worker enters: it joins this generation, or begins the next one.
@@ -203,6 +212,8 @@ impl State {
         {
             job.run.clone_from(&manifest.run);
         }
+        job.lives.clone_from(&enter.lives);
+        job.began.clone_from(&enter.cut);
         job.cut.clone_from(&enter.cut);
         if is_return {
             match &enter.cut {

@@ -102,6 +102,10 @@ struct Fence {
 pub(super) struct Job {
     pub(super) run: String,
     pub(super) generation: u64,
+    /// The processes of all servers that the generation was begun with.
+    pub(super) lives: Vec<u64>,
+    /// Where it began.
+    pub(super) began: Option<super::entry::Cut>,
     /// Where the server returns to if it has to.
     pub(super) cut: Option<super::entry::Cut>,
 }
@@ -125,7 +129,7 @@ impl State {
             tables: Tables::default(),
             control: Mutex::default(),
             saving,
-            job: Mutex::new(Job { run, generation: 0, cut: None }),
+            job: Mutex::new(Job { run, generation: 0, lives: Vec::new(), began: None, cut: None }),
             making: Mutex::default(),
             fences: Mutex::default(),
             sessions: AtomicU64::new(0),
@@ -394,8 +398,14 @@ impl State {
         kind: ActionKind,
         number: u64,
         what: &str,
+        again: bool,
     ) -> Result<Option<Action>> {
-        self.control.lock().coordinator.journal(caller.rank).begin(kind, number, what)
+        let mut control = self.control.lock();
+        let journal = control.coordinator.journal(caller.rank);
+        if again {
+            journal.open.remove(&kind);
+        }
+        journal.begin(kind, number, what)
     }
 
     /// A worker's script has completed an action.

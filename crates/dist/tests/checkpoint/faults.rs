@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use openfleet_core::strategy::Mode;
-use openfleet_dist::{Error, SaveOptions};
+use openfleet_dist::{Error, Resume, SaveOptions};
 use openfleet_table::Error as TableError;
 use openfleet_table::checkpoint::{MANIFEST, Memory, Storage, read_manifest, verify};
 use openfleet_testkit::storage::{Failing, Fault};
@@ -29,8 +29,9 @@ fn save_twice_with(fault: Fault, options: &SaveOptions) -> (Memory, Memory, open
     let failing = Failing::new(Arc::new(memory.clone()), fault);
     let storage: Arc<dyn Storage> = Arc::new(failing.clone());
     let states = servers(2, &storage);
-    states.iter().for_each(|state| drop(state.resume_from("anywhere", false).unwrap()));
+    states.iter().for_each(|state| drop(state.resume_from("anywhere", Resume::Run).unwrap()));
     let worker = cluster(&states, 0, 1, Mode::Sync);
+    train(&worker, &tables, 0..2);
     train(&worker, &tables, 2..4);
     let saved = worker.save("anywhere", options).map(drop);
     if saved.is_err() {

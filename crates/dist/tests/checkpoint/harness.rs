@@ -7,6 +7,7 @@ use openfleet_core::WorkId;
 use openfleet_core::placement::BUCKET_COUNT;
 use openfleet_core::strategy::{Mode, Strategy, StrategyOptions};
 use openfleet_dist::communicator::{Communicator, Missing, Worker};
+use openfleet_dist::server::ActionKind;
 use openfleet_dist::stage::{DenseStage, Lookup, SparseStage};
 use openfleet_dist::{Cluster, Link, State};
 use openfleet_table::checkpoint::{Manifest, Storage, Work, each_row, read_dense, read_manifest};
@@ -118,12 +119,17 @@ impl Thread {
         communicator.pull_sparse(&mut self.sparse, Missing::Create).unwrap();
         communicator.pull_dense(&mut self.dense).unwrap();
         self.dense.iter_mut().for_each(|stage| stage.gradient.fill(gradient));
-        communicator.push(WorkId::step(0, 0), &mut self.sparse, &mut self.dense).unwrap();
+        let step = communicator.next_step(0).unwrap();
+        communicator.push(WorkId::step(0, step.number), &mut self.sparse, &mut self.dense).unwrap();
     }
 }
 
-/// Trains alone for some steps, in sync mode.
+/// Trains alone for some steps, in sync mode. A job that continues replays its script: a pass that is complete is skipped.
 pub fn train(cluster: &Cluster, tables: &Tables, steps: std::ops::Range<u64>) {
+    let begun = cluster.begin_action(ActionKind::Train, format!("{steps:?}")).unwrap();
+    if let Some(ends) = begun.recorded::<Vec<u64>>() {
+        return cluster.skip_pass(&ends).unwrap();
+    }
     let communicator = cluster.communicator(&tables.0, &tables.1).unwrap();
     let mut thread = Thread::new(tables);
     communicator.begin(0).unwrap();
@@ -132,6 +138,7 @@ pub fn train(cluster: &Cluster, tables: &Tables, steps: std::ops::Range<u64>) {
         thread.step(communicator.as_ref(), &keys, 0.01 * (1 + step % 5) as f32);
     }
     communicator.finish(0).unwrap();
+    cluster.complete_action(begun, &cluster.thread_positions().unwrap(), Vec::new()).unwrap();
 }
 
 type Bits = (u32, Vec<u32>, Vec<u32>, Option<(u32, u32, u32, u32, bool)>);
@@ -162,6 +169,8 @@ pub fn content(storage: &dyn Storage) -> openfleet_table::Result<(Manifest, Cont
     let dense = read_dense(storage, &manifest)?;
     let dense = dense.into_iter().map(|(name, v)| (name, (bits(&v.values), bits(&v.state), v.step))).collect();
     let steps = manifest.sparse.iter().map(|table| table.step).collect();
-    let work = manifest.work.clone();
+    let mut work = manifest.work.clone();
+    // In how many passes it was trained does not matter.
+    work.groups.iter_mut().for_each(|group| group.left.clear());
     Ok((manifest, Content { rows, dense, steps, work }))
 }

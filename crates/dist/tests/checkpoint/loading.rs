@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use openfleet_core::strategy::Mode;
-use openfleet_dist::{Error, LoadOptions, SaveOptions};
+use openfleet_dist::{Error, LoadOptions, Resume, SaveOptions};
 use openfleet_table::checkpoint::{Memory, Storage};
 use openfleet_table::{Accessor, Error as TableError, Momentum, Optimizer};
 
@@ -31,7 +31,7 @@ fn rows_and_state_are_the_same_to_the_bit_on_any_number_of_servers() {
         for to in 1..=5 {
             let storage: Arc<dyn Storage> = Arc::new(memory.clone());
             let states = servers(to, &storage);
-            states.iter().for_each(|state| drop(state.resume_from("anywhere", false).unwrap()));
+            states.iter().for_each(|state| drop(state.resume_from("anywhere", Resume::Run).unwrap()));
             let worker = cluster(&states, 0, 1, Mode::Sync);
             worker.communicator(&tables.0, &tables.1).unwrap();
             worker.save("anywhere", &SaveOptions::default()).unwrap();
@@ -47,19 +47,36 @@ fn a_job_that_goes_on_from_a_checkpoint_ends_as_one_that_never_stopped() {
     let (memory, tables) = saved(2);
     let storage: Arc<dyn Storage> = Arc::new(memory.clone());
     let states = servers(3, &storage);
+    states.iter().for_each(|state| drop(state.resume_from("anywhere", Resume::Run).unwrap()));
     let worker = cluster(&states, 0, 1, Mode::Sync);
-    worker.load("anywhere", LoadOptions::default()).unwrap();
-    let position = worker.communicator(&tables.0, &tables.1).unwrap().position(0).unwrap();
-    assert_eq!(position, 6);
-    train(&worker, &tables, position..12);
+    assert_eq!(worker.progress().unwrap(), (1, vec![6]));
+    train(&worker, &tables, 0..6);
+    train(&worker, &tables, 6..12);
     worker.save("anywhere", &SaveOptions::default()).unwrap();
     let other = Memory::new();
     let storage: Arc<dyn Storage> = Arc::new(other.clone());
     let states = servers(2, &storage);
     let worker = cluster(&states, 0, 1, Mode::Sync);
-    train(&worker, &tables, 0..12);
+    train(&worker, &tables, 0..6);
+    train(&worker, &tables, 6..12);
     worker.save("anywhere", &SaveOptions::default()).unwrap();
     assert!(content(&memory).unwrap().1 == content(&other).unwrap().1);
+}
+
+/// Yesterday's model learns from today's data: another run takes the values, and its data begins at the start.
+#[test]
+fn another_run_takes_the_values_and_trains_all_of_its_own_data() {
+    let (memory, tables) = saved(2);
+    let storage: Arc<dyn Storage> = Arc::new(memory.clone());
+    let states = servers(2, &storage);
+    states.iter().for_each(|state| drop(state.resume_from("anywhere", Resume::Values).unwrap()));
+    let worker = cluster(&states, 0, 1, Mode::Sync);
+    assert_eq!(worker.progress().unwrap(), (0, vec![0]));
+    train(&worker, &tables, 0..6);
+    worker.save("anywhere", &SaveOptions::default()).unwrap();
+    let (manifest, content) = content(&memory).unwrap();
+    assert_eq!(content.work.positions(), [(0, 6)].into(), "the steps of today");
+    assert_eq!(manifest.step, 12, "the tables are those of both days");
 }
 
 #[test]
@@ -67,15 +84,17 @@ fn a_chain_of_changes_ends_as_one_whole_save_whoever_wrote_its_parts() {
     let delta = SaveOptions { delta: true, ..SaveOptions::default() };
     let (memory, tables) = saved(2);
     let storage: Arc<dyn Storage> = Arc::new(memory.clone());
-    let mut step = 6;
+    let (mut step, mut script) = (6, vec![0..6]);
     for (number, server_count) in [(1, 3), (2, 1), (3, 2)] {
         let states = servers(server_count, &storage);
-        states.iter().for_each(|state| drop(state.resume_from("anywhere", false).unwrap()));
+        states.iter().for_each(|state| drop(state.resume_from("anywhere", Resume::Run).unwrap()));
         let worker = cluster(&states, 0, 1, Mode::Sync);
+        script.iter().for_each(|steps| train(&worker, &tables, steps.clone()));
         train(&worker, &tables, step..step + 2);
         let first = worker.save("anywhere", &delta).unwrap();
         train(&worker, &tables, step + 2..step + 3);
         let second = worker.save("anywhere", &delta).unwrap();
+        script.extend([step..step + 2, step + 2..step + 3]);
         step += 3;
         assert_eq!((first.layers.len(), second.layers.len()), (2 * number - 1, 2 * number));
         // Each step touches at most 40 keys of each table.
@@ -86,7 +105,7 @@ fn a_chain_of_changes_ends_as_one_whole_save_whoever_wrote_its_parts() {
     let elsewhere: Arc<dyn Storage> = Arc::new(other.clone());
     let states = servers(2, &elsewhere);
     let worker = cluster(&states, 0, 1, Mode::Sync);
-    train(&worker, &tables, 0..step);
+    script.iter().for_each(|steps| train(&worker, &tables, steps.clone()));
     // Where nothing stands, everything is written.
     assert_eq!(worker.save("anywhere", &delta).unwrap().layers.len(), 0);
     assert!(content(&memory).unwrap().1 == content(&other).unwrap().1);
@@ -106,8 +125,9 @@ fn what_does_not_fit_is_named_and_with_partial_left_out() {
     let load = |tables: &Tables, partial: bool| {
         let storage: Arc<dyn Storage> = Arc::new(memory.clone());
         let states = servers(2, &storage);
-        states.iter().for_each(|state| drop(state.resume_from("anywhere", partial).unwrap()));
-        cluster(&states, 0, 1, Mode::Sync).communicator(&tables.0, &tables.1).map(|_| states)
+        let worker = cluster(&states, 0, 1, Mode::Sync);
+        worker.load("anywhere", LoadOptions { partial, ..LoadOptions::default() }).unwrap();
+        worker.communicator(&tables.0, &tables.1).map(|_| states)
     };
     let change = |change: fn(&mut Tables)| {
         let mut tables = right.clone();
@@ -168,14 +188,14 @@ fn a_checkpoint_is_not_loaded_under_those_who_train() {
     assert!(matches!(load(), Err(Error::LoadWhileTraining)));
     communicator.finish(0).unwrap();
     load().unwrap();
-    assert_eq!(communicator.position(0).unwrap(), 6);
+    assert_eq!(states[0].status().positions, [(0, 0)], "what has been applied in this job stays as it is");
 }
 
 #[test]
 fn what_is_no_checkpoint_is_said_to_be_none() {
     let storage: Arc<dyn Storage> = Arc::new(Memory::new());
-    let error = servers(1, &storage)[0].resume_from("nowhere", false).unwrap_err();
+    let error = servers(1, &storage)[0].resume_from("nowhere", Resume::Values).unwrap_err();
     assert!(matches!(error, Error::Checkpoint { source: TableError::NotACheckpoint { .. }, .. }));
     let real = openfleet_dist::State::new();
-    assert!(matches!(real.resume_from("hdfs://there/x", false), Err(Error::NoSuchStorage { .. })));
+    assert!(matches!(real.resume_from("hdfs://there/x", Resume::Values), Err(Error::NoSuchStorage { .. })));
 }

@@ -139,8 +139,8 @@ fn a_job_saves_replaces_and_goes_on_from_a_bucket() {
     // Three other servers take it up and save it elsewhere.
     let copy = Arc::new(objects(&store, "copy"));
     let states = servers(3, &shared);
+    states.iter().for_each(|state| drop(state.resume_from("m", openfleet_dist::Resume::Run).unwrap()));
     let worker = cluster(&states, 0, 1, Mode::Sync);
-    worker.load("m", Default::default()).unwrap();
     worker.communicator(&tables.0, &tables.1).unwrap();
     reshard(
         storage.as_ref(),

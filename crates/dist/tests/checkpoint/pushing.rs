@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use openfleet_core::strategy::{Mode, StrategyOptions};
 use openfleet_dist::communicator::Worker;
-use openfleet_dist::frame::Payload;
 use openfleet_dist::handshake::Secret;
-use openfleet_dist::request::{Kind, cut};
+use openfleet_dist::request::cut::Cut;
 use openfleet_dist::{Cluster, SaveOptions, ServerConfig};
 use openfleet_table::checkpoint::{Memory, Storage};
 use openfleet_testkit::network::{Faults, Network};
@@ -175,9 +174,7 @@ fn pushes_go_on_when_the_worker_that_saves_is_gone() {
     communicator.begin(0).unwrap();
     thread.step(communicator.as_ref(), &sample(1, 0), -1.0);
     for link in links(0) {
-        let mut prepare = Payload::new();
-        cut::encode(&mut prepare, &cut::Ask::Prepare { id: "0123456789abcdef.0".into() }).unwrap();
-        link.ask(Kind::Cut, prepare).wait().unwrap();
+        link.send(&Cut::Prepare { id: "0123456789abcdef.0".into() }).unwrap().wait().unwrap();
     }
     // It waits until both of them are applied.
     thread.step(communicator.as_ref(), &sample(1, 1), -1.0);

@@ -107,8 +107,9 @@ fn a_worker_that_left_is_not_waited_for_and_one_that_came_back_is() {
     };
     assert_eq!(sums([&first, &second, &third]), [7.0; 3]);
     assert_eq!(sums([&first, &second, &third]), [7.0; 3]);
-    // Its numbers would begin anew, if it did not ask where the others are.
+    // Its script begins anew: what the job has passed is answered as it was, whatever it brings now.
     let again = start(1, 2);
+    assert_eq!([sum(&again, 100.0), sum(&again, 2.0)], [7.0; 2]);
     assert_eq!(sums([&first, &again, &third]), [7.0; 3]);
     third.close().unwrap();
     std::thread::scope(|scope| {

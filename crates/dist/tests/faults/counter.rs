@@ -109,7 +109,8 @@ impl Thread {
 
     /// Pushes what was filled in.
     pub fn push(&mut self, communicator: &dyn Communicator) -> openfleet_dist::Result<()> {
-        communicator.push(WorkId::step(0, 0), &mut self.sparse, &mut self.dense)?;
+        let step = communicator.next_step(0)?;
+        communicator.push(WorkId::step(0, step.number), &mut self.sparse, &mut self.dense)?;
         Ok(())
     }
 }

@@ -11,10 +11,15 @@ use openfleet_core::WorkId;
 use openfleet_core::strategy::{FloatWidth, Mode, Strategy, StrategyOptions};
 use openfleet_core::topology::{Endpoint, Incarnation};
 use openfleet_dist::client::{BoxedStream, Connector};
-use openfleet_dist::communicator::{Communicator, Missing, Worker, for_mode};
+use openfleet_dist::communicator::{Communicator, Missing, Worker};
 use openfleet_dist::frame::{Payload, Reader};
-use openfleet_dist::request::{Kind, exchange_geo, join, leave, pull_dense, pull_sparse, push, status};
-use openfleet_dist::server::{Outcome, ServerConfig, serve};
+use openfleet_dist::gradients::{Head, PushEncoder};
+use openfleet_dist::listener::{ServerConfig, serve};
+use openfleet_dist::request::join::Join;
+use openfleet_dist::request::leave::Leave;
+use openfleet_dist::request::pull_dense::PullDense;
+use openfleet_dist::request::{Kind, Request, exchange_geo, pull_sparse, status};
+use openfleet_dist::server::Outcome;
 use openfleet_dist::{ClientConfig, Cluster, Error, Link, State};
 use openfleet_table::{Adam, Optimizer};
 use openfleet_testkit::network::{Faults, Network, endpoint};
@@ -24,47 +29,64 @@ use tokio::time::Instant;
 use crate::counter::{Thread, check, config, remote, sample, states, tables};
 use crate::hostile::Log;
 
-/// A restarted worker asks the servers where its stream stands and goes on from there (design, section 7): the server that
-/// had the last push recognises it, the other one applies it. `batch` is how many steps a push stands for; `repeats` how
-/// many pushes the first server sees again.
+/// The script of a worker, from its first step on: a step that the servers have applied is skipped, the others are pushed. Ends
+/// at the first error.
+fn replay(communicator: &dyn Communicator, seed: u64, rank: u32, steps: u64) -> openfleet_dist::Result<u64> {
+    let mut skipped = 0;
+    for step in 0..steps {
+        let mut thread = Thread::new();
+        thread.fill(&sample(seed, rank, step), (1.0, 1.0));
+        let next = communicator.next_step(0)?;
+        if next.is_applied {
+            skipped += 1;
+            continue;
+        }
+        communicator.push(WorkId::step(0, next.number), &mut thread.sparse, &mut thread.dense)?;
+    }
+    Ok(skipped)
+}
+
+/// A restarted worker replays its script with the numbers it had before (design, section 17): the server that had the last
+/// push recognises it, the other one applies it. `batch` is how many steps a push stands for; `repeats` how many pushes the
+/// first server sees again.
 fn dies_between_two_servers(options: &StrategyOptions, batch: u64, repeats: u64) {
     const ALONE: Worker = Worker { rank: 0, count: 1, threads: 1 };
     let strategy = Strategy::resolve(options).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let states = states(2);
     let network = Network::new(1, Faults::NONE, config(), &states);
-    let start = |incarnation| -> Box<dyn Communicator> {
+    let start = |incarnation| {
         let mut client = network.client(0, incarnation);
         client.deadline = Duration::from_millis(300);
         client.patience = client.deadline;
         client.shortest_pause = Duration::from_millis(20);
-        let links = network.links(runtime.handle(), &client);
+        let cluster = Cluster::new(network.links(runtime.handle(), &client), ALONE, strategy);
         let (sparse, dense) = tables();
-        for_mode(remote(links, ALONE, strategy.mode()).unwrap(), &strategy, &sparse, &dense).unwrap()
+        let communicator = cluster.communicator(&sparse, &dense).unwrap();
+        (cluster, communicator)
     };
-    let pushed = |step| {
-        let mut thread = Thread::new();
-        thread.fill(&sample(9, 0, step), (1.0, 1.0));
-        thread
-    };
-
-    let first = start(1);
-    assert_eq!(first.position(0).unwrap(), 0);
     let whole = 6;
-    (0..whole).for_each(|step| pushed(step).push(first.as_ref()).unwrap());
+    let (cluster, first) = start(1);
+    assert_eq!(replay(first.as_ref(), 9, 0, whole).unwrap(), 0);
+    first.flush().unwrap();
     network.partition(1, true);
-    let outcomes: Vec<_> = (whole..whole + batch).map(|step| pushed(step).push(first.as_ref())).collect();
+    // In the same process the counters go on: these are steps 6 and later.
+    let outcomes: Vec<_> = (whole..whole + batch)
+        .map(|step| {
+            let mut thread = Thread::new();
+            thread.fill(&sample(9, 0, step), (1.0, 1.0));
+            thread.push(first.as_ref())
+        })
+        .collect();
     let error = outcomes.into_iter().find_map(Result::err).unwrap();
     assert!(matches!(&error, Error::Deadline { endpoint, .. } if endpoint == "server:2"), "{error}");
     let stands = |server: usize| states[server].status().positions.iter().map(|(_, at)| *at).min();
     assert_eq!((stands(0), stands(1)), (Some(whole + batch), Some(whole)), "pushed to one of two servers");
-    drop(first);
+    drop((cluster, first));
 
     network.partition(1, false);
-    let second = start(2);
-    assert_eq!(second.position(0).unwrap(), whole, "the restarted worker goes on with the step that one server lacks");
-    (whole..20).for_each(|step| pushed(step).push(second.as_ref()).unwrap());
-    assert_eq!(second.position(0).unwrap(), 20);
+    let (_cluster, second) = start(2);
+    assert_eq!(replay(second.as_ref(), 9, 0, 20).unwrap(), whole, "what all servers had is skipped");
     second.close().unwrap();
     assert_eq!(states[0].status().repeats, repeats, "answered and not applied");
     check(&states, (0..20).map(|step| sample(9, 0, step)), "a worker that died");
@@ -103,9 +125,9 @@ fn once_a_newer_incarnation_is_let_in_nothing_of_an_older_one_is_applied() {
         std::thread::scope(|scope| {
             let older = scope.spawn(|| {
                 for step in 0.. {
-                    let mut payload = Payload::new();
-                    push::begin(&mut payload, push::Head::of(WorkId::step(0, step)), 0, 1);
-                    push::add_block(&mut payload, FloatWidth::Bits32, 0, &[-1.0; 5]);
+                    let mut push = PushEncoder::new(Head::of(WorkId::step(0, step))).blocks();
+                    push.block(0, &[-1.0; 5]);
+                    let payload = push.finish();
                     let Outcome::Now(answer) = states[0].handle_as(0, Incarnation(1), Kind::Push, payload) else {
                         panic!("async pushes are answered at once");
                     };
@@ -135,20 +157,19 @@ fn nobody_speaks_for_a_stream_of_another_worker() {
         let link = Link::in_process("here", states[0].clone(), 0);
         remote(vec![link], Worker { rank: 0, count: 2, threads: 2 }, mode).unwrap();
         let ask = |kind: Kind, stream: u32| {
-            let mut payload = Payload::new();
-            match kind {
-                Kind::Join => join::encode(&mut payload, stream, 1),
-                Kind::Leave => leave::encode(&mut payload, stream, 1),
-                _ => push::begin(&mut payload, push::Head::of(WorkId::step(stream, 0)), 0, 0),
-            }
+            let payload = match kind {
+                Kind::Join => Join { stream, pass: 1 }.encode().unwrap(),
+                Kind::Leave => Leave { stream, pass: 1 }.encode().unwrap(),
+                _ => PushEncoder::new(Head::of(WorkId::step(stream, 0))).blocks().finish(),
+            };
             match states[0].handle(0, kind, payload) {
                 Outcome::Now(answer) => answer.unwrap_err(),
                 Outcome::Later(_) => panic!("let through: {kind:?} for stream {stream} in mode {mode}"),
             }
         };
         let (kinds, streams): (&[Kind], &[u32]) = match mode {
-            // One stream a worker.
-            Mode::Geo => (&[Kind::ExchangeGeo], &[1]),
+            // One stream a worker, after those of all training threads.
+            Mode::Geo => (&[Kind::ExchangeGeo], &[6]),
             // Hybrid's sparse streams come after the others.
             Mode::Hybrid => (&[Kind::Push, Kind::Join, Kind::Leave], &[2, 3, 6, 7]),
             _ => (&[Kind::Push, Kind::Join, Kind::Leave], &[2, 3]),
@@ -175,10 +196,10 @@ fn a_pull_that_arrives_late_does_not_hide_what_changed_since() {
         Outcome::Later(_) => panic!("nobody to wait for"),
     };
     let exchange = |worker, number, differences: &[f32]| {
-        let mut payload = Payload::new();
-        push::begin(&mut payload, push::Head::of(WorkId::step(worker, number)), 1, 0);
-        push::add_stage(&mut payload, &[0], &[1], &[KEY][..differences.len()]);
-        push::add_gradients(&mut payload, FloatWidth::Bits32, differences.len(), 1, differences.chunks(1));
+        // Two workers of one thread: exchanges are numbered in streams 2 and 3.
+        let mut push = PushEncoder::new(Head::of(WorkId::step(2 + worker, number)));
+        push.stage(&[0], &[1], &[KEY][..differences.len()], std::iter::once(differences.chunks(1)), None);
+        let payload = push.blocks().finish();
         let answer = ask(worker, Kind::ExchangeGeo, &payload);
         exchange_geo::take_changed(&mut Reader::new(answer.bytes()), 1).unwrap().rows.to_vec()
     };
@@ -338,8 +359,7 @@ async fn a_request_that_takes_longer_than_the_silence_of_a_dead_peer_arrives() {
     let client = Network::new(1, Faults::NONE, config(), &states).client(0, 1);
     let link = Link::remote(&tokio::runtime::Handle::current(), endpoint(0), client, slow.clone());
     ask(&link).await.unwrap();
-    let mut payload = Payload::new();
-    pull_dense::encode(&mut payload, FloatWidth::Bits32, &[7; 3000]);
+    let payload = PullDense { width: FloatWidth::Bits32, blocks: vec![7; 3000] }.encode().unwrap();
     let began = Instant::now();
     let error = link.ask(Kind::PullDense, payload).answer().await.unwrap_err();
     assert!(matches!(&error, Error::Server { message, .. } if message.contains("no table has number 7")), "{error}");

@@ -2,8 +2,8 @@
 
 use openfleet_core::WorkId;
 use openfleet_core::strategy::FloatWidth;
-use openfleet_dist::frame::{HEADER, Header, Payload};
-use openfleet_dist::request::push::{self, PushView, PushedStage};
+use openfleet_dist::frame::{HEADER, Header};
+use openfleet_dist::gradients::{Counts, Head, PushEncoder, PushView, PushedStage};
 use openfleet_table::ShowClick;
 use openfleet_testkit::hostile::{ask_anything, decode_as_everything};
 use proptest::collection::vec;
@@ -49,25 +49,26 @@ proptest! {
     ) {
         let work = WorkId { stream, first_step: first, last_step: first.saturating_add(more.into()) };
         let stages: Vec<Stage> = stages;
-        let mut payload = Payload::new();
         let width = if narrow { FloatWidth::Bits16 } else { FloatWidth::Bits32 };
-        push::begin(&mut payload, push::Head { work, want_values, width, counted }, stages.len(), blocks.len());
+        let mut push = PushEncoder::new(Head { work, want_values, width, counted });
         // Small whole numbers are the same in 16 bits.
         let gradient = |table: usize, at: usize| (table * 100 + at) as f32;
         for (tables, keys) in &stages {
             let dims: Vec<u32> = tables.iter().map(|table| table + 1).collect();
-            push::add_stage(&mut payload, tables, &dims, keys);
-            for (table, &dim) in dims.iter().enumerate() {
-                let values: Vec<f32> = (0..keys.len() * dim as usize).map(|at| gradient(table, at)).collect();
-                push::add_gradients(&mut payload, width, keys.len(), dim as usize, values.chunks_exact(dim as usize));
-            }
-            if counted {
-                // Every other stage has counts.
-                let counts = (tables.len() % 2 == 0).then(|| (keys.iter().map(|&key| key as f32), keys.iter().map(|_| 1.0)));
-                push::add_counts(&mut payload, counts, keys.len());
-            }
+            let values: Vec<Vec<f32>> = dims
+                .iter()
+                .enumerate()
+                .map(|(table, &dim)| (0..keys.len() * dim as usize).map(|at| gradient(table, at)).collect())
+                .collect();
+            let gradients = values.iter().zip(&dims).map(|(values, &dim)| values.chunks_exact(dim as usize));
+            // Every other stage has counts.
+            let (mut show, mut click) = (keys.iter().map(|&key| key as f32), keys.iter().map(|_| 1.0));
+            let counts = (tables.len() % 2 == 0).then_some(Counts { show: &mut show, click: &mut click });
+            push.stage(tables, &dims, keys, gradients, counts);
         }
-        blocks.iter().for_each(|(block, values)| push::add_block(&mut payload, width, *block, values));
+        let mut push = push.blocks();
+        blocks.iter().for_each(|(block, values)| push.block(*block, values));
+        let payload = push.finish();
 
         let view = PushView::decode(payload.bytes()).unwrap();
         prop_assert_eq!((view.work, view.want_values), (work, want_values));

@@ -8,9 +8,9 @@ use openfleet_core::strategy::{FloatWidth, Mode};
 use openfleet_dist::communicator::Worker;
 use openfleet_dist::frame::{HEADER, Header, Payload, VERSION};
 use openfleet_dist::handshake::{Challenge, Hello, Secret, Side};
+use openfleet_dist::listener::{Disconnect, serve};
 use openfleet_dist::net::{Frame, read_frame, write_frame};
 use openfleet_dist::request::{FAILED, Kind, REPLY};
-use openfleet_dist::server::{Goodbye, serve};
 use openfleet_dist::session::{Identity, introduce};
 use openfleet_dist::{Error, Link, State};
 use openfleet_testkit::network::Chance;
@@ -74,7 +74,7 @@ impl tracing::Subscriber for Log {
 }
 
 /// A connection to a server that is being served; its task must end without a panic.
-fn open(state: &Arc<State>) -> (DuplexStream, JoinHandle<Goodbye>) {
+fn open(state: &Arc<State>) -> (DuplexStream, JoinHandle<Disconnect>) {
     let (ours, theirs) = duplex(1 << 20);
     let serving = serve(theirs, Arc::new(config()), state.clone(), PEER.into());
     (ours, tokio::spawn(serving))
@@ -309,8 +309,10 @@ fn tables(chance: &mut Chance) -> Vec<u8> {
 /// Requests of a few bytes that would be expensive to believe.
 #[test]
 fn small_requests_cannot_ask_for_endless_work() {
-    use openfleet_dist::request::create_tables::{self, Tables};
-    use openfleet_dist::request::{pull_dense, pull_sparse};
+    use openfleet_dist::request::Request;
+    use openfleet_dist::request::create_tables::{CreateTables, Description};
+    use openfleet_dist::request::pull_dense::PullDense;
+    use openfleet_dist::request::pull_sparse;
     use openfleet_dist::server::Outcome;
     let state = Arc::new(State::new());
     let handle = |kind, payload| match state.handle(0, kind, payload) {
@@ -319,10 +321,10 @@ fn small_requests_cannot_ask_for_endless_work() {
     };
     let mut payload = Payload::new();
     for (workers, threads) in [(u32::MAX, u32::MAX), (u32::MAX, 1), (0, 1), (1, 0)] {
-        let tables =
-            Tables { mode: Mode::HalfAsync, workers, threads, sparse: vec![], dense: vec![], here: Default::default() };
-        create_tables::encode(&mut payload, &tables, std::iter::empty()).unwrap();
-        assert!(matches!(handle(Kind::CreateTables, payload.clone()), Err(Error::Streams { .. })));
+        let (mode, here) = (Mode::HalfAsync, Default::default());
+        let description = Description { mode, workers, threads, sparse: vec![], dense: vec![], here };
+        let create = CreateTables { description, first_values: vec![] };
+        assert!(matches!(handle(Kind::CreateTables, create.encode().unwrap()), Err(Error::Streams { .. })));
     }
     let link = Link::in_process("here", state.clone(), 0);
     remote(vec![link], Worker { rank: 0, count: 1, threads: 1 }, Mode::Async).unwrap();
@@ -330,6 +332,6 @@ fn small_requests_cannot_ask_for_endless_work() {
     pull_sparse::begin(&mut payload, openfleet_table::Missing::Initial, 0, FloatWidth::Bits32, 1);
     pull_sparse::add_stage(&mut payload, &tables, &vec![1; tables.len()], &keys);
     assert!(matches!(handle(Kind::PullSparse, payload.clone()), Err(Error::TooLong { .. })));
-    pull_dense::encode(&mut payload, FloatWidth::Bits32, &[7; 100]);
-    assert!(matches!(handle(Kind::PullDense, payload), Err(Error::UnknownTable { table: 7, count: 1 })));
+    let pull = PullDense { width: FloatWidth::Bits32, blocks: vec![7; 100] };
+    assert!(matches!(handle(Kind::PullDense, pull.encode().unwrap()), Err(Error::UnknownTable { table: 7, count: 1 })));
 }

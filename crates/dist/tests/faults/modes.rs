@@ -81,7 +81,7 @@ fn half_async_threads_of_a_worker_see_equal_values_after_each_step() {
                     let mut seen = Vec::new();
                     for step in 0..50 {
                         thread.fill(&sample(1, number, step), (1.0, 1.0 + number as f32));
-                        communicator.push(WorkId::step(number, 0), &mut thread.sparse, &mut thread.dense).unwrap();
+                        communicator.push(WorkId::step(number, step), &mut thread.sparse, &mut thread.dense).unwrap();
                         seen.push(thread.dense[0].values.clone());
                     }
                     communicator.finish(number).unwrap();

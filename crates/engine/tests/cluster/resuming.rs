@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use openfleet_core::strategy::{Mode, Strategy, StrategyOptions};
 use openfleet_core::{Field, FieldKind, Schema};
 use openfleet_dist::communicator::Worker;
-use openfleet_dist::{Cluster, Link, LoadOptions, SaveOptions, State};
+use openfleet_dist::{Cluster, Link, LoadOptions, Resume, SaveOptions, State};
 use openfleet_engine::dataset::{DatasetConfig, Dealt, Format, MultiSlot, QueueDataset};
 use openfleet_engine::executor::Pause;
 use openfleet_engine::op::EmbeddingOptions;
@@ -72,7 +72,9 @@ impl Life<'_> {
     fn live(&self) -> Vec<Arc<State>> {
         let states: Vec<Arc<State>> = (0..2).map(|_| Arc::new(State::new())).collect();
         if self.resume {
-            states.iter().for_each(|state| drop(state.resume_from(self.checkpoint.to_str().unwrap(), false).unwrap()));
+            states
+                .iter()
+                .for_each(|state| drop(state.resume_from(self.checkpoint.to_str().unwrap(), Resume::Run).unwrap()));
         }
         let (stop, saved) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {

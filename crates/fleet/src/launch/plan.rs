@@ -312,7 +312,7 @@ fn default_name(layout: &Layout, program: &Program, servers: &[Endpoint], worker
 }
 
 /// The identity of a run: 16 random hexadecimal digits. A dry run has none.
-fn run_identity(dry_run: bool) -> String {
+pub(crate) fn run_identity(dry_run: bool) -> String {
     if dry_run {
         return "(made at start)".to_owned();
     }

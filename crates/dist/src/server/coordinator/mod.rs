@@ -127,7 +127,10 @@ impl Coordinator {
         self.journals = journals;
         self.snapshot = Snapshot::default();
         // Nobody waits yet, so nobody is answered.
-        departed.into_iter().for_each(|worker| self.depart_from_groups(worker, &mut Vec::new()));
+        for worker in departed {
+            self.collectives.depart(worker, &mut Vec::new());
+            self.depart_from_groups(worker, &mut Vec::new());
+        }
     }
 
     /// Nobody has departed any more: the job returns to a checkpoint, and every worker starts again.

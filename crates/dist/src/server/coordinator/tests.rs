@@ -1,1 +1,434 @@
 //! Histories of events, and what the coordinator makes of them.
+//!
+//! First tables of single histories, each a sentence; then random interleavings of joins, deaths, returns, pushes, cuts,
+//! releases and departures, after each of which the invariants have to hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use openfleet_core::strategy::Mode;
+use proptest::prelude::*;
+
+use super::*;
+
+fn team(mode: Mode, workers: u32, threads: u32) -> Team {
+    Team { mode, workers, threads }
+}
+
+fn coordinator(mode: Mode, workers: u32) -> Coordinator {
+    let mut coordinator = Coordinator::default();
+    coordinator.begin(team(mode, workers, 1), None, None);
+    coordinator
+}
+
+/// Effects as short texts: what was answered, applied and retried.
+fn told(effects: Vec<Effect>) -> Vec<String> {
+    let text = |effect| match effect {
+        Effect::Answer(ticket, Answer::Payload(payload)) => {
+            let numbers = bytemuck::try_cast_slice::<u8, f64>(payload.bytes());
+            format!("{ticket}: {:?}", numbers.unwrap_or(&[f64::NAN]))
+        }
+        Effect::Answer(ticket, Answer::Failed(error)) => format!("{ticket}: {error}"),
+        Effect::Answer(ticket, _) => format!("{ticket}: yes"),
+        Effect::Repeated(ticket, _) => format!("{ticket}: repeated"),
+        Effect::Apply(step) => {
+            let streams = step.pushes.iter().map(|(stream, _)| stream.to_string()).collect::<Vec<_>>();
+            let waiting = step.waiting.iter().map(|(_, ticket)| ticket.to_string()).collect::<Vec<_>>();
+            format!("step of {} for {}", streams.join("+"), waiting.join("+"))
+        }
+        Effect::Gate(None) => "open".to_owned(),
+        Effect::Gate(Some(None)) => "closed".to_owned(),
+        Effect::Gate(Some(Some(_))) => "closed but for a target".to_owned(),
+        Effect::Retry(ticket) => format!("retry {ticket}"),
+        Effect::ForgetCut(id) => format!("forget {id}"),
+        Effect::Stop(end) => format!("{end:?}"),
+    };
+    effects.into_iter().map(text).collect()
+}
+
+fn owner(rank: u32, incarnation: u64) -> Owner {
+    Owner { rank, incarnation: Some(Incarnation(incarnation)) }
+}
+
+#[test]
+fn a_step_is_applied_when_every_member_has_pushed_it_and_a_repeat_is_answered() {
+    let mut job = coordinator(Mode::Sync, 2);
+    assert!(told(job.join(0, 1, 10)).is_empty(), "a pass begins when all have joined it");
+    assert_eq!(told(job.join(1, 1, 11)), ["10: yes", "11: yes"]);
+    assert!(told(job.push(WorkId::step(1, 0), 21).unwrap()).is_empty());
+    assert_eq!(told(job.push(WorkId::step(0, 0), 20).unwrap()), ["step of 0+1 for 20+21"]);
+    assert_eq!(told(job.push(WorkId::step(0, 0), 30).unwrap()), ["30: repeated"]);
+    let error = job.push(WorkId::step(0, 2), 31).unwrap_err();
+    assert_eq!(error.to_string(), "stream 0 pushed its step 2, and 1 is the next");
+}
+
+#[test]
+fn a_restarted_worker_stays_a_member_of_the_pass_it_died_in() {
+    let mut job = coordinator(Mode::Sync, 2);
+    job.join(0, 1, 1);
+    job.join(1, 1, 2);
+    job.push(WorkId::step(0, 0), 3).unwrap();
+    // Worker 1 is killed. Its successor joins the pass again, which changes nothing, and pushes the step that is missing.
+    assert_eq!(told(job.join(1, 1, 4)), ["4: yes"]);
+    assert_eq!(told(job.push(WorkId::step(1, 0), 5).unwrap()), ["step of 0+1 for 3+5"]);
+    // The survivor ends the pass and waits in the next one; the successor dies in between, and its own successor
+    // leaves the first pass once more.
+    job.leave(0, 1);
+    assert!(told(job.join(0, 2, 6)).is_empty());
+    job.leave(1, 1);
+    assert_eq!(told(job.join(1, 1, 7)), ["7: yes"], "a pass that was left is not joined again");
+    assert!(told(job.leave(1, 1)).is_empty());
+    assert_eq!(told(job.join(1, 2, 8)), ["6: yes", "8: yes"]);
+}
+
+#[test]
+fn whoever_is_done_early_waits_for_the_pass_of_the_others_to_end_also_after_a_return() {
+    let mut job = coordinator(Mode::Sync, 2);
+    // The checkpoint was taken when stream 1 had left pass 2 and stream 0 had not.
+    let group = GroupWork { streams: (0, 2), step: 7, taken: [(0, 7), (1, 5)].into(), left: [(0, 1), (1, 2)].into() };
+    let work = Work { groups: vec![group], ..Work::default() };
+    job.begin(team(Mode::Sync, 2, 1), Some(&work), None);
+    assert!(told(job.join(1, 3, 1)).is_empty());
+    assert_eq!(told(job.join(0, 2, 2)), ["2: yes"]);
+    assert_eq!(told(job.push(WorkId::step(0, 7), 3).unwrap()), ["step of 0 for 3"]);
+    job.leave(0, 2);
+    assert_eq!(told(job.join(0, 3, 4)), ["4: yes", "1: yes"]);
+    assert_eq!(job.stream_positions(0..2).left, [(0, 2), (1, 2)].into());
+}
+
+#[test]
+fn a_step_outside_the_data_of_one_worker_is_not_waited_for_by_the_others_once_it_left() {
+    let mut job = coordinator(Mode::Sync, 2);
+    job.join(0, 1, 1);
+    job.join(1, 1, 2);
+    job.push(WorkId::step(0, 0), 3).unwrap();
+    assert_eq!(told(job.leave(1, 1)), ["step of 0 for 3"]);
+}
+
+#[test]
+fn collectives_are_recorded_and_answered_as_they_were() {
+    let mut job = coordinator(Mode::Async, 2);
+    let sum = Collective::AllReduce { workers: 2, op: Reduce::Sum, length: 1 };
+    let number = |value: f64| Contribution::Numbers(vec![value]);
+    let barrier = Collective::Barrier { workers: 2 };
+    assert!(told(job.meet(0, 0, sum, number(1.0), 1).unwrap()).is_empty());
+    assert_eq!(told(job.meet(1, 0, sum, number(2.0), 2).unwrap()), ["1: [3.0]", "2: [3.0]"]);
+    job.meet(0, 1, barrier, Contribution::Nothing, 3).unwrap();
+    job.meet(1, 1, barrier, Contribution::Nothing, 4).unwrap();
+    // Worker 1 starts again, with other numbers.
+    assert_eq!(told(job.meet(1, 0, sum, number(9.0), 5).unwrap()), ["5: [3.0]"]);
+    assert_eq!(told(job.meet(1, 1, barrier, Contribution::Nothing, 6).unwrap()), ["6: []"]);
+    let error = job.meet(1, 0, barrier, Contribution::Nothing, 7).unwrap_err().to_string();
+    let expected = "collective 0 of worker 1 was the sum of 1 values of 2 workers before it was restarted, and is a barrier of \
+                    2 workers now";
+    assert_eq!(error, expected);
+    // After a return to a checkpoint the same.
+    let position = serde_json::to_string(&job.position()).unwrap();
+    let mut returned = coordinator(Mode::Async, 2);
+    returned.begin(team(Mode::Async, 2, 1), None, Some(serde_json::from_str(&position).unwrap()));
+    assert_eq!(told(returned.meet(0, 0, sum, number(9.0), 8).unwrap()), ["8: [3.0]"]);
+    assert!(told(returned.meet(0, 2, barrier, Contribution::Nothing, 9).unwrap()).is_empty());
+}
+
+#[test]
+fn what_was_too_large_to_record_is_repeated_by_all_workers_together() {
+    let mut job = coordinator(Mode::Async, 2);
+    let all = Collective::AllToAll { workers: 2 };
+    let parts = |to: u32| Contribution::Parts([(to, vec![to as u8])].into());
+    for number in 0..3 {
+        job.meet(0, number, all, parts(1), 1).unwrap();
+        job.meet(1, number, all, parts(0), 2).unwrap();
+    }
+    assert!(job.needs_all(0), "a restarted worker cannot come here alone");
+    assert!(!job.needs_all(3), "a new one is nobody's to repeat");
+    job.recall();
+    assert!(!job.needs_all(0) && !job.needs_all(1), "whoever comes now is one of those that were restarted");
+    for number in 0..3 {
+        assert!(told(job.meet(0, number, all, parts(1), 3).unwrap()).is_empty());
+        assert_eq!(told(job.meet(1, number, all, parts(0), 4).unwrap()).len(), 2);
+    }
+    assert!(told(job.meet(0, 3, all, parts(1), 5).unwrap()).is_empty());
+    assert!(job.needs_all(0), "the next restart is another one");
+}
+
+#[test]
+fn the_server_ends_when_all_have_departed_and_not_when_all_are_gone() {
+    let now = Instant::now();
+    let mut job = coordinator(Mode::Async, 2);
+    for rank in [0, 1] {
+        job.admit(rank, Incarnation(1)).unwrap();
+        job.enter(rank);
+    }
+    job.disconnected(0, now);
+    assert!(job.absent(now).is_empty(), "it may be back at once");
+    assert_eq!(job.absent(now + Duration::from_secs(2)), [Absent { rank: 0, seconds: 2.0 }]);
+    job.disconnected(1, now);
+    assert!(told(job.tick(now + Duration::from_secs(599))).is_empty());
+    assert_eq!(told(job.tick(now + Duration::from_secs(600))), ["Deserted"]);
+    assert!(told(job.depart(0, 2).unwrap()).is_empty());
+    assert_eq!(told(job.depart(1, 2).unwrap()), ["Done"]);
+    assert!(job.absent(now + Duration::from_secs(9)).is_empty(), "who departed is not missed");
+}
+
+#[test]
+fn a_save_belongs_to_one_incarnation_and_never_blocks_a_later_one() {
+    let now = Instant::now();
+    let mut job = coordinator(Mode::Async, 2);
+    job.admit(0, Incarnation(1)).unwrap();
+    job.admit(1, Incarnation(1)).unwrap();
+    let (busy, effects) = job.prepare_cut("a", owner(0, 1), now).unwrap();
+    assert_eq!((busy, told(effects)), (None, vec!["closed".to_owned()]));
+    assert!(job.hold_back(WorkId::step(1, 0), 7));
+    let (busy, _) = job.prepare_cut("b", owner(1, 1), now).unwrap();
+    assert_eq!(busy, Some("another checkpoint is being prepared"));
+    assert_eq!(told(job.marked("a")), ["open", "retry 7"]);
+    let (busy, _) = job.prepare_cut("b", owner(1, 1), now).unwrap();
+    assert_eq!(busy, Some("another checkpoint is being written"));
+    // The worker dies between the cut and the write, and starts again.
+    assert_eq!(told(job.admit(0, Incarnation(2)).unwrap()), ["forget a"]);
+    let (busy, effects) = job.prepare_cut("b", owner(1, 1), now).unwrap();
+    assert_eq!((busy, told(effects)), (None, vec!["closed".to_owned()]));
+    // This one dies for good: the gate opens by itself, or when it is known to be gone.
+    assert_eq!(told(job.tick(now + Duration::from_secs(3))), ["open"]);
+    assert!(job.prepare_cut("b", owner(1, 1), now).is_ok_and(|(busy, _)| busy.is_none()), "it is asked again");
+    job.marked("b");
+    job.disconnected(1, now);
+    let (busy, effects) = job.prepare_cut("c", owner(0, 2), now).unwrap();
+    assert_eq!((busy, told(effects)), (None, vec!["closed".to_owned(), "forget b".to_owned()]));
+}
+
+#[test]
+fn an_action_is_recorded_once_and_another_one_in_its_place_is_named() {
+    let mut journal = Journal::default();
+    assert_eq!(journal.begin(ActionKind::Train, 0, "file a").unwrap(), None);
+    let action = Action { what: "file a".into(), result: serde_json::json!([1, 2]) };
+    journal.complete(ActionKind::Train, 0, action.clone(), vec![1, 2, 255]).unwrap();
+    journal.complete(ActionKind::Train, 0, action.clone(), vec![]).unwrap();
+    let saved = serde_json::to_string(&journal).unwrap();
+    let mut journal: Journal = serde_json::from_str(&saved).unwrap();
+    assert_eq!(journal.states, Some((ActionKind::Train, 0, vec![1, 2, 255])));
+    assert_eq!(journal.begin(ActionKind::Train, 0, "file a").unwrap(), Some(action));
+    let error = journal.begin(ActionKind::Train, 0, "file b").unwrap_err().to_string();
+    assert_eq!(error, "training pass 1 of this script was `file a` before it was restarted, and is `file b` now");
+    journal.begin(ActionKind::Train, 1, "file c").unwrap();
+    assert!(journal.begin(ActionKind::Train, 1, "file d").is_err(), "also one that has only begun");
+    assert!(journal.begin(ActionKind::Save, 1, "model").is_err(), "actions come one after the other");
+    assert_eq!(journal.passes_only().actions.len(), 1);
+}
+
+/// What may happen to a job of two workers, and when.
+#[derive(Debug, Clone)]
+enum Event {
+    /// A worker's process does the next thing of its script.
+    Work(u32),
+    /// It is killed, and another one takes its place.
+    Restart(u32),
+    Prepare(u32),
+    Aim,
+    Mark,
+    Release,
+    /// Time passes, in milliseconds.
+    Wait(u64),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let event = prop_oneof![
+        12 => (0u32..2).prop_map(Event::Work),
+        2 => (0u32..2).prop_map(Event::Restart),
+        1 => (0u32..2).prop_map(Event::Prepare),
+        1 => Just(Event::Aim),
+        1 => Just(Event::Mark),
+        1 => Just(Event::Release),
+        1 => (0u64..2000).prop_map(Event::Wait),
+    ];
+    prop::collection::vec(event, 0..200)
+}
+
+/// Passes and steps of a worker's script.
+const PASSES: u64 = 3;
+const STEPS: u64 = 4;
+
+/// Where a worker's process is in its script.
+#[derive(Debug, Clone, Copy, Default)]
+struct Script {
+    incarnation: u64,
+    pass: u64,
+    step: u64,
+    joined: bool,
+    /// The request that it waits for.
+    waits: Option<Ticket>,
+    departed: bool,
+}
+
+struct World {
+    job: Coordinator,
+    scripts: [Script; 2],
+    /// How often each step of each stream was applied.
+    applied: BTreeMap<(u32, u64), u32>,
+    waiting: BTreeMap<Ticket, (u32, u64)>,
+    now: Instant,
+    cut: Option<(String, u32)>,
+    cuts: u32,
+    done: bool,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut job = coordinator(Mode::Sync, 2);
+        for rank in [0, 1] {
+            job.admit(rank, Incarnation(0)).unwrap();
+            job.enter(rank);
+        }
+        World {
+            job,
+            scripts: Default::default(),
+            applied: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            now: Instant::now(),
+            cut: None,
+            cuts: 0,
+            done: false,
+        }
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Answer(ticket, _) | Effect::Repeated(ticket, _) => self.answered(ticket),
+                Effect::Apply(step) => {
+                    for (stream, ticket) in &step.pushes {
+                        let number = self.waiting[ticket].1;
+                        *self.applied.entry((*stream, number)).or_default() += 1;
+                    }
+                    step.waiting.into_iter().for_each(|(_, ticket)| self.answered(ticket));
+                }
+                Effect::Stop(End::Done) => self.done = true,
+                Effect::Stop(_) | Effect::Gate(_) | Effect::Retry(_) | Effect::ForgetCut(_) => {}
+            }
+        }
+    }
+
+    fn answered(&mut self, ticket: Ticket) {
+        for script in self.scripts.iter_mut().filter(|script| script.waits == Some(ticket)) {
+            script.waits = None;
+            match script.joined {
+                false => script.joined = true,
+                true => script.step += 1,
+            }
+        }
+    }
+
+    /// The next thing of a worker's script, unless it waits. Numbers come from the script: a restarted one begins again.
+    fn work(&mut self, rank: u32) {
+        let script = &mut self.scripts[rank as usize];
+        if script.waits.is_some() || script.departed {
+            return;
+        }
+        let script = *script;
+        let ticket = self.job.ticket();
+        let effects = if script.pass == PASSES {
+            self.scripts[rank as usize].departed = true;
+            self.job.depart(rank, 2).unwrap()
+        } else if !script.joined {
+            self.scripts[rank as usize].waits = Some(ticket);
+            self.job.join(rank, script.pass + 1, ticket)
+        } else if script.step < (script.pass + 1) * STEPS {
+            self.scripts[rank as usize].waits = Some(ticket);
+            self.waiting.insert(ticket, (rank, script.step));
+            self.job.push(WorkId::step(rank, script.step), ticket).unwrap()
+        } else {
+            let script = &mut self.scripts[rank as usize];
+            (script.pass, script.joined) = (script.pass + 1, false);
+            self.job.leave(rank, script.pass)
+        };
+        self.carry_out(effects);
+    }
+
+    fn play(&mut self, event: &Event) {
+        match *event {
+            Event::Work(rank) => self.work(rank),
+            Event::Restart(rank) => {
+                let script = &mut self.scripts[rank as usize];
+                if script.departed {
+                    return;
+                }
+                let incarnation = script.incarnation + 1;
+                *script = Script { incarnation, ..Script::default() };
+                self.job.disconnected(rank, self.now);
+                let effects = self.job.admit(rank, Incarnation(incarnation)).unwrap();
+                self.carry_out(effects);
+            }
+            Event::Prepare(rank) => {
+                self.cuts += 1;
+                let id = format!("cut {}", self.cuts);
+                let incarnation = self.scripts[rank as usize].incarnation;
+                let (busy, effects) = self.job.prepare_cut(&id, owner(rank, incarnation), self.now).unwrap();
+                if busy.is_none() {
+                    self.cut = Some((id, rank));
+                }
+                self.carry_out(effects);
+            }
+            Event::Aim => {
+                if let Some((id, _)) = self.cut.clone() {
+                    let target = Work { groups: self.job.group_work(), ..Work::default() };
+                    let effects = self.job.aim(&id, &target, self.now).unwrap_or_default();
+                    self.carry_out(effects);
+                }
+            }
+            Event::Mark => {
+                if let Some((id, _)) = self.cut.take() {
+                    let effects = self.job.marked(&id);
+                    self.carry_out(effects);
+                }
+            }
+            Event::Release => {
+                if let Some((id, _)) = self.cut.take() {
+                    let effects = self.job.release_cut(&id);
+                    self.carry_out(effects);
+                }
+            }
+            Event::Wait(milliseconds) => {
+                self.now += Duration::from_millis(milliseconds);
+                let effects = self.job.tick(self.now);
+                self.carry_out(effects);
+            }
+        }
+    }
+}
+
+proptest! {
+    /// No push is lost and none applied twice, a save never blocks a later one, and somebody can always make progress: whatever
+    /// happens, scripts that are left to run come to their end, and the server with them.
+    #[test]
+    fn whatever_is_interleaved_every_step_is_applied_once_and_the_job_ends(events in events()) {
+        let mut world = World::new();
+        for event in &events {
+            world.play(event);
+            prop_assert!(world.applied.values().all(|&times| times == 1), "{:?}", world.applied);
+        }
+        // From here on nobody dies; a save that was begun is given up in time.
+        for round in 0..200 {
+            world.play(&Event::Wait(if round == 0 { 3000 } else { 0 }));
+            [0, 1].into_iter().for_each(|rank| world.work(rank));
+        }
+        prop_assert!(world.done, "the job did not end: {:?}", world.scripts);
+        let expected: BTreeSet<(u32, u64)> = (0..2).flat_map(|rank| (0..PASSES * STEPS).map(move |step| (rank, step))).collect();
+        prop_assert_eq!(world.applied.keys().copied().collect::<BTreeSet<_>>(), expected);
+        prop_assert!(world.applied.values().all(|&times| times == 1));
+        // The gate is not left closed, and the next save can begin.
+        world.job.enter(0);
+        let incarnation = world.scripts[0].incarnation + 1;
+        let effects = world.job.admit(0, Incarnation(incarnation)).unwrap();
+        world.carry_out(effects);
+        let later = world.now + Duration::from_secs(20);
+        let effects = world.job.tick(later);
+        world.carry_out(effects);
+        if let Some((id, _)) = world.cut.take() {
+            let effects = world.job.release_cut(&id);
+            world.carry_out(effects);
+        }
+        world.job.disconnected(1, world.now);
+        let (busy, _) = world.job.prepare_cut("last", owner(0, incarnation), later).unwrap();
+        prop_assert_eq!(busy, None);
+    }
+}

@@ -14,13 +14,15 @@ use openfleet_core::topology::{JobId, Role};
 use serde_json::{Value, json};
 
 use super::super::options::KubernetesArgs;
+use super::super::plan::run_identity;
 use super::super::program::Program;
 use super::super::secret::Secret;
 use super::{counts, yaml};
 use crate::error::{Error, Result};
+use crate::job_file::RESTART_EXIT_CODE;
 use crate::variables::{
-    BIND, JOB, OWN_RANK, OWN_ROLE, OWN_SERVERS, OWN_WORKER_COUNT, POD_IP, PORT, SECRET, SERVERS, TRAINING_ROLE,
-    WORKER_COUNT, WORKER_RANK,
+    BIND, JOB, JOB_FILE, OWN_RANK, OWN_ROLE, OWN_SERVERS, OWN_WORKER_COUNT, POD_IP, PORT, RUN, SECRET, SERVERS,
+    TRAINING_ROLE, WORKER_COUNT, WORKER_RANK,
 };
 
 /// A pod is called after it, with `-server-0-4095` behind, in at most 63 characters.
@@ -36,7 +38,8 @@ pub(crate) fn manifest(arguments: &KubernetesArgs) -> Result<String> {
     let (servers, workers) = counts(&arguments.job, "`fleetrun k8s`")?;
     let program = Program::elsewhere(&arguments.words, None)?;
     let job = JobId::new(arguments.job.job.clone().unwrap_or_else(|| arguments.name.clone()))?;
-    let pods = Pods { arguments, program, job, servers, workers };
+    let run = run_identity(false);
+    let pods = Pods { arguments, program, job, servers, workers, run };
     let mut documents = vec![pods.secret()];
     if arguments.plain_jobs {
         documents.extend([pods.service(), pods.plain_job(Role::Server), pods.plain_job(Role::Worker)]);
@@ -71,6 +74,8 @@ struct Pods<'a> {
     job: JobId,
     servers: usize,
     workers: usize,
+    /// The identity of the run: that of all pods, however often they are replaced.
+    run: String,
 }
 
 impl Pods<'_> {
@@ -129,6 +134,9 @@ impl Pods<'_> {
         if role == Role::Server {
             spec["podReplacementPolicy"] = json!("Failed");
         }
+        // A worker that ends with this code returns to a checkpoint with the others: that is no failure of its own.
+        let returns = json!({ "operator": "In", "values": [RESTART_EXIT_CODE] });
+        spec["podFailurePolicy"] = json!({ "rules": [{ "action": "Ignore", "onExitCodes": returns }] });
         spec
     }
 
@@ -180,6 +188,9 @@ impl Pods<'_> {
         let servers = servers.join(",");
         let mut all = vec![
             value(JOB, self.job.to_string()),
+            value(RUN, self.run.clone()),
+            // Nobody writes it: a pod that is asked to stop ends at once, and continues when it is back.
+            value(JOB_FILE, "/dev/null".to_owned()),
             json!({ "name": SECRET, "valueFrom": secret }),
             value(OWN_ROLE, role.to_string()),
             index(OWN_RANK),
