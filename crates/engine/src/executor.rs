@@ -276,8 +276,8 @@ impl Executor {
         }
         let report = match trains {
             // Which thread gets a batch must not depend on chance, or a restarted worker could not tell what it has done.
-            true => self.pass_over(program, &Dealt::new(dataset, threads), options)?,
-            false => self.pass_over(program, dataset, options)?,
+            true if !dataset.is_dealt() => self.pass_over(program, &Dealt::new(dataset, threads), options)?,
+            _ => self.pass_over(program, dataset, options)?,
         };
         if !report.stopped {
             let ends = if trains { cluster.thread_positions()? } else { Vec::new() };

@@ -47,6 +47,10 @@ impl Dataset for Dealt<'_> {
         self.dataset.describe()
     }
 
+    fn is_dealt(&self) -> bool {
+        true
+    }
+
     fn skip_pass(&self) {
         self.dataset.skip_pass();
     }

@@ -55,6 +55,11 @@ pub trait Dataset: Send + Sync {
         format!("batches of {}", self.batch_size())
     }
 
+    /// Whether batches are dealt to threads ([`Dealt`]).
+    fn is_dealt(&self) -> bool {
+        false
+    }
+
     /// A pass is skipped: whatever depends on how many passes there were counts it all the same.
     fn skip_pass(&self) {}
 

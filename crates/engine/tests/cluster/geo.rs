@@ -62,7 +62,7 @@ fn traffic_falls_as_one_over_k() {
         });
         // Strictly every k batches, and once when the worker closes.
         for state in states {
-            assert_eq!(state.status().positions, [(0, BATCHES / k_steps + 1)]);
+            assert_eq!(state.status().positions, [(0, BATCHES), (1, BATCHES / k_steps + 1)]);
         }
         travelled.into_inner()
     };

@@ -280,6 +280,10 @@ impl Dataset for Watched<'_> {
         self.inner.describe()
     }
 
+    fn is_dealt(&self) -> bool {
+        self.inner.is_dealt()
+    }
+
     fn skip_pass(&self) {
         self.inner.skip_pass();
     }
