@@ -19,6 +19,7 @@ demo:          ## Generate click data, train a CTR-DNN on it with two servers an
 
 test: pytest   ## Build everything and run every test
 	$(CARGO) test --workspace
+	$(MAKE) chaos-short
 
 pytest: $(VENV)/ready  ## Build the Python package into target/venv and run its tests
 	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --quiet
@@ -52,10 +53,10 @@ chaos: $(VENV)/ready   ## Kill, freeze and disconnect processes of 300 real jobs
 	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --quiet --release
 	$(VENV)/bin/python tests/chaos/chaos.py --runs 300 $(CHAOS)
 
-chaos-short: $(VENV)/ready  ## The same with 20 jobs
-	$(CARGO) build --release --package openfleet
-	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --quiet --release
-	$(VENV)/bin/python tests/chaos/chaos.py --runs 20 --dense 2 $(CHAOS)
+chaos-short: $(VENV)/ready  ## The same with 20 jobs, on the build of the tests
+	$(CARGO) build --package openfleet
+	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --quiet
+	$(VENV)/bin/python tests/chaos/chaos.py --runs 20 --dense 2 --binaries target/debug $(CHAOS)
 
 clean:         ## Remove what was built and generated
 	$(CARGO) clean

@@ -10,12 +10,13 @@ use openfleet_dist::Error as DistError;
 use openfleet_engine::Error as EngineError;
 use openfleet_engine::dataset::Error as DatasetError;
 use openfleet_table::Error as TableError;
-use pyo3::PyErr;
 use pyo3::create_exception;
 use pyo3::exceptions::{
     PyException, PyFileExistsError, PyFileNotFoundError, PyNotImplementedError, PyOSError, PyPermissionError,
     PySystemExit, PyValueError,
 };
+use pyo3::types::PyAnyMethods;
+use pyo3::{PyErr, Python};
 
 create_exception!(openfleet, OpenFleetError, PyException, "What goes wrong in OpenFleet and nowhere else.");
 create_exception!(openfleet, DataError, OpenFleetError, "Data that cannot be read: a bad line, a failed pipe command.");
@@ -48,7 +49,9 @@ pub(crate) fn raise(error: impl Into<Error>) -> PyErr {
         {
             eprintln!("{text}");
         }
-        return PySystemExit::new_err(RESTART_EXIT_CODE);
+        // The exit hook must not take this for a good end.
+        let noted = Python::attach(|py| py.import("openfleet.fleet._ending")?.call_method0("fail").map(drop));
+        return noted.err().unwrap_or_else(|| PySystemExit::new_err(RESTART_EXIT_CODE));
     }
     match &error {
         Error::Engine(error) => engine(error, text),

@@ -172,7 +172,7 @@ def test_a_job_of_two_servers_and_two_workers_saves_to_a_bucket_and_goes_on_from
         assert "very-secret" not in said(run)
         verified = openfleet_command("verify", place)
         assert verified.returncode == 0 and f"step {step}" in verified.stdout, said(verified)
-    assert "goes on from step 10" in said(run)
+    assert "begins from step 10" in said(run)
     assert not (tmp_path / "s3:").exists()
     inspected = openfleet_command("inspect", place, "--json")
     assert inspected.returncode == 0, said(inspected)

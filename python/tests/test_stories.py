@@ -7,12 +7,12 @@ and ended here. Stories about a single call are told in this process.
 import importlib.metadata
 import os
 import re
-import socket
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from processes import environment, free_ports
 
 import openfleet.fleet as fleet
 from openfleet import DataError, RoleError, static
@@ -54,13 +54,6 @@ def feed(users, items=()):
     return {"label": [[user % 2] for user in users], "dense": np.full((n, 2), 0.5), "user": [[user] for user in users],
             "item": [list(items)] * n}
 """
-
-
-def environment(**more):
-    """This process's, without anything that would give a child a role."""
-    roles = ("PADDLE_", "OPENFLEET_", "TRAINING_ROLE", "POD_IP", "CPU_NUM")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(roles)}
-    return {**kept, **more}
 
 
 def script(directory, text):
@@ -371,16 +364,6 @@ def test_a_reader_that_crashes_ends_the_script_with_its_last_words(tmp_path, cli
     assert run.returncode == 1
     assert "DataError" in run.stderr and command in run.stderr
     assert "exit code 1" in run.stderr and "no such column: age" in run.stderr
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 SHUFFLE = """

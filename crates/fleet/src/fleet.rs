@@ -427,7 +427,8 @@ impl Fleet {
         let job_file = self.settings.job_file.clone();
         let restarts = move || job_file.as_ref().is_some_and(|file| !JobFile::read(file).ending);
         let cluster = Arc::new(Cluster::new(links.clone(), worker, strategy).restarts_if(restarts));
-        let entered = cluster.progress();
+        // Whoever does not wait for servers enters with its first request.
+        let entered = if strategy.launch_barrier() { cluster.progress() } else { Ok((0, Vec::new())) };
         let (passes, batches) = match entered {
             Ok(progress) => progress,
             Err(error) => {

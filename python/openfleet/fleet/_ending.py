@@ -25,18 +25,19 @@ def depart_at_exit(depart: Callable[[], None]) -> None:
     show, leave = sys.excepthook, sys.exit
 
     def excepthook(*exception: Any) -> None:
-        _fail()
+        fail()
         show(*exception)
 
     def exit(status: Any = None, /) -> None:
         if status not in (None, 0):
-            _fail()
+            fail()
         leave(status)
 
     sys.excepthook, sys.exit = excepthook, exit  # type: ignore[assignment]
     atexit.register(lambda: None if _has_failed else depart())
 
 
-def _fail() -> None:
+def fail() -> None:
+    """The script does not end well, whatever its exit code says: it has to start again."""
     global _has_failed
     _has_failed = True

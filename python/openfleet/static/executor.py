@@ -171,7 +171,8 @@ class Executor:
             observer=observe,
         )
         if report.skipped:
-            _say(f"skipped {'an evaluation' if infer else 'a training pass'} that was complete before this worker was restarted")
+            kind = "an evaluation" if infer else "a training pass"
+            _say(f"skipped {kind} that was complete before this worker was restarted")
         elif report.skipped_steps:
             _say(f"skipped {report.skipped_steps:,} batches ({report.skipped_samples:,} rows) that were trained before")
         if debug:

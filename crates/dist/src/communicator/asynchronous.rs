@@ -241,6 +241,12 @@ impl Communicator for Async {
         self.flush()
     }
 
+    fn finish_implicit(&self) -> Result<()> {
+        let implicit = self.shared.remote.streams.implicit();
+        implicit.iter().for_each(|&thread| drop(self.shared.remote.streams.finish(thread)));
+        if implicit.is_empty() { Ok(()) } else { self.flush() }
+    }
+
     fn abandon(&self) {
         self.shared.remote.abandon();
     }

@@ -110,6 +110,8 @@ struct Summary {
     batch: usize,
     /// Rows trained on, in all epochs.
     samples: u64,
+    /// Rows that were skipped, because a checkpoint or, after a restart, the servers had learnt from them.
+    skipped_samples: u64,
     /// Training time, without loading, test and saving.
     seconds: f64,
     samples_per_second: f64,
@@ -308,6 +310,8 @@ fn train_together(
 struct TrainingReport {
     epochs: u64,
     samples: u64,
+    /// Rows that were skipped, because they were trained before this process started.
+    skipped_samples: u64,
     elapsed: Duration,
     waited: Duration,
     words: u64,
@@ -541,6 +545,7 @@ impl<'a> Job<'a> {
             threads: self.threads,
             batch: self.batch,
             samples: trained.samples,
+            skipped_samples: trained.skipped_samples,
             seconds,
             samples_per_second: trained.samples as f64 / seconds.max(1e-9),
             waiting_share: waiting_share(trained.waited, trained.elapsed, self.threads),
@@ -650,7 +655,13 @@ impl WorkerRun<'_> {
 impl TrainingReport {
     fn add(&mut self, report: &RunReport, rows_done: u64) {
         self.epochs += 1;
-        self.samples += report.samples + report.skipped_samples;
+        match report.skipped {
+            true => self.skipped_samples += report.samples,
+            false => {
+                self.samples += report.samples;
+                self.skipped_samples += report.skipped_samples;
+            }
+        }
         self.elapsed += report.elapsed;
         self.waited += report.waited;
         self.words += rows_done;
@@ -674,13 +685,15 @@ impl TrainingReport {
             self.skipped_lines as f64,
             self.refused_gradients as f64,
             f64::from(u8::from(self.interrupted)),
+            self.skipped_samples as f64,
         ];
         let mut longest = [elapsed];
         place.all_reduce(Reduce::Sum, &mut rates)?;
         place.all_reduce(Reduce::Sum, &mut sums)?;
         place.all_reduce(Reduce::Max, &mut longest)?;
-        let [samples, waited, words, skipped_lines, refused_gradients, interrupted] = sums;
+        let [samples, waited, words, skipped_lines, refused_gradients, interrupted, skipped_samples] = sums;
         self.samples = samples as u64;
+        self.skipped_samples = skipped_samples as u64;
         self.waited = Duration::from_secs_f64(waited);
         self.words = words as u64;
         self.skipped_lines = skipped_lines as u64;
@@ -693,6 +706,7 @@ impl TrainingReport {
     /// Adds what another worker did at the same time.
     fn join(&mut self, other: TrainingReport) {
         self.samples += other.samples;
+        self.skipped_samples += other.skipped_samples;
         self.elapsed = self.elapsed.max(other.elapsed);
         self.waited += other.waited;
         self.words += other.words;
