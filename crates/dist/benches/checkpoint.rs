@@ -132,7 +132,8 @@ fn save(path: &Path, table: &Arc<SparseTable>, delta: bool) -> Manifest {
     let cut = table.cut_since(standing.as_ref().map(Manifest::moment)).expect("one cut at a time");
     let cut_in = began.elapsed();
     let sparse = vec![SparseCut { name: "emb".into(), cut, without_state: false }];
-    let cuts = TableCuts { server: 0, buckets: 0..BUCKET_COUNT, sparse, dense: Vec::new(), work: Work::default() };
+    let (work, position) = (Work::default(), Default::default());
+    let cuts = TableCuts { server: 0, buckets: 0..BUCKET_COUNT, sparse, dense: Vec::new(), work, position };
     let replaces = standing.map_or(Replaces::Anything, |standing| Replaces::Changes(standing.id));
     let commit = Commit { id: fresh_save_id(), replaces, ..Commit::default() };
     let manifest = save_alone(&storage, commit, cuts, true).expect("room on the disk");

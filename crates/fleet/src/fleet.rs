@@ -309,8 +309,13 @@ impl Fleet {
         let newest = self.settings.resume.as_deref();
         if let Some(address) = newest.or(address) {
             let resume = if newest.is_some() { Resume::Values } else { resume };
-            let manifest = self.state.resume_from(address, resume)?;
-            self.voice.say(&format!("{}: begins from step {} of `{address}`", self.name(), manifest.step));
+            let name = self.name();
+            self.voice.say(&match self.state.resume_from(address, resume)? {
+                Some(manifest) => format!("{name}: begins from step {} of `{address}`", manifest.step),
+                None => format!(
+                    "{name}: begins without `{address}`, which this run saved before its workers had sent all that they had learnt"
+                ),
+            });
         }
         let mut stage = self.stage.lock();
         match &mut *stage {

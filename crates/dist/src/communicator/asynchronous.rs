@@ -243,7 +243,9 @@ impl Communicator for Async {
 
     fn finish_implicit(&self) -> Result<()> {
         let implicit = self.shared.remote.streams.implicit();
-        implicit.iter().for_each(|&thread| drop(self.shared.remote.streams.finish(thread)));
+        for &thread in &implicit {
+            self.shared.remote.streams.finish(thread);
+        }
         if implicit.is_empty() { Ok(()) } else { self.flush() }
     }
 

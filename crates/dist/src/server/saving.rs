@@ -104,11 +104,17 @@ impl State {
 
     /// Tables that are made from now on take their rows from a checkpoint. Fails where there is none; nothing else is
     /// compared before the tables are known.
-    pub fn resume_from(&self, address: &str, resume: Resume) -> Result<Manifest> {
+    ///
+    /// A checkpoint that this very run saved while workers in geo mode had not sent all that they had learnt is not taken
+    /// (`None`): it does not say which data is in it, and that data would be trained twice.
+    pub fn resume_from(&self, address: &str, resume: Resume) -> Result<Option<Manifest>> {
         let Opened { manifest, .. } = Opened::new(self.saving.stores.as_ref(), address, "loading")?;
+        if manifest.run == self.job.lock().run && manifest.position.is_null() {
+            return Ok(None);
+        }
         *self.saving.resume.lock() = Some(Load { address: address.to_owned(), partial: false });
         self.job.lock().cut = Some(cut_of(&manifest, address, resume == Resume::Run));
-        Ok(manifest)
+        Ok(Some(manifest))
     }
 
     /// How the server looks to a worker that wants to enter.

@@ -166,6 +166,10 @@ impl QueueReader {
             let Some(Current { queue, records, row }) = readers.get_mut(*turn) else { return };
             if *row == records.rows() {
                 let Ok(next) = queue.recv() else {
+                    if self.shared.stop.is_asked() || self.shared.panicked.load(Ordering::SeqCst) {
+                        // A reader failed. Rows of the others must not fill its place: a batch always has the same rows.
+                        return;
+                    }
                     // It has come to its end: from here on the others take turns without it.
                     readers.remove(*turn);
                     (*turn, *left) = (if *turn < readers.len() { *turn } else { 0 }, TURN_ROWS);
