@@ -21,11 +21,11 @@ trains, one fault happens to it. Runs are chosen by a seed so that every pair of
 A run ends as
 
     exact     exit code 0, and every key has its count
-    refused   another exit code, with a cause; a failure if restarts were left
+    refused   another exit code, with a cause: a fault costs fewer restarts than there are, so this is a failure too
     WRONG     exit code 0, and a key has another count: rows were lost or trained twice
     HUNG      not over after `--limit` seconds
 
-The exit code is 1 if a run was WRONG, HUNG, or refused with restarts left. The printed name of a run says everything
+The exit code is 1 if a run was WRONG, HUNG or refused. The printed name of a run says everything
 about it: `--run NAME` repeats it with the same data, the same victim and the fault at the same step. Thread timing
 still differs, so add `--repeat 5` where a failure is rare. The times from the fault to the line that names the
 victim, and to the line that reports a restart, are printed and never judged.

@@ -62,7 +62,7 @@ class Result:
 
     @property
     def is_failure(self) -> bool:
-        return self.outcome in ("WRONG", "HUNG") or (self.outcome == "refused" and self.restarts < MAX_RESTARTS)
+        return self.outcome in ("WRONG", "HUNG", "refused")
 
 
 class Job:

@@ -186,7 +186,12 @@ impl Shared<'_> {
         }
         // A thread that failed, or was stopped to be started again, has not finished its pass: its successor continues it.
         let report = report?;
-        if report.stopped && self.servers.is_some_and(Cluster::will_restart) {
+        // When one thread ends early, the data ends for the others too: that is no end of their pass either.
+        if self.servers.is_some() && self.failed.load(Ordering::Relaxed) {
+            return Ok(report);
+        }
+        let is_stopped = self.options.stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
+        if is_stopped && self.servers.is_some_and(Cluster::will_restart) {
             self.plan.communicator().abandon();
             return Ok(report);
         }

@@ -84,7 +84,7 @@ fn a_chain_of_changes_ends_as_one_whole_save_whoever_wrote_its_parts() {
     let delta = SaveOptions { delta: true, ..SaveOptions::default() };
     let (memory, tables) = saved(2);
     let storage: Arc<dyn Storage> = Arc::new(memory.clone());
-    let (mut step, mut script) = (6, vec![0..6]);
+    let (mut step, mut script) = (6, std::iter::once(0..6).collect::<Vec<_>>());
     for (number, server_count) in [(1, 3), (2, 1), (3, 2)] {
         let states = servers(server_count, &storage);
         states.iter().for_each(|state| drop(state.resume_from("anywhere", Resume::Run).unwrap()));
