@@ -65,7 +65,7 @@ pub struct RunOptions<'a> {
     /// Measures each op.
     pub debug: bool,
     /// In one process: skips the batches that the checkpoint which was loaded last has learnt from. The dataset has to give its
-    /// batches as it did before ([`Dealt`](crate::dataset::Dealt)). With servers this needs no option: a restarted worker
+    /// batches as it did before ([`Dealt`]). With servers this needs no option: a restarted worker
     /// skips what they have applied.
     pub resume: bool,
     /// All threads pause each time every one of them has done this many batches more; 0 never.
