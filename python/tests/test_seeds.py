@@ -2,13 +2,13 @@
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
+from processes import free_ports
 
 from openfleet import static
 
@@ -16,16 +16,6 @@ SEEDS = Path(__file__).parents[2] / "tests" / "seeds"
 COMPAT = [sys.executable, "-u", "-m", "openfleet.compat"]
 FLEETRUN = [sys.executable, "-m", "openfleet.launch"]
 SECONDS = 120
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 class Process:

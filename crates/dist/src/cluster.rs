@@ -261,13 +261,6 @@ impl Cluster {
         (sent, received)
     }
 
-    /// This process gives up, and departs from nothing: what its threads wait for fails at once, and a restarted process
-    /// continues where this one was.
-    pub fn abandon(&self) {
-        self.closed.store(true, Ordering::SeqCst);
-        self.links.iter().for_each(|link| link.abandon(self.worker.count));
-    }
-
     /// This worker is done: what is queued is sent, and the servers are told that it departs, whether it trained or not. They
     /// end when all workers have departed. Idempotent.
     pub fn close(&self) -> Result<()> {

@@ -294,6 +294,12 @@ pub enum Error {
         /// What came.
         got: u64,
     },
+    /// The servers did not settle on one generation.
+    #[error("worker {rank} could not enter the job: its servers kept returning to an earlier moment")]
+    NotEntered {
+        /// The worker.
+        rank: u32,
+    },
     /// Servers that would begin from different moments.
     #[error("one server begins from `{first}`, another from `{other}`")]
     OtherCheckpoint {
@@ -433,6 +439,9 @@ impl Hinted for Error {
                 "a restarted script has to do what it did before, in the same order; start the job anew to do something else"
                     .into(),
             ),
+            Error::NotEntered { .. } => {
+                Some("look into the logs of the servers and of the other workers: some of them keep being restarted".into())
+            }
             Error::OtherCheckpoint { .. } => Some("give all servers the same checkpoint to begin from".into()),
             Error::Missed { .. } => {
                 Some("look into the logs of these workers: they may have failed, or be slow".into())

@@ -8,7 +8,7 @@ use openfleet_core::key::mix;
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tracing::info;
+use tracing::warn;
 
 use super::Cluster;
 use crate::communicator::{Streams, wait_all};
@@ -39,11 +39,6 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// Its number among the actions of its kind, from 0.
-    pub fn number(&self) -> u64 {
-        self.number
-    }
-
     /// What came of it, if it was complete before this process started.
     pub fn recorded<T: DeserializeOwned>(&self) -> Option<T> {
         self.recorded.clone().and_then(|result| serde_json::from_value(result).ok())
@@ -86,8 +81,8 @@ impl Cluster {
             };
             if returns {
                 match &agreed.cut {
-                    Some(cut) => info!("the servers return to step {} of `{}`", cut.step, cut.address),
-                    None => info!("the servers return to the beginning"),
+                    Some(cut) => warn!("the servers return to step {} of `{}`", cut.step, cut.address),
+                    None => warn!("the servers return to the beginning"),
                 }
             }
             let enter = EnterRequest(agreed);
@@ -106,7 +101,7 @@ impl Cluster {
             }
             std::thread::sleep(PAUSE);
         }
-        Err(disagreement.unwrap_or(Error::NothingToSave))
+        Err(disagreement.unwrap_or(Error::NotEntered { rank: self.worker.rank }))
     }
 
     fn entry(&self, mut standings: Vec<Standing>) -> Entry {

@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use openfleet_table::checkpoint::{Commit, Manifest, Part, Replaces, States, Work, decode_states, encode_states};
-use tracing::info;
+use tracing::warn;
 
 use super::Cluster;
 use crate::client::Link;
@@ -120,7 +120,7 @@ impl Cluster {
     pub fn save_once(&self, address: &str, options: &SaveOptions) -> Result<Manifest> {
         let begun = self.begin_action(ActionKind::Save, format!("save to `{address}`"))?;
         if let Some(manifest) = begun.recorded() {
-            info!("skipped saving to `{address}`: it was saved before this worker was restarted");
+            warn!("skipped saving to `{address}`: it was saved before this worker was restarted");
             return Ok(manifest);
         }
         let manifest = self.save(address, options)?;
@@ -228,7 +228,7 @@ impl Cluster {
     pub fn load_once(&self, address: &str, options: LoadOptions) -> Result<Option<States>> {
         let begun = self.begin_action(ActionKind::Load, format!("load `{address}`"))?;
         if begun.recorded::<bool>().is_some() {
-            info!("skipped loading `{address}`: it was loaded before this worker was restarted");
+            warn!("skipped loading `{address}`: it was loaded before this worker was restarted");
             return Ok(None);
         }
         let states = self.load(address, options)?;
