@@ -151,6 +151,118 @@ if fleet.is_first_worker():
     assert len(times) == 1, ran.stdout
 
 
+# Files of 500 rows with one id each, and once a worker dies, chosen by the test.
+PASSES = """
+from pathlib import Path
+from openfleet.dataset import InMemoryDataset, QueueDataset
+
+if fleet.is_first_worker():
+    for part in range(2):
+        text = "".join(f"1 {row % 5}\\n" for row in range(500))
+        Path(f"writing-{part}").write_text(text)
+        os.replace(f"writing-{part}", f"part-{part}.txt")
+fleet.barrier_worker()
+files = fleet.util.get_file_shard(["part-0.txt", "part-1.txt"])
+
+def die_once(rank):
+    if fleet.worker_index() == rank and not os.path.exists("died.once"):
+        Path("died.once").touch()
+        os.kill(os.getpid(), 9)
+
+def train(kind, shuffle=lambda data: None, passes=3, dies=None):
+    data = kind()
+    data.init(batch_size=4, thread_num=1, use_var=[ids])
+    data.set_filelist(files)
+    if kind is InMemoryDataset:
+        data.load_into_memory()
+    for number in range(passes):
+        shuffle(data)
+        exe.train_from_dataset(dataset=data)
+        if number == 1:
+            die_once(dies)
+"""
+
+ENDING = """
+fleet.barrier_worker()
+if fleet.is_first_worker():
+    print(f"counts {counts()}", flush=True)
+"""
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_worker_without_files_takes_part_before_and_after_a_restart(tmp_path, victim):
+    """Three workers, two files; who dies once after its second pass is one with data, or the one without."""
+    text = f"{PASSES}\ntrain(QueueDataset, dies={victim})\n{ENDING}"
+    ran = launch(tmp_path, script(tmp_path, text, {"a_sync": True}, 1.0), options=["--max-restarts=1"], workers=3)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "counts [-600, -600, -600, -600, -600]" in ran.stdout
+
+
+def test_rows_dealt_to_all_workers_are_trained_once_when_a_worker_dies(tmp_path):
+    text = f"{PASSES}\ntrain(InMemoryDataset, lambda data: data.global_shuffle(fleet), dies=1)\n{ENDING}"
+    ran = launch(tmp_path, script(tmp_path, text, {"a_sync": True}, 1.0), options=["--max-restarts=1"])
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "counts [-600, -600, -600, -600, -600]" in ran.stdout
+
+
+def test_two_programs_of_a_worker_that_dies_are_trained_once(tmp_path):
+    """Two programs train one table in turns; a restarted worker recognises the steps of both."""
+    text = """
+other = static.Program()
+with static.program_guard(other):
+    words = static.data("words", [None, 1], "int64", lod_level=1)
+    vectors = static.nn.sparse_embedding(words, [1 << 20, 1], param_attr=table, pooling="sum")
+    other_loss = static.nn.scale(static.nn.sum(vectors), scale=SCALE)
+    static.optimizer.SGD(1.0).minimize(other_loss)
+for step in range(60):
+    if step == 30 and fleet.worker_index() == 1 and not os.path.exists("died.once"):
+        open("died.once", "w").close()
+        os.kill(os.getpid(), 9)
+    exe.run(feed={"ids": [[step % 5, 4]]}, fetch_list=[loss])
+    if step % 2:
+        exe.run(other, feed={"words": [[0, 0, step % 5]]}, fetch_list=[other_loss])
+fleet.barrier_worker()
+if fleet.is_first_worker():
+    print(f"counts {counts()}", flush=True)
+"""
+    ran = launch(tmp_path, script(tmp_path, text, {"a_sync": True}, 1.0), options=["--max-restarts=1"])
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    # Besides, 30 steps of the other program: id 0 twice in each, and every id six times.
+    assert "counts [-156, -36, -36, -36, -156]" in ran.stdout
+
+
+def test_a_worker_killed_while_it_saves_blocks_no_later_save(tmp_path):
+    text = """
+import threading
+keys = list(range(300_000))
+exe.run(feed={"ids": [keys]}, fetch_list=[loss])
+fleet.barrier_worker()
+
+def die_between_cut_and_commit():
+    while not (os.path.isdir("first") and os.listdir("first")):
+        pass
+    saved = os.path.exists("first/manifest.json")
+    if not os.path.exists("died.once"):
+        open("died.once", "w").write(str(saved))
+        os.kill(os.getpid(), 9)
+
+if fleet.is_first_worker():
+    threading.Thread(target=die_between_cut_and_commit, daemon=True).start()
+    fleet.save_persistables(exe, "first")
+    fleet.save_persistables(exe, "second")
+    exe.run(feed={"ids": [keys]}, fetch_list=[loss])
+    fleet.save_persistables(exe, "third")
+fleet.barrier_worker()
+if fleet.is_first_worker():
+    print(f"counts {counts()}", flush=True)
+"""
+    ran = launch(tmp_path, script(tmp_path, text, {"a_sync": True}, 1.0), options=["--max-restarts=1"])
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "counts [-3, -3, -3, -3, -3]" in ran.stdout
+    assert (tmp_path / "died.once").read_text() == "False", "the worker died after its save"
+    assert all((tmp_path / name / "manifest.json").exists() for name in ("first", "second", "third"))
+
+
 class Pods:
     """Processes started one by one, as a scheduler starts pods: by their names, with nobody above them."""
 

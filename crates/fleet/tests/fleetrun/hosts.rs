@@ -1,7 +1,6 @@
-//! Jobs across machines: each starts its own part. Loopback has many addresses, and network namespaces are as good as machines.
+//! Jobs across machines: each starts its own part. Loopback has many addresses.
 
 use std::net::TcpListener;
-use std::process::Command;
 
 use crate::place::{Place, free_ports};
 
@@ -154,100 +153,4 @@ fn a_server_whose_address_is_not_on_this_machine_is_told_to_bind_to_all() {
     let server = format!("192.0.2.1:{}", free_ports(1));
     let ran = place.job(&format!("--servers {server} --workers 192.0.2.1 --host 192.0.2.1"));
     assert_eq!(ran.succeeded().sorted(), ["[server 0] 0.0.0.0", "[worker 0] none"]);
-}
-
-/// Two namespaces joined by a cable, gone with the test.
-struct Namespaces {
-    names: [String; 2],
-}
-
-impl Namespaces {
-    /// `None`, with the reason printed, where they are not permitted.
-    fn new() -> Option<Self> {
-        let id = std::process::id();
-        let names = [format!("fleet-{id}-a"), format!("fleet-{id}-b")];
-        let namespaces = Namespaces { names };
-        let [a, b] = &namespaces.names;
-        let (left, right) = (format!("fl{id}a"), format!("fl{id}b"));
-        let steps = [
-            format!("netns add {a}"),
-            format!("netns add {b}"),
-            format!("link add {left} netns {a} type veth peer name {right} netns {b}"),
-            format!("-n {a} addr add 10.77.0.1/24 dev {left}"),
-            format!("-n {b} addr add 10.77.0.2/24 dev {right}"),
-            format!("-n {a} link set {left} up"),
-            format!("-n {b} link set {right} up"),
-            format!("-n {a} link set lo up"),
-            format!("-n {b} link set lo up"),
-        ];
-        for step in steps {
-            let output = match Command::new("ip").args(step.split(' ')).output() {
-                Ok(output) if output.status.success() => continue,
-                Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
-                Err(error) => error.to_string(),
-            };
-            println!("skipped: network namespaces cannot be made here: `ip {step}`: {output}");
-            return None;
-        }
-        Some(namespaces)
-    }
-}
-
-impl Drop for Namespaces {
-    fn drop(&mut self) {
-        for name in &self.names {
-            // The cable goes with either end. A namespace that was never made is no matter.
-            let _ = Command::new("ip").args(["netns", "del", name]).output();
-        }
-    }
-}
-
-#[test]
-fn two_machines_with_the_same_lists_start_one_job() {
-    let Some(namespaces) = Namespaces::new() else { return };
-    // Servers on one, workers on the other; a worker talks to each server, and then the servers end.
-    let script = "import os, socket
-role = os.environ['OPENFLEET_ROLE']
-servers = os.environ['OPENFLEET_SERVERS'].split(',')
-if role == 'server':
-    listener = socket.create_server((os.environ['POD_IP'], int(os.environ['PADDLE_PORT'])))
-    for _ in range(int(os.environ['OPENFLEET_WORKER_NUM'])):
-        listener.accept()[0].sendall(os.environ['OPENFLEET_RANK'].encode())
-else:
-    import time
-    heard = ''
-    for server in servers:
-        host, port = server.rsplit(':', 1)
-        for _ in range(1000):
-            try:
-                heard += socket.create_connection((host, int(port)), 5).recv(1).decode()
-                break
-            except OSError:
-                time.sleep(0.05)
-    print('heard', heard)
-";
-    let place = Place::new();
-    place.write("talk.py", script);
-    place.write("secret", "swordfish");
-    let lists = [
-        "--servers=10.77.0.1:36000,10.77.0.1:36001",
-        "--workers=10.77.0.2,10.77.0.2",
-        "--secret-file=secret",
-        "talk.py",
-    ];
-    let starts: Vec<_> = (namespaces.names.iter())
-        .map(|name| {
-            let mut command = Command::new("ip");
-            command.args(["netns", "exec", name, env!("CARGO_BIN_EXE_fleetrun"), "--log-dir", name]).args(lists);
-            command.current_dir(place.path("."));
-            place.start_command(command)
-        })
-        .collect();
-    let ends: Vec<_> = starts.into_iter().map(crate::place::Running::end).collect();
-    ends.iter().for_each(|ran| {
-        ran.succeeded();
-    });
-    assert!(ends[0].stderr.contains("2 servers and 2 workers; 2 of these 4 processes here;"), "{}", ends[0].stderr);
-    assert_eq!(ends[0].stdout, "");
-    assert_eq!(ends[1].sorted(), ["[worker 0] heard 01", "[worker 1] heard 01"]);
 }

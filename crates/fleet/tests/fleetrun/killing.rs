@@ -47,6 +47,22 @@ fn interrupting_fleetrun_ends_everything_with_the_code_that_a_shell_expects() {
     }
 }
 
+/// A script's background job, `nohup` and `cron` leave signals ignored.
+#[test]
+fn processes_hear_signals_that_fleetrun_was_started_to_ignore() {
+    let place = Place::with_job("grep SigIgn /proc/self/status");
+    let mut command = std::process::Command::new("env");
+    command.args(["--ignore-signal=INT,HUP,QUIT,TERM", env!("CARGO_BIN_EXE_fleetrun"), "--server_num=1"]);
+    command.args(["--worker_num=1", "sh", "job.sh"]).current_dir(place.path("."));
+    let ran = place.start_command(command).end();
+    for line in ran.succeeded().sorted() {
+        let (_, mask) = line.split_once("SigIgn:").unwrap();
+        let ignored = u64::from_str_radix(mask.trim(), 16).unwrap();
+        // HUP, INT, QUIT and TERM are the signals 1, 2, 3 and 15.
+        assert_eq!(ignored & 0b0100_0000_0000_0111, 0, "{line}");
+    }
+}
+
 #[test]
 fn a_process_that_does_not_want_to_end_is_killed() {
     let place = Place::with_job("trap '' INT TERM; mark pid.$role $$; while :; do sleep 0.1; done");

@@ -11,6 +11,7 @@ mod hosts;
 mod jobs;
 mod killing;
 mod logs;
+mod machines;
 mod place;
 mod planning;
 mod restarting;

@@ -52,7 +52,9 @@ impl Place {
 
     /// `fleetrun` with these arguments, not yet started, in an environment that says nothing of any job.
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fleetrun"));
+        // A background job of a script, as which these tests may run, has interrupts ignored.
+        let mut command = Command::new("env");
+        command.arg("--default-signal=INT,HUP,QUIT").arg(env!("CARGO_BIN_EXE_fleetrun"));
         command.current_dir(self.directory.path()).args(arguments).stdin(Stdio::null());
         for name in ["OPENFLEET_SECRET", "PYTHONUNBUFFERED", "OMP_NUM_THREADS", "NO_COLOR"] {
             command.env_remove(name);
@@ -123,12 +125,15 @@ impl Running {
             assert!(began.elapsed() < LIMIT, "fleetrun does not end: {}", self.stderr());
             std::thread::sleep(Duration::from_millis(10));
         };
-        let read = |path: &PathBuf| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();
-        Ran { status, stdout: read(&self.stdout), stderr: read(&self.stderr) }
+        Ran { status, stdout: self.stdout(), stderr: self.stderr() }
+    }
+
+    pub fn stdout(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.stdout).unwrap()).into_owned()
     }
 
     pub fn stderr(&self) -> String {
-        std::fs::read_to_string(&self.stderr).unwrap_or_default()
+        String::from_utf8_lossy(&std::fs::read(&self.stderr).unwrap()).into_owned()
     }
 }
 

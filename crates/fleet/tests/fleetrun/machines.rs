@@ -1,0 +1,193 @@
+//! Machines are network namespaces here, joined by a cable: real addresses, and one machine sees nothing of another's processes.
+
+use std::fmt::Write as _;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::place::{Place, Running, eventually, signal_to};
+
+/// Two namespaces joined by a cable, gone with the test.
+struct Namespaces {
+    names: [String; 2],
+}
+
+/// Their addresses.
+const A: &str = "10.77.0.1";
+const B: &str = "10.77.0.2";
+
+impl Namespaces {
+    /// `None`, with the reason printed, where they are not permitted.
+    fn new() -> Option<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let id = format!("{}{}", std::process::id(), char::from(b'g' + NEXT.fetch_add(1, Ordering::Relaxed) as u8));
+        let names = [format!("fleet-{id}-a"), format!("fleet-{id}-b")];
+        let namespaces = Namespaces { names };
+        let [a, b] = &namespaces.names;
+        let (left, right) = (format!("fl{id}a"), format!("fl{id}b"));
+        let steps = [
+            format!("netns add {a}"),
+            format!("netns add {b}"),
+            format!("link add {left} netns {a} type veth peer name {right} netns {b}"),
+            format!("-n {a} addr add 10.77.0.1/24 dev {left}"),
+            format!("-n {b} addr add 10.77.0.2/24 dev {right}"),
+            format!("-n {a} link set {left} up"),
+            format!("-n {b} link set {right} up"),
+            format!("-n {a} link set lo up"),
+            format!("-n {b} link set lo up"),
+        ];
+        for step in steps {
+            let output = match Command::new("ip").args(step.split(' ')).output() {
+                Ok(output) if output.status.success() => continue,
+                Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
+                Err(error) => error.to_string(),
+            };
+            println!("skipped: network namespaces cannot be made here: `ip {step}`: {output}");
+            return None;
+        }
+        Some(namespaces)
+    }
+
+    /// `fleetrun` on each of them, with logs of its own.
+    fn start(&self, place: &Place, arguments: &[&str]) -> [Running; 2] {
+        self.names.each_ref().map(|name| {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", name, env!("CARGO_BIN_EXE_fleetrun"), "--log-dir", name]).args(arguments);
+            command.current_dir(place.path("."));
+            place.start_command(command)
+        })
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        for name in &self.names {
+            // The cable goes with either end. A namespace that was never made is no matter.
+            let _ = Command::new("ip").args(["netns", "del", name]).output();
+        }
+    }
+}
+
+#[test]
+fn two_machines_with_the_same_lists_start_one_job() {
+    let Some(namespaces) = Namespaces::new() else { return };
+    // Servers on one, workers on the other; a worker talks to each server, and then the servers end.
+    let script = "import os, socket
+role = os.environ['OPENFLEET_ROLE']
+servers = os.environ['OPENFLEET_SERVERS'].split(',')
+if role == 'server':
+    listener = socket.create_server((os.environ['POD_IP'], int(os.environ['PADDLE_PORT'])))
+    for _ in range(int(os.environ['OPENFLEET_WORKER_NUM'])):
+        listener.accept()[0].sendall(os.environ['OPENFLEET_RANK'].encode())
+else:
+    import time
+    heard = ''
+    for server in servers:
+        host, port = server.rsplit(':', 1)
+        for _ in range(1000):
+            try:
+                heard += socket.create_connection((host, int(port)), 5).recv(1).decode()
+                break
+            except OSError:
+                time.sleep(0.05)
+    print('heard', heard)
+";
+    let place = Place::new();
+    place.write("talk.py", script);
+    place.write("secret", "swordfish");
+    let lists = [
+        "--servers=10.77.0.1:36000,10.77.0.1:36001",
+        "--workers=10.77.0.2,10.77.0.2",
+        "--secret-file=secret",
+        "talk.py",
+    ];
+    let ends = namespaces.start(&place, &lists).map(Running::end);
+    for ran in &ends {
+        ran.succeeded();
+    }
+    assert!(ends[0].stderr.contains("2 servers and 2 workers; 2 of these 4 processes here;"), "{}", ends[0].stderr);
+    assert_eq!(ends[0].stdout, "");
+    assert_eq!(ends[1].sorted(), ["[worker 0] heard 01", "[worker 1] heard 01"]);
+}
+
+/// Rows of a file, and there are two of them.
+const ROWS: usize = 12_000;
+
+/// A job of two machines with a server and a worker each, which counts how often every id is trained.
+fn start_counting(namespaces: &Namespaces, place: &Place, restarts: &str, options: &str) -> [Running; 2] {
+    let openfleet = env!("CARGO_BIN_EXE_openfleet");
+    let train = format!(
+        "exec {openfleet} train --model counter --dense 0 --slots 1 --train 'part-*.txt' --batch 4 --threads 1"
+    );
+    let script =
+        format!("echo $$ > pid.$OPENFLEET_ROLE.$OPENFLEET_RANK\n{train} --print-period 100 --save final {options}\n");
+    place.write("job.sh", &script);
+    place.write("secret", "swordfish");
+    for part in 0..2 {
+        let mut text = String::new();
+        (0..ROWS).for_each(|row| writeln!(text, "1 0 1 {}", row % 10).unwrap());
+        place.write(&format!("part-{part}.txt"), &text);
+    }
+    let servers = format!("--servers={A}:36000,{B}:36000");
+    let workers = format!("--workers={A},{B}");
+    namespaces.start(place, &[&servers, &workers, "--secret-file=secret", restarts, "sh", "job.sh"])
+}
+
+/// Every id was trained as often as it occurs.
+fn check_counts(place: &Place) {
+    let mut export = Command::new(env!("CARGO_BIN_EXE_openfleet"));
+    export.args(["export", "final", "--out", "counts.txt"]).current_dir(place.path("."));
+    assert!(export.output().unwrap().status.success());
+    let counts = place.read("counts.txt");
+    let mut lines: Vec<&str> = counts.lines().collect();
+    lines.sort_unstable();
+    let expected: Vec<String> = (0..10).map(|id| format!("{id}\t-{}", 2 * ROWS / 10)).collect();
+    assert_eq!(lines, expected);
+}
+
+fn wait_for_training(running: &Running) {
+    let is_told = |text: String| text.contains("epoch 1/1 ");
+    eventually("training has begun", || is_told(running.stdout()) || is_told(running.stderr()));
+}
+
+fn a_process_of_the_other_machine_is_lost(victim: &str, signal: &str, mode: &str) {
+    let Some(namespaces) = Namespaces::new() else { return };
+    let place = Place::new();
+    let running = start_counting(&namespaces, &place, "--max-restarts=3", mode);
+    wait_for_training(&running[0]);
+    signal_to(place.pid(victim), signal);
+    for ran in running.map(Running::end) {
+        ran.succeeded();
+    }
+    check_counts(&place);
+}
+
+#[test]
+fn a_worker_of_another_machine_that_is_killed_comes_back_and_every_row_is_trained_once() {
+    a_process_of_the_other_machine_is_lost("pid.worker.1", "-KILL", "--mode sync --scale 2");
+}
+
+#[test]
+fn a_server_of_another_machine_that_is_killed_comes_back_and_every_row_is_trained_once() {
+    a_process_of_the_other_machine_is_lost("pid.server.1", "-KILL", "--mode async");
+}
+
+#[test]
+fn a_worker_of_another_machine_that_is_frozen_is_replaced_and_every_row_is_trained_once() {
+    a_process_of_the_other_machine_is_lost("pid.worker.1", "-STOP", "--mode sync --scale 2");
+}
+
+/// With restarts the other machine would wait, for two minutes, until this one is back; without, it ends its part and says
+/// whom it missed.
+#[test]
+fn a_machine_that_is_frozen_ends_the_job_and_is_named() {
+    let Some(namespaces) = Namespaces::new() else { return };
+    let place = Place::new();
+    let [here, there] = start_counting(&namespaces, &place, "--max-restarts=0", "--mode sync --scale 2");
+    wait_for_training(&here);
+    let frozen = [there.pid(), place.pid("pid.server.1"), place.pid("pid.worker.1")];
+    frozen.iter().for_each(|&pid| signal_to(pid, "-STOP"));
+    let ran = here.end();
+    let stderr = ran.failed(1);
+    assert!(stderr.contains(&format!("on `{B}` did not answer for")), "{stderr}");
+    frozen.iter().for_each(|&pid| signal_to(pid, "-KILL"));
+}
