@@ -79,8 +79,11 @@ fn engine(error: &EngineError, text: String) -> PyErr {
         EngineError::Communicator(error) => dist(error, text),
         EngineError::NotInitialized { .. }
         | EngineError::ScopeMismatch { .. }
+        | EngineError::ServerMismatch { .. }
+        | EngineError::NotMinimized
         | EngineError::Value { .. }
         | EngineError::NotFinite { .. }
+        | EngineError::NotFiniteGradient { .. }
         | EngineError::ThreadPanicked { .. }
         | EngineError::Threads { .. } => ProgramError::new_err(text),
         // What is left says what an argument must be.
@@ -94,9 +97,13 @@ fn dist(error: &DistError, text: String) -> PyErr {
         DistError::Checkpoint { source: TableError::CheckpointExists { .. }, .. } => PyFileExistsError::new_err(text),
         DistError::Checkpoint { source: TableError::Storage { source, .. }, .. } => io(source.kind, text),
         DistError::Checkpoint { .. } => CheckpointError::new_err(text),
-        DistError::NoSuchStorage { .. } | DistError::NotBuilt { .. } => PyValueError::new_err(text),
+        DistError::NoSuchStorage { .. } | DistError::NotBuilt { .. } | DistError::NotInGeo { .. } => {
+            PyValueError::new_err(text)
+        }
         DistError::StorageSetup { .. } => PyOSError::new_err(text),
-        DistError::NothingToSave | DistError::LoadWhileTraining => OrderError::new_err(text),
+        DistError::NothingToSave | DistError::LoadWhileTraining | DistError::LoadOverCopies => {
+            OrderError::new_err(text)
+        }
         _ => ServerError::new_err(text),
     }
 }
@@ -105,6 +112,7 @@ fn dataset(error: &DatasetError, text: String) -> PyErr {
     match error {
         DatasetError::MissingFile { .. } | DatasetError::NoMatch { .. } => PyFileNotFoundError::new_err(text),
         DatasetError::EmptyFileList
+        | DatasetError::NoRows { .. }
         | DatasetError::UnknownSlot { .. }
         | DatasetError::WrongKind { .. }
         | DatasetError::BadFormat { .. }

@@ -174,7 +174,7 @@ impl Fleet {
         &self,
         py: Python<'_>,
         table: Option<String>,
-        now: u32,
+        now: Option<u32>,
         max_age: Option<u32>,
         end_of_day: bool,
     ) -> PyResult<Option<(usize, usize, usize)>> {

@@ -13,6 +13,7 @@ mod executor;
 mod fleet;
 mod interrupt;
 mod launch;
+mod log;
 mod net;
 mod onnx;
 mod predictor;
@@ -47,6 +48,8 @@ fn _native(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(checkpoint::read_dense, module)?)?;
     module.add_function(wrap_pyfunction!(launch::fleetrun, module)?)?;
     module.add_function(wrap_pyfunction!(launch::openfleet, module)?)?;
+    module.add_function(wrap_pyfunction!(log::flush_log, module)?)?;
+    module.add_function(wrap_pyfunction!(log::log_to, module)?)?;
     module.add_function(wrap_pyfunction!(onnx::write_onnx, module)?)?;
     module.add_function(wrap_pyfunction!(strategy::nearest, module)?)
 }

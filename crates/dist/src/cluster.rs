@@ -8,11 +8,11 @@ mod entering;
 mod saving;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use openfleet_core::placement::Buckets;
-use openfleet_core::strategy::Strategy;
-use openfleet_table::{DenseSpec, Shrunk, SparseSpec};
+use openfleet_core::strategy::{Mode, Strategy};
+use openfleet_table::{Accessor, Admission, DenseSpec, Shrunk, SparseSpec};
 use parking_lot::{Mutex, MutexGuard};
 
 pub use entering::Begun;
@@ -43,6 +43,8 @@ pub struct Cluster {
     entry: Mutex<Option<Arc<Entry>>>,
     /// The number of this worker's next collective. Locked while one runs.
     collectives: Mutex<u64>,
+    /// Who was the last to step on the tables.
+    turn: AtomicU64,
     closed: AtomicBool,
     /// Whether this process, asked to stop, would be started again and continue.
     restarts: Option<Box<dyn Fn() -> bool + Send + Sync>>,
@@ -61,29 +63,35 @@ impl Number<'_> {
 }
 
 struct Connected {
-    sparse: Vec<String>,
-    dense: Vec<String>,
+    sparse: Vec<(String, SparseSpec)>,
+    dense: Vec<(String, DenseSpec)>,
     communicator: Arc<dyn Communicator>,
 }
 
 impl Connected {
     /// All tables, or some of them for a program that names fewer.
-    fn part(&self, sparse: &[String], dense: &[String]) -> Result<Arc<dyn Communicator>> {
-        if self.sparse == sparse && self.dense == dense {
+    fn part(&self, sparse: &[&str], dense: &[&str]) -> Result<Arc<dyn Communicator>> {
+        let (known_sparse, known_dense): (Vec<_>, Vec<_>) =
+            (names(&self.sparse).collect(), names(&self.dense).collect());
+        if known_sparse == sparse && known_dense == dense {
             return Ok(self.communicator.clone());
         }
-        let numbers = |known: &[String], wanted: &[String]| -> Option<Vec<usize>> {
+        let numbers = |known: &[&str], wanted: &[&str]| -> Option<Vec<usize>> {
             wanted.iter().map(|name| known.iter().position(|known| known == name)).collect()
         };
-        match (numbers(&self.sparse, sparse), numbers(&self.dense, dense)) {
+        match (numbers(&known_sparse, sparse), numbers(&known_dense, dense)) {
             (Some(sparse), Some(dense)) => Ok(Arc::new(Part::new(self.communicator.clone(), sparse, dense))),
             _ => Err(Error::TableMismatch {
                 table: "all".into(),
-                existing: [&self.sparse[..], &self.dense].concat().join(", "),
+                existing: [known_sparse, known_dense].concat().join(", "),
                 wanted: [sparse, dense].concat().join(", "),
             }),
         }
     }
+}
+
+fn names<T>(named: &[(String, T)]) -> impl Iterator<Item = &str> {
+    named.iter().map(|(name, _)| name.as_str())
 }
 
 impl Cluster {
@@ -98,6 +106,7 @@ impl Cluster {
             resumed,
             entry,
             collectives,
+            turn: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             restarts: None,
         }
@@ -126,20 +135,51 @@ impl Cluster {
         sparse: &[(String, SparseSpec)],
         dense: &[(String, DenseSpec, Vec<f32>)],
     ) -> Result<Arc<dyn Communicator>> {
-        let sparse_names: Vec<String> = sparse.iter().map(|(name, _)| name.clone()).collect();
-        let dense_names: Vec<String> = dense.iter().map(|(name, ..)| name.clone()).collect();
         let mut connected = self.connected.lock();
         if let Some(existing) = connected.as_ref() {
-            return existing.part(&sparse_names, &dense_names);
+            let dense: Vec<&str> = dense.iter().map(|(name, ..)| name.as_str()).collect();
+            return existing.part(&names(sparse).collect::<Vec<_>>(), &dense);
+        }
+        let (mode, rule) = (self.strategy.mode(), self.strategy.placement());
+        if mode == Mode::Geo {
+            sparse.iter().try_for_each(|(name, spec)| check_for_geo(name, spec))?;
         }
         let entry = self.enter()?;
-        let (mode, rule) = (self.strategy.mode(), self.strategy.placement());
         let remote = Remote::create(self.links.clone(), self.worker, mode, rule, sparse, dense)?;
         let remote = remote.with_streams(entry.streams.clone());
         *self.resumed.lock() = remote.take_states();
         let communicator: Arc<dyn Communicator> = for_mode(remote, &self.strategy, sparse, dense)?.into();
-        *connected = Some(Connected { sparse: sparse_names, dense: dense_names, communicator: communicator.clone() });
+        let dense = dense.iter().map(|(name, spec, _)| (name.clone(), spec.clone())).collect();
+        *connected = Some(Connected { sparse: sparse.to_vec(), dense, communicator: communicator.clone() });
         Ok(communicator)
+    }
+
+    /// A compiled program, by a number of its own, is about to step. Whether it was also the last that did: if another one
+    /// stepped in between, the copies of dense values that this one keeps are out of date.
+    pub fn is_next_turn_of(&self, program: u64) -> bool {
+        self.turn.swap(program, Ordering::Relaxed) == program
+    }
+
+    /// Every program's copies of dense values are out of date.
+    fn values_were_replaced(&self) {
+        self.turn.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether a program's tables were made, or found, on the servers.
+    pub fn is_connected(&self) -> bool {
+        self.connected.lock().is_some()
+    }
+
+    /// What a sparse table on the servers was made from.
+    pub fn sparse_spec(&self, name: &str) -> Option<SparseSpec> {
+        let connected = self.connected.lock();
+        connected.as_ref()?.sparse.iter().find(|(known, _)| known == name).map(|(_, spec)| spec.clone())
+    }
+
+    /// What a dense table on the servers was made from.
+    pub fn dense_spec(&self, name: &str) -> Option<DenseSpec> {
+        let connected = self.connected.lock();
+        connected.as_ref()?.dense.iter().find(|(known, _)| known == name).map(|(_, spec)| spec.clone())
     }
 
     /// Waits until every worker that has not departed has come to a barrier too. Workers call their barriers and all-reduces in
@@ -208,6 +248,8 @@ impl Cluster {
         Buckets::new(self.links.len())?;
         let entry = self.enter()?;
         self.finish_implicit()?;
+        // Whoever meets others may learn that they have loaded a checkpoint.
+        self.values_were_replaced();
         let number = self.collectives.lock();
         if *number < entry.collectives {
             // The job has passed it. If its result was too large to record, all workers have to come to it once more.
@@ -228,6 +270,9 @@ impl Cluster {
     /// place; says how many, over all servers. One worker does this for the job. Training may go on meanwhile. A restarted
     /// worker does not repeat it.
     pub fn shrink(&self, shrink: &Shrink) -> Result<Shrunk> {
+        if self.strategy.mode() == Mode::Geo && self.can_remove(shrink) {
+            return Err(Error::NotInGeo { what: "removing rows".into() });
+        }
         let begun = self.begin_action(ActionKind::Shrink, format!("{shrink:?}"))?;
         if let Some([by_score, by_unseen_days, by_age]) = begun.recorded::<[usize; 3]>() {
             return Ok(Shrunk { by_score, by_unseen_days, by_age });
@@ -241,6 +286,12 @@ impl Cluster {
         let counts = [total.by_score, total.by_unseen_days, total.by_age];
         self.complete_action(begun, &counts, Vec::new())?;
         Ok(total)
+    }
+
+    fn can_remove(&self, shrink: &Shrink) -> bool {
+        let connected = self.connected.lock();
+        let mut tables = connected.iter().flat_map(|connected| &connected.sparse);
+        shrink.max_age != u32::MAX || tables.any(|(_, spec)| spec.accessor != Accessor::Plain)
     }
 
     /// How every server stands, in order.
@@ -272,6 +323,18 @@ impl Cluster {
             None => depart_from(&self.links, self.worker),
         }
     }
+}
+
+/// Rows that come and go on the servers would come back from workers that still have copies of them, as differences to values
+/// that are gone. (One that is admitted by its key alone is admitted everywhere.)
+fn check_for_geo(table: &str, spec: &SparseSpec) -> Result<()> {
+    let what = match spec.admission {
+        _ if spec.capacity.is_some() => "a limit of its rows",
+        Admission::Count(count) if count > 1 => "admitting rows by how often their ids occur",
+        Admission::ShowClick { .. } => "admitting rows by their shows and clicks",
+        _ => return Ok(()),
+    };
+    Err(Error::NotInGeo { what: format!("table `{table}`: {what}") })
 }
 
 /// Who did not come, if that is why there was no answer.

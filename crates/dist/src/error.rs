@@ -397,6 +397,15 @@ pub enum Error {
     /// Tables cannot be exchanged under those who train on them.
     #[error("a checkpoint cannot be loaded while workers train")]
     LoadWhileTraining,
+    /// A checkpoint that is to be loaded while workers train on copies of the tables.
+    #[error("in geo mode a checkpoint cannot be loaded once workers have copies of the tables")]
+    LoadOverCopies,
+    /// What geo mode cannot do.
+    #[error("{what} is not possible in geo mode, where workers keep copies of the rows that they train")]
+    NotInGeo {
+        /// What was asked for.
+        what: String,
+    },
     /// A plain value was wrong.
     #[error(transparent)]
     Core(#[from] openfleet_core::Error),
@@ -457,6 +466,10 @@ impl Hinted for Error {
             Error::StorageSetup { source, .. } => source.hint.clone().map(Hint::from),
             Error::NothingToSave => Some("save after the first program was compiled or trained".into()),
             Error::LoadWhileTraining => Some("load before training begins, or between two passes".into()),
+            Error::LoadOverCopies => {
+                Some("begin from it with `init_server`, or load it before the first program is run".into())
+            }
+            Error::NotInGeo { .. } => Some("leave it out, or train in another mode: in async, for example".into()),
             Error::Core(error) => error.hint(),
             _ => None,
         }

@@ -307,6 +307,9 @@ pub(crate) fn take_states(program: &Program, scope: &Scope, saved: States) -> Re
 
 /// The states of a program that have a value.
 pub(crate) fn states(program: &Program, scope: &Scope, only: &[String]) -> States {
+    if !program.is_for_test() {
+        scope.begin_training(program);
+    }
     let names = program.persistables().filter(|(_, variable)| variable.kind == VariableKind::State);
     let names = names.map(|(_, variable)| &variable.name).filter(|name| only.is_empty() || only.contains(name));
     let value = |name: &String| {

@@ -54,6 +54,9 @@ pub enum Error {
         /// The loss variable.
         name: String,
     },
+    /// Training with a program that has no optimizer, or a copy of it for test.
+    #[error("the program trains nothing: `minimize` was not called on it, or it is a copy for test")]
+    NotMinimized,
     /// A second `minimize` on one program.
     #[error("the program is trained by `{existing}` already")]
     AlreadyMinimized {
@@ -89,6 +92,16 @@ pub enum Error {
         /// What the program needs.
         expected: String,
         /// What the scope has.
+        got: String,
+    },
+    /// What the servers have under a name does not fit the program.
+    #[error("`{name}` is {got} on the servers, expected {expected}")]
+    ServerMismatch {
+        /// The parameter or table.
+        name: String,
+        /// What the program needs.
+        expected: String,
+        /// What the servers have.
         got: String,
     },
     /// A data variable was not fed.
@@ -151,6 +164,14 @@ pub enum Error {
         /// The step of the thread that saw it.
         step: u64,
     },
+    /// A gradient is NaN or infinite, and the optimizer was asked to stop then.
+    #[error("the gradient of {of} is not finite at step {step}: nothing of this step was applied")]
+    NotFiniteGradient {
+        /// Of what: a parameter, or a row of a table.
+        of: String,
+        /// The step of the thread that saw it.
+        step: u64,
+    },
     /// A training thread panicked: a bug of ours.
     #[error("a training thread panicked: {message}")]
     ThreadPanicked {
@@ -208,13 +229,21 @@ impl Hinted for Error {
             Error::NothingToTrain { .. } => {
                 Some("check that the loss is computed from a layer with parameters and that they are trainable".into())
             }
+            Error::NotMinimized => {
+                Some("call an optimizer's `minimize` on its loss, or evaluate it with `infer_from_dataset`".into())
+            }
             Error::NoOnnxForm { .. } => {
                 Some("choose targets before that op, or predict with `Predictor` or `load_inference_model`".into())
             }
             Error::NotInitialized { .. } => {
                 Some("run the startup program first, and use the same scope for both programs".into())
             }
-            Error::NotFinite { .. } => Some(
+            Error::ServerMismatch { .. } => Some(
+                "tables keep the rule of the program that was run first: give the programs that train a parameter the same \
+                 optimizer, learning rate and regularizer"
+                    .into(),
+            ),
+            Error::NotFinite { .. } | Error::NotFiniteGradient { .. } => Some(
                 "lower the learning rate, clip the gradients, or look for extreme values in the dense inputs".into(),
             ),
             Error::Threads { got, .. } => Some(

@@ -4,7 +4,7 @@
 //! with a dataset is in `pass.rs`. Nothing is printed here: whoever asks for progress hands in a function.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use openfleet_core::{Batch, WorkId};
@@ -35,6 +35,8 @@ pub struct Executor {
     pub(crate) loaded_positions: Vec<u64>,
     /// Whether those, or the servers', were gone on from: once is enough.
     pub(crate) resumed: bool,
+    /// The program whose tables the servers make, unless another one that trains comes first.
+    defining: Option<Arc<Program>>,
 }
 
 /// A compiled program with the memory of its threads.
@@ -43,6 +45,14 @@ struct Prepared {
     scope_generation: u64,
     plan: Arc<Plan>,
     threads: Vec<Thread>,
+    /// Whose turn it is at the servers ([`Cluster::is_next_turn_of`]).
+    turn: u64,
+}
+
+/// A number that no other compiled program of this process has.
+fn fresh_turn() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// What `train_from_dataset` and `infer_from_dataset` should do beside training.
@@ -159,12 +169,25 @@ impl RunReport {
 impl Executor {
     /// An executor on a scope.
     pub fn new(scope: Arc<Scope>) -> Self {
-        Executor { scope, cluster: None, prepared: Vec::new(), loaded_positions: Vec::new(), resumed: false }
+        Executor {
+            scope,
+            cluster: None,
+            prepared: Vec::new(),
+            loaded_positions: Vec::new(),
+            resumed: false,
+            defining: None,
+        }
     }
 
     /// An executor whose tables stand on servers; the scope has first values and states.
     pub fn on_cluster(scope: Arc<Scope>, cluster: Arc<Cluster>) -> Self {
         Executor { cluster: Some(cluster), ..Executor::new(scope) }
+    }
+
+    /// The program that the job trains: the servers make their tables for it, even if another one is evaluated first.
+    #[must_use]
+    pub fn with_tables_of(self, program: Arc<Program>) -> Self {
+        Executor { defining: Some(program), ..self }
     }
 
     /// The values it works on.
@@ -206,11 +229,28 @@ impl Executor {
     pub fn run(&mut self, program: &Program, feed: Feed, fetch: &[Var]) -> Result<Vec<Tensor>> {
         let (schema, batch) = feed.into_parts()?;
         let known = self.cluster.as_ref().map(|cluster| cluster.worker().threads as usize);
+        let (scope, cluster) = (self.scope.clone(), self.cluster.clone());
         let prepared = self.prepare(program, 1)?;
-        let (plan, thread) = (&prepared.plan, &mut prepared.threads[0]);
+        let (plan, thread, turn) = (&prepared.plan, &mut prepared.threads[0], prepared.turn);
         check_threads(plan, 1, known)?;
         fetch.iter().try_for_each(|&var| plan.check_fetch(var))?;
         plan.bind(&mut thread.arena, &schema)?;
+        if let Some(cluster) = &cluster {
+            let is_next = cluster.is_next_turn_of(turn);
+            if !plan.trains() {
+                // Whoever evaluates sees all that was pushed.
+                plan.communicator().flush()?;
+            }
+            if !is_next || !plan.trains() {
+                // Its copies of dense values are as old as its own last step.
+                thread.forget_dense();
+            }
+        }
+        if program.is_for_test() {
+            scope.begin_test(program, false);
+        } else {
+            scope.begin_training(program);
+        }
         let step = match known.filter(|_| plan.trains()) {
             Some(_) => plan.communicator().next_step(0)?,
             None => Step { number: thread.steps, is_applied: false },
@@ -219,6 +259,9 @@ impl Executor {
         match step.is_applied {
             true => plan.repeat(&mut thread.arena, &batch, work)?,
             false => drop(plan.step(&mut thread.arena, &batch, work)?),
+        }
+        if program.is_for_test() {
+            scope.end_test(program);
         }
         thread.steps += 1;
         fetch.iter().map(|&var| plan.fetch(&thread.arena, &batch, var)).collect()
@@ -231,6 +274,9 @@ impl Executor {
         dataset: &dyn Dataset,
         options: &RunOptions<'_>,
     ) -> Result<RunReport> {
+        if program.minimize.is_none() || program.is_for_test() {
+            return Err(Error::NotMinimized);
+        }
         self.pass(program, dataset, options)
     }
 
@@ -266,10 +312,17 @@ impl Executor {
                 cluster.skip_pass(&complete.ends)?;
                 dataset.skip_pass();
             }
+            match trains {
+                true => self.scope.begin_training(program),
+                false => self.scope.begin_test(program, true),
+            }
             if let Some(saved) = cluster.recorded_states(&begun)? {
                 let saved = openfleet_table::checkpoint::decode_states(&saved)
                     .map_err(|source| crate::checkpoint::at("loading", "the states of a worker", source))?;
                 set_states(program, &self.scope, saved)?;
+            }
+            if !trains {
+                self.scope.end_test(program);
             }
             let CompletePass { samples, steps, .. } = complete;
             return Ok(RunReport { samples, steps, skipped: true, ..RunReport::default() });
@@ -300,6 +353,9 @@ impl Executor {
         let loaded = if resume { std::mem::take(&mut self.loaded_positions) } else { Vec::new() };
         let prepared = self.prepare(program, threads)?;
         let plan = prepared.plan.clone();
+        if let Some(cluster) = &cluster {
+            cluster.is_next_turn_of(prepared.turn);
+        }
         check_threads(&plan, threads, known)?;
         options.fetch.iter().try_for_each(|&var| plan.check_fetch(var))?;
         if !plan.trains() {
@@ -319,11 +375,19 @@ impl Executor {
                 (thread.steps, thread.skip) = (position, position);
             }
         }
+        if program.is_for_test() {
+            scope.begin_test(program, true);
+        } else {
+            scope.begin_training(program);
+        }
         let servers = cluster.as_deref();
         let ran = pass::run(&plan, &mut prepared.threads[..threads], dataset, options, servers, &|positions| {
             let pause = Pause { program, scope: &scope, cluster: cluster.clone(), positions };
             options.on_pause.map_or(Ok(()), |on_pause| on_pause(&pause))
         });
+        if program.is_for_test() {
+            scope.end_test(program);
+        }
         if matches!(ran, Err(Error::ThreadPanicked { .. })) {
             // The op that panicked had buffers of its arena on loan: none of this is used again.
             self.prepared.clear();
@@ -332,19 +396,36 @@ impl Executor {
     }
 
     /// The plan of a program, compiled unless it is known and the scope's tables are the same.
+    /// A program that only evaluates does not say by which rule its tables are trained: where it comes first, the servers make
+    /// them for the one that trains.
+    fn define_tables(&self, program: &Program) -> Result<()> {
+        let (Some(cluster), Some(defining)) = (&self.cluster, &self.defining) else { return Ok(()) };
+        if !cluster.is_connected() && (program.minimize.is_none() || program.is_for_test()) {
+            Plan::compile_on(defining, &self.scope, cluster)?;
+        }
+        Ok(())
+    }
+
     fn prepare(&mut self, program: &Program, threads: usize) -> Result<&mut Prepared> {
         let (fingerprint, generation) = (program.fingerprint(), self.scope.generation());
         self.prepared.retain(|prepared| prepared.scope_generation == generation);
         let position = match self.prepared.iter().position(|prepared| prepared.fingerprint == fingerprint) {
             Some(position) => position,
             None => {
+                self.define_tables(program)?;
                 let plan = Arc::new(match &self.cluster {
                     Some(cluster) => Plan::compile_on(program, &self.scope, cluster)?,
                     None => Plan::compile(program, &self.scope)?,
                 });
                 let scope_generation = self.scope.generation();
                 self.prepared.retain(|prepared| prepared.scope_generation == scope_generation);
-                self.prepared.push(Prepared { fingerprint, scope_generation, plan, threads: Vec::new() });
+                self.prepared.push(Prepared {
+                    fingerprint,
+                    scope_generation,
+                    plan,
+                    threads: Vec::new(),
+                    turn: fresh_turn(),
+                });
                 self.prepared.len() - 1
             }
         };

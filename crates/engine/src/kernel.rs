@@ -4,12 +4,18 @@
 use multiversion::multiversion;
 use openfleet_core::key::mix;
 
+/// What is below zero becomes zero. Unlike `max`, the comparison lets NaN through: hiding it would hide why a training fails.
+#[inline(always)]
+pub fn relu(x: f32) -> f32 {
+    if x < 0.0 { 0.0 } else { x }
+}
+
 /// Adds `bias` (N) to every row of `x` (rows x N), and clears what is below zero.
 #[multiversion(targets("x86_64+avx2+fma"))]
 pub fn add_bias_relu(x: &mut [f32], bias: &[f32]) {
     for row in x.chunks_exact_mut(bias.len()) {
         for (v, b) in row.iter_mut().zip(bias) {
-            *v = (*v + b).max(0.0);
+            *v = relu(*v + b);
         }
     }
 }

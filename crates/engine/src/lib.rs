@@ -6,6 +6,7 @@
 pub mod arena;
 pub mod backward;
 mod checkpoint;
+mod counters;
 pub mod dataset;
 pub mod error;
 pub mod executor;

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use openfleet_core::{Batch, Schema, WorkId};
 use openfleet_dist::Cluster;
+use tracing::warn;
 
 use crate::arena::Arena;
-use crate::dataset::{BatchReader, Dataset};
+use crate::dataset::{self, BatchReader, Dataset};
 use crate::error::{Error, Result};
 use crate::executor::{BatchView, Observation, RunOptions, RunReport};
 use crate::plan::Plan;
@@ -73,10 +74,25 @@ pub(crate) fn run(
         report.skipped_samples += thread.skipped_samples;
     }
     report.skipped_lines = reader.progress().skipped_lines;
+    if report.samples + report.skipped_samples == 0 && !report.stopped {
+        nothing_read(dataset, report.skipped_lines, servers)?;
+    }
     if options.debug {
         report.profile = profile(plan, threads);
     }
     Ok(report)
+}
+
+/// A pass without rows is a mistake, unless other workers have some: then this one takes part without data.
+fn nothing_read(dataset: &dyn Dataset, skipped_lines: u64, servers: Option<&Cluster>) -> Result<()> {
+    let data = dataset.describe();
+    match servers.map(Cluster::worker) {
+        Some(worker) if worker.count > 1 => {
+            warn!("worker {} has no rows in this pass ({data}, {skipped_lines} bad lines skipped)", worker.rank);
+            Ok(())
+        }
+        _ => Err(dataset::Error::NoRows { data, skipped_lines }.into()),
+    }
 }
 
 /// A thread's memory, kept from pass to pass.
@@ -96,11 +112,16 @@ impl Thread {
         Thread { arena: plan.arena(), batch: Batch::default(), schema: None, steps: 0, skip: 0 }
     }
 
+    /// The next step fetches every dense value.
+    pub(crate) fn forget_dense(&mut self) {
+        self.arena.dense.iter_mut().for_each(|stage| stage.version = 0);
+    }
+
     /// For a pass over rows of these fields.
     pub(crate) fn make_ready(&mut self, plan: &Plan, schema: &Schema, options: &RunOptions<'_>) -> Result<()> {
         plan.bind(&mut self.arena, schema)?;
         // Others may have trained since: no copy of a dense value is taken for the newest.
-        self.arena.dense.iter_mut().for_each(|stage| stage.version = 0);
+        self.forget_dense();
         self.arena.profile = options.debug.then(|| vec![0; plan.op_names().len()]);
         if self.schema.as_ref() != Some(schema) {
             self.batch = Batch::new(schema);
@@ -138,6 +159,14 @@ struct ThreadReport {
     paused: bool,
     /// It has done all its batches.
     done: bool,
+}
+
+impl ThreadReport {
+    /// A batch was trained before.
+    fn skip(&mut self, batch: &Batch) {
+        self.skipped_steps += 1;
+        self.skipped_samples += batch.rows as u64;
+    }
 }
 
 impl Shared<'_> {
@@ -225,6 +254,7 @@ impl Shared<'_> {
             }
             if thread.skip > 0 {
                 thread.skip -= 1;
+                report.skip(&thread.batch);
                 continue;
             }
             report.waited += waiting.elapsed();
@@ -233,8 +263,7 @@ impl Shared<'_> {
                 thread.steps = step.number;
                 if step.is_applied {
                     thread.steps += 1;
-                    report.skipped_steps += 1;
-                    report.skipped_samples += thread.batch.rows as u64;
+                    report.skip(&thread.batch);
                     continue;
                 }
             }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use openfleet_table::{DenseSpec, DenseTable, SparseSpec, SparseTable};
 use parking_lot::{Mutex, RwLock};
 
+use crate::counters::Shelved;
 use crate::error::{Error, Result};
 use crate::tensor::{Elements, Tensor};
 
@@ -22,6 +23,8 @@ pub struct Scope {
     values: RwLock<BTreeMap<String, Value>>,
     /// Moves on whenever a value makes room for another object, so that plans that hold the old one are compiled anew.
     generation: AtomicU64,
+    /// Training's counters, while a copy for test counts.
+    pub(crate) shelved: Mutex<BTreeMap<String, Shelved>>,
 }
 
 #[derive(Clone)]
@@ -207,8 +210,8 @@ impl Scope {
             Some(Value::Dense(table)) => {
                 return Err(Error::ScopeMismatch {
                     name: name.to_owned(),
-                    expected: format!("a parameter trained by {}", rule(&spec)),
-                    got: format!("a parameter trained by {}", rule(table.spec())),
+                    expected: format!("a parameter trained by {}", rule_of(&spec)),
+                    got: format!("a parameter trained by {}", rule_of(table.spec())),
                 });
             }
             Some(Value::Tensor(tensor)) => {
@@ -243,11 +246,15 @@ impl Scope {
 }
 
 /// All that decides how a parameter changes, for messages about two that differ.
-fn rule(DenseSpec { optimizer, schedule, regularizer, .. }: &DenseSpec) -> String {
+/// How a parameter is trained, in words.
+pub(crate) fn rule_of(DenseSpec { optimizer, schedule, regularizer, .. }: &DenseSpec) -> String {
     format!("{optimizer:?}, rate {schedule:?}, decay {regularizer:?}")
 }
 
-fn rule_of_rows(SparseSpec { optimizer, schedule, regularizer, initializer, seed, .. }: &SparseSpec) -> String {
+/// How a sparse table is trained, in words.
+pub(crate) fn rule_of_rows(
+    SparseSpec { optimizer, schedule, regularizer, initializer, seed, .. }: &SparseSpec,
+) -> String {
     format!("{optimizer:?}, rate {schedule:?}, decay {regularizer:?}, first values {initializer:?} of seed {seed}")
 }
 

@@ -82,6 +82,8 @@ pub struct Fleet {
     voice: Voice,
     connector: Arc<dyn Connector>,
     strategy: Mutex<Option<Strategy>>,
+    /// The program that the job trains, once its optimizer was given one.
+    trained: Arc<Mutex<Option<Arc<Program>>>>,
     stage: Mutex<Stage>,
     /// A server's tables; a worker has none.
     state: Arc<State>,
@@ -171,6 +173,7 @@ impl Fleet {
             voice,
             connector,
             strategy: Mutex::default(),
+            trained: Arc::default(),
             stage: Mutex::new(Stage::Begun(reserved)),
             state,
             interrupted: watch::channel(false).0,
@@ -285,7 +288,7 @@ impl Fleet {
             false => {}
         }
         *self.strategy.lock() = Some(strategy);
-        Ok(DistributedOptimizer::new(optimizer, strategy))
+        Ok(DistributedOptimizer::new(optimizer, strategy, self.trained.clone()))
     }
 
     /// Prepares a server. It needs no program: workers say which tables they want.
@@ -480,7 +483,13 @@ impl Fleet {
     /// An executor whose tables are where this job keeps them: on the servers, or in the scope.
     pub fn executor(&self, scope: Arc<Scope>) -> Result<Executor> {
         match self.working("executor")? {
-            Some(cluster) => Ok(Executor::on_cluster(scope, cluster)),
+            Some(cluster) => {
+                let executor = Executor::on_cluster(scope, cluster);
+                Ok(match self.trained.lock().clone() {
+                    Some(program) => executor.with_tables_of(program),
+                    None => executor,
+                })
+            }
             None => {
                 let mut scopes = self.scopes.lock();
                 scopes.retain(|known| known.strong_count() > 0 && !known.ptr_eq(&Arc::downgrade(&scope)));
@@ -627,11 +636,7 @@ impl Fleet {
             for name in scope.names() {
                 let Some(table) = scope.sparse(&name) else { continue };
                 if shrink.table.as_ref().is_none_or(|wanted| *wanted == name) {
-                    if shrink.end_of_day {
-                        table.end_of_day();
-                    }
-                    total.merge(table.shrink(shrink.now, shrink.max_age));
-                    table.set_stamp(shrink.now);
+                    total.merge(shrink.apply(&table));
                     found = true;
                 }
                 names.push(format!("`{name}`"));

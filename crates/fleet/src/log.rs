@@ -1,14 +1,15 @@
-//! What the rooms below note while they work (`tracing` events), on standard error.
+//! What the rooms below note while they work (`tracing` events): on standard error, or wherever a front end wants them.
 //!
-//! For programs only: a library has no say in where its process logs. Warnings and errors are shown unless `OPENFLEET_LOG`
-//! says otherwise. One line an event, no time stamps: the launcher and the schedulers have their own. Spans are not shown;
-//! nobody here opens any.
+//! A Rust library has no say in where its process logs; programs have, and the Python package hands events to `logging`.
+//! Warnings and errors are shown unless `OPENFLEET_LOG` says otherwise. One line an event, no time stamps: the launcher and
+//! the schedulers have their own. Spans are not shown; nobody here opens any.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
 
+pub use tracing::Level;
 use tracing::field::{Field, Visit};
-use tracing::level_filters::LevelFilter;
+pub use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
@@ -18,13 +19,26 @@ use crate::variables::{self, Variables};
 
 /// Sends this process's events to standard error from now on. If something else has them already, it keeps them.
 pub fn to_stderr(variables: &Variables) -> Result<()> {
-    let subscriber = Stderr { level: level(variables)? };
-    // An error means that there is one already.
-    let _ = tracing::subscriber::set_global_default(subscriber);
+    to(level(variables)?, |level, text| {
+        // In one piece: processes of a job often share this file.
+        let _ = std::io::stderr().lock().write_all(format!("{}: {text}\n", name(level)).as_bytes());
+    });
     Ok(())
 }
 
-fn level(variables: &Variables) -> Result<LevelFilter> {
+/// Gives this process's events, down to a level, to somebody from now on. If something else has them already, it keeps them.
+pub fn to(level: LevelFilter, take: impl Fn(Level, String) + Send + Sync + 'static) {
+    // An error means that there is one already.
+    let _ = tracing::subscriber::set_global_default(Events { level, take });
+}
+
+/// `warn`, `info`.
+pub fn name(level: Level) -> String {
+    level.as_str().to_ascii_lowercase()
+}
+
+/// What `OPENFLEET_LOG` says, or warnings and errors.
+pub fn level(variables: &Variables) -> Result<LevelFilter> {
     match variables.get(variables::LOG) {
         None => Ok(LevelFilter::WARN),
         // `LevelFilter` would take numbers too.
@@ -42,11 +56,12 @@ fn level(variables: &Variables) -> Result<LevelFilter> {
     }
 }
 
-struct Stderr {
+struct Events<F> {
     level: LevelFilter,
+    take: F,
 }
 
-impl Subscriber for Stderr {
+impl<F: Fn(Level, String) + Send + Sync + 'static> Subscriber for Events<F> {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         // Ours only: what the libraries underneath note is for their authors.
         *metadata.level() <= self.level && metadata.target().starts_with("openfleet")
@@ -57,8 +72,9 @@ impl Subscriber for Stderr {
     }
 
     fn event(&self, event: &Event<'_>) {
-        // In one piece: processes of a job often share this file.
-        let _ = std::io::stderr().lock().write_all((line(event) + "\n").as_bytes());
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        (self.take)(*event.metadata().level(), line.0);
     }
 
     fn new_span(&self, _span: &Attributes<'_>) -> Id {
@@ -74,19 +90,13 @@ impl Subscriber for Stderr {
     fn exit(&self, _span: &Id) {}
 }
 
-/// `warn: server 127.0.0.1:36000 has been silent for 3.1 s`.
-fn line(event: &Event<'_>) -> String {
-    let mut line = Line(event.metadata().level().as_str().to_ascii_lowercase());
-    line.0.push(':');
-    event.record(&mut line);
-    line.0
-}
-
+/// `server 127.0.0.1:36000 has been silent for 3.1 s`.
 struct Line(String);
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         let _ = match field.name() {
+            "message" if self.0.is_empty() => write!(self.0, "{value:?}"),
             "message" => write!(self.0, " {value:?}"),
             name => write!(self.0, " {name}={value:?}"),
         };

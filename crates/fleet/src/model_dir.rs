@@ -66,6 +66,22 @@ pub fn check_place(address: &str) -> Result<()> {
     Err(Error::NotOurs { address: address.to_owned() })
 }
 
+/// Writes a little and removes it: a place that is read-only or full is found before an hour of training. Asked of whoever will
+/// write: servers, or a process that trains alone.
+pub fn probe(address: &str) -> Result<()> {
+    let directory = format!(".saving-{}", openfleet_dist::fresh_save_id());
+    ask("write to", address, |storage| {
+        let written = (|| {
+            storage.make_directory(&directory)?;
+            let mut file = storage.create(&format!("{directory}/probe"))?;
+            file.write_all(&[0; 4096])?;
+            file.sync()
+        })();
+        let removed = storage.remove(&directory);
+        written.and(removed)
+    })
+}
+
 /// Whether there is something to go on from.
 pub fn holds_checkpoint(address: &str) -> Result<bool> {
     Ok(ask("look for a checkpoint in", address, |storage| storage.size(MANIFEST))?.is_some())

@@ -18,7 +18,7 @@ from ..dataset import MultiSlotDataGenerator, MultiSlotStringDataGenerator
 from ..static import io as static_io
 from ..static.executor import Executor
 from ..static.optimizer import Optimizer
-from ..static.scope import global_scope
+from ..static.scope import global_scope, scope_guard
 from . import _ending, _job, metrics, util
 from .optimizer import DistributedOptimizer
 from .role import MPISymetricRoleMaker, PaddleCloudRoleMaker, Role, RoleMakerBase, UserDefinedRoleMaker
@@ -85,6 +85,7 @@ def init(
     if strategy is not None and not isinstance(strategy, DistributedStrategy):
         raise TypeError(f"`strategy` expects a DistributedStrategy, got {type(strategy).__name__}")
     job = _native.Fleet(None if role_maker is None else role_maker._native())
+    is_collective = is_collective or getattr(role_maker, "_is_collective", False)
     if is_collective and job.server_num() > 0:
         raise ValueError(f"`is_collective=True`, but the job has servers: this is {job}")
     _job.begin(job)
@@ -143,6 +144,7 @@ def distributed_optimizer(optimizer: Optimizer, strategy: DistributedStrategy | 
     strategy = strategy or _job.strategy or DistributedStrategy()
     if not hasattr(strategy, "_options"):
         raise TypeError(f"`strategy` expects a DistributedStrategy, got {type(strategy).__name__}")
+    _job.check_collective()
     return DistributedOptimizer(optimizer, strategy)
 
 
@@ -161,9 +163,9 @@ def run_server() -> None:
 
 
 def init_worker(scopes: Any = None) -> None:
-    """Waits for the servers and connects to them."""
+    """Waits for the servers and connects to them. The job trains in the scope that is current now; others are local."""
     _job.current().init_worker()
-    _job.set_working(True)
+    _job.begin_work(global_scope())
     _ending.depart_at_exit(_depart)
 
 
@@ -178,7 +180,7 @@ def stop_worker() -> None:
     A script that ends with exit code 0 need not call it.
     """
     _job.current().stop_worker()
-    _job.set_working(False)
+    _job.end_work()
 
 
 def barrier_worker() -> None:
@@ -196,10 +198,13 @@ def split_files(files: list[str]) -> list[str]:
     return util.get_file_shard(files)
 
 
-def shrink(threshold: int | None = None, *, now: int = 0, table: str | None = None, end_of_day: bool = False) -> Any:
-    """Removes rows that no longer earn their place: those not touched for longer than `threshold`, and by their scores.
+def shrink(
+    threshold: int | None = None, *, now: int | None = None, table: str | None = None, end_of_day: bool = False
+) -> Any:
+    """Removes rows that no longer earn their place: those not touched for `threshold` passes, and by their scores.
 
-    The first worker does it for the job and is told how many rows went; others get None.
+    Every call ends a pass; `now` counts in something else instead: a day, say. The first worker does it for the job and
+    is told how many rows went; others get None.
     """
     shrunk = _job.current().shrink(table, now, threshold, end_of_day)
     return None if shrunk is None else sum(shrunk)
@@ -242,13 +247,15 @@ def save_persistables(
     parameters that are wanted.
     """
     if _working("save_persistables").is_first_worker():
-        static_io.save_persistables(executor, dirname, main_program or _job.main_program, mode=mode, only=only)
+        with scope_guard(_job.scope()):
+            static_io.save_persistables(executor, dirname, main_program or _job.main_program, mode=mode, only=only)
 
 
 def save_one_table(table: Any, dirname: str | os.PathLike[str], *, mode: str = "whole") -> None:
     """Saves one table or parameter of the job, by its name, as `save_persistables` saves all of them."""
     if _working("save_one_table").is_first_worker():
-        static_io.save(_job.main_program, dirname, mode=mode, only=[table])
+        with scope_guard(_job.scope()):
+            static_io.save(_job.main_program, dirname, mode=mode, only=[table])
 
 
 def save(
@@ -272,7 +279,8 @@ def save_inference_model(
 ) -> None:
     """Saves what predicting `target_vars` needs. The first worker does it for the job; the servers write their rows."""
     if _working("save_inference_model").is_first_worker():
-        static_io.save_inference_model(dirname, feeded_var_names, target_vars, executor, program=main_program)
+        with scope_guard(_job.scope()):
+            static_io.save_inference_model(dirname, feeded_var_names, target_vars, executor, program=main_program)
 
 
 def load_model(path: str | os.PathLike[str], *, partial: bool = False) -> None:
@@ -281,4 +289,5 @@ def load_model(path: str | os.PathLike[str], *, partial: bool = False) -> None:
     The first worker does it for the job, before training or between two passes.
     """
     if _working("load_model").is_first_worker():
-        static_io.load(_job.main_program, path, partial=partial)
+        with scope_guard(_job.scope()):
+            static_io.load(_job.main_program, path, partial=partial)

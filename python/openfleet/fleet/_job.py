@@ -8,9 +8,14 @@ from .. import _native
 
 if TYPE_CHECKING:
     from ..static.program import Program
+    from ..static.scope import Scope
 
 _fleet: _native.Fleet | None = None
 _working = False
+# Whether `stop_worker` was called.
+_over = False
+# The scope that the job trains in: the one that was current at `init_worker`.
+_scope: Scope | None = None
 
 strategy: Any = None
 main_program: Program | None = None
@@ -19,14 +24,21 @@ startup_program: Program | None = None
 
 def begin(fleet: _native.Fleet) -> None:
     """After `init`."""
-    global _fleet, _working, strategy, main_program, startup_program
-    _fleet, _working, strategy, main_program, startup_program = fleet, False, None, None, None
+    global _fleet, _working, _over, _scope, strategy, main_program, startup_program
+    _fleet, _working, _over, _scope = fleet, False, False, None
+    strategy, main_program, startup_program = None, None, None
 
 
-def set_working(working: bool) -> None:
-    """Between `init_worker` and `stop_worker`."""
-    global _working
-    _working = working
+def begin_work(scope: Scope) -> None:
+    """After `init_worker`."""
+    global _working, _scope
+    _working, _scope = True, scope
+
+
+def end_work() -> None:
+    """After `stop_worker`."""
+    global _working, _over
+    _working, _over = False, True
 
 
 def current() -> _native.Fleet:
@@ -39,3 +51,44 @@ def current() -> _native.Fleet:
 def at_work() -> _native.Fleet | None:
     """The job, where this process is one of its workers and has begun to work."""
     return _fleet if _working else None
+
+
+def scope() -> Scope:
+    """The scope that the job trains in."""
+    assert _scope is not None, "asked for before `init_worker`"
+    return _scope
+
+
+def of_scope(scope: Scope) -> _native.Fleet | None:
+    """The job, where it is at work and this is the scope that it trains in. Any other scope is this process's own."""
+    return _fleet if _working and scope is _scope else None
+
+
+def check_training(program: Program, scope: Scope) -> None:
+    """Refuses what would train a model of this process's own, where a job should train one together."""
+    if _fleet is None or not _fleet.is_worker() or program._native.is_for_test or not program._native.is_trained:
+        return
+    if _working and scope is not _scope and program is main_program and _fleet.server_num() > 0:
+        raise _native.OrderError(
+            "the job's program is trained in another scope than the one that was current at `fleet.init_worker`\n\n"
+            "hint: the servers have the parameters of that scope; run both in the same one"
+        )
+    if _working or _over:
+        return
+    if _fleet.server_num() > 0:
+        raise _native.OrderError(
+            "a worker of a job with servers trains before `fleet.init_worker`: "
+            "every worker would train a model of its own\n\n"
+            "hint: call `fleet.init_worker()` after `minimize` and the startup program"
+        )
+    check_collective()
+
+
+def check_collective() -> None:
+    """Refuses several workers without servers, which would train a model each."""
+    if _fleet is not None and _fleet.worker_num() > 1 and _fleet.server_num() == 0:
+        raise NotImplementedError(
+            f"collective training follows later: each of the {_fleet.worker_num()} workers would train a model of its "
+            "own\n\n"
+            "hint: train with servers (`fleetrun --server_num=1 --worker_num=2`), in mode sync for the same result"
+        )

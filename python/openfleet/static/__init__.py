@@ -12,6 +12,7 @@
 [[4.0], [4.0], [4.0]]
 """
 
+from .. import _log
 from . import clip, initializer, nn, optimizer, regularizer, unique_name
 from .backward import append_backward, gradients
 from .entry import CountFilterEntry, ProbabilityEntry, ShowClickEntry
@@ -43,6 +44,8 @@ from .program import (
     program_guard,
 )
 from .scope import Scope, global_scope, scope_guard
+
+_log.begin()
 
 __all__ = [
     "CPUPlace",

@@ -1,6 +1,7 @@
 """Runs programs: one batch at a time, or a whole dataset on several threads.
 
-On a worker of a job, after `fleet.init_worker()`, every executor works on the tables of the job's servers.
+On a worker of a job, after `fleet.init_worker()`, every executor works on the tables of the job's servers, in the scope
+that was current then. Any other scope is this process's own: a model that is loaded into it changes nothing of the job.
 """
 
 from __future__ import annotations
@@ -44,19 +45,20 @@ class Executor:
         self.place = CPUPlace() if place is None else place
         self._executors: dict[tuple[int, int], tuple[_native.Executor, Any, Any]] = {}
 
-    def _native(self, scope: Scope | None, is_startup: bool = False) -> _native.Executor:
+    def _native(self, scope: Scope | None, gives_values: bool = False) -> _native.Executor:
+        """For a scope; `gives_values` says that all its parameters get values now."""
         from ..fleet import _job
 
         scope = global_scope() if scope is None else scope
-        job = _job.at_work()
-        if is_startup:
+        job = _job.of_scope(scope)
+        if gives_values:
             scope._trained_elsewhere = False
         elif job is not None and job.server_num() > 0:
             scope._trained_elsewhere = True
         elif scope._trained_elsewhere:
             raise _native.OrderError(
                 "the parameters of this scope were on the job's servers, which this worker has left\n\n"
-                "hint: evaluate before `fleet.stop_worker`, or run the startup program to begin anew"
+                "hint: evaluate before `fleet.stop_worker`, load a checkpoint, or run the startup program to begin anew"
             )
         key = id(scope), id(job)
         if key not in self._executors:
@@ -78,11 +80,14 @@ class Executor:
         use_prune: bool = False,
     ) -> list[np.ndarray[Any, Any]]:
         """One step: a program that is trained updates its parameters. A startup program gives first values."""
+        from ..fleet import _job
+
         program = _checked(program)
         if feed is not None and not isinstance(feed, Mapping):
             raise TypeError(f"`feed` expects a mapping from names to arrays, got {type(feed).__name__}")
         is_startup = not feed and not fetch_list and _is_startup(program)
-        native = self._native(scope, is_startup)
+        _job.check_training(program, global_scope() if scope is None else scope)
+        native = self._native(scope, gives_values=is_startup)
         if is_startup:
             native.run_startup(program._native)
             return []
@@ -141,10 +146,13 @@ class Executor:
         program = _checked(program)
         if not isinstance(dataset, DatasetBase):
             raise TypeError(f"`dataset` expects a dataset, got {type(dataset).__name__}")
+        scope = global_scope() if scope is None else scope
+        if not infer:
+            _job.check_training(program, scope)
         native = self._native(scope)
         source = dataset._prepared()
         threads = min(thread, source.thread_num) if thread > 0 else source.thread_num
-        job = _job.at_work()
+        job = _job.of_scope(scope)
         if job is not None and job.server_num() > 0 and not infer:
             known = job.thread_num()
             if threads > known:

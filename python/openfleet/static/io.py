@@ -67,7 +67,7 @@ def load(
     """
     if var_list is not None:
         return load_vars(executor or Executor(), model_path, program, vars=var_list)
-    native = (executor or Executor())._native(None)
+    native = (executor or Executor())._native(None, gives_values=True)
     native.load(_program(program)._native, os.fspath(model_path), partial=partial, tables_only=False)
 
 
@@ -110,7 +110,8 @@ def load_params(
 ) -> None:
     """Takes parameters and tables from a checkpoint, and leaves the program's states."""
     _one_directory(filename)
-    executor._native(None).load(_program(main_program)._native, os.fspath(dirname), partial=False, tables_only=True)
+    native = executor._native(None, gives_values=True)
+    native.load(_program(main_program)._native, os.fspath(dirname), partial=False, tables_only=True)
 
 
 def save_vars(
@@ -158,7 +159,7 @@ def save_inference_model(
     """
     from ..fleet import _job
 
-    job = _job.at_work()
+    job = _job.of_scope(global_scope())
     if job is not None and not job.is_first_worker():
         return
     fetch = [fetch_vars] if isinstance(fetch_vars, Variable) else list(fetch_vars)
@@ -186,7 +187,18 @@ def write_onnx(path_prefix: Path, inline_bytes: int = 256 << 20, pooled_inputs: 
 
 
 def load_inference_model(path_prefix: Path, executor: Executor) -> list[Any]:
-    """The program of a saved model, the names of what it is fed, and its targets, ready to run in the global scope."""
+    """The program of a saved model, the names of what it is fed, and its targets, ready to run in the global scope.
+
+    On a worker of a job the scope has to be another one than the job's (`scope_guard(Scope())`): there it would replace
+    what the job has learnt. `fleet.load_model` does that.
+    """
+    from ..fleet import _job
+
+    if _job.of_scope(global_scope()) is not None and _job.current().server_num() > 0:
+        raise _native.OrderError(
+            "a saved model would be loaded over the parameters that the job is training\n\n"
+            "hint: load it under `scope_guard(Scope())`, or call `fleet.load_model` to continue from it"
+        )
     native, feeds, targets = executor._native(None).load_inference_model(os.fspath(path_prefix))
     program = Program._of(native)
     return [program, feeds, [Variable(program, name) for name in targets]]
@@ -230,7 +242,7 @@ def _save(
     if mode not in MODES:
         raise ValueError(f'`mode` expects "whole" or "delta", got {mode!r}')
 
-    job = _job.at_work()
+    job = _job.of_scope(global_scope())
     if job is not None and not job.is_first_worker():
         return {}
     native = (executor or Executor())._native(None)

@@ -8,6 +8,7 @@
 
 use std::time::{Duration, Instant};
 
+use openfleet_core::strategy::Mode;
 use openfleet_table::checkpoint::{Commit, Manifest, Part, Replaces, States, Work, decode_states, encode_states};
 use tracing::warn;
 
@@ -242,6 +243,10 @@ impl Cluster {
     pub fn load(&self, address: &str, options: LoadOptions) -> Result<States> {
         // Whoever enters later begins from nothing: it must not forget this.
         self.enter()?;
+        if matches!(self.strategy.mode(), Mode::Geo) && self.is_connected() {
+            return Err(Error::LoadOverCopies);
+        }
+        self.finish_implicit()?;
         let load = LoadRequest(Load { address: address.to_owned(), partial: options.partial });
         let ask = |link: &Link| link.send_within(&load, WRITING)?.wait();
         let ask = &ask;
@@ -249,6 +254,7 @@ impl Cluster {
             let loading: Vec<_> = self.links.iter().map(|link| scope.spawn(move || ask(link))).collect();
             loading.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::NothingToSave))).collect()
         });
+        self.values_were_replaced();
         let mut states = States::new();
         for answer in answers {
             states = decode_states(answer?.bytes()).map_err(Error::checkpoint("loading", address))?;

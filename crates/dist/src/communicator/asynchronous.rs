@@ -28,7 +28,6 @@ use openfleet_table::aggregate::{DenseMean, SparseMean, SparsePart};
 use parking_lot::{Condvar, Mutex};
 
 use super::remote::{Remote, wait_all};
-use super::stepwise::pull_if_empty;
 use super::{Communicator, Failure, Missing, Step};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
@@ -83,6 +82,8 @@ struct Outbox {
 struct Item {
     work: WorkId,
     payloads: Vec<Payload>,
+    /// The tables and parameters it changes: pushes of another program are not merged with it.
+    tables: Vec<usize>,
     /// Some servers have applied the step and others not. It is never merged: a server would know a part of the merged push
     /// only, and a sum cannot be taken apart.
     alone: bool,
@@ -145,15 +146,16 @@ impl Communicator for Async {
     }
 
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
-        pull_if_empty(&self.shared.remote, stages)?;
+        let version = self.shared.latest.lock().version + 1;
+        if stages.iter().any(|stage| stage.version == 0) {
+            // Newer than the latest that were received.
+            self.shared.remote.pull_dense(stages)?;
+            stages.iter_mut().for_each(|stage| stage.version = version);
+        }
         let latest = self.shared.latest.lock();
-        if latest.version > 0 {
-            for (stage, values) in stages.iter_mut().zip(&latest.values) {
-                if stage.version < latest.version + 1 {
-                    stage.values.copy_from_slice(values);
-                    stage.version = latest.version + 1;
-                }
-            }
+        for stage in stages.iter_mut().filter(|stage| stage.version <= latest.version) {
+            stage.values.copy_from_slice(&latest.values[stage.table]);
+            stage.version = latest.version + 1;
         }
         Ok(())
     }
@@ -175,7 +177,8 @@ impl Communicator for Async {
             shared.send_and_take(payloads, dense)?;
             return Ok(PushReport::default());
         }
-        let item = Item { work, payloads, alone: shared.remote.streams.is_applied_by_some(stream, next) };
+        let alone = shared.remote.streams.is_applied_by_some(stream, next);
+        let item = Item { work, payloads, tables: tables_of(sparse, dense), alone };
         let mut outbox = shared.outbox.lock();
         shared.check(&outbox)?;
         if waits {
@@ -388,10 +391,23 @@ impl Shared {
 }
 
 impl Item {
-    /// Whether the other one's step is the next.
+    /// Whether the other one's step is the next, and can be merged with this one.
     fn precedes(&self, next: &Item) -> bool {
-        !self.alone && !next.alone && self.work.last_step + 1 == next.work.first_step
+        let follows = self.work.last_step + 1 == next.work.first_step;
+        follows && !self.alone && !next.alone && self.tables == next.tables
     }
+}
+
+/// What a push changes: per stage how many tables and which, then the parameters.
+fn tables_of(sparse: &[SparseStage], dense: &[DenseStage]) -> Vec<usize> {
+    let mut tables = Vec::new();
+    for stage in sparse {
+        let trained = stage.lookups.iter().filter(|lookup| lookup.trained).map(|lookup| lookup.table);
+        tables.push(trained.clone().count());
+        tables.extend(trained);
+    }
+    tables.extend(dense.iter().filter(|stage| stage.trained).map(|stage| stage.table));
+    tables
 }
 
 /// The first pushes of a stream, consecutive steps, at most so many; one that must go alone goes alone.

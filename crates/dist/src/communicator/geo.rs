@@ -213,6 +213,10 @@ impl Communicator for Geo {
         Ok(report)
     }
 
+    fn refuses_here(&self) -> bool {
+        true
+    }
+
     fn next_step(&self, stream: u32) -> Result<Step> {
         Ok(self.shared.remote.streams.next(stream, None))
     }
@@ -421,7 +425,7 @@ impl Exchanger {
                 let changed = exchange_geo::take_changed(&mut reader, copies.dim(number))?;
                 copies.receive(number, changed.keys, changed.rows, &mut self.scratch)?;
             }
-            remote.take_values(server, &mut reader, |parameter| takes_part[parameter], &mut dense)?;
+            remote.take_trained_values(server, &mut reader, &mut dense)?;
             reader.end()?;
         }
         for stage in dense.into_iter().filter(|stage| stage.trained) {

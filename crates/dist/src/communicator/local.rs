@@ -53,6 +53,10 @@ impl Communicator for Local {
     }
 
     /// Nothing is ever repeated here: whoever trains counts its own steps.
+    fn refuses_here(&self) -> bool {
+        true
+    }
+
     fn next_step(&self, _stream: u32) -> Result<Step> {
         Ok(Step { number: 0, is_applied: false })
     }

@@ -49,6 +49,11 @@ pub trait Communicator: Send + Sync {
     /// many were applied and refused, as far as that is known by then.
     fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport>;
 
+    /// Whether gradients meet their tables in this process: then [`push`](Communicator::push) itself counts what they refuse.
+    fn refuses_here(&self) -> bool {
+        false
+    }
+
     /// The next step of a stream: the number that its push carries. It is taken, whether it is pushed or not.
     fn next_step(&self, stream: u32) -> Result<Step>;
 

@@ -65,6 +65,10 @@ impl Communicator for Part {
         self.with_sparse(sparse, |sparse| self.with_dense(dense, |dense| self.whole.push(work, sparse, dense)))
     }
 
+    fn refuses_here(&self) -> bool {
+        self.whole.refuses_here()
+    }
+
     fn begin(&self, stream: u32) -> Result<()> {
         self.whole.begin(stream)
     }

@@ -3,6 +3,7 @@
 //! One request a server a batch, all stages and tables together; answers are gathered in order. Which request travels when
 //! is the modes' business.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -183,17 +184,18 @@ impl Remote {
         Ok(())
     }
 
-    /// Fetches every dense value.
+    /// Fetches the values of these parameters.
     pub(super) fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
-        let asked = self.links.iter().zip(&self.blocks).map(|(link, blocks)| {
-            let blocks: Vec<u32> = (0..blocks.len() as u32).collect();
+        let places = self.places(stages, |_| true);
+        let asked = self.links.iter().enumerate().map(|(server, link)| {
+            let blocks = self.blocks_of(server, &places).map(|(at, _, _)| at).collect();
             link.send(&PullDense { width: self.width, blocks })
         });
         let asked: Vec<Pending> = asked.collect::<Result<_>>()?;
         for (server, pending) in asked.into_iter().enumerate() {
             let answer = pending.wait()?;
             let mut reader = Reader::new(answer.bytes());
-            self.take_values(server, &mut reader, |_| true, stages)?;
+            self.take_values(server, &mut reader, &places, stages)?;
             reader.end()?;
         }
         Ok(())
@@ -205,7 +207,12 @@ impl Remote {
             .placement
             .parameters()
             .iter()
-            .map(|parameter| DenseStage { values: vec![0.0; parameter.shape.iter().product()], ..Default::default() })
+            .enumerate()
+            .map(|(table, parameter)| DenseStage {
+                table,
+                values: vec![0.0; parameter.shape.iter().product()],
+                ..Default::default()
+            })
             .collect();
         self.pull_dense(&mut stages)?;
         Ok(stages.into_iter().map(|stage| stage.values).collect())
@@ -220,10 +227,9 @@ impl Remote {
         want_values: bool,
     ) -> Vec<Payload> {
         let lane = self.group(sparse);
+        let places = self.places(dense, |stage| stage.trained);
         let payloads = (0..self.links.len())
             .map(|server| {
-                let blocks: Vec<usize> =
-                    (0..self.blocks[server].len()).filter(|&at| self.is_pushed(server, at, dense)).collect();
                 let counted = sparse.iter().any(|stage| stage.counts.is_some());
                 let mut push = PushEncoder::new(Head { work, want_values, width: self.width, counted });
                 for (stage, grouping) in sparse.iter().zip(&lane.groupings) {
@@ -240,10 +246,8 @@ impl Remote {
                     push.stage(&tables, &dims, keys, gradients, counts);
                 }
                 let mut push = push.blocks();
-                for at in blocks {
-                    let block = &self.placement.blocks()[self.blocks[server][at]];
-                    let gradient = &dense[block.parameter].gradient[block.offset..block.offset + block.length];
-                    push.block(at as u32, gradient);
+                for (at, place, range) in self.blocks_of(server, &places) {
+                    push.block(at, &dense[place].gradient[range]);
                 }
                 push.finish()
             })
@@ -265,28 +269,50 @@ impl Remote {
 
     /// Puts the values that a push was answered with where they belong.
     pub(super) fn take_pushed_values(&self, server: usize, answer: &Payload, dense: &mut [DenseStage]) -> Result<()> {
-        let trained: Vec<bool> = dense.iter().map(|stage| stage.trained).collect();
         let mut reader = Reader::new(answer.bytes());
-        self.take_values(server, &mut reader, |parameter| trained[parameter], dense)?;
+        self.take_trained_values(server, &mut reader, dense)?;
         reader.end()
     }
 
-    /// Reads the values of the wanted parameters' blocks on a server, in the order it has them.
-    pub(super) fn take_values(
+    /// Reads the values of those parameters whose gradients were sent.
+    pub(super) fn take_trained_values(
         &self,
         server: usize,
         reader: &mut Reader<'_>,
-        wanted: impl Fn(usize) -> bool,
+        dense: &mut [DenseStage],
+    ) -> Result<()> {
+        let places = self.places(dense, |stage| stage.trained);
+        self.take_values(server, reader, &places, dense)
+    }
+
+    /// Reads the values of blocks on a server, in the order it has them.
+    fn take_values(
+        &self,
+        server: usize,
+        reader: &mut Reader<'_>,
+        places: &[Option<usize>],
         stages: &mut [DenseStage],
     ) -> Result<()> {
-        for &number in &self.blocks[server] {
-            let block = &self.placement.blocks()[number];
-            if wanted(block.parameter) {
-                let room = &mut stages[block.parameter].values[block.offset..block.offset + block.length];
-                floats::take_into(reader, self.width, room)?;
-            }
+        let mut blocks = self.blocks_of(server, places);
+        blocks.try_for_each(|(_, place, range)| floats::take_into(reader, self.width, &mut stages[place].values[range]))
+    }
+
+    /// Of each parameter, which of these stages is its own. A program may name some parameters only, in an order of its own.
+    fn places(&self, stages: &[DenseStage], which: impl Fn(&DenseStage) -> bool) -> Vec<Option<usize>> {
+        let mut places = vec![None; self.placement.parameters().len()];
+        for (place, stage) in stages.iter().enumerate().filter(|(_, stage)| which(stage)) {
+            places[stage.table] = Some(place);
         }
-        Ok(())
+        places
+    }
+
+    /// The blocks on a server of the parameters that have a place: the block's number there, the place, and which part of the
+    /// parameter it is.
+    fn blocks_of(&self, server: usize, places: &[Option<usize>]) -> impl Iterator<Item = (u32, usize, Range<usize>)> {
+        self.blocks[server].iter().enumerate().filter_map(move |(at, &number)| {
+            let block = &self.placement.blocks()[number];
+            Some((at as u32, places[block.parameter]?, block.offset..block.offset + block.length))
+        })
     }
 
     /// A training thread begins a pass over a dataset.
@@ -352,11 +378,6 @@ impl Remote {
     fn tables_of(&self, stage: &SparseStage, which: impl Fn(&crate::stage::Lookup) -> bool) -> (Vec<u32>, Vec<u32>) {
         let lookups = stage.lookups.iter().filter(|lookup| which(lookup));
         lookups.map(|lookup| (lookup.table as u32, self.dims[lookup.table])).unzip()
-    }
-
-    fn is_pushed(&self, server: usize, at: usize, dense: &[DenseStage]) -> bool {
-        let parameter = self.placement.blocks()[self.blocks[server][at]].parameter;
-        dense.get(parameter).is_some_and(|stage| stage.trained)
     }
 }
 

@@ -90,7 +90,8 @@ impl Thread {
         let lookups = tables.0.iter().enumerate();
         let lookups =
             lookups.map(|(table, (_, spec))| Lookup { table, dim: spec.dim, trained: true, ..Lookup::default() });
-        let dense = tables.1.iter().map(|(_, _, values)| DenseStage {
+        let dense = tables.1.iter().enumerate().map(|(table, (_, _, values))| DenseStage {
+            table,
             values: vec![0.0; values.len()],
             gradient: vec![0.0; values.len()],
             trained: true,

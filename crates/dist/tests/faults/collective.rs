@@ -196,7 +196,8 @@ fn a_shrink_counts_once_on_all_servers_however_often_it_is_repeated() {
     }
     let repeats: u64 = states.iter().map(|state| state.status().repeats).sum();
     assert!(repeats > 0, "no shrink was ever repeated, so nothing was shown");
-    let aged = cluster.shrink(&Shrink { table: Some("counts".into()), now: 9, max_age: 8, end_of_day: true }).unwrap();
+    let aged =
+        cluster.shrink(&Shrink { table: Some("counts".into()), now: Some(9), max_age: 8, end_of_day: true }).unwrap();
     assert_eq!(aged, Shrunk { by_age: 40, ..Shrunk::default() });
     let rows: Vec<u64> = cluster.status().unwrap().iter().map(|status| status.sparse[0].1).collect();
     assert_eq!(rows, [0, 0]);

@@ -20,6 +20,7 @@ pub struct DatasetConfig {
     pub(crate) drop_last: bool,
     pub(crate) pipe_command: Option<String>,
     pub(crate) on_bad_line: OnBadLine,
+    pub(crate) clicks: Option<String>,
 }
 
 /// What a line that is no row does to a pass.
@@ -44,7 +45,15 @@ impl DatasetConfig {
             drop_last: false,
             pipe_command: None,
             on_bad_line: OnBadLine::Stop,
+            clicks: None,
         }
+    }
+
+    /// The field, one integer, that says whether there was a click: a line where it is neither 0 nor 1 is bad.
+    #[must_use]
+    pub fn clicks(mut self, field: impl Into<String>) -> Self {
+        self.clicks = Some(field.into());
+        self
     }
 
     /// The files, in the order in which they are read: plain, gzip or zstd.
@@ -98,7 +107,18 @@ impl DatasetConfig {
         }
         let line_format = self.format.resolve(&self.schema)?;
         let layout = Arc::new(Layout::new(&self.schema, line_format.order()));
+        let clicks = match self.clicks {
+            Some(field) => {
+                let column = self.schema.fields().iter().position(|known| known.name == field);
+                let Some(column) = column else {
+                    return Err(Error::BadSetting { name: "clicks", expected: "a field of the schema", got: field });
+                };
+                layout.key_offset(column).map(|offset| (field, offset))
+            }
+            None => None,
+        };
         Ok(Plan {
+            clicks,
             schema: self.schema,
             layout,
             format: line_format,
@@ -122,13 +142,12 @@ pub(crate) struct Plan {
     pub(crate) drop_last: bool,
     pub(crate) pipe_command: Option<String>,
     pub(crate) on_bad_line: OnBadLine,
+    /// The field of clicks, and where it stands among the ids of a row.
+    pub(crate) clicks: Option<(String, usize)>,
 }
 
 /// The bytes of all files together, or the first that cannot be read.
 pub(crate) fn check_files(files: &[PathBuf]) -> Result<u64> {
-    if files.is_empty() {
-        return Err(Error::EmptyFileList);
-    }
     files.iter().try_fold(0, |bytes, file| Ok(bytes + file_bytes(file)?))
 }
 

@@ -26,6 +26,14 @@ pub enum Error {
     /// The dataset was given no files.
     #[error("the dataset's file list is empty")]
     EmptyFileList,
+    /// A pass over the dataset that gave no row.
+    #[error("the dataset gave no rows: {data}, {skipped_lines} bad lines skipped")]
+    NoRows {
+        /// What it went over.
+        data: String,
+        /// Bad lines that were skipped.
+        skipped_lines: u64,
+    },
     /// A pattern that should name files names none.
     #[error("no file matches `{pattern}`")]
     NoMatch {
@@ -172,9 +180,13 @@ impl Hinted for Error {
     fn hint(&self) -> Option<Hint> {
         match self {
             Error::MissingFile { .. } => Some("check the path; relative paths start at the working directory".into()),
-            Error::EmptyFileList => {
-                Some("set the dataset's files; with more workers than files some workers have none to read".into())
+            Error::EmptyFileList => Some("set the dataset's files".into()),
+            Error::NoRows { skipped_lines: 0, .. } => {
+                Some("set files that are not empty; with `drop_last` a batch that is not full is left out".into())
             }
+            Error::NoRows { .. } => Some(
+                "every line is bad: check the format and the slots' order; without skipping the first is shown".into(),
+            ),
             Error::NoMatch { .. } => Some("check the pattern, and quote it so that the shell leaves it alone".into()),
             Error::BadLine { .. } => Some(
                 "correct the line or the slots' order, or skip and count bad lines with `on_bad_line = skip`".into(),

@@ -37,6 +37,7 @@ pub(crate) fn read_file(
         line: 0,
         blank_lines: 0,
         on_bad_line: plan.on_bad_line,
+        clicks: plan.clicks.as_ref().map(|(field, offset)| (field.as_str(), *offset)),
         skipped_lines: &counters.skipped_lines,
     };
     while let Some(text) = source.next_lines()? {
@@ -57,6 +58,7 @@ struct Lines<'a> {
     /// How many lines before the next were blank. They are harmless at the end of a file and bad anywhere else.
     blank_lines: u64,
     on_bad_line: OnBadLine,
+    clicks: Option<(&'a str, usize)>,
     skipped_lines: &'a AtomicU64,
 }
 
@@ -92,7 +94,13 @@ impl Lines<'_> {
             self.blank_lines = 0;
         }
         match self.parser.parse(line, records) {
-            Ok(Parsed::Row) => records.commit_row(),
+            Ok(Parsed::Row) => match self.clicks.map(|(field, offset)| (field, records.written_key(offset))) {
+                Some((field, click)) if click > 1 => {
+                    records.roll_back_row();
+                    self.complain(self.line, Complaint::new(field, "0 or 1", (click as i64).to_string()))?;
+                }
+                _ => records.commit_row(),
+            },
             Ok(Parsed::NotARow) => {}
             Err(complaint) => {
                 records.roll_back_row();

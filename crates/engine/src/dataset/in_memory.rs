@@ -66,17 +66,17 @@ impl InMemoryDataset {
         Ok(())
     }
 
-    /// Begins to read the files in the background. A missing file or an empty list is found here, a bad line by
+    /// Begins to read the files in the background. A missing file is found here, a bad line by
     /// [`wait_preload_done`](Self::wait_preload_done).
     pub fn preload_into_memory(&mut self) -> Result<()> {
         self.forbid_during_preload("preload into memory")?;
         check_files(&self.files)?;
         let (plan, files, stop) = (self.plan.clone(), self.files.clone(), Arc::<Stop>::default());
-        let stop_of_thread = stop.clone();
+        let (stop_of_thread, first) = (stop.clone(), files.first().cloned().unwrap_or_default());
         let thread = std::thread::Builder::new()
             .name("preload".to_owned())
             .spawn(move || load(&plan, &files, &stop_of_thread))
-            .map_err(|error| Error::io("start a thread to read", &self.files[0], error))?;
+            .map_err(|error| Error::io("start a thread to read", &first, error))?;
         self.preload = Some(Preload { thread, stop });
         Ok(())
     }

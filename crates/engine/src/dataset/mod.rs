@@ -63,7 +63,7 @@ pub trait Dataset: Send + Sync {
     /// A pass is skipped: whatever depends on how many passes there were counts it all the same.
     fn skip_pass(&self) {}
 
-    /// Begins a pass. A missing file or an empty file list is found here, before any training.
+    /// Begins a pass. A missing file is found here, before any training.
     fn open(&self) -> Result<Box<dyn BatchReader + '_>>;
 }
 

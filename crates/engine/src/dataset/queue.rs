@@ -150,7 +150,9 @@ impl QueueReader {
                 drop((sender, ended));
             });
             // Dropping `reader` ends the threads already started.
-            reader.threads.push(thread.map_err(|error| Error::io("start a thread to read", &dataset.files[0], error))?);
+            reader
+                .threads
+                .push(thread.map_err(|error| Error::io("start a thread to read", &dataset.files[index], error))?);
         }
         Ok(reader)
     }

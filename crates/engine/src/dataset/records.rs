@@ -70,6 +70,20 @@ impl Layout {
     }
 }
 
+impl Layout {
+    /// Where a field of one id stands among the ids of every row; `None` for other fields, and behind a ragged one.
+    pub(crate) fn key_offset(&self, column: usize) -> Option<usize> {
+        let mut offset = 0;
+        for ids in &self.ids {
+            if ids.column == column {
+                return ids.length.filter(|&length| length == 1).map(|_| offset);
+            }
+            offset += ids.length?;
+        }
+        None
+    }
+}
+
 /// Some rows in a [`Layout`]'s order. A parser writes a row value by value, then commits it or takes it back.
 #[derive(Debug, Clone)]
 pub(crate) struct Records {
@@ -137,6 +151,12 @@ impl Records {
     #[inline(always)]
     pub(crate) fn push_key(&mut self, key: Key) {
         self.keys.push(key);
+    }
+
+    /// An id of the row being written, by its place in it.
+    #[inline]
+    pub(crate) fn written_key(&self, offset: usize) -> Key {
+        self.keys[self.starts[self.rows()] as usize + offset]
     }
 
     /// Adds a float to the row being written.

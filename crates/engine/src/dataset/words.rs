@@ -85,6 +85,9 @@ impl WordsDataset {
                 return Err(Error::BadSetting { name, expected: "at least 1", got: value.to_string() });
             }
         }
+        if config.files.is_empty() {
+            return Err(Error::EmptyFileList);
+        }
         check_files(&config.files)?;
         let corpus = Corpus::read(&config.files)?;
         let raw_words = corpus.raw_words;

@@ -6,6 +6,7 @@
 use openfleet_core::metrics::{Auc as Metric, count_batch, operator_auc};
 use serde::{Deserialize, Serialize};
 
+use super::class_labels::bad_label;
 use super::{Initialize, Operator, Signature, expected};
 use crate::arena::{Gradients, Inputs, Outputs};
 use crate::error::Result;
@@ -63,6 +64,21 @@ impl Net {
     }
 }
 
+impl Auc {
+    /// Fails if a label is neither 0 nor 1: it would count as the one or the other.
+    fn expect_clicks(&self, inputs: &Inputs<'_>) -> Result<()> {
+        let bad = |at, count, got: &dyn ToString| Err(bad_label(self.name(), inputs, at, count, "0 or 1", got.to_string()));
+        if self.float_labels {
+            let labels = inputs.floats(1);
+            let at = labels.iter().position(|&label| label != 0.0 && label != 1.0);
+            return at.map_or(Ok(()), |at| bad(at, labels.len(), &labels[at]));
+        }
+        let labels = inputs.ints(1);
+        let at = labels.iter().position(|&label| label > 1);
+        at.map_or(Ok(()), |at| bad(at, labels.len(), &(labels[at] as i64)))
+    }
+}
+
 impl Operator for Auc {
     fn name(&self) -> &'static str {
         "auc"
@@ -98,6 +114,7 @@ impl Operator for Auc {
         batch_positive.fill(0);
         batch_negative.fill(0);
         let (predictions, width) = (inputs.floats(0), inputs.columns(0));
+        self.expect_clicks(inputs)?;
         if self.float_labels {
             count_batch(inputs.floats(1), predictions, width, batch_positive, batch_negative)?;
         } else {

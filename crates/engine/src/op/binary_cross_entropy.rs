@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::class_labels::expect_probabilities;
+use super::class_labels::{expect_click_labels, expect_probabilities};
 use super::{Operator, Signature, expect_floats, expected, shapes};
 use crate::arena::{Gradients, Inputs, Outputs};
 use crate::error::Result;
@@ -41,6 +41,7 @@ impl Operator for BinaryCrossEntropy {
 
     fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
         expect_probabilities(self.name(), inputs, 0.0, 1.0)?;
+        expect_click_labels(self.name(), inputs)?;
         let (p, z) = (inputs.floats(0), inputs.floats(1));
         for ((out, &p), &z) in outputs.floats(0).iter_mut().zip(p).zip(z) {
             *out = (z - 1.0) * (-p).ln_1p().max(-100.0) - z * p.ln().max(-100.0);

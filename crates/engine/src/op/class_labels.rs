@@ -81,13 +81,7 @@ pub(super) fn class(op: &'static str, inputs: &Inputs<'_>, i: usize) -> Result<u
     if labels[i] < classes as u64 {
         return Ok(labels[i] as usize);
     }
-    Err(Error::Value {
-        op,
-        what: "a label".into(),
-        expected: format!("a class in 0..{classes}"),
-        got: (labels[i] as i64).to_string(),
-        row: row_of(inputs, i, labels.len()),
-    })
+    Err(bad_label(op, inputs, i, labels.len(), &format!("a class in 0..{classes}"), labels[i] as i64))
 }
 
 /// Fails if a probability, of which input 0 is made, is below `least`, above `most` or no number.
@@ -104,6 +98,31 @@ pub(super) fn expect_probabilities(op: &'static str, inputs: &Inputs<'_>, least:
         }),
     }
 }
+
+/// Fails if a label, of which input 1 is made, is below 0, above 1 or no number.
+pub(super) fn expect_click_labels(op: &'static str, inputs: &Inputs<'_>) -> Result<()> {
+    let labels = inputs.floats(1);
+    match labels.iter().position(|label| !(0.0..=1.0).contains(label)) {
+        None => Ok(()),
+        Some(at) => Err(bad_label(op, inputs, at, labels.len(), "in [0, 1]", labels[at])),
+    }
+}
+
+/// A label, element `at` of `count` of input 1, that is not what a loss or a metric takes.
+pub(super) fn bad_label(
+    op: &'static str,
+    inputs: &Inputs<'_>,
+    at: usize,
+    count: usize,
+    expected: &str,
+    got: impl ToString,
+) -> Error {
+    let (expected, got) = (expected.to_owned(), got.to_string());
+    Error::Value { op, what: A_LABEL.into(), expected, got, row: row_of(inputs, at, count) }
+}
+
+/// What a bad value is called before its field is known.
+pub(crate) const A_LABEL: &str = "a label";
 
 /// The row of the batch that element `at` of `count` belongs to; 0 where the batch has no part in it.
 pub(super) fn row_of(inputs: &Inputs<'_>, at: usize, count: usize) -> usize {

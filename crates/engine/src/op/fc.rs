@@ -132,7 +132,7 @@ impl Operator for Fc {
             (false, _) => {}
         }
         match self.activation {
-            Activation::Relu if !self.bias => y.iter_mut().for_each(|v| *v = v.max(0.0)),
+            Activation::Relu if !self.bias => y.iter_mut().for_each(|v| *v = kernel::relu(*v)),
             Activation::Sigmoid => y.iter_mut().for_each(|v| *v = 1.0 / (1.0 + (-*v).exp())),
             Activation::Tanh => y.iter_mut().for_each(|v| *v = v.tanh()),
             Activation::Relu | Activation::Linear => {}

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::class_labels::expect_probabilities;
+use super::class_labels::{expect_click_labels, expect_probabilities};
 use super::{Operator, Signature, expect_floats, expected, shapes};
 use crate::arena::{Gradients, Inputs, Outputs};
 use crate::error::Result;
@@ -49,6 +49,7 @@ impl Operator for LogLoss {
         let e = self.epsilon;
         // As far as the formula is defined: rounding is no reason to stop.
         expect_probabilities(self.name(), inputs, -e, 1.0 + e)?;
+        expect_click_labels(self.name(), inputs)?;
         let (p, z) = (inputs.floats(0), inputs.floats(1));
         for ((out, &p), &z) in outputs.floats(0).iter_mut().zip(p).zip(z) {
             *out = -z * (p + e).ln() - (1.0 - z) * (1.0 - p + e).ln();

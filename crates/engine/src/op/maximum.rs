@@ -39,7 +39,7 @@ impl Operator for Maximum {
     }
 
     fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
-        broadcast::forward(inputs, outputs, self.axis, |x, y| if x > y { x } else { y })
+        broadcast::forward(inputs, outputs, self.axis, |x, y| if x > y || x.is_nan() { x } else { y })
     }
 
     fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()> {

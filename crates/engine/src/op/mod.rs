@@ -117,7 +117,7 @@ macro_rules! operators {
 }
 
 mod broadcast;
-mod class_labels;
+pub(crate) mod class_labels;
 mod compare;
 mod parameter;
 mod reduce;

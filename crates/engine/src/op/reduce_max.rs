@@ -44,9 +44,9 @@ impl Operator for ReduceMax {
         y.fill(f32::NEG_INFINITY);
         self.axes.walk(inputs, |from, to| {
             if to.len() == 1 {
-                y[to.start] = x[from].iter().fold(y[to.start], |greatest, &x| greatest.max(x));
+                y[to.start] = x[from].iter().fold(y[to.start], |greatest, &x| greater(greatest, x));
             } else {
-                y[to].iter_mut().zip(&x[from]).for_each(|(y, &x)| *y = y.max(x));
+                y[to].iter_mut().zip(&x[from]).for_each(|(y, &x)| *y = greater(*y, x));
             }
         });
         Ok(())
@@ -71,4 +71,8 @@ impl Operator for ReduceMax {
         self.axes.onnx(node, "ReduceMax");
         Ok(())
     }
+}
+/// The greater one; NaN if either is.
+fn greater(a: f32, b: f32) -> f32 {
+    if a > b || a.is_nan() { a } else { b }
 }

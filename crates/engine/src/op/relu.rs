@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{Operator, Signature, unary};
 use crate::arena::{Gradients, Inputs, Outputs};
 use crate::error::Result;
+use crate::kernel;
 use crate::net::Net;
 use crate::program::Var;
 use crate::onnx::OnnxNode;
@@ -30,7 +31,7 @@ impl Operator for Relu {
     }
 
     fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
-        unary::forward(inputs, outputs, |x| x.max(0.0))
+        unary::forward(inputs, outputs, kernel::relu)
     }
 
     fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()> {

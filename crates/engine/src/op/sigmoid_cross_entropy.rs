@@ -2,9 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::class_labels::expect_click_labels;
 use super::{Operator, Signature, expect_floats, expected, shapes};
 use crate::arena::{Gradients, Inputs, Outputs};
 use crate::error::Result;
+use crate::kernel;
 use crate::net::Net;
 use crate::program::Var;
 
@@ -37,9 +39,10 @@ impl Operator for SigmoidCrossEntropy {
     }
 
     fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
+        expect_click_labels(self.name(), inputs)?;
         let (x, z) = (inputs.floats(0), inputs.floats(1));
         for ((out, &x), &z) in outputs.floats(0).iter_mut().zip(x).zip(z) {
-            *out = x.max(0.0) - x * z + (-x.abs()).exp().ln_1p();
+            *out = kernel::relu(x) - x * z + (-x.abs()).exp().ln_1p();
         }
         Ok(())
     }

@@ -7,13 +7,14 @@ use openfleet_dist::{Cluster, Communicator};
 use openfleet_table::checkpoint::StateElements;
 use openfleet_table::sparse::DEFAULT_SHARDS;
 use openfleet_table::{DenseSpec, NonFinite, Optimizer, Regularizer, Schedule, Sgd, SparseSpec};
+use parking_lot::Mutex;
 
 use super::{Feed, LookupPlan, Plan, PlanNode, StagePlan, seed_of};
 use crate::arena::{GradientPlace, Place};
 use crate::checkpoint;
 use crate::error::{Error, Result};
 use crate::program::{Node, Program, Var, VariableKind, describe_data};
-use crate::scope::Scope;
+use crate::scope::{Scope, rule_of, rule_of_rows};
 use crate::shape::Shape;
 use crate::tensor::DType;
 
@@ -88,6 +89,10 @@ impl<'a> Compiler<'a> {
         let communicator = self.communicator(scope, tables)?;
         let states =
             self.states.iter().map(|&var| scope.state(&program.variable(var).name)).collect::<Result<Vec<_>>>()?;
+        let loss = program.backward.as_ref().and_then(|backward| match self.places[backward.loss().index()] {
+            Some(Place::Buffer(buffer)) => Some((buffer, program.variable(backward.loss()).name.clone())),
+            _ => None,
+        });
         let mut shapes: Vec<(String, Shape, DType)> =
             program.variables().iter().map(|v| (v.name.clone(), v.shape.clone(), v.dtype)).collect();
         shapes.shrink_to_fit();
@@ -104,6 +109,11 @@ impl<'a> Compiler<'a> {
             places: self.places,
             gradient_places: self.gradient_places,
             shapes,
+            dense_names: self.dense.iter().map(|&var| program.variable(var).name.clone()).collect(),
+            sparse_names: self.sparse.iter().map(|&var| program.variable(var).name.clone()).collect(),
+            loss,
+            non_finite: non_finite(program),
+            told: Mutex::default(),
             clip: program.minimize.as_ref().and_then(|minimize| minimize.clip),
             differentiates: program.backward.is_some(),
             trains: program.minimize.is_some(),
@@ -305,6 +315,9 @@ impl<'a> Compiler<'a> {
         match tables {
             Tables::InScope => self.tables_of(scope, sparse, dense),
             Tables::On(cluster) => {
+                if cluster.is_connected() {
+                    self.check_rules(cluster, &sparse, &dense)?;
+                }
                 let sparse: Vec<_> = sparse.into_iter().map(|(_, name, spec)| (name, spec)).collect();
                 let dense = dense.into_iter().map(|(_, name, spec)| {
                     let first = scope.get(&name).ok_or_else(|| Error::NotInitialized { name: name.clone() })?;
@@ -324,6 +337,31 @@ impl<'a> Compiler<'a> {
                 dense.into_iter().map(|(_, name, spec)| (name, spec)).collect(),
             ),
         }
+    }
+
+    /// What this program trains is trained by its rule, or it is an error: tables keep the rule that they were made with.
+    fn check_rules(
+        &self,
+        cluster: &Cluster,
+        sparse: &[(Var, String, SparseSpec)],
+        dense: &[(Var, String, DenseSpec)],
+    ) -> Result<()> {
+        let mismatch = |name: &str, expected: String, got: String| Error::ServerMismatch {
+            name: name.to_owned(),
+            expected: format!("trained by {expected}"),
+            got: format!("trained by {got}"),
+        };
+        for (_, name, spec) in sparse.iter().filter(|(var, ..)| trains(self.program, *var)) {
+            if let Some(made) = cluster.sparse_spec(name).filter(|made| made != spec) {
+                return Err(mismatch(name, rule_of_rows(spec), rule_of_rows(&made)));
+            }
+        }
+        for (_, name, spec) in dense.iter().filter(|(var, ..)| trains(self.program, *var)) {
+            if let Some(made) = cluster.dense_spec(name).filter(|made| made != spec) {
+                return Err(mismatch(name, rule_of(spec), rule_of(&made)));
+            }
+        }
+        Ok(())
     }
 
     fn tables_of(

@@ -10,7 +10,9 @@
 //! while this one is computed. The plan does not know where the tables are.
 
 mod compile;
+mod finite;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,7 +21,8 @@ use openfleet_core::{Batch, Column, FieldKind, Schema, Unique, WorkId};
 use openfleet_dist::communicator::Missing;
 use openfleet_dist::stage::{Counts, DenseStage, Lookup, SparseStage};
 use openfleet_dist::{Cluster, Communicator};
-use openfleet_table::{Clip, PushReport};
+use openfleet_table::{Clip, NonFinite, PushReport};
+use parking_lot::Mutex;
 
 use compile::{FindTables, Tables};
 pub(crate) use compile::{dense_spec, sparse_spec, trains};
@@ -28,6 +31,7 @@ use crate::arena::{Arena, Buffer, GradientPlace, Gradients, Inputs, Outputs, Pla
 use crate::error::{Error, Result};
 use crate::minimize::clip_gradients;
 use crate::op::Op;
+use crate::op::class_labels::A_LABEL;
 use crate::program::{Program, Var};
 use crate::scope::{Scope, State};
 use crate::shape::Shape;
@@ -94,7 +98,15 @@ pub struct Plan {
     places: Vec<Option<Place>>,
     gradient_places: Vec<Option<GradientPlace>>,
     shapes: Vec<(String, Shape, DType)>,
+    /// What the tables are called, in the order of the stages.
+    dense_names: Vec<String>,
+    sparse_names: Vec<String>,
+    /// Where the loss is, and what it is called.
+    loss: Option<(usize, String)>,
     clip: Option<Clip>,
+    non_finite: NonFinite,
+    /// What was told of numbers that are not finite: once is enough.
+    told: Mutex<BTreeSet<String>>,
     /// Gradients are computed.
     differentiates: bool,
     /// And pushed: an optimizer was chosen.
@@ -218,7 +230,11 @@ impl Plan {
             self.communicator.give_back_step(work.stream);
         }
         computed?;
-        self.push(arena, work)
+        self.push(arena, work).inspect_err(|error| {
+            if matches!(error, Error::NotFiniteGradient { .. }) {
+                self.communicator.give_back_step(work.stream);
+            }
+        })
     }
 
     /// A step that the servers have applied before: computes what can be fetched, and creates and pushes nothing.
@@ -290,6 +306,7 @@ impl Plan {
             charge(arena, index, started);
         }
         self.clear_unwritten(arena);
+        self.check_loss(arena, batch, work)?;
         if let Some(clip) = self.clip {
             clip_gradients(clip, &mut arena.sparse, &mut arena.dense);
         }
@@ -301,7 +318,11 @@ impl Plan {
         if !self.trains {
             return Ok(PushReport::default());
         }
-        Ok(self.communicator.push(work, &mut arena.sparse, &mut arena.dense)?)
+        let unusable = self.unusable_gradients(arena, work)?;
+        if unusable.is_empty() {
+            return Ok(self.communicator.push(work, &mut arena.sparse, &mut arena.dense)?);
+        }
+        self.push_without(&unusable, arena, work)
     }
 
     /// Fails if a variable cannot be fetched after a step; to be asked before one.
@@ -388,7 +409,34 @@ impl Plan {
             arena.buffers[buffer] = taken;
         }
         arena.outputs = outputs;
-        result
+        result.map_err(|error| self.with_field(node, error))
+    }
+
+    /// Says which field a bad label comes from.
+    fn with_field(&self, node: &PlanNode, error: Error) -> Error {
+        match error {
+            Error::Value { op, what, expected, got, row } if what == A_LABEL => {
+                let field = node.inputs.get(1).and_then(|&place| self.fed_from(place));
+                let what = field.map_or(what, |name| format!("label `{name}`"));
+                Error::Value { op, what, expected, got, row }
+            }
+            error => error,
+        }
+    }
+
+    /// The field that a value is made of, over ops that have it as their first input.
+    fn fed_from(&self, place: Place) -> Option<&str> {
+        let mut place = place;
+        loop {
+            match place {
+                Place::Feed(feed) => return Some(&self.feeds[feed].name),
+                Place::Buffer(buffer) => {
+                    let maker = self.nodes.iter().find(|node| node.outputs.contains(&buffer))?;
+                    place = *maker.inputs.first()?;
+                }
+                _ => return None,
+            }
+        }
     }
 
     fn backward(&self, node: &PlanNode, arena: &mut Arena, batch: &Batch, seed: u64) -> Result<()> {

@@ -152,11 +152,11 @@ fn a_bad_label_or_probability_is_named_with_its_row() {
     let message = |result: Result<Vec<f32>>| result.unwrap_err().to_string();
     assert_eq!(
         message(fed(|net, p, z| net.cross_entropy(p, z), 2, &p, &[1, 2])),
-        "`cross_entropy`: a label must be a class in 0..2, got 2 at row 1"
+        "`cross_entropy`: label `label` must be a class in 0..2, got 2 at row 1"
     );
     assert_eq!(
         message(fed(|net, p, z| net.softmax_with_cross_entropy(p, z), 2, &p, &[-1, 0])),
-        "`softmax_with_cross_entropy`: a label must be a class in 0..2, got -1 at row 0"
+        "`softmax_with_cross_entropy`: label `label` must be a class in 0..2, got -1 at row 0"
     );
     assert_eq!(
         message(fed(|net, p, z| net.cross_entropy(p, z), 2, &[0.5, 0.5, 2.0, 0.5], &[0, 0])),
@@ -267,7 +267,7 @@ fn accuracy_counts_labels_among_the_highest_and_lower_classes_win_ties() {
     assert_eq!(run(3, &[0, 2, 2, 1]).unwrap(), (1.0, 4, 4));
     assert_eq!(
         run(1, &[0, 0, 3, 0]).unwrap_err().to_string(),
-        "`accuracy`: a label must be a class in 0..3, got 3 at row 2"
+        "`accuracy`: label `label` must be a class in 0..3, got 3 at row 2"
     );
     assert_eq!(
         run(4, &[0, 0, 0, 0]).unwrap_err().to_string(),

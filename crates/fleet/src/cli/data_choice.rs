@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use openfleet_core::Schema;
+use openfleet_core::{Field, FieldKind, Schema};
 use openfleet_engine::dataset::{Criteo, DatasetConfig, LibSvm, OnBadLine};
 
 use super::model_choice::ModelKind;
@@ -168,6 +168,10 @@ impl ReadOptions {
             .batch_size(batch)
             .thread_num(self.threads())
             .on_bad_line(if self.skip_bad_lines { OnBadLine::Skip } else { OnBadLine::Stop });
+        let is_click = |field: &Field| field.name == "label" && field.kind == FieldKind::FixedIds { length: 1 };
+        if data.schema.fields().iter().any(is_click) {
+            config = config.clicks("label");
+        }
         if let Some(command) = &self.pipe_command {
             config = config.pipe_command(command);
         }

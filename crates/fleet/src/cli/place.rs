@@ -36,9 +36,9 @@ pub(crate) enum Place {
     /// One process, its tables inside it.
     Alone,
     /// Servers and workers, all in this process.
-    Inside(LocalCluster, ClusterChoice),
+    Inside(Box<LocalCluster>, Box<ClusterChoice>),
     /// One worker of a job.
-    Job(Fleet),
+    Job(Box<Fleet>),
 }
 
 impl Place {
@@ -57,7 +57,7 @@ impl Place {
                 let fleet = fleet.threads(threads);
                 fleet.distributed_optimizer(minimize.clone(), &choice.options)?;
                 interruptible(&fleet, stop, || fleet.init_worker())?;
-                Ok(Place::Job(fleet))
+                Ok(Place::Job(Box::new(fleet)))
             }
             (None, Some(choice)) => {
                 let (servers, workers) = (choice.servers, choice.workers);
@@ -65,7 +65,7 @@ impl Place {
                 if let Some(checkpoint) = resume {
                     cluster.resume_from(checkpoint)?;
                 }
-                Ok(Place::Inside(cluster, choice))
+                Ok(Place::Inside(Box::new(cluster), Box::new(choice)))
             }
             (_, None) => Ok(Place::Alone),
         }

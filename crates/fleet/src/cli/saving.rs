@@ -99,7 +99,15 @@ impl Saving {
         complete: bool,
     ) -> Result<()> {
         let description = ModelDescription { complete, epochs, vocabulary, ..self.description.clone() };
-        executor.save(program, &self.address, &self.options(&description))?;
+        let options = self.options(&description);
+        if let Err(error) = executor.save(program, &self.address, &options) {
+            if !is_of_storage(&error) {
+                return Err(error.into());
+            }
+            // Nothing follows it: what a moment later may work is worth a second attempt.
+            warn(&error);
+            executor.save(program, &self.address, &options)?;
+        }
         Ok(())
     }
 
@@ -124,7 +132,10 @@ impl Saving {
         }
         if rank == 0 {
             let description = ModelDescription { epochs: epoch, ..self.description.clone() };
-            executor.save(program, &self.address, &self.options(&description))?;
+            match executor.save(program, &self.address, &self.options(&description)) {
+                Err(error) if is_of_storage(&error) => warn(&error),
+                saved => drop(saved?),
+            }
         }
         cluster.barrier()?;
         Ok(false)
@@ -150,7 +161,12 @@ impl<'a> Saver<'a> {
     pub(crate) fn save(&self, pause: &Pause<'_>) -> openfleet_engine::Result<()> {
         let (address, options) = (self.saving.address(), self.saving.options(&self.saving.description));
         let Some(save) = pause.save_later(address, &options) else {
-            return pause.save(address, &options).map(|manifest| tell(&manifest, address));
+            match pause.save(address, &options) {
+                Ok(manifest) => tell(&manifest, address),
+                Err(error) if is_of_storage(&error) => warn(&error),
+                Err(error) => return Err(error),
+            }
+            return Ok(());
         };
         let mut running = self.running.lock();
         if running.as_ref().is_some_and(|running| !running.is_finished()) {
@@ -173,10 +189,21 @@ impl Drop for Saver<'_> {
 fn finish(running: Option<JoinHandle<openfleet_engine::Result<Manifest>>>, address: &str) {
     match running.map(JoinHandle::join) {
         Some(Ok(Ok(manifest))) => tell(&manifest, address),
-        Some(Ok(Err(error))) => remark(&format!("warning: {}", openfleet_core::error::report(&error))),
+        Some(Ok(Err(error))) => warn(&error),
         Some(Err(_)) => remark("warning: saving panicked, which is a bug of OpenFleet's"),
         None => {}
     }
+}
+
+/// Whether writing a checkpoint failed, and not the job.
+fn is_of_storage(error: &openfleet_engine::Error) -> bool {
+    use openfleet_dist::Error::{Checkpoint, Server};
+    let openfleet_engine::Error::Communicator(error) = error else { return false };
+    matches!(error, Checkpoint { .. } | Server { request: "save", .. })
+}
+
+fn warn(error: &openfleet_engine::Error) {
+    remark(&format!("warning: {}", openfleet_core::error::report(error)));
 }
 
 fn tell(manifest: &Manifest, address: &str) {

@@ -10,7 +10,7 @@ use clap::Args;
 use openfleet_dist::request::status::Status;
 use openfleet_dist::{Cluster, Reduce};
 use openfleet_engine::dataset::{
-    Dataset, Dealt, InMemoryDataset, QueueDataset, WordsConfig, WordsDataset, split_files,
+    self, Dataset, Dealt, InMemoryDataset, QueueDataset, WordsConfig, WordsDataset, split_files,
 };
 use openfleet_engine::executor::{BatchView, Observation, Pause};
 use openfleet_engine::{Executor, Minimize, RunOptions, RunReport, Scope};
@@ -173,6 +173,9 @@ pub(crate) fn run(arguments: &TrainArgs, stop: &AtomicBool) -> Result<Outcome> {
     let fleet = place::launched()?;
     if let Some(server) = fleet.as_ref().filter(|fleet| fleet.is_server()) {
         let address = arguments.save.as_deref().filter(|_| arguments.resume);
+        if let Some(address) = &arguments.save {
+            model_dir::probe(address)?;
+        }
         let resumes = address.map(model_dir::holds_checkpoint).transpose()? == Some(true);
         return place::serve(server, stop, address.filter(|_| resumes));
     }
@@ -198,6 +201,11 @@ pub(crate) fn run(arguments: &TrainArgs, stop: &AtomicBool) -> Result<Outcome> {
     }
     // Nobody judges before everybody has trained.
     let worker_samples_per_second = trained.of_all_workers(&place)?;
+    if trained.samples + trained.skipped_samples == 0 && !trained.interrupted {
+        let data = plural(job.train_files.len(), "training file");
+        let none = dataset::Error::NoRows { data, skipped_lines: trained.skipped_lines };
+        return Err(openfleet_engine::Error::from(none).into());
+    }
     let first = &mut workers[0];
     let mut interrupted = trained.interrupted;
     if interrupted {
@@ -384,6 +392,9 @@ impl<'a> Job<'a> {
             Saving::resolve(address, arguments.save_every.unwrap_or(0), arguments.resume, mode, description)
         });
         let saving = saving.transpose()?;
+        if let (Some(saving), None) = (&saving, fleet) {
+            model_dir::probe(saving.address())?;
+        }
         Ok(Job { arguments, shape, data, train_files, test_files, threads, batch, cluster, saving })
     }
 
@@ -398,7 +409,7 @@ impl<'a> Job<'a> {
         let (count, threads) = (place.worker_count(), self.threads_of_a_worker());
         let worker = |rank: usize| {
             let train_files = split_files(&self.train_files, rank, count);
-            if train_files.is_empty() {
+            if train_files.is_empty() && self.arguments.model.model == ModelKind::Word2vec {
                 return Err(Error::BadOption {
                     option: "--workers",
                     expected: "at most as many as there are training files",

@@ -1,7 +1,10 @@
 //! An optimizer that knows in which mode its job trains.
 
+use std::sync::Arc;
+
 use openfleet_core::strategy::Strategy;
 use openfleet_engine::{Minimize, Program, Var};
+use parking_lot::Mutex;
 
 use crate::error::Result;
 
@@ -12,17 +15,21 @@ use crate::error::Result;
 pub struct DistributedOptimizer {
     optimizer: Minimize,
     strategy: Strategy,
+    /// What the job trains, once it is said.
+    trained: Arc<Mutex<Option<Arc<Program>>>>,
 }
 
 impl DistributedOptimizer {
-    pub(super) fn new(optimizer: Minimize, strategy: Strategy) -> Self {
-        DistributedOptimizer { optimizer, strategy }
+    pub(super) fn new(optimizer: Minimize, strategy: Strategy, trained: Arc<Mutex<Option<Arc<Program>>>>) -> Self {
+        DistributedOptimizer { optimizer, strategy, trained }
     }
 
     /// Appends the backward of `loss` and trains every parameter that has a gradient; gives the pairs of parameter and
     /// gradient. The same on every worker.
     pub fn minimize(&self, program: &mut Program, loss: Var) -> Result<Vec<(Var, Var)>> {
-        Ok(self.optimizer.minimize(program, loss)?)
+        let pairs = self.optimizer.minimize(program, loss)?;
+        *self.trained.lock() = Some(Arc::new(program.clone()));
+        Ok(pairs)
     }
 
     /// The mode and its knobs, resolved.

@@ -10,7 +10,7 @@ use std::io::{PipeReader, PipeWriter};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{SigHandler, Signal, killpg, signal as set_handler};
 use nix::unistd::Pid;
 
 use super::environment::{ROLE_VARIABLES, Variable};
@@ -81,6 +81,7 @@ fn end_with_parent(command: &mut Command, mut guard: Option<PipeWriter>) {
             announce(guard, nix::unistd::getpid().as_raw().cast_unsigned())?;
         }
         parent_death_signal()?;
+        default_signals()?;
         // We may have died before the lines above.
         if nix::unistd::getppid() == parent { Ok(()) } else { Err(std::io::ErrorKind::BrokenPipe.into()) }
     };
@@ -89,6 +90,16 @@ fn end_with_parent(command: &mut Command, mut guard: Option<PipeWriter>) {
     unsafe {
         command.pre_exec(arrange);
     }
+}
+
+/// What we were started with ignored (`nohup`, a background job of a script) is not what the process wants: it would not hear
+/// of an interrupt that we pass on. The mask is empty already: the standard library sees to that.
+fn default_signals() -> std::io::Result<()> {
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT] {
+        // SAFETY: no handler is installed: the default is no function of ours.
+        unsafe { set_handler(signal, SigHandler::SigDfl) }?;
+    }
+    Ok(())
 }
 
 #[cfg(target_os = "linux")]

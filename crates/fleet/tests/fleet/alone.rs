@@ -38,7 +38,7 @@ fn the_same_program_trains_in_one_process() {
     // Every row was touched at time 0; at time 5 all are older than 3.
     let rows = scope.sparse("table").unwrap().len();
     assert!(rows > 0);
-    let shrunk = fleet.shrink(&Shrink { now: 5, max_age: 3, ..Shrink::default() }).unwrap().unwrap();
+    let shrunk = fleet.shrink(&Shrink { now: Some(5), max_age: 3, ..Shrink::default() }).unwrap().unwrap();
     assert_eq!((shrunk.by_age, scope.sparse("table").unwrap().len()), (rows, 0));
     let other = Shrink { table: Some("other".into()), ..Shrink::default() };
     assert_eq!(fleet.shrink(&other).unwrap_err().to_string(), "no sparse table is named `other`; there are: `table`");

@@ -100,6 +100,58 @@ fn a_loss_that_explodes_ends_the_run() {
     place.write("line.csv", &format!("x,y\n{rows}"));
     let arguments = ["train", "--model", "fit_a_line", "--columns", "line.toml", "--train", "line.csv", "-q"];
     let stderr = place.run(&[arguments.as_slice(), &["--lr", "10", "--epochs", "5"]].concat()).failed(1);
-    assert!(stderr.starts_with("error: the loss `") && stderr.contains("` became "), "{stderr}");
+    assert!(stderr.contains("\nerror: the loss `") && stderr.contains("` became "), "{stderr}");
+    // What led to it was said before, once for each parameter.
+    assert_eq!(stderr.matches("the gradient of `fc_0.w_0` is not finite").count(), 1, "{stderr}");
     assert!(stderr.contains("hint: lower the learning rate"), "{stderr}");
+}
+
+#[test]
+fn a_label_that_is_no_click_is_named_with_file_and_line() {
+    let place = Place::new();
+    place.write("ratings.txt", "1 1 1 7\n1 0 1 8\n1 5 1 9\n");
+    let train = ["train", "--model", "ctr_dnn", "--train", "ratings.txt", "--slots", "1", "--dense", "0", "-q"];
+    let stderr = place.run(&[train.as_slice(), SMALL].concat()).failed(1);
+    assert!(stderr.starts_with("error: `ratings.txt` line 3, slot `label`: expected 0 or 1, got 5"), "{stderr}");
+}
+
+#[test]
+fn nothing_to_train_on_is_an_error() {
+    let place = Place::new();
+    for (text, options, said) in
+        [("", &[][..], "0 bad lines"), ("\n\n", &[], "0 bad lines"), ("x\ny\n", &["--skip-bad-lines"], "2 bad lines")]
+    {
+        place.write("rows.txt", text);
+        let train = ["train", "--model", "ctr_dnn", "--train", "rows.txt", "--slots", "1", "--dense", "0", "-q"];
+        let stderr = place.run(&[train.as_slice(), SMALL, options].concat()).failed(1);
+        assert!(stderr.contains("error: the dataset gave no rows") && stderr.contains(said), "{stderr}");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_place_that_cannot_be_written_is_found_before_training() {
+    let place = Place::with_clicks(100);
+    let train = ["train", "--model", "ctr_dnn", "--train", "clicks/train/*.txt", "--save", "/proc/openfleet"];
+    let stderr = place.run(&[train.as_slice(), SMALL].concat()).failed(1);
+    assert!(stderr.contains("/proc/openfleet") && !stderr.contains("epoch"), "{stderr}");
+}
+
+/// The directory becomes a file while training goes on: saves fail, training does not, and the end says so.
+#[test]
+fn saves_that_fail_do_not_end_training() {
+    let place = Place::with_clicks(4000);
+    // A reader that waits for the first save, and then spoils the place for those to come.
+    place.write(
+        "spoil.sh",
+        "until [ -e model/manifest.json ]; do sleep 0.01; done\n\
+         until [ -f model ]; do i=$((i + 1)); mv model gone.$i; (set -C; : > model); done 2>/dev/null\n",
+    );
+    let spoil = "awk 'NR == 1000 { fflush(); system(\"sh spoil.sh\") } { print }'";
+    let train = ["train", "--model", "ctr_dnn", "--train", "clicks/train/part-0.txt", "--save", "model"];
+    let ran = place
+        .run(&[train.as_slice(), SMALL, &["--save-every", "5", "--pipe-command", spoil, "--threads", "1"]].concat());
+    let stderr = ran.failed(1);
+    assert!(stderr.contains("saved step") && stderr.contains("warning: "), "{stderr}");
+    assert!(stderr.contains("epoch 1/1: 2,000 samples"), "training came to its end: {stderr}");
 }

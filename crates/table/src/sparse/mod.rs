@@ -354,6 +354,13 @@ impl SparseTable {
         self.stamp.store(stamp, Ordering::Relaxed);
     }
 
+    /// The newest stamp: the table's own, or one of a row that came from a checkpoint.
+    pub fn latest_stamp(&self) -> u32 {
+        let mut latest = self.stamp.load(Ordering::Relaxed);
+        self.for_each_row(|row| latest = latest.max(row.stamp));
+        latest
+    }
+
     /// The stamp of a key's row: when it was last touched.
     pub fn stamp(&self, key: Key) -> Option<u32> {
         self.shard(key).lock().stamp(&Wanted::new(key, 0))

@@ -1,0 +1,70 @@
+//! Counters of metrics, such as those of `auc`: a program and its copy for test share their names, but not what they count.
+//!
+//! While the copy for test runs, its counts stand under the names, so that whoever reads or resets them by name finds them, and
+//! those of training are kept aside. They come back when training goes on, unless somebody has set the counters meanwhile.
+
+use crate::program::{Program, VariableKind};
+use crate::scope::{Scope, State};
+use crate::tensor::{DType, Elements, Tensor};
+
+/// What training had counted, and what the test left under the name.
+pub(crate) struct Shelved {
+    training: Tensor,
+    left: Tensor,
+}
+
+impl Scope {
+    /// A copy for test is about to run: its counters are zero at first, and at the start of every pass.
+    pub(crate) fn begin_test(&self, program: &Program, is_new_pass: bool) {
+        let mut shelved = self.shelved.lock();
+        for (name, state) in self.counters(program) {
+            let mut state = state.lock();
+            let is_first = !shelved.contains_key(name);
+            if is_first {
+                shelved.insert(name.to_owned(), Shelved { training: state.clone(), left: state.clone() });
+            }
+            if is_first || is_new_pass {
+                set_zero(&mut state);
+            }
+        }
+    }
+
+    /// A copy for test has run.
+    pub(crate) fn end_test(&self, program: &Program) {
+        let mut shelved = self.shelved.lock();
+        for (name, state) in self.counters(program) {
+            if let Some(shelved) = shelved.get_mut(name) {
+                shelved.left.clone_from(&state.lock());
+            }
+        }
+    }
+
+    /// Training goes on: it counts on from where it was.
+    pub(crate) fn begin_training(&self, program: &Program) {
+        let mut all = self.shelved.lock();
+        if all.is_empty() {
+            return;
+        }
+        for (name, state) in self.counters(program) {
+            let mut state = state.lock();
+            if let Some(Shelved { training, left }) = all.remove(name)
+                && *state == left
+            {
+                *state = training;
+            }
+        }
+    }
+
+    fn counters<'p>(&self, program: &'p Program) -> Vec<(&'p str, State)> {
+        let states = program.variables().iter().filter(|variable| variable.kind == VariableKind::State);
+        let counters = states.filter(|variable| variable.dtype == DType::I64);
+        counters.filter_map(|variable| Some((variable.name.as_str(), self.state(&variable.name).ok()?))).collect()
+    }
+}
+
+fn set_zero(tensor: &mut Tensor) {
+    match tensor.elements_mut() {
+        Elements::I64(counts) => counts.fill(0),
+        Elements::F32(values) => values.fill(0.0),
+    }
+}

@@ -1,0 +1,289 @@
+"""Which scope is the job's: everything else that a worker reads, loads or trains is its own."""
+
+import subprocess
+import sys
+
+import pytest
+from processes import environment
+
+HEAD = """
+import sys
+import numpy as np
+import openfleet.fleet as fleet
+from openfleet import static
+
+fleet.init()
+x = static.data("x", [None, 1], "float32")
+weight = static.ParamAttr(name="w", initializer=static.initializer.Constant(0.0))
+y = static.nn.fc(x, 1, weight_attr=weight, bias_attr=False)
+loss = static.nn.mean(y)
+test = static.default_main_program().clone(for_test=True)
+strategy = fleet.DistributedStrategy()
+strategy.a_sync = A_SYNC
+fleet.distributed_optimizer(static.optimizer.SGD(1.0), strategy).minimize(loss)
+if fleet.is_server():
+    fleet.init_server()
+    fleet.run_server()
+    sys.exit()
+exe = static.Executor()
+exe.run(static.default_startup_program())
+
+def show(when, program=test, fetch=y):
+    (value,) = exe.run(program, feed={"x": [[1.0]]}, fetch_list=[fetch])
+    print(when, round(float(value[0, 0]), 3), flush=True)
+
+def step():
+    exe.run(feed={"x": [[1.0]]})
+"""
+
+
+def launch(directory, text, a_sync=True, workers=1, servers=1):
+    path = directory / "job.py"
+    path.write_text(f"A_SYNC = {a_sync}\n{HEAD}{text}")
+    counts = [f"--server_num={servers}", f"--worker_num={workers}"]
+    return subprocess.run(
+        [sys.executable, "-m", "openfleet.launch", *counts, str(path)],
+        cwd=directory,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def told(ran):
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    lines = [line.removeprefix("[worker 0] ") for line in ran.stdout.splitlines()]
+    return [line for line in lines if line.startswith("now ")]
+
+
+@pytest.mark.parametrize("a_sync", [True, False])
+def test_a_model_loaded_in_a_scope_of_its_own_leaves_the_job_alone(tmp_path, a_sync):
+    text = """
+fleet.init_worker()
+step()
+static.save(static.default_main_program(), "old")
+static.save_inference_model("model", [x], [y], exe, program=test)
+step()
+step()
+with static.scope_guard(static.Scope()):
+    static.load(test, "old")
+    show("now old")
+    program, _, targets = static.load_inference_model("model", exe)
+    show("now model", program, targets[0])
+    static.save(test, "copy")
+show("now job")
+step()
+show("now job")
+with static.scope_guard(static.Scope()):
+    fleet.save_persistables(exe, "new")
+static.load(static.default_main_program(), "old")
+show("now loaded")
+step()
+show("now loaded")
+fleet.stop_worker()
+static.load_persistables(exe, "new")
+show("now new")
+"""
+    assert told(launch(tmp_path, text, a_sync)) == [
+        "now old -1.0",
+        "now model -1.0",
+        "now job -3.0",
+        "now job -4.0",
+        "now loaded -1.0",
+        "now loaded -2.0",
+        "now new -4.0",
+    ]
+
+
+def test_a_saved_model_is_not_loaded_over_what_the_job_trains(tmp_path):
+    text = """
+fleet.init_worker()
+step()
+static.save_inference_model("model", [x], [y], exe, program=test)
+step()
+try:
+    static.load_inference_model("model", exe)
+except openfleet.OrderError as error:
+    print("now", str(error).splitlines()[0], flush=True)
+show("now job")
+"""
+    assert told(launch(tmp_path, "import openfleet\n" + text)) == [
+        "now a saved model would be loaded over the parameters that the job is training",
+        "now job -2.0",
+    ]
+
+
+def test_evaluating_before_training_leaves_the_optimizer_as_it_was_chosen(tmp_path):
+    text = """
+fleet.init_worker()
+show("now first")
+step()
+show("now trained")
+"""
+    assert told(launch(tmp_path, text)) == ["now first 0.0", "now trained -1.0"]
+
+
+def test_another_rule_for_a_trained_parameter_is_refused(tmp_path):
+    text = """
+import openfleet
+fleet.init_worker()
+step()
+other = static.Program()
+with static.program_guard(other):
+    field = static.data("x", [None, 1], "float32")
+    mean = static.nn.mean(static.nn.fc(field, 1, weight_attr=weight, bias_attr=False))
+    static.optimizer.SGD(0.5).minimize(mean)
+try:
+    exe.run(other, feed={"x": [[1.0]]})
+except openfleet.ProgramError as error:
+    print("now", error, flush=True)
+show("now job")
+"""
+    first, *_, last = told(launch(tmp_path, text))
+    assert first.startswith("now `w` is trained by") and "expected trained by" in first, first
+    assert last == "now job -1.0"
+
+
+def test_a_worker_that_forgets_init_worker_does_not_train_alone(tmp_path):
+    ran = launch(tmp_path, "step()\n", workers=2)
+    assert ran.returncode == 1
+    assert "trains before `fleet.init_worker`: every worker would train a model of its own" in ran.stderr
+
+
+def test_the_jobs_program_is_not_trained_in_another_scope(tmp_path):
+    text = """
+fleet.init_worker()
+with static.scope_guard(static.Scope()):
+    exe.run(static.default_startup_program())
+    step()
+"""
+    ran = launch(tmp_path, text)
+    assert ran.returncode == 1
+    assert "trained in another scope than the one that was current at `fleet.init_worker`" in ran.stderr
+
+
+COLLECTIVE = """
+import openfleet.fleet as fleet
+from openfleet import static
+
+INIT
+x = static.data("x", [None, 1], "float32")
+loss = static.nn.mean(static.nn.fc(x, 1))
+optimizer = OPTIMIZER
+optimizer.minimize(loss)
+exe = static.Executor()
+exe.run(static.default_startup_program())
+exe.run(feed={"x": [[1.0]]})
+print("trained", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "init",
+    [
+        "fleet.init(is_collective=True)",
+        "fleet.init(fleet.PaddleCloudRoleMaker(is_collective=True))",
+        "fleet.init()",
+    ],
+)
+@pytest.mark.parametrize(
+    "optimizer",
+    ["fleet.distributed_optimizer(static.optimizer.SGD(1.0))", "static.optimizer.SGD(1.0)"],
+)
+def test_workers_without_servers_do_not_train_a_model_each(tmp_path, init, optimizer):
+    path = tmp_path / "job.py"
+    path.write_text(COLLECTIVE.replace("INIT", init).replace("OPTIMIZER", optimizer))
+    endpoints = "127.0.0.1:6170,127.0.0.1:6171"
+    two = environment(
+        PADDLE_TRAINER_ID="0",
+        PADDLE_TRAINERS_NUM="2",
+        PADDLE_TRAINER_ENDPOINTS=endpoints,
+        PADDLE_CURRENT_ENDPOINT="127.0.0.1:6170",
+    )
+    one = environment()
+    several, alone = (
+        subprocess.run(
+            [sys.executable, str(path)],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        for env in (two, one)
+    )
+    assert several.returncode == 1, several.stdout + several.stderr
+    assert "collective training follows later: each of the 2 workers" in several.stderr
+    assert alone.returncode == 0 and "trained" in alone.stdout, alone.stderr
+
+
+SPARSE = """
+import sys
+import openfleet
+import openfleet.fleet as fleet
+from openfleet import static
+
+fleet.init()
+ids = static.data("ids", [None, 1], "int64", lod_level=1)
+rows = static.nn.sparse_embedding(ids, [0, 1], param_attr=static.ParamAttr(name="table"), pooling="sum", entry=ENTRY)
+loss = static.nn.mean(rows)
+strategy = fleet.DistributedStrategy()
+strategy.a_sync = True
+strategy.a_sync_configs = {"k_steps": K_STEPS}
+fleet.distributed_optimizer(static.optimizer.SGD(1.0), strategy).minimize(loss)
+if fleet.is_server():
+    fleet.init_server()
+    fleet.run_server()
+    sys.exit()
+exe = static.Executor()
+exe.run(static.default_startup_program())
+fleet.init_worker()
+"""
+
+
+def launch_sparse(directory, text, entry="None", k_steps=0, options=("--server_num=2", "--worker_num=1")):
+    path = directory / "job.py"
+    path.write_text(f"from openfleet import static\nENTRY, K_STEPS = {entry}, {k_steps}\n{SPARSE}{text}")
+    command = [sys.executable, "-m", "openfleet.launch", *options] if options else [sys.executable]
+    return subprocess.run(
+        [*command, str(path)],
+        cwd=directory,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("options", [("--server_num=2", "--worker_num=1"), ()])
+def test_shrink_removes_rows_that_were_not_seen_for_so_many_passes(tmp_path, options):
+    text = """
+for number in range(5):
+    exe.run(feed={"ids": [[1, 2] if number == 0 else [1]]})
+    gone = fleet.shrink(3)
+    print("now", gone, fleet.table_rows()["table"], flush=True)
+"""
+    # After the first pass row 2 is never seen again: for three passes after the fourth.
+    ran = launch_sparse(tmp_path, text, options=options)
+    assert told(ran) == ["now 0 2", "now 0 2", "now 0 2", "now 1 1", "now 0 1"]
+
+
+@pytest.mark.parametrize(
+    "entry, call, what",
+    [
+        ("static.CountFilterEntry(5)", "", "table `table`: admitting rows by how often their ids occur"),
+        ("None", "fleet.shrink(3)", "removing rows"),
+    ],
+)
+def test_what_geo_cannot_do_is_refused(tmp_path, entry, call, what):
+    text = f"""
+exe.run(feed={{"ids": [[1, 2]]}})
+{call}
+"""
+    ran = launch_sparse(tmp_path, text, entry, k_steps=2)
+    assert ran.returncode == 1
+    assert f"{what} is not possible in geo mode" in ran.stderr, ran.stderr

@@ -1,0 +1,136 @@
+"""Data that no model can learn from, and numbers that are not finite: said, and never silently made something of."""
+
+import logging
+
+import numpy as np
+import pytest
+
+import openfleet
+from openfleet import static
+from openfleet.dataset import InMemoryDataset, QueueDataset
+
+
+def click_net():
+    x = static.data("x", [None, 2], "float32")
+    label = static.data("clicked", [None, 1], "int64")
+    logit = static.nn.fc(x, 1, weight_attr=static.ParamAttr(name="w"), bias_attr=static.ParamAttr(name="b"))
+    losses = static.nn.sigmoid_cross_entropy_with_logits(logit, static.nn.cast(label, "float32"))
+    return x, label, static.nn.sigmoid(logit), static.nn.mean(losses)
+
+
+def written(tmp_path, text, name="part-0.txt"):
+    path = tmp_path / name
+    path.write_text(text)
+    return str(path)
+
+
+def dataset(kind, fields, files, **options):
+    data = kind()
+    data.init(batch_size=2, use_var=fields, **options)
+    data.set_filelist(files)
+    if kind is InMemoryDataset:
+        data.load_into_memory()
+    return data
+
+
+def test_a_label_that_is_no_click_is_named():
+    *_, loss = click_net()
+    static.optimizer.SGD(0.1).minimize(loss)
+    exe = static.Executor()
+    exe.run(static.default_startup_program())
+    with pytest.raises(openfleet.ProgramError, match=r"label `clicked` .*\[0, 1\].*3"):
+        exe.run(feed={"x": np.ones((2, 2)), "clicked": [[1], [3]]}, fetch_list=[loss])
+
+
+def test_auc_takes_clicks_only():
+    x = static.data("x", [None, 2], "float32")
+    label = static.data("clicked", [None, 1], "int64")
+    auc, *_ = static.nn.auc(static.nn.softmax(static.nn.fc(x, 2)), label)
+    exe = static.Executor()
+    exe.run(static.default_startup_program())
+    with pytest.raises(openfleet.ProgramError, match="label `clicked` .*0 or 1.*5"):
+        exe.run(feed={"x": np.ones((1, 2)), "clicked": [[5]]}, fetch_list=[auc])
+
+
+@pytest.mark.parametrize("act", ["relu", None])
+def test_nan_goes_through_every_layer_and_is_named(act, caplog):
+    x = static.data("x", [None, 2], "float32")
+    hidden = static.nn.fc(x, 4, activation=act)
+    hidden = static.nn.relu(hidden)
+    loss = static.nn.mean(static.nn.max(hidden, axis=1))
+    static.optimizer.SGD(0.1).minimize(loss)
+    exe = static.Executor()
+    exe.run(static.default_startup_program())
+    with caplog.at_level(logging.WARNING, logger="openfleet"):
+        (value,) = exe.run(feed={"x": [[1.0, 2.0], [np.nan, 2.0]]}, fetch_list=[loss])
+        exe.run(feed={"x": [[1.0, 2.0], [np.nan, 2.0]]}, fetch_list=[loss])
+        openfleet._native.flush_log()
+    assert np.isnan(value).all()
+    said = [record.message for record in caplog.records if "the loss" in record.message]
+    assert len(said) == 1 and "field `x` is NaN in row 1 of the batch" in said[0], said
+
+
+@pytest.mark.parametrize("kind", [QueueDataset, InMemoryDataset])
+@pytest.mark.parametrize(
+    "text, options, reason",
+    [
+        ("", {}, "gave no rows"),
+        ("\n\n\n", {}, "gave no rows"),
+        ("x\ny\n", {"skip_bad_lines": True}, "2 bad lines skipped"),
+    ],
+)
+def test_training_on_nothing_is_an_error(tmp_path, kind, text, options, reason):
+    x, label, _, loss = click_net()
+    static.optimizer.SGD(0.1).minimize(loss)
+    exe = static.Executor()
+    exe.run(static.default_startup_program())
+    with pytest.raises(ValueError, match=reason):
+        exe.train_from_dataset(dataset=dataset(kind, [x, label], [written(tmp_path, text)], **options))
+
+
+def test_training_without_an_optimizer_is_an_error(tmp_path):
+    x, label, _, loss = click_net()
+    data = dataset(QueueDataset, [x, label], [written(tmp_path, "2 1 1 1 1\n")])
+    exe = static.Executor()
+    exe.run(static.default_startup_program())
+    with pytest.raises(openfleet.ProgramError, match="trains nothing"):
+        exe.train_from_dataset(dataset=data)
+    test = static.default_main_program().clone(for_test=True)
+    static.optimizer.SGD(0.1).minimize(loss)
+    with pytest.raises(openfleet.ProgramError, match="trains nothing"):
+        exe.train_from_dataset(test, data)
+
+
+def test_a_copy_for_test_counts_for_itself(tmp_path):
+    """The second epoch, a second test pass and a reset by name: training and test never see each other's clicks."""
+    x, label, prediction, loss = click_net()
+    both = static.nn.concat([1.0 - prediction, prediction], axis=1)
+    auc, _, counters = static.nn.auc(both, label)
+    test = static.default_main_program().clone(for_test=True)
+    static.optimizer.SGD(0.0).minimize(loss)
+    exe = static.Executor()
+    exe.run(static.default_startup_program())
+    scope = static.global_scope()
+
+    def counted():
+        return sum(int(np.asarray(scope.find_var(counter.name).get_tensor()).sum()) for counter in counters[2:])
+
+    train = dataset(QueueDataset, [x, label], [written(tmp_path, "2 1 1 1 1\n2 0 0 1 0\n" * 5, "train.txt")])
+    held_out = dataset(QueueDataset, [x, label], [written(tmp_path, "2 1 1 1 0\n2 0 0 1 1\n", "test.txt")])
+    exe.train_from_dataset(dataset=train)
+    assert counted() == 10
+    for _ in range(2):
+        exe.infer_from_dataset(test, held_out)
+        assert counted() == 2, "the test's own rows, and no others"
+    exe.train_from_dataset(dataset=train)
+    assert counted() == 20, "training goes on where it was"
+    exe.run(test, feed={"x": [[1.0, 1.0]], "clicked": [[1]]})
+    assert counted() == 1
+    exe.run(feed={"x": [[1.0, 1.0]], "clicked": [[1]]})
+    assert counted() == 21
+    exe.infer_from_dataset(test, held_out)
+    for counter in counters:
+        tensor = scope.find_var(counter.name).get_tensor()
+        tensor.set(np.zeros(tensor.shape(), "int64"))
+    exe.train_from_dataset(dataset=train)
+    assert counted() == 10, "what was reset by name stays reset"
