@@ -93,7 +93,8 @@ impl Dataset {
         thread_num: usize,
         seed: u64,
     ) -> PyResult<Self> {
-        let config = WordsConfig { files, min_count, window, negatives, subsample, batch_size, thread_num, seed };
+        let part = (0, 1);
+        let config = WordsConfig { files, min_count, window, negatives, subsample, batch_size, thread_num, seed, part };
         let dataset = interrupt::run(py, || {}, move || WordsDataset::load(config))?.map_err(raise)?;
         Ok(Dataset(Arc::new(RwLock::new(Kind::Words(dataset)))))
     }

@@ -1,5 +1,6 @@
 """Which scope is the job's: everything else that a worker reads, loads or trains is its own."""
 
+import json
 import subprocess
 import sys
 
@@ -228,7 +229,8 @@ from openfleet import static
 
 fleet.init()
 ids = static.data("ids", [None, 1], "int64", lod_level=1)
-rows = static.nn.sparse_embedding(ids, [0, 1], param_attr=static.ParamAttr(name="table"), pooling="sum", entry=ENTRY)
+zero = static.ParamAttr(name="table", initializer=static.initializer.Constant(0.0))
+rows = static.nn.sparse_embedding(ids, [0, 1], param_attr=zero, pooling="sum", entry=ENTRY)
 loss = static.nn.mean(rows)
 strategy = fleet.DistributedStrategy()
 strategy.a_sync = True
@@ -287,3 +289,105 @@ exe.run(feed={{"ids": [[1, 2]]}})
     ran = launch_sparse(tmp_path, text, entry, k_steps=2)
     assert ran.returncode == 1
     assert f"{what} is not possible in geo mode" in ran.stderr, ran.stderr
+
+
+def test_a_geo_save_has_what_every_worker_has_learnt(tmp_path):
+    """One worker saves in the middle of its script; the other has sent 10 of its 14 steps, and is asked for the rest."""
+    text = """
+import os, time
+step = lambda key: exe.run(feed={"ids": [[key]]})
+if fleet.is_first_worker():
+    while not os.path.exists("ready"):
+        time.sleep(0.01)
+    for _ in range(16):
+        step(1)
+    fleet.save_persistables(exe, "saved")
+    open("done", "w").close()
+else:
+    for _ in range(14):
+        step(1)
+    open("ready", "w").close()
+    while not os.path.exists("done"):
+        step(2)
+        time.sleep(0.005)
+"""
+    ran = launch_sparse(tmp_path, text, k_steps=10, options=("--server_num=2", "--worker_num=2"))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    export = [sys.executable, "-m", "openfleet", "export", "saved", "--out", "rows.txt"]
+    subprocess.run(export, cwd=tmp_path, env=environment(), capture_output=True, check=True)
+    rows = dict(line.split("\t") for line in (tmp_path / "rows.txt").read_text().splitlines())
+    assert abs(float(rows["1"]) + 30) < 0.01, rows
+    manifest = json.loads((tmp_path / "saved" / "manifest.json").read_text())
+    assert f"job {manifest['job']}: 2 servers" in ran.stderr, "a checkpoint says whose it is"
+
+
+def test_drop_out_differs_between_workers(tmp_path):
+    head = HEAD.replace("loss = static.nn.mean(y)", "mask = static.nn.dropout(x, 0.5)\nloss = static.nn.mean(y)")
+    head = head.replace('"x", [None, 1]', '"x", [None, 64]')
+    path = tmp_path / "job.py"
+    path.write_text(
+        f"A_SYNC = False\n{head}\nfleet.init_worker()\n"
+        "for _ in range(2):\n"
+        "    (kept,) = exe.run(feed={'x': np.ones((1, 64), 'float32')}, fetch_list=[mask])\n"
+        "    print('now', ''.join('1' if value else '0' for value in kept[0]), flush=True)\n"
+    )
+    command = [sys.executable, "-m", "openfleet.launch", "--server_num=1", "--worker_num=2", str(path)]
+    ran = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    masks = [line.split("now ")[1] for line in ran.stdout.splitlines() if "now " in line]
+    assert len(masks) == 4 and len(set(masks)) == 4, masks
+
+
+# A linear problem has an exact answer: how near training comes to it shows what travels.
+LINEAR = """
+import sys
+import numpy as np
+import openfleet.fleet as fleet
+from openfleet import static
+
+fleet.init()
+x = static.data("x", [None, 4], "float32")
+label = static.data("label", [None, 1], "float32")
+y = static.nn.fc(x, 1, weight_attr=static.ParamAttr(name="w"), bias_attr=False)
+loss = static.nn.mean(static.nn.square_error_cost(y, label))
+strategy = fleet.DistributedStrategy()
+strategy.a_sync = True
+if WIRE_BITS:
+    strategy.a_sync_configs = {"wire_bits": WIRE_BITS}
+fleet.distributed_optimizer(static.optimizer.SGD(0.05), strategy).minimize(loss)
+if fleet.is_server():
+    fleet.init_server()
+    fleet.run_server()
+    sys.exit()
+exe = static.Executor()
+exe.run(static.default_startup_program())
+fleet.init_worker()
+chance = np.random.default_rng(1)
+right = np.array([[0.731], [-1.377], [0.0519], [2.113]], "float32")
+for _ in range(1500):
+    batch = chance.standard_normal((16, 4)).astype("float32")
+    exe.run(feed={"x": batch, "label": batch @ right})
+static.save(static.default_main_program(), f"linear-{WIRE_BITS}")
+weights = static.load_program_state(f"linear-{WIRE_BITS}")["w"]
+(evaluated,) = exe.run(static.default_main_program().clone(for_test=True), feed={"x": np.eye(4, dtype="float32"),
+    "label": np.zeros((4, 1), "float32")}, fetch_list=[y])
+print("now", float(np.abs(weights - right).max()), float(np.abs(evaluated - weights).max()), flush=True)
+"""
+
+
+def test_sixteen_bits_on_the_wire_cost_no_accuracy(tmp_path):
+    errors = {}
+    for bits in (0, 32):
+        path = tmp_path / f"linear-{bits}.py"
+        path.write_text(f"WIRE_BITS = {bits}\n{LINEAR}")
+        command = [sys.executable, "-m", "openfleet.launch", "--server_num=2", "--worker_num=1", str(path)]
+        ran = subprocess.run(
+            command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120, check=False
+        )
+        assert ("floats travel as 16 bits" in ran.stdout) == (bits == 0), ran.stdout
+        (line,) = told(ran)
+        errors[bits], difference = map(float, line.split()[1:])
+        assert difference < 1e-6, "what is evaluated is what is saved"
+    assert errors[0] <= 2 * errors[32] + 1e-7, errors

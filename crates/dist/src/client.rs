@@ -115,8 +115,16 @@ pub struct Link {
 
 #[derive(Clone)]
 enum Way {
-    Remote { asks: mpsc::UnboundedSender<Ask>, abandoned: watch::Sender<bool> },
-    InProcess { state: Arc<State>, rank: u32 },
+    Remote {
+        asks: mpsc::UnboundedSender<Ask>,
+        abandoned: watch::Sender<bool>,
+        /// The longest payload that a server takes.
+        cap: u64,
+    },
+    InProcess {
+        state: Arc<State>,
+        rank: u32,
+    },
 }
 
 /// Bytes that went over a link, headers not counted.
@@ -180,8 +188,9 @@ impl Link {
         let (sender, receiver) = mpsc::unbounded_channel();
         let (name, deadline, patience) = (endpoint.to_string().into(), config.deadline, config.patience);
         let (abandoned, abandonment) = watch::channel(false);
+        let cap = config.cap;
         runtime.spawn(keep_connected(endpoint, config, connector, receiver, abandonment));
-        let way = Way::Remote { asks: sender, abandoned };
+        let way = Way::Remote { asks: sender, abandoned, cap };
         Link { name, way, traffic: Arc::default(), deadline, patience }
     }
 
@@ -251,6 +260,11 @@ impl Link {
                 }
                 Outcome::Later(receiver) => pending(receiver),
             },
+            // A server would hang up on it, however often it is sent.
+            Way::Remote { cap, .. } if payload.bytes().len() as u64 > *cap => {
+                let _ = answer.send(Err(Error::TooLong { length: payload.bytes().len() as u64, cap: *cap }));
+                pending(receiver)
+            }
             Way::Remote { asks, .. } => {
                 let ask = Ask { kind, payload, deadline: Instant::now() + within, waited: within, told: 0, answer };
                 // A closed channel drops the ask, and `wait` says that the link has ended.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use openfleet_core::placement::Buckets;
-use openfleet_core::strategy::{Mode, Strategy};
+use openfleet_core::strategy::Strategy;
 use openfleet_table::{Accessor, Admission, DenseSpec, Shrunk, SparseSpec};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -46,6 +46,8 @@ pub struct Cluster {
     /// Who was the last to step on the tables.
     turn: AtomicU64,
     closed: AtomicBool,
+    /// What the job is called, where it has a name: checkpoints say so.
+    job: Option<String>,
     /// Whether this process, asked to stop, would be started again and continue.
     restarts: Option<Box<dyn Fn() -> bool + Send + Sync>>,
 }
@@ -108,8 +110,15 @@ impl Cluster {
             collectives,
             turn: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            job: None,
             restarts: None,
         }
+    }
+
+    /// Gives the job a name, which its checkpoints tell, whoever saves them.
+    #[must_use]
+    pub fn named(self, job: impl Into<String>) -> Self {
+        Cluster { job: Some(job.into()), ..self }
     }
 
     /// Whether this process, asked to stop, would be started again and continue where it was: asked when it happens.
@@ -141,7 +150,7 @@ impl Cluster {
             return existing.part(&names(sparse).collect::<Vec<_>>(), &dense);
         }
         let (mode, rule) = (self.strategy.mode(), self.strategy.placement());
-        if mode == Mode::Geo {
+        if self.strategy.trains_on_copies() {
             sparse.iter().try_for_each(|(name, spec)| check_for_geo(name, spec))?;
         }
         let entry = self.enter()?;
@@ -270,7 +279,7 @@ impl Cluster {
     /// place; says how many, over all servers. One worker does this for the job. Training may go on meanwhile. A restarted
     /// worker does not repeat it.
     pub fn shrink(&self, shrink: &Shrink) -> Result<Shrunk> {
-        if self.strategy.mode() == Mode::Geo && self.can_remove(shrink) {
+        if self.strategy.trains_on_copies() && self.can_remove(shrink) {
             return Err(Error::NotInGeo { what: "removing rows".into() });
         }
         let begun = self.begin_action(ActionKind::Shrink, format!("{shrink:?}"))?;

@@ -157,7 +157,7 @@ pub enum Error {
 
     // Requests.
     /// A request about a table that does not exist.
-    #[error("no table has number {table}; there are {count}")]
+    #[error("{}", no_such_table(*table, *count))]
     UnknownTable {
         /// The number.
         table: u32,
@@ -417,6 +417,13 @@ pub enum Error {
     },
 }
 
+fn no_such_table(table: u32, count: usize) -> String {
+    match count {
+        0 => "the server has no tables: it was started again without them, or no worker has made them yet".into(),
+        _ => format!("no table has number {table}; there are {count}"),
+    }
+}
+
 impl Hinted for Error {
     fn hint(&self) -> Option<Hint> {
         match self {
@@ -466,6 +473,7 @@ impl Hinted for Error {
             Error::StorageSetup { source, .. } => source.hint.clone().map(Hint::from),
             Error::NothingToSave => Some("save after the first program was compiled or trained".into()),
             Error::LoadWhileTraining => Some("load before training begins, or between two passes".into()),
+            Error::TooLong { .. } => Some("use smaller batches, or more servers".into()),
             Error::LoadOverCopies => {
                 Some("begin from it with `init_server`, or load it before the first program is run".into())
             }

@@ -10,6 +10,7 @@
 use std::borrow::Cow;
 
 use openfleet_core::WorkId;
+use openfleet_core::key::mix;
 use openfleet_core::strategy::FloatWidth;
 use openfleet_table::ShowClick;
 
@@ -24,7 +25,7 @@ pub struct Head {
     pub work: WorkId,
     /// Whether the new values of its blocks are wanted.
     pub want_values: bool,
-    /// How the floats of the push and of its answer travel.
+    /// How the floats of the push travel; values in its answer keep their 32 bits.
     pub width: FloatWidth,
     /// Whether shows and clicks come with the stages.
     pub counted: bool,
@@ -79,7 +80,8 @@ impl PushEncoder {
         self.stages += 1;
         put_keys(&mut self.payload, tables, dims, keys);
         for (&dim, rows) in dims.iter().zip(gradients) {
-            floats::put_rows(&mut self.payload, self.head.width, keys.len(), dim as usize, rows);
+            let chance = self.chance();
+            floats::put_rows(&mut self.payload, self.head.width, keys.len(), dim as usize, rows, chance);
         }
         if self.head.counted {
             self.payload.put(&[u64::from(counts.is_some())]);
@@ -90,6 +92,12 @@ impl PushEncoder {
                 }
             }
         }
+    }
+
+    /// Another one for every list of gradients, and the same if the step is pushed again.
+    fn chance(&self) -> u64 {
+        let WorkId { stream, first_step, .. } = self.head.work;
+        mix(mix(first_step ^ (u64::from(stream) << 40)) ^ self.payload.bytes().len() as u64)
     }
 
     /// All stages are written: dense blocks follow.
@@ -118,7 +126,8 @@ impl BlockEncoder {
     pub fn block(&mut self, block: u32, gradient: &[f32]) {
         self.blocks += 1;
         self.push.payload.put(&[block, gradient.len() as u32]);
-        floats::put(&mut self.push.payload, self.push.head.width, gradient);
+        let chance = self.push.chance();
+        floats::put(&mut self.push.payload, self.push.head.width, gradient, chance);
     }
 
     /// The whole push.
@@ -189,12 +198,12 @@ impl<'a> PushView<'a> {
     }
 }
 
-/// The blocks whose new values a push wants, and how they are to travel; its floats are passed over.
-pub(crate) fn wanted(payload: &[u8]) -> Result<(FloatWidth, Vec<u32>)> {
+/// The blocks whose new values a push wants; its floats are passed over.
+pub(crate) fn wanted(payload: &[u8]) -> Result<Vec<u32>> {
     let mut reader = Reader::new(payload);
     let (Head { want_values, width, counted, .. }, stage_count, block_count) = take_head(&mut reader)?;
     if !want_values {
-        return Ok((width, Vec::new()));
+        return Ok(Vec::new());
     }
     for _ in 0..stage_count {
         let keys = take_keys(&mut reader)?;
@@ -211,7 +220,7 @@ pub(crate) fn wanted(payload: &[u8]) -> Result<(FloatWidth, Vec<u32>)> {
         floats::skip(&mut reader, width, block[1] as usize)?;
         blocks.push(block[0]);
     }
-    Ok((width, blocks))
+    Ok(blocks)
 }
 
 /// The head, and how many stages and blocks follow.

@@ -208,6 +208,8 @@ pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Ar
             continue;
         }
         let outcome = state.handle_as(rank, incarnation, kind, frame.payload);
+        // Nobody listened meanwhile: that was no silence of the worker's.
+        heard.note();
         match outcome {
             Outcome::Now(Err(error @ Error::Replaced { .. })) => {
                 warn!("{peer} is not heard any more: {error}");
@@ -310,6 +312,7 @@ async fn until_silent<T>(
 ) -> Option<T> {
     tokio::pin!(reading);
     tokio::select! {
+        biased;
         frame = &mut reading => return Some(frame),
         () = heard.until_silent_for(silence.mul_f64(NAMED)) => {}
     }

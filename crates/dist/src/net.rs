@@ -81,6 +81,8 @@ impl LastSeen {
     /// Runs `work` to its end, or gives up (`None`) when nothing has come for so long.
     pub async fn unless_silent_for<T>(&self, most: Duration, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
+            // In this order: bytes that came while nobody looked are a sign of life.
+            biased;
             done = work => Some(done),
             () = self.until_silent_for(most) => None,
         }
@@ -146,4 +148,21 @@ pub async fn write_frame(
     to.write_all(&Header::of(kind, request, payload).encode()).await.map_err(socket)?;
     to.write_all(payload).await.map_err(socket)?;
     to.flush().await.map_err(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A handler that took long leaves bytes unread: they are read, however long ago the last ones came.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_there_is_taken_before_silence_is() {
+        let heard = LastSeen::now();
+        tokio::time::advance(Duration::from_secs(60)).await;
+        for _ in 0..100 {
+            let taken = heard.unless_silent_for(Duration::from_secs(3), std::future::ready(7)).await;
+            assert_eq!(taken, Some(7));
+        }
+        assert_eq!(heard.unless_silent_for(Duration::from_secs(3), std::future::pending::<()>()).await, None);
+    }
 }

@@ -5,6 +5,8 @@
 //! step allocates nothing. While an op runs, the buffers it writes are moved out of the arena (a move of three words)
 //! and handed to it; all else is shared. That is how ops get `&mut` outputs beside `&` inputs without `unsafe`.
 
+use std::time::Duration;
+
 use openfleet_core::{Batch, Column, Key};
 use openfleet_dist::stage::{DenseStage, SparseStage};
 
@@ -66,6 +68,8 @@ pub struct Arena {
     pub(crate) scratch: Vec<f32>,
     /// Nanoseconds spent in each op, forward and backward, where asked for.
     pub(crate) profile: Option<Vec<u64>>,
+    /// Time spent waiting for servers, until somebody takes it.
+    pub(crate) waited: Duration,
 }
 
 impl Arena {

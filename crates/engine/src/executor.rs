@@ -112,6 +112,8 @@ pub struct Observation {
     pub samples: u64,
     /// Since the run began.
     pub elapsed: Duration,
+    /// Time all threads together have waited for data, and for servers.
+    pub waited: Duration,
     /// How far the reading is.
     pub progress: Progress,
 }
@@ -140,7 +142,7 @@ pub struct RunReport {
     pub steps: u64,
     /// From the first read to the last push.
     pub elapsed: Duration,
-    /// Time all threads together waited for data.
+    /// Time all threads together waited for data, and for servers.
     pub waited: Duration,
     /// Bad lines that were skipped.
     pub skipped_lines: u64,

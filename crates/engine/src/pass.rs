@@ -38,6 +38,7 @@ pub(crate) fn run(
         servers,
         started,
         samples: AtomicU64::new(0),
+        waited_nanos: AtomicU64::new(0),
         failed: AtomicBool::new(false),
     };
     let mut failed_pause = Ok(());
@@ -142,6 +143,8 @@ struct Shared<'a> {
     servers: Option<&'a Cluster>,
     started: Instant,
     samples: AtomicU64,
+    /// What all threads together have waited.
+    waited_nanos: AtomicU64,
     /// A thread gave up: the others end after their batch.
     failed: AtomicBool,
 }
@@ -257,7 +260,7 @@ impl Shared<'_> {
                 report.skip(&thread.batch);
                 continue;
             }
-            report.waited += waiting.elapsed();
+            let mut waited = waiting.elapsed();
             if self.servers.is_some() && self.plan.trains() {
                 let step = self.plan.communicator().next_step(stream)?;
                 thread.steps = step.number;
@@ -268,6 +271,9 @@ impl Shared<'_> {
                 }
             }
             let pushed = self.plan.step(&mut thread.arena, &thread.batch, WorkId::step(stream, thread.steps))?;
+            waited += std::mem::take(&mut thread.arena.waited);
+            report.waited += waited;
+            self.waited_nanos.fetch_add(waited.as_nanos() as u64, Ordering::Relaxed);
             thread.steps += 1;
             report.steps += 1;
             report.refused_gradients += pushed.non_finite as u64;
@@ -297,6 +303,7 @@ impl Shared<'_> {
             info: info.collect(),
             samples: self.samples.load(Ordering::Relaxed),
             elapsed: self.started.elapsed(),
+            waited: Duration::from_nanos(self.waited_nanos.load(Ordering::Relaxed)),
             progress: self.reader.progress(),
         });
         Ok(())

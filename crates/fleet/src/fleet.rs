@@ -434,7 +434,8 @@ impl Fleet {
         };
         let job_file = self.settings.job_file.clone();
         let restarts = move || job_file.as_ref().is_some_and(|file| !JobFile::read(file).ending);
-        let cluster = Arc::new(Cluster::new(links.clone(), worker, strategy).restarts_if(restarts));
+        let cluster = Cluster::new(links.clone(), worker, strategy).restarts_if(restarts);
+        let cluster = Arc::new(cluster.named(self.settings.job.to_string()));
         // Whoever does not wait for servers enters with its first request.
         let entered = if strategy.launch_barrier() { cluster.progress() } else { Ok((0, Vec::new())) };
         let (passes, batches) = match entered {

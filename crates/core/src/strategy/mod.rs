@@ -204,6 +204,11 @@ impl Strategy {
         &self.plan
     }
 
+    /// Whether workers train on copies of the tables, which nothing may take away from under them.
+    pub fn trains_on_copies(&self) -> bool {
+        matches!(self.plan, Plan::Geo(_))
+    }
+
     /// How dense parameters are cut and dealt.
     pub fn placement(&self) -> PlacementRule {
         self.placement

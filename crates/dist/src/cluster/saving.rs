@@ -6,9 +6,9 @@
 //!
 //! Between prepare and cut pushes are held back: two round trips, and however long a push takes that is on its way.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use openfleet_core::strategy::Mode;
 use openfleet_table::checkpoint::{Commit, Manifest, Part, Replaces, States, Work, decode_states, encode_states};
 use tracing::warn;
 
@@ -22,6 +22,7 @@ use crate::request::committed::Committed;
 use crate::request::cut::{self, Answer, Cut};
 use crate::request::load::LoadRequest;
 use crate::request::save::{self, Base, Save};
+use crate::request::unsent::{self, Unsent};
 use crate::server::{ActionKind, Load, cut_of};
 
 /// How a checkpoint is saved.
@@ -74,13 +75,17 @@ const WRITING: Duration = Duration::from_secs(6 * 3600);
 const CUTTING: Duration = Duration::from_secs(10);
 /// How long pushes are held back at most; then everything goes on, and it is tried again.
 const PAUSE: Duration = Duration::from_secs(2);
+/// How long a save waits for what other workers have learnt (GEO): for an exchange of each.
+const COLLECTING: Duration = Duration::from_secs(60);
+/// How often it asks.
+const ASKING: Duration = Duration::from_millis(20);
 /// How long it is tried.
 const TRYING: Duration = Duration::from_secs(120);
 
 impl Cluster {
     /// Saves all tables of the job, from one moment, while training goes on. One worker asks; the servers write, so the
     /// address is theirs, and they all have to see the same directory or bucket. What this worker has queued is sent first; in geo
-    /// mode what other workers have not sent yet is not part of it.
+    /// mode the other workers are asked for what they have not sent yet.
     ///
     /// After an error the checkpoint that stood there still does.
     pub fn save(&self, address: &str, options: &SaveOptions) -> Result<Manifest> {
@@ -88,6 +93,9 @@ impl Cluster {
         let Some(communicator) = communicator else { return Err(Error::NothingToSave) };
         communicator.flush()?;
         let Some(first) = self.links.first() else { return Err(Error::NothingToSave) };
+        if self.strategy.trains_on_copies() {
+            self.collect_unsent(address)?;
+        }
         let id = fresh_save_id();
         let address = address.to_owned();
         let (replace, delta) = (options.replace, options.delta);
@@ -103,6 +111,31 @@ impl Cluster {
             }
         }
         saved
+    }
+
+    /// GEO: waits until every other worker has sent what it has learnt, which it does with its next exchange.
+    fn collect_unsent(&self, address: &str) -> Result<()> {
+        let [a, b, c, d, e, f, g, h, ..] = fresh_nonce();
+        let ask = Unsent { ticket: u64::from_le_bytes([a, b, c, d, e, f, g, h]).max(1) };
+        let began = Instant::now();
+        loop {
+            let asked = self.links.iter().map(|link| link.send(&ask)).collect::<Result<_>>()?;
+            let mut waiting = BTreeSet::new();
+            for answer in wait_all(asked)? {
+                waiting.extend(unsent::decode(answer.bytes())?);
+            }
+            if waiting.is_empty() {
+                return Ok(());
+            }
+            if began.elapsed() > COLLECTING {
+                let seconds = COLLECTING.as_secs();
+                warn!(
+                    "saving to `{address}` without what workers {waiting:?} have learnt since their last exchange, {seconds} s ago or longer"
+                );
+                return Ok(());
+            }
+            std::thread::sleep(ASKING);
+        }
     }
 
     /// Tells the servers that they can return to a checkpoint, if it is one to return to.
@@ -141,7 +174,7 @@ impl Cluster {
         });
         let commit = Commit {
             id: id.to_owned(),
-            job: options.job.clone(),
+            job: self.job.as_ref().unwrap_or(&options.job).clone(),
             mode: self.strategy.mode().to_string(),
             workers: self.worker.count,
             threads: self.worker.threads,
@@ -243,7 +276,7 @@ impl Cluster {
     pub fn load(&self, address: &str, options: LoadOptions) -> Result<States> {
         // Whoever enters later begins from nothing: it must not forget this.
         self.enter()?;
-        if matches!(self.strategy.mode(), Mode::Geo) && self.is_connected() {
+        if self.strategy.trains_on_copies() && self.is_connected() {
             return Err(Error::LoadOverCopies);
         }
         self.finish_implicit()?;

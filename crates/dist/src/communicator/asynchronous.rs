@@ -27,7 +27,7 @@ use openfleet_table::PushReport;
 use openfleet_table::aggregate::{DenseMean, SparseMean, SparsePart};
 use parking_lot::{Condvar, Mutex};
 
-use super::remote::{Remote, wait_all};
+use super::remote::{HeldValues, Remote, wait_all};
 use super::{Communicator, Failure, Missing, Step};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
@@ -226,6 +226,10 @@ impl Communicator for Async {
         Ok(PushReport::default())
     }
 
+    fn number_in_job(&self, stream: u32) -> u32 {
+        self.shared.remote.worker.stream(stream)
+    }
+
     fn next_step(&self, stream: u32) -> Result<Step> {
         Ok(self.shared.remote.streams.next(stream, None))
     }
@@ -354,8 +358,10 @@ impl Shared {
             let mut outbox = self.outbox.lock();
             outbox.sending -= 1;
             outbox.sent += count;
-            if sent.is_ok() {
-                outbox.answered.insert(stream, last_step + 1);
+            match &sent {
+                Ok(_) => drop(outbox.answered.insert(stream, last_step + 1)),
+                // Told with the lock still held: whoever waits for the last push must not take it for a good one.
+                Err(error) => outbox.failed = Some(Failure::from(error)),
             }
             drop(outbox);
             self.changed.notify_all();
@@ -364,6 +370,7 @@ impl Shared {
     }
 
     fn receive_all(&self, min_sent: u64) -> Result<()> {
+        let mut held = HeldValues::default();
         loop {
             let mut outbox = self.outbox.lock();
             while outbox.sent < min_sent && !outbox.fetch_now {
@@ -376,9 +383,9 @@ impl Shared {
             outbox.fetch_now = false;
             let contained = outbox.answered.clone();
             drop(outbox);
-            let values = self.remote.pull_dense_values()?;
+            self.remote.pull_changes(&mut held)?;
             let mut latest = self.latest.lock();
-            latest.values = values;
+            latest.values.clone_from(&held.values);
             latest.version += 1;
             drop(latest);
             let mut outbox = self.outbox.lock();

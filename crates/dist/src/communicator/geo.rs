@@ -38,6 +38,7 @@ use super::{Communicator, Failure, Local, Missing, Remote, Step, Worker, wait_al
 use crate::error::{Error, Result};
 use crate::frame::Reader;
 use crate::request::hand_in::HandIn;
+use crate::request::sent::Sent;
 use crate::request::{Kind, exchange_geo};
 use crate::stage::{DenseStage, SparseStage};
 
@@ -124,7 +125,7 @@ impl Geo {
         };
         let shared =
             Arc::new(Shared { remote, plan, copies, dense, outbox: Mutex::new(outbox), changed: Condvar::new() });
-        let mut exchanger = Exchanger { shared: shared.clone(), base, next: 0, scratch: Scratch::new() };
+        let mut exchanger = Exchanger { shared: shared.clone(), base, next: 0, wanted: None, scratch: Scratch::new() };
         let thread = std::thread::spawn(move || {
             let shared = exchanger.shared.clone();
             // A bug here must not leave training threads waiting for ever.
@@ -215,6 +216,10 @@ impl Communicator for Geo {
 
     fn refuses_here(&self) -> bool {
         true
+    }
+
+    fn number_in_job(&self, stream: u32) -> u32 {
+        self.shared.remote.worker.stream(stream)
     }
 
     fn next_step(&self, stream: u32) -> Result<Step> {
@@ -323,6 +328,8 @@ struct Exchanger {
     base: Vec<Vec<f32>>,
     /// The number of the next exchange.
     next: u64,
+    /// The ticket of somebody who waits for all that this worker has learnt: a save.
+    wanted: Option<u64>,
     scratch: Scratch,
 }
 
@@ -346,7 +353,7 @@ impl Exchanger {
             drop(outbox);
             // There is room in the queue again.
             shared.changed.notify_all();
-            let outcome = self.work(job);
+            let outcome = self.work(job).and_then(|()| self.send_what_is_wanted());
             let mut outbox = shared.outbox.lock();
             outbox.done += 1;
             if let Err(error) = &outcome {
@@ -359,6 +366,18 @@ impl Exchanger {
                 return;
             }
         }
+    }
+
+    /// Sends everything, if somebody waits for it, and says so.
+    fn send_what_is_wanted(&mut self) -> Result<()> {
+        let Some(ticket) = self.wanted else { return Ok(()) };
+        if self.shared.plan.flush_residual {
+            self.work(Job::Flush(Vec::new()))?;
+        }
+        // Told again by the exchanges above.
+        self.wanted = None;
+        let links = self.shared.remote.links.iter();
+        wait_all(links.map(|link| link.send(&Sent { ticket })).collect::<Result<_>>()?).map(drop)
     }
 
     fn work(&mut self, job: Job) -> Result<()> {
@@ -421,6 +440,8 @@ impl Exchanger {
         for (server, pending) in asked.into_iter().enumerate() {
             let answer = pending.wait()?;
             let mut reader = Reader::new(answer.bytes());
+            let ticket = exchange_geo::take_ticket(&mut reader)?;
+            self.wanted = self.wanted.or((ticket != 0).then_some(ticket));
             for number in 0..copies.len() {
                 let changed = exchange_geo::take_changed(&mut reader, copies.dim(number))?;
                 copies.receive(number, changed.keys, changed.rows, &mut self.scratch)?;

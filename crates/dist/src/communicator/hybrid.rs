@@ -70,6 +70,10 @@ impl Communicator for Hybrid {
         pull_if_empty(&self.remote, stages)
     }
 
+    fn number_in_job(&self, stream: u32) -> u32 {
+        self.remote.worker.stream(stream)
+    }
+
     /// The dense and the sparse push of a step have the same number, in two streams.
     fn next_step(&self, stream: u32) -> Result<Step> {
         let number = self.remote.worker.stream(stream);

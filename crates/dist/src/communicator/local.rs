@@ -52,11 +52,11 @@ impl Communicator for Local {
         Ok(())
     }
 
-    /// Nothing is ever repeated here: whoever trains counts its own steps.
     fn refuses_here(&self) -> bool {
         true
     }
 
+    /// Nothing is ever repeated here: whoever trains counts its own steps.
     fn next_step(&self, _stream: u32) -> Result<Step> {
         Ok(Step { number: 0, is_applied: false })
     }

@@ -49,6 +49,11 @@ pub trait Communicator: Send + Sync {
     /// many were applied and refused, as far as that is known by then.
     fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport>;
 
+    /// The job-wide number of a stream: no other worker has it. Chance in a step follows from it.
+    fn number_in_job(&self, stream: u32) -> u32 {
+        stream
+    }
+
     /// Whether gradients meet their tables in this process: then [`push`](Communicator::push) itself counts what they refuse.
     fn refuses_here(&self) -> bool {
         false

@@ -65,6 +65,10 @@ impl Communicator for Part {
         self.with_sparse(sparse, |sparse| self.with_dense(dense, |dense| self.whole.push(work, sparse, dense)))
     }
 
+    fn number_in_job(&self, stream: u32) -> u32 {
+        self.whole.number_in_job(stream)
+    }
+
     fn refuses_here(&self) -> bool {
         self.whole.refuses_here()
     }

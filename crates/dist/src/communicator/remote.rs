@@ -23,6 +23,7 @@ use crate::request::create_tables::{self, CreateTables, Description, Here};
 use crate::request::depart::Depart;
 use crate::request::join::Join;
 use crate::request::leave::Leave;
+use crate::request::pull_changes::{self, PullChanges};
 use crate::request::pull_dense::PullDense;
 use crate::request::status::{self, Status, StatusRequest};
 use crate::request::{Kind, pull_sparse};
@@ -44,6 +45,18 @@ impl Worker {
     pub fn stream(&self, thread: u32) -> u32 {
         self.rank * self.threads + thread
     }
+}
+
+/// Values are read as they are: training on rounded ones stops where a gradient is smaller than what rounding hides.
+const EXACT: FloatWidth = FloatWidth::Bits32;
+
+/// Dense values as the last [`PullChanges`] of each server left them.
+#[derive(Default)]
+pub(super) struct HeldValues {
+    /// Parameter by parameter.
+    pub(super) values: Vec<Vec<f32>>,
+    /// Per server: the number of its last answer.
+    numbers: Vec<u64>,
 }
 
 /// A program's tables on the servers, as one worker sees them.
@@ -161,7 +174,7 @@ impl Remote {
         for (server, link) in self.links.iter().enumerate() {
             let mut payload = Payload::new();
             // Room for a million million pulls of each life of the worker.
-            pull_sparse::begin(&mut payload, missing, self.sessions[server] << 40 | number, self.width, stages.len());
+            pull_sparse::begin(&mut payload, missing, self.sessions[server] << 40 | number, EXACT, stages.len());
             for (stage, grouping) in stages.iter().zip(&lane.groupings) {
                 let (tables, dims) = self.tables_of(stage, |_| true);
                 pull_sparse::add_stage(&mut payload, &tables, &dims, grouping.keys(server));
@@ -174,7 +187,7 @@ impl Remote {
             for (stage, grouping) in stages.iter_mut().zip(&lane.groupings) {
                 let count = grouping.keys(server).len();
                 for lookup in &mut stage.lookups {
-                    let rows = pull_sparse::take_rows(&mut reader, self.width, count, lookup.dim)?;
+                    let rows = pull_sparse::take_rows(&mut reader, EXACT, count, lookup.dim)?;
                     grouping.gather(server, lookup.dim, &rows, &mut lookup.rows)?;
                 }
             }
@@ -189,7 +202,7 @@ impl Remote {
         let places = self.places(stages, |_| true);
         let asked = self.links.iter().enumerate().map(|(server, link)| {
             let blocks = self.blocks_of(server, &places).map(|(at, _, _)| at).collect();
-            link.send(&PullDense { width: self.width, blocks })
+            link.send(&PullDense { width: EXACT, blocks })
         });
         let asked: Vec<Pending> = asked.collect::<Result<_>>()?;
         for (server, pending) in asked.into_iter().enumerate() {
@@ -197,6 +210,41 @@ impl Remote {
             let mut reader = Reader::new(answer.bytes());
             self.take_values(server, &mut reader, &places, stages)?;
             reader.end()?;
+        }
+        Ok(())
+    }
+
+    /// Brings dense values up to date: by their differences where floats travel narrow.
+    pub(super) fn pull_changes(&self, held: &mut HeldValues) -> Result<()> {
+        if self.width == FloatWidth::Bits32 {
+            held.values = self.pull_dense_values()?;
+            return Ok(());
+        }
+        let parameters = self.placement.parameters();
+        held.numbers.resize(self.links.len(), 0);
+        held.values.resize_with(parameters.len(), Vec::new);
+        for (values, parameter) in held.values.iter_mut().zip(parameters) {
+            values.resize(parameter.shape.iter().product(), 0.0);
+        }
+        let places: Vec<Option<usize>> = (0..parameters.len()).map(Some).collect();
+        let asked = self.links.iter().enumerate().map(|(server, link)| {
+            let blocks = self.blocks_of(server, &places).map(|(at, _, _)| at).collect();
+            link.send(&PullChanges { held: held.numbers[server], blocks })
+        });
+        let asked: Vec<Pending> = asked.collect::<Result<_>>()?;
+        for (server, pending) in asked.into_iter().enumerate() {
+            let answer = pending.wait()?;
+            let mut reader = Reader::new(answer.bytes());
+            let (number, are_differences) = pull_changes::take_number(&mut reader)?;
+            for (_, parameter, range) in self.blocks_of(server, &places) {
+                let values = &mut held.values[parameter][range];
+                match are_differences {
+                    true => floats::add_differences(&mut reader, values)?,
+                    false => floats::take_into(&mut reader, EXACT, values)?,
+                }
+            }
+            reader.end()?;
+            held.numbers[server] = number;
         }
         Ok(())
     }
@@ -294,7 +342,7 @@ impl Remote {
         stages: &mut [DenseStage],
     ) -> Result<()> {
         let mut blocks = self.blocks_of(server, places);
-        blocks.try_for_each(|(_, place, range)| floats::take_into(reader, self.width, &mut stages[place].values[range]))
+        blocks.try_for_each(|(_, place, range)| floats::take_into(reader, EXACT, &mut stages[place].values[range]))
     }
 
     /// Of each parameter, which of these stages is its own. A program may name some parameters only, in an order of its own.

@@ -33,6 +33,10 @@ impl Communicator for Stepwise {
         pull_if_empty(&self.remote, stages)
     }
 
+    fn number_in_job(&self, stream: u32) -> u32 {
+        self.remote.worker.stream(stream)
+    }
+
     fn next_step(&self, stream: u32) -> Result<Step> {
         Ok(self.remote.streams.next(stream, None))
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! request   the bytes of a push, with differences in the place of gradients
-//! answer    for each table: changed keys, their rows | for each block: values
+//! answer    ticket | for each table: changed keys, their rows | for each block: values
 //! ```
 //!
 //! The server adds differences as they are. A repeated request gets the first one's answer again, byte for byte: the set of
@@ -31,6 +31,11 @@ impl Request for ExchangeGeo {
     fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
         server.push(caller, Pushing::Differences, self.0)
     }
+}
+
+/// Reads the beginning of an answer: the ticket of somebody who waits for all that the worker has learnt, or 0.
+pub fn take_ticket(reply: &mut Reader<'_>) -> Result<u64> {
+    reply.one()
 }
 
 /// The rows of one table that others changed.

@@ -19,14 +19,17 @@ pub mod join;
 pub mod leave;
 pub mod load;
 pub mod look;
+pub mod pull_changes;
 pub mod pull_dense;
 pub mod pull_sparse;
 pub mod push;
 pub mod recall;
 pub mod save;
+pub mod sent;
 pub mod shrink;
 pub mod status;
 pub mod stop;
+pub mod unsent;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -136,6 +139,9 @@ requests! {
     HandIn = 37: hand_in::HandIn, "GEO: all that was learnt so far was sent.";
     Committed = 38: committed::Committed, "A checkpoint was committed.";
     Recall = 39: recall::Recall, "Make all workers start again.";
+    Unsent = 40: unsent::Unsent, "GEO: who has learnt what no server has.";
+    Sent = 41: sent::Sent, "GEO: what was asked for was sent.";
+    PullChanges = 42: pull_changes::PullChanges, "How dense blocks differ from what a worker holds.";
 }
 
 impl Kind {

@@ -59,6 +59,9 @@ impl Request for PullSparse {
         let _passing = (missing == Missing::Create).then(|| tables.pass());
         let copies =
             tables.copies().filter(|copies| missing == Missing::Create && copies.is_first(caller.rank, number));
+        if let Some(copies) = &copies {
+            copies.trains(caller.rank);
+        }
         let mut reply = Payload::new();
         let mut scratch = tables.scratch();
         for _ in 0..head[1] {

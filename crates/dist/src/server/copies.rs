@@ -16,6 +16,16 @@ pub(crate) struct Copies {
     pulls: Mutex<Ledger>,
     /// Workers that have sent a part of what they have learnt and kept the rest: it is lost if they die.
     incomplete: Mutex<BTreeSet<u32>>,
+    /// Workers that may have learnt something since they last handed everything in.
+    training: Mutex<BTreeSet<u32>>,
+    wanted: Mutex<Wanted>,
+}
+
+/// Somebody waits for all that workers have learnt, and for whom still.
+#[derive(Default)]
+struct Wanted {
+    ticket: u64,
+    workers: BTreeSet<u32>,
 }
 
 impl Copies {
@@ -30,7 +40,44 @@ impl Copies {
             tables: (0..tables).map(|_| changed()).collect(),
             pulls: Mutex::default(),
             incomplete: Mutex::default(),
+            training: Mutex::default(),
+            wanted: Mutex::default(),
         }
+    }
+
+    /// A worker has pulled rows to train them.
+    pub(crate) fn trains(&self, worker: u32) {
+        self.training.lock().insert(worker);
+    }
+
+    /// The workers that have yet to send what they have learnt, for whoever asks with this ticket. A new ticket asks all of them.
+    pub(super) fn unsent(&self, asker: u32, ticket: u64) -> Vec<u32> {
+        let mut wanted = self.wanted.lock();
+        if wanted.ticket != ticket {
+            let others = self.training.lock().iter().copied().filter(|&worker| worker != asker).collect();
+            *wanted = Wanted { ticket, workers: others };
+        }
+        wanted.workers.iter().copied().collect()
+    }
+
+    /// The ticket of whoever waits for a worker, or 0.
+    pub(super) fn wanted_of(&self, worker: u32) -> u64 {
+        let wanted = self.wanted.lock();
+        if wanted.workers.contains(&worker) { wanted.ticket } else { 0 }
+    }
+
+    /// A worker has sent what it was asked for.
+    pub(super) fn sent(&self, worker: u32, ticket: u64) {
+        let mut wanted = self.wanted.lock();
+        if wanted.ticket == ticket {
+            wanted.workers.remove(&worker);
+        }
+    }
+
+    /// Nobody need wait for a worker.
+    fn has_nothing_unsent(&self, worker: u32) {
+        self.training.lock().remove(&worker);
+        self.wanted.lock().workers.remove(&worker);
     }
 
     /// Of one table.
@@ -45,11 +92,12 @@ impl Copies {
 
     /// Notes whether the tables have all that a worker has learnt up to its last exchange.
     pub(super) fn set_complete(&self, worker: u32, complete: bool) {
-        let mut incomplete = self.incomplete.lock();
         if complete {
-            incomplete.remove(&worker);
+            self.incomplete.lock().remove(&worker);
+            self.has_nothing_unsent(worker);
         } else {
-            incomplete.insert(worker);
+            self.incomplete.lock().insert(worker);
+            self.trains(worker);
         }
     }
 
@@ -68,6 +116,7 @@ impl Copies {
         for changed in &self.tables {
             changed.lock().take_changed(worker);
         }
+        self.has_nothing_unsent(worker);
     }
 
     /// A worker takes part no more.

@@ -332,6 +332,18 @@ impl State {
         Ok(())
     }
 
+    /// GEO: the workers that have learnt what no server has; they are asked for it, once for each ticket.
+    pub(crate) fn unsent(&self, caller: Caller, ticket: u64) -> Vec<u32> {
+        self.tables.copies().map(|copies| copies.unsent(caller.rank, ticket)).unwrap_or_default()
+    }
+
+    /// GEO: a worker has sent what it was asked for.
+    pub(crate) fn sent(&self, caller: Caller, ticket: u64) {
+        if let Some(copies) = self.tables.copies() {
+            copies.sent(caller.rank, ticket);
+        }
+    }
+
     /// Fails unless the push is of the kind that the job's mode has.
     fn check_mode(&self, how: Pushing) -> Result<Team> {
         let kept = self.tables.kept();

@@ -112,7 +112,17 @@ pub(crate) struct Tables {
     /// Buffers of the means of groups' steps.
     means: Mutex<Means>,
     scratches: Mutex<Vec<Scratch>>,
+    /// What each worker holds of the dense values, where only differences travel.
+    held: Mutex<HashMap<u32, Arc<Mutex<Held>>>>,
     repeats: AtomicU64,
+}
+
+/// What a worker holds after the answer of this number.
+#[derive(Default)]
+struct Held {
+    number: u64,
+    values: Vec<Vec<f32>>,
+    answer: Payload,
 }
 
 /// The tables of a program.
@@ -196,6 +206,7 @@ impl Tables {
         *self.kept.write() = Kept::default();
         self.set_gate(None);
         self.shrinks.lock().clear();
+        self.held.lock().clear();
         *self.means.lock() = Means::default();
         let mut streams = self.streams.lock();
         streams.clear();
@@ -249,11 +260,42 @@ impl Tables {
         Ok(())
     }
 
+    /// Writes by how much blocks differ from what a worker holds of them: narrow, where that is known, else the values as they are.
+    ///
+    /// `held` is the number of the last answer that the worker has added; 0 for none. A repeat is answered as before.
+    pub(crate) fn put_changes(&self, worker: u32, held: u64, blocks: &[u32]) -> Result<Payload> {
+        let known = self.held.lock().entry(worker).or_default().clone();
+        let mut known = known.lock();
+        if held != 0 && known.number == held + 1 {
+            return Ok(known.answer.clone());
+        }
+        let is_known = held != 0 && known.number == held && known.values.len() == blocks.len();
+        let mut answer = Payload::new();
+        answer.put(&[known.number + 1, u64::from(is_known)]);
+        // Whatever ends this early, the next answer has whole values.
+        let mut values = std::mem::take(&mut known.values);
+        values.resize(blocks.len(), Vec::new());
+        for (&block, held) in blocks.iter().zip(&mut values) {
+            let block = self.dense(block)?;
+            check_answer(&answer, block.table.len())?;
+            let mut newest = vec![0.0; block.table.len()];
+            block.table.pull(&mut newest).map_err(|error| block.error("pulling from", error))?;
+            if is_known {
+                floats::put_differences(&mut answer, &newest, held);
+            } else {
+                answer.put(&newest);
+                *held = newest;
+            }
+        }
+        *known = Held { number: known.number + 1, values, answer: answer.clone() };
+        Ok(answer)
+    }
+
     /// The values that a push asked for.
     pub(crate) fn values_wanted(&self, push: &Payload) -> Result<Payload> {
-        let (width, blocks) = gradients::wanted(push.bytes())?;
+        let blocks = gradients::wanted(push.bytes())?;
         let mut reply = Payload::new();
-        self.put_values(width, blocks.into_iter(), &mut reply)?;
+        self.put_values(FloatWidth::Bits32, blocks.into_iter(), &mut reply)?;
         Ok(reply)
     }
 
@@ -402,6 +444,7 @@ impl Tables {
             block.table.add(difference).map_err(|e| block.error("adding to", e))?;
         }
         let mut answer = Payload::new();
+        answer.put(&[copies.wanted_of(worker)]);
         let count = self.kept.read().sparse.len() as u32;
         for number in 0..count {
             let table = self.sparse(number)?;
@@ -417,7 +460,7 @@ impl Tables {
                 .map_err(|e| table.error("pulling from", e))?;
         }
         self.put_scratch(scratch);
-        self.put_values(view.width, view.blocks.iter().map(|&(block, _)| block), &mut answer)?;
+        self.put_values(FloatWidth::Bits32, view.blocks.iter().map(|&(block, _)| block), &mut answer)?;
         Ok(answer)
     }
 

@@ -201,7 +201,9 @@ fn a_pull_that_arrives_late_does_not_hide_what_changed_since() {
         push.stage(&[0], &[1], &[KEY][..differences.len()], std::iter::once(differences.chunks(1)), None);
         let payload = push.blocks().finish();
         let answer = ask(worker, Kind::ExchangeGeo, &payload);
-        exchange_geo::take_changed(&mut Reader::new(answer.bytes()), 1).unwrap().rows.to_vec()
+        let mut reader = Reader::new(answer.bytes());
+        assert_eq!(exchange_geo::take_ticket(&mut reader).unwrap(), 0, "nobody waits for what a worker has not sent");
+        exchange_geo::take_changed(&mut reader, 1).unwrap().rows.to_vec()
     };
     let mut pull = Payload::new();
     pull_sparse::begin(&mut pull, Missing::Create, 3, FloatWidth::Bits32, 1);
@@ -365,6 +367,19 @@ async fn a_request_that_takes_longer_than_the_silence_of_a_dead_peer_arrives() {
     assert!(matches!(&error, Error::Server { message, .. } if message.contains("no table has number 7")), "{error}");
     assert!(began.elapsed() > Duration::from_secs(9), "twelve pieces of a second each");
     assert_eq!(slow.connections.load(Ordering::SeqCst), 1, "nobody was taken for dead");
+}
+
+/// A server would hang up on it, however often it is sent.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_no_server_takes_fails_at_once() {
+    let states = states(1);
+    let client = ClientConfig { cap: 1024, ..Network::new(1, Faults::NONE, config(), &states).client(0, 1) };
+    let link = Link::remote(&tokio::runtime::Handle::current(), endpoint(0), client, Slow::new(Duration::ZERO));
+    let payload = PullDense { width: FloatWidth::Bits32, blocks: vec![7; 3000] }.encode().unwrap();
+    let began = Instant::now();
+    let error = link.ask(Kind::PullDense, payload).answer().await.unwrap_err();
+    assert!(matches!(error, Error::TooLong { cap: 1024, .. }), "{error}");
+    assert_eq!(began.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]

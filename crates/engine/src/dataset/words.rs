@@ -41,6 +41,9 @@ pub struct WordsConfig {
     pub thread_num: usize,
     /// Decides every random choice.
     pub seed: u64,
+    /// Which worker this is, of how many: all read the same files and number the same words, and each trains on a part of
+    /// the text that follows the last one's.
+    pub part: (usize, usize),
 }
 
 impl Default for WordsConfig {
@@ -54,6 +57,7 @@ impl Default for WordsConfig {
             batch_size: 256,
             thread_num: 1,
             seed: 0,
+            part: (0, 1),
         }
     }
 }
@@ -91,7 +95,7 @@ impl WordsDataset {
         check_files(&config.files)?;
         let corpus = Corpus::read(&config.files)?;
         let raw_words = corpus.raw_words;
-        let (words, counts, tokens) = corpus.number_by_frequency(config.min_count);
+        let (words, counts, mut tokens) = corpus.number_by_frequency(config.min_count);
         if words.is_empty() {
             return Err(Error::BadSetting {
                 name: "min_count",
@@ -110,6 +114,12 @@ impl WordsDataset {
         let keep_below = counts.iter().map(|&c| (keep_share(c).min(1.0) * (1u64 << 32) as f64) as u64).collect();
         let kept: f64 = counts.iter().map(|&c| keep_share(c).min(1.0) * c as f64).sum();
         let stretch = (config.batch_size as f64 * tokens.len() as f64 / kept.max(1.0)).ceil().max(1.0) as usize;
+        // After everything that follows from the whole text.
+        let (worker, workers) = (config.part.0, config.part.1.max(1));
+        let bound = |part: usize| (tokens.len() as u128 * part.min(workers) as u128 / workers as u128) as usize;
+        let own = bound(worker)..bound(worker + 1);
+        tokens = tokens[own].to_vec();
+        let raw_words = raw_words / workers as u64;
         let schema = Schema::new(vec![
             Field::new("context", FieldKind::Ids),
             Field::new("target", FieldKind::FixedIds { length: 1 + config.negatives }),
@@ -160,8 +170,10 @@ impl Dataset for WordsDataset {
 
     fn describe(&self) -> String {
         let WordsConfig { batch_size, window, negatives, seed, .. } = &self.config;
-        let words = self.raw_words;
-        format!("batches of {batch_size} from {words} words, window {window}, {negatives} negatives, seed {seed}")
+        let (words, (part, parts)) = (self.raw_words, self.config.part);
+        format!(
+            "batches of {batch_size} from part {part} of {parts} of {words} words, window {window}, {negatives} negatives, seed {seed}"
+        )
     }
 
     fn skip_pass(&self) {
@@ -410,6 +422,18 @@ mod tests {
             }
         }
         rows
+    }
+
+    #[test]
+    fn workers_number_the_same_words_and_share_the_text() {
+        let text = "a b c a b a d\n".repeat(50);
+        let config = WordsConfig { min_count: 1, subsample: 0.0, ..WordsConfig::default() };
+        let whole = corpus(&text, config.clone());
+        let parts: Vec<_> =
+            (0..3).map(|part| corpus(&text, WordsConfig { part: (part, 3), ..config.clone() })).collect();
+        assert!(parts.iter().all(|part| part.words == whole.words && part.counts == whole.counts));
+        let joined: Vec<u32> = parts.iter().flat_map(|part| part.tokens.clone()).collect();
+        assert_eq!(joined, whole.tokens);
     }
 
     #[test]

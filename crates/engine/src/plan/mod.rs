@@ -14,7 +14,7 @@ mod finite;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use openfleet_core::key::mix;
 use openfleet_core::{Batch, Column, FieldKind, Schema, Unique, WorkId};
@@ -188,6 +188,7 @@ impl Plan {
             taken: Vec::new(),
             scratch: Vec::new(),
             profile: None,
+            waited: Duration::ZERO,
         }
     }
 
@@ -277,14 +278,25 @@ impl Plan {
     /// Fetches the rows of the prepared ids, and newer dense parameters.
     pub fn pull(&self, arena: &mut Arena) -> Result<()> {
         let missing = if self.trains { Missing::Create } else { Missing::Initial };
+        let asked = Instant::now();
         self.communicator.pull_sparse(&mut arena.sparse, missing)?;
         self.communicator.pull_dense(&mut arena.dense)?;
+        self.waited_since(asked, arena);
         Ok(())
+    }
+
+    /// What the servers take is waited for; tables in this process are work.
+    fn waited_since(&self, asked: Instant, arena: &mut Arena) {
+        if !self.communicator.refuses_here() {
+            arena.waited += asked.elapsed();
+        }
     }
 
     /// Forward, backward and clipping.
     pub fn compute(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<()> {
-        let step_seed = mix(self.seed ^ mix(work.last_step ^ (u64::from(work.stream) << 40)));
+        // Every stream of the job has chances of its own, as the rows of one process on the joined batch have.
+        let stream = self.communicator.number_in_job(work.stream);
+        let step_seed = mix(self.seed ^ mix(work.last_step ^ (u64::from(stream) << 40)));
         for (index, node) in self.nodes.iter().enumerate() {
             let started = arena.profile.is_some().then(Instant::now);
             self.forward(node, arena, batch, mix(step_seed ^ index as u64))?;
@@ -319,10 +331,13 @@ impl Plan {
             return Ok(PushReport::default());
         }
         let unusable = self.unusable_gradients(arena, work)?;
-        if unusable.is_empty() {
-            return Ok(self.communicator.push(work, &mut arena.sparse, &mut arena.dense)?);
-        }
-        self.push_without(&unusable, arena, work)
+        let asked = Instant::now();
+        let pushed = match unusable.is_empty() {
+            true => self.communicator.push(work, &mut arena.sparse, &mut arena.dense)?,
+            false => self.push_without(&unusable, arena, work)?,
+        };
+        self.waited_since(asked, arena);
+        Ok(pushed)
     }
 
     /// Fails if a variable cannot be fetched after a step; to be asked before one.

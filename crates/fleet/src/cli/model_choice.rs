@@ -75,6 +75,9 @@ impl ModelKind {
     }
 }
 
+/// What no size of a model exceeds: what is beyond was mistyped, and would only end for want of memory.
+const MOST: usize = 1_000_000;
+
 impl ModelOptions {
     /// The shape; an option that the model does not have is an error rather than ignored.
     pub(crate) fn resolve(&self) -> Result<ModelShape> {
@@ -138,8 +141,12 @@ impl ModelOptions {
         let hidden = self.hidden.iter().flatten().map(|&size| ("--hidden", Some(size)));
         let sizes = [("--dim", self.dim), ("--window", self.window), ("--negative", self.negative)];
         let scale = self.scale.map(|scale| ("--scale", Some(scale as usize)));
-        match sizes.into_iter().chain(hidden).chain(scale).find(|(_, size)| *size == Some(0)) {
-            Some((option, _)) => Err(Error::BadOption { option, expected: "at least 1", got: "0".into() }),
+        let mut sizes = sizes.into_iter().chain(hidden).chain(scale);
+        match sizes.find(|(_, size)| size.is_some_and(|size| size == 0 || size > MOST)) {
+            Some((option, size)) => {
+                let (expected, got) = ("from 1 to 1,000,000", size.unwrap_or_default().to_string());
+                Err(Error::BadOption { option, expected, got })
+            }
             None => Ok(()),
         }
     }

@@ -129,7 +129,8 @@ impl<'a> Meter<'a> {
     }
 
     /// After batches of the first thread: shows where things stand, if it is time. The only fetched value is the AUC.
-    pub(crate) fn observe(&self, observation: &Observation, waited: Duration, threads: usize) {
+    pub(crate) fn observe(&self, observation: &Observation, threads: usize) {
+        let waited = observation.waited;
         let mut state = self.state();
         let now = Instant::now();
         let began = now.checked_sub(observation.elapsed).unwrap_or(now);
@@ -221,7 +222,7 @@ impl<'a> Meter<'a> {
     }
 }
 
-/// The share of all threads' time that was spent waiting for data.
+/// The share of all threads' time that was spent waiting for data and for servers.
 pub(crate) fn waiting_share(waited: Duration, elapsed: Duration, threads: usize) -> f64 {
     let all = elapsed.as_secs_f64() * threads.max(1) as f64;
     if all > 0.0 { (waited.as_secs_f64() / all).min(1.0) } else { 0.0 }
@@ -235,22 +236,16 @@ fn bar() -> ProgressBar {
     bar
 }
 
-/// A dataset that knows how long its readers were waited for.
+/// A dataset that knows how far its passes came.
 pub(crate) struct Watched<'a> {
     inner: &'a dyn Dataset,
-    waited_nanos: AtomicU64,
     rows: AtomicU64,
 }
 
 impl<'a> Watched<'a> {
-    /// Nothing waited yet.
+    /// No pass yet.
     pub(crate) fn new(inner: &'a dyn Dataset) -> Self {
-        Watched { inner, waited_nanos: AtomicU64::new(0), rows: AtomicU64::new(0) }
-    }
-
-    /// Time all threads together waited.
-    pub(crate) fn waited(&self) -> Duration {
-        Duration::from_nanos(self.waited_nanos.load(Ordering::Relaxed))
+        Watched { inner, rows: AtomicU64::new(0) }
     }
 
     /// How far the passes that have ended came, in the dataset's own unit.
@@ -304,10 +299,7 @@ impl BatchReader for WatchedReader<'_> {
     }
 
     fn next_for(&self, stream: u32, batch: &mut Batch) -> DataResult<bool> {
-        let asked = Instant::now();
-        let more = self.inner.next_for(stream, batch);
-        self.watched.waited_nanos.fetch_add(asked.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        more
+        self.inner.next_for(stream, batch)
     }
 
     fn end(&self) {

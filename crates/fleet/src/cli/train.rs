@@ -115,7 +115,7 @@ struct Summary {
     /// Training time, without loading, test and saving.
     seconds: f64,
     samples_per_second: f64,
-    /// The share of the threads' time that was spent waiting for data.
+    /// The share of the threads' time that was spent waiting for data and for servers.
     waiting_share: f64,
     /// Mean loss a row of the last epoch.
     train_loss: Option<f64>,
@@ -408,17 +408,14 @@ impl<'a> Job<'a> {
     fn workers(&self, place: &Place) -> Result<Vec<WorkerRun<'a>>> {
         let (count, threads) = (place.worker_count(), self.threads_of_a_worker());
         let worker = |rank: usize| {
-            let train_files = split_files(&self.train_files, rank, count);
-            if train_files.is_empty() && self.arguments.model.model == ModelKind::Word2vec {
-                return Err(Error::BadOption {
-                    option: "--workers",
-                    expected: "at most as many as there are training files",
-                    got: format!("{count} for {} files", self.train_files.len()),
-                });
-            }
+            // Text is numbered as a whole: every worker reads all of it, and trains on its part.
+            let train_files = match self.arguments.model.model {
+                ModelKind::Word2vec => self.train_files.clone(),
+                _ => split_files(&self.train_files, rank, count),
+            };
             let job = Job { train_files, threads, ..self.clone() };
             let mut network = job.shape.build(&job.data.schema, self.arguments.seed)?;
-            let data = job.load()?;
+            let data = job.load((rank, count))?;
             let minimize =
                 self.arguments.optimizer.resolve(self.arguments.model.model, data.run_steps(self.arguments.epochs))?;
             minimize.minimize(&mut network.net.main, network.loss)?;
@@ -448,7 +445,7 @@ impl<'a> Job<'a> {
     }
 
     /// The training data: streaming, or in memory where asked. Text is always in memory.
-    fn load(&self) -> Result<TrainingData> {
+    fn load(&self, part: (usize, usize)) -> Result<TrainingData> {
         let Some(config) = self.arguments.reading.config(&self.data, &self.train_files, self.rows_of_a_thread()) else {
             let ModelShape::Word2vec { window, negatives, .. } = self.shape else {
                 unreachable!("only word2vec reads text")
@@ -463,6 +460,7 @@ impl<'a> Job<'a> {
                 batch_size: self.batch,
                 thread_num: self.threads,
                 seed: self.arguments.seed,
+                part,
             })?));
         };
         let config = config.drop_last(self.arguments.drop_last);
@@ -606,7 +604,7 @@ impl WorkerRun<'_> {
             // On servers batches are always dealt.
             let watched = Watched::new(if job.deals() && cluster.is_none() { &dealt } else { data.dataset() });
             let each_batch = |view: &BatchView<'_>| meter.batch_done(view);
-            let observer = |observation: &Observation| meter.observe(observation, watched.waited(), threads);
+            let observer = |observation: &Observation| meter.observe(observation, threads);
             let fetch: Vec<_> = network.auc.iter().map(|auc| auc.auc).collect();
             let options = RunOptions {
                 threads,

@@ -90,7 +90,7 @@ impl Input {
                 let ints: Vec<i64> = keys.into_iter().map(|key| key as i64).collect();
                 feed.ints(&self.name, length, &ints)?
             }
-            FieldKind::Floats { dim } => feed.floats(&self.name, dim, floats(given.values))?,
+            FieldKind::Floats { dim } => feed.floats(&self.name, dim, self.floats(given.values, &given.lengths)?)?,
         })
     }
 
@@ -228,18 +228,29 @@ fn cut(input: &Input, ids: Given, lengths: Given) -> Result<Given, Refusal> {
     Ok(Given { lengths: counts, ..ids })
 }
 
-fn floats(values: Values) -> Vec<f32> {
-    match values {
-        Values::Floats(floats) => floats,
-        Values::Keys(keys) => keys.into_iter().map(|key| key as i64 as f32).collect(),
-        Values::Numbers(numbers) => numbers
-            .into_iter()
-            .map(|number| match number {
-                Number::Whole(value) => value as f32,
-                Number::Negative(value) => value as f32,
-                Number::Float(value) => value as f32,
-            })
-            .collect(),
+impl Input {
+    /// Floats of 32 bits; what is too large for one is refused.
+    fn floats(&self, values: Values, lengths: &[usize]) -> Result<Vec<f32>, Refusal> {
+        let numbers = match values {
+            Values::Floats(floats) => return Ok(floats),
+            Values::Keys(keys) => return Ok(keys.into_iter().map(|key| key as i64 as f32).collect()),
+            Values::Numbers(numbers) => numbers,
+        };
+        let narrow = |number: &Number| match *number {
+            Number::Whole(value) => value as f32,
+            Number::Negative(value) => value as f32,
+            Number::Float(value) => value as f32,
+        };
+        let floats: Vec<f32> = numbers.iter().map(narrow).collect();
+        match floats.iter().position(|float| !float.is_finite()) {
+            None => Ok(floats),
+            Some(at) => Err(Refusal::bad(format!(
+                "input `{}`, row {}: expected a number of 32 bits, got {:?}",
+                self.name,
+                row_of(at, lengths),
+                numbers[at]
+            ))),
+        }
     }
 }
 

@@ -56,6 +56,9 @@ const SMALL: usize = 64 * 1024;
 /// How long requests under way may take once the server is asked to end.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// How long a request's body may take to arrive.
+const BODY: Duration = Duration::from_secs(60);
+
 /// Between two looks at whether it is.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -227,10 +230,24 @@ async fn answer_with(
         let message = format!("header `Content-Encoding`: expected a body that is not compressed, got `{got}`");
         return Err(Refusal { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, message });
     }
-    let body: Bytes = to_bytes(body, served.max_body).await.map_err(|error| match error.into_inner() {
-        error if error.is::<LengthLimitError>() => {
-            Refusal::too_large(format!("expected a body of at most {} bytes (`--max-body`), got more", served.max_body))
+    let too_large = |got: &str| {
+        Refusal::too_large(format!("expected a body of at most {} bytes (`--max-body`), got {got}", served.max_body))
+    };
+    // What is announced need not be waited for.
+    let announced =
+        parts.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if let Some(length) = announced.filter(|&length| length > served.max_body as u64) {
+        return Err(too_large(&length.to_string()));
+    }
+    let body = match tokio::time::timeout(BODY, to_bytes(body, served.max_body)).await {
+        Ok(body) => body,
+        Err(_) => {
+            let message = format!("the body did not arrive within {} s", BODY.as_secs());
+            return Err(Refusal { status: StatusCode::REQUEST_TIMEOUT, message });
         }
+    };
+    let body: Bytes = body.map_err(|error| match error.into_inner() {
+        error if error.is::<LengthLimitError>() => too_large("more"),
         error => Refusal::bad(format!("the body ended early: {error}")),
     })?;
     if body.len() <= SMALL {

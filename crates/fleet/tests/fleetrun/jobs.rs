@@ -146,6 +146,22 @@ fn one_server_serves_four_workers() {
 }
 
 /// Stories 4 and 5: whoever is killed, the job ends and says who it was; nobody is left.
+/// One file, three workers: all number its words alike, and each trains on a part of it.
+#[test]
+fn workers_that_learn_words_have_one_vocabulary() {
+    let openfleet = env!("CARGO_BIN_EXE_openfleet");
+    let options = "--model word2vec --train text.txt --min-count 1 --subsample 0 --dim 8 --threads 1 --mode async";
+    let place = Place::with_job(&format!("exec {openfleet} train {options} --quiet --json --save words"));
+    let text: String = (0..2000).map(|line| format!("every line ends with word{}\n", line % 10)).collect();
+    place.write("text.txt", &text);
+    let ran = place.job("--server_num=2 --worker_num=3");
+    let summary = last_json(&ran.succeeded().stdout);
+    assert_eq!(summary["vocabulary"], 14);
+    let words = number(&summary, "words");
+    assert!((words - 10_000.0).abs() < 10.0, "{words} of 10,000 words were trained");
+    assert_eq!(summary["rows_in_tables"], 28, "a row of each word in two tables");
+}
+
 #[test]
 fn a_worker_or_server_killed_while_training_ends_the_job() {
     for who in ["server.1", "worker.1"] {

@@ -59,14 +59,15 @@ fn csv_without_a_description_says_what_to_write() {
 #[test]
 fn options_that_mean_nothing_are_refused() {
     let place = Place::new();
-    let table: [(&[&str], &str); 11] = [
+    let table: [(&[&str], &str); 12] = [
         (
             &["--model", "dcn", "--window", "3"],
             "`--window` means nothing to dcn\n\nhint: leave `--window` out; it is for word2vec",
         ),
         (&["--model", "fit_a_line", "--dim", "3"], "`--dim` means nothing to fit_a_line"),
         (&["--model", "dcn", "--scale", "3"], "`--scale` means nothing to dcn"),
-        (&["--model", "counter", "--scale", "0"], "`--scale`: expected at least 1, got `0`"),
+        (&["--model", "counter", "--scale", "0"], "`--scale`: expected from 1 to 1,000,000, got `0`"),
+        (&["--model", "dcn", "--dim", "1000000000"], "`--dim`: expected from 1 to 1,000,000, got `1000000000`"),
         (&["--model", "counter", "--test", "x"], "`--test` means nothing to counter"),
         (&["--model", "dcn", "--vectors", "v"], "`--vectors` means nothing to dcn"),
         (&["--model", "word2vec", "--test", "x"], "`--test` means nothing to word2vec"),

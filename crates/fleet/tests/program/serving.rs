@@ -394,6 +394,14 @@ fn what_is_too_large_or_compressed_or_elsewhere_is_refused_as_json() {
     assert!(error.contains("input `user`") && error.contains("1000000000000"), "{error}");
     let error = server.post("/v1/models/own:predict", &json!({ "inputs": rows(2000) })).error(413);
     assert!(error.contains("at most 5000 bytes (`--max-body`)"), "{error}");
+    // What is only announced is not waited for.
+    let mut announcing = server.connect();
+    announcing.send(b"POST /v1/models/own:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000000\r\n\r\n");
+    let error = announcing.answer().error(413);
+    assert!(error.contains("at most 5000 bytes (`--max-body`), got 1000000000000"), "{error}");
+    let beyond = json!({ "user": [1], "item": [1], "dense": [[0, 1e39]] });
+    let error = server.post("/v1/models/own:predict", &json!({ "inputs": beyond })).error(400);
+    assert!(error.contains("input `dense`, row 0: expected a number of 32 bits"), "{error}");
     let gzip = [("Content-Encoding", "gzip")];
     let error = server.connect().ask("POST", "/v1/models/own:predict", &gzip, b"x").error(415);
     assert!(error.contains("`Content-Encoding`") && error.contains("`gzip`"), "{error}");

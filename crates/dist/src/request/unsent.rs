@@ -1,0 +1,44 @@
+//! GEO: which workers have learnt something that no server has. Asking makes them send it with their next exchange.
+
+use super::{Request, now};
+use crate::error::Result;
+use crate::frame::{Payload, Reader};
+use crate::server::{Caller, Outcome, State};
+
+/// The request.
+#[derive(Debug, Clone)]
+pub struct Unsent {
+    /// Another one for everything that waits, such as a save; the same each time it asks.
+    pub ticket: u64,
+}
+
+impl Request for Unsent {
+    const NAME: &'static str = "unsent";
+
+    fn encode(&self) -> Result<Payload> {
+        let mut payload = Payload::new();
+        payload.put(&[self.ticket]);
+        Ok(payload)
+    }
+
+    fn decode(payload: Payload) -> Result<Self> {
+        let mut reader = Reader::new(payload.bytes());
+        let ticket = reader.one()?;
+        reader.end()?;
+        Ok(Unsent { ticket })
+    }
+
+    fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
+        let mut reply = Payload::new();
+        reply.put(&server.unsent(caller, self.ticket));
+        now(reply)
+    }
+}
+
+/// Reads an answer: the workers that have not sent it yet.
+pub fn decode(reply: &[u8]) -> Result<Vec<u32>> {
+    let mut reader = Reader::new(reply);
+    let workers = reader.take::<u32>(reply.len() / size_of::<u32>())?.to_vec();
+    reader.end()?;
+    Ok(workers)
+}
