@@ -164,6 +164,14 @@ pub enum Error {
         /// How many there are.
         count: usize,
     },
+    /// A factor for a step that nobody has measured.
+    #[error("stream {stream} scales its step {step}, which was not measured")]
+    NotMeasured {
+        /// The stream.
+        stream: u32,
+        /// Its step.
+        step: u64,
+    },
     /// Nobody to train, or absurdly many.
     #[error("{workers} workers of {threads} threads: expected from 1 to {most} training threads in all")]
     Streams {

@@ -3,13 +3,14 @@
 //! Full floats are copied once and read in place. Narrow ones (`bfloat16`: a float without its lower half) cost a pass over
 //! the numbers on either side and halve the bytes between them. Gradients are rounded by chance, up as often as their lower half
 //! says, so that their mean is right and training converges where it would with full floats; a number that 16 bits hold stays
-//! as it is. Values are rounded to nearest, and travel narrow only as differences to what the reader holds. Who
+//! as it is. Values travel narrow only as differences to what the reader holds: 8 bits each. Who
 //! chooses is the strategy's affair.
 
 use std::borrow::Cow;
 
 use half::bf16;
 use half::slice::HalfFloatSliceExt;
+use multiversion::multiversion;
 use openfleet_core::key::mix;
 use openfleet_core::strategy::FloatWidth;
 
@@ -47,37 +48,58 @@ pub fn put_rows<'a>(
     }
 }
 
-/// Appends the differences of values to what the reader holds, narrow, and moves `held` by what it will read.
+/// Differences that share a scale.
+const CHUNK: usize = 256;
+
+/// Appends the differences of values to what the reader holds, as 8 bits each, and moves `held` by what it will read. What rounding
+/// leaves out is part of the next difference, so nothing is lost, however coarse they are.
+///
+/// ```text
+/// for each 256 values: the largest difference / 127 | for each value: its difference in units of that
+/// ```
 pub fn put_differences(payload: &mut Payload, values: &[f32], held: &mut [f32]) {
-    let room = payload.room::<bf16>(values.len());
-    for ((to, &value), held) in room.iter_mut().zip(values).zip(held) {
-        *to = bf16::from_f32(value - *held);
-        *held += to.to_f32();
+    let mut units = Vec::with_capacity(values.len());
+    let mut scales = Vec::with_capacity(values.len().div_ceil(CHUNK));
+    for (values, held) in values.chunks(CHUNK).zip(held.chunks_mut(CHUNK)) {
+        let from = units.len();
+        units.resize(from + values.len(), 0i8);
+        scales.push(quantize(values, held, &mut units[from..]));
     }
+    payload.put(&scales);
+    payload.put(&units);
 }
 
 /// Adds the next differences to what is held.
 pub fn add_differences(reader: &mut Reader<'_>, held: &mut [f32]) -> Result<()> {
-    let differences = reader.take::<bf16>(held.len())?;
-    held.iter_mut().zip(differences).for_each(|(held, difference)| *held += difference.to_f32());
+    let scales = reader.take::<f32>(held.len().div_ceil(CHUNK))?;
+    let units = reader.take::<i8>(held.len())?;
+    for ((held, units), &scale) in held.chunks_mut(CHUNK).zip(units.chunks(CHUNK)).zip(scales) {
+        add_units(held, units, scale);
+    }
     Ok(())
 }
 
-/// Appends `count` values that somebody else writes, in place where they travel as they are.
-pub fn fill<E>(
-    payload: &mut Payload,
-    width: FloatWidth,
-    count: usize,
-    write: impl FnOnce(&mut [f32]) -> std::result::Result<(), E>,
-) -> std::result::Result<(), E> {
-    match width {
-        FloatWidth::Bits32 => write(payload.room(count)),
-        FloatWidth::Bits16 => {
-            let mut values = vec![0.0; count];
-            write(&mut values)?;
-            narrow(&values, payload.room(count));
-            Ok(())
-        }
+/// Writes differences in units of the largest one / 127, which it gives, and moves `held` by them.
+#[multiversion(targets("x86_64+avx2+fma"))]
+fn quantize(values: &[f32], held: &mut [f32], units: &mut [i8]) -> f32 {
+    // Added to a float below 2^22 and taken away again, it leaves the nearest whole number.
+    const ROUND: f32 = 1.5 * (1u32 << 23) as f32;
+    let largest = values.iter().zip(held.iter()).fold(0.0f32, |most, (value, held)| most.max((value - held).abs()));
+    // Two values whose difference is no float: it takes two turns.
+    let scale = largest.min(f32::MAX / 2.0) / 127.0;
+    let inverse = if scale > f32::MIN_POSITIVE { 1.0 / scale } else { 0.0 };
+    for ((value, held), unit) in values.iter().zip(held).zip(units) {
+        let whole = ((value - *held) * inverse).clamp(-127.0, 127.0) + ROUND - ROUND;
+        *unit = whole as i8;
+        *held += whole * scale;
+    }
+    scale
+}
+
+#[multiversion(targets("x86_64+avx2+fma"))]
+fn add_units(held: &mut [f32], units: &[i8], scale: f32) {
+    for (held, &unit) in held.iter_mut().zip(units) {
+        *held += f32::from(unit) * scale;
     }
 }
 
@@ -103,12 +125,9 @@ pub fn skip(reader: &mut Reader<'_>, width: FloatWidth, count: usize) -> Result<
     }
 }
 
-/// The next values, as many as there is room for.
-pub fn take_into(reader: &mut Reader<'_>, width: FloatWidth, values: &mut [f32]) -> Result<()> {
-    match width {
-        FloatWidth::Bits32 => values.copy_from_slice(reader.take(values.len())?),
-        FloatWidth::Bits16 => widen(reader.take(values.len())?, values),
-    }
+/// Reads the next values into a place that is there already.
+pub fn take_into(reader: &mut Reader<'_>, values: &mut [f32]) -> Result<()> {
+    values.copy_from_slice(reader.take(values.len())?);
     Ok(())
 }
 
@@ -129,10 +148,6 @@ fn narrow_by_chance(from: &[f32], to: &mut [bf16], chance: u64) {
     }
 }
 
-fn narrow(from: &[f32], to: &mut [bf16]) {
-    to.convert_from_f32_slice(from);
-}
-
 fn widen(from: &[bf16], to: &mut [f32]) {
     from.convert_to_f32_slice(to);
 }
@@ -140,26 +155,6 @@ fn widen(from: &[bf16], to: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn full_floats_come_back_bit_by_bit_and_narrow_ones_rounded_to_eight_digits() {
-        let values = [1.0, -0.5, 3.140_625, 1.0 + 1.0 / 256.0, 1e-30, f32::INFINITY];
-        // Exact where eight binary digits are enough; a tie goes to the even neighbour.
-        let rounded = [1.0, -0.5, 3.140_625, 1.0, bf16::from_f32(1e-30).to_f32(), f32::INFINITY];
-        for (width, expected) in [(FloatWidth::Bits32, values), (FloatWidth::Bits16, rounded)] {
-            let mut payload = Payload::new();
-            fill(&mut payload, width, 6, |room| {
-                room.copy_from_slice(&values);
-                Ok::<(), ()>(())
-            })
-            .unwrap();
-            let mut reader = Reader::new(payload.bytes());
-            let mut read = [0.0; 6];
-            take_into(&mut reader, width, &mut read).unwrap();
-            assert_eq!(read, expected);
-            reader.end().unwrap();
-        }
-    }
 
     #[test]
     fn gradients_are_rounded_to_either_neighbour_and_right_in_the_mean() {
@@ -188,15 +183,30 @@ mod tests {
 
     #[test]
     fn differences_bring_what_is_held_to_the_value() {
-        let values = [1.234_567, -9.876_543e-3, 1e6];
-        let (mut sent, mut held) = ([0.0f32; 3], [0.0f32; 3]);
-        for _ in 0..6 {
+        let mut values: Vec<f32> = (0..600).map(|at| (at as f32 * 0.37).sin() * 3.0).collect();
+        (values[0], values[1], values[2]) = (1e6, -9.876_543e-3, -1e-30);
+        let (mut sent, mut held) = (vec![0.0f32; 600], vec![0.0f32; 600]);
+        for round in 0..12 {
             let mut payload = Payload::new();
             put_differences(&mut payload, &values, &mut sent);
-            add_differences(&mut Reader::new(payload.bytes()), &mut held).unwrap();
+            let mut reader = Reader::new(payload.bytes());
+            add_differences(&mut reader, &mut held).unwrap();
+            reader.end().unwrap();
             assert_eq!(held, sent, "both sides hold the same");
+            if round == 0 {
+                let worst = values[256..].iter().zip(&held[256..]).map(|(v, h)| (v - h).abs()).fold(0.0, f32::max);
+                assert!(worst <= 3.0 / 254.0 * 1.01, "{worst}");
+            }
         }
-        assert_eq!(held, values);
+        let near = |value: f32, held: f32| (value - held).abs() <= value.abs() * f32::EPSILON + 1e-9;
+        assert!(values.iter().zip(&held).all(|(&value, &held)| near(value, held)));
+        // What cannot be subtracted in one piece comes in several.
+        let (values, mut held) = ([f32::MAX, -f32::MAX], [-f32::MAX, f32::MAX]);
+        for _ in 0..8 {
+            put_differences(&mut Payload::new(), &values, &mut held);
+            assert!(held.iter().all(|held| held.is_finite()));
+        }
+        assert!((held[0] / f32::MAX - 1.0).abs() < 1e-6 && (held[1] / -f32::MAX - 1.0).abs() < 1e-6, "{held:?}");
     }
 
     #[test]

@@ -29,12 +29,15 @@ pub struct Head {
     pub width: FloatWidth,
     /// Whether shows and clicks come with the stages.
     pub counted: bool,
+    /// Whether the step is measured before it is applied: its answer is the sum of squares of the step's mean gradients, and the
+    /// step waits for the factor by which to scale them.
+    pub measured: bool,
 }
 
 impl Head {
     /// A push that wants nothing back, with floats as they are.
     pub fn of(work: WorkId) -> Self {
-        Head { work, want_values: false, width: FloatWidth::Bits32, counted: false }
+        Head { work, want_values: false, width: FloatWidth::Bits32, counted: false, measured: false }
     }
 }
 
@@ -42,6 +45,7 @@ impl Head {
 const WANT_VALUES: u32 = 1;
 const NARROW: u32 = 2;
 const COUNTED: u32 = 4;
+const MEASURED: u32 = 8;
 
 /// Writes a push. Stages come first, then [`PushEncoder::blocks`] gives what writes the dense blocks: the compiler keeps the
 /// order that [`PushView::decode`] reads.
@@ -62,7 +66,8 @@ impl PushEncoder {
         let wants = if head.want_values { WANT_VALUES } else { 0 };
         let narrow = if head.width == FloatWidth::Bits16 { NARROW } else { 0 };
         let counted = if head.counted { COUNTED } else { 0 };
-        payload.put(&[head.work.stream, wants | narrow | counted, 0, 0]);
+        let measured = if head.measured { MEASURED } else { 0 };
+        payload.put(&[head.work.stream, wants | narrow | counted | measured, 0, 0]);
         payload.put(&[head.work.first_step, head.work.last_step]);
         PushEncoder { payload, head, stages: 0 }
     }
@@ -140,6 +145,42 @@ impl BlockEncoder {
     }
 }
 
+/// What a push of a measured step is answered with.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Measure {
+    /// The sum of the squares of the step's mean gradients, of those that the server keeps.
+    Squares(f64),
+    /// The step was applied before.
+    Applied {
+        /// What its gradients were multiplied by; NaN if that is not known any more.
+        factor: f32,
+    },
+}
+
+impl Measure {
+    /// The bytes of the answer.
+    pub fn encode(self) -> Payload {
+        let mut payload = Payload::new();
+        match self {
+            Measure::Squares(squares) => payload.put(&[0, squares.to_bits()]),
+            Measure::Applied { factor } => payload.put(&[1, u64::from(factor.to_bits())]),
+        }
+        payload
+    }
+
+    /// Reads an answer.
+    pub fn decode(reply: &[u8]) -> Result<Self> {
+        let mut reader = Reader::new(reply);
+        let [kind, value] = [reader.one::<u64>()?, reader.one::<u64>()?];
+        reader.end()?;
+        match (kind, u32::try_from(value)) {
+            (0, _) => Ok(Measure::Squares(f64::from_bits(value))),
+            (1, Ok(bits)) => Ok(Measure::Applied { factor: f32::from_bits(bits) }),
+            _ => Err(Error::Damaged { what: "measure of a step" }),
+        }
+    }
+}
+
 /// A push, read in place.
 #[derive(Debug)]
 pub struct PushView<'a> {
@@ -151,6 +192,8 @@ pub struct PushView<'a> {
     pub width: FloatWidth,
     /// Whether shows and clicks came with the stages.
     pub counted: bool,
+    /// Whether the step is measured before it is applied.
+    pub measured: bool,
     /// Keys with, for each table, the gradients of their rows.
     pub stages: Vec<PushedStage<'a>>,
     /// Block and gradient.
@@ -176,7 +219,7 @@ impl<'a> PushView<'a> {
     pub fn decode(payload: &'a [u8]) -> Result<Self> {
         let mut reader = Reader::new(payload);
         let (head, stage_count, block_count) = take_head(&mut reader)?;
-        let Head { work, want_values, width, counted } = head;
+        let Head { work, want_values, width, counted, measured } = head;
         let mut stages = Vec::with_capacity(stage_count);
         for _ in 0..stage_count {
             let keys = take_keys(&mut reader)?;
@@ -194,7 +237,7 @@ impl<'a> PushView<'a> {
             blocks.push((block[0], floats::take(&mut reader, width, block[1] as usize)?));
         }
         reader.end()?;
-        Ok(PushView { work, want_values, width, counted, stages, blocks })
+        Ok(PushView { work, want_values, width, counted, measured, stages, blocks })
     }
 }
 
@@ -227,14 +270,14 @@ pub(crate) fn wanted(payload: &[u8]) -> Result<Vec<u32>> {
 fn take_head(reader: &mut Reader<'_>) -> Result<(Head, usize, usize)> {
     let head = reader.take::<u32>(4)?;
     let steps = reader.take::<u64>(2)?;
-    if head[1] > WANT_VALUES | NARROW | COUNTED || head[2] > MOST || head[3] > MOST || steps[0] > steps[1] {
+    if head[1] > WANT_VALUES | NARROW | COUNTED | MEASURED || head[2] > MOST || head[3] > MOST || steps[0] > steps[1] {
         return Err(Error::Damaged { what: "push: its counts make no sense" });
     }
     let work = WorkId { stream: head[0], first_step: steps[0], last_step: steps[1] };
     let width = if head[1] & NARROW == 0 { FloatWidth::Bits32 } else { FloatWidth::Bits16 };
     let has = |flag: u32| head[1] & flag != 0;
-    let (want_values, counted) = (has(WANT_VALUES), has(COUNTED));
-    Ok((Head { work, want_values, width, counted }, head[2] as usize, head[3] as usize))
+    let (want_values, counted, measured) = (has(WANT_VALUES), has(COUNTED), has(MEASURED));
+    Ok((Head { work, want_values, width, counted, measured }, head[2] as usize, head[3] as usize))
 }
 
 fn take_counts<'a>(reader: &mut Reader<'a>, keys: usize) -> Result<Option<ShowClick<'a>>> {
@@ -254,22 +297,6 @@ pub struct KeysView<'a> {
     pub dims: &'a [u32],
     /// The keys.
     pub keys: &'a [u64],
-}
-
-/// A width as requests carry it.
-pub(crate) fn put_width(width: FloatWidth) -> u32 {
-    match width {
-        FloatWidth::Bits32 => 32,
-        FloatWidth::Bits16 => 16,
-    }
-}
-
-pub(crate) fn take_width(bits: u32) -> Result<FloatWidth> {
-    match bits {
-        32 => Ok(FloatWidth::Bits32),
-        16 => Ok(FloatWidth::Bits16),
-        _ => Err(Error::Damaged { what: "request: floats of no known width" }),
-    }
 }
 
 /// Writes keys and their tables.

@@ -6,8 +6,8 @@
 //! U unique keys of the batch, D dim of a row.
 
 use openfleet_core::Unique;
-use openfleet_table::ShowClick;
 use openfleet_table::sparse::Scratch;
+use openfleet_table::{ShowClick, clip};
 
 /// The rows of one table for the unique keys of a stage.
 #[derive(Debug, Default)]
@@ -52,6 +52,23 @@ impl Counts {
     /// For a push.
     pub fn view(&self) -> ShowClick<'_> {
         ShowClick { show: &self.show, click: &self.click }
+    }
+}
+
+/// Shows every gradient that is pushed: of dense parameters first.
+pub fn each_gradient(sparse: &mut [SparseStage], dense: &mut [DenseStage], mut show: impl FnMut(&mut [f32])) {
+    dense.iter_mut().filter(|stage| stage.trained).for_each(|stage| show(&mut stage.gradient));
+    let lookups = sparse.iter_mut().flat_map(|stage| &mut stage.lookups);
+    lookups.filter(|lookup| lookup.trained).for_each(|lookup| show(&mut lookup.gradients));
+}
+
+/// Scales all gradients by one factor, down to this norm of them all.
+pub fn clip_global_norm(sparse: &mut [SparseStage], dense: &mut [DenseStage], norm: f32) {
+    let mut total = 0.0;
+    each_gradient(sparse, dense, |gradient| total += clip::sum_of_squares(gradient));
+    let factor = clip::global_scale(total, norm);
+    if factor < 1.0 {
+        each_gradient(sparse, dense, |gradient| clip::scale(gradient, factor));
     }
 }
 

@@ -3,7 +3,7 @@
 //! The arithmetic of the rules is the table room's, where one implementation serves local training and servers. This file
 //! says which rule, at which rate, with which decay and clipping; whoever keeps the tables applies it.
 
-use openfleet_dist::stage::{DenseStage, SparseStage};
+use openfleet_dist::stage::{DenseStage, SparseStage, each_gradient};
 use openfleet_table::{Clip, NonFinite, Optimizer, Regularizer, Schedule, clip};
 use serde::{Deserialize, Serialize};
 
@@ -82,24 +82,11 @@ impl Minimize {
     }
 }
 
-/// Limits the gradients of one step, on the worker, before they travel.
-pub(crate) fn clip_gradients(clip: Clip, sparse: &mut [SparseStage], dense: &mut [DenseStage]) {
+/// Limits each gradient of a step, on the worker. The global norm is left to whoever pushes them: it may be of several workers' gradients.
+pub(crate) fn clip_each(clip: Clip, sparse: &mut [SparseStage], dense: &mut [DenseStage]) {
     match clip {
         Clip::Value { min, max } => each_gradient(sparse, dense, |gradient| clip::by_value(gradient, min, max)),
         Clip::Norm(norm) => each_gradient(sparse, dense, |gradient| clip::by_norm(gradient, norm)),
-        Clip::GlobalNorm(norm) => {
-            let mut total = 0.0;
-            each_gradient(sparse, dense, |gradient| total += clip::sum_of_squares(gradient));
-            let factor = clip::global_scale(total, norm);
-            if factor < 1.0 {
-                each_gradient(sparse, dense, |gradient| clip::scale(gradient, factor));
-            }
-        }
+        Clip::GlobalNorm(_) => {}
     }
-}
-
-fn each_gradient(sparse: &mut [SparseStage], dense: &mut [DenseStage], mut visit: impl FnMut(&mut [f32])) {
-    dense.iter_mut().filter(|stage| stage.trained).for_each(|stage| visit(&mut stage.gradient));
-    let lookups = sparse.iter_mut().flat_map(|stage| &mut stage.lookups);
-    lookups.filter(|lookup| lookup.trained).for_each(|lookup| visit(&mut lookup.gradients));
 }

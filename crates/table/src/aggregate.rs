@@ -101,6 +101,11 @@ impl<T> Aggregate<T> {
         Some(std::mem::take(&mut self.contributions))
     }
 
+    /// What was contributed to the current step, in the order of the ranks.
+    pub fn contributions(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.contributions.iter().map(|(&rank, contribution)| (rank, contribution))
+    }
+
     /// The step being collected.
     pub fn step(&self) -> u64 {
         self.step

@@ -267,7 +267,7 @@ impl Hinted for Error {
             Error::FormatVersion { .. } => Some("read it with the version of OpenFleet that wrote it".into()),
             Error::MissingFile { .. } => Some(
                 "every server must see the same directory: use a shared file system or a bucket where they run on several \
-                 machines"
+                 machines; and two jobs must not save to one address at the same time"
                     .into(),
             ),
             Error::DamagedBlock { .. } | Error::FileLength { .. } => {

@@ -1,6 +1,6 @@
 //! Whatever reads bytes from the network, fed with any bytes: what the fuzzer and the test of its corpus run.
 
-use openfleet_core::strategy::{FloatWidth, Mode};
+use openfleet_core::strategy::Mode;
 use openfleet_dist::frame::{HEADER, Header, Payload, Reader};
 use openfleet_dist::gradients::PushView;
 use openfleet_dist::net::read_frame;
@@ -34,7 +34,7 @@ pub fn decode_as_everything(bytes: &[u8]) {
     while let Ok(view) = exchange_geo::take_changed(&mut reader, 3) {
         assert_eq!(view.rows.len(), view.keys.len() * 3);
     }
-    let _ = pull_sparse::take_rows(&mut Reader::new(bytes), FloatWidth::Bits16, bytes.len(), usize::MAX);
+    let _ = pull_sparse::take_rows(&mut Reader::new(bytes), bytes.len(), usize::MAX);
     // A slice is always ready: one poll reads what there is.
     let mut from = bytes;
     let mut reading = std::pin::pin!(read_frame(&mut from, 1 << 20, "a test"));

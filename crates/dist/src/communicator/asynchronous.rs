@@ -27,7 +27,7 @@ use openfleet_table::PushReport;
 use openfleet_table::aggregate::{DenseMean, SparseMean, SparsePart};
 use parking_lot::{Condvar, Mutex};
 
-use super::remote::{HeldValues, Remote, wait_all};
+use super::remote::{HeldValues, Remote, Wants, wait_all};
 use super::{Communicator, Failure, Missing, Step};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
@@ -64,9 +64,12 @@ struct Outbox {
     sending: usize,
     /// Gradients sent since dense values were last fetched.
     sent: u64,
-    /// A fetch that must come even if little was sent.
+    /// A fetch that must come even if little was sent, and bring values as they are.
     fetch_now: bool,
-    fetches: u64,
+    /// Fetches that were begun.
+    begun: u64,
+    /// The number of the last one that was completed, counted from 1.
+    completed: u64,
     /// Per stream: the first step that the servers have not answered.
     answered: HashMap<u32, u64>,
     /// The same, when the latest dense values were asked for: they contain all steps before.
@@ -172,7 +175,8 @@ impl Communicator for Async {
         };
         let work = WorkId::step(stream, next);
         let waits = shared.plan.receive == DenseReceive::AfterSend;
-        let payloads = shared.remote.encode_push(work, sparse, dense, waits);
+        let payloads =
+            shared.remote.encode_push(work, sparse, dense, if waits { Wants::Values } else { Wants::Nothing });
         if waits && shared.plan.merge.max_gradients == 1 {
             shared.send_and_take(payloads, dense)?;
             return Ok(PushReport::default());
@@ -265,12 +269,17 @@ impl Communicator for Async {
         if shared.plan.receive == DenseReceive::AfterSend {
             loop {
                 let mut outbox = shared.outbox.lock();
-                let Some(stream) = outbox.queue.front().map(|item| item.work.stream) else { return Ok(()) };
+                let Some(stream) = outbox.queue.front().map(|item| item.work.stream) else { break };
                 let merged = take_mergeable(&mut outbox.queue, stream, shared.plan.merge.max_gradients);
                 drop(outbox);
                 shared.changed.notify_all();
                 shared.send(merge(merged)?)?;
             }
+            // A thread's copy has what its own pushes brought; the next batch, or whoever evaluates, sees those of all.
+            let values = shared.remote.pull_dense_values()?;
+            let mut latest = shared.latest.lock();
+            *latest = Latest { version: latest.version + 1, values };
+            return Ok(());
         }
         let mut outbox = shared.outbox.lock();
         while !outbox.queue.is_empty() || outbox.sending > 0 {
@@ -280,9 +289,10 @@ impl Communicator for Async {
         shared.check(&outbox)?;
         // Whoever evaluates next sees everything that was pushed.
         outbox.fetch_now = true;
-        let fetches = outbox.fetches;
+        // One that is on its way by now may have been answered before the last push was.
+        let wanted = outbox.begun + 1;
         shared.changed.notify_all();
-        while outbox.fetches == fetches {
+        while outbox.completed < wanted {
             shared.check(&outbox)?;
             shared.changed.wait(&mut outbox);
         }
@@ -380,7 +390,11 @@ impl Shared {
                 self.changed.wait(&mut outbox);
             }
             outbox.sent = 0;
-            outbox.fetch_now = false;
+            outbox.begun += 1;
+            if std::mem::take(&mut outbox.fetch_now) {
+                // Differences are rounded: what is evaluated after a flush is what is saved.
+                held = HeldValues::default();
+            }
             let contained = outbox.answered.clone();
             drop(outbox);
             self.remote.pull_changes(&mut held)?;
@@ -389,7 +403,7 @@ impl Shared {
             latest.version += 1;
             drop(latest);
             let mut outbox = self.outbox.lock();
-            outbox.fetches += 1;
+            outbox.completed = outbox.begun;
             outbox.arrived = contained;
             drop(outbox);
             self.changed.notify_all();
@@ -454,7 +468,7 @@ fn merge_views(work: WorkId, views: &[PushView<'_>]) -> Result<Payload> {
     let shape = &views[0];
     let merging = |source| Error::Table { action: "merging pushes to", table: "all".into(), source };
     let (want_values, counted) = (shape.want_values, shape.counted);
-    let mut push = PushEncoder::new(Head { work, want_values, width: shape.width, counted });
+    let mut push = PushEncoder::new(Head { work, want_values, width: shape.width, counted, measured: false });
     for (stage, PushedStage { keys, show_click, .. }) in shape.stages.iter().enumerate() {
         for (table, (&number, &dim)) in keys.tables.iter().zip(keys.dims).enumerate() {
             let parts = views.iter().map(|view| {

@@ -34,6 +34,7 @@ use parking_lot::{Condvar, Mutex};
 use tracing::warn;
 
 use self::copies::Copies;
+use super::remote::Wants;
 use super::{Communicator, Failure, Local, Missing, Remote, Step, Worker, wait_all};
 use crate::error::{Error, Result};
 use crate::frame::Reader;
@@ -432,7 +433,7 @@ impl Exchanger {
         // Numbered in a stream of its own, after those of all training threads.
         let Worker { rank, count, threads } = remote.worker;
         let work = WorkId::step(count * threads + rank * threads, self.next);
-        let payloads = remote.encode_push(work, &sparse, &dense, false);
+        let payloads = remote.encode_push(work, &sparse, &dense, Wants::Nothing);
         drop(sparse);
         let asked: Vec<_> =
             remote.links.iter().zip(payloads).map(|(link, payload)| link.ask(Kind::ExchangeGeo, payload)).collect();

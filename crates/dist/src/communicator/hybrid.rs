@@ -10,7 +10,7 @@ use openfleet_core::strategy::HybridPlan;
 use openfleet_table::PushReport;
 use parking_lot::Mutex;
 
-use super::remote::{Remote, wait_all};
+use super::remote::{Remote, Wants, wait_all};
 use super::stepwise::pull_if_empty;
 use super::{Communicator, Missing, Step};
 use crate::client::Pending;
@@ -87,7 +87,7 @@ impl Communicator for Hybrid {
         // Room for this batch first, then it may fly.
         Self::settle(&mut stream, self.plan.staleness - 1)?;
         let sparse_work = WorkId::step(self.sparse_stream(number), work.first_step);
-        let payloads = self.remote.encode_push(sparse_work, sparse, &[], false);
+        let payloads = self.remote.encode_push(sparse_work, sparse, &[], Wants::Nothing);
         let asked = self.remote.links.iter().zip(payloads).map(|(link, payload)| link.ask(Kind::Push, payload));
         stream.in_flight.push_back(asked.collect());
         stream.most_in_flight = stream.most_in_flight.max(stream.in_flight.len());

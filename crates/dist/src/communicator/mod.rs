@@ -27,7 +27,7 @@ use openfleet_core::strategy::{Plan, Strategy};
 use openfleet_table::{DenseSpec, PushReport, SparseSpec};
 
 use crate::error::{Error, Result};
-use crate::stage::{DenseStage, SparseStage};
+use crate::stage::{self, DenseStage, SparseStage};
 
 /// What a training thread calls around each of its steps:
 ///
@@ -48,6 +48,19 @@ pub trait Communicator: Send + Sync {
     /// Sends the gradients of one step, sparse and dense, and refreshes the dense copies as the mode prescribes. Says how
     /// many were applied and refused, as far as that is known by then.
     fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport>;
+
+    /// As [`push`](Communicator::push), with the gradients scaled down to this norm of them all: where streams step together, of
+    /// the mean gradients of them all, else of this step's own.
+    fn push_within_norm(
+        &self,
+        work: WorkId,
+        sparse: &mut [SparseStage],
+        dense: &mut [DenseStage],
+        norm: f32,
+    ) -> Result<PushReport> {
+        stage::clip_global_norm(sparse, dense, norm);
+        self.push(work, sparse, dense)
+    }
 
     /// The job-wide number of a stream: no other worker has it. Chance in a step follows from it.
     fn number_in_job(&self, stream: u32) -> u32 {

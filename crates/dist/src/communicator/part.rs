@@ -65,6 +65,19 @@ impl Communicator for Part {
         self.with_sparse(sparse, |sparse| self.with_dense(dense, |dense| self.whole.push(work, sparse, dense)))
     }
 
+    fn push_within_norm(
+        &self,
+        work: WorkId,
+        sparse: &mut [SparseStage],
+        dense: &mut [DenseStage],
+        norm: f32,
+    ) -> Result<PushReport> {
+        let push = |sparse: &mut [SparseStage], dense: &mut [DenseStage]| {
+            self.whole.push_within_norm(work, sparse, dense, norm)
+        };
+        self.with_sparse(sparse, |sparse| self.with_dense(dense, |dense| push(sparse, dense)))
+    }
+
     fn number_in_job(&self, stream: u32) -> u32 {
         self.whole.number_in_job(stream)
     }

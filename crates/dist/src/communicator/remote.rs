@@ -10,23 +10,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use openfleet_core::WorkId;
 use openfleet_core::placement::{DenseParameter, Grouping, Placement, PlacementRule};
 use openfleet_core::strategy::{FloatWidth, Mode};
-use openfleet_table::{DenseSpec, Missing, SparseSpec};
+use openfleet_table::{DenseSpec, Missing, SparseSpec, clip};
 use parking_lot::Mutex;
 
 use super::Streams;
 use crate::client::{Link, Pending};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::floats;
 use crate::frame::{Payload, Reader};
-use crate::gradients::{Counts, Head, PushEncoder};
+use crate::gradients::{Counts, Head, Measure, PushEncoder};
 use crate::request::create_tables::{self, CreateTables, Description, Here};
 use crate::request::depart::Depart;
 use crate::request::join::Join;
 use crate::request::leave::Leave;
 use crate::request::pull_changes::{self, PullChanges};
 use crate::request::pull_dense::PullDense;
+use crate::request::scale::Scale;
 use crate::request::status::{self, Status, StatusRequest};
-use crate::request::{Kind, pull_sparse};
+use crate::request::{Kind, Request, pull_sparse};
 use crate::stage::{DenseStage, SparseStage};
 
 /// Which worker this is, among how many, and how many training threads each has.
@@ -47,9 +48,6 @@ impl Worker {
     }
 }
 
-/// Values are read as they are: training on rounded ones stops where a gradient is smaller than what rounding hides.
-const EXACT: FloatWidth = FloatWidth::Bits32;
-
 /// Dense values as the last [`PullChanges`] of each server left them.
 #[derive(Default)]
 pub(super) struct HeldValues {
@@ -57,6 +55,17 @@ pub(super) struct HeldValues {
     pub(super) values: Vec<Vec<f32>>,
     /// Per server: the number of its last answer.
     numbers: Vec<u64>,
+}
+
+/// What a push is answered with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wants {
+    /// That it was applied.
+    Nothing,
+    /// The new dense values.
+    Values,
+    /// How long the mean gradients of its step are; it is applied when their factor is known.
+    Measure,
 }
 
 /// A program's tables on the servers, as one worker sees them.
@@ -153,7 +162,8 @@ impl Remote {
         std::mem::take(&mut self.states.lock())
     }
 
-    /// Lets floats travel in another width than their own.
+    /// Lets gradients travel in another width than their own. Rows and dense values are read as they are: training on rounded ones stops
+    /// where a gradient is smaller than what rounding hides.
     pub fn with_float_width(self, width: FloatWidth) -> Self {
         Remote { width, ..self }
     }
@@ -174,7 +184,7 @@ impl Remote {
         for (server, link) in self.links.iter().enumerate() {
             let mut payload = Payload::new();
             // Room for a million million pulls of each life of the worker.
-            pull_sparse::begin(&mut payload, missing, self.sessions[server] << 40 | number, EXACT, stages.len());
+            pull_sparse::begin(&mut payload, missing, self.sessions[server] << 40 | number, stages.len());
             for (stage, grouping) in stages.iter().zip(&lane.groupings) {
                 let (tables, dims) = self.tables_of(stage, |_| true);
                 pull_sparse::add_stage(&mut payload, &tables, &dims, grouping.keys(server));
@@ -187,8 +197,8 @@ impl Remote {
             for (stage, grouping) in stages.iter_mut().zip(&lane.groupings) {
                 let count = grouping.keys(server).len();
                 for lookup in &mut stage.lookups {
-                    let rows = pull_sparse::take_rows(&mut reader, EXACT, count, lookup.dim)?;
-                    grouping.gather(server, lookup.dim, &rows, &mut lookup.rows)?;
+                    let rows = pull_sparse::take_rows(&mut reader, count, lookup.dim)?;
+                    grouping.gather(server, lookup.dim, rows, &mut lookup.rows)?;
                 }
             }
             reader.end()?;
@@ -202,7 +212,7 @@ impl Remote {
         let places = self.places(stages, |_| true);
         let asked = self.links.iter().enumerate().map(|(server, link)| {
             let blocks = self.blocks_of(server, &places).map(|(at, _, _)| at).collect();
-            link.send(&PullDense { width: EXACT, blocks })
+            link.send(&PullDense { blocks })
         });
         let asked: Vec<Pending> = asked.collect::<Result<_>>()?;
         for (server, pending) in asked.into_iter().enumerate() {
@@ -240,7 +250,7 @@ impl Remote {
                 let values = &mut held.values[parameter][range];
                 match are_differences {
                     true => floats::add_differences(&mut reader, values)?,
-                    false => floats::take_into(&mut reader, EXACT, values)?,
+                    false => floats::take_into(&mut reader, values)?,
                 }
             }
             reader.end()?;
@@ -272,14 +282,15 @@ impl Remote {
         work: WorkId,
         sparse: &[SparseStage],
         dense: &[DenseStage],
-        want_values: bool,
+        wants: Wants,
     ) -> Vec<Payload> {
         let lane = self.group(sparse);
         let places = self.places(dense, |stage| stage.trained);
         let payloads = (0..self.links.len())
             .map(|server| {
                 let counted = sparse.iter().any(|stage| stage.counts.is_some());
-                let mut push = PushEncoder::new(Head { work, want_values, width: self.width, counted });
+                let (want_values, measured) = (wants == Wants::Values, wants == Wants::Measure);
+                let mut push = PushEncoder::new(Head { work, want_values, width: self.width, counted, measured });
                 for (stage, grouping) in sparse.iter().zip(&lane.groupings) {
                     let (tables, dims) = self.tables_of(stage, |lookup| lookup.trained);
                     let (keys, positions) = (grouping.keys(server), grouping.positions(server));
@@ -306,13 +317,51 @@ impl Remote {
 
     /// Pushes a step that others take too, waits until it is applied, and takes the new dense values.
     pub(super) fn push_in_step(&self, work: WorkId, sparse: &[SparseStage], dense: &mut [DenseStage]) -> Result<()> {
-        let payloads = self.encode_push(work, sparse, dense, true);
-        let ask = |(link, payload): (&Link, Payload)| link.ask_patiently(Kind::Push, payload);
-        let asked: Vec<Pending> = self.links.iter().zip(payloads).map(ask).collect();
+        let asked = self.ask_all(Kind::Push, self.encode_push(work, sparse, dense, Wants::Values));
         for (server, pending) in asked.into_iter().enumerate() {
             self.take_pushed_values(server, &pending.wait()?, dense)?;
         }
         Ok(())
+    }
+
+    /// The same with the mean gradients of all that take the step scaled down to a norm. Every server measures its part of them, and
+    /// applies the step when it is told the factor: a second round trip.
+    pub(super) fn push_in_step_within_norm(
+        &self,
+        work: WorkId,
+        sparse: &[SparseStage],
+        dense: &mut [DenseStage],
+        norm: f32,
+    ) -> Result<()> {
+        let asked = self.ask_all(Kind::Push, self.encode_push(work, sparse, dense, Wants::Measure));
+        let (mut squares, mut applied) = (0.0, None);
+        // In the order of the servers: all workers come to the same sum.
+        for answer in wait_all(asked)? {
+            match Measure::decode(answer.bytes())? {
+                Measure::Squares(part) => squares += part,
+                Measure::Applied { factor } => applied = Some(factor),
+            }
+        }
+        // A server that has applied the step before was told its factor by another worker.
+        let factor = applied.unwrap_or_else(|| clip::global_scale(squares, norm));
+        if factor.is_nan() {
+            return Err(Error::NotMeasured { stream: work.stream, step: work.first_step });
+        }
+        let places = self.places(dense, |stage| stage.trained);
+        let payloads = (0..self.links.len()).map(|server| {
+            let blocks = self.blocks_of(server, &places).map(|(at, _, _)| at).collect();
+            Scale { stream: work.stream, step: work.first_step, factor, blocks }.encode()
+        });
+        let asked = self.ask_all(Kind::Scale, payloads.collect::<Result<_>>()?);
+        for (server, pending) in asked.into_iter().enumerate() {
+            self.take_pushed_values(server, &pending.wait()?, dense)?;
+        }
+        Ok(())
+    }
+
+    /// Asks every server, for as long as others may take to do their part.
+    fn ask_all(&self, kind: Kind, payloads: Vec<Payload>) -> Vec<Pending> {
+        self.links.iter().zip(payloads).map(|(link, payload)| link.ask_patiently(kind, payload)).collect()
     }
 
     /// Puts the values that a push was answered with where they belong.
@@ -342,7 +391,7 @@ impl Remote {
         stages: &mut [DenseStage],
     ) -> Result<()> {
         let mut blocks = self.blocks_of(server, places);
-        blocks.try_for_each(|(_, place, range)| floats::take_into(reader, EXACT, &mut stages[place].values[range]))
+        blocks.try_for_each(|(_, place, range)| floats::take_into(reader, &mut stages[place].values[range]))
     }
 
     /// Of each parameter, which of these stages is its own. A program may name some parameters only, in an order of its own.

@@ -21,6 +21,12 @@ impl Stepwise {
     pub fn new(remote: Remote) -> Self {
         Stepwise { remote }
     }
+
+    /// A worker's own step, by the number that the job knows it by.
+    fn step(&self, work: WorkId) -> Result<WorkId> {
+        self.remote.join_implicit(work.stream)?;
+        Ok(WorkId::step(self.remote.worker.stream(work.stream), work.first_step))
+    }
 }
 
 impl Communicator for Stepwise {
@@ -42,9 +48,18 @@ impl Communicator for Stepwise {
     }
 
     fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {
-        self.remote.join_implicit(work.stream)?;
-        let step = WorkId::step(self.remote.worker.stream(work.stream), work.first_step);
-        self.remote.push_in_step(step, sparse, dense)?;
+        self.remote.push_in_step(self.step(work)?, sparse, dense)?;
+        Ok(PushReport::default())
+    }
+
+    fn push_within_norm(
+        &self,
+        work: WorkId,
+        sparse: &mut [SparseStage],
+        dense: &mut [DenseStage],
+        norm: f32,
+    ) -> Result<PushReport> {
+        self.remote.push_in_step_within_norm(self.step(work)?, sparse, dense, norm)?;
         Ok(PushReport::default())
     }
 

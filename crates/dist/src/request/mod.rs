@@ -25,6 +25,7 @@ pub mod pull_sparse;
 pub mod push;
 pub mod recall;
 pub mod save;
+pub mod scale;
 pub mod sent;
 pub mod shrink;
 pub mod status;
@@ -141,6 +142,7 @@ requests! {
     Recall = 39: recall::Recall, "Make all workers start again.";
     Unsent = 40: unsent::Unsent, "GEO: who has learnt what no server has.";
     Sent = 41: sent::Sent, "GEO: what was asked for was sent.";
+    Scale = 43: scale::Scale, "By which factor a measured step is scaled.";
     PullChanges = 42: pull_changes::PullChanges, "How dense blocks differ from what a worker holds.";
 }
 

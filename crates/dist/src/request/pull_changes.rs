@@ -1,8 +1,8 @@
-//! By how much dense blocks differ from what the worker holds of them: half of the bytes of their values, and nothing is lost. What
-//! rounding leaves out of one difference is in the next.
+//! By how much dense blocks differ from what the worker holds of them: a quarter of the bytes of their values, and nothing is lost.
+//! What rounding leaves out of one difference is in the next.
 //!
 //! ```text
-//! answer   number, whether differences follow or values | for each block: differences of 16 bits, or values
+//! answer   number, whether differences follow or values | for each block: differences of 8 bits, or values
 //! ```
 
 use super::{Request, now};

@@ -4,16 +4,12 @@
 //! trains keeps what it pulled: others' earlier changes have reached it with that, and are not sent to it again. A pull is
 //! numbered for that reason: one that was repeated, and whose original arrives late, must not hide what changed in between.
 
-use std::borrow::Cow;
-
-use openfleet_core::strategy::FloatWidth;
 use openfleet_table::Missing;
 
 use super::{Request, now};
 use crate::error::Result;
-use crate::floats;
 use crate::frame::{Payload, Reader};
-use crate::gradients::{KeysView, put_keys, put_width, take_keys, take_width};
+use crate::gradients::{KeysView, put_keys, take_keys};
 use crate::server::{Caller, Outcome, State, check_answer};
 
 /// The request: a payload that [`begin`] and [`add_stage`] wrote, read in place.
@@ -21,9 +17,9 @@ use crate::server::{Caller, Outcome, State, check_answer};
 pub struct PullSparse(pub Payload);
 
 /// Begins a request for some stages; `number` is another one for each pull of a worker.
-pub fn begin(payload: &mut Payload, missing: Missing, number: u64, width: FloatWidth, stages: usize) {
+pub fn begin(payload: &mut Payload, missing: Missing, number: u64, stages: usize) {
     payload.clear();
-    payload.put(&[u32::from(missing == Missing::Create), stages as u32, put_width(width)]);
+    payload.put(&[u32::from(missing == Missing::Create), stages as u32]);
     payload.put(&[number]);
 }
 
@@ -33,8 +29,8 @@ pub fn add_stage(payload: &mut Payload, tables: &[u32], dims: &[u32], keys: &[u6
 }
 
 /// Reads the rows of the next table of an answer.
-pub fn take_rows<'a>(reply: &mut Reader<'a>, width: FloatWidth, keys: usize, dim: usize) -> Result<Cow<'a, [f32]>> {
-    floats::take(reply, width, keys.saturating_mul(dim))
+pub fn take_rows<'a>(reply: &mut Reader<'a>, keys: usize, dim: usize) -> Result<&'a [f32]> {
+    reply.take(keys.saturating_mul(dim))
 }
 
 impl Request for PullSparse {
@@ -50,8 +46,7 @@ impl Request for PullSparse {
 
     fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
         let mut reader = Reader::new(self.0.bytes());
-        let head = reader.take::<u32>(3)?;
-        let width = take_width(head[2])?;
+        let head = reader.take::<u32>(2)?;
         let number = reader.one::<u64>()?;
         let missing = if head[0] == 1 { Missing::Create } else { Missing::Initial };
         let tables = &server.tables;
@@ -76,8 +71,10 @@ impl Request for PullSparse {
                     // Before the rows are read: what changes from here on is noted anew.
                     copies.changed(number)?.lock().forget(caller.rank, keys);
                 }
-                let count = keys.len() * dim as usize;
-                floats::fill(&mut reply, width, count, |rows| table.table.pull(keys, missing, rows, &mut scratch))
+                let rows = reply.room::<f32>(keys.len() * dim as usize);
+                table
+                    .table
+                    .pull(keys, missing, rows, &mut scratch)
                     .map_err(|error| table.error("pulling from", error))?;
             }
         }

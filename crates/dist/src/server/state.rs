@@ -27,7 +27,7 @@ use super::status::Status;
 use super::tables::{Kept, Shrink, Tables};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
-use crate::gradients::PushView;
+use crate::gradients::{Measure, PushView};
 use crate::handshake::{Nonce, fresh_nonce};
 
 /// An answer, now or when others have done their part.
@@ -75,9 +75,42 @@ pub(super) struct Control {
 /// A request that waits.
 struct Waiting {
     caller: Caller,
-    /// What it pushes, if it is a push.
-    push: Option<(Pushing, Payload)>,
-    answer: oneshot::Sender<Result<Payload>>,
+    asks: Asks,
+    /// None once it was answered, while what it pushed is still needed.
+    answer: Option<oneshot::Sender<Result<Payload>>>,
+}
+
+/// What of a waiting request is needed once it may be answered.
+enum Asks {
+    /// Nothing.
+    Plainly,
+    /// What it pushes.
+    Push(Pushing, Payload),
+    /// The blocks whose values it wants.
+    Values(Vec<u32>),
+}
+
+impl Waiting {
+    fn new(caller: Caller, asks: Asks, answer: oneshot::Sender<Result<Payload>>) -> Self {
+        Waiting { caller, asks, answer: Some(answer) }
+    }
+
+    fn send(self, answer: Result<Payload>) {
+        // Whoever is gone by now asks again when it is back.
+        self.answer.map(|sender| sender.send(answer));
+    }
+}
+
+impl Control {
+    /// What was pushed with these tickets.
+    fn pushes(&self, tickets: &[(u32, Ticket)]) -> Result<Vec<&Payload>> {
+        let push = |(_, ticket): &(u32, Ticket)| match self.waiting.get(ticket)?.asks {
+            Asks::Push(_, ref push) => Some(push),
+            Asks::Plainly | Asks::Values(_) => None,
+        };
+        let missing = Error::Damaged { what: "step: a push of it is missing" };
+        tickets.iter().map(push).collect::<Option<_>>().ok_or(missing)
+    }
 }
 
 /// Two ways to push.
@@ -193,7 +226,8 @@ impl State {
         }
         let mut control = self.control.lock();
         for (_, waiting) in control.waiting.extract_if(|_, waiting| waiting.caller.rank != caller.rank) {
-            let _ = waiting.answer.send(Err(Error::Recalled { rank: waiting.caller.rank }));
+            let rank = waiting.caller.rank;
+            waiting.send(Err(Error::Recalled { rank }));
         }
     }
 
@@ -276,8 +310,10 @@ impl State {
         }
         self.tables.check_push(&view)?;
         if how == Pushing::Gradients && team.is_grouped(work.stream) {
+            let measured = view.measured;
             drop(view);
-            return self.wait(caller, Some((how, payload)), |coordinator, ticket| coordinator.push(work, ticket));
+            let asks = Asks::Push(how, payload);
+            return self.wait(caller, asks, |coordinator, ticket| coordinator.push(work, measured, ticket));
         }
         let mut held = false;
         loop {
@@ -297,7 +333,7 @@ impl State {
             if control.coordinator.hold_back(work, ticket) {
                 drop(view);
                 let (answer, receiver) = oneshot::channel();
-                control.waiting.insert(ticket, Waiting { caller, push: Some((how, payload)), answer });
+                control.waiting.insert(ticket, Waiting::new(caller, Asks::Push(how, payload), answer));
                 return Ok(Outcome::Later(receiver));
             }
         }
@@ -360,7 +396,21 @@ impl State {
     /// A stream wants to join a pass; answered when the others of its group are ready.
     pub(crate) fn join(&self, caller: Caller, stream: u32, pass: u64) -> Result<Outcome> {
         self.check_stream(caller, stream)?;
-        self.wait(caller, None, |coordinator, ticket| Ok(coordinator.join(stream, pass, ticket)))
+        self.wait(caller, Asks::Plainly, |coordinator, ticket| Ok(coordinator.join(stream, pass, ticket)))
+    }
+
+    /// By which factor the gradients of a step that was measured are to be scaled; answered with the values of these blocks
+    /// when it is applied.
+    pub(crate) fn scale(
+        &self,
+        caller: Caller,
+        (stream, step): (u32, u64),
+        factor: f32,
+        blocks: Vec<u32>,
+    ) -> Result<Outcome> {
+        self.check_stream(caller, stream)?;
+        let ask = |coordinator: &mut Coordinator, ticket| coordinator.scale(stream, step, factor, ticket);
+        self.wait(caller, Asks::Values(blocks), ask)
     }
 
     /// A stream takes part no more in a pass.
@@ -398,7 +448,7 @@ impl State {
         wanted: Collective,
         contribution: Contribution,
     ) -> Result<Outcome> {
-        self.wait(caller, None, |coordinator, ticket| {
+        self.wait(caller, Asks::Plainly, |coordinator, ticket| {
             coordinator.meet(caller.rank, number, wanted, contribution, ticket)
         })
     }
@@ -441,13 +491,13 @@ impl State {
     fn wait(
         &self,
         caller: Caller,
-        push: Option<(Pushing, Payload)>,
+        asks: Asks,
         ask: impl FnOnce(&mut Coordinator, Ticket) -> Result<Vec<Effect>>,
     ) -> Result<Outcome> {
         let (answer, receiver) = oneshot::channel();
         let mut control = self.control.lock();
         let ticket = control.coordinator.ticket();
-        control.waiting.insert(ticket, Waiting { caller, push, answer });
+        control.waiting.insert(ticket, Waiting::new(caller, asks, answer));
         match ask(&mut control.coordinator, ticket) {
             Ok(effects) => self.carry_out(&mut control, effects),
             Err(error) => {
@@ -469,6 +519,7 @@ impl State {
                     self.tables.repeated();
                     self.answer(control, ticket, answer);
                 }
+                Effect::Measure { pushes, waiting } => self.measure(control, &pushes, &waiting),
                 Effect::Apply(step) => self.apply_step(control, step),
                 Effect::Gate(gate) => self.tables.set_gate(gate),
                 Effect::Retry(ticket) => self.retry(control, ticket),
@@ -482,31 +533,42 @@ impl State {
     }
 
     fn answer(&self, control: &mut Control, ticket: Ticket, answer: Answer) {
-        let Some(Waiting { push, answer: sender, .. }) = control.waiting.remove(&ticket) else { return };
-        let answer = match (answer, push) {
+        let Some(waiting) = control.waiting.remove(&ticket) else { return };
+        let answer = match (answer, &waiting.asks) {
             (Answer::Number(number), _) => {
                 let mut payload = Payload::new();
                 payload.put(&[number]);
                 Ok(payload)
             }
             (Answer::Payload(payload), _) => Ok(payload),
-            (Answer::Values, Some((_, push))) => self.tables.values_wanted(&push),
-            (Answer::Values, None) => Ok(Payload::new()),
+            // It was answered with a measure: nobody listens.
+            (Answer::Values, _) if waiting.answer.is_none() => return,
+            (Answer::Values, Asks::Push(_, push)) => self.tables.values_wanted(push),
+            (Answer::Values, Asks::Values(blocks)) => self.tables.values_of(blocks),
+            (Answer::Values, Asks::Plainly) => Ok(Payload::new()),
+            (Answer::Applied(factor), _) => Ok(Measure::Applied { factor }.encode()),
             (Answer::Failed(error), _) => Err(error),
         };
-        // Whoever is gone by now asks again when it is back.
-        let _ = sender.send(answer);
+        waiting.send(answer);
+    }
+
+    /// Tells these requests how long the mean gradients of a step are here. Its pushes stay until it is applied.
+    fn measure(&self, control: &mut Control, pushes: &[(u32, Ticket)], waiting: &[Ticket]) {
+        let measured = control.pushes(pushes).and_then(|pushes| self.tables.measure_step(&pushes));
+        let measured = measured.map_err(|error| openfleet_core::error::report(&error));
+        for ticket in waiting {
+            let sender = control.waiting.get_mut(ticket).and_then(|waiting| waiting.answer.take());
+            let answer = match &measured {
+                Ok(squares) => Ok(Measure::Squares(*squares).encode()),
+                Err(message) => Err(Error::Background { message: message.clone() }),
+            };
+            sender.map(|sender| sender.send(answer));
+        }
     }
 
     fn apply_step(&self, control: &mut Control, step: Step) {
-        let Control { coordinator, waiting } = control;
-        let push =
-            |ticket: &Ticket| waiting.get(ticket).and_then(|waiting| waiting.push.as_ref()).map(|(_, push)| push);
-        let pushes: Vec<&Payload> = step.pushes.iter().filter_map(|(_, ticket)| push(ticket)).collect();
-        let applied = match pushes.len() == step.pushes.len() {
-            true => self.tables.apply_step(&pushes),
-            false => Err(Error::Damaged { what: "step: a push of it is missing" }),
-        };
+        let applied = control.pushes(&step.pushes).and_then(|pushes| self.tables.apply_step(&pushes, step.factor));
+        let Control { coordinator, .. } = control;
         let failure = applied.err().map(|error| openfleet_core::error::report(&error));
         if let Some(message) = &failure {
             coordinator.failed(&step, message);
@@ -522,9 +584,8 @@ impl State {
 
     /// Applies a push that was held back, unless a newer incarnation of its worker was let in since.
     fn retry(&self, control: &mut Control, ticket: Ticket) {
-        let Some(Waiting { caller, push: Some((how, payload)), answer }) = control.waiting.remove(&ticket) else {
-            return;
-        };
+        let Some(waiting) = control.waiting.remove(&ticket) else { return };
+        let Waiting { caller, asks: Asks::Push(how, payload), answer: Some(answer) } = waiting else { return };
         let newest = control.coordinator.incarnation(caller.rank);
         if let (Some(incarnation), Some(newest)) = (caller.incarnation, newest)
             && incarnation != newest
@@ -544,7 +605,7 @@ impl State {
         } else {
             drop((view, passing));
             control.coordinator.hold_back(work, ticket);
-            control.waiting.insert(ticket, Waiting { caller, push: Some((how, payload)), answer });
+            control.waiting.insert(ticket, Waiting::new(caller, Asks::Push(how, payload), answer));
         }
     }
 

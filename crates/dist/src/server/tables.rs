@@ -11,12 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use openfleet_core::WorkId;
 use openfleet_core::placement::Buckets;
-use openfleet_core::strategy::FloatWidth;
 use openfleet_table::aggregate::{DenseMean, SparseMean, SparsePart};
 use openfleet_table::checkpoint::{DenseCut, GroupWork, SparseCut, TableCuts, Work};
 use openfleet_table::ledger::{Applied, Covered, Ledger};
 use openfleet_table::sparse::Scratch;
-use openfleet_table::{Accessor, DenseTable, Missing, Shrunk, SparseTable};
+use openfleet_table::{Accessor, DenseTable, Missing, Shrunk, SparseTable, clip};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use serde::{Deserialize, Serialize};
 
@@ -141,6 +140,23 @@ struct Means {
     sparse: BTreeMap<u32, SparseMean>,
 }
 
+/// The mean gradients of a step, of one table.
+enum Mean<'a> {
+    Rows(&'a NamedSparse, SparsePart<'a>),
+    Block(&'a NamedDense, &'a [f32]),
+}
+
+/// Gradients multiplied by a factor below 1; as they are for any other.
+fn scale_into<'a>(gradients: &'a [f32], factor: f32, scaled: &'a mut Vec<f32>) -> &'a [f32] {
+    if factor >= 1.0 {
+        return gradients;
+    }
+    scaled.clear();
+    scaled.extend_from_slice(gradients);
+    clip::scale(scaled, factor);
+    scaled
+}
+
 /// What is known of a stream.
 #[derive(Default)]
 struct Stream {
@@ -245,17 +261,12 @@ impl Tables {
     }
 
     /// Writes the values of blocks, as answers carry them.
-    pub(crate) fn put_values(
-        &self,
-        width: FloatWidth,
-        blocks: impl Iterator<Item = u32>,
-        reply: &mut Payload,
-    ) -> Result<()> {
+    fn put_values(&self, blocks: impl Iterator<Item = u32>, reply: &mut Payload) -> Result<()> {
         for block in blocks {
             let block = self.dense(block)?;
             check_answer(reply, block.table.len())?;
-            floats::fill(reply, width, block.table.len(), |values| block.table.pull(values))
-                .map_err(|error| block.error("pulling from", error))?;
+            let values = reply.room::<f32>(block.table.len());
+            block.table.pull(values).map_err(|error| block.error("pulling from", error))?;
         }
         Ok(())
     }
@@ -293,9 +304,13 @@ impl Tables {
 
     /// The values that a push asked for.
     pub(crate) fn values_wanted(&self, push: &Payload) -> Result<Payload> {
-        let blocks = gradients::wanted(push.bytes())?;
+        self.values_of(&gradients::wanted(push.bytes())?)
+    }
+
+    /// The values of blocks.
+    pub(crate) fn values_of(&self, blocks: &[u32]) -> Result<Payload> {
         let mut reply = Payload::new();
-        self.put_values(FloatWidth::Bits32, blocks.into_iter(), &mut reply)?;
+        self.put_values(blocks.iter().copied(), &mut reply)?;
         Ok(reply)
     }
 
@@ -360,8 +375,39 @@ impl Tables {
         Ok(())
     }
 
-    /// Applies a step of a group: all gradients in the order of the streams, divided by how many took part.
-    pub(crate) fn apply_step(&self, pushes: &[&Payload]) -> Result<()> {
+    /// Applies a step of a group: all gradients in the order of the streams, divided by how many took part, and scaled.
+    pub(crate) fn apply_step(&self, pushes: &[&Payload], factor: f32) -> Result<()> {
+        let (mut scratch, mut scaled) = (self.scratch(), Vec::new());
+        self.each_mean(pushes, |mean| match mean {
+            Mean::Rows(table, SparsePart { keys, gradients, show_click }) => {
+                let gradients = scale_into(gradients, factor, &mut scaled);
+                let pushed = table.table.push_with(keys, gradients, show_click, &mut scratch);
+                pushed.map(drop).map_err(|e| table.error("pushing to", e))
+            }
+            Mean::Block(block, gradient) => {
+                let pushed = block.table.push(scale_into(gradient, factor, &mut scaled));
+                pushed.map(drop).map_err(|e| block.error("pushing to", e))
+            }
+        })?;
+        self.put_scratch(scratch);
+        Ok(())
+    }
+
+    /// The sum of the squares of a step's mean gradients, of those that are here.
+    pub(crate) fn measure_step(&self, pushes: &[&Payload]) -> Result<f64> {
+        let mut squares = 0.0;
+        self.each_mean(pushes, |mean| {
+            squares += clip::sum_of_squares(match mean {
+                Mean::Rows(_, SparsePart { gradients, .. }) => gradients,
+                Mean::Block(_, gradient) => gradient,
+            });
+            Ok(())
+        })?;
+        Ok(squares)
+    }
+
+    /// Shows the mean gradients of a step: of each table's rows in the order of the tables, then of each block.
+    fn each_mean(&self, pushes: &[&Payload], mut show: impl FnMut(Mean<'_>) -> Result<()>) -> Result<()> {
         let took_part = pushes.len();
         let views = pushes.iter().map(|payload| PushView::decode(payload.bytes())).collect::<Result<Vec<_>>>()?;
         // Table number -> (keys, gradients) of each stream, in order.
@@ -379,7 +425,6 @@ impl Tables {
             }
         }
         let mut means = self.means.lock();
-        let mut scratch = self.scratch();
         for (number, parts) in tables {
             let table = self.sparse(number)?;
             let new_mean = || match table.table.spec().accessor {
@@ -388,19 +433,15 @@ impl Tables {
             };
             let mean = means.sparse.entry(number).or_insert_with(new_mean);
             let merged = mean.mean(took_part, parts).map_err(|e| table.error("merging pushes to", e))?;
-            table
-                .table
-                .push_with(merged.keys, merged.gradients, merged.show_click, &mut scratch)
-                .map_err(|e| table.error("pushing to", e))?;
+            show(Mean::Rows(&table, merged))?;
         }
-        self.put_scratch(scratch);
         for (number, gradients) in blocks {
             let block = self.dense(number)?;
             let mean = means
                 .dense
                 .mean(took_part, gradients.iter().copied())
                 .map_err(|e| block.error("merging pushes to", e))?;
-            block.table.push(mean).map_err(|e| block.error("pushing to", e))?;
+            show(Mean::Block(&block, mean))?;
         }
         Ok(())
     }
@@ -460,7 +501,7 @@ impl Tables {
                 .map_err(|e| table.error("pulling from", e))?;
         }
         self.put_scratch(scratch);
-        self.put_values(FloatWidth::Bits32, view.blocks.iter().map(|&(block, _)| block), &mut answer)?;
+        self.put_values(view.blocks.iter().map(|&(block, _)| block), &mut answer)?;
         Ok(answer)
     }
 

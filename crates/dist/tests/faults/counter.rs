@@ -68,6 +68,8 @@ pub fn sample(seed: u64, worker: u32, step: u64) -> Vec<u64> {
 pub struct Thread {
     pub sparse: Vec<SparseStage>,
     pub dense: Vec<DenseStage>,
+    /// Clips by the global norm.
+    pub norm: Option<f32>,
 }
 
 impl Thread {
@@ -75,7 +77,8 @@ impl Thread {
         let lookup = Lookup { dim: 1, trained: true, ..Lookup::default() };
         let dense =
             DenseStage { values: vec![0.0; DENSE], gradient: vec![0.0; DENSE], trained: true, ..DenseStage::default() };
-        Thread { sparse: vec![SparseStage { lookups: vec![lookup], ..SparseStage::default() }], dense: vec![dense] }
+        let sparse = SparseStage { lookups: vec![lookup], ..SparseStage::default() };
+        Thread { sparse: vec![sparse], dense: vec![dense], norm: None }
     }
 
     /// Pulls and pushes one sample. The scales undo the division by the number of streams, where there is one.
@@ -110,7 +113,11 @@ impl Thread {
     /// Pushes what was filled in.
     pub fn push(&mut self, communicator: &dyn Communicator) -> openfleet_dist::Result<()> {
         let step = communicator.next_step(0)?;
-        communicator.push(WorkId::step(0, step.number), &mut self.sparse, &mut self.dense)?;
+        let work = WorkId::step(0, step.number);
+        match self.norm {
+            Some(norm) => communicator.push_within_norm(work, &mut self.sparse, &mut self.dense, norm)?,
+            None => communicator.push(work, &mut self.sparse, &mut self.dense)?,
+        };
         Ok(())
     }
 }
@@ -155,6 +162,7 @@ fn variants(steps: u64) -> Vec<(&'static str, StrategyOptions)> {
     };
     vec![
         ("sync", StrategyOptions::for_mode(Mode::Sync)),
+        ("sync, measured", StrategyOptions::for_mode(Mode::Sync)),
         ("half_async", StrategyOptions::for_mode(Mode::HalfAsync)),
         ("async, merge 1, receiver", merged(1, true)),
         ("async, merge 1", merged(1, false)),
@@ -190,6 +198,8 @@ fn count(seed: u64, name: &str, options: &StrategyOptions, (passes, steps): (u64
                 let (sparse, dense) = tables();
                 let communicator = for_mode(remote, strategy, &sparse, &dense).unwrap();
                 let mut thread = Thread::new();
+                // No step is longer: it is measured, and not changed.
+                thread.norm = name.ends_with("measured").then_some(1e6);
                 for pass in 0..passes {
                     communicator.begin(0).unwrap();
                     for step in pass * steps..(pass + 1) * steps {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use openfleet_core::WorkId;
-use openfleet_core::strategy::{FloatWidth, Mode, Strategy, StrategyOptions};
+use openfleet_core::strategy::{Mode, Strategy, StrategyOptions};
 use openfleet_core::topology::{Endpoint, Incarnation};
 use openfleet_dist::client::{BoxedStream, Connector};
 use openfleet_dist::communicator::{Communicator, Missing, Worker};
@@ -206,7 +206,7 @@ fn a_pull_that_arrives_late_does_not_hide_what_changed_since() {
         exchange_geo::take_changed(&mut reader, 1).unwrap().rows.to_vec()
     };
     let mut pull = Payload::new();
-    pull_sparse::begin(&mut pull, Missing::Create, 3, FloatWidth::Bits32, 1);
+    pull_sparse::begin(&mut pull, Missing::Create, 3, 1);
     pull_sparse::add_stage(&mut pull, &[0], &[1], &[KEY]);
     exchange(0, 0, &[1.0]);
     ask(1, Kind::PullSparse, &pull);
@@ -361,10 +361,10 @@ async fn a_request_that_takes_longer_than_the_silence_of_a_dead_peer_arrives() {
     let client = Network::new(1, Faults::NONE, config(), &states).client(0, 1);
     let link = Link::remote(&tokio::runtime::Handle::current(), endpoint(0), client, slow.clone());
     ask(&link).await.unwrap();
-    let payload = PullDense { width: FloatWidth::Bits32, blocks: vec![7; 3000] }.encode().unwrap();
+    let payload = PullDense { blocks: vec![7; 3000] }.encode().unwrap();
     let began = Instant::now();
     let error = link.ask(Kind::PullDense, payload).answer().await.unwrap_err();
-    assert!(matches!(&error, Error::Server { message, .. } if message.contains("no table has number 7")), "{error}");
+    assert!(matches!(&error, Error::Server { message, .. } if message.contains("the server has no tables")), "{error}");
     assert!(began.elapsed() > Duration::from_secs(9), "twelve pieces of a second each");
     assert_eq!(slow.connections.load(Ordering::SeqCst), 1, "nobody was taken for dead");
 }
@@ -375,7 +375,7 @@ async fn a_request_that_no_server_takes_fails_at_once() {
     let states = states(1);
     let client = ClientConfig { cap: 1024, ..Network::new(1, Faults::NONE, config(), &states).client(0, 1) };
     let link = Link::remote(&tokio::runtime::Handle::current(), endpoint(0), client, Slow::new(Duration::ZERO));
-    let payload = PullDense { width: FloatWidth::Bits32, blocks: vec![7; 3000] }.encode().unwrap();
+    let payload = PullDense { blocks: vec![7; 3000] }.encode().unwrap();
     let began = Instant::now();
     let error = link.ask(Kind::PullDense, payload).answer().await.unwrap_err();
     assert!(matches!(error, Error::TooLong { cap: 1024, .. }), "{error}");

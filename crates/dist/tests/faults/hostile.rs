@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use openfleet_core::strategy::{FloatWidth, Mode};
+use openfleet_core::strategy::Mode;
 use openfleet_dist::communicator::Worker;
 use openfleet_dist::frame::{HEADER, Header, Payload, VERSION};
 use openfleet_dist::handshake::{Challenge, Hello, Secret, Side};
@@ -329,9 +329,9 @@ fn small_requests_cannot_ask_for_endless_work() {
     let link = Link::in_process("here", state.clone(), 0);
     remote(vec![link], Worker { rank: 0, count: 1, threads: 1 }, Mode::Async).unwrap();
     let (tables, keys) = (vec![0; 1 << 14], vec![5; 1 << 15]);
-    pull_sparse::begin(&mut payload, openfleet_table::Missing::Initial, 0, FloatWidth::Bits32, 1);
+    pull_sparse::begin(&mut payload, openfleet_table::Missing::Initial, 0, 1);
     pull_sparse::add_stage(&mut payload, &tables, &vec![1; tables.len()], &keys);
     assert!(matches!(handle(Kind::PullSparse, payload.clone()), Err(Error::TooLong { .. })));
-    let pull = PullDense { width: FloatWidth::Bits32, blocks: vec![7; 100] };
+    let pull = PullDense { blocks: vec![7; 100] };
     assert!(matches!(handle(Kind::PullDense, pull.encode().unwrap()), Err(Error::UnknownTable { table: 7, count: 1 })));
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use openfleet_core::WorkId;
-use openfleet_core::strategy::{AsyncPlan, DenseReceive, HybridPlan, Merge, Mode, Strategy, StrategyOptions};
+use openfleet_core::strategy::{
+    AsyncPlan, DenseReceive, FloatWidth, HybridPlan, Merge, Mode, Strategy, StrategyOptions,
+};
 use openfleet_core::topology::Incarnation;
 use openfleet_dist::client::Tcp;
 use openfleet_dist::communicator::{Async, Communicator, Hybrid, Stepwise, Worker, for_mode};
@@ -44,6 +46,56 @@ fn the_queue_of_async_never_exceeds_its_size() {
         communicator.close().unwrap();
         assert!((1..=3).contains(&communicator.most_queued()), "{}", communicator.most_queued());
         check(&states, (0..100).map(|step| sample(1, 0, step)), "a small queue");
+    }
+}
+
+const RECEIVES: [(usize, DenseReceive); 4] = [
+    (1, DenseReceive::Independent { min_sent: 1 }),
+    (3, DenseReceive::Independent { min_sent: 1 }),
+    (1, DenseReceive::AfterSend),
+    (3, DenseReceive::AfterSend),
+];
+
+#[test]
+fn a_flush_of_async_brings_every_push_to_the_copies() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    for (max_gradients, receive) in RECEIVES {
+        for width in [FloatWidth::Bits32, FloatWidth::Bits16] {
+            let states = states(2);
+            let network = Network::new(7, Faults::NONE, config(), &states);
+            let links = network.links(runtime.handle(), &network.client(0, 1));
+            let plan = AsyncPlan { merge: Merge { max_gradients, wait_ms: 0 }, send_queue_size: 3, receive };
+            let communicator = Async::new(remote(links, ALONE, Mode::Async).unwrap().with_float_width(width), plan);
+            let mut thread = Thread::new();
+            for step in 0..100 {
+                thread.step(&communicator, &sample(1, 0, step), (1.0, 1.0)).unwrap();
+                if step % 5 == 4 {
+                    communicator.flush().unwrap();
+                    communicator.pull_dense(&mut thread.dense).unwrap();
+                    let case = format!("{max_gradients} merged, {receive:?}, {width:?}");
+                    assert_eq!(thread.dense[0].values, [(step + 1) as f32; 5], "{case}");
+                }
+            }
+            communicator.close().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_flush_of_async_fails_if_the_last_push_did() {
+    for (max_gradients, receive) in RECEIVES {
+        for round in 0..20 {
+            let states = states(1);
+            let plan = AsyncPlan { merge: Merge { max_gradients, wait_ms: 0 }, send_queue_size: 3, receive };
+            let communicator = Async::new(remote(in_process(&states, 0), ALONE, Mode::Async).unwrap(), plan);
+            let mut thread = Thread::new();
+            thread.step(&communicator, &[1], (1.0, 1.0)).unwrap();
+            thread.fill(&[1], (1.0, 1.0));
+            // A thread that the job does not have: the server refuses it.
+            let pushed = communicator.push(WorkId::step(5, 0), &mut thread.sparse, &mut thread.dense);
+            let error = pushed.and_then(|_| communicator.flush()).unwrap_err();
+            assert!(error.to_string().contains("no stream has number 5"), "round {round}, {receive:?}: {error}");
+        }
     }
 }
 

@@ -81,7 +81,7 @@ impl Plan {
     /// Sends what is left of a step without these gradients. Tables that are here refuse and count them by themselves.
     pub(super) fn push_without(&self, unusable: &[Unusable], arena: &mut Arena, work: WorkId) -> Result<PushReport> {
         if self.communicator.refuses_here() {
-            return Ok(self.communicator.push(work, &mut arena.sparse, &mut arena.dense)?);
+            return self.push_clipped(arena, work);
         }
         let limit = match self.non_finite {
             NonFinite::Clip(limit) => Some(limit),
@@ -104,7 +104,7 @@ impl Plan {
                 }
             }
         }
-        let pushed = self.communicator.push(work, &mut arena.sparse, &mut arena.dense);
+        let pushed = self.push_clipped(arena, work);
         for one in unusable {
             if let Unusable::Parameter(at) = one {
                 arena.dense[*at].trained = true;

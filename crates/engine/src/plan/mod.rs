@@ -29,7 +29,7 @@ pub(crate) use compile::{dense_spec, sparse_spec, trains};
 
 use crate::arena::{Arena, Buffer, GradientPlace, Gradients, Inputs, Outputs, Place, TakenGradient};
 use crate::error::{Error, Result};
-use crate::minimize::clip_gradients;
+use crate::minimize::clip_each;
 use crate::op::Op;
 use crate::op::class_labels::A_LABEL;
 use crate::program::{Program, Var};
@@ -320,7 +320,7 @@ impl Plan {
         self.clear_unwritten(arena);
         self.check_loss(arena, batch, work)?;
         if let Some(clip) = self.clip {
-            clip_gradients(clip, &mut arena.sparse, &mut arena.dense);
+            clip_each(clip, &mut arena.sparse, &mut arena.dense);
         }
         Ok(())
     }
@@ -333,11 +333,19 @@ impl Plan {
         let unusable = self.unusable_gradients(arena, work)?;
         let asked = Instant::now();
         let pushed = match unusable.is_empty() {
-            true => self.communicator.push(work, &mut arena.sparse, &mut arena.dense)?,
+            true => self.push_clipped(arena, work)?,
             false => self.push_without(&unusable, arena, work)?,
         };
         self.waited_since(asked, arena);
         Ok(pushed)
+    }
+
+    fn push_clipped(&self, arena: &mut Arena, work: WorkId) -> Result<PushReport> {
+        let Arena { sparse, dense, .. } = arena;
+        Ok(match self.clip {
+            Some(Clip::GlobalNorm(norm)) => self.communicator.push_within_norm(work, sparse, dense, norm)?,
+            _ => self.communicator.push(work, sparse, dense)?,
+        })
     }
 
     /// Fails if a variable cannot be fetched after a step; to be asked before one.

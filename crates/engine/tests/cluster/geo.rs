@@ -4,6 +4,7 @@
 use std::sync::{Arc, Barrier};
 
 use openfleet_core::strategy::{GeoScale, Mode, StrategyOptions};
+use openfleet_engine::Minimize;
 use openfleet_engine::{Executor, Scope};
 use openfleet_table::{Adagrad, Adam, Optimizer, Sgd};
 use parking_lot::Mutex;
@@ -22,7 +23,8 @@ fn geo_with_one_worker_equals_local_training() {
         (Optimizer::Adam(Adam::default()), 0.01),
     ];
     for (optimizer, rate) in rules {
-        let expected = alone(optimizer, rate, 1, 50);
+        let minimize = Minimize::new(optimizer, rate);
+        let expected = alone(&minimize, 1, 50);
         for (k_steps, scale, servers, road) in [
             (1, GeoScale::Mean, 1, Road::InProcess),
             (1, GeoScale::Sum, 2, Road::InProcess),
@@ -32,7 +34,7 @@ fn geo_with_one_worker_equals_local_training() {
             (1000, GeoScale::Mean, 2, Road::Tcp),
         ] {
             let options = StrategyOptions { geo_scale: Some(scale), ..every(k_steps) };
-            let distance = together(&options, optimizer, rate, (1, servers), road, |_| 50).distance(&expected);
+            let distance = together(&options, &minimize, (1, servers), road, |_| 50).distance(&expected);
             assert!(
                 distance < 1e-6,
                 "{optimizer:?}, k = {k_steps}, {scale:?}, {servers} servers, {road:?}: {distance}"
@@ -48,7 +50,7 @@ fn traffic_falls_as_one_over_k() {
     let traffic = |k_steps: u64| {
         let travelled = Mutex::new((0, 0));
         let states = on_cluster(&every(k_steps as i64), (1, 2), Road::InProcess, |cluster| {
-            let model = model(Optimizer::Sgd(Sgd::default()), 0.1);
+            let model = model(&Minimize::new(Optimizer::Sgd(Sgd::default()), 0.1));
             let mut executor = Executor::on_cluster(Arc::new(Scope::new()), cluster.clone());
             executor.run_startup(&model.net.startup).unwrap();
             // One batch again and again: after its first time every row is here, and only exchanges travel.
@@ -85,7 +87,7 @@ fn two_workers_on_two_servers_learn_with_either_scale_over_either_road() {
             let (losses, together) = (Mutex::new(Vec::new()), Barrier::new(2));
             on_cluster(&options, (2, 2), road, |cluster| {
                 let rank = u64::from(cluster.worker().rank);
-                let model = model(Optimizer::Adagrad(Adagrad::default()), 0.05);
+                let model = model(&Minimize::new(Optimizer::Adagrad(Adagrad::default()), 0.05));
                 let mut executor = Executor::on_cluster(Arc::new(Scope::new()), cluster);
                 executor.run_startup(&model.net.startup).unwrap();
                 // Four batches a worker, learnt by heart.

@@ -12,7 +12,6 @@ use openfleet_dist::session::Identity;
 use openfleet_dist::{ClientConfig, Cluster, Link, Server, ServerConfig, State};
 use openfleet_engine::op::{Activation, EmbeddingOptions};
 use openfleet_engine::{DType, Executor, Feed, Minimize, Net, ParamAttr, Scope, Var};
-use openfleet_table::Optimizer;
 
 /// Rows of one worker's batch.
 pub const ROWS: usize = 6;
@@ -23,7 +22,7 @@ pub struct Model {
     pub loss: Var,
 }
 
-pub fn model(optimizer: Optimizer, rate: f64) -> Model {
+pub fn model(minimize: &Minimize) -> Model {
     let mut net = Net::with_seed(5);
     let table = EmbeddingOptions { table: ParamAttr::named("table"), ..EmbeddingOptions::default() };
     let mut parts = Vec::new();
@@ -39,7 +38,7 @@ pub fn model(optimizer: Optimizer, rate: f64) -> Model {
     let target = net.cast(label, DType::F32).unwrap();
     let losses = net.sigmoid_cross_entropy_with_logits(logit, target).unwrap();
     let loss = net.mean(losses).unwrap();
-    Minimize::new(optimizer, rate).minimize(&mut net.main, loss).unwrap();
+    minimize.minimize(&mut net.main, loss).unwrap();
     Model { net, loss }
 }
 
@@ -99,13 +98,13 @@ impl Learnt {
 const PARAMETERS: [&str; 4] = ["fc_0.w_0", "fc_0.b_0", "fc_1.w_0", "fc_1.b_0"];
 
 /// One process on the joined batches of `workers` workers.
-pub fn alone(optimizer: Optimizer, rate: f64, workers: u64, steps: u64) -> Learnt {
-    alone_on(optimizer, rate, steps, |_| 0..workers)
+pub fn alone(minimize: &Minimize, workers: u64, steps: u64) -> Learnt {
+    alone_on(minimize, steps, |_| 0..workers)
 }
 
 /// One process; `batches(step)` says whose batches it joins.
-pub fn alone_on(optimizer: Optimizer, rate: f64, steps: u64, batches: impl Fn(u64) -> std::ops::Range<u64>) -> Learnt {
-    let model = model(optimizer, rate);
+pub fn alone_on(minimize: &Minimize, steps: u64, batches: impl Fn(u64) -> std::ops::Range<u64>) -> Learnt {
+    let model = model(minimize);
     let mut executor = Executor::new(Arc::new(Scope::new()));
     executor.run_startup(&model.net.startup).unwrap();
     for step in 0..steps {
@@ -131,15 +130,14 @@ pub enum Road {
 /// A cluster of one-thread workers that feed batch by batch; `steps(rank)` says how many steps a worker has.
 pub fn together(
     options: &StrategyOptions,
-    optimizer: Optimizer,
-    rate: f64,
+    minimize: &Minimize,
     shape: (u32, usize),
     road: Road,
     steps: impl Fn(u32) -> u64 + Sync,
 ) -> Learnt {
     let states = on_cluster(options, shape, road, |cluster| {
         let rank = cluster.worker().rank;
-        let model = model(optimizer, rate);
+        let model = model(minimize);
         let mut executor = Executor::on_cluster(Arc::new(Scope::new()), cluster);
         executor.run_startup(&model.net.startup).unwrap();
         for step in 0..steps(rank) {

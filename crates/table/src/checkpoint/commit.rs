@@ -266,8 +266,10 @@ fn merge_sparse(parts: &[Part]) -> Result<Vec<SparseEntry>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::write::DenseCut;
     use super::*;
     use crate::checkpoint::Memory;
+    use crate::{DenseSpec, Optimizer, Schedule, Sgd};
 
     /// A manifest of the save `id` on top of another one.
     fn manifest(id: &str, layers: &[&str]) -> Manifest {
@@ -330,6 +332,36 @@ mod tests {
         storage.remove(MANIFEST).unwrap();
         abandon(&storage, IDS[0]);
         assert!(storage.files().is_empty(), "nothing stands: it can go");
+    }
+
+    /// Two jobs that save to one address at once: the one that is late fails, and what the other one saved stays whole.
+    #[test]
+    fn a_save_whose_files_another_save_removed_fails_and_changes_nothing() {
+        let spec = DenseSpec {
+            shape: vec![2],
+            optimizer: Optimizer::Sgd(Sgd::default()),
+            schedule: Schedule::Constant(1.0),
+            regularizer: None,
+            non_finite: Default::default(),
+        };
+        let values = vec![1.0, 2.0];
+        let block = DenseCut { parameter: "w".into(), offset: 0, spec, values, state: Vec::new(), step: 0 };
+        let cuts = || TableCuts {
+            server: 0,
+            buckets: 0..1,
+            sparse: Vec::new(),
+            dense: vec![block.clone()],
+            work: Default::default(),
+            position: serde_json::Value::Null,
+        };
+        let save = |id: &str| Commit { id: id.into(), ..Commit::default() };
+        let storage = Memory::new();
+        begin(&storage, IDS[0], true).unwrap();
+        let late = Commit { parts: vec![write_part(&storage, IDS[0], cuts()).unwrap()], ..save(IDS[0]) };
+        save_alone(&storage, save(IDS[1]), cuts(), true).unwrap();
+        let error = commit(&storage, late).unwrap_err();
+        assert!(matches!(&error, Error::MissingFile { .. }), "{error}");
+        assert_eq!(find_manifest(&storage).unwrap().unwrap().id, IDS[1]);
     }
 
     #[test]

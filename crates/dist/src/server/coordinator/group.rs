@@ -10,11 +10,17 @@
 //! Membership is of a pass, and passes are numbered by the workers' scripts: a restarted worker that joins a pass it is a
 //! member of, or leaves one it has left, changes nothing. A member that died stays one, so the others wait for its
 //! successor. Steps are numbered per stream, by the scripts as well: `taken` says how many of a stream's steps are applied.
+//!
+//! A step may be measured before it is applied: gradients are clipped by the norm of the mean over the whole group, of which each
+//! server has a part. The pushes are answered with the part's sum of squares, and the step waits for the factor that the
+//! workers make of all parts; they all send the same one, so the first is enough.
+//!
 //! This file knows tickets in the place of gradients, and no table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use openfleet_core::WorkId;
 use openfleet_table::aggregate::{Aggregate, Arrival};
 use openfleet_table::checkpoint::{GroupWork, Work};
 
@@ -40,12 +46,20 @@ pub(super) struct Group {
     failed: Option<(BTreeMap<u32, u64>, String)>,
     /// How many of each stream's own steps are applied.
     taken: BTreeMap<u32, u64>,
+    /// Pushes of the current step that are answered with a measure, and by whom.
+    measuring: Vec<(u32, Ticket)>,
+    /// Whether the current step was measured.
+    measured: bool,
+    /// The factor of the current step, once it is known.
+    factor: Option<f32>,
+    /// That of the last step, for a repeated push.
+    last_factor: f32,
     /// While servers are brought to one moment: the first step that is not applied before they are.
     limit: Option<u64>,
 }
 
 /// A step that all members have pushed.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct Step {
     /// The number of the group.
     pub(crate) group: usize,
@@ -53,6 +67,8 @@ pub(crate) struct Step {
     pub(crate) pushes: Vec<(u32, Ticket)>,
     /// Everybody that waits for the step, with the stream.
     pub(crate) waiting: Vec<(u32, Ticket)>,
+    /// What the gradients are multiplied by.
+    pub(crate) factor: f32,
 }
 
 impl Group {
@@ -67,6 +83,10 @@ impl Group {
             waiting: BTreeMap::new(),
             failed: None,
             taken: BTreeMap::new(),
+            measuring: Vec::new(),
+            measured: false,
+            factor: None,
+            last_factor: f32::NAN,
             limit: None,
         }
     }
@@ -121,17 +141,20 @@ impl Group {
     pub(super) fn advance_to(&mut self, number: usize, target: &Work, effects: &mut Vec<Effect>) {
         let theirs = target.groups.iter().find(|group| group.streams == (self.streams.start, self.streams.end));
         self.limit = Some(theirs.map_or(self.aggregate.step(), |group| group.step));
-        self.apply(number, effects);
+        self.complete(number, effects);
     }
 
     /// Applies steps again.
     pub(super) fn thaw(&mut self, number: usize, effects: &mut Vec<Effect>) {
         self.limit = None;
-        self.apply(number, effects);
+        self.complete(number, effects);
     }
 
     /// Whom the current step, or the beginning of a pass, waits for.
     pub(super) fn missing(&self) -> Vec<u32> {
+        if self.measured && self.factor.is_none() {
+            return self.members_that_measure();
+        }
         let stepping = || self.aggregate.missing().collect();
         let Some(pass) = self.next_pass().filter(|_| self.waiting.is_empty()) else { return stepping() };
         self.streams.clone().filter(|&stream| !self.is_ready_for(stream, pass)).collect()
@@ -141,24 +164,15 @@ impl Group {
     pub(super) fn push(
         &mut self,
         number: usize,
-        stream: u32,
-        step: u64,
+        work: WorkId,
+        measured: bool,
         ticket: Ticket,
         effects: &mut Vec<Effect>,
     ) -> Result<()> {
-        let taken = self.taken(stream);
-        if step < taken {
-            let answer = match &self.failed {
-                Some((steps, message)) if steps.get(&stream) == Some(&step) => {
-                    Answer::Failed(Error::Background { message: message.clone() })
-                }
-                _ => Answer::Values,
-            };
-            effects.push(Effect::Repeated(ticket, answer));
+        let WorkId { stream, first_step: step, .. } = work;
+        let answer = if measured { Answer::Applied(self.last_factor) } else { Answer::Values };
+        if self.is_repeated(stream, step, ticket, answer, effects)? {
             return Ok(());
-        }
-        if step > taken {
-            return Err(Error::StepOutOfOrder { stream, expected: taken, got: step });
         }
         let current = self.aggregate.step();
         let arrival = self.aggregate.contribute(stream, current, ticket).map_err(|source| Error::Table {
@@ -167,10 +181,60 @@ impl Group {
             source,
         })?;
         self.waiting.entry(stream).or_default().push(ticket);
-        if arrival == Arrival::Complete {
-            self.apply(number, effects);
+        if measured {
+            self.measuring.push((stream, ticket));
+        }
+        if arrival == Arrival::Complete || measured {
+            self.complete(number, effects);
         }
         Ok(())
+    }
+
+    /// A stream knows the factor of a step that was measured.
+    pub(super) fn scale(
+        &mut self,
+        number: usize,
+        (stream, step): (u32, u64),
+        factor: f32,
+        ticket: Ticket,
+        effects: &mut Vec<Effect>,
+    ) -> Result<()> {
+        if self.is_repeated(stream, step, ticket, Answer::Values, effects)? {
+            return Ok(());
+        }
+        if !self.measured {
+            return Err(Error::NotMeasured { stream, step });
+        }
+        self.waiting.entry(stream).or_default().push(ticket);
+        self.factor.get_or_insert(factor);
+        self.complete(number, effects);
+        Ok(())
+    }
+
+    /// Whether a stream's step was applied before; then it is answered.
+    fn is_repeated(
+        &self,
+        stream: u32,
+        step: u64,
+        ticket: Ticket,
+        answer: Answer,
+        effects: &mut Vec<Effect>,
+    ) -> Result<bool> {
+        let taken = self.taken(stream);
+        if step > taken {
+            return Err(Error::StepOutOfOrder { stream, expected: taken, got: step });
+        }
+        if step == taken {
+            return Ok(false);
+        }
+        let answer = match &self.failed {
+            Some((steps, message)) if steps.get(&stream) == Some(&step) => {
+                Answer::Failed(Error::Background { message: message.clone() })
+            }
+            _ => answer,
+        };
+        effects.push(Effect::Repeated(ticket, answer));
+        Ok(true)
     }
 
     /// A stream wants to join a pass; answered when the others are ready for it.
@@ -193,7 +257,7 @@ impl Group {
         }
         self.left.insert(stream, pass);
         if self.aggregate.leave(stream) {
-            self.apply(number, effects);
+            self.complete(number, effects);
         }
         self.admit(effects);
     }
@@ -206,7 +270,7 @@ impl Group {
             effects.extend(tickets.into_iter().map(|ticket| Effect::Answer(ticket, Answer::Number(step))));
         }
         if self.aggregate.leave(stream) {
-            self.apply(number, effects);
+            self.complete(number, effects);
         }
         self.admit(effects);
     }
@@ -230,6 +294,10 @@ impl Group {
 
     fn admit(&mut self, effects: &mut Vec<Effect>) {
         let Some(pass) = self.next_pass() else { return };
+        if self.measured {
+            // Another member would make it another mean. Asked again when the step is applied.
+            return;
+        }
         if !self.streams.clone().all(|stream| self.is_ready_for(stream, pass)) {
             return;
         }
@@ -244,6 +312,28 @@ impl Group {
         }
     }
 
+    /// All of the current step's pushes may be here: it is measured, if that is wanted, or applied.
+    fn complete(&mut self, number: usize, effects: &mut Vec<Effect>) {
+        if !self.aggregate.is_complete() {
+            return;
+        }
+        let measuring = std::mem::take(&mut self.measuring);
+        if !measuring.is_empty() {
+            self.measured = true;
+            let pushes = self.aggregate.contributions().map(|(stream, &ticket)| (stream, ticket)).collect();
+            effects
+                .push(Effect::Measure { pushes, waiting: measuring.into_iter().map(|(_, ticket)| ticket).collect() });
+        }
+        if !self.measured || self.factor.is_some() {
+            self.apply(number, effects);
+        }
+    }
+
+    /// Streams that have yet to say by which factor the step is to be scaled.
+    fn members_that_measure(&self) -> Vec<u32> {
+        self.aggregate.contributions().map(|(stream, _)| stream).collect()
+    }
+
     fn apply(&mut self, number: usize, effects: &mut Vec<Effect>) {
         if self.limit.is_some_and(|limit| self.aggregate.step() >= limit) {
             return;
@@ -256,7 +346,12 @@ impl Group {
         let waiting = std::mem::take(&mut self.waiting);
         let waiting = waiting.into_iter().flat_map(|(stream, tickets)| tickets.into_iter().map(move |t| (stream, t)));
         let pushes = contributions.into_iter().collect();
-        effects.push(Effect::Apply(Step { group: number, pushes, waiting: waiting.collect() }));
+        let factor = self.factor.take().unwrap_or(1.0);
+        self.last_factor = factor;
+        effects.push(Effect::Apply(Step { group: number, pushes, waiting: waiting.collect(), factor }));
+        if std::mem::take(&mut self.measured) {
+            self.admit(effects);
+        }
     }
 
     /// The last step could not be applied: whoever repeats its push is told why.

@@ -50,6 +50,13 @@ pub(crate) enum Effect {
     Answer(Ticket, Answer),
     /// Answer a push that was applied before.
     Repeated(Ticket, Answer),
+    /// Measure a step that all of a group have pushed, and answer these requests; its pushes are kept.
+    Measure {
+        /// One push of each stream, in the order of the streams.
+        pushes: Vec<(u32, Ticket)>,
+        /// Who is told.
+        waiting: Vec<Ticket>,
+    },
     /// Apply a step that all of a group have pushed, and answer everybody that waits for it.
     Apply(Step),
     /// Close the gate of the tables but for this work, or open it.
@@ -69,8 +76,10 @@ pub(crate) enum Answer {
     Number(u64),
     /// These bytes.
     Payload(Payload),
-    /// The dense values that the push asked for.
+    /// The dense values that the request asked for.
     Values,
+    /// A measured step was applied before, scaled by this.
+    Applied(f32),
     /// What went wrong.
     Failed(Error),
 }
@@ -149,13 +158,23 @@ impl Coordinator {
         self.groups.iter_mut().enumerate().find(|(_, group)| group.has(stream))
     }
 
-    /// A push of a stream that steps together with others.
-    pub(crate) fn push(&mut self, work: WorkId, ticket: Ticket) -> Result<Effects> {
+    /// A push of a stream that steps together with others; `measured`: it is answered with a measure first.
+    pub(crate) fn push(&mut self, work: WorkId, measured: bool, ticket: Ticket) -> Result<Effects> {
         let mut effects = Vec::new();
         let Some((number, group)) = self.group_of(work.stream) else {
             return Err(Error::UnknownStream { stream: work.stream, count: 0 });
         };
-        group.push(number, work.stream, work.first_step, ticket, &mut effects)?;
+        group.push(number, work, measured, ticket, &mut effects)?;
+        Ok(effects)
+    }
+
+    /// A stream knows by which factor the gradients of a step are to be scaled; answered when the step is applied.
+    pub(crate) fn scale(&mut self, stream: u32, step: u64, factor: f32, ticket: Ticket) -> Result<Effects> {
+        let mut effects = Vec::new();
+        let Some((number, group)) = self.group_of(stream) else {
+            return Err(Error::UnknownStream { stream, count: 0 });
+        };
+        group.scale(number, (stream, step), factor, ticket, &mut effects)?;
         Ok(effects)
     }
 

@@ -30,7 +30,14 @@ fn told(effects: Vec<Effect>) -> Vec<String> {
         }
         Effect::Answer(ticket, Answer::Failed(error)) => format!("{ticket}: {error}"),
         Effect::Answer(ticket, _) => format!("{ticket}: yes"),
+        Effect::Repeated(ticket, Answer::Applied(factor)) => format!("{ticket}: applied with {factor}"),
         Effect::Repeated(ticket, _) => format!("{ticket}: repeated"),
+        Effect::Measure { pushes, waiting } => {
+            let streams = pushes.iter().map(|(stream, _)| stream.to_string()).collect::<Vec<_>>();
+            let waiting = waiting.iter().map(|ticket| ticket.to_string()).collect::<Vec<_>>();
+            format!("measure of {} for {}", streams.join("+"), waiting.join("+"))
+        }
+        Effect::Apply(step) if step.factor != 1.0 => format!("step scaled by {}", step.factor),
         Effect::Apply(step) => {
             let streams = step.pushes.iter().map(|(stream, _)| stream.to_string()).collect::<Vec<_>>();
             let waiting = step.waiting.iter().map(|(_, ticket)| ticket.to_string()).collect::<Vec<_>>();
@@ -55,11 +62,48 @@ fn a_step_is_applied_when_every_member_has_pushed_it_and_a_repeat_is_answered() 
     let mut job = coordinator(Mode::Sync, 2);
     assert!(told(job.join(0, 1, 10)).is_empty(), "a pass begins when all have joined it");
     assert_eq!(told(job.join(1, 1, 11)), ["10: yes", "11: yes"]);
-    assert!(told(job.push(WorkId::step(1, 0), 21).unwrap()).is_empty());
-    assert_eq!(told(job.push(WorkId::step(0, 0), 20).unwrap()), ["step of 0+1 for 20+21"]);
-    assert_eq!(told(job.push(WorkId::step(0, 0), 30).unwrap()), ["30: repeated"]);
-    let error = job.push(WorkId::step(0, 2), 31).unwrap_err();
+    assert!(told(job.push(WorkId::step(1, 0), false, 21).unwrap()).is_empty());
+    assert_eq!(told(job.push(WorkId::step(0, 0), false, 20).unwrap()), ["step of 0+1 for 20+21"]);
+    assert_eq!(told(job.push(WorkId::step(0, 0), false, 30).unwrap()), ["30: repeated"]);
+    let error = job.push(WorkId::step(0, 2), false, 31).unwrap_err();
     assert_eq!(error.to_string(), "stream 0 pushed its step 2, and 1 is the next");
+}
+
+#[test]
+fn a_measured_step_is_applied_when_its_factor_is_known() {
+    let mut job = coordinator(Mode::Sync, 2);
+    job.join(0, 1, 1);
+    job.join(1, 1, 2);
+    assert!(told(job.push(WorkId::step(1, 0), true, 11).unwrap()).is_empty());
+    let error = job.scale(1, 0, 0.5, 12).unwrap_err();
+    assert_eq!(error.to_string(), "stream 1 scales its step 0, which was not measured");
+    assert_eq!(told(job.push(WorkId::step(0, 0), true, 10).unwrap()), ["measure of 0+1 for 11+10"]);
+    // Worker 0 is killed; its successor pushes the step again, and is told the same measure.
+    assert_eq!(told(job.push(WorkId::step(0, 0), true, 20).unwrap()), ["measure of 0+1 for 20"]);
+    assert_eq!(told(job.scale(1, 0, 0.5, 21).unwrap()), ["step scaled by 0.5"]);
+    // The other one's factor comes too late, and a push that is repeated over a new connection as well.
+    assert_eq!(told(job.scale(0, 0, 0.5, 22).unwrap()), ["22: repeated"]);
+    assert_eq!(told(job.push(WorkId::step(0, 0), true, 23).unwrap()), ["23: applied with 0.5"]);
+    // Steps that nobody measures are applied as ever.
+    job.push(WorkId::step(0, 1), false, 30).unwrap();
+    assert_eq!(told(job.push(WorkId::step(1, 1), false, 31).unwrap()), ["step of 0+1 for 30+31"]);
+}
+
+#[test]
+fn a_measured_step_takes_no_new_member_and_waits_for_a_snapshot() {
+    let mut job = coordinator(Mode::Sync, 2);
+    job.join(0, 1, 1);
+    job.join(1, 1, 2);
+    job.depart(1, 2).unwrap();
+    assert_eq!(told(job.push(WorkId::step(0, 0), true, 3).unwrap()), ["measure of 0 for 3"]);
+    // A worker that had departed is back: it takes part from the next step on.
+    job.enter(1);
+    assert!(told(job.join(1, 2, 4)).is_empty());
+    job.prepare_cut("a", owner(0, 0), Instant::now()).unwrap();
+    assert!(told(job.scale(0, 0, 0.25, 5).unwrap()).is_empty());
+    assert_eq!(told(job.release_cut("a")), ["open", "step scaled by 0.25"]);
+    assert_eq!(told(job.leave(0, 1)), [] as [&str; 0]);
+    assert_eq!(told(job.join(0, 2, 6)), ["6: yes", "4: yes"]);
 }
 
 #[test]
@@ -67,10 +111,10 @@ fn a_restarted_worker_stays_a_member_of_the_pass_it_died_in() {
     let mut job = coordinator(Mode::Sync, 2);
     job.join(0, 1, 1);
     job.join(1, 1, 2);
-    job.push(WorkId::step(0, 0), 3).unwrap();
+    job.push(WorkId::step(0, 0), false, 3).unwrap();
     // Worker 1 is killed. Its successor joins the pass again, which changes nothing, and pushes the step that is missing.
     assert_eq!(told(job.join(1, 1, 4)), ["4: yes"]);
-    assert_eq!(told(job.push(WorkId::step(1, 0), 5).unwrap()), ["step of 0+1 for 3+5"]);
+    assert_eq!(told(job.push(WorkId::step(1, 0), false, 5).unwrap()), ["step of 0+1 for 3+5"]);
     // The survivor ends the pass and waits in the next one; the successor dies in between, and its own successor
     // leaves the first pass once more.
     job.leave(0, 1);
@@ -90,7 +134,7 @@ fn whoever_is_done_early_waits_for_the_pass_of_the_others_to_end_also_after_a_re
     job.begin(team(Mode::Sync, 2, 1), Some(&work), None);
     assert!(told(job.join(1, 3, 1)).is_empty());
     assert_eq!(told(job.join(0, 2, 2)), ["2: yes"]);
-    assert_eq!(told(job.push(WorkId::step(0, 7), 3).unwrap()), ["step of 0 for 3"]);
+    assert_eq!(told(job.push(WorkId::step(0, 7), false, 3).unwrap()), ["step of 0 for 3"]);
     job.leave(0, 2);
     assert_eq!(told(job.join(0, 3, 4)), ["4: yes", "1: yes"]);
     assert_eq!(job.stream_positions(0..2).left, [(0, 2), (1, 2)].into());
@@ -101,7 +145,7 @@ fn a_step_outside_the_data_of_one_worker_is_not_waited_for_by_the_others_once_it
     let mut job = coordinator(Mode::Sync, 2);
     job.join(0, 1, 1);
     job.join(1, 1, 2);
-    job.push(WorkId::step(0, 0), 3).unwrap();
+    job.push(WorkId::step(0, 0), false, 3).unwrap();
     assert_eq!(told(job.leave(1, 1)), ["step of 0 for 3"]);
 }
 
@@ -257,6 +301,8 @@ struct Script {
     joined: bool,
     /// The request that it waits for.
     waits: Option<Ticket>,
+    /// Its step was measured, and it has yet to send the factor.
+    measured: bool,
     departed: bool,
 }
 
@@ -270,10 +316,12 @@ struct World {
     cut: Option<(String, u32)>,
     cuts: u32,
     done: bool,
+    /// Whether steps are measured before they are applied.
+    measures: bool,
 }
 
 impl World {
-    fn new() -> Self {
+    fn new(measures: bool) -> Self {
         let mut job = coordinator(Mode::Sync, 2);
         for rank in [0, 1] {
             job.admit(rank, Incarnation(0)).unwrap();
@@ -288,6 +336,7 @@ impl World {
             cut: None,
             cuts: 0,
             done: false,
+            measures,
         }
     }
 
@@ -295,6 +344,11 @@ impl World {
         for effect in effects {
             match effect {
                 Effect::Answer(ticket, _) | Effect::Repeated(ticket, _) => self.answered(ticket),
+                Effect::Measure { waiting, .. } => {
+                    for script in self.scripts.iter_mut().filter(|s| s.waits.is_some_and(|t| waiting.contains(&t))) {
+                        (script.waits, script.measured) = (None, true);
+                    }
+                }
                 Effect::Apply(step) => {
                     for (stream, ticket) in &step.pushes {
                         let number = self.waiting[ticket].1;
@@ -332,10 +386,13 @@ impl World {
         } else if !script.joined {
             self.scripts[rank as usize].waits = Some(ticket);
             self.job.join(rank, script.pass + 1, ticket)
+        } else if script.measured {
+            (self.scripts[rank as usize].waits, self.scripts[rank as usize].measured) = (Some(ticket), false);
+            self.job.scale(rank, script.step, 0.5, ticket).unwrap()
         } else if script.step < (script.pass + 1) * STEPS {
             self.scripts[rank as usize].waits = Some(ticket);
             self.waiting.insert(ticket, (rank, script.step));
-            self.job.push(WorkId::step(rank, script.step), ticket).unwrap()
+            self.job.push(WorkId::step(rank, script.step), self.measures, ticket).unwrap()
         } else {
             let script = &mut self.scripts[rank as usize];
             (script.pass, script.joined) = (script.pass + 1, false);
@@ -400,8 +457,8 @@ proptest! {
     /// No push is lost and none applied twice, a save never blocks a later one, and somebody can always make progress: whatever
     /// happens, scripts that are left to run come to their end, and the server with them.
     #[test]
-    fn whatever_is_interleaved_every_step_is_applied_once_and_the_job_ends(events in events()) {
-        let mut world = World::new();
+    fn whatever_is_interleaved_every_step_is_applied_once_and_the_job_ends(events in events(), measures in any::<bool>()) {
+        let mut world = World::new(measures);
         for event in &events {
             world.play(event);
             prop_assert!(world.applied.values().all(|&times| times == 1), "{:?}", world.applied);
