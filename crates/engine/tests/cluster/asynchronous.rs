@@ -1,10 +1,13 @@
 //! Async: one worker that merges nothing and waits for its values trains exactly as one process.
 
+use std::sync::Arc;
+
 use openfleet_core::strategy::{Mode, StrategyOptions};
-use openfleet_engine::Minimize;
+use openfleet_engine::op::Activation;
+use openfleet_engine::{DType, Executor, Feed, Minimize, Net, Scope};
 use openfleet_table::{Adagrad, Adam, Optimizer, Sgd};
 
-use crate::harness::{Road, alone, together};
+use crate::harness::{Road, alone, on_cluster, together};
 
 #[test]
 fn async_with_one_worker_and_no_merging_equals_one_process_to_the_bit() {
@@ -22,5 +25,30 @@ fn async_with_one_worker_and_no_merging_equals_one_process_to_the_bit() {
             let got = together(&options, &minimize, (1, servers), road, |_| 60);
             assert_eq!(got, expected, "{optimizer:?}, {servers} servers");
         }
+    }
+}
+
+/// A parameter is cut into blocks that lie on several servers, each with a step of its own, by which Adam corrects its moments.
+#[test]
+fn a_gradient_that_is_unusable_in_one_block_is_left_out_of_all_blocks() {
+    for mode in [Mode::Sync, Mode::Async, Mode::Hybrid] {
+        let states = on_cluster(&StrategyOptions::for_mode(mode), (1, 2), Road::InProcess, |cluster| {
+            let mut net = Net::with_seed(1);
+            let x = net.data("x", &[-1, 200], DType::F32).unwrap();
+            let y = net.fc(x, 200, Activation::Linear).unwrap();
+            let loss = net.mean(y).unwrap();
+            Minimize::new(Optimizer::Adam(Adam::default()), 0.01).minimize(&mut net.main, loss).unwrap();
+            let mut executor = Executor::on_cluster(Arc::new(Scope::new()), cluster);
+            executor.run_startup(&net.startup).unwrap();
+            for step in 0..10 {
+                let mut row = vec![1.0; 200];
+                row[0] = if step == 4 { 1e30 } else { 1.0 };
+                executor.run(&net.main, Feed::new().floats("x", 200, row).unwrap(), &[]).unwrap();
+            }
+        });
+        let blocks: Vec<_> = states.iter().flat_map(|state| state.status().dense).collect();
+        let of_weights: Vec<_> = blocks.iter().filter(|(name, ..)| name.starts_with("fc_0.w_0")).collect();
+        assert!(of_weights.len() > 1, "{blocks:?}");
+        assert!(of_weights.iter().all(|(_, _, step)| *step == 9), "{mode}: {blocks:?}");
     }
 }
