@@ -7,6 +7,7 @@ mod generating;
 mod http;
 mod inferring;
 mod interrupting;
+mod limits;
 mod looking;
 mod messages;
 mod openings;
