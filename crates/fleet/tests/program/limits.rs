@@ -93,14 +93,14 @@ fn a_body_that_does_not_arrive_is_refused_with_408_and_the_connection_closed() {
 
 #[test]
 fn a_connection_without_requests_is_closed_and_one_with_requests_is_kept() {
-    let (_place, server) = served(&["--idle-timeout", "0.3"]);
+    let (_place, server) = served(&["--idle-timeout", "2"]);
     let mut used = server.connect();
     let mut idle = server.connect();
     assert_eq!(idle.ask("GET", "/v2", &[], b"").status, 200);
     // Requests longer in all than the limit, with pauses below it.
     for _ in 0..20 {
         used.ask("POST", "/v1/models/own:predict", &[], good().to_string().as_bytes()).json();
-        std::thread::sleep(std::time::Duration::from_millis(25));
+        std::thread::sleep(std::time::Duration::from_millis(150));
     }
     assert_eq!(idle.closed(), "");
     assert_eq!(used.closed(), "");
