@@ -14,4 +14,5 @@ mod openings;
 mod own_model;
 mod resuming;
 mod serving;
+mod storage;
 mod training;
