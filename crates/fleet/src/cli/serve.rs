@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::Outcome;
+use super::data_choice::threads;
 use super::infer::UNFINISHED;
 use super::output::remark;
 use crate::error::Result;
@@ -28,7 +29,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8501")]
     listen: SocketAddr,
     /// Threads that answer; 0 is one a core.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = threads)]
     threads: usize,
     /// Bytes that the body of a request may have.
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]

@@ -9,6 +9,7 @@ mod inferring;
 mod interrupting;
 mod limits;
 mod looking;
+mod memory;
 mod messages;
 mod openings;
 mod own_model;
