@@ -3,6 +3,7 @@
 //!
 //! Small file systems in memory stand for full disks. Where they may not be mounted a test says so and is skipped.
 #![cfg(target_os = "linux")]
+#![allow(clippy::print_stdout, reason = "a test that is skipped says why")]
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
