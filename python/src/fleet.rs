@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use openfleet::fleet::DistributedOptimizer as Distributed;
+use openfleet::fleet::{DistributedOptimizer as Distributed, Surroundings};
 use openfleet::role::{self, Environment, Local, Mpi, UserDefined, UserDefinedCollective};
 use openfleet_core::Role;
 use openfleet_dist::{Reduce, Shrink};
@@ -63,14 +63,21 @@ pub(crate) struct Fleet(Arc<openfleet::Fleet>);
 #[pymethods]
 impl Fleet {
     /// From a role maker, or from the environment.
+    ///
+    /// With `paddle_lines` it also says the few lines that PaddlePaddle would, word for word.
     #[new]
-    fn new(py: Python<'_>, role_maker: Option<&RoleMaker>) -> PyResult<Self> {
+    #[pyo3(signature = (role_maker, paddle_lines=false))]
+    fn new(py: Python<'_>, role_maker: Option<&RoleMaker>, paddle_lines: bool) -> PyResult<Self> {
         // Who is missing, and what servers refuse, is told at warning level. A program that logs for itself keeps its way.
         openfleet::log::to_stderr(&openfleet::variables::Variables::of_process()).map_err(raise)?;
         // A role maker of an MPI job on several machines waits for the others.
+        let mut surroundings = Surroundings::default();
+        if paddle_lines {
+            surroundings.voice = surroundings.voice.with_paddle_lines();
+        }
         let fleet = py.detach(|| match role_maker {
-            Some(role_maker) => openfleet::Fleet::init(Some(role_maker.0.as_ref())),
-            None => openfleet::Fleet::init(None),
+            Some(role_maker) => openfleet::Fleet::init_in(Some(role_maker.0.as_ref()), surroundings),
+            None => openfleet::Fleet::init_in(None, surroundings),
         });
         Ok(Fleet(Arc::new(fleet.map_err(raise)?)))
     }

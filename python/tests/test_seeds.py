@@ -16,6 +16,7 @@ SEEDS = Path(__file__).parents[2] / "tests" / "seeds"
 COMPAT = [sys.executable, "-u", "-m", "openfleet.compat"]
 FLEETRUN = [sys.executable, "-m", "openfleet.launch"]
 SECONDS = 120
+MACHINES = ["10.89.176.11", "10.89.176.12"]
 
 
 class Process:
@@ -161,6 +162,112 @@ def test_seed_002_trains_with_its_variables_by_hand_in_either_order(start, first
         assert len(steps) == 200, one.said
         assert falls([float(cost) for cost, _ in steps], 0.8)
         assert float(steps[-1][1]) > 0.85
+
+
+@pytest.fixture
+def machines():
+    """The seed's two machines: network namespaces joined by a cable, with its addresses, which only they can see."""
+    names = [f"seed-{os.getpid()}-{letter}" for letter in "ab"]
+    cables = [f"sd{os.getpid()}{letter}" for letter in "ab"]
+    steps = [
+        *(f"netns add {name}" for name in names),
+        f"link add {cables[0]} netns {names[0]} type veth peer name {cables[1]} netns {names[1]}",
+    ]
+    for name, cable, address in zip(names, cables, MACHINES):
+        steps += [
+            f"-n {name} addr add {address}/24 dev {cable}",
+            f"-n {name} link set {cable} up",
+            f"-n {name} link set lo up",
+        ]
+    try:
+        for step in steps:
+            try:
+                subprocess.run(["ip", *step.split()], check=True, capture_output=True, text=True)
+            except (OSError, subprocess.CalledProcessError) as error:
+                why = getattr(error, "stderr", None) or error
+                print(f"skipped: network namespaces cannot be made here: `ip {step}`: {why}")
+                pytest.skip(f"network namespaces cannot be made here: `ip {step}`: {why}")
+        yield [["ip", "netns", "exec", name] for name in names]
+    finally:
+        for name in names:
+            # The cable goes with either end. A namespace that was never made is no matter.
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def seed_002_job(machines, start):
+    """Functions that start the seed's servers and workers on its machines, with its variables as it prints them."""
+    command = [*COMPAT, str(SEEDS / "002_by_hand.py"), "--is_cloud=1"]
+    common = {
+        "PADDLE_PSERVERS_IP_PORT_LIST": "10.89.176.11:36000,10.89.176.12:36000",
+        "PADDLE_TRAINERS_NUM": "2",
+    }
+
+    def servers():
+        own = {"TRAINING_ROLE": "PSERVER", "PADDLE_PORT": "36000"}
+        places = zip(machines, MACHINES)
+        return [start([*machine, *command], **common, **own, POD_IP=address) for machine, address in places]
+
+    def workers():
+        own = {"TRAINING_ROLE": "TRAINER"}
+        places = enumerate(machines)
+        return [start([*machine, *command], **common, **own, PADDLE_TRAINER_ID=str(rank)) for rank, machine in places]
+
+    return servers, workers
+
+
+@pytest.mark.parametrize("first", ["servers", "workers"])
+def test_seed_002_trains_on_its_two_machines_without_a_secret_and_says_its_lines(machines, start, first):
+    servers, workers = seed_002_job(machines, start)
+    if first == "servers":
+        serving = servers()
+        for one, address in zip(serving, MACHINES):
+            one.wait_to_say(f"Server listening on {address}:36000 selected port: 36000\n")
+        working = workers()
+    else:
+        working = workers()
+        for one in working:
+            one.wait_to_say("server not ready, wait 3 sec to retry...\n")
+            one.wait_to_say("not ready endpoints:['10.89.176.11:36000', '10.89.176.12:36000']\n")
+        serving = servers()
+    all_end_well([*working, *serving])
+    for rank, one in enumerate(working):
+        begun = f"Communicator start\ninit rpc client with trainer_id {rank}\n"
+        assert one.said.count(begun) == 1, one.said
+        assert len(re.findall(r"epoch \d cost ([\d.]+) auc ([\d.]+)", one.said)) == 200, one.said
+    for one in [*working, *serving]:
+        warnings = [line for line in one.lines if "warning" in line.lower() or "secret" in line.lower()]
+        assert len(warnings) == 1, one.said
+        assert "warning: there is no secret: whoever reaches 10.89.176.1" in warnings[0], one.said
+
+
+def test_without_a_secret_only_the_old_variables_and_private_addresses_are_taken(machines, start):
+    script = [*COMPAT, str(SEEDS / "002_by_hand.py"), "--is_cloud=1"]
+    own = {
+        "OPENFLEET_ROLE": "server",
+        "OPENFLEET_RANK": "0",
+        "OPENFLEET_SERVERS": "10.89.176.11:36000",
+        "OPENFLEET_WORKER_NUM": "1",
+    }
+    ours = start([*machines[0], *script], **own)
+    # An address of the range that is set aside for measurements: not a private one.
+    public = "198.18.0.1"
+    subprocess.run([*machines[0], "ip", "addr", "add", f"{public}/32", "dev", "lo"], check=True)
+    old = {
+        "PADDLE_PSERVERS_IP_PORT_LIST": f"{public}:36001",
+        "TRAINING_ROLE": "PSERVER",
+        "POD_IP": public,
+        "PADDLE_PORT": "36001",
+        "PADDLE_TRAINERS_NUM": "1",
+    }
+    theirs = start([*machines[0], *script], **old)
+    worker = start([*machines[1], *script], **{**old, "TRAINING_ROLE": "TRAINER", "PADDLE_TRAINER_ID": "0"})
+    for one, words in [
+        (ours, "refusing to listen on `10.89.176.11:36000` without a secret"),
+        (theirs, f"refusing to listen on `{public}:36001` without a secret"),
+        (worker, f"refusing to train with server `{public}:36001` without a secret"),
+    ]:
+        assert one.end() == 1, one.said
+        assert words in one.said and "hint: set `OPENFLEET_SECRET` to the same text" in one.said, one.said
 
 
 def test_seed_003_trains_from_files_and_its_checkpoints_predict(tmp_path):

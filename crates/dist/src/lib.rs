@@ -29,5 +29,5 @@ pub use client::{ClientConfig, Link};
 pub use cluster::{Cluster, LoadOptions, SaveOptions, fresh_save_id};
 pub use communicator::Communicator;
 pub use error::{Error, Result};
-pub use listener::{Server, ServerConfig};
+pub use listener::{Reach, Server, ServerConfig, reach};
 pub use server::{Reduce, Resume, Shrink, State, Status};

@@ -4,6 +4,7 @@
 //! reader, the others by a task of their own, so one slow step never keeps other requests of the connection waiting.
 
 use std::future::Future;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +32,9 @@ pub struct ServerConfig {
     pub job: String,
     /// Shared by all processes of the job.
     pub secret: Secret,
+    /// Without a secret, listen on a private address too (10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, fc00::/7), not on loopback
+    /// alone.
+    pub trusts_private_network: bool,
     /// What it shows of itself, where it speaks TLS; else it speaks none.
     pub tls: Option<ServerTls>,
     /// The most bytes of one request.
@@ -44,10 +48,36 @@ impl Default for ServerConfig {
         ServerConfig {
             job: "openfleet".into(),
             secret: Secret::default(),
+            trusts_private_network: false,
             tls: None,
             cap: 1 << 30,
             silence: Duration::from_secs(3),
         }
+    }
+}
+
+/// Who can reach an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Processes of this machine.
+    Machine,
+    /// Those of a private network: RFC 1918, RFC 4193.
+    Private,
+    /// Anybody, as far as the address tells. The unspecified address is one of these: it means all that the machine has.
+    Public,
+}
+
+/// Who can reach an address.
+pub fn reach(address: IpAddr) -> Reach {
+    let address = address.to_canonical();
+    let is_private = match address {
+        IpAddr::V4(address) => address.is_private(),
+        IpAddr::V6(address) => address.is_unique_local(),
+    };
+    match () {
+        () if address.is_loopback() => Reach::Machine,
+        () if is_private => Reach::Private,
+        () => Reach::Public,
     }
 }
 
@@ -60,14 +90,20 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds; port 0 is any free one. An address beyond loopback needs a secret.
+    /// Binds; port 0 is any free one. An address beyond loopback needs a secret, or a network that is private and trusted
+    /// ([`ServerConfig::trusts_private_network`]).
     pub async fn bind(host: &str, port: u16, config: ServerConfig, state: Arc<State>) -> Result<Self> {
         let name = format!("{host}:{port}");
         let tls = tls::ready(&config.tls, tls::Acceptor::new)?;
         let socket = |source| Error::Socket { action: "listening on", endpoint: name.clone(), source };
         let listener = TcpListener::bind((host, port)).await.map_err(socket)?;
         let address = listener.local_addr().map_err(socket)?;
-        if config.secret.is_empty() && !address.ip().is_loopback() {
+        let is_trusted = match reach(address.ip()) {
+            Reach::Machine => true,
+            Reach::Private => config.trusts_private_network,
+            Reach::Public => false,
+        };
+        if config.secret.is_empty() && !is_trusted {
             return Err(Error::OpenDoor { endpoint: name });
         }
         info!("server listening on {address}{}", if tls.is_some() { " with TLS" } else { "" });

@@ -22,6 +22,18 @@ pub enum Error {
         /// What it was given.
         got: String,
     },
+    /// There is not enough memory for a value whose size the user chose.
+    #[error("there is not enough memory for `{name}`: {copies}dimensions {dims:?} need {bytes} bytes")]
+    NoMemory {
+        /// The parameter; the largest where several are made together.
+        name: String,
+        /// Its dimensions.
+        dims: Vec<usize>,
+        /// What else is counted, in words; empty for nothing.
+        copies: &'static str,
+        /// What was asked for; `more than 2^64` where that cannot be said.
+        bytes: String,
+    },
     /// A name is taken by another variable.
     #[error("a variable named `{name}` exists already with shape {existing}, expected {wanted}")]
     NameTaken {
@@ -222,6 +234,9 @@ impl Hinted for Error {
             Error::UnknownVariable { name, known } | Error::NotFed { name, known } => {
                 Some(did_you_mean(name, known.iter().map(String::as_str)))
             }
+            Error::NoMemory { .. } => Some(
+                "make layers and embeddings smaller (`size`, `--dim`, `--hidden`), or use a machine with more memory".into(),
+            ),
             Error::LossShape { .. } => Some("take the `mean` of a loss per sample before `minimize`".into()),
             Error::AlreadyDifferentiated { .. } => {
                 Some("add the losses up and take the gradients of their sum, or use a second program".into())

@@ -23,7 +23,7 @@ use crate::pass::{self, Thread};
 use crate::plan::Plan;
 use crate::program::{Program, Var};
 use crate::scope::Scope;
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, can_be_had, room_for};
 
 /// Runs programs on the values of one scope.
 pub struct Executor {
@@ -213,6 +213,7 @@ impl Executor {
     /// Gives every variable of a startup program its first value, whatever it had before. Sparse tables are left without
     /// rows: each row gets its first value when it is next seen.
     pub fn run_startup(&mut self, startup: &Program) -> Result<()> {
+        room_for_all(startup)?;
         for (_, table) in startup.tables() {
             self.scope.remove(&table.name);
         }
@@ -455,4 +456,25 @@ fn check_threads(plan: &Plan, threads: usize, known: Option<usize>) -> Result<()
         Some(known) => Err(Error::Threads { got: threads, known }),
         None => Ok(()),
     }
+}
+
+/// Whether there is memory for all first values of a startup program together. Asked before the first is drawn, which of a
+/// large layer takes a while.
+fn room_for_all(startup: &Program) -> Result<()> {
+    let outputs =
+        startup.nodes().iter().filter(|node| matches!(node.op, Op::Initialize(_))).flat_map(|node| &node.outputs);
+    let sizes = outputs.map(|&output| {
+        let variable = startup.variable(output);
+        (variable.shape.sizes(0), &variable.name)
+    });
+    let bytes = |dims: &[usize]| dims.iter().fold(size_of::<f32>(), |bytes, &side| bytes.saturating_mul(side));
+    let sizes: Vec<_> = sizes.collect();
+    let total = sizes.iter().fold(0usize, |total, (dims, _)| total.saturating_add(bytes(dims)));
+    let Some((dims, name)) = sizes.iter().max_by_key(|(dims, _)| bytes(dims)) else { return Ok(()) };
+    room_for(name, dims, size_of::<f32>(), "")?;
+    if can_be_had(total) {
+        return Ok(());
+    }
+    let (name, dims) = ((*name).clone(), dims.clone());
+    Err(Error::NoMemory { name, dims, copies: "with all other parameters its ", bytes: total.to_string() })
 }

@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::counters::Shelved;
 use crate::error::{Error, Result};
-use crate::tensor::{Elements, Tensor};
+use crate::tensor::{Elements, Tensor, room_for};
 
 /// A value that ops change under its lock.
 pub type State = Arc<Mutex<Tensor>>;
@@ -219,6 +219,8 @@ impl Scope {
                 let Some(first) = tensor.f32s().filter(|_| tensor.dims() == spec.shape) else {
                     return Err(mismatch(format!("a tensor of dimensions {:?}", tensor.dims())));
                 };
+                let floats = size_of::<f32>() * (1 + spec.optimizer.state_slots());
+                room_for(name, &spec.shape, floats, "with the optimizer's state its ")?;
                 let table = DenseTable::new(spec)?;
                 table.assign(first)?;
                 Arc::new(table)

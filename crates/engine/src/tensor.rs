@@ -109,6 +109,26 @@ fn check_elements(dims: &[usize], got: usize) -> Result<()> {
     if expected == got { Ok(()) } else { Err(Error::ElementCount { dims: dims.to_vec(), expected, got }) }
 }
 
+/// Whether an array of a size that the user chose can be had, asked before it is made: an allocation that fails ends the
+/// process. The system may still promise more than it has.
+pub(crate) fn room_for(name: &str, dims: &[usize], element_bytes: usize, copies: &'static str) -> Result<()> {
+    let bytes = dims.iter().try_fold(element_bytes, |bytes, side| bytes.checked_mul(*side));
+    if bytes.is_some_and(can_be_had) {
+        return Ok(());
+    }
+    let bytes = bytes.map_or_else(|| "more than 2^64".to_owned(), |bytes| bytes.to_string());
+    Err(Error::NoMemory { name: name.to_owned(), dims: dims.to_vec(), copies, bytes })
+}
+
+/// Whether so many bytes can be allocated in one piece. They are given back untouched.
+pub(crate) fn can_be_had(bytes: usize) -> bool {
+    let mut room = Vec::<u8>::new();
+    let had = room.try_reserve_exact(bytes).is_ok();
+    // The compiler may leave out an allocation that nobody uses, and take it for one that worked.
+    std::hint::black_box(&room);
+    had
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

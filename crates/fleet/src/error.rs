@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use openfleet_core::{Hint, Hinted, Role};
+use openfleet_core::{Endpoint, Hint, Hinted, Role};
 use openfleet_engine::{dataset, synthetic};
 
 /// `Result` with this crate's error.
@@ -185,6 +185,12 @@ pub enum Error {
         /// What it said.
         source: openfleet_dist::Error,
     },
+    /// Servers beyond this machine without a secret.
+    #[error("refusing to train with server `{endpoint}` without a secret: anybody could read and change the tables")]
+    NoSecret {
+        /// The server.
+        endpoint: Endpoint,
+    },
     /// Somebody did not want to wait any longer.
     #[error("interrupted while waiting for servers")]
     WaitInterrupted,
@@ -273,7 +279,14 @@ impl Hinted for Error {
             Error::Engine(error) => error.hint(),
             Error::Dist(openfleet_dist::Error::OpenDoor { .. }) => Some(
                 "set `OPENFLEET_SECRET` to the same text for every process of the job, or start it with `fleetrun`, which \
-                 makes one; without a secret a server listens on 127.0.0.1 only"
+                 makes one; without a secret a server listens on 127.0.0.1 only, and with the role in `PADDLE_*` variables \
+                 alone on private addresses too"
+                    .into(),
+            ),
+            Error::NoSecret { .. } => Some(
+                "set `OPENFLEET_SECRET` to the same text for every process of the job, or start it with `fleetrun`, which \
+                 makes one; without a secret servers are on 127.0.0.1 only, and with the role in `PADDLE_*` variables alone \
+                 on private addresses too"
                     .into(),
             ),
             Error::Dist(openfleet_dist::Error::Socket { action: "listening on", source, .. }) => match source.kind() {

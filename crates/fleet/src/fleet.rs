@@ -28,7 +28,8 @@ use openfleet_dist::communicator::Worker;
 use openfleet_dist::request::heartbeat::Heartbeat;
 use openfleet_dist::session::Identity;
 use openfleet_dist::{
-    ClientConfig, Cluster, Link, LoadOptions, Reduce, Resume, SaveOptions, Server, ServerConfig, Shrink, State,
+    ClientConfig, Cluster, Link, LoadOptions, Reach, Reduce, Resume, SaveOptions, Server, ServerConfig, Shrink, State,
+    reach,
 };
 use openfleet_engine::dataset::InMemoryDataset;
 use openfleet_engine::{Executor, Minimize, Program, Scope};
@@ -79,6 +80,8 @@ use crate::variables::Variables;
 pub struct Fleet {
     topology: Topology,
     settings: Settings,
+    /// Whether private addresses are allowed without a secret.
+    trusts_private_network: bool,
     voice: Voice,
     connector: Arc<dyn Connector>,
     strategy: Mutex<Option<Strategy>>,
@@ -93,6 +96,11 @@ pub struct Fleet {
     scopes: Mutex<Vec<Weak<Scope>>>,
     /// What the launcher is told.
     report: Report,
+}
+
+/// Who can reach a server, where the list has its address and not a name.
+fn reach_of(server: &Endpoint) -> Option<Reach> {
+    server.host().parse::<IpAddr>().ok().map(reach)
 }
 
 /// How long a worker that leaves waits for the last answers.
@@ -155,7 +163,8 @@ impl Fleet {
                 chosen.as_ref()
             }
         };
-        let Assignment { topology, bind, secret, reserved } = role_maker.assign(&variables, &settings)?;
+        let Assignment { topology, bind, secret, reserved, trusts_private_network } =
+            role_maker.assign(&variables, &settings)?;
         voice.say(&format!("{topology}: {}", role_maker.source(&variables)));
         settings.bind = settings.bind.or(bind);
         if let Some(secret) = secret {
@@ -170,6 +179,7 @@ impl Fleet {
             topology,
             report,
             settings,
+            trusts_private_network,
             voice,
             connector,
             strategy: Mutex::default(),
@@ -353,6 +363,7 @@ impl Fleet {
         let config = ServerConfig {
             job: self.settings.job.to_string(),
             secret: self.settings.secret.clone(),
+            trusts_private_network: self.trusts_private_network,
             tls: self.settings.server_tls.clone(),
             ..ServerConfig::default()
         };
@@ -364,7 +375,10 @@ impl Fleet {
             // Given up at the last moment, so that nobody else could take it.
             drop(reserved);
             let server = Server::bind(host, endpoint.port(), config, self.state.clone()).await?;
-            self.voice.say(&format!("{}: listening on {}", self.name(), server.endpoint()?));
+            let at = server.endpoint()?;
+            self.voice.say(&format!("{}: listening on {at}", self.name()));
+            self.voice.say_as_paddle(&format!("Server listening on {at} selected port: {}", at.port()));
+            self.warn_without_secret(&[at]);
             server.run().await
         });
         runtime.shutdown_background();
@@ -412,6 +426,8 @@ impl Fleet {
         if self.topology.is_collective() {
             return Err(Error::Unavailable { what: "training without servers on several workers" });
         }
+        self.check_secret()?;
+        self.warn_without_secret(self.topology.servers());
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(strategy.thread_pool_size())
             .enable_all()
@@ -446,6 +462,8 @@ impl Fleet {
             }
         };
         self.voice.say(&format!("{}: communicator started, trainer id {}", self.name(), worker.rank));
+        self.voice.say_as_paddle("Communicator start");
+        self.voice.say_as_paddle(&format!("init rpc client with trainer_id {}", worker.rank));
         if passes > 0 || batches.iter().any(|&batches| batches > 0) {
             let batches: u64 = batches.iter().sum();
             let name = self.name();
@@ -678,6 +696,40 @@ impl Fleet {
             Some(address) => address,
             None if is_name && !self.settings.secret.is_empty() => "0.0.0.0",
             None => host,
+        }
+    }
+
+    /// A worker without a secret: its servers would refuse to listen there, and it would wait for them in vain. Only addresses
+    /// are judged; what a name means is the server's to find out.
+    fn check_secret(&self) -> Result<()> {
+        if !self.settings.secret.is_empty() {
+            return Ok(());
+        }
+        for server in self.topology.servers() {
+            let is_trusted = match reach_of(server) {
+                Some(Reach::Public) => false,
+                Some(Reach::Private) => self.trusts_private_network,
+                Some(Reach::Machine) | None => true,
+            };
+            if !is_trusted {
+                return Err(Error::NoSecret { endpoint: server.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// One line, where others than this machine's processes could take part in a job.
+    fn warn_without_secret(&self, servers: &[Endpoint]) {
+        let is_open = |server: &&Endpoint| server.host() != "localhost" && reach_of(server) != Some(Reach::Machine);
+        if !self.settings.secret.is_empty() {
+            return;
+        }
+        if let Some(server) = servers.iter().find(is_open) {
+            self.voice.say(&format!(
+                "{}: warning: there is no secret: whoever reaches {server} can read and change the tables; set \
+                 `OPENFLEET_SECRET` to the same text for every process of the job",
+                self.name()
+            ));
         }
     }
 

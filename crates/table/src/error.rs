@@ -254,7 +254,7 @@ impl Hinted for Error {
             ),
             Error::Storage { source, .. } if source.hint.is_some() => source.hint.clone().map(Hint::from),
             Error::Storage { source, .. } if source.kind == std::io::ErrorKind::StorageFull => {
-                Some("make room and save again; training goes on, and the last checkpoint is as it was".into())
+                Some("make room and save again; the checkpoint before this one is as it was".into())
             }
             Error::UnknownSave { .. } => Some(
                 "save the whole once in this place: changes are known since a save or a load of this very job, among its last \

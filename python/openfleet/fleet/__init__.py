@@ -84,7 +84,7 @@ def init(
         raise TypeError(f"`role_maker` expects a role maker, got {type(role_maker).__name__}")
     if strategy is not None and not isinstance(strategy, DistributedStrategy):
         raise TypeError(f"`strategy` expects a DistributedStrategy, got {type(strategy).__name__}")
-    job = _native.Fleet(None if role_maker is None else role_maker._native())
+    job = _native.Fleet(None if role_maker is None else role_maker._native(), _job.paddle_lines)
     is_collective = is_collective or getattr(role_maker, "_is_collective", False)
     if is_collective and job.server_num() > 0:
         raise ValueError(f"`is_collective=True`, but the job has servers: this is {job}")

@@ -17,6 +17,9 @@ _over = False
 # The scope that the job trains in: the one that was current at `init_worker`.
 _scope: Scope | None = None
 
+# Whether to say PaddlePaddle's lines too, for those who watch a script's output for them. `openfleet.compat` sets it.
+paddle_lines = False
+
 strategy: Any = None
 main_program: Program | None = None
 startup_program: Program | None = None

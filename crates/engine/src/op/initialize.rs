@@ -8,7 +8,7 @@ use crate::arena::{Gradients, Inputs, Outputs};
 use crate::error::Result;
 use crate::plan::seed_of;
 use crate::program::{Program, Var};
-use crate::tensor::{DType, Tensor};
+use crate::tensor::{DType, Tensor, room_for};
 
 /// Where first values come from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,11 +26,15 @@ impl Initialize {
         let dims = variable.shape.sizes(0);
         match self {
             Initialize::Random(initializer) if variable.dtype == DType::F32 => {
+                room_for(&variable.name, &dims, size_of::<f32>(), "")?;
                 let mut values = vec![0.0; dims.iter().product()];
                 initializer.fill(seed_of(program.seed, &variable.name), &dims, &mut values);
                 Tensor::from_f32(&dims, values)
             }
-            _ => Ok(Tensor::zeros(&dims, variable.dtype)),
+            _ => {
+                room_for(&variable.name, &dims, size_of::<i64>(), "")?;
+                Ok(Tensor::zeros(&dims, variable.dtype))
+            }
         }
     }
 }

@@ -53,7 +53,7 @@ pub(crate) struct ReadOptions {
     #[arg(long, alias = "batch-size")]
     pub(crate) batch: Option<usize>,
     /// Threads; 0 is one a core, or in a job what CPU_NUM says [1 there].
-    #[arg(long, alias = "thread-num", default_value_t = 0)]
+    #[arg(long, alias = "thread-num", default_value_t = 0, value_parser = threads)]
     threads: usize,
     /// Leave out lines that are no rows, and count them, rather than stop.
     #[arg(long)]
@@ -145,6 +145,11 @@ impl DataOptions {
         }
         Ok(())
     }
+}
+
+/// A number of threads that a machine can have; 0 leaves it to the machine.
+pub(crate) fn threads(text: &str) -> std::result::Result<usize, String> {
+    text.parse().ok().filter(|&count| count <= 1024).ok_or_else(|| "expected a whole number from 0 to 1024".to_owned())
 }
 
 impl ReadOptions {

@@ -95,7 +95,9 @@ pub fn main(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) ->
         return 1;
     }
     let stop = Arc::new(AtomicBool::new(false));
-    if let Err(error) = listen(stop.clone()) {
+    // The others have nothing to finish: a signal ends them at once.
+    let asks_first = matches!(command.command, Verb::Train(_) | Verb::Infer(_) | Verb::Serve(_));
+    if asks_first && let Err(error) = listen(stop.clone()) {
         eprintln!("warning: Ctrl-C will end the program at once rather than after the batch: {error}");
     }
     let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&command, &stop)));

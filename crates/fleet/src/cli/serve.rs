@@ -3,15 +3,18 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use clap::Args;
 
 use super::Outcome;
+use super::data_choice::threads;
 use super::infer::UNFINISHED;
 use super::output::remark;
 use crate::error::Result;
+use crate::launch::duration;
 use crate::model_dir;
-use crate::serve::{Options, serve};
+use crate::serve::{Limits, Options, serve};
 
 /// `openfleet serve ...`.
 #[derive(Debug, Args)]
@@ -26,7 +29,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8501")]
     listen: SocketAddr,
     /// Threads that answer; 0 is one a core.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = threads)]
     threads: usize,
     /// Bytes that the body of a request may have.
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
@@ -34,6 +37,22 @@ pub(crate) struct ServeArgs {
     /// Rows that a request may have.
     #[arg(long, value_name = "ROWS", default_value_t = 16_384)]
     max_rows: usize,
+    /// Connections that may ask for predictions; further ones get health checks answered, and 503 for anything else.
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = at_least_one)]
+    max_connections: usize,
+    /// Close a connection whose request's header is not complete after this long.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
+    header_timeout: Duration,
+    /// Refuse a request whose body is not complete after this long.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    body_timeout: Duration,
+    /// Close a connection without a request, or one that does not take its answer, after this long.
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = duration)]
+    idle_timeout: Duration,
+}
+
+fn at_least_one(text: &str) -> std::result::Result<usize, String> {
+    text.parse().ok().filter(|&count| count > 0).ok_or_else(|| "expected a whole number of at least 1".to_owned())
 }
 
 pub(crate) fn run(arguments: &ServeArgs, stop: &AtomicBool) -> Result<Outcome> {
@@ -53,6 +72,12 @@ pub(crate) fn run(arguments: &ServeArgs, stop: &AtomicBool) -> Result<Outcome> {
         },
         max_body: arguments.max_body,
         max_rows: arguments.max_rows,
+        limits: Limits {
+            max_connections: arguments.max_connections,
+            header: arguments.header_timeout,
+            body: arguments.body_timeout,
+            idle: arguments.idle_timeout,
+        },
     };
     let name = options.name.clone();
     serve(opened.predictor, options, stop, |address| remark(&format!("serving {name} on http://{address}")))?;

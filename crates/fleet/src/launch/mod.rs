@@ -48,6 +48,7 @@ use program::Program;
 
 pub use crate::progress::Progress;
 pub use error::Error;
+pub(crate) use options::duration;
 pub use process::Ending;
 
 /// Runs `fleetrun` with these arguments, the program's own name first, and returns its exit code. Errors have been printed.

@@ -52,7 +52,7 @@ impl RoleMaker for Environment {
     fn assign(&self, variables: &Variables, _settings: &Settings) -> Result<Assignment> {
         let raw = Raw::read(variables)?;
         let topology = if self.collective || raw.is_collective() { raw.collective(variables)? } else { raw.servers()? };
-        Ok(topology.into())
+        Ok(Assignment { trusts_private_network: !variables.any(&OWN), ..topology.into() })
     }
 }
 

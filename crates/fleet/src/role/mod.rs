@@ -62,6 +62,9 @@ pub struct Assignment {
     pub secret: Option<Secret>,
     /// This server's port, kept for it until it listens.
     pub reserved: Option<ReservedPort>,
+    /// Whether a job without a secret may use private addresses. Scripts of the `PADDLE_*` form never knew of secrets, and the
+    /// networks they were written for are closed; our own forms have no such past.
+    pub trusts_private_network: bool,
 }
 
 /// A port that is bound and refuses connections, so that nobody else takes it before the server listens.
@@ -70,7 +73,7 @@ pub struct ReservedPort(#[allow(dead_code, reason = "held, not used")] tokio::ne
 
 impl From<Topology> for Assignment {
     fn from(topology: Topology) -> Self {
-        Assignment { topology, bind: None, secret: None, reserved: None }
+        Assignment { topology, bind: None, secret: None, reserved: None, trusts_private_network: false }
     }
 }
 

@@ -126,7 +126,8 @@ impl RoleMaker for Mpi {
         let met = rendezvous::meet(&party, &place, &settings.secret, settings.wait_limit)?;
         let secret = if settings.secret.is_empty() { met.secret } else { settings.secret.clone() };
         let topology = Topology::new(role, rank.value / 2, met.servers, size.value / 2, Vec::new())?;
-        Ok(Assignment { topology, bind: Some(bind), secret: Some(secret).filter(|s| !Secret::is_empty(s)), reserved })
+        let secret = Some(secret).filter(|s| !Secret::is_empty(s));
+        Ok(Assignment { bind: Some(bind), secret, reserved, ..topology.into() })
     }
 }
 

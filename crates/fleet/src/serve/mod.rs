@@ -11,9 +11,7 @@
 //! threads the three could not be told apart.
 
 use std::collections::HashMap;
-use std::future::IntoFuture;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -22,23 +20,25 @@ use axum::Router;
 use axum::body::{Bytes, to_bytes};
 use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::serve::ListenerExt;
 use http_body_util::LengthLimitError;
 use openfleet_engine::{Predictor, Tensor};
 use serde_json::Value;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore};
 
 use crate::error::{Error, Result};
+use connections::Admission;
+pub use connections::Limits;
 use inputs::{Given, Input};
 use metrics::{Metrics, Protocol};
 use outputs::Output;
 use refusal::Refusal;
 
+mod connections;
 mod inputs;
 mod metrics;
 mod numbers;
@@ -56,9 +56,6 @@ const SMALL: usize = 64 * 1024;
 /// How long requests under way may take once the server is asked to end.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// How long a request's body may take to arrive.
-const BODY: Duration = Duration::from_secs(60);
-
 /// Between two looks at whether it is.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -75,6 +72,8 @@ pub struct Options {
     pub max_body: usize,
     /// Rows that a request may have: memory grows with them, however few bytes they are written in.
     pub max_rows: usize,
+    /// How many connections there may be, and how long each may take.
+    pub limits: Limits,
 }
 
 /// A model with everything that answering needs, shared by all connections.
@@ -85,6 +84,7 @@ struct Served {
     outputs: Vec<Output>,
     max_body: usize,
     max_rows: usize,
+    limits: Limits,
     metrics: Metrics,
     /// For requests that are not small.
     turns: Semaphore,
@@ -117,21 +117,16 @@ async fn answer_until(
     let listener = TcpListener::bind(options.listen).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let router = router(Served::new(predictor, &options)?);
-    // An answer is written at once: nothing is gained by waiting for more. A socket that cannot be told so still works.
-    let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-    let (end, asked) = oneshot::channel::<()>();
-    let server = axum::serve(listener, router).with_graceful_shutdown(async { drop(asked.await) });
-    let mut server = pin!(server.into_future());
+    let end = Arc::new(Notify::new());
+    let asked = end.clone();
+    let server = connections::run(listener, router, options.limits, async move { asked.notified().await });
+    let server = tokio::spawn(server);
     ready(address);
-    tokio::select! {
-        ended = &mut server => return ended.map_err(failed),
-        () = asked_to(stop) => {}
-    }
-    drop(end);
-    match tokio::time::timeout(GRACE, server).await {
-        Ok(ended) => ended.map_err(failed),
-        Err(_) => Ok(()),
-    }
+    asked_to(stop).await;
+    end.notify_one();
+    // Requests that take longer are left behind.
+    drop(tokio::time::timeout(GRACE, server).await);
+    Ok(())
 }
 
 async fn asked_to(stop: &AtomicBool) {
@@ -149,6 +144,7 @@ fn router(served: Served) -> Router {
     router
         .fallback(no_such_path)
         .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(served.clone(), admit))
         .layer(from_fn_with_state(served.clone(), measure))
         .with_state(served)
 }
@@ -162,6 +158,7 @@ impl Served {
             predictor,
             max_body: options.max_body,
             max_rows: options.max_rows,
+            limits: options.limits.clone(),
             metrics: Metrics::default(),
             turns: Semaphore::new(options.threads.max(1)),
         })
@@ -239,10 +236,11 @@ async fn answer_with(
     if let Some(length) = announced.filter(|&length| length > served.max_body as u64) {
         return Err(too_large(&length.to_string()));
     }
-    let body = match tokio::time::timeout(BODY, to_bytes(body, served.max_body)).await {
+    let limit = served.limits.body;
+    let body = match tokio::time::timeout(limit, to_bytes(body, served.max_body)).await {
         Ok(body) => body,
         Err(_) => {
-            let message = format!("the body did not arrive within {} s", BODY.as_secs());
+            let message = format!("the body did not arrive within {} s (`--body-timeout`)", limit.as_secs_f64());
             return Err(Refusal { status: StatusCode::REQUEST_TIMEOUT, message });
         }
     };
@@ -266,6 +264,27 @@ async fn measure(State(served): State<Shared>, request: Request, next: Next) -> 
     if predicts && response.status().is_success() {
         served.metrics.took(began.elapsed());
     }
+    response
+}
+
+/// Answers a connection over the cap no more than whether the server is well, and closes it.
+async fn admit(State(served): State<Shared>, request: Request, next: Next) -> Response {
+    if request.extensions().get() != Some(&Admission::HealthOnly) {
+        return next.run(request).await;
+    }
+    let path = request.uri().path();
+    let is_health = path == "/metrics" || open_inference::is_health(path) || tf_serving::is_health(path);
+    let mut response = if is_health && request.method() == Method::GET {
+        next.run(request).await
+    } else {
+        let message = format!(
+            "the server has as many connections as it may, {} (`--max-connections`), and all are in use; try again later",
+            served.limits.max_connections
+        );
+        let refusal = Refusal { status: StatusCode::SERVICE_UNAVAILABLE, message };
+        ([(header::RETRY_AFTER, "1")], refusal).into_response()
+    };
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }
 

@@ -42,6 +42,11 @@ pub(crate) fn routes() -> Vec<(&'static str, MethodRouter<Shared>)> {
     routes
 }
 
+/// Whether a path asks for no more than whether the server or its model is well.
+pub(crate) fn is_health(path: &str) -> bool {
+    path.starts_with("/v2/") && (path.ends_with("/live") || path.ends_with("/ready"))
+}
+
 async fn server() -> Response {
     let version = env!("CARGO_PKG_VERSION");
     json_response(&json!({ "name": "openfleet", "version": version, "extensions": ["binary_tensor_data"] }))

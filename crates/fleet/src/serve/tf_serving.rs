@@ -31,6 +31,12 @@ pub(crate) fn routes() -> Vec<(&'static str, MethodRouter<Shared>)> {
     routes
 }
 
+/// Whether a path that is read asks for the model's status, which is the health check of this protocol.
+pub(crate) fn is_health(path: &str) -> bool {
+    let Some(model) = path.strip_prefix("/v1/models/") else { return false };
+    matches!(*model.split('/').collect::<Vec<_>>(), [_] | [_, "versions", _])
+}
+
 async fn status(State(served): State<Shared>, asked: Asked) -> Result<Response, Refusal> {
     let (asked, verb) = asked.split_verb();
     if verb.is_some() {

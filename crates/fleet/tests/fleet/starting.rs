@@ -125,10 +125,42 @@ fn a_server_that_everybody_can_reach_needs_a_secret() {
         format!(
             "refusing to listen on `0.0.0.0:{port}` without a secret: anybody could read and change the tables\n\nhint: \
              set `OPENFLEET_SECRET` to the same text for every process of the job, or start it with `fleetrun`, which \
-             makes one; without a secret a server listens on 127.0.0.1 only"
+             makes one; without a secret a server listens on 127.0.0.1 only, and with the role in `PADDLE_*` variables \
+             alone on private addresses too"
         )
     );
     serve(open.with("OPENFLEET_SECRET", "swordfish")).unwrap();
+    // An address that stands for all of them is not a private one, in whichever variables.
+    let open = Variables::default()
+        .with("TRAINING_ROLE", "PSERVER")
+        .with("PADDLE_PSERVERS_IP_PORT_LIST", format!("10.89.176.11:{port}"))
+        .with("POD_IP", "10.89.176.11")
+        .with("PADDLE_PORT", &port)
+        .with("PADDLE_TRAINERS_NUM", "1")
+        .with("OPENFLEET_BIND", "0.0.0.0");
+    let message = report(&serve(open).unwrap_err());
+    assert!(message.starts_with(&format!("refusing to listen on `0.0.0.0:{port}` without a secret")), "{message}");
+}
+
+#[test]
+fn a_worker_without_a_secret_is_told_so_instead_of_waiting_for_servers_that_may_not_listen() {
+    let paddle = |server: &str| {
+        Variables::default()
+            .with("TRAINING_ROLE", "TRAINER")
+            .with("PADDLE_PSERVERS_IP_PORT_LIST", server)
+            .with("PADDLE_TRAINERS_NUM", "1")
+            .with("PADDLE_TRAINER_ID", "0")
+    };
+    let public = "203.0.113.1:36000";
+    for (told, server) in
+        [(paddle(public), public), (worker(public), public), (worker("10.0.0.1:36000"), "10.0.0.1:36000")]
+    {
+        let fleet = Fleet::init_in(None, surroundings(told).0).unwrap();
+        model(&fleet, Mode::Async);
+        let message = report(&fleet.init_worker().unwrap_err());
+        let expected = format!("refusing to train with server `{server}` without a secret: anybody could");
+        assert!(message.starts_with(&expected) && message.contains("hint: set `OPENFLEET_SECRET`"), "{message}");
+    }
 }
 
 #[test]

@@ -104,6 +104,40 @@ impl Connection {
         let _ = self.0.get_mut().write_all(bytes);
     }
 
+    /// Whether the server took the bytes: it does not once it has closed.
+    pub fn try_send(&mut self, bytes: &[u8]) -> bool {
+        self.0.get_mut().write_all(bytes).is_ok()
+    }
+
+    /// Sends the same bytes again and again until the server has closed; gives how often it did not notice.
+    pub fn send_until_closed(&mut self, bytes: &[u8]) -> usize {
+        let mut sent = 0;
+        while self.try_send(bytes) {
+            sent += 1;
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        sent
+    }
+
+    /// One line, without its end.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// Waits until the server closes the connection; gives what it sent before. Hung is what takes a minute.
+    pub fn closed(&mut self) -> String {
+        let mut rest = Vec::new();
+        match self.0.read_to_end(&mut rest) {
+            Ok(_) => {}
+            // Closed with bytes of ours unread.
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
+            Err(error) => panic!("the server did not close the connection: {error}"),
+        }
+        String::from_utf8_lossy(&rest).into_owned()
+    }
+
     pub fn answer(&mut self) -> Answer {
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();

@@ -42,3 +42,28 @@ fn an_interrupted_run_reports_and_exits_with_130() {
         assert!(place.read("model/manifest.json").contains("\"complete\": false"));
     }
 }
+
+#[test]
+fn commands_that_have_nothing_to_finish_end_with_the_first_signal() {
+    for signal in ["-INT", "-TERM"] {
+        let place = Place::new();
+        // More rows than any disk holds.
+        let endless =
+            ["gen", "criteo", "--rows", "1000000000000000000", "--ids", "200", "--parts", "1", "--out", "clicks"];
+        let mut child = place.command(&endless).spawn().unwrap();
+        let part = place.path("clicks/train/part-0.txt");
+        while !std::fs::metadata(&part).is_ok_and(|file| file.len() > 0) {
+            assert!(child.try_wait().unwrap().is_none(), "the program ended early");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let pid = child.id().to_string();
+        assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        // Hung is what takes a minute; then it is ended, lest it fill the disk.
+        let ended = (0..6000).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            child.try_wait().unwrap().is_some()
+        });
+        let _ = child.kill();
+        assert!(ended && !child.wait().unwrap().success(), "{signal}");
+    }
+}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from openfleet import compat
+from openfleet.fleet import _job
 from openfleet.reader import batch
 from openfleet.static import CPUPlace, ParamAttr, create_parameter
 from openfleet.static import default_main_program as _main
@@ -14,6 +15,8 @@ from openfleet.static import default_startup_program as _startup
 
 from . import distributed, fluid, io, nn, optimizer, reader, regularizer, static, tensor
 from .tensor import *  # noqa: F403
+
+_job.paddle_lines = True
 
 __version__ = "2.6.0+openfleet"
 bool, float32, int64 = "bool", "float32", "int64"

@@ -1,0 +1,388 @@
+//! Takes connections, and closes those that hold a place without using it.
+//!
+//! A server without limits is ended by clients that do nothing: each open connection costs a file descriptor, and when those are
+//! used up the health check is not answered either and a load balancer ends a server that works. So there is a limit on each
+//! thing a client may be slow at, and a cap with places behind it:
+//!
+//! ```text
+//! accepted -> Header --request complete--> Request --answered--> Idle --a byte--> Header
+//!               |                             |                    |
+//!         header limit               body limit (in mod.rs)    idle limit         then the connection is closed
+//! ```
+//!
+//! - Up to `max_connections` connections are *ordinary*: they may ask for anything.
+//! - One more closes the ordinary connection that has been without a request for longest, and takes its place.
+//! - If all of them are at work, it is *over*: it gets health checks and metrics answered, `503` for anything else, and is
+//!   closed after one answer. Of these there are `RESERVE`; the next closes the one that waits longest.
+//!
+//! This file knows bytes, times and counts. What a health check is, is for the protocols to say.
+
+use std::collections::HashMap;
+use std::io::{IoSlice, Result};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+/// Connections over the cap: as many health checks as ever come at once, and few enough to fit under the usual limit of 1,024
+/// open files together with the default cap.
+const RESERVE: usize = 32;
+
+/// How long an ordinary connection must have been without a request before another may take its place. Clients that ask again
+/// and again on one connection pause for less.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// How long a connection that was told to close may take to send what it has left.
+const PARTING: Duration = Duration::from_secs(1);
+
+/// Before accepting again when the system had no descriptor left.
+const EXHAUSTED: Duration = Duration::from_millis(100);
+
+/// How many connections there may be, and how long each may take.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Connections that may ask for predictions.
+    pub max_connections: usize,
+    /// From the first byte of a request, or from connecting, to the end of its header.
+    pub header: Duration,
+    /// From the end of a request's header to the end of its body.
+    pub body: Duration,
+    /// Without a request, or without the client taking more of its answer.
+    pub idle: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            max_connections: 512,
+            header: Duration::from_secs(10),
+            body: Duration::from_secs(60),
+            // Longer than the minute that load balancers keep connections for, so that they are the ones to close.
+            idle: Duration::from_secs(120),
+        }
+    }
+}
+
+/// What a request may ask for, beside it in its extensions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Admission {
+    Everything,
+    /// Its connection is over the cap: health only, and then the connection closes.
+    HealthOnly,
+}
+
+/// Serves connections until `stopped`; then closes the listener and finishes the requests under way.
+pub(super) async fn run(listener: TcpListener, router: Router, limits: Limits, stopped: impl Future<Output = ()>) {
+    let places = Arc::new(Places { limits, taken: Mutex::default() });
+    let router = TowerToHyperService::new(router);
+    // Every connection holds a receiver: it hears of the end by it, and all have ended when all are dropped.
+    let (end, ended) = watch::channel(());
+    let mut stopped = pin!(stopped);
+    loop {
+        let stream = tokio::select! {
+            () = &mut stopped => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) if is_of_one_connection(&error) => continue,
+                // Most likely there are no descriptors left. An idle connection has one.
+                Err(_) => {
+                    places.taken.lock().close_longest(Class::Ordinary, Duration::ZERO);
+                    sleep(EXHAUSTED).await;
+                    continue;
+                }
+            },
+        };
+        // An answer is written at once: nothing is gained by waiting for more. A socket that cannot be told so still works.
+        drop(stream.set_nodelay(true));
+        if let Some(place) = places.enter() {
+            tokio::spawn(converse(stream, place, router.clone(), ended.clone()));
+        }
+    }
+    drop((listener, ended));
+    end.send_replace(());
+    end.closed().await;
+}
+
+/// The client's doing, not the listener's.
+fn is_of_one_connection(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+/// One connection, from its first byte until it ends or is closed.
+async fn converse(
+    stream: TcpStream,
+    place: Place,
+    router: TowerToHyperService<Router>,
+    mut ended: watch::Receiver<()>,
+) {
+    let seat = place.seat.clone();
+    let service = service_fn(|mut request: Request<Incoming>| {
+        request.extensions_mut().insert(place.begin());
+        let (answer, seat) = (router.call(request), seat.clone());
+        async move {
+            let answer = answer.await;
+            seat.answered();
+            answer
+        }
+    });
+    let io = TokioIo::new(Watched { stream, seat: seat.clone() });
+    // Without a timer hyper has no limits of its own: its one for headers would also end idle connections.
+    let mut connection = pin!(http1::Builder::new().header_read_timeout(None).serve_connection(io, service));
+    let (mut limits, mut is_ending) = (place.places.limits.clone(), false);
+    loop {
+        tokio::select! {
+            // A connection that breaks off is the client's affair.
+            _ = connection.as_mut() => return,
+            () = seat.close.notified() => {
+                connection.as_mut().graceful_shutdown();
+                drop(timeout(PARTING, connection.as_mut()).await);
+                return;
+            }
+            () = sleep_until(seat.next_look(&limits)) => {
+                if seat.is_late(&limits) {
+                    return;
+                }
+            }
+            _ = ended.changed(), if !is_ending => {
+                is_ending = true;
+                // A header of which no more comes is not a request under way.
+                limits.header = limits.header.min(PARTING);
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+/// All connections that there are.
+struct Places {
+    limits: Limits,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Default)]
+struct Taken {
+    /// Given to a seat and never again.
+    next: u64,
+    seats: HashMap<u64, Arc<Seat>>,
+    ordinary: usize,
+}
+
+/// A connection's membership, which ends with it. Lock order: `taken`, then a seat's `state`.
+struct Place {
+    places: Arc<Places>,
+    number: u64,
+    seat: Arc<Seat>,
+}
+
+/// What is known of one connection.
+struct Seat {
+    state: Mutex<State>,
+    /// Asks the connection to end.
+    close: Notify,
+}
+
+struct State {
+    class: Class,
+    phase: Phase,
+    /// When the phase began, or when bytes of an answer were last taken.
+    since: Instant,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Ordinary,
+    Over,
+    /// It was told to close, and has no place any more.
+    Closed,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Header,
+    Request,
+    Idle,
+}
+
+impl Places {
+    /// A place for a new connection; none if all are at work, those of the reserve too.
+    fn enter(self: &Arc<Self>) -> Option<Place> {
+        let mut taken = self.taken.lock();
+        let class = if taken.ordinary < self.limits.max_connections || taken.close_longest(Class::Ordinary, SETTLED) {
+            taken.ordinary += 1;
+            Class::Ordinary
+        } else if taken.seats.len() - taken.ordinary < RESERVE || taken.close_longest(Class::Over, Duration::ZERO) {
+            Class::Over
+        } else {
+            return None;
+        };
+        let state = Mutex::new(State { class, phase: Phase::Header, since: Instant::now() });
+        let seat = Arc::new(Seat { state, close: Notify::new() });
+        let number = taken.next;
+        taken.next += 1;
+        taken.seats.insert(number, seat.clone());
+        drop(taken);
+        Some(Place { places: self.clone(), number, seat })
+    }
+}
+
+impl Taken {
+    /// Closes the connection of a class that has been without a request for longest, idle ones before those that have begun
+    /// a header; false if there is none that has been so for at least `settled`.
+    fn close_longest(&mut self, class: Class, settled: Duration) -> bool {
+        let now = Instant::now();
+        let waiting = self.seats.iter().filter_map(|(&number, seat)| {
+            let state = seat.state.lock();
+            let is_waiting = state.class == class && state.phase != Phase::Request && now - state.since >= settled;
+            is_waiting.then_some((state.phase != Phase::Idle, state.since, number))
+        });
+        let Some((.., number)) = waiting.min() else { return false };
+        let Some(seat) = self.seats.get(&number).cloned() else { return false };
+        // Its request may have come a moment ago.
+        let mut state = seat.state.lock();
+        if state.phase == Phase::Request {
+            return false;
+        }
+        self.seats.remove(&number);
+        // A request that comes from now on is refused by `begin`.
+        state.class = Class::Closed;
+        self.ordinary -= usize::from(class == Class::Ordinary);
+        seat.close.notify_one();
+        true
+    }
+}
+
+impl Place {
+    /// A request's header is complete.
+    fn begin(&self) -> Admission {
+        let class = {
+            let mut state = self.seat.state.lock();
+            (state.phase, state.since) = (Phase::Request, Instant::now());
+            state.class
+        };
+        match class {
+            Class::Ordinary => return Admission::Everything,
+            Class::Closed => return Admission::HealthOnly,
+            Class::Over => {}
+        }
+        // Somebody may have gone since it came. Only its own requests, one at a time, make it ordinary; at work, it is not closed.
+        let mut taken = self.places.taken.lock();
+        if taken.ordinary >= self.places.limits.max_connections {
+            return Admission::HealthOnly;
+        }
+        self.seat.state.lock().class = Class::Ordinary;
+        taken.ordinary += 1;
+        Admission::Everything
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.places.taken.lock();
+        if let Some(seat) = taken.seats.remove(&self.number) {
+            taken.ordinary -= usize::from(seat.state.lock().class == Class::Ordinary);
+        }
+    }
+}
+
+impl Seat {
+    /// The answer is known; it is on its way until no more bytes are written.
+    fn answered(&self) {
+        let mut state = self.state.lock();
+        (state.phase, state.since) = (Phase::Idle, Instant::now());
+    }
+
+    fn read(&self) {
+        let mut state = self.state.lock();
+        if state.phase == Phase::Idle {
+            (state.phase, state.since) = (Phase::Header, Instant::now());
+        }
+    }
+
+    fn wrote(&self) {
+        let mut state = self.state.lock();
+        if state.phase == Phase::Idle {
+            state.since = Instant::now();
+        }
+    }
+
+    fn deadline(&self, limits: &Limits) -> Option<Instant> {
+        let state = self.state.lock();
+        match state.phase {
+            Phase::Header => state.since.checked_add(limits.header),
+            Phase::Idle => state.since.checked_add(limits.idle),
+            Phase::Request => None,
+        }
+    }
+
+    fn is_late(&self, limits: &Limits) -> bool {
+        self.deadline(limits).is_some_and(|deadline| deadline <= Instant::now())
+    }
+
+    /// When to ask `is_late`: a phase may end and another begin meanwhile, so no later than the shorter limit from now.
+    fn next_look(&self, limits: &Limits) -> Instant {
+        let soon = limits.header.min(limits.idle);
+        let soon = Instant::now().checked_add(soon).unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+        self.deadline(limits).map_or(soon, |deadline| deadline.min(soon))
+    }
+}
+
+/// A socket that tells its seat when bytes move.
+struct Watched {
+    stream: TcpStream,
+    seat: Arc<Seat>,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        if buffer.filled().len() > before {
+            self.seat.read();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
+        let written = ready!(Pin::new(&mut self.stream).poll_write(context, bytes))?;
+        self.seat.wrote();
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<Result<usize>> {
+        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(context, parts))?;
+        self.seat.wrote();
+        Poll::Ready(Ok(written))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
