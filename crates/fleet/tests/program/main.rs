@@ -13,4 +13,5 @@ mod openings;
 mod own_model;
 mod resuming;
 mod serving;
+mod slots;
 mod training;
