@@ -600,7 +600,9 @@ impl Net {
         hidden: Vec<usize>,
         share_ids: bool,
     ) -> PyResult<ClickNames> {
-        self.click(&slots, dense, label, share_ids, |net, inputs| models::ctr_dnn(net, inputs, &models::CtrDnn { dim, hidden }))
+        self.click(&slots, dense, label, share_ids, |net, inputs| {
+            models::ctr_dnn(net, inputs, &models::CtrDnn { dim, hidden })
+        })
     }
 
     fn wide_deep(
@@ -626,7 +628,9 @@ impl Net {
         hidden: Vec<usize>,
         share_ids: bool,
     ) -> PyResult<ClickNames> {
-        self.click(&slots, dense, label, share_ids, |net, inputs| models::deepfm(net, inputs, &models::DeepFm { dim, hidden }))
+        self.click(&slots, dense, label, share_ids, |net, inputs| {
+            models::deepfm(net, inputs, &models::DeepFm { dim, hidden })
+        })
     }
 
     fn dcn(

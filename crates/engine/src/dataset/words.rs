@@ -98,6 +98,10 @@ impl WordsDataset {
                 return Err(Error::BadSetting { name, expected: "at least 1", got: value.to_string() });
             }
         }
+        if !(0.0..=1.0).contains(&config.subsample) {
+            let (expected, got) = ("a share of the text, from 0 to 1", config.subsample.to_string());
+            return Err(Error::BadSetting { name: "subsample", expected, got });
+        }
         if config.files.is_empty() {
             return Err(Error::EmptyFileList);
         }
@@ -483,6 +487,17 @@ mod tests {
         assert_eq!(parts.iter().map(WordsDataset::raw_words).sum::<u64>(), 450);
         assert_eq!(parts.iter().map(WordsDataset::batches).sum::<u64>(), whole.batches());
         assert!(parts.iter().all(|part| part.batches_of_all() == whole.batches()));
+    }
+
+    #[test]
+    fn a_share_that_is_none_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "a b\n").unwrap();
+        for subsample in [f64::NAN, -1.0, 2.0] {
+            let config = WordsConfig { files: vec![file.path().to_owned()], subsample, ..WordsConfig::default() };
+            let error = WordsDataset::load(config).err().unwrap().to_string();
+            assert!(error.starts_with("`subsample`: expected a share of the text, from 0 to 1, got"), "{error}");
+        }
     }
 
     #[test]

@@ -358,7 +358,8 @@ impl<'a> Compiler<'a> {
         };
         for (_, name, spec) in sparse {
             if let Some(made) = cluster.sparse_spec(name).filter(|made| made.salted != spec.salted) {
-                let keys = |spec: &SparseSpec| if spec.salted { "keys salted by slot" } else { "keys that are plain ids" };
+                let keys =
+                    |spec: &SparseSpec| if spec.salted { "keys salted by slot" } else { "keys that are plain ids" };
                 let (expected, got) = (keys(spec).to_owned(), keys(&made).to_owned());
                 return Err(Error::ServerMismatch { name: name.clone(), expected, got });
             }

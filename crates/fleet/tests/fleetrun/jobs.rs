@@ -174,7 +174,8 @@ fn vectors(text: &str) -> Vec<(String, Vec<f32>)> {
 #[test]
 fn the_first_worker_writes_the_vectors_of_all_words_in_every_mode() {
     let openfleet = env!("CARGO_BIN_EXE_openfleet");
-    let options = "--model word2vec --train text.txt --min-count 1 --subsample 0 --dim 4 --threads 1 --epochs 2 --batch 10";
+    let options =
+        "--model word2vec --train text.txt --min-count 1 --subsample 0 --dim 4 --threads 1 --epochs 2 --batch 10";
     let files = "--vectors vectors.txt --save words --quiet --json";
     let job = format!("eval \"exec {openfleet} train {options} {files} $options\"");
     // The words of each line are of their own, so that every worker meets words that no other one does.
@@ -214,7 +215,8 @@ fn the_first_worker_writes_the_vectors_of_all_words_in_every_mode() {
 #[test]
 fn more_workers_than_words_train_the_words_there_are() {
     let openfleet = env!("CARGO_BIN_EXE_openfleet");
-    let options = "--model word2vec --train text.txt --min-count 1 --subsample 0 --dim 4 --threads 1 --mode sync --epochs 2";
+    let options =
+        "--model word2vec --train text.txt --min-count 1 --subsample 0 --dim 4 --threads 1 --mode sync --epochs 2";
     let place = Place::with_job(&format!("exec {openfleet} train {options} --vectors vectors.txt --quiet --json"));
     place.write("text.txt", "a b\n");
     let ran = place.job("--server_num=1 --worker_num=5");

@@ -21,7 +21,8 @@ fn two_columns(place: &Place) {
     place.write("rows.csv", &rows);
 }
 
-const CSV: &[&str] = &["train", "--model", "ctr_dnn", "--format", "csv", "--columns", "columns.toml", "--train", "rows.csv"];
+const CSV: &[&str] =
+    &["train", "--model", "ctr_dnn", "--format", "csv", "--columns", "columns.toml", "--train", "rows.csv"];
 
 fn train(place: &Place, options: &[&str]) -> Value {
     train_for("3", place, options)
@@ -57,7 +58,8 @@ fn buckets_and_raw_ids_are_of_their_slot_too() {
     place.write("columns.toml", &buckets);
     assert_eq!(train(&place, &[])["rows_in_tables"], 2);
     // Criteo's hashes are of their slot until they are taken modulo something.
-    let criteo = ["train", "--model", "dcn", "--format", "criteo", "--train", "clicks/train/*.tsv", "--json", "--save", "m"];
+    let criteo =
+        ["train", "--model", "dcn", "--format", "criteo", "--train", "clicks/train/*.tsv", "--json", "--save", "m"];
     let rows = |options: &[&str]| place.run(&[&criteo, SMALL, options].concat()).json()["rows_in_tables"].clone();
     assert_eq!((rows(&["--ids", "1"]), rows(&["--ids", "1", "--share-ids"])), (Value::from(26), Value::from(1)));
     let hashed = rows(&[]);
@@ -70,7 +72,9 @@ fn buckets_and_raw_ids_are_of_their_slot_too() {
 
 #[test]
 fn whatever_reads_a_model_salts_as_training_did() {
-    for options in [&[][..], &["--share-ids"], &["--mode", "sync", "--servers", "2", "--workers", "1"], &["--mode", "geo"]] {
+    for options in
+        [&[][..], &["--share-ids"], &["--mode", "sync", "--servers", "2", "--workers", "1"], &["--mode", "geo"]]
+    {
         let place = Place::new();
         two_columns(&place);
         let trained = train(&place, &[&["--save", "model"], options].concat());
