@@ -52,7 +52,7 @@ if fleet.is_first_worker() and not os.path.exists(args.data):
     subprocess.run([sys.executable, "-m", "openfleet", "gen", "words", *amounts, "--out", args.data], check=True)
 fleet.barrier_worker()
 
-# Every worker numbers the words of the whole text alike, and draws its windows and negatives by a seed of its own.
+# Every worker numbers the words of the whole text alike, and trains on its part of it by a seed of its own.
 corpus = WordsDataset([f"{args.data}/words.txt"], seed=fleet.worker_index())
 for epoch in range(args.epochs):
     report = exe.train_from_dataset(fleet.main_program, corpus, fetch_list=[loss], fetch_info=[f"epoch {epoch} loss"])

@@ -113,13 +113,31 @@ class Net:
     ) -> tuple[str, str]: ...
     def auc(self, predictions: str, labels: str, num_thresholds: int, slide_steps: int) -> _Auc: ...
     def accuracy(self, scores: str, labels: str, k: int) -> tuple[str, str, str]: ...
-    def ctr_dnn(self, slots: list[str], dense: str | None, label: str, dim: int, hidden: list[int]) -> _Click: ...
-    def wide_deep(
-        self, slots: list[str], dense: str | None, label: str, dim: int, hidden: list[int], wide_ids: bool
+    def ctr_dnn(
+        self, slots: list[str], dense: str | None, label: str, dim: int, hidden: list[int], share_ids: bool
     ) -> _Click: ...
-    def deepfm(self, slots: list[str], dense: str | None, label: str, dim: int, hidden: list[int]) -> _Click: ...
+    def wide_deep(
+        self,
+        slots: list[str],
+        dense: str | None,
+        label: str,
+        dim: int,
+        hidden: list[int],
+        wide_ids: bool,
+        share_ids: bool,
+    ) -> _Click: ...
+    def deepfm(
+        self, slots: list[str], dense: str | None, label: str, dim: int, hidden: list[int], share_ids: bool
+    ) -> _Click: ...
     def dcn(
-        self, slots: list[str], dense: str | None, label: str, dim: int, crosses: int, hidden: list[int]
+        self,
+        slots: list[str],
+        dense: str | None,
+        label: str,
+        dim: int,
+        crosses: int,
+        hidden: list[int],
+        share_ids: bool,
     ) -> _Click: ...
     def word2vec(self, dim: int, window: int, negatives: int) -> str: ...
 
@@ -214,6 +232,7 @@ class Dataset:
         batch_size: int,
         thread_num: int,
         seed: int,
+        part: tuple[int, int],
     ) -> Dataset: ...
     def vocabulary(self) -> list[str]: ...
     @property

@@ -1,5 +1,9 @@
 """The models people train, with the shapes of the original where nothing else is asked for.
 
+All slots of a click model are looked up in one table. Equal ids of different slots are different features: ids are salted with
+the slot's name, in training and in everything that reads the saved model, whose callers give plain ids. `share_ids=True` makes
+them one feature, for slots of one vocabulary, and for checkpoints of models that were trained before ids were salted.
+
 >>> from openfleet import static, models
 >>> with static.program_guard(static.Program(), static.Program()):
 ...     slots = [static.data(f"C{i}", [None, 1], "int64", lod_level=1) for i in range(3)]
@@ -44,9 +48,10 @@ def ctr_dnn(
     label: Variable,
     dim: int = 10,
     hidden: Sequence[int] = (400, 400, 400),
+    share_ids: bool = False,
 ) -> ClickModel:
     """Embeddings and floats into dense layers and a softmax of two."""
-    return _click("ctr_dnn", slots, dense, label, dim, list(hidden))
+    return _click("ctr_dnn", slots, dense, label, dim, list(hidden), share_ids)
 
 
 def wide_deep(
@@ -56,9 +61,10 @@ def wide_deep(
     dim: int = 9,
     hidden: Sequence[int] = (512, 256, 128, 32),
     wide_ids: bool = False,
+    share_ids: bool = False,
 ) -> ClickModel:
     """A linear part that remembers beside a deep part that generalises."""
-    return _click("wide_deep", slots, dense, label, dim, list(hidden), wide_ids)
+    return _click("wide_deep", slots, dense, label, dim, list(hidden), wide_ids, share_ids)
 
 
 def deepfm(
@@ -67,9 +73,10 @@ def deepfm(
     label: Variable,
     dim: int = 9,
     hidden: Sequence[int] = (512, 256, 128, 32),
+    share_ids: bool = False,
 ) -> ClickModel:
     """Products of all pairs of fields beside a deep part."""
-    return _click("deepfm", slots, dense, label, dim, list(hidden))
+    return _click("deepfm", slots, dense, label, dim, list(hidden), share_ids)
 
 
 def dcn(
@@ -79,9 +86,10 @@ def dcn(
     dim: int = 9,
     crosses: int = 2,
     hidden: Sequence[int] = (512, 256, 128, 32),
+    share_ids: bool = False,
 ) -> ClickModel:
     """Cross layers beside a deep part."""
-    return _click("dcn", slots, dense, label, dim, crosses, list(hidden))
+    return _click("dcn", slots, dense, label, dim, crosses, list(hidden), share_ids)
 
 
 def word2vec(dim: int = 100, window: int = 5, negatives: int = 5) -> Variable:

@@ -81,7 +81,7 @@ impl Dataset {
 
     /// The words of a text as centres with their contexts: what `word2vec` reads.
     #[staticmethod]
-    #[pyo3(signature = (files, *, min_count, window, negatives, subsample, batch_size, thread_num, seed))]
+    #[pyo3(signature = (files, *, min_count, window, negatives, subsample, batch_size, thread_num, seed, part))]
     fn words(
         py: Python<'_>,
         files: Vec<PathBuf>,
@@ -92,8 +92,8 @@ impl Dataset {
         batch_size: usize,
         thread_num: usize,
         seed: u64,
+        part: (usize, usize),
     ) -> PyResult<Self> {
-        let part = (0, 1);
         let config = WordsConfig { files, min_count, window, negatives, subsample, batch_size, thread_num, seed, part };
         let dataset = interrupt::run(py, || {}, move || WordsDataset::load(config))?.map_err(raise)?;
         Ok(Dataset(Arc::new(RwLock::new(Kind::Words(dataset)))))

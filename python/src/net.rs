@@ -59,6 +59,7 @@ impl Net {
         slots: &[String],
         dense: Option<&str>,
         label: &str,
+        share_ids: bool,
         model: impl FnOnce(&mut Builder, &CtrInputs) -> Result<CtrOutputs>,
     ) -> PyResult<ClickNames> {
         self.build(|net| {
@@ -66,6 +67,7 @@ impl Net {
                 slots: all(net, slots)?,
                 dense: dense.map(|dense| net.main.find(dense)).transpose()?,
                 label: net.main.find(label)?,
+                share_ids,
             };
             let CtrOutputs { loss, probability, auc } = model(net, &inputs)?;
             let auc = (name(net, auc.auc), name(net, auc.batch_auc), auc.counters.map(|counter| name(net, counter)));
@@ -596,8 +598,11 @@ impl Net {
         label: &str,
         dim: usize,
         hidden: Vec<usize>,
+        share_ids: bool,
     ) -> PyResult<ClickNames> {
-        self.click(&slots, dense, label, |net, inputs| models::ctr_dnn(net, inputs, &models::CtrDnn { dim, hidden }))
+        self.click(&slots, dense, label, share_ids, |net, inputs| {
+            models::ctr_dnn(net, inputs, &models::CtrDnn { dim, hidden })
+        })
     }
 
     fn wide_deep(
@@ -608,9 +613,10 @@ impl Net {
         dim: usize,
         hidden: Vec<usize>,
         wide_ids: bool,
+        share_ids: bool,
     ) -> PyResult<ClickNames> {
         let shape = models::WideDeep { dim, hidden, wide_ids };
-        self.click(&slots, dense, label, |net, inputs| models::wide_deep(net, inputs, &shape))
+        self.click(&slots, dense, label, share_ids, |net, inputs| models::wide_deep(net, inputs, &shape))
     }
 
     fn deepfm(
@@ -620,8 +626,11 @@ impl Net {
         label: &str,
         dim: usize,
         hidden: Vec<usize>,
+        share_ids: bool,
     ) -> PyResult<ClickNames> {
-        self.click(&slots, dense, label, |net, inputs| models::deepfm(net, inputs, &models::DeepFm { dim, hidden }))
+        self.click(&slots, dense, label, share_ids, |net, inputs| {
+            models::deepfm(net, inputs, &models::DeepFm { dim, hidden })
+        })
     }
 
     fn dcn(
@@ -632,9 +641,10 @@ impl Net {
         dim: usize,
         crosses: usize,
         hidden: Vec<usize>,
+        share_ids: bool,
     ) -> PyResult<ClickNames> {
         let shape = models::Dcn { dim, crosses, hidden };
-        self.click(&slots, dense, label, |net, inputs| models::dcn(net, inputs, &shape))
+        self.click(&slots, dense, label, share_ids, |net, inputs| models::dcn(net, inputs, &shape))
     }
 
     /// Declares the fields `context` and `target`; gives the loss.

@@ -127,6 +127,54 @@ def test_onnxruntime_gives_the_same_predictions(name: str, tmp_path: Path) -> No
     np.testing.assert_allclose(session.run(None, inputs_of(unknown))[0], expected, rtol=0, atol=1e-5)
 
 
+def two_slots(share_ids: bool):
+    """A small model over two slots, trained on the ids 1 to 3 of both."""
+    slots = [static.data(name, [None, 1], "int64", lod_level=1) for name in "ab"]
+    label = static.data("label", [None, 1], "int64")
+    model = models.ctr_dnn(slots, None, label, dim=4, hidden=[8], share_ids=share_ids)
+    static.optimizer.Adam(0.05).minimize(model.loss)
+    exe = static.Executor()
+    exe.run(static.default_startup_program())
+    ids = [[first] for first in (1, 2, 3) for _ in range(3)], [[second] for _ in range(3) for second in (1, 2, 3)]
+    labels = np.array([[int(first == [1] and second != [1])] for first, second in zip(*ids)])
+    for _ in range(20):
+        exe.run(feed={"a": ids[0], "b": ids[1], "label": labels}, fetch_list=[model.loss])
+    return exe, model, {"a": ids[0], "b": ids[1]}
+
+
+@pytest.mark.parametrize(("share_ids", "rows_of_table"), [(False, 6), (True, 3)])
+def test_equal_ids_of_two_slots_are_two_features_unless_shared(
+    share_ids: bool, rows_of_table: int, tmp_path: Path
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    exe, model, feed = two_slots(share_ids)
+    assert static.global_scope().find_var("SparseFeatFactors").rows() == rows_of_table
+    static.save_inference_model(tmp_path / "model", ["a", "b"], [model.probability], exe, onnx=True)
+    (expected,) = static.Predictor(tmp_path / "model").predict(feed)
+    session = onnxruntime.InferenceSession(tmp_path / "model" / "model.onnx")
+    lengths = np.ones(9, np.int64)
+    inputs = {f"{slot}.{kind}": value for slot in "ab" for kind, value in [("ids", None), ("lengths", lengths)]}
+    inputs.update({f"{slot}.ids": np.array(feed[slot]).ravel() for slot in "ab"})
+    np.testing.assert_allclose(session.run(None, inputs)[0], expected, rtol=0, atol=1e-6)
+    with static.scope_guard(static.Scope()):
+        program, _, targets = static.load_inference_model(tmp_path / "model", exe)
+        np.testing.assert_array_equal(exe.run(program, feed=feed, fetch_list=targets)[0], expected)
+
+
+def test_a_checkpoint_of_shared_ids_is_not_taken_for_one_of_salted_ids(tmp_path: Path) -> None:
+    exe, _, _ = two_slots(share_ids=True)
+    static.save(static.default_main_program(), tmp_path / "old", exe)
+    for share_ids in (True, False):
+        main, startup = static.Program(), static.Program()
+        with static.scope_guard(static.Scope()), static.program_guard(main, startup):
+            two_slots(share_ids)
+            if share_ids:
+                static.load(main, tmp_path / "old", exe)
+                continue
+            with pytest.raises(openfleet.CheckpointError, match="plain ids(.|\n)*share_ids"):
+                static.load(main, tmp_path / "old", exe)
+
+
 def saved_network(network, path: Path, feed, inline_bytes: int = 1 << 20):
     """Trains what `network` builds to be 0, saves it as ONNX too, and gives both ways to predict it."""
     onnxruntime = pytest.importorskip("onnxruntime")

@@ -25,6 +25,15 @@ pub fn of_category(slot: u32, text: &[u8]) -> Key {
     xxhash_rust::xxh3::xxh3_64_with_seed(text, u64::from(slot))
 }
 
+/// The salt of a slot: XXH3 of its name. The key of an id in a salted slot is `id ^ salt`, so that equal ids of two slots are
+/// two features; the same operation gives the id back.
+///
+/// Two slots share a key only where two of their ids differ by exactly the difference of the salts, 64 random bits: small ids
+/// never do in practice, and random ones no more often than without salts.
+pub fn salt(slot: &str) -> u64 {
+    of_category(0, slot.as_bytes())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -38,6 +47,12 @@ mod tests {
     #[test]
     fn the_same_text_in_two_slots_is_two_keys() {
         assert_ne!(of_category(1, b"68fd1e64"), of_category(2, b"68fd1e64"));
+    }
+
+    #[test]
+    fn salted_small_ids_of_many_slots_are_all_different_keys() {
+        let keys = (1..=100).flat_map(|slot| (0..1000).map(move |id| id ^ salt(&format!("C{slot}"))));
+        assert_eq!(keys.collect::<std::collections::HashSet<Key>>().len(), 100 * 1000);
     }
 
     #[test]

@@ -71,6 +71,12 @@ impl Unique {
 
     /// Adds ids after those already there.
     pub fn add(&mut self, ids: &[Key]) {
+        self.add_salted(ids, 0);
+    }
+
+    /// Adds `id ^ salt` for each id: with a salt for each slot, equal ids of two slots are two keys. Salt 0 adds the ids
+    /// themselves.
+    pub fn add_salted(&mut self, ids: &[Key], salt: u64) {
         let mut rest = ids;
         while !rest.is_empty() {
             let room = self.room();
@@ -79,7 +85,7 @@ impl Unique {
                 continue;
             }
             let (now, later) = rest.split_at(room.min(rest.len()));
-            self.add_within_room(now);
+            self.add_within_room(now, salt);
             rest = later;
         }
     }
@@ -98,7 +104,7 @@ impl Unique {
     /// a coin toss no processor predicts, so both cases run the same stores and differ in what they store, and `&` stands
     /// where `&&` would branch: half as fast again as the branching loop. A position from the past is in bounds, because
     /// `keys` never shrinks.
-    fn add_within_room(&mut self, ids: &[Key]) {
+    fn add_within_room(&mut self, ids: &[Key], salt: u64) {
         let mask = (1_usize << self.bits) - 1;
         let shift = 64 - self.bits;
         let table = &mut self.table[..=mask];
@@ -106,6 +112,7 @@ impl Unique {
         let slot_of = &mut self.slot_of[..keys.len()];
         let mut count = self.count;
         self.inverse.extend(ids.iter().map(|&id| {
+            let id = id ^ salt;
             let mut slot = (hash(id) >> shift) as usize & mask;
             loop {
                 let position = table[slot] as usize;

@@ -87,6 +87,7 @@ fn spec() -> SparseSpec {
         admission: Default::default(),
         capacity: None,
         non_finite: Default::default(),
+        salted: false,
     }
 }
 

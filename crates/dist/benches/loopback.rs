@@ -181,6 +181,7 @@ fn sparse_spec() -> SparseSpec {
         admission: Admission::All,
         capacity: None,
         non_finite: NonFinite::Skip,
+        salted: false,
     }
 }
 

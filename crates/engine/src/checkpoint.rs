@@ -217,6 +217,7 @@ impl Wanted {
         for (var, variable) in program.persistables() {
             let (name, trains) = (variable.name.clone(), trains(program, var));
             if let Some(spec) = sparse_spec(program, var) {
+                let salted = spec.salted;
                 let existing = scope.sparse(&name).filter(|table| !trains && table.dim() == spec.dim);
                 let saved = manifest.sparse.iter().find(|saved| saved.name == name).filter(|_| !trains);
                 let spec = match (existing, saved) {
@@ -226,6 +227,7 @@ impl Wanted {
                     (None, _) => spec,
                 };
                 let rule = saved.map_or(spec.optimizer, |saved| saved.spec.optimizer);
+                let spec = SparseSpec { salted, ..spec };
                 wanted.sparse.push(Sparse { name, spec, rule });
             } else if let Some(spec) = dense_spec(program, var) {
                 let existing = scope.dense(&name).filter(|table| !trains && table.shape() == spec.shape);

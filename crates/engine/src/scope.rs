@@ -152,7 +152,15 @@ impl Scope {
             }
             Some(Value::Sparse(table)) => {
                 let existing = table.spec();
-                if existing.dim == spec.dim && (!trains || *existing == spec) {
+                if existing.salted != spec.salted && !table.is_empty() {
+                    let keys = |spec: &SparseSpec| if spec.salted { "ids salted by slot" } else { "plain ids" };
+                    return Err(Error::ScopeMismatch {
+                        name: name.to_owned(),
+                        expected: format!("a sparse table whose keys are {}", keys(&spec)),
+                        got: format!("a sparse table whose keys are {}", keys(existing)),
+                    });
+                }
+                if existing.dim == spec.dim && existing.salted == spec.salted && (!trains || *existing == spec) {
                     return Ok(table.clone());
                 }
                 if existing.dim == spec.dim && table.is_empty() {

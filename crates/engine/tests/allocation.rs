@@ -88,7 +88,11 @@ fn a_warm_step_allocates_nothing_but_the_packing_buffers_of_its_products() {
     let mut parts = vec![dense];
     for i in 0..SLOTS {
         let slot = net.slot(&format!("s{i}")).unwrap();
-        let options = EmbeddingOptions { table: ParamAttr::named("table"), ..EmbeddingOptions::default() };
+        let options = EmbeddingOptions {
+            table: ParamAttr::named("table"),
+            salt: Some(format!("s{i}")),
+            ..EmbeddingOptions::default()
+        };
         parts.push(net.embedding(slot, DIM, &options).unwrap());
     }
     let x = net.concat(&parts, 1).unwrap();

@@ -26,11 +26,12 @@
 use std::path::Path;
 
 use openfleet_core::{Field, FieldKind, Schema};
-use openfleet_engine::dataset::{ColumnsSpec, Criteo, Csv, Format, LibSvm, MultiSlot};
+use openfleet_engine::dataset::{CategoricalColumn, ColumnsSpec, Criteo, Csv, Format, LibSvm, MultiSlot};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::model::Salt;
 
 /// Floats in a row of Criteo-like data.
 pub const CRITEO_DENSE: usize = 13;
@@ -151,6 +152,23 @@ impl DataDescription {
         }
         let fields = self.schema.fields().iter().filter(|field| field.name != "label").cloned().collect();
         Ok(DataDescription { schema: Schema::new(fields)?, ..self })
+    }
+
+    /// What a model salts the ids of this data with. Hashes of all 64 bits are of their slot already, since they are seeded
+    /// with its number or name; everything else (numbers of a vocabulary, buckets, raw ids) begins at 0 in every slot.
+    pub fn salt(&self) -> Option<Salt> {
+        let slots = self.schema.fields().iter().filter(|field| field.name != "label" && field.kind == FieldKind::Ids);
+        let is_of_its_slot = match &self.format {
+            DataFormat::Criteo(options) => options.buckets.is_none(),
+            DataFormat::Csv(columns) => {
+                let hashed = |column: &CategoricalColumn| {
+                    column.buckets.is_none() && column.vocabulary.is_none() && column.boundaries.is_none()
+                };
+                columns.categorical.iter().all(hashed) && columns.crosses.iter().all(|cross| cross.buckets().is_none())
+            }
+            DataFormat::Multislot(_) | DataFormat::Libsvm(_) | DataFormat::Text => false,
+        };
+        (slots.count() > 1 && !is_of_its_slot).then_some(Salt::SlotName)
     }
 
     /// What a dataset of the engine is made of; `None` for text, which has a dataset of its own.

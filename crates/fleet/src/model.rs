@@ -36,6 +36,14 @@ pub enum ModelShape {
     Counter { scale: u32 },
 }
 
+/// What the ids of a slot are salted with, so that slots do not share rows where their ids are equal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Salt {
+    /// The slot's name: `openfleet_core::key::salt`.
+    SlotName,
+}
+
 /// The remedy for data without a slot of ids.
 const NO_SLOTS: &str = "describe categorical columns, or cut numbers into categories with `boundaries`";
 
@@ -67,8 +75,9 @@ impl ModelShape {
         }
     }
 
-    /// Builds the network over the fields of a schema; all its random numbers follow from the seed.
-    pub fn build(&self, schema: &Schema, seed: u64) -> Result<Network> {
+    /// Builds the network over the fields of a schema; all its random numbers follow from the seed. Slots of click models
+    /// have rows of their own where there is a salt.
+    pub fn build(&self, schema: &Schema, seed: u64, salt: Option<Salt>) -> Result<Network> {
         let mut net = Net::with_seed(seed);
         match self {
             ModelShape::Word2vec { dim, window, negatives } => {
@@ -91,7 +100,7 @@ impl ModelShape {
             }
             _ => {
                 self.check_clicks(schema)?;
-                let inputs = CtrInputs::declare(&mut net, schema)?;
+                let inputs = CtrInputs { share_ids: salt.is_none(), ..CtrInputs::declare(&mut net, schema)? };
                 let outputs = self.build_clicks(&mut net, &inputs)?;
                 Ok(Network {
                     net,

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::columns::DataDescription;
 use crate::error::{Error, Result};
-use crate::model::ModelShape;
+use crate::model::{ModelShape, Salt};
 
 /// What a manifest says of the model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -23,6 +23,10 @@ pub struct ModelDescription {
     pub seed: u64,
     /// How its data is read.
     pub data: DataDescription,
+    /// What ids are salted with; absent where equal ids of different slots are one feature, as they were in all models before
+    /// there were salts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub salt: Option<Salt>,
     /// Whether training ran to its end.
     pub complete: bool,
     /// Epochs that were done, where positions in the data are not counted by batches.
@@ -110,7 +114,7 @@ pub fn open(address: &str, option: &'static str) -> Result<SavedModel> {
         return Ok(SavedModel { description: None, predictor: Predictor::open(address)? });
     }
     let (_, description) = describe(address)?;
-    let network = description.model.build(&description.data.schema, description.seed)?;
+    let network = description.model.build(&description.data.schema, description.seed, description.salt)?;
     let Some(prediction) = network.prediction else {
         return Err(Error::BadOption {
             option,

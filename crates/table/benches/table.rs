@@ -52,6 +52,7 @@ fn spec(dim: usize, optimizer: Optimizer) -> SparseSpec {
         admission: Admission::All,
         capacity: None,
         non_finite: NonFinite::Skip,
+        salted: false,
     }
 }
 

@@ -201,6 +201,16 @@ pub enum Error {
         /// What was saved.
         got: Box<str>,
     },
+    /// Ids that would not find the rows of the checkpoint.
+    #[error("keys of sparse table `{name}` are {expected}, in the checkpoint {got}")]
+    SavedKeys {
+        /// Table.
+        name: String,
+        /// What the program has.
+        expected: &'static str,
+        /// What was saved.
+        got: &'static str,
+    },
     /// Another rule.
     #[error("`{name}` is trained by `{expected}`, in the checkpoint by `{got}`")]
     SavedOptimizer {
@@ -279,6 +289,11 @@ impl Hinted for Error {
             | Error::SavedOptimizer { .. } => {
                 Some("load with `partial` to take what fits and begin the rest afresh".into())
             }
+            Error::SavedKeys { .. } => Some(
+                "build the model as it was trained: with `share_ids` equal ids of different slots are one feature and keys \
+                 are plain ids, which is also how models were trained before there were salts"
+                    .into(),
+            ),
             _ => None,
         }
     }

@@ -49,6 +49,7 @@ fn warm_pulls_and_pushes_allocate_nothing() {
         admission: Admission::All,
         capacity: None,
         non_finite: NonFinite::Skip,
+        salted: false,
     };
     let ctr = SparseSpec {
         accessor: Accessor::Ctr(CtrOptions::default()),

@@ -95,6 +95,7 @@ fn specs() -> impl Strategy<Value = SparseSpec> {
             admission,
             capacity,
             non_finite,
+            salted: false,
         },
     )
 }

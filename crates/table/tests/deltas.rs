@@ -30,6 +30,7 @@ fn spec(capacity: Option<usize>, accessor: Accessor) -> SparseSpec {
         admission: Default::default(),
         capacity,
         non_finite: Default::default(),
+        salted: false,
     }
 }
 

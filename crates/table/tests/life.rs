@@ -19,6 +19,7 @@ fn spec(dim: usize) -> SparseSpec {
         admission: Admission::All,
         capacity: None,
         non_finite: NonFinite::Skip,
+        salted: false,
     }
 }
 

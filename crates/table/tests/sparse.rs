@@ -20,6 +20,7 @@ fn spec(dim: usize, optimizer: Optimizer, rate: f64) -> SparseSpec {
         admission: Admission::All,
         capacity: None,
         non_finite: NonFinite::Skip,
+        salted: false,
     }
 }
 

@@ -111,6 +111,7 @@ fn specs() -> impl Strategy<Value = SparseSpec> {
             admission: Admission::All,
             capacity: None,
             non_finite: NonFinite::Skip,
+            salted: false,
         },
     )
 }

@@ -79,6 +79,7 @@ fn tables(mode: Mode) -> Description {
         admission: Default::default(),
         capacity: None,
         non_finite: Default::default(),
+        salted: false,
     };
     let dense = DenseSpec { shape: vec![3], optimizer, schedule, regularizer: None, non_finite: Default::default() };
     Description {

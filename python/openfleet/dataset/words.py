@@ -23,6 +23,10 @@ class WordsDataset(DatasetBase):
 
     Each batch has the fields `context` and `target`, which `models.word2vec` declares. Frequent words are dropped and
     negatives drawn as Mikolov et al. 2013 do, all by `seed`.
+
+    In a job every worker gives the same files: all of them number the words of the whole text alike, and each trains on its
+    part of it, so that an epoch of all workers goes over the text once. `part=(0, 1)` is the whole text, `part=(i, n)` the part
+    of worker i of n; None is this worker's part after `fleet.init`, and the whole text otherwise.
     """
 
     def __init__(
@@ -36,6 +40,7 @@ class WordsDataset(DatasetBase):
         min_count: int = 5,
         subsample: float = 1e-4,
         seed: int = 0,
+        part: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
         self._files = [os.fspath(file) for file in filelist]
@@ -48,6 +53,7 @@ class WordsDataset(DatasetBase):
             batch_size=batch_size,
             thread_num=thread_num,
             seed=seed,
+            part=_own_part() if part is None else _checked(part),
         )
 
     def vocabulary(self) -> list[str]:
@@ -68,3 +74,18 @@ class WordsDataset(DatasetBase):
     def set_use_var(self, var_list: object) -> None:
         """Not for text: its fields are `context` and `target`."""
         self._set("use_var", None)
+
+
+def _own_part() -> tuple[int, int]:
+    """This worker's part of a text that the workers of its job share."""
+    from ..fleet import _job
+
+    job = _job.joined()
+    return (job.worker_index(), job.worker_num()) if job is not None and job.is_worker() else (0, 1)
+
+
+def _checked(part: tuple[int, int]) -> tuple[int, int]:
+    index, count = part
+    if not 0 <= index < count:
+        raise ValueError(f"`part` expects (i, n) with 0 <= i < n, got {part}")
+    return index, count

@@ -51,6 +51,11 @@ def current() -> _native.Fleet:
     return _fleet
 
 
+def joined() -> _native.Fleet | None:
+    """The job, if `init` was called."""
+    return _fleet
+
+
 def at_work() -> _native.Fleet | None:
     """The job, where this process is one of its workers and has begun to work."""
     return _fleet if _working else None

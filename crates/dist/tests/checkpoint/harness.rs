@@ -34,6 +34,7 @@ pub fn sparse(dim: usize, optimizer: Optimizer, accessor: Accessor) -> SparseSpe
         admission: Default::default(),
         capacity: None,
         non_finite: Default::default(),
+        salted: false,
     }
 }
 

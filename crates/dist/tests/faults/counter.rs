@@ -44,6 +44,7 @@ pub fn tables() -> (Vec<(String, SparseSpec)>, Vec<(String, DenseSpec, Vec<f32>)
         admission: Default::default(),
         capacity: None,
         non_finite: Default::default(),
+        salted: false,
     };
     let dense =
         DenseSpec { shape: vec![DENSE], optimizer, schedule, regularizer: None, non_finite: Default::default() };

@@ -30,7 +30,7 @@ mod words;
 pub use config::{DatasetConfig, OnBadLine};
 pub use dealt::Dealt;
 pub use error::{Error, Result};
-pub use format::{ColumnsSpec, Criteo, Csv, Format, LibSvm, MultiSlot};
+pub use format::{CategoricalColumn, ColumnsSpec, Criteo, Csv, Format, LibSvm, MultiSlot};
 pub use in_memory::InMemoryDataset;
 pub use queue::QueueDataset;
 pub use split::split_files;

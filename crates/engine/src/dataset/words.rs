@@ -41,8 +41,8 @@ pub struct WordsConfig {
     pub thread_num: usize,
     /// Decides every random choice.
     pub seed: u64,
-    /// Which worker this is, of how many: all read the same files and number the same words, and each trains on a part of
-    /// the text that follows the last one's.
+    /// Which worker this is, of how many: all read the same files and number the same words, and each trains on the batches
+    /// of a part of the text. Together they are the batches of one process with the same seed.
     pub part: (usize, usize),
 }
 
@@ -68,8 +68,14 @@ pub struct WordsDataset {
     schema: Schema,
     words: Vec<String>,
     counts: Vec<u64>,
-    /// Word numbers in the order of the text; `LINE_END` between lines.
+    /// Word numbers in the order of the text, `LINE_END` between lines: this worker's part, and what windows see around it.
     tokens: Vec<u32>,
+    /// Where in the whole text they begin.
+    first: usize,
+    /// The positions in the whole text that this worker trains on: whole batches.
+    own: std::ops::Range<usize>,
+    /// How many the parts of all workers have.
+    all_tokens: usize,
     raw_words: u64,
     /// A word is kept when 32 random bits are below this.
     keep_below: Vec<u64>,
@@ -81,6 +87,9 @@ pub struct WordsDataset {
 
 const LINE_END: u32 = u32::MAX;
 
+/// Among so many tokens there are a few that subsampling keeps.
+const TOKENS_OF_A_WINDOW: usize = 1000;
+
 impl WordsDataset {
     /// Reads and numbers the words of all files.
     pub fn load(config: WordsConfig) -> Result<Self> {
@@ -88,6 +97,10 @@ impl WordsDataset {
             if value == 0 {
                 return Err(Error::BadSetting { name, expected: "at least 1", got: value.to_string() });
             }
+        }
+        if !(0.0..=1.0).contains(&config.subsample) {
+            let (expected, got) = ("a share of the text, from 0 to 1", config.subsample.to_string());
+            return Err(Error::BadSetting { name: "subsample", expected, got });
         }
         if config.files.is_empty() {
             return Err(Error::EmptyFileList);
@@ -116,10 +129,21 @@ impl WordsDataset {
         let stretch = (config.batch_size as f64 * tokens.len() as f64 / kept.max(1.0)).ceil().max(1.0) as usize;
         // After everything that follows from the whole text.
         let (worker, workers) = (config.part.0, config.part.1.max(1));
-        let bound = |part: usize| (tokens.len() as u128 * part.min(workers) as u128 / workers as u128) as usize;
-        let own = bound(worker)..bound(worker + 1);
-        tokens = tokens[own].to_vec();
-        let raw_words = raw_words / workers as u64;
+        let all_tokens = tokens.len();
+        let batches = all_tokens.div_ceil(stretch);
+        let bound = |part: usize| (batches as u128 * part.min(workers) as u128 / workers as u128) as usize * stretch;
+        let own = bound(worker).min(all_tokens)..bound(worker + 1).min(all_tokens);
+        let words_before = |at: usize| (u128::from(raw_words) * at as u128 / all_tokens.max(1) as u128) as u64;
+        let raw_words = words_before(own.end) - words_before(own.start);
+        // Windows reach into the parts of others, to the end of the line.
+        let reach = config.window.saturating_mul(TOKENS_OF_A_WINDOW);
+        let ends = |&&token: &&u32| token != LINE_END;
+        let before = tokens[..own.start].iter().rev().take_while(ends).take(reach).count();
+        let after = tokens[own.end..].iter().take_while(ends).take(reach).count();
+        tokens.truncate(own.end + after);
+        let first = own.start - before;
+        tokens.drain(..first);
+        tokens.shrink_to_fit();
         let schema = Schema::new(vec![
             Field::new("context", FieldKind::Ids),
             Field::new("target", FieldKind::FixedIds { length: 1 + config.negatives }),
@@ -127,7 +151,21 @@ impl WordsDataset {
         .unwrap_or_else(|_| unreachable!("the two names differ"));
         let negatives = Negatives::new(&counts);
         let passes = AtomicU64::new(0);
-        Ok(WordsDataset { config, schema, words, counts, tokens, raw_words, keep_below, negatives, stretch, passes })
+        Ok(WordsDataset {
+            config,
+            schema,
+            words,
+            counts,
+            tokens,
+            first,
+            own,
+            all_tokens,
+            raw_words,
+            keep_below,
+            negatives,
+            stretch,
+            passes,
+        })
     }
 
     /// The vocabulary, the most frequent word first: word number i is key i.
@@ -140,14 +178,19 @@ impl WordsDataset {
         &self.counts
     }
 
-    /// Words of the text, those left out included.
+    /// Words of this worker's part of the text, those left out included. The parts add up to the whole.
     pub fn raw_words(&self) -> u64 {
         self.raw_words
     }
 
-    /// Batches in a pass.
+    /// Batches in a pass over this worker's part.
     pub fn batches(&self) -> u64 {
-        self.tokens.len().div_ceil(self.stretch) as u64
+        self.own.len().div_ceil(self.stretch) as u64
+    }
+
+    /// Batches in a pass over the parts of all workers: the same number on each of them.
+    pub fn batches_of_all(&self) -> u64 {
+        self.all_tokens.div_ceil(self.stretch) as u64
     }
 }
 
@@ -183,7 +226,7 @@ impl Dataset for WordsDataset {
     fn open(&self) -> Result<Box<dyn BatchReader + '_>> {
         let pass = self.passes.fetch_add(1, Ordering::Relaxed);
         let seed = mix(self.config.seed ^ mix(pass.wrapping_add(1)));
-        Ok(Box::new(Pass { dataset: self, seed, cursor: AtomicUsize::new(0) }))
+        Ok(Box::new(Pass { dataset: self, seed, cursor: AtomicUsize::new(self.own.start) }))
     }
 }
 
@@ -191,39 +234,46 @@ impl Dataset for WordsDataset {
 struct Pass<'a> {
     dataset: &'a WordsDataset,
     seed: u64,
-    /// The token at which the next batch begins.
+    /// The position in the whole text at which the next batch begins.
     cursor: AtomicUsize,
 }
 
 impl BatchReader for Pass<'_> {
     fn next(&self, batch: &mut Batch) -> Result<bool> {
         prepare(batch, &self.dataset.schema);
-        let tokens = &self.dataset.tokens;
+        let own = &self.dataset.own;
         // A stretch may hold nothing but dropped words: go on to one that has a row.
         while batch.rows == 0 {
             let start = self.cursor.fetch_add(self.dataset.stretch, Ordering::Relaxed);
-            if start >= tokens.len() {
+            if start >= own.end {
                 return Ok(false);
             }
-            self.fill(start..(start + self.dataset.stretch).min(tokens.len()), batch);
+            self.fill(start..(start + self.dataset.stretch).min(own.end), batch);
         }
         Ok(true)
     }
 
     /// In words of the text: that is what people count.
     fn progress(&self) -> Progress {
-        let total = self.dataset.tokens.len().max(1);
-        let done = self.cursor.load(Ordering::Relaxed).min(total);
+        let own = &self.dataset.own;
+        let total = own.len().max(1);
+        let done = (self.cursor.load(Ordering::Relaxed) - own.start).min(total);
         let rows = (done as f64 / total as f64 * self.dataset.raw_words as f64) as u64;
         Progress { rows, total_rows: Some(self.dataset.raw_words), ..Progress::default() }
     }
 }
 
 impl Pass<'_> {
+    /// The word at a position of the whole text, or the end of a line.
+    #[inline]
+    fn token(&self, at: usize) -> u32 {
+        self.dataset.tokens[at - self.dataset.first]
+    }
+
     /// The word at a position, unless subsampling drops it in this pass.
     #[inline]
     fn kept(&self, at: usize) -> Option<u32> {
-        let word = self.dataset.tokens[at];
+        let word = self.token(at);
         let keep_below = self.dataset.keep_below.get(word as usize)?;
         (mix(self.seed ^ at as u64) >> 32 < *keep_below).then_some(word)
     }
@@ -240,17 +290,15 @@ impl Pass<'_> {
         let mut at = stretch.start;
         while at < stretch.end {
             // The kept words of this line within the stretch, and up to a window of them on either side.
-            let end =
-                dataset.tokens[at..stretch.end].iter().position(|&t| t == LINE_END).map_or(stretch.end, |n| at + n);
+            let end = (at..stretch.end).find(|&i| self.token(i) == LINE_END).unwrap_or(stretch.end);
             line.clear();
-            line.extend(
-                (0..at).rev().take_while(|&i| dataset.tokens[i] != LINE_END).filter_map(|i| self.kept(i)).take(window),
-            );
+            let before = (dataset.first..at).rev().take_while(|&i| self.token(i) != LINE_END);
+            line.extend(before.filter_map(|i| self.kept(i)).take(window));
             line.reverse();
             let first = line.len();
             line.extend((at..end).filter_map(|i| self.kept(i)));
             let last = line.len();
-            let after = (end..dataset.tokens.len()).take_while(|&i| dataset.tokens[i] != LINE_END);
+            let after = (end..dataset.first + dataset.tokens.len()).take_while(|&i| self.token(i) != LINE_END);
             line.extend(after.filter_map(|i| self.kept(i)).take(window));
             let mut random = Random(mix(self.seed ^ !(at as u64)));
             for centre in first..last {
@@ -426,14 +474,30 @@ mod tests {
 
     #[test]
     fn workers_number_the_same_words_and_share_the_text() {
-        let text = "a b c a b a d\n".repeat(50);
-        let config = WordsConfig { min_count: 1, subsample: 0.0, ..WordsConfig::default() };
+        let text = "a b c a b a d a c\n".repeat(50);
+        let config = WordsConfig { min_count: 1, subsample: 0.01, batch_size: 13, ..WordsConfig::default() };
         let whole = corpus(&text, config.clone());
         let parts: Vec<_> =
             (0..3).map(|part| corpus(&text, WordsConfig { part: (part, 3), ..config.clone() })).collect();
         assert!(parts.iter().all(|part| part.words == whole.words && part.counts == whole.counts));
-        let joined: Vec<u32> = parts.iter().flat_map(|part| part.tokens.clone()).collect();
-        assert_eq!(joined, whole.tokens);
+        for pass in 0..2 {
+            let joined: Vec<_> = parts.iter().flat_map(rows).collect();
+            assert_eq!(joined, rows(&whole), "pass {pass}: the windows at the borders too");
+        }
+        assert_eq!(parts.iter().map(WordsDataset::raw_words).sum::<u64>(), 450);
+        assert_eq!(parts.iter().map(WordsDataset::batches).sum::<u64>(), whole.batches());
+        assert!(parts.iter().all(|part| part.batches_of_all() == whole.batches()));
+    }
+
+    #[test]
+    fn a_share_that_is_none_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "a b\n").unwrap();
+        for subsample in [f64::NAN, -1.0, 2.0] {
+            let config = WordsConfig { files: vec![file.path().to_owned()], subsample, ..WordsConfig::default() };
+            let error = WordsDataset::load(config).err().unwrap().to_string();
+            assert!(error.starts_with("`subsample`: expected a share of the text, from 0 to 1, got"), "{error}");
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ impl Default for CtrDnn {
 
 /// Builds a CTR-DNN.
 pub fn ctr_dnn(net: &mut Net, inputs: &CtrInputs, shape: &CtrDnn) -> Result<CtrOutputs> {
-    let mut parts = embed(net, &inputs.slots, "SparseFeatFactors", shape.dim)?;
+    let mut parts = embed(net, inputs, "SparseFeatFactors", shape.dim)?;
     parts.extend(inputs.dense);
     let x = net.concat(&parts, 1)?;
     let logits = mlp(net, x, &shape.hidden, 2)?;

@@ -24,7 +24,7 @@ impl Default for Dcn {
 
 /// Builds a DCN.
 pub fn dcn(net: &mut Net, inputs: &CtrInputs, shape: &Dcn) -> Result<CtrOutputs> {
-    let mut parts = embed(net, &inputs.slots, "embedding", shape.dim)?;
+    let mut parts = embed(net, inputs, "embedding", shape.dim)?;
     parts.extend(inputs.dense);
     let x = net.concat(&parts, 1)?;
     let mut crossed = x;

@@ -27,10 +27,10 @@ impl Default for DeepFm {
 /// Builds a DeepFM.
 pub fn deepfm(net: &mut Net, inputs: &CtrInputs, shape: &DeepFm) -> Result<CtrOutputs> {
     let dim = shape.dim;
-    let first_order = embed(net, &inputs.slots, "first_order", 1)?;
+    let first_order = embed(net, inputs, "first_order", 1)?;
     let first_order = net.concat(&first_order, 1)?;
     let mut logit = net.reduce_sum(first_order, &[1], true)?;
-    let mut vectors = embed(net, &inputs.slots, "embedding", dim)?;
+    let mut vectors = embed(net, inputs, "embedding", dim)?;
     if let Some(dense) = inputs.dense {
         let linear = net.fc(dense, 1, Activation::Linear)?;
         logit = net.add(logit, linear)?;

@@ -38,6 +38,9 @@ pub struct CtrInputs {
     pub dense: Option<Var>,
     /// 0 or 1.
     pub label: Var,
+    /// Equal ids of different slots are one feature, with one row. Otherwise every slot has rows of its own: its ids are
+    /// salted with its name.
+    pub share_ids: bool,
 }
 
 /// What a click model gives.
@@ -53,7 +56,7 @@ pub struct CtrOutputs {
 
 impl CtrInputs {
     /// Declares a data variable for each field of a schema: the field `label`, slots of ids, and at most one field of
-    /// floats.
+    /// floats. Slots do not share ids.
     pub fn declare(net: &mut Net, schema: &Schema) -> Result<Self> {
         let (mut slots, mut dense, mut label) = (Vec::new(), None, None);
         for field in schema.fields() {
@@ -66,7 +69,7 @@ impl CtrInputs {
             }
         }
         match label {
-            Some(label) => Ok(CtrInputs { slots, dense, label }),
+            Some(label) => Ok(CtrInputs { slots, dense, label, share_ids: false }),
             None => Err(Error::NotFed {
                 name: "label".into(),
                 known: schema.fields().iter().map(|field| field.name.clone()).collect(),
@@ -79,14 +82,18 @@ impl CtrInputs {
 const EMBEDDING_STD: f32 = 0.01;
 
 /// One table for all slots, looked up slot by slot: [B, dim] each.
-fn embed(net: &mut Net, slots: &[Var], table: &str, dim: usize) -> Result<Vec<Var>> {
+fn embed(net: &mut Net, inputs: &CtrInputs, table: &str, dim: usize) -> Result<Vec<Var>> {
     let table = ParamAttr {
         name: Some(table.to_owned()),
         initializer: Some(Initializer::Normal { mean: 0.0, std: EMBEDDING_STD }),
         ..ParamAttr::default()
     };
-    let options = EmbeddingOptions { table, ..EmbeddingOptions::default() };
-    slots.iter().map(|&slot| net.embedding(slot, dim, &options)).collect()
+    let mut options = EmbeddingOptions { table, ..EmbeddingOptions::default() };
+    let embedded = inputs.slots.iter().map(|&slot| {
+        options.salt = (!inputs.share_ids).then(|| net.main.variable(slot).name.clone());
+        net.embedding(slot, dim, &options)
+    });
+    embedded.collect()
 }
 
 /// Dense layers with ReLU, then a linear one of `outputs`. Weights are normal with std 1/sqrt(inputs), as in the

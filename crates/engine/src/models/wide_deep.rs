@@ -24,7 +24,7 @@ impl Default for WideDeep {
 
 /// Builds a Wide & Deep.
 pub fn wide_deep(net: &mut Net, inputs: &CtrInputs, shape: &WideDeep) -> Result<CtrOutputs> {
-    let mut parts = embed(net, &inputs.slots, "embedding", shape.dim)?;
+    let mut parts = embed(net, inputs, "embedding", shape.dim)?;
     parts.extend(inputs.dense);
     let x = net.concat(&parts, 1)?;
     let mut logit = mlp(net, x, &shape.hidden, 1)?;
@@ -33,7 +33,7 @@ pub fn wide_deep(net: &mut Net, inputs: &CtrInputs, shape: &WideDeep) -> Result<
         logit = net.add(logit, wide)?;
     }
     if shape.wide_ids {
-        for weight in embed(net, &inputs.slots, "wide", 1)? {
+        for weight in embed(net, inputs, "wide", 1)? {
             logit = net.add(logit, weight)?;
         }
     }

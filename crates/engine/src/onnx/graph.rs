@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use openfleet_core::key;
+
 use super::proto::{AttributeProto, NodeProto, TensorProto};
 use crate::program::{Node, Program, Var};
 use crate::shape::{Dim, Shape};
@@ -26,8 +28,8 @@ pub(super) struct Graph<'a> {
     pub(super) initializers: Vec<TensorProto>,
     /// Of a slot of any length: the row of the batch that each id belongs to.
     rows: BTreeMap<Var, String>,
-    /// Of a table and a slot: which row of the table each id has.
-    pub(super) indexes: BTreeMap<(Var, Var), String>,
+    /// Of a table, a slot and a salt: which row of the table each id has.
+    pub(super) indexes: BTreeMap<(Var, Var, u64), String>,
     constants: Vec<(String, TensorProto)>,
     names: BTreeSet<String>,
 }
@@ -263,7 +265,7 @@ impl OnnxNode<'_, '_> {
     /// The row of the table of each id of a slot, `[ids, D]`; ids without one have the default row.
     pub fn table_rows(&mut self, table: usize, slot: usize) -> String {
         let (table, slot) = (self.node.inputs[table], self.node.inputs[slot]);
-        let index = self.graph.indexes.get(&(table, slot)).cloned().unwrap_or_default();
+        let index = self.graph.indexes.get(&(table, slot, salt_of(self.node))).cloned().unwrap_or_default();
         let table = self.graph.program.variable(table).name.clone();
         self.emit("Gather", &[&table, &index], vec![("axis", Attribute::Int(0))])
     }
@@ -283,6 +285,21 @@ impl OnnxNode<'_, '_> {
         let places = self.emit("Expand", &[&column, &shape], vec![]);
         self.emit("ScatterElements", &[&zeros, &places, values], scatter())
     }
+}
+
+/// What the ids of an op's lookups are salted with; 0 for plain ids.
+pub(super) fn salt_of(node: &Node) -> u64 {
+    node.op.operator().salt().map_or(0, key::salt)
+}
+
+/// The ids of a slot, one after the other, as the keys of a table: salted, if there is a salt.
+pub(super) fn keys(graph: &mut Graph<'_>, slot: Var, salt: u64) -> String {
+    let ids = flat_ids(graph, slot);
+    if salt == 0 {
+        return ids;
+    }
+    let salt = graph.constant(TensorProto::ints(&[], [salt as i64]));
+    graph.emit("BitwiseXor", &[&ids, &salt], vec![])
 }
 
 /// The ids of a slot, one after the other.

@@ -1,7 +1,7 @@
 //! A saved inference model as one ONNX graph that needs nothing of ours: ids go in, predictions come out.
 //!
 //! ```text
-//! ids of every slot of a table -> Concat -> LabelEncoder (id -> row number) -> Split -> Gather -> pooling -> ops
+//! ids of every slot of a table -> BitwiseXor with the slot's salt, if any -> Concat -> LabelEncoder (id -> row number) -> Split -> Gather -> pooling -> ops
 //! ```
 //!
 //! A table is one `LabelEncoder`, however many slots are looked up in it, since each of these holds all of the table's keys.
@@ -29,7 +29,7 @@ use prost::Message;
 
 pub use graph::{Attribute, OnnxNode};
 
-use self::graph::{Graph, flat_ids};
+use self::graph::{Graph, keys, salt_of};
 use self::proto::{
     Dimension, FLOAT, GraphProto, INT64, ModelProto, OperatorSetIdProto, StringStringEntryProto, TensorProto,
     TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
@@ -70,7 +70,8 @@ pub struct OnnxOptions {
     /// larger than 2 GB.
     pub inline_bytes: u64,
     /// For whoever keeps the rows elsewhere: the graph has no tables, and pooled rows take the place of ids, each by the name
-    /// of its variable. The metadata `openfleet.pooled.VARIABLE` says which slot and table it is of. The file is
+    /// of its variable. The metadata `openfleet.pooled.VARIABLE` says which slot and table it is of, and
+    /// `openfleet.salt.VARIABLE` what its ids are salted with, where they are. The file is
     /// [`POOLED_FILE`].
     pub pooled_inputs: bool,
 }
@@ -166,6 +167,10 @@ impl Export<'_> {
                 &format!("openfleet.pooled.{}", name(node.outputs[0])),
                 format!("{slot} of {table}"),
             )
+        }));
+        metadata_props.extend(given.iter().filter_map(|node| {
+            let salt = node.op.operator().salt()?;
+            Some(StringStringEntryProto::new(&format!("openfleet.salt.{}", name(node.outputs[0])), salt))
         }));
         let set = |domain: &str, version| OperatorSetIdProto { domain: Some(domain.into()), version: Some(version) };
         let model = ModelProto {
@@ -307,18 +312,19 @@ fn default_row(spec: &SparseSpec) -> Vec<f32> {
 
 /// From the ids of all slots of a table to the numbers of their rows.
 fn index_tables(graph: &mut Graph<'_>, tables: &[Table]) {
-    let mut slots: BTreeMap<Var, Vec<Var>> = BTreeMap::new();
+    let mut slots: BTreeMap<Var, Vec<(Var, u64)>> = BTreeMap::new();
     for node in graph.program.nodes() {
         for &(table, slot) in node.op.operator().lookups() {
             let slots = slots.entry(node.inputs[table]).or_default();
-            if !slots.contains(&node.inputs[slot]) {
-                slots.push(node.inputs[slot]);
+            let slot = (node.inputs[slot], salt_of(node));
+            if !slots.contains(&slot) {
+                slots.push(slot);
             }
         }
     }
     for table in tables {
         let Some(slots) = slots.get(&table.var) else { continue };
-        let ids: Vec<String> = slots.iter().map(|&slot| flat_ids(graph, slot)).collect();
+        let ids: Vec<String> = slots.iter().map(|&(slot, salt)| keys(graph, slot, salt)).collect();
         let sizes: Vec<String> = ids.iter().map(|ids| graph.emit("Shape", &[ids], vec![])).collect();
         let joined = |names: &[String], graph: &mut Graph<'_>| {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -341,7 +347,7 @@ fn index_tables(graph: &mut Graph<'_>, tables: &[Table]) {
         ];
         let numbers = graph.emit("LabelEncoder", &[&ids], attributes);
         let indexes = graph.emit_many("Split", &[&numbers, &sizes], slots.len());
-        graph.indexes.extend(slots.iter().map(|&slot| (table.var, slot)).zip(indexes));
+        graph.indexes.extend(slots.iter().map(|&(slot, salt)| (table.var, slot, salt)).zip(indexes));
     }
 }
 

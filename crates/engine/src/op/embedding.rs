@@ -51,6 +51,9 @@ pub struct Embedding {
     /// An id that counts as absent: zeros where each id has a row, nothing where they are pooled. It learns nothing.
     #[serde(default)]
     pub padding: Option<u64>,
+    /// What salts the ids: rows are those of `id ^ salt`. Nothing in programs that were saved before there were salts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub salt: Option<String>,
 }
 
 /// How an embedding is made.
@@ -66,6 +69,9 @@ pub struct EmbeddingOptions {
     pub rows: RowLife,
     /// An id that counts as absent; below 0 it counts from the end of a vocabulary, if there is one.
     pub padding_idx: Option<i64>,
+    /// Salts the ids, with the slot's name as a rule: slots that share a table then share no rows, even where their ids are
+    /// equal. `None`: equal ids are one feature.
+    pub salt: Option<String>,
 }
 
 impl Net {
@@ -92,7 +98,8 @@ impl Net {
             Initializer::Uniform { low: -range, high: range },
             &options.rows,
         )?;
-        self.append_one(&layer, Embedding { pooling: options.pooling, dim, padding }, &[slot, table])
+        let salt = options.salt.clone();
+        self.append_one(&layer, Embedding { pooling: options.pooling, dim, padding, salt }, &[slot, table])
     }
 }
 
@@ -134,6 +141,10 @@ impl Operator for Embedding {
 
     fn lookups(&self) -> &'static [(usize, usize)] {
         &[(1, 0)]
+    }
+
+    fn salt(&self) -> Option<&str> {
+        self.salt.as_deref()
     }
 
     fn has_gradient(&self, input: usize) -> bool {

@@ -49,6 +49,11 @@ pub trait Operator {
         &[]
     }
 
+    /// What salts the ids of its lookups ([`key::salt`](openfleet_core::key::salt)), if anything does.
+    fn salt(&self) -> Option<&str> {
+        None
+    }
+
     /// Whether an input is a state in the scope that the op changes.
     fn changes_state(&self, _input: usize) -> bool {
         false

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use openfleet_core::key;
 use openfleet_dist::communicator::Local;
 use openfleet_dist::{Cluster, Communicator};
 use openfleet_table::checkpoint::StateElements;
@@ -126,10 +127,10 @@ impl<'a> Compiler<'a> {
     /// Sparse tables first: tables looked up with the same slots share a stage, hence one de-duplication.
     fn place_tables(&mut self) -> Result<()> {
         let program = self.program;
-        let mut tables: Vec<(Var, Vec<Var>)> = Vec::new();
+        let mut tables: Vec<(Var, Vec<(Var, u64)>)> = Vec::new();
         for node in program.nodes() {
             for &(table, slot) in node.op.operator().lookups() {
-                let (table, slot) = (node.inputs[table], node.inputs[slot]);
+                let (table, slot) = (node.inputs[table], (node.inputs[slot], salt_of(node)));
                 let entry = match tables.iter().position(|(known, _)| *known == table) {
                     Some(at) => at,
                     None => {
@@ -144,8 +145,9 @@ impl<'a> Compiler<'a> {
         }
         for (table, slots) in tables {
             let VariableKind::SparseTable(attributes) = &program.variable(table).kind else { continue };
+            let salts: Vec<u64> = slots.iter().map(|&(_, salt)| salt).collect();
             let mut feeds = Vec::with_capacity(slots.len());
-            for slot in slots {
+            for (slot, _) in slots {
                 let variable = program.variable(slot);
                 if variable.kind != VariableKind::Data {
                     return Err(Error::Input {
@@ -166,10 +168,11 @@ impl<'a> Compiler<'a> {
                 Some(names) if trains(program, table) => Some(self.counts(names)?),
                 _ => None,
             };
-            let stage = match self.stages.iter().position(|stage| stage.feeds == feeds && stage.counts == counts) {
+            let same = |stage: &StagePlan| stage.feeds == feeds && stage.salts == salts && stage.counts == counts;
+            let stage = match self.stages.iter().position(same) {
                 Some(stage) => stage,
                 None => {
-                    self.stages.push(StagePlan { feeds, lookups: Vec::new(), counts });
+                    self.stages.push(StagePlan { feeds, salts, lookups: Vec::new(), counts });
                     self.stages.len() - 1
                 }
             };
@@ -285,7 +288,9 @@ impl<'a> Compiler<'a> {
             .filter_map(|&(table, slot)| {
                 let Place::Rows { stage, .. } = inputs[table] else { return None };
                 let feed = self.feed_of[node.inputs[slot].index()]?;
-                let before = self.stages[stage].feeds.iter().copied().take_while(|&f| f != feed).collect();
+                let StagePlan { feeds, salts, .. } = &self.stages[stage];
+                let others = feeds.iter().zip(salts).take_while(|&(&f, &salt)| (f, salt) != (feed, salt_of(node)));
+                let before = others.map(|(&f, _)| f).collect();
                 Some(LookupPlan { table, slot, before })
             })
             .collect();
@@ -351,6 +356,14 @@ impl<'a> Compiler<'a> {
             expected: format!("trained by {expected}"),
             got: format!("trained by {got}"),
         };
+        for (_, name, spec) in sparse {
+            if let Some(made) = cluster.sparse_spec(name).filter(|made| made.salted != spec.salted) {
+                let keys =
+                    |spec: &SparseSpec| if spec.salted { "keys salted by slot" } else { "keys that are plain ids" };
+                let (expected, got) = (keys(spec).to_owned(), keys(&made).to_owned());
+                return Err(Error::ServerMismatch { name: name.clone(), expected, got });
+            }
+        }
         for (_, name, spec) in sparse.iter().filter(|(var, ..)| trains(self.program, *var)) {
             if let Some(made) = cluster.sparse_spec(name).filter(|made| made != spec) {
                 return Err(mismatch(name, rule_of_rows(spec), rule_of_rows(&made)));
@@ -392,6 +405,17 @@ impl<'a> Compiler<'a> {
     }
 }
 
+/// What the ids of an op's lookups are salted with; 0 for plain ids.
+fn salt_of(node: &Node) -> u64 {
+    node.op.operator().salt().map_or(0, key::salt)
+}
+
+/// Whether any lookup in a table salts its ids.
+fn is_salted(program: &Program, table: Var) -> bool {
+    let looks_up = |node: &Node| node.op.operator().lookups().iter().any(|&(input, _)| node.inputs[input] == table);
+    program.nodes().iter().any(|node| node.op.operator().salt().is_some() && looks_up(node))
+}
+
 /// Whether the program changes a parameter or table; what it only reads may be trained by another one, by that one's rule.
 pub(crate) fn trains(program: &Program, var: Var) -> bool {
     program.minimize.is_some() && program.gradient_of(var).is_some()
@@ -414,6 +438,7 @@ pub(crate) fn sparse_spec(program: &Program, var: Var) -> Option<SparseSpec> {
         admission: attributes.rows.admission,
         capacity: attributes.rows.capacity,
         non_finite: non_finite(program),
+        salted: is_salted(program, var),
     })
 }
 

@@ -68,6 +68,8 @@ struct Feed {
 
 struct StagePlan {
     feeds: Vec<usize>,
+    /// Of each feed: what its ids are salted with; 0 for plain ids.
+    salts: Vec<u64>,
     /// Position among the sparse tables, and dim.
     lookups: Vec<(usize, usize)>,
     /// Where shows and clicks are fed, if rows count them.
@@ -250,12 +252,12 @@ impl Plan {
     pub fn prepare(&self, arena: &mut Arena, batch: &Batch) -> Result<()> {
         for (plan, stage) in self.stages.iter().zip(&mut arena.sparse) {
             stage.unique.start(0);
-            for &feed in &plan.feeds {
+            for (&feed, &salt) in plan.feeds.iter().zip(&plan.salts) {
                 if let Column::Ids { keys, offsets } = &batch.columns[arena.feeds[feed]] {
                     if let Some(vocabulary) = self.feeds[feed].vocabulary {
                         check_vocabulary(&self.feeds[feed].name, vocabulary, keys, offsets)?;
                     }
-                    stage.unique.add(keys);
+                    stage.unique.add_salted(keys, salt);
                 }
             }
             let count = stage.unique.keys().len();

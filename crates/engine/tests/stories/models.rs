@@ -302,3 +302,50 @@ fn spearman(a: &[f64], b: &[f64]) -> f64 {
     let covariance = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(x, y)| (x - mean) * (y - mean)).sum::<f64>();
     covariance(&a, &b) / (covariance(&a, &a) * covariance(&b, &b)).sqrt()
 }
+
+/// Two slots with the ids 1, 2 and 3 each.
+fn two_slots(share_ids: bool) -> (Net, Feed) {
+    let mut net = Net::with_seed(1);
+    let slots = ["a", "b"].map(|name| net.slot(name).unwrap()).to_vec();
+    let label = net.data("label", &[-1, 1], DType::I64).unwrap();
+    let inputs = CtrInputs { slots, dense: None, label, share_ids };
+    let shape = WideDeep { dim: 2, hidden: vec![4], wide_ids: true };
+    let outputs = wide_deep(&mut net, &inputs, &shape).unwrap();
+    Minimize::new(Optimizer::Sgd(Sgd::default()), 0.1).minimize(&mut net.main, outputs.loss).unwrap();
+    let ids: [&[u64]; 3] = [&[1], &[2], &[3]];
+    let feed = Feed::new().slot("a", &ids).unwrap().slot("b", &ids).unwrap();
+    (net, feed.ints("label", 1, &[0, 1, 0]).unwrap())
+}
+
+#[test]
+fn equal_ids_of_two_slots_have_rows_of_their_own_unless_they_are_shared() {
+    for (share_ids, rows) in [(false, 6), (true, 3)] {
+        let (net, feed) = two_slots(share_ids);
+        let mut executor = started(&net);
+        executor.run(&net.main, feed, &[]).unwrap();
+        for table in ["embedding", "wide"] {
+            assert_eq!(executor.scope().sparse(table).unwrap().len(), rows, "{table}");
+        }
+    }
+}
+
+#[test]
+fn rows_of_plain_ids_are_not_taken_for_rows_of_salted_ones() {
+    let directory = TempDir::new().unwrap();
+    for saved_shared in [true, false] {
+        let address = directory.path().join(saved_shared.to_string());
+        let address = address.to_str().unwrap();
+        let (net, feed) = two_slots(saved_shared);
+        let mut executor = started(&net);
+        executor.run(&net.main, feed, &[]).unwrap();
+        executor.save(&net.main, address, &Default::default()).unwrap();
+        let (same, _) = two_slots(saved_shared);
+        started(&same).load(&same.main, address, Default::default()).unwrap();
+        let (other, _) = two_slots(!saved_shared);
+        for program in [other.main.clone(), other.main.clone_for_test()] {
+            let error = started(&other).load(&program, address, Default::default()).unwrap_err();
+            let told = openfleet_core::error::report(&error);
+            assert!(told.contains("keys of sparse table `embedding` are") && told.contains("`share_ids`"), "{told}");
+        }
+    }
+}

@@ -22,6 +22,10 @@ pub(crate) struct ModelOptions {
     /// The wide part of wide_deep also has a weight for every id.
     #[arg(long)]
     wide_ids: bool,
+    /// Equal ids of different slots are one feature, with one row; otherwise every slot has rows of its own. (Hashes of criteo
+    /// and csv files are of their slot anyhow.)
+    #[arg(long)]
+    pub(crate) share_ids: bool,
     /// Cross layers of dcn [2].
     #[arg(long)]
     crosses: Option<usize>,
@@ -89,6 +93,7 @@ impl ModelOptions {
         };
         only(self.dim.is_some(), "--dim", "models with embeddings", &[CtrDnn, WideDeep, Deepfm, Dcn, Word2vec])?;
         only(self.hidden.is_some(), "--hidden", "models with dense layers", &[CtrDnn, WideDeep, Deepfm, Dcn])?;
+        only(self.share_ids, "--share-ids", "click models", &[CtrDnn, WideDeep, Deepfm, Dcn])?;
         only(self.wide_ids, "--wide-ids", "wide_deep", &[WideDeep])?;
         only(self.crosses.is_some(), "--crosses", "dcn", &[Dcn])?;
         only(self.window.is_some(), "--window", "word2vec", &[Word2vec])?;

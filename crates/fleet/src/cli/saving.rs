@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use super::output::{count, remark};
 use crate::error::{Error, Result};
+use crate::model::Salt;
 use crate::model_dir::{self, ModelDescription};
 
 /// When a run is saved, and whether it goes on from what was.
@@ -39,7 +40,7 @@ impl Saving {
         description: ModelDescription,
     ) -> Result<Self> {
         model_dir::check_place(address)?;
-        let saving = Saving {
+        let mut saving = Saving {
             address: address.to_owned(),
             every,
             resumes: resume && model_dir::holds_checkpoint(address)?,
@@ -49,6 +50,8 @@ impl Saving {
         if saving.resumes {
             let (manifest, saved) = model_dir::describe(address)?;
             saving.check(&manifest, &saved, mode)?;
+            // Ids find the rows that are there.
+            saving.description.salt = saved.salt;
         }
         Ok(saving)
     }
@@ -72,6 +75,11 @@ impl Saving {
     /// Whether batches have to be the same ones in every run.
     pub(crate) fn deals(&self) -> bool {
         self.every > 0 || self.resumes
+    }
+
+    /// What ids are salted with.
+    pub(crate) fn salt(&self) -> Option<Salt> {
+        self.description.salt
     }
 
     /// Where the checkpoint is.

@@ -7,15 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use openfleet_core::strategy::Mode;
 use openfleet_dist::request::status::Status;
 use openfleet_dist::{Cluster, Reduce};
 use openfleet_engine::dataset::{
     self, Dataset, Dealt, InMemoryDataset, QueueDataset, WordsConfig, WordsDataset, split_files,
 };
 use openfleet_engine::executor::{BatchView, Observation, Pause};
-use openfleet_engine::{Executor, Minimize, RunOptions, RunReport, Scope};
-use openfleet_table::sparse::Scratch;
-use openfleet_table::{Missing, SparseTable};
+use openfleet_engine::models::INPUT_TABLE;
+use openfleet_engine::net::ParamAttr;
+use openfleet_engine::op::EmbeddingOptions;
+use openfleet_engine::{Executor, Feed, Minimize, Net, RunOptions, RunReport, Scope, Tensor};
 use serde::Serialize;
 
 use super::Outcome;
@@ -32,7 +34,7 @@ use crate::error::{Error, Result};
 use crate::evaluation::{Evaluation, Pass, evaluate};
 use crate::files::expand;
 use crate::fleet::Fleet;
-use crate::model::{ModelShape, Network, table_names};
+use crate::model::{ModelShape, Network, Salt, table_names};
 use crate::model_dir::{self, ModelDescription};
 
 /// `openfleet train ...`.
@@ -161,6 +163,7 @@ struct Job<'a> {
     arguments: &'a TrainArgs,
     shape: ModelShape,
     data: DataDescription,
+    salt: Option<Salt>,
     train_files: Vec<PathBuf>,
     test_files: Vec<PathBuf>,
     threads: usize,
@@ -219,8 +222,8 @@ pub(crate) fn run(arguments: &TrainArgs, stop: &AtomicBool) -> Result<Outcome> {
         remark("interrupted: the test pass covers only the first rows");
         interrupted = true;
     }
-    if let Some(path) = &arguments.vectors {
-        write_vectors(path, &first.network, first.executor.scope(), first.data.words().unwrap_or_default())?;
+    if let (Some(path), true) = (&arguments.vectors, place.speaks()) {
+        write_vectors(path, &job.shape, &mut first.executor, first.data.words().unwrap_or_default())?;
         remark(&format!("word vectors are in `{}`", path.display()));
     }
     if let (Some(saving), true) = (&job.saving, place.speaks()) {
@@ -368,13 +371,11 @@ impl<'a> Job<'a> {
             _ => 512,
         });
         let cluster = arguments.cluster.resolve(fleet.is_some())?;
-        if let (Some(choice), true) = (&cluster, arguments.vectors.is_some()) {
-            return Err(Error::MeaninglessOption {
-                option: "--vectors",
-                owner: format!("mode {}, whose tables stand on servers", choice.strategy.mode()),
-                takers: "local training",
-            });
+        if let Some(path) = &arguments.vectors {
+            check_file(path)?;
         }
+        let is_click = !matches!(kind, ModelKind::Word2vec | ModelKind::FitALine | ModelKind::Counter);
+        let salt = if is_click && !arguments.model.share_ids { data.salt() } else { None };
         let threads = match fleet {
             Some(fleet) => arguments.reading.asked_threads().unwrap_or(fleet.thread_num()),
             None => arguments.reading.threads(),
@@ -384,6 +385,7 @@ impl<'a> Job<'a> {
                 model: shape.clone(),
                 seed: arguments.seed,
                 data: data.clone(),
+                salt,
                 complete: false,
                 epochs: 0,
                 vocabulary: Vec::new(),
@@ -392,10 +394,15 @@ impl<'a> Job<'a> {
             Saving::resolve(address, arguments.save_every.unwrap_or(0), arguments.resume, mode, description)
         });
         let saving = saving.transpose()?;
+        let salt = saving.as_ref().map_or(salt, Saving::salt);
+        if arguments.model.share_ids && salt.is_some() {
+            let (expected, got) = ("a checkpoint whose slots share ids", "one whose ids are salted by slot".to_owned());
+            return Err(Error::BadOption { option: "--resume", expected, got });
+        }
         if let (Some(saving), None) = (&saving, fleet) {
             model_dir::probe(saving.address())?;
         }
-        Ok(Job { arguments, shape, data, train_files, test_files, threads, batch, cluster, saving })
+        Ok(Job { arguments, shape, data, salt, train_files, test_files, threads, batch, cluster, saving })
     }
 
     /// Workers share the threads of this process.
@@ -414,10 +421,10 @@ impl<'a> Job<'a> {
                 _ => split_files(&self.train_files, rank, count),
             };
             let job = Job { train_files, threads, ..self.clone() };
-            let mut network = job.shape.build(&job.data.schema, self.arguments.seed)?;
+            let mut network = job.shape.build(&job.data.schema, self.arguments.seed, job.salt)?;
             let data = job.load((rank, count))?;
-            let minimize =
-                self.arguments.optimizer.resolve(self.arguments.model.model, data.run_steps(self.arguments.epochs))?;
+            let run_steps = data.batches_of_all().map(|batches| self.steps_of(batches * self.arguments.epochs, count));
+            let minimize = self.arguments.optimizer.resolve(self.arguments.model.model, run_steps)?;
             minimize.minimize(&mut network.net.main, network.loss)?;
             let scope = Arc::new(Scope::new());
             let cluster = place.cluster(rank)?;
@@ -432,6 +439,20 @@ impl<'a> Job<'a> {
             Ok(WorkerRun { job, network, minimize, data, executor, cluster, rank })
         };
         place.ranks().map(worker).collect()
+    }
+
+    /// How often so many batches of all workers move the tables: the same on every worker, since they are made for all of them.
+    fn steps_of(&self, batches: u64, workers: usize) -> u64 {
+        let (workers, threads) = (workers as u64, self.threads_of_a_worker() as u64);
+        let together = match self.cluster.as_ref().map(|choice| choice.strategy.mode()) {
+            // The gradients of all streams are one step, or those of one worker.
+            Some(Mode::Sync) => workers * threads,
+            Some(Mode::HalfAsync) => threads,
+            // Every worker has tables of its own.
+            Some(Mode::Geo) => workers,
+            _ => 1,
+        };
+        batches.div_ceil(together)
     }
 
     /// A click model's batch is shared by the threads. Each works on its part on its own and the others' updates reach it
@@ -791,10 +812,10 @@ impl TrainingData {
         !matches!(self, TrainingData::Queue(_))
     }
 
-    /// Batches of the whole run, where known beforehand.
-    fn run_steps(&self, epochs: u64) -> Option<u64> {
+    /// Batches of all workers in an epoch, where known beforehand.
+    fn batches_of_all(&self) -> Option<u64> {
         match self {
-            TrainingData::Words(dataset) => Some(dataset.batches() * epochs),
+            TrainingData::Words(dataset) => Some(dataset.batches_of_all()),
             _ => None,
         }
     }
@@ -807,36 +828,44 @@ impl TrainingData {
     }
 }
 
-/// word2vec's text format: a line with both sizes, then a word and its vector a line, the most frequent word first.
-fn write_vectors(path: &Path, network: &Network, scope: &Scope, words: &[String]) -> Result<()> {
-    // Word vectors are the first table of the network; the second tells them apart.
-    let table = table_names(&network.net.main).first().and_then(|name| scope.sparse(name));
-    let Some(table) = table else { return Ok(()) };
-    let file = std::fs::File::create(path).map_err(Error::io("create", path))?;
-    let mut file = BufWriter::new(file);
-    let written = vectors(&table, words, &mut file)?;
-    written.and_then(|()| file.flush()).map_err(Error::io("write", path))
+/// Fails where a file cannot be written after an hour of training: its directory is missing, or it is one.
+fn check_file(path: &Path) -> Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::read_dir(directory).map_err(Error::io("write into", directory))?;
+    match path.is_dir() {
+        true => Err(Error::io("create", path)(std::io::ErrorKind::IsADirectory.into())),
+        false => Ok(()),
+    }
 }
 
-fn vectors(table: &SparseTable, words: &[String], file: &mut impl Write) -> Result<std::io::Result<()>> {
+/// word2vec's text format: a line with both sizes, then a word and its vector a line, the most frequent word first. The
+/// vectors are looked up by a program of their own, wherever the tables are: it sees what all workers have sent.
+fn write_vectors(path: &Path, shape: &ModelShape, executor: &mut Executor, words: &[String]) -> Result<()> {
     const AT_ONCE: usize = 1024;
-    let dim = table.dim();
-    let (mut scratch, mut rows) = (Scratch::default(), Vec::new());
-    if let Err(error) = writeln!(file, "{} {dim}", words.len()) {
-        return Ok(Err(error));
-    }
+    let ModelShape::Word2vec { dim, .. } = *shape else { return Ok(()) };
+    let mut net = Net::new();
+    let word = net.slot("word")?;
+    let table = ParamAttr::named(INPUT_TABLE);
+    let vector = net.embedding(word, dim, &EmbeddingOptions { table, ..EmbeddingOptions::default() })?;
+    let file = std::fs::File::create(path).map_err(Error::io("create", path))?;
+    let mut file = BufWriter::new(file);
+    let failed = Error::io("write", path);
+    let mut lines = format!("{} {dim}\n", words.len());
+    let mut written = Ok(());
     for (chunk, words) in words.chunks(AT_ONCE).enumerate() {
-        let keys: Vec<u64> = (0..words.len() as u64).map(|at| (chunk * AT_ONCE) as u64 + at).collect();
-        rows.resize(words.len() * dim, 0.0);
-        table.pull(&keys, Missing::Initial, &mut rows, &mut scratch)?;
+        let keys: Vec<u64> = (0..words.len()).map(|at| (chunk * AT_ONCE + at) as u64).collect();
+        let ids: Vec<&[u64]> = keys.chunks(1).collect();
+        let rows = executor.run(&net.main, Feed::new().slot("word", &ids)?, &[vector])?;
+        let rows = rows.first().and_then(Tensor::f32s).unwrap_or_default();
         for (word, row) in words.iter().zip(rows.chunks_exact(dim)) {
-            let line = row.iter().fold(word.clone(), |line, value| format!("{line} {value}"));
-            if let Err(error) = writeln!(file, "{line}") {
-                return Ok(Err(error));
-            }
+            lines.push_str(word);
+            row.iter().for_each(|value| lines.push_str(&format!(" {value}")));
+            lines.push('\n');
         }
+        written = written.and_then(|()| file.write_all(lines.as_bytes()));
+        lines.clear();
     }
-    Ok(Ok(()))
+    written.and_then(|()| file.flush()).map_err(failed)
 }
 
 fn profile(report: &RunReport) -> String {

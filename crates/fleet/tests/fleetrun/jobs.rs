@@ -145,7 +145,6 @@ fn one_server_serves_four_workers() {
     assert_eq!(summary["worker_samples_per_second"].as_array().unwrap().len(), 4);
 }
 
-/// Stories 4 and 5: whoever is killed, the job ends and says who it was; nobody is left.
 /// One file, three workers: all number its words alike, and each trains on a part of it.
 #[test]
 fn workers_that_learn_words_have_one_vocabulary() {
@@ -157,11 +156,76 @@ fn workers_that_learn_words_have_one_vocabulary() {
     let ran = place.job("--server_num=2 --worker_num=3");
     let summary = last_json(&ran.succeeded().stdout);
     assert_eq!(summary["vocabulary"], 14);
-    let words = number(&summary, "words");
-    assert!((words - 10_000.0).abs() < 10.0, "{words} of 10,000 words were trained");
+    assert_eq!(summary["words"], 10_000, "the parts add up to the text");
     assert_eq!(summary["rows_in_tables"], 28, "a row of each word in two tables");
 }
 
+/// The vectors of a text file: words with their floats.
+fn vectors(text: &str) -> Vec<(String, Vec<f32>)> {
+    let word = |line: &str| {
+        let mut cells = line.split(' ');
+        (cells.next().unwrap().to_owned(), cells.map(|cell| cell.parse().unwrap()).collect())
+    };
+    text.lines().skip(1).map(word).collect()
+}
+
+/// Parts of different lengths, two epochs, more workers than some parts have batches: whatever the mode, the first worker
+/// writes the vectors that the checkpoint has, those of words that only other workers met among them.
+#[test]
+fn the_first_worker_writes_the_vectors_of_all_words_in_every_mode() {
+    let openfleet = env!("CARGO_BIN_EXE_openfleet");
+    let options =
+        "--model word2vec --train text.txt --min-count 1 --subsample 0 --dim 4 --threads 1 --epochs 2 --batch 10";
+    let files = "--vectors vectors.txt --save words --quiet --json";
+    let job = format!("eval \"exec {openfleet} train {options} {files} $options\"");
+    // The words of each line are of their own, so that every worker meets words that no other one does.
+    let text: String = (0..61).map(|line| format!("a{line} b{line} c{line} a{line} b{line}\n")).collect();
+    for (mode, workers) in [("sync", 2), ("half_async", 3), ("async", 3), ("hybrid", 2), ("geo", 3)] {
+        let place = Place::with_job(&job);
+        place.write("text.txt", &text);
+        let workers_option = format!("--worker_num={workers}");
+        let mut command = place.command(&["--server_num=2", &workers_option, "sh", "job.sh"]);
+        // Rows as wide as here: the checkpoint is compared with what the worker pulled.
+        let wire = if mode == "geo" { "--strategy k_steps=3" } else { "" };
+        command.env("options", format!("--mode {mode} --strategy wire_bits=32 {wire}"));
+        let ran = place.start_command(command).end();
+        let summary = last_json(&ran.succeeded().stdout);
+        assert_eq!((&summary["vocabulary"], &summary["words"]), (&183.into(), &610.into()), "{mode}");
+        assert_eq!(summary["samples"], 610, "{mode}: each word of the text twice, those at the borders of parts too");
+        let written = vectors(&place.read("vectors.txt"));
+        let manifest: Value = serde_json::from_str(&place.read("words/manifest.json")).unwrap();
+        let words: Vec<&str> = written.iter().map(|(word, _)| word.as_str()).collect();
+        let saved = manifest["data"]["vocabulary"].as_array().unwrap();
+        assert_eq!(words, saved.iter().map(|word| word.as_str().unwrap()).collect::<Vec<_>>(), "{mode}");
+        let mut export = Command::new(openfleet);
+        export.args(["export", "words", "--table", "word_vectors", "--out", "rows.txt"]).current_dir(place.path(""));
+        assert!(export.stdout(Stdio::null()).status().unwrap().success());
+        let rows = place.read("rows.txt");
+        assert_eq!(rows.lines().count(), 183, "{mode}: every word was trained");
+        for line in rows.lines() {
+            let (key, floats) = line.split_once('\t').unwrap();
+            let (word, vector) = &written[key.parse::<usize>().unwrap()];
+            let floats: Vec<f32> = floats.split(' ').map(|float| float.parse().unwrap()).collect();
+            let near = floats.iter().zip(vector).all(|(a, b)| (a - b).abs() <= 1e-6);
+            assert!(near, "{mode}: `{word}` is {vector:?}, in the checkpoint {floats:?}");
+        }
+    }
+}
+
+#[test]
+fn more_workers_than_words_train_the_words_there_are() {
+    let openfleet = env!("CARGO_BIN_EXE_openfleet");
+    let options =
+        "--model word2vec --train text.txt --min-count 1 --subsample 0 --dim 4 --threads 1 --mode sync --epochs 2";
+    let place = Place::with_job(&format!("exec {openfleet} train {options} --vectors vectors.txt --quiet --json"));
+    place.write("text.txt", "a b\n");
+    let ran = place.job("--server_num=1 --worker_num=5");
+    let summary = last_json(&ran.succeeded().stdout);
+    assert_eq!((&summary["vocabulary"], &summary["words"]), (&2.into(), &4.into()));
+    assert_eq!(vectors(&place.read("vectors.txt")).len(), 2);
+}
+
+/// Stories 4 and 5: whoever is killed, the job ends and says who it was; nobody is left.
 #[test]
 fn a_worker_or_server_killed_while_training_ends_the_job() {
     for who in ["server.1", "worker.1"] {

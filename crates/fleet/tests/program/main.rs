@@ -15,5 +15,6 @@ mod openings;
 mod own_model;
 mod resuming;
 mod serving;
+mod slots;
 mod storage;
 mod training;

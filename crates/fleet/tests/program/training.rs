@@ -37,10 +37,14 @@ fn one_thread_gives_the_same_figures_twice() {
 fn criteo_files_train_with_ids_modulo_a_number() {
     let place = Place::with_clicks(1500);
     let files = ["--train", "clicks/train/*.tsv", "--test", "clicks/test/*.tsv", "--format", "criteo", "--ids", "50"];
-    let ran = place.run(&[["train", "--model", "ctr_dnn", "--json"].as_slice(), &files, SMALL].concat());
+    let train = [["train", "--model", "ctr_dnn", "--json"].as_slice(), &files, SMALL].concat();
+    let ran = place.run(&train);
     let summary = ran.json();
     assert_eq!(summary["samples"], 1500);
-    assert!(number(&summary, "rows_in_tables") <= 50.0, "{summary}");
+    let rows = number(&summary, "rows_in_tables");
+    assert!(rows > 50.0 && rows <= 26.0 * 50.0, "up to 50 in each of 26 slots: {summary}");
+    let shared = place.run(&[&train[..], &["--share-ids"]].concat()).json();
+    assert!(number(&shared, "rows_in_tables") <= 50.0, "{shared}");
     assert!(ran.stderr().contains("train: 2 files of criteo"), "{}", ran.stderr());
 }
 

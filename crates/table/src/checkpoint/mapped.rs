@@ -250,6 +250,7 @@ mod tests {
             admission,
             capacity: None,
             non_finite: Default::default(),
+            salted: false,
         }
     }
 

@@ -76,6 +76,11 @@ impl Loaded {
                 differ(Error::SavedShape { name: name.clone(), expected, got }, Left::Shape { name })?;
                 continue;
             }
+            if spec.salted != saved.spec.salted {
+                let (expected, got) = (keys(spec), keys(&saved.spec));
+                differ(Error::SavedKeys { name: name.clone(), expected, got }, Left::Shape { name })?;
+                continue;
+            }
             let (expected, got) = (spec.optimizer.name(), saved.spec.optimizer.name());
             if spec.optimizer.slot_names() != saved.spec.optimizer.slot_names() || expected != got {
                 differ(Error::SavedOptimizer { name: name.clone(), expected, got }, Left::State { name })?;
@@ -131,6 +136,11 @@ fn layout(spec: &SparseSpec) -> String {
         Accessor::Ctr(_) => "ctr",
     };
     format!("{rows} rows of {} weights", spec.dim)
+}
+
+/// What the keys of a table are, in words.
+fn keys(spec: &SparseSpec) -> &'static str {
+    if spec.salted { "ids salted by slot" } else { "plain ids" }
 }
 
 /// Puts the rows of some buckets into a table, with the optimizer's state or without, and says how many.

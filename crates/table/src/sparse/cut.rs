@@ -246,6 +246,7 @@ mod tests {
                 admission: Default::default(),
                 capacity,
                 non_finite: Default::default(),
+                salted: false,
             })
             .unwrap(),
         )

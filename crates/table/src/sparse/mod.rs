@@ -73,6 +73,10 @@ pub struct SparseSpec {
     /// What happens to gradients that are not finite.
     #[serde(default)]
     pub non_finite: NonFinite,
+    /// Keys are ids salted by their slot, rather than plain ids. Tables do not care; it is kept with their rows because
+    /// ids that are salted find none among rows of plain ids.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub salted: bool,
 }
 
 impl SparseSpec {

@@ -337,6 +337,7 @@ mod tests {
             admission: Default::default(),
             capacity: None,
             non_finite: Default::default(),
+            salted: false,
         };
         Copies::new(vec![("table".into(), spec)]).unwrap()
     }

@@ -39,6 +39,7 @@ fn worker(states: &[Arc<State>], rank: u32, count: u32, plan: GeoPlan) -> Geo {
         admission: Default::default(),
         capacity: None,
         non_finite: Default::default(),
+        salted: false,
     };
     let dense = DenseSpec { shape: vec![3], optimizer, schedule, regularizer: None, non_finite: Default::default() };
     let sparse = vec![("table".to_owned(), sparse)];

@@ -17,7 +17,7 @@ pub mod libsvm;
 pub mod multislot;
 mod number;
 
-pub use columns::ColumnsSpec;
+pub use columns::{CategoricalColumn, ColumnsSpec};
 pub use criteo::Criteo;
 pub use csv::Csv;
 pub use libsvm::LibSvm;

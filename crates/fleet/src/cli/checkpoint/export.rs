@@ -22,7 +22,7 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use super::{Opened, each_row, open};
-use crate::cli::output::{count, result};
+use crate::cli::output::{count, remark, result};
 use crate::error::{Error, Result};
 
 /// `openfleet export ...`.
@@ -79,6 +79,9 @@ pub(crate) fn run(arguments: &ExportArgs) -> Result<()> {
         let _ = std::fs::remove_file(&temporary);
     }
     done?;
+    if table.spec.salted {
+        remark("keys are ids salted by slot: id = key XOR XXH3 of the slot's name");
+    }
     result(&format!("{}: {} rows of `{}`", arguments.out.display(), count(table.rows), table.name));
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use openfleet_core::Key;
+use openfleet_core::key::salt;
 use openfleet_core::placement::bucket_of;
 use openfleet_table::checkpoint::SparseEntry;
 use serde::Serialize;
@@ -19,6 +20,9 @@ pub(crate) struct LookupArgs {
     /// The feature id.
     #[arg(value_name = "KEY")]
     key: Key,
+    /// The slot that the id is of, for tables whose keys are salted by slot.
+    #[arg(long, value_name = "NAME")]
+    slot: Option<String>,
     /// Only in this table.
     #[arg(long, value_name = "NAME")]
     table: Option<String>,
@@ -48,12 +52,19 @@ pub(crate) fn run(arguments: &LookupArgs) -> Result<()> {
     }
     let mut any = false;
     for table in &opened.manifest.sparse {
-        match find(&opened, table, arguments.key)? {
+        let salted = arguments.slot.as_deref().filter(|_| table.spec.salted);
+        match find(&opened, table, salted.map_or(arguments.key, |slot| arguments.key ^ salt(slot)))? {
             Some(found) => {
                 any = true;
                 tell(&found, arguments.json);
             }
-            None => remark(&format!("table `{}` has no row of key {}", table.name, arguments.key)),
+            None => {
+                let of_slot = salted.map_or(String::new(), |slot| format!(" of slot `{slot}`"));
+                remark(&format!("table `{}` has no row of key {}{of_slot}", table.name, arguments.key));
+                if table.spec.salted && salted.is_none() {
+                    remark("its keys are ids salted by slot: name the slot of the id with `--slot`");
+                }
+            }
         }
     }
     if !any {
