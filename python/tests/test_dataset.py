@@ -206,7 +206,7 @@ def test_the_parts_of_a_text_add_up_and_number_its_words_alike(tmp_path):
     exe.run(static.default_startup_program())
 
     def corpus(part=None):
-        return WordsDataset([text], min_count=1, subsample=0, batch_size=10, part=part)
+        return WordsDataset([text], min_count=1, subsample=0, batch_size=10, window=2, negatives=2, part=part)
 
     def samples(part=None):
         return exe.train_from_dataset(static.default_main_program(), corpus(part)).samples
