@@ -1,8 +1,9 @@
 """The models people train, with the shapes of the original where nothing else is asked for.
 
-All slots of a click model are looked up in one table. Equal ids of different slots are different features: ids are salted with
-the slot's name, in training and in everything that reads the saved model, whose callers give plain ids. `share_ids=True` makes
-them one feature, for slots of one vocabulary, and for checkpoints of models that were trained before ids were salted.
+All slots of a click model are looked up in one table. Equal ids of different slots are different features: ids are
+salted with the slot's name, in training and in everything that reads the saved model, whose callers give plain ids.
+`share_ids=True` makes them one feature: for slots of one vocabulary, and for checkpoints that were trained before there
+were salts.
 
 >>> from openfleet import static, models
 >>> with static.program_guard(static.Program(), static.Program()):

@@ -205,6 +205,8 @@ impl Net {
             vocabulary,
             rows: rows.map_err(|error| PyValueError::new_err(format!("not a life of rows: {error}")))?,
             padding_idx,
+            // Sharing a table between slots is the script's decision.
+            salt: None,
         };
         options.rows.admission.validate().map_err(|error| PyValueError::new_err(error.to_string()))?;
         self.one(|net| {

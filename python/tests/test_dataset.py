@@ -6,8 +6,8 @@ import threading
 import numpy as np
 import pytest
 
-from openfleet import DataError, OrderError, static
-from openfleet.dataset import InMemoryDataset, MultiSlotDataGenerator, QueueDataset
+from openfleet import DataError, OrderError, models, static
+from openfleet.dataset import InMemoryDataset, MultiSlotDataGenerator, QueueDataset, WordsDataset
 
 
 def dataset(kind, model, files, **options):
@@ -195,3 +195,24 @@ def test_a_global_shuffle_in_one_process_is_a_local_one(clicks, click_model):
     assert (data.get_memory_data_size(), data.get_shuffle_data_size()) == (800, 800)
     with pytest.raises(NotImplementedError, match="InMemoryDataset"):
         dataset(QueueDataset, model, clicks()).global_shuffle()
+
+
+def test_the_parts_of_a_text_add_up_and_number_its_words_alike(tmp_path):
+    text = tmp_path / "text"
+    text.write_text("".join(f"a{line} b{line} c a{line} b{line}\n" for line in range(50)))
+    loss = models.word2vec(dim=4, window=2, negatives=2)
+    static.optimizer.SGD(0.01).minimize(loss)
+    exe = static.Executor()
+    exe.run(static.default_startup_program())
+
+    def corpus(part=None):
+        return WordsDataset([text], min_count=1, subsample=0, batch_size=10, window=2, negatives=2, part=part)
+
+    def samples(part=None):
+        return exe.train_from_dataset(static.default_main_program(), corpus(part)).samples
+
+    assert sum(samples((worker, 3)) for worker in range(3)) == samples() == 250
+    assert corpus((2, 3)).vocabulary() == corpus().vocabulary()
+    for part in [(3, 3), (-1, 2), (0, 0)]:
+        with pytest.raises(ValueError, match="`part`"):
+            corpus(part)

@@ -163,16 +163,17 @@ def test_equal_ids_of_two_slots_are_two_features_unless_shared(
 
 def test_a_checkpoint_of_shared_ids_is_not_taken_for_one_of_salted_ids(tmp_path: Path) -> None:
     exe, _, _ = two_slots(share_ids=True)
-    static.save(static.default_main_program(), tmp_path / "old", exe)
+    static.save(static.default_main_program(), str(tmp_path / "old"))
     for share_ids in (True, False):
         main, startup = static.Program(), static.Program()
-        with static.scope_guard(static.Scope()), static.program_guard(main, startup):
+        guards = static.scope_guard(static.Scope()), static.program_guard(main, startup), static.unique_name.guard()
+        with guards[0], guards[1], guards[2]:
             two_slots(share_ids)
             if share_ids:
-                static.load(main, tmp_path / "old", exe)
+                static.load(main, str(tmp_path / "old"), exe)
                 continue
             with pytest.raises(openfleet.CheckpointError, match="plain ids(.|\n)*share_ids"):
-                static.load(main, tmp_path / "old", exe)
+                static.load(main, str(tmp_path / "old"), exe)
 
 
 def saved_network(network, path: Path, feed, inline_bytes: int = 1 << 20):

@@ -24,9 +24,9 @@ class WordsDataset(DatasetBase):
     Each batch has the fields `context` and `target`, which `models.word2vec` declares. Frequent words are dropped and
     negatives drawn as Mikolov et al. 2013 do, all by `seed`.
 
-    In a job every worker gives the same files: all of them number the words of the whole text alike, and each trains on its
-    part of it, so that an epoch of all workers goes over the text once. `part=(0, 1)` is the whole text, `part=(i, n)` the part
-    of worker i of n; None is this worker's part after `fleet.init`, and the whole text otherwise.
+    In a job every worker gives the same files: all of them number the words of the whole text alike, and each trains on
+    its part of it, so that an epoch of all workers goes over the text once. `part=(i, n)` is the part of worker i of n,
+    `part=(0, 1)` the whole text; None is this worker's part after `fleet.init`, and the whole text otherwise.
     """
 
     def __init__(
