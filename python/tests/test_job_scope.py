@@ -292,7 +292,7 @@ exe.run(feed={{"ids": [[1, 2]]}})
 
 
 def test_a_geo_save_has_what_every_worker_has_learnt(tmp_path):
-    """One worker saves in the middle of its script; the other has sent 10 of its 14 steps, and is asked for the rest."""
+    """One worker saves in the middle of its script; the other has sent 10 of 14 steps, and is asked for the rest."""
     text = """
 import os, time
 step = lambda key: exe.run(feed={"ids": [[key]]})

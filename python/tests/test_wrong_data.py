@@ -134,3 +134,39 @@ def test_a_copy_for_test_counts_for_itself(tmp_path):
         tensor.set(np.zeros(tensor.shape(), "int64"))
     exe.train_from_dataset(dataset=train)
     assert counted() == 10, "what was reset by name stays reset"
+
+
+def test_files_that_nobody_loads_are_told(tmp_path, caplog):
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text("1 1 1 0\n" * 2)
+    second.write_text("1 1 1 0\n" * 3)
+    x, label = static.data("x", [None, 1]), static.data("label", [None, 1], "int64")
+    static.optimizer.SGD(0.1).minimize(static.nn.mean(static.nn.fc(x, 1)))
+    exe = static.Executor()
+    exe.run(static.default_startup_program())
+    data = InMemoryDataset()
+    data.init(batch_size=1, use_var=[x, label])
+    data.set_filelist([first])
+    data.load_into_memory()
+    data.set_filelist([second])
+    for _ in range(2):
+        assert exe.train_from_dataset(dataset=data).samples == 2
+    told = [record.message for record in caplog.records if "set_filelist" in record.message]
+    assert told == ["`set_filelist` was called after `load_into_memory`: this pass reads the 2 rows of before"]
+    data.load_into_memory()
+    assert exe.train_from_dataset(dataset=data).samples == 3
+
+
+def test_values_without_a_variable_are_told(caplog):
+    static.nn.fc(static.data("x", [None, 1]), 1, weight_attr=static.ParamAttr(name="w"))
+    static.Executor().run(static.default_startup_program())
+    static.set_program_state(static.default_main_program(), {"w": [[2.0]], "v": [[1.0]]})
+    assert static.global_scope().find_var("w").get_tensor().numpy() == [[2.0]]
+    assert "skipped 1 of 2 values: the program has no variable named `v`" in caplog.text
+
+
+@pytest.mark.parametrize("rate", [float("nan"), float("inf")])
+def test_a_learning_rate_that_is_no_number_is_named(rate):
+    loss = static.nn.mean(static.nn.fc(static.data("x", [None, 1]), 1))
+    with pytest.raises(ValueError, match="`learning rate` of the optimizer: expected a finite number, got (nan|inf)"):
+        static.optimizer.SGD(rate).minimize(loss)

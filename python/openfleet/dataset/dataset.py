@@ -27,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import _native
+from .._log import logger
 from ..static.program import Variable
 
 
@@ -34,6 +35,8 @@ class DatasetBase:
     """What both kinds of dataset have."""
 
     _in_memory = False
+    # Other files were set than those whose rows are in memory, and nobody has begun to read them.
+    _files_unread = False
 
     def __init__(self) -> None:
         self._settings: dict[str, Any] = {
@@ -95,12 +98,23 @@ class DatasetBase:
         self._files = [os.fspath(file) for file in filelist]
         if self._native is not None and self._in_memory:
             self._native.set_files(self._files)
+            self._files_unread = self._native.memory_rows() > 0
         else:
             self._native = None
 
     def get_filelist(self) -> list[str]:
         """The files."""
         return list(self._files)
+
+    def _for_a_pass(self) -> _native.Dataset:
+        native = self._prepared()
+        if self._files_unread:
+            self._files_unread = False
+            logger.warning(
+                "`set_filelist` was called after `load_into_memory`: this pass reads the %d rows of before",
+                native.memory_rows(),
+            )
+        return native
 
     def _prepared(self) -> _native.Dataset:
         """The dataset as the engine has it."""
@@ -181,12 +195,14 @@ class InMemoryDataset(DatasetBase):
 
     def load_into_memory(self, is_shuffle: bool = False) -> None:
         """Reads all files."""
+        self._files_unread = False
         self._prepared().load_into_memory()
         if is_shuffle:
             self.local_shuffle()
 
     def preload_into_memory(self, thread_num: int | None = None) -> None:
         """Begins to read the files in the background."""
+        self._files_unread = False
         self._prepared().preload_into_memory()
 
     def wait_preload_done(self) -> None:
@@ -220,6 +236,7 @@ class InMemoryDataset(DatasetBase):
 
     def release_memory(self) -> None:
         """Forgets the rows."""
+        self._files_unread = False
         self._prepared().release_memory()
 
     def get_memory_data_size(self, fleet: Any = None) -> int:

@@ -150,7 +150,7 @@ class Executor:
         if not infer:
             _job.check_training(program, scope)
         native = self._native(scope)
-        source = dataset._prepared()
+        source = dataset._for_a_pass()
         threads = min(thread, source.thread_num) if thread > 0 else source.thread_num
         job = _job.of_scope(scope)
         if job is not None and job.server_num() > 0 and not infer:

@@ -26,6 +26,7 @@ from typing import Any, Union
 import numpy as np
 
 from .. import _native
+from .._log import logger
 from .executor import Executor
 from .program import Program, Variable, default_main_program
 from .scope import global_scope
@@ -219,11 +220,22 @@ def load_program_state(model_path: Path, var_list: Iterable[Variable | str] | No
 
 
 def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
-    """Gives variables of a program the values of a dict, in the global scope."""
+    """Gives variables of a program the values of a dict, in the global scope.
+
+    Names that the program does not have are skipped, with one warning.
+    """
     known = {name for name, _ in _persistables(program)}
     for name, value in state_dict.items():
         if name in known:
             global_scope().var(name).get_tensor().set(np.asarray(value))
+    skipped = sorted(state_dict.keys() - known)
+    if skipped:
+        logger.warning(
+            "`set_program_state` skipped %d of %d values: the program has no variable named `%s`",
+            len(skipped),
+            len(state_dict),
+            "`, `".join(skipped[:5]),
+        )
 
 
 MODES = ("whole", "delta")

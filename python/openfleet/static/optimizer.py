@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,13 +62,25 @@ class Optimizer:
         if not isinstance(loss, Variable):
             raise TypeError(f"`minimize` expects a Variable, got {type(loss).__name__}")
         prepare_backward(loss, self._parameters if parameters is None else parameters, no_grad_set)
-        pairs = loss.program._native.minimize(json.dumps(self.to_json()), loss.name)
+        rule = self.to_json()
+        _check_finite("learning rate", rule["schedule"])
+        _check_finite("rule", rule)
+        pairs = loss.program._native.minimize(json.dumps(rule), loss.name)
         return [], [(Variable(loss.program, p), Variable(loss.program, g)) for p, g in pairs]
 
     def get_lr(self) -> float:
         """The rate of the first step."""
         rate = self._learning_rate
         return rate.base if isinstance(rate, LRScheduler) else float(rate)
+
+
+def _check_finite(name: str, value: Any) -> None:
+    """JSON has no NaN and no infinity, and no rule has a use for them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"`{name}` of the optimizer: expected a finite number, got {value}")
+    if isinstance(value, dict):
+        for inner, one in value.items():
+            _check_finite(name if inner == "constant" else inner, one)
 
 
 def prepare_backward(loss: Variable, parameters: Sequence[Any] | None, no_grad_set: Any) -> None:
