@@ -386,7 +386,7 @@ def test_sixteen_bits_on_the_wire_cost_no_accuracy(tmp_path):
         ran = subprocess.run(
             command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120, check=False
         )
-        assert ("floats travel as 16 bits" in ran.stdout) == (bits == 0), ran.stdout
+        assert ("gradients travel as 16 bits" in ran.stdout) == (bits == 0), ran.stdout
         (line,) = told(ran)
         errors[bits], difference = map(float, line.split()[1:])
         assert difference < 1e-6, "what is evaluated is what is saved"

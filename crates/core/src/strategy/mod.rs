@@ -270,7 +270,7 @@ impl fmt::Display for Strategy {
             }
         }
         if self.float_width == FloatWidth::Bits16 {
-            write!(f, "; floats travel as 16 bits")?;
+            write!(f, "; gradients travel as 16 bits")?;
         }
         // What every mode has is said only where it is not as usual.
         let usual = PlacementRule::default();

@@ -32,19 +32,19 @@ fn a_distributed_strategy_resolves_to() {
         (
             "",
             "mode async: push each gradient, queue of 16, dense pulled by its own thread after 1 gradient; \
-             floats travel as 16 bits",
+             gradients travel as 16 bits",
         ),
         // Written out, the same.
         (
             "a_sync=true",
             "mode async: push each gradient, queue of 16, dense pulled by its own thread after 1 gradient; \
-             floats travel as 16 bits",
+             gradients travel as 16 bits",
         ),
         // `k_steps` 0 leaves the choice to `a_sync`.
         (
             "a_sync=true k_steps=0",
             "mode async: push each gradient, queue of 16, dense pulled by its own thread after 1 gradient; \
-             floats travel as 16 bits",
+             gradients travel as 16 bits",
         ),
         (
             "a_sync=false k_steps=0",
@@ -65,12 +65,12 @@ fn a_distributed_strategy_resolves_to() {
         ("staleness=1", "mode hybrid: at most 1 batch in flight, dense as sync, sparse as async"),
         (
             "staleness=8 a_sync=true wire_bits=16",
-            "mode hybrid: at most 8 batches in flight, dense as sync, sparse as async; floats travel as 16 bits",
+            "mode hybrid: at most 8 batches in flight, dense as sync, sparse as async; gradients travel as 16 bits",
         ),
         (
             "staleness=-1 k_steps=0",
             "mode async: push each gradient, queue of 16, dense pulled by its own thread after 1 gradient; \
-             floats travel as 16 bits",
+             gradients travel as 16 bits",
         ),
         // Ours: the original's 2.x has no way to half-async.
         (
@@ -81,7 +81,7 @@ fn a_distributed_strategy_resolves_to() {
         (
             "max_merge_var_num=20 send_queue_size=40 send_wait_times=0 min_send_grad_num_before_recv=3",
             "mode async: push up to 20 merged gradients, waiting 0 ms for more, queue of 40, dense pulled by its own \
-             thread after 3 gradients; floats travel as 16 bits",
+             thread after 3 gradients; gradients travel as 16 bits",
         ),
         // All of a float, although dense values come by themselves.
         (

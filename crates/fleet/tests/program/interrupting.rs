@@ -50,7 +50,10 @@ fn commands_that_have_nothing_to_finish_end_with_the_first_signal() {
         // More rows than any disk holds.
         let endless =
             ["gen", "criteo", "--rows", "1000000000000000000", "--ids", "200", "--parts", "1", "--out", "clicks"];
-        let mut child = place.command(&endless).spawn().unwrap();
+        // Whatever the tests were started to ignore: a script's background job ignores SIGINT.
+        let mut command = std::process::Command::new("env");
+        command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_openfleet")]).args(endless);
+        let mut child = command.current_dir(place.path(".")).spawn().unwrap();
         let part = place.path("clicks/train/part-0.txt");
         while !std::fs::metadata(&part).is_ok_and(|file| file.len() > 0) {
             assert!(child.try_wait().unwrap().is_none(), "the program ended early");
