@@ -98,7 +98,8 @@ fn tell(found: &Found<'_>, json: bool) {
     if json {
         return result(&serde_json::to_string(found).unwrap_or_default());
     }
-    result(&format!("table `{}`, bucket {}, last touched at {}", found.table, found.bucket, found.stamp));
+    let Found { table, key, bucket, stamp, .. } = found;
+    result(&format!("table `{table}`, key {key}, bucket {bucket}, last touched at {stamp}"));
     result(&format!("  weights {:?}", found.weights));
     for (slot, values) in &found.state {
         result(&format!("  {slot} {values:?}"));
