@@ -205,6 +205,33 @@ def test_rows_dealt_to_all_workers_are_trained_once_when_a_worker_dies(tmp_path)
     assert "counts [-600, -600, -600, -600, -600]" in ran.stdout
 
 
+def test_a_push_that_waits_when_all_workers_start_again_is_part_of_its_step(tmp_path):
+    """The survivor has pushed a step that the victim has not; all start again, because rows were dealt to all."""
+    text = f"""
+{PASSES}
+class Dying(static.FetchHandler):
+    def handler(self, values):
+        if number == 1 and os.path.exists("deadly"):
+            die_once(1)
+
+data = InMemoryDataset()
+data.init(batch_size=4, thread_num=1, use_var=[ids])
+data.set_filelist(files)
+data.load_into_memory()
+for number in range(3):
+    data.global_shuffle(fleet, seed=number)
+    exe.train_from_dataset(dataset=data, print_period=20, fetch_handler=Dying({{"loss": loss}}, 0))
+{ENDING}"""
+    path, counted = script(tmp_path, text), []
+    for _ in range(2):
+        ran = launch(tmp_path, path, options=["--max-restarts=2"])
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        (tmp_path / "deadly").touch()
+        counted += [line for line in ran.stdout.splitlines() if "counts" in line]
+    assert "was killed by signal 9" in ran.stderr
+    assert len(counted) == 2 and counted[0] == counted[1], counted
+
+
 def test_two_programs_of_a_worker_that_dies_are_trained_once(tmp_path):
     """Two programs train one table in turns; a restarted worker recognises the steps of both."""
     text = """

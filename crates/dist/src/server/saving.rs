@@ -207,6 +207,7 @@ impl State {
             control.coordinator.forget_departures();
         }
         control.coordinator.begin(enter.team, work.as_ref(), position);
+        control.forget_answered();
         drop(control);
         *self.saving.marked.lock() = None;
         let mut job = self.job.lock();

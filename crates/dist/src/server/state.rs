@@ -102,6 +102,11 @@ impl Waiting {
 }
 
 impl Control {
+    /// Forgets pushes that were answered and kept for their step: the job begins again, and no step is under way.
+    pub(super) fn forget_answered(&mut self) {
+        self.waiting.retain(|_, waiting| waiting.answer.is_some());
+    }
+
     /// What was pushed with these tickets.
     fn pushes(&self, tickets: &[(u32, Ticket)]) -> Result<Vec<&Payload>> {
         let push = |(_, ticket): &(u32, Ticket)| match self.waiting.get(ticket)?.asks {
@@ -225,10 +230,12 @@ impl State {
             }
         }
         let mut control = self.control.lock();
-        for (_, waiting) in control.waiting.extract_if(|_, waiting| waiting.caller.rank != caller.rank) {
+        for waiting in control.waiting.values_mut().filter(|waiting| waiting.caller.rank != caller.rank) {
             let rank = waiting.caller.rank;
-            waiting.send(Err(Error::Recalled { rank }));
+            waiting.answer.take().map(|sender| sender.send(Err(Error::Recalled { rank })));
         }
+        // A push may be part of a step already, which is applied with it when the others have come: it is not sent again.
+        control.waiting.retain(|_, waiting| waiting.answer.is_some() || matches!(waiting.asks, Asks::Push(..)));
     }
 
     /// The worker has entered: its requests are answered.
