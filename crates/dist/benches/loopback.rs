@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use openfleet_core::WorkId;
-use openfleet_core::strategy::{FloatWidth, Mode, Strategy, StrategyOptions};
+use openfleet_core::strategy::{Mode, Strategy, StrategyOptions};
 use openfleet_core::topology::{Endpoint, Incarnation};
 use openfleet_dist::client::Tcp;
 use openfleet_dist::communicator::{Communicator, Missing, Worker};
@@ -115,7 +115,7 @@ fn rows(communicator: &dyn Communicator) {
 fn one_megabyte(server: &Running) {
     const PULLS: usize = 3000;
     let link = server.link();
-    let request = PullDense { width: FloatWidth::Bits32, blocks: vec![0] };
+    let request = PullDense { blocks: vec![0] };
     let pull = || link.send(&request).unwrap().wait().unwrap();
     pull();
     let before = process_seconds();
