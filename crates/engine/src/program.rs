@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use openfleet_core::FieldKind;
-use openfleet_core::key::{mix, of_category};
+use openfleet_core::key::{mix, of_category, salt};
 use openfleet_table::{Accessor, Admission, Initializer, Regularizer};
 use serde::{Deserialize, Serialize};
 
@@ -130,6 +130,13 @@ pub struct Node {
     pub inputs: Vec<Var>,
     /// What it writes.
     pub outputs: Vec<Var>,
+}
+
+impl Node {
+    /// What the ids of its lookups are salted with; 0 for plain ids.
+    pub(crate) fn salt(&self) -> u64 {
+        self.op.operator().salt().map_or(0, salt)
+    }
 }
 
 /// Variables and ops in order.

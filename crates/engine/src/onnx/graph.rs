@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use openfleet_core::key;
-
 use super::proto::{AttributeProto, NodeProto, TensorProto};
 use crate::program::{Node, Program, Var};
 use crate::shape::{Dim, Shape};
@@ -265,7 +263,7 @@ impl OnnxNode<'_, '_> {
     /// The row of the table of each id of a slot, `[ids, D]`; ids without one have the default row.
     pub fn table_rows(&mut self, table: usize, slot: usize) -> String {
         let (table, slot) = (self.node.inputs[table], self.node.inputs[slot]);
-        let index = self.graph.indexes.get(&(table, slot, salt_of(self.node))).cloned().unwrap_or_default();
+        let index = self.graph.indexes.get(&(table, slot, self.node.salt())).cloned().unwrap_or_default();
         let table = self.graph.program.variable(table).name.clone();
         self.emit("Gather", &[&table, &index], vec![("axis", Attribute::Int(0))])
     }
@@ -285,11 +283,6 @@ impl OnnxNode<'_, '_> {
         let places = self.emit("Expand", &[&column, &shape], vec![]);
         self.emit("ScatterElements", &[&zeros, &places, values], scatter())
     }
-}
-
-/// What the ids of an op's lookups are salted with; 0 for plain ids.
-pub(super) fn salt_of(node: &Node) -> u64 {
-    node.op.operator().salt().map_or(0, key::salt)
 }
 
 /// The ids of a slot, one after the other, as the keys of a table: salted, if there is a salt.

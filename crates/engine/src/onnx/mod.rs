@@ -29,7 +29,7 @@ use prost::Message;
 
 pub use graph::{Attribute, OnnxNode};
 
-use self::graph::{Graph, keys, salt_of};
+use self::graph::{Graph, keys};
 use self::proto::{
     Dimension, FLOAT, GraphProto, INT64, ModelProto, OperatorSetIdProto, StringStringEntryProto, TensorProto,
     TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
@@ -316,7 +316,7 @@ fn index_tables(graph: &mut Graph<'_>, tables: &[Table]) {
     for node in graph.program.nodes() {
         for &(table, slot) in node.op.operator().lookups() {
             let slots = slots.entry(node.inputs[table]).or_default();
-            let slot = (node.inputs[slot], salt_of(node));
+            let slot = (node.inputs[slot], node.salt());
             if !slots.contains(&slot) {
                 slots.push(slot);
             }

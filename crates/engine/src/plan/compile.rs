@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use openfleet_core::key;
 use openfleet_dist::communicator::Local;
 use openfleet_dist::{Cluster, Communicator};
 use openfleet_table::checkpoint::StateElements;
@@ -130,7 +129,7 @@ impl<'a> Compiler<'a> {
         let mut tables: Vec<(Var, Vec<(Var, u64)>)> = Vec::new();
         for node in program.nodes() {
             for &(table, slot) in node.op.operator().lookups() {
-                let (table, slot) = (node.inputs[table], (node.inputs[slot], salt_of(node)));
+                let (table, slot) = (node.inputs[table], (node.inputs[slot], node.salt()));
                 let entry = match tables.iter().position(|(known, _)| *known == table) {
                     Some(at) => at,
                     None => {
@@ -289,7 +288,7 @@ impl<'a> Compiler<'a> {
                 let Place::Rows { stage, .. } = inputs[table] else { return None };
                 let feed = self.feed_of[node.inputs[slot].index()]?;
                 let StagePlan { feeds, salts, .. } = &self.stages[stage];
-                let others = feeds.iter().zip(salts).take_while(|&(&f, &salt)| (f, salt) != (feed, salt_of(node)));
+                let others = feeds.iter().zip(salts).take_while(|&(&f, &salt)| (f, salt) != (feed, node.salt()));
                 let before = others.map(|(&f, _)| f).collect();
                 Some(LookupPlan { table, slot, before })
             })
@@ -403,11 +402,6 @@ impl<'a> Compiler<'a> {
         let named = |&var: &Var| Some((var, self.program.variable(var).name.clone(), dense_spec(self.program, var)?));
         self.dense.iter().filter_map(named).collect()
     }
-}
-
-/// What the ids of an op's lookups are salted with; 0 for plain ids.
-fn salt_of(node: &Node) -> u64 {
-    node.op.operator().salt().map_or(0, key::salt)
 }
 
 /// Whether any lookup in a table salts its ids.

@@ -151,10 +151,11 @@ fn servers_that_cannot_save_train_to_the_end_and_the_job_fails_with_the_reason()
         let address = format!("{disk}/model");
         let more = ["--save-every", "2", "--epochs", "2", "--print-period", "1", "--mode", mode];
         let said = launched(&place, &arguments(&address, &more));
-        let (training, after) = said.split_once("epoch 2/2: ").unwrap_or_else(|| panic!("{mode}: ended early: {said}"));
-        let warned = |text: &str| text.contains("] warning: server `") && text.contains("could not do `save`");
-        assert!(warned(training), "{mode}: no save failed in training: {said}");
-        assert!(warned(after) && after.contains("] error: server `"), "{mode}: the last one is tried twice: {said}");
-        assert!(after.contains("No space left on device"), "{mode}: {said}");
+        assert!(said.contains("[worker 0] epoch 2/2: "), "{mode}: ended early: {said}");
+        // One of the saves in training, however late it is told, and the first attempt of the last one.
+        let warnings = said.lines().filter(|line| line.contains("] warning: server `") && line.contains("`save`"));
+        assert!(warnings.count() >= 2, "{mode}: {said}");
+        let (_, last) = said.split_once("] error: server `").unwrap_or_else(|| panic!("{mode}: no error: {said}"));
+        assert!(last.contains("No space left on device"), "{mode}: {said}");
     }
 }
