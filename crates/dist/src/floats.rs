@@ -1,10 +1,10 @@
 //! How floats are written into a payload and read from it: as they are, or rounded to 16 bits.
 //!
 //! Full floats are copied once and read in place. Narrow ones (`bfloat16`: a float without its lower half) cost a pass over
-//! the numbers on either side and halve the bytes between them. Gradients are rounded by chance, up as often as their lower half
-//! says, so that their mean is right and training converges where it would with full floats; a number that 16 bits hold stays
-//! as it is. Values travel narrow only as differences to what the reader holds: 8 bits each. Who
-//! chooses is the strategy's affair.
+//! the numbers on either side and halve the bytes between them. Gradients are rounded stochastically: up with the probability
+//! that their lower half gives, so that they are unbiased and training converges where it would with full floats; a number that 16
+//! bits hold stays as it is. Dense values travel narrow only as differences of 8 bits to what the reader holds, with error
+//! feedback. The strategy chooses.
 
 use std::borrow::Cow;
 
@@ -21,7 +21,7 @@ use crate::frame::{Payload, Reader};
 pub fn put(payload: &mut Payload, width: FloatWidth, gradients: &[f32], chance: u64) {
     match width {
         FloatWidth::Bits32 => payload.put(gradients),
-        FloatWidth::Bits16 => narrow_by_chance(gradients, payload.room(gradients.len()), chance),
+        FloatWidth::Bits16 => round_stochastically(gradients, payload.room(gradients.len()), chance),
     }
 }
 
@@ -42,7 +42,7 @@ pub fn put_rows<'a>(
         FloatWidth::Bits16 => {
             let room = payload.room::<bf16>(count * dim);
             for (row, (to, from)) in room.chunks_exact_mut(dim).zip(rows).enumerate() {
-                narrow_by_chance(from, to, mix(chance ^ row as u64));
+                round_stochastically(from, to, mix(chance ^ row as u64));
             }
         }
     }
@@ -51,8 +51,8 @@ pub fn put_rows<'a>(
 /// Differences that share a scale.
 const CHUNK: usize = 256;
 
-/// Appends the differences of values to what the reader holds, as 8 bits each, and moves `held` by what it will read. What rounding
-/// leaves out is part of the next difference, so nothing is lost, however coarse they are.
+/// Appends the differences of values to what the reader holds, as 8 bits each, and moves `held` by what it will read. This is error
+/// feedback: what rounding leaves out of one difference is part of the next, so nothing is lost, however coarse they are.
 ///
 /// ```text
 /// for each 256 values: the largest difference / 127 | for each value: its difference in units of that
@@ -132,7 +132,7 @@ pub fn take_into(reader: &mut Reader<'_>, values: &mut [f32]) -> Result<()> {
 }
 
 /// Up with the probability that the lower half is of the step between two neighbours, else down.
-fn narrow_by_chance(from: &[f32], to: &mut [bf16], chance: u64) {
+fn round_stochastically(from: &[f32], to: &mut [bf16], chance: u64) {
     const EXPONENT: u32 = 0x7f80_0000;
     let seed = (mix(chance) >> 32) as u32;
     for (at, (to, from)) in to.iter_mut().zip(from).enumerate() {

@@ -115,8 +115,9 @@ impl Cluster {
 
     /// GEO: waits until every other worker has sent what it has learnt, which it does with its next exchange.
     fn collect_unsent(&self, address: &str) -> Result<()> {
-        let [a, b, c, d, e, f, g, h, ..] = fresh_nonce();
-        let ask = Unsent { ticket: u64::from_le_bytes([a, b, c, d, e, f, g, h]).max(1) };
+        let nonce = fresh_nonce();
+        // 0 means that nobody asks.
+        let ask = Unsent { ticket: u64::from_le_bytes(std::array::from_fn(|at| nonce[at])).max(1) };
         let began = Instant::now();
         loop {
             let asked = self.links.iter().map(|link| link.send(&ask)).collect::<Result<_>>()?;

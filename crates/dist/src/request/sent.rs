@@ -1,14 +1,14 @@
 //! GEO: a worker was asked for all that it has learnt, and has sent it.
 
-use super::{Request, done};
+use super::{Request, done, unsent::Unsent};
 use crate::error::Result;
-use crate::frame::{Payload, Reader};
+use crate::frame::Payload;
 use crate::server::{Caller, Outcome, State};
 
 /// The request.
 #[derive(Debug, Clone)]
 pub struct Sent {
-    /// That of the [`Unsent`](super::unsent::Unsent) that asked for it.
+    /// That of the [`Unsent`] that asked for it.
     pub ticket: u64,
 }
 
@@ -16,15 +16,11 @@ impl Request for Sent {
     const NAME: &'static str = "sent";
 
     fn encode(&self) -> Result<Payload> {
-        let mut payload = Payload::new();
-        payload.put(&[self.ticket]);
-        Ok(payload)
+        Unsent { ticket: self.ticket }.encode()
     }
 
     fn decode(payload: Payload) -> Result<Self> {
-        let mut reader = Reader::new(payload.bytes());
-        let ticket = reader.one()?;
-        reader.end()?;
+        let Unsent { ticket } = Unsent::decode(payload)?;
         Ok(Sent { ticket })
     }
 

@@ -153,7 +153,8 @@ impl Group {
     /// Whom the current step, or the beginning of a pass, waits for.
     pub(super) fn missing(&self) -> Vec<u32> {
         if self.measured && self.factor.is_none() {
-            return self.members_that_measure();
+            // All of them know the factor, and one is enough.
+            return self.aggregate.contributions().map(|(stream, _)| stream).collect();
         }
         let stepping = || self.aggregate.missing().collect();
         let Some(pass) = self.next_pass().filter(|_| self.waiting.is_empty()) else { return stepping() };
@@ -327,11 +328,6 @@ impl Group {
         if !self.measured || self.factor.is_some() {
             self.apply(number, effects);
         }
-    }
-
-    /// Streams that have yet to say by which factor the step is to be scaled.
-    fn members_that_measure(&self) -> Vec<u32> {
-        self.aggregate.contributions().map(|(stream, _)| stream).collect()
     }
 
     fn apply(&mut self, number: usize, effects: &mut Vec<Effect>) {
