@@ -207,6 +207,53 @@ def test_sync_training_on_servers_equals_training_alone(tmp_path, rule):  # stor
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 
 
+# Worker r of n feeds rows r, r + n, ...: together a step has the four rows that one process feeds at once.
+CLIPPED = """
+import sys
+import numpy as np
+import openfleet.fleet as fleet
+from openfleet import static
+
+fleet.init()
+ids = static.data("ids", [None, 1], "int64", lod_level=1)
+x, target = static.data("x", [None, 3]), static.data("target", [None, 1])
+row = static.nn.sparse_embedding(ids, [0, 2], param_attr=static.ParamAttr(name="rows"), pooling="sum")
+y = static.nn.fc(static.nn.concat([row, x], 1), 1, weight_attr=static.ParamAttr(name="w"))
+loss = static.nn.mean(static.nn.square_error_cost(y, target))
+strategy = fleet.DistributedStrategy()
+strategy.a_sync = False
+rule = static.optimizer.SGD(0.5, grad_clip=static.clip.ClipGradByGlobalNorm(0.1))
+fleet.distributed_optimizer(rule, strategy).minimize(loss)
+if fleet.is_server():
+    fleet.init_server()
+    fleet.run_server()
+    sys.exit()
+exe = static.Executor()
+exe.run(static.default_startup_program())
+fleet.init_worker()
+for step in range(20):
+    chance = np.random.default_rng(step)
+    rows, keys = chance.standard_normal((4, 3)).astype("float32"), chance.integers(0, 7, (4, 1))
+    own = slice(fleet.worker_index(), None, fleet.worker_num())
+    exe.run(feed={"ids": keys[own].tolist(), "x": rows[own], "target": 3 * rows[own, :1]})
+print("weights", " ".join(f"{w:.9f}" for w in exe.run(
+    static.default_main_program().clone(for_test=True),
+    feed={"ids": [[0]], "x": rows[:1], "target": rows[:1, :1]}, fetch_list=["w"])[0].ravel()), flush=True)
+fleet.stop_worker()
+"""
+
+
+def test_sync_workers_clip_by_the_norm_that_one_process_has(tmp_path):
+    (tmp_path / "clipped.py").write_text(CLIPPED)
+    alone = subprocess.run([sys.executable, "clipped.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    job = launch(tmp_path, "--server_num=2", "--worker_num=2", "clipped.py")
+    weights = [
+        [[float(w) for w in line.split()] for line in re.findall(r"weights (.*)", run.stdout)] for run in (alone, job)
+    ]
+    assert [len(each) for each in weights] == [1, 2], alone.stderr + job.stdout + job.stderr
+    assert weights[1][0] == weights[1][1] == pytest.approx(weights[0][0], rel=1e-5)
+
+
 def test_the_commands_pass_arguments_and_exit_codes():
     for module, name in (("openfleet.launch", "fleetrun"), ("openfleet", "openfleet")):
         version = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True)
