@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use openfleet::fleet::{DistributedOptimizer as Distributed, Surroundings};
+use openfleet::fleet::{DistributedOptimizer as Distributed, ProcessContext};
 use openfleet::role::{self, Environment, Local, Mpi, UserDefined, UserDefinedCollective};
 use openfleet_core::Role;
 use openfleet_dist::{Reduce, Shrink};
@@ -71,13 +71,13 @@ impl Fleet {
         // Who is missing, and what servers refuse, is told at warning level. A program that logs for itself keeps its way.
         openfleet::log::to_stderr(&openfleet::variables::Variables::of_process()).map_err(raise)?;
         // A role maker of an MPI job on several machines waits for the others.
-        let mut surroundings = Surroundings::default();
+        let mut context = ProcessContext::default();
         if paddle_lines {
-            surroundings.voice = surroundings.voice.with_paddle_lines();
+            context.notices = context.notices.with_paddle_lines();
         }
         let fleet = py.detach(|| match role_maker {
-            Some(role_maker) => openfleet::Fleet::init_in(Some(role_maker.0.as_ref()), surroundings),
-            None => openfleet::Fleet::init_in(None, surroundings),
+            Some(role_maker) => openfleet::Fleet::init_in(Some(role_maker.0.as_ref()), context),
+            None => openfleet::Fleet::init_in(None, context),
         });
         Ok(Fleet(Arc::new(fleet.map_err(raise)?)))
     }
@@ -215,8 +215,8 @@ impl Fleet {
     }
 
     /// Tells the launcher how this process is doing.
-    fn tell_launcher(&self, state: String, samples: u64, samples_per_second: f64) {
-        self.0.tell_launcher(&state, Some(samples), Some(samples_per_second));
+    fn report_progress(&self, state: String, samples: u64, samples_per_second: f64) {
+        self.0.report_progress(&state, Some(samples), Some(samples_per_second));
     }
 }
 

@@ -16,7 +16,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     // Options
     /// An option that the chosen model or format does not have.
-    #[error("`{option}` means nothing to {owner}")]
+    #[error("`{option}` cannot be used with {owner}")]
     MeaninglessOption {
         /// The option as the user writes it.
         option: &'static str,
@@ -132,7 +132,7 @@ pub enum Error {
     Launch(#[from] crate::launch::Error),
 
     /// All workers are gone, and not all have departed.
-    #[error("every worker has been gone for 600 s, and not all of them had departed")]
+    #[error("all workers have been disconnected for 600 s, and not all of them had finished")]
     Deserted,
 
     // Roles

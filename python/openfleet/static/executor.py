@@ -164,7 +164,7 @@ class Executor:
 
         def observe(step: int, values: list[Any], samples: int, rate: float) -> None:
             if job is not None:
-                job.tell_launcher("evaluating" if infer else "training", samples, rate)
+                job.report_progress("evaluating" if infer else "training", samples, rate)
             if names:
                 tell(step, [_typed(program, name, value) for name, value in zip(names, values)], rate)
 

@@ -4,15 +4,15 @@
 ///
 /// Every worker must be given the same list in the same order. The block is empty where there are more workers than
 /// files, and for a worker that is not among the `worker_count`.
-pub fn split_files<F: Clone>(files: &[F], worker_index: usize, worker_count: usize) -> Vec<F> {
+pub fn split_files<F>(files: &[F], worker_index: usize, worker_count: usize) -> &[F] {
     if worker_index >= worker_count {
-        return Vec::new();
+        return &[];
     }
     let block = files.len() / worker_count;
     let longer = files.len() % worker_count;
     let start = worker_index * block + worker_index.min(longer);
     let end = start + block + usize::from(worker_index < longer);
-    files[start..end].to_vec()
+    &files[start..end]
 }
 
 #[cfg(test)]

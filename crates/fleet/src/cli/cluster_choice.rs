@@ -1,38 +1,38 @@
-//! Which mode to train in, and with how many servers and workers where all of them are in this process.
+//! The options for the training mode and for servers and workers inside this process, and what they resolve to.
 
 use clap::Args;
 use openfleet_core::strategy::{Mode, OptionValue, Strategy, StrategyOptions};
 
 use crate::error::{Error, Result};
 
-/// The cluster's part of a command line.
+/// Options for the mode, and for servers and workers inside this process.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Servers (inside this process, or those that a launcher started)")]
+#[command(next_help_heading = "Servers (inside this process, or started by a launcher)")]
 pub(crate) struct ClusterOptions {
-    /// local, or with servers: sync, half_async, async, hybrid, geo [local; async in a job].
+    /// Training mode: local, or with servers sync, half_async, async, hybrid or geo [local; async in a job].
     #[arg(long)]
     mode: Option<String>,
-    /// Servers in this process [1].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    servers: Option<u16>,
-    /// Workers in this process, which share the training files and the threads [1].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    workers: Option<u16>,
-    /// geo: batches between two exchanges [100].
+    /// Servers inside this process [1].
+    #[arg(long, alias = "servers", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    server_num: Option<u16>,
+    /// Workers inside this process; they share the training files and the threads [1].
+    #[arg(long, alias = "workers", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    worker_num: Option<u16>,
+    /// geo: batches between two exchanges with the servers [100].
     #[arg(long, value_name = "BATCHES")]
     k_steps: Option<i64>,
-    /// hybrid: batches in flight, at most [4].
+    /// hybrid: the most batches in flight [4].
     #[arg(long, value_name = "BATCHES")]
     staleness: Option<i64>,
-    /// An option of the strategy by its name, such as `max_merge_var_num=4`; may be given several times.
+    /// Strategy option by name, such as `max_merge_var_num=4`; repeat for more.
     #[arg(long, value_name = "NAME=VALUE")]
     strategy: Vec<String>,
-    /// Let workers and servers talk over loopback sockets rather than within the process.
+    /// Connect workers and servers of this process by loopback sockets instead of direct calls.
     #[arg(long)]
     sockets: bool,
 }
 
-/// What the options mean.
+/// The resolved options.
 #[derive(Debug, Clone)]
 pub(crate) struct ClusterChoice {
     pub(crate) options: StrategyOptions,
@@ -43,18 +43,18 @@ pub(crate) struct ClusterChoice {
 }
 
 impl ClusterOptions {
-    /// `None` for local training. `in_job`: whether a launcher has started the servers and workers.
+    /// `None` for local training. `in_job` says whether a launcher has started the servers and workers.
     pub(crate) fn resolve(&self, in_job: bool) -> Result<Option<ClusterChoice>> {
         if in_job {
             let given = [
-                (self.servers.is_some(), "--servers"),
-                (self.workers.is_some(), "--workers"),
+                (self.server_num.is_some(), "--server-num"),
+                (self.worker_num.is_some(), "--worker-num"),
                 (self.sockets, "--sockets"),
                 (self.mode.as_deref() == Some("local"), "--mode local"),
             ];
             if let Some(&(_, option)) = given.iter().find(|(given, _)| *given) {
-                let owner = "a process that a launcher has given its role".to_owned();
-                let takers = "a process alone: the launcher says how many servers and workers there are";
+                let owner = "a process that a launcher started".to_owned();
+                let takers = "a process without a launcher: the launcher decides the numbers of servers and workers";
                 return Err(Error::MeaninglessOption { option, owner, takers });
             }
         }
@@ -65,8 +65,8 @@ impl ClusterOptions {
         };
         let Some(mode) = mode else {
             let given = [
-                (self.servers.is_some(), "--servers"),
-                (self.workers.is_some(), "--workers"),
+                (self.server_num.is_some(), "--server-num"),
+                (self.worker_num.is_some(), "--worker-num"),
                 (self.k_steps.is_some(), "--k-steps"),
                 (self.staleness.is_some(), "--staleness"),
                 (!self.strategy.is_empty(), "--strategy"),
@@ -100,24 +100,24 @@ impl ClusterOptions {
         if strategy.mode() != mode {
             return Err(Error::BadOption {
                 option: "--mode",
-                expected: "the mode that the other options mean",
-                got: format!("{mode}, but the others mean {}", strategy.mode()),
+                expected: "the mode of the other options",
+                got: format!("{mode}, while the other options select {}", strategy.mode()),
             });
         }
         Ok(Some(ClusterChoice {
             options,
             strategy,
-            servers: self.servers.unwrap_or(1).into(),
-            workers: self.workers.unwrap_or(1).into(),
+            servers: self.server_num.unwrap_or(1).into(),
+            workers: self.worker_num.unwrap_or(1).into(),
             over_sockets: self.sockets,
         }))
     }
 }
 
 impl ClusterChoice {
-    /// One line for people.
+    /// One line that describes the choice.
     pub(crate) fn describe(&self) -> String {
-        let road = if self.over_sockets { "over loopback sockets" } else { "within this process" };
-        format!("{}; {} servers and {} workers {road}", self.strategy.describe(), self.servers, self.workers)
+        let transport = if self.over_sockets { "over loopback sockets" } else { "inside this process" };
+        format!("{}; {} servers and {} workers {transport}", self.strategy.describe(), self.servers, self.workers)
     }
 }

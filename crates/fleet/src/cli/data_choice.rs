@@ -1,4 +1,4 @@
-//! The options that say which files are read and what their lines mean, and what they resolve to.
+//! The options for the format of the data and for reading it, and what they resolve to.
 
 use std::path::PathBuf;
 
@@ -10,61 +10,61 @@ use super::model_choice::ModelKind;
 use crate::columns::{CRITEO_DENSE, CRITEO_SLOTS, DataDescription, DataFormat};
 use crate::error::{Error, Result};
 
-/// What the lines of the files mean.
+/// The format of the files.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Data")]
 pub(crate) struct DataOptions {
-    /// The format of the files [click models: multislot; word2vec: text; fit_a_line: csv]; plain, gzip or zstd.
+    /// Format of the files [click models: multislot; word2vec: text; fit_a_line: csv]. Files may be gzip or zstd.
     #[arg(long, value_enum)]
     format: Option<FormatName>,
-    /// A column description: required for csv, possible for libsvm, criteo and multislot.
+    /// Column description: required for csv, optional for libsvm, criteo and multislot.
     #[arg(long, value_name = "FILE.toml")]
     columns: Option<PathBuf>,
-    /// Slots of multislot files, called C1, C2, ... [26].
+    /// Number of slots of multislot files, named C1, C2, ... [26].
     #[arg(long)]
     slots: Option<usize>,
-    /// Floats of multislot files, between the label and the slots; 0 for none [13].
+    /// Number of floats of multislot files, between the label and the slots; 0 for none [13].
     #[arg(long)]
     dense: Option<usize>,
-    /// Take the ids of criteo files modulo this [all 64 bits of the hash].
+    /// Take the ids of criteo files modulo this number [the 64-bit hash as it is].
     #[arg(long)]
     ids: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FormatName {
-    /// For each slot a count and that many values.
+    /// For each slot a count and then that many values.
     Multislot,
-    /// Label, 13 numbers and 26 categories between tabs.
+    /// Label, 13 numbers and 26 categories, separated by tabs.
     Criteo,
-    /// Cells between separators.
+    /// Cells separated by commas or another character.
     Csv,
     /// A label, then index:value pairs.
     Libsvm,
-    /// Words between blanks, for word2vec.
+    /// Words separated by blanks, for word2vec.
     Text,
 }
 
-/// How files are read, whatever their format.
+/// How files of any format are read.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Reading")]
 pub(crate) struct ReadOptions {
-    /// Rows in a batch, which the threads of a click model share [click models: 512; word2vec: 256; fit_a_line: 20].
-    #[arg(long, alias = "batch-size")]
-    pub(crate) batch: Option<usize>,
-    /// Threads; 0 is one a core, or in a job what CPU_NUM says [1 there].
+    /// Batch size in rows; the threads of a click model share a batch [click models: 512; word2vec: 256; fit_a_line: 20].
+    #[arg(long, alias = "batch", value_name = "ROWS")]
+    pub(crate) batch_size: Option<usize>,
+    /// Training threads; 0 means one per core, or in a job the value of CPU_NUM [1 if unset].
     #[arg(long, alias = "thread-num", default_value_t = 0, value_parser = threads)]
     threads: usize,
-    /// Leave out lines that are no rows, and count them, rather than stop.
+    /// Skip malformed lines and count them instead of stopping.
     #[arg(long)]
     pub(crate) skip_bad_lines: bool,
-    /// A shell command that reads each file and writes the lines to parse.
+    /// Shell command that reads a file on standard input and writes the lines to parse.
     #[arg(long, value_name = "COMMAND")]
     pub(crate) pipe_command: Option<String>,
 }
 
 impl DataOptions {
-    /// An option that was given, if any was.
+    /// The first of these options that was given, if any was.
     pub(crate) fn first_given(&self) -> Option<&'static str> {
         let given = [
             (self.format.is_some(), "--format"),
@@ -76,7 +76,7 @@ impl DataOptions {
         given.into_iter().find_map(|(given, option)| given.then_some(option))
     }
 
-    /// The format with its fields. An option that the format does not have is an error rather than ignored.
+    /// The format with its fields. Fails for an option that the format does not have.
     pub(crate) fn resolve(&self, model: ModelKind) -> Result<DataDescription> {
         let format = self.format.unwrap_or(match model {
             ModelKind::Word2vec => FormatName::Text,
@@ -147,18 +147,18 @@ impl DataOptions {
     }
 }
 
-/// A number of threads that a machine can have; 0 leaves it to the machine.
+/// Parses a number of threads, 0 to 1024.
 pub(crate) fn threads(text: &str) -> std::result::Result<usize, String> {
     text.parse().ok().filter(|&count| count <= 1024).ok_or_else(|| "expected a whole number from 0 to 1024".to_owned())
 }
 
 impl ReadOptions {
-    /// How many threads were asked for; `None` leaves it to the place.
+    /// The number of threads asked for; `None` if it was left to the default.
     pub(crate) fn asked_threads(&self) -> Option<usize> {
         (self.threads > 0).then_some(self.threads)
     }
 
-    /// How many threads train and read.
+    /// Threads that train and read.
     pub(crate) fn threads(&self) -> usize {
         match self.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -166,7 +166,7 @@ impl ReadOptions {
         }
     }
 
-    /// A dataset's configuration; `None` for text.
+    /// The configuration of a dataset; `None` for text.
     pub(crate) fn config(&self, data: &DataDescription, files: &[PathBuf], batch: usize) -> Option<DatasetConfig> {
         let mut config = DatasetConfig::new(data.schema.clone(), data.engine_format()?)
             .files(files.iter().cloned())

@@ -1,4 +1,4 @@
-//! `openfleet gen`: data whose truth is known.
+//! `openfleet gen`: synthetic data with a known best result.
 
 use std::path::{Path, PathBuf};
 
@@ -18,9 +18,9 @@ pub(crate) struct GenArgs {
 
 #[derive(Debug, Subcommand)]
 enum Kind {
-    /// Click logs shaped like Criteo's: DIR/train and DIR/test, and DIR/meta.json with the facts.
+    /// Click logs in the shape of Criteo's: DIR/train, DIR/test, and DIR/meta.json with the facts.
     Criteo(CriteoArgs),
-    /// Text about topics: DIR/words.txt, DIR/pairs.tsv with true similarities, and DIR/meta.json.
+    /// Text about topics: DIR/words.txt, DIR/pairs.tsv with the true similarities, and DIR/meta.json.
     Words(WordsArgs),
 }
 
@@ -32,25 +32,25 @@ struct CriteoArgs {
     /// Test rows.
     #[arg(long, default_value_t = 100_000)]
     test_rows: u64,
-    /// Ids of all slots together.
+    /// Distinct ids over all slots.
     #[arg(long, default_value_t = 1_000_000)]
     ids: u64,
-    /// Everything follows from it.
+    /// Random seed: equal seeds give equal files.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where to write.
+    /// Directory to write to.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Files for each of train and test.
+    /// Files per split (train, test).
     #[arg(long, default_value_t = 8)]
     parts: usize,
-    /// The AUC that no model can beat.
+    /// AUC of the true model: no trained model beats it, except by chance.
     #[arg(long, default_value_t = 0.80)]
     auc: f64,
-    /// The share of clicks.
+    /// Share of rows with a click.
     #[arg(long, default_value_t = 0.25)]
     click_rate: f64,
-    /// What to write: part-K.txt (multislot), part-K.tsv (criteo).
+    /// Formats to write: part-K.txt (multislot), part-K.tsv (criteo).
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [TextFormat::Multislot, TextFormat::Criteo])]
     formats: Vec<TextFormat>,
 }
@@ -63,22 +63,22 @@ enum TextFormat {
 
 #[derive(Debug, Args)]
 struct WordsArgs {
-    /// Length of the text.
+    /// Length of the text in words.
     #[arg(long, default_value_t = 1_000_000)]
     words: u64,
-    /// Different words.
+    /// Distinct words.
     #[arg(long, default_value_t = 10_000)]
     vocabulary: u32,
-    /// Topics that sentences are about.
+    /// Topics of the sentences.
     #[arg(long, default_value_t = 20)]
     topics: u32,
-    /// Pairs of words listed with their similarity.
+    /// Word pairs listed with their true similarity.
     #[arg(long, default_value_t = 1000)]
     pairs: usize,
-    /// Everything follows from it.
+    /// Random seed: equal seeds give equal files.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where to write.
+    /// Directory to write to.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }
@@ -115,11 +115,11 @@ fn criteo(arguments: &CriteoArgs) -> Result<()> {
             split.files.len(),
             bytes(split.bytes),
         ));
-        // In `meta.json` files are named as seen from beside it, so that the directory can move.
+        // Paths in `meta.json` are relative to it, so that the directory can be moved.
         split.files.iter_mut().for_each(|file| *file = relative(file, &arguments.out));
     }
     result(&format!(
-        "Bayes AUC {:.4}, Bayes logloss {:.4}: no model does better on the test rows but by luck",
+        "Bayes AUC {:.4}, Bayes logloss {:.4}: no model does better on the test rows, except by chance",
         facts.bayes_auc, facts.bayes_logloss
     ));
     write_meta(&arguments.out, &facts)
@@ -135,14 +135,14 @@ fn words(arguments: &WordsArgs) -> Result<()> {
     };
     let mut facts = synthetic::words::write(&spec, &arguments.out)?;
     result(&format!(
-        "{}: {} words in {} sentences, {} different ones, {}",
+        "{}: {} words in {} sentences, {} distinct, {}",
         facts.text.display(),
         count(spec.words),
         count(facts.sentences),
         count(facts.distinct_words),
         bytes(facts.bytes),
     ));
-    result(&format!("{}: pairs of words with their true similarity", facts.pairs.display()));
+    result(&format!("{}: word pairs with their true similarity", facts.pairs.display()));
     facts.text = relative(&facts.text, &arguments.out);
     facts.pairs = relative(&facts.pairs, &arguments.out);
     write_meta(&arguments.out, &facts)

@@ -1,4 +1,4 @@
-//! `openfleet infer`: predictions, and how good they are, of a saved model.
+//! `openfleet infer`: predicts with a saved model, and evaluates it if the rows have labels.
 
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
@@ -20,32 +20,35 @@ use crate::evaluation::{Evaluation, Pass, Predictions, evaluate_saved};
 use crate::files::expand;
 use crate::model_dir::{self, SavedModel};
 
-/// Rows that are predicted together.
+/// Default batch size.
 const BATCH: usize = 512;
 
-/// What is said of a model that a signal ended the training of.
+/// The note about a model whose training was interrupted.
 pub(crate) const UNFINISHED: &str = "this model's training was interrupted";
 
 /// `openfleet infer ...`.
 #[derive(Debug, Args)]
 pub(crate) struct InferArgs {
-    /// The directory or address that `train --save` or `save_inference_model` wrote to.
-    #[arg(long, value_name = "ADDRESS")]
-    model_dir: String,
-    /// Files to predict: names or quoted patterns, several with blanks or commas between them; read as in training.
+    /// Saved model: a directory or bucket that `train --save` or `save_inference_model` wrote.
+    #[arg(value_name = "ADDRESS", required_unless_present = "model_dir")]
+    model: Option<String>,
+    /// Old spelling of ADDRESS.
+    #[arg(long, value_name = "ADDRESS", hide = true, conflicts_with = "model")]
+    model_dir: Option<String>,
+    /// Files to predict: names or quoted patterns, separated by blanks or commas. They are read as in training.
     #[arg(long, required = true, num_args = 1.., value_name = "GLOB")]
     data: Vec<String>,
-    /// Write one prediction a line, in the order of the rows; files go in order of their names.
+    /// Write one prediction per line, in the order of the rows; files are sorted by name.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// The rows have no label: predict only. (criteo and libsvm lines still have its place, whatever stands there.)
+    /// The rows have no label: only predict. (Lines of criteo and libsvm files still begin with a label, which is ignored.)
     #[arg(long)]
     no_label: bool,
     #[command(flatten)]
     format: DataOptions,
     #[command(flatten)]
     reading: ReadOptions,
-    /// End with one JSON object on a line.
+    /// Print the result as one line of JSON at the end.
     #[arg(long)]
     json: bool,
 }
@@ -69,16 +72,17 @@ struct Summary<'a> {
 
 pub(crate) fn run(arguments: &InferArgs, stop: &AtomicBool) -> Result<Outcome> {
     let files = expand(&arguments.data)?;
-    let opened = model_dir::open(&arguments.model_dir, "--model-dir")?;
+    let address = arguments.model.as_ref().or(arguments.model_dir.as_ref());
+    let opened = model_dir::open(address.map_or("", String::as_str), "ADDRESS")?;
     if opened.description.as_ref().is_some_and(|description| !description.complete) {
         remark(UNFINISHED);
     }
     let data = description(arguments, &opened)?;
     let data = if arguments.no_label { data.without_label()? } else { data };
-    let Some(config) = arguments.reading.config(&data, &files, arguments.reading.batch.unwrap_or(BATCH)) else {
+    let Some(config) = arguments.reading.config(&data, &files, arguments.reading.batch_size.unwrap_or(BATCH)) else {
         unreachable!("a model that predicts something reads rows")
     };
-    // With one thread, and one reader, predictions come in the order of the rows.
+    // One thread and one reader keep predictions in the order of the rows.
     let threads = if arguments.out.is_some() { 1 } else { arguments.reading.threads() };
     let dataset = QueueDataset::new(config.thread_num(threads))?;
     let mut out = match &arguments.out {
@@ -95,18 +99,18 @@ pub(crate) fn run(arguments: &InferArgs, stop: &AtomicBool) -> Result<Outcome> {
     if let (Some(mut out), Some(path)) = (out, &arguments.out) {
         out.flush().map_err(Error::io("write", path))?;
     }
-    tell(arguments, opened.kind(), &evaluation);
+    print(arguments, opened.kind(), &evaluation);
     Ok(if evaluation.stopped { Outcome::Interrupted } else { Outcome::Done })
 }
 
-/// How the files are read: as in training, or, where the model does not say, as the options do. Without any, they are
-/// MultiSlot text with the label before what the model is fed.
+/// The format of the files: that of training, or of the options if the model does not record it. Without either, files are
+/// MultiSlot text with the label first and then the fields that the model reads.
 fn description(arguments: &InferArgs, opened: &SavedModel) -> Result<DataDescription> {
     match (&opened.description, arguments.format.first_given()) {
         (Some(description), None) => Ok(description.data.clone()),
         (Some(_), Some(option)) => Err(Error::MeaninglessOption {
             option,
-            owner: "a model that knows how its data is read".into(),
+            owner: "a model that records the format of its data".into(),
             takers: "models of `save_inference_model`",
         }),
         (None, Some(_)) => arguments.format.resolve(ModelKind::CtrDnn),
@@ -123,13 +127,13 @@ fn description(arguments: &InferArgs, opened: &SavedModel) -> Result<DataDescrip
     }
 }
 
-fn tell(arguments: &InferArgs, model: &'static str, evaluation: &Evaluation) {
+fn print(arguments: &InferArgs, model: &'static str, evaluation: &Evaluation) {
     if evaluation.stopped {
-        remark("interrupted: only the first rows are covered");
+        remark("interrupted: the result covers only the first rows");
     }
     result(&format!("{model}: {}", describe(evaluation)));
     if evaluation.skipped_lines > 0 {
-        remark(&format!("{} bad lines skipped: they have no prediction", count(evaluation.skipped_lines)));
+        remark(&format!("{} malformed lines skipped: they have no prediction", count(evaluation.skipped_lines)));
     }
     if arguments.json {
         let summary = Summary {

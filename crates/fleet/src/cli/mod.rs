@@ -1,8 +1,8 @@
-//! The `openfleet` program: `gen` makes data, `train` trains a model on files, `infer` predicts with a saved one,
-//! `serve` does so over HTTP, and a few commands look into checkpoints.
+//! The `openfleet` program: `gen` writes synthetic data, `train` trains a model on files, `infer` predicts with a saved model,
+//! `serve` does so over HTTP, and the other commands inspect and rewrite checkpoints.
 //!
-//! Options are collected by clap into plain structs, resolved and checked once, and only then acted on. Results go to
-//! standard output, progress and remarks to standard error. [`main`] is the whole program but for its exit.
+//! clap collects the options into plain structs; each command checks and resolves them once, before it does anything. Results
+//! go to standard output, progress and notes to standard error. [`main`] is the whole program except for its exit.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use crate::variables::Variables;
 mod checkpoint;
 mod cluster_choice;
 mod data_choice;
+mod deployment;
 mod r#gen;
 mod infer;
 mod model_choice;
 mod optimizer_choice;
 pub(crate) mod output;
-mod place;
 mod progress;
 mod saving;
 mod serve;
 mod train;
 
-/// Train recommendation and click models on ordinary machines.
+/// Train recommendation and CTR models on CPU machines.
 #[derive(Debug, Parser)]
 #[command(name = "openfleet", version, propagate_version = true)]
 pub struct Cli {
@@ -40,52 +40,52 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Make data whose truth is known: click logs or text.
+    /// Write synthetic data with a known best result: click logs or text.
     Gen(r#gen::GenArgs),
-    /// Train a model on files and judge it on others.
+    /// Train a model on files and evaluate it on others.
     Train(Box<train::TrainArgs>),
-    /// Predict with a saved model, and judge it.
+    /// Predict with a saved model and evaluate it.
     Infer(infer::InferArgs),
-    /// Answer predictions of a saved model over HTTP.
+    /// Serve predictions of a saved model over HTTP.
     Serve(serve::ServeArgs),
-    /// Show what a checkpoint holds: tables, rows, norms, the hottest keys.
+    /// Show the contents of a checkpoint: tables, rows, norms, the hottest keys.
     Inspect(checkpoint::inspect::InspectArgs),
-    /// Show what a checkpoint knows of one key.
+    /// Show the rows of one key in a checkpoint.
     Lookup(checkpoint::lookup::LookupArgs),
-    /// Show in what two checkpoints differ.
+    /// Show the differences between two checkpoints.
     Diff(checkpoint::diff::DiffArgs),
-    /// Write a checkpoint anew in another number of parts.
+    /// Rewrite a checkpoint in another number of parts.
     Reshard(checkpoint::reshard::ReshardArgs),
-    /// Make one save of the several that a checkpoint consists of.
+    /// Merge the delta saves of a checkpoint into one full save.
     Compact(checkpoint::compact::CompactArgs),
-    /// Write a table of a checkpoint for other tools.
+    /// Export a sparse table of a checkpoint as text, npz or Parquet.
     Export(checkpoint::export::ExportArgs),
-    /// Check every byte of a checkpoint.
+    /// Check every byte of a checkpoint against its checksum.
     Verify(checkpoint::verify::VerifyArgs),
 }
 
-/// How a command ended, if not with an error.
+/// How a command ended, if without an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It did all it was asked.
+    /// The command is complete.
     Done,
-    /// It was asked to stop, and did so between two batches.
+    /// The command was asked to stop, and stopped between two batches.
     Interrupted,
 }
 
-/// What a shell expects of a program that SIGINT ended.
+/// The exit code that shells expect of a program ended by SIGINT.
 const INTERRUPTED: u8 = 130;
-/// Of a program that has panicked. Rust's own code for that means something else to the launcher: please start me again.
+/// The exit code after a panic. Rust's own code, 101, is not used: the launcher takes it as a request for a restart.
 const PANICKED: u8 = 70;
 
-/// Runs `openfleet` with these arguments, the program's own name first, and returns its exit code. Errors have been printed.
-/// Takes Ctrl-C and SIGTERM over: the first ends the work between two batches.
-#[allow(clippy::print_stderr, reason = "this is where errors become text")]
+/// Runs `openfleet` with these arguments, the program name first, prints any error and returns the exit code. Installs a
+/// handler for Ctrl-C and SIGTERM: the first signal ends the work between two batches.
+#[allow(clippy::print_stderr, reason = "errors are printed here")]
 pub fn main(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> u8 {
     let command = match parse(arguments) {
         Ok(command) => command,
         Err(error) => {
-            // Help and version are such errors too.
+            // `--help` and `--version` are errors of clap too.
             let _ = error.print();
             return u8::try_from(error.exit_code()).unwrap_or(2);
         }
@@ -95,10 +95,12 @@ pub fn main(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) ->
         return 1;
     }
     let stop = Arc::new(AtomicBool::new(false));
-    // The others have nothing to finish: a signal ends them at once.
-    let asks_first = matches!(command.command, Verb::Train(_) | Verb::Infer(_) | Verb::Serve(_));
-    if asks_first && let Err(error) = listen(stop.clone()) {
-        eprintln!("warning: Ctrl-C will end the program at once rather than after the batch: {error}");
+    // The other commands have nothing to finish: a signal ends them at once.
+    let stops_gently = matches!(command.command, Verb::Train(_) | Verb::Infer(_) | Verb::Serve(_));
+    if stops_gently && let Err(error) = listen(stop.clone()) {
+        eprintln!(
+            "warning: cannot install a signal handler, Ctrl-C will end the program in the middle of a batch: {error}"
+        );
     }
     let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&command, &stop)));
     let Ok(ran) = ran else { return PANICKED };
@@ -116,17 +118,17 @@ pub fn main(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) ->
     }
 }
 
-/// The first Ctrl-C or SIGTERM asks for an end between two batches, the second does not ask.
+/// The first Ctrl-C or SIGTERM requests a stop between two batches; the second exits at once.
 fn listen(stop: Arc<AtomicBool>) -> Result<(), ctrlc::Error> {
     ctrlc::set_handler(move || {
         if stop.swap(true, Ordering::SeqCst) {
-            #[allow(clippy::disallowed_methods, reason = "the user insists, and this is the program itself")]
+            #[allow(clippy::disallowed_methods, reason = "the user insists, and this is the program, not the library")]
             std::process::exit(INTERRUPTED.into());
         }
     })
 }
 
-/// Reads the command line. The error knows how to print itself and which exit code it means (help is such an error).
+/// Parses the command line. The error can print itself and has an exit code; `--help` is such an error.
 pub fn parse(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, clap::Error> {
     let matches = with_underscores(Cli::command()).try_get_matches_from(arguments)?;
     Cli::from_arg_matches(&matches)
@@ -149,7 +151,7 @@ pub fn run(cli: &Cli, stop: &AtomicBool) -> Result<Outcome> {
     }
 }
 
-/// Every flag with hyphens is also known with underscores, as the original's users write them.
+/// Accepts every option with hyphens also with underscores, as PaddlePaddle users write them.
 pub(crate) fn with_underscores(command: Command) -> Command {
     let both = |argument: Arg| {
         let hyphenated: Vec<String> = (argument.get_long().into_iter())
@@ -176,7 +178,7 @@ mod tests {
         for flag in ["--batch-size", "--batch_size", "--batch"] {
             let parsed = parse(["openfleet", "train", "--model", "dcn", "--train", "x", flag, "7"]).unwrap();
             let Verb::Train(arguments) = parsed.command else { panic!("not `train`") };
-            assert_eq!(arguments.reading.batch, Some(7), "{flag}");
+            assert_eq!(arguments.reading.batch_size, Some(7), "{flag}");
         }
     }
 }

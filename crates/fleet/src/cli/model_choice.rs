@@ -1,4 +1,4 @@
-//! The options that choose a model, and what they resolve to.
+//! The options for the model, and what they resolve to.
 
 use clap::{Args, ValueEnum};
 use openfleet_engine::models;
@@ -6,37 +6,37 @@ use openfleet_engine::models;
 use crate::error::{Error, Result};
 use crate::model::ModelShape;
 
-/// Which model, and its shape where it is not the default one.
+/// The model and its sizes.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelOptions {
-    /// The kind of model.
+    /// Kind of model.
     #[arg(long, value_enum)]
     pub(crate) model: ModelKind,
-    /// Floats in an embedding or a word vector [ctr_dnn: 10; wide_deep, deepfm, dcn: 9; word2vec: 100].
+    /// Floats per embedding or word vector [ctr_dnn: 10; wide_deep, deepfm, dcn: 9; word2vec: 100].
     #[arg(long)]
     dim: Option<usize>,
     /// Sizes of the dense layers [ctr_dnn: 400,400,400; wide_deep, deepfm, dcn: 512,256,128,32].
     #[arg(long, value_delimiter = ',', value_name = "N,N,...")]
     hidden: Option<Vec<usize>>,
-    /// The wide part of wide_deep also has a weight for every id.
+    /// wide_deep: the wide part also has one weight per id.
     #[arg(long)]
     wide_ids: bool,
-    /// Equal ids of different slots are one feature, with one row; otherwise every slot has rows of its own. (Hashes of criteo
-    /// and csv files are of their slot anyhow.)
+    /// Treat equal ids of different slots as one feature with one row. By default every slot has its own rows. (The hashes
+    /// of criteo and csv files include the slot and never collide across slots.)
     #[arg(long)]
     pub(crate) share_ids: bool,
-    /// Cross layers of dcn [2].
+    /// dcn: cross layers [2].
     #[arg(long)]
     crosses: Option<usize>,
-    /// Words to either side that word2vec looks at, at most [5].
+    /// word2vec: the most context words on either side [5].
     #[arg(long)]
     window: Option<usize>,
-    /// Negative samples of word2vec for each word [5].
+    /// word2vec: negative samples per word [5].
     #[arg(long, alias = "negatives")]
     negative: Option<usize>,
-    /// counter multiplies its loss by this: in sync the number of training threads of all workers, in half_async that of one
-    /// worker, because these modes average the gradients of so many [1].
+    /// counter: multiply the loss by this [1]. In sync it should be the number of training threads of all workers, in
+    /// half_async of one worker, because these modes average the gradients of that many threads.
     #[arg(long)]
     scale: Option<u32>,
 }
@@ -65,7 +65,7 @@ pub(crate) enum ModelKind {
 }
 
 impl ModelKind {
-    /// As the user writes it.
+    /// The name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             ModelKind::CtrDnn => "ctr_dnn",
@@ -79,11 +79,11 @@ impl ModelKind {
     }
 }
 
-/// What no size of a model exceeds: what is beyond was mistyped, and would only end for want of memory.
-const MOST: usize = 1_000_000;
+/// The largest size of a layer or embedding. A larger number is a typing error that would only exhaust memory.
+const MAX_SIZE: usize = 1_000_000;
 
 impl ModelOptions {
-    /// The shape; an option that the model does not have is an error rather than ignored.
+    /// The model with its sizes. Fails for an option that the model does not have.
     pub(crate) fn resolve(&self) -> Result<ModelShape> {
         use ModelKind::{Counter, CtrDnn, Dcn, Deepfm, FitALine, WideDeep, Word2vec};
         let kind = self.model;
@@ -99,7 +99,7 @@ impl ModelOptions {
         only(self.window.is_some(), "--window", "word2vec", &[Word2vec])?;
         only(self.negative.is_some(), "--negative", "word2vec", &[Word2vec])?;
         only(self.scale.is_some(), "--scale", "counter", &[Counter])?;
-        self.at_least_one()?;
+        self.check_sizes()?;
         Ok(match kind {
             CtrDnn => {
                 let default = models::CtrDnn::default();
@@ -142,12 +142,12 @@ impl ModelOptions {
         self.hidden.clone().unwrap_or(default)
     }
 
-    fn at_least_one(&self) -> Result<()> {
+    fn check_sizes(&self) -> Result<()> {
         let hidden = self.hidden.iter().flatten().map(|&size| ("--hidden", Some(size)));
         let sizes = [("--dim", self.dim), ("--window", self.window), ("--negative", self.negative)];
         let scale = self.scale.map(|scale| ("--scale", Some(scale as usize)));
         let mut sizes = sizes.into_iter().chain(hidden).chain(scale);
-        match sizes.find(|(_, size)| size.is_some_and(|size| size == 0 || size > MOST)) {
+        match sizes.find(|(_, size)| size.is_some_and(|size| size == 0 || size > MAX_SIZE)) {
             Some((option, size)) => {
                 let (expected, got) = ("from 1 to 1,000,000", size.unwrap_or_default().to_string());
                 Err(Error::BadOption { option, expected, got })

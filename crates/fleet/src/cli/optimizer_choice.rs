@@ -1,4 +1,4 @@
-//! The options that choose how a model is trained, and what they resolve to.
+//! The options for the optimizer, and what they resolve to.
 
 use clap::{Args, ValueEnum};
 use openfleet_engine::Minimize;
@@ -7,25 +7,25 @@ use openfleet_table::{Adagrad, Adam, Clip, Ftrl, Momentum, Optimizer, Regularize
 use super::model_choice::ModelKind;
 use crate::error::{Error, Result};
 
-/// The rate at which Word2Vec's linear decay ends, as in the original program.
+/// The learning rate at which word2vec's linear decay ends, as in Mikolov's C program.
 const WORD2VEC_LAST_RATE: f64 = 1e-4;
 
-/// The update rule, its rate, and what is done to gradients.
+/// The optimizer, its learning rate, and what is done to gradients.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Optimizer")]
 pub(crate) struct OptimizerOptions {
-    /// The update rule [click models: adam; word2vec, fit_a_line, counter: sgd].
+    /// Optimizer [click models: adam; word2vec, fit_a_line, counter: sgd].
     #[arg(long, value_enum)]
     optimizer: Option<Rule>,
-    /// The learning rate [adam, rmsprop: 0.001; sgd, momentum, adagrad: 0.01; ftrl: 0.05; counter: 1; word2vec: 0.025,
+    /// Learning rate [adam, rmsprop: 0.001; sgd, momentum, adagrad: 0.01; ftrl: 0.05; counter: 1; word2vec: 0.025,
     /// falling linearly to 0.0001 over the run].
-    #[arg(long, alias = "learning-rate", value_name = "RATE")]
-    lr: Option<f64>,
-    /// How the rate falls with the batches of all threads: exponential:STEPS:FACTOR, staircase:STEPS:FACTOR,
+    #[arg(long, alias = "lr", value_name = "RATE")]
+    learning_rate: Option<f64>,
+    /// Decay of the learning rate, counted in batches of all threads: exponential:STEPS:FACTOR, staircase:STEPS:FACTOR,
     /// inverse_time:STEPS:RATE, linear:STEPS[:LAST], cosine:STEPS.
     #[arg(long, value_name = "KIND:...")]
     lr_decay: Option<String>,
-    /// Batches over which the rate rises from 0 first.
+    /// Batches over which the learning rate first rises from 0.
     #[arg(long, value_name = "STEPS")]
     lr_warmup: Option<u64>,
     /// L1 penalty on the weights.
@@ -34,7 +34,7 @@ pub(crate) struct OptimizerOptions {
     /// L2 penalty on the weights.
     #[arg(long, value_name = "COEFFICIENT")]
     l2: Option<f64>,
-    /// Scale the gradients of a batch down to this norm of them all.
+    /// Scale the gradients of a batch down to this global norm.
     #[arg(long, value_name = "NORM")]
     clip_norm: Option<f32>,
 }
@@ -52,7 +52,7 @@ enum Rule {
 }
 
 impl OptimizerOptions {
-    /// The rule with its schedule. `run_steps` is how many batches the whole run has, where that is known.
+    /// The optimizer with its schedule. `run_steps` is the number of updates of the whole run, if known.
     pub(crate) fn resolve(&self, model: ModelKind, run_steps: Option<u64>) -> Result<Minimize> {
         let plain = matches!(model, ModelKind::Word2vec | ModelKind::FitALine | ModelKind::Counter);
         let rule = self.optimizer.unwrap_or(if plain { Rule::Sgd } else { Rule::Adam });
@@ -65,12 +65,16 @@ impl OptimizerOptions {
             Rule::Momentum => (Optimizer::Momentum(Momentum::default()), 0.01),
             Rule::Adagrad => (Optimizer::Adagrad(Adagrad::default()), 0.01),
             Rule::RmsProp => (Optimizer::RmsProp(RmsProp::default()), 1e-3),
-            // FTRL has penalties of its own, which make weights exactly zero.
+            // FTRL applies its own penalties, which make weights exactly zero.
             Rule::Ftrl => (Optimizer::Ftrl(Ftrl { l1, l2, ..Ftrl::default() }), 0.05),
         };
-        let base = self.lr.unwrap_or(default_rate);
+        let base = self.learning_rate.unwrap_or(default_rate);
         if !(base.is_finite() && base > 0.0) {
-            return Err(Error::BadOption { option: "--lr", expected: "a number above 0", got: base.to_string() });
+            return Err(Error::BadOption {
+                option: "--learning-rate",
+                expected: "a number above 0",
+                got: base.to_string(),
+            });
         }
         let mut minimize = Minimize::new(optimizer, base);
         minimize = minimize.schedule(self.schedule(model, base, run_steps)?);
@@ -84,7 +88,7 @@ impl OptimizerOptions {
             }
         };
         minimize.clip = self.clip_norm.map(Clip::GlobalNorm);
-        // A number outside its domain is better said before files are read than when the tables are made.
+        // Report a bad number before reading files, not when the tables are created.
         minimize.optimizer.validate()?;
         minimize.schedule.validate()?;
         minimize.regularizer.map_or(Ok(()), |regularizer| regularizer.validate())?;
@@ -92,7 +96,7 @@ impl OptimizerOptions {
         Ok(minimize)
     }
 
-    /// After so many steps the rate is the one asked for.
+    /// Steps after which the learning rate reaches its full value.
     pub(crate) fn warmup_steps(&self) -> u64 {
         self.lr_warmup.unwrap_or(0)
     }
@@ -116,7 +120,7 @@ impl OptimizerOptions {
     }
 }
 
-/// `KIND:NUMBER[:NUMBER]` as a schedule that starts from `base`.
+/// Parses `KIND:NUMBER[:NUMBER]` into a schedule that starts from `base`.
 fn decay(text: &str, base: f64) -> Result<Schedule> {
     let bad = || Error::BadOption {
         option: "--lr-decay",
@@ -152,7 +156,7 @@ mod tests {
     fn options() -> OptimizerOptions {
         OptimizerOptions {
             optimizer: None,
-            lr: None,
+            learning_rate: None,
             lr_decay: None,
             lr_warmup: None,
             l1: None,

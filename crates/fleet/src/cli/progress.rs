@@ -1,9 +1,8 @@
-//! What the user sees while training goes on: samples a second, loss, AUC, the share of time spent waiting for data, and
-//! how long it will take.
+//! Progress during training: samples per second, loss, AUC, the share of time spent waiting for data, and the time left.
 //!
-//! A bar where standard error is a terminal, else a line every few seconds. The training threads call in after each batch
-//! ([`Meter::batch_done`]) and the first of them shows where things stand ([`Meter::observe`]) when it is time. Time spent
-//! waiting is measured around the dataset ([`Watched`]), because the executor tells it only at the end.
+//! It is a bar if standard error is a terminal, otherwise a line every few seconds. Training threads report each batch
+//! ([`Meter::batch_done`]); the first thread updates the display when it is time ([`Meter::observe`]). [`Watched`] counts the rows
+//! that a dataset has given, which the executor reports only at the end.
 
 use std::io::IsTerminal;
 use std::sync::Mutex;
@@ -19,27 +18,27 @@ use openfleet_engine::{Error, RunReport};
 use super::output::{count, duration, rate, remark};
 use crate::model::Network;
 
-/// The time between two lines; the first comes a little earlier, so that one knows that all is well.
+/// The time between two lines. The first line comes earlier, to show that training works.
 const EVERY: Duration = Duration::from_secs(5);
 const FIRST: Duration = Duration::from_secs(2);
 const BAR_EVERY: Duration = Duration::from_millis(200);
 const BAR_STEPS: u64 = 1000;
 
-/// Shows how training goes.
+/// Shows the progress of training.
 pub(crate) struct Meter<'a> {
     network: &'a Network,
-    how: How,
-    /// Hears of samples so far and samples a second whenever they are shown.
-    tell: Option<&'a (dyn Fn(u64, f64) + Sync)>,
+    display: Display,
+    /// Called with the samples so far and the samples per second whenever they are shown.
+    on_progress: Option<&'a (dyn Fn(u64, f64) + Sync)>,
     epochs: u64,
     started: Instant,
     batches: AtomicU64,
     state: Mutex<State>,
 }
 
-enum How {
+enum Display {
     Quiet,
-    /// After so many batches of the first thread; 0: by the clock.
+    /// One line per `period` batches of the first thread; 0: by time.
     Lines {
         period: u64,
     },
@@ -49,14 +48,14 @@ enum How {
 #[derive(Default)]
 struct State {
     epoch: u64,
-    /// Since the beginning of the epoch.
+    /// Since the start of the epoch.
     loss: Sum,
     /// Since the last line.
     recent_loss: Sum,
     shown: Option<Shown>,
 }
 
-/// What the last line was about.
+/// The state at the last line.
 struct Shown {
     at: Instant,
     samples: u64,
@@ -81,29 +80,37 @@ impl Sum {
 }
 
 impl<'a> Meter<'a> {
-    /// For a run of so many epochs; `period` is `--print-period`.
+    /// For a run of `epochs` epochs; `period` is `--print-period`.
     pub(crate) fn new(network: &'a Network, epochs: u64, quiet: bool, period: Option<u64>) -> Self {
-        let how = match (quiet, period) {
-            (true, _) => How::Quiet,
-            (false, Some(period)) => How::Lines { period },
-            (false, None) if std::io::stderr().is_terminal() => How::Bar(bar()),
-            (false, None) => How::Lines { period: 0 },
+        let display = match (quiet, period) {
+            (true, _) => Display::Quiet,
+            (false, Some(period)) => Display::Lines { period },
+            (false, None) if std::io::stderr().is_terminal() => Display::Bar(bar()),
+            (false, None) => Display::Lines { period: 0 },
         };
         let state = Mutex::new(State::default());
-        Meter { network, how, tell: None, epochs, started: Instant::now(), batches: AtomicU64::new(0), state }
+        Meter {
+            network,
+            display,
+            on_progress: None,
+            epochs,
+            started: Instant::now(),
+            batches: AtomicU64::new(0),
+            state,
+        }
     }
 
-    /// Lets somebody else hear of it too.
-    pub(crate) fn telling(self, tell: &'a (dyn Fn(u64, f64) + Sync)) -> Self {
-        Meter { tell: Some(tell), ..self }
+    /// Also calls `on_progress` whenever progress is shown.
+    pub(crate) fn reporting_to(self, on_progress: &'a (dyn Fn(u64, f64) + Sync)) -> Self {
+        Meter { on_progress: Some(on_progress), ..self }
     }
 
-    /// An epoch begins.
+    /// Starts an epoch.
     pub(crate) fn begin_epoch(&self, epoch: u64) {
         *self.state() = State { epoch, ..State::default() };
     }
 
-    /// After every batch, on the thread that ran it. A loss that is not a number ends the run.
+    /// Counts a batch, on the thread that ran it. Fails if the loss is not finite.
     pub(crate) fn batch_done(&self, view: &BatchView<'_>) -> openfleet_engine::Result<()> {
         let batch = self.batches.fetch_add(1, Ordering::Relaxed) + 1;
         let Some(loss) = view.fetch(self.network.loss)?.scalar() else { return Ok(()) };
@@ -119,28 +126,28 @@ impl<'a> Meter<'a> {
         Ok(())
     }
 
-    /// Batches between two calls of `observe`.
+    /// Batches between two calls of `observe`; 0 for none.
     pub(crate) fn period(&self) -> u64 {
-        match self.how {
-            How::Quiet => 0,
-            How::Lines { period } => period.max(1),
-            How::Bar(_) => 1,
+        match self.display {
+            Display::Quiet => 0,
+            Display::Lines { period } => period.max(1),
+            Display::Bar(_) => 1,
         }
     }
 
-    /// After batches of the first thread: shows where things stand, if it is time. The only fetched value is the AUC.
+    /// Shows the progress if it is time. Called on the first thread; the only fetched value is the AUC.
     pub(crate) fn observe(&self, observation: &Observation, threads: usize) {
         let waited = observation.waited;
         let mut state = self.state();
         let now = Instant::now();
         let began = now.checked_sub(observation.elapsed).unwrap_or(now);
         let since = state.shown.as_ref().map_or(began, |shown| shown.at);
-        let due = match (&self.how, &state.shown) {
-            (How::Quiet, _) => return,
-            (How::Lines { period: 1.. }, _) => Duration::ZERO,
-            (How::Lines { .. }, Some(_)) => EVERY,
-            (How::Lines { .. }, None) => FIRST,
-            (How::Bar(_), _) => BAR_EVERY,
+        let due = match (&self.display, &state.shown) {
+            (Display::Quiet, _) => return,
+            (Display::Lines { period: 1.. }, _) => Duration::ZERO,
+            (Display::Lines { .. }, Some(_)) => EVERY,
+            (Display::Lines { .. }, None) => FIRST,
+            (Display::Bar(_), _) => BAR_EVERY,
         };
         if now.duration_since(since) < due {
             return;
@@ -149,8 +156,8 @@ impl<'a> Meter<'a> {
             state.shown.as_ref().map_or((0, Duration::ZERO), |shown| (shown.samples, shown.waited));
         let interval = now.duration_since(since).as_secs_f64().max(1e-9);
         let speed = (observation.samples - samples_before) as f64 / interval;
-        if let Some(tell) = self.tell {
-            tell(observation.samples, speed);
+        if let Some(on_progress) = self.on_progress {
+            on_progress(observation.samples, speed);
         }
         let mut parts = vec![format!("{} samples/s", rate(speed))];
         parts.extend(state.recent_loss.mean().map(|loss| format!("loss {loss:.4}")));
@@ -167,8 +174,8 @@ impl<'a> Meter<'a> {
             parts.push(format!("{} lines skipped", count(observation.progress.skipped_lines)));
         }
         let line = parts.join(", ");
-        match &self.how {
-            How::Bar(bar) => {
+        match &self.display {
+            Display::Bar(bar) => {
                 bar.set_position((fraction.unwrap_or(0.0) * BAR_STEPS as f64) as u64);
                 bar.set_prefix(format!("epoch {}/{}", state.epoch, self.epochs));
                 bar.set_message(line);
@@ -182,7 +189,7 @@ impl<'a> Meter<'a> {
         state.shown = Some(Shown { at: now, samples: observation.samples, waited });
     }
 
-    /// An epoch has ended: its line, and its mean loss a row.
+    /// Ends an epoch: prints its line and returns its mean loss per row.
     pub(crate) fn end_epoch(&self, report: &RunReport, auc: Option<f64>, threads: usize) -> Option<f64> {
         let state = self.state();
         let loss = state.loss.mean();
@@ -196,33 +203,33 @@ impl<'a> Meter<'a> {
         if report.skipped_lines > 0 {
             parts.push(format!("{} lines skipped", count(report.skipped_lines)));
         }
-        self.say(&format!("epoch {}/{}: {}", state.epoch, self.epochs, parts.join(", ")));
+        self.print(&format!("epoch {}/{}: {}", state.epoch, self.epochs, parts.join(", ")));
         loss
     }
 
-    /// A line that does not disturb the bar.
-    pub(crate) fn say(&self, line: &str) {
-        match &self.how {
-            How::Quiet => {}
-            How::Lines { .. } => remark(line),
-            How::Bar(bar) => bar.suspend(|| remark(line)),
+    /// Prints a line without breaking the bar.
+    pub(crate) fn print(&self, line: &str) {
+        match &self.display {
+            Display::Quiet => {}
+            Display::Lines { .. } => remark(line),
+            Display::Bar(bar) => bar.suspend(|| remark(line)),
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn finish(&self) {
-        if let How::Bar(bar) = &self.how {
+        if let Display::Bar(bar) = &self.display {
             bar.finish_and_clear();
         }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        // Sums are whole whatever happened to the thread that held them.
+        // The sums are valid even if a thread panicked while it held the lock.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-/// The share of all threads' time that was spent waiting for data and for servers.
+/// The share of all threads' time spent waiting for data and for servers, 0 to 1.
 pub(crate) fn waiting_share(waited: Duration, elapsed: Duration, threads: usize) -> f64 {
     let all = elapsed.as_secs_f64() * threads.max(1) as f64;
     if all > 0.0 { (waited.as_secs_f64() / all).min(1.0) } else { 0.0 }
@@ -236,19 +243,19 @@ fn bar() -> ProgressBar {
     bar
 }
 
-/// A dataset that knows how far its passes came.
+/// A dataset that counts what its readers have given.
 pub(crate) struct Watched<'a> {
     inner: &'a dyn Dataset,
     rows: AtomicU64,
 }
 
 impl<'a> Watched<'a> {
-    /// No pass yet.
+    /// Wraps a dataset.
     pub(crate) fn new(inner: &'a dyn Dataset) -> Self {
         Watched { inner, rows: AtomicU64::new(0) }
     }
 
-    /// How far the passes that have ended came, in the dataset's own unit.
+    /// Rows given by the readers that have ended, in the dataset's own unit.
     pub(crate) fn rows_done(&self) -> u64 {
         self.rows.load(Ordering::Relaxed)
     }

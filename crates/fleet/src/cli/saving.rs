@@ -1,8 +1,8 @@
-//! `openfleet train --save`: when a run is saved, and where the next one goes on.
+//! `openfleet train --save`: when a run is saved, and where the next run resumes.
 //!
-//! In one process training pauses while its tables are written. On servers they are written while training goes on: the
-//! first worker asks, from a thread of its own. In geo mode, where every worker has learnt things that the servers do not know
-//! yet, all of them hand those in at the end of an epoch, and that is when it is saved.
+//! In one process training pauses while its tables are written. With servers, the first worker requests the save from a
+//! separate thread and the servers write while training continues. In geo mode workers hold updates that the servers do not
+//! have yet; all workers send them at the end of an epoch, and the save happens then.
 
 use std::thread::JoinHandle;
 
@@ -18,20 +18,20 @@ use crate::error::{Error, Result};
 use crate::model::Salt;
 use crate::model_dir::{self, ModelDescription};
 
-/// When a run is saved, and whether it goes on from what was.
+/// When a run is saved, and whether it resumes from a checkpoint.
 #[derive(Clone)]
 pub(crate) struct Saving {
     address: String,
-    /// Batches of a thread between two saves; 0: only at the end.
+    /// Batches of one thread between two saves; 0 saves only at the end.
     pub(crate) every: u64,
-    /// Whether there is a checkpoint to go on from.
+    /// Whether there is a checkpoint to resume from.
     pub(crate) resumes: bool,
     geo: bool,
     description: ModelDescription,
 }
 
 impl Saving {
-    /// With `resume` the model at the address, if there is one, has to be the one that is trained.
+    /// With `resume`, a checkpoint at the address must be of the model that is trained.
     pub(crate) fn resolve(
         address: &str,
         every: u64,
@@ -50,85 +50,81 @@ impl Saving {
         if saving.resumes {
             let (manifest, saved) = model_dir::describe(address)?;
             saving.check(&manifest, &saved, mode)?;
-            // Ids find the rows that are there.
+            // Use the checkpoint's salt, so that ids find its rows.
             saving.description.salt = saved.salt;
         }
         Ok(saving)
     }
 
     fn check(&self, manifest: &Manifest, saved: &ModelDescription, mode: Option<Mode>) -> Result<()> {
-        let other = |expected, got| Err(Error::BadOption { option: "--resume", expected, got });
+        let refuse = |expected, got| Err(Error::BadOption { option: "--resume", expected, got });
         let ours = &self.description;
         if saved.model != ours.model || saved.seed != ours.seed {
-            return other("a checkpoint of the same model and seed", format!("{} of seed {}", saved.model, saved.seed));
+            return refuse(
+                "a checkpoint of the same model and seed",
+                format!("{} of seed {}", saved.model, saved.seed),
+            );
         }
         if saved.data != ours.data {
-            return other("a checkpoint of data that is read the same way", "another description of the data".into());
+            return refuse("a checkpoint of data that is read the same way", "another description of the data".into());
         }
         let mode = mode.map_or_else(|| "local".to_owned(), |mode| mode.to_string());
         if manifest.mode != mode {
-            return other("a checkpoint of the same mode", format!("one of mode {}", manifest.mode));
+            return refuse("a checkpoint of the same mode", format!("one of mode {}", manifest.mode));
         }
         Ok(())
     }
 
-    /// Whether batches have to be the same ones in every run.
-    pub(crate) fn deals(&self) -> bool {
+    /// Whether every run must make the same batches in the same order, because a run may resume after one of them.
+    pub(crate) fn has_fixed_batches(&self) -> bool {
         self.every > 0 || self.resumes
     }
 
-    /// What ids are salted with.
+    /// The salt of ids.
     pub(crate) fn salt(&self) -> Option<Salt> {
         self.description.salt
     }
 
-    /// Where the checkpoint is.
+    /// The address of the checkpoint.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
-    /// Batches between two pauses of a worker's threads; 0 for none.
+    /// Batches between two pauses of a worker's threads for saving; 0 for none.
     pub(crate) fn pause_every(&self, rank: usize) -> u64 {
         if rank == 0 && !self.geo { self.every } else { 0 }
     }
 
-    /// Takes up what was saved, where the tables are in this process.
+    /// Loads the checkpoint into the tables of this process.
     pub(crate) fn load(&self, executor: &mut Executor, program: &Program) -> Result<()> {
         Ok(executor.load(program, &self.address, LoadOptions::default())?)
     }
 
-    /// The last save, which nothing follows: after so many whole epochs of this run.
-    pub(crate) fn save(
-        &self,
-        executor: &mut Executor,
-        program: &Program,
-        vocabulary: Vec<String>,
-        epochs: u64,
-        complete: bool,
-    ) -> Result<()> {
-        let description = ModelDescription { complete, epochs, vocabulary, ..self.description.clone() };
-        let options = self.options(&description);
-        if let Err(error) = executor.save(program, &self.address, &options) {
-            if !is_of_storage(&error) {
-                return Err(error.into());
-            }
-            // Nothing follows it: what a moment later may work is worth a second attempt.
-            warn(&error);
-            executor.save(program, &self.address, &options)?;
-        }
-        Ok(())
+    /// The options of the save after training: after this many whole epochs of this run.
+    pub(crate) fn last(&self, vocabulary: Vec<String>, epochs: u64, complete: bool) -> SaveOptions {
+        self.options(&ModelDescription { complete, epochs, vocabulary, ..self.description.clone() })
     }
 
-    /// An epoch has ended. In geo mode all workers have handed in what they learnt; the first saves it before any goes on.
-    /// Says whether any of them was interrupted: then all of them end.
-    pub(crate) fn epoch_ended(
+    /// Saves, and retries once if writing the checkpoint failed: no later save would make up for this one.
+    pub(crate) fn save_with_retry(&self, mut save: impl FnMut() -> Result<()>) -> Result<()> {
+        match save() {
+            Err(error) if is_storage_failure(&error) => {
+                warn(&error);
+                save()
+            }
+            saved => saved,
+        }
+    }
+
+    /// Ends an epoch. In geo mode all workers have sent what they trained, and the first worker saves it before any of them
+    /// starts the next epoch. Returns whether any worker was interrupted: then all of them stop.
+    pub(crate) fn end_epoch(
         &self,
-        executor: &mut Executor,
-        program: &Program,
         cluster: &Cluster,
         rank: usize,
         epoch: u64,
         interrupted: bool,
+        save: &mut dyn FnMut(&SaveOptions) -> Result<()>,
     ) -> Result<bool> {
         if !self.geo || self.every == 0 {
             return Ok(interrupted);
@@ -140,9 +136,9 @@ impl Saving {
         }
         if rank == 0 {
             let description = ModelDescription { epochs: epoch, ..self.description.clone() };
-            match executor.save(program, &self.address, &self.options(&description)) {
-                Err(error) if is_of_storage(&error) => warn(&error),
-                saved => drop(saved?),
+            match save(&self.options(&description)) {
+                Err(error) if is_storage_failure(&error) => warn(&error),
+                saved => saved?,
             }
         }
         cluster.barrier()?;
@@ -154,7 +150,7 @@ impl Saving {
     }
 }
 
-/// Saves now and then while training goes on.
+/// Saves periodically during training.
 pub(crate) struct Saver<'a> {
     saving: &'a Saving,
     running: Mutex<Option<JoinHandle<openfleet_engine::Result<Manifest>>>>,
@@ -165,20 +161,24 @@ impl<'a> Saver<'a> {
         Saver { saving, running: Mutex::default() }
     }
 
-    /// Saves what has been learnt. On servers that goes on behind the scenes; while it does, the next one is left out.
+    /// Saves. With servers the save runs in the background; a save that would start before the previous one is complete is
+    /// skipped.
     pub(crate) fn save(&self, pause: &Pause<'_>) -> openfleet_engine::Result<()> {
         let (address, options) = (self.saving.address(), self.saving.options(&self.saving.description));
         let Some(save) = pause.save_later(address, &options) else {
             match pause.save(address, &options) {
-                Ok(manifest) => tell(&manifest, address),
-                Err(error) if is_of_storage(&error) => warn(&error),
-                Err(error) => return Err(error),
+                Ok(manifest) => report_saved(&manifest, address),
+                Err(error) => match Error::from(error) {
+                    error if is_storage_failure(&error) => warn(&error),
+                    Error::Engine(error) => return Err(error),
+                    error => warn(&error),
+                },
             }
             return Ok(());
         };
         let mut running = self.running.lock();
         if running.as_ref().is_some_and(|running| !running.is_finished()) {
-            remark("the last save is still being written: this one is left out");
+            remark("the previous save is still being written: this one is skipped");
             return Ok(());
         }
         finish(running.take(), address);
@@ -193,27 +193,27 @@ impl Drop for Saver<'_> {
     }
 }
 
-/// What goes wrong with one of many saves is no reason to end training: the checkpoint before it is whole.
+/// Waits for a background save. A failed periodic save does not stop training: the previous checkpoint is intact.
 fn finish(running: Option<JoinHandle<openfleet_engine::Result<Manifest>>>, address: &str) {
     match running.map(JoinHandle::join) {
-        Some(Ok(Ok(manifest))) => tell(&manifest, address),
-        Some(Ok(Err(error))) => warn(&error),
-        Some(Err(_)) => remark("warning: saving panicked, which is a bug of OpenFleet's"),
+        Some(Ok(Ok(manifest))) => report_saved(&manifest, address),
+        Some(Ok(Err(error))) => warn(&error.into()),
+        Some(Err(_)) => remark("warning: saving panicked; this is a bug in OpenFleet"),
         None => {}
     }
 }
 
-/// Whether writing a checkpoint failed, and not the job.
-fn is_of_storage(error: &openfleet_engine::Error) -> bool {
+/// Whether writing the checkpoint failed, rather than the job.
+fn is_storage_failure(error: &Error) -> bool {
     use openfleet_dist::Error::{Checkpoint, Server};
-    let openfleet_engine::Error::Communicator(error) = error else { return false };
+    let Error::Engine(openfleet_engine::Error::Communicator(error)) = error else { return false };
     matches!(error, Checkpoint { .. } | Server { request: "save", .. })
 }
 
-fn warn(error: &openfleet_engine::Error) {
+fn warn(error: &Error) {
     remark(&format!("warning: {}", openfleet_core::error::report(error)));
 }
 
-fn tell(manifest: &Manifest, address: &str) {
+fn report_saved(manifest: &Manifest, address: &str) {
     remark(&format!("saved step {} to `{address}`", count(manifest.step)));
 }

@@ -1,4 +1,4 @@
-//! `openfleet serve`: a saved model that answers over HTTP.
+//! `openfleet serve`: predictions of a saved model over HTTP.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -19,34 +19,34 @@ use crate::serve::{Limits, Options, serve};
 /// `openfleet serve ...`.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// The directory or address that `train --save` or `save_inference_model` wrote to.
+    /// Saved model: a directory or bucket that `train --save` or `save_inference_model` wrote.
     #[arg(value_name = "ADDRESS")]
     model: String,
-    /// What clients call the model [the last part of its address].
+    /// Name of the model in URLs [the last part of its address].
     #[arg(long)]
     name: Option<String>,
-    /// Address and port; port 0 is any free one.
+    /// Address and port to listen on; port 0 chooses a free port.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8501")]
     listen: SocketAddr,
-    /// Threads that answer; 0 is one a core.
+    /// Threads that compute predictions; 0 means one per core.
     #[arg(long, default_value_t = 0, value_parser = threads)]
     threads: usize,
-    /// Bytes that the body of a request may have.
+    /// Largest body of a request in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
     max_body: usize,
-    /// Rows that a request may have.
+    /// Most rows per request.
     #[arg(long, value_name = "ROWS", default_value_t = 16_384)]
     max_rows: usize,
-    /// Connections that may ask for predictions; further ones get health checks answered, and 503 for anything else.
+    /// Most connections. Further connections get answers to health checks, and 503 for anything else.
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = at_least_one)]
     max_connections: usize,
-    /// Close a connection whose request's header is not complete after this long.
+    /// Close a connection whose request header is not complete after this time.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     header_timeout: Duration,
-    /// Refuse a request whose body is not complete after this long.
+    /// Refuse a request whose body is not complete after this time.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     body_timeout: Duration,
-    /// Close a connection without a request, or one that does not take its answer, after this long.
+    /// Close an idle connection, or one that does not read its response, after this time.
     #[arg(long, value_name = "TIME", default_value = "2m", value_parser = duration)]
     idle_timeout: Duration,
 }
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &ServeArgs, stop: &AtomicBool) -> Result<Outcome> {
         remark(UNFINISHED);
     }
     if !arguments.listen.ip().is_loopback() {
-        remark("there is no authentication: whoever reaches this address is answered");
+        remark("there is no authentication: anyone who can reach this address gets answers");
     }
     let options = Options {
         name: arguments.name.clone().unwrap_or_else(|| name_of(&arguments.model)),
@@ -81,11 +81,11 @@ pub(crate) fn run(arguments: &ServeArgs, stop: &AtomicBool) -> Result<Outcome> {
     };
     let name = options.name.clone();
     serve(opened.predictor, options, stop, |address| remark(&format!("serving {name} on http://{address}")))?;
-    // To be ended by a signal is how a server ends.
+    // A signal is the normal end of a server.
     Ok(Outcome::Done)
 }
 
-/// What a model is called by its address; a directory also where it is given as `.` or ends in `..`.
+/// The name of a model: the last part of its address. Paths such as `.` and `..` are resolved first.
 fn name_of(address: &str) -> String {
     let whole = Path::new(address).canonicalize().unwrap_or_else(|_| address.into());
     whole.file_name().map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())

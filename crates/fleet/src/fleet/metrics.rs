@@ -1,8 +1,7 @@
-//! `fleet.metrics`: what a number is over all workers.
+//! `fleet.metrics`: metrics over all workers.
 //!
-//! Each worker brings its own counts; they are added up (or compared) over the workers, and the arithmetic on the totals is
-//! the core room's. Every worker calls, and every worker gets the same answer. Alone it is the answer to one's own counts.
-//! Counts travel as 64-bit floats: exact up to 2^53.
+//! Every worker calls with its own counts, and every worker gets the same result. The counts are reduced over the workers; the
+//! `core` crate computes the metric from the totals. Counts travel as 64-bit floats, which are exact up to 2^53.
 
 use openfleet_core::Error as CoreError;
 use openfleet_core::metrics::{Accuracy, Mae, Mse, Rmse, global_auc};
@@ -22,23 +21,23 @@ impl<'a> Metrics<'a> {
         Metrics { fleet }
     }
 
-    /// Position by position, the sum.
+    /// The element-wise sum.
     pub fn sum(&self, values: &[f64]) -> Result<Vec<f64>> {
         self.reduced(Reduce::Sum, values)
     }
 
-    /// Position by position, the largest.
+    /// The element-wise maximum.
     pub fn max(&self, values: &[f64]) -> Result<Vec<f64>> {
         self.reduced(Reduce::Max, values)
     }
 
-    /// Position by position, the smallest.
+    /// The element-wise minimum.
     pub fn min(&self, values: &[f64]) -> Result<Vec<f64>> {
         self.reduced(Reduce::Min, values)
     }
 
-    /// The AUC of all workers' rows, from the buckets of the `auc` layer: positives and negatives by predicted
-    /// probability. One half where there are no positives or no negatives.
+    /// The AUC of all workers' rows, from the counters of the `auc` layer: positive and negative rows per bucket of predicted
+    /// probability. It is 0.5 without positive or without negative rows.
     pub fn auc(&self, positive: &[i64], negative: &[i64]) -> Result<f64> {
         if positive.len() != negative.len() {
             let (expected, got) = (positive.len(), negative.len());
@@ -50,7 +49,7 @@ impl<'a> Metrics<'a> {
         Ok(global_auc(positive, negative))
     }
 
-    /// The share of rows that were right.
+    /// The accuracy: the share of rows that were predicted correctly.
     pub fn acc(&self, correct: u64, total: u64) -> Result<f64> {
         let [correct, total] = self.totals([correct as f64, total as f64])?;
         Ok(Accuracy::from_parts(correct as u64, total as u64).value())

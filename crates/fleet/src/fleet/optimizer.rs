@@ -1,4 +1,4 @@
-//! An optimizer that knows in which mode its job trains.
+//! An optimizer with the strategy of its job.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use parking_lot::Mutex;
 
 use crate::error::Result;
 
-/// An optimizer that knows in which mode its job trains: what `distributed_optimizer` makes of an ordinary one.
+/// An optimizer with the strategy of its job: the result of [`super::Fleet::distributed_optimizer`].
 ///
-/// The rule is the same wherever it is applied: by a server to its tables, or in this process.
+/// Servers and a local process apply the same update rule.
 #[derive(Debug, Clone)]
 pub struct DistributedOptimizer {
     optimizer: Minimize,
     strategy: Strategy,
-    /// What the job trains, once it is said.
+    /// The program that the job trains, after `minimize`.
     trained: Arc<Mutex<Option<Arc<Program>>>>,
 }
 
@@ -24,15 +24,15 @@ impl DistributedOptimizer {
         DistributedOptimizer { optimizer, strategy, trained }
     }
 
-    /// Appends the backward of `loss` and trains every parameter that has a gradient; gives the pairs of parameter and
-    /// gradient. The same on every worker.
+    /// Appends the backward pass of `loss` and trains every parameter that has a gradient. Returns pairs of parameter and
+    /// gradient. Must be called the same way on every worker.
     pub fn minimize(&self, program: &mut Program, loss: Var) -> Result<Vec<(Var, Var)>> {
         let pairs = self.optimizer.minimize(program, loss)?;
         *self.trained.lock() = Some(Arc::new(program.clone()));
         Ok(pairs)
     }
 
-    /// The mode and its knobs, resolved.
+    /// The resolved mode and settings.
     pub fn strategy(&self) -> &Strategy {
         &self.strategy
     }

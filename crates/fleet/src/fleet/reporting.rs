@@ -1,7 +1,8 @@
-//! How a process of a job tells its launcher about itself and about peers that it misses, and learns who has departed.
+//! What a process of a job reports to its launcher: its progress and the peers that are silent. It also reads which workers
+//! have departed.
 //!
-//! A thread looks about once a second. A process that was frozen itself would take everybody for silent when it wakes: after
-//! a gap between two looks nothing is reported for a while.
+//! A thread polls once per second. A process that was frozen would take all peers for silent when it wakes up, so after a gap
+//! between two polls it reports no silent peers for a while.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,14 +18,14 @@ use parking_lot::Mutex;
 use crate::job_file::JobFile;
 use crate::progress::{Progress, Silent};
 
-/// Between two looks.
-const EVERY: Duration = Duration::from_secs(1);
-/// A longer gap between two looks means that this process itself was frozen.
+/// Time between two polls.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// A longer gap between two polls means that this process was frozen.
 const FROZEN: Duration = Duration::from_secs(3);
-/// Silence that is worth a report.
+/// Seconds of silence after which a peer is reported.
 const SILENT: f64 = 2.0;
 
-/// What is reported, by whoever has something to report.
+/// The current report of this process.
 #[derive(Clone, Default)]
 pub(super) struct Report {
     file: Option<PathBuf>,
@@ -32,12 +33,12 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// To a file, if there is somebody who wants to know.
+    /// Writes to `file`, if the launcher named one.
     pub(super) fn to(file: Option<PathBuf>) -> Self {
         Report { file, progress: Arc::default() }
     }
 
-    /// Changes what is reported, and reports it. Not worth failing for.
+    /// Changes the report and writes it if it differs. A failure to write is ignored.
     pub(super) fn update(&self, change: impl FnOnce(&mut Progress)) {
         let mut progress = self.progress.lock();
         let before = progress.clone();
@@ -48,30 +49,30 @@ impl Report {
     }
 }
 
-/// Looks until it is dropped.
+/// The polling thread, which ends on drop.
 pub(super) struct Watch {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watch {
-    fn start(mut look: impl FnMut(bool) + Send + 'static) -> Self {
+    fn start(mut poll: impl FnMut(bool) + Send + 'static) -> Self {
         let (stop, stopped) = channel();
         let thread = std::thread::Builder::new().name("report".to_owned()).spawn(move || {
-            let (mut looked, mut woke) = (Instant::now(), None::<Instant>);
-            while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
-                if looked.elapsed() > FROZEN {
+            let (mut polled, mut woke) = (Instant::now(), None::<Instant>);
+            while stopped.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                if polled.elapsed() > FROZEN {
                     woke = Some(Instant::now());
                 }
-                looked = Instant::now();
-                look(woke.is_none_or(|woke| woke.elapsed() > FROZEN));
+                polled = Instant::now();
+                poll(woke.is_none_or(|woke| woke.elapsed() > FROZEN));
             }
         });
-        // Without a thread nothing is reported, and the job is none the worse.
+        // Without the thread nothing is reported, but the job still works.
         Watch { stop: Some(stop), thread: thread.ok() }
     }
 
-    /// A worker's: reports the peers it misses.
+    /// For a worker: reports silent peers.
     pub(super) fn of_worker(report: Report, news: Arc<News>, servers: Vec<Endpoint>) -> Self {
         Watch::start(move |is_trusted| {
             let workers = news.workers().into_iter().map(|(rank, since)| (Role::Worker, rank as usize, since));
@@ -84,8 +85,8 @@ impl Watch {
         })
     }
 
-    /// A server's: reports how far it is, what it would return to, and the workers it misses; and is told of workers whose
-    /// processes ended well without having departed.
+    /// For a server: reports its step, the checkpoint it would return to, and silent workers; marks workers as departed whose
+    /// processes ended successfully without departing.
     pub(super) fn of_server(report: Report, state: Arc<State>, job_file: Option<PathBuf>, workers: u32) -> Self {
         Watch::start(move |is_trusted| {
             let absent = state.absent();

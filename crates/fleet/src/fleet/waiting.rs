@@ -1,9 +1,8 @@
-//! Waiting for servers: bounded, and never silent for long.
+//! Waiting for servers, with a time limit and regular messages.
 //!
-//! Every link connects by itself, resolves its name anew at each attempt, and tries again within a second; so training
-//! starts as soon as the last server listens. What is here asks each link for a sign of life and says which servers have
-//! not given one, in the two lines that the seeds show. A server that answers and refuses us ends the wait at once: time
-//! will not change its mind.
+//! Every link connects by itself: it resolves the name again on each attempt and retries within a second, so training starts
+//! as soon as the last server listens. This module sends a heartbeat over each link and prints which servers have not answered, in
+//! PaddlePaddle's two lines. A server that answers with a refusal ends the wait at once, because retrying would not help.
 
 use std::time::Duration;
 
@@ -13,19 +12,19 @@ use openfleet_dist::{Error as DistError, Link};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::Voice;
+use super::Notices;
 use crate::error::{Error, Result};
 
-/// Time for servers that start together with us, before the first two lines.
+/// Time for servers that start together with this worker, before the first two lines.
 const FIRST: Duration = Duration::from_secs(1);
-/// Between two complaints.
+/// Time between two repetitions of the lines.
 const PERIOD: Duration = Duration::from_secs(3);
 
 /// Returns when all servers have answered, or the limit has passed, or `interrupted` turns true.
 pub(super) async fn for_servers(
     links: &[Link],
     limit: Duration,
-    voice: &Voice,
+    notices: &Notices,
     mut interrupted: watch::Receiver<bool>,
 ) -> Result<()> {
     let end = Instant::now() + limit;
@@ -46,13 +45,13 @@ pub(super) async fn for_servers(
             return Err(Error::ServersAbsent { endpoints: names, waited: limit });
         }
         let quoted: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
-        voice.say("server not ready, wait 3 sec to retry...");
-        voice.say(&format!("not ready endpoints:[{}]", quoted.join(", ")));
+        notices.print("server not ready, wait 3 sec to retry...");
+        notices.print(&format!("not ready endpoints:[{}]", quoted.join(", ")));
         patience = PERIOD;
     }
 }
 
-/// Those that do not answer within a time.
+/// The links that do not answer within a time limit.
 async fn ask(links: Vec<&Link>, within: Duration) -> Result<Vec<&Link>> {
     let asked = links.into_iter().map(|link| Ok((link, link.send_within(&Heartbeat, within)?)));
     let asked: Vec<(&Link, Pending)> = asked.collect::<openfleet_dist::Result<_>>()?;
@@ -86,10 +85,10 @@ mod tests {
 
     use super::*;
 
-    /// Servers that begin to listen at a moment of a paused clock.
+    /// Servers that start to listen at a given time of a paused clock.
     struct Scripted {
         began: Instant,
-        /// By port; those that are not here never listen.
+        /// By port; other ports never listen.
         ready_after: Vec<(u16, Duration)>,
         attempts: AtomicUsize,
     }
@@ -129,15 +128,15 @@ mod tests {
             .into();
         let lines = Arc::new(Mutex::new(Vec::new()));
         let heard = lines.clone();
-        let voice = Voice::new(move |line| heard.lock().push(line.to_owned()));
+        let notices = Notices::new(move |line| heard.lock().push(line.to_owned()));
         let (_interrupt, interrupted) = watch::channel(false);
-        let outcome = for_servers(&links, Duration::from_secs(limit), &voice, interrupted).await;
+        let outcome = for_servers(&links, Duration::from_secs(limit), &notices, interrupted).await;
         let lines = lines.lock().clone();
         (outcome, lines, connector.attempts.load(Ordering::Relaxed))
     }
 
     #[tokio::test(start_paused = true)]
-    async fn servers_that_are_there_are_not_talked_about() {
+    async fn nothing_is_printed_when_all_servers_answer() {
         let now = Duration::ZERO;
         let (outcome, lines, _) = wait(vec![(1, now), (2, now)], "swordfish", 900).await;
         outcome.unwrap();
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_two_lines_of_the_seeds_name_who_is_missing_every_three_seconds() {
+    async fn paddles_two_lines_name_the_missing_servers_every_three_seconds() {
         let began = Instant::now();
         let ready = vec![(1, Duration::from_secs(3)), (2, Duration::from_secs(8))];
         let (outcome, lines, attempts) = wait(ready, "swordfish", 900).await;
@@ -202,10 +201,10 @@ mod tests {
         let link = Link::remote(&runtime, "a:1".parse().unwrap(), ClientConfig::new(identity), connector);
         let (interrupt, interrupted) = watch::channel(false);
         let links = [link];
-        let voice = Voice::new(move |_| {
+        let notices = Notices::new(move |_| {
             interrupt.send_replace(true);
         });
-        let outcome = for_servers(&links, Duration::from_secs(900), &voice, interrupted).await;
+        let outcome = for_servers(&links, Duration::from_secs(900), &notices, interrupted).await;
         assert_eq!(outcome.unwrap_err().to_string(), "interrupted while waiting for servers");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use openfleet::fleet::{Fleet, Surroundings, Voice};
+use openfleet::fleet::{Fleet, Notices, ProcessContext};
 use openfleet::variables::Variables;
 use openfleet_core::strategy::{Mode, StrategyOptions};
 use openfleet_dist::Reduce;
@@ -16,7 +16,7 @@ use crate::{feed, model};
 
 #[test]
 fn the_same_program_trains_in_one_process() {
-    let fleet = Fleet::init_in(None, Surroundings::quiet([])).unwrap();
+    let fleet = Fleet::init_in(None, ProcessContext::quiet([])).unwrap();
     assert!(fleet.is_worker() && fleet.is_first_worker() && !fleet.is_server());
     assert_eq!((fleet.worker_num(), fleet.server_num(), fleet.worker_index().unwrap()), (1, 0, 0));
     let model = model(&fleet, Mode::Async);
@@ -47,7 +47,7 @@ fn the_same_program_trains_in_one_process() {
 
 #[test]
 fn two_fleets_in_one_process_do_not_notice_each_other() {
-    let fleets = [(); 2].map(|()| Fleet::init_in(None, Surroundings::quiet([])).unwrap());
+    let fleets = [(); 2].map(|()| Fleet::init_in(None, ProcessContext::quiet([])).unwrap());
     let strategy = StrategyOptions::distributed_strategy();
     fleets[0].distributed_optimizer(Minimize::new(Optimizer::Sgd(Sgd::default()), 0.1), &strategy).unwrap();
     fleets[0].init_worker().unwrap();
@@ -61,8 +61,8 @@ fn two_fleets_in_one_process_do_not_notice_each_other() {
 fn lines(variables: Variables, act: impl FnOnce(&Fleet)) -> Vec<String> {
     let said = Arc::new(Mutex::new(Vec::new()));
     let heard = said.clone();
-    let voice = Voice::new(move |line| heard.lock().unwrap().push(line.to_owned()));
-    act(&Fleet::init_in(None, Surroundings { variables, voice, connector: Arc::new(Tcp) }).unwrap());
+    let notices = Notices::new(move |line| heard.lock().unwrap().push(line.to_owned()));
+    act(&Fleet::init_in(None, ProcessContext { variables, notices, connector: Arc::new(Tcp) }).unwrap());
     said.lock().unwrap().clone()
 }
 

@@ -10,7 +10,7 @@ mod saving;
 mod starting;
 mod threads;
 
-use openfleet::fleet::{Fleet, Surroundings};
+use openfleet::fleet::{Fleet, ProcessContext};
 use openfleet::role::UserDefined;
 use openfleet_core::Role;
 use openfleet_core::strategy::{Mode, StrategyOptions};
@@ -34,7 +34,7 @@ fn process(role: Role, rank: i64, workers: i64, servers: &[String]) -> Fleet {
         server_endpoints: servers.to_vec(),
         ..UserDefined::default()
     };
-    Fleet::init_in(Some(&role_maker), Surroundings::quiet([])).unwrap()
+    Fleet::init_in(Some(&role_maker), ProcessContext::quiet([])).unwrap()
 }
 
 /// The options of a mode, with knobs that a short run notices.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use openfleet::fleet::{Fleet, Surroundings};
+use openfleet::fleet::{Fleet, ProcessContext};
 use openfleet::{Error, Result};
 use openfleet_core::Role;
 use openfleet_core::error::report;
@@ -57,7 +57,7 @@ fn each_call_out_of_place_says_what_is_missing() {
     let server = || process(Role::Server, 0, 2, &crate::free_endpoints(1));
     // Nobody listens there; with the launch barrier off nobody is waited for.
     let worker = || process(Role::Worker, 1, 2, &["127.0.0.1:1".to_owned()]);
-    let alone = || Fleet::init_in(None, Surroundings::quiet([])).unwrap();
+    let alone = || Fleet::init_in(None, ProcessContext::quiet([])).unwrap();
     let early =
         |call: &str, missing: &str| format!("`{call}` was called before `{missing}`\n\nhint: call `{missing}` first");
     let late =
@@ -130,7 +130,7 @@ fn each_call_out_of_place_says_what_is_missing() {
 
 #[test]
 fn contradictory_options_are_refused_where_they_are_given() {
-    let fleet = Fleet::init_in(None, Surroundings::quiet([])).unwrap();
+    let fleet = Fleet::init_in(None, ProcessContext::quiet([])).unwrap();
     let options =
         StrategyOptions { a_sync: Some(false), k_steps: Some(400), ..StrategyOptions::distributed_strategy() };
     let error = fleet.distributed_optimizer(Minimize::new(Optimizer::Sgd(Sgd::default()), 0.1), &options).unwrap_err();
@@ -140,7 +140,7 @@ fn contradictory_options_are_refused_where_they_are_given() {
 #[test]
 fn collective_workers_are_told_that_this_is_not_possible_yet() {
     let variables = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")];
-    let fleet = Fleet::init_in(None, Surroundings::quiet(variables)).unwrap();
+    let fleet = Fleet::init_in(None, ProcessContext::quiet(variables)).unwrap();
     model(&fleet, Mode::Sync);
     let error: Error = fleet.init_worker().unwrap_err();
     assert_eq!(error.to_string(), "training without servers on several workers is not available yet");

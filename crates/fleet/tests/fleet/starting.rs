@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use openfleet::Result;
-use openfleet::fleet::{Fleet, Surroundings, Voice};
+use openfleet::fleet::{Fleet, Notices, ProcessContext};
 use openfleet::variables::Variables;
 use openfleet_core::error::report;
 use openfleet_core::strategy::Mode;
@@ -13,11 +13,11 @@ use openfleet_dist::client::Tcp;
 use crate::{free_endpoints, model};
 
 /// What a process has around it, with an ear for its lines.
-fn surroundings(variables: Variables) -> (Surroundings, Arc<Mutex<Vec<String>>>) {
+fn context(variables: Variables) -> (ProcessContext, Arc<Mutex<Vec<String>>>) {
     let said = Arc::new(Mutex::new(Vec::new()));
     let heard = said.clone();
-    let voice = Voice::new(move |line| heard.lock().unwrap().push(line.to_owned()));
-    (Surroundings { variables, voice, connector: Arc::new(Tcp) }, said)
+    let notices = Notices::new(move |line| heard.lock().unwrap().push(line.to_owned()));
+    (ProcessContext { variables, notices, connector: Arc::new(Tcp) }, said)
 }
 
 fn server(endpoint: &str) -> Variables {
@@ -33,7 +33,7 @@ fn worker(endpoint: &str) -> Variables {
 }
 
 fn serve(variables: Variables) -> Result<()> {
-    let fleet = Fleet::init_in(None, surroundings(variables).0)?;
+    let fleet = Fleet::init_in(None, context(variables).0)?;
     // One that could start would not stay.
     fleet.stop_handle().stop();
     fleet.init_server(None)?;
@@ -47,8 +47,8 @@ fn server_and_worker_say_where_they_are_and_proxies_do_not_matter() {
         let proxy = "http://proxy.invalid:3128";
         variables.with("http_proxy", proxy).with("https_proxy", proxy).with("ALL_PROXY", proxy)
     };
-    let (beside_server, server_said) = surroundings(proxied(server(&endpoint)));
-    let (beside_worker, worker_said) = surroundings(proxied(worker(&endpoint)));
+    let (beside_server, server_said) = context(proxied(server(&endpoint)));
+    let (beside_worker, worker_said) = context(proxied(worker(&endpoint)));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let fleet = Fleet::init_in(None, beside_server).unwrap();
@@ -78,9 +78,9 @@ fn a_server_that_never_comes_is_named() {
     let endpoint = free_endpoints(1).remove(0);
     for limited in [
         // By the environment.
-        Fleet::init_in(None, surroundings(worker(&endpoint).with("OPENFLEET_WAIT_SECONDS", "0")).0).unwrap(),
+        Fleet::init_in(None, context(worker(&endpoint).with("OPENFLEET_WAIT_SECONDS", "0")).0).unwrap(),
         // By the program.
-        Fleet::init_in(None, surroundings(worker(&endpoint)).0).unwrap().wait_limit(Duration::ZERO),
+        Fleet::init_in(None, context(worker(&endpoint)).0).unwrap().wait_limit(Duration::ZERO),
     ] {
         model(&limited, Mode::Async);
         assert_eq!(
@@ -92,7 +92,7 @@ fn a_server_that_never_comes_is_named() {
 
 #[test]
 fn a_worker_that_waits_can_be_interrupted() {
-    let fleet = Fleet::init_in(None, surroundings(worker(&free_endpoints(1)[0])).0).unwrap();
+    let fleet = Fleet::init_in(None, context(worker(&free_endpoints(1)[0])).0).unwrap();
     model(&fleet, Mode::Async);
     fleet.stop_handle().stop();
     assert_eq!(fleet.init_worker().unwrap_err().to_string(), "interrupted while waiting for servers");
@@ -155,7 +155,7 @@ fn a_worker_without_a_secret_is_told_so_instead_of_waiting_for_servers_that_may_
     for (told, server) in
         [(paddle(public), public), (worker(public), public), (worker("10.0.0.1:36000"), "10.0.0.1:36000")]
     {
-        let fleet = Fleet::init_in(None, surroundings(told).0).unwrap();
+        let fleet = Fleet::init_in(None, context(told).0).unwrap();
         model(&fleet, Mode::Async);
         let message = report(&fleet.init_worker().unwrap_err());
         let expected = format!("refusing to train with server `{server}` without a secret: anybody could");
@@ -167,7 +167,7 @@ fn a_worker_without_a_secret_is_told_so_instead_of_waiting_for_servers_that_may_
 fn a_server_with_a_secret_need_not_resolve_its_own_name() {
     let port = free_endpoints(1)[0].rsplit_once(':').unwrap().1.to_owned();
     let variables = server(&format!("server-0.job.invalid:{port}")).with("OPENFLEET_SECRET", "swordfish");
-    let (beside, said) = surroundings(variables);
+    let (beside, said) = context(variables);
     let fleet = Fleet::init_in(None, beside).unwrap();
     fleet.stop_handle().stop();
     fleet.init_server(None).unwrap();
@@ -178,13 +178,12 @@ fn a_server_with_a_secret_need_not_resolve_its_own_name() {
 #[test]
 fn a_worker_with_another_secret_is_told_so_at_once() {
     let endpoint = free_endpoints(1).remove(0);
-    let fleet = Fleet::init_in(None, surroundings(server(&endpoint).with("OPENFLEET_SECRET", "swordfish")).0).unwrap();
+    let fleet = Fleet::init_in(None, context(server(&endpoint).with("OPENFLEET_SECRET", "swordfish")).0).unwrap();
     fleet.init_server(None).unwrap();
     let handle = fleet.stop_handle();
     std::thread::scope(|scope| {
         let running = scope.spawn(|| fleet.run_server());
-        let stranger =
-            Fleet::init_in(None, surroundings(worker(&endpoint).with("OPENFLEET_SECRET", "sword")).0).unwrap();
+        let stranger = Fleet::init_in(None, context(worker(&endpoint).with("OPENFLEET_SECRET", "sword")).0).unwrap();
         model(&stranger, Mode::Async);
         let message = report(&stranger.init_worker().unwrap_err());
         assert!(message.starts_with("this worker cannot join the job"), "{message}");

@@ -1,4 +1,4 @@
-//! `openfleet compact`: one save in place of the several that a checkpoint consists of.
+//! `openfleet compact`: merges the delta saves of a checkpoint into one full save.
 
 use clap::Args;
 use openfleet_dist::fresh_save_id;
@@ -11,7 +11,7 @@ use crate::error::Result;
 /// `openfleet compact ...`.
 #[derive(Debug, Args)]
 pub(crate) struct CompactArgs {
-    /// The checkpoint. Whoever reads it meanwhile sees the old one or the new one; a job that saves changes goes on.
+    /// The checkpoint. Concurrent readers see either the old or the new one, and a job can keep saving deltas to it.
     #[arg(value_name = "ADDRESS")]
     checkpoint: String,
 }

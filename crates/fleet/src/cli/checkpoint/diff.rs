@@ -16,12 +16,12 @@ use crate::error::Result;
 #[derive(Debug, Args)]
 pub(crate) struct DiffArgs {
     /// The older checkpoint.
-    #[arg(value_name = "A")]
+    #[arg(value_name = "ADDRESS")]
     before: String,
-    /// The newer one.
-    #[arg(value_name = "B")]
+    /// The newer checkpoint.
+    #[arg(value_name = "NEWER_ADDRESS")]
     after: String,
-    /// One JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &DiffArgs) -> Result<()> {
     parameters(&before, &after, &mut difference)?;
     match arguments.json {
         true => result(&serde_json::to_string(&difference).unwrap_or_default()),
-        false => tell(&difference),
+        false => print(&difference),
     }
     Ok(())
 }
@@ -129,13 +129,13 @@ fn parameters(before: &Opened, after: &Opened, difference: &mut Difference) -> R
     Ok(())
 }
 
-/// `None` where every bit is the same.
+/// `None` if all bits are equal.
 fn largest_change(old: &[f32], new: &[f32]) -> Option<f32> {
     let changed = old.iter().zip(new).filter(|(a, b)| a.to_bits() != b.to_bits());
     changed.map(|(a, b)| (a - b).abs()).reduce(f32::max)
 }
 
-fn tell(difference: &Difference) {
+fn print(difference: &Difference) {
     result(&format!("steps {} and {}", count(difference.steps.0), count(difference.steps.1)));
     for (names, what) in [
         (&difference.only_before, "only in the first"),

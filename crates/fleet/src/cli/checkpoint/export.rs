@@ -1,8 +1,8 @@
-//! `openfleet export`: a table for other tools.
+//! `openfleet export`: writes a sparse table for other tools.
 //!
 //! ```text
-//! text      a line a row: key, a tab, the weights with blanks between them
-//! npz       arrays `keys` (uint64) and `weights` (float32, a row each)
+//! text      one line per row: key, a tab, the weights separated by blanks
+//! npz       arrays `keys` (uint64, [rows]) and `weights` (float32, [rows, dim])
 //! parquet   columns `key` (uint64) and `weights` (a list of floats)
 //! ```
 
@@ -28,16 +28,16 @@ use crate::error::{Error, Result};
 /// `openfleet export ...`.
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
-    /// The checkpoint.
+    /// Checkpoint: a directory or bucket.
     #[arg(value_name = "ADDRESS")]
     checkpoint: String,
-    /// The sparse table; may be left out where there is only one.
+    /// Sparse table to export; optional if the checkpoint has only one.
     #[arg(long, value_name = "NAME")]
     table: Option<String>,
-    /// As what.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = ExportFormat::Text)]
     format: ExportFormat,
-    /// The file to write; what stands there is replaced when it is complete.
+    /// File to write. An existing file is replaced when the new one is complete.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
 }
@@ -59,11 +59,11 @@ pub(crate) fn run(arguments: &ExportArgs) -> Result<()> {
             return Err(Error::BadOption {
                 option: "--table",
                 expected: "the name of a sparse table",
-                got: format!("nothing, and there are {}: {}", tables.len(), names.join(", ")),
+                got: format!("nothing, with {} tables: {}", tables.len(), names.join(", ")),
             });
         }
     };
-    // Under another name until it is complete.
+    // Write under a temporary name until the file is complete.
     let mut name = arguments.out.file_name().unwrap_or_default().to_owned();
     name.push(".writing");
     let temporary = arguments.out.with_file_name(name);
@@ -75,7 +75,7 @@ pub(crate) fn run(arguments: &ExportArgs) -> Result<()> {
     let done =
         written.and_then(|()| std::fs::rename(&temporary, &arguments.out).map_err(Error::io("write", &arguments.out)));
     if done.is_err() {
-        // The error that is reported is the first one.
+        // Report the first error, not this one.
         let _ = std::fs::remove_file(&temporary);
     }
     done?;
@@ -103,9 +103,9 @@ fn text(opened: &Opened, table: &SparseEntry, path: &Path) -> Result<()> {
 fn npz(opened: &Opened, table: &SparseEntry, path: &Path) -> Result<()> {
     let failed = |error: zip::result::ZipError| Error::io("write", path)(error.into());
     let mut out = ZipWriter::new(BufWriter::new(File::create(path).map_err(Error::io("write", path))?));
-    // NumPy reads members that are not compressed without a copy, and floats hardly shrink.
+    // NumPy maps uncompressed members without a copy, and floats hardly compress.
     let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored).large_file(true);
-    // Member by member, so the rows are read twice.
+    // A zip is written member by member, so the rows are read twice.
     out.start_file("keys.npy", options).map_err(failed)?;
     out.write_all(&npy_header("'<u8'", &format!("({},)", table.rows))).map_err(Error::io("write", path))?;
     each_row(opened, table, |row| out.write_all(&row.key.to_le_bytes()).map_err(Error::io("write", path)))?;
@@ -122,7 +122,7 @@ fn npz(opened: &Opened, table: &SparseEntry, path: &Path) -> Result<()> {
     file.flush().map_err(Error::io("write", path))
 }
 
-/// Rows of a group of a Parquet file.
+/// Rows per Parquet row group.
 const GROUP: usize = 100_000;
 
 fn parquet(opened: &Opened, table: &SparseEntry, path: &Path) -> Result<()> {
@@ -133,7 +133,7 @@ fn parquet(opened: &Opened, table: &SparseEntry, path: &Path) -> Result<()> {
     let mut writer = SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties)).map_err(failed)?;
     let (mut keys, mut weights) = (Vec::with_capacity(GROUP), Vec::with_capacity(GROUP * table.spec.dim));
     each_row(opened, table, |row| {
-        // The same 64 bits; the column says that they have no sign.
+        // The same 64 bits; the logical type marks them as unsigned.
         keys.push(row.key as i64);
         weights.extend_from_slice(row.weights);
         if keys.len() == GROUP {
@@ -177,7 +177,7 @@ fn write_group(
         column.close()?;
     }
     if let Some(mut column) = group.next_column()? {
-        // A list begins where the level is 0, and goes on where it is 1; no list is empty.
+        // Repetition level 0 starts a list, 1 continues it; no list is empty.
         let repetition: Vec<i16> = (0..weights.len()).map(|at| i16::from(at % dim != 0)).collect();
         let definition = vec![1; weights.len()];
         column.typed::<FloatType>().write_batch(weights, Some(&definition), Some(&repetition))?;

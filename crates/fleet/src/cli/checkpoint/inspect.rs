@@ -14,13 +14,13 @@ use crate::error::Result;
 /// `openfleet inspect ...`.
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
-    /// The checkpoint.
+    /// Checkpoint: a directory or bucket.
     #[arg(value_name = "ADDRESS")]
     checkpoint: String,
-    /// How many of the hottest keys of each table to show: by shows where they are counted, else by the length of the row.
+    /// Number of hottest keys to show per table, by shows if they are counted, otherwise by the norm of the row.
     #[arg(long, value_name = "COUNT", default_value_t = 5)]
     hottest: usize,
-    /// One JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -111,7 +111,7 @@ pub(crate) fn run(arguments: &InspectArgs) -> Result<()> {
     };
     match arguments.json {
         true => result(&serde_json::to_string(&summary).unwrap_or_default()),
-        false => tell(&summary),
+        false => print(&summary),
     }
     Ok(())
 }
@@ -151,7 +151,7 @@ fn look_at<'a>(opened: &Opened, table: &'a SparseEntry, most: usize) -> Result<T
     })
 }
 
-fn tell(summary: &Summary<'_>) {
+fn print(summary: &Summary<'_>) {
     result(&format!(
         "{}: step {} of job {} (mode {}, {}, {}), {}",
         summary.checkpoint,

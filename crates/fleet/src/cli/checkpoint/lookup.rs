@@ -14,19 +14,19 @@ use crate::error::Result;
 /// `openfleet lookup ...`.
 #[derive(Debug, Args)]
 pub(crate) struct LookupArgs {
-    /// The checkpoint.
+    /// Checkpoint: a directory or bucket.
     #[arg(value_name = "ADDRESS")]
     checkpoint: String,
-    /// The feature id.
+    /// Feature id.
     #[arg(value_name = "KEY")]
     key: Key,
-    /// The slot that the id is of, for tables whose keys are salted by slot.
+    /// Slot of the id, for tables whose keys are salted by slot.
     #[arg(long, value_name = "NAME")]
     slot: Option<String>,
-    /// Only in this table.
+    /// Look only in this table.
     #[arg(long, value_name = "NAME")]
     table: Option<String>,
-    /// A JSON object a table, on a line.
+    /// Print one JSON object per table and line.
     #[arg(long)]
     json: bool,
 }
@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &LookupArgs) -> Result<()> {
         match find(&opened, table, salted.map_or(arguments.key, |slot| arguments.key ^ salt(slot)))? {
             Some(found) => {
                 any = true;
-                tell(&found, arguments.json);
+                print(&found, arguments.json);
             }
             None => {
                 let of_slot = salted.map_or(String::new(), |slot| format!(" of slot `{slot}`"));
@@ -94,7 +94,7 @@ fn find<'a>(opened: &Opened, table: &'a SparseEntry, key: Key) -> Result<Option<
     Ok(found)
 }
 
-fn tell(found: &Found<'_>, json: bool) {
+fn print(found: &Found<'_>, json: bool) {
     if json {
         return result(&serde_json::to_string(found).unwrap_or_default());
     }

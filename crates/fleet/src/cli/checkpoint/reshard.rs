@@ -1,4 +1,4 @@
-//! `openfleet reshard`: the same checkpoint in another number of parts.
+//! `openfleet reshard`: rewrites a checkpoint in another number of parts.
 
 use std::num::NonZeroU32;
 
@@ -15,16 +15,16 @@ use crate::error::Result;
 /// `openfleet reshard ...`.
 #[derive(Debug, Args)]
 pub(crate) struct ReshardArgs {
-    /// The checkpoint.
+    /// Checkpoint: a directory or bucket.
     #[arg(value_name = "ADDRESS")]
     checkpoint: String,
-    /// Where the new one goes.
+    /// Address of the new checkpoint.
     #[arg(long, value_name = "ADDRESS")]
     out: String,
-    /// Parts: as many as the servers that will read it. (Any number of servers reads any checkpoint.)
-    #[arg(long, value_name = "COUNT")]
-    servers: NonZeroU32,
-    /// Replace a checkpoint that stands there.
+    /// Number of parts, ideally the number of servers that will read it. (Any number of servers can read any checkpoint.)
+    #[arg(long, alias = "servers", value_name = "N")]
+    server_num: NonZeroU32,
+    /// Replace an existing checkpoint.
     #[arg(long)]
     replace: bool,
 }
@@ -32,7 +32,7 @@ pub(crate) struct ReshardArgs {
 pub(crate) fn run(arguments: &ReshardArgs) -> Result<()> {
     let opened = open(&arguments.checkpoint)?;
     let (to, id) = (Addresses.open(&arguments.out)?, fresh_save_id());
-    let buckets = Buckets::new(arguments.servers.get() as usize)?;
+    let buckets = Buckets::new(arguments.server_num.get() as usize)?;
     let written =
         checkpoint::reshard(opened.storage.as_ref(), &opened.manifest, to.as_ref(), &id, buckets, arguments.replace)
             .map_err(openfleet_dist::Error::checkpoint("saving to", &arguments.out))?;

@@ -1,4 +1,4 @@
-//! `openfleet verify`: every byte against its checksum.
+//! `openfleet verify`: checks every byte of a checkpoint against its checksum.
 
 use clap::Args;
 use openfleet_table::checkpoint;
@@ -10,7 +10,7 @@ use crate::error::Result;
 /// `openfleet verify ...`.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
-    /// The checkpoint.
+    /// Checkpoint: a directory or bucket.
     #[arg(value_name = "ADDRESS")]
     checkpoint: String,
 }
@@ -19,6 +19,6 @@ pub(crate) fn run(arguments: &VerifyArgs) -> Result<()> {
     let opened = open(&arguments.checkpoint)?;
     let read = opened.read(checkpoint::verify)?;
     let files = plural(opened.manifest.all_files().count(), "file");
-    result(&format!("{}: whole: {files}, {}, step {}", opened.address, bytes(read), count(opened.manifest.step)));
+    result(&format!("{}: intact: {files}, {}, step {}", opened.address, bytes(read), count(opened.manifest.step)));
     Ok(())
 }

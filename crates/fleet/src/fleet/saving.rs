@@ -1,0 +1,128 @@
+//! Checkpoints of the job, and removing rows that are no longer worth keeping.
+
+use std::sync::Weak;
+
+use openfleet_dist::{LoadOptions, SaveOptions, Shrink};
+use openfleet_engine::{Executor, Program, Var};
+use openfleet_table::Shrunk;
+use openfleet_table::checkpoint::Manifest;
+
+use super::Fleet;
+use crate::error::Result;
+
+impl Fleet {
+    /// Saves a consistent snapshot of all tables of the job, with optimizer state and training position, while training
+    /// continues.
+    ///
+    /// The first worker saves for the job; on other workers the call does nothing and returns `None`. The servers write, so all
+    /// of them must be able to write to the directory or bucket. An existing checkpoint is replaced only if the save succeeds.
+    /// Without servers the parameters, tables and states of `program` are saved, in the same format.
+    pub fn save_persistables(
+        &self,
+        executor: &mut Executor,
+        program: &Program,
+        address: &str,
+    ) -> Result<Option<Manifest>> {
+        self.save_persistables_with(executor, program, address, &SaveOptions::default())
+    }
+
+    /// [`Fleet::save_persistables`] with options: a delta save, some tables only, no replacing, extra data in the manifest.
+    pub fn save_persistables_with(
+        &self,
+        executor: &mut Executor,
+        program: &Program,
+        address: &str,
+        options: &SaveOptions,
+    ) -> Result<Option<Manifest>> {
+        self.working("save_persistables")?;
+        if !self.is_first_worker() {
+            return Ok(None);
+        }
+        let options = SaveOptions { job: self.settings.job.to_string(), ..options.clone() };
+        Ok(Some(executor.save(program, address, &options)?))
+    }
+
+    /// Saves one table or parameter of the job, by name, like [`Fleet::save_persistables`].
+    pub fn save_one_table(
+        &self,
+        executor: &mut Executor,
+        program: &Program,
+        name: &str,
+        address: &str,
+    ) -> Result<Option<Manifest>> {
+        let options = SaveOptions { only: vec![name.to_owned()], ..SaveOptions::default() };
+        self.save_persistables_with(executor, program, address, &options)
+    }
+
+    /// Saves what predicting `targets` from `feeds` needs: the ops that lead to them, their parameters and rows, without optimizer
+    /// state. The first worker saves for the job; on other workers the call does nothing and returns `None`.
+    pub fn save_inference_model(
+        &self,
+        executor: &mut Executor,
+        program: &Program,
+        feeds: &[String],
+        targets: &[Var],
+        address: &str,
+    ) -> Result<Option<Manifest>> {
+        self.working("save_inference_model")?;
+        match self.is_first_worker() {
+            true => Ok(Some(executor.save_inference_model(program, feeds, targets, address)?)),
+            false => Ok(None),
+        }
+    }
+
+    /// Loads all tables from a checkpoint, before training or between two passes. The first worker loads for the job; on other
+    /// workers the call does nothing.
+    ///
+    /// # Errors
+    /// If the checkpoint misses a table or has one of another shape or optimizer; with `partial` such tables are skipped.
+    pub fn load_model(&self, executor: &mut Executor, program: &Program, address: &str, partial: bool) -> Result<()> {
+        self.load_model_with(executor, program, address, LoadOptions { partial, ..LoadOptions::default() })
+    }
+
+    /// [`Fleet::load_model`] with options.
+    pub fn load_model_with(
+        &self,
+        executor: &mut Executor,
+        program: &Program,
+        address: &str,
+        options: LoadOptions,
+    ) -> Result<()> {
+        self.working("load_model")?;
+        match self.is_first_worker() {
+            true => Ok(executor.load(program, address, options)?),
+            false => Ok(()),
+        }
+    }
+
+    /// Decays the scores of rows of sparse tables and removes rows by score and age. The first worker does it for the job and
+    /// gets the number of removed rows; on other workers the call does nothing and returns `None`.
+    pub fn shrink(&self, shrink: &Shrink) -> Result<Option<Shrunk>> {
+        match self.working("shrink")? {
+            _ if !self.is_first_worker() => Ok(None),
+            Some(cluster) => Ok(Some(cluster.shrink(shrink)?)),
+            None => self.shrink_locally(shrink).map(Some),
+        }
+    }
+
+    fn shrink_locally(&self, shrink: &Shrink) -> Result<Shrunk> {
+        let (mut total, mut names) = (Shrunk::default(), Vec::new());
+        let mut found = shrink.table.is_none();
+        for scope in self.scopes.lock().iter().filter_map(Weak::upgrade) {
+            for name in scope.names() {
+                let Some(table) = scope.sparse(&name) else { continue };
+                if shrink.table.as_ref().is_none_or(|wanted| *wanted == name) {
+                    total.merge(shrink.apply(&table));
+                    found = true;
+                }
+                names.push(format!("`{name}`"));
+            }
+        }
+        match &shrink.table {
+            Some(table) if !found => {
+                Err(openfleet_dist::Error::NoSuchTable { table: table.clone(), names: names.join(", ") }.into())
+            }
+            _ => Ok(total),
+        }
+    }
+}
