@@ -80,7 +80,7 @@ def test_a_script_without_stop_worker_has_departed_when_it_ends_well(tmp_path, m
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert TWO_WORKERS in ran.stdout
     # The servers were told; nobody had to end them.
-    assert ran.stdout.count("of 2: ends") == 2, ran.stdout + ran.stderr
+    assert ran.stdout.count("of 2: ended") == 2, ran.stdout + ran.stderr
 
 
 @pytest.mark.parametrize("ending", ["raise ValueError('no')", "sys.exit(3)"])
@@ -123,7 +123,7 @@ if fleet.is_first_worker():
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert TWO_WORKERS in ran.stdout
     assert "(restart 1 of 1) and continues where its predecessor was" in ran.stderr
-    assert "30 batches are not trained again" in ran.stdout + ran.stderr
+    assert "30 batches will be skipped" in ran.stdout + ran.stderr
 
 
 def test_a_save_that_was_complete_is_not_repeated_under_its_old_name(tmp_path):

@@ -237,7 +237,7 @@ def test_seed_002_trains_on_its_two_machines_without_a_secret_and_says_its_lines
     for one in [*working, *serving]:
         warnings = [line for line in one.lines if "warning" in line.lower() or "secret" in line.lower()]
         assert len(warnings) == 1, one.said
-        assert "warning: there is no secret: whoever reaches 10.89.176.1" in warnings[0], one.said
+        assert "warning: there is no secret: anyone who can reach 10.89.176.1" in warnings[0], one.said
 
 
 def test_without_a_secret_only_the_old_variables_and_private_addresses_are_taken(machines, start):

@@ -174,6 +174,21 @@ mod tests {
     }
 
     #[test]
+    fn old_spellings_still_work() {
+        let old = "openfleet train --model dcn --train x --mode sync --servers 2 --workers 3 --lr 0.1 --thread-num 2 --epoch 4";
+        assert!(parse(old.split(' ')).is_ok());
+        assert!(parse("openfleet reshard a --out b --servers 2".split(' ')).is_ok());
+        let infer = |text: &str| parse(text.split(' ')).map(drop).map_err(|error| error.kind());
+        assert_eq!(infer("openfleet infer --model-dir model --data x"), Ok(()));
+        assert_eq!(infer("openfleet infer model --data x"), Ok(()));
+        assert_eq!(infer("openfleet infer --data x"), Err(clap::error::ErrorKind::MissingRequiredArgument));
+        assert_eq!(
+            infer("openfleet infer other --model-dir model --data x"),
+            Err(clap::error::ErrorKind::ArgumentConflict)
+        );
+    }
+
+    #[test]
     fn flags_take_hyphens_and_underscores() {
         for flag in ["--batch-size", "--batch_size", "--batch"] {
             let parsed = parse(["openfleet", "train", "--model", "dcn", "--train", "x", flag, "7"]).unwrap();

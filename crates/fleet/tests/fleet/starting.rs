@@ -65,7 +65,7 @@ fn server_and_worker_say_where_they_are_and_proxies_do_not_matter() {
         [
             "server 0 of 1 (1 worker): role from OPENFLEET_*".to_owned(),
             format!("server 0 of 1: listening on {endpoint}"),
-            "server 0 of 1: ends".to_owned(),
+            "server 0 of 1: ended".to_owned(),
         ]
     );
     let worker_said = worker_said.lock().unwrap();

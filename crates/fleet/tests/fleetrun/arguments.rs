@@ -95,21 +95,21 @@ const REFUSED: &[(&str, &str)] = &[
     // What means nothing here.
     (
         "--server_num 1 --worker_num 1 --host a x.py",
-        "`--host` means nothing to a job on one machine\n\nhint: leave `--host` out",
+        "`--host` cannot be used with a job on one machine\n\nhint: leave `--host` out",
     ),
     (
         "--servers a:1 --workers a:2 --start_port 9 x.py",
-        "`--start-port` means nothing to lists in which every port is written",
+        "`--start-port` cannot be used with lists in which every port is written",
     ),
     (
         "--nproc_per_node 2 --max-restarts 1 x.py",
         "`--max-restarts` and `--nproc-per-node` contradict each other\n\nhint: collective workers step together",
     ),
     ("--ips 127.0.0.1 --max-restarts -1 x.py", "`--max-restarts` and `--ips` contradict each other"),
-    ("--server_num 1 --worker_num 1 --python python3 sh", "`--python` means nothing to the program `sh`"),
+    ("--server_num 1 --worker_num 1 --python python3 sh", "`--python` cannot be used with the program `sh`"),
     (
         "--server_num 1 --worker_num 1 --compat sh",
-        "`--compat` means nothing to the program `sh`\n\nhint: leave `--compat` out; it is for Python scripts and modules",
+        "`--compat` cannot be used with the program `sh`\n\nhint: leave `--compat` out; it is for Python scripts and modules",
     ),
     ("--server_num 1 --worker_num 1 -m x.py", "`-m`: expected the name of a module, as in `package.train`, got `x.py`"),
     // Lists that are none.

@@ -171,13 +171,13 @@ fn kubernetes_servers_have_names_that_stay_and_workers_decide() {
 #[test]
 fn what_a_scheduler_does_not_take_is_refused() {
     let rows = [
-        ("k8s --image i --servers a:1 --workers a x.py", "`--servers` means nothing to `fleetrun k8s`"),
-        ("k8s --image i --nproc_per_node 2 x.py", "`--nproc-per-node` means nothing to `fleetrun k8s`"),
+        ("k8s --image i --servers a:1 --workers a x.py", "`--servers` cannot be used with `fleetrun k8s`"),
+        ("k8s --image i --nproc_per_node 2 x.py", "`--nproc-per-node` cannot be used with `fleetrun k8s`"),
         ("k8s --image i --name Clicks --server_num 1 --worker_num 1 x.py", "`--name`: expected at most 48 lower-case"),
         ("k8s --image i --worker_num 1 x.py", "`--worker-num` needs `--server-num`"),
-        ("slurm --servers a:1 --workers a x.py", "`--servers` means nothing to `fleetrun slurm`"),
+        ("slurm --servers a:1 --workers a x.py", "`--servers` cannot be used with `fleetrun slurm`"),
         ("slurm --server_num 9 --worker_num 1 --start_port 65530 x.py", "9 ports from 65530 on end beyond 65535"),
-        ("mpi --nproc_per_node 2 x.py", "`--nproc-per-node` means nothing to `fleetrun mpi`"),
+        ("mpi --nproc_per_node 2 x.py", "`--nproc-per-node` cannot be used with `fleetrun mpi`"),
         ("mpi --servers a:1,a:1 --workers a x.py", "endpoint `a:1` is listed twice"),
     ];
     let place = Place::new();

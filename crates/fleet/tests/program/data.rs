@@ -77,7 +77,7 @@ impl Place {
 }
 
 /// Small enough for an unoptimised build, and with a rate that lets a few batches show.
-pub const SMALL: &[&str] = &["--batch", "64", "--hidden", "16,8", "--dim", "4", "--lr", "0.01"];
+pub const SMALL: &[&str] = &["--batch-size", "64", "--hidden", "16,8", "--dim", "4", "--learning-rate", "0.01"];
 
 /// What came of a run.
 pub struct Ran {

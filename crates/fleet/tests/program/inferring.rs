@@ -10,7 +10,7 @@ fn a_saved_model_judges_as_it_did_when_it_was_trained() {
     let place = Place::with_clicks(1000);
     for model in ["ctr_dnn", "wide_deep", "deepfm", "dcn"] {
         let trained = place.train(model, &["--save", model]);
-        let ran = place.run(&["infer", "--model-dir", model, "--data", "clicks/test/*.txt", "--batch", "64", "--json"]);
+        let ran = place.run(&["infer", model, "--data", "clicks/test/*.txt", "--batch-size", "64", "--json"]);
         let judged = ran.json();
         for (before, after) in [("test_auc", "auc"), ("test_logloss", "logloss"), ("test_accuracy", "accuracy")] {
             let (before, after) = (number(&trained, before), number(&judged, after));
@@ -23,7 +23,7 @@ fn a_saved_model_judges_as_it_did_when_it_was_trained() {
 fn predictions_come_in_the_order_of_the_rows_with_and_without_labels() {
     let place = Place::with_clicks(1000);
     place.train("wide_deep", &["--save", "model", "--wide-ids"]);
-    let infer = ["infer", "--model-dir", "model", "--out", "with.txt", "--data"];
+    let infer = ["infer", "model", "--out", "with.txt", "--data"];
     place.run(&[infer.as_slice(), &["clicks/test/part-0.txt", "clicks/test/part-1.txt"]].concat()).succeeded();
     let with = place.read("with.txt");
     assert_eq!(with.lines().count(), 1000);
@@ -51,7 +51,7 @@ fn a_fitted_line_is_saved_and_predicts() {
         ["train", "--model", "fit_a_line", "--columns", "line.toml", "--train", "line.csv", "--save", "line"];
     place.run(&[arguments.as_slice(), &["--epochs", "200", "--threads", "1"]].concat()).succeeded();
     place.write("new.csv", "x\n3\n");
-    place.run(&["infer", "--model-dir", "line", "--data", "new.csv", "--no-label", "--out", "y.txt"]).succeeded();
+    place.run(&["infer", "line", "--data", "new.csv", "--no-label", "--out", "y.txt"]).succeeded();
     let y: f32 = place.read("y.txt").trim().parse().unwrap();
     assert!((y - 6.0).abs() < 0.2, "{y}");
 }
@@ -61,7 +61,7 @@ fn an_inference_model_predicts_the_rows_of_a_file() {
     let place = Place::new();
     let predictor = own_model::saved(&place);
     place.write("rows.txt", "1 1 2 7 8 1 9 2 0.5 -1\n1 0 0 2 9 18446744073709551615 2 0.25 2\n");
-    let infer = ["infer", "--model-dir", "own", "--data", "rows.txt", "--out", "p.txt", "--json"];
+    let infer = ["infer", "own", "--data", "rows.txt", "--out", "p.txt", "--json"];
     let judged = place.run(&infer).json();
     assert_eq!((&judged["rows"], &judged["model"]), (&2.into(), &"model".into()));
     let feed = Feed::new().slot("user", &[&[7, 8], &[]]).unwrap().slot("item", &[&[9], &[9, u64::MAX]]).unwrap();
@@ -72,14 +72,14 @@ fn an_inference_model_predicts_the_rows_of_a_file() {
 
     // Files that are something else are described, with the label or without it.
     place.write("new.txt", "2 7 8 1 9 2 0.5 -1\n");
-    let infer = ["infer", "--model-dir", "own", "--data", "new.txt", "--out", "q.txt", "--no-label"];
+    let infer = ["infer", "own", "--data", "new.txt", "--out", "q.txt", "--no-label"];
     place.run(&infer).succeeded();
     assert_eq!(place.read("q.txt"), format!("{}\n", p[1]));
     let fields = "[[fields]]\nkind = \"floats\"\nname = \"dense\"\ndim = 2\n\n[[fields]]\nkind = \"ids\"\nname = \"item\"\n\n\
                   [[fields]]\nkind = \"ignored\"\nname = \"weight\"\n\n[[fields]]\nkind = \"ids\"\nname = \"user\"\n";
     place.write("fields.toml", fields);
     place.write("other.txt", "2 0.5 -1 1 9 1 3 2 7 8\n");
-    let infer = ["infer", "--model-dir", "own", "--data", "other.txt", "--columns", "fields.toml", "--no-label"];
+    let infer = ["infer", "own", "--data", "other.txt", "--columns", "fields.toml", "--no-label"];
     place.run(&[infer.as_slice(), &["--out", "r.txt"]].concat()).succeeded();
     assert_eq!(place.read("r.txt"), format!("{}\n", p[1]));
 }
@@ -88,8 +88,8 @@ fn an_inference_model_predicts_the_rows_of_a_file() {
 fn a_model_that_knows_its_data_is_not_told_how_to_read_it() {
     let place = Place::with_clicks(100);
     place.train("ctr_dnn", &["--save", "model"]);
-    let infer = ["infer", "--model-dir", "model", "--data", "clicks/test/*.txt", "--format", "criteo"];
-    let expected = "error: `--format` means nothing to a model that knows how its data is read\n\n\
+    let infer = ["infer", "model", "--data", "clicks/test/*.txt", "--format", "criteo"];
+    let expected = "error: `--format` cannot be used with a model that records the format of its data\n\n\
                     hint: leave `--format` out; it is for models of `save_inference_model`\n";
     assert_eq!(place.run(&infer).failed(1), expected);
 }
@@ -120,7 +120,7 @@ fn tables_are_plain_arrays_and_the_directory_is_replaced_whole() {
 fn a_damaged_model_says_which_file_is_wrong() {
     let place = Place::with_clicks(300);
     place.train("ctr_dnn", &["--save", "model"]);
-    let infer = ["infer", "--model-dir", "model", "--data", "clicks/test/*.txt"];
+    let infer = ["infer", "model", "--data", "clicks/test/*.txt"];
     let data = data_directory(&place);
     place.write(&format!("{data}/00-SparseFeatFactors/0000-4095.keys.npy"), "short");
     let stderr = place.run(&infer).failed(1);
@@ -137,7 +137,7 @@ fn a_damaged_model_says_which_file_is_wrong() {
     let stderr = place.run(&infer).failed(1);
     assert!(stderr.contains("version 99") && stderr.contains("\n\nhint: "), "{stderr}");
 
-    let stderr = place.run(&["infer", "--model-dir", "nowhere", "--data", "clicks/test/*.txt"]).failed(1);
+    let stderr = place.run(&["infer", "nowhere", "--data", "clicks/test/*.txt"]).failed(1);
     assert!(stderr.contains("`nowhere` is not a checkpoint: it has no `manifest.json`"), "{stderr}");
 }
 

@@ -35,7 +35,7 @@ fn an_interrupted_run_reports_and_exits_with_130() {
         assert!(asked.elapsed() < Duration::from_secs(20), "it took {:?} to end", asked.elapsed());
 
         assert_eq!(output.status.code(), Some(130), "{rest}");
-        assert!(rest.contains("interrupted: training ends after the last whole batch"), "{rest}");
+        assert!(rest.contains("interrupted: training ended after the current batch"), "{rest}");
         let summary = last_json(&String::from_utf8(output.stdout).unwrap());
         assert_eq!(summary["interrupted"], true);
         assert!(number(&summary, "samples") > 2000.0 && summary["test_auc"].is_null(), "{summary}");

@@ -62,18 +62,18 @@ fn options_that_mean_nothing_are_refused() {
     let table: [(&[&str], &str); 12] = [
         (
             &["--model", "dcn", "--window", "3"],
-            "`--window` means nothing to dcn\n\nhint: leave `--window` out; it is for word2vec",
+            "`--window` cannot be used with dcn\n\nhint: leave `--window` out; it is for word2vec",
         ),
-        (&["--model", "fit_a_line", "--dim", "3"], "`--dim` means nothing to fit_a_line"),
-        (&["--model", "dcn", "--scale", "3"], "`--scale` means nothing to dcn"),
+        (&["--model", "fit_a_line", "--dim", "3"], "`--dim` cannot be used with fit_a_line"),
+        (&["--model", "dcn", "--scale", "3"], "`--scale` cannot be used with dcn"),
         (&["--model", "counter", "--scale", "0"], "`--scale`: expected from 1 to 1,000,000, got `0`"),
         (&["--model", "dcn", "--dim", "1000000000"], "`--dim`: expected from 1 to 1,000,000, got `1000000000`"),
-        (&["--model", "counter", "--test", "x"], "`--test` means nothing to counter"),
-        (&["--model", "dcn", "--vectors", "v"], "`--vectors` means nothing to dcn"),
-        (&["--model", "word2vec", "--test", "x"], "`--test` means nothing to word2vec"),
-        (&["--model", "dcn", "--ids", "3"], "`--ids` means nothing to `--format multislot`"),
+        (&["--model", "counter", "--test", "x"], "`--test` cannot be used with counter"),
+        (&["--model", "dcn", "--vectors", "v"], "`--vectors` cannot be used with dcn"),
+        (&["--model", "word2vec", "--test", "x"], "`--test` cannot be used with word2vec"),
+        (&["--model", "dcn", "--ids", "3"], "`--ids` cannot be used with `--format multislot`"),
         (&["--model", "dcn", "--l1", "1", "--l2", "1"], "`--l1` and `--l2` contradict each other"),
-        (&["--model", "dcn", "--lr", "0"], "`--lr`: expected a number above 0, got `0`"),
+        (&["--model", "dcn", "--learning-rate", "0"], "`--learning-rate`: expected a number above 0, got `0`"),
         (&["--model", "dcn", "--format", "text"], "`--format`: expected a format of rows, got `text`"),
     ];
     for (options, expected) in table {
@@ -100,7 +100,7 @@ fn a_loss_that_explodes_ends_the_run() {
     let rows: String = (0..500).map(|i| format!("{},{}\n", 1000 * i, i)).collect();
     place.write("line.csv", &format!("x,y\n{rows}"));
     let arguments = ["train", "--model", "fit_a_line", "--columns", "line.toml", "--train", "line.csv", "-q"];
-    let stderr = place.run(&[arguments.as_slice(), &["--lr", "10", "--epochs", "5"]].concat()).failed(1);
+    let stderr = place.run(&[arguments.as_slice(), &["--learning-rate", "10", "--epochs", "5"]].concat()).failed(1);
     assert!(stderr.contains("\nerror: the loss `") && stderr.contains("` became "), "{stderr}");
     // What led to it was said before, once for each parameter.
     assert_eq!(stderr.matches("the gradient of `fc_0.w_0` is not finite").count(), 1, "{stderr}");

@@ -61,7 +61,7 @@ fn every_mode_trains_inside_one_process() {
     for mode in ["sync", "half_async", "async", "hybrid", "geo"] {
         for (road, threads) in [(&["--sockets"][..], "4"), (&[], "2"), (&[], "1")] {
             // A stream of four has a dozen steps in an epoch, too few to tell learning from chance where nobody waits.
-            let cluster = ["--mode", mode, "--servers", "2", "--workers", "2", "--threads", threads, "--epochs", "4"];
+            let cluster = ["--mode", mode, "--server-num", "2", "--worker-num", "2", "--threads", threads, "--epochs", "4"];
             let summary = place.train("ctr_dnn", &[cluster.as_slice(), road].concat());
             assert_eq!(summary["samples"], 16_000, "{mode}");
             assert!(number(&summary, "test_auc") > 0.5, "{mode}: {summary}");
@@ -74,10 +74,10 @@ fn every_mode_trains_inside_one_process() {
 #[test]
 fn two_servers_and_two_workers_learn_as_one_process_and_move_few_bytes() {
     let story = Story::begin();
-    let cluster = ["--servers", "2", "--workers", "2", "--mode"];
+    let cluster = ["--server-num", "2", "--worker-num", "2", "--mode"];
     let Size { batch, lost, moved, .. } = size();
-    let local = story.train(&["--batch", batch]);
-    let asynchronous = story.train(&[cluster.as_slice(), &["async", "--batch", batch]].concat());
+    let local = story.train(&["--batch-size", batch]);
+    let asynchronous = story.train(&[cluster.as_slice(), &["async", "--batch-size", batch]].concat());
     let (local_auc, async_auc) = (number(&local, "test_auc"), number(&asynchronous, "test_auc"));
     assert!(local_auc - async_auc < lost, "AUC {async_auc} with servers, {local_auc} without");
     // The traffic is that of the usual batch.

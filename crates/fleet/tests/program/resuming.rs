@@ -51,7 +51,7 @@ fn a_killed_run_ends_as_if_it_had_not_been_killed() {
     let place = Place::with_clicks(4000);
     let modes: [&[&str]; 3] = [
         &["--threads", "1"],
-        &["--mode", "sync", "--servers", "2", "--workers", "2", "--threads", "4"],
+        &["--mode", "sync", "--server-num", "2", "--worker-num", "2", "--threads", "4"],
         &["--mode", "sync", "--servers", "1", "--workers", "1", "--threads", "1", "--in-memory"],
     ];
     for (number_of, mode) in modes.into_iter().enumerate() {
@@ -69,7 +69,7 @@ fn a_killed_run_ends_as_if_it_had_not_been_killed() {
 fn what_cannot_be_gone_on_from_is_named() {
     let place = Place::with_clicks(300);
     let none = place.run(&arguments(&["--threads", "1"], "model", &["--resume"]));
-    assert!(none.succeeded().stderr().contains("there is no checkpoint in `model` to go on from"), "{}", none.stderr());
+    assert!(none.succeeded().stderr().contains("no checkpoint to resume from in `model`"), "{}", none.stderr());
     let other_seed = place.run(&arguments(&["--threads", "1"], "model", &["--resume", "--seed", "7"])).failed(1);
     assert!(other_seed.contains("`--resume`") && other_seed.contains("seed 1"), "{other_seed}");
     let other_mode = place.run(&arguments(&["--mode", "sync"], "model", &["--resume"])).failed(1);

@@ -80,7 +80,7 @@ fn whatever_reads_a_model_salts_as_training_did() {
         let trained = train(&place, &[&["--save", "model"], options].concat());
         let salted = !options.contains(&"--share-ids");
         assert_eq!(manifest(&place, "model")["data"].get("salt"), salted.then(|| Value::from("slot_name")).as_ref());
-        let infer = ["infer", "--model-dir", "model", "--data", "rows.csv", "--out", "predictions", "--json"];
+        let infer = ["infer", "model", "--data", "rows.csv", "--out", "predictions", "--json"];
         let judged = place.run(&infer).json();
         assert_eq!(number(&judged, "auc"), number(&trained, "test_auc"), "{options:?}");
         // A client sends ids as the model's vocabulary numbers them.

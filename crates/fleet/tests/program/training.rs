@@ -122,7 +122,7 @@ fn a_line_is_fitted_and_judged_by_its_errors() {
         .collect();
     place.write("line.csv", &format!("a,b,y\n{rows}"));
     let arguments = ["train", "--model", "fit_a_line", "--columns", "line.toml", "--train", "line.csv"];
-    let options = ["--test", "line.csv", "--epochs", "60", "--lr", "0.1", "--threads", "1", "--json"];
+    let options = ["--test", "line.csv", "--epochs", "60", "--learning-rate", "0.1", "--threads", "1", "--json"];
     let summary = place.run(&[arguments.as_slice(), &options].concat()).json();
     assert!(number(&summary, "test_mse") < 1e-3, "{summary}");
     assert!(number(&summary, "test_mae") < 0.05, "{summary}");
@@ -151,7 +151,7 @@ fn a_counter_counts_every_occurrence_of_every_id() {
             }
         }
     }
-    let train = ["train", "--model", "counter", "--train", "clicks/train/*.txt", "--batch", "50", "--threads", "1"];
+    let train = ["train", "--model", "counter", "--train", "clicks/train/*.txt", "--batch-size", "50", "--threads", "1"];
     let counted = |options: &[&str]| {
         let summary = place.run(&[train.as_slice(), &["--save", "counts", "--json"], options].concat()).json();
         assert!(summary["train_auc"].is_null() && summary["parameters"] == 0, "{summary}");
@@ -166,7 +166,7 @@ fn a_counter_counts_every_occurrence_of_every_id() {
     assert_eq!(counted(&["--epochs", "2"]), expected);
     assert_eq!(counted(&["--scale", "2"]), expected);
     // Sync averages the gradients of two workers, who have 15 batches each.
-    let sync = ["--mode", "sync", "--servers", "2", "--workers", "2", "--scale", "2", "--epochs", "2"];
+    let sync = ["--mode", "sync", "--server-num", "2", "--worker-num", "2", "--scale", "2", "--epochs", "2"];
     assert_eq!(counted(&sync), expected);
 }
 
@@ -180,7 +180,7 @@ fn word_vectors_are_trained_and_written() {
     let options = ["--negative", "4", "--subsample", "0.001", "--min-count", "2", "--vectors", "vectors.txt", "--json"];
     let summary = place
         .run(
-            &[arguments.as_slice(), &options, &["--epochs", "5", "--batch", "64", "--lr", "0.1", "--save", "model"]]
+            &[arguments.as_slice(), &options, &["--epochs", "5", "--batch-size", "64", "--learning-rate", "0.1", "--save", "model"]]
                 .concat(),
         )
         .json();
