@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     executor.run_startup(&net.startup)?;
     for epoch in 0..3 {
         dataset.local_shuffle(epoch)?;
-        let show = |seen: &openfleet_engine::executor::Observation| {
+        let show = |seen: &openfleet_engine::Observation| {
             println!("step {:>4}  {} {:.4}", seen.step, seen.info[0], seen.values[0].scalar().unwrap_or(f64::NAN));
         };
         let options = RunOptions {

@@ -1,7 +1,7 @@
 //! Text for Word2Vec: a corpus in memory, given out as centre words with their contexts and negative samples.
 //!
 //! A row of a batch is one centre word: the slot `context` has the words around it, `target` the word itself followed by
-//! the negatives. A batch covers a fixed stretch of the corpus, and every random choice (which words subsampling drops,
+//! the negatives. A batch covers a fixed span of the corpus, and every random choice (which words subsampling drops,
 //! how wide a window is, which negatives are drawn) is a function of seed, pass and position. So batches can be made by
 //! any thread in any order, windows reach across the borders of batches, and a run can be repeated.
 //!
@@ -18,7 +18,7 @@ use openfleet_core::{Batch, Column, Field, FieldKind, Schema};
 
 use super::config::check_files;
 use super::error::{Error, Result};
-use super::pipe::Stop;
+use super::pipe::StopSignal;
 use super::source::Source;
 use super::{BatchReader, Dataset, Progress, prepare};
 
@@ -73,22 +73,22 @@ pub struct WordsDataset {
     /// Where in the whole text they begin.
     first: usize,
     /// The positions in the whole text that this worker trains on: whole batches.
-    own: std::ops::Range<usize>,
+    own_range: std::ops::Range<usize>,
     /// How many the parts of all workers have.
     all_tokens: usize,
     raw_words: u64,
     /// A word is kept when 32 random bits are below this.
     keep_below: Vec<u64>,
-    negatives: Negatives,
+    negatives: NegativeSampler,
     /// Tokens a batch covers.
-    stretch: usize,
+    span: usize,
     passes: AtomicU64,
 }
 
 const LINE_END: u32 = u32::MAX;
 
 /// Among so many tokens there are a few that subsampling keeps.
-const TOKENS_OF_A_WINDOW: usize = 1000;
+const TOKENS_PER_WINDOW_WORD: usize = 1000;
 
 impl WordsDataset {
     /// Reads and numbers the words of all files.
@@ -126,22 +126,22 @@ impl WordsDataset {
         };
         let keep_below = counts.iter().map(|&c| (keep_share(c).min(1.0) * (1u64 << 32) as f64) as u64).collect();
         let kept: f64 = counts.iter().map(|&c| keep_share(c).min(1.0) * c as f64).sum();
-        let stretch = (config.batch_size as f64 * tokens.len() as f64 / kept.max(1.0)).ceil().max(1.0) as usize;
+        let span = (config.batch_size as f64 * tokens.len() as f64 / kept.max(1.0)).ceil().max(1.0) as usize;
         // After everything that follows from the whole text.
         let (worker, workers) = (config.part.0, config.part.1.max(1));
         let all_tokens = tokens.len();
-        let batches = all_tokens.div_ceil(stretch);
-        let bound = |part: usize| (batches as u128 * part.min(workers) as u128 / workers as u128) as usize * stretch;
-        let own = bound(worker).min(all_tokens)..bound(worker + 1).min(all_tokens);
+        let batches = all_tokens.div_ceil(span);
+        let bound = |part: usize| (batches as u128 * part.min(workers) as u128 / workers as u128) as usize * span;
+        let own_range = bound(worker).min(all_tokens)..bound(worker + 1).min(all_tokens);
         let words_before = |at: usize| (u128::from(raw_words) * at as u128 / all_tokens.max(1) as u128) as u64;
-        let raw_words = words_before(own.end) - words_before(own.start);
+        let raw_words = words_before(own_range.end) - words_before(own_range.start);
         // Windows reach into the parts of others, to the end of the line.
-        let reach = config.window.saturating_mul(TOKENS_OF_A_WINDOW);
+        let reach = config.window.saturating_mul(TOKENS_PER_WINDOW_WORD);
         let ends = |&&token: &&u32| token != LINE_END;
-        let before = tokens[..own.start].iter().rev().take_while(ends).take(reach).count();
-        let after = tokens[own.end..].iter().take_while(ends).take(reach).count();
-        tokens.truncate(own.end + after);
-        let first = own.start - before;
+        let before = tokens[..own_range.start].iter().rev().take_while(ends).take(reach).count();
+        let after = tokens[own_range.end..].iter().take_while(ends).take(reach).count();
+        tokens.truncate(own_range.end + after);
+        let first = own_range.start - before;
         tokens.drain(..first);
         tokens.shrink_to_fit();
         let schema = Schema::new(vec![
@@ -149,7 +149,7 @@ impl WordsDataset {
             Field::new("target", FieldKind::FixedIds { length: 1 + config.negatives }),
         ])
         .unwrap_or_else(|_| unreachable!("the two names differ"));
-        let negatives = Negatives::new(&counts);
+        let negatives = NegativeSampler::new(&counts);
         let passes = AtomicU64::new(0);
         Ok(WordsDataset {
             config,
@@ -158,12 +158,12 @@ impl WordsDataset {
             counts,
             tokens,
             first,
-            own,
+            own_range,
             all_tokens,
             raw_words,
             keep_below,
             negatives,
-            stretch,
+            span,
             passes,
         })
     }
@@ -185,12 +185,12 @@ impl WordsDataset {
 
     /// Batches in a pass over this worker's part.
     pub fn batches(&self) -> u64 {
-        self.own.len().div_ceil(self.stretch) as u64
+        self.own_range.len().div_ceil(self.span) as u64
     }
 
     /// Batches in a pass over the parts of all workers: the same number on each of them.
     pub fn batches_of_all(&self) -> u64 {
-        self.all_tokens.div_ceil(self.stretch) as u64
+        self.all_tokens.div_ceil(self.span) as u64
     }
 }
 
@@ -226,44 +226,44 @@ impl Dataset for WordsDataset {
     fn open(&self) -> Result<Box<dyn BatchReader + '_>> {
         let pass = self.passes.fetch_add(1, Ordering::Relaxed);
         let seed = mix(self.config.seed ^ mix(pass.wrapping_add(1)));
-        Ok(Box::new(Pass { dataset: self, seed, cursor: AtomicUsize::new(self.own.start) }))
+        Ok(Box::new(WordsReader { dataset: self, seed, cursor: AtomicUsize::new(self.own_range.start) }))
     }
 }
 
 /// One pass over the corpus.
-struct Pass<'a> {
+struct WordsReader<'a> {
     dataset: &'a WordsDataset,
     seed: u64,
     /// The position in the whole text at which the next batch begins.
     cursor: AtomicUsize,
 }
 
-impl BatchReader for Pass<'_> {
+impl BatchReader for WordsReader<'_> {
     fn next(&self, batch: &mut Batch) -> Result<bool> {
         prepare(batch, &self.dataset.schema);
-        let own = &self.dataset.own;
-        // A stretch may hold nothing but dropped words: go on to one that has a row.
+        let own_range = &self.dataset.own_range;
+        // A span may hold nothing but dropped words: go on to one that has a row.
         while batch.rows == 0 {
-            let start = self.cursor.fetch_add(self.dataset.stretch, Ordering::Relaxed);
-            if start >= own.end {
+            let start = self.cursor.fetch_add(self.dataset.span, Ordering::Relaxed);
+            if start >= own_range.end {
                 return Ok(false);
             }
-            self.fill(start..(start + self.dataset.stretch).min(own.end), batch);
+            self.fill(start..(start + self.dataset.span).min(own_range.end), batch);
         }
         Ok(true)
     }
 
     /// In words of the text: that is what people count.
     fn progress(&self) -> Progress {
-        let own = &self.dataset.own;
-        let total = own.len().max(1);
-        let done = (self.cursor.load(Ordering::Relaxed) - own.start).min(total);
+        let own_range = &self.dataset.own_range;
+        let total = own_range.len().max(1);
+        let done = (self.cursor.load(Ordering::Relaxed) - own_range.start).min(total);
         let rows = (done as f64 / total as f64 * self.dataset.raw_words as f64) as u64;
         Progress { rows, total_rows: Some(self.dataset.raw_words), ..Progress::default() }
     }
 }
 
-impl Pass<'_> {
+impl WordsReader<'_> {
     /// The word at a position of the whole text, or the end of a line.
     #[inline]
     fn token(&self, at: usize) -> u32 {
@@ -272,35 +272,35 @@ impl Pass<'_> {
 
     /// The word at a position, unless subsampling drops it in this pass.
     #[inline]
-    fn kept(&self, at: usize) -> Option<u32> {
+    fn token_if_kept(&self, at: usize) -> Option<u32> {
         let word = self.token(at);
         let keep_below = self.dataset.keep_below.get(word as usize)?;
         (mix(self.seed ^ at as u64) >> 32 < *keep_below).then_some(word)
     }
 
-    fn fill(&self, stretch: std::ops::Range<usize>, batch: &mut Batch) {
+    fn fill(&self, span: std::ops::Range<usize>, batch: &mut Batch) {
         let dataset = self.dataset;
         let (window, negatives) = (dataset.config.window, dataset.config.negatives);
-        let mut line = Vec::with_capacity(stretch.len() + 2 * window);
+        let mut line = Vec::with_capacity(span.len() + 2 * window);
         let [Column::Ids { offsets, keys: contexts }, Column::Ids { offsets: target_offsets, keys: targets }] =
             batch.columns.as_mut_slice()
         else {
             unreachable!("a words batch has two slots")
         };
-        let mut at = stretch.start;
-        while at < stretch.end {
-            // The kept words of this line within the stretch, and up to a window of them on either side.
-            let end = (at..stretch.end).find(|&i| self.token(i) == LINE_END).unwrap_or(stretch.end);
+        let mut at = span.start;
+        while at < span.end {
+            // The kept words of this line within the span, and up to a window of them on either side.
+            let end = (at..span.end).find(|&i| self.token(i) == LINE_END).unwrap_or(span.end);
             line.clear();
             let before = (dataset.first..at).rev().take_while(|&i| self.token(i) != LINE_END);
-            line.extend(before.filter_map(|i| self.kept(i)).take(window));
+            line.extend(before.filter_map(|i| self.token_if_kept(i)).take(window));
             line.reverse();
             let first = line.len();
-            line.extend((at..end).filter_map(|i| self.kept(i)));
+            line.extend((at..end).filter_map(|i| self.token_if_kept(i)));
             let last = line.len();
             let after = (end..dataset.first + dataset.tokens.len()).take_while(|&i| self.token(i) != LINE_END);
-            line.extend(after.filter_map(|i| self.kept(i)).take(window));
-            let mut random = Random(mix(self.seed ^ !(at as u64)));
+            line.extend(after.filter_map(|i| self.token_if_kept(i)).take(window));
+            let mut random = SpanRandom(mix(self.seed ^ !(at as u64)));
             for centre in first..last {
                 let width = 1 + random.below(window as u64) as usize;
                 let around = centre.saturating_sub(width)..(centre + width + 1).min(line.len());
@@ -321,10 +321,10 @@ impl Pass<'_> {
     }
 }
 
-/// A small generator of its own for each stretch.
-struct Random(u64);
+/// A small generator of its own_range for each span.
+struct SpanRandom(u64);
 
-impl Random {
+impl SpanRandom {
     fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
@@ -336,12 +336,12 @@ impl Random {
 }
 
 /// Draws words by count to the power 0.75 (Walker's alias method: one look-up a draw).
-struct Negatives {
+struct NegativeSampler {
     /// For each word: stay with it when 32 random bits are below the first, else take the second.
     entries: Vec<(u32, u32)>,
 }
 
-impl Negatives {
+impl NegativeSampler {
     fn new(counts: &[u64]) -> Self {
         let weights: Vec<f64> = counts.iter().map(|&c| (c as f64).powf(0.75)).collect();
         let mean = weights.iter().sum::<f64>() / weights.len() as f64;
@@ -357,11 +357,11 @@ impl Negatives {
                 small.push(more);
             }
         }
-        Negatives { entries }
+        NegativeSampler { entries }
     }
 
     /// A word other than `not`, unless there is no other.
-    fn draw(&self, not: u32, random: &mut Random) -> u32 {
+    fn draw(&self, not: u32, random: &mut SpanRandom) -> u32 {
         loop {
             let bits = random.bits();
             let word = (((bits >> 32) * self.entries.len() as u64) >> 32) as u32;
@@ -385,7 +385,7 @@ struct Corpus {
 impl Corpus {
     fn read(files: &[PathBuf]) -> Result<Self> {
         let mut corpus = Corpus { numbers: HashMap::new(), counts: Vec::new(), tokens: Vec::new(), raw_words: 0 };
-        let (bytes, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(Stop::default()));
+        let (bytes, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(StopSignal::default()));
         for file in files {
             let mut source = Source::open(file, None, &bytes, &stop)?;
             while let Some(lines) = source.next_lines()? {
@@ -518,7 +518,7 @@ mod tests {
             let pairs: Vec<(Vec<u64>, u64)> = rows.iter().map(|(c, t)| (c.clone(), t[0])).collect();
             let expected = [(vec![1], 0), (vec![0, 2], 1), (vec![1], 2), (vec![1], 0), (vec![0], 1)]
                 .map(|(c, t): (Vec<u64>, u64)| (c, t));
-            assert_eq!(pairs, expected, "whatever stretch a batch covers");
+            assert_eq!(pairs, expected, "whatever span a batch covers");
             assert!(
                 rows.iter().all(|(_, t)| t.len() == 3 && !t[1..].contains(&t[0])),
                 "negatives differ from the word"
@@ -528,9 +528,9 @@ mod tests {
 
     #[test]
     fn negatives_follow_the_counts_to_the_power_of_three_quarters() {
-        let negatives = Negatives::new(&[10_000, 16, 1]);
+        let negatives = NegativeSampler::new(&[10_000, 16, 1]);
         let mut drawn = [0u32; 3];
-        let mut random = Random(1);
+        let mut random = SpanRandom(1);
         for _ in 0..1_000_000 {
             drawn[negatives.draw(99, &mut random) as usize] += 1;
         }

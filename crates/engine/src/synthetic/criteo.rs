@@ -239,13 +239,13 @@ const CALIBRATION_ROWS: u64 = 1 << 16;
 
 /// Uses of random numbers that must not share them.
 mod stream {
-    pub const WORLD: u64 = 1;
-    pub const NUMBERS: u64 = 2;
-    pub const WEIGHTS: u64 = 3;
-    pub const FACTORS: u64 = 4;
-    pub const CALIBRATION: u64 = 5;
-    pub const TRAIN: u64 = 6;
-    pub const TEST: u64 = 7;
+    pub(super) const WORLD: u64 = 1;
+    pub(super) const NUMBERS: u64 = 2;
+    pub(super) const WEIGHTS: u64 = 3;
+    pub(super) const FACTORS: u64 = 4;
+    pub(super) const CALIBRATION: u64 = 5;
+    pub(super) const TRAIN: u64 = 6;
+    pub(super) const TEST: u64 = 7;
 }
 
 impl CriteoWorld {

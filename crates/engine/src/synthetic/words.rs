@@ -124,9 +124,9 @@ const LONGEST_SENTENCE: u64 = 30;
 const PAIR_WORDS: u64 = 1000;
 
 mod stream {
-    pub const MEANINGS: u64 = 101;
-    pub const SENTENCES: u64 = 102;
-    pub const PAIRS: u64 = 103;
+    pub(super) const MEANINGS: u64 = 101;
+    pub(super) const SENTENCES: u64 = 102;
+    pub(super) const PAIRS: u64 = 103;
 }
 
 impl WordsWorld {

@@ -5,14 +5,13 @@ use std::collections::HashMap;
 use openfleet_core::Schema;
 use openfleet_core::metrics::exact_auc;
 use openfleet_engine::dataset::{Criteo, WordsConfig, WordsDataset};
-use openfleet_engine::executor::BatchView;
 use openfleet_engine::models::{
     CtrDnn, CtrInputs, CtrOutputs, Dcn, DeepFm, WideDeep, Word2Vec, ctr_dnn, dcn, deepfm, fit_a_line, wide_deep,
     word2vec,
 };
 use openfleet_engine::synthetic::{CriteoFormat, CriteoRow, CriteoSpec, CriteoWorld, Split, WordsSpec, WordsWorld};
 use openfleet_engine::synthetic::{criteo, words};
-use openfleet_engine::{DType, Error, Feed, Minimize, Net, RunOptions};
+use openfleet_engine::{BatchView, DType, Error, Feed, Minimize, Net, RunOptions};
 use openfleet_table::{Adam, Optimizer, Sgd};
 use std::sync::Mutex;
 use tempfile::TempDir;

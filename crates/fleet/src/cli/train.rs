@@ -11,13 +11,13 @@ use openfleet_core::strategy::Mode;
 use openfleet_dist::request::status::Status;
 use openfleet_dist::{Cluster, Reduce};
 use openfleet_engine::dataset::{
-    self, Dataset, Dealt, InMemoryDataset, QueueDataset, WordsConfig, WordsDataset, split_files,
+    self, Dataset, InMemoryDataset, QueueDataset, RoundRobinDataset, WordsConfig, WordsDataset, split_files,
 };
-use openfleet_engine::executor::{BatchView, Observation, Pause};
 use openfleet_engine::models::INPUT_TABLE;
-use openfleet_engine::net::ParamAttr;
 use openfleet_engine::op::EmbeddingOptions;
-use openfleet_engine::{Executor, Feed, Minimize, Net, RunOptions, RunReport, Scope, Tensor};
+use openfleet_engine::{
+    BatchView, Executor, Feed, Minimize, Net, Observation, ParamAttr, Pause, RunOptions, RunReport, Scope, Tensor,
+};
 use serde::Serialize;
 
 use super::Outcome;
@@ -621,7 +621,7 @@ impl WorkerRun<'_> {
             data.begin_epoch(arguments.seed, epoch)?;
             network.zero_auc(executor.scope())?;
             meter.begin_epoch(epoch);
-            let dealt = Dealt::new(data.dataset(), threads);
+            let dealt = RoundRobinDataset::new(data.dataset(), threads);
             // On servers batches are always dealt.
             let watched = Watched::new(if job.deals() && cluster.is_none() { &dealt } else { data.dataset() });
             let each_batch = |view: &BatchView<'_>| meter.batch_done(view);
