@@ -7,7 +7,7 @@ use openfleet_core::Schema;
 
 use super::error::{Error, Result};
 use super::format::{Format, LineFormat};
-use super::records::RecordLayout;
+use super::record_layout::RecordLayout;
 
 /// Which rows to read, from where, and how many at a time.
 #[derive(Debug, Clone)]

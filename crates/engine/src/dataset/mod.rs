@@ -20,6 +20,7 @@ pub mod format;
 mod in_memory;
 mod pipe;
 mod queue;
+mod record_layout;
 mod records;
 mod round_robin;
 mod shuffle;

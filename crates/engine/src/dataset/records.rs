@@ -18,72 +18,9 @@
 
 use std::sync::Arc;
 
-use openfleet_core::{Batch, Column, FieldKind, Key, Schema};
+use openfleet_core::{Batch, Column, Key};
 
-/// The order in which a parser writes the fields of a row, and what each is.
-///
-/// A file's order need not be the schema's: rows are stored in the file's, columns are found by `column`.
-#[derive(Debug)]
-pub(crate) struct RecordLayout {
-    ids: Vec<StoredIds>,
-    floats: Vec<StoredFloats>,
-    ragged_slots: usize,
-    fixed_keys: usize,
-    float_width: usize,
-}
-
-#[derive(Debug)]
-struct StoredIds {
-    column: usize,
-    /// `None`: ragged, the length stands in the row's lengths.
-    length: Option<usize>,
-}
-
-#[derive(Debug)]
-struct StoredFloats {
-    column: usize,
-    start: usize,
-    dim: usize,
-}
-
-impl RecordLayout {
-    /// `order` lists the schema's fields, by position, in the order in which they will be written.
-    pub(crate) fn new(schema: &Schema, order: &[usize]) -> Self {
-        let mut layout =
-            RecordLayout { ids: Vec::new(), floats: Vec::new(), ragged_slots: 0, fixed_keys: 0, float_width: 0 };
-        for &column in order {
-            match schema.fields()[column].kind {
-                FieldKind::Ids => {
-                    layout.ids.push(StoredIds { column, length: None });
-                    layout.ragged_slots += 1;
-                }
-                FieldKind::FixedIds { length } => {
-                    layout.ids.push(StoredIds { column, length: Some(length) });
-                    layout.fixed_keys += length;
-                }
-                FieldKind::Floats { dim } => {
-                    layout.floats.push(StoredFloats { column, start: layout.float_width, dim });
-                    layout.float_width += dim;
-                }
-            }
-        }
-        layout
-    }
-}
-
-impl RecordLayout {
-    /// Where a field of one id stands among the ids of every row; `None` for other fields, and behind a ragged one.
-    pub(crate) fn key_offset(&self, column: usize) -> Option<usize> {
-        let mut offset = 0;
-        for ids in &self.ids {
-            if ids.column == column {
-                return ids.length.filter(|&length| length == 1).map(|_| offset);
-            }
-            offset += ids.length?;
-        }
-        None
-    }
-}
+use super::record_layout::RecordLayout;
 
 /// Some rows in a [`RecordLayout`]'s order. A parser writes a row value by value, then commits it or takes it back.
 #[derive(Debug, Clone)]
@@ -399,7 +336,7 @@ fn append_block(layout: &RecordLayout, views: &mut [RowView<'_>], batch: &mut Ba
 #[cfg(test)]
 mod tests {
     use super::*;
-    use openfleet_core::Field;
+    use openfleet_core::{Field, FieldKind, Schema};
 
     fn schema() -> Schema {
         Schema::new(vec![

@@ -13,7 +13,8 @@ use openfleet_core::key;
 
 use super::error::{Error, Result};
 use super::in_memory::{CHUNK_KEYS, CHUNK_ROWS};
-use super::records::{RecordLayout, Records};
+use super::record_layout::RecordLayout;
+use super::records::Records;
 
 /// A round ends with the row that makes it at least this long: what a server holds for each worker at a time.
 const ROUND_BYTES: usize = 4 << 20;

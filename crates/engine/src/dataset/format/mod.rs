@@ -236,7 +236,8 @@ pub(crate) mod testing {
     use openfleet_core::{Batch, Schema};
 
     use super::{Format, LineError, Parsed};
-    use crate::dataset::records::{RecordLayout, Records, append_rows};
+    use crate::dataset::record_layout::RecordLayout;
+    use crate::dataset::records::{Records, append_rows};
 
     /// All rows of `text` as one batch, or the first complaint.
     pub(crate) fn parse(format: &Format, schema: &Schema, text: &str) -> Result<Batch, LineError> {

@@ -10,16 +10,18 @@
 //! while this one is computed. The plan does not know where the tables are.
 
 mod compile;
+mod fetch;
 mod finite;
+mod prepare;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use openfleet_core::key::mix;
-use openfleet_core::{Batch, Column, FieldKind, Schema, Unique, WorkId};
+use openfleet_core::{Batch, FieldKind, Schema, Unique, WorkId};
 use openfleet_dist::communicator::Missing;
-use openfleet_dist::stage::{Counts, DenseStage, Lookup, SparseStage, each_gradient};
+use openfleet_dist::stage::{DenseStage, Lookup, SparseStage, each_gradient};
 use openfleet_dist::{Cluster, Communicator};
 use openfleet_table::{Clip, NonFinite, PushReport, clip};
 use parking_lot::Mutex;
@@ -34,7 +36,7 @@ use crate::memory::{
     Arena, Buffer, GradientLocation, Gradients, Inputs, NodeLocations, Outputs, Scope, State, TakenGradient,
     ValueLocation,
 };
-use crate::value::{DType, Shape, Tensor};
+use crate::value::{DType, Shape};
 
 /// An op with the locations of what it reads and writes.
 struct PlanNode {
@@ -60,15 +62,6 @@ struct StageSpec {
     lookups: Vec<(usize, usize)>,
     /// Where shows and clicks are fed, if rows count them.
     counts: Option<(usize, usize)>,
-}
-
-/// Where a value that can be fetched is.
-enum FetchSource {
-    Gradient(GradientLocation),
-    State(usize),
-    Dense(usize),
-    Buffer(usize),
-    Feed(usize),
 }
 
 /// A program made ready to run.
@@ -234,35 +227,6 @@ impl Plan {
         self.compute(arena, batch, work)
     }
 
-    /// De-duplicates the ids of every stage.
-    pub fn prepare(&self, arena: &mut Arena, batch: &Batch) -> Result<()> {
-        for (plan, stage) in self.stages.iter().zip(&mut arena.sparse) {
-            stage.unique.start(0);
-            for (&feed, &salt) in plan.feeds.iter().zip(&plan.salts) {
-                if let Column::Ids { keys, offsets } = &batch.columns[arena.feeds[feed]] {
-                    if let Some(vocabulary) = self.feeds[feed].vocabulary {
-                        check_vocabulary(&self.feeds[feed].name, vocabulary, keys, offsets)?;
-                    }
-                    stage.unique.add_salted(keys, salt);
-                }
-            }
-            let count = stage.unique.keys().len();
-            if let Some((show, click)) = plan.counts {
-                let column = |feed: usize| &batch.columns[arena.feeds[feed]];
-                let ids = plan.feeds.iter().map(|&feed| column(feed));
-                let counts = stage.counts.get_or_insert_default();
-                count_keys(counts, count, stage.unique.inverse(), ids, column(show), column(click));
-            }
-            for lookup in &mut stage.lookups {
-                lookup.rows.resize(count * lookup.dim, 0.0);
-                if self.differentiates {
-                    lookup.gradients.resize(count * lookup.dim, 0.0);
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Fetches the rows of the prepared ids, and newer dense parameters.
     pub fn pull(&self, arena: &mut Arena) -> Result<()> {
         let missing = if self.trains { Missing::Create } else { Missing::Initial };
@@ -334,62 +298,6 @@ impl Plan {
             Some(Clip::GlobalNorm(norm)) => self.communicator.push_within_norm(work, sparse, dense, norm)?,
             _ => self.communicator.push(work, sparse, dense)?,
         })
-    }
-
-    /// Fails if a variable cannot be fetched after a step; to be asked before one.
-    pub(crate) fn check_fetch(&self, var: Var) -> Result<()> {
-        self.fetch_source(var).map(drop)
-    }
-
-    /// A copy of a variable's value after a step. A slot of any length gives its ids one after the other.
-    pub fn fetch(&self, arena: &Arena, batch: &Batch, var: Var) -> Result<Tensor> {
-        let location = self.fetch_source(var)?;
-        let (_, shape, dtype) = &self.shapes[var.index()];
-        let sizes = shape.sizes(batch.rows);
-        let ints = |values: &[u64]| values.iter().map(|&v| v as i64).collect();
-        match location {
-            FetchSource::Gradient(location) => Tensor::from_f32(&sizes, arena.gradient(location).to_vec()),
-            FetchSource::State(i) => Ok(arena.states[i].lock().clone()),
-            FetchSource::Dense(i) => Tensor::from_f32(&sizes, arena.dense[i].values.clone()),
-            FetchSource::Buffer(i) if dtype.is_float() => Tensor::from_f32(&sizes, arena.buffers[i].floats.clone()),
-            FetchSource::Buffer(i) => Tensor::from_i64(&sizes, ints(&arena.buffers[i].ints)),
-            FetchSource::Feed(i) => match &batch.columns[arena.feeds[i]] {
-                Column::Floats { values, .. } => Tensor::from_f32(&sizes, values.clone()),
-                Column::Ids { keys, .. } if self.feeds[i].kind == FieldKind::Ids => {
-                    Tensor::from_i64(&[keys.len()], ints(keys))
-                }
-                Column::Ids { keys, .. } => Tensor::from_i64(&sizes, ints(keys)),
-            },
-        }
-    }
-
-    fn fetch_source(&self, var: Var) -> Result<FetchSource> {
-        let Some((name, ..)) = self.shapes.get(var.index()) else {
-            let name = format!("variable {}", var.index());
-            return Err(Error::NotFetchable { name, reason: "it is a variable of another program" });
-        };
-        let not = |reason| Err(Error::NotFetchable { name: name.clone(), reason });
-        match (self.gradient_locations[var.index()], self.locations[var.index()]) {
-            (Some(GradientLocation::Rows { .. }), _) => not("it is the gradient of a sparse table"),
-            (Some(location), _) => Ok(FetchSource::Gradient(location)),
-            (None, None) => not("no op of this program computes or reads it"),
-            (None, Some(ValueLocation::Rows { .. })) => not("it is a sparse table"),
-            (None, Some(ValueLocation::State(i))) => Ok(FetchSource::State(i)),
-            (None, Some(ValueLocation::Dense(i))) => Ok(FetchSource::Dense(i)),
-            (None, Some(ValueLocation::Buffer(i))) => Ok(FetchSource::Buffer(i)),
-            (None, Some(ValueLocation::Feed(i))) => Ok(FetchSource::Feed(i)),
-        }
-    }
-
-    /// The value of a variable with one float, without allocating.
-    pub fn scalar(&self, arena: &Arena, var: Var) -> Option<f32> {
-        match (*self.locations.get(var.index())?)? {
-            ValueLocation::Buffer(i) => match arena.buffers[i].floats.as_slice() {
-                [value] => Some(*value),
-                _ => None,
-            },
-            _ => None,
-        }
     }
 
     /// What a variable is called.
@@ -506,53 +414,6 @@ impl Plan {
 fn record_time(arena: &mut Arena, index: usize, started: Option<Instant>) {
     if let (Some(started), Some(profile)) = (started, arena.profile.as_mut()) {
         profile[index] += started.elapsed().as_nanos() as u64;
-    }
-}
-
-/// Adds up what the samples with each key say of shows and clicks.
-fn count_keys<'a>(
-    counts: &mut Counts,
-    keys: usize,
-    inverse: &[u32],
-    slots: impl Iterator<Item = &'a Column>,
-    show: &Column,
-    click: &Column,
-) {
-    for sums in [&mut counts.show, &mut counts.click] {
-        sums.clear();
-        sums.resize(keys, 0.0);
-    }
-    let mut of_id = inverse.iter();
-    for slot in slots {
-        let Column::Ids { offsets, .. } = slot else { continue };
-        for (row, ends) in offsets.windows(2).enumerate() {
-            let (show, click) = (number(show, row), number(click, row));
-            for &key in of_id.by_ref().take((ends[1] - ends[0]) as usize) {
-                counts.show[key as usize] += show;
-                counts.click[key as usize] += click;
-            }
-        }
-    }
-}
-
-/// The one number of a row.
-fn number(column: &Column, row: usize) -> f32 {
-    match column {
-        Column::Ids { offsets, keys } => keys[offsets[row] as usize] as f32,
-        Column::Floats { values, .. } => values[row],
-    }
-}
-
-fn check_vocabulary(slot: &str, vocabulary: u64, keys: &[u64], offsets: &[u32]) -> Result<()> {
-    match keys.iter().position(|&key| key >= vocabulary) {
-        None => Ok(()),
-        Some(at) => Err(Error::Value {
-            op: "embedding",
-            what: format!("an id of slot `{slot}`"),
-            expected: format!("below the vocabulary's size {vocabulary}"),
-            got: keys[at].to_string(),
-            row: offsets.partition_point(|&end| end as usize <= at).saturating_sub(1),
-        }),
     }
 }
 

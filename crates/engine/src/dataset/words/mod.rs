@@ -8,18 +8,19 @@
 //! Words are numbered by frequency, the most frequent first. Frequent words are dropped with the probability of Mikolov et
 //! al. 2013 as the original program computes it, negatives are drawn from counts to the power 0.75.
 
-use std::collections::HashMap;
+mod corpus;
+mod negatives;
+
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use openfleet_core::key::mix;
 use openfleet_core::{Batch, Column, Field, FieldKind, Schema};
 
+use self::corpus::{Corpus, LINE_END};
+use self::negatives::{NegativeSampler, SpanRandom};
 use super::config::check_files;
 use super::error::{Error, Result};
-use super::pipe::StopSignal;
-use super::source::Source;
 use super::{BatchReader, Dataset, Progress, prepare};
 
 /// How a corpus is read.
@@ -84,8 +85,6 @@ pub struct WordsDataset {
     span: usize,
     passes: AtomicU64,
 }
-
-const LINE_END: u32 = u32::MAX;
 
 /// Among so many tokens there are a few that subsampling keeps.
 const TOKENS_PER_WINDOW_WORD: usize = 1000;
@@ -318,128 +317,6 @@ impl WordsReader<'_> {
             }
             at = end + 1;
         }
-    }
-}
-
-/// A small generator of its own_range for each span.
-struct SpanRandom(u64);
-
-impl SpanRandom {
-    fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        ((self.bits() >> 32) * bound) >> 32
-    }
-}
-
-/// Draws words by count to the power 0.75 (Walker's alias method: one look-up a draw).
-struct NegativeSampler {
-    /// For each word: stay with it when 32 random bits are below the first, else take the second.
-    entries: Vec<(u32, u32)>,
-}
-
-impl NegativeSampler {
-    fn new(counts: &[u64]) -> Self {
-        let weights: Vec<f64> = counts.iter().map(|&c| (c as f64).powf(0.75)).collect();
-        let mean = weights.iter().sum::<f64>() / weights.len() as f64;
-        let mut shares: Vec<f64> = weights.iter().map(|w| w / mean).collect();
-        let mut entries: Vec<(u32, u32)> = (0..counts.len() as u32).map(|i| (u32::MAX, i)).collect();
-        let (mut small, mut large): (Vec<usize>, Vec<usize>) = (0..shares.len()).partition(|&i| shares[i] < 1.0);
-        while let (Some(&less), Some(&more)) = (small.last(), large.last()) {
-            small.pop();
-            entries[less] = ((shares[less] * f64::from(u32::MAX)) as u32, more as u32);
-            shares[more] -= 1.0 - shares[less];
-            if shares[more] < 1.0 {
-                large.pop();
-                small.push(more);
-            }
-        }
-        NegativeSampler { entries }
-    }
-
-    /// A word other than `not`, unless there is no other.
-    fn draw(&self, not: u32, random: &mut SpanRandom) -> u32 {
-        loop {
-            let bits = random.bits();
-            let word = (((bits >> 32) * self.entries.len() as u64) >> 32) as u32;
-            let (stay_below, other) = self.entries[word as usize];
-            let drawn = if (bits as u32) < stay_below { word } else { other };
-            if drawn != not || self.entries.len() == 1 {
-                return drawn;
-            }
-        }
-    }
-}
-
-/// Words as they are met, before they are numbered by frequency.
-struct Corpus {
-    numbers: HashMap<Box<[u8]>, u32>,
-    counts: Vec<u64>,
-    tokens: Vec<u32>,
-    raw_words: u64,
-}
-
-impl Corpus {
-    fn read(files: &[PathBuf]) -> Result<Self> {
-        let mut corpus = Corpus { numbers: HashMap::new(), counts: Vec::new(), tokens: Vec::new(), raw_words: 0 };
-        let (bytes, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(StopSignal::default()));
-        for file in files {
-            let mut source = Source::open(file, None, &bytes, &stop)?;
-            while let Some(lines) = source.next_lines()? {
-                for line in lines.split_inclusive(|&b| b == b'\n') {
-                    corpus.add_line(line);
-                }
-            }
-        }
-        Ok(corpus)
-    }
-
-    fn add_line(&mut self, line: &[u8]) {
-        for word in line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()) {
-            let number = match self.numbers.get(word) {
-                Some(&number) => number,
-                None => {
-                    let number = self.counts.len() as u32;
-                    self.numbers.insert(word.into(), number);
-                    self.counts.push(0);
-                    number
-                }
-            };
-            self.counts[number as usize] += 1;
-            self.tokens.push(number);
-            self.raw_words += 1;
-        }
-        self.tokens.push(LINE_END);
-    }
-
-    /// Words of at least `min_count`, the most frequent first (ties by spelling), and the text in their numbers.
-    fn number_by_frequency(mut self, min_count: u64) -> (Vec<String>, Vec<u64>, Vec<u32>) {
-        let mut frequent: Vec<(Box<[u8]>, u32)> =
-            self.numbers.drain().filter(|&(_, number)| self.counts[number as usize] >= min_count).collect();
-        frequent.sort_by(|a, b| self.counts[b.1 as usize].cmp(&self.counts[a.1 as usize]).then_with(|| a.0.cmp(&b.0)));
-        let mut renumbered = vec![None; self.counts.len()];
-        for (rank, &(_, number)) in frequent.iter().enumerate() {
-            renumbered[number as usize] = Some(rank as u32);
-        }
-        let counts = frequent.iter().map(|&(_, number)| self.counts[number as usize]).collect();
-        self.tokens.retain_mut(|token| {
-            if *token == LINE_END {
-                return true;
-            }
-            match renumbered[*token as usize] {
-                Some(rank) => {
-                    *token = rank;
-                    true
-                }
-                None => false,
-            }
-        });
-        self.tokens.shrink_to_fit();
-        let words = frequent.into_iter().map(|(word, _)| String::from_utf8_lossy(&word).into_owned()).collect();
-        (words, counts, self.tokens)
     }
 }
 
