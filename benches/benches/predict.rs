@@ -8,8 +8,7 @@ use std::sync::Arc;
 use openfleet_benches::{ROWS, best_of, criteo_batches, criteo_schema, say};
 use openfleet_core::{Batch, Column, Schema, WorkId};
 use openfleet_engine::models::{CtrInputs, WideDeep, wide_deep};
-use openfleet_engine::plan::Plan;
-use openfleet_engine::{Executor, Feed, Minimize, Net, Predictor, Scope};
+use openfleet_engine::{Executor, Feed, Minimize, Net, Plan, Predictor, Scope};
 use openfleet_table::{Adam, Optimizer};
 
 fn main() {

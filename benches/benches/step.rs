@@ -6,8 +6,7 @@ use std::sync::Arc;
 use openfleet_benches::{DENSE, ROWS, SLOTS, best_of, criteo_batches, criteo_schema, nine_products, say};
 use openfleet_core::WorkId;
 use openfleet_engine::op::{Activation, EmbeddingOptions};
-use openfleet_engine::plan::Plan;
-use openfleet_engine::{DType, Executor, Minimize, Net, ParamAttr, Scope};
+use openfleet_engine::{DType, Executor, Minimize, Net, ParamAttr, Plan, Scope};
 use openfleet_table::{Adam, Initializer, Optimizer};
 
 fn main() {

@@ -10,9 +10,8 @@ use openfleet_benches::{ROWS, criteo_schema, nine_products, say};
 use openfleet_core::{Batch, WorkId};
 use openfleet_engine::dataset::{Dataset, DatasetConfig, Format, InMemoryDataset, MultiSlot, QueueDataset};
 use openfleet_engine::models::{CtrDnn, CtrInputs, ctr_dnn};
-use openfleet_engine::plan::Plan;
 use openfleet_engine::synthetic::criteo::{self, CriteoFormat, CriteoSpec};
-use openfleet_engine::{Executor, Minimize, Net, RunOptions, Scope};
+use openfleet_engine::{Executor, Minimize, Net, Plan, RunOptions, Scope};
 use openfleet_table::{Adam, Optimizer};
 
 const ROUNDS: usize = 5;
@@ -83,7 +82,7 @@ fn main() {
     say("streaming from files, two threads", best[4], "samples/s");
 }
 
-fn parse_and_train(queue: &QueueDataset, plan: &Plan, arena: &mut openfleet_engine::arena::Arena) -> u64 {
+fn parse_and_train(queue: &QueueDataset, plan: &Plan, arena: &mut openfleet_engine::memory::Arena) -> u64 {
     let reader = queue.open().unwrap();
     let mut batch = Batch::default();
     let (mut rows, mut step) = (0, 0);

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use numpy::PyReadonlyArray1;
 use openfleet_dist::{LoadOptions, SaveOptions};
-use openfleet_engine::executor::Observation;
-use openfleet_engine::{Executor as Runner, Feed, Program as Graph, Result, RunOptions, Var};
+use openfleet_engine::{Executor as Runner, Feed, Observation, Program as Graph, Result, RunOptions, Var};
 use parking_lot::Mutex;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;

@@ -10,8 +10,7 @@ use openfleet_engine::op::{
     Activation, BatchNormOptions, ClassLabels, DenseEmbeddingOptions, Dropout, DropoutMode, EmbeddingOptions,
     FcOptions, LayerNormOptions, LiteralValues, Pooling, SkipGramOptions,
 };
-use openfleet_engine::program::RowLife;
-use openfleet_engine::{Net as Builder, ParamAttr, Result, Var};
+use openfleet_engine::{Net as Builder, ParamAttr, Result, RowLife, Var};
 use openfleet_table::{Initializer, Regularizer};
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;

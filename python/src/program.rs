@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use openfleet_core::{Field, Schema};
-use openfleet_engine::program::VariableKind;
-use openfleet_engine::shape::Dim;
-use openfleet_engine::{DType, Minimize, Program as Graph, Result};
+use openfleet_engine::{DType, Dim, Minimize, Program as Graph, Result, VariableKind};
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

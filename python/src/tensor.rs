@@ -1,8 +1,7 @@
 //! Values with dimensions, to NumPy and back.
 
 use numpy::{IntoPyArray, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyUntypedArrayMethods};
-use openfleet_engine::Tensor;
-use openfleet_engine::tensor::Elements;
+use openfleet_engine::{Elements, Tensor};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 

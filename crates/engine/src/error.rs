@@ -225,6 +225,13 @@ pub enum Error {
     Core(#[from] openfleet_core::Error),
 }
 
+impl Error {
+    /// The failure of an action ("loading", "saving to") on the checkpoint at an address.
+    pub(crate) fn checkpoint(action: &'static str, address: &str, source: openfleet_table::Error) -> Self {
+        openfleet_dist::Error::checkpoint(action, address)(source).into()
+    }
+}
+
 impl Hinted for Error {
     fn hint(&self) -> Option<Hint> {
         match self {

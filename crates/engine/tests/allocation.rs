@@ -10,8 +10,7 @@ use std::sync::Arc;
 use openfleet_core::{Batch, Column, Field, FieldKind, Schema, WorkId};
 use openfleet_engine::matrix::{Plain, Transposed, multiply};
 use openfleet_engine::op::{Activation, EmbeddingOptions};
-use openfleet_engine::plan::Plan;
-use openfleet_engine::{DType, Executor, Minimize, Net, ParamAttr, Scope};
+use openfleet_engine::{DType, Executor, Minimize, Net, ParamAttr, Plan, Scope};
 use openfleet_table::{Adam, Clip, Optimizer};
 
 struct Counting;

@@ -238,7 +238,7 @@ fn a_pipe_command_that_crashes_is_an_error_though_it_wrote_rows() {
     assert_eq!(
         report(&error),
         format!(
-            "`{command}` on `{path}` ended with exit code 7; its last words:\n  Traceback: no such column\n\n\
+            "`{command}` on `{path}` ended with exit code 7; last lines of stderr:\n  Traceback: no such column\n\n\
              hint: try it by hand: `{command} < {path}`",
             path = file.display()
         )

@@ -12,8 +12,7 @@ use std::sync::atomic::AtomicBool;
 use openfleet_core::metrics::{Accuracy, Auc, AucCounter, LogLoss, Mae, Mse, Target, exact_auc, global_auc};
 use openfleet_core::{Column, FieldKind};
 use openfleet_engine::dataset::Dataset;
-use openfleet_engine::executor::BatchView;
-use openfleet_engine::{Executor, Predictor, RunOptions, RunReport, Var};
+use openfleet_engine::{BatchView, Executor, Predictor, RunOptions, RunReport, Var};
 use serde::Serialize;
 
 use crate::error::{Error, Result};

@@ -7,7 +7,7 @@ use openfleet_core::Schema;
 
 use super::error::{Error, Result};
 use super::format::{Format, LineFormat};
-use super::records::Layout;
+use super::record_layout::RecordLayout;
 
 /// Which rows to read, from where, and how many at a time.
 #[derive(Debug, Clone)]
@@ -99,14 +99,14 @@ impl DatasetConfig {
     }
 
     /// Checks everything that can be checked without opening a file.
-    pub(crate) fn resolve(self) -> Result<Plan> {
+    pub(crate) fn resolve(self) -> Result<ReadPlan> {
         for (name, value) in [("batch_size", self.batch_size), ("thread_num", self.thread_num)] {
             if value == 0 {
                 return Err(Error::BadSetting { name, expected: "at least 1", got: value.to_string() });
             }
         }
         let line_format = self.format.resolve(&self.schema)?;
-        let layout = Arc::new(Layout::new(&self.schema, line_format.order()));
+        let layout = Arc::new(RecordLayout::new(&self.schema, line_format.order()));
         let clicks = match self.clicks {
             Some(field) => {
                 let column = self.schema.fields().iter().position(|known| known.name == field);
@@ -117,7 +117,7 @@ impl DatasetConfig {
             }
             None => None,
         };
-        Ok(Plan {
+        Ok(ReadPlan {
             clicks,
             schema: self.schema,
             layout,
@@ -133,9 +133,9 @@ impl DatasetConfig {
 }
 
 /// A checked [`DatasetConfig`], less its files; shared by reader threads.
-pub(crate) struct Plan {
+pub(crate) struct ReadPlan {
     pub(crate) schema: Schema,
-    pub(crate) layout: Arc<Layout>,
+    pub(crate) layout: Arc<RecordLayout>,
     pub(crate) format: Box<dyn LineFormat>,
     pub(crate) batch_size: usize,
     pub(crate) thread_num: usize,

@@ -80,7 +80,7 @@ pub enum Error {
 
     // Pipe commands
     /// A pipe command did not end well; the rows it wrote before cannot be trusted.
-    #[error("`{command}` on `{}` ended with {status}{}", file.display(), last_words(stderr))]
+    #[error("`{command}` on `{}` ended with {status}{}", file.display(), stderr_suffix(stderr))]
     PipeFailed {
         /// The command as given.
         command: String,
@@ -214,8 +214,8 @@ fn in_slot(slot: &Option<String>) -> String {
     slot.as_ref().map(|name| format!(", slot `{name}`")).unwrap_or_default()
 }
 
-fn last_words(stderr: &[String]) -> String {
-    if stderr.is_empty() { String::new() } else { format!("; its last words:\n  {}", stderr.join("\n  ")) }
+fn stderr_suffix(stderr: &[String]) -> String {
+    if stderr.is_empty() { String::new() } else { format!("; last lines of stderr:\n  {}", stderr.join("\n  ")) }
 }
 
 #[cfg(test)]
@@ -267,7 +267,7 @@ mod tests {
         };
         assert_eq!(
             report(&error),
-            "`nosuch` on `part-0` ended with exit code 127; its last words:\n  sh: 1: nosuch: not found\n\n\
+            "`nosuch` on `part-0` ended with exit code 127; last lines of stderr:\n  sh: 1: nosuch: not found\n\n\
              hint: the shell did not find the command: check its name and `PATH`"
         );
     }

@@ -1,15 +1,15 @@
 //! One file from its path to rows: what every reader thread of both datasets does.
 //!
-//! Knows which line it is at, so this is where a parser's complaint becomes an error with file and line, or is counted.
+//! Knows which line it is at, so this is where a parser's error becomes an error with file and line, or is counted.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::config::{OnBadLine, Plan};
+use super::config::{OnBadLine, ReadPlan};
 use super::error::{Error, Result};
-use super::format::{Complaint, LineParser, Parsed};
-use super::pipe::Stop;
+use super::format::{LineError, LineParser, Parsed};
+use super::pipe::StopSignal;
 use super::records::Records;
 use super::source::Source;
 
@@ -23,27 +23,27 @@ pub(crate) struct Counters {
 /// Reads `file` to its end, adding rows to `records` and calling `emit` with them after each piece of text; `emit` may
 /// take them, and answers whether to go on.
 pub(crate) fn read_file(
-    plan: &Plan,
+    read_plan: &ReadPlan,
     file: &Path,
     counters: &Counters,
-    stop: &Arc<Stop>,
+    stop: &Arc<StopSignal>,
     records: &mut Records,
     mut emit: impl FnMut(&mut Records) -> bool,
 ) -> Result<()> {
-    let mut source = Source::open(file, plan.pipe_command.as_deref(), &counters.bytes, stop)?;
+    let mut source = Source::open(file, read_plan.pipe_command.as_deref(), &counters.bytes, stop)?;
     let mut lines = Lines {
-        parser: plan.format.parser(),
+        parser: read_plan.format.parser(),
         file,
         line: 0,
         blank_lines: 0,
-        on_bad_line: plan.on_bad_line,
-        clicks: plan.clicks.as_ref().map(|(field, offset)| (field.as_str(), *offset)),
+        on_bad_line: read_plan.on_bad_line,
+        clicks: read_plan.clicks.as_ref().map(|(field, offset)| (field.as_str(), *offset)),
         skipped_lines: &counters.skipped_lines,
     };
     while let Some(text) = source.next_lines()? {
         lines.parse(text, records)?;
         source.set_lines_given(lines.line);
-        if stop.is_asked() || !emit(records) {
+        if stop.is_requested() || !emit(records) {
             return Ok(());
         }
     }
@@ -89,7 +89,7 @@ impl Lines<'_> {
         if self.blank_lines > 0 {
             let first = self.line - self.blank_lines;
             for line in first..self.line {
-                self.complain(line, Complaint::of_line("a row", "an empty line"))?;
+                self.reject_line(line, LineError::whole_line("a row", "an empty line"))?;
             }
             self.blank_lines = 0;
         }
@@ -97,26 +97,26 @@ impl Lines<'_> {
             Ok(Parsed::Row) => match self.clicks.map(|(field, offset)| (field, records.written_key(offset))) {
                 Some((field, click)) if click > 1 => {
                     records.roll_back_row();
-                    self.complain(self.line, Complaint::new(field, "0 or 1", (click as i64).to_string()))?;
+                    self.reject_line(self.line, LineError::new(field, "0 or 1", (click as i64).to_string()))?;
                 }
                 _ => records.commit_row(),
             },
             Ok(Parsed::NotARow) => {}
-            Err(complaint) => {
+            Err(error) => {
                 records.roll_back_row();
-                self.complain(self.line, complaint)?;
+                self.reject_line(self.line, error)?;
             }
         }
         Ok(())
     }
 
     #[cold]
-    fn complain(&self, line: u64, complaint: Complaint) -> Result<()> {
-        if self.on_bad_line == OnBadLine::Skip && !complaint.fatal {
+    fn reject_line(&self, line: u64, error: LineError) -> Result<()> {
+        if self.on_bad_line == OnBadLine::Skip && !error.fatal {
             self.skipped_lines.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         }
-        let Complaint { slot, expected, got, .. } = complaint;
+        let LineError { slot, expected, got, .. } = error;
         Err(Error::BadLine { file: self.file.to_owned(), line, slot, expected, got })
     }
 }

@@ -19,10 +19,10 @@ use std::thread::JoinHandle;
 use openfleet_core::{Batch, Schema, key};
 use parking_lot::Mutex;
 
-use super::config::{DatasetConfig, Plan, check_files};
+use super::config::{DatasetConfig, ReadPlan, check_files};
 use super::error::{Error, Result};
 use super::file_reader::{Counters, read_file};
-use super::pipe::Stop;
+use super::pipe::StopSignal;
 use super::records::{Records, append_rows};
 use super::shuffle::Shuffle;
 use super::{BatchReader, Dataset, Progress, prepare};
@@ -35,7 +35,7 @@ pub(super) const CHUNK_KEYS: usize = 1 << 20;
 
 /// Files loaded into memory.
 pub struct InMemoryDataset {
-    plan: Arc<Plan>,
+    read_plan: Arc<ReadPlan>,
     files: Vec<PathBuf>,
     loaded: Option<Loaded>,
     preload: Option<Preload>,
@@ -43,14 +43,14 @@ pub struct InMemoryDataset {
 
 struct Preload {
     thread: JoinHandle<Result<Loaded>>,
-    stop: Arc<Stop>,
+    stop: Arc<StopSignal>,
 }
 
 impl InMemoryDataset {
     /// Checks the choices; files are looked for when they are loaded.
     pub fn new(config: DatasetConfig) -> Result<Self> {
         let files = config.files.clone();
-        Ok(InMemoryDataset { plan: Arc::new(config.resolve()?), files, loaded: None, preload: None })
+        Ok(InMemoryDataset { read_plan: Arc::new(config.resolve()?), files, loaded: None, preload: None })
     }
 
     /// The files that the next load or preload reads. What is in memory stays.
@@ -62,7 +62,7 @@ impl InMemoryDataset {
     /// memory holds what it held before.
     pub fn load_into_memory(&mut self) -> Result<()> {
         self.forbid_during_preload("load into memory")?;
-        self.loaded = Some(load(&self.plan, &self.files, &Arc::default())?);
+        self.loaded = Some(load(&self.read_plan, &self.files, &Arc::default())?);
         Ok(())
     }
 
@@ -71,11 +71,11 @@ impl InMemoryDataset {
     pub fn preload_into_memory(&mut self) -> Result<()> {
         self.forbid_during_preload("preload into memory")?;
         check_files(&self.files)?;
-        let (plan, files, stop) = (self.plan.clone(), self.files.clone(), Arc::<Stop>::default());
+        let (read_plan, files, stop) = (self.read_plan.clone(), self.files.clone(), Arc::<StopSignal>::default());
         let (stop_of_thread, first) = (stop.clone(), files.first().cloned().unwrap_or_default());
         let thread = std::thread::Builder::new()
             .name("preload".to_owned())
-            .spawn(move || load(&plan, &files, &stop_of_thread))
+            .spawn(move || load(&read_plan, &files, &stop_of_thread))
             .map_err(|error| Error::io("start a thread to read", &first, error))?;
         self.preload = Some(Preload { thread, stop });
         Ok(())
@@ -121,7 +121,7 @@ impl InMemoryDataset {
         let loaded = self.loaded.take();
         let (file_bytes, skipped_lines) = loaded.as_ref().map_or((0, 0), |l| (l.file_bytes, l.skipped_lines));
         let mine = loaded.map_or_else(Vec::new, |loaded| loaded.chunks);
-        let mut shuffle = Shuffle { layout: &self.plan.layout, seed, rank, members };
+        let mut shuffle = Shuffle { layout: &self.read_plan.layout, seed, rank, members };
         let chunks = shuffle.run(mine, exchange)?;
         let mut loaded = Loaded::of(chunks, file_bytes, skipped_lines)?;
         loaded.order = Some(permutation(loaded.rows, key::mix(seed) ^ rank as u64));
@@ -164,7 +164,7 @@ impl InMemoryDataset {
 impl Drop for InMemoryDataset {
     fn drop(&mut self) {
         if let Some(preload) = self.preload.take() {
-            preload.stop.ask();
+            preload.stop.request();
             let _ = preload.thread.join();
         }
     }
@@ -172,15 +172,15 @@ impl Drop for InMemoryDataset {
 
 impl Dataset for InMemoryDataset {
     fn schema(&self) -> &Schema {
-        &self.plan.schema
+        &self.read_plan.schema
     }
 
     fn batch_size(&self) -> usize {
-        self.plan.batch_size
+        self.read_plan.batch_size
     }
 
     fn thread_num(&self) -> usize {
-        self.plan.thread_num
+        self.read_plan.thread_num
     }
 
     fn rows(&self) -> Option<usize> {
@@ -188,12 +188,12 @@ impl Dataset for InMemoryDataset {
     }
 
     fn describe(&self) -> String {
-        format!("batches of {} from {} rows in memory", self.plan.batch_size, self.memory_rows())
+        format!("batches of {} from {} rows in memory", self.read_plan.batch_size, self.memory_rows())
     }
 
     fn open(&self) -> Result<Box<dyn BatchReader + '_>> {
         let loaded = self.loaded.as_ref().ok_or(not_loaded("read batches"))?;
-        Ok(Box::new(InMemoryReader { plan: &self.plan, loaded, cursor: AtomicUsize::new(0) }))
+        Ok(Box::new(InMemoryReader { read_plan: &self.read_plan, loaded, cursor: AtomicUsize::new(0) }))
     }
 }
 
@@ -204,7 +204,7 @@ fn not_loaded(action: &'static str) -> Error {
 
 /// A pass: threads take ranges of rows from one cursor, without a lock.
 struct InMemoryReader<'a> {
-    plan: &'a Plan,
+    read_plan: &'a ReadPlan,
     loaded: &'a Loaded,
     cursor: AtomicUsize,
 }
@@ -213,20 +213,20 @@ impl InMemoryReader<'_> {
     /// Rows of the pass, less those that `drop_last` leaves out.
     fn rows(&self) -> usize {
         let rows = self.loaded.rows;
-        if self.plan.drop_last { rows - rows % self.plan.batch_size } else { rows }
+        if self.read_plan.drop_last { rows - rows % self.read_plan.batch_size } else { rows }
     }
 }
 
 impl BatchReader for InMemoryReader<'_> {
     fn next(&self, batch: &mut Batch) -> Result<bool> {
-        prepare(batch, &self.plan.schema);
+        prepare(batch, &self.read_plan.schema);
         // Goes past the end by a batch a call once the pass is over; it would take centuries to come round.
-        let start = self.cursor.fetch_add(self.plan.batch_size, Ordering::Relaxed);
-        let end = self.rows().min(start.saturating_add(self.plan.batch_size));
+        let start = self.cursor.fetch_add(self.read_plan.batch_size, Ordering::Relaxed);
+        let end = self.rows().min(start.saturating_add(self.read_plan.batch_size));
         if start >= end {
             return Ok(false);
         }
-        append_rows(&self.plan.layout, (start..end).map(|place| self.loaded.row(place)), batch);
+        append_rows(&self.read_plan.layout, (start..end).map(|place| self.loaded.row(place)), batch);
         Ok(true)
     }
 
@@ -287,7 +287,7 @@ impl Loaded {
 }
 
 /// Reads all files; each thread whole ones. The result does not depend on the number of threads.
-fn load(plan: &Plan, files: &[PathBuf], stop: &Arc<Stop>) -> Result<Loaded> {
+fn load(read_plan: &ReadPlan, files: &[PathBuf], stop: &Arc<StopSignal>) -> Result<Loaded> {
     check_files(files)?;
     let counters = Counters::default();
     let next_file = AtomicUsize::new(0);
@@ -295,27 +295,27 @@ fn load(plan: &Plan, files: &[PathBuf], stop: &Arc<Stop>) -> Result<Loaded> {
     let failure: Mutex<Option<Error>> = Mutex::new(None);
     std::thread::scope(|scope| {
         let work = || {
-            let mut records = Records::new(plan.layout.clone());
+            let mut records = Records::new(read_plan.layout.clone());
             loop {
                 let index = next_file.fetch_add(1, Ordering::Relaxed);
-                if index >= files.len() || stop.is_asked() {
+                if index >= files.len() || stop.is_requested() {
                     return;
                 }
-                match load_file(plan, files, index, &counters, stop, &mut records) {
+                match load_file(read_plan, files, index, &counters, stop, &mut records) {
                     Ok(chunks) => by_file.lock()[index] = chunks,
                     Err(error) => {
                         let mut failure = failure.lock();
                         // The others end because of the first; what they say then is noise.
-                        if !stop.is_asked() {
+                        if !stop.is_requested() {
                             *failure = Some(error);
                         }
-                        stop.ask();
+                        stop.request();
                         return;
                     }
                 }
             }
         };
-        for _ in 1..plan.thread_num.min(files.len()) {
+        for _ in 1..read_plan.thread_num.min(files.len()) {
             scope.spawn(work);
         }
         work();
@@ -327,16 +327,16 @@ fn load(plan: &Plan, files: &[PathBuf], stop: &Arc<Stop>) -> Result<Loaded> {
 }
 
 fn load_file(
-    plan: &Plan,
+    read_plan: &ReadPlan,
     files: &[PathBuf],
     index: usize,
     counters: &Counters,
-    stop: &Arc<Stop>,
+    stop: &Arc<StopSignal>,
     records: &mut Records,
 ) -> Result<Vec<Records>> {
     let mut chunks = Vec::new();
     records.clear();
-    read_file(plan, &files[index], counters, stop, records, |records| {
+    read_file(read_plan, &files[index], counters, stop, records, |records| {
         if records.rows() >= CHUNK_ROWS || records.keys() >= CHUNK_KEYS {
             chunks.push(records.sealed());
             records.clear();

@@ -14,25 +14,26 @@
 use openfleet_core::{Batch, Schema};
 
 mod config;
-mod dealt;
 mod error;
 mod file_reader;
 pub mod format;
 mod in_memory;
 mod pipe;
 mod queue;
+mod record_layout;
 mod records;
+mod round_robin;
 mod shuffle;
 mod source;
 mod split;
 mod words;
 
 pub use config::{DatasetConfig, OnBadLine};
-pub use dealt::Dealt;
 pub use error::{Error, Result};
 pub use format::{CategoricalColumn, ColumnsSpec, Criteo, Csv, Format, LibSvm, MultiSlot};
 pub use in_memory::InMemoryDataset;
 pub use queue::QueueDataset;
+pub use round_robin::RoundRobinDataset;
 pub use split::split_files;
 pub use words::{WordsConfig, WordsDataset};
 
@@ -55,8 +56,8 @@ pub trait Dataset: Send + Sync {
         format!("batches of {}", self.batch_size())
     }
 
-    /// Whether batches are dealt to threads ([`Dealt`]).
-    fn is_dealt(&self) -> bool {
+    /// Whether batches are round_robin to threads ([`RoundRobinDataset`]).
+    fn is_round_robin(&self) -> bool {
         false
     }
 
@@ -73,7 +74,7 @@ pub trait BatchReader: Send + Sync {
     /// empty, and every thread that asks is told the same error.
     fn next(&self, batch: &mut Batch) -> Result<bool>;
 
-    /// [`next`](BatchReader::next) for one of the training threads, where batches are dealt to them.
+    /// [`next`](BatchReader::next) for one of the training threads, where batches are round_robin to them.
     fn next_for(&self, _stream: u32, batch: &mut Batch) -> Result<bool> {
         self.next(batch)
     }

@@ -2,7 +2,7 @@
 //!
 //! The command runs in a shell with the file on its standard input. Three things go on at once: a thread feeds it, a
 //! thread keeps the last lines of its standard error, and whoever reads the [`Pipe`] takes its output. It counts as done
-//! only when it has ended with exit code 0, whatever it has written by then. [`Stop`] ends it early, with everything it
+//! only when it has ended with exit code 0, whatever it has written by then. [`StopSignal`] ends it early, with everything it
 //! started: the command is a process group of its own.
 
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use super::error::{Error, Result};
 
 /// How many lines of standard error an error quotes.
-const LAST_WORDS: usize = 10;
+const STDERR_LINES: usize = 10;
 
 /// How long a finished command's helpers may take; a process it left behind can hold its pipes open for ever.
 const GRACE: Duration = Duration::from_secs(1);
@@ -28,19 +28,24 @@ const GRACE: Duration = Duration::from_secs(1);
 pub(crate) struct Pipe {
     command: String,
     file: PathBuf,
-    child: Arc<Mutex<Running>>,
-    stop: Arc<Stop>,
+    child: Arc<Mutex<ShellProcess>>,
+    stop: Arc<StopSignal>,
     output: ChildStdout,
-    last_words: Arc<Mutex<VecDeque<String>>>,
+    stderr_lines: Arc<Mutex<VecDeque<String>>>,
     /// The feeder's result.
-    fed: Receiver<std::io::Result<()>>,
+    input_result: Receiver<std::io::Result<()>>,
     /// Closes when standard error has been read to its end.
-    heard: Receiver<()>,
+    stderr_closed: Receiver<()>,
 }
 
 impl Pipe {
     /// Starts `command` on `input`, which is the text of `file`.
-    pub(crate) fn start(command: &str, file: &Path, input: Box<dyn Read + Send>, stop: &Arc<Stop>) -> Result<Self> {
+    pub(crate) fn start(
+        command: &str,
+        file: &Path,
+        input: Box<dyn Read + Send>,
+        stop: &Arc<StopSignal>,
+    ) -> Result<Self> {
         let cannot = |error| Error::io("start a pipe command on", file, error);
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(command).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -48,29 +53,29 @@ impl Pipe {
         std::os::unix::process::CommandExt::process_group(&mut shell, 0);
         let mut child = shell.spawn().map_err(cannot)?;
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let (Some(stdin), Some(output), Some(stderr)) = pipes else { unreachable!("all three were asked for") };
+        let (Some(stdin), Some(output), Some(stderr)) = pipes else { unreachable!("all three were requested for") };
 
-        let last_words = Arc::new(Mutex::new(VecDeque::new()));
-        let (fed_sender, fed) = crossbeam_channel::bounded(1);
-        let (heard_sender, heard) = crossbeam_channel::bounded(0);
-        let child = Arc::new(Mutex::new(Running { child, status: None }));
+        let stderr_lines = Arc::new(Mutex::new(VecDeque::new()));
+        let (input_result_sender, input_result) = crossbeam_channel::bounded(1);
+        let (stderr_closed_sender, stderr_closed) = crossbeam_channel::bounded(0);
+        let child = Arc::new(Mutex::new(ShellProcess { child, status: None }));
         // Registered before the threads start: should one fail to, dropping the pipe ends the command.
         stop.add(&child);
-        let words = last_words.clone();
+        let words = stderr_lines.clone();
         let pipe = Pipe {
             command: command.to_owned(),
             file: file.to_owned(),
             child,
             stop: stop.clone(),
             output,
-            last_words,
-            fed,
-            heard,
+            stderr_lines,
+            input_result,
+            stderr_closed,
         };
-        spawn("pipe-input", move || drop(fed_sender.send(feed(input, stdin)))).map_err(cannot)?;
+        spawn("pipe-input", move || drop(input_result_sender.send(feed(input, stdin)))).map_err(cannot)?;
         spawn("pipe-errors", move || {
-            listen(stderr, &words);
-            drop(heard_sender);
+            collect_stderr(stderr, &words);
+            drop(stderr_closed_sender);
         })
         .map_err(cannot)?;
         Ok(pipe)
@@ -79,25 +84,25 @@ impl Pipe {
     /// After the end of the output: waits for the command and judges it.
     pub(crate) fn finish(&mut self) -> Result<()> {
         let status = self.wait()?;
-        if self.stop.is_asked() {
+        if self.stop.is_requested() {
             return Ok(());
         }
         if !status.success() {
-            let _ = self.heard.recv_timeout(GRACE);
+            let _ = self.stderr_closed.recv_timeout(GRACE);
             return Err(Error::PipeFailed {
                 command: self.command.clone(),
                 file: self.file.clone(),
                 status: describe(status),
-                stderr: self.last_words.lock().iter().cloned().collect(),
+                stderr: self.stderr_lines.lock().iter().cloned().collect(),
             });
         }
-        match self.fed.recv_timeout(GRACE) {
+        match self.input_result.recv_timeout(GRACE) {
             Ok(Err(error)) => Err(Error::io("read", &self.file, error)),
             Ok(Ok(())) | Err(_) => Ok(()),
         }
     }
 
-    /// Asks again and again instead of blocking, for the child's lock must be free for [`Stop`].
+    /// Asks again and again instead of blocking, for the child's lock must be free for [`StopSignal`].
     fn wait(&self) -> Result<ExitStatus> {
         let mut pause = Duration::from_micros(100);
         loop {
@@ -129,44 +134,44 @@ impl Drop for Pipe {
 
 /// Ends a pass early: reader threads look at it, commands are killed by it. One is shared by all readers of a pass.
 #[derive(Default)]
-pub(crate) struct Stop {
-    asked: AtomicBool,
-    children: Mutex<Vec<Arc<Mutex<Running>>>>,
+pub(crate) struct StopSignal {
+    requested: AtomicBool,
+    children: Mutex<Vec<Arc<Mutex<ShellProcess>>>>,
 }
 
-impl Stop {
-    pub(crate) fn ask(&self) {
-        self.asked.store(true, Ordering::SeqCst);
-        // Under the list's lock: a child added later finds `asked` set.
+impl StopSignal {
+    pub(crate) fn request(&self) {
+        self.requested.store(true, Ordering::SeqCst);
+        // Under the list's lock: a child added later finds `requested` set.
         for child in self.children.lock().iter() {
             child.lock().kill();
         }
     }
 
-    pub(crate) fn is_asked(&self) -> bool {
-        self.asked.load(Ordering::Relaxed)
+    pub(crate) fn is_requested(&self) -> bool {
+        self.requested.load(Ordering::Relaxed)
     }
 
-    fn add(&self, child: &Arc<Mutex<Running>>) {
+    fn add(&self, child: &Arc<Mutex<ShellProcess>>) {
         let mut children = self.children.lock();
         children.push(child.clone());
-        if self.asked.load(Ordering::SeqCst) {
+        if self.requested.load(Ordering::SeqCst) {
             child.lock().kill();
         }
     }
 
-    fn remove(&self, child: &Arc<Mutex<Running>>) {
+    fn remove(&self, child: &Arc<Mutex<ShellProcess>>) {
         self.children.lock().retain(|known| !Arc::ptr_eq(known, child));
     }
 }
 
-/// The shell of a command, and how it ended once that has been asked.
-struct Running {
+/// The shell of a command, and how it ended once that has been requested.
+struct ShellProcess {
     child: Child,
     status: Option<ExitStatus>,
 }
 
-impl Running {
+impl ShellProcess {
     /// Reaps the shell if it has ended.
     fn try_wait(&mut self) -> std::io::Result<Option<ExitStatus>> {
         if self.status.is_none() {
@@ -207,15 +212,15 @@ fn feed(mut input: Box<dyn Read + Send>, mut stdin: ChildStdin) -> std::io::Resu
     }
 }
 
-fn listen(stderr: ChildStderr, last_words: &Mutex<VecDeque<String>>) {
+fn collect_stderr(stderr: ChildStderr, stderr_lines: &Mutex<VecDeque<String>>) {
     let mut stderr = BufReader::new(stderr);
     let mut line = Vec::new();
     // A "line" without an end is cut, so that no command can fill our memory.
     while matches!(stderr.by_ref().take(4096).read_until(b'\n', &mut line), Ok(length) if length > 0) {
         let text = String::from_utf8_lossy(&line).trim_end().to_owned();
         line.clear();
-        let mut words = last_words.lock();
-        if words.len() == LAST_WORDS {
+        let mut words = stderr_lines.lock();
+        if words.len() == STDERR_LINES {
             words.pop_front();
         }
         words.push_back(text);
@@ -258,7 +263,7 @@ mod tests {
         assert_eq!(output, "abc\n");
         assert_eq!(
             result.unwrap_err().to_string(),
-            "`cat; echo one >&2; echo two >&2; exit 3` on `file` ended with exit code 3; its last words:\n  one\n  two"
+            "`cat; echo one >&2; echo two >&2; exit 3` on `file` ended with exit code 3; last lines of stderr:\n  one\n  two"
         );
     }
 
@@ -298,9 +303,9 @@ mod tests {
 
     #[test]
     fn asking_to_stop_ends_the_command_and_its_children() {
-        let stop = Arc::<Stop>::default();
+        let stop = Arc::<StopSignal>::default();
         let mut pipe = Pipe::start("sleep 600 | sleep 600", Path::new("file"), Box::new(&b""[..]), &stop).unwrap();
-        stop.ask();
+        stop.request();
         // Would block for ten minutes if a child still held the output open.
         assert_eq!(pipe.read_to_end(&mut Vec::new()).unwrap(), 0);
         pipe.finish().unwrap();
@@ -308,17 +313,17 @@ mod tests {
 
     #[test]
     fn a_background_process_that_outlives_its_shell_is_ended_too() {
-        let stop = Arc::<Stop>::default();
+        let stop = Arc::<StopSignal>::default();
         let mut pipe = Pipe::start("sleep 600 & echo gone", Path::new("file"), Box::new(&b""[..]), &stop).unwrap();
         pipe.read_exact(&mut [0; 5]).unwrap();
-        stop.ask();
+        stop.request();
         assert_eq!(pipe.read_to_end(&mut Vec::new()).unwrap(), 0);
     }
 
     #[test]
     fn a_command_started_after_the_stop_is_ended_at_once() {
-        let stop = Arc::<Stop>::default();
-        stop.ask();
+        let stop = Arc::<StopSignal>::default();
+        stop.request();
         let mut pipe = Pipe::start("sleep 600", Path::new("file"), Box::new(&b""[..]), &stop).unwrap();
         assert_eq!(pipe.read_to_end(&mut Vec::new()).unwrap(), 0);
     }

@@ -5,7 +5,7 @@
 //! reader 1: files 1, R+1, ...    -- bounded queue of chunks ---+- so many rows each --+-- training thread
 //! ```
 //!
-//! A full queue holds its reader back, so memory does not depend on the size of the data. Readers take turns of a fixed number
+//! A full queue holds its reader back, so memory does not depend on the size of the data. Readers take rotation of a fixed number
 //! of rows, so the order of rows depends on the files and on how many readers there are, and not on which is faster: a
 //! restarted worker reads the same batches again. A reader's error follows the rows it had read before, and every training thread is
 //! told of it.
@@ -20,10 +20,10 @@ use crossbeam_channel::{Receiver, Sender};
 use openfleet_core::{Batch, Schema};
 use parking_lot::Mutex;
 
-use super::config::{DatasetConfig, Plan, check_files};
+use super::config::{DatasetConfig, ReadPlan, check_files};
 use super::error::{Error, Result};
 use super::file_reader::{Counters, read_file};
-use super::pipe::Stop;
+use super::pipe::StopSignal;
 use super::records::{Records, append_rows};
 use super::{BatchReader, Dataset, Progress, prepare};
 
@@ -34,11 +34,11 @@ const CHUNKS_AHEAD: usize = 4;
 const TURN_ROWS: usize = 1024;
 
 /// How long a dropped pass waits for its readers, which end at once unless a file system keeps them.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Files streamed once a pass.
 pub struct QueueDataset {
-    plan: Arc<Plan>,
+    read_plan: Arc<ReadPlan>,
     files: Arc<[PathBuf]>,
 }
 
@@ -46,21 +46,21 @@ impl QueueDataset {
     /// Checks the choices; files are looked for at [`Dataset::open`].
     pub fn new(config: DatasetConfig) -> Result<Self> {
         let files = config.files.clone().into();
-        Ok(QueueDataset { plan: Arc::new(config.resolve()?), files })
+        Ok(QueueDataset { read_plan: Arc::new(config.resolve()?), files })
     }
 }
 
 impl Dataset for QueueDataset {
     fn schema(&self) -> &Schema {
-        &self.plan.schema
+        &self.read_plan.schema
     }
 
     fn batch_size(&self) -> usize {
-        self.plan.batch_size
+        self.read_plan.batch_size
     }
 
     fn thread_num(&self) -> usize {
-        self.plan.thread_num
+        self.read_plan.thread_num
     }
 
     fn rows(&self) -> Option<usize> {
@@ -70,7 +70,7 @@ impl Dataset for QueueDataset {
     fn describe(&self) -> String {
         let size = |file: &PathBuf| file.metadata().map_or(0, |file| file.len());
         let bytes: u64 = self.files.iter().map(size).sum();
-        format!("batches of {} from {} files of {bytes} bytes", self.plan.batch_size, self.files.len())
+        format!("batches of {} from {} files of {bytes} bytes", self.read_plan.batch_size, self.files.len())
     }
 
     fn open(&self) -> Result<Box<dyn BatchReader + '_>> {
@@ -80,10 +80,10 @@ impl Dataset for QueueDataset {
 }
 
 struct QueueReader {
-    shared: Arc<Shared>,
+    shared: Arc<ReaderState>,
     /// Empty chunks on their way back to the readers, so that a warm pass allocates nothing.
-    spent: Sender<Records>,
-    turns: Mutex<Turns>,
+    emptied: Sender<Records>,
+    rotation: Mutex<ReaderRotation>,
     threads: Vec<JoinHandle<()>>,
     /// Closes when the last reader thread has ended.
     ended: Receiver<()>,
@@ -92,48 +92,52 @@ struct QueueReader {
 }
 
 /// Whose rows are being given out.
-struct Turns {
+struct ReaderRotation {
     /// Those that have not come to their end; none while being dropped.
-    readers: Vec<Current>,
+    readers: Vec<ReaderCursor>,
     turn: usize,
     /// Rows until it is the next one's turn.
     left: usize,
 }
 
 /// A reader's chunk that is being given out, and its next row.
-struct Current {
+struct ReaderCursor {
     queue: Receiver<Records>,
     records: Records,
     row: usize,
 }
 
 /// What readers and their owner both see.
-struct Shared {
-    plan: Arc<Plan>,
+struct ReaderState {
+    read_plan: Arc<ReadPlan>,
     files: Arc<[PathBuf]>,
     counters: Counters,
-    stop: Arc<Stop>,
+    stop: Arc<StopSignal>,
     failure: Mutex<Option<Error>>,
     panicked: AtomicBool,
 }
 
 impl QueueReader {
     fn start(dataset: &QueueDataset, total_bytes: u64) -> Result<Self> {
-        let thread_count = dataset.plan.thread_num.min(dataset.files.len());
-        let shared = Arc::new(Shared {
-            plan: dataset.plan.clone(),
+        let thread_count = dataset.read_plan.thread_num.min(dataset.files.len());
+        let shared = Arc::new(ReaderState {
+            read_plan: dataset.read_plan.clone(),
             files: dataset.files.clone(),
             counters: Counters::default(),
             stop: Arc::default(),
             failure: Mutex::new(None),
             panicked: AtomicBool::new(false),
         });
-        let (spent, empty) = crossbeam_channel::bounded(thread_count * CHUNKS_AHEAD);
+        let (emptied, empty) = crossbeam_channel::bounded(thread_count * CHUNKS_AHEAD);
         let (ended_sender, ended) = crossbeam_channel::bounded(0);
         let mut reader = QueueReader {
             shared,
-            spent,
-            turns: Mutex::new(Turns { readers: Vec::with_capacity(thread_count), turn: 0, left: TURN_ROWS }),
+            emptied,
+            rotation: Mutex::new(ReaderRotation {
+                readers: Vec::with_capacity(thread_count),
+                turn: 0,
+                left: TURN_ROWS,
+            }),
             threads: Vec::with_capacity(thread_count),
             ended,
             rows: AtomicU64::new(0),
@@ -141,8 +145,8 @@ impl QueueReader {
         };
         for index in 0..thread_count {
             let (sender, queue) = crossbeam_channel::bounded(CHUNKS_AHEAD);
-            let records = Records::new(dataset.plan.layout.clone());
-            reader.turns.get_mut().readers.push(Current { queue, records, row: 0 });
+            let records = Records::new(dataset.read_plan.layout.clone());
+            reader.rotation.get_mut().readers.push(ReaderCursor { queue, records, row: 0 });
             let (shared, empty) = (reader.shared.clone(), empty.clone());
             let ended = ended_sender.clone();
             let thread = std::thread::Builder::new().name(format!("read-{index}")).spawn(move || {
@@ -159,33 +163,33 @@ impl QueueReader {
 
     /// Moves rows from the queues into `batch` until it is full or the pass is over.
     fn fill(&self, batch: &mut Batch) {
-        let plan = &self.shared.plan;
+        let read_plan = &self.shared.read_plan;
         // One thread at a time, for only so can the pass have at most one batch that is not full. It holds the others up
         // for the time of a copy.
-        let mut turns = self.turns.lock();
-        while batch.rows < plan.batch_size {
-            let Turns { readers, turn, left } = &mut *turns;
-            let Some(Current { queue, records, row }) = readers.get_mut(*turn) else { return };
+        let mut rotation = self.rotation.lock();
+        while batch.rows < read_plan.batch_size {
+            let ReaderRotation { readers, turn, left } = &mut *rotation;
+            let Some(ReaderCursor { queue, records, row }) = readers.get_mut(*turn) else { return };
             if *row == records.rows() {
                 let Ok(next) = queue.recv() else {
-                    if self.shared.stop.is_asked() || self.shared.panicked.load(Ordering::SeqCst) {
+                    if self.shared.stop.is_requested() || self.shared.panicked.load(Ordering::SeqCst) {
                         // A reader failed. Rows of the others must not fill its place: a batch always has the same rows.
                         return;
                     }
-                    // It has come to its end: from here on the others take turns without it.
+                    // It has come to its end: from here on the others take rotation without it.
                     readers.remove(*turn);
                     (*turn, *left) = (if *turn < readers.len() { *turn } else { 0 }, TURN_ROWS);
                     continue;
                 };
-                let mut spent = std::mem::replace(records, next);
-                spent.clear();
+                let mut emptied = std::mem::replace(records, next);
+                emptied.clear();
                 // Nobody may want it any more.
-                let _ = self.spent.try_send(spent);
+                let _ = self.emptied.try_send(emptied);
                 *row = 0;
                 continue;
             }
-            let end = records.rows().min(*row + *left).min(*row + plan.batch_size - batch.rows);
-            append_rows(&plan.layout, (*row..end).map(|row| records.row(row)), batch);
+            let end = records.rows().min(*row + *left).min(*row + read_plan.batch_size - batch.rows);
+            append_rows(&read_plan.layout, (*row..end).map(|row| records.row(row)), batch);
             *left -= end - *row;
             *row = end;
             if *left == 0 {
@@ -197,16 +201,16 @@ impl QueueReader {
 
 impl BatchReader for QueueReader {
     fn next(&self, batch: &mut Batch) -> Result<bool> {
-        let plan = &self.shared.plan;
-        prepare(batch, &plan.schema);
+        let read_plan = &self.shared.read_plan;
+        prepare(batch, &read_plan.schema);
         self.fill(batch);
-        if batch.rows < plan.batch_size {
+        if batch.rows < read_plan.batch_size {
             assert!(!self.shared.panicked.load(Ordering::SeqCst), "a reader thread panicked");
             if let Some(error) = &*self.shared.failure.lock() {
                 batch.clear();
                 return Err(error.clone());
             }
-            if plan.drop_last {
+            if read_plan.drop_last {
                 batch.clear();
             }
         }
@@ -227,11 +231,11 @@ impl BatchReader for QueueReader {
 
 impl Drop for QueueReader {
     fn drop(&mut self) {
-        self.shared.stop.ask();
+        self.shared.stop.request();
         // A reader that waits for room in its queue learns that there is nobody to read it.
-        self.turns.get_mut().readers.clear();
+        self.rotation.get_mut().readers.clear();
         // Nothing is ever sent: the answer is that all have ended, or that the patience has.
-        if self.ended.recv_timeout(PATIENCE) == Err(crossbeam_channel::RecvTimeoutError::Disconnected) {
+        if self.ended.recv_timeout(SHUTDOWN_TIMEOUT) == Err(crossbeam_channel::RecvTimeoutError::Disconnected) {
             for thread in self.threads.drain(..) {
                 let _ = thread.join();
             }
@@ -239,12 +243,12 @@ impl Drop for QueueReader {
     }
 }
 
-impl Shared {
+impl ReaderState {
     fn read_files(&self, reader: usize, readers: usize, queue: &Sender<Records>, empty: &Receiver<Records>) {
         let panicking = PanicFlag(&self.panicked);
         for file in self.files.iter().skip(reader).step_by(readers) {
             let mut records = self.empty_records(empty);
-            let result = read_file(&self.plan, file, &self.counters, &self.stop, &mut records, |records| {
+            let result = read_file(&self.read_plan, file, &self.counters, &self.stop, &mut records, |records| {
                 if records.rows() == 0 {
                     return true;
                 }
@@ -254,13 +258,13 @@ impl Shared {
             if let Err(error) = result {
                 let mut failure = self.failure.lock();
                 // The others end because of the first; what they say then is noise.
-                if !self.stop.is_asked() {
+                if !self.stop.is_requested() {
                     *failure = Some(error);
                 }
                 drop(failure);
-                self.stop.ask();
+                self.stop.request();
             }
-            if self.stop.is_asked() {
+            if self.stop.is_requested() {
                 break;
             }
         }
@@ -268,7 +272,7 @@ impl Shared {
     }
 
     fn empty_records(&self, empty: &Receiver<Records>) -> Records {
-        empty.try_recv().unwrap_or_else(|_| Records::new(self.plan.layout.clone()))
+        empty.try_recv().unwrap_or_else(|_| Records::new(self.read_plan.layout.clone()))
     }
 }
 

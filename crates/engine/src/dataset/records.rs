@@ -18,76 +18,14 @@
 
 use std::sync::Arc;
 
-use openfleet_core::{Batch, Column, FieldKind, Key, Schema};
+use openfleet_core::{Batch, Column, Key};
 
-/// The order in which a parser writes the fields of a row, and what each is.
-///
-/// A file's order need not be the schema's: rows are stored in the file's, columns are found by `column`.
-#[derive(Debug)]
-pub(crate) struct Layout {
-    ids: Vec<StoredIds>,
-    floats: Vec<StoredFloats>,
-    ragged_slots: usize,
-    fixed_keys: usize,
-    float_width: usize,
-}
+use super::record_layout::RecordLayout;
 
-#[derive(Debug)]
-struct StoredIds {
-    column: usize,
-    /// `None`: ragged, the length stands in the row's lengths.
-    length: Option<usize>,
-}
-
-#[derive(Debug)]
-struct StoredFloats {
-    column: usize,
-    start: usize,
-    dim: usize,
-}
-
-impl Layout {
-    /// `order` lists the schema's fields, by position, in the order in which they will be written.
-    pub(crate) fn new(schema: &Schema, order: &[usize]) -> Self {
-        let mut layout = Layout { ids: Vec::new(), floats: Vec::new(), ragged_slots: 0, fixed_keys: 0, float_width: 0 };
-        for &column in order {
-            match schema.fields()[column].kind {
-                FieldKind::Ids => {
-                    layout.ids.push(StoredIds { column, length: None });
-                    layout.ragged_slots += 1;
-                }
-                FieldKind::FixedIds { length } => {
-                    layout.ids.push(StoredIds { column, length: Some(length) });
-                    layout.fixed_keys += length;
-                }
-                FieldKind::Floats { dim } => {
-                    layout.floats.push(StoredFloats { column, start: layout.float_width, dim });
-                    layout.float_width += dim;
-                }
-            }
-        }
-        layout
-    }
-}
-
-impl Layout {
-    /// Where a field of one id stands among the ids of every row; `None` for other fields, and behind a ragged one.
-    pub(crate) fn key_offset(&self, column: usize) -> Option<usize> {
-        let mut offset = 0;
-        for ids in &self.ids {
-            if ids.column == column {
-                return ids.length.filter(|&length| length == 1).map(|_| offset);
-            }
-            offset += ids.length?;
-        }
-        None
-    }
-}
-
-/// Some rows in a [`Layout`]'s order. A parser writes a row value by value, then commits it or takes it back.
+/// Some rows in a [`RecordLayout`]'s order. A parser writes a row value by value, then commits it or takes it back.
 #[derive(Debug, Clone)]
 pub(crate) struct Records {
-    layout: Arc<Layout>,
+    layout: Arc<RecordLayout>,
     keys: Vec<Key>,
     floats: Vec<f32>,
     lengths: Lengths,
@@ -103,7 +41,7 @@ enum Lengths {
 }
 
 impl Records {
-    pub(crate) fn new(layout: Arc<Layout>) -> Self {
+    pub(crate) fn new(layout: Arc<RecordLayout>) -> Self {
         Records { layout, keys: Vec::new(), floats: Vec::new(), lengths: Lengths::Narrow(Vec::new()), starts: vec![0] }
     }
 
@@ -317,7 +255,7 @@ enum RowLengths<'a> {
 
 impl RowView<'_> {
     /// Bytes that [`Records::write`] makes of it.
-    pub(crate) fn written_bytes(&self, layout: &Layout) -> usize {
+    pub(crate) fn written_bytes(&self, layout: &RecordLayout) -> usize {
         4 + layout.ragged_slots * 4 + self.keys.len() * 8 + self.floats.len() * 4
     }
 }
@@ -337,7 +275,7 @@ const BLOCK: usize = 64;
 
 /// Appends `rows` to a batch that has a column for each field of `layout`.
 pub(crate) fn append_rows<'a>(
-    layout: &Layout,
+    layout: &RecordLayout,
     mut rows: impl ExactSizeIterator<Item = RowView<'a>>,
     batch: &mut Batch,
 ) {
@@ -353,7 +291,7 @@ pub(crate) fn append_rows<'a>(
     }
 }
 
-fn append_block(layout: &Layout, views: &mut [RowView<'_>], batch: &mut Batch) {
+fn append_block(layout: &RecordLayout, views: &mut [RowView<'_>], batch: &mut Batch) {
     let mut slot = 0;
     for field in &layout.ids {
         let Column::Ids { offsets, keys } = &mut batch.columns[field.column] else {
@@ -398,7 +336,7 @@ fn append_block(layout: &Layout, views: &mut [RowView<'_>], batch: &mut Batch) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use openfleet_core::Field;
+    use openfleet_core::{Field, FieldKind, Schema};
 
     fn schema() -> Schema {
         Schema::new(vec![
@@ -419,7 +357,7 @@ mod tests {
     #[test]
     fn rows_stored_in_the_files_order_land_in_the_schemas_columns() {
         let schema = schema();
-        let layout = Arc::new(Layout::new(&schema, &[2, 0, 1]));
+        let layout = Arc::new(RecordLayout::new(&schema, &[2, 0, 1]));
         let mut records = Records::new(layout.clone());
         write(&mut records, 1, &[7, 0], [0.5, -1.0]);
         records.commit_row();
@@ -436,7 +374,7 @@ mod tests {
     #[test]
     fn a_row_taken_back_leaves_no_trace() {
         let schema = schema();
-        let layout = Arc::new(Layout::new(&schema, &[2, 0, 1]));
+        let layout = Arc::new(RecordLayout::new(&schema, &[2, 0, 1]));
         let mut records = Records::new(layout.clone());
         write(&mut records, 1, &[7], [0.5, -1.0]);
         records.commit_row();
@@ -449,7 +387,7 @@ mod tests {
     #[test]
     fn a_slot_of_more_than_255_ids_widens_the_chunk_and_keeps_every_row() {
         let schema = schema();
-        let layout = Arc::new(Layout::new(&schema, &[2, 0, 1]));
+        let layout = Arc::new(RecordLayout::new(&schema, &[2, 0, 1]));
         let mut records = Records::new(layout.clone());
         let long: Vec<Key> = (0..300).collect();
         write(&mut records, 1, &[5], [0.0; 2]);
@@ -467,7 +405,7 @@ mod tests {
 
     #[test]
     fn rows_come_back_from_their_bytes_and_rows_of_another_layout_do_not() {
-        let layout = Arc::new(Layout::new(&schema(), &[2, 0, 1]));
+        let layout = Arc::new(RecordLayout::new(&schema(), &[2, 0, 1]));
         let mut records = Records::new(layout.clone());
         write(&mut records, 1, &[7, u64::MAX], [0.5, f32::MIN]);
         records.commit_row();
@@ -485,7 +423,7 @@ mod tests {
             assert_eq!(again.row(row).floats, records.row(original).floats);
             assert_eq!(again.row(row).lengths.get(0), records.row(original).lengths.get(0));
         }
-        let other = Arc::new(Layout::new(&schema(), &[2, 1]));
+        let other = Arc::new(RecordLayout::new(&schema(), &[2, 1]));
         let before = format!("{again:?}");
         assert!(Records::new(other).read(&bytes).is_none());
         for cut in 0..bytes.len() {
@@ -496,7 +434,7 @@ mod tests {
 
     #[test]
     fn sealed_rows_hold_no_spare_memory() {
-        let layout = Arc::new(Layout::new(&schema(), &[2, 0, 1]));
+        let layout = Arc::new(RecordLayout::new(&schema(), &[2, 0, 1]));
         let mut records = Records::new(layout);
         for row in 0..1000 {
             write(&mut records, row, &[row], [0.0; 2]);

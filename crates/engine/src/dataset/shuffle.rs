@@ -13,7 +13,8 @@ use openfleet_core::key;
 
 use super::error::{Error, Result};
 use super::in_memory::{CHUNK_KEYS, CHUNK_ROWS};
-use super::records::{Layout, Records};
+use super::record_layout::RecordLayout;
+use super::records::Records;
 
 /// A round ends with the row that makes it at least this long: what a server holds for each worker at a time.
 const ROUND_BYTES: usize = 4 << 20;
@@ -25,7 +26,7 @@ const MORE: u8 = 1;
 
 /// One member's view of a shuffle.
 pub(super) struct Shuffle<'a> {
-    pub(super) layout: &'a Arc<Layout>,
+    pub(super) layout: &'a Arc<RecordLayout>,
     pub(super) seed: u64,
     pub(super) rank: usize,
     pub(super) members: usize,
@@ -38,8 +39,8 @@ impl Shuffle<'_> {
         mine: Vec<Records>,
         mut exchange: impl FnMut(Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, E>,
     ) -> Result<Vec<Records>, E> {
-        let mut kept = Kept { chunks: Vec::new(), open: Records::new(self.layout.clone()) };
-        let mut hands: Vec<Records> = (0..self.members).map(|_| Records::new(self.layout.clone())).collect();
+        let mut kept = ChunkBuilder { chunks: Vec::new(), open: Records::new(self.layout.clone()) };
+        let mut outgoing: Vec<Records> = (0..self.members).map(|_| Records::new(self.layout.clone())).collect();
         let mut mine = mine.into_iter();
         // The chunk being dealt, its next row, and that row's number among all.
         let (mut chunk, mut row, mut number) = (mine.next(), 0, 0u64);
@@ -58,24 +59,24 @@ impl Shuffle<'_> {
                     kept.seal_if_full();
                 } else {
                     bytes += view.written_bytes(self.layout);
-                    hands[to].push_row(view);
+                    outgoing[to].push_row(view);
                 }
                 (row, number) = (row + 1, number + 1);
             }
             let more = if chunk.is_some() { MORE } else { LAST };
             let mut parts = vec![vec![more]; self.members];
-            for (part, hand) in parts.iter_mut().zip(&mut hands) {
-                hand.write(part);
-                hand.clear();
+            for (part, records) in parts.iter_mut().zip(&mut outgoing) {
+                records.write(part);
+                records.clear();
             }
-            let mut anybody = more == MORE;
+            let mut any_member_has_more = more == MORE;
             for (member, part) in exchange(parts)?.iter().enumerate() {
                 let (more, rows) = part.split_first().ok_or(Error::OtherFields { member })?;
-                anybody |= *more == MORE;
+                any_member_has_more |= *more == MORE;
                 kept.open.read(rows).ok_or(Error::OtherFields { member })?;
                 kept.seal_if_full();
             }
-            if !anybody {
+            if !any_member_has_more {
                 return Ok(kept.all());
             }
         }
@@ -90,12 +91,12 @@ impl Shuffle<'_> {
 }
 
 /// Rows that stay, in chunks.
-struct Kept {
+struct ChunkBuilder {
     chunks: Vec<Records>,
     open: Records,
 }
 
-impl Kept {
+impl ChunkBuilder {
     fn seal_if_full(&mut self) {
         if self.open.rows() >= CHUNK_ROWS || self.open.keys() >= CHUNK_KEYS {
             self.chunks.push(self.open.sealed());

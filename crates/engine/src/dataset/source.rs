@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::error::{Error, Result};
-use super::pipe::{Pipe, Stop};
+use super::pipe::{Pipe, StopSignal};
 
 /// Text is read in pieces of this size: small enough to be parsed from the second-level cache.
 const PIECE: usize = 256 << 10;
@@ -41,10 +41,10 @@ impl Source {
         file: &Path,
         pipe_command: Option<&str>,
         bytes: &Arc<AtomicU64>,
-        stop: &Arc<Stop>,
+        stop: &Arc<StopSignal>,
     ) -> Result<Self> {
         let opened = File::open(file).map_err(|error| Error::io("open", file, error))?;
-        let text = decompressed(file, Counted { file: opened, bytes: bytes.clone() })
+        let text = decompressed(file, CountingReader { file: opened, bytes: bytes.clone() })
             .map_err(|error| Error::io("read", file, error))?;
         let input = match pipe_command {
             Some(command) => Input::Piped(Pipe::start(command, file, text, stop)?),
@@ -117,12 +117,12 @@ impl Source {
 }
 
 /// A file that counts what is read of it.
-struct Counted {
+struct CountingReader {
     file: File,
     bytes: Arc<AtomicU64>,
 }
 
-impl Read for Counted {
+impl Read for CountingReader {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let length = self.file.read(buffer)?;
         self.bytes.fetch_add(length as u64, Ordering::Relaxed);
@@ -150,9 +150,9 @@ mod tests {
     use super::*;
 
     /// Gives a few bytes at a time, as a slow pipe does.
-    struct Trickle(Vec<u8>, usize);
+    struct SlowReader(Vec<u8>, usize);
 
-    impl Read for Trickle {
+    impl Read for SlowReader {
         fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
             let length = self.1.min(self.0.len()).min(buffer.len());
             buffer[..length].copy_from_slice(&self.0[..length]);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     fn pieces(text: &[u8], step: usize) -> Vec<Vec<u8>> {
-        let mut source = Source::new(Path::new("file"), Input::Direct(Box::new(Trickle(text.to_vec(), step))));
+        let mut source = Source::new(Path::new("file"), Input::Direct(Box::new(SlowReader(text.to_vec(), step))));
         let mut pieces = Vec::new();
         while let Some(piece) = source.next_lines().unwrap() {
             pieces.push(piece.to_vec());

@@ -7,9 +7,8 @@
 use openfleet_table::Initializer;
 
 use crate::error::Result;
-use crate::net::{Net, ParamAttr};
-use crate::op::EmbeddingOptions;
-use crate::program::Var;
+use crate::graph::op::EmbeddingOptions;
+use crate::graph::{Net, ParamAttr, Var};
 
 /// The table of the counts.
 pub const COUNTER_TABLE: &str = "counter";

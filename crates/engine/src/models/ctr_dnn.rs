@@ -2,7 +2,7 @@
 
 use super::{CtrInputs, CtrOutputs, embed, mlp};
 use crate::error::Result;
-use crate::net::Net;
+use crate::graph::Net;
 
 /// The shape of a CTR-DNN; the original's by default.
 #[derive(Debug, Clone)]

@@ -6,8 +6,8 @@ use openfleet_table::Initializer;
 
 use super::{CtrInputs, CtrOutputs, EMBEDDING_STD, click_outputs, embed, mlp};
 use crate::error::Result;
-use crate::net::{Net, ParamAttr};
-use crate::op::Activation;
+use crate::graph::op::Activation;
+use crate::graph::{Net, ParamAttr};
 
 /// The shape of a DeepFM; the original's by default.
 #[derive(Debug, Clone)]

@@ -1,9 +1,8 @@
 //! Linear regression: the first program everybody writes.
 
 use crate::error::Result;
-use crate::net::Net;
-use crate::op::Activation;
-use crate::program::Var;
+use crate::graph::op::Activation;
+use crate::graph::{Net, Var};
 
 /// What a linear regression gives.
 #[derive(Debug, Clone, Copy)]

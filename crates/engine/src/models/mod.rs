@@ -24,10 +24,9 @@ use openfleet_core::Schema;
 use openfleet_table::Initializer;
 
 use crate::error::{Error, Result};
-use crate::net::{Net, ParamAttr};
-use crate::op::{Activation, AucVars, EmbeddingOptions, FcOptions};
-use crate::program::Var;
-use crate::tensor::DType;
+use crate::graph::op::{Activation, AucVars, EmbeddingOptions, FcOptions};
+use crate::graph::{Net, ParamAttr, Var};
+use crate::value::DType;
 
 /// What a click model reads: slots of ids, some floats, and whether it was clicked.
 #[derive(Debug, Clone)]

@@ -2,8 +2,8 @@
 
 use super::{CtrInputs, CtrOutputs, click_outputs, embed, mlp};
 use crate::error::Result;
-use crate::net::Net;
-use crate::op::Activation;
+use crate::graph::Net;
+use crate::graph::op::Activation;
 
 /// The shape of a Wide & Deep; the original's by default.
 #[derive(Debug, Clone)]

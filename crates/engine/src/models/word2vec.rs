@@ -8,10 +8,9 @@
 use openfleet_table::Initializer;
 
 use crate::error::Result;
-use crate::net::{Net, ParamAttr};
-use crate::op::SkipGramOptions;
-use crate::program::Var;
-use crate::tensor::DType;
+use crate::graph::op::SkipGramOptions;
+use crate::graph::{Net, ParamAttr, Var};
+use crate::value::DType;
 
 /// The shape of a Word2Vec.
 #[derive(Debug, Clone)]

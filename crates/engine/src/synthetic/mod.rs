@@ -12,8 +12,8 @@ mod portable;
 mod random;
 pub mod words;
 
-pub use criteo::{CriteoFacts, CriteoFormat, CriteoRow, CriteoSpec, CriteoWorld, Split, SplitFacts};
-pub use words::{WordsFacts, WordsSpec, WordsWorld};
+pub use criteo::{CriteoFormat, CriteoGenerator, CriteoRow, CriteoSpec, CriteoSummary, Split, SplitSummary};
+pub use words::{WordsGenerator, WordsSpec, WordsSummary};
 
 use std::fs::{File, create_dir_all};
 use std::io::Write;

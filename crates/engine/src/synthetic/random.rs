@@ -15,42 +15,42 @@ pub(super) struct Random {
 
 impl Random {
     /// The draws of place `index` in a stream of a seed.
-    pub fn at(seed: u64, stream: u64, index: u64) -> Self {
+    pub(super) fn at(seed: u64, stream: u64, index: u64) -> Self {
         Random { state: mix(mix(mix(seed ^ 0x6f70_656e_666c_6565) ^ stream).wrapping_add(index)) }
     }
 
     /// 64 random bits.
-    pub fn bits(&mut self) -> u64 {
+    pub(super) fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.state)
     }
 
     /// Uniform in [0, 1).
-    pub fn uniform(&mut self) -> f64 {
+    pub(super) fn uniform(&mut self) -> f64 {
         (self.bits() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
     }
 
     /// Uniform among 0..n.
-    pub fn below(&mut self, n: u64) -> u64 {
+    pub(super) fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(n)) >> 64) as u64
     }
 
     /// Four numbers uniform in (-1, 1) from a single draw, in steps of 2^-15.
-    pub fn four_uniform(&mut self) -> [f64; 4] {
+    pub(super) fn four_uniform(&mut self) -> [f64; 4] {
         let bits = self.bits();
         std::array::from_fn(|part| ((bits >> (16 * part)) as u16 as f64 - 32767.5) / 32768.0)
     }
 
     /// Bell-shaped with mean 0 and variance 1: a sum of four uniforms, which ends at 3.5 where a normal goes on. It
     /// needs no logarithm and one draw.
-    pub fn bell(&mut self) -> f64 {
+    pub(super) fn bell(&mut self) -> f64 {
         // A uniform in (-1, 1) has variance 1/3.
         const SCALE: f64 = 0.866_025_403_784_438_6;
         self.four_uniform().iter().sum::<f64>() * SCALE
     }
 
     /// Puts a list in random order.
-    pub fn shuffle<T>(&mut self, list: &mut [T]) {
+    pub(super) fn shuffle<T>(&mut self, list: &mut [T]) {
         for last in (1..list.len()).rev() {
             list.swap(last, self.below(last as u64 + 1) as usize);
         }
@@ -70,7 +70,7 @@ pub(super) struct Zipf {
 
 impl Zipf {
     /// `exponent` is any positive number but 1.
-    pub fn new(count: u64, exponent: f64, shift: f64) -> Self {
+    pub(super) fn new(count: u64, exponent: f64, shift: f64) -> Self {
         let antiderivative = |x: f64| exp((1.0 - exponent) * ln(x));
         let start = antiderivative(shift);
         let width = antiderivative(count as f64 + shift) - start;
@@ -78,7 +78,7 @@ impl Zipf {
     }
 
     /// A random rank.
-    pub fn draw(&self, random: &mut Random) -> u64 {
+    pub(super) fn draw(&self, random: &mut Random) -> u64 {
         let x = exp(self.power * ln(self.start + random.uniform() * self.width)) - self.shift;
         // Rounding may step over either end.
         (x.max(0.0) as u64).min(self.count - 1)
@@ -96,7 +96,7 @@ pub(super) struct Permutation {
 
 impl Permutation {
     /// The shuffle of 0..`count` that belongs to a seed and stream.
-    pub fn new(count: u64, seed: u64, stream: u64) -> Self {
+    pub(super) fn new(count: u64, seed: u64, stream: u64) -> Self {
         let bits = (64 - count.saturating_sub(1).leading_zeros()).max(2);
         let mut random = Random::at(seed, stream, 0);
         let odd = std::array::from_fn(|_| random.bits() | 1);
@@ -105,7 +105,7 @@ impl Permutation {
 
     /// Where `index` goes. Each round permutes the numbers of `bits` bits (an odd factor and a shifted xor can both be
     /// undone); a number beyond `count` goes round again, which leads back inside because it started there.
-    pub fn of(&self, index: u64) -> u64 {
+    pub(super) fn of(&self, index: u64) -> u64 {
         let mut number = index;
         loop {
             for odd in self.odd {

@@ -38,7 +38,7 @@ impl Default for WordsSpec {
 
 /// What was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WordsFacts {
+pub struct WordsSummary {
     /// What was asked for.
     pub spec: WordsSpec,
     /// How many sentences the text has.
@@ -54,14 +54,14 @@ pub struct WordsFacts {
 }
 
 /// Writes `DIR/words.txt` and `DIR/pairs.tsv`, replacing files of these names, and gives the facts.
-pub fn write(spec: &WordsSpec, directory: &Path) -> Result<WordsFacts> {
-    let world = WordsWorld::new(spec)?;
+pub fn write(spec: &WordsSpec, directory: &Path) -> Result<WordsSummary> {
+    let generator = WordsGenerator::new(spec)?;
     make_directory(directory)?;
     let mut file = TextFile::create(directory.join("words.txt"))?;
     let mut seen = vec![false; spec.vocabulary as usize];
     let (mut sentence, mut left, mut sentences) = (Vec::new(), spec.words, 0);
     while left > 0 {
-        world.sentence(sentences, &mut sentence);
+        generator.sentence(sentences, &mut sentence);
         // The last sentence stops where the text does.
         sentence.truncate(left.min(sentence.len() as u64) as usize);
         for (at, &word) in sentence.iter().enumerate() {
@@ -78,7 +78,7 @@ pub fn write(spec: &WordsSpec, directory: &Path) -> Result<WordsFacts> {
     }
     let (text, bytes) = file.finish()?;
     let mut file = TextFile::create(directory.join("pairs.tsv"))?;
-    for (a, b, similarity) in world.pairs() {
+    for (a, b, similarity) in generator.pairs() {
         push_word(&mut file.text, a);
         file.text.push(b'\t');
         push_word(&mut file.text, b);
@@ -87,16 +87,16 @@ pub fn write(spec: &WordsSpec, directory: &Path) -> Result<WordsFacts> {
     }
     let (pairs, _) = file.finish()?;
     let distinct_words = seen.iter().filter(|&&seen| seen).count() as u64;
-    Ok(WordsFacts { spec: spec.clone(), sentences, distinct_words, text, bytes, pairs })
+    Ok(WordsSummary { spec: spec.clone(), sentences, distinct_words, text, bytes, pairs })
 }
 
 /// The topics of words: any sentence of a specification's text, and the similarity of any two words.
 #[derive(Debug, Clone)]
-pub struct WordsWorld {
+pub struct WordsGenerator {
     spec: WordsSpec,
     zipf: Zipf,
     /// For each word from the first content word on.
-    meanings: Vec<Meaning>,
+    topic_mixtures: Vec<TopicMixture>,
     /// block x topic -> the content word whose main topic it is.
     main: Vec<u32>,
     /// block x topic -> the content word whose second topic it is.
@@ -105,7 +105,7 @@ pub struct WordsWorld {
 
 /// What a content word is about.
 #[derive(Debug, Clone, Copy)]
-struct Meaning {
+struct TopicMixture {
     main_topic: u32,
     second_topic: u32,
     /// The main topic's share, from 0.5 to 1; the second has the rest.
@@ -124,12 +124,12 @@ const LONGEST_SENTENCE: u64 = 30;
 const PAIR_WORDS: u64 = 1000;
 
 mod stream {
-    pub const MEANINGS: u64 = 101;
-    pub const SENTENCES: u64 = 102;
-    pub const PAIRS: u64 = 103;
+    pub(super) const MEANINGS: u64 = 101;
+    pub(super) const SENTENCES: u64 = 102;
+    pub(super) const PAIRS: u64 = 103;
 }
 
-impl WordsWorld {
+impl WordsGenerator {
     /// Gives every word its topics.
     pub fn new(spec: &WordsSpec) -> Result<Self> {
         count_from("words", 1, u64::MAX, spec.words)?;
@@ -139,7 +139,7 @@ impl WordsWorld {
         count_from("pairs", 1, 100_000, spec.pairs as u64)?;
         let topics = spec.topics as usize;
         let blocks = ((spec.vocabulary - FUNCTION_WORDS) / spec.topics) as usize;
-        let mut meanings = Vec::with_capacity(blocks * topics);
+        let mut topic_mixtures = Vec::with_capacity(blocks * topics);
         let (mut main, mut second) = (vec![0; blocks * topics], vec![0; blocks * topics]);
         let mut order: Vec<u32> = (0..spec.topics).collect();
         for block in 0..blocks {
@@ -152,12 +152,12 @@ impl WordsWorld {
                 let (main_topic, second_topic) = (order[place], order[(place + step) % topics]);
                 main[block * topics + main_topic as usize] = word;
                 second[block * topics + second_topic as usize] = word;
-                meanings.push(Meaning { main_topic, second_topic, share: 0.5 + 0.5 * random.uniform() });
+                topic_mixtures.push(TopicMixture { main_topic, second_topic, share: 0.5 + 0.5 * random.uniform() });
             }
         }
-        let ranks = u64::from(FUNCTION_WORDS) + meanings.len() as u64;
+        let ranks = u64::from(FUNCTION_WORDS) + topic_mixtures.len() as u64;
         let zipf = Zipf::new(ranks, ZIPF_EXPONENT, ZIPF_SHIFT);
-        Ok(WordsWorld { spec: spec.clone(), zipf, meanings, main, second })
+        Ok(WordsGenerator { spec: spec.clone(), zipf, topic_mixtures, main, second })
     }
 
     /// The words of sentence `index`, into `words`; gives its topic.
@@ -176,16 +176,16 @@ impl WordsWorld {
 
     /// The cosine of two words' topic shares, from 0 to 1. Function words are like nothing but themselves.
     pub fn similarity(&self, a: u32, b: u32) -> f64 {
-        match (self.meaning(a), self.meaning(b)) {
+        match (self.topic_mixture(a), self.topic_mixture(b)) {
             _ if a == b => 1.0,
             (Some(a), Some(b)) => {
-                let shares = |m: &Meaning| [(m.main_topic, m.share), (m.second_topic, 1.0 - m.share)];
+                let shares = |m: &TopicMixture| [(m.main_topic, m.share), (m.second_topic, 1.0 - m.share)];
                 let mut product = 0.0;
                 for (topic, share) in shares(a) {
                     product +=
                         shares(b).iter().filter(|other| other.0 == topic).map(|other| other.1 * share).sum::<f64>();
                 }
-                let square = |m: &Meaning| m.share * m.share + (1.0 - m.share) * (1.0 - m.share);
+                let square = |m: &TopicMixture| m.share * m.share + (1.0 - m.share) * (1.0 - m.share);
                 product / (square(a) * square(b)).sqrt()
             }
             _ => 0.0,
@@ -195,7 +195,7 @@ impl WordsWorld {
     /// The pairs that are listed, the most similar first. Half of them share a topic, because words drawn blindly
     /// almost never do. A small vocabulary may have fewer than asked for.
     pub fn pairs(&self) -> Vec<(u32, u32, f64)> {
-        let candidates = PAIR_WORDS.min(self.meanings.len() as u64);
+        let candidates = PAIR_WORDS.min(self.topic_mixtures.len() as u64);
         let (mut seen, mut pairs, mut alike) = (HashSet::new(), Vec::with_capacity(self.spec.pairs), 0);
         let mut random = Random::at(self.spec.seed, stream::PAIRS, 0);
         // Bounded: a vocabulary may not have as many pairs, and some topics have few.
@@ -216,7 +216,7 @@ impl WordsWorld {
         pairs
     }
 
-    /// What this is the world of.
+    /// What this is the generator of.
     pub fn spec(&self) -> &WordsSpec {
         &self.spec
     }
@@ -227,13 +227,13 @@ impl WordsWorld {
         let topics = self.spec.topics;
         let at = ((rank - FUNCTION_WORDS) / topics * topics + topic) as usize;
         let (main, second) = (self.main[at], self.second[at]);
-        let share = |word: u32| self.meanings[(word - FUNCTION_WORDS) as usize].share;
+        let share = |word: u32| self.topic_mixtures[(word - FUNCTION_WORDS) as usize].share;
         let (main_share, second_share) = (share(main), 1.0 - share(second));
         if random.uniform() * (main_share + second_share) < main_share { main } else { second }
     }
 
-    fn meaning(&self, word: u32) -> Option<&Meaning> {
-        self.meanings.get(word.checked_sub(FUNCTION_WORDS)? as usize)
+    fn topic_mixture(&self, word: u32) -> Option<&TopicMixture> {
+        self.topic_mixtures.get(word.checked_sub(FUNCTION_WORDS)? as usize)
     }
 }
 
@@ -252,7 +252,7 @@ mod tests {
         WordsSpec { words: 20_001, vocabulary: 520, topics: 10, pairs: 100, seed }
     }
 
-    fn written(spec: &WordsSpec) -> (String, String, WordsFacts) {
+    fn written(spec: &WordsSpec) -> (String, String, WordsSummary) {
         let directory = tempfile::tempdir().unwrap();
         let facts = write(spec, directory.path()).unwrap();
         (std::fs::read_to_string(&facts.text).unwrap(), std::fs::read_to_string(&facts.pairs).unwrap(), facts)
@@ -294,12 +294,12 @@ mod tests {
     #[test]
     fn words_of_one_topic_meet_more_often_than_words_of_two() {
         let spec = WordsSpec { words: 200_000, ..small(5) };
-        let world = WordsWorld::new(&spec).unwrap();
+        let generator = WordsGenerator::new(&spec).unwrap();
         // How often two words share a sentence, over what their frequencies alone would give.
         let (mut together, mut alone) = (HashMap::<(u32, u32), f64>::new(), HashMap::<u32, f64>::new());
         let (mut sentence, sentences) = (Vec::new(), 10_000);
         for index in 0..sentences {
-            world.sentence(index, &mut sentence);
+            generator.sentence(index, &mut sentence);
             let mut words: Vec<u32> = sentence.iter().copied().filter(|word| (20..120).contains(word)).collect();
             words.sort_unstable();
             words.dedup();
@@ -313,7 +313,7 @@ mod tests {
             for b in a + 1..120 {
                 let expected = alone[&a] * alone[&b] / sentences as f64;
                 let lift = together.get(&(a, b)).copied().unwrap_or_default() / expected;
-                let similarity = world.similarity(a, b);
+                let similarity = generator.similarity(a, b);
                 if similarity > 0.8 {
                     near.push(lift);
                 } else if similarity == 0.0 {
@@ -330,11 +330,11 @@ mod tests {
     fn words_that_keep_the_same_company_are_those_the_truth_calls_similar() {
         // Vectors by counting: positive pointwise mutual information within 5 words, the matrix that skip-gram with
         // negative sampling factorises (Levy and Goldberg 2014). Their cosines should rank pairs as the truth does.
-        let world = WordsWorld::new(&WordsSpec { pairs: 400, ..small(8) }).unwrap();
+        let generator = WordsGenerator::new(&WordsSpec { pairs: 400, ..small(8) }).unwrap();
         let n = 520;
         let (mut counts, mut sentence) = (vec![0.0_f64; n * n], Vec::new());
         for index in 0..15_000 {
-            world.sentence(index, &mut sentence);
+            generator.sentence(index, &mut sentence);
             for (at, &a) in sentence.iter().enumerate() {
                 for &b in &sentence[at.saturating_sub(5)..at] {
                     counts[a as usize * n + b as usize] += 1.0;
@@ -350,7 +350,7 @@ mod tests {
             (0..n).map(|b| if row[b] > 0.0 { lift(b).ln().max(0.0) } else { 0.0 }).collect()
         };
         let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-        let pairs = world.pairs();
+        let pairs = generator.pairs();
         let found = pairs.iter().map(|&(a, b, _)| (vector(a), vector(b)));
         let found: Vec<f64> = found.map(|(a, b)| dot(&a, &b) / (dot(&a, &a) * dot(&b, &b)).sqrt()).collect();
         let truth: Vec<f64> = pairs.iter().map(|pair| pair.2).collect();
@@ -379,19 +379,19 @@ mod tests {
 
     #[test]
     fn similarity_is_one_with_oneself_symmetric_and_zero_without_a_common_topic() {
-        let world = WordsWorld::new(&small(6)).unwrap();
+        let generator = WordsGenerator::new(&small(6)).unwrap();
         for a in 0..520 {
-            assert_eq!(world.similarity(a, a), 1.0);
+            assert_eq!(generator.similarity(a, a), 1.0);
             for b in (0..520).step_by(7) {
-                let similarity = world.similarity(a, b);
+                let similarity = generator.similarity(a, b);
                 assert!((0.0..=1.0 + 1e-12).contains(&similarity));
-                assert!((similarity - world.similarity(b, a)).abs() < 1e-12);
+                assert!((similarity - generator.similarity(b, a)).abs() < 1e-12);
             }
         }
-        assert_eq!(world.similarity(0, 1), 0.0);
-        let (first, second) = (world.meanings[0], world.meanings[1]);
+        assert_eq!(generator.similarity(0, 1), 0.0);
+        let (first, second) = (generator.topic_mixtures[0], generator.topic_mixtures[1]);
         let share = first.main_topic == second.second_topic || first.second_topic == second.main_topic;
-        assert_eq!(world.similarity(FUNCTION_WORDS, FUNCTION_WORDS + 1) > 0.0, share);
+        assert_eq!(generator.similarity(FUNCTION_WORDS, FUNCTION_WORDS + 1) > 0.0, share);
     }
 
     #[test]
@@ -413,8 +413,8 @@ mod tests {
             WordsSpec { vocabulary: 59, ..small(1) },
             WordsSpec { pairs: 0, ..small(1) },
         ] {
-            assert!(WordsWorld::new(&spec).unwrap_err().hint().is_some());
+            assert!(WordsGenerator::new(&spec).unwrap_err().hint().is_some());
         }
-        WordsWorld::new(&WordsSpec { vocabulary: 60, ..small(1) }).unwrap();
+        WordsGenerator::new(&WordsSpec { vocabulary: 60, ..small(1) }).unwrap();
     }
 }

@@ -11,10 +11,9 @@ use openfleet_core::strategy::{Mode, Strategy, StrategyOptions};
 use openfleet_core::{Field, FieldKind, Schema};
 use openfleet_dist::communicator::Worker;
 use openfleet_dist::{Cluster, Link, LoadOptions, Resume, SaveOptions, State};
-use openfleet_engine::dataset::{DatasetConfig, Dealt, Format, MultiSlot, QueueDataset};
-use openfleet_engine::executor::Pause;
+use openfleet_engine::dataset::{DatasetConfig, Format, MultiSlot, QueueDataset, RoundRobinDataset};
 use openfleet_engine::op::EmbeddingOptions;
-use openfleet_engine::{DType, Executor, Feed, Minimize, Net, ParamAttr, RowLife, RunOptions, Scope, Var};
+use openfleet_engine::{DType, Executor, Feed, Minimize, Net, ParamAttr, Pause, RowLife, RunOptions, Scope, Var};
 use openfleet_table::{Accessor, CtrOptions, Initializer, Optimizer, Sgd};
 use tempfile::TempDir;
 
@@ -117,7 +116,9 @@ impl Life<'_> {
                 on_pause: Some(&on_pause),
                 ..RunOptions::default()
             };
-            executor.train_from_dataset(&net.main, &Dealt::new(&dataset, self.threads as usize), &options).unwrap();
+            executor
+                .train_from_dataset(&net.main, &RoundRobinDataset::new(&dataset, self.threads as usize), &options)
+                .unwrap();
         }
         cluster.close().unwrap();
     }

@@ -6,8 +6,7 @@
 
 use std::sync::Arc;
 
-use openfleet_engine::shape::Dim;
-use openfleet_engine::{DType, Error, Executor, Feed, Net, ParamAttr, Program, Result, Scope, Tensor, Var};
+use openfleet_engine::{DType, Dim, Error, Executor, Feed, Net, ParamAttr, Program, Result, Scope, Tensor, Var};
 use openfleet_table::Initializer;
 
 /// The size of a batch that nothing reads: results must not depend on it.

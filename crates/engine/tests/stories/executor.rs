@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex};
 use openfleet_core::error::report;
 use openfleet_core::{Field, FieldKind, Key, Schema};
 use openfleet_engine::dataset::{self, Dataset, QueueDataset};
-use openfleet_engine::executor::{BatchView, Observation};
 use openfleet_engine::op::{Activation, EmbeddingOptions};
-use openfleet_engine::{DType, Error, Executor, Feed, Minimize, Net, ParamAttr, RunOptions, Scope, Var};
+use openfleet_engine::{
+    BatchView, DType, Error, Executor, Feed, Minimize, Net, Observation, ParamAttr, RunOptions, Scope, Var,
+};
 use openfleet_table::{Adam, Initializer, Optimizer, Sgd};
 use tempfile::TempDir;
 

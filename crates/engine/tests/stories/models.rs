@@ -5,14 +5,15 @@ use std::collections::HashMap;
 use openfleet_core::Schema;
 use openfleet_core::metrics::exact_auc;
 use openfleet_engine::dataset::{Criteo, WordsConfig, WordsDataset};
-use openfleet_engine::executor::BatchView;
 use openfleet_engine::models::{
     CtrDnn, CtrInputs, CtrOutputs, Dcn, DeepFm, WideDeep, Word2Vec, ctr_dnn, dcn, deepfm, fit_a_line, wide_deep,
     word2vec,
 };
-use openfleet_engine::synthetic::{CriteoFormat, CriteoRow, CriteoSpec, CriteoWorld, Split, WordsSpec, WordsWorld};
+use openfleet_engine::synthetic::{
+    CriteoFormat, CriteoGenerator, CriteoRow, CriteoSpec, Split, WordsGenerator, WordsSpec,
+};
 use openfleet_engine::synthetic::{criteo, words};
-use openfleet_engine::{DType, Error, Feed, Minimize, Net, RunOptions};
+use openfleet_engine::{BatchView, DType, Error, Feed, Minimize, Net, RunOptions};
 use openfleet_table::{Adam, Optimizer, Sgd};
 use std::sync::Mutex;
 use tempfile::TempDir;
@@ -51,7 +52,7 @@ fn feed(rows: &[CriteoRow]) -> Feed {
 
 fn click_rows(count: u64) -> Vec<CriteoRow> {
     let spec = CriteoSpec { rows: count, test_rows: 1, ids: 2000, ..CriteoSpec::default() };
-    CriteoWorld::new(&spec).unwrap().rows(Split::Train).collect()
+    CriteoGenerator::new(&spec).unwrap().rows(Split::Train).collect()
 }
 
 /// Dense parameters with their shapes, and tables with their dims, in order of creation.
@@ -271,7 +272,7 @@ fn word_vectors_of_one_topic_are_neighbours() {
         table.read(*number, |vector, _| vector.to_vec())
     };
     let (mut truth, mut learnt) = (Vec::new(), Vec::new());
-    for (a, b, similarity) in WordsWorld::new(&spec).unwrap().pairs() {
+    for (a, b, similarity) in WordsGenerator::new(&spec).unwrap().pairs() {
         if let (Some(a), Some(b)) = (vector(a), vector(b)) {
             truth.push(similarity);
             learnt.push(cosine(&a, &b));

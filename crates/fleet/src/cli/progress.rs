@@ -12,8 +12,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use openfleet_core::{Batch, Schema};
 use openfleet_engine::dataset::{BatchReader, Dataset, Progress, Result as DataResult};
-use openfleet_engine::executor::{BatchView, Observation};
-use openfleet_engine::{Error, RunReport};
+use openfleet_engine::{BatchView, Error, Observation, RunReport};
 
 use super::output::{count, duration, rate, remark};
 use crate::model::Network;
@@ -282,8 +281,8 @@ impl Dataset for Watched<'_> {
         self.inner.describe()
     }
 
-    fn is_dealt(&self) -> bool {
-        self.inner.is_dealt()
+    fn is_round_robin(&self) -> bool {
+        self.inner.is_round_robin()
     }
 
     fn skip_pass(&self) {

@@ -8,8 +8,7 @@ use std::thread::JoinHandle;
 
 use openfleet_core::strategy::Mode;
 use openfleet_dist::{Cluster, LoadOptions, Reduce, SaveOptions};
-use openfleet_engine::executor::Pause;
-use openfleet_engine::{Executor, Program};
+use openfleet_engine::{Executor, Pause, Program};
 use openfleet_table::checkpoint::Manifest;
 use parking_lot::Mutex;
 

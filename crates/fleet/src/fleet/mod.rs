@@ -53,9 +53,7 @@ use crate::variables::Variables;
 /// use std::sync::Arc;
 ///
 /// use openfleet::fleet::{Fleet, ProcessContext};
-/// use openfleet_core::strategy::StrategyOptions;
-/// use openfleet_engine::{Minimize, Scope};
-/// use openfleet_table::{Optimizer, Sgd};
+/// use openfleet::{Minimize, Optimizer, Scope, Sgd, StrategyOptions};
 ///
 /// // `Fleet::init(None)` reads the environment; here it is empty, so this process trains alone.
 /// let fleet = Fleet::init_in(None, ProcessContext::quiet([]))?;

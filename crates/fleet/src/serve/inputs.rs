@@ -5,8 +5,7 @@
 
 use openfleet_core::error::did_you_mean;
 use openfleet_core::{FieldKind, Key};
-use openfleet_engine::shape::Dim;
-use openfleet_engine::{DType, Feed, Predictor, Shape};
+use openfleet_engine::{DType, Dim, Feed, Predictor, Shape};
 
 use super::numbers::{Number, Numbers};
 use super::refusal::Refusal;

@@ -3,8 +3,7 @@
 //! Floats are written with the fewest digits that read back as the same 32 bits. JSON has no word for NaN and the
 //! infinities; a request whose answer has one fails and says where, unless it asked for bytes, which have all of them.
 
-use openfleet_engine::tensor::Elements;
-use openfleet_engine::{DType, Predictor, Tensor};
+use openfleet_engine::{DType, Elements, Predictor, Tensor};
 
 use super::inputs::signed;
 use super::refusal::Refusal;

@@ -64,8 +64,7 @@ fn a_checkpoint_in_other_parts_is_the_same_checkpoint() {
         assert_eq!(json(&place, &["inspect", "b"])["servers"].to_string(), servers);
         assert!(place.run(&["verify", "b"]).succeeded().stdout().contains("whole"));
     }
-    let infer =
-        |model: &str| place.run(&["infer", model, "--data", "clicks/test/*.txt", "--json"]).json();
+    let infer = |model: &str| place.run(&["infer", model, "--data", "clicks/test/*.txt", "--json"]).json();
     assert_eq!(number(&infer("a"), "auc").to_bits(), number(&infer("b"), "auc").to_bits());
     let refused = place.run(&["reshard", "a", "--out", "b", "--servers", "2"]).failed(1);
     assert!(refused.contains("`b`") && refused.contains("hint:"), "{refused}");

@@ -32,7 +32,8 @@ fn a_batch_larger_than_the_data_is_all_of_it() {
     let place = Place::with_clicks(100);
     let train = ["train", "--model", "deepfm", "--train", "clicks/train/part-0.txt", "--threads", "1", "--quiet"];
     for batch in ["100000000000", "18446744073709551615"] {
-        let ran = limited(&place, &[train.as_slice(), &["--batch-size", batch, "--hidden", "8", "--dim", "4"]].concat());
+        let ran =
+            limited(&place, &[train.as_slice(), &["--batch-size", batch, "--hidden", "8", "--dim", "4"]].concat());
         ran.succeeded();
     }
 }

@@ -61,7 +61,8 @@ fn every_mode_trains_inside_one_process() {
     for mode in ["sync", "half_async", "async", "hybrid", "geo"] {
         for (road, threads) in [(&["--sockets"][..], "4"), (&[], "2"), (&[], "1")] {
             // A stream of four has a dozen steps in an epoch, too few to tell learning from chance where nobody waits.
-            let cluster = ["--mode", mode, "--server-num", "2", "--worker-num", "2", "--threads", threads, "--epochs", "4"];
+            let cluster =
+                ["--mode", mode, "--server-num", "2", "--worker-num", "2", "--threads", threads, "--epochs", "4"];
             let summary = place.train("ctr_dnn", &[cluster.as_slice(), road].concat());
             assert_eq!(summary["samples"], 16_000, "{mode}");
             assert!(number(&summary, "test_auc") > 0.5, "{mode}: {summary}");

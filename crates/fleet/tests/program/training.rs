@@ -151,7 +151,8 @@ fn a_counter_counts_every_occurrence_of_every_id() {
             }
         }
     }
-    let train = ["train", "--model", "counter", "--train", "clicks/train/*.txt", "--batch-size", "50", "--threads", "1"];
+    let train =
+        ["train", "--model", "counter", "--train", "clicks/train/*.txt", "--batch-size", "50", "--threads", "1"];
     let counted = |options: &[&str]| {
         let summary = place.run(&[train.as_slice(), &["--save", "counts", "--json"], options].concat()).json();
         assert!(summary["train_auc"].is_null() && summary["parameters"] == 0, "{summary}");
@@ -180,8 +181,12 @@ fn word_vectors_are_trained_and_written() {
     let options = ["--negative", "4", "--subsample", "0.001", "--min-count", "2", "--vectors", "vectors.txt", "--json"];
     let summary = place
         .run(
-            &[arguments.as_slice(), &options, &["--epochs", "5", "--batch-size", "64", "--learning-rate", "0.1", "--save", "model"]]
-                .concat(),
+            &[
+                arguments.as_slice(),
+                &options,
+                &["--epochs", "5", "--batch-size", "64", "--learning-rate", "0.1", "--save", "model"],
+            ]
+            .concat(),
         )
         .json();
     assert_eq!(summary["words"], 300_000);

@@ -4,7 +4,7 @@
 //! cell means is `csv.rs`'s to say.
 
 use super::columns::ColumnsSpec;
-use super::{Complaint, quote};
+use super::{LineError, quote};
 use crate::dataset::error::Result;
 
 /// Where the cells of a line are; its memory is used again for each line.
@@ -22,7 +22,7 @@ impl<'s> Cells<'s> {
     }
 
     /// Finds the cells of a line; `ranges` then say where.
-    pub(super) fn split(&mut self, line: &[u8]) -> Result<(), Complaint> {
+    pub(super) fn split(&mut self, line: &[u8]) -> Result<(), LineError> {
         self.ranges.clear();
         self.unquoted.clear();
         if self.spec.quotes && memchr::memchr(b'"', line).is_some() {
@@ -74,7 +74,7 @@ impl<'s> Cells<'s> {
 
     /// Blanks within quotes stay, those around the quotes go with `trim`. Where cells are separated by runs of blanks,
     /// an empty cell has to be quoted.
-    fn split_quoted(&mut self, line: &[u8]) -> Result<(), Complaint> {
+    fn split_quoted(&mut self, line: &[u8]) -> Result<(), LineError> {
         let blank_separated = self.separator == b' ';
         let mut at = 0;
         loop {
@@ -100,19 +100,19 @@ impl<'s> Cells<'s> {
             let separator_at = if blank_separated || !self.spec.trim { at } else { after };
             if line.get(separator_at) != Some(&self.separator) {
                 let expected = format!("{} after a quoted cell", quote(&[self.separator]));
-                return Err(Complaint::of_line(expected, quote(&line[separator_at..])));
+                return Err(LineError::whole_line(expected, quote(&line[separator_at..])));
             }
             at = separator_at + 1;
         }
     }
 
     /// Copies the quoted cell that begins at `start`; returns where it ends.
-    fn unquote(&mut self, line: &[u8], start: usize) -> Result<usize, Complaint> {
+    fn unquote(&mut self, line: &[u8], start: usize) -> Result<usize, LineError> {
         let cell = self.unquoted.len();
         let mut at = start + 1;
         loop {
             let Some(found) = memchr::memchr(b'"', &line[at..]) else {
-                return Err(Complaint::of_line("a closing `\"` on the same line", quote(&line[start..])));
+                return Err(LineError::whole_line("a closing `\"` on the same line", quote(&line[start..])));
             };
             self.unquoted.extend_from_slice(&line[at..at + found]);
             at += found + 1;

@@ -218,7 +218,7 @@ impl ColumnsSpec {
     }
 
     /// Whether the first line of each file is one of names.
-    pub fn has_header(&self) -> bool {
+    pub(crate) fn has_header(&self) -> bool {
         self.header.unwrap_or(self.names.is_empty())
     }
 
@@ -299,7 +299,7 @@ impl ColumnsSpec {
     }
 
     /// The first complaint about a file that has these columns: what was expected, of which column.
-    pub(crate) fn disagreement(&self, names: &[String]) -> Option<(String, &'static str)> {
+    pub(crate) fn first_mismatch(&self, names: &[String]) -> Option<(String, &'static str)> {
         let absent = self.used().chain(self.ignore.iter().map(String::as_str).filter(|name| *name != "*"));
         for name in absent {
             if !names.iter().any(|known| known == name) {
@@ -333,7 +333,7 @@ mod tests {
             .collect();
         let spec = spec(&example);
         spec.check().unwrap();
-        assert_eq!(spec.disagreement(&spec.names), None);
+        assert_eq!(spec.first_mismatch(&spec.names), None);
         let schema = spec.schema().unwrap();
         let names: Vec<&str> = schema.fields().iter().map(|field| field.name.as_str()).collect();
         assert_eq!(names, ["label", "dense", "job", "city", "age_group", "tags", "job_x_city"]);
@@ -376,12 +376,12 @@ mod tests {
     fn every_column_is_used_or_ignored() {
         let spec = spec("ignore = [\"c\"]\ndense = [{ column = \"a\" }]");
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        assert_eq!(spec.disagreement(&names(&["a", "c"])), None);
-        assert_eq!(spec.disagreement(&names(&["c"])), Some(("a".into(), "a column of this name")));
-        assert_eq!(spec.disagreement(&names(&["a"])), Some(("c".into(), "a column of this name")));
-        let unused = spec.disagreement(&names(&["a", "b", "c"]));
+        assert_eq!(spec.first_mismatch(&names(&["a", "c"])), None);
+        assert_eq!(spec.first_mismatch(&names(&["c"])), Some(("a".into(), "a column of this name")));
+        assert_eq!(spec.first_mismatch(&names(&["a"])), Some(("c".into(), "a column of this name")));
+        let unused = spec.first_mismatch(&names(&["a", "b", "c"]));
         assert_eq!(unused, Some(("b".into(), "this column to be used or listed in `ignore`")));
         let all = ColumnsSpec { ignore: vec!["*".into()], ..spec };
-        assert_eq!(all.disagreement(&names(&["a", "b"])), None);
+        assert_eq!(all.first_mismatch(&names(&["a", "b"])), None);
     }
 }

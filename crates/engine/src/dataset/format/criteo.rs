@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::number::{float, integer};
 use super::{
-    Complaint, LabelKind, LineFormat, LineParser, Parsed, SlotKind, Wanted, floats_of_dim, label_field, quote,
+    FieldSelection, LabelKind, LineError, LineFormat, LineParser, Parsed, SlotKind, floats_of_dim, label_field, quote,
 };
 use crate::dataset::error::{Error, Result};
 use crate::dataset::records::Records;
@@ -68,7 +68,7 @@ impl Criteo {
             return Err(Error::bad_format("`buckets` is 0", "leave it out for all 64 bits of the hash"));
         }
         let names = self.schema().fields().iter().map(|field| field.name.clone()).collect();
-        let wanted = Wanted::new(schema, names, "Criteo's columns")?;
+        let wanted = FieldSelection::new(schema, names, "Criteo's columns")?;
         let mut resolved =
             Resolved { format: self.clone(), order: Vec::new(), label: None, dense: false, slots: [None; CATEGORIES] };
         if let Some((position, kind)) = wanted.get("label") {
@@ -115,7 +115,7 @@ struct Parser<'a> {
 }
 
 impl LineParser for Parser<'_> {
-    fn parse(&mut self, line: &[u8], records: &mut Records) -> Result<Parsed, Complaint> {
+    fn parse(&mut self, line: &[u8], records: &mut Records) -> Result<Parsed, LineError> {
         let Resolved { format, label, dense, slots, .. } = self.format;
         let mut cells = Cells { rest: Some(line) };
 
@@ -186,37 +186,37 @@ fn tab_position(text: &[u8]) -> Option<usize> {
     text[at..].iter().position(|&byte| byte == b'\t').map(|found| at + found)
 }
 
-fn push_label(label: LabelKind, cell: &[u8], records: &mut Records) -> Result<(), Complaint> {
+fn push_label(label: LabelKind, cell: &[u8], records: &mut Records) -> Result<(), LineError> {
     match label {
         LabelKind::Integer => match integer(cell) {
             Some((value, [])) => records.push_key(value),
-            _ => return Err(Complaint::new("label", "an integer", quote(cell))),
+            _ => return Err(LineError::new("label", "an integer", quote(cell))),
         },
         LabelKind::Float => match float(cell) {
             Some((value, [])) => records.push_float(value),
-            _ => return Err(Complaint::new("label", "a finite number", quote(cell))),
+            _ => return Err(LineError::new("label", "a finite number", quote(cell))),
         },
     }
     Ok(())
 }
 
 #[inline(always)]
-fn dense_value(transform: DenseTransform, index: usize, cell: &[u8]) -> Result<f32, Complaint> {
+fn dense_value(transform: DenseTransform, index: usize, cell: &[u8]) -> Result<f32, LineError> {
     if cell.is_empty() {
         return Ok(0.0);
     }
     match (float(cell), transform) {
         (Some((value, [])), DenseTransform::None) => Ok(value),
         (Some((value, [])), DenseTransform::Log) => Ok(value.max(0.0).ln_1p()),
-        _ => Err(Complaint::new("dense", format!("a finite number or nothing as number {}", index + 1), quote(cell))),
+        _ => Err(LineError::new("dense", format!("a finite number or nothing as number {}", index + 1), quote(cell))),
     }
 }
 
 /// Too few columns, or too many.
 #[cold]
-fn too_few(line: &[u8]) -> Complaint {
+fn too_few(line: &[u8]) -> LineError {
     let got = memchr::memchr_iter(b'\t', line).count() + 1;
-    Complaint::of_line(format!("{COLUMNS} columns separated by tabs"), format!("{got}"))
+    LineError::whole_line(format!("{COLUMNS} columns separated by tabs"), format!("{got}"))
 }
 
 #[cfg(test)]

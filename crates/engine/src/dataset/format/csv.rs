@@ -12,7 +12,7 @@ use openfleet_core::{FieldKind, Key, Schema, key};
 use super::cells::Cells;
 use super::columns::{CategoricalColumn, ColumnsSpec, DenseColumn, IfMissing, LabelColumn};
 use super::number::{float, integer};
-use super::{Complaint, LabelKind, LineFormat, LineParser, Parsed, SlotKind, Wanted, floats_of_dim, quote};
+use super::{FieldSelection, LabelKind, LineError, LineFormat, LineParser, Parsed, SlotKind, floats_of_dim, quote};
 use crate::dataset::error::{Error, Result};
 use crate::dataset::records::Records;
 
@@ -28,12 +28,12 @@ impl Csv {
         let spec = &self.columns;
         spec.check()?;
         if !spec.names.is_empty()
-            && let Some((column, expected)) = spec.disagreement(&spec.names)
+            && let Some((column, expected)) = spec.first_mismatch(&spec.names)
         {
             return Err(Error::bad_format(format!("column `{column}`: expected {expected} among `names`"), ""));
         }
         let available = spec.schema()?.fields().iter().map(|field| field.name.clone()).collect();
-        let wanted = Wanted::new(schema, available, "the columns' description")?;
+        let wanted = FieldSelection::new(schema, available, "the columns' description")?;
         let mut resolved = Resolved {
             missing: spec.missing.iter().map(|text| text.clone().into_bytes()).collect(),
             spec: spec.clone(),
@@ -117,7 +117,7 @@ impl Resolved {
 
     /// Where each used column stands among a file's.
     fn positions(&self, names: &[String]) -> Vec<usize> {
-        // A column that is not there has been complained of before: see `disagreement`.
+        // A column that is not there has been complained of before: see `first_mismatch`.
         self.columns.iter().filter_map(|column| names.iter().position(|name| name == column)).collect()
     }
 }
@@ -148,7 +148,7 @@ struct Parser<'a> {
 }
 
 impl LineParser for Parser<'_> {
-    fn parse(&mut self, line: &[u8], records: &mut Records) -> Result<Parsed, Complaint> {
+    fn parse(&mut self, line: &[u8], records: &mut Records) -> Result<Parsed, LineError> {
         let spec = &self.format.spec;
         if spec.comment.is_some_and(|comment| line.first() == Some(&(comment as u8))) {
             return Ok(Parsed::NotARow);
@@ -157,12 +157,12 @@ impl LineParser for Parser<'_> {
         if self.header_ahead {
             self.header_ahead = false;
             if spec.names.is_empty() {
-                self.read_header(line).map_err(|complaint| Complaint { fatal: true, ..complaint })?;
+                self.read_header(line).map_err(|complaint| LineError { fatal: true, ..complaint })?;
             }
             return Ok(Parsed::NotARow);
         }
         if self.cells.ranges.len() != self.width {
-            return Err(Complaint::of_line(
+            return Err(LineError::whole_line(
                 format!("{} columns separated by {}", self.width, quote(&[self.cells.separator])),
                 self.cells.ranges.len().to_string(),
             ));
@@ -176,13 +176,13 @@ impl LineParser for Parser<'_> {
 }
 
 impl Parser<'_> {
-    fn read_header(&mut self, line: &[u8]) -> Result<(), Complaint> {
+    fn read_header(&mut self, line: &[u8]) -> Result<(), LineError> {
         let text = self.cells.text(line);
         let names: Vec<String> = (self.cells.ranges.iter())
             .map(|&(start, end)| String::from_utf8_lossy(&text[start as usize..end as usize]).into_owned())
             .collect();
-        if let Some((column, expected)) = self.format.spec.disagreement(&names) {
-            return Err(Complaint::new(&column, expected, format!("the header {}", quote(line))));
+        if let Some((column, expected)) = self.format.spec.first_mismatch(&names) {
+            return Err(LineError::new(&column, expected, format!("the header {}", quote(line))));
         }
         self.positions = self.format.positions(&names);
         self.width = names.len();
@@ -197,7 +197,7 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    fn write(&self, field: &FieldOf, records: &mut Records) -> Result<(), Complaint> {
+    fn write(&self, field: &FieldOf, records: &mut Records) -> Result<(), LineError> {
         match field {
             FieldOf::Label { column, spec, kind } => self.write_label(*column, spec, *kind, records),
             FieldOf::Dense(numbers) => {
@@ -264,7 +264,7 @@ impl Row<'_> {
         spec: &LabelColumn,
         kind: LabelKind,
         records: &mut Records,
-    ) -> Result<(), Complaint> {
+    ) -> Result<(), LineError> {
         let cell = self.cell(column).unwrap_or_default();
         let is_one_of = |texts: &[String]| texts.iter().any(|text| text.as_bytes() == cell);
         if !spec.positive.is_empty() {
@@ -274,7 +274,7 @@ impl Row<'_> {
                 let known: Vec<String> =
                     spec.positive.iter().chain(&spec.negative).map(|text| format!("`{text}`")).collect();
                 let others = if spec.negative.is_empty() { " or another text" } else { "" };
-                return Err(Complaint::new("label", format!("{}{others}", known.join(", ")), quote(cell)));
+                return Err(LineError::new("label", format!("{}{others}", known.join(", ")), quote(cell)));
             }
             kind.push_binary(positive, records);
             return Ok(());
@@ -282,11 +282,11 @@ impl Row<'_> {
         match kind {
             LabelKind::Integer => match integer(cell) {
                 Some((value, [])) => records.push_key(value),
-                _ => return Err(Complaint::new("label", "an integer", quote(cell))),
+                _ => return Err(LineError::new("label", "an integer", quote(cell))),
             },
             LabelKind::Float => match float(cell) {
                 Some((value, [])) => records.push_float(value),
-                _ => return Err(Complaint::new("label", "a finite number", quote(cell))),
+                _ => return Err(LineError::new("label", "a finite number", quote(cell))),
             },
         }
         Ok(())
@@ -318,9 +318,9 @@ impl Number {
         Number { column, scale: 1.0 / spec.std.unwrap_or(1.0), spec: spec.clone() }
     }
 
-    fn read(&self, cell: &[u8]) -> Result<f32, Complaint> {
+    fn read(&self, cell: &[u8]) -> Result<f32, LineError> {
         let Some((value, [])) = float(cell) else {
-            return Err(Complaint::new(&self.spec.column, "a finite number", quote(cell)));
+            return Err(LineError::new(&self.spec.column, "a finite number", quote(cell)));
         };
         let value = if self.spec.log { value.max(0.0).ln_1p() } else { value };
         Ok((value - self.spec.mean) * self.scale)
@@ -367,7 +367,7 @@ impl Category {
         }
     }
 
-    fn id(&self, text: &[u8]) -> Result<Key, Complaint> {
+    fn id(&self, text: &[u8]) -> Result<Key, LineError> {
         Ok(self.fold(self.whole_id(text)?))
     }
 
@@ -376,13 +376,13 @@ impl Category {
     }
 
     /// The id before the modulo.
-    fn whole_id(&self, text: &[u8]) -> Result<Key, Complaint> {
+    fn whole_id(&self, text: &[u8]) -> Result<Key, LineError> {
         match &self.coding {
             Coding::Hash => Ok(key::of_category(self.seed, text)),
             Coding::Vocabulary(ids) => Ok(ids.get(text).copied().unwrap_or(ids.len() as Key)),
             Coding::Boundaries(values) => match float(text) {
                 Some((number, [])) => Ok(values.partition_point(|&boundary| boundary <= number) as Key),
-                _ => Err(Complaint::new(&self.slot, "a finite number", quote(text))),
+                _ => Err(LineError::new(&self.slot, "a finite number", quote(text))),
             },
         }
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::number::{float, integer, unsigned};
 use super::{
-    Complaint, LabelKind, LineFormat, LineParser, Parsed, SlotKind, Wanted, floats_of_dim, label_field, quote,
+    FieldSelection, LabelKind, LineError, LineFormat, LineParser, Parsed, SlotKind, floats_of_dim, label_field, quote,
 };
 use crate::dataset::error::{Error, Result};
 use crate::dataset::records::Records;
@@ -64,7 +64,7 @@ impl LibSvm {
         let dim = self.dense_dim()?;
         let mut names: Vec<String> = ["label", "ids", "qid"].map(str::to_owned).to_vec();
         names.extend(dim.map(|_| "dense".to_owned()));
-        let wanted = Wanted::new(schema, names, "the libsvm fields")?;
+        let wanted = FieldSelection::new(schema, names, "the libsvm fields")?;
         let mut resolved = Resolved {
             order: Vec::new(),
             label: None,
@@ -127,7 +127,7 @@ struct Parser<'a> {
 }
 
 impl LineParser for Parser<'_> {
-    fn parse(&mut self, line: &[u8], records: &mut Records) -> Result<Parsed, Complaint> {
+    fn parse(&mut self, line: &[u8], records: &mut Records) -> Result<Parsed, LineError> {
         let format = self.format;
         let line = memchr::memchr(b'#', line).map_or(line, |comment| &line[..comment]);
         let mut values = line.split(u8::is_ascii_whitespace).filter(|value| !value.is_empty()).peekable();
@@ -139,7 +139,7 @@ impl LineParser for Parser<'_> {
                 Some((qid, [])) => records.push_key(qid),
                 _ => {
                     let got = qid.or_else(|| values.peek().copied()).unwrap_or_default();
-                    return Err(Complaint::new("qid", "`qid:` and an integer", quote(got)));
+                    return Err(LineError::new("qid", "`qid:` and an integer", quote(got)));
                 }
             }
         }
@@ -149,7 +149,7 @@ impl LineParser for Parser<'_> {
         let mut count = 0;
         for pair in values {
             let Some((index, value)) = read_pair(pair) else {
-                return Err(Complaint::new("ids", "an index, `:` and a finite number", quote(pair)));
+                return Err(LineError::new("ids", "an index, `:` and a finite number", quote(pair)));
             };
             let dense_index = index.wrapping_sub(format.first);
             if dense_index < format.dim as u64 {
@@ -159,7 +159,7 @@ impl LineParser for Parser<'_> {
             } else if let Some(slot) = format.ids.filter(|_| value != 0.0) {
                 if slot.ragged && value != 1.0 && format.id_values == IdValues::ZeroOrOne {
                     let expected = "the value 0 or 1 (`id_values = \"present\"` drops others)";
-                    return Err(Complaint::new("ids", expected, quote(pair)));
+                    return Err(LineError::new("ids", expected, quote(pair)));
                 }
                 records.push_key(index);
                 count += 1;
@@ -173,11 +173,11 @@ impl LineParser for Parser<'_> {
 }
 
 impl Parser<'_> {
-    fn write_label(&self, text: &[u8], records: &mut Records) -> Result<(), Complaint> {
+    fn write_label(&self, text: &[u8], records: &mut Records) -> Result<(), LineError> {
         let Some(kind) = self.format.label else { return Ok(()) };
         // `+1` is how libsvm's own files write a positive label.
         let Some((value, [])) = float(text.strip_prefix(b"+").unwrap_or(text)) else {
-            return Err(Complaint::new("label", "a finite number", quote(text)));
+            return Err(LineError::new("label", "a finite number", quote(text)));
         };
         match kind {
             LabelKind::Float if self.format.regression => records.push_float(value),

@@ -72,7 +72,7 @@ pub(crate) trait LineFormat: Send + Sync {
 pub(crate) trait LineParser {
     /// Writes the row of one line (never blank, without its line ending) into `records`, without committing it. After a
     /// complaint the caller takes the unfinished row back.
-    fn parse(&mut self, line: &[u8], records: &mut Records) -> Result<Parsed, Complaint>;
+    fn parse(&mut self, line: &[u8], records: &mut Records) -> Result<Parsed, LineError>;
 }
 
 /// What a line was.
@@ -86,7 +86,7 @@ pub(crate) enum Parsed {
 
 /// What a parser has against a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Complaint {
+pub(crate) struct LineError {
     pub(crate) slot: Option<String>,
     pub(crate) expected: String,
     pub(crate) got: String,
@@ -94,17 +94,17 @@ pub(crate) struct Complaint {
     pub(crate) fatal: bool,
 }
 
-impl Complaint {
+impl LineError {
     /// Built only when a line is bad, so it may allocate.
     #[cold]
     pub(crate) fn new(slot: &str, expected: impl Into<String>, got: impl Into<String>) -> Self {
-        Complaint { slot: Some(slot.to_owned()), expected: expected.into(), got: got.into(), fatal: false }
+        LineError { slot: Some(slot.to_owned()), expected: expected.into(), got: got.into(), fatal: false }
     }
 
     /// About the line as a whole.
     #[cold]
-    pub(crate) fn of_line(expected: impl Into<String>, got: impl Into<String>) -> Self {
-        Complaint { slot: None, expected: expected.into(), got: got.into(), fatal: false }
+    pub(crate) fn whole_line(expected: impl Into<String>, got: impl Into<String>) -> Self {
+        LineError { slot: None, expected: expected.into(), got: got.into(), fatal: false }
     }
 }
 
@@ -121,12 +121,12 @@ pub(crate) fn quote(text: &[u8]) -> String {
 }
 
 /// Which of the fields a format can give are wanted, and where they stand in the schema.
-struct Wanted<'a> {
+struct FieldSelection<'a> {
     schema: &'a Schema,
     available: Vec<String>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> FieldSelection<'a> {
     /// Fails if the schema wants a field the format does not give.
     fn new(schema: &'a Schema, available: Vec<String>, place: &'static str) -> Result<Self> {
         for field in schema.fields() {
@@ -134,7 +134,7 @@ impl<'a> Wanted<'a> {
                 return Err(Error::UnknownSlot { slot: field.name.clone(), place, known: available });
             }
         }
-        Ok(Wanted { schema, available })
+        Ok(FieldSelection { schema, available })
     }
 
     /// Position and kind of a field, or `None` if the schema does not want it.
@@ -235,13 +235,14 @@ pub(crate) mod testing {
 
     use openfleet_core::{Batch, Schema};
 
-    use super::{Complaint, Format, Parsed};
-    use crate::dataset::records::{Layout, Records, append_rows};
+    use super::{Format, LineError, Parsed};
+    use crate::dataset::record_layout::RecordLayout;
+    use crate::dataset::records::{Records, append_rows};
 
     /// All rows of `text` as one batch, or the first complaint.
-    pub(crate) fn parse(format: &Format, schema: &Schema, text: &str) -> Result<Batch, Complaint> {
+    pub(crate) fn parse(format: &Format, schema: &Schema, text: &str) -> Result<Batch, LineError> {
         let resolved = format.resolve(schema).unwrap();
-        let layout = Arc::new(Layout::new(schema, resolved.order()));
+        let layout = Arc::new(RecordLayout::new(schema, resolved.order()));
         let mut records = Records::new(layout.clone());
         let mut parser = resolved.parser();
         for line in text.lines() {

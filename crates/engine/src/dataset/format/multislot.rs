@@ -10,7 +10,7 @@
 use openfleet_core::{FieldKind, Schema};
 
 use super::number::{float, integer, unsigned};
-use super::{Complaint, LineFormat, LineParser, Parsed, Wanted, plural, quote};
+use super::{FieldSelection, LineError, LineFormat, LineParser, Parsed, plural, quote};
 use crate::dataset::error::Result;
 use crate::dataset::records::Records;
 
@@ -32,7 +32,7 @@ impl MultiSlot {
             Some(names) => names.clone(),
             None => schema.fields().iter().map(|field| field.name.clone()).collect(),
         };
-        let wanted = Wanted::new(schema, names.clone(), "the file's slots")?;
+        let wanted = FieldSelection::new(schema, names.clone(), "the file's slots")?;
         let mut resolved = Resolved { slots: Vec::with_capacity(names.len()), order: Vec::new() };
         for name in names {
             // A name listed twice would be written twice.
@@ -72,7 +72,7 @@ struct Parser<'a> {
 }
 
 impl LineParser for Parser<'_> {
-    fn parse(&mut self, line: &[u8], records: &mut Records) -> Result<Parsed, Complaint> {
+    fn parse(&mut self, line: &[u8], records: &mut Records) -> Result<Parsed, LineError> {
         let mut rest = line;
         for slot in self.slots {
             let at = skip_blanks(rest);
@@ -99,7 +99,7 @@ impl LineParser for Parser<'_> {
 }
 
 #[inline(always)]
-fn read_ids<'a>(slot: &Slot, count: u64, text: &'a [u8], records: &mut Records) -> Result<&'a [u8], Complaint> {
+fn read_ids<'a>(slot: &Slot, count: u64, text: &'a [u8], records: &mut Records) -> Result<&'a [u8], LineError> {
     let mut rest = text;
     for read in 0..count {
         let at = skip_blanks(rest);
@@ -115,7 +115,7 @@ fn read_ids<'a>(slot: &Slot, count: u64, text: &'a [u8], records: &mut Records) 
 }
 
 #[inline(always)]
-fn read_floats<'a>(slot: &Slot, count: u64, text: &'a [u8], records: &mut Records) -> Result<&'a [u8], Complaint> {
+fn read_floats<'a>(slot: &Slot, count: u64, text: &'a [u8], records: &mut Records) -> Result<&'a [u8], LineError> {
     let mut rest = text;
     for read in 0..count {
         let at = skip_blanks(rest);
@@ -130,7 +130,7 @@ fn read_floats<'a>(slot: &Slot, count: u64, text: &'a [u8], records: &mut Record
     Ok(rest)
 }
 
-fn skip_values<'a>(slot: &Slot, count: u64, text: &'a [u8]) -> Result<&'a [u8], Complaint> {
+fn skip_values<'a>(slot: &Slot, count: u64, text: &'a [u8]) -> Result<&'a [u8], LineError> {
     let mut rest = text;
     for read in 0..count {
         let at = skip_blanks(rest);
@@ -170,32 +170,32 @@ fn value(text: &[u8]) -> &[u8] {
 }
 
 #[cold]
-fn bad_count(slot: &Slot, at: &[u8]) -> Complaint {
+fn bad_count(slot: &Slot, at: &[u8]) -> LineError {
     let got = if at.is_empty() { "the end of the line".to_owned() } else { quote(value(at)) };
-    Complaint::new(&slot.name, "a count of values", got)
+    LineError::new(&slot.name, "a count of values", got)
 }
 
 #[cold]
-fn wrong_count(slot: &Slot, kind: FieldKind, got: u64) -> Complaint {
-    Complaint::new(&slot.name, super::kind_name(kind), format!("a count of {got}"))
+fn wrong_count(slot: &Slot, kind: FieldKind, got: u64) -> LineError {
+    LineError::new(&slot.name, super::kind_name(kind), format!("a count of {got}"))
 }
 
 #[cold]
-fn bad_value(slot: &Slot, expected: &str, noun: &str, read: u64, count: u64, at: &[u8]) -> Complaint {
+fn bad_value(slot: &Slot, expected: &str, noun: &str, read: u64, count: u64, at: &[u8]) -> LineError {
     if at.is_empty() {
         let expected = format!("{count} {}", plural(count as usize, noun));
-        return Complaint::new(&slot.name, expected, format!("{read} and the end of the line"));
+        return LineError::new(&slot.name, expected, format!("{read} and the end of the line"));
     }
-    Complaint::new(&slot.name, expected, quote(value(at)))
+    LineError::new(&slot.name, expected, quote(value(at)))
 }
 
 #[cold]
-fn trailing_text(slots: &[Slot], at: &[u8]) -> Complaint {
+fn trailing_text(slots: &[Slot], at: &[u8]) -> LineError {
     let expected = match slots.last() {
         Some(slot) => format!("the end of the line after slot `{}`", slot.name),
         None => "an empty line".to_owned(),
     };
-    Complaint::of_line(expected, quote(value(at)))
+    LineError::whole_line(expected, quote(value(at)))
 }
 
 #[cfg(test)]

@@ -4,9 +4,8 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use openfleet_engine::models::INPUT_TABLE;
-use openfleet_engine::net::ParamAttr;
 use openfleet_engine::op::EmbeddingOptions;
-use openfleet_engine::{Executor, Feed, Net, Tensor};
+use openfleet_engine::{Executor, Feed, Net, ParamAttr, Tensor};
 
 use crate::error::{Error, Result};
 use crate::model::ModelShape;

@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use openfleet_dist::{Cluster, SaveOptions};
-use openfleet_engine::dataset::{Dealt, split_files};
-use openfleet_engine::executor::{BatchView, Observation, Pause};
-use openfleet_engine::{Executor, Minimize, RunOptions, RunReport, Scope};
+use openfleet_engine::dataset::{RoundRobinDataset, split_files};
+use openfleet_engine::{BatchView, Executor, Minimize, Observation, Pause, RunOptions, RunReport, Scope};
 
 use super::data::TrainingData;
 use super::job::Job;
@@ -127,10 +126,10 @@ impl<'a> WorkerRun<'a> {
             data.begin_epoch(arguments.seed, epoch)?;
             network.zero_auc(executor.scope())?;
             meter.begin_epoch(epoch);
-            let dealt = Dealt::new(data.dataset(), threads);
-            // With servers the executor deals batches to threads itself.
-            let dealt_here = job.has_fixed_batches() && cluster.is_none();
-            let watched = Watched::new(if dealt_here { &dealt } else { data.dataset() });
+            let round_robin = RoundRobinDataset::new(data.dataset(), threads);
+            // With servers the executor itself gives batches to threads in turn.
+            let in_turn = job.has_fixed_batches() && cluster.is_none();
+            let watched = Watched::new(if in_turn { &round_robin } else { data.dataset() });
             let each_batch = |view: &BatchView<'_>| meter.batch_done(view);
             let observer = |observation: &Observation| meter.observe(observation, threads);
             let fetch: Vec<_> = network.auc.iter().map(|auc| auc.auc).collect();

@@ -1,0 +1,18 @@
+//! What a network is: variables and ops in order, the layers that add them, and the choice of how to train it.
+//!
+//! Everything here is plain data; a `Plan` of the `run` group runs it.
+
+mod backward;
+mod minimize;
+mod names;
+mod net;
+pub(crate) mod onnx_builder;
+pub mod op;
+mod program;
+pub(crate) mod table_spec;
+
+pub use backward::Backward;
+pub use minimize::Minimize;
+pub use net::{Net, ParamAttr};
+pub use program::{Node, ParameterAttributes, Program, RowLife, SparseAttributes, Var, Variable, VariableKind};
+pub(crate) use program::{check_data_shape, describe_data};

@@ -1,0 +1,329 @@
+//! An ONNX graph being built: what an op sees while it writes its nodes.
+
+pub(crate) mod proto;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use self::proto::{AttributeProto, NodeProto, TensorProto};
+use crate::graph::{Node, Program, Var};
+use crate::value::{DType, Dim, Shape};
+
+/// The domain of `LabelEncoder`.
+pub(crate) const ML_DOMAIN: &str = "ai.onnx.ml";
+
+/// What comes with a node beside its inputs.
+pub enum Attribute {
+    /// A number, or a choice.
+    Int(i64),
+    /// Several.
+    Ints(Vec<i64>),
+    /// A word.
+    Word(&'static str),
+    /// Integers as a tensor of one dimension.
+    IntTensor(Vec<i64>),
+}
+
+/// The nodes so far.
+pub(crate) struct OnnxGraph<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) nodes: Vec<NodeProto>,
+    pub(crate) initializers: Vec<TensorProto>,
+    /// Of a slot of any length: the row of the batch that each id belongs to.
+    rows: BTreeMap<Var, String>,
+    /// Of a table, a slot and a salt: which row of the table each id has.
+    pub(crate) indexes: BTreeMap<(Var, Var, u64), String>,
+    constants: Vec<(String, TensorProto)>,
+    names: BTreeSet<String>,
+}
+
+impl<'a> OnnxGraph<'a> {
+    pub(crate) fn new(program: &'a Program) -> Self {
+        let names = program.variables().iter().map(|variable| variable.name.clone()).collect();
+        OnnxGraph {
+            program,
+            nodes: Vec::new(),
+            initializers: Vec::new(),
+            rows: BTreeMap::new(),
+            indexes: BTreeMap::new(),
+            constants: Vec::new(),
+            names,
+        }
+    }
+
+    /// A name that nothing has yet.
+    fn fresh(&mut self, about: &str) -> String {
+        let numbered = (0..).map(|number: usize| format!("{about}/{number}"));
+        let name = numbered.into_iter().find(|name| !self.names.contains(name)).unwrap_or_default();
+        self.names.insert(name.clone());
+        name
+    }
+
+    /// A node with one result, which gets a name.
+    pub(crate) fn emit(
+        &mut self,
+        op: &'static str,
+        inputs: &[&str],
+        attributes: Vec<(&'static str, Attribute)>,
+    ) -> String {
+        let output = self.fresh(op);
+        self.emit_to(op, inputs, attributes, vec![output.clone()]);
+        output
+    }
+
+    /// A node whose results have names.
+    pub(crate) fn emit_to(
+        &mut self,
+        op: &'static str,
+        inputs: &[&str],
+        attributes: Vec<(&'static str, Attribute)>,
+        outputs: Vec<String>,
+    ) {
+        // The only op of ours that is not in ONNX's first set.
+        let domain = (op == "LabelEncoder").then(|| ML_DOMAIN.to_owned());
+        self.nodes.push(NodeProto {
+            input: inputs.iter().map(|&input| input.to_owned()).collect(),
+            name: Some(format!("node {}", self.nodes.len())),
+            output: outputs,
+            op_type: Some(op.to_owned()),
+            attribute: attributes.into_iter().map(|(name, value)| attribute(name, value)).collect(),
+            domain,
+        });
+    }
+
+    /// As many results of a node as asked for.
+    pub(crate) fn emit_many(&mut self, op: &'static str, inputs: &[&str], count: usize) -> Vec<String> {
+        let outputs: Vec<String> = (0..count).map(|_| self.fresh(op)).collect();
+        self.emit_to(op, inputs, vec![("axis", Attribute::Int(0))], outputs.clone());
+        outputs
+    }
+
+    pub(crate) fn ints(&mut self, ints: &[i64]) -> String {
+        self.constant(TensorProto::ints(&[ints.len()], ints.iter().copied()))
+    }
+
+    /// A small tensor; the same one is written once.
+    pub(crate) fn constant(&mut self, tensor: TensorProto) -> String {
+        if let Some((name, _)) = self.constants.iter().find(|(_, known)| *known == tensor) {
+            return name.clone();
+        }
+        let name = self.fresh("constant");
+        self.constants.push((name.clone(), tensor.clone()));
+        self.initializers.push(TensorProto { name: Some(name.clone()), ..tensor });
+        name
+    }
+
+    /// The row of the batch of each id of a slot of any length, from the lengths of the rows.
+    ///
+    /// A mark at the end of each row (several where rows are empty), then the number of marks up to each id:
+    /// lengths 2 0 1 -> ends 2 2 3 -> marks 0 0 2 1 -> rows 0 0 2.
+    fn rows(&mut self, slot: Var) -> String {
+        if let Some(rows) = self.rows.get(&slot) {
+            return rows.clone();
+        }
+        let name = &self.program.variable(slot).name;
+        let (ids, lengths) = (ids_name(name), lengths_name(name));
+        let axis = self.constant(TensorProto::ints(&[], [0]));
+        let (zero, one) = (self.ints(&[0]), self.ints(&[1]));
+        let count = self.emit("Shape", &[&ids], vec![]);
+        let places = self.emit("Add", &[&count, &one], vec![]);
+        let none = self.emit("ConstantOfShape", &[&places], vec![("value", Attribute::IntTensor(vec![0]))]);
+        let ends = self.emit("CumSum", &[&lengths, &axis], vec![]);
+        let batch = self.emit("Shape", &[&lengths], vec![]);
+        let ones = self.emit("ConstantOfShape", &[&batch], vec![("value", Attribute::IntTensor(vec![1]))]);
+        let marks = self.emit("ScatterElements", &[&none, &ends, &ones], scatter());
+        let sums = self.emit("CumSum", &[&marks, &axis], vec![]);
+        let rows = self.emit("Slice", &[&sums, &zero, &count], vec![]);
+        self.rows.insert(slot, rows.clone());
+        rows
+    }
+}
+
+/// Adds rows up where they meet.
+fn scatter() -> Vec<(&'static str, Attribute)> {
+    vec![("axis", Attribute::Int(0)), ("reduction", Attribute::Word("add"))]
+}
+
+fn attribute(name: &'static str, value: Attribute) -> AttributeProto {
+    let mut proto = AttributeProto { name: Some(name.to_owned()), ..AttributeProto::default() };
+    proto.kind = Some(match value {
+        Attribute::Int(int) => {
+            proto.i = Some(int);
+            2
+        }
+        Attribute::Word(word) => {
+            proto.s = Some(word.as_bytes().to_vec());
+            3
+        }
+        Attribute::IntTensor(ints) => {
+            proto.t = Some(TensorProto::ints(&[ints.len()], ints));
+            4
+        }
+        Attribute::Ints(ints) => {
+            proto.ints = ints;
+            7
+        }
+    });
+    proto
+}
+
+/// The op that is being written, and where it writes.
+///
+/// Values are named: variables of the program have their own names, what an op needs in between gets one.
+pub struct OnnxNode<'n, 'a> {
+    pub(crate) graph: &'n mut OnnxGraph<'a>,
+    pub(crate) node: &'a Node,
+}
+
+impl OnnxNode<'_, '_> {
+    /// How many inputs the op has.
+    pub fn count(&self) -> usize {
+        self.node.inputs.len()
+    }
+
+    /// The value of an input.
+    pub fn input(&self, input: usize) -> String {
+        self.graph.program.variable(self.node.inputs[input]).name.clone()
+    }
+
+    /// The shape of an input.
+    pub fn input_shape(&self, input: usize) -> Shape {
+        self.graph.program.variable(self.node.inputs[input]).shape.clone()
+    }
+
+    /// Whether an input is a slot of any length.
+    pub fn is_ragged(&self, input: usize) -> bool {
+        self.graph.program.variable(self.node.inputs[input]).ragged
+    }
+
+    /// The shape of an output.
+    pub fn output_shape(&self, output: usize) -> Shape {
+        self.graph.program.variable(self.node.outputs[output]).shape.clone()
+    }
+
+    /// What the elements of an output are.
+    pub fn output_type(&self, output: usize) -> DType {
+        self.graph.program.variable(self.node.outputs[output]).dtype
+    }
+
+    /// A node with one result.
+    pub fn emit(&mut self, op: &'static str, inputs: &[&str], attributes: Vec<(&'static str, Attribute)>) -> String {
+        self.graph.emit(op, inputs, attributes)
+    }
+
+    /// A node whose result is an output of the op.
+    pub fn finish(
+        &mut self,
+        output: usize,
+        op: &'static str,
+        inputs: &[&str],
+        attributes: Vec<(&'static str, Attribute)>,
+    ) {
+        let name = self.graph.program.variable(self.node.outputs[output]).name.clone();
+        self.graph.emit_to(op, inputs, attributes, vec![name]);
+    }
+
+    /// The op is a node of one kind, on all of its inputs.
+    pub fn same(&mut self, op: &'static str, attributes: Vec<(&'static str, Attribute)>) {
+        let inputs: Vec<String> = (0..self.count()).map(|input| self.input(input)).collect();
+        let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
+        self.finish(0, op, &inputs, attributes);
+    }
+
+    /// A value is an output, in the output's shape.
+    pub fn finish_reshaped(&mut self, output: usize, value: &str) {
+        let shape = dims(&self.output_shape(output));
+        let shape = self.ints(&shape);
+        self.finish(output, "Reshape", &[value, &shape], vec![]);
+    }
+
+    /// Given integers, one dimension.
+    pub fn ints(&mut self, ints: &[i64]) -> String {
+        self.graph.ints(ints)
+    }
+
+    /// A given float without dimensions.
+    pub fn float(&mut self, float: f32) -> String {
+        self.graph.constant(TensorProto::floats(&[], [float]))
+    }
+
+    /// A given integer without dimensions.
+    pub fn int(&mut self, int: i64) -> String {
+        self.graph.constant(TensorProto::ints(&[], [int]))
+    }
+
+    /// The ids of a slot, one after the other.
+    pub fn ids(&mut self, slot: usize) -> String {
+        flat_ids(self.graph, self.node.inputs[slot])
+    }
+
+    /// How many ids each row of a slot of any length has, `[B, 1]`, as floats.
+    pub fn lengths(&mut self, slot: usize) -> String {
+        let lengths = lengths_name(&self.input(slot));
+        let last = self.ints(&[1]);
+        let column = self.emit("Unsqueeze", &[&lengths, &last], vec![]);
+        self.emit("Cast", &[&column], vec![("to", Attribute::Int(1))])
+    }
+
+    /// The row of the table of each id of a slot, `[ids, D]`; ids without one have the default row.
+    pub fn table_rows(&mut self, table: usize, slot: usize) -> String {
+        let (table, slot) = (self.node.inputs[table], self.node.inputs[slot]);
+        let index = self.graph.indexes.get(&(table, slot, self.node.salt())).cloned().unwrap_or_default();
+        let table = self.graph.program.variable(table).name.clone();
+        self.emit("Gather", &[&table, &index], vec![("axis", Attribute::Int(0))])
+    }
+
+    /// The sum of `[ids, D]` over the ids of each row of the batch, `[B, D]`, for a slot of any length.
+    pub fn sum_by_row(&mut self, slot: usize, values: &str, dim: usize) -> String {
+        let slot = self.node.inputs[slot];
+        let rows = self.graph.rows(slot);
+        let lengths = lengths_name(&self.graph.program.variable(slot).name);
+        let dim = self.ints(&[dim as i64]);
+        let (batch, shape) = (self.emit("Shape", &[&lengths], vec![]), self.emit("Shape", &[values], vec![]));
+        let sizes = self.emit("Concat", &[&batch, &dim], vec![("axis", Attribute::Int(0))]);
+        // Zeros, as floats, are what this gives by itself.
+        let zeros = self.emit("ConstantOfShape", &[&sizes], vec![]);
+        let last = self.ints(&[1]);
+        let column = self.emit("Unsqueeze", &[&rows, &last], vec![]);
+        let places = self.emit("Expand", &[&column, &shape], vec![]);
+        self.emit("ScatterElements", &[&zeros, &places, values], scatter())
+    }
+}
+
+/// The ids of a slot, one after the other, as the keys of a table: salted, if there is a salt.
+pub(crate) fn keys(graph: &mut OnnxGraph<'_>, slot: Var, salt: u64) -> String {
+    let ids = flat_ids(graph, slot);
+    if salt == 0 {
+        return ids;
+    }
+    let salt = graph.constant(TensorProto::ints(&[], [salt as i64]));
+    graph.emit("BitwiseXor", &[&ids, &salt], vec![])
+}
+
+/// The ids of a slot, one after the other.
+pub(crate) fn flat_ids(graph: &mut OnnxGraph<'_>, slot: Var) -> String {
+    let variable = graph.program.variable(slot);
+    if variable.ragged {
+        return ids_name(&variable.name);
+    }
+    let (name, flat) = (variable.name.clone(), graph.ints(&[-1]));
+    graph.emit("Reshape", &[&name, &flat], vec![])
+}
+
+/// A shape as `Reshape` wants it.
+fn dims(shape: &Shape) -> Vec<i64> {
+    let size = |dim: &Dim| match *dim {
+        Dim::Fixed(size) => size as i64,
+        Dim::PerRow(_) => -1,
+    };
+    shape.0.iter().map(size).collect()
+}
+
+/// The ids of a slot of any length.
+pub(crate) fn ids_name(slot: &str) -> String {
+    format!("{slot}.ids")
+}
+
+/// How many ids each row of it has.
+pub(crate) fn lengths_name(slot: &str) -> String {
+    format!("{slot}.lengths")
+}

@@ -1,0 +1,133 @@
+//! What losses over classes share: how labels are given, and what is said about a bad one.
+//!
+//! N rows (leading dimensions are flattened), C classes: scores are N x C; labels are N x 1 integers in 0..C, or, soft,
+//! N x C floats.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Signature, expected};
+use crate::error::{Error, Result};
+use crate::memory::Inputs;
+use crate::value::{Dim, Shape};
+
+/// How the labels of a loss over classes are given.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ClassLabels {
+    /// A float for each class instead of one integer.
+    pub soft: bool,
+    /// Rows with this integer as label have no loss.
+    pub ignore_index: i64,
+}
+
+impl Default for ClassLabels {
+    /// The original's: integers, of which -100 is ignored.
+    fn default() -> Self {
+        ClassLabels { soft: false, ignore_index: -100 }
+    }
+}
+
+impl ClassLabels {
+    /// Soft labels.
+    pub fn soft() -> Self {
+        ClassLabels { soft: true, ..ClassLabels::default() }
+    }
+
+    /// Checks scores and labels; gives the shape of a loss per row, `[.., 1]`.
+    pub(super) fn infer(&self, op: &'static str, scores: &Signature, labels: &Signature) -> Result<Shape> {
+        if !scores.dtype.is_float() || !matches!(scores.shape.0.last(), Some(Dim::Fixed(1..))) {
+            return expected(op, "float scores [.., C] of a fixed number of classes", &scores.shape);
+        }
+        if self.soft {
+            if !labels.dtype.is_float() || labels.shape != scores.shape {
+                let got = format!("{} and {}", scores.shape, labels.shape);
+                return expected(op, "soft labels that are floats of the scores' shape", got);
+            }
+        } else {
+            expect_class_labels(op, scores, labels)?;
+        }
+        let mut dims = scores.shape.0.clone();
+        *dims.last_mut().expect("scores have a last dimension") = Dim::Fixed(1);
+        Ok(Shape(dims))
+    }
+
+    /// The class of row i; `None` if it is ignored.
+    pub(super) fn class(&self, op: &'static str, inputs: &Inputs<'_>, i: usize) -> Result<Option<usize>> {
+        match inputs.ints(1)[i] as i64 == self.ignore_index {
+            true => Ok(None),
+            false => class(op, inputs, i).map(Some),
+        }
+    }
+}
+
+/// Fails unless there is one integer label for each row of scores: `[.., 1]`, or the same without the last dimension.
+pub(super) fn expect_class_labels(op: &'static str, scores: &Signature, labels: &Signature) -> Result<()> {
+    let rows = &scores.shape.0[..scores.shape.rank() - 1];
+    let fits = labels.shape.0 == rows || labels.shape.0.split_last() == Some((&Dim::Fixed(1), rows));
+    if labels.dtype.is_float() || labels.ragged || !fits {
+        let kind = match (labels.ragged, labels.dtype.is_float()) {
+            (true, _) => "a slot of any length",
+            (_, true) => "float labels",
+            _ => "integer labels",
+        };
+        let got = format!("{} and {kind} {}", scores.shape, labels.shape);
+        return expected(op, "scores [.., C] and one integer label [.., 1] for each row", got);
+    }
+    Ok(())
+}
+
+/// The class of row i, given by input 1 for the scores of input 0.
+pub(super) fn class(op: &'static str, inputs: &Inputs<'_>, i: usize) -> Result<usize> {
+    let (labels, classes) = (inputs.ints(1), inputs.columns(0));
+    if labels[i] < classes as u64 {
+        return Ok(labels[i] as usize);
+    }
+    Err(bad_label(op, inputs, i, labels.len(), &format!("a class in 0..{classes}"), labels[i] as i64))
+}
+
+/// Fails if a probability, of which input 0 is made, is below `least`, above `most` or no number.
+pub(super) fn expect_probabilities(op: &'static str, inputs: &Inputs<'_>, least: f32, most: f32) -> Result<()> {
+    let p = inputs.floats(0);
+    match p.iter().position(|p| !(least..=most).contains(p)) {
+        None => Ok(()),
+        Some(at) => Err(Error::Value {
+            op,
+            what: "a probability".into(),
+            expected: "in [0, 1]".into(),
+            got: p[at].to_string(),
+            row: row_of(inputs, at, p.len()),
+        }),
+    }
+}
+
+/// Fails if a label, of which input 1 is made, is below 0, above 1 or no number.
+pub(super) fn expect_click_labels(op: &'static str, inputs: &Inputs<'_>) -> Result<()> {
+    let labels = inputs.floats(1);
+    match labels.iter().position(|label| !(0.0..=1.0).contains(label)) {
+        None => Ok(()),
+        Some(at) => Err(bad_label(op, inputs, at, labels.len(), "in [0, 1]", labels[at])),
+    }
+}
+
+/// A label, element `at` of `count` of input 1, that is not what a loss or a metric takes.
+pub(super) fn bad_label(
+    op: &'static str,
+    inputs: &Inputs<'_>,
+    at: usize,
+    count: usize,
+    expected: &str,
+    got: impl ToString,
+) -> Error {
+    let (expected, got) = (expected.to_owned(), got.to_string());
+    Error::Value { op, what: LABEL_VALUE.into(), expected, got, row: row_of(inputs, at, count) }
+}
+
+/// What a bad value is called before its field is known.
+pub(crate) const LABEL_VALUE: &str = "a label";
+
+/// The row of the batch that element `at` of `count` belongs to; 0 where the batch has no part in it.
+pub(super) fn row_of(inputs: &Inputs<'_>, at: usize, count: usize) -> usize {
+    match count / inputs.rows().max(1) {
+        0 => 0,
+        per_row => at / per_row,
+    }
+}

@@ -1,0 +1,60 @@
+//! What comparisons and logical ops share: two tensors that broadcast_dim by broadcasting, truth values out, no gradient.
+
+use super::{Signature, broadcast, expect_floats, expected};
+use crate::error::Result;
+use crate::memory::{Inputs, Outputs};
+use crate::value::DType;
+
+/// Truth values in the shape in which floats x and y, or integers x and y, broadcast_dim.
+pub(super) fn infer(op: &'static str, inputs: &[Signature]) -> Result<Vec<Signature>> {
+    if inputs.iter().any(|input| input.ragged) {
+        return expected(op, "a fixed number of elements a row", "a slot of any length");
+    }
+    if inputs[0].dtype.is_float() != inputs[1].dtype.is_float() {
+        return expected(op, "floats and floats, or integers and integers", "one of each; `cast` one of them first");
+    }
+    let shape = broadcast::shape(op, inputs, broadcast::RIGHT)?;
+    Ok(vec![Signature { shape, dtype: DType::Bool, ragged: false }])
+}
+
+/// `out = floats(x, y)`, or `integers(x, y)` if they are.
+#[inline(always)]
+pub(super) fn forward(
+    inputs: &Inputs<'_>,
+    outputs: &mut Outputs<'_>,
+    of_integers: bool,
+    floats: impl Fn(f32, f32) -> bool,
+    integers: impl Fn(i64, i64) -> bool,
+) -> Result<()> {
+    let (layout, out) = (broadcast::BroadcastStrides::of(inputs, broadcast::RIGHT), outputs.floats(0));
+    if of_integers {
+        // The bits of an integer travel as `u64`.
+        let compare = |x: u64, y: u64| truth(integers(x as i64, y as i64));
+        layout.combine(inputs.ints(0), inputs.ints(1), out, compare);
+    } else {
+        layout.combine(inputs.floats(0), inputs.floats(1), out, |x, y| truth(floats(x, y)));
+    }
+    Ok(())
+}
+
+/// Truth values in the shape in which truth values x and y broadcast_dim.
+pub(super) fn infer_logical(op: &'static str, inputs: &[Signature]) -> Result<Vec<Signature>> {
+    expect_floats(op, inputs)?;
+    infer(op, inputs)
+}
+
+/// `out = f(x, y)`, where all that is not 0 is true.
+#[inline(always)]
+pub(super) fn forward_logical(
+    inputs: &Inputs<'_>,
+    outputs: &mut Outputs<'_>,
+    f: impl Fn(bool, bool) -> bool,
+) -> Result<()> {
+    forward(inputs, outputs, false, |x, y| f(x != 0.0, y != 0.0), |_, _| false)
+}
+
+/// A truth value as ops keep it.
+#[inline(always)]
+pub(super) fn truth(value: bool) -> f32 {
+    f32::from(u8::from(value))
+}

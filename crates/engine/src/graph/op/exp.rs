@@ -1,0 +1,43 @@
+//! e to the power of x, element by element.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Operator, Signature, unary};
+use crate::error::Result;
+use crate::graph::{Net, Var};
+use crate::graph::onnx_builder::OnnxNode;
+use crate::memory::{Gradients, Inputs, Outputs};
+
+/// e to the power of x, element by element.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Exp;
+
+impl Net {
+    /// e to the power of x, element by element.
+    pub fn exp(&mut self, x: Var) -> Result<Var> {
+        self.append_one("exp", Exp, &[x])
+    }
+}
+
+impl Operator for Exp {
+    fn name(&self) -> &'static str {
+        "exp"
+    }
+
+    fn infer(&self, inputs: &[Signature]) -> Result<Vec<Signature>> {
+        unary::infer(self.name(), inputs)
+    }
+
+    fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
+        unary::forward(inputs, outputs, f32::exp)
+    }
+
+    fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()> {
+        unary::backward(inputs, gradients, |_, y| y)
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        node.same("Exp", vec![]);
+        Ok(())
+    }
+}

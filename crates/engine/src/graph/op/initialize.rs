@@ -1,0 +1,58 @@
+//! First values of a parameter or state: what a startup program is made of.
+
+use openfleet_table::Initializer;
+use serde::{Deserialize, Serialize};
+
+use super::{Operator, Signature};
+use crate::error::Result;
+use crate::graph::{Program, Var};
+use crate::memory::{Gradients, Inputs, Outputs};
+use crate::value::{DType, Tensor, check_memory_for};
+
+/// Where first values come from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Initialize {
+    /// Floats drawn by an initializer.
+    Random(Initializer),
+    /// Zeros of the variable's own type.
+    Zeros,
+}
+
+impl Initialize {
+    /// The first value of a variable. It depends on the program's seed and the variable's name, not on the order.
+    pub fn value(&self, program: &Program, var: Var) -> Result<Tensor> {
+        let variable = program.variable(var);
+        let dims = variable.shape.sizes(0);
+        match self {
+            Initialize::Random(initializer) if variable.dtype == DType::F32 => {
+                check_memory_for(&variable.name, &dims, size_of::<f32>(), "")?;
+                let mut values = vec![0.0; dims.iter().product()];
+                initializer.fill(program.seed_of(&variable.name), &dims, &mut values);
+                Tensor::from_f32(&dims, values)
+            }
+            _ => {
+                check_memory_for(&variable.name, &dims, size_of::<i64>(), "")?;
+                Ok(Tensor::zeros(&dims, variable.dtype))
+            }
+        }
+    }
+}
+
+impl Operator for Initialize {
+    fn name(&self) -> &'static str {
+        "initialize"
+    }
+
+    fn infer(&self, _: &[Signature]) -> Result<Vec<Signature>> {
+        Ok(Vec::new())
+    }
+
+    /// Startup programs are run by the executor, which puts `value` into the scope: there is nothing to do per batch.
+    fn forward(&self, _: &Inputs<'_>, _: &mut Outputs<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn backward(&self, _: &Inputs<'_>, _: &mut Gradients<'_>) -> Result<()> {
+        Ok(())
+    }
+}

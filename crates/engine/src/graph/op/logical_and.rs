@@ -1,0 +1,41 @@
+//! x and y, element by element.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Operator, Signature, compare};
+use crate::error::Result;
+use crate::graph::{Net, Var};
+use crate::memory::{Gradients, Inputs, Outputs};
+
+/// Whether both x and y are true, element by element.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LogicalAnd;
+
+impl Net {
+    /// Whether both x and y are true, element by element; all that is not 0 is true.
+    pub fn logical_and(&mut self, x: Var, y: Var) -> Result<Var> {
+        self.append_one("logical_and", LogicalAnd, &[x, y])
+    }
+}
+
+impl Operator for LogicalAnd {
+    fn name(&self) -> &'static str {
+        "logical_and"
+    }
+
+    fn infer(&self, inputs: &[Signature]) -> Result<Vec<Signature>> {
+        compare::infer_logical(self.name(), inputs)
+    }
+
+    fn has_gradient(&self, _: usize) -> bool {
+        false
+    }
+
+    fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
+        compare::forward_logical(inputs, outputs, |x, y| x && y)
+    }
+
+    fn backward(&self, _: &Inputs<'_>, _: &mut Gradients<'_>) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,290 @@
+//! One op a file: its layer, its shape rule, its forward, its backward and, where there is one, its ONNX form.
+//!
+//! An op is plain data (its attributes) plus the [`Operator`] trait. It reads its inputs and writes its outputs through
+//! the views of [`memory`](crate::memory); it owns no memory, knows no thread and no other op. The list at the end of this
+//! file is the whole set.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::graph::Variable;
+use crate::graph::onnx_builder::OnnxNode;
+use crate::memory::{Gradients, Inputs, Outputs};
+use crate::value::{DType, Shape};
+
+/// What the shape rule of an op sees of a variable.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Signature {
+    /// Its shape.
+    pub shape: Shape,
+    /// What its elements are.
+    pub dtype: DType,
+    /// Whether it is a slot with any number of ids a row.
+    pub ragged: bool,
+}
+
+impl Signature {
+    /// A float of this shape.
+    pub fn float(shape: Shape) -> Self {
+        Signature { shape, dtype: DType::F32, ragged: false }
+    }
+
+    /// The signature of a variable.
+    pub fn of(variable: &Variable) -> Self {
+        Signature { shape: variable.shape.clone(), dtype: variable.dtype, ragged: variable.ragged }
+    }
+}
+
+/// What every op can do.
+pub trait Operator {
+    /// Its name, as messages and profiles spell it.
+    fn name(&self) -> &'static str;
+
+    /// Checks the inputs and gives the outputs' shapes.
+    fn infer(&self, inputs: &[Signature]) -> Result<Vec<Signature>>;
+
+    /// Pairs of inputs: a sparse table, and the slot of ids it is looked up with.
+    fn lookups(&self) -> &'static [(usize, usize)] {
+        &[]
+    }
+
+    /// What salts the ids of its lookups ([`key::salt`](openfleet_core::key::salt)), if anything does.
+    fn salt(&self) -> Option<&str> {
+        None
+    }
+
+    /// Whether an input is a state in the scope that the op changes.
+    fn changes_state(&self, _input: usize) -> bool {
+        false
+    }
+
+    /// Computes the outputs. Output buffers have the right length and any content.
+    fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()>;
+
+    /// Whether a gradient can flow to an input.
+    fn has_gradient(&self, _input: usize) -> bool {
+        true
+    }
+
+    /// Adds to the gradients of the inputs what the gradients of the outputs imply.
+    fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()>;
+
+    /// Writes the nodes of an ONNX graph that compute what evaluation computes. An op that has no such form is an error,
+    /// which is how all begin.
+    fn onnx(&self, _node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        no_onnx_form(self.name())
+    }
+}
+
+/// An op, or a use of it, that ONNX has no words for.
+pub(crate) fn no_onnx_form<T>(op: &'static str) -> Result<T> {
+    Err(Error::NoOnnxForm { op })
+}
+
+/// An error of a shape rule.
+pub(crate) fn expected<T>(op: &'static str, expected: impl Into<String>, got: impl std::fmt::Display) -> Result<T> {
+    Err(Error::Input { op, expected: expected.into(), got: got.to_string() })
+}
+
+/// Fails unless every input is made of floats.
+pub(crate) fn expect_floats(op: &'static str, inputs: &[Signature]) -> Result<()> {
+    match inputs.iter().position(|input| !input.dtype.is_float()) {
+        Some(i) => expected(op, "floats", format!("integers as input {i}; `cast` them first")),
+        None => Ok(()),
+    }
+}
+
+/// The shapes of all inputs in words.
+pub(crate) fn shapes(inputs: &[Signature]) -> String {
+    inputs.iter().map(|input| input.shape.to_string()).collect::<Vec<_>>().join(" and ")
+}
+
+macro_rules! operators {
+    ($($(#[$doc:meta])* $module:ident::$name:ident),* $(,)?) => {
+        $(mod $module; pub use $module::$name;)*
+
+        /// Any op, with its attributes.
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        pub enum Op { $($(#[$doc])* $name($name)),* }
+
+        impl Op {
+            /// What it can do.
+            pub fn operator(&self) -> &dyn Operator {
+                match self { $(Op::$name(op) => op),* }
+            }
+        }
+
+        $(impl From<$name> for Op {
+            fn from(op: $name) -> Op { Op::$name(op) }
+        })*
+    };
+}
+
+mod broadcast;
+pub(crate) mod class_labels;
+mod compare;
+mod parameter;
+mod reduce;
+mod unary;
+mod view;
+
+pub use accuracy::AccuracyVars;
+pub use auc::AucVars;
+pub use batch_norm::BatchNormOptions;
+pub use class_labels::ClassLabels;
+pub use constant::ConstantValue;
+pub use dropout::DropoutMode;
+pub use embedding::{EmbeddingOptions, Pooling};
+pub use fc::{Activation, FcOptions};
+pub use layer_norm::LayerNormOptions;
+pub use literal::LiteralValues;
+pub use lookup::DenseEmbeddingOptions;
+pub use reduce::Axes;
+pub use skip_gram::SkipGramOptions;
+
+operators! {
+    /// The absolute value.
+    abs::Abs,
+    /// The share of rows with the right class among the highest.
+    accuracy::Accuracy,
+    /// x + y.
+    add::Add,
+    /// A copy.
+    assign::Assign,
+    /// Area under the curve, with its counters.
+    auc::Auc,
+    /// Normalises every channel over the batch.
+    batch_norm::BatchNorm,
+    /// Binary cross entropy on probabilities, with clamped logarithms.
+    binary_cross_entropy::BinaryCrossEntropy,
+    /// A matrix product for each row of the batch.
+    bmm::Bmm,
+    /// Integers to floats and back.
+    cast::Cast,
+    /// x within two bounds.
+    clip::Clip,
+    /// Joins along the last axis.
+    concat::Concat,
+    /// One number everywhere.
+    constant::Constant,
+    /// A cross layer: x0 (x . w) + b + x.
+    cross::Cross,
+    /// Cross entropy of probabilities over classes.
+    cross_entropy::CrossEntropy,
+    /// x / y.
+    divide::Divide,
+    /// Zeros at random, in training.
+    dropout::Dropout,
+    /// Rows of a sparse table, pooled.
+    embedding::Embedding,
+    /// x == y.
+    equal::Equal,
+    /// e to the power of x.
+    exp::Exp,
+    /// Repeats dimensions of 1 up to a shape.
+    expand::Expand,
+    /// A dense layer with bias and activation.
+    fc::Fc,
+    /// Products of all pairs of fields.
+    fm::Fm,
+    /// Rows picked by number.
+    gather::Gather,
+    /// x >= y.
+    greater_equal::GreaterEqual,
+    /// x > y.
+    greater_than::GreaterThan,
+    /// First values of a parameter.
+    initialize::Initialize,
+    /// Vectors of length 1.
+    l2_normalize::L2Normalize,
+    /// Normalises every row.
+    layer_norm::LayerNorm,
+    /// x <= y.
+    less_equal::LessEqual,
+    /// x < y.
+    less_than::LessThan,
+    /// Given numbers.
+    literal::Literal,
+    /// ln(x).
+    log::Log,
+    /// Binary cross entropy on probabilities.
+    log_loss::LogLoss,
+    /// x and y.
+    logical_and::LogicalAnd,
+    /// Not x.
+    logical_not::LogicalNot,
+    /// x or y.
+    logical_or::LogicalOr,
+    /// Rows of a dense parameter, by id.
+    lookup::Lookup,
+    /// Matrix products, one or a batch of them.
+    matmul::Matmul,
+    /// The larger of x and y.
+    maximum::Maximum,
+    /// The mean of all elements.
+    mean::Mean,
+    /// The smaller of x and y.
+    minimum::Minimum,
+    /// x * y.
+    multiply::Multiply,
+    /// x != y.
+    not_equal::NotEqual,
+    /// Integers as rows with a single 1.
+    one_hot::OneHot,
+    /// x to the power of a constant.
+    pow::Pow,
+    /// Random floats, drawn anew in every step.
+    random::Random,
+    /// The greatest element over some axes.
+    reduce_max::ReduceMax,
+    /// The mean over some axes.
+    reduce_mean::ReduceMean,
+    /// The sum over some axes.
+    reduce_sum::ReduceSum,
+    /// max(x, 0).
+    relu::Relu,
+    /// The same elements in another shape.
+    reshape::Reshape,
+    /// A constant times x plus a constant.
+    scale::Scale,
+    /// Elements of x or y, as a condition says.
+    select::Select,
+    /// 1 / (1 + exp(-x)).
+    sigmoid::Sigmoid,
+    /// Binary cross entropy on logits.
+    sigmoid_cross_entropy::SigmoidCrossEntropy,
+    /// The sizes of a tensor's dimensions.
+    sizes::Sizes,
+    /// Skip-gram with negative sampling.
+    skip_gram::SkipGram,
+    /// A range of some dimensions.
+    slice::Slice,
+    /// exp(x) / sum exp(x) along an axis.
+    softmax::Softmax,
+    /// Cross entropy on logits over classes.
+    softmax_with_cross_entropy::SoftmaxWithCrossEntropy,
+    /// Cuts into parts along an axis.
+    split::Split,
+    /// The square root.
+    sqrt::Sqrt,
+    /// x².
+    square::Square,
+    /// The squared difference.
+    square_error_cost::SquareErrorCost,
+    /// Takes dimensions of 1 away.
+    squeeze::Squeeze,
+    /// Joins along a new axis.
+    stack::Stack,
+    /// x - y.
+    subtract::Subtract,
+    /// tanh(x).
+    tanh::Tanh,
+    /// Repeats along dimensions.
+    tile::Tile,
+    /// The k greatest or least elements of each row.
+    topk::TopK,
+    /// Exchanges dimensions.
+    transpose::Transpose,
+    /// Inserts dimensions of 1.
+    unsqueeze::Unsqueeze,
+}

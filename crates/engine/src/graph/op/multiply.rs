@@ -1,0 +1,51 @@
+//! x * y, element by element: gates, masks, interactions of two embeddings.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Operator, Signature, broadcast};
+use crate::error::Result;
+use crate::graph::{Net, Var};
+use crate::graph::onnx_builder::OnnxNode;
+use crate::memory::{Gradients, Inputs, Outputs};
+
+/// x * y, element by element.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Multiply {
+    /// Where the tensor of lower rank begins among the dimensions of the other; -1 aligns at the right.
+    pub axis: i64,
+}
+
+impl Net {
+    /// x * y, element by element.
+    /// Dimensions are aligned at the right; those of 1 are repeated.
+    pub fn multiply(&mut self, x: Var, y: Var) -> Result<Var> {
+        self.multiply_at(x, y, broadcast::RIGHT)
+    }
+
+    /// The same, with the tensor of lower rank beginning at `axis` of the other.
+    pub fn multiply_at(&mut self, x: Var, y: Var, axis: i64) -> Result<Var> {
+        self.append_one("elementwise_mul", Multiply { axis }, &[x, y])
+    }
+}
+
+impl Operator for Multiply {
+    fn name(&self) -> &'static str {
+        "elementwise_mul"
+    }
+
+    fn infer(&self, inputs: &[Signature]) -> Result<Vec<Signature>> {
+        broadcast::infer(self.name(), inputs, self.axis)
+    }
+
+    fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
+        broadcast::forward(inputs, outputs, self.axis, |x, y| x * y)
+    }
+
+    fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()> {
+        broadcast::backward(inputs, gradients, self.axis, |_, y| y, |x, _| x)
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        broadcast::onnx(self.name(), node, self.axis, "Mul")
+    }
+}

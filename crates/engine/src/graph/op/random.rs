@@ -1,0 +1,57 @@
+//! Random floats, other ones in every step: the original's `rand`, `uniform` and `normal`.
+//!
+//! What is drawn is a function of the op's seed in this step, so a repeated run draws the same numbers. First values of
+//! parameters are not drawn here but by `initialize`, once.
+
+use openfleet_table::Initializer;
+use serde::{Deserialize, Serialize};
+
+use super::{Operator, Signature, expected};
+use crate::error::Result;
+use crate::graph::{Net, Var};
+use crate::memory::{Gradients, Inputs, Outputs};
+use crate::value::Shape;
+
+/// Random floats, drawn anew in every step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Random {
+    /// The shape.
+    pub shape: Shape,
+    /// Where they are drawn from: uniform, normal or truncated normal.
+    pub from: Initializer,
+    /// Draws the same numbers in every step, for tests; `None` draws anew.
+    pub seed: Option<u64>,
+}
+
+impl Net {
+    /// Random floats, drawn anew in every step; -1 stands for the batch. No gradient flows into them.
+    pub fn random(&mut self, dims: &[i64], from: Initializer, seed: Option<u64>) -> Result<Var> {
+        self.append_one("random", Random { shape: Shape::of(dims), from, seed }, &[])
+    }
+}
+
+impl Operator for Random {
+    fn name(&self) -> &'static str {
+        "random"
+    }
+
+    fn infer(&self, _: &[Signature]) -> Result<Vec<Signature>> {
+        match self.from {
+            Initializer::Uniform { .. } | Initializer::Normal { .. } | Initializer::TruncatedNormal { .. } => {
+                Ok(vec![Signature::float(self.shape.clone())])
+            }
+            _ => expected(self.name(), "a distribution: uniform, normal or truncated normal", format!("{:?}", self.from)),
+        }
+    }
+
+    fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
+        let out = outputs.floats(0);
+        // These distributions do not look at the dimensions.
+        self.from.fill(self.seed.unwrap_or(inputs.seed()), &[out.len()], out);
+        Ok(())
+    }
+
+    fn backward(&self, _: &Inputs<'_>, _: &mut Gradients<'_>) -> Result<()> {
+        Ok(())
+    }
+}

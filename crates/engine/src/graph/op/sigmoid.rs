@@ -1,0 +1,43 @@
+//! 1 / (1 + exp(-x)), element by element.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Operator, Signature, unary};
+use crate::error::Result;
+use crate::graph::{Net, Var};
+use crate::graph::onnx_builder::OnnxNode;
+use crate::memory::{Gradients, Inputs, Outputs};
+
+/// 1 / (1 + exp(-x)), element by element.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sigmoid;
+
+impl Net {
+    /// 1 / (1 + exp(-x)), element by element.
+    pub fn sigmoid(&mut self, x: Var) -> Result<Var> {
+        self.append_one("sigmoid", Sigmoid, &[x])
+    }
+}
+
+impl Operator for Sigmoid {
+    fn name(&self) -> &'static str {
+        "sigmoid"
+    }
+
+    fn infer(&self, inputs: &[Signature]) -> Result<Vec<Signature>> {
+        unary::infer(self.name(), inputs)
+    }
+
+    fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
+        unary::forward(inputs, outputs, |x| 1.0 / (1.0 + (-x).exp()))
+    }
+
+    fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()> {
+        unary::backward(inputs, gradients, |_, y| y * (1.0 - y))
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        node.same("Sigmoid", vec![]);
+        Ok(())
+    }
+}

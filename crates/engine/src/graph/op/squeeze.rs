@@ -1,0 +1,65 @@
+//! Takes dimensions of 1 away.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Operator, Signature, expected, view};
+use crate::error::Result;
+use crate::graph::{Net, Var};
+use crate::graph::onnx_builder::OnnxNode;
+use crate::memory::{Gradients, Inputs, Outputs};
+use crate::value::{Dim, Shape};
+
+/// Takes dimensions of 1 away.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Squeeze {
+    /// Counted from the front or, if negative, from the end; none means every dimension of 1.
+    pub axes: Vec<i64>,
+    integers: bool,
+}
+
+impl Net {
+    /// Takes the dimensions at `axes` away where they are 1, and leaves them where they are not; with no axes given, all
+    /// that are 1. The batch is never taken away, even if it has one row.
+    pub fn squeeze(&mut self, x: Var, axes: &[i64]) -> Result<Var> {
+        let integers = !self.main.variable(x).dtype.is_float();
+        self.append_one("squeeze", Squeeze { axes: axes.to_vec(), integers }, &[x])
+    }
+}
+
+impl Operator for Squeeze {
+    fn name(&self) -> &'static str {
+        "squeeze"
+    }
+
+    fn infer(&self, inputs: &[Signature]) -> Result<Vec<Signature>> {
+        let shape = &inputs[0].shape;
+        let mut chosen = vec![self.axes.is_empty(); shape.rank()];
+        for &axis in &self.axes {
+            match shape.axis(axis) {
+                Some(axis) => chosen[axis] = true,
+                None => return expected(self.name(), format!("axes of {shape}"), axis),
+            }
+        }
+        let kept = |(&dim, chosen): (&Dim, bool)| (dim != Dim::Fixed(1) || !chosen).then_some(dim);
+        let mut dims: Vec<Dim> = shape.0.iter().zip(chosen).filter_map(kept).collect();
+        if dims.is_empty() {
+            // A single number has one dimension.
+            dims.push(Dim::Fixed(1));
+        }
+        view::moved(self.name(), inputs, Shape(dims))
+    }
+
+    fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
+        view::copy(inputs, outputs, self.integers)
+    }
+
+    fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()> {
+        view::copy_back(inputs, gradients)
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        let x = node.input(0);
+        node.finish_reshaped(0, &x);
+        Ok(())
+    }
+}

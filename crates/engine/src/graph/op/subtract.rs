@@ -1,0 +1,51 @@
+//! x - y, element by element.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Operator, Signature, broadcast};
+use crate::error::Result;
+use crate::graph::{Net, Var};
+use crate::graph::onnx_builder::OnnxNode;
+use crate::memory::{Gradients, Inputs, Outputs};
+
+/// x - y, element by element.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Subtract {
+    /// Where the tensor of lower rank begins among the dimensions of the other; -1 aligns at the right.
+    pub axis: i64,
+}
+
+impl Net {
+    /// x - y, element by element.
+    /// Dimensions are aligned at the right; those of 1 are repeated.
+    pub fn subtract(&mut self, x: Var, y: Var) -> Result<Var> {
+        self.subtract_at(x, y, broadcast::RIGHT)
+    }
+
+    /// The same, with the tensor of lower rank beginning at `axis` of the other.
+    pub fn subtract_at(&mut self, x: Var, y: Var, axis: i64) -> Result<Var> {
+        self.append_one("elementwise_sub", Subtract { axis }, &[x, y])
+    }
+}
+
+impl Operator for Subtract {
+    fn name(&self) -> &'static str {
+        "elementwise_sub"
+    }
+
+    fn infer(&self, inputs: &[Signature]) -> Result<Vec<Signature>> {
+        broadcast::infer(self.name(), inputs, self.axis)
+    }
+
+    fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
+        broadcast::forward(inputs, outputs, self.axis, |x, y| x - y)
+    }
+
+    fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()> {
+        broadcast::backward(inputs, gradients, self.axis, |_, _| 1.0, |_, _| -1.0)
+    }
+
+    fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
+        broadcast::onnx(self.name(), node, self.axis, "Sub")
+    }
+}

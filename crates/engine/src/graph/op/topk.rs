@@ -1,0 +1,105 @@
+//! The k greatest (or least) elements of each row, in order, and where they were.
+//!
+//! Of equal elements the one further in front comes first; what is no number comes last. Gradients flow to the places
+//! the elements came from, and nowhere else.
+
+use std::cmp::Ordering;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Operator, Signature, expect_floats, expected, view};
+use crate::error::Result;
+use crate::graph::{Net, Var};
+use crate::memory::{Gradients, Inputs, Outputs};
+use crate::value::{DType, Dim};
+
+/// The k greatest or least elements of each row. Input: x [.., N]. Outputs: values and places, [.., k].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TopK {
+    /// How many.
+    pub k: usize,
+    /// The greatest rather than the least.
+    pub largest: bool,
+}
+
+impl Net {
+    /// The `k` greatest elements along the last axis, or the least, in order; and their places there, integers.
+    pub fn topk(&mut self, x: Var, k: usize, largest: bool) -> Result<(Var, Var)> {
+        let outputs = self.append("topk", TopK { k, largest }, &[x])?;
+        Ok((outputs[0], outputs[1]))
+    }
+}
+
+impl TopK {
+    /// Which of two elements comes first.
+    fn order(&self, row: &[f32], a: u64, b: u64) -> Ordering {
+        let (x, y) = (row[a as usize], row[b as usize]);
+        let by_value = match (x.is_nan(), y.is_nan()) {
+            (false, false) if self.largest => y.partial_cmp(&x).unwrap_or(Ordering::Equal),
+            (false, false) => x.partial_cmp(&y).unwrap_or(Ordering::Equal),
+            (x, y) => x.cmp(&y),
+        };
+        by_value.then(a.cmp(&b))
+    }
+
+    /// The places of the k first of a row, in order. Insertion into k places allocates nothing, and k is small.
+    fn places(&self, row: &[f32], places: &mut [u64]) {
+        let mut found = 0;
+        for at in 0..row.len() as u64 {
+            let mut to = found;
+            while to > 0 && self.order(row, at, places[to - 1]) == Ordering::Less {
+                if to < places.len() {
+                    places[to] = places[to - 1];
+                }
+                to -= 1;
+            }
+            if to < places.len() {
+                places[to] = at;
+                found = places.len().min(found + 1);
+            }
+        }
+    }
+}
+
+impl Operator for TopK {
+    fn name(&self) -> &'static str {
+        "topk"
+    }
+
+    fn infer(&self, inputs: &[Signature]) -> Result<Vec<Signature>> {
+        expect_floats(self.name(), inputs)?;
+        view::expect_tensors(self.name(), inputs)?;
+        let mut shape = inputs[0].shape.clone();
+        match shape.0.last_mut() {
+            Some(last @ &mut Dim::Fixed(n)) if (1..=n).contains(&self.k) => *last = Dim::Fixed(self.k),
+            _ => {
+                let wanted = format!("a fixed last dimension of at least k = {} elements, k from 1", self.k);
+                return expected(self.name(), wanted, &inputs[0].shape);
+            }
+        }
+        let places = Signature { shape: shape.clone(), dtype: DType::I64, ragged: false };
+        Ok(vec![Signature::float(shape), places])
+    }
+
+    fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
+        let (x, n) = (inputs.floats(0), inputs.columns(0));
+        let [values, places] = outputs.all() else { return Ok(()) };
+        let (values, places) = (values.floats.chunks_exact_mut(self.k), places.ints.chunks_exact_mut(self.k));
+        for ((row, values), places) in x.chunks_exact(n).zip(values).zip(places) {
+            self.places(row, places);
+            values.iter_mut().zip(&*places).for_each(|(value, &at)| *value = row[at as usize]);
+        }
+        Ok(())
+    }
+
+    fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()> {
+        let Some(gradient) = gradients.of(0) else { return Ok(()) };
+        let n = inputs.columns(0);
+        let (places, dy) = (inputs.output_ints(1), inputs.output_gradient(0));
+        let dx = gradient.accumulate().chunks_exact_mut(n);
+        for ((dx, places), dy) in dx.zip(places.chunks_exact(self.k)).zip(dy.chunks_exact(self.k)) {
+            places.iter().zip(dy).for_each(|(&at, dy)| dx[at as usize] += dy);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,34 @@
+//! What ops of one float tensor and one result of the same shape share.
+
+use super::{Signature, expect_floats};
+use crate::error::Result;
+use crate::memory::{Gradients, Inputs, Outputs};
+
+/// The output has the shape of the input.
+pub(super) fn infer(op: &'static str, inputs: &[Signature]) -> Result<Vec<Signature>> {
+    expect_floats(op, inputs)?;
+    Ok(vec![Signature::float(inputs[0].shape.clone())])
+}
+
+/// `y = f(x)`, element by element.
+#[inline(always)]
+pub(super) fn forward(inputs: &Inputs<'_>, outputs: &mut Outputs<'_>, f: impl Fn(f32) -> f32) -> Result<()> {
+    for (y, &x) in outputs.floats(0).iter_mut().zip(inputs.floats(0)) {
+        *y = f(x);
+    }
+    Ok(())
+}
+
+/// `dx += dy * slope(x, y)`, element by element.
+#[inline(always)]
+pub(super) fn backward(
+    inputs: &Inputs<'_>,
+    gradients: &mut Gradients<'_>,
+    slope: impl Fn(f32, f32) -> f32,
+) -> Result<()> {
+    if let Some(gradient) = gradients.of(0) {
+        let (x, y, dy) = (inputs.floats(0), inputs.output(0), inputs.output_gradient(0));
+        gradient.add(|i| dy[i] * slope(x[i], y[i]));
+    }
+    Ok(())
+}

@@ -1,0 +1,354 @@
+//! A `Program` is a static graph: variables with shapes, ops in order, parameters with initializers.
+//!
+//! It is plain data: it holds no values (a `Scope` does), starts nothing and computes nothing (a `Plan` does). Layers add
+//! to it through a [`Net`](crate::Net).
+
+use std::collections::HashMap;
+
+use openfleet_core::FieldKind;
+use openfleet_core::key::{mix, of_category, salt};
+use openfleet_table::{Accessor, Admission, Initializer, Regularizer};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::graph::op::Op;
+use crate::graph::{Backward, Minimize};
+use crate::value::{DType, Dim, Shape};
+
+/// A variable of one program, by position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Var(pub(crate) u32);
+
+impl Var {
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Where a variable's value comes from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum VariableKind {
+    /// Fed with each batch.
+    Data,
+    /// Computed by an op in each step.
+    Temporary,
+    /// A dense parameter: kept in the scope, changed by the optimizer.
+    Parameter(ParameterAttributes),
+    /// The rows of a sparse table: kept in a table, changed by the optimizer.
+    SparseTable(SparseAttributes),
+    /// Kept in the scope and changed by ops: counters, running statistics.
+    State,
+    /// The gradient of another variable.
+    Gradient {
+        /// The other variable.
+        of: Var,
+    },
+}
+
+/// What an optimizer needs to know of a dense parameter.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ParameterAttributes {
+    /// Multiplies the optimizer's learning rate.
+    pub learning_rate: f32,
+    /// Replaces the optimizer's regularizer.
+    pub regularizer: Option<Regularizer>,
+    /// `false` freezes it.
+    pub trainable: bool,
+}
+
+/// What a table needs to know of an embedding.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SparseAttributes {
+    /// D, floats in a row.
+    pub dim: usize,
+    /// Ids must be below this; `None` accepts any.
+    pub vocabulary: Option<u64>,
+    /// First values of a row.
+    pub initializer: Initializer,
+    /// Multiplies the optimizer's learning rate.
+    pub learning_rate: f32,
+    /// Replaces the optimizer's regularizer.
+    pub regularizer: Option<Regularizer>,
+    /// `false` freezes all rows.
+    pub trainable: bool,
+    /// Which rows there are.
+    #[serde(default)]
+    pub rows: RowLife,
+}
+
+/// Which ids get a row, what a row keeps beside its weights, and which rows go again. By default every id has one for ever.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct RowLife {
+    /// Which ids get a row of their own.
+    pub admission: Admission,
+    /// The layout and life of a row.
+    pub accessor: Accessor,
+    /// Rows at most on a server (or in this process); the longest unseen ones go first.
+    pub capacity: Option<usize>,
+    /// The data variables that say how often a sample was shown and clicked, one number a row, where rows count it.
+    #[serde(default)]
+    pub counts: Option<(String, String)>,
+}
+
+/// A named value with a shape.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Variable {
+    /// Unique in its program.
+    pub name: String,
+    /// `-1` in the first place is the batch.
+    pub shape: Shape,
+    /// What its elements are.
+    pub dtype: DType,
+    /// Where its value comes from.
+    pub kind: VariableKind,
+    /// No gradient flows into it.
+    pub stop_gradient: bool,
+    /// Data only: any number of elements a row, in CSR form.
+    pub ragged: bool,
+}
+
+impl Variable {
+    /// The field of a batch that a data variable is fed from.
+    pub fn field_kind(&self) -> FieldKind {
+        let per_row = self.shape.0[1..].iter().map(|d| d.size(1)).product();
+        match self.dtype {
+            DType::I64 if self.ragged => FieldKind::Ids,
+            DType::I64 => FieldKind::FixedIds { length: per_row },
+            DType::F32 | DType::Bool => FieldKind::Floats { dim: per_row },
+        }
+    }
+}
+
+/// One op with what it reads and writes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Node {
+    /// What is computed.
+    pub op: Op,
+    /// What it reads.
+    pub inputs: Vec<Var>,
+    /// What it writes.
+    pub outputs: Vec<Var>,
+}
+
+impl Node {
+    /// What the ids of its lookups are salted with; 0 for plain ids.
+    pub(crate) fn salt(&self) -> u64 {
+        self.op.operator().salt().map_or(0, salt)
+    }
+}
+
+/// Variables and ops in order.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    variables: Vec<Variable>,
+    nodes: Vec<Node>,
+    #[serde(skip)]
+    by_name: HashMap<String, Var>,
+    pub(crate) backward: Option<Backward>,
+    pub(crate) minimize: Option<Minimize>,
+    /// Drop-out, batch statistics and the like behave as in evaluation.
+    pub(crate) for_test: bool,
+    /// A running hash of everything added.
+    content: u64,
+    /// Every random choice of this program is a function of this number.
+    pub seed: u64,
+}
+
+impl Program {
+    /// An empty program.
+    pub fn new() -> Self {
+        Program::default()
+    }
+
+    /// All variables, in order of creation.
+    pub fn variables(&self) -> &[Variable] {
+        &self.variables
+    }
+
+    /// All ops, in order of execution.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// A variable of this program.
+    pub fn variable(&self, var: Var) -> &Variable {
+        &self.variables[var.index()]
+    }
+
+    pub(crate) fn stop_gradient(&mut self, var: Var) {
+        self.add_to_hash(&("stop_gradient", var));
+        self.variables[var.index()].stop_gradient = true;
+    }
+
+    /// Finds a variable by name.
+    pub fn find(&self, name: &str) -> Result<Var> {
+        self.by_name.get(name).copied().ok_or_else(|| Error::UnknownVariable {
+            name: name.to_owned(),
+            known: self.variables.iter().map(|v| v.name.clone()).collect(),
+        })
+    }
+
+    /// Whether the program updates parameters when it runs.
+    pub fn is_trained(&self) -> bool {
+        self.minimize.is_some()
+    }
+
+    /// Whether this is a copy made by [`clone_for_test`](Self::clone_for_test).
+    pub fn is_for_test(&self) -> bool {
+        self.for_test
+    }
+
+    /// The variables that are fed, in order of declaration.
+    pub fn data(&self) -> impl Iterator<Item = (Var, &Variable)> {
+        self.numbered().filter(|(_, v)| v.kind == VariableKind::Data)
+    }
+
+    /// The dense parameters, in order of creation.
+    pub fn parameters(&self) -> impl Iterator<Item = (Var, &Variable)> {
+        self.numbered().filter(|(_, v)| matches!(v.kind, VariableKind::Parameter(_)))
+    }
+
+    /// The sparse tables, in order of creation.
+    pub fn tables(&self) -> impl Iterator<Item = (Var, &Variable)> {
+        self.numbered().filter(|(_, v)| matches!(v.kind, VariableKind::SparseTable(_)))
+    }
+
+    /// Every variable that outlives a step and is kept by name: parameters, tables and state.
+    pub fn persistables(&self) -> impl Iterator<Item = (Var, &Variable)> {
+        self.numbered().filter(|(_, v)| {
+            matches!(v.kind, VariableKind::Parameter(_) | VariableKind::SparseTable(_) | VariableKind::State)
+        })
+    }
+
+    fn numbered(&self) -> impl Iterator<Item = (Var, &Variable)> {
+        self.variables.iter().enumerate().map(|(i, v)| (Var(i as u32), v))
+    }
+
+    /// A copy that evaluates: no backward, no update, drop-out and batch statistics fixed. Variables keep their numbers
+    /// and names, so the handles of this program work on the copy.
+    pub fn clone_for_test(&self) -> Self {
+        Program { backward: None, minimize: None, for_test: true, ..self.clone() }
+    }
+
+    /// What some variables need, and nothing else, for evaluation; and where those variables are in it. Names stay, and with
+    /// them parameters, tables and the first values of rows.
+    pub fn prune(&self, targets: &[Var]) -> (Self, Vec<Var>) {
+        let mut needed = vec![false; self.variables.len()];
+        targets.iter().for_each(|target| needed[target.index()] = true);
+        let mut kept: Vec<&Node> = Vec::new();
+        for node in self.nodes.iter().rev() {
+            if node.outputs.iter().any(|output| needed[output.index()]) {
+                node.inputs.iter().chain(&node.outputs).for_each(|var| needed[var.index()] = true);
+                kept.push(node);
+            }
+        }
+        let mut pruned = Program { for_test: true, seed: self.seed, ..Program::default() };
+        let mut renumbered = vec![Var(0); self.variables.len()];
+        for (var, variable) in self.numbered().filter(|(var, _)| needed[var.index()]) {
+            renumbered[var.index()] = Var(pruned.variables.len() as u32);
+            let mut variable = variable.clone();
+            if let VariableKind::SparseTable(attributes) = &mut variable.kind {
+                // Nothing is counted where nothing is pushed.
+                attributes.rows.counts = None;
+            }
+            pruned.add_to_hash(&variable);
+            pruned.variables.push(variable);
+        }
+        for node in kept.into_iter().rev() {
+            let renumber = |vars: &[Var]| vars.iter().map(|var| renumbered[var.index()]).collect();
+            let (inputs, outputs) = (renumber(&node.inputs), renumber(&node.outputs));
+            pruned.add_node(Node { inputs, outputs, ..node.clone() });
+        }
+        pruned.index_names();
+        (pruned, targets.iter().map(|target| renumbered[target.index()]).collect())
+    }
+
+    /// The gradient variable that `append_backward` made for a variable.
+    pub fn gradient_of(&self, var: Var) -> Option<Var> {
+        self.backward.as_ref().and_then(|backward| backward.gradient_of(var))
+    }
+
+    pub(crate) fn add_variable(&mut self, variable: Variable) -> Result<Var> {
+        if let Some(&existing) = self.by_name.get(&variable.name) {
+            return Err(Error::NameTaken {
+                name: variable.name,
+                existing: self.variable(existing).shape.to_string(),
+                wanted: variable.shape.to_string(),
+            });
+        }
+        self.add_to_hash(&variable);
+        let var = Var(self.variables.len() as u32);
+        self.by_name.insert(variable.name.clone(), var);
+        self.variables.push(variable);
+        Ok(var)
+    }
+
+    /// A parameter or table of this name, if it fits: sharing is by name, as two layers with one `ParameterAttributes`
+    /// name share their weights.
+    pub(crate) fn find_or_add(&mut self, variable: Variable) -> Result<(Var, bool)> {
+        if let Some(&existing) = self.by_name.get(&variable.name) {
+            let found = self.variable(existing);
+            let same_kind = std::mem::discriminant(&found.kind) == std::mem::discriminant(&variable.kind);
+            if same_kind && found.shape == variable.shape && found.dtype == variable.dtype {
+                return Ok((existing, false));
+            }
+        }
+        Ok((self.add_variable(variable)?, true))
+    }
+
+    pub(crate) fn add_node(&mut self, node: Node) {
+        self.add_to_hash(&node);
+        self.nodes.push(node);
+    }
+
+    pub(crate) fn attach_backward(&mut self, backward: Backward) {
+        self.add_to_hash(&backward);
+        self.backward = Some(backward);
+    }
+
+    pub(crate) fn attach_minimize(&mut self, minimize: Minimize) {
+        self.add_to_hash(&minimize);
+        self.minimize = Some(minimize);
+    }
+
+    /// A number that changes with anything that changes what running the program does.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let flags = [self.backward.is_some(), self.minimize.is_some(), self.for_test].map(u64::from);
+        flags.into_iter().fold(mix(self.content ^ mix(self.seed)), |hash, flag| mix(hash.wrapping_add(flag)))
+    }
+
+    /// The seed of a parameter's or table's first values. It depends on the name and not on the order of creation.
+    pub(crate) fn seed_of(&self, name: &str) -> u64 {
+        mix(self.seed ^ of_category(0, name.as_bytes()))
+    }
+
+    fn add_to_hash(&mut self, what: &impl std::fmt::Debug) {
+        self.content = mix(self.content ^ of_category(0, format!("{what:?}").as_bytes()));
+    }
+
+    /// Rebuilds the name index after deserialisation.
+    pub fn index_names(&mut self) {
+        self.by_name = self.variables.iter().enumerate().map(|(i, v)| (v.name.clone(), Var(i as u32))).collect();
+    }
+}
+
+/// A data variable's shape in words, for messages.
+pub(crate) fn describe_data(variable: &Variable) -> String {
+    match variable.field_kind() {
+        FieldKind::Ids => "a slot of ids".into(),
+        FieldKind::FixedIds { length } => format!("{length} integer(s) a row"),
+        FieldKind::Floats { dim } => format!("{dim} float(s) a row"),
+    }
+}
+
+/// The batch as the first dimension, or an error in the words of `data`.
+pub(crate) fn check_data_shape(shape: &Shape) -> Result<()> {
+    if shape.0.first() == Some(&Dim::PerRow(1)) && shape.0[1..].iter().all(|d| matches!(d, Dim::Fixed(_))) {
+        return Ok(());
+    }
+    Err(Error::Input {
+        op: "data",
+        expected: "a shape whose first dimension, and no other, is -1 (the batch)".into(),
+        got: shape.to_string(),
+    })
+}

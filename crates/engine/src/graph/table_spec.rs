@@ -1,0 +1,63 @@
+//! What the tables of a program are made from: the specs of its sparse tables and dense parameters.
+
+use openfleet_table::sparse::DEFAULT_SHARDS;
+use openfleet_table::{DenseSpec, NonFinite, Optimizer, Regularizer, Schedule, Sgd, SparseSpec};
+
+use super::{Node, Program, Var, VariableKind};
+
+/// Whether any lookup in a table salts its ids.
+fn is_salted(program: &Program, table: Var) -> bool {
+    let looks_up = |node: &Node| node.op.operator().lookups().iter().any(|&(input, _)| node.inputs[input] == table);
+    program.nodes().iter().any(|node| node.op.operator().salt().is_some() && looks_up(node))
+}
+
+/// Whether the program changes a parameter or table; what it only reads may be trained by another one, by that one's rule.
+pub(crate) fn trains(program: &Program, var: Var) -> bool {
+    program.minimize.is_some() && program.gradient_of(var).is_some()
+}
+
+/// What the table of a variable is made from; `None` for other variables.
+pub(crate) fn sparse_spec(program: &Program, var: Var) -> Option<SparseSpec> {
+    let variable = program.variable(var);
+    let VariableKind::SparseTable(attributes) = &variable.kind else { return None };
+    let (optimizer, schedule, regularizer) = rule(program);
+    Some(SparseSpec {
+        dim: attributes.dim,
+        optimizer,
+        schedule: schedule.scaled(f64::from(attributes.learning_rate)),
+        regularizer: attributes.regularizer.or(regularizer),
+        initializer: attributes.initializer,
+        seed: program.seed_of(&variable.name),
+        shards: DEFAULT_SHARDS,
+        accessor: attributes.rows.accessor,
+        admission: attributes.rows.admission,
+        capacity: attributes.rows.capacity,
+        non_finite: non_finite(program),
+        salted: is_salted(program, var),
+    })
+}
+
+/// What the table of a parameter is made from; `None` for other variables.
+pub(crate) fn dense_spec(program: &Program, var: Var) -> Option<DenseSpec> {
+    let variable = program.variable(var);
+    let VariableKind::Parameter(attributes) = &variable.kind else { return None };
+    let (optimizer, schedule, regularizer) = rule(program);
+    Some(DenseSpec {
+        shape: variable.shape.sizes(0),
+        optimizer,
+        schedule: schedule.scaled(f64::from(attributes.learning_rate)),
+        regularizer: attributes.regularizer.or(regularizer),
+        non_finite: non_finite(program),
+    })
+}
+
+fn rule(program: &Program) -> (Optimizer, Schedule, Option<Regularizer>) {
+    match &program.minimize {
+        Some(minimize) => (minimize.optimizer, minimize.schedule.clone(), minimize.regularizer),
+        None => (Optimizer::Sgd(Sgd::default()), Schedule::Constant(0.0), None),
+    }
+}
+
+pub(crate) fn non_finite(program: &Program) -> NonFinite {
+    program.minimize.as_ref().map_or(NonFinite::default(), |minimize| minimize.non_finite)
+}

@@ -1,0 +1,118 @@
+//! The memory of one training thread, and where each value is in it.
+//!
+//! Every variable of a plan has a location: a column of the batch, a buffer, the thread's copy of a dense parameter, the
+//! pulled rows of a sparse table, or a state in the scope. Buffers grow to the largest batch seen and are kept, so a warm
+//! step allocates nothing. While an op runs, the buffers it writes are moved out of the arena (a move of three words)
+//! and passed to it; everything else is shared. That is how ops get `&mut` outputs beside `&` inputs without `unsafe`.
+
+use std::time::Duration;
+
+use openfleet_dist::stage::{DenseStage, SparseStage};
+
+use super::{Buffer, State};
+use crate::value::Shape;
+
+/// Where a variable's value is during a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ValueLocation {
+    /// A fed column, by position among the plan's feeds.
+    Feed(usize),
+    /// A buffer of the arena.
+    Buffer(usize),
+    /// The thread's copy of a dense parameter.
+    Dense(usize),
+    /// The rows of a sparse table.
+    Rows { stage: usize, lookup: usize },
+    /// A state in the scope.
+    State(usize),
+}
+
+/// Where a variable's gradient is accumulated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GradientLocation {
+    /// A gradient buffer of the arena.
+    Buffer(usize),
+    /// The gradient of a dense parameter.
+    Dense(usize),
+    /// The gradients of a sparse table's rows.
+    Rows { stage: usize, lookup: usize },
+}
+
+/// Where the inputs, outputs and gradients of one op are.
+pub(crate) struct NodeLocations {
+    /// For panic messages.
+    pub(crate) op_name: &'static str,
+    pub(crate) inputs: Vec<ValueLocation>,
+    /// One buffer per output.
+    pub(crate) outputs: Vec<usize>,
+    pub(crate) input_shapes: Vec<Shape>,
+    /// Per input: where its gradient is, and the gradient slot that records whether it was written.
+    pub(crate) input_gradients: Vec<Option<(GradientLocation, usize)>>,
+    /// The same per output.
+    pub(crate) output_gradients: Vec<Option<(GradientLocation, usize)>>,
+    pub(crate) lookups: Vec<LookupInputs>,
+}
+
+/// The inputs of one lookup, and where the slot's ids start among the ids of the table's stage.
+pub(crate) struct LookupInputs {
+    /// The input that is the table.
+    pub(crate) table: usize,
+    /// The input that is the slot.
+    pub(crate) slot: usize,
+    /// The feeds whose ids come first.
+    pub(crate) before: Vec<usize>,
+}
+
+/// The memory of one training thread.
+#[derive(Default)]
+pub struct Arena {
+    pub(crate) buffers: Vec<Buffer>,
+    pub(crate) gradients: Vec<Vec<f32>>,
+    pub(crate) dense: Vec<DenseStage>,
+    pub(crate) sparse: Vec<SparseStage>,
+    pub(crate) states: Vec<State>,
+    /// Which column of the batch each feed of the plan is.
+    pub(crate) feeds: Vec<usize>,
+    /// Whether a gradient has been written in this step, per gradient slot of the plan.
+    pub(crate) written: Vec<bool>,
+    /// Reused between ops: the outputs of the one that runs.
+    pub(crate) outputs: Vec<Buffer>,
+    /// Reused between ops: the input gradients of the one that runs.
+    pub(crate) taken: Vec<TakenGradient>,
+    /// Reused between ops: working memory of the one that runs.
+    pub(crate) scratch: Vec<f32>,
+    /// Nanoseconds spent in each op, forward and backward, where asked for.
+    pub(crate) profile: Option<Vec<u64>>,
+    /// Time spent waiting for servers, until somebody takes it.
+    pub(crate) waited: Duration,
+}
+
+impl Arena {
+    pub(crate) fn take_gradient(&mut self, location: GradientLocation) -> Vec<f32> {
+        std::mem::take(self.gradient_mut(location))
+    }
+
+    pub(crate) fn gradient_mut(&mut self, location: GradientLocation) -> &mut Vec<f32> {
+        match location {
+            GradientLocation::Buffer(i) => &mut self.gradients[i],
+            GradientLocation::Dense(i) => &mut self.dense[i].gradient,
+            GradientLocation::Rows { stage, lookup } => &mut self.sparse[stage].lookups[lookup].gradients,
+        }
+    }
+
+    pub(crate) fn gradient(&self, location: GradientLocation) -> &[f32] {
+        match location {
+            GradientLocation::Buffer(i) => &self.gradients[i],
+            GradientLocation::Dense(i) => &self.dense[i].gradient,
+            GradientLocation::Rows { stage, lookup } => &self.sparse[stage].lookups[lookup].gradients,
+        }
+    }
+}
+
+/// A gradient buffer on loan to the op that runs.
+#[derive(Debug, Default)]
+pub(crate) struct TakenGradient {
+    pub(crate) slot: usize,
+    pub(crate) values: Vec<f32>,
+    pub(crate) written: bool,
+}

@@ -1,0 +1,13 @@
+//! Where values are kept: the arena of a training thread, the views through which ops use it, and the scope that all threads share.
+//!
+//! Nothing here knows a program, a plan or an op.
+
+mod arena;
+mod scope;
+mod views;
+
+pub use arena::Arena;
+pub(crate) use arena::{GradientLocation, LookupInputs, NodeLocations, TakenGradient, ValueLocation};
+pub(crate) use scope::{CounterBackup, dense_rule, sparse_rule};
+pub use scope::{Scope, State};
+pub use views::{Buffer, Gradient, Gradients, Ids, Inputs, Outputs, RowsView};

@@ -1,0 +1,317 @@
+//! Values by name, shared by programs and threads: parameters, tables, counters.
+//!
+//! Dense parameters start as tensors and become dense tables when a program that trains them is compiled; reading and
+//! setting them by name works the same in both lives. A scope is a value: two jobs in one process have one each.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use openfleet_table::{DenseSpec, DenseTable, SparseSpec, SparseTable};
+use parking_lot::{Mutex, RwLock};
+
+use crate::error::{Error, Result};
+use crate::value::{Elements, Tensor, check_memory_for};
+
+/// A value that ops change under its lock.
+pub type State = Arc<Mutex<Tensor>>;
+
+/// Values by name.
+#[derive(Default)]
+pub struct Scope {
+    values: RwLock<BTreeMap<String, Value>>,
+    /// Moves on whenever a value makes room for another object, so that plans that hold the old one are compiled anew.
+    generation: AtomicU64,
+    /// Training's counters by name, while a test program uses the names.
+    pub(crate) counter_backups: Mutex<BTreeMap<String, CounterBackup>>,
+}
+
+/// A metric counter of training, set aside while a test program counts under the same name.
+pub(crate) struct CounterBackup {
+    /// The counts of training.
+    pub(crate) training: Tensor,
+    /// What the test program left under the name. If the value differs later, the user has set the counter.
+    pub(crate) left_by_test: Tensor,
+}
+
+#[derive(Clone)]
+enum Value {
+    Tensor(State),
+    Dense(Arc<DenseTable>),
+    Sparse(Arc<SparseTable>),
+}
+
+impl Scope {
+    /// An empty scope.
+    pub fn new() -> Self {
+        Scope::default()
+    }
+
+    /// All names, sorted.
+    pub fn names(&self) -> Vec<String> {
+        self.values.read().keys().cloned().collect()
+    }
+
+    /// A copy of the value under a name; `None` if there is none or it is a sparse table.
+    pub fn get(&self, name: &str) -> Option<Tensor> {
+        match self.value(name)? {
+            Value::Tensor(tensor) => Some(tensor.lock().clone()),
+            Value::Dense(table) => {
+                let values = table.read(<[f32]>::to_vec);
+                Tensor::from_f32(&table.spec().shape, values).ok()
+            }
+            Value::Sparse(_) => None,
+        }
+    }
+
+    /// Creates or replaces a value. The dimensions and the kind of elements of an existing one must not change.
+    pub fn set(&self, name: &str, value: Tensor) -> Result<()> {
+        let mismatch = |got: String| Error::ScopeMismatch {
+            name: name.to_owned(),
+            expected: format!("a tensor of dimensions {:?}", value.dims()),
+            got,
+        };
+        match self.value(name) {
+            None => {
+                self.values.write().insert(name.to_owned(), Value::Tensor(Arc::new(Mutex::new(value))));
+            }
+            Some(Value::Tensor(existing)) => {
+                let mut existing = existing.lock();
+                let same_kind = std::mem::discriminant(existing.elements()) == std::mem::discriminant(value.elements());
+                if existing.dims() != value.dims() || !same_kind {
+                    return Err(mismatch(format!("a tensor of dimensions {:?}", existing.dims())));
+                }
+                *existing = value;
+            }
+            Some(Value::Dense(table)) => match value.elements() {
+                Elements::F32(values) if table.spec().shape == value.dims() => table.assign(values)?,
+                _ => return Err(mismatch(format!("a parameter of dimensions {:?}", table.spec().shape))),
+            },
+            Some(Value::Sparse(_)) => return Err(mismatch("a sparse table".into())),
+        }
+        Ok(())
+    }
+
+    /// Creates a value, or puts it in the place of whatever stood under that name, optimizer state included.
+    pub fn replace(&self, name: &str, value: Tensor) {
+        if self.values.write().insert(name.to_owned(), Value::Tensor(Arc::new(Mutex::new(value)))).is_some() {
+            self.moved_on();
+        }
+    }
+
+    /// Forgets a value, if there is one.
+    pub fn remove(&self, name: &str) {
+        if self.values.write().remove(name).is_some() {
+            self.moved_on();
+        }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&self) {
+        self.values.write().clear();
+        self.moved_on();
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    fn moved_on(&self) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The sparse table under a name.
+    pub fn sparse(&self, name: &str) -> Option<Arc<SparseTable>> {
+        match self.value(name)? {
+            Value::Sparse(table) => Some(table),
+            _ => None,
+        }
+    }
+
+    /// The dense table under a name, once a program that trains it was compiled.
+    pub fn dense(&self, name: &str) -> Option<Arc<DenseTable>> {
+        match self.value(name)? {
+            Value::Dense(table) => Some(table),
+            _ => None,
+        }
+    }
+
+    /// The state under a name, for ops that change it in place.
+    pub(crate) fn state(&self, name: &str) -> Result<State> {
+        match self.value(name) {
+            Some(Value::Tensor(tensor)) => Ok(tensor),
+            Some(_) => {
+                Err(Error::ScopeMismatch { name: name.to_owned(), expected: "a tensor".into(), got: "a table".into() })
+            }
+            None => Err(Error::NotInitialized { name: name.to_owned() }),
+        }
+    }
+
+    /// The sparse table under a name; created if there is none, with the rule of the program that trains it. A program
+    /// that only reads takes whatever is there.
+    pub(crate) fn sparse_or_create(&self, name: &str, spec: SparseSpec, trains: bool) -> Result<Arc<SparseTable>> {
+        let mut values = self.values.write();
+        match values.get(name) {
+            None => {
+                let table = Arc::new(SparseTable::new(spec)?);
+                values.insert(name.to_owned(), Value::Sparse(table.clone()));
+                Ok(table)
+            }
+            Some(Value::Sparse(table)) => {
+                let existing = table.spec();
+                if existing.salted != spec.salted && !table.is_empty() {
+                    let keys = |spec: &SparseSpec| if spec.salted { "ids salted by slot" } else { "plain ids" };
+                    return Err(Error::ScopeMismatch {
+                        name: name.to_owned(),
+                        expected: format!("a sparse table whose keys are {}", keys(&spec)),
+                        got: format!("a sparse table whose keys are {}", keys(existing)),
+                    });
+                }
+                if existing.dim == spec.dim && existing.salted == spec.salted && (!trains || *existing == spec) {
+                    return Ok(table.clone());
+                }
+                if existing.dim == spec.dim && table.is_empty() {
+                    // A program that only reads came first: nothing was learnt yet, so the trained one's rule holds.
+                    let table = Arc::new(SparseTable::new(spec)?);
+                    values.insert(name.to_owned(), Value::Sparse(table.clone()));
+                    self.moved_on();
+                    return Ok(table);
+                }
+                Err(Error::ScopeMismatch {
+                    name: name.to_owned(),
+                    expected: format!("a sparse table of dim {} trained by {}", spec.dim, sparse_rule(&spec)),
+                    got: format!("a sparse table of dim {} trained by {}", existing.dim, sparse_rule(existing)),
+                })
+            }
+            Some(_) => Err(Error::ScopeMismatch {
+                name: name.to_owned(),
+                expected: "a sparse table".into(),
+                got: "a tensor".into(),
+            }),
+        }
+    }
+
+    /// The dense table of a parameter; a tensor that the startup program left becomes one.
+    pub(crate) fn dense_or_promote(&self, name: &str, spec: DenseSpec, trains: bool) -> Result<Arc<DenseTable>> {
+        let mut values = self.values.write();
+        let mismatch = |got: String| Error::ScopeMismatch {
+            name: name.to_owned(),
+            expected: format!("a parameter of dimensions {:?}", spec.shape),
+            got,
+        };
+        let table = match values.get(name) {
+            None => return Err(Error::NotInitialized { name: name.to_owned() }),
+            Some(Value::Sparse(_)) => return Err(mismatch("a sparse table".into())),
+            Some(Value::Dense(table)) if !trains || *table.spec() == spec => {
+                return if table.spec().shape == spec.shape {
+                    Ok(table.clone())
+                } else {
+                    Err(mismatch(format!("a parameter of dimensions {:?}", table.spec().shape)))
+                };
+            }
+            Some(Value::Dense(table)) if table.step() == 0 => {
+                // A program that only reads came first: nothing was learnt yet, so the trained one's rule holds.
+                let copy = DenseTable::new(spec.clone())?;
+                if table.spec().shape != spec.shape {
+                    return Err(mismatch(format!("a parameter of dimensions {:?}", table.spec().shape)));
+                }
+                copy.assign(&table.read(<[f32]>::to_vec))?;
+                self.moved_on();
+                Arc::new(copy)
+            }
+            Some(Value::Dense(table)) if table.spec().shape != spec.shape => {
+                return Err(mismatch(format!("a parameter of dimensions {:?}", table.spec().shape)));
+            }
+            Some(Value::Dense(table)) => {
+                return Err(Error::ScopeMismatch {
+                    name: name.to_owned(),
+                    expected: format!("a parameter trained by {}", dense_rule(&spec)),
+                    got: format!("a parameter trained by {}", dense_rule(table.spec())),
+                });
+            }
+            Some(Value::Tensor(tensor)) => {
+                let tensor = tensor.lock();
+                let Some(first) = tensor.f32s().filter(|_| tensor.dims() == spec.shape) else {
+                    return Err(mismatch(format!("a tensor of dimensions {:?}", tensor.dims())));
+                };
+                let floats = size_of::<f32>() * (1 + spec.optimizer.state_slots());
+                check_memory_for(name, &spec.shape, floats, "with the optimizer's state its ")?;
+                let table = DenseTable::new(spec)?;
+                table.assign(first)?;
+                Arc::new(table)
+            }
+        };
+        values.insert(name.to_owned(), Value::Dense(table.clone()));
+        Ok(table)
+    }
+
+    /// Puts a sparse table in the place of whatever stood under that name.
+    pub(crate) fn put_sparse(&self, name: &str, table: SparseTable) {
+        self.values.write().insert(name.to_owned(), Value::Sparse(Arc::new(table)));
+        self.moved_on();
+    }
+
+    /// Puts a dense table in the place of whatever stood under that name.
+    pub(crate) fn put_dense(&self, name: &str, table: DenseTable) {
+        self.values.write().insert(name.to_owned(), Value::Dense(Arc::new(table)));
+        self.moved_on();
+    }
+
+    fn value(&self, name: &str) -> Option<Value> {
+        self.values.read().get(name).cloned()
+    }
+}
+
+/// All that decides how a parameter changes, for messages about two that differ.
+/// How a parameter is trained, in words.
+pub(crate) fn dense_rule(DenseSpec { optimizer, schedule, regularizer, .. }: &DenseSpec) -> String {
+    format!("{optimizer:?}, rate {schedule:?}, decay {regularizer:?}")
+}
+
+/// How a sparse table is trained, in words.
+pub(crate) fn sparse_rule(
+    SparseSpec { optimizer, schedule, regularizer, initializer, seed, .. }: &SparseSpec,
+) -> String {
+    format!("{optimizer:?}, rate {schedule:?}, decay {regularizer:?}, first values {initializer:?} of seed {seed}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::value::DType;
+
+    fn floats(values: &[f32]) -> Tensor {
+        Tensor::from_f32(&[values.len()], values.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn set_keeps_dimensions_and_kind_and_replace_does_not() {
+        let scope = Scope::new();
+        scope.set("x", floats(&[1.0, 2.0])).unwrap();
+        scope.set("x", floats(&[3.0, 4.0])).unwrap();
+        let error = scope.set("x", floats(&[1.0])).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "`x` is a tensor of dimensions [2] in the scope, expected a tensor of dimensions [1]"
+        );
+        assert!(scope.set("x", Tensor::zeros(&[2], DType::I64)).is_err());
+        assert_eq!(scope.get("x").unwrap(), floats(&[3.0, 4.0]), "what was refused changed nothing");
+        scope.replace("x", floats(&[1.0]));
+        assert_eq!(scope.get("x").unwrap(), floats(&[1.0]));
+        assert_eq!((scope.names(), scope.get("y")), (vec!["x".to_owned()], None));
+    }
+
+    #[test]
+    fn plans_are_told_when_an_object_made_room_for_another_and_not_when_a_value_changed() {
+        let scope = Scope::new();
+        scope.set("x", floats(&[1.0])).unwrap();
+        let first = scope.generation();
+        scope.set("x", floats(&[2.0])).unwrap();
+        scope.remove("y");
+        assert_eq!(scope.generation(), first);
+        scope.replace("x", floats(&[3.0]));
+        let replaced = scope.generation();
+        scope.remove("x");
+        assert!(first < replaced && replaced < scope.generation());
+    }
+}

@@ -1,0 +1,267 @@
+//! The views through which an op reads its inputs and writes its outputs and gradients.
+
+use openfleet_core::{Batch, Column, Key};
+
+use super::{Arena, NodeLocations, State, TakenGradient, ValueLocation};
+
+/// What an op reads.
+pub struct Inputs<'a> {
+    pub(crate) node: &'a NodeLocations,
+    pub(crate) arena: &'a Arena,
+    pub(crate) batch: &'a Batch,
+    pub(crate) training: bool,
+    pub(crate) seed: u64,
+}
+
+/// A slot of a batch in CSR form.
+#[derive(Debug, Clone, Copy)]
+pub struct Ids<'a> {
+    /// Row r has `keys[offsets[r]..offsets[r + 1]]`.
+    pub offsets: &'a [u32],
+    /// The ids of all rows.
+    pub keys: &'a [Key],
+}
+
+/// What an op sees of a sparse table: `rows[inverse[i] * dim..]` is the row of the slot's i-th id.
+#[derive(Debug, Clone, Copy)]
+pub struct RowsView<'a> {
+    /// Which unique row each id of the slot is.
+    pub inverse: &'a [u32],
+    /// The unique rows, one after the other.
+    pub rows: &'a [f32],
+    /// Floats in a row.
+    pub dim: usize,
+}
+
+impl<'a> Inputs<'a> {
+    /// How many rows the batch has.
+    pub fn rows(&self) -> usize {
+        self.batch.rows
+    }
+
+    /// Whether this is training; evaluation otherwise.
+    pub fn training(&self) -> bool {
+        self.training
+    }
+
+    /// A number that differs from op to op and step to step, and is the same when a run is repeated.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// How many inputs the op has.
+    pub fn count(&self) -> usize {
+        self.node.inputs.len()
+    }
+
+    /// The floats of an input.
+    pub fn floats(&self, input: usize) -> &'a [f32] {
+        match self.node.inputs[input] {
+            ValueLocation::Feed(feed) => match &self.batch.columns[self.arena.feeds[feed]] {
+                Column::Floats { values, .. } => values,
+                Column::Ids { .. } => panic!("`{}` reads floats from a slot of ids", self.node.op_name),
+            },
+            ValueLocation::Buffer(i) => &self.arena.buffers[i].floats,
+            ValueLocation::Dense(i) => &self.arena.dense[i].values,
+            ValueLocation::Rows { .. } | ValueLocation::State(_) => {
+                panic!("`{}` reads a table or a state as a tensor", self.node.op_name)
+            }
+        }
+    }
+
+    /// The integers of an input, as their bits.
+    pub fn ints(&self, input: usize) -> &'a [u64] {
+        match self.node.inputs[input] {
+            ValueLocation::Feed(feed) => match &self.batch.columns[self.arena.feeds[feed]] {
+                Column::Ids { keys, .. } => keys,
+                Column::Floats { .. } => panic!("`{}` reads integers from floats", self.node.op_name),
+            },
+            ValueLocation::Buffer(i) => &self.arena.buffers[i].ints,
+            _ => panic!("`{}` reads integers from floats", self.node.op_name),
+        }
+    }
+
+    /// A fed slot.
+    pub fn ids(&self, input: usize) -> Ids<'a> {
+        let ValueLocation::Feed(feed) = self.node.inputs[input] else {
+            panic!("`{}` reads a slot that is not fed", self.node.op_name)
+        };
+        match &self.batch.columns[self.arena.feeds[feed]] {
+            Column::Ids { offsets, keys } => Ids { offsets, keys },
+            Column::Floats { .. } => panic!("`{}` reads ids from floats", self.node.op_name),
+        }
+    }
+
+    /// The pulled rows of a sparse table (`table` is its input) for a slot (`slot` is its input).
+    pub fn table(&self, table: usize, slot: usize) -> RowsView<'a> {
+        let ValueLocation::Rows { stage, lookup } = self.node.inputs[table] else {
+            panic!("`{}` looks up a table that is none", self.node.op_name)
+        };
+        let stage = &self.arena.sparse[stage];
+        // The stage lists its slots one after the other: this one begins where those before it end.
+        let before =
+            self.node.lookups.iter().find(|l| l.table == table && l.slot == slot).map_or(&[][..], |l| &l.before);
+        let start: usize = before
+            .iter()
+            .map(|&feed| match &self.batch.columns[self.arena.feeds[feed]] {
+                Column::Ids { keys, .. } => keys.len(),
+                Column::Floats { .. } => 0,
+            })
+            .sum();
+        let lookup = &stage.lookups[lookup];
+        let count = self.ids(slot).keys.len();
+        RowsView { inverse: &stage.unique.inverse()[start..start + count], rows: &lookup.rows, dim: lookup.dim }
+    }
+
+    /// A state in the scope; lock it for as long as the op changes it.
+    pub fn state(&self, input: usize) -> &'a State {
+        let ValueLocation::State(i) = self.node.inputs[input] else {
+            panic!("`{}` changes a state that is none", self.node.op_name)
+        };
+        &self.arena.states[i]
+    }
+
+    /// The size of a dimension of an input.
+    pub fn size(&self, input: usize, axis: usize) -> usize {
+        self.node.input_shapes[input].0[axis].size(self.batch.rows)
+    }
+
+    /// The product of the sizes of a range of dimensions of an input.
+    pub fn extent(&self, input: usize, axes: std::ops::Range<usize>) -> usize {
+        self.node.input_shapes[input].0[axes].iter().map(|d| d.size(self.batch.rows)).product()
+    }
+
+    /// How many dimensions an input has.
+    pub fn rank(&self, input: usize) -> usize {
+        self.node.input_shapes[input].rank()
+    }
+
+    /// The last dimension of an input.
+    pub fn columns(&self, input: usize) -> usize {
+        self.node.input_shapes[input].0.last().map_or(1, |d| d.size(self.batch.rows))
+    }
+
+    /// Backward only: the floats the op wrote in its forward.
+    pub fn output(&self, output: usize) -> &'a [f32] {
+        &self.arena.buffers[self.node.outputs[output]].floats
+    }
+
+    /// Backward only: the integers the op wrote in its forward, as their bits.
+    pub fn output_ints(&self, output: usize) -> &'a [u64] {
+        &self.arena.buffers[self.node.outputs[output]].ints
+    }
+
+    /// Backward only: the gradient of an output; zeros if nothing flows from there.
+    pub fn output_gradient(&self, output: usize) -> &'a [f32] {
+        match self.node.output_gradients[output] {
+            Some((location, _)) => self.arena.gradient(location),
+            None => &[],
+        }
+    }
+}
+
+/// A value an op writes: floats or integers, never both.
+#[derive(Debug, Default)]
+pub struct Buffer {
+    /// Used by floats and truth values.
+    pub floats: Vec<f32>,
+    /// Used by integers, as their bits.
+    pub ints: Vec<u64>,
+}
+
+/// What an op writes.
+pub struct Outputs<'a> {
+    pub(crate) buffers: &'a mut [Buffer],
+}
+
+impl Outputs<'_> {
+    /// The floats of an output.
+    pub fn floats(&mut self, output: usize) -> &mut [f32] {
+        &mut self.buffers[output].floats
+    }
+
+    /// The integers of an output, as their bits.
+    pub fn ints(&mut self, output: usize) -> &mut [u64] {
+        &mut self.buffers[output].ints
+    }
+
+    /// The floats of two outputs at once.
+    pub fn two_floats(&mut self, first: usize, second: usize) -> (&mut [f32], &mut [f32]) {
+        assert!(first < second, "outputs in order");
+        let (head, tail) = self.buffers.split_at_mut(second);
+        (&mut head[first].floats, &mut tail[0].floats)
+    }
+
+    /// All outputs.
+    pub fn all(&mut self) -> &mut [Buffer] {
+        self.buffers
+    }
+}
+
+/// What an op adds to.
+pub struct Gradients<'a> {
+    pub(crate) node: &'a NodeLocations,
+    pub(crate) taken: &'a mut [TakenGradient],
+    pub(crate) scratch: &'a mut Vec<f32>,
+}
+
+/// One input's gradient. The first op to reach it writes, the others add.
+pub struct Gradient<'a> {
+    values: &'a mut [f32],
+    written: &'a mut bool,
+}
+
+impl Gradients<'_> {
+    /// The gradient of an input, or `None` if nobody needs it.
+    pub fn of(&mut self, input: usize) -> Option<Gradient<'_>> {
+        let (_, slot) = self.node.input_gradients[input]?;
+        let taken = self.taken.iter_mut().find(|taken| taken.slot == slot)?;
+        Some(Gradient { values: &mut taken.values, written: &mut taken.written })
+    }
+}
+
+impl Gradients<'_> {
+    /// Working memory that is reused from op to op; its content is left over from others. Put it back when done.
+    pub fn take_scratch(&mut self) -> Vec<f32> {
+        std::mem::take(self.scratch)
+    }
+
+    /// Gives working memory back.
+    pub fn put_scratch(&mut self, scratch: Vec<f32>) {
+        *self.scratch = scratch;
+    }
+}
+
+impl<'a> Gradient<'a> {
+    /// How much of the existing content counts: 0 for the first writer, 1 afterwards. For BLAS-like calls, which must
+    /// then write everything.
+    pub fn begin(self) -> (&'a mut [f32], f32) {
+        let keep = if *self.written { 1.0 } else { 0.0 };
+        *self.written = true;
+        (self.values, keep)
+    }
+
+    /// Content to add to: zeros for the first writer.
+    pub fn accumulate(self) -> &'a mut [f32] {
+        if !*self.written {
+            self.values.fill(0.0);
+            *self.written = true;
+        }
+        self.values
+    }
+
+    /// Adds `value(i)` to every element i.
+    #[inline(always)]
+    pub fn add(self, mut value: impl FnMut(usize) -> f32) {
+        let (values, keep) = self.begin();
+        if keep == 0.0 {
+            for (i, v) in values.iter_mut().enumerate() {
+                *v = value(i);
+            }
+        } else {
+            for (i, v) in values.iter_mut().enumerate() {
+                *v += value(i);
+            }
+        }
+    }
+}

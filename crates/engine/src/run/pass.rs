@@ -1,0 +1,330 @@
+//! One pass over a dataset on several threads: each takes the next batch, computes on its own core and pushes.
+//!
+//! Threads share nothing but the tables and the states of the plan. Whether a pass trains, and where the values are, is the
+//! plan's affair: an [`Executor`](crate::Executor) and a [`Predictor`](crate::Predictor) run the same passes. Pauses are
+//! kept here; what is done in them is the caller's.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use openfleet_core::{Batch, Schema, WorkId};
+use openfleet_dist::Cluster;
+use tracing::warn;
+
+use crate::dataset::{self, BatchReader, Dataset};
+use crate::error::{Error, Result};
+use crate::memory::Arena;
+use crate::run::{BatchView, Observation, Plan, RunOptions, RunReport};
+
+/// Runs the threads over a dataset until it ends. `on_pause` is called while all of them pause, with the batches that each
+/// has done. After [`Error::ThreadPanicked`] the threads are not fit for use.
+pub(crate) fn run(
+    plan: &Plan,
+    threads: &mut [TrainingThread],
+    dataset: &dyn Dataset,
+    options: &RunOptions<'_>,
+    servers: Option<&Cluster>,
+    on_pause: &dyn Fn(Vec<u64>) -> Result<()>,
+) -> Result<RunReport> {
+    let started = Instant::now();
+    let reader = dataset.open()?;
+    let shared = PassState {
+        is_shared: threads.len() > 1,
+        plan,
+        reader: reader.as_ref(),
+        options,
+        servers,
+        started,
+        samples: AtomicU64::new(0),
+        waited_nanos: AtomicU64::new(0),
+        failed: AtomicBool::new(false),
+    };
+    let mut failed_pause = Ok(());
+    let mut outcomes: Vec<Result<ThreadReport>> = threads.iter().map(|_| Ok(ThreadReport::default())).collect();
+    loop {
+        shared.run_until_pause(threads, &mut outcomes);
+        if !outcomes.iter().any(|outcome| matches!(outcome, Ok(report) if report.paused)) {
+            break;
+        }
+        if shared.failed.load(Ordering::Relaxed) {
+            // Those that pause have to end well all the same: others may wait for them.
+            continue;
+        }
+        if let Err(error) = on_pause(threads.iter().map(|thread| thread.steps).collect()) {
+            shared.failed.store(true, Ordering::Relaxed);
+            failed_pause = Err(error);
+        }
+    }
+    // A panic is told before what it may have led to.
+    let panicked = |outcome: &Result<_>| matches!(outcome, Err(Error::ThreadPanicked { .. }));
+    if let Some(at) = outcomes.iter().position(panicked) {
+        outcomes.swap_remove(at)?;
+    }
+    failed_pause?;
+    let mut report = RunReport { elapsed: started.elapsed(), ..RunReport::default() };
+    for outcome in outcomes {
+        let thread = outcome?;
+        report.steps += thread.steps;
+        report.samples += thread.samples;
+        report.waited += thread.waited;
+        report.refused_gradients += thread.refused_gradients;
+        report.stopped |= thread.stopped;
+        report.skipped_steps += thread.skipped_steps;
+        report.skipped_samples += thread.skipped_samples;
+    }
+    report.skipped_lines = reader.progress().skipped_lines;
+    if report.samples + report.skipped_samples == 0 && !report.stopped {
+        check_no_rows(dataset, report.skipped_lines, servers)?;
+    }
+    if options.debug {
+        report.profile = profile(plan, threads);
+    }
+    Ok(report)
+}
+
+/// A pass without rows is a mistake, unless other workers have some: then this one takes part without data.
+fn check_no_rows(dataset: &dyn Dataset, skipped_lines: u64, servers: Option<&Cluster>) -> Result<()> {
+    let data = dataset.describe();
+    match servers.map(Cluster::worker) {
+        Some(worker) if worker.count > 1 => {
+            warn!("worker {} has no rows in this pass ({data}, {skipped_lines} bad lines skipped)", worker.rank);
+            Ok(())
+        }
+        _ => Err(dataset::Error::NoRows { data, skipped_lines }.into()),
+    }
+}
+
+/// A thread's memory, kept from pass to pass.
+pub(crate) struct TrainingThread {
+    pub(crate) arena: Arena,
+    /// Filled again and again, as long as the fields stay the same.
+    batch: Batch,
+    schema: Option<Schema>,
+    /// Batches it has done.
+    pub(crate) steps: u64,
+    /// Batches to leave out, because they were learnt from before.
+    pub(crate) skip: u64,
+}
+
+impl TrainingThread {
+    pub(crate) fn new(plan: &Plan) -> Self {
+        TrainingThread { arena: plan.arena(), batch: Batch::default(), schema: None, steps: 0, skip: 0 }
+    }
+
+    /// The next step fetches every dense value.
+    pub(crate) fn forget_dense(&mut self) {
+        self.arena.dense.iter_mut().for_each(|stage| stage.version = 0);
+    }
+
+    /// For a pass over rows of these fields.
+    pub(crate) fn make_ready(&mut self, plan: &Plan, schema: &Schema, options: &RunOptions<'_>) -> Result<()> {
+        plan.bind(&mut self.arena, schema)?;
+        // Others may have trained since: no copy of a dense value is taken for the newest.
+        self.forget_dense();
+        self.arena.profile = options.debug.then(|| vec![0; plan.op_names().len()]);
+        if self.schema.as_ref() != Some(schema) {
+            self.batch = Batch::new(schema);
+            self.schema = Some(schema.clone());
+        }
+        Ok(())
+    }
+}
+
+/// What the training threads of one pass share.
+struct PassState<'a> {
+    /// Whether there is more than one thread.
+    is_shared: bool,
+    plan: &'a Plan,
+    reader: &'a (dyn BatchReader + 'a),
+    options: &'a RunOptions<'a>,
+    /// Those count the steps: in the numbers by which they recognise what they have applied.
+    servers: Option<&'a Cluster>,
+    started: Instant,
+    samples: AtomicU64,
+    /// What all threads together have waited.
+    waited_nanos: AtomicU64,
+    /// A thread gave up: the others end after their batch.
+    failed: AtomicBool,
+}
+
+#[derive(Default)]
+struct ThreadReport {
+    steps: u64,
+    samples: u64,
+    waited: Duration,
+    refused_gradients: u64,
+    stopped: bool,
+    skipped_steps: u64,
+    skipped_samples: u64,
+    /// It has begun, and is not done.
+    paused: bool,
+    /// It has done all its batches.
+    done: bool,
+}
+
+impl ThreadReport {
+    /// A batch was trained before.
+    fn skip(&mut self, batch: &Batch) {
+        self.skipped_steps += 1;
+        self.skipped_samples += batch.rows as u64;
+    }
+}
+
+impl PassState<'_> {
+    /// All threads go on until they pause or are done.
+    fn run_until_pause(&self, threads: &mut [TrainingThread], outcomes: &mut [Result<ThreadReport>]) {
+        std::thread::scope(|scope| {
+            let running: Vec<_> = (0..)
+                .zip(threads.iter_mut().zip(outcomes.iter_mut()))
+                .filter(|(_, (_, outcome))| matches!(outcome, Ok(report) if !report.done))
+                .map(|(stream, (thread, outcome))| {
+                    let report = std::mem::replace(outcome, Ok(ThreadReport::default())).unwrap_or_default();
+                    (outcome, scope.spawn(move || self.run_and_catch(stream, thread, report)))
+                })
+                .collect();
+            for (outcome, handle) in running {
+                *outcome = handle.join().unwrap_or_else(|panic| Err(panicked(panic.as_ref())));
+            }
+        });
+    }
+
+    /// Whatever ends a thread early, error or panic, ends the others too.
+    fn run_and_catch(&self, stream: u32, thread: &mut TrainingThread, report: ThreadReport) -> Result<ThreadReport> {
+        let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| self.train(stream, thread, report)))
+            .unwrap_or_else(|panic| Err(panicked(panic.as_ref())));
+        if outcome.is_err() {
+            self.failed.store(true, Ordering::Relaxed);
+            self.reader.end();
+            if self.plan.trains() && self.is_shared && self.plan.communicator().steps_together() {
+                // The other threads may wait for this one at a step that will not come.
+                self.plan.communicator().abandon();
+            }
+        }
+        outcome
+    }
+
+    fn train(&self, stream: u32, thread: &mut TrainingThread, report: ThreadReport) -> Result<ThreadReport> {
+        if !self.plan.trains() {
+            return self.run_steps(stream, thread, report);
+        }
+        if !report.paused {
+            self.plan.communicator().begin(stream)?;
+        }
+        let report = self.run_steps(stream, thread, report);
+        if matches!(report, Ok(ThreadReport { paused: true, .. })) {
+            return report;
+        }
+        // A thread that failed, or was stopped to be started again, has not finished its pass: its successor continues it.
+        let report = report?;
+        // When one thread ends early, the data ends for the others too: that is no end of their pass either.
+        if self.servers.is_some() && self.failed.load(Ordering::Relaxed) {
+            return Ok(report);
+        }
+        let is_stopped = self.options.stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
+        if is_stopped && self.servers.is_some_and(Cluster::will_restart) {
+            self.plan.communicator().abandon();
+            return Ok(report);
+        }
+        self.plan.communicator().finish(stream)?;
+        Ok(report)
+    }
+
+    fn run_steps(&self, stream: u32, thread: &mut TrainingThread, mut report: ThreadReport) -> Result<ThreadReport> {
+        report.paused = false;
+        report.done = true;
+        let until = match self.options.pause_every {
+            0 => u64::MAX,
+            every => report.steps + every,
+        };
+        loop {
+            if report.steps == until {
+                (report.paused, report.done) = (true, false);
+                return Ok(report);
+            }
+            if self.failed.load(Ordering::Relaxed) {
+                return Ok(report);
+            }
+            if self.options.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+                self.reader.end();
+                report.stopped = true;
+                return Ok(report);
+            }
+            let waiting = Instant::now();
+            if !self.reader.next_for(stream, &mut thread.batch)? {
+                return Ok(report);
+            }
+            if thread.skip > 0 {
+                thread.skip -= 1;
+                report.skip(&thread.batch);
+                continue;
+            }
+            let mut waited = waiting.elapsed();
+            if self.servers.is_some() && self.plan.trains() {
+                let step = self.plan.communicator().next_step(stream)?;
+                thread.steps = step.number;
+                if step.is_applied {
+                    thread.steps += 1;
+                    report.skip(&thread.batch);
+                    continue;
+                }
+            }
+            let pushed = self.plan.step(&mut thread.arena, &thread.batch, WorkId::step(stream, thread.steps))?;
+            waited += std::mem::take(&mut thread.arena.waited);
+            report.waited += waited;
+            self.waited_nanos.fetch_add(waited.as_nanos() as u64, Ordering::Relaxed);
+            thread.steps += 1;
+            report.steps += 1;
+            report.refused_gradients += pushed.non_finite as u64;
+            report.samples += thread.batch.rows as u64;
+            self.samples.fetch_add(thread.batch.rows as u64, Ordering::Relaxed);
+            if let Some(each_batch) = self.options.each_batch {
+                each_batch(&BatchView { plan: self.plan, arena: &thread.arena, batch: &thread.batch })?;
+            }
+            if stream == 0 {
+                self.observe(thread, report.steps)?;
+            }
+        }
+    }
+
+    fn observe(&self, thread: &TrainingThread, step: u64) -> Result<()> {
+        let RunOptions { print_period, observer: Some(observer), fetch, .. } = *self.options else { return Ok(()) };
+        if print_period == 0 || !step.is_multiple_of(print_period) {
+            return Ok(());
+        }
+        let values =
+            fetch.iter().map(|&var| self.plan.fetch(&thread.arena, &thread.batch, var)).collect::<Result<_>>()?;
+        let names = fetch.iter().map(|&var| self.plan.name(var));
+        let info = names.enumerate().map(|(i, name)| (*self.options.fetch_info.get(i).unwrap_or(&name)).to_owned());
+        observer(&Observation {
+            step,
+            values,
+            info: info.collect(),
+            samples: self.samples.load(Ordering::Relaxed),
+            elapsed: self.started.elapsed(),
+            waited: Duration::from_nanos(self.waited_nanos.load(Ordering::Relaxed)),
+            progress: self.reader.progress(),
+        });
+        Ok(())
+    }
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
+    let message = panic
+        .downcast_ref::<&str>()
+        .map(|s| (*s).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".into());
+    Error::ThreadPanicked { message }
+}
+
+fn profile(plan: &Plan, threads: &[TrainingThread]) -> Vec<(String, Duration)> {
+    let names = plan.op_names();
+    let mut times: Vec<(String, Duration)> = Vec::new();
+    for (index, name) in names.iter().enumerate() {
+        let nanos = threads.iter().filter_map(|t| t.arena.profile.as_ref()).map(|profile| profile[index]).sum();
+        times.push((format!("{name} #{index}"), Duration::from_nanos(nanos)));
+    }
+    times.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
+    times
+}

@@ -1,0 +1,427 @@
+//! A program made ready to run: every variable has a location, every op knows where to read and write.
+//!
+//! Compiling happens once; a plan is shared by all training threads, each with an [`Arena`] of its own. A step is
+//!
+//! ```text
+//! prepare (de-duplicate the ids) -> pull rows -> forward -> backward -> clip -> push
+//! ```
+//!
+//! and the phases are separate calls, so that a communicator with a network behind it can pull the next batch's rows
+//! while this one is computed. The plan does not know where the tables are.
+
+mod compile;
+mod fetch;
+mod finite;
+mod prepare;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use openfleet_core::key::mix;
+use openfleet_core::{Batch, FieldKind, Schema, Unique, WorkId};
+use openfleet_dist::communicator::Missing;
+use openfleet_dist::stage::{DenseStage, Lookup, SparseStage, each_gradient};
+use openfleet_dist::{Cluster, Communicator};
+use openfleet_table::{Clip, NonFinite, PushReport, clip};
+use parking_lot::Mutex;
+
+use compile::{OpenTables, TableSource};
+
+use crate::error::{Error, Result};
+use crate::graph::op::Op;
+use crate::graph::op::class_labels::LABEL_VALUE;
+use crate::graph::{Program, Var};
+use crate::memory::{
+    Arena, Buffer, GradientLocation, Gradients, Inputs, NodeLocations, Outputs, Scope, State, TakenGradient,
+    ValueLocation,
+};
+use crate::value::{DType, Shape};
+
+/// An op with the locations of what it reads and writes.
+struct PlanNode {
+    op: Op,
+    locations: NodeLocations,
+    output_shapes: Vec<(Shape, DType)>,
+}
+
+/// A field of the batch that the plan reads.
+struct FeedField {
+    name: String,
+    kind: FieldKind,
+    described: String,
+    /// Ids must be below this.
+    vocabulary: Option<u64>,
+}
+
+struct StageSpec {
+    feeds: Vec<usize>,
+    /// Of each feed: what its ids are salted with; 0 for plain ids.
+    salts: Vec<u64>,
+    /// Position among the sparse tables, and dim.
+    lookups: Vec<(usize, usize)>,
+    /// Where shows and clicks are fed, if rows count them.
+    counts: Option<(usize, usize)>,
+}
+
+/// A program made ready to run.
+pub struct Plan {
+    nodes: Vec<PlanNode>,
+    /// Nodes whose backward runs, in order of running.
+    backward: Vec<usize>,
+    loss_gradient: Option<(GradientLocation, usize)>,
+    feeds: Vec<FeedField>,
+    stages: Vec<StageSpec>,
+    dense_sizes: Vec<usize>,
+    states: Vec<State>,
+    buffer_count: usize,
+    gradient_slots: Vec<(GradientLocation, Shape)>,
+    locations: Vec<Option<ValueLocation>>,
+    gradient_locations: Vec<Option<GradientLocation>>,
+    shapes: Vec<(String, Shape, DType)>,
+    /// What the tables are called, in the order of the stages.
+    dense_names: Vec<String>,
+    sparse_names: Vec<String>,
+    /// Where the loss is, and what it is called.
+    loss: Option<(usize, String)>,
+    clip: Option<Clip>,
+    non_finite: NonFinite,
+    /// What was warned of numbers that are not finite: once is enough.
+    warned: Mutex<BTreeSet<String>>,
+    /// Gradients are computed.
+    differentiates: bool,
+    /// And pushed: an optimizer was chosen.
+    trains: bool,
+    for_test: bool,
+    seed: u64,
+    communicator: Arc<dyn Communicator>,
+}
+
+impl Plan {
+    /// Gives every variable its location and finds its tables in the scope.
+    pub fn compile(program: &Program, scope: &Scope) -> Result<Self> {
+        compile::compile(program, scope, TableSource::InScope)
+    }
+
+    /// The same with the tables on servers.
+    pub(crate) fn compile_on(program: &Program, scope: &Scope, cluster: &Cluster) -> Result<Self> {
+        compile::compile(program, scope, TableSource::On(cluster))
+    }
+
+    /// The same with tables that somebody finds; the scope has the states.
+    pub(crate) fn compile_with(program: &Program, scope: &Scope, open: &OpenTables<'_>) -> Result<Self> {
+        compile::compile(program, scope, TableSource::Opened(open))
+    }
+
+    /// How this plan's pulls and pushes travel.
+    pub fn communicator(&self) -> &dyn Communicator {
+        self.communicator.as_ref()
+    }
+
+    /// Memory for one training thread.
+    pub fn arena(&self) -> Arena {
+        Arena {
+            buffers: (0..self.buffer_count).map(|_| Buffer::default()).collect(),
+            gradients: self
+                .gradient_slots
+                .iter()
+                .filter(|(location, _)| matches!(location, GradientLocation::Buffer(_)))
+                .map(|_| Vec::new())
+                .collect(),
+            dense: self
+                .dense_sizes
+                .iter()
+                .enumerate()
+                .map(|(table, &size)| DenseStage {
+                    table,
+                    values: vec![0.0; size],
+                    gradient: if self.differentiates { vec![0.0; size] } else { Vec::new() },
+                    trained: self.trains && self.has_gradient(GradientLocation::Dense(table)),
+                    version: 0,
+                })
+                .collect(),
+            sparse: self
+                .stages
+                .iter()
+                .enumerate()
+                .map(|(number, stage)| SparseStage {
+                    counts: None,
+                    unique: Unique::new(),
+                    lookups: stage
+                        .lookups
+                        .iter()
+                        .enumerate()
+                        .map(|(lookup, &(table, dim))| Lookup {
+                            table,
+                            dim,
+                            trained: self.trains && self.has_gradient(GradientLocation::Rows { stage: number, lookup }),
+                            rows: Vec::new(),
+                            gradients: Vec::new(),
+                        })
+                        .collect(),
+                    scratch: Default::default(),
+                })
+                .collect(),
+            states: self.states.clone(),
+            feeds: Vec::new(),
+            written: vec![false; self.gradient_slots.len()],
+            outputs: Vec::new(),
+            taken: Vec::new(),
+            scratch: Vec::new(),
+            profile: None,
+            waited: Duration::ZERO,
+        }
+    }
+
+    /// Finds the plan's data variables among the fields of a schema.
+    pub fn bind(&self, arena: &mut Arena, schema: &Schema) -> Result<()> {
+        arena.feeds.clear();
+        for feed in &self.feeds {
+            let position = schema.position(&feed.name).map_err(|_| Error::NotFed {
+                name: feed.name.clone(),
+                known: schema.fields().iter().map(|field| field.name.clone()).collect(),
+            })?;
+            let kind = schema.fields()[position].kind;
+            // Any row of fixed length is also a row of any length.
+            let fits = kind == feed.kind || (feed.kind == FieldKind::Ids && matches!(kind, FieldKind::FixedIds { .. }));
+            if !fits {
+                let got = match kind {
+                    FieldKind::Ids => "a slot of ids".to_owned(),
+                    FieldKind::FixedIds { length } => format!("{length} integer(s) a row"),
+                    FieldKind::Floats { dim } => format!("{dim} float(s) a row"),
+                };
+                return Err(Error::FeedMismatch { name: feed.name.clone(), expected: feed.described.clone(), got });
+            }
+            arena.feeds.push(position);
+        }
+        Ok(())
+    }
+
+    /// Whether a step of this plan changes parameters.
+    pub fn trains(&self) -> bool {
+        self.trains
+    }
+
+    /// One whole step on a bound batch.
+    pub fn step(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<PushReport> {
+        let computed = self.prepare(arena, batch).and_then(|()| {
+            self.pull(arena)?;
+            self.compute(arena, batch, work)
+        });
+        if self.trains && computed.is_err() {
+            self.communicator.give_back_step(work.stream);
+        }
+        computed?;
+        self.push(arena, work).inspect_err(|error| {
+            if matches!(error, Error::NotFiniteGradient { .. }) {
+                self.communicator.give_back_step(work.stream);
+            }
+        })
+    }
+
+    /// A step that the servers have applied before: computes what can be fetched, and creates and pushes nothing.
+    pub fn repeat(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<()> {
+        self.prepare(arena, batch)?;
+        self.communicator.pull_sparse(&mut arena.sparse, Missing::Initial)?;
+        self.communicator.pull_dense(&mut arena.dense)?;
+        self.compute(arena, batch, work)
+    }
+
+    /// Fetches the rows of the prepared ids, and newer dense parameters.
+    pub fn pull(&self, arena: &mut Arena) -> Result<()> {
+        let missing = if self.trains { Missing::Create } else { Missing::Initial };
+        let asked = Instant::now();
+        self.communicator.pull_sparse(&mut arena.sparse, missing)?;
+        self.communicator.pull_dense(&mut arena.dense)?;
+        self.waited_since(asked, arena);
+        Ok(())
+    }
+
+    /// What the servers take is waited for; tables in this process are work.
+    fn waited_since(&self, asked: Instant, arena: &mut Arena) {
+        if !self.communicator.refuses_here() {
+            arena.waited += asked.elapsed();
+        }
+    }
+
+    /// Forward, backward and clipping.
+    pub fn compute(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<()> {
+        // Every stream of the job has chances of its own, as the rows of one process on the joined batch have.
+        let stream = self.communicator.number_in_job(work.stream);
+        let step_seed = mix(self.seed ^ mix(work.last_step ^ (u64::from(stream) << 40)));
+        for (index, node) in self.nodes.iter().enumerate() {
+            let started = arena.profile.is_some().then(Instant::now);
+            self.forward(node, arena, batch, mix(step_seed ^ index as u64))?;
+            record_time(arena, index, started);
+        }
+        if !self.differentiates {
+            return Ok(());
+        }
+        arena.written.fill(false);
+        if let Some((location, slot)) = self.loss_gradient {
+            let gradient = arena.gradient_mut(location);
+            gradient.clear();
+            gradient.push(1.0);
+            arena.written[slot] = true;
+        }
+        for &index in &self.backward {
+            let started = arena.profile.is_some().then(Instant::now);
+            self.backward(&self.nodes[index], arena, batch, mix(step_seed ^ index as u64))?;
+            record_time(arena, index, started);
+        }
+        self.clear_unwritten(arena);
+        self.check_loss(arena, batch, work)?;
+        if let Some(clip) = self.clip {
+            clip_each(clip, &mut arena.sparse, &mut arena.dense);
+        }
+        Ok(())
+    }
+
+    /// Sends the gradients of a step.
+    pub fn push(&self, arena: &mut Arena, work: WorkId) -> Result<PushReport> {
+        if !self.trains {
+            return Ok(PushReport::default());
+        }
+        let refused = self.refused_gradients(arena, work)?;
+        let asked = Instant::now();
+        let pushed = match refused.is_empty() {
+            true => self.push_clipped(arena, work)?,
+            false => self.push_without(&refused, arena, work)?,
+        };
+        self.waited_since(asked, arena);
+        Ok(pushed)
+    }
+
+    fn push_clipped(&self, arena: &mut Arena, work: WorkId) -> Result<PushReport> {
+        let Arena { sparse, dense, .. } = arena;
+        Ok(match self.clip {
+            Some(Clip::GlobalNorm(norm)) => self.communicator.push_within_norm(work, sparse, dense, norm)?,
+            _ => self.communicator.push(work, sparse, dense)?,
+        })
+    }
+
+    /// What a variable is called.
+    pub fn name(&self, var: Var) -> &str {
+        self.shapes.get(var.index()).map_or("?", |(name, ..)| name)
+    }
+
+    /// Op names in order, for profiles.
+    pub(crate) fn op_names(&self) -> Vec<&'static str> {
+        self.nodes.iter().map(|node| node.op.operator().name()).collect()
+    }
+
+    fn forward(&self, node: &PlanNode, arena: &mut Arena, batch: &Batch, seed: u64) -> Result<()> {
+        let mut outputs = std::mem::take(&mut arena.outputs);
+        for (&buffer, (shape, dtype)) in node.locations.outputs.iter().zip(&node.output_shapes) {
+            let mut taken = std::mem::take(&mut arena.buffers[buffer]);
+            let elements = shape.elements(batch.rows);
+            if dtype.is_float() {
+                taken.floats.resize(elements, 0.0);
+            } else {
+                taken.ints.resize(elements, 0);
+            }
+            outputs.push(taken);
+        }
+        let inputs = Inputs { node: &node.locations, arena, batch, training: !self.for_test, seed };
+        let result = node.op.operator().forward(&inputs, &mut Outputs { buffers: &mut outputs });
+        for (&buffer, taken) in node.locations.outputs.iter().zip(outputs.drain(..)) {
+            arena.buffers[buffer] = taken;
+        }
+        arena.outputs = outputs;
+        result.map_err(|error| self.name_label_field(node, error))
+    }
+
+    /// Says which field a bad label comes from.
+    fn name_label_field(&self, node: &PlanNode, error: Error) -> Error {
+        match error {
+            Error::Value { op, what, expected, got, row } if what == LABEL_VALUE => {
+                let field = node.locations.inputs.get(1).and_then(|&location| self.source_field(location));
+                let what = field.map_or(what, |name| format!("label `{name}`"));
+                Error::Value { op, what, expected, got, row }
+            }
+            error => error,
+        }
+    }
+
+    /// The field that a value is made of, over ops that have it as their first input.
+    fn source_field(&self, location: ValueLocation) -> Option<&str> {
+        let mut location = location;
+        loop {
+            match location {
+                ValueLocation::Feed(feed) => return Some(&self.feeds[feed].name),
+                ValueLocation::Buffer(buffer) => {
+                    let maker = self.nodes.iter().find(|node| node.locations.outputs.contains(&buffer))?;
+                    location = *maker.locations.inputs.first()?;
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    fn backward(&self, node: &PlanNode, arena: &mut Arena, batch: &Batch, seed: u64) -> Result<()> {
+        // An output that nothing used has no gradient yet: it is zero.
+        for (output, &(location, slot)) in
+            node.locations.output_gradients.iter().enumerate().filter_map(|(o, g)| Some((o, g.as_ref()?)))
+        {
+            if !arena.written[slot] {
+                let elements = node.output_shapes[output].0.elements(batch.rows);
+                let gradient = arena.gradient_mut(location);
+                gradient.clear();
+                gradient.resize(elements, 0.0);
+                arena.written[slot] = true;
+            }
+        }
+        let mut taken = std::mem::take(&mut arena.taken);
+        for (input, gradient) in node.locations.input_gradients.iter().enumerate() {
+            let Some((location, slot)) = *gradient else { continue };
+            if taken.iter().any(|t: &TakenGradient| t.slot == slot) {
+                continue;
+            }
+            let mut values = arena.take_gradient(location);
+            if matches!(location, GradientLocation::Buffer(_)) {
+                values.resize(node.locations.input_shapes[input].elements(batch.rows), 0.0);
+            }
+            taken.push(TakenGradient { slot, values, written: arena.written[slot] });
+        }
+        let mut scratch = std::mem::take(&mut arena.scratch);
+        let inputs = Inputs { node: &node.locations, arena, batch, training: !self.for_test, seed };
+        let mut gradients = Gradients { node: &node.locations, taken: &mut taken, scratch: &mut scratch };
+        let result = node.op.operator().backward(&inputs, &mut gradients);
+        arena.scratch = scratch;
+        for t in taken.drain(..) {
+            let (location, _) = self.gradient_slots[t.slot];
+            *arena.gradient_mut(location) = t.values;
+            arena.written[t.slot] = t.written;
+        }
+        arena.taken = taken;
+        result
+    }
+
+    fn has_gradient(&self, location: GradientLocation) -> bool {
+        self.gradient_slots.iter().any(|(known, _)| *known == location)
+    }
+
+    /// A parameter that this batch did not reach has a zero gradient, not the last batch's.
+    fn clear_unwritten(&self, arena: &mut Arena) {
+        for (slot, (location, _)) in self.gradient_slots.iter().enumerate() {
+            if !arena.written[slot] && !matches!(location, GradientLocation::Buffer(_)) {
+                arena.gradient_mut(*location).fill(0.0);
+            }
+        }
+    }
+}
+
+fn record_time(arena: &mut Arena, index: usize, started: Option<Instant>) {
+    if let (Some(started), Some(profile)) = (started, arena.profile.as_mut()) {
+        profile[index] += started.elapsed().as_nanos() as u64;
+    }
+}
+
+/// Limits each gradient of a step, on the worker. The global norm is left to whoever pushes them: it may be of several workers' gradients.
+fn clip_each(clip: Clip, sparse: &mut [SparseStage], dense: &mut [DenseStage]) {
+    match clip {
+        Clip::Value { min, max } => each_gradient(sparse, dense, |gradient| clip::by_value(gradient, min, max)),
+        Clip::Norm(norm) => each_gradient(sparse, dense, |gradient| clip::by_norm(gradient, norm)),
+        Clip::GlobalNorm(_) => {}
+    }
+}

@@ -1,0 +1,110 @@
+//! What prediction needs of a program: the ops that lead to some variables, and the values that those read.
+//!
+//! An inference model is a checkpoint whose manifest has the pruned program, what it is fed and what it gives. It has no
+//! optimizer state, and whoever loads it needs no script.
+
+use openfleet_dist::storage::{Addresses, Opened, Stores};
+use openfleet_dist::{LoadOptions, SaveOptions};
+use openfleet_table::checkpoint::Manifest;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::graph::{Program, Var};
+use crate::run::Executor;
+use crate::saved::onnx;
+
+/// A program that predicts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct InferenceModel {
+    /// What is computed, and nothing else.
+    pub program: Program,
+    /// What it is fed, by name.
+    pub feeds: Vec<String>,
+    /// What it gives.
+    pub targets: Vec<Var>,
+}
+
+/// Under `data` in the manifest.
+#[derive(Serialize, Deserialize)]
+struct ModelInManifest {
+    inference: InferenceModel,
+}
+
+impl InferenceModel {
+    /// What of a program leads to the targets, fed in the order in which the program declares its data.
+    pub fn leading_to(program: &Program, targets: &[Var]) -> Self {
+        let (program, targets) = program.prune(targets);
+        let feeds = program.data().map(|(_, variable)| variable.name.clone()).collect();
+        InferenceModel { program, feeds, targets }
+    }
+
+    /// What of a program leads to the targets. The feeds are what it reads of the data, no more and no less.
+    pub fn of(program: &Program, feeds: &[String], targets: &[Var]) -> Result<Self> {
+        let InferenceModel { program, feeds: needed, targets } = Self::leading_to(program, targets);
+        let misfit = |expected: String, got: String| Err(Error::Input { op: "save_inference_model", expected, got });
+        if let Some(missing) = needed.iter().find(|name| !feeds.contains(name)) {
+            return misfit(format!("`{missing}` among the feeds, which the targets are computed from"), quoted(feeds));
+        }
+        if let Some(extra) = feeds.iter().find(|name| !needed.contains(name)) {
+            return misfit(
+                format!("feeds that the targets are computed from ({})", quoted(&needed)),
+                format!("`{extra}`"),
+            );
+        }
+        Ok(InferenceModel { program, feeds: feeds.to_vec(), targets })
+    }
+}
+
+fn quoted(names: &[String]) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+impl Executor {
+    /// Saves what predicting the targets needs. On a cluster the servers write their rows. [`onnx::write`] adds an ONNX
+    /// model; that of an earlier model is removed.
+    pub fn save_inference_model(
+        &mut self,
+        program: &Program,
+        feeds: &[String],
+        targets: &[Var],
+        address: &str,
+    ) -> Result<Manifest> {
+        let model = InferenceModel::of(program, feeds, targets)?;
+        let only = model.program.persistables().map(|(_, variable)| variable.name.clone()).collect();
+        // Ops, names and numbers: there is nothing that JSON cannot say.
+        let data = serde_json::to_value(ModelInManifest { inference: model }).unwrap_or_default();
+        let options = SaveOptions { only, data, without_state: true, ..SaveOptions::default() };
+        let manifest = self.save(program, address, &options)?;
+        // They were made from the model that stood here before.
+        for file in [onnx::FILE, onnx::POOLED_FILE] {
+            let removed =
+                Addresses.open(address)?.remove(file).map_err(openfleet_table::Error::storage("remove", file));
+            removed.map_err(|source| Error::checkpoint("saving to", address, source))?;
+        }
+        Ok(manifest)
+    }
+
+    /// Takes a model's values into the scope; it can be run then, and fed by names.
+    pub fn load_inference_model(&mut self, address: &str) -> Result<InferenceModel> {
+        let model = read_inference_model(address)?;
+        self.load(&model.program, address, LoadOptions::default())?;
+        Ok(model)
+    }
+}
+
+/// A saved model without its values.
+fn read_inference_model(address: &str) -> Result<InferenceModel> {
+    model_in_manifest(&Opened::new(&Addresses, address, "reading")?.manifest, address)
+}
+
+/// The model that a manifest describes.
+pub(crate) fn model_in_manifest(manifest: &Manifest, address: &str) -> Result<InferenceModel> {
+    let model_in_manifest = ModelInManifest::deserialize(&manifest.data).map_err(|_| Error::Input {
+        op: "load_inference_model",
+        expected: "a model that `save_inference_model` wrote".into(),
+        got: format!("a checkpoint of a job in `{address}`"),
+    })?;
+    let mut model = model_in_manifest.inference;
+    model.program.index_names();
+    Ok(model)
+}

@@ -1,0 +1,367 @@
+//! A saved inference model as one ONNX graph that needs nothing of ours: ids go in, predictions come out.
+//!
+//! ```text
+//! ids of every slot of a table -> BitwiseXor with the slot's salt, if any -> Concat -> LabelEncoder (id -> row number) -> Split -> Gather -> pooling -> ops
+//! ```
+//!
+//! A table is one `LabelEncoder`, however many slots are looked up in it, since each of these holds all of the table's keys.
+//! What is fed keeps its name and shape: floats `[batch, D]`, integers `[batch, L]`. A slot of any length is two inputs,
+//! as it is in a [`Feed`](crate::Feed): `NAME.ids`, the ids of all rows one after the other, and `NAME.lengths` `[batch]`,
+//! how many each row has. Ids are `int64` in ONNX and `u64` here: the same 64 bits.
+//!
+//! **Unknown ids.** Training begins a new row with numbers drawn from its key, which a graph cannot do. Here all unknown ids
+//! have one row: zeros, or the number that every row begins with where the initializer is a constant. Known ids, and unknown
+//! ones of tables whose ids have to earn their row (they are zeros there too), predict as the
+//! [`Predictor`](crate::Predictor) does; the vocabulary of a table is not checked.
+//!
+//! The ops write their own nodes ([`Operator::onnx`](crate::op::Operator::onnx)); here are the tables, the frame around them
+//! and the file.
+
+use std::collections::BTreeMap;
+
+use openfleet_dist::storage::{Addresses, Opened};
+use openfleet_table::checkpoint::{Manifest, MappedTable, StateElements, Storage, read_dense, read_states};
+use openfleet_table::{Accessor, Admission, Initializer, SparseSpec};
+use prost::Message;
+
+use crate::graph::onnx_builder::proto::{
+    Dimension, FLOAT, GraphProto, INT64, ModelProto, OperatorSetIdProto, StringStringEntryProto, TensorProto,
+    TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
+};
+pub use crate::graph::onnx_builder::{Attribute, OnnxNode};
+use crate::graph::onnx_builder::{ML_DOMAIN, OnnxGraph, ids_name, keys, lengths_name};
+
+use crate::error::{Error, Result};
+use crate::graph::op::Op;
+use crate::graph::table_spec::sparse_spec;
+use crate::graph::{Node, Var, Variable, VariableKind};
+use crate::saved::checkpoint;
+use crate::saved::inference::{self, InferenceModel};
+use crate::value::{DType, Dim};
+
+/// The file, in the directory of the model.
+pub const FILE: &str = "model.onnx";
+/// The same of a model that is given pooled rows.
+pub const POOLED_FILE: &str = "model.pooled.onnx";
+/// The rows of large tables, in the directory of the model's other data.
+const EXTERNAL_FILE: &str = "model.onnx.data";
+
+/// The first with everything we use: `ScatterElements` that adds.
+const OPSET: i64 = 18;
+/// The first whose `LabelEncoder` takes tensors.
+const ML_OPSET: i64 = 4;
+/// What goes with that opset.
+const IR_VERSION: i64 = 8;
+/// External tensors begin at a multiple of this, so that they can be mapped.
+const ALIGNMENT: u64 = 4096;
+
+/// Protobuf goes no further.
+const LARGEST_FILE: u64 = i32::MAX as u64;
+
+/// How a model is written.
+#[derive(Debug, Clone, Copy)]
+pub struct OnnxOptions {
+    /// Rows of all tables together that take more bytes than this have a file of their own; `model.onnx` itself cannot be
+    /// larger than 2 GB.
+    pub inline_bytes: u64,
+    /// For whoever keeps the rows elsewhere: the graph has no tables, and pooled rows take the place of ids, each by the name
+    /// of its variable. The metadata `openfleet.pooled.VARIABLE` says which slot and table it is of, and
+    /// `openfleet.salt.VARIABLE` what its ids are salted with, where they are. The file is
+    /// [`POOLED_FILE`].
+    pub pooled_inputs: bool,
+}
+
+impl Default for OnnxOptions {
+    fn default() -> Self {
+        OnnxOptions { inline_bytes: 256 << 20, pooled_inputs: false }
+    }
+}
+
+/// Writes `model.onnx` beside the inference model at an address, whoever saved it. One that is there is replaced; an op
+/// without an ONNX form is named and nothing is written.
+///
+/// It belongs to the model as it is now: whoever saves another one there removes it.
+pub fn write(address: &str, options: &OnnxOptions) -> Result<()> {
+    let opened = Opened::new(&Addresses, address, "reading")?;
+    let model = inference::model_in_manifest(&opened.manifest, address)?;
+    opened.read(|_, manifest| checkpoint::check(&model.program, manifest))?;
+    let (storage, manifest) = (opened.storage.as_ref(), &opened.manifest);
+    Export { address, storage, manifest, model: &model }.write(options)
+}
+
+struct Export<'a> {
+    address: &'a str,
+    storage: &'a dyn Storage,
+    manifest: &'a Manifest,
+    model: &'a InferenceModel,
+}
+
+impl Export<'_> {
+    fn write(&self, options: &OnnxOptions) -> Result<()> {
+        let program = &self.model.program;
+        let mut graph = OnnxGraph::new(program);
+        let tables = if options.pooled_inputs { Vec::new() } else { self.tables()? };
+        // A key and the number of its row each: they cannot be outside the file.
+        let keys: u64 = tables.iter().map(|table| 16 * table.rows.len() as u64).sum();
+        if keys > LARGEST_FILE {
+            return Err(Error::Input {
+                op: "onnx",
+                expected: format!("at most {} rows, which an ONNX file can have the keys of", LARGEST_FILE / 16),
+                got: format!("{} rows", keys / 16),
+            });
+        }
+        // Ops first: whatever has no ONNX form is found before anything is written.
+        index_tables(&mut graph, &tables);
+        let is_given = |node: &&Node| options.pooled_inputs && matches!(node.op, Op::Embedding(_));
+        let given: Vec<&Node> = program.nodes().iter().filter(is_given).collect();
+        for node in program.nodes().iter().filter(|node| !is_given(node)) {
+            node.op.operator().onnx(&mut OnnxNode { graph: &mut graph, node })?;
+        }
+        self.add_values(&mut graph)?;
+        let bytes: u64 = tables.iter().map(|table| table.bytes()).sum();
+        let rows = match bytes > options.inline_bytes.min(LARGEST_FILE / 2) {
+            true => self.external_rows(&tables)?,
+            false => tables.iter().map(Table::inline_rows).collect(),
+        };
+        graph.initializers.extend(rows);
+        let fed = self.model.feeds.iter().map(|name| program.find(name)).collect::<Result<Vec<_>>>()?;
+        // Ids that only rows were looked up with are not fed then.
+        let read = |var: &Var| {
+            let reads = |node: &Node| node.inputs.contains(var) && !given.contains(&node);
+            program.nodes().iter().any(reads) || self.model.targets.contains(var)
+        };
+        let fed = fed.into_iter().filter(|var| given.is_empty() || read(var));
+        let given_rows = given.iter().map(|node| node.outputs[0]);
+        let inputs = fed.chain(given_rows).flat_map(|var| inputs_of(program.variable(var)));
+        let outputs = self.model.targets.iter().map(|&target| {
+            let variable = program.variable(target);
+            value(&variable.name, variable, variable.shape.0.iter().map(dimension).collect())
+        });
+        let graph = GraphProto {
+            name: Some("openfleet".into()),
+            input: inputs.collect(),
+            output: outputs.collect(),
+            node: graph.nodes,
+            initializer: graph.initializers,
+        };
+        let name = |var: Var| program.variable(var).name.as_str();
+        let mut metadata_props = vec![StringStringEntryProto::new("openfleet.model", &self.manifest.id)];
+        metadata_props.extend(given.iter().map(|node| {
+            let (slot, table) = (name(node.inputs[0]), name(node.inputs[1]));
+            StringStringEntryProto::new(
+                &format!("openfleet.pooled.{}", name(node.outputs[0])),
+                format!("{slot} of {table}"),
+            )
+        }));
+        metadata_props.extend(given.iter().filter_map(|node| {
+            let salt = node.op.operator().salt()?;
+            Some(StringStringEntryProto::new(&format!("openfleet.salt.{}", name(node.outputs[0])), salt))
+        }));
+        let set = |domain: &str, version| OperatorSetIdProto { domain: Some(domain.into()), version: Some(version) };
+        let model = ModelProto {
+            ir_version: Some(IR_VERSION),
+            producer_name: Some("openfleet".into()),
+            producer_version: Some(env!("CARGO_PKG_VERSION").into()),
+            graph: Some(graph),
+            opset_import: vec![set("", OPSET), set(ML_DOMAIN, ML_OPSET)],
+            metadata_props,
+        };
+        self.save(if options.pooled_inputs { POOLED_FILE } else { FILE }, |sink| sink.write_all(&model.encode_to_vec()))
+    }
+
+    /// The sparse tables of the program, with their rows.
+    fn tables(&self) -> Result<Vec<Table>> {
+        let program = &self.model.program;
+        let open = |(var, variable): (Var, &Variable)| {
+            let (spec, saved) =
+                (sparse_spec(program, var)?, self.manifest.sparse.iter().find(|saved| saved.name == variable.name)?);
+            let default = default_row(&spec);
+            let rows = MappedTable::open(self.storage, self.manifest, saved, spec);
+            let rows = rows.map_err(|source| Error::checkpoint("reading", self.address, source));
+            Some(rows.map(|rows| Table { var, name: variable.name.clone(), rows, default }))
+        };
+        program.persistables().filter_map(open).collect()
+    }
+
+    /// Dense parameters and states.
+    fn add_values(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let failed = |source| Error::checkpoint("reading", self.address, source);
+        let mut dense = read_dense(self.storage, self.manifest).map_err(failed)?;
+        let mut states = read_states(self.storage, self.manifest).map_err(failed)?;
+        for (_, variable) in self.model.program.persistables() {
+            let dims = variable.shape.sizes(0);
+            let tensor = match &variable.kind {
+                VariableKind::Parameter(_) => {
+                    dense.remove(&variable.name).map(|value| TensorProto::floats(&dims, value.values))
+                }
+                VariableKind::State => states.remove(&variable.name).map(|value| match value.elements {
+                    StateElements::F32(floats) => TensorProto::floats(&dims, floats),
+                    StateElements::I64(ints) => TensorProto::ints(&dims, ints),
+                }),
+                _ => None,
+            };
+            graph.initializers.extend(tensor.map(|tensor| TensorProto { name: Some(variable.name.clone()), ..tensor }));
+        }
+        Ok(())
+    }
+
+    /// Writes the rows of all tables to one file, and says where each table is in it.
+    fn external_rows(&self, tables: &[Table]) -> Result<Vec<TensorProto>> {
+        let path = format!("{}/{EXTERNAL_FILE}", self.manifest.directory);
+        let mut tensors = Vec::new();
+        self.save(&path, |sink| {
+            let mut position: u64 = 0;
+            for table in tables {
+                let padding = position.next_multiple_of(ALIGNMENT) - position;
+                sink.write_all(&vec![0; padding as usize])?;
+                position += padding;
+                let (mut failed, mut bytes) = (Ok(()), Vec::new());
+                table.each_row(|row| {
+                    bytes.extend(row.iter().flat_map(|float| float.to_le_bytes()));
+                    if bytes.len() >= 1 << 20 && failed.is_ok() {
+                        failed = sink.write_all(&bytes);
+                        bytes.clear();
+                    }
+                });
+                failed?;
+                sink.write_all(&bytes)?;
+                tensors.push(TensorProto {
+                    name: Some(table.name.clone()),
+                    dims: table.dims().map(|dim| dim as i64).to_vec(),
+                    data_type: Some(FLOAT),
+                    data_location: Some(1),
+                    external_data: vec![
+                        StringStringEntryProto::new("location", &path),
+                        StringStringEntryProto::new("offset", position),
+                        StringStringEntryProto::new("length", table.bytes()),
+                    ],
+                    ..TensorProto::default()
+                });
+                position += table.bytes();
+            }
+            Ok(())
+        })?;
+        Ok(tensors)
+    }
+
+    /// Writes a file under another name first: whoever reads it finds the old one or the new one.
+    fn save(&self, path: &str, write: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<()>) -> Result<()> {
+        let saving = format!("{path}.saving");
+        let written = self.storage.create(&saving).and_then(|mut sink| {
+            write(&mut sink)?;
+            sink.sync()?;
+            self.storage.rename(&saving, path)
+        });
+        let written = written.map_err(openfleet_table::Error::storage("write", path));
+        written.map_err(|source| Error::checkpoint("writing an ONNX model to", self.address, source))
+    }
+}
+
+/// A sparse table and its default row, which comes last.
+struct Table {
+    var: Var,
+    name: String,
+    rows: MappedTable,
+    default: Vec<f32>,
+}
+
+impl Table {
+    fn dims(&self) -> [usize; 2] {
+        [self.rows.len() + 1, self.rows.dim()]
+    }
+
+    fn bytes(&self) -> u64 {
+        4 * self.dims().map(|dim| dim as u64).iter().product::<u64>()
+    }
+
+    fn each_row(&self, mut look: impl FnMut(&[f32])) {
+        self.rows.for_each(|_, weights| look(weights));
+        look(&self.default);
+    }
+
+    fn inline_rows(&self) -> TensorProto {
+        let mut bytes = Vec::with_capacity(self.bytes() as usize);
+        self.each_row(|row| bytes.extend(row.iter().flat_map(|float| float.to_le_bytes())));
+        TensorProto { name: Some(self.name.clone()), ..TensorProto::raw(&self.dims(), FLOAT, bytes) }
+    }
+}
+
+/// What all unknown ids share: what their rows begin with, if that is the same for all of them, or zeros.
+fn default_row(spec: &SparseSpec) -> Vec<f32> {
+    let all = matches!(spec.admission, Admission::All | Admission::Count(0 | 1));
+    match spec.initializer {
+        Initializer::Constant(value) if all && spec.accessor == Accessor::Plain => vec![value; spec.dim],
+        _ => vec![0.0; spec.dim],
+    }
+}
+
+/// From the ids of all slots of a table to the numbers of their rows.
+fn index_tables(graph: &mut OnnxGraph<'_>, tables: &[Table]) {
+    let mut slots: BTreeMap<Var, Vec<(Var, u64)>> = BTreeMap::new();
+    for node in graph.program.nodes() {
+        for &(table, slot) in node.op.operator().lookups() {
+            let slots = slots.entry(node.inputs[table]).or_default();
+            let slot = (node.inputs[slot], node.salt());
+            if !slots.contains(&slot) {
+                slots.push(slot);
+            }
+        }
+    }
+    for table in tables {
+        let Some(slots) = slots.get(&table.var) else { continue };
+        let ids: Vec<String> = slots.iter().map(|&(slot, salt)| keys(graph, slot, salt)).collect();
+        let sizes: Vec<String> = ids.iter().map(|ids| graph.emit("Shape", &[ids], vec![])).collect();
+        let joined = |names: &[String], graph: &mut OnnxGraph<'_>| {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            graph.emit("Concat", &names, vec![("axis", Attribute::Int(0))])
+        };
+        let (ids, sizes) = (joined(&ids, graph), joined(&sizes, graph));
+        let default = table.rows.len() as i64;
+        let mut keys = Vec::with_capacity(table.rows.len());
+        table.rows.for_each(|key, _| keys.push(key as i64));
+        let mut numbers: Vec<i64> = (0..default).collect();
+        if keys.is_empty() {
+            // An empty dictionary is not one: an id that has the default row like all others.
+            keys.push(0);
+            numbers.push(default);
+        }
+        let attributes = vec![
+            ("keys_tensor", Attribute::IntTensor(keys)),
+            ("values_tensor", Attribute::IntTensor(numbers)),
+            ("default_tensor", Attribute::IntTensor(vec![default])),
+        ];
+        let numbers = graph.emit("LabelEncoder", &[&ids], attributes);
+        let indexes = graph.emit_many("Split", &[&numbers, &sizes], slots.len());
+        graph.indexes.extend(slots.iter().map(|&(slot, salt)| (table.var, slot, salt)).zip(indexes));
+    }
+}
+
+/// The inputs that a data variable is fed by.
+fn inputs_of(variable: &Variable) -> Vec<ValueInfoProto> {
+    let name = &variable.name;
+    if !variable.ragged {
+        return vec![value(name, variable, variable.shape.0.iter().map(dimension).collect())];
+    }
+    let symbol = |symbol: String| Dimension { dim_value: None, dim_param: Some(symbol) };
+    vec![
+        value(&ids_name(name), variable, vec![symbol(format!("ids of {name}"))]),
+        value(&lengths_name(name), variable, vec![symbol(BATCH.to_owned())]),
+    ]
+}
+
+const BATCH: &str = "batch";
+
+fn dimension(dim: &Dim) -> Dimension {
+    match *dim {
+        Dim::Fixed(size) => Dimension { dim_value: Some(size as i64), dim_param: None },
+        Dim::PerRow(1) => Dimension { dim_value: None, dim_param: Some(BATCH.to_owned()) },
+        Dim::PerRow(each) => Dimension { dim_value: None, dim_param: Some(format!("{each} {BATCH}")) },
+    }
+}
+
+fn value(name: &str, variable: &Variable, dims: Vec<Dimension>) -> ValueInfoProto {
+    let elem_type = if variable.dtype == DType::I64 { INT64 } else { FLOAT };
+    let shape = TensorShapeProto { dim: dims };
+    let tensor_type = TensorType { elem_type: Some(elem_type), shape: Some(shape) };
+    ValueInfoProto { name: Some(name.to_owned()), kind: Some(TypeProto { tensor_type: Some(tensor_type) }) }
+}

@@ -1,0 +1,113 @@
+//! One batch given by hand: named arrays in, a batch with its schema out.
+
+use openfleet_core::{Batch, Column, Field, FieldKind, Key, Schema};
+
+use crate::error::{Error, Result};
+
+/// Named arrays for one step of [`Executor::run`](crate::Executor::run).
+#[derive(Debug, Clone, Default)]
+pub struct Feed {
+    fields: Vec<Field>,
+    batch: Batch,
+}
+
+impl Feed {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Feed::default()
+    }
+
+    /// Floats, `dim` a row.
+    pub fn floats(mut self, name: &str, dim: usize, values: Vec<f32>) -> Result<Self> {
+        let rows = rows_of(name, dim, values.len())?;
+        self.add(name, FieldKind::Floats { dim }, Column::Floats { dim, values }, rows)?;
+        Ok(self)
+    }
+
+    /// Integers, `length` a row: labels, or a slot of fixed length.
+    pub fn ints(mut self, name: &str, length: usize, values: &[i64]) -> Result<Self> {
+        let rows = rows_of(name, length, values.len())?;
+        let offsets = (0..=rows).map(|r| (r * length) as u32).collect();
+        let keys = values.iter().map(|&v| v as Key).collect();
+        self.add(name, FieldKind::FixedIds { length }, Column::Ids { offsets, keys }, rows)?;
+        Ok(self)
+    }
+
+    /// A slot with any number of ids a row.
+    pub fn slot(mut self, name: &str, rows: &[&[Key]]) -> Result<Self> {
+        let mut column = Column::new(FieldKind::Ids);
+        rows.iter().for_each(|ids| column.push_ids(ids));
+        self.add(name, FieldKind::Ids, column, rows.len())?;
+        Ok(self)
+    }
+
+    /// A slot by the number of ids of each row and the ids of all rows, one after the other.
+    pub fn ids(mut self, name: &str, lengths: &[usize], keys: Vec<Key>) -> Result<Self> {
+        let total: usize = lengths.iter().sum();
+        if total != keys.len() || u32::try_from(total).is_err() {
+            return Err(Error::FeedMismatch {
+                name: name.to_owned(),
+                expected: format!("{total} ids, as the lengths of its rows add up to (at most 2^32)"),
+                got: format!("{} ids", keys.len()),
+            });
+        }
+        let mut offsets = Vec::with_capacity(lengths.len() + 1);
+        offsets.push(0);
+        let mut end = 0;
+        offsets.extend(lengths.iter().map(|&length| {
+            end += length as u32;
+            end
+        }));
+        self.add(name, FieldKind::Ids, Column::Ids { offsets, keys }, lengths.len())?;
+        Ok(self)
+    }
+
+    /// The fields and their values.
+    pub fn into_parts(self) -> Result<(Schema, Batch)> {
+        Ok((Schema::new(self.fields)?, self.batch))
+    }
+
+    fn add(&mut self, name: &str, kind: FieldKind, column: Column, rows: usize) -> Result<()> {
+        if !self.fields.is_empty() && rows != self.batch.rows {
+            return Err(Error::FeedMismatch {
+                name: name.to_owned(),
+                expected: format!("{} rows, as `{}` has", self.batch.rows, self.fields[0].name),
+                got: format!("{rows} rows"),
+            });
+        }
+        self.batch.rows = rows;
+        self.fields.push(Field::new(name, kind));
+        self.batch.columns.push(column);
+        Ok(())
+    }
+}
+
+fn rows_of(name: &str, per_row: usize, count: usize) -> Result<usize> {
+    if per_row == 0 || !count.is_multiple_of(per_row) {
+        return Err(Error::FeedMismatch {
+            name: name.to_owned(),
+            expected: format!("a multiple of {per_row} values"),
+            got: format!("{count} values"),
+        });
+    }
+    Ok(count / per_row)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_cut_into_rows_by_their_lengths() {
+        let (schema, batch) = Feed::new().ids("slot", &[2, 0, 1], vec![7, 8, 9]).unwrap().into_parts().unwrap();
+        assert_eq!(schema.fields(), [Field::new("slot", FieldKind::Ids)]);
+        assert_eq!(batch.rows, 3);
+        assert_eq!(batch.columns, [Column::Ids { offsets: vec![0, 2, 2, 3], keys: vec![7, 8, 9] }]);
+    }
+
+    #[test]
+    fn lengths_that_do_not_add_up_are_refused() {
+        let error = Feed::new().ids("slot", &[2, 2], vec![7]).unwrap_err();
+        assert!(matches!(&error, Error::FeedMismatch { name, .. } if name == "slot"), "{error}");
+    }
+}

@@ -1,0 +1,124 @@
+//! Shapes that know which of their dimensions grow with the batch.
+//!
+//! Users write `-1` for the batch. Inside, a dimension is either fixed or a fixed multiple of the batch's rows, so that
+//! `reshape([B, 5, 1] -> [-1, 1])` keeps its meaning (5 B rows) and every size is known once the batch is.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// One dimension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Dim {
+    /// Always this many.
+    Fixed(usize),
+    /// This many for each row of the batch.
+    PerRow(usize),
+}
+
+impl Dim {
+    /// The size for a batch of `rows`.
+    pub fn size(self, rows: usize) -> usize {
+        match self {
+            Dim::Fixed(n) => n,
+            Dim::PerRow(n) => n * rows,
+        }
+    }
+}
+
+/// A variable's dimensions, slowest first.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Shape(pub Vec<Dim>);
+
+impl Shape {
+    /// Reads the user's spelling, where `-1` is the batch.
+    pub fn of(dims: &[i64]) -> Self {
+        Shape(dims.iter().map(|&d| if d < 0 { Dim::PerRow(1) } else { Dim::Fixed(d as usize) }).collect())
+    }
+
+    /// A shape without a batch dimension.
+    pub fn fixed(dims: &[usize]) -> Self {
+        Shape(dims.iter().map(|&d| Dim::Fixed(d)).collect())
+    }
+
+    /// `[-1, columns]`.
+    pub(crate) fn batch_by(columns: usize) -> Self {
+        Shape(vec![Dim::PerRow(1), Dim::Fixed(columns)])
+    }
+
+    /// How many dimensions.
+    pub fn rank(&self) -> usize {
+        self.0.len()
+    }
+
+    /// How many elements for a batch of `rows`.
+    pub fn elements(&self, rows: usize) -> usize {
+        self.0.iter().map(|d| d.size(rows)).product()
+    }
+
+    /// The sizes for a batch of `rows`.
+    pub fn sizes(&self, rows: usize) -> Vec<usize> {
+        self.0.iter().map(|d| d.size(rows)).collect()
+    }
+
+    /// The last dimension, if it is fixed; 1 for a scalar.
+    pub fn columns(&self) -> Option<usize> {
+        match self.0.last() {
+            None => Some(1),
+            Some(Dim::Fixed(n)) => Some(*n),
+            Some(Dim::PerRow(_)) => None,
+        }
+    }
+
+    /// The product of all dimensions but those before `axis`, as a dimension.
+    pub fn product(dims: &[Dim]) -> Option<Dim> {
+        dims.iter().try_fold(Dim::Fixed(1), |product, &d| match (product, d) {
+            (Dim::Fixed(a), Dim::Fixed(b)) => Some(Dim::Fixed(a * b)),
+            (Dim::Fixed(a), Dim::PerRow(b)) | (Dim::PerRow(a), Dim::Fixed(b)) => Some(Dim::PerRow(a * b)),
+            (Dim::PerRow(_), Dim::PerRow(_)) => None,
+        })
+    }
+
+    /// Resolves an axis that may count from the end.
+    pub fn axis(&self, axis: i64) -> Option<usize> {
+        let rank = self.rank() as i64;
+        let resolved = if axis < 0 { axis + rank } else { axis };
+        (0..rank).contains(&resolved).then_some(resolved as usize)
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[")?;
+        for (i, dim) in self.0.iter().enumerate() {
+            if i > 0 {
+                write!(f, ", ")?;
+            }
+            match dim {
+                Dim::Fixed(n) => write!(f, "{n}")?,
+                Dim::PerRow(_) => write!(f, "-1")?,
+            }
+        }
+        write!(f, "]")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn minus_one_is_the_batch() {
+        let shape = Shape::of(&[-1, 26, 10]);
+        assert_eq!(shape.elements(4), 1040);
+        assert_eq!(shape.to_string(), "[-1, 26, 10]");
+        assert_eq!(shape.axis(-1), Some(2));
+        assert_eq!(shape.axis(3), None);
+    }
+
+    #[test]
+    fn a_product_with_two_batch_dimensions_has_no_dimension() {
+        assert_eq!(Shape::product(&[Dim::PerRow(1), Dim::Fixed(5)]), Some(Dim::PerRow(5)));
+        assert_eq!(Shape::product(&[Dim::PerRow(1), Dim::PerRow(1)]), None);
+    }
+}
