@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use numpy::PyReadonlyArray1;
-use openfleet_dist::{LoadOptions, SaveOptions};
+use openfleet::{LoadOptions, Manifest, SaveOptions};
 use openfleet_engine::{Executor as Runner, Feed, Observation, Program as Graph, Result, RunOptions, Var};
 use parking_lot::Mutex;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -26,13 +26,15 @@ pub(crate) type SlotArrays<'py> = (String, PyReadonlyArray1<'py, i64>, PyReadonl
 #[pyclass(frozen, module = "openfleet._native")]
 pub(crate) struct Executor {
     runner: Arc<Mutex<Runner>>,
+    /// The job whose tables it trains; it saves and loads for the whole job.
+    job: Option<Arc<openfleet::Fleet>>,
     /// A step may wait for servers and for other workers.
     remote: bool,
 }
 
 impl Executor {
-    pub(crate) fn of(runner: Runner, remote: bool) -> Self {
-        Executor { runner: Arc::new(Mutex::new(runner)), remote }
+    pub(crate) fn of_job(runner: Runner, job: Arc<openfleet::Fleet>, remote: bool) -> Self {
+        Executor { runner: Arc::new(Mutex::new(runner)), job: Some(job), remote }
     }
 }
 
@@ -40,7 +42,7 @@ impl Executor {
 impl Executor {
     #[new]
     fn new(scope: &Scope) -> Self {
-        Executor::of(Runner::new(scope.0.clone()), false)
+        Executor { runner: Arc::new(Mutex::new(Runner::new(scope.0.clone()))), job: None, remote: false }
     }
 
     /// Gives every variable of a startup program its first value.
@@ -70,8 +72,9 @@ impl Executor {
         values.into_iter().map(|tensor| to_array(py, tensor)).collect()
     }
 
-    /// Saves parameters, tables and states of a program, or of its job; gives the manifest as JSON. A save that was
-    /// interrupted goes on behind the scenes, or comes to nothing: what stands at the address is whole in either case.
+    /// Saves parameters, tables and states of a program, or of its job; returns the manifest as JSON, or `None` on workers of a
+    /// job other than the first. An interrupted save completes in the background or has no effect: the checkpoint at the
+    /// address is intact in either case.
     #[pyo3(signature = (program, address, *, only, replace, delta))]
     fn save(
         &self,
@@ -81,15 +84,16 @@ impl Executor {
         only: Vec<String>,
         replace: bool,
         delta: bool,
-    ) -> PyResult<String> {
+    ) -> PyResult<Option<String>> {
         let options = SaveOptions { replace, delta, only, ..SaveOptions::default() };
-        let (graph, runner) = (program.0.lock().clone(), self.runner.clone());
-        let save = move || lock(&runner)?.save(&graph, &address, &options).map_err(raise);
-        let manifest = interrupt::run(py, || {}, save)??;
-        serde_json::to_string(&manifest).map_err(|error| PyValueError::new_err(error.to_string()))
+        self.save_with(py, program, move |runner, graph, job| match job {
+            Some(job) => job.save_persistables_with(runner, graph, &address, &options),
+            None => Ok(Some(runner.save(graph, &address, &options)?)),
+        })
     }
 
-    /// Saves what predicting the targets needs; gives the manifest as JSON.
+    /// Saves what predicting the targets needs; returns the manifest as JSON, or `None` on workers of a job other than the
+    /// first.
     fn save_inference_model(
         &self,
         py: Python<'_>,
@@ -97,12 +101,12 @@ impl Executor {
         feeds: Vec<String>,
         targets: Vec<String>,
         address: String,
-    ) -> PyResult<String> {
-        let (graph, runner) = (program.0.lock().clone(), self.runner.clone());
-        let targets = find(&graph, &targets).map_err(raise)?;
-        let save = move || lock(&runner)?.save_inference_model(&graph, &feeds, &targets, &address).map_err(raise);
-        let manifest = interrupt::run(py, || {}, save)??;
-        serde_json::to_string(&manifest).map_err(|error| PyValueError::new_err(error.to_string()))
+    ) -> PyResult<Option<String>> {
+        let targets = find(&program.0.lock(), &targets).map_err(raise)?;
+        self.save_with(py, program, move |runner, graph, job| match job {
+            Some(job) => job.save_inference_model(runner, graph, &feeds, &targets, &address),
+            None => Ok(Some(runner.save_inference_model(graph, &feeds, &targets, &address)?)),
+        })
     }
 
     /// Takes a model's values into the scope; gives its program, the names of what it is fed and of what it gives.
@@ -124,8 +128,15 @@ impl Executor {
         partial: bool,
         tables_only: bool,
     ) -> PyResult<()> {
-        let (graph, runner) = (program.0.lock().clone(), self.runner.clone());
-        let load = move || lock(&runner)?.load(&graph, &address, LoadOptions { partial, tables_only }).map_err(raise);
+        let (graph, runner, job) = (program.0.lock().clone(), self.runner.clone(), self.job.clone());
+        let options = LoadOptions { partial, tables_only };
+        let load = move || {
+            let mut runner = lock(&runner)?;
+            match job {
+                Some(job) => job.load_model_with(&mut runner, &graph, &address, options).map_err(raise),
+                None => runner.load(&graph, &address, options).map_err(raise),
+            }
+        };
         interrupt::run(py, || {}, load)?
     }
 
@@ -191,6 +202,22 @@ impl Executor {
 }
 
 impl Executor {
+    /// Runs a save without the GIL, on a thread that Ctrl-C does not stop.
+    fn save_with(
+        &self,
+        py: Python<'_>,
+        program: &Program,
+        save: impl FnOnce(&mut Runner, &Graph, Option<&openfleet::Fleet>) -> openfleet::Result<Option<Manifest>>
+        + Send
+        + 'static,
+    ) -> PyResult<Option<String>> {
+        let (graph, runner, job) = (program.0.lock().clone(), self.runner.clone(), self.job.clone());
+        let work = move || save(&mut *lock(&runner)?, &graph, job.as_deref()).map_err(raise);
+        let manifest = interrupt::run(py, || {}, work)??;
+        let json = manifest.map(|manifest| serde_json::to_string(&manifest));
+        json.transpose().map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
     fn lock(&self) -> PyResult<parking_lot::MutexGuard<'_, Runner>> {
         lock(&self.runner)
     }

@@ -176,6 +176,19 @@ impl Fleet {
         self.wait(py, move |fleet| fleet.metrics().auc(&positive, &negative))
     }
 
+    /// `acc`, `mae`, `mse` or `rmse` of all workers, from each worker's sum and number of rows.
+    fn ratio_metric(&self, py: Python<'_>, name: &str, sum: f64, total: u64) -> PyResult<f64> {
+        type Metric = fn(&openfleet::fleet::Metrics<'_>, f64, u64) -> openfleet::Result<f64>;
+        let metric: Metric = match name {
+            "acc" => |metrics, sum, total| metrics.acc(sum.round() as u64, total),
+            "mae" => |metrics, sum, total| metrics.mae(sum, total),
+            "mse" => |metrics, sum, total| metrics.mse(sum, total),
+            "rmse" => |metrics, sum, total| metrics.rmse(sum, total),
+            _ => return Err(PyValueError::new_err(format!("`{name}` is not a metric"))),
+        };
+        self.wait(py, move |fleet| metric(&fleet.metrics(), sum, total))
+    }
+
     /// How many rows went by score, by unseen days and by age; `None` on workers other than the first.
     fn shrink(
         &self,
@@ -211,7 +224,7 @@ impl Fleet {
     fn executor(&self, scope: &Scope) -> PyResult<Executor> {
         let remote = self.0.cluster().map_err(raise)?.is_some();
         let runner = self.0.executor(scope.0.clone()).map_err(raise)?;
-        Ok(Executor::of(runner, remote))
+        Ok(Executor::of_job(runner, self.0.clone(), remote))
     }
 
     /// Tells the launcher how this process is doing.

@@ -246,16 +246,16 @@ def save_persistables(
     whole if this fails. `mode="delta"` writes only the rows that have changed since it; `only` names the tables and
     parameters that are wanted.
     """
-    if _working("save_persistables").is_first_worker():
-        with scope_guard(_job.scope()):
-            static_io.save_persistables(executor, dirname, main_program or _job.main_program, mode=mode, only=only)
+    _working("save_persistables")
+    with scope_guard(_job.scope()):
+        static_io.save_persistables(executor, dirname, main_program or _job.main_program, mode=mode, only=only)
 
 
 def save_one_table(table: Any, dirname: str | os.PathLike[str], *, mode: str = "whole") -> None:
     """Saves one table or parameter of the job, by its name, as `save_persistables` saves all of them."""
-    if _working("save_one_table").is_first_worker():
-        with scope_guard(_job.scope()):
-            static_io.save(_job.main_program, dirname, mode=mode, only=[table])
+    _working("save_one_table")
+    with scope_guard(_job.scope()):
+        static_io.save(_job.main_program, dirname, mode=mode, only=[table])
 
 
 def save(
@@ -278,9 +278,9 @@ def save_inference_model(
     main_program: Any = None,
 ) -> None:
     """Saves what predicting `target_vars` needs. The first worker does it for the job; the servers write their rows."""
-    if _working("save_inference_model").is_first_worker():
-        with scope_guard(_job.scope()):
-            static_io.save_inference_model(dirname, feeded_var_names, target_vars, executor, program=main_program)
+    _working("save_inference_model")
+    with scope_guard(_job.scope()):
+        static_io.save_inference_model(dirname, feeded_var_names, target_vars, executor, program=main_program)
 
 
 def load_model(path: str | os.PathLike[str], *, partial: bool = False) -> None:
@@ -288,6 +288,6 @@ def load_model(path: str | os.PathLike[str], *, partial: bool = False) -> None:
 
     The first worker does it for the job, before training or between two passes.
     """
-    if _working("load_model").is_first_worker():
-        with scope_guard(_job.scope()):
-            static_io.load(_job.main_program, path, partial=partial)
+    _working("load_model")
+    with scope_guard(_job.scope()):
+        static_io.load(_job.main_program, path, partial=partial)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -46,27 +45,26 @@ def auc(stat_pos: Any, stat_neg: Any, scope: Scope | None = None, util: Any = No
     return _job.current().auc(positive, negative)
 
 
-def _ratio(part: Any, total: Any, scope: Scope | None) -> float:
-    parts = [float(_array(value, scope).sum()) for value in (part, total)]
-    whole, count = _job.current().all_reduce("sum", parts)
-    return whole / count if count else 0.0
+def _ratio(metric: str, part: Any, total: Any, scope: Scope | None) -> float:
+    part_sum, rows = (float(_array(value, scope).sum()) for value in (part, total))
+    return _job.current().ratio_metric(metric, part_sum, round(rows))
 
 
 def acc(correct: Any, total: Any, scope: Scope | None = None, util: Any = None) -> float:
-    """The share of rows that were right."""
-    return _ratio(correct, total, scope)
+    """Accuracy: the share of rows that were predicted correctly."""
+    return _ratio("acc", correct, total, scope)
 
 
 def mae(abserr: Any, total_ins_num: Any, scope: Scope | None = None, util: Any = None) -> float:
-    """The mean absolute error, from the sum of absolute errors."""
-    return _ratio(abserr, total_ins_num, scope)
+    """Mean absolute error, from the sum of absolute errors."""
+    return _ratio("mae", abserr, total_ins_num, scope)
 
 
 def mse(sqrerr: Any, total_ins_num: Any, scope: Scope | None = None, util: Any = None) -> float:
-    """The mean squared error, from the sum of squared errors."""
-    return _ratio(sqrerr, total_ins_num, scope)
+    """Mean squared error, from the sum of squared errors."""
+    return _ratio("mse", sqrerr, total_ins_num, scope)
 
 
 def rmse(sqrerr: Any, total_ins_num: Any, scope: Scope | None = None, util: Any = None) -> float:
-    """The root of the mean squared error."""
-    return math.sqrt(mse(sqrerr, total_ins_num, scope))
+    """Root of the mean squared error, from the sum of squared errors."""
+    return _ratio("rmse", sqrerr, total_ins_num, scope)

@@ -158,18 +158,13 @@ def save_inference_model(
     `feed_vars` are the data they are computed from. The optimizer's state is left out. On a worker the servers write;
     the first worker does it for all. `onnx` adds `model.onnx`, as `write_onnx` does.
     """
-    from ..fleet import _job
-
-    job = _job.of_scope(global_scope())
-    if job is not None and not job.is_first_worker():
-        return
     fetch = [fetch_vars] if isinstance(fetch_vars, Variable) else list(fetch_vars)
     feed = [feed_vars] if isinstance(feed_vars, (Variable, str)) else list(feed_vars)
     if program is None:
         program = fetch[0].program if fetch else default_main_program()
     names = [_name(variable) for variable in feed], [_name(variable) for variable in fetch]
-    executor._native(None).save_inference_model(_program(program)._native, *names, os.fspath(path_prefix))
-    if onnx:
+    saved = executor._native(None).save_inference_model(_program(program)._native, *names, os.fspath(path_prefix))
+    if onnx and saved is not None:
         write_onnx(path_prefix)
 
 
@@ -249,19 +244,13 @@ def _save(
     replace: bool = True,
     mode: str = "whole",
 ) -> dict[str, Any]:
-    from ..fleet import _job
-
     if mode not in MODES:
         raise ValueError(f'`mode` expects "whole" or "delta", got {mode!r}')
-
-    job = _job.of_scope(global_scope())
-    if job is not None and not job.is_first_worker():
-        return {}
     native = (executor or Executor())._native(None)
     text = native.save(
         _program(program)._native, os.fspath(path), only=list(only), replace=replace, delta=mode == "delta"
     )
-    manifest: dict[str, Any] = json.loads(text)
+    manifest: dict[str, Any] = {} if text is None else json.loads(text)
     return manifest
 
 

@@ -6,7 +6,7 @@
 //!
 //! Small requests are answered where they were read. Large ones, of which as many run at once as there are threads, let the
 //! other connections of their thread move on first. Beside a client that asks for batches of 4,096 without a pause
-//! (`bench/serve.py`, three rounds on a busy machine), the slowest of a hundred single rows took 4 to 8 ms on one thread;
+//! (`comparisons/serve.py`, three rounds on a busy machine), the slowest of a hundred single rows took 4 to 8 ms on one thread;
 //! 88 to 113 ms with everything answered where it was read, and 42 to 115 ms with small requests taking turns too. On two
 //! threads the three could not be told apart.
 

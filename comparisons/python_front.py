@@ -1,6 +1,6 @@
 """What the Python front door costs: the same training from Python and by `openfleet train`, in turns, as ratios.
 
-    python bench/python_front.py                        # with the wheel of a release build installed
+    python comparisons/python_front.py                        # with the wheel of a release build installed
 
 Each side is judged by its best round; the rounds alternate, so that a noisy machine disturbs all of them alike.
 """

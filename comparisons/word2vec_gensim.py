@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Skip-gram word vectors by gensim and by OpenFleet on one corpus: speed, and Spearman on a word-similarity list.
 
-    python bench/word2vec_gensim.py CORPUS.txt.gz WORDSIM.tsv --openfleet target/release/openfleet
+    python comparisons/word2vec_gensim.py CORPUS.txt.gz WORDSIM.tsv --openfleet target/release/openfleet
 
 Both: dim 100, window 5, 5 negatives, subsampling 1e-4, min count 5, 5 epochs, rate 0.025 falling to 0.0001, as many threads as
 asked for. Speed is raw words of the text per second of training; reading and counting words is left out on both sides.

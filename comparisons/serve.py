@@ -1,6 +1,6 @@
 """What `openfleet serve` costs over loopback: the latency of one row and the throughput of batches, beside `Predictor`.
 
-    python bench/serve.py                               # with the wheel of a release build installed
+    python comparisons/serve.py                               # with the wheel of a release build installed
 
 One connection is kept alive. Client and server share the machine, and the client is Python: making and reading JSON is
 not counted, sending and receiving is.

@@ -2,7 +2,7 @@
 """The CTR-DNN of `openfleet train` as plain PyTorch, on the same MultiSlot files.
 
     openfleet gen criteo --rows 1000000 --test-rows 100000 --ids 1000000 --seed 1 --out demo-data
-    python bench/ctr_dnn_torch.py demo-data --threads 2
+    python comparisons/ctr_dnn_torch.py demo-data --threads 2
 
 Same shapes, first values, optimizer and batch as the product's default: 26 slots share one table of 10 floats, beside 13
 floats, 400-400-400, softmax over two, Adam 1e-3 (lazy on the table), one pass in file order. Ids of the files are from 1 to

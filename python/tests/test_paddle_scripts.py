@@ -1,4 +1,4 @@
-"""The seeds, written out as scripts in tests/seeds and run unmodified by real processes on loopback."""
+"""The PaddlePaddle scripts in tests/paddle_scripts, run unmodified by real processes."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from processes import free_ports
 
 from openfleet import static
 
-SEEDS = Path(__file__).parents[2] / "tests" / "seeds"
+SCRIPTS = Path(__file__).parents[2] / "tests" / "paddle_scripts"
 COMPAT = [sys.executable, "-u", "-m", "openfleet.compat"]
 FLEETRUN = [sys.executable, "-m", "openfleet.launch"]
 SECONDS = 120
@@ -97,26 +97,26 @@ def openks_trains(code, said, passes):
         assert steps[-1][1] > 0.75
 
 
-def test_seed_000_trains_under_its_own_launcher(tmp_path):
+def test_script_000_trains_under_its_own_launcher(tmp_path):
     command = [sys.executable, "-m", "openks_launcher", "--mode", "cpu", "--worker_num", "2", "--server_num", "2"]
-    openks_trains(*launched([*command, str(SEEDS / "000_openks.py")], tmp_path), passes=3)
+    openks_trains(*launched([*command, str(SCRIPTS / "000_openks.py")], tmp_path), passes=3)
 
 
-def test_seed_000_trains_by_its_shell_script_and_passes_arguments_on(tmp_path):
+def test_script_000_trains_by_its_shell_script_and_passes_arguments_on(tmp_path):
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
-    command = [str(SEEDS / "run_parameter_server.sh"), "--passes", "4"]
+    command = [str(SCRIPTS / "run_parameter_server.sh"), "--passes", "4"]
     openks_trains(*launched(command, tmp_path, PATH=path, LOG_DIR=str(tmp_path / "log")), passes=4)
 
 
-def test_seed_000_with_flag_1_says_that_collective_training_follows(tmp_path):
-    code, said = launched([*COMPAT, str(SEEDS / "000_openks_collective.py")], tmp_path)
+def test_script_000_with_flag_1_says_that_collective_training_follows(tmp_path):
+    code, said = launched([*COMPAT, str(SCRIPTS / "000_openks_collective.py")], tmp_path)
     assert code == 1 and "initialised, worker 0 of 1" in said
     assert "NotImplementedError" in said and "collective training follows later" in said
 
 
-def test_seed_001_prints_costs_that_fall_and_an_auc_that_rises(start):
+def test_script_001_prints_costs_that_fall_and_an_auc_that_rises(start):
     endpoints = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
-    command = [*COMPAT, str(SEEDS / "001_fleet_api.py")]
+    command = [*COMPAT, str(SCRIPTS / "001_fleet_api.py")]
     roles = [("worker", 0), ("worker", 1), ("server", 0), ("server", 1)]
     processes = [start([*command, role, str(rank), endpoints]) for role, rank in roles]
     all_end_well(processes)
@@ -130,13 +130,13 @@ def test_seed_001_prints_costs_that_fall_and_an_auc_that_rises(start):
 
 
 @pytest.mark.parametrize("first", ["servers", "workers"])
-def test_seed_002_trains_with_its_variables_by_hand_in_either_order(start, first):
+def test_script_002_trains_with_its_variables_by_hand_in_either_order(start, first):
     ports = free_ports(2)
     common = {
         "PADDLE_PSERVERS_IP_PORT_LIST": ",".join(f"127.0.0.1:{port}" for port in ports),
         "PADDLE_TRAINERS_NUM": "2",
     }
-    command = [*COMPAT, str(SEEDS / "002_by_hand.py"), "--is_cloud=1"]
+    command = [*COMPAT, str(SCRIPTS / "002_by_hand.py"), "--is_cloud=1"]
 
     def servers():
         own = {"TRAINING_ROLE": "PSERVER", "POD_IP": "127.0.0.1"}
@@ -166,8 +166,8 @@ def test_seed_002_trains_with_its_variables_by_hand_in_either_order(start, first
 
 @pytest.fixture
 def machines():
-    """The seed's two machines: network namespaces joined by a cable, with its addresses, which only they can see."""
-    names = [f"seed-{os.getpid()}-{letter}" for letter in "ab"]
+    """The two machines of script 002: network namespaces joined by a cable, with its addresses, which only they can see."""
+    names = [f"paddle-{os.getpid()}-{letter}" for letter in "ab"]
     cables = [f"sd{os.getpid()}{letter}" for letter in "ab"]
     steps = [
         *(f"netns add {name}" for name in names),
@@ -194,9 +194,9 @@ def machines():
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
-def seed_002_job(machines, start):
-    """Functions that start the seed's servers and workers on its machines, with its variables as it prints them."""
-    command = [*COMPAT, str(SEEDS / "002_by_hand.py"), "--is_cloud=1"]
+def script_002_job(machines, start):
+    """Functions that start the servers and workers of script 002 on its machines, with its variables as it prints them."""
+    command = [*COMPAT, str(SCRIPTS / "002_by_hand.py"), "--is_cloud=1"]
     common = {
         "PADDLE_PSERVERS_IP_PORT_LIST": "10.89.176.11:36000,10.89.176.12:36000",
         "PADDLE_TRAINERS_NUM": "2",
@@ -216,8 +216,8 @@ def seed_002_job(machines, start):
 
 
 @pytest.mark.parametrize("first", ["servers", "workers"])
-def test_seed_002_trains_on_its_two_machines_without_a_secret_and_says_its_lines(machines, start, first):
-    servers, workers = seed_002_job(machines, start)
+def test_script_002_trains_on_its_two_machines_without_a_secret_and_says_its_lines(machines, start, first):
+    servers, workers = script_002_job(machines, start)
     if first == "servers":
         serving = servers()
         for one, address in zip(serving, MACHINES):
@@ -241,7 +241,7 @@ def test_seed_002_trains_on_its_two_machines_without_a_secret_and_says_its_lines
 
 
 def test_without_a_secret_only_the_old_variables_and_private_addresses_are_taken(machines, start):
-    script = [*COMPAT, str(SEEDS / "002_by_hand.py"), "--is_cloud=1"]
+    script = [*COMPAT, str(SCRIPTS / "002_by_hand.py"), "--is_cloud=1"]
     own = {
         "OPENFLEET_ROLE": "server",
         "OPENFLEET_RANK": "0",
@@ -270,14 +270,14 @@ def test_without_a_secret_only_the_old_variables_and_private_addresses_are_taken
         assert words in one.said and "hint: set `OPENFLEET_SECRET` to the same text" in one.said, one.said
 
 
-def test_seed_003_trains_from_files_and_its_checkpoints_predict(tmp_path):
+def test_script_003_trains_from_files_and_its_checkpoints_predict(tmp_path):
     """Training from files through a `pipe_command`, a checkpoint an epoch, inference with the counters zeroed.
 
     While `openfleet.static` has no `save_persistables`, the job ends where the first worker saves after one epoch,
     and this asserts so much; from then on it asserts the whole story.
     """
     (tmp_path / "model").mkdir()
-    script = [str(SEEDS / "003_dataset.py"), "--data", str(tmp_path), "--model_path", str(tmp_path / "model")]
+    script = [str(SCRIPTS / "003_dataset.py"), "--data", str(tmp_path), "--model_path", str(tmp_path / "model")]
     saves = hasattr(static, "save_persistables")
     code, said = launched([*FLEETRUN, "--server_num=2", "--worker_num=2", "--compat", *script], tmp_path)
     costs = [float(cost) for cost in re.findall(r"\[worker 0\].*Epoch \d cost ([\d.]+)", said)]
@@ -295,8 +295,8 @@ def test_seed_003_trains_from_files_and_its_checkpoints_predict(tmp_path):
     assert float(inferred[-1][1]) > 0.75
 
 
-def test_seed_004_trains_with_geo_under_fleetrun(tmp_path):
-    command = [*FLEETRUN, "--compat", "--server_num=2", "--worker_num=2", str(SEEDS / "004_geo.py"), str(tmp_path)]
+def test_script_004_trains_with_geo_under_fleetrun(tmp_path):
+    command = [*FLEETRUN, "--compat", "--server_num=2", "--worker_num=2", str(SCRIPTS / "004_geo.py"), str(tmp_path)]
     code, said = launched(command, tmp_path)
     assert code == 0, said
     assert "push differences every 400 batches" in said

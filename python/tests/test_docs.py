@@ -1,0 +1,185 @@
+"""Runs the code blocks of README.md and of every page under docs/.
+
+Per page, `console` and `python` blocks run in order in one temporary directory, as a reader would type them:
+
+- `console`: the lines after `$` (and their continuations) run in bash and must succeed. Output lines are not compared.
+- `python`: doctest if the block has `>>>`, otherwise plain code. All blocks of a page share their variables.
+
+An HTML comment above a block changes that:
+
+- `<!-- no-run: reason -->`: the block is not run. The reason is required.
+- `<!-- background -->`: a server. It runs until the page ends; the next block starts when it answers on its port.
+- `<!-- fails -->`: the last command must fail.
+
+Port 8501, the default of `openfleet serve`, becomes a free port, so that pages can be tested side by side.
+"""
+
+import doctest
+import os
+import re
+import signal
+import socket
+import subprocess
+import sysconfig
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
+BLOCK = re.compile(r"(?:<!-- *(?P<mark>[^>]*?) *-->\n+)?```(?P<language>\w*)[^\n]*\n(?P<body>.*?)^```", re.S | re.M)
+SECONDS = 300
+
+
+@dataclass
+class Block:
+    page: Path
+    line: int
+    language: str
+    mark: str
+    body: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    return [
+        Block(page, text.count("\n", 0, found.start("body")), found["language"], found["mark"] or "", found["body"])
+        for found in BLOCK.finditer(text)
+    ]
+
+
+def commands(block: Block) -> str:
+    """The commands of a `console` block: lines after `$`, with those that continue them."""
+    taken: list[str] = []
+    continues = False
+    for line in block.body.splitlines():
+        if line.startswith("$ "):
+            taken.append(line[2:])
+        elif continues:
+            taken.append(line)
+        else:
+            continue
+        so_far = "\n".join(taken)
+        continues = line.endswith("\\") or so_far.count("'") % 2 == 1 or so_far.count('"') % 2 == 1
+    return "\n".join(taken)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Reader:
+    """Types the blocks of one page."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.port = directory, free_port()
+        self.servers: list[subprocess.Popen[bytes]] = []
+        self.names: dict[str, object] = {"__name__": "__main__"}
+        (directory / "examples").symlink_to(ROOT / "examples")
+        scripts = sysconfig.get_path("scripts")
+        self.environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
+
+    def run(self, block: Block) -> None:
+        if block.language == "console":
+            self.run_console(block)
+        elif block.language == "python":
+            self.run_python(block)
+
+    def bash(self, block: Block, script: str) -> "subprocess.Popen[bytes]":
+        script = script.replace("8501", str(self.port)).replace(
+            "openfleet serve ", f"openfleet serve --listen 127.0.0.1:{self.port} "
+        )
+        # A process group of its own, so that a background server ends with whatever it has started.
+        return subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=self.directory,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def run_console(self, block: Block) -> None:
+        script = commands(block)
+        assert script, f"{block.name}: a console block has lines that begin with `$ `"
+        process = self.bash(block, script)
+        if block.mark == "background":
+            self.servers.append(process)
+            self.wait_for_port(block, process)
+            return
+        try:
+            output, _ = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+            raise AssertionError(f"{block.name} took more than {SECONDS} s\n{script}\n{output.decode()}") from None
+        failed = process.returncode != 0
+        assert failed == (block.mark == "fails"), f"{block.name}\n{script}\n{output.decode()}"
+
+    def wait_for_port(self, block: Block, process: "subprocess.Popen[bytes]") -> None:
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end and process.poll() is None:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.05)
+        raise AssertionError(f"{block.name}: the server did not start")
+
+    def run_python(self, block: Block) -> None:
+        if ">>>" not in block.body:
+            code = "\n" * block.line + block.body
+            exec(compile(code, str(block.page), "exec"), self.names)
+            return
+        test = doctest.DocTestParser().get_doctest(block.body, self.names, block.name, str(block.page), block.line)
+        told: list[str] = []
+        flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+        doctest.DocTestRunner(optionflags=flags).run(test, out=told.append, clear_globs=False)
+        self.names.update(test.globs)
+        assert not told, "".join(told)
+
+    def close(self) -> None:
+        for server in self.servers:
+            os.killpg(server.pid, signal.SIGTERM)
+            server.wait(30)
+
+
+def runs(block: Block) -> bool:
+    return block.language in ("console", "python") and not block.mark.startswith("no-run")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(map(runs, blocks(page)))], ids=lambda page: page.stem)
+def test_the_blocks_of_a_page_run_as_they_are(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    reader = Reader(tmp_path)
+    # Variables of one page are not seen by the next; programs and scopes of `openfleet.static` neither.
+    from openfleet import static
+
+    fresh = static.program_guard(static.Program(), static.Program()), static.unique_name.guard()
+    try:
+        with fresh[0], fresh[1], static.scope_guard(static.Scope()):
+            for block in filter(runs, blocks(page)):
+                reader.run(block)
+    finally:
+        reader.close()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_blocks_that_do_not_run_say_why(page):
+    for block in blocks(page):
+        if block.mark.startswith("no-run"):
+            assert re.fullmatch(r"no-run: .{5,}", block.mark), f"{block.name}: write `<!-- no-run: reason -->`"
+
+
+def test_a_console_block_gives_its_commands_and_not_their_output():
+    body = "$ a \\\n    b\noutput\n$ c 'two\nlines'\nmore output\n"
+    assert commands(Block(ROOT, 1, "console", "", body)) == "a \\\n    b\nc 'two\nlines'"
+
+
