@@ -1,4 +1,4 @@
-"""Seed 000, written out: `flag=0`, a parameter server on CPUs, under either launcher of the document."""
+"""PaddlePaddle script 000: `flag=0`, a parameter server on CPUs, under either launcher of the document."""
 
 import argparse
 import random

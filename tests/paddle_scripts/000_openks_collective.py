@@ -1,4 +1,4 @@
-"""Seed 000, written out: `flag=1`, collective, which can be set up until `minimize`."""
+"""PaddlePaddle script 000: `flag=1`, collective, which can be set up until `minimize`."""
 
 import paddle.fluid as fluid
 from openks_distributed import KSDistributedFactory

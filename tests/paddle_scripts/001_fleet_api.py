@@ -1,4 +1,4 @@
-"""Seed 001, written out: UserDefinedRoleMaker, DistributeTranspilerConfig, a feed loop that prints cost and AUC."""
+"""PaddlePaddle script 001: UserDefinedRoleMaker, DistributeTranspilerConfig, a feed loop that prints cost and AUC."""
 
 import random
 import sys

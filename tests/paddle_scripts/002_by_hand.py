@@ -1,4 +1,4 @@
-"""Seed 002, written out: the role from variables that are set by hand, no launcher, the sync strategy by name."""
+"""PaddlePaddle script 002: the role from variables that are set by hand, no launcher, the sync strategy by name."""
 
 import argparse
 import random

@@ -1,4 +1,4 @@
-"""Seed 003, written out: `train_from_dataset`, a checkpoint an epoch, and an inference Program of its own."""
+"""PaddlePaddle script 003: `train_from_dataset`, a checkpoint an epoch, and an inference Program of its own."""
 
 import argparse
 import logging

@@ -1,4 +1,4 @@
-"""The `pipe_command` of seed 003: it imports paddle too, and writes the lines that a dataset reads."""
+"""The `pipe_command` of script 003: it imports paddle too, and writes the lines that a dataset reads."""
 
 import paddle.distributed.fleet as fleet
 

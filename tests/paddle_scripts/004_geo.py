@@ -1,4 +1,4 @@
-"""Seed 004, written out: Wide & Deep with GEO, `k_steps` 400, under `fleetrun`."""
+"""PaddlePaddle script 004: Wide & Deep with GEO, `k_steps` 400, under `fleetrun`."""
 
 import random
 import sys
