@@ -1,4 +1,4 @@
-//! What can go wrong while a program is built or run.
+//! The errors of building and running programs.
 
 use openfleet_core::error::did_you_mean;
 use openfleet_core::{Hint, Hinted};
@@ -8,46 +8,46 @@ use crate::dataset;
 /// `Result` with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong while a program is built or run.
+/// What can fail while a program is built or run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     // Building a program.
-    /// An op was given inputs it cannot work on.
+    /// An op was given inputs that it does not support.
     #[error("`{op}` expects {expected}, got {got}")]
     Input {
         /// The op.
         op: &'static str,
-        /// What it expects, in words.
+        /// The supported input, in words.
         expected: String,
-        /// What it was given.
+        /// The actual input.
         got: String,
     },
-    /// There is not enough memory for a value whose size the user chose.
+    /// Not enough memory for a value whose size the user chose.
     #[error("there is not enough memory for `{name}`: {copies}dimensions {dims:?} need {bytes} bytes")]
     NoMemory {
-        /// The parameter; the largest where several are made together.
+        /// The parameter; the largest one if several are allocated together.
         name: String,
         /// Its dimensions.
         dims: Vec<usize>,
-        /// What else is counted, in words; empty for nothing.
+        /// What else is included in the size, in words; may be empty.
         copies: &'static str,
-        /// What was asked for; `more than 2^64` where that cannot be said.
+        /// The requested size; `more than 2^64` if it overflows.
         bytes: String,
     },
-    /// A name is taken by another variable.
+    /// Another variable has the name.
     #[error("a variable named `{name}` exists already with shape {existing}, expected {wanted}")]
     NameTaken {
         /// The name.
         name: String,
-        /// The shape of the variable that has it.
+        /// The shape of the existing variable.
         existing: String,
-        /// The shape of the variable that wanted it.
+        /// The shape of the new variable.
         wanted: String,
     },
-    /// A variable was asked for by a name the program does not have.
+    /// The program has no variable of this name.
     #[error("the program has no variable named `{name}`")]
     UnknownVariable {
-        /// The name asked for.
+        /// The requested name.
         name: String,
         /// The names that exist.
         known: Vec<String>,
@@ -60,13 +60,13 @@ pub enum Error {
         /// Its shape.
         shape: String,
     },
-    /// Nothing that can be trained leads to the loss.
+    /// The loss does not depend on any trainable parameter.
     #[error("no trainable parameter leads to the loss `{name}`")]
     NothingToTrain {
         /// The loss variable.
         name: String,
     },
-    /// Training with a program that has no optimizer, or a copy of it for test.
+    /// The program has no optimizer, or it is a copy for testing.
     #[error("the program trains nothing: `minimize` was not called on it, or it is a copy for test")]
     NotMinimized,
     /// A second `minimize` on one program.
@@ -96,7 +96,7 @@ pub enum Error {
         /// The variable.
         name: String,
     },
-    /// What the scope holds under a name does not fit the program.
+    /// The value in the scope does not match the program.
     #[error("`{name}` is {got} in the scope, expected {expected}")]
     ScopeMismatch {
         /// The variable.
@@ -106,7 +106,7 @@ pub enum Error {
         /// What the scope has.
         got: String,
     },
-    /// What the servers have under a name does not fit the program.
+    /// The table or parameter on the servers does not match the program.
     #[error("`{name}` is {got} on the servers, expected {expected}")]
     ServerMismatch {
         /// The parameter or table.
@@ -124,7 +124,7 @@ pub enum Error {
         /// The fields the data has.
         known: Vec<String>,
     },
-    /// A field of the data does not fit its data variable.
+    /// A field of the data does not match its data variable.
     #[error("field `{name}` of the data does not fit the program: expected {expected}, got {got}")]
     FeedMismatch {
         /// The data variable.
@@ -134,7 +134,7 @@ pub enum Error {
         /// What the data has.
         got: String,
     },
-    /// A variable that cannot be fetched.
+    /// The variable cannot be fetched.
     #[error("`{name}` cannot be fetched: {reason}")]
     NotFetchable {
         /// The variable.
@@ -142,7 +142,7 @@ pub enum Error {
         /// Why not.
         reason: &'static str,
     },
-    /// Elements do not fit dimensions.
+    /// The number of elements does not match the dimensions.
     #[error("dimensions {dims:?} need {expected} elements, got {got}")]
     ElementCount {
         /// The dimensions.
@@ -152,7 +152,7 @@ pub enum Error {
         /// The number given.
         got: usize,
     },
-    /// A value met at run time that an op cannot work on.
+    /// An op met a value at run time that it does not support.
     #[error("`{op}`: {what} must be {expected}, got {got} at row {row}")]
     Value {
         /// The op.
@@ -176,57 +176,58 @@ pub enum Error {
         /// The step of the thread that saw it.
         step: u64,
     },
-    /// A gradient is NaN or infinite, and the optimizer was asked to stop then.
+    /// A gradient is NaN or infinite, and the optimizer is configured to stop then.
     #[error("the gradient of {of} is not finite at step {step}: nothing of this step was applied")]
     NotFiniteGradient {
-        /// Of what: a parameter, or a row of a table.
+        /// The parameter, or the row of a table.
         of: String,
         /// The step of the thread that saw it.
         step: u64,
     },
-    /// A training thread panicked: a bug of ours.
+    /// A training thread panicked, which is a bug in OpenFleet.
     #[error("a training thread panicked: {message}")]
     ThreadPanicked {
-        /// What it said.
+        /// The panic message.
         message: String,
     },
-    /// More training threads than the servers were told of: the work of the others would count as another worker's. Or
-    /// fewer, in a mode where every thread is waited for at every step: all workers would wait for ever.
+    /// The number of training threads does not match what the servers were told. With more threads, the work of the extra ones
+    /// would count as another worker's. With fewer, in a mode where every step waits for every thread, all workers would wait
+    /// forever.
     #[error("{got} training threads, but the servers know of {known} on this worker")]
     Threads {
-        /// How many would train.
+        /// The number of threads that would train.
         got: usize,
-        /// How many the worker connected with.
+        /// The number of threads that the worker connected with.
         known: usize,
     },
-    /// An option has a value it cannot have.
+    /// An option is outside its range.
     #[error("`{option}` must be {expected}, got {got}")]
     Option {
         /// The option's name.
         option: &'static str,
-        /// What it must be.
+        /// The allowed values.
         expected: &'static str,
-        /// What it was.
+        /// The actual value.
         got: String,
     },
 
-    // From the rooms below.
+    // From the crates below.
     /// The data could not be read.
     #[error(transparent)]
     Dataset(#[from] dataset::Error),
-    /// A table refused.
+    /// A table returned an error.
     #[error(transparent)]
     Table(#[from] openfleet_table::Error),
     /// A pull or push failed.
     #[error(transparent)]
     Communicator(#[from] openfleet_dist::Error),
-    /// A plain value was wrong.
+    /// A value of the core crate is invalid.
     #[error(transparent)]
     Core(#[from] openfleet_core::Error),
 }
 
 impl Error {
-    /// The failure of an action ("loading", "saving to") on the checkpoint at an address.
+    /// An `action` ("loading", "saving to") on the checkpoint at `address` failed.
     pub(crate) fn checkpoint(action: &'static str, address: &str, source: openfleet_table::Error) -> Self {
         openfleet_dist::Error::checkpoint(action, address)(source).into()
     }

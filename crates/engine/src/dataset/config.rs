@@ -1,4 +1,4 @@
-//! What both kinds of dataset are made of: the user's choices, and the same choices checked.
+//! The configuration of a dataset: what the user chose, and the same checked.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::error::{Error, Result};
 use super::format::{Format, LineFormat};
 use super::record_layout::RecordLayout;
 
-/// Which rows to read, from where, and how many at a time.
+/// Which rows to read, from which files, and how many per batch.
 #[derive(Debug, Clone)]
 pub struct DatasetConfig {
     pub(crate) schema: Schema,
@@ -23,18 +23,18 @@ pub struct DatasetConfig {
     pub(crate) clicks: Option<String>,
 }
 
-/// What a line that is no row does to a pass.
+/// What to do with a malformed line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnBadLine {
-    /// It ends the pass with an error.
+    /// End the pass with an error.
     #[default]
     Stop,
-    /// It is left out and counted.
+    /// Skip the line and count it.
     Skip,
 }
 
 impl DatasetConfig {
-    /// Fields wanted of files in this format: batches of one row, one thread, no files yet.
+    /// Reads these fields from files in this format. Defaults: batch size 1, one thread, no files.
     pub fn new(schema: Schema, format: Format) -> Self {
         DatasetConfig {
             schema,
@@ -49,49 +49,49 @@ impl DatasetConfig {
         }
     }
 
-    /// The field, one integer, that says whether there was a click: a line where it is neither 0 nor 1 is bad.
+    /// The field, one integer per row, that says whether there was a click. A line where it is neither 0 nor 1 is malformed.
     #[must_use]
     pub fn clicks(mut self, field: impl Into<String>) -> Self {
         self.clicks = Some(field.into());
         self
     }
 
-    /// The files, in the order in which they are read: plain, gzip or zstd.
+    /// The files in the order in which they are read: plain text, gzip or zstd.
     #[must_use]
     pub fn files<P: Into<PathBuf>>(mut self, files: impl IntoIterator<Item = P>) -> Self {
         self.files = files.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Rows in a batch; at least 1.
+    /// Rows per batch; at least 1.
     #[must_use]
     pub fn batch_size(mut self, batch_size: usize) -> Self {
         self.batch_size = batch_size;
         self
     }
 
-    /// Training threads, and at most as many reader threads: one reads whole files. At least 1.
+    /// Training threads, at least 1. There are at most as many reader threads, because one thread reads a whole file.
     #[must_use]
     pub fn thread_num(mut self, thread_num: usize) -> Self {
         self.thread_num = thread_num;
         self
     }
 
-    /// Leave out the rows at the end of a pass that do not fill a batch.
+    /// Skip the rows at the end of a pass that do not fill a batch.
     #[must_use]
     pub fn drop_last(mut self, drop_last: bool) -> Self {
         self.drop_last = drop_last;
         self
     }
 
-    /// A shell command that is given each (decompressed) file on its standard input and writes the lines to parse.
+    /// A shell command that reads each (decompressed) file on its standard input and writes the lines to parse.
     #[must_use]
     pub fn pipe_command(mut self, command: impl Into<String>) -> Self {
         self.pipe_command = Some(command.into());
         self
     }
 
-    /// What a bad line does.
+    /// What to do with a malformed line.
     #[must_use]
     pub fn on_bad_line(mut self, on_bad_line: OnBadLine) -> Self {
         self.on_bad_line = on_bad_line;
@@ -125,14 +125,14 @@ impl DatasetConfig {
             batch_size: self.batch_size,
             thread_num: self.thread_num,
             drop_last: self.drop_last,
-            // `cat` is what the original starts a process for when nothing is asked of it.
+            // PaddlePaddle's default is `cat`; starting a process for it would change nothing.
             pipe_command: self.pipe_command.filter(|command| !matches!(command.trim(), "" | "cat")),
             on_bad_line: self.on_bad_line,
         })
     }
 }
 
-/// A checked [`DatasetConfig`], less its files; shared by reader threads.
+/// A checked [`DatasetConfig`] without its files; reader threads share it.
 pub(crate) struct ReadPlan {
     pub(crate) schema: Schema,
     pub(crate) layout: Arc<RecordLayout>,
@@ -142,11 +142,11 @@ pub(crate) struct ReadPlan {
     pub(crate) drop_last: bool,
     pub(crate) pipe_command: Option<String>,
     pub(crate) on_bad_line: OnBadLine,
-    /// The field of clicks, and where it stands among the ids of a row.
+    /// The field of clicks, and its index among the ids of a row.
     pub(crate) clicks: Option<(String, usize)>,
 }
 
-/// The bytes of all files together, or the first that cannot be read.
+/// The size of all files together in bytes. Fails on the first file that cannot be read.
 pub(crate) fn check_files(files: &[PathBuf]) -> Result<u64> {
     files.iter().try_fold(0, |bytes, file| Ok(bytes + file_bytes(file)?))
 }

@@ -1,7 +1,7 @@
-//! What can go wrong between a file list and a batch, each with its remedy.
+//! The errors between a file list and a batch, with their hints.
 //!
-//! Every variant can be cloned: a reader's error is told to all training threads. Positions are as an editor counts
-//! them, lines from 1.
+//! Every variant can be cloned, because a reader's error is reported to all training threads. Lines are counted from 1, as in an
+//! editor.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use openfleet_core::{Hint, Hinted};
 /// `Result` with a dataset's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a dataset gives no batch.
+/// Why a dataset cannot be read.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -26,39 +26,39 @@ pub enum Error {
     /// The dataset was given no files.
     #[error("the dataset's file list is empty")]
     EmptyFileList,
-    /// A pass over the dataset that gave no row.
+    /// A pass over the dataset had no rows.
     #[error("the dataset gave no rows: {data}, {skipped_lines} bad lines skipped")]
     NoRows {
-        /// What it went over.
+        /// A description of the data.
         data: String,
         /// Bad lines that were skipped.
         skipped_lines: u64,
     },
-    /// A pattern that should name files names none.
+    /// No file matches a pattern.
     #[error("no file matches `{pattern}`")]
     NoMatch {
         /// The pattern as given.
         pattern: String,
     },
-    /// The operating system, or a decompressor, refused.
+    /// The operating system or a decompressor reported an error.
     #[error("cannot {action} `{}`", file.display())]
     Io {
-        /// What was tried: `open`, `read`.
+        /// The failed action: `open`, `read`.
         action: &'static str,
-        /// On which file.
+        /// The file.
         file: PathBuf,
-        /// What it answered.
+        /// The cause.
         #[source]
         source: Arc<std::io::Error>,
     },
-    /// A file ended the pass because one line is longer than any row can be.
+    /// A line is longer than any row can be.
     #[error("`{}` line {line}: expected a line of at most {limit} bytes, got a longer one", file.display())]
     LongLine {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// Which line, from 1.
+        /// The line, from 1.
         line: u64,
-        /// The most a line may have.
+        /// The maximum length of a line in bytes.
         limit: usize,
     },
 
@@ -66,20 +66,20 @@ pub enum Error {
     /// A line is not a row of this format.
     #[error("`{}` line {line}{}: expected {expected}, got {got}", file.display(), in_slot(slot))]
     BadLine {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// Which line, from 1.
+        /// The line, from 1.
         line: u64,
-        /// The slot (field, column) at fault, where one is.
+        /// The slot (field, column) that is wrong, if it is a single one.
         slot: Option<String>,
-        /// What should stand there, in words.
+        /// What the format requires there, in words.
         expected: String,
-        /// What stands there: the text in backticks, cut short, or words.
+        /// What is there: the text in backticks, shortened, or words.
         got: String,
     },
 
     // Pipe commands
-    /// A pipe command did not end well; the rows it wrote before cannot be trusted.
+    /// A pipe command failed; the rows that it wrote before cannot be trusted.
     #[error("`{command}` on `{}` ended with {status}{}", file.display(), stderr_suffix(stderr))]
     PipeFailed {
         /// The command as given.
@@ -93,12 +93,12 @@ pub enum Error {
     },
 
     // Settings
-    /// A slot is asked of something that does not have it.
+    /// A slot does not exist in the place where it was looked up.
     #[error("slot `{slot}` is not in {place}")]
     UnknownSlot {
-        /// The slot asked for.
+        /// The requested slot.
         slot: String,
-        /// What was searched: `the file's slots`, `the program`.
+        /// The place: `the file's slots`, `the program`.
         place: &'static str,
         /// The slots that exist there.
         known: Vec<String>,
@@ -106,9 +106,9 @@ pub enum Error {
     /// The format cannot fill a field of this kind.
     #[error("slot `{slot}`: expected {expected}, got {got}")]
     WrongKind {
-        /// Which slot.
+        /// The slot.
         slot: String,
-        /// What the format gives.
+        /// What the format can fill.
         expected: String,
         /// What the schema declares.
         got: String,
@@ -126,41 +126,41 @@ pub enum Error {
     BadSetting {
         /// The setting.
         name: &'static str,
-        /// Its range, in words.
+        /// The allowed values, in words.
         expected: &'static str,
-        /// The value given.
+        /// The actual value.
         got: String,
     },
 
     // Order of calls
-    /// A call came before the one that makes it possible.
+    /// A call was made too early: another call has to come first.
     #[error("cannot {action}: {reason}")]
     WrongState {
-        /// What was asked.
+        /// The attempted action.
         action: &'static str,
-        /// Why it cannot be.
+        /// Why it is not possible now.
         reason: &'static str,
-        /// The call that was missed.
+        /// What to call first.
         remedy: &'static str,
     },
-    /// Another worker's rows have other fields.
+    /// Another worker's rows have different fields.
     #[error("member {member} of the shuffle sent rows of other fields than this one's")]
     OtherFields {
-        /// Its place among those that shuffle.
+        /// The rank of the member.
         member: usize,
     },
-    /// More rows than a dataset in memory can number.
+    /// More rows than an in-memory dataset can index.
     #[error("expected at most {limit} rows in memory, got {rows}")]
     TooManyRows {
-        /// How many there are.
+        /// The number of rows.
         rows: u64,
-        /// How many fit.
+        /// The maximum.
         limit: u64,
     },
 }
 
 impl Error {
-    /// The operating system refused something on a file; a file that is not there gets its own variant.
+    /// An I/O error on a file; a file that does not exist has its own variant.
     pub(crate) fn io(action: &'static str, file: &Path, source: std::io::Error) -> Self {
         let file = file.to_owned();
         if source.kind() == std::io::ErrorKind::NotFound {
@@ -169,7 +169,7 @@ impl Error {
         Error::Io { action, file, source: Arc::new(source) }
     }
 
-    /// A format description is wrong; `remedy` may be empty.
+    /// A wrong format description; `remedy` may be empty.
     pub(crate) fn bad_format(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         let remedy = Some(remedy.into()).filter(|text| !text.is_empty());
         Error::BadFormat { what: what.into(), remedy }

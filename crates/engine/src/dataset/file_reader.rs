@@ -1,6 +1,6 @@
-//! One file from its path to rows: what every reader thread of both datasets does.
+//! Reads one file into rows; every reader thread of both datasets runs this.
 //!
-//! Knows which line it is at, so this is where a parser's error becomes an error with file and line, or is counted.
+//! It knows the line number, so this is where a parser's error gets its file and line, or is counted.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use super::pipe::StopSignal;
 use super::records::Records;
 use super::source::Source;
 
-/// What the readers of a pass have done so far.
+/// What the readers of a pass have read so far.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) bytes: Arc<AtomicU64>,
     pub(crate) skipped_lines: AtomicU64,
 }
 
-/// Reads `file` to its end, adding rows to `records` and calling `emit` with them after each piece of text; `emit` may
-/// take them, and answers whether to go on.
+/// Reads `file` to its end. Adds rows to `records` and calls `emit` with them after each piece of text; `emit` may take them, and
+/// returns whether to continue.
 pub(crate) fn read_file(
     read_plan: &ReadPlan,
     file: &Path,
@@ -53,9 +53,10 @@ pub(crate) fn read_file(
 struct Lines<'a> {
     parser: Box<dyn LineParser + 'a>,
     file: &'a Path,
-    /// The line last read, from 1.
+    /// The line that was read last, from 1.
     line: u64,
-    /// How many lines before the next were blank. They are harmless at the end of a file and bad anywhere else.
+    /// The number of blank lines directly before the next line. They are ignored at the end of a file and malformed anywhere
+    /// else.
     blank_lines: u64,
     on_bad_line: OnBadLine,
     clicks: Option<(&'a str, usize)>,
@@ -79,7 +80,7 @@ impl Lines<'_> {
         self.line += 1;
         let mut line = line.strip_suffix(b"\r").unwrap_or(line);
         if self.line == 1 {
-            // The byte order mark that some editors leave.
+            // Some editors write a byte order mark.
             line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
         }
         if line.iter().all(|&byte| byte == b' ') {

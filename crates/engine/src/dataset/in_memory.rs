@@ -1,4 +1,4 @@
-//! The dataset that is loaded: read once, shuffled, gone over as often as asked.
+//! The in-memory dataset: read once, shuffled, used for any number of passes.
 //!
 //! ```text
 //!              load_into_memory            local_shuffle, open (any number of times)
@@ -7,9 +7,9 @@
 //!     '------- release_memory ----------' '-- preload_into_memory --> loading -' wait_preload_done
 //! ```
 //!
-//! While a preload reads the next files in the background, the rows already loaded can be trained on; at
-//! `wait_preload_done` the new rows take their place. A local shuffle moves no rows: it permutes their numbers, 4 bytes a
-//! row, and a batch gathers its rows from where they are. A global one (`shuffle.rs`) moves them to other workers.
+//! While a preload reads the next files in the background, the rows already in memory can be used for training;
+//! `wait_preload_done` replaces them with the new rows. A local shuffle moves no rows: it permutes their indexes, 4 bytes per
+//! row, and a batch gathers its rows from where they are stored. A global shuffle (`shuffle.rs`) moves rows to other workers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,13 +27,13 @@ use super::records::{Records, append_rows};
 use super::shuffle::Shuffle;
 use super::{BatchReader, Dataset, Progress, prepare};
 
-/// Rows are sealed in chunks of at least this many, so that a chunk's own bookkeeping does not count.
+/// A chunk has at least this many rows, so that its own overhead is negligible.
 pub(super) const CHUNK_ROWS: usize = 16 << 10;
 
-/// Or of at least this many ids, whichever comes first: rows may be long.
+/// Or at least this many ids, whichever comes first: rows may be long.
 pub(super) const CHUNK_KEYS: usize = 1 << 20;
 
-/// Files loaded into memory.
+/// A dataset that is loaded into memory.
 pub struct InMemoryDataset {
     read_plan: Arc<ReadPlan>,
     files: Vec<PathBuf>,
@@ -47,26 +47,25 @@ struct Preload {
 }
 
 impl InMemoryDataset {
-    /// Checks the choices; files are looked for when they are loaded.
+    /// Checks the configuration. Files are opened when they are loaded.
     pub fn new(config: DatasetConfig) -> Result<Self> {
         let files = config.files.clone();
         Ok(InMemoryDataset { read_plan: Arc::new(config.resolve()?), files, loaded: None, preload: None })
     }
 
-    /// The files that the next load or preload reads. What is in memory stays.
+    /// Sets the files that the next load or preload reads. Rows in memory stay.
     pub fn set_files<P: Into<PathBuf>>(&mut self, files: impl IntoIterator<Item = P>) {
         self.files = files.into_iter().map(Into::into).collect();
     }
 
-    /// Reads all files, in at most `thread_num` threads; afterwards rows stand in the order of the files. After an error
-    /// memory holds what it held before.
+    /// Reads all files with at most `thread_num` threads. Rows are in the order of the files. After an error memory is unchanged.
     pub fn load_into_memory(&mut self) -> Result<()> {
         self.forbid_during_preload("load into memory")?;
         self.loaded = Some(load(&self.read_plan, &self.files, &Arc::default())?);
         Ok(())
     }
 
-    /// Begins to read the files in the background. A missing file is found here, a bad line by
+    /// Starts to read the files in the background. A missing file is reported here, a malformed line by
     /// [`wait_preload_done`](Self::wait_preload_done).
     pub fn preload_into_memory(&mut self) -> Result<()> {
         self.forbid_during_preload("preload into memory")?;
@@ -81,8 +80,7 @@ impl InMemoryDataset {
         Ok(())
     }
 
-    /// Waits for the background reading; its rows replace those in memory. After an error memory holds what it held
-    /// before.
+    /// Waits for the preload and replaces the rows in memory by its rows. After an error memory is unchanged.
     pub fn wait_preload_done(&mut self) -> Result<()> {
         let Some(preload) = self.preload.take() else {
             return Err(Error::WrongState {
@@ -98,19 +96,19 @@ impl InMemoryDataset {
         Ok(())
     }
 
-    /// Puts the rows in an order that depends only on the seed and on how many there are, not on earlier shuffles: give
-    /// each pass its own seed.
+    /// Puts the rows in a random order that depends only on the seed and the number of rows, not on earlier shuffles: use another
+    /// seed for each pass.
     pub fn local_shuffle(&mut self, seed: u64) -> Result<()> {
         let loaded = self.loaded.as_mut().ok_or(not_loaded("shuffle"))?;
         loaded.order = Some(permutation(loaded.rows, seed));
         Ok(())
     }
 
-    /// Gives every row to one of the members at random, gets theirs, and puts what came in random order.
+    /// Sends every row to a random member, receives the rows of the others, and shuffles the received rows.
     ///
-    /// All members call it at the same time. `exchange` is given what this member has for each, and gives what each has for
-    /// this one; it is called a few megabytes at a time, equally often by all. A member that has nothing in memory only
-    /// receives. Rows are sent as they go, so after an error memory is empty.
+    /// All members call it at the same time. `exchange` takes the bytes for each member and returns the bytes from each member;
+    /// every member calls it equally often, with a few megabytes at a time. A member without rows in memory only receives. Rows
+    /// leave memory as they are sent, so after an error memory is empty.
     pub fn global_shuffle<E: From<Error>>(
         &mut self,
         seed: u64,
@@ -129,7 +127,7 @@ impl InMemoryDataset {
         Ok(())
     }
 
-    /// Forgets the rows and gives their memory back. A preload that is under way goes on.
+    /// Drops the rows and frees their memory. A running preload continues.
     pub fn release_memory(&mut self) {
         self.loaded = None;
     }
@@ -139,12 +137,12 @@ impl InMemoryDataset {
         self.loaded.as_ref().map_or(0, |loaded| loaded.rows)
     }
 
-    /// Bytes the rows in memory take, with all bookkeeping.
+    /// Bytes that the rows in memory take, including all overhead.
     pub fn memory_bytes(&self) -> usize {
         self.loaded.as_ref().map_or(0, Loaded::memory_bytes)
     }
 
-    /// Bad lines left out when the rows in memory were read.
+    /// Malformed lines that were skipped when the rows in memory were read.
     pub fn skipped_lines(&self) -> u64 {
         self.loaded.as_ref().map_or(0, |loaded| loaded.skipped_lines)
     }
@@ -210,7 +208,7 @@ struct InMemoryReader<'a> {
 }
 
 impl InMemoryReader<'_> {
-    /// Rows of the pass, less those that `drop_last` leaves out.
+    /// Rows of the pass, without those that `drop_last` skips.
     fn rows(&self) -> usize {
         let rows = self.loaded.rows;
         if self.read_plan.drop_last { rows - rows % self.read_plan.batch_size } else { rows }
@@ -220,7 +218,7 @@ impl InMemoryReader<'_> {
 impl BatchReader for InMemoryReader<'_> {
     fn next(&self, batch: &mut Batch) -> Result<bool> {
         prepare(batch, &self.read_plan.schema);
-        // Goes past the end by a batch a call once the pass is over; it would take centuries to come round.
+        // After the end of the pass every call still adds a batch; an overflow would take centuries.
         let start = self.cursor.fetch_add(self.read_plan.batch_size, Ordering::Relaxed);
         let end = self.rows().min(start.saturating_add(self.read_plan.batch_size));
         if start >= end {
@@ -244,10 +242,10 @@ impl BatchReader for InMemoryReader<'_> {
 /// Rows in memory, in chunks that never change.
 struct Loaded {
     chunks: Vec<Records>,
-    /// The number of each chunk's first row.
+    /// The index of each chunk's first row.
     starts: Vec<usize>,
     rows: usize,
-    /// Which row stands at each place; `None`: as loaded.
+    /// The order of the rows; `None` means as loaded.
     order: Option<Vec<u32>>,
     file_bytes: u64,
     skipped_lines: u64,
@@ -286,7 +284,7 @@ impl Loaded {
     }
 }
 
-/// Reads all files; each thread whole ones. The result does not depend on the number of threads.
+/// Reads all files; each thread reads whole files. The result does not depend on the number of threads.
 fn load(read_plan: &ReadPlan, files: &[PathBuf], stop: &Arc<StopSignal>) -> Result<Loaded> {
     check_files(files)?;
     let counters = Counters::default();
@@ -305,7 +303,7 @@ fn load(read_plan: &ReadPlan, files: &[PathBuf], stop: &Arc<StopSignal>) -> Resu
                     Ok(chunks) => by_file.lock()[index] = chunks,
                     Err(error) => {
                         let mut failure = failure.lock();
-                        // The others end because of the first; what they say then is noise.
+                        // The other readers stop because of the first error; their own errors are noise.
                         if !stop.is_requested() {
                             *failure = Some(error);
                         }
@@ -349,7 +347,7 @@ fn load_file(
     Ok(chunks)
 }
 
-/// A permutation of `0..rows` by Fisher and Yates, from the counter-based generator that `key::mix` of a Weyl sequence is.
+/// A Fisher-Yates permutation of `0..rows`. The random numbers are `key::mix` of a Weyl sequence, a counter-based generator.
 fn permutation(rows: usize, seed: u64) -> Vec<u32> {
     let mut order: Vec<u32> = (0..rows as u32).collect();
     let mut state = key::mix(seed ^ 0x6f70_656e_666c_6565);
@@ -380,7 +378,7 @@ mod tests {
 
     #[test]
     fn every_row_is_as_likely_at_every_place() {
-        // 24 000 shuffles of 4 rows: each of 24 orders is expected 1000 times, standard deviation 31.
+        // 24 000 shuffles of 4 rows: each of the 24 orders is expected 1000 times, with a standard deviation of 31.
         let mut counts = std::collections::HashMap::new();
         for seed in 0..24_000 {
             *counts.entry(permutation(4, seed)).or_insert(0) += 1;

@@ -1,15 +1,14 @@
-//! Where batches come from: files of text, streamed or kept in memory.
+//! Reads batches from text files, streamed or kept in memory.
 //!
 //! ```text
 //! files -> source (decompress, pipe_command) -> format (lines to rows) -> records -> batches for the training threads
 //! ```
 //!
-//! A [`QueueDataset`] streams its files once a pass in bounded memory; an [`InMemoryDataset`] loads them, shuffles, and
-//! goes over them as often as asked. Both are made of a [`DatasetConfig`] and give [`BatchReader`]s, which all training
-//! threads of a worker share. What goes wrong says in which file, line and slot.
+//! A [`QueueDataset`] streams its files once per pass in bounded memory. An [`InMemoryDataset`] loads them, shuffles them, and
+//! can run any number of passes over them. Both are made from a [`DatasetConfig`] and return [`BatchReader`]s, which all training
+//! threads of a worker share. Errors name the file, line and slot.
 //!
-//! This module does not know models, workers or the network: which files are this worker's is decided before, by
-//! [`split_files`].
+//! This module does not know models, workers or the network: [`split_files`] chooses this worker's files before.
 
 use openfleet_core::{Batch, Schema};
 
@@ -37,72 +36,72 @@ pub use round_robin::RoundRobinDataset;
 pub use split::split_files;
 pub use words::{WordsConfig, WordsDataset};
 
-/// Rows that can be gone over in batches.
+/// A source of batches.
 pub trait Dataset: Send + Sync {
     /// The fields of its batches.
     fn schema(&self) -> &Schema;
 
-    /// How many rows a batch has; the last of a pass may have fewer.
+    /// Rows per batch; the last batch of a pass may have fewer.
     fn batch_size(&self) -> usize;
 
-    /// How many threads should train on it.
+    /// The number of threads that should train on it.
     fn thread_num(&self) -> usize;
 
-    /// How many rows a pass has, where that is known beforehand.
+    /// The number of rows in a pass, if known beforehand.
     fn rows(&self) -> Option<usize>;
 
-    /// What a pass goes over, in words that are the same in another process which goes over the same.
+    /// A description of a pass: equal in two processes if they read the same data in the same way.
     fn describe(&self) -> String {
         format!("batches of {}", self.batch_size())
     }
 
-    /// Whether batches are round_robin to threads ([`RoundRobinDataset`]).
+    /// Whether each thread gets every n-th batch ([`RoundRobinDataset`]).
     fn is_round_robin(&self) -> bool {
         false
     }
 
-    /// A pass is skipped: whatever depends on how many passes there were counts it all the same.
+    /// Counts a pass that is skipped, for datasets whose content depends on the number of passes.
     fn skip_pass(&self) {}
 
-    /// Begins a pass. A missing file is found here, before any training.
+    /// Starts a pass. A missing file is reported here, before any training.
     fn open(&self) -> Result<Box<dyn BatchReader + '_>>;
 }
 
-/// One pass over a dataset, shared by all training threads: each row is given to one of them, once.
+/// One pass over a dataset, shared by all training threads: each row goes to exactly one of them.
 pub trait BatchReader: Send + Sync {
-    /// Fills `batch` with the next rows, reusing its memory; `false` when the pass is over. After an error the batch is
-    /// empty, and every thread that asks is told the same error.
+    /// Fills `batch` with the next rows, reusing its memory; returns `false` when the pass is over. After an error the batch is
+    /// empty, and every later call by any thread returns the same error.
     fn next(&self, batch: &mut Batch) -> Result<bool>;
 
-    /// [`next`](BatchReader::next) for one of the training threads, where batches are round_robin to them.
+    /// [`next`](BatchReader::next) for one training thread, if batches are assigned to threads.
     fn next_for(&self, _stream: u32, batch: &mut Batch) -> Result<bool> {
         self.next(batch)
     }
 
-    /// A thread has ended before the data did: nobody waits for it any more.
+    /// Called when a thread stops before the data ends, so that no other thread waits for it.
     fn end(&self) {}
 
-    /// How far the pass has come.
+    /// How much of the pass is done.
     fn progress(&self) -> Progress;
 }
 
-/// How far a pass over a dataset has come.
+/// How much of a pass over a dataset is done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Rows given to training threads.
+    /// Rows passed to training threads.
     pub rows: u64,
-    /// Rows of the whole pass, where known.
+    /// Rows of the whole pass, if known.
     pub total_rows: Option<u64>,
-    /// Bytes read of the files as they lie on disk, compressed or not.
+    /// Bytes read from the files, as stored on disk (compressed or not).
     pub bytes: u64,
-    /// Bytes of all files, where known.
+    /// Bytes of all files, if known.
     pub total_bytes: Option<u64>,
-    /// Bad lines left out.
+    /// Malformed lines that were skipped.
     pub skipped_lines: u64,
 }
 
 impl Progress {
-    /// The part of the pass that is done, from 0 to 1, where the whole is known.
+    /// The fraction of the pass that is done, from 0 to 1, if the total is known.
     pub fn fraction(&self) -> Option<f64> {
         let (done, total) = match (self.total_rows, self.total_bytes) {
             (Some(total), _) => (self.rows, total),
@@ -113,7 +112,7 @@ impl Progress {
     }
 }
 
-/// Empties a batch for the rows to come; one that was never filled gets the schema's columns.
+/// Empties a batch for the next rows; a batch that was never filled gets the schema's columns.
 fn prepare(batch: &mut Batch, schema: &Schema) {
     if batch.columns.len() != schema.fields().len() {
         *batch = Batch::new(schema);

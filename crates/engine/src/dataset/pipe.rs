@@ -1,9 +1,9 @@
 //! A `pipe_command`: a child process between a file and the parser.
 //!
-//! The command runs in a shell with the file on its standard input. Three things go on at once: a thread feeds it, a
-//! thread keeps the last lines of its standard error, and whoever reads the [`Pipe`] takes its output. It counts as done
-//! only when it has ended with exit code 0, whatever it has written by then. [`StopSignal`] ends it early, with everything it
-//! started: the command is a process group of its own.
+//! The command runs in a shell with the file on its standard input. A thread feeds it, a thread collects the last lines of its
+//! standard error, and the reader of the [`Pipe`] reads its output, all at the same time. The command succeeds only if it exits
+//! with code 0, whatever it has written. [`StopSignal`] kills it early, with all processes that it started, because the command
+//! has its own process group.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,10 +21,10 @@ use super::error::{Error, Result};
 /// How many lines of standard error an error quotes.
 const STDERR_LINES: usize = 10;
 
-/// How long a finished command's helpers may take; a process it left behind can hold its pipes open for ever.
+/// How long to wait for the helper threads of a finished command. A process that it left behind can hold its pipes open forever.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A running command, read as if it were the file.
+/// A running command; reading it returns the command's output.
 pub(crate) struct Pipe {
     command: String,
     file: PathBuf,
@@ -32,14 +32,14 @@ pub(crate) struct Pipe {
     stop: Arc<StopSignal>,
     output: ChildStdout,
     stderr_lines: Arc<Mutex<VecDeque<String>>>,
-    /// The feeder's result.
+    /// The result of the thread that feeds the command.
     input_result: Receiver<std::io::Result<()>>,
-    /// Closes when standard error has been read to its end.
+    /// Closes when standard error was read to its end.
     stderr_closed: Receiver<()>,
 }
 
 impl Pipe {
-    /// Starts `command` on `input`, which is the text of `file`.
+    /// Starts `command` with `input`, the text of `file`, on its standard input.
     pub(crate) fn start(
         command: &str,
         file: &Path,
@@ -59,7 +59,7 @@ impl Pipe {
         let (input_result_sender, input_result) = crossbeam_channel::bounded(1);
         let (stderr_closed_sender, stderr_closed) = crossbeam_channel::bounded(0);
         let child = Arc::new(Mutex::new(ShellProcess { child, status: None }));
-        // Registered before the threads start: should one fail to, dropping the pipe ends the command.
+        // Registered before the threads start: if one fails to start, dropping the pipe kills the command.
         stop.add(&child);
         let words = stderr_lines.clone();
         let pipe = Pipe {
@@ -81,7 +81,7 @@ impl Pipe {
         Ok(pipe)
     }
 
-    /// After the end of the output: waits for the command and judges it.
+    /// Call at the end of the output: waits for the command and fails unless it succeeded.
     pub(crate) fn finish(&mut self) -> Result<()> {
         let status = self.wait()?;
         if self.stop.is_requested() {
@@ -102,7 +102,7 @@ impl Pipe {
         }
     }
 
-    /// Asks again and again instead of blocking, for the child's lock must be free for [`StopSignal`].
+    /// Polls instead of blocking, because [`StopSignal`] needs the child's lock.
     fn wait(&self) -> Result<ExitStatus> {
         let mut pause = Duration::from_micros(100);
         loop {
@@ -127,12 +127,12 @@ impl Drop for Pipe {
     fn drop(&mut self) {
         self.stop.remove(&self.child);
         self.child.lock().kill();
-        // Reaps it; without this it would stay a zombie for the life of the process.
+        // Reaps it; otherwise it would stay a zombie until this process exits.
         let _ = self.wait();
     }
 }
 
-/// Ends a pass early: reader threads look at it, commands are killed by it. One is shared by all readers of a pass.
+/// Ends a pass early: reader threads poll it, and it kills commands. All readers of a pass share one.
 #[derive(Default)]
 pub(crate) struct StopSignal {
     requested: AtomicBool,
@@ -142,7 +142,7 @@ pub(crate) struct StopSignal {
 impl StopSignal {
     pub(crate) fn request(&self) {
         self.requested.store(true, Ordering::SeqCst);
-        // Under the list's lock: a child added later finds `requested` set.
+        // Holds the lock of the list: a child that is added later sees `requested`.
         for child in self.children.lock().iter() {
             child.lock().kill();
         }
@@ -165,7 +165,7 @@ impl StopSignal {
     }
 }
 
-/// The shell of a command, and how it ended once that has been requested.
+/// The shell of a command, and its exit status once it is known.
 struct ShellProcess {
     child: Child,
     status: Option<ExitStatus>,
@@ -180,8 +180,8 @@ impl ShellProcess {
         Ok(self.status)
     }
 
-    /// Kills the command and what it started. Until the shell is reaped its number stays its own, even when it has ended
-    /// and only processes in its background are left; afterwards the number may be another's.
+    /// Kills the command and all processes that it started. Until the shell is reaped its process id cannot be reused, even if it
+    /// has exited and only background processes are left; afterwards the id may belong to another process.
     fn kill(&mut self) {
         if self.status.is_some() {
             return;
@@ -196,7 +196,7 @@ impl ShellProcess {
     }
 }
 
-/// Gives the command its input. That it stops reading is its right (`head -n 10`); that the file cannot be read is not.
+/// Writes the command's input. A command may stop reading early (`head -n 10`); a file that cannot be read is an error.
 fn feed(mut input: Box<dyn Read + Send>, mut stdin: ChildStdin) -> std::io::Result<()> {
     let mut buffer = vec![0; 1 << 16];
     loop {
@@ -215,7 +215,7 @@ fn feed(mut input: Box<dyn Read + Send>, mut stdin: ChildStdin) -> std::io::Resu
 fn collect_stderr(stderr: ChildStderr, stderr_lines: &Mutex<VecDeque<String>>) {
     let mut stderr = BufReader::new(stderr);
     let mut line = Vec::new();
-    // A "line" without an end is cut, so that no command can fill our memory.
+    // A line without an end is cut, so that no command can fill our memory.
     while matches!(stderr.by_ref().take(4096).read_until(b'\n', &mut line), Ok(length) if length > 0) {
         let text = String::from_utf8_lossy(&line).trim_end().to_owned();
         line.clear();

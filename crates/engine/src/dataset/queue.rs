@@ -1,14 +1,14 @@
-//! The dataset that streams: files are read while training goes on, and nothing of them is kept.
+//! The streaming dataset: files are read while training runs, and no rows are kept.
 //!
 //! ```text
-//! reader 0: files 0, R, 2R, ...  -- bounded queue of chunks --\                        /-- training thread
-//! reader 1: files 1, R+1, ...    -- bounded queue of chunks ---+- so many rows each --+-- training thread
+//! reader 0: files 0, R, 2R, ...  -- bounded queue of chunks --\                           /-- training thread
+//! reader 1: files 1, R+1, ...    -- bounded queue of chunks ---+- TURN_ROWS rows in turn --+-- training thread
 //! ```
 //!
-//! A full queue holds its reader back, so memory does not depend on the size of the data. Readers take rotation of a fixed number
-//! of rows, so the order of rows depends on the files and on how many readers there are, and not on which is faster: a
-//! restarted worker reads the same batches again. A reader's error follows the rows it had read before, and every training thread is
-//! told of it.
+//! A full queue blocks its reader (backpressure), so memory does not depend on the size of the data. Rows are taken from the
+//! readers in turn, a fixed number from each, so the order of rows depends on the files and the number of readers and not on
+//! their speed: a restarted worker reads the same batches again. A reader's error comes after the rows that it read before, and
+//! every training thread gets it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,23 +27,23 @@ use super::pipe::StopSignal;
 use super::records::{Records, append_rows};
 use super::{BatchReader, Dataset, Progress, prepare};
 
-/// Chunks waiting in the queue for each reader thread; a chunk is what a quarter of a megabyte of text gives.
+/// Chunks in the queue of each reader thread; a chunk is the rows of a quarter of a megabyte of text.
 const CHUNKS_AHEAD: usize = 4;
 
-/// Rows that are taken from a reader before it is the next one's turn.
+/// Rows that are taken from one reader before the next reader's turn.
 const TURN_ROWS: usize = 1024;
 
-/// How long a dropped pass waits for its readers, which end at once unless a file system keeps them.
+/// How long a dropped pass waits for its readers. They stop at once unless a file system blocks them.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Files streamed once a pass.
+/// A dataset that streams its files once per pass.
 pub struct QueueDataset {
     read_plan: Arc<ReadPlan>,
     files: Arc<[PathBuf]>,
 }
 
 impl QueueDataset {
-    /// Checks the choices; files are looked for at [`Dataset::open`].
+    /// Checks the configuration. Files are opened by [`Dataset::open`].
     pub fn new(config: DatasetConfig) -> Result<Self> {
         let files = config.files.clone().into();
         Ok(QueueDataset { read_plan: Arc::new(config.resolve()?), files })
@@ -81,7 +81,7 @@ impl Dataset for QueueDataset {
 
 struct QueueReader {
     shared: Arc<ReaderState>,
-    /// Empty chunks on their way back to the readers, so that a warm pass allocates nothing.
+    /// Emptied chunks go back to the readers, so that a warm pass allocates nothing.
     emptied: Sender<Records>,
     rotation: Mutex<ReaderRotation>,
     threads: Vec<JoinHandle<()>>,
@@ -91,23 +91,23 @@ struct QueueReader {
     total_bytes: u64,
 }
 
-/// Whose rows are being given out.
+/// Which reader's rows are taken next.
 struct ReaderRotation {
-    /// Those that have not come to their end; none while being dropped.
+    /// The readers that have not reached their end; empty during shutdown.
     readers: Vec<ReaderCursor>,
     turn: usize,
-    /// Rows until it is the next one's turn.
+    /// Rows to take before the next reader's turn.
     left: usize,
 }
 
-/// A reader's chunk that is being given out, and its next row.
+/// The chunk of a reader whose rows are being taken, and the next row.
 struct ReaderCursor {
     queue: Receiver<Records>,
     records: Records,
     row: usize,
 }
 
-/// What readers and their owner both see.
+/// What the reader threads and the `QueueReader` share.
 struct ReaderState {
     read_plan: Arc<ReadPlan>,
     files: Arc<[PathBuf]>,
@@ -153,7 +153,7 @@ impl QueueReader {
                 shared.read_files(index, thread_count, &sender, &empty);
                 drop((sender, ended));
             });
-            // Dropping `reader` ends the threads already started.
+            // On an error, dropping `reader` stops the threads that have started.
             reader
                 .threads
                 .push(thread.map_err(|error| Error::io("start a thread to read", &dataset.files[index], error))?);
@@ -164,8 +164,8 @@ impl QueueReader {
     /// Moves rows from the queues into `batch` until it is full or the pass is over.
     fn fill(&self, batch: &mut Batch) {
         let read_plan = &self.shared.read_plan;
-        // One thread at a time, for only so can the pass have at most one batch that is not full. It holds the others up
-        // for the time of a copy.
+        // One thread at a time: otherwise a pass could have more than one batch that is not full. The others wait for the time of
+        // a copy.
         let mut rotation = self.rotation.lock();
         while batch.rows < read_plan.batch_size {
             let ReaderRotation { readers, turn, left } = &mut *rotation;
@@ -173,17 +173,18 @@ impl QueueReader {
             if *row == records.rows() {
                 let Ok(next) = queue.recv() else {
                     if self.shared.stop.is_requested() || self.shared.panicked.load(Ordering::SeqCst) {
-                        // A reader failed. Rows of the others must not fill its place: a batch always has the same rows.
+                        // A reader failed. Rows of the other readers must not take the place of its rows: a batch always has the
+                        // same rows.
                         return;
                     }
-                    // It has come to its end: from here on the others take rotation without it.
+                    // This reader has reached its end; the others continue without it.
                     readers.remove(*turn);
                     (*turn, *left) = (if *turn < readers.len() { *turn } else { 0 }, TURN_ROWS);
                     continue;
                 };
                 let mut emptied = std::mem::replace(records, next);
                 emptied.clear();
-                // Nobody may want it any more.
+                // The channel may be full or closed; then the chunk is dropped.
                 let _ = self.emptied.try_send(emptied);
                 *row = 0;
                 continue;
@@ -232,9 +233,9 @@ impl BatchReader for QueueReader {
 impl Drop for QueueReader {
     fn drop(&mut self) {
         self.shared.stop.request();
-        // A reader that waits for room in its queue learns that there is nobody to read it.
+        // A reader that waits for space in its queue sees that the queue is closed.
         self.rotation.get_mut().readers.clear();
-        // Nothing is ever sent: the answer is that all have ended, or that the patience has.
+        // Nothing is ever sent: this returns when all readers have ended, or at the timeout.
         if self.ended.recv_timeout(SHUTDOWN_TIMEOUT) == Err(crossbeam_channel::RecvTimeoutError::Disconnected) {
             for thread in self.threads.drain(..) {
                 let _ = thread.join();
@@ -257,7 +258,7 @@ impl ReaderState {
             });
             if let Err(error) = result {
                 let mut failure = self.failure.lock();
-                // The others end because of the first; what they say then is noise.
+                // The other readers stop because of the first error; their own errors are noise.
                 if !self.stop.is_requested() {
                     *failure = Some(error);
                 }
@@ -276,7 +277,7 @@ impl ReaderState {
     }
 }
 
-/// Set when its thread unwinds: the queue then closes as if the files had ended, which must not pass for success.
+/// Sets the flag when its thread unwinds. The queue then closes as if the files had ended, which must not look like success.
 struct PanicFlag<'a>(&'a AtomicBool);
 
 impl Drop for PanicFlag<'_> {

@@ -1,10 +1,10 @@
-//! Which fields a stored row has, and in which order.
+//! The fields of a stored row and their order.
 
 use openfleet_core::{FieldKind, Schema};
 
-/// The order in which a parser writes the fields of a row, and what each is.
+/// The order in which a parser writes the fields of a row, and the kind of each.
 ///
-/// A file's order need not be the schema's: rows are stored in the file's, columns are found by `column`.
+/// Rows are stored in the order of the file, which may differ from the schema's; `column` is the field's index in the schema.
 #[derive(Debug)]
 pub(crate) struct RecordLayout {
     pub(super) ids: Vec<StoredIds>,
@@ -17,7 +17,7 @@ pub(crate) struct RecordLayout {
 #[derive(Debug)]
 pub(super) struct StoredIds {
     pub(super) column: usize,
-    /// `None`: ragged, the length stands in the row's lengths.
+    /// `None` for a ragged slot, whose length is in the row's lengths.
     pub(super) length: Option<usize>,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct StoredFloats {
 }
 
 impl RecordLayout {
-    /// `order` lists the schema's fields, by position, in the order in which they will be written.
+    /// `order` lists indexes of the schema's fields, in the order in which they will be written.
     pub(crate) fn new(schema: &Schema, order: &[usize]) -> Self {
         let mut layout =
             RecordLayout { ids: Vec::new(), floats: Vec::new(), ragged_slots: 0, fixed_keys: 0, float_width: 0 };
@@ -52,7 +52,7 @@ impl RecordLayout {
         layout
     }
 
-    /// Where a field of one id stands among the ids of every row; `None` for other fields, and behind a ragged one.
+    /// The index of a field of one id among the ids of every row; `None` for other fields, and for fields after a ragged one.
     pub(crate) fn key_offset(&self, column: usize) -> Option<usize> {
         let mut offset = 0;
         for ids in &self.ids {

@@ -1,18 +1,18 @@
 //! Rows in memory, between a parser and a batch.
 //!
-//! [`Records`] is row-major: all ids of a row stand together, then all ids of the next, and so with its floats, so that
-//! a row picked at random costs a few neighbouring cache lines instead of one a field. A batch is column-major; the turn
-//! is made here, [`append_rows`], on the training path.
+//! [`Records`] is row-major: all ids of a row are adjacent, followed by the ids of the next row, and the same for floats. So a
+//! random row costs a few adjacent cache lines instead of one per field. A batch is column-major; [`append_rows`] transposes on
+//! the training path.
 //!
 //! ```text
 //! keys     | row 0: label, C1 ids, C2 ids ... | row 1: ...     8 bytes each
-//! starts   | where row 0 begins | row 1 | ... | the end         4 bytes a row
-//! lengths  | row 0: |C1|, |C2| ... | row 1: ...                 1 byte a ragged slot; 4 once any length exceeds 255
-//! floats   | row 0: dense ... | row 1: ...                      4 bytes each
+//! starts   | start of row 0 | row 1 | ... | the end            4 bytes per row
+//! lengths  | row 0: |C1|, |C2| ... | row 1: ...                1 byte per ragged slot; 4 once any length exceeds 255
+//! floats   | row 0: dense ... | row 1: ...                     4 bytes each
 //! ```
 //!
-//! A Criteo row (26 ragged slots of one id, 13 floats, a label) takes 298 bytes for 268 of raw values. Lengths as
-//! varints would save the rare wide chunk and cost a second offset a row and a decoding loop, so they are not.
+//! A Criteo row (26 ragged slots of one id, 13 floats, a label) takes 298 bytes for 268 bytes of raw values. Lengths are not
+//! varints: those would save memory only in the rare wide chunk, and cost a second offset per row and a decoding loop.
 //!
 //! This module does not know text, files or threads.
 
@@ -22,18 +22,18 @@ use openfleet_core::{Batch, Column, Key};
 
 use super::record_layout::RecordLayout;
 
-/// Some rows in a [`RecordLayout`]'s order. A parser writes a row value by value, then commits it or takes it back.
+/// Rows in the order of a [`RecordLayout`]. A parser writes a row value by value, then commits it or rolls it back.
 #[derive(Debug, Clone)]
 pub(crate) struct Records {
     layout: Arc<RecordLayout>,
     keys: Vec<Key>,
     floats: Vec<f32>,
     lengths: Lengths,
-    /// One more entry than there are rows.
+    /// One entry per row, and the end of the last.
     starts: Vec<u32>,
 }
 
-/// Stays narrow until a row has more than 255 ids in one slot; then the whole chunk is widened once.
+/// One byte per length until a slot has more than 255 ids; then the whole chunk is widened once.
 #[derive(Debug, Clone)]
 enum Lengths {
     Narrow(Vec<u8>),
@@ -45,17 +45,17 @@ impl Records {
         Records { layout, keys: Vec::new(), floats: Vec::new(), lengths: Lengths::Narrow(Vec::new()), starts: vec![0] }
     }
 
-    /// How many rows are committed.
+    /// The number of committed rows.
     pub(crate) fn rows(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// How many ids all rows have together.
+    /// The number of ids in all rows.
     pub(crate) fn keys(&self) -> usize {
         self.keys.len()
     }
 
-    /// Forgets the rows and keeps the memory.
+    /// Removes the rows and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.keys.clear();
         self.floats.clear();
@@ -66,13 +66,13 @@ impl Records {
         }
     }
 
-    /// A copy of the rows that holds not a byte more than they need.
+    /// A copy of the rows without spare capacity.
     pub(crate) fn sealed(&self) -> Records {
-        // `Vec::clone` allocates exactly; these rows' own vectors have grown by doubling.
+        // `Vec::clone` allocates exactly; the vectors of `self` have grown by doubling.
         self.clone()
     }
 
-    /// Bytes held, memory reserved for growth included.
+    /// Bytes held, including spare capacity.
     pub(crate) fn memory_bytes(&self) -> usize {
         let lengths = match &self.lengths {
             Lengths::Narrow(lengths) => lengths.capacity(),
@@ -91,7 +91,7 @@ impl Records {
         self.keys.push(key);
     }
 
-    /// An id of the row being written, by its place in it.
+    /// An id of the row being written, by its index in the row.
     #[inline]
     pub(crate) fn written_key(&self, offset: usize) -> Key {
         self.keys[self.starts[self.rows()] as usize + offset]
@@ -103,7 +103,7 @@ impl Records {
         self.floats.push(value);
     }
 
-    /// Adds `dim` zeros to the row being written and lends them, for parsers that meet their values in any order.
+    /// Adds `dim` zeros to the row being written and returns them, for parsers that find their values in any order.
     pub(crate) fn push_zeros(&mut self, dim: usize) -> &mut [f32] {
         let start = self.floats.len();
         self.floats.resize(start + dim, 0.0);
@@ -116,7 +116,7 @@ impl Records {
         &mut self.floats[start..]
     }
 
-    /// Says how many ids the ragged slot just written has.
+    /// Sets the number of ids of the ragged slot that was just written.
     #[inline(always)]
     pub(crate) fn push_length(&mut self, length: usize) {
         if let Lengths::Narrow(lengths) = &mut self.lengths
@@ -138,7 +138,7 @@ impl Records {
         }
     }
 
-    /// Ends the row being written; every field of the layout has been given.
+    /// Ends the row being written; every field of the layout must have been written.
     #[inline]
     pub(crate) fn commit_row(&mut self) {
         self.starts.push(self.keys.len() as u32);
@@ -150,7 +150,7 @@ impl Records {
         );
     }
 
-    /// Forgets the row being written.
+    /// Removes the row being written.
     pub(crate) fn roll_back_row(&mut self) {
         let rows = self.rows();
         self.keys.truncate(self.starts[rows] as usize);
@@ -186,7 +186,7 @@ impl Records {
         self.floats.iter().for_each(|value| bytes.extend(value.to_le_bytes()));
     }
 
-    /// Adds the rows that [`write`](Self::write) wrote. `None`, and no row, if they are not of this layout.
+    /// Adds the rows that [`write`](Self::write) wrote. Returns `None`, and adds nothing, if they have another layout.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Option<()> {
         let (rows, bytes) = take_u32(bytes)?;
         let (keys, bytes) = take_u32(bytes)?;
@@ -239,7 +239,7 @@ fn take_u32(bytes: &[u8]) -> Option<(usize, &[u8])> {
     Some((u32::from_le_bytes(*word) as usize, rest))
 }
 
-/// One row, wherever it is stored.
+/// A view of one stored row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RowView<'a> {
     keys: &'a [Key],
@@ -254,7 +254,7 @@ enum RowLengths<'a> {
 }
 
 impl RowView<'_> {
-    /// Bytes that [`Records::write`] makes of it.
+    /// The number of bytes that [`Records::write`] needs for it.
     pub(crate) fn written_bytes(&self, layout: &RecordLayout) -> usize {
         4 + layout.ragged_slots * 4 + self.keys.len() * 8 + self.floats.len() * 4
     }
@@ -270,7 +270,7 @@ impl RowLengths<'_> {
     }
 }
 
-/// Rows turned at a time: their views stay in the first-level cache while the columns are filled one by one.
+/// Rows transposed at a time: their views stay in the first-level cache while the columns are filled one by one.
 const BLOCK: usize = 64;
 
 /// Appends `rows` to a batch that has a column for each field of `layout`.
@@ -297,8 +297,8 @@ fn append_block(layout: &RecordLayout, views: &mut [RowView<'_>], batch: &mut Ba
         let Column::Ids { offsets, keys } = &mut batch.columns[field.column] else {
             panic!("column {} of the batch is not of the dataset's schema", field.column);
         };
-        // Most slots have one id a row. For a block of such rows both columns grow by a known length, without a check of
-        // room for each value.
+        // Most slots have one id per row. For a block of such rows both columns grow by a known length, without a capacity check
+        // per value.
         let all_one = match field.length {
             Some(length) => length == 1,
             None => views.iter().all(|view| view.lengths.get(slot) == 1),

@@ -1,10 +1,10 @@
-//! Batches dealt to training threads in next_thread, so that a thread's n-th batch is the same in every run.
+//! Assigns batches to training threads round-robin, so that a thread's n-th batch is the same in every run.
 //!
-//! Threads that take whatever comes next are never idle, but who got which batch is chance. A job that is to go on where it
-//! was killed has to know: then batch b of a pass belongs to thread b mod T, and a stream's position says which batches it
-//! has done. A thread that is ahead of the others waits for them after a few batches.
+//! Threads that take whatever batch comes next are never idle, but which thread gets which batch is random. A job that resumes
+//! after a crash has to know: here batch b of a pass belongs to thread b mod T, so a stream's position says which batches it has
+//! done. A thread that is more than a few batches ahead waits for the others.
 //!
-//! The dataset below must give its batches in the same order in every pass: one reading thread, no chance in its shuffle.
+//! The inner dataset must return its batches in the same order in every run: one reader thread, and a shuffle with a fixed seed.
 
 use std::collections::VecDeque;
 
@@ -13,14 +13,14 @@ use parking_lot::{Condvar, Mutex};
 
 use super::{BatchReader, Dataset, Progress, Result};
 
-/// A dataset whose batches are dealt to so many threads.
+/// A dataset whose batches are assigned to a fixed number of threads.
 pub struct RoundRobinDataset<'a> {
     dataset: &'a dyn Dataset,
     threads: u32,
 }
 
 impl<'a> RoundRobinDataset<'a> {
-    /// Deals the batches of a dataset to these many threads.
+    /// Assigns the batches of `dataset` to `threads` threads.
     pub fn new(dataset: &'a dyn Dataset, threads: usize) -> Self {
         RoundRobinDataset { dataset, threads: threads.max(1) as u32 }
     }
@@ -66,7 +66,7 @@ impl Dataset for RoundRobinDataset<'_> {
     }
 }
 
-/// Batches that wait for a thread; whoever is further ahead waits for it.
+/// Batches that may wait for one thread. When a queue is full, the other threads wait for that thread.
 const MAX_QUEUED_BATCHES: usize = 8;
 
 struct RoundRobinReader<'a> {
@@ -79,7 +79,7 @@ struct ThreadQueues {
     batches: Vec<VecDeque<Batch>>,
     next_thread: usize,
     over: bool,
-    /// Memory of batches that were handed over.
+    /// Memory of batches that were taken, for reuse.
     spare: Vec<Batch>,
 }
 
@@ -106,7 +106,7 @@ impl BatchReader for RoundRobinReader<'_> {
                 self.taken.wait(&mut queues);
                 continue;
             }
-            // Read with the lock held: the next batch has to be the next one's.
+            // Read while holding the lock, so that the batches are assigned in order.
             let mut next = queues.spare.pop().unwrap_or_default();
             match self.reader.next(&mut next) {
                 Ok(true) => {
@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// Batches that hold their number.
+    /// A dataset whose batches contain their index.
     struct Numbers {
         schema: Schema,
         count: i64,
@@ -206,7 +206,7 @@ mod tests {
         let dealt = RoundRobinDataset::new(&numbers, 2);
         let reader = dealt.open().unwrap();
         std::thread::scope(|scope| {
-            // The other one never takes anything, so this one waits for it in the end.
+            // The other thread never takes a batch, so this one has to wait for it.
             let taking = scope.spawn(|| {
                 let (mut batch, mut taken) = (Batch::default(), 0);
                 while reader.next_for(0, &mut batch).unwrap() {

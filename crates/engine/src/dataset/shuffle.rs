@@ -1,11 +1,11 @@
-//! Rows that change their worker: the moving half of a global shuffle.
+//! The part of a global shuffle that moves rows between workers.
 //!
-//! Each member deals its rows, in rounds of a few megabytes, to all members by a seeded hash of its rank and the row's
-//! number: every row goes to exactly one, and no two members have to agree on anything. A member says in every round
-//! whether it has more to come; the last round is the one in which nobody has, so all take part equally often. Memory
-//! holds each row once: chunks that were dealt are freed before those that come are kept.
+//! Each member sends its rows, in rounds of a few megabytes, to members chosen by a seeded hash of its rank and the row's index:
+//! every row goes to exactly one member, without any agreement between members. In every round a member says whether it has more
+//! rows. The last round is the one in which no member has, so all members take part equally often. Each row is in memory once:
+//! chunks that were sent are freed before received rows are stored.
 //!
-//! How bytes get to the others is handed in. This module knows neither servers nor files.
+//! The caller passes the function that exchanges bytes. This module knows neither servers nor files.
 
 use std::sync::Arc;
 
@@ -16,15 +16,15 @@ use super::in_memory::{CHUNK_KEYS, CHUNK_ROWS};
 use super::record_layout::RecordLayout;
 use super::records::Records;
 
-/// A round ends with the row that makes it at least this long: what a server holds for each worker at a time.
+/// A round ends with the row that makes it at least this long. A server holds this much per worker at a time.
 const ROUND_BYTES: usize = 4 << 20;
 
-/// The last part of a message says that its sender has no more.
+/// First byte of a message: the sender has no more rows.
 const LAST: u8 = 0;
-/// There is another round to come.
+/// First byte of a message: the sender has more rows.
 const MORE: u8 = 1;
 
-/// One member's view of a shuffle.
+/// One member of a shuffle.
 pub(super) struct Shuffle<'a> {
     pub(super) layout: &'a Arc<RecordLayout>,
     pub(super) seed: u64,
@@ -33,7 +33,7 @@ pub(super) struct Shuffle<'a> {
 }
 
 impl Shuffle<'_> {
-    /// Deals `mine` and gives what this member keeps and gets.
+    /// Sends the rows of `mine` and returns the rows that this member keeps and receives.
     pub(super) fn run<E: From<Error>>(
         &mut self,
         mine: Vec<Records>,
@@ -42,7 +42,7 @@ impl Shuffle<'_> {
         let mut kept = ChunkBuilder { chunks: Vec::new(), open: Records::new(self.layout.clone()) };
         let mut outgoing: Vec<Records> = (0..self.members).map(|_| Records::new(self.layout.clone())).collect();
         let mut mine = mine.into_iter();
-        // The chunk being dealt, its next row, and that row's number among all.
+        // The chunk being sent, its next row, and that row's index among all rows.
         let (mut chunk, mut row, mut number) = (mine.next(), 0, 0u64);
         loop {
             let mut bytes = 0;
@@ -82,7 +82,7 @@ impl Shuffle<'_> {
         }
     }
 
-    /// Who gets a row.
+    /// The member that gets a row.
     fn receiver(&self, number: u64) -> usize {
         let chance = key::mix(key::mix(self.seed.wrapping_add(number)) ^ key::mix(self.rank as u64 + 1));
         // The upper half of a 64-bit product is uniform over the members up to one part in 2^32.
@@ -90,7 +90,7 @@ impl Shuffle<'_> {
     }
 }
 
-/// Rows that stay, in chunks.
+/// Collects rows into chunks.
 struct ChunkBuilder {
     chunks: Vec<Records>,
     open: Records,

@@ -1,7 +1,7 @@
-//! One file as pieces of whole lines: opened, decompressed, piped through a command.
+//! Reads one file as pieces of whole lines: opens it, decompresses it, pipes it through a command.
 //!
-//! Compression is told by the first bytes, so a misnamed file is read all the same; by the extension only where the
-//! bytes say nothing, so that a damaged `.gz` is an error and not garbage. This module does not know what lines mean.
+//! The first bytes decide the compression, so a misnamed file can be read. The extension decides only if the bytes do not, so
+//! that a damaged `.gz` is an error and not garbage. This module does not parse lines.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::error::{Error, Result};
 use super::pipe::{Pipe, StopSignal};
 
-/// Text is read in pieces of this size: small enough to be parsed from the second-level cache.
+/// Text is read in pieces of this size, which fit the second-level cache while they are parsed.
 const PIECE: usize = 256 << 10;
 
-/// The longest line. Without a bound, a binary file would be read into memory whole in search of a line's end.
+/// The maximum length of a line. Without a limit, a binary file would be read into memory whole in search of a line end.
 const LONGEST_LINE: usize = 256 << 20;
 
 /// The text of one file.
@@ -23,7 +23,7 @@ pub(crate) struct Source {
     file: PathBuf,
     input: Input,
     buffer: Vec<u8>,
-    /// `buffer[..given]` was the last piece; `buffer[given..filled]` is the beginning of the next.
+    /// `buffer[..given]` was the last piece; `buffer[given..filled]` is the start of the next.
     given: usize,
     filled: usize,
     ended: bool,
@@ -36,7 +36,7 @@ enum Input {
 }
 
 impl Source {
-    /// Opens a file. Bytes read of it are added to `bytes` as they lie on disk.
+    /// Opens a file. The bytes read from disk are added to `bytes`.
     pub(crate) fn open(
         file: &Path,
         pipe_command: Option<&str>,
@@ -58,8 +58,8 @@ impl Source {
         Source { file, input, buffer: vec![0; PIECE], given: 0, filled: 0, ended: false, lines_given: 0 }
     }
 
-    /// The next lines, whole ones; only the very last may lack its line ending. `None` at the end of the file, and of
-    /// its command, which is then known to have ended well.
+    /// The next whole lines; only the last line of a file may lack its line ending. Returns `None` at the end of the file; a pipe
+    /// command has then succeeded.
     pub(crate) fn next_lines(&mut self) -> Result<Option<&[u8]>> {
         self.buffer.copy_within(self.given..self.filled, 0);
         self.filled -= self.given;
@@ -100,7 +100,7 @@ impl Source {
         }
     }
 
-    /// A line longer than the buffer.
+    /// Makes room for a line that is longer than the buffer.
     fn grow(&mut self) -> Result<()> {
         if self.buffer.len() >= LONGEST_LINE {
             let line = self.lines_given + 1;
@@ -110,13 +110,13 @@ impl Source {
         Ok(())
     }
 
-    /// Tells how many lines the pieces so far had, for errors.
+    /// Sets the number of lines in the pieces so far, for error messages.
     pub(crate) fn set_lines_given(&mut self, lines: u64) {
         self.lines_given = lines;
     }
 }
 
-/// A file that counts what is read of it.
+/// A file that counts the bytes read from it.
 struct CountingReader {
     file: File,
     bytes: Arc<AtomicU64>,
@@ -136,7 +136,7 @@ fn decompressed(file: &Path, input: impl Read + Send + 'static) -> std::io::Resu
     let extension = file.extension().unwrap_or_default();
     let nothing_to_read = start.is_empty();
     if start.starts_with(&[0x1f, 0x8b]) || (extension == "gz" && !nothing_to_read) {
-        // Several members one after the other are one file: what `cat a.gz b.gz` makes.
+        // Concatenated gzip members are one file, as `cat a.gz b.gz` writes it.
         return Ok(Box::new(flate2::bufread::MultiGzDecoder::new(input)));
     }
     if start.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) || (extension == "zst" && !nothing_to_read) {
@@ -149,7 +149,7 @@ fn decompressed(file: &Path, input: impl Read + Send + 'static) -> std::io::Resu
 mod tests {
     use super::*;
 
-    /// Gives a few bytes at a time, as a slow pipe does.
+    /// Returns a few bytes at a time, like a slow pipe.
     struct SlowReader(Vec<u8>, usize);
 
     impl Read for SlowReader {
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(text, "text\n");
         let damaged = decompressed(Path::new("damaged.gz"), &b"not gzip"[..]);
         assert!(damaged.unwrap().read_to_string(&mut text).is_err());
-        // An empty file is empty whatever it is called.
+        // An empty file is empty, whatever its extension.
         let empty = decompressed(Path::new("empty.gz"), &b""[..]);
         assert_eq!(empty.unwrap().read_to_string(&mut text).unwrap(), 0);
     }

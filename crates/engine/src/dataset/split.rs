@@ -1,9 +1,9 @@
-//! Which files are whose: the rule by which workers share a file list.
+//! Splits a file list among workers.
 
-/// The files of one worker: contiguous blocks in list order, the first `files % worker_count` workers one file more.
+/// The files of one worker: a contiguous block of the list. The first `files % worker_count` workers get one file more.
 ///
-/// Every worker must be given the same list in the same order. The block is empty where there are more workers than
-/// files, and for a worker that is not among the `worker_count`.
+/// Every worker must pass the same list in the same order. The block is empty if there are more workers than files, or if
+/// `worker_index` is not below `worker_count`.
 pub fn split_files<F>(files: &[F], worker_index: usize, worker_count: usize) -> &[F] {
     if worker_index >= worker_count {
         return &[];

@@ -1,6 +1,6 @@
 //! `append_backward`: which gradients are computed, and in which order.
 //!
-//! Nothing is differentiated here: every op knows its own backward. This file walks from the loss to the parameters and
+//! Nothing is differentiated here, because every op has its own backward. This file walks from the loss to the parameters and
 //! names the gradient variables (`x@GRAD`), so that they can be fetched.
 
 use std::collections::BTreeMap;
@@ -15,18 +15,18 @@ use crate::value::DType;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Backward {
     loss: Var,
-    /// Positions of nodes, in the order their backward runs.
+    /// Indexes of nodes, in the order in which their backward runs.
     order: Vec<usize>,
     gradients: BTreeMap<Var, Var>,
 }
 
 impl Backward {
-    /// What is minimized.
+    /// The variable that is minimized.
     pub fn loss(&self) -> Var {
         self.loss
     }
 
-    /// Positions of nodes, in the order their backward runs.
+    /// Indexes of nodes, in the order in which their backward runs.
     pub fn order(&self) -> &[usize] {
         &self.order
     }
@@ -43,8 +43,12 @@ impl Backward {
 }
 
 impl Program {
-    /// Adds the gradients of `loss` to the program and gives the pairs of trainable parameter (or table) and gradient.
-    /// `only` restricts the parameters; `frozen` names variables that no gradient flows into.
+    /// Adds the gradients of `loss` to the program and returns the pairs of trainable parameter (or table) and gradient. `only`
+    /// restricts the parameters; no gradient flows into the variables in `frozen`.
+    ///
+    /// # Errors
+    ///
+    /// If the program has gradients already, the loss is not a single float, or no trainable parameter leads to it.
     pub fn append_backward(&mut self, loss: Var, only: Option<&[Var]>, frozen: &[Var]) -> Result<Vec<(Var, Var)>> {
         if let Some(backward) = &self.backward {
             return Err(Error::AlreadyDifferentiated { existing: self.variable(backward.loss).name.clone() });
@@ -58,7 +62,7 @@ impl Program {
             let is_parameter = matches!(v.kind, VariableKind::Parameter(_) | VariableKind::SparseTable(_));
             !v.stop_gradient && !frozen.contains(&var) && (!is_parameter || only.is_none_or(|only| only.contains(&var)))
         };
-        // Forwards: which variables depend on something that can be trained.
+        // Forward: which variables depend on something trainable.
         let mut depends = vec![false; self.variables().len()];
         for i in 0..depends.len() {
             let var = Var(i as u32);
@@ -79,7 +83,7 @@ impl Program {
         if !depends[loss.index()] {
             return Err(Error::NothingToTrain { name: self.variable(loss).name.clone() });
         }
-        // Backwards: which of those the loss depends on.
+        // Backward: which of those the loss depends on.
         let mut needed = vec![false; depends.len()];
         needed[loss.index()] = true;
         let mut order = Vec::new();
@@ -94,7 +98,7 @@ impl Program {
                 }
             }
         }
-        // An op with several outputs gets a gradient for each that can have one, even if only one is used.
+        // An op with several outputs gets a gradient for each output that can have one, even if only one is used.
         for &index in &order {
             for output in self.nodes()[index].outputs.clone() {
                 needed[output.index()] |= depends[output.index()];
@@ -118,7 +122,7 @@ impl Program {
         Ok(self.parameter_gradients())
     }
 
-    /// Pairs of a parameter or table that the loss trains and its gradient.
+    /// Pairs of a trained parameter or table and its gradient.
     pub(crate) fn parameter_gradients(&self) -> Vec<(Var, Var)> {
         let is_parameter =
             |var| matches!(self.variable(var).kind, VariableKind::Parameter(_) | VariableKind::SparseTable(_));

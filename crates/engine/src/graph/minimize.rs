@@ -1,7 +1,7 @@
-//! `minimize`: the choice of an optimizer, attached to a program.
+//! `minimize`: attaches an optimizer to a program.
 //!
-//! The arithmetic of the rules is the table room's, where one implementation serves local training and servers. This file
-//! says which rule, at which rate, with which decay and clipping; whoever keeps the tables applies it.
+//! The arithmetic of the update rules is in the table crate, where one implementation serves local training and servers. This
+//! file says which rule, at which learning rate, with which decay and clipping. The process that holds the tables applies it.
 
 use openfleet_table::{Clip, NonFinite, Optimizer, Regularizer, Schedule};
 use serde::{Deserialize, Serialize};
@@ -14,19 +14,19 @@ use crate::graph::{Program, Var};
 pub struct Minimize {
     /// The update rule.
     pub optimizer: Optimizer,
-    /// The learning rate by global step.
+    /// The learning rate as a function of the global step.
     pub schedule: Schedule,
-    /// Added to every gradient whose parameter has none of its own.
+    /// Added to the gradient of every parameter that has no regularizer of its own.
     pub regularizer: Option<Regularizer>,
     /// Limits gradients before they are pushed.
     pub clip: Option<Clip>,
-    /// What becomes of a gradient that is not finite: it is refused and counted by default.
+    /// What to do with a gradient that is not finite. By default it is refused and counted.
     #[serde(default)]
     pub non_finite: NonFinite,
 }
 
 impl Minimize {
-    /// A rule at a constant rate, nothing else.
+    /// A rule at a constant learning rate and nothing else.
     pub fn new(optimizer: Optimizer, learning_rate: f64) -> Self {
         Minimize {
             optimizer,
@@ -37,33 +37,37 @@ impl Minimize {
         }
     }
 
-    /// With another learning rate by step.
+    /// Sets the learning rate schedule.
     pub fn schedule(mut self, schedule: Schedule) -> Self {
         self.schedule = schedule;
         self
     }
 
-    /// With weight decay.
+    /// Sets the weight decay.
     pub fn regularizer(mut self, regularizer: Regularizer) -> Self {
         self.regularizer = Some(regularizer);
         self
     }
 
-    /// With another answer to gradients that are not finite.
+    /// Sets what to do with gradients that are not finite.
     pub fn non_finite(mut self, non_finite: NonFinite) -> Self {
         self.non_finite = non_finite;
         self
     }
 
-    /// With clipping.
+    /// Sets the clipping.
     pub fn clip(mut self, clip: Clip) -> Self {
         self.clip = Some(clip);
         self
     }
 
-    /// Appends the backward of `loss`, unless it is there already, and trains every parameter that has a gradient. Gives
-    /// the pairs of parameter (or table) and gradient. A number outside its domain is refused here, not when the program
-    /// is first run.
+    /// Appends the backward of `loss`, unless the program has it, and trains every parameter that has a gradient. Returns the
+    /// pairs of parameter (or table) and gradient.
+    ///
+    /// # Errors
+    ///
+    /// If the program has an optimizer already or a setting is out of range (so that this does not fail later, in the first run),
+    /// and like [`Program::append_backward`].
     pub fn minimize(&self, program: &mut Program, loss: Var) -> Result<Vec<(Var, Var)>> {
         if let Some(existing) = &program.minimize {
             return Err(Error::AlreadyMinimized { existing: existing.optimizer.name().to_owned() });

@@ -1,18 +1,18 @@
-//! Unique names: `fc_0`, `fc_1`, ..., one counter a word.
+//! Unique names: `fc_0`, `fc_1`, ..., with one counter per word.
 //!
-//! A second network built the same way under a fresh generator gets the same names, which is how a test program finds
-//! the parameters that a training program left in the scope.
+//! A second network that is built the same way with a new generator gets the same names. That is how a test program finds the
+//! parameters of a training program in the scope.
 
 use std::collections::HashMap;
 
-/// Counts how often each word was asked for.
+/// Counts the names generated per word.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NameGenerator {
     counters: HashMap<String, usize>,
 }
 
 impl NameGenerator {
-    /// `word_N`, where N counts from 0 for each word.
+    /// Returns `word_N`, where N counts from 0 per word.
     pub(crate) fn generate(&mut self, word: &str) -> String {
         let counter = self.counters.entry(word.to_owned()).or_insert(0);
         let name = format!("{word}_{counter}");

@@ -1,8 +1,8 @@
-//! Where layers are added: the current main and startup program, and the names in use.
+//! Adds layers: holds the current main and startup programs and the names in use.
 //!
-//! A `Net` stands for what the original keeps in process-wide globals (default programs, the name counters); here it is
-//! a value, so two networks can be built side by side. Each op's file adds its layer as a method (`net.fc(...)`,
-//! `net.relu(...)`); this file has what all of them need.
+//! A `Net` replaces what PaddlePaddle keeps in process-wide globals (default programs, name counters). It is an ordinary value,
+//! so two networks can be built side by side. Each op's file adds its layer as a method (`net.fc(...)`, `net.relu(...)`); this
+//! file has what they share.
 
 use openfleet_table::{Initializer, Regularizer};
 
@@ -14,50 +14,50 @@ use crate::graph::{
 };
 use crate::value::{DType, Dim, Shape};
 
-/// How a layer's parameter is named, initialised and trained. The default leaves all of it to the layer.
+/// How a layer's parameter is named, initialised and trained. The layer chooses whatever is not set.
 #[derive(Debug, Clone, Default)]
 pub struct ParamAttr {
-    /// A fixed name; two layers that give the same one share the parameter.
+    /// A fixed name. Two layers with the same name share the parameter.
     pub name: Option<String>,
-    /// First values.
+    /// How the first values are made.
     pub initializer: Option<Initializer>,
-    /// Multiplies the optimizer's learning rate; 1 if absent.
+    /// Multiplies the optimizer's learning rate; 1 if not set.
     pub learning_rate: Option<f32>,
     /// Replaces the optimizer's regularizer.
     pub regularizer: Option<Regularizer>,
-    /// `true` keeps the first values for ever.
+    /// `true` never updates the parameter.
     pub frozen: bool,
 }
 
 impl ParamAttr {
-    /// Only a name.
+    /// Attributes with a name and nothing else.
     pub fn named(name: impl Into<String>) -> Self {
         ParamAttr { name: Some(name.into()), ..ParamAttr::default() }
     }
 
-    /// Only an initializer.
+    /// Attributes with an initializer and nothing else.
     pub fn init(initializer: Initializer) -> Self {
         ParamAttr { initializer: Some(initializer), ..ParamAttr::default() }
     }
 }
 
-/// The programs and names that layers are added to.
+/// The programs that layers are added to, and the names in use.
 #[derive(Debug, Default)]
 pub struct Net {
-    /// Where ops go.
+    /// The program that gets the ops.
     pub main: Program,
-    /// Where first values go.
+    /// The program that sets first values.
     pub startup: Program,
     names: NameGenerator,
 }
 
 impl Net {
-    /// Empty default programs.
+    /// A net with two empty programs.
     pub fn new() -> Self {
         Net::default()
     }
 
-    /// Both programs draw all their random numbers from this seed.
+    /// A net whose programs draw all random numbers from this seed.
     pub fn with_seed(seed: u64) -> Self {
         let mut net = Net::new();
         net.main.seed = seed;
@@ -65,7 +65,7 @@ impl Net {
         net
     }
 
-    /// Builds into other programs; the current ones are back afterwards, whatever `build` returns.
+    /// Runs `build` with other programs as the current ones and then restores the old ones, whatever `build` returns.
     pub fn program_guard<T>(
         &mut self,
         main: &mut Program,
@@ -80,7 +80,7 @@ impl Net {
         built
     }
 
-    /// Builds with name counters that start from 0; the current ones are back afterwards.
+    /// Runs `build` with name counters that start from 0 and then restores the old ones.
     pub fn unique_name_guard<T>(&mut self, build: impl FnOnce(&mut Net) -> T) -> T {
         let outer = std::mem::take(&mut self.names);
         let built = build(self);
@@ -88,12 +88,12 @@ impl Net {
         built
     }
 
-    /// `word_N`, unique within this generator.
+    /// `word_N`, unique within this net.
     pub fn unique_name(&mut self, word: &str) -> String {
         self.names.generate(word)
     }
 
-    /// A variable that each batch feeds: `shape[0]` is -1, the other dimensions are fixed.
+    /// A variable that each batch feeds: `shape[0]` must be -1, the other dimensions fixed. Fails if the name is taken.
     pub fn data(&mut self, name: &str, shape: &[i64], dtype: DType) -> Result<Var> {
         let shape = Shape::of(shape);
         check_data_shape(&shape)?;
@@ -107,7 +107,7 @@ impl Net {
         })
     }
 
-    /// A sparse slot that each batch feeds: any number of ids a row, none included.
+    /// A sparse slot that each batch feeds: any number of ids per row, including none.
     pub fn slot(&mut self, name: &str) -> Result<Var> {
         self.main.add_variable(Variable {
             name: name.to_owned(),
@@ -119,7 +119,7 @@ impl Net {
         })
     }
 
-    /// A dense parameter. `word` is the layer's name and the letter, as in `fc_0.w`.
+    /// A dense parameter. `word` is the layer's name and the parameter's letter, as in `fc_0.w`.
     pub fn parameter(&mut self, word: &str, dims: &[usize], attr: &ParamAttr, default: Initializer) -> Result<Var> {
         let name = attr.name.clone().unwrap_or_else(|| self.names.generate(word));
         let variable = Variable {
@@ -138,7 +138,7 @@ impl Net {
         self.persistable(variable, Initialize::Random(initializer))
     }
 
-    /// A value that ops change and that is kept in the scope: counters, running statistics.
+    /// A value in the scope that ops change: counters, running statistics.
     pub fn state(&mut self, name: &str, dims: &[usize], dtype: DType, first: Initialize) -> Result<Var> {
         let variable = Variable {
             name: name.to_owned(),
@@ -151,8 +151,8 @@ impl Net {
         self.persistable(variable, first)
     }
 
-    /// A sparse table, shared by name. Its rows need no startup op: each is initialised when it is first seen. The startup
-    /// program knows of the table all the same, to empty it.
+    /// A sparse table, shared by name. Its rows need no startup op, because each is initialised when it is first seen. The
+    /// startup program still lists the table, so that running it empties the table.
     pub fn sparse_table(
         &mut self,
         word: &str,
@@ -187,7 +187,7 @@ impl Net {
         Ok(var)
     }
 
-    /// Adds an op whose outputs are named after `word`, and gives them.
+    /// Adds an op and returns its outputs, which are named after `word`. Fails if the op does not support the inputs.
     pub fn append(&mut self, word: &str, op: impl Into<Op>, inputs: &[Var]) -> Result<Vec<Var>> {
         let op = op.into();
         self.check_kinds(op.operator(), inputs)?;
@@ -219,7 +219,7 @@ impl Net {
         Ok(self.append(word, op, inputs)?[0])
     }
 
-    /// No gradient flows into this variable any more.
+    /// Stops gradients from flowing into this variable.
     pub fn stop_gradient(&mut self, var: Var) {
         self.main.stop_gradient(var);
     }
@@ -229,7 +229,7 @@ impl Net {
         &self.main.variable(var).shape
     }
 
-    /// Tables and states are not tensors: only the ops that say so may be given one.
+    /// Tables and states are not tensors: only ops that declare them as such may read them.
     fn check_kinds(&self, operator: &dyn Operator, inputs: &[Var]) -> Result<()> {
         for (input, &var) in inputs.iter().enumerate() {
             let variable = self.main.variable(var);

@@ -32,11 +32,11 @@ pub enum VariableKind {
     Data,
     /// Computed by an op in each step.
     Temporary,
-    /// A dense parameter: kept in the scope, changed by the optimizer.
+    /// A dense parameter: stored in the scope, updated by the optimizer.
     Parameter(ParameterAttributes),
-    /// The rows of a sparse table: kept in a table, changed by the optimizer.
+    /// The rows of a sparse table, updated by the optimizer.
     SparseTable(SparseAttributes),
-    /// Kept in the scope and changed by ops: counters, running statistics.
+    /// Stored in the scope and changed by ops: counters, running statistics.
     State,
     /// The gradient of another variable.
     Gradient {
@@ -45,25 +45,25 @@ pub enum VariableKind {
     },
 }
 
-/// What an optimizer needs to know of a dense parameter.
+/// How a dense parameter is trained.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ParameterAttributes {
     /// Multiplies the optimizer's learning rate.
     pub learning_rate: f32,
     /// Replaces the optimizer's regularizer.
     pub regularizer: Option<Regularizer>,
-    /// `false` freezes it.
+    /// `false` freezes the parameter.
     pub trainable: bool,
 }
 
-/// What a table needs to know of an embedding.
+/// The attributes of an embedding's sparse table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SparseAttributes {
-    /// D, floats in a row.
+    /// D, the floats per row.
     pub dim: usize,
     /// Ids must be below this; `None` accepts any.
     pub vocabulary: Option<u64>,
-    /// First values of a row.
+    /// How the first values of a row are made.
     pub initializer: Initializer,
     /// Multiplies the optimizer's learning rate.
     pub learning_rate: f32,
@@ -71,21 +71,22 @@ pub struct SparseAttributes {
     pub regularizer: Option<Regularizer>,
     /// `false` freezes all rows.
     pub trainable: bool,
-    /// Which rows there are.
+    /// Which rows exist.
     #[serde(default)]
     pub rows: RowLife,
 }
 
-/// Which ids get a row, what a row keeps beside its weights, and which rows go again. By default every id has one for ever.
+/// Which ids get a row, what a row stores besides its weights, and which rows are evicted. By default every id has a row forever.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RowLife {
     /// Which ids get a row of their own.
     pub admission: Admission,
-    /// The layout and life of a row.
+    /// The layout of a row and when it is evicted.
     pub accessor: Accessor,
-    /// Rows at most on a server (or in this process); the longest unseen ones go first.
+    /// The maximum number of rows per server (or in this process). Rows that were not seen for the longest time are evicted
+    /// first.
     pub capacity: Option<usize>,
-    /// The data variables that say how often a sample was shown and clicked, one number a row, where rows count it.
+    /// For accessors that count shows and clicks: the data variables that give them, one number per sample.
     #[serde(default)]
     pub counts: Option<(String, String)>,
 }
@@ -95,15 +96,15 @@ pub struct RowLife {
 pub struct Variable {
     /// Unique in its program.
     pub name: String,
-    /// `-1` in the first place is the batch.
+    /// `-1` as the first dimension is the batch.
     pub shape: Shape,
-    /// What its elements are.
+    /// The type of its elements.
     pub dtype: DType,
     /// Where its value comes from.
     pub kind: VariableKind,
     /// No gradient flows into it.
     pub stop_gradient: bool,
-    /// Data only: any number of elements a row, in CSR form.
+    /// Data only: any number of elements per row, in CSR form.
     pub ragged: bool,
 }
 
@@ -119,19 +120,19 @@ impl Variable {
     }
 }
 
-/// One op with what it reads and writes.
+/// One op with its inputs and outputs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Node {
-    /// What is computed.
+    /// The op.
     pub op: Op,
-    /// What it reads.
+    /// The variables it reads.
     pub inputs: Vec<Var>,
-    /// What it writes.
+    /// The variables it writes.
     pub outputs: Vec<Var>,
 }
 
 impl Node {
-    /// What the ids of its lookups are salted with; 0 for plain ids.
+    /// The salt of the ids of its lookups; 0 for plain ids.
     pub(crate) fn salt(&self) -> u64 {
         self.op.operator().salt().map_or(0, salt)
     }
@@ -146,11 +147,11 @@ pub struct Program {
     by_name: HashMap<String, Var>,
     pub(crate) backward: Option<Backward>,
     pub(crate) minimize: Option<Minimize>,
-    /// Drop-out, batch statistics and the like behave as in evaluation.
+    /// Dropout, batch statistics and so on behave as in evaluation.
     pub(crate) for_test: bool,
-    /// A running hash of everything added.
+    /// A running hash of everything that was added.
     content: u64,
-    /// Every random choice of this program is a function of this number.
+    /// Every random number of this program is a function of this seed.
     pub seed: u64,
 }
 
@@ -180,7 +181,7 @@ impl Program {
         self.variables[var.index()].stop_gradient = true;
     }
 
-    /// Finds a variable by name.
+    /// Finds a variable by name. Fails with the known names if there is none.
     pub fn find(&self, name: &str) -> Result<Var> {
         self.by_name.get(name).copied().ok_or_else(|| Error::UnknownVariable {
             name: name.to_owned(),
@@ -213,7 +214,7 @@ impl Program {
         self.numbered().filter(|(_, v)| matches!(v.kind, VariableKind::SparseTable(_)))
     }
 
-    /// Every variable that outlives a step and is kept by name: parameters, tables and state.
+    /// Every variable that is kept by name between steps: parameters, tables and states.
     pub fn persistables(&self) -> impl Iterator<Item = (Var, &Variable)> {
         self.numbered().filter(|(_, v)| {
             matches!(v.kind, VariableKind::Parameter(_) | VariableKind::SparseTable(_) | VariableKind::State)
@@ -224,14 +225,14 @@ impl Program {
         self.variables.iter().enumerate().map(|(i, v)| (Var(i as u32), v))
     }
 
-    /// A copy that evaluates: no backward, no update, drop-out and batch statistics fixed. Variables keep their numbers
-    /// and names, so the handles of this program work on the copy.
+    /// A copy for evaluation: no backward, no update, dropout and batch statistics fixed. Variables keep their indexes and names,
+    /// so [`Var`]s of this program work on the copy.
     pub fn clone_for_test(&self) -> Self {
         Program { backward: None, minimize: None, for_test: true, ..self.clone() }
     }
 
-    /// What some variables need, and nothing else, for evaluation; and where those variables are in it. Names stay, and with
-    /// them parameters, tables and the first values of rows.
+    /// The part of the program that computes `targets`, for evaluation, and the targets' [`Var`]s in it. Names stay the same, and
+    /// with them parameters, tables and the first values of rows.
     pub fn prune(&self, targets: &[Var]) -> (Self, Vec<Var>) {
         let mut needed = vec![false; self.variables.len()];
         targets.iter().for_each(|target| needed[target.index()] = true);
@@ -248,7 +249,7 @@ impl Program {
             renumbered[var.index()] = Var(pruned.variables.len() as u32);
             let mut variable = variable.clone();
             if let VariableKind::SparseTable(attributes) = &mut variable.kind {
-                // Nothing is counted where nothing is pushed.
+                // Evaluation pushes nothing, so there are no shows and clicks to count.
                 attributes.rows.counts = None;
             }
             pruned.add_to_hash(&variable);
@@ -283,8 +284,8 @@ impl Program {
         Ok(var)
     }
 
-    /// A parameter or table of this name, if it fits: sharing is by name, as two layers with one `ParameterAttributes`
-    /// name share their weights.
+    /// Finds a parameter or table of this name with the same kind, shape and type, or adds it. Sharing is by name: two layers
+    /// that give one parameter name share the weights. Returns whether it is new.
     pub(crate) fn find_or_add(&mut self, variable: Variable) -> Result<(Var, bool)> {
         if let Some(&existing) = self.by_name.get(&variable.name) {
             let found = self.variable(existing);
@@ -311,7 +312,7 @@ impl Program {
         self.minimize = Some(minimize);
     }
 
-    /// A number that changes with anything that changes what running the program does.
+    /// A hash that changes with everything that affects a run of the program.
     pub(crate) fn fingerprint(&self) -> u64 {
         let flags = [self.backward.is_some(), self.minimize.is_some(), self.for_test].map(u64::from);
         flags.into_iter().fold(mix(self.content ^ mix(self.seed)), |hash, flag| mix(hash.wrapping_add(flag)))
@@ -326,7 +327,7 @@ impl Program {
         self.content = mix(self.content ^ of_category(0, format!("{what:?}").as_bytes()));
     }
 
-    /// Rebuilds the name index after deserialisation.
+    /// Rebuilds the name index; call it after deserialization.
     pub fn index_names(&mut self) {
         self.by_name = self.variables.iter().enumerate().map(|(i, v)| (v.name.clone(), Var(i as u32))).collect();
     }
@@ -341,7 +342,7 @@ pub(crate) fn describe_data(variable: &Variable) -> String {
     }
 }
 
-/// The batch as the first dimension, or an error in the words of `data`.
+/// Fails unless the first dimension is the batch and all others are fixed.
 pub(crate) fn check_data_shape(shape: &Shape) -> Result<()> {
     if shape.0.first() == Some(&Dim::PerRow(1)) && shape.0[1..].iter().all(|d| matches!(d, Dim::Fixed(_))) {
         return Ok(());

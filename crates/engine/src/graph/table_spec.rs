@@ -1,4 +1,4 @@
-//! What the tables of a program are made from: the specs of its sparse tables and dense parameters.
+//! The specs of a program's sparse tables and dense parameters: what their tables are created from.
 
 use openfleet_table::sparse::DEFAULT_SHARDS;
 use openfleet_table::{DenseSpec, NonFinite, Optimizer, Regularizer, Schedule, Sgd, SparseSpec};
@@ -11,12 +11,12 @@ fn is_salted(program: &Program, table: Var) -> bool {
     program.nodes().iter().any(|node| node.op.operator().salt().is_some() && looks_up(node))
 }
 
-/// Whether the program changes a parameter or table; what it only reads may be trained by another one, by that one's rule.
+/// Whether the program updates a parameter or table. What it only reads may be trained by another program with another rule.
 pub(crate) fn trains(program: &Program, var: Var) -> bool {
     program.minimize.is_some() && program.gradient_of(var).is_some()
 }
 
-/// What the table of a variable is made from; `None` for other variables.
+/// The spec of a sparse table; `None` for other variables.
 pub(crate) fn sparse_spec(program: &Program, var: Var) -> Option<SparseSpec> {
     let variable = program.variable(var);
     let VariableKind::SparseTable(attributes) = &variable.kind else { return None };
@@ -37,7 +37,7 @@ pub(crate) fn sparse_spec(program: &Program, var: Var) -> Option<SparseSpec> {
     })
 }
 
-/// What the table of a parameter is made from; `None` for other variables.
+/// The spec of a dense parameter; `None` for other variables.
 pub(crate) fn dense_spec(program: &Program, var: Var) -> Option<DenseSpec> {
     let variable = program.variable(var);
     let VariableKind::Parameter(attributes) = &variable.kind else { return None };

@@ -1,16 +1,16 @@
 //! Matrix products: the one place that calls the `gemm` crate.
 //!
-//! Matrices are row-major slices. Each product runs on the calling thread: one training thread a core beats a threaded
-//! product. Every call checks its lengths, so callers need no `unsafe`.
+//! Matrices are row-major slices. Each product runs on the calling thread: one training thread per core is faster than a threaded
+//! product. Every call checks the lengths, so callers need no `unsafe`.
 
 use gemm::Parallelism;
 
-/// Whether a matrix is read as it lies or transposed.
+/// Whether a matrix is read as stored or transposed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Orientation {
-    /// As it lies.
+    /// As stored.
     Plain,
-    /// Rows and columns exchanged.
+    /// With rows and columns swapped.
     Transposed,
 }
 

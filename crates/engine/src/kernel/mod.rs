@@ -1,18 +1,18 @@
-//! The plain loops that a training step spends its time in beside the matrix products, each compiled for AVX2 and for the
-//! baseline and chosen at run time. No fused multiply-add: every machine gets the same bits.
+//! The loops, besides matrix products, where a training step spends its time. Each is compiled for AVX2 and for the baseline, and
+//! chosen at run time. They use no fused multiply-add, so every machine computes the same bits.
 
 pub mod matrix;
 
 use multiversion::multiversion;
 use openfleet_core::key::mix;
 
-/// What is below zero becomes zero. Unlike `max`, the comparison lets NaN through: hiding it would hide why a training fails.
+/// Sets values below zero to zero. Unlike `max`, the comparison lets NaN through: hiding it would hide why training fails.
 #[inline(always)]
 pub(crate) fn relu(x: f32) -> f32 {
     if x < 0.0 { 0.0 } else { x }
 }
 
-/// Adds `bias` (N) to every row of `x` (rows x N), and clears what is below zero.
+/// Adds `bias` (N) to every row of `x` (rows x N), then sets values below zero to zero.
 #[multiversion(targets("x86_64+avx2+fma"))]
 pub(crate) fn add_bias_relu(x: &mut [f32], bias: &[f32]) {
     for row in x.chunks_exact_mut(bias.len()) {
@@ -64,10 +64,10 @@ pub(crate) fn dot(x: &[f32], y: &[f32]) -> f32 {
     inner_product(x, y)
 }
 
-/// [`dot`] for the kernels of this file, compiled for their machine instead of chosen anew at every call.
+/// [`dot`] for the kernels of this file: compiled for their target instead of dispatched at every call.
 #[inline(always)]
 fn inner_product(x: &[f32], y: &[f32]) -> f32 {
-    // Eight partial sums: the order is fixed, whatever the machine.
+    // Eight partial sums fix the order of additions on every machine.
     let mut sums = [0.0f32; 8];
     let (x_chunks, y_chunks) = (x.chunks_exact(8), y.chunks_exact(8));
     let rest: f32 = x_chunks.remainder().iter().zip(y_chunks.remainder()).map(|(a, b)| a * b).sum();
@@ -92,15 +92,15 @@ pub(crate) fn sum(x: &[f32]) -> f64 {
     sums.iter().sum::<f64>() + rest
 }
 
-/// What the first writer of a gradient writes and the others add; see [`Gradient::begin`](crate::memory::Gradient::begin).
-/// Where `keep` is 0 the old content does not count, not even if it is no number.
+/// Overwrites for the first writer of a gradient and adds for the others; see
+/// [`Gradient::begin`](crate::memory::Gradient::begin). If `keep` is 0 the old value is ignored, even if it is NaN.
 #[inline(always)]
 pub(crate) fn put(to: &mut f32, value: f32, keep: f32) {
     *to = if keep == 0.0 { value } else { *to + value };
 }
 
-/// The second-order term of a factorization machine for one row: fills `sums` (D) with the sum of the fields of `x`
-/// (F x D) and gives `0.5 * sum_d (sums^2 - sum_f x^2)`.
+/// The second-order term of a factorization machine for one row. Fills `sums` (D) with the sum of the fields of `x` (F x D) and
+/// returns `0.5 * sum_d (sums^2 - sum_f x^2)`.
 #[multiversion(targets("x86_64+avx2+fma"))]
 pub(crate) fn fm_row(x: &[f32], sums: &mut [f32]) -> f32 {
     let d = sums.len();
@@ -113,7 +113,7 @@ pub(crate) fn fm_row(x: &[f32], sums: &mut [f32]) -> f32 {
     0.5 * (inner_product(sums, sums) - inner_product(x, x))
 }
 
-/// The gradient of [`fm_row`]: `factor * (sums - x)` for every field, written or added as `keep` says.
+/// The gradient of [`fm_row`]: `factor * (sums - x)` per field, written or added according to `keep`.
 #[multiversion(targets("x86_64+avx2+fma"))]
 pub(crate) fn fm_row_gradient(x: &[f32], sums: &[f32], factor: f32, keep: f32, out: &mut [f32]) {
     let d = sums.len();
@@ -140,8 +140,8 @@ pub(crate) fn product(x: &[f32], mask: &[f32], y: &mut [f32]) {
     }
 }
 
-/// Fills `mask` with 0, with probability `dropped / 2^32`, and else with `kept`. Element i depends on `seed` and i alone:
-/// there is no generator to carry around, and a step can be repeated.
+/// Fills `mask` with 0 with probability `dropped / 2^32`, else with `kept`. Element i depends only on `seed` and i: there is no
+/// generator state, and a step can be repeated.
 #[multiversion(targets("x86_64+avx2+fma"))]
 pub(crate) fn random_mask(seed: u64, dropped: u64, kept: f32, mask: &mut [f32]) {
     for (i, pair) in mask.chunks_mut(2).enumerate() {

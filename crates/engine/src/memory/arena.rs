@@ -71,19 +71,19 @@ pub struct Arena {
     pub(crate) dense: Vec<DenseStage>,
     pub(crate) sparse: Vec<SparseStage>,
     pub(crate) states: Vec<State>,
-    /// Which column of the batch each feed of the plan is.
+    /// The column of the batch that each feed of the plan reads.
     pub(crate) feeds: Vec<usize>,
     /// Whether a gradient has been written in this step, per gradient slot of the plan.
     pub(crate) written: Vec<bool>,
-    /// Reused between ops: the outputs of the one that runs.
+    /// Reused between ops: the outputs of the running op.
     pub(crate) outputs: Vec<Buffer>,
-    /// Reused between ops: the input gradients of the one that runs.
+    /// Reused between ops: the input gradients of the running op.
     pub(crate) taken: Vec<TakenGradient>,
-    /// Reused between ops: working memory of the one that runs.
+    /// Reused between ops: scratch memory of the running op.
     pub(crate) scratch: Vec<f32>,
-    /// Nanoseconds spent in each op, forward and backward, where asked for.
+    /// Nanoseconds spent per op, forward and backward, if profiling is on.
     pub(crate) profile: Option<Vec<u64>>,
-    /// Time spent waiting for servers, until somebody takes it.
+    /// Time spent waiting for servers since the pass last read and reset it.
     pub(crate) waited: Duration,
 }
 
@@ -109,7 +109,7 @@ impl Arena {
     }
 }
 
-/// A gradient buffer on loan to the op that runs.
+/// A gradient buffer that was moved out of the arena for the running op.
 #[derive(Debug, Default)]
 pub(crate) struct TakenGradient {
     pub(crate) slot: usize,

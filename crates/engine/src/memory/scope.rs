@@ -1,7 +1,7 @@
 //! Values by name, shared by programs and threads: parameters, tables, counters.
 //!
-//! Dense parameters start as tensors and become dense tables when a program that trains them is compiled; reading and
-//! setting them by name works the same in both lives. A scope is a value: two jobs in one process have one each.
+//! Dense parameters start as tensors and become dense tables when a program that trains them is compiled; reading and setting
+//! them by name works the same before and after. A scope is an ordinary value: two jobs in one process have one each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use parking_lot::{Mutex, RwLock};
 use crate::error::{Error, Result};
 use crate::value::{Elements, Tensor, check_memory_for};
 
-/// A value that ops change under its lock.
+/// A value that ops change while they hold its lock.
 pub type State = Arc<Mutex<Tensor>>;
 
 /// Values by name.
 #[derive(Default)]
 pub struct Scope {
     values: RwLock<BTreeMap<String, Value>>,
-    /// Moves on whenever a value makes room for another object, so that plans that hold the old one are compiled anew.
+    /// Incremented whenever a value is replaced by another object, so that plans that hold the old object are compiled again.
     generation: AtomicU64,
     /// Training's counters by name, while a test program uses the names.
     pub(crate) counter_backups: Mutex<BTreeMap<String, CounterBackup>>,
@@ -64,7 +64,7 @@ impl Scope {
         }
     }
 
-    /// Creates or replaces a value. The dimensions and the kind of elements of an existing one must not change.
+    /// Creates or replaces a value. Fails if a value of that name has other dimensions or another element type.
     pub fn set(&self, name: &str, value: Tensor) -> Result<()> {
         let mismatch = |got: String| Error::ScopeMismatch {
             name: name.to_owned(),
@@ -92,21 +92,21 @@ impl Scope {
         Ok(())
     }
 
-    /// Creates a value, or puts it in the place of whatever stood under that name, optimizer state included.
+    /// Creates a value, or replaces whatever has that name, including optimizer state.
     pub fn replace(&self, name: &str, value: Tensor) {
         if self.values.write().insert(name.to_owned(), Value::Tensor(Arc::new(Mutex::new(value)))).is_some() {
             self.moved_on();
         }
     }
 
-    /// Forgets a value, if there is one.
+    /// Removes a value, if there is one.
     pub fn remove(&self, name: &str) {
         if self.values.write().remove(name).is_some() {
             self.moved_on();
         }
     }
 
-    /// Forgets everything.
+    /// Removes all values.
     pub fn clear(&self) {
         self.values.write().clear();
         self.moved_on();
@@ -128,7 +128,7 @@ impl Scope {
         }
     }
 
-    /// The dense table under a name, once a program that trains it was compiled.
+    /// The dense table under a name; `None` until a program that trains it was compiled.
     pub fn dense(&self, name: &str) -> Option<Arc<DenseTable>> {
         match self.value(name)? {
             Value::Dense(table) => Some(table),
@@ -147,8 +147,8 @@ impl Scope {
         }
     }
 
-    /// The sparse table under a name; created if there is none, with the rule of the program that trains it. A program
-    /// that only reads takes whatever is there.
+    /// The sparse table under a name. If there is none, it is created with the rule of the program that trains it. A program that
+    /// only reads accepts any rule.
     pub(crate) fn sparse_or_create(&self, name: &str, spec: SparseSpec, trains: bool) -> Result<Arc<SparseTable>> {
         let mut values = self.values.write();
         match values.get(name) {
@@ -171,7 +171,8 @@ impl Scope {
                     return Ok(table.clone());
                 }
                 if existing.dim == spec.dim && table.is_empty() {
-                    // A program that only reads came first: nothing was learnt yet, so the trained one's rule holds.
+                    // A program that only reads came first and nothing is trained yet, so the rule of the training program
+                    // applies.
                     let table = Arc::new(SparseTable::new(spec)?);
                     values.insert(name.to_owned(), Value::Sparse(table.clone()));
                     self.moved_on();
@@ -191,7 +192,7 @@ impl Scope {
         }
     }
 
-    /// The dense table of a parameter; a tensor that the startup program left becomes one.
+    /// The dense table of a parameter. A tensor from the startup program is turned into a table.
     pub(crate) fn dense_or_promote(&self, name: &str, spec: DenseSpec, trains: bool) -> Result<Arc<DenseTable>> {
         let mut values = self.values.write();
         let mismatch = |got: String| Error::ScopeMismatch {
@@ -210,7 +211,7 @@ impl Scope {
                 };
             }
             Some(Value::Dense(table)) if table.step() == 0 => {
-                // A program that only reads came first: nothing was learnt yet, so the trained one's rule holds.
+                // A program that only reads came first and nothing is trained yet, so the rule of the training program applies.
                 let copy = DenseTable::new(spec.clone())?;
                 if table.spec().shape != spec.shape {
                     return Err(mismatch(format!("a parameter of dimensions {:?}", table.spec().shape)));
@@ -245,13 +246,13 @@ impl Scope {
         Ok(table)
     }
 
-    /// Puts a sparse table in the place of whatever stood under that name.
+    /// Stores a sparse table in place of whatever had that name.
     pub(crate) fn put_sparse(&self, name: &str, table: SparseTable) {
         self.values.write().insert(name.to_owned(), Value::Sparse(Arc::new(table)));
         self.moved_on();
     }
 
-    /// Puts a dense table in the place of whatever stood under that name.
+    /// Stores a dense table in place of whatever had that name.
     pub(crate) fn put_dense(&self, name: &str, table: DenseTable) {
         self.values.write().insert(name.to_owned(), Value::Dense(Arc::new(table)));
         self.moved_on();
@@ -262,13 +263,12 @@ impl Scope {
     }
 }
 
-/// All that decides how a parameter changes, for messages about two that differ.
-/// How a parameter is trained, in words.
+/// How a dense parameter is trained, as text: everything that must agree between two programs that train it.
 pub(crate) fn dense_rule(DenseSpec { optimizer, schedule, regularizer, .. }: &DenseSpec) -> String {
     format!("{optimizer:?}, rate {schedule:?}, decay {regularizer:?}")
 }
 
-/// How a sparse table is trained, in words.
+/// How a sparse table is trained, as text.
 pub(crate) fn sparse_rule(
     SparseSpec { optimizer, schedule, regularizer, initializer, seed, .. }: &SparseSpec,
 ) -> String {

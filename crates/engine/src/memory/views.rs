@@ -4,7 +4,7 @@ use openfleet_core::{Batch, Column, Key};
 
 use super::{Arena, NodeLocations, State, TakenGradient, ValueLocation};
 
-/// What an op reads.
+/// The inputs of a running op.
 pub struct Inputs<'a> {
     pub(crate) node: &'a NodeLocations,
     pub(crate) arena: &'a Arena,
@@ -22,19 +22,19 @@ pub struct Ids<'a> {
     pub keys: &'a [Key],
 }
 
-/// What an op sees of a sparse table: `rows[inverse[i] * dim..]` is the row of the slot's i-th id.
+/// A sparse table as an op sees it: `rows[inverse[i] * dim..]` is the row of the slot's i-th id.
 #[derive(Debug, Clone, Copy)]
 pub struct RowsView<'a> {
-    /// Which unique row each id of the slot is.
+    /// For each id of the slot, the index of its unique row.
     pub inverse: &'a [u32],
-    /// The unique rows, one after the other.
+    /// The unique rows in order.
     pub rows: &'a [f32],
     /// Floats in a row.
     pub dim: usize,
 }
 
 impl<'a> Inputs<'a> {
-    /// How many rows the batch has.
+    /// The number of rows in the batch.
     pub fn rows(&self) -> usize {
         self.batch.rows
     }
@@ -44,12 +44,12 @@ impl<'a> Inputs<'a> {
         self.training
     }
 
-    /// A number that differs from op to op and step to step, and is the same when a run is repeated.
+    /// A number that differs between ops and between steps, and is the same when a run is repeated.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// How many inputs the op has.
+    /// The number of inputs of the op.
     pub fn count(&self) -> usize {
         self.node.inputs.len()
     }
@@ -69,7 +69,7 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    /// The integers of an input, as their bits.
+    /// The integers of an input, as `u64` bits.
     pub fn ints(&self, input: usize) -> &'a [u64] {
         match self.node.inputs[input] {
             ValueLocation::Feed(feed) => match &self.batch.columns[self.arena.feeds[feed]] {
@@ -81,7 +81,7 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    /// A fed slot.
+    /// A slot that the batch feeds.
     pub fn ids(&self, input: usize) -> Ids<'a> {
         let ValueLocation::Feed(feed) = self.node.inputs[input] else {
             panic!("`{}` reads a slot that is not fed", self.node.op_name)
@@ -92,13 +92,13 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    /// The pulled rows of a sparse table (`table` is its input) for a slot (`slot` is its input).
+    /// The pulled rows of a sparse table for a slot; `table` and `slot` are inputs.
     pub fn table(&self, table: usize, slot: usize) -> RowsView<'a> {
         let ValueLocation::Rows { stage, lookup } = self.node.inputs[table] else {
             panic!("`{}` looks up a table that is none", self.node.op_name)
         };
         let stage = &self.arena.sparse[stage];
-        // The stage lists its slots one after the other: this one begins where those before it end.
+        // The stage lists its slots in order: this one starts where the ones before it end.
         let before =
             self.node.lookups.iter().find(|l| l.table == table && l.slot == slot).map_or(&[][..], |l| &l.before);
         let start: usize = before
@@ -113,7 +113,7 @@ impl<'a> Inputs<'a> {
         RowsView { inverse: &stage.unique.inverse()[start..start + count], rows: &lookup.rows, dim: lookup.dim }
     }
 
-    /// A state in the scope; lock it for as long as the op changes it.
+    /// A state in the scope. Hold its lock for as long as the op changes it.
     pub fn state(&self, input: usize) -> &'a State {
         let ValueLocation::State(i) = self.node.inputs[input] else {
             panic!("`{}` changes a state that is none", self.node.op_name)
@@ -131,27 +131,27 @@ impl<'a> Inputs<'a> {
         self.node.input_shapes[input].0[axes].iter().map(|d| d.size(self.batch.rows)).product()
     }
 
-    /// How many dimensions an input has.
+    /// The number of dimensions of an input.
     pub fn rank(&self, input: usize) -> usize {
         self.node.input_shapes[input].rank()
     }
 
-    /// The last dimension of an input.
+    /// The size of the last dimension of an input; 1 for a scalar.
     pub fn columns(&self, input: usize) -> usize {
         self.node.input_shapes[input].0.last().map_or(1, |d| d.size(self.batch.rows))
     }
 
-    /// Backward only: the floats the op wrote in its forward.
+    /// Backward only: the floats that the op wrote in its forward.
     pub fn output(&self, output: usize) -> &'a [f32] {
         &self.arena.buffers[self.node.outputs[output]].floats
     }
 
-    /// Backward only: the integers the op wrote in its forward, as their bits.
+    /// Backward only: the integers that the op wrote in its forward, as `u64` bits.
     pub fn output_ints(&self, output: usize) -> &'a [u64] {
         &self.arena.buffers[self.node.outputs[output]].ints
     }
 
-    /// Backward only: the gradient of an output; zeros if nothing flows from there.
+    /// Backward only: the gradient of an output; empty if the output has none.
     pub fn output_gradient(&self, output: usize) -> &'a [f32] {
         match self.node.output_gradients[output] {
             Some((location, _)) => self.arena.gradient(location),
@@ -160,16 +160,16 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// A value an op writes: floats or integers, never both.
+/// The value of one output: floats or integers, never both.
 #[derive(Debug, Default)]
 pub struct Buffer {
-    /// Used by floats and truth values.
+    /// Holds floats and booleans.
     pub floats: Vec<f32>,
-    /// Used by integers, as their bits.
+    /// Holds integers as `u64` bits.
     pub ints: Vec<u64>,
 }
 
-/// What an op writes.
+/// The outputs of a running op.
 pub struct Outputs<'a> {
     pub(crate) buffers: &'a mut [Buffer],
 }
@@ -180,12 +180,12 @@ impl Outputs<'_> {
         &mut self.buffers[output].floats
     }
 
-    /// The integers of an output, as their bits.
+    /// The integers of an output, as `u64` bits.
     pub fn ints(&mut self, output: usize) -> &mut [u64] {
         &mut self.buffers[output].ints
     }
 
-    /// The floats of two outputs at once.
+    /// The floats of two outputs at once; `first` must be below `second`.
     pub fn two_floats(&mut self, first: usize, second: usize) -> (&mut [f32], &mut [f32]) {
         assert!(first < second, "outputs in order");
         let (head, tail) = self.buffers.split_at_mut(second);
@@ -198,21 +198,21 @@ impl Outputs<'_> {
     }
 }
 
-/// What an op adds to.
+/// The input gradients that an op's backward adds to.
 pub struct Gradients<'a> {
     pub(crate) node: &'a NodeLocations,
     pub(crate) taken: &'a mut [TakenGradient],
     pub(crate) scratch: &'a mut Vec<f32>,
 }
 
-/// One input's gradient. The first op to reach it writes, the others add.
+/// One input's gradient. The first op to reach it overwrites it, the others add.
 pub struct Gradient<'a> {
     values: &'a mut [f32],
     written: &'a mut bool,
 }
 
 impl Gradients<'_> {
-    /// The gradient of an input, or `None` if nobody needs it.
+    /// The gradient of an input, or `None` if it is not needed.
     pub fn of(&mut self, input: usize) -> Option<Gradient<'_>> {
         let (_, slot) = self.node.input_gradients[input]?;
         let taken = self.taken.iter_mut().find(|taken| taken.slot == slot)?;
@@ -221,27 +221,27 @@ impl Gradients<'_> {
 }
 
 impl Gradients<'_> {
-    /// Working memory that is reused from op to op; its content is left over from others. Put it back when done.
+    /// Scratch memory that all ops share, with arbitrary content. Return it with [`put_scratch`](Self::put_scratch).
     pub fn take_scratch(&mut self) -> Vec<f32> {
         std::mem::take(self.scratch)
     }
 
-    /// Gives working memory back.
+    /// Returns scratch memory.
     pub fn put_scratch(&mut self, scratch: Vec<f32>) {
         *self.scratch = scratch;
     }
 }
 
 impl<'a> Gradient<'a> {
-    /// How much of the existing content counts: 0 for the first writer, 1 afterwards. For BLAS-like calls, which must
-    /// then write everything.
+    /// The values, and the factor for their existing content: 0 for the first writer, 1 afterwards. For BLAS-like calls, which
+    /// must then write every element.
     pub fn begin(self) -> (&'a mut [f32], f32) {
         let keep = if *self.written { 1.0 } else { 0.0 };
         *self.written = true;
         (self.values, keep)
     }
 
-    /// Content to add to: zeros for the first writer.
+    /// The values to add to: zeros for the first writer.
     pub fn accumulate(self) -> &'a mut [f32] {
         if !*self.written {
             self.values.fill(0.0);

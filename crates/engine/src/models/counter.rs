@@ -1,8 +1,8 @@
-//! A counter: a model whose result can be worked out from the data alone.
+//! A counter: a model whose result can be computed from the data alone.
 //!
-//! Every id has a row of one float that starts at 0, and the loss is the sum of the rows of all ids of a batch. So each
-//! occurrence of an id has gradient 1, and with SGD at rate 1 the row of an id ends at minus the number of its occurrences:
-//! a row that was trained twice or not at all shows as a difference. The counts are exact up to 2^24 occurrences of an id.
+//! Every id has a row of one float that starts at 0, and the loss is the sum of the rows of all ids in a batch. So each
+//! occurrence of an id has gradient 1, and with SGD at rate 1 the row of an id ends at minus the number of its occurrences: a row
+//! that was trained twice or not at all shows up as a difference. The counts are exact up to 2^24 occurrences of an id.
 
 use openfleet_table::Initializer;
 
@@ -13,10 +13,10 @@ use crate::graph::{Net, ParamAttr, Var};
 /// The table of the counts.
 pub const COUNTER_TABLE: &str = "counter";
 
-/// How a counter counts.
+/// Options of a counter.
 #[derive(Debug, Clone)]
 pub struct Counter {
-    /// The loss is multiplied by this. Modes that average the gradients of N streams count exactly with N here.
+    /// Multiplies the loss. Set it to N in modes that average the gradients of N streams, so that the counts are exact.
     pub scale: u32,
 }
 

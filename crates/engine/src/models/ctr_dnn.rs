@@ -1,13 +1,13 @@
-//! CTR-DNN: embeddings of all slots beside the floats, then dense layers, then a softmax over (no click, click).
+//! CTR-DNN: the embeddings of all slots joined with the floats, then dense layers, then a softmax over (no click, click).
 
 use super::{CtrInputs, CtrOutputs, embed, mlp};
 use crate::error::Result;
 use crate::graph::Net;
 
-/// The shape of a CTR-DNN; the original's by default.
+/// The layer sizes of a CTR-DNN; PaddlePaddle's by default.
 #[derive(Debug, Clone)]
 pub struct CtrDnn {
-    /// Floats in an embedding.
+    /// Floats per embedding.
     pub dim: usize,
     /// Sizes of the dense layers.
     pub hidden: Vec<usize>,

@@ -1,16 +1,16 @@
-//! DCN (version 1): explicit crosses of all features beside a deep part, joined by a last linear layer.
+//! DCN (version 1): explicit crosses of all features and a deep part in parallel, joined by a final linear layer.
 
 use super::{CtrInputs, CtrOutputs, click_outputs, embed, mlp};
 use crate::error::Result;
 use crate::graph::Net;
 use crate::graph::op::Activation;
 
-/// The shape of a DCN; the original's by default.
+/// The layer sizes of a DCN; PaddlePaddle's by default.
 #[derive(Debug, Clone)]
 pub struct Dcn {
-    /// Floats in an embedding.
+    /// Floats per embedding.
     pub dim: usize,
-    /// Cross layers.
+    /// The number of cross layers.
     pub crosses: usize,
     /// Sizes of the dense layers.
     pub hidden: Vec<usize>,

@@ -1,6 +1,6 @@
 //! DeepFM: first-order weights, pairwise interactions of all embeddings, and a deep part on the same embeddings.
 //!
-//! F slots plus floats, D dim. A float takes part in the interactions as its value times a learnt vector.
+//! F slots plus floats, D dim. A float takes part in the interactions as its value times a trained vector.
 
 use openfleet_table::Initializer;
 
@@ -9,10 +9,10 @@ use crate::error::Result;
 use crate::graph::op::Activation;
 use crate::graph::{Net, ParamAttr};
 
-/// The shape of a DeepFM; the original's by default.
+/// The layer sizes of a DeepFM; PaddlePaddle's by default.
 #[derive(Debug, Clone)]
 pub struct DeepFm {
-    /// Floats in an embedding.
+    /// Floats per embedding.
     pub dim: usize,
     /// Sizes of the dense layers.
     pub hidden: Vec<usize>,

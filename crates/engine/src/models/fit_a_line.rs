@@ -1,10 +1,10 @@
-//! Linear regression: the first program everybody writes.
+//! Linear regression, the usual first program.
 
 use crate::error::Result;
 use crate::graph::op::Activation;
 use crate::graph::{Net, Var};
 
-/// What a linear regression gives.
+/// The outputs of a linear regression.
 #[derive(Debug, Clone, Copy)]
 pub struct FitALine {
     /// The mean squared error of the batch.

@@ -1,7 +1,7 @@
-//! The models people train, each a plain function over the layers.
+//! Ready-made models, each a plain function over the layers.
 //!
-//! A model takes variables and gives variables; it owns nothing, so a user's own model is written the same way. Shapes
-//! that are not asked for are the original's. One model a file.
+//! A model takes variables and returns variables. It owns nothing, so a user's own model is written the same way. Sizes default
+//! to PaddlePaddle's. There is one model per file.
 
 mod counter;
 mod ctr_dnn;
@@ -28,21 +28,21 @@ use crate::graph::op::{Activation, AucVars, EmbeddingOptions, FcOptions};
 use crate::graph::{Net, ParamAttr, Var};
 use crate::value::DType;
 
-/// What a click model reads: slots of ids, some floats, and whether it was clicked.
+/// The inputs of a click model: slots of ids, floats, and the label.
 #[derive(Debug, Clone)]
 pub struct CtrInputs {
     /// Categorical slots.
     pub slots: Vec<Var>,
     /// Floats, if there are any.
     pub dense: Option<Var>,
-    /// 0 or 1.
+    /// The label: 0 or 1.
     pub label: Var,
-    /// Equal ids of different slots are one feature, with one row. Otherwise every slot has rows of its own: its ids are
+    /// Whether equal ids of different slots are one feature with one row. Otherwise every slot has its own rows: its ids are
     /// salted with its name.
     pub share_ids: bool,
 }
 
-/// What a click model gives.
+/// The outputs of a click model.
 #[derive(Debug, Clone, Copy)]
 pub struct CtrOutputs {
     /// The mean loss of the batch.
@@ -77,10 +77,10 @@ impl CtrInputs {
     }
 }
 
-/// First weights of the click models' embeddings: small, so that an id seen once says little.
+/// The standard deviation of the first weights of embeddings: small, so that an id that was seen once has little effect.
 const EMBEDDING_STD: f32 = 0.01;
 
-/// One table for all slots, looked up slot by slot: [B, dim] each.
+/// Looks all slots up in one table: one [B, dim] per slot.
 fn embed(net: &mut Net, inputs: &CtrInputs, table: &str, dim: usize) -> Result<Vec<Var>> {
     let table = ParamAttr {
         name: Some(table.to_owned()),
@@ -95,8 +95,7 @@ fn embed(net: &mut Net, inputs: &CtrInputs, table: &str, dim: usize) -> Result<V
     embedded.collect()
 }
 
-/// Dense layers with ReLU, then a linear one of `outputs`. Weights are normal with std 1/sqrt(inputs), as in the
-/// original.
+/// Dense layers with ReLU, then a linear layer of size `outputs`. Weights are normal with std 1/sqrt(inputs), as in PaddlePaddle.
 fn mlp(net: &mut Net, x: Var, hidden: &[usize], outputs: usize) -> Result<Var> {
     let mut x = x;
     let sizes = hidden.iter().map(|&size| (size, Activation::Relu)).chain([(outputs, Activation::Linear)]);
@@ -109,7 +108,7 @@ fn mlp(net: &mut Net, x: Var, hidden: &[usize], outputs: usize) -> Result<Var> {
     Ok(x)
 }
 
-/// The loss and metrics of one logit a row, [B, 1].
+/// The loss and metrics of one logit per row, [B, 1].
 fn click_outputs(net: &mut Net, logit: Var, label: Var) -> Result<CtrOutputs> {
     let target = net.cast(label, DType::F32)?;
     let losses = net.sigmoid_cross_entropy_with_logits(logit, target)?;

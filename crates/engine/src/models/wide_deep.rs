@@ -1,18 +1,18 @@
-//! Wide & Deep: a linear part that remembers beside a deep part that generalises.
+//! Wide & Deep: a linear part that memorises and a deep part that generalises.
 
 use super::{CtrInputs, CtrOutputs, click_outputs, embed, mlp};
 use crate::error::Result;
 use crate::graph::Net;
 use crate::graph::op::Activation;
 
-/// The shape of a Wide & Deep; the original's by default.
+/// The layer sizes of a Wide & Deep; PaddlePaddle's by default.
 #[derive(Debug, Clone)]
 pub struct WideDeep {
-    /// Floats in an embedding of the deep part.
+    /// Floats per embedding of the deep part.
     pub dim: usize,
     /// Sizes of the dense layers.
     pub hidden: Vec<usize>,
-    /// Whether the wide part also has a weight for every id, as in the paper; the original's has the floats only.
+    /// Whether the wide part also has a weight for every id, as in the paper; PaddlePaddle's has only the floats.
     pub wide_ids: bool,
 }
 

@@ -1,9 +1,9 @@
 //! Word2Vec: skip-gram with negative sampling.
 //!
-//! The batch names, for each centre word, the words around it and the words to tell it from; see
-//! [`WordsDataset`](crate::dataset::WordsDataset). Input vectors start uniform in ±0.5/dim and output vectors at zero, as
-//! in the original. The loss is a sum, not a mean, so that a batch of any size moves a word as far as its pairs one by one
-//! would.
+//! For each centre word, the batch has the words around it and the words to tell it from; see
+//! [`WordsDataset`](crate::dataset::WordsDataset). Input vectors start uniform in ±0.5/dim and output vectors at zero, as in the
+//! original word2vec. The loss is a sum, not a mean, so that a batch of any size moves a word as far as its pairs would one by
+//! one.
 
 use openfleet_table::Initializer;
 
@@ -12,14 +12,14 @@ use crate::graph::op::SkipGramOptions;
 use crate::graph::{Net, ParamAttr, Var};
 use crate::value::DType;
 
-/// The shape of a Word2Vec.
+/// The sizes of a Word2Vec.
 #[derive(Debug, Clone)]
 pub struct Word2Vec {
-    /// Floats in a vector.
+    /// Floats per vector.
     pub dim: usize,
-    /// Words to the left and to the right, at most.
+    /// The maximum number of words to the left and to the right.
     pub window: usize,
-    /// Negative samples for each centre word.
+    /// Negative samples per centre word.
     pub negatives: usize,
 }
 
@@ -29,16 +29,16 @@ impl Default for Word2Vec {
     }
 }
 
-/// What a Word2Vec gives.
+/// The outputs of a Word2Vec.
 #[derive(Debug, Clone, Copy)]
 pub struct Word2VecVars {
-    /// The sum of the losses of all pairs of the batch.
+    /// The sum of the losses of all pairs in the batch.
     pub loss: Var,
 }
 
 /// The table of the word vectors.
 pub const INPUT_TABLE: &str = "word_vectors";
-/// The table of the vectors they are told apart with.
+/// The table of the output vectors.
 pub const OUTPUT_TABLE: &str = "output_vectors";
 
 /// Builds a Word2Vec over the fields `context` and `target`.

@@ -1,14 +1,14 @@
-//! Counters of metrics, such as those of `auc`: a program and its copy for test share their names, but not what they count.
+//! Metric counters, such as those of `auc`: a program and its test copy share the counters' names but not the counts.
 //!
-//! While the copy for test runs, its counts stand under the names, so that whoever reads or resets them by name finds them, and
-//! those of training are kept aside. They come back when training goes on, unless somebody has set the counters meanwhile.
+//! While the test copy runs, its counts are stored under the names, so that callers can read and reset them by name. The counts
+//! of training are set aside and restored when training continues, unless the counters were set in between.
 
 use crate::graph::{Program, VariableKind};
 use crate::memory::{CounterBackup, Scope, State};
 use crate::value::{DType, Elements, Tensor};
 
 impl Scope {
-    /// A copy for test is about to run: its counters are zero at first, and at the start of every pass.
+    /// Call before a test copy runs. Its counters start from zero, and again at the start of every pass.
     pub(crate) fn begin_test(&self, program: &Program, is_new_pass: bool) {
         let mut backups = self.counter_backups.lock();
         for (name, state) in self.counters(program) {
@@ -23,7 +23,7 @@ impl Scope {
         }
     }
 
-    /// A copy for test has run.
+    /// Call after a test copy has run.
     pub(crate) fn end_test(&self, program: &Program) {
         let mut backups = self.counter_backups.lock();
         for (name, state) in self.counters(program) {
@@ -33,7 +33,7 @@ impl Scope {
         }
     }
 
-    /// Training goes on: it counts on from where it was.
+    /// Call before training continues: restores the counts of training.
     pub(crate) fn begin_training(&self, program: &Program) {
         let mut backups = self.counter_backups.lock();
         if backups.is_empty() {

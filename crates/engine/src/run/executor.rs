@@ -1,7 +1,7 @@
 //! Runs programs: one batch at a time, or a whole dataset on several threads.
 //!
-//! An executor compiles each program once and keeps the plan and the threads' memory for the next call. What the threads do
-//! with a dataset is in `pass.rs`. Nothing is printed here: whoever asks for progress hands in a function.
+//! An executor compiles each program once and keeps the plan and the threads' memory for the next call. `pass.rs` runs the
+//! threads over a dataset. Nothing is printed here: callers that want progress pass an observer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,14 +24,14 @@ use crate::value::{Feed, Tensor, can_allocate, check_memory_for};
 /// Runs programs on the values of one scope.
 pub struct Executor {
     scope: Arc<Scope>,
-    /// Where the tables are, unless in the scope.
+    /// The servers that hold the tables; `None` if the scope holds them.
     cluster: Option<Arc<Cluster>>,
     prepared: Vec<CompiledProgram>,
-    /// Batches that each thread had done when the checkpoint was saved that was loaded last.
+    /// Batches that each thread had done at the time of the checkpoint that was loaded last.
     pub(crate) loaded_positions: Vec<u64>,
-    /// Whether those, or the servers', were gone on from: once is enough.
+    /// Whether training has resumed from those positions; it does so once per load.
     pub(crate) resumed: bool,
-    /// The program whose tables the servers make, unless another one that trains comes first.
+    /// The program that the servers create their tables for, unless another training program runs first.
     table_program: Option<Arc<Program>>,
 }
 
@@ -41,7 +41,7 @@ struct CompiledProgram {
     scope_generation: u64,
     plan: Arc<Plan>,
     threads: Vec<TrainingThread>,
-    /// Whose turn it is at the servers ([`Cluster::is_next_turn_of`]).
+    /// Identifies this program to [`Cluster::is_next_turn_of`].
     turn: u64,
 }
 
@@ -52,7 +52,7 @@ fn next_turn() -> u64 {
 }
 
 impl Executor {
-    /// An executor on a scope.
+    /// An executor on the values and tables of a scope.
     pub fn new(scope: Arc<Scope>) -> Self {
         Executor {
             scope,
@@ -64,37 +64,37 @@ impl Executor {
         }
     }
 
-    /// An executor whose tables stand on servers; the scope has first values and states.
+    /// An executor whose tables are on servers; the scope has first values and states.
     pub fn on_cluster(scope: Arc<Scope>, cluster: Arc<Cluster>) -> Self {
         Executor { cluster: Some(cluster), ..Executor::new(scope) }
     }
 
-    /// The program that the job trains: the servers make their tables for it, even if another one is evaluated first.
+    /// Sets the program that the job trains. The servers create their tables for it, even if another program is evaluated first.
     #[must_use]
     pub fn with_tables_of(self, program: Arc<Program>) -> Self {
         Executor { table_program: Some(program), ..self }
     }
 
-    /// The values it works on.
+    /// The scope it works on.
     pub fn scope(&self) -> &Arc<Scope> {
         &self.scope
     }
 
-    /// Where the tables are, unless in the scope.
+    /// The servers that hold the tables; `None` if the scope holds them.
     pub(crate) fn cluster(&self) -> Option<Arc<Cluster>> {
         self.cluster.clone()
     }
 
-    /// Makes parameters and tables of the scope what a program wants them to be, and says how many batches each thread has
+    /// Compiles a program, so that the scope has the parameters and tables it needs. Returns how many batches each thread has
     /// done.
     pub(crate) fn compile(&mut self, program: &Program) -> Result<Vec<u64>> {
         let trained = self.prepare(program, 1)?.threads.iter().map(|thread| thread.steps).collect::<Vec<_>>();
-        // Nothing was trained since it was loaded.
+        // Nothing was trained since the checkpoint was loaded.
         Ok(if trained.iter().all(|&steps| steps == 0) { self.loaded_positions.clone() } else { trained })
     }
 
-    /// Gives every variable of a startup program its first value, whatever it had before. Sparse tables are left without
-    /// rows: each row gets its first value when it is next seen.
+    /// Sets every variable of a startup program to its first value, whatever it was before. Sparse tables are emptied: each row
+    /// gets its first value when it is next seen.
     pub fn run_startup(&mut self, startup: &Program) -> Result<()> {
         check_memory_for_all(startup)?;
         for (_, table) in startup.tables() {
@@ -110,8 +110,8 @@ impl Executor {
         Ok(())
     }
 
-    /// One step on one batch: a program that is trained updates its parameters, any other only computes. What cannot be
-    /// fed or fetched is refused before the step.
+    /// Runs one step on one batch and returns the fetched values. A program with an optimizer updates its parameters; any other
+    /// only computes. Fails before the step if a variable cannot be fed or fetched.
     pub fn run(&mut self, program: &Program, feed: Feed, fetch: &[Var]) -> Result<Vec<Tensor>> {
         let (schema, batch) = feed.into_parts()?;
         let known = self.cluster.as_ref().map(|cluster| cluster.worker().threads as usize);
@@ -124,11 +124,11 @@ impl Executor {
         if let Some(cluster) = &cluster {
             let is_next = cluster.is_next_turn_of(turn);
             if !plan.trains() {
-                // Whoever evaluates sees all that was pushed.
+                // Evaluation has to see everything that was pushed.
                 plan.communicator().flush()?;
             }
             if !is_next || !plan.trains() {
-                // Its copies of dense values are as old as its own last step.
+                // The thread's copies of dense values may be stale: they are from its own last step.
                 thread.forget_dense();
             }
         }
@@ -153,7 +153,7 @@ impl Executor {
         fetch.iter().map(|&var| plan.fetch(&thread.arena, &batch, var)).collect()
     }
 
-    /// One pass of training over a dataset.
+    /// Runs one training pass over a dataset.
     pub fn train_from_dataset(
         &mut self,
         program: &Program,
@@ -166,7 +166,7 @@ impl Executor {
         self.pass(program, dataset, options)
     }
 
-    /// One pass over a dataset that changes nothing but states such as AUC counters; creates no rows.
+    /// Runs one evaluation pass over a dataset. It creates no rows and changes only states such as AUC counters.
     pub fn infer_from_dataset(
         &mut self,
         program: &Program,
@@ -179,10 +179,10 @@ impl Executor {
         self.pass(&program.clone_for_test(), dataset, options)
     }
 
-    /// A pass; on a cluster it is an action of the script, which a restarted worker that had completed it skips.
+    /// Runs a pass. On a cluster a pass is a recorded action: a restarted worker skips it if it was complete.
     fn pass(&mut self, program: &Program, dataset: &dyn Dataset, options: &RunOptions<'_>) -> Result<RunReport> {
         let trains = program.minimize.is_some() && !program.is_for_test();
-        // What a caller learns from each batch of an evaluation is not recorded: it is evaluated again.
+        // What `each_batch` collects during an evaluation is not recorded, so such a pass runs again after a restart.
         let is_recorded = trains || options.each_batch.is_none();
         let Some(cluster) = self.cluster.clone().filter(|_| is_recorded) else {
             return self.pass_over(program, dataset, options);
@@ -190,7 +190,7 @@ impl Executor {
         let kind = if trains { ActionKind::Train } else { ActionKind::Evaluate };
         let threads = if options.threads == 0 { dataset.thread_num() } else { options.threads }.max(1);
         let what = format!("program {:016x}, {threads} threads, {}", program.fingerprint(), dataset.describe());
-        // Tables are there before the pass counts as begun: what is wrong with them is told first.
+        // Create the tables before the pass begins, so that their errors come first.
         self.prepare(program, threads)?;
         let begun = cluster.begin_action(kind, what)?;
         if let Some(complete) = begun.recorded::<CompletePass>() {
@@ -214,7 +214,7 @@ impl Executor {
             return Ok(RunReport { samples, steps, skipped: true, ..RunReport::default() });
         }
         let report = match trains {
-            // Which thread gets a batch must not depend on chance, or a restarted worker could not tell what it has done.
+            // Which thread gets which batch must be deterministic, or a restarted worker could not tell what it has done.
             true if !dataset.is_round_robin() => {
                 self.pass_over(program, &RoundRobinDataset::new(dataset, threads), options)?
             }
@@ -247,14 +247,14 @@ impl Executor {
         check_threads(&plan, threads, known)?;
         options.fetch.iter().try_for_each(|&var| plan.check_fetch(var))?;
         if !plan.trains() {
-            // What others have changed since the last pass is here before it is judged; GEO would not look otherwise.
+            // Evaluation has to see what others pushed since the last pass; in GEO mode only a flush fetches it.
             plan.communicator().flush()?;
         }
         for thread in &mut prepared.threads[..threads] {
             thread.make_ready(&plan, dataset.schema(), options)?;
         }
         if !loaded.is_empty() && loaded.len() != threads {
-            // Batches were dealt to other threads.
+            // The batches of the checkpoint were distributed over another number of threads.
             return Err(Error::Threads { got: threads, known: loaded.len() });
         }
         if resume {
@@ -277,15 +277,14 @@ impl Executor {
             scope.end_test(program);
         }
         if matches!(ran, Err(Error::ThreadPanicked { .. })) {
-            // The op that panicked had buffers of its arena on loan: none of this is used again.
+            // The op that panicked had moved buffers out of its arena, so no arena is used again.
             self.prepared.clear();
         }
         ran
     }
 
-    /// The plan of a program, compiled unless it is known and the scope's tables are the same.
-    /// A program that only evaluates does not say by which rule its tables are trained: where it comes first, the servers make
-    /// them for the one that trains.
+    /// Creates the tables on the servers before an evaluation program runs first: such a program does not know the rule that its
+    /// tables are trained with, so the servers create them for the training program.
     fn define_tables(&self, program: &Program) -> Result<()> {
         let (Some(cluster), Some(table_program)) = (&self.cluster, &self.table_program) else { return Ok(()) };
         if !cluster.is_connected() && (program.minimize.is_none() || program.is_for_test()) {
@@ -325,16 +324,16 @@ impl Executor {
     }
 }
 
-/// What is recorded of a pass that is complete.
+/// The record of a complete pass.
 #[derive(Serialize, Deserialize)]
 struct CompletePass {
-    /// How many steps each training thread had taken by then.
+    /// Steps that each training thread had taken at the end of the pass.
     ends: Vec<u64>,
     samples: u64,
     steps: u64,
 }
 
-/// Fails if so many training threads cannot go with those that the servers know of.
+/// Fails if this number of training threads does not match what the servers know.
 fn check_threads(plan: &Plan, threads: usize, known: Option<usize>) -> Result<()> {
     let misfits = |known: usize| threads > known || (threads < known && plan.communicator().steps_together());
     match known.filter(|&known| plan.trains() && misfits(known)) {
@@ -343,8 +342,8 @@ fn check_threads(plan: &Plan, threads: usize, known: Option<usize>) -> Result<()
     }
 }
 
-/// Whether there is memory for all first values of a startup program together. Asked before the first is drawn, which of a
-/// large layer takes a while.
+/// Fails if there is not enough memory for all first values of a startup program together. Checked before the first value is
+/// drawn, because drawing a large layer takes a while.
 fn check_memory_for_all(startup: &Program) -> Result<()> {
     let outputs =
         startup.nodes().iter().filter(|node| matches!(node.op, Op::Initialize(_))).flat_map(|node| &node.outputs);

@@ -1,4 +1,4 @@
-//! What a caller chooses for a run over a dataset, and what the run tells the caller.
+//! The options of a run over a dataset, and what the run reports.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -14,74 +14,74 @@ use crate::graph::{Program, Var};
 use crate::memory::{Arena, Scope};
 use crate::value::Tensor;
 
-/// What `train_from_dataset` and `infer_from_dataset` should do beside training.
+/// Options of `train_from_dataset` and `infer_from_dataset`.
 #[derive(Clone, Copy, Default)]
 pub struct RunOptions<'a> {
-    /// Training threads; 0 takes the dataset's.
+    /// Training threads; 0 means as many as the dataset says.
     pub threads: usize,
-    /// Variables to show.
+    /// Variables that the observer is shown.
     pub fetch: &'a [Var],
-    /// What to call them, one text each; their names where it is shorter than the list.
+    /// Labels for them, in order. A variable without a label is shown by its name.
     pub fetch_info: &'a [&'a str],
-    /// Show them each time the first thread has done this many batches; 0 never.
+    /// Call the observer every time the first thread has done this many batches; 0 means never.
     pub print_period: u64,
-    /// Who looks at them.
+    /// Called with the fetched values, on the first thread.
     pub observer: Option<&'a (dyn Fn(&Observation) + Sync)>,
-    /// Who looks at every batch, on the thread that ran it.
+    /// Called with every batch, on the thread that ran it.
     pub each_batch: Option<&'a EachBatch<'a>>,
-    /// Ends the run between two batches.
+    /// When set to `true`, ends the run between two batches.
     pub stop: Option<&'a AtomicBool>,
-    /// Measures each op.
+    /// Measure the time of each op.
     pub debug: bool,
-    /// In one process: skips the batches that the checkpoint which was loaded last has learnt from. The dataset has to give its
-    /// batches as it did before ([`RoundRobinDataset`]). With servers this needs no option: a restarted worker
-    /// skips what they have applied.
+    /// In one process: skip the batches that were trained before the checkpoint that was loaded last. The dataset must return the
+    /// same batches in the same order ([`RoundRobinDataset`](crate::dataset::RoundRobinDataset)). With servers this option is not
+    /// needed: a restarted worker skips what the servers have applied.
     pub resume: bool,
-    /// All threads pause each time every one of them has done this many batches more; 0 never.
+    /// Pause all threads every time each of them has done this many more batches; 0 means never.
     pub pause_every: u64,
-    /// What is done in a pause.
+    /// Called during a pause.
     pub on_pause: Option<&'a OnPause<'a>>,
 }
 
 /// A function that is called while no thread of this worker trains.
 pub type OnPause<'a> = dyn Fn(&Pause<'_>) -> Result<()> + Sync + 'a;
 
-/// No thread of this worker trains: what it has done can be saved.
+/// A moment when no thread of this worker trains, so that its work can be saved.
 pub struct Pause<'a> {
     pub(crate) program: &'a Program,
     pub(crate) scope: &'a Scope,
     pub(crate) cluster: Option<Arc<Cluster>>,
-    /// Batches that each thread has done, over the life of what it trains.
+    /// Batches that each thread has done, counted since the model was first trained.
     pub positions: Vec<u64>,
 }
 
-/// A function that is shown every batch.
+/// A function that is called with every batch.
 pub type EachBatch<'a> = dyn Fn(&BatchView<'_>) -> Result<()> + Sync + 'a;
 
-/// What an observer sees.
+/// What the observer is called with.
 #[derive(Debug, Clone)]
 pub struct Observation {
-    /// Batches done by the first thread.
+    /// Batches done by the first thread in this run.
     pub step: u64,
     /// The fetched values of its last batch.
     pub values: Vec<Tensor>,
-    /// What to call them: the texts of `fetch_info`, or their names.
+    /// Their labels: the texts of `fetch_info`, or the variables' names.
     pub info: Vec<String>,
-    /// Rows done by all threads.
+    /// Rows done by all threads in this run.
     pub samples: u64,
-    /// Since the run began.
+    /// Time since the run began.
     pub elapsed: Duration,
-    /// Time all threads together have waited for data, and for servers.
+    /// Time that all threads together have waited for data and for servers.
     pub waited: Duration,
-    /// How far the reading is.
+    /// How much of the data is read.
     pub progress: Progress,
 }
 
-/// A batch just run, for whoever wants more than fetched values now and then.
+/// A batch that was just run.
 pub struct BatchView<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) arena: &'a Arena,
-    /// The batch as it was fed.
+    /// The batch as fed.
     pub batch: &'a Batch,
 }
 
@@ -92,36 +92,37 @@ impl BatchView<'_> {
     }
 }
 
-/// What a run over a dataset did.
+/// The result of a run over a dataset.
 #[derive(Debug, Clone, Default)]
 pub struct RunReport {
-    /// Rows.
+    /// Rows done.
     pub samples: u64,
-    /// Batches.
+    /// Batches done.
     pub steps: u64,
-    /// From the first read to the last push.
+    /// Time from the first read to the last push.
     pub elapsed: Duration,
-    /// Time all threads together waited for data, and for servers.
+    /// Time that all threads together waited for data and for servers.
     pub waited: Duration,
     /// Bad lines that were skipped.
     pub skipped_lines: u64,
-    /// Gradients that were refused because they were not finite: a row of a sparse table, or a whole parameter.
+    /// Gradients that were refused because they were not finite. A row of a sparse table counts as one, and so does a whole
+    /// parameter.
     pub refused_gradients: u64,
-    /// Whether `stop` ended it before the data did.
+    /// Whether `stop` ended the run before the data ended.
     pub stopped: bool,
-    /// Whether the whole pass was skipped, because it was complete before this worker was restarted. `samples` and `steps`
-    /// are those of the pass.
+    /// Whether the whole pass was skipped because it was complete before this worker was restarted. `samples` and `steps` are
+    /// then those of the complete pass.
     pub skipped: bool,
-    /// Batches that were skipped, because the servers had applied them before this worker was restarted.
+    /// Batches that were skipped because the servers had applied them before this worker was restarted.
     pub skipped_steps: u64,
     /// Rows of those batches.
     pub skipped_samples: u64,
-    /// With `debug`: op and time of all threads, most first.
+    /// With `debug`: ops and their time over all threads, slowest first.
     pub profile: Vec<(String, Duration)>,
 }
 
 impl RunReport {
-    /// Rows a second.
+    /// Rows per second.
     pub fn samples_per_second(&self) -> f64 {
         self.samples as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }

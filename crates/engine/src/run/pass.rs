@@ -1,8 +1,8 @@
 //! One pass over a dataset on several threads: each takes the next batch, computes on its own core and pushes.
 //!
-//! Threads share nothing but the tables and the states of the plan. Whether a pass trains, and where the values are, is the
-//! plan's affair: an [`Executor`](crate::Executor) and a [`Predictor`](crate::Predictor) run the same passes. Pauses are
-//! kept here; what is done in them is the caller's.
+//! Threads share only the tables and states of the plan. The plan decides whether a pass trains and where the values are, so an
+//! [`Executor`](crate::Executor) and a [`Predictor`](crate::Predictor) run the same passes. This file pauses the threads; the
+//! caller decides what to do in a pause.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 use crate::memory::Arena;
 use crate::run::{BatchView, Observation, Plan, RunOptions, RunReport};
 
-/// Runs the threads over a dataset until it ends. `on_pause` is called while all of them pause, with the batches that each
-/// has done. After [`Error::ThreadPanicked`] the threads are not fit for use.
+/// Runs the threads over a dataset until it ends. While all of them are paused, `on_pause` is called with the number of batches
+/// that each has done. After [`Error::ThreadPanicked`] the threads must not be used again.
 pub(crate) fn run(
     plan: &Plan,
     threads: &mut [TrainingThread],
@@ -48,7 +48,7 @@ pub(crate) fn run(
             break;
         }
         if shared.failed.load(Ordering::Relaxed) {
-            // Those that pause have to end well all the same: others may wait for them.
+            // Paused threads still have to finish properly, because other workers may wait for them.
             continue;
         }
         if let Err(error) = on_pause(threads.iter().map(|thread| thread.steps).collect()) {
@@ -56,7 +56,7 @@ pub(crate) fn run(
             failed_pause = Err(error);
         }
     }
-    // A panic is told before what it may have led to.
+    // Report a panic before the errors that it may have caused.
     let panicked = |outcome: &Result<_>| matches!(outcome, Err(Error::ThreadPanicked { .. }));
     if let Some(at) = outcomes.iter().position(panicked) {
         outcomes.swap_remove(at)?;
@@ -83,7 +83,7 @@ pub(crate) fn run(
     Ok(report)
 }
 
-/// A pass without rows is a mistake, unless other workers have some: then this one takes part without data.
+/// A pass without rows is an error, unless there are other workers: then this worker takes part without data.
 fn check_no_rows(dataset: &dyn Dataset, skipped_lines: u64, servers: Option<&Cluster>) -> Result<()> {
     let data = dataset.describe();
     match servers.map(Cluster::worker) {
@@ -95,15 +95,15 @@ fn check_no_rows(dataset: &dyn Dataset, skipped_lines: u64, servers: Option<&Clu
     }
 }
 
-/// A thread's memory, kept from pass to pass.
+/// The memory of one training thread, reused from pass to pass.
 pub(crate) struct TrainingThread {
     pub(crate) arena: Arena,
-    /// Filled again and again, as long as the fields stay the same.
+    /// Reused for every batch while the schema stays the same.
     batch: Batch,
     schema: Option<Schema>,
-    /// Batches it has done.
+    /// Batches done.
     pub(crate) steps: u64,
-    /// Batches to leave out, because they were learnt from before.
+    /// Batches to skip, because they were trained before.
     pub(crate) skip: u64,
 }
 
@@ -112,15 +112,15 @@ impl TrainingThread {
         TrainingThread { arena: plan.arena(), batch: Batch::default(), schema: None, steps: 0, skip: 0 }
     }
 
-    /// The next step fetches every dense value.
+    /// Makes the next step pull every dense value.
     pub(crate) fn forget_dense(&mut self) {
         self.arena.dense.iter_mut().for_each(|stage| stage.version = 0);
     }
 
-    /// For a pass over rows of these fields.
+    /// Prepares the thread for a pass over rows of this schema.
     pub(crate) fn make_ready(&mut self, plan: &Plan, schema: &Schema, options: &RunOptions<'_>) -> Result<()> {
         plan.bind(&mut self.arena, schema)?;
-        // Others may have trained since: no copy of a dense value is taken for the newest.
+        // Others may have trained in between, so the copies of dense values may be stale.
         self.forget_dense();
         self.arena.profile = options.debug.then(|| vec![0; plan.op_names().len()]);
         if self.schema.as_ref() != Some(schema) {
@@ -138,13 +138,13 @@ struct PassState<'a> {
     plan: &'a Plan,
     reader: &'a (dyn BatchReader + 'a),
     options: &'a RunOptions<'a>,
-    /// Those count the steps: in the numbers by which they recognise what they have applied.
+    /// Servers that number the steps. By these numbers they recognise pushes that they have applied.
     servers: Option<&'a Cluster>,
     started: Instant,
     samples: AtomicU64,
-    /// What all threads together have waited.
+    /// Time that all threads together have waited.
     waited_nanos: AtomicU64,
-    /// A thread gave up: the others end after their batch.
+    /// A thread failed: the others stop after their batch.
     failed: AtomicBool,
 }
 
@@ -157,14 +157,14 @@ struct ThreadReport {
     stopped: bool,
     skipped_steps: u64,
     skipped_samples: u64,
-    /// It has begun, and is not done.
+    /// The thread has started and is not done.
     paused: bool,
-    /// It has done all its batches.
+    /// The thread has done all its batches.
     done: bool,
 }
 
 impl ThreadReport {
-    /// A batch was trained before.
+    /// Counts a batch that was trained before.
     fn skip(&mut self, batch: &Batch) {
         self.skipped_steps += 1;
         self.skipped_samples += batch.rows as u64;
@@ -172,7 +172,7 @@ impl ThreadReport {
 }
 
 impl PassState<'_> {
-    /// All threads go on until they pause or are done.
+    /// Runs all threads until they pause or are done.
     fn run_until_pause(&self, threads: &mut [TrainingThread], outcomes: &mut [Result<ThreadReport>]) {
         std::thread::scope(|scope| {
             let running: Vec<_> = (0..)
@@ -189,7 +189,7 @@ impl PassState<'_> {
         });
     }
 
-    /// Whatever ends a thread early, error or panic, ends the others too.
+    /// Runs one thread. An error or panic stops the other threads too.
     fn run_and_catch(&self, stream: u32, thread: &mut TrainingThread, report: ThreadReport) -> Result<ThreadReport> {
         let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| self.train(stream, thread, report)))
             .unwrap_or_else(|panic| Err(panicked(panic.as_ref())));
@@ -197,7 +197,7 @@ impl PassState<'_> {
             self.failed.store(true, Ordering::Relaxed);
             self.reader.end();
             if self.plan.trains() && self.is_shared && self.plan.communicator().steps_together() {
-                // The other threads may wait for this one at a step that will not come.
+                // The other threads may wait for this one at a step that it will never take.
                 self.plan.communicator().abandon();
             }
         }
@@ -215,9 +215,9 @@ impl PassState<'_> {
         if matches!(report, Ok(ThreadReport { paused: true, .. })) {
             return report;
         }
-        // A thread that failed, or was stopped to be started again, has not finished its pass: its successor continues it.
+        // A thread that failed, or was stopped to be restarted, has not finished its pass: its successor continues it.
         let report = report?;
-        // When one thread ends early, the data ends for the others too: that is no end of their pass either.
+        // When one thread stops early, the data ends for the others too. They have not finished their pass either.
         if self.servers.is_some() && self.failed.load(Ordering::Relaxed) {
             return Ok(report);
         }

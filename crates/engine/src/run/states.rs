@@ -7,13 +7,13 @@ use crate::graph::{Program, VariableKind};
 use crate::memory::Scope;
 use crate::value::{Elements, Tensor};
 
-/// Puts the states of a program into a scope that has none.
+/// Sets the states of a program in an empty scope. Fails if one is missing or has another shape.
 pub(crate) fn take(program: &Program, scope: &Scope, saved: States) -> Result<()> {
     check(program, scope, &saved, false)?;
     set(program, scope, saved)
 }
 
-/// The states of a program that have a value.
+/// The states of a program that have a value; all of them if `only` is empty.
 pub(crate) fn of(program: &Program, scope: &Scope, only: &[String]) -> States {
     if !program.is_for_test() {
         scope.begin_training(program);
@@ -31,7 +31,8 @@ pub(crate) fn of(program: &Program, scope: &Scope, only: &[String]) -> States {
     names.filter_map(value).collect()
 }
 
-/// Fails where a state has no value in the checkpoint, nor one in the scope to go on with, or another shape.
+/// Fails if a state has another shape in the checkpoint, or has a value neither there nor in the scope. With `partial` such
+/// states are ignored.
 pub(crate) fn check(program: &Program, scope: &Scope, saved: &States, partial: bool) -> Result<()> {
     for (_, variable) in program.persistables().filter(|(_, variable)| variable.kind == VariableKind::State) {
         match saved.get(&variable.name) {
@@ -51,7 +52,7 @@ pub(crate) fn check(program: &Program, scope: &Scope, saved: &States, partial: b
     Ok(())
 }
 
-/// Takes those states of a program that fit; the others stay.
+/// Sets the states that match the program; the others keep their value.
 pub(crate) fn set(program: &Program, scope: &Scope, mut saved: States) -> Result<()> {
     for (_, variable) in program.persistables().filter(|(_, variable)| variable.kind == VariableKind::State) {
         let fitting = saved.remove(&variable.name).filter(|value| value.dims == variable.shape.sizes(0));

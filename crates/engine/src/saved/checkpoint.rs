@@ -1,8 +1,8 @@
-//! Saving what a program has learnt, and taking it up again: one call, wherever the tables are.
+//! Saves and loads checkpoints: the same calls whether tables are on servers or in this process.
 //!
-//! On a cluster the servers write and read; in one process this does it for the tables of the scope, in the same format.
-//! Beside tables and parameters a checkpoint keeps the program's states (running statistics, the counters of metrics),
-//! which are the worker's in either case.
+//! On a cluster the servers write and read. In one process this file does it for the tables of the scope, in the same format.
+//! Besides tables and parameters a checkpoint contains the program's states (running statistics, counters of metrics), which the
+//! worker provides in both cases.
 
 use openfleet_core::WorkId;
 use openfleet_core::placement::BUCKET_COUNT;
@@ -22,14 +22,13 @@ use crate::run::{Executor, Pause, states};
 use crate::value::Tensor;
 
 impl Executor {
-    /// Saves every parameter, table and state of a program with the optimizer's state. On a cluster it is every table of
-    /// the job. A checkpoint that stands there is replaced, unless the options say otherwise, and stays as it was if this
-    /// fails.
+    /// Saves every parameter, table and state of a program, with optimizer state. On a cluster it saves every table of the job.
+    /// An existing checkpoint is replaced, unless the options say otherwise, and stays intact if this fails.
     pub fn save(&mut self, program: &Program, address: &str, options: &SaveOptions) -> Result<Manifest> {
         let cluster = self.cluster();
         let positions = match &cluster {
             Some(_) => Vec::new(),
-            // Parameters and tables become what the program trains them as.
+            // Compiling turns parameters and tables into what the program trains.
             None => self.compile(program)?,
         };
         let pause = Pause { program, scope: self.scope(), cluster: cluster.clone(), positions };
@@ -40,10 +39,14 @@ impl Executor {
         }
     }
 
-    /// Takes every parameter, table and state of a program from a checkpoint, whoever wrote it. Parameters need no startup
-    /// program before it. What a program that trains expects and does not find, finds and does not expect, or finds with
-    /// another shape or rule, is an error that names it, unless `partial` leaves it out; a program that does not train
-    /// takes what it needs. After an error everything is as it was.
+    /// Loads every parameter, table and state of a program from a checkpoint, whether a job or a single process wrote it.
+    /// Parameters need no startup program first.
+    ///
+    /// # Errors
+    ///
+    /// For a program that trains: if a parameter or table is missing in the checkpoint, is missing in the program, or has another
+    /// shape or rule. With `partial` such parts are skipped. A program that does not train loads what it needs and ignores the
+    /// rest. After an error nothing has changed.
     pub fn load(&mut self, program: &Program, address: &str, options: LoadOptions) -> Result<()> {
         if let Some(cluster) = self.cluster() {
             let Some(saved) = cluster.load_once(address, options)? else { return Ok(()) };
@@ -78,11 +81,11 @@ impl Executor {
     }
 }
 
-/// The mode of a checkpoint that no job wrote.
+/// The mode in the manifest of a checkpoint that was written without servers.
 const SINGLE_PROCESS_MODE: &str = "local";
 
 impl Pause<'_> {
-    /// [`Executor::save`], while a pass over a dataset pauses.
+    /// [`Executor::save`] during a pause of a pass over a dataset.
     pub fn save(&self, address: &str, options: &SaveOptions) -> Result<Manifest> {
         if let Some(save) = self.save_later(address, options) {
             return save();
@@ -115,7 +118,7 @@ impl Pause<'_> {
         checkpoint::save_alone(storage.as_ref(), save, cuts, options.replace || options.delta).map_err(failed)
     }
 
-    /// Where servers write: what has to be done, which need not be done here, nor while training pauses.
+    /// If servers write the checkpoint: a function that saves, which can run on another thread and after the pause.
     pub fn save_later(
         &self,
         address: &str,
@@ -126,7 +129,7 @@ impl Pause<'_> {
         Some(move || Ok(cluster.save(&address, &options)?))
     }
 
-    /// Fails where something is to be saved that the program does not have.
+    /// Fails if `only` names something that the program does not have.
     fn check(&self, options: &SaveOptions) -> Result<()> {
         let known: Vec<_> = self.program.persistables().map(|(_, variable)| variable.name.clone()).collect();
         match options.only.iter().find(|name| !known.contains(name)) {
@@ -142,7 +145,8 @@ impl Pause<'_> {
     }
 }
 
-/// What stands in the scope of a program's parameters and tables; of tables what has changed since a save, if one is named.
+/// A snapshot of a program's parameters and tables in the scope. With `since`, tables contribute only what has changed since that
+/// save.
 fn cuts(program: &Program, scope: &Scope, since: Option<&str>) -> Result<TableCuts, openfleet_table::Error> {
     let mut cuts = TableCuts {
         server: 0,
@@ -167,7 +171,7 @@ fn cuts(program: &Program, scope: &Scope, since: Option<&str>) -> Result<TableCu
                 step,
             }));
         } else if let (Some(spec), Some(value)) = (dense_spec(program, var), scope.get(&name)) {
-            // No op reads it, so no plan has made it a table.
+            // No op reads it, so no plan has turned it into a table.
             let (spec, values) = (spec.without_state(), value.f32s().unwrap_or_default().to_vec());
             cuts.dense.push(DenseCut { parameter: name, offset: 0, spec, values, state: Vec::new(), step: 0 });
         }
@@ -175,18 +179,18 @@ fn cuts(program: &Program, scope: &Scope, since: Option<&str>) -> Result<TableCu
     Ok(cuts)
 }
 
-/// What a program wants of a checkpoint.
+/// The tables that a program expects in a checkpoint.
 struct ExpectedTables {
     sparse: Vec<ExpectedSparse>,
     dense: Vec<ExpectedDense>,
-    /// Whether things in the checkpoint that the program does not have are an error.
+    /// Whether tables in the checkpoint that the program does not have are an error.
     all: bool,
 }
 
 struct ExpectedSparse {
     name: String,
     spec: SparseSpec,
-    /// The rule that must have been saved: where a program does not train, whatever was.
+    /// The optimizer that the checkpoint must have; if the program does not train, the one that it has.
     rule: Optimizer,
 }
 
@@ -194,11 +198,11 @@ struct ExpectedDense {
     name: String,
     spec: DenseSpec,
     rule: Optimizer,
-    /// Nothing has trained it here: it stays a plain value until something does.
+    /// Nothing has trained it in this process: it stays a tensor until something does.
     plain: bool,
 }
 
-/// Tables as they were saved, not in the scope yet.
+/// Tables read from a checkpoint, not yet in the scope.
 #[derive(Default)]
 struct LoadedTables {
     sparse: Vec<(String, SparseTable)>,
@@ -217,7 +221,7 @@ impl ExpectedTables {
                 let saved = manifest.sparse.iter().find(|saved| saved.name == name).filter(|_| !trains);
                 let spec = match (existing, saved) {
                     (Some(table), _) => table.spec().clone(),
-                    // Keys that were never seen get the row that training would have given them.
+                    // Keys that were never seen get the first values that training would have given them.
                     (None, Some(saved)) if saved.spec.dim == spec.dim => saved.spec.without_state(),
                     (None, _) => spec,
                 };
@@ -236,7 +240,7 @@ impl ExpectedTables {
         expected
     }
 
-    /// What of it there is; a difference is an error unless `partial`.
+    /// Which parts of the checkpoint are loaded. A mismatch is an error unless `partial`.
     fn compare(&self, manifest: &Manifest, partial: bool) -> Result<Loaded, openfleet_table::Error> {
         let mut found = manifest.clone();
         if !self.all {
@@ -277,7 +281,7 @@ impl ExpectedTables {
             let Some(saved) = saved.filter(|_| loaded.takes_values(&name)) else { continue };
             let Some(parameter) = values.remove(&name) else { continue };
             if plain {
-                // The shapes were compared.
+                // The shapes were compared before.
                 if let Ok(tensor) = Tensor::from_f32(&spec.shape, parameter.values) {
                     tables.plain.push((name, tensor));
                 }
@@ -295,7 +299,7 @@ impl ExpectedTables {
     }
 }
 
-/// Fails where a checkpoint does not have what a program reads.
+/// Fails if a checkpoint does not have what a program reads.
 pub(crate) fn check(program: &Program, manifest: &Manifest) -> Result<(), openfleet_table::Error> {
     ExpectedTables::of(program, &Scope::new(), manifest).compare(manifest, false).map(drop)
 }

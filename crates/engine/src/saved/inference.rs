@@ -1,7 +1,7 @@
-//! What prediction needs of a program: the ops that lead to some variables, and the values that those read.
+//! Inference models: the ops that lead to some targets, and the values that they read.
 //!
-//! An inference model is a checkpoint whose manifest has the pruned program, what it is fed and what it gives. It has no
-//! optimizer state, and whoever loads it needs no script.
+//! An inference model is a checkpoint whose manifest contains the pruned program, its feeds and its targets. It has no optimizer
+//! state, and loading it needs no training script.
 
 use openfleet_dist::storage::{Addresses, Opened, Stores};
 use openfleet_dist::{LoadOptions, SaveOptions};
@@ -13,32 +13,32 @@ use crate::graph::{Program, Var};
 use crate::run::Executor;
 use crate::saved::onnx;
 
-/// A program that predicts.
+/// A program for prediction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InferenceModel {
-    /// What is computed, and nothing else.
+    /// The ops that lead to the targets, and nothing else.
     pub program: Program,
-    /// What it is fed, by name.
+    /// The names of the data variables it reads.
     pub feeds: Vec<String>,
-    /// What it gives.
+    /// The variables it computes.
     pub targets: Vec<Var>,
 }
 
-/// Under `data` in the manifest.
+/// Stored under `data` in the manifest.
 #[derive(Serialize, Deserialize)]
 struct ModelInManifest {
     inference: InferenceModel,
 }
 
 impl InferenceModel {
-    /// What of a program leads to the targets, fed in the order in which the program declares its data.
+    /// The part of a program that leads to the targets. The feeds are in the order in which the program declares its data.
     pub fn leading_to(program: &Program, targets: &[Var]) -> Self {
         let (program, targets) = program.prune(targets);
         let feeds = program.data().map(|(_, variable)| variable.name.clone()).collect();
         InferenceModel { program, feeds, targets }
     }
 
-    /// What of a program leads to the targets. The feeds are what it reads of the data, no more and no less.
+    /// The part of a program that leads to the targets. Fails unless `feeds` names exactly the data variables that it reads.
     pub fn of(program: &Program, feeds: &[String], targets: &[Var]) -> Result<Self> {
         let InferenceModel { program, feeds: needed, targets } = Self::leading_to(program, targets);
         let misfit = |expected: String, got: String| Err(Error::Input { op: "save_inference_model", expected, got });
@@ -60,8 +60,8 @@ fn quoted(names: &[String]) -> String {
 }
 
 impl Executor {
-    /// Saves what predicting the targets needs. On a cluster the servers write their rows. [`onnx::write`] adds an ONNX
-    /// model; that of an earlier model is removed.
+    /// Saves what is needed to predict the targets. On a cluster the servers write their rows. Removes the ONNX files of an
+    /// earlier model at this address; [`onnx::write`] writes new ones.
     pub fn save_inference_model(
         &mut self,
         program: &Program,
@@ -71,11 +71,11 @@ impl Executor {
     ) -> Result<Manifest> {
         let model = InferenceModel::of(program, feeds, targets)?;
         let only = model.program.persistables().map(|(_, variable)| variable.name.clone()).collect();
-        // Ops, names and numbers: there is nothing that JSON cannot say.
+        // A model consists of ops, names and numbers, which JSON can always represent.
         let data = serde_json::to_value(ModelInManifest { inference: model }).unwrap_or_default();
         let options = SaveOptions { only, data, without_state: true, ..SaveOptions::default() };
         let manifest = self.save(program, address, &options)?;
-        // They were made from the model that stood here before.
+        // They belong to the model that was here before.
         for file in [onnx::FILE, onnx::POOLED_FILE] {
             let removed =
                 Addresses.open(address)?.remove(file).map_err(openfleet_table::Error::storage("remove", file));
@@ -84,7 +84,7 @@ impl Executor {
         Ok(manifest)
     }
 
-    /// Takes a model's values into the scope; it can be run then, and fed by names.
+    /// Loads a model's values into the scope; the returned program can then be run and fed by name.
     pub fn load_inference_model(&mut self, address: &str) -> Result<InferenceModel> {
         let model = read_inference_model(address)?;
         self.load(&model.program, address, LoadOptions::default())?;
@@ -92,12 +92,12 @@ impl Executor {
     }
 }
 
-/// A saved model without its values.
+/// Reads a saved model without its values.
 fn read_inference_model(address: &str) -> Result<InferenceModel> {
     model_in_manifest(&Opened::new(&Addresses, address, "reading")?.manifest, address)
 }
 
-/// The model that a manifest describes.
+/// The model in a manifest. Fails if the checkpoint is not an inference model.
 pub(crate) fn model_in_manifest(manifest: &Manifest, address: &str) -> Result<InferenceModel> {
     let model_in_manifest = ModelInManifest::deserialize(&manifest.data).map_err(|_| Error::Input {
         op: "load_inference_model",

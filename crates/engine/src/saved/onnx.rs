@@ -1,20 +1,20 @@
-//! A saved inference model as one ONNX graph that needs nothing of ours: ids go in, predictions come out.
+//! Exports a saved inference model as one self-contained ONNX graph: ids in, predictions out.
 //!
 //! ```text
 //! ids of every slot of a table -> BitwiseXor with the slot's salt, if any -> Concat -> LabelEncoder (id -> row number) -> Split -> Gather -> pooling -> ops
 //! ```
 //!
-//! A table is one `LabelEncoder`, however many slots are looked up in it, since each of these holds all of the table's keys.
-//! What is fed keeps its name and shape: floats `[batch, D]`, integers `[batch, L]`. A slot of any length is two inputs,
-//! as it is in a [`Feed`](crate::Feed): `NAME.ids`, the ids of all rows one after the other, and `NAME.lengths` `[batch]`,
-//! how many each row has. Ids are `int64` in ONNX and `u64` here: the same 64 bits.
+//! A table has one `LabelEncoder` for all of its slots, because each encoder holds all of the table's keys. Feeds keep their
+//! names and shapes: floats `[batch, D]`, integers `[batch, L]`. A ragged slot becomes two inputs, as in a [`Feed`](crate::Feed):
+//! `NAME.ids`, the ids of all rows in order, and `NAME.lengths` `[batch]`, the number of ids per row. Ids are `int64` in ONNX and
+//! `u64` here: the same 64 bits.
 //!
-//! **Unknown ids.** Training begins a new row with numbers drawn from its key, which a graph cannot do. Here all unknown ids
-//! have one row: zeros, or the number that every row begins with where the initializer is a constant. Known ids, and unknown
-//! ones of tables whose ids have to earn their row (they are zeros there too), predict as the
-//! [`Predictor`](crate::Predictor) does; the vocabulary of a table is not checked.
+//! **Unknown ids.** Training draws the first values of a new row from its key, which a graph cannot do. In ONNX all unknown ids
+//! share one row: the constant of the initializer if it has one, else zeros. Known ids predict as the
+//! [`Predictor`](crate::Predictor) does, and so do unknown ids of tables with an admission rule (they are zeros there too). The
+//! vocabulary of a table is not checked.
 //!
-//! The ops write their own nodes ([`Operator::onnx`](crate::op::Operator::onnx)); here are the tables, the frame around them
+//! Ops write their own nodes ([`Operator::onnx`](crate::op::Operator::onnx)); this file writes the tables, the graph around them
 //! and the file.
 
 use std::collections::BTreeMap;
@@ -39,35 +39,33 @@ use crate::saved::checkpoint;
 use crate::saved::inference::{self, InferenceModel};
 use crate::value::{DType, Dim};
 
-/// The file, in the directory of the model.
+/// The ONNX file in the directory of the model.
 pub const FILE: &str = "model.onnx";
-/// The same of a model that is given pooled rows.
+/// The ONNX file of a model with pooled rows as inputs.
 pub const POOLED_FILE: &str = "model.pooled.onnx";
 /// The rows of large tables, in the directory of the model's other data.
 const EXTERNAL_FILE: &str = "model.onnx.data";
 
-/// The first with everything we use: `ScatterElements` that adds.
+/// The first opset with everything we use: `ScatterElements` with reduction `add`.
 const OPSET: i64 = 18;
-/// The first whose `LabelEncoder` takes tensors.
+/// The first opset whose `LabelEncoder` takes tensors.
 const ML_OPSET: i64 = 4;
-/// What goes with that opset.
+/// The IR version of that opset.
 const IR_VERSION: i64 = 8;
-/// External tensors begin at a multiple of this, so that they can be mapped.
+/// External tensors start at a multiple of this, so that they can be mapped into memory.
 const ALIGNMENT: u64 = 4096;
 
-/// Protobuf goes no further.
+/// The size limit of a protobuf file.
 const LARGEST_FILE: u64 = i32::MAX as u64;
 
-/// How a model is written.
+/// Options of the export.
 #[derive(Debug, Clone, Copy)]
 pub struct OnnxOptions {
-    /// Rows of all tables together that take more bytes than this have a file of their own; `model.onnx` itself cannot be
-    /// larger than 2 GB.
+    /// If the rows of all tables take more bytes than this, they go into a separate file; `model.onnx` itself cannot exceed 2 GB.
     pub inline_bytes: u64,
-    /// For whoever keeps the rows elsewhere: the graph has no tables, and pooled rows take the place of ids, each by the name
-    /// of its variable. The metadata `openfleet.pooled.VARIABLE` says which slot and table it is of, and
-    /// `openfleet.salt.VARIABLE` what its ids are salted with, where they are. The file is
-    /// [`POOLED_FILE`].
+    /// For callers that store the rows elsewhere: the graph has no tables, and pooled rows replace ids as inputs, each under the
+    /// name of its variable. The metadata `openfleet.pooled.VARIABLE` names the slot and the table, and `openfleet.salt.VARIABLE`
+    /// the salt of the ids, if there is one. The file is [`POOLED_FILE`].
     pub pooled_inputs: bool,
 }
 
@@ -77,10 +75,10 @@ impl Default for OnnxOptions {
     }
 }
 
-/// Writes `model.onnx` beside the inference model at an address, whoever saved it. One that is there is replaced; an op
-/// without an ONNX form is named and nothing is written.
+/// Writes `model.onnx` next to the inference model at an address, replacing an existing one. Fails before anything is written if
+/// an op has no ONNX form.
 ///
-/// It belongs to the model as it is now: whoever saves another one there removes it.
+/// The file belongs to the model as it is now: saving another model at the address removes it.
 pub fn write(address: &str, options: &OnnxOptions) -> Result<()> {
     let opened = Opened::new(&Addresses, address, "reading")?;
     let model = inference::model_in_manifest(&opened.manifest, address)?;
@@ -101,7 +99,7 @@ impl Export<'_> {
         let program = &self.model.program;
         let mut graph = OnnxGraph::new(program);
         let tables = if options.pooled_inputs { Vec::new() } else { self.tables()? };
-        // A key and the number of its row each: they cannot be outside the file.
+        // Each key takes 8 bytes and its row number another 8. Both must be inside the file.
         let keys: u64 = tables.iter().map(|table| 16 * table.rows.len() as u64).sum();
         if keys > LARGEST_FILE {
             return Err(Error::Input {
@@ -110,7 +108,7 @@ impl Export<'_> {
                 got: format!("{} rows", keys / 16),
             });
         }
-        // Ops first: whatever has no ONNX form is found before anything is written.
+        // Write the ops first, so that an op without an ONNX form is found before anything is written.
         index_tables(&mut graph, &tables);
         let is_given = |node: &&Node| options.pooled_inputs && matches!(node.op, Op::Embedding(_));
         let given: Vec<&Node> = program.nodes().iter().filter(is_given).collect();
@@ -125,7 +123,7 @@ impl Export<'_> {
         };
         graph.initializers.extend(rows);
         let fed = self.model.feeds.iter().map(|name| program.find(name)).collect::<Result<Vec<_>>>()?;
-        // Ids that only rows were looked up with are not fed then.
+        // Ids that were only used for lookups are then no inputs.
         let read = |var: &Var| {
             let reads = |node: &Node| node.inputs.contains(var) && !given.contains(&node);
             program.nodes().iter().any(reads) || self.model.targets.contains(var)
@@ -183,7 +181,7 @@ impl Export<'_> {
         program.persistables().filter_map(open).collect()
     }
 
-    /// Dense parameters and states.
+    /// Adds dense parameters and states as initializers.
     fn add_values(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let failed = |source| Error::checkpoint("reading", self.address, source);
         let mut dense = read_dense(self.storage, self.manifest).map_err(failed)?;
@@ -205,7 +203,7 @@ impl Export<'_> {
         Ok(())
     }
 
-    /// Writes the rows of all tables to one file, and says where each table is in it.
+    /// Writes the rows of all tables to one file and returns tensors that refer to it.
     fn external_rows(&self, tables: &[Table]) -> Result<Vec<TensorProto>> {
         let path = format!("{}/{EXTERNAL_FILE}", self.manifest.directory);
         let mut tensors = Vec::new();
@@ -244,7 +242,7 @@ impl Export<'_> {
         Ok(tensors)
     }
 
-    /// Writes a file under another name first: whoever reads it finds the old one or the new one.
+    /// Writes a file under another name and then renames it, so that readers find either the old file or the new one.
     fn save(&self, path: &str, write: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<()>) -> Result<()> {
         let saving = format!("{path}.saving");
         let written = self.storage.create(&saving).and_then(|mut sink| {
@@ -257,7 +255,7 @@ impl Export<'_> {
     }
 }
 
-/// A sparse table and its default row, which comes last.
+/// A sparse table, followed by its default row.
 struct Table {
     var: Var,
     name: String,
@@ -286,7 +284,7 @@ impl Table {
     }
 }
 
-/// What all unknown ids share: what their rows begin with, if that is the same for all of them, or zeros.
+/// The row of all unknown ids: their first values if these are the same for all ids, else zeros.
 fn default_row(spec: &SparseSpec) -> Vec<f32> {
     let all = matches!(spec.admission, Admission::All | Admission::Count(0 | 1));
     match spec.initializer {
@@ -295,7 +293,7 @@ fn default_row(spec: &SparseSpec) -> Vec<f32> {
     }
 }
 
-/// From the ids of all slots of a table to the numbers of their rows.
+/// Adds the nodes that map the ids of all slots of a table to row numbers.
 fn index_tables(graph: &mut OnnxGraph<'_>, tables: &[Table]) {
     let mut slots: BTreeMap<Var, Vec<(Var, u64)>> = BTreeMap::new();
     for node in graph.program.nodes() {
@@ -321,7 +319,7 @@ fn index_tables(graph: &mut OnnxGraph<'_>, tables: &[Table]) {
         table.rows.for_each(|key, _| keys.push(key as i64));
         let mut numbers: Vec<i64> = (0..default).collect();
         if keys.is_empty() {
-            // An empty dictionary is not one: an id that has the default row like all others.
+            // An empty `LabelEncoder` is invalid, so add one id that maps to the default row, like all others.
             keys.push(0);
             numbers.push(default);
         }
@@ -336,7 +334,7 @@ fn index_tables(graph: &mut OnnxGraph<'_>, tables: &[Table]) {
     }
 }
 
-/// The inputs that a data variable is fed by.
+/// The graph inputs of a data variable.
 fn inputs_of(variable: &Variable) -> Vec<ValueInfoProto> {
     let name = &variable.name;
     if !variable.ragged {

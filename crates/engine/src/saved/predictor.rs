@@ -1,9 +1,9 @@
 //! Predicts with a saved model from many threads at once, without copying its tables.
 //!
-//! The ops and their order are the [`Executor`](crate::Executor)'s, so the numbers are too, to the bit. What differs is
-//! where values come from: rows are looked up in the model's own files, mapped into memory, and dense parameters are
-//! loaded. Opening compares every byte with its checksum, which reads the whole model once; predicting checks nothing more.
-//! It writes nothing and knows no cluster, and a model that is replaced under its name goes on as it was opened.
+//! The ops and their order are those of the [`Executor`](crate::Executor), so predictions are equal to the bit. Only the source
+//! of the values differs: rows are looked up in the model's files, which are mapped into memory, and dense parameters are loaded.
+//! Opening verifies the checksum of every byte, which reads the whole model once; predicting verifies nothing more. A predictor
+//! writes nothing and knows no cluster. If the model is replaced on disk, an open predictor keeps using the old one.
 
 use std::sync::Arc;
 
@@ -22,21 +22,21 @@ use crate::saved::checkpoint;
 use crate::saved::inference::{self, InferenceModel};
 use crate::value::{Feed, Tensor};
 
-/// A saved model, ready to predict.
+/// An open model.
 pub struct Predictor {
     model: InferenceModel,
     plan: Plan,
-    /// Memory of threads that are not predicting now: as many as ever did so at once.
+    /// Arenas that no thread uses at the moment. There are as many as there were concurrent predictions at the peak.
     arenas: Mutex<Vec<Arena>>,
 }
 
 impl Predictor {
-    /// Opens what `save_inference_model` wrote.
+    /// Opens a model that `save_inference_model` wrote.
     pub fn open(address: &str) -> Result<Self> {
         Self::read(address, |manifest| inference::model_in_manifest(manifest, address))
     }
 
-    /// Opens a checkpoint, whoever wrote it, to predict with a program whose parameters and tables it has.
+    /// Opens a checkpoint of any origin to predict with a program whose parameters and tables it contains.
     pub fn of(model: InferenceModel, address: &str) -> Result<Self> {
         Self::read(address, |_| Ok(model))
     }
@@ -69,12 +69,12 @@ impl Predictor {
         Ok(Predictor { model, plan, arenas: Mutex::default() })
     }
 
-    /// The names of what it is fed.
+    /// The names of the feeds.
     pub fn feeds(&self) -> &[String] {
         &self.model.feeds
     }
 
-    /// The names of what it gives, in order.
+    /// The names of the targets, in order.
     pub fn targets(&self) -> Vec<&str> {
         self.model.targets.iter().map(|&target| self.plan.name(target)).collect()
     }
@@ -84,13 +84,13 @@ impl Predictor {
         &self.model
     }
 
-    /// The targets for one batch. What does not fit is named; ids that the model has never seen have the row that training
-    /// would have begun with.
+    /// Computes the targets for one batch. Ids that the model has never seen get the first values that training would have given
+    /// them. Fails, naming the field, if the feed does not match.
     pub fn predict(&self, feed: Feed) -> Result<Vec<Tensor>> {
         let (schema, batch) = feed.into_parts()?;
         let mut arena = self.arenas.lock().pop().unwrap_or_else(|| self.plan.arena());
         let result = self.plan.bind(&mut arena, &schema).and_then(|()| {
-            // Always the first step: an op that draws numbers gives the same for the same batch.
+            // Always step 0, so that an op that draws random numbers returns the same result for the same batch.
             self.plan.step(&mut arena, &batch, WorkId::step(0, 0))?;
             self.model.targets.iter().map(|&target| self.plan.fetch(&arena, &batch, target)).collect()
         });
@@ -98,8 +98,8 @@ impl Predictor {
         result
     }
 
-    /// One pass over a dataset, as [`Executor::infer_from_dataset`](crate::Executor::infer_from_dataset) makes it. Fields that
-    /// the model does not read may be there too.
+    /// Runs one pass over a dataset, like [`Executor::infer_from_dataset`](crate::Executor::infer_from_dataset). The data may
+    /// have fields that the model does not read.
     pub fn infer_from_dataset(&self, dataset: &dyn Dataset, options: &RunOptions<'_>) -> Result<RunReport> {
         let count = if options.threads == 0 { dataset.thread_num() } else { options.threads }.max(1);
         options.fetch.iter().try_for_each(|&var| self.plan.check_fetch(var))?;
@@ -107,7 +107,7 @@ impl Predictor {
         for thread in &mut threads {
             thread.make_ready(&self.plan, dataset.schema(), options)?;
         }
-        // Nothing is learnt that could be saved in a pause.
+        // Nothing changes that could be saved in a pause.
         pass::run(&self.plan, &mut threads, dataset, options, None, &|_| Ok(()))
     }
 }

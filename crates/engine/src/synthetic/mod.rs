@@ -1,11 +1,11 @@
-//! Data that can be made anywhere: click logs and text whose truth is known.
+//! Generated data with known answers: click logs and text.
 //!
-//! A model is judged against what was achievable: [`criteo`] knows the AUC of the true click probability, [`words`] the
-//! true similarity of two words. Both are functions of a seed. Every row and every sentence is computed from its own
-//! number alone, with integer arithmetic and the four operations of IEEE floats (see `portable`), so the bytes are the
-//! same on any machine, in any order and on any number of threads.
+//! A model can be compared with what is achievable: [`criteo`] knows the AUC of the true click probability, [`words`] the true
+//! similarity of two words. Both are functions of a seed. Every row and every sentence is computed from its own index alone, with
+//! integer arithmetic and the four operations of IEEE floats (see `portable`), so the bytes are the same on any machine, in any
+//! order and on any number of threads.
 //!
-//! Nothing here reads data back or trains on it; facts are returned as values, and the caller decides how to print them.
+//! Nothing here reads data back or trains on it. Summaries are returned as values, and the caller decides how to print them.
 
 pub mod criteo;
 mod portable;
@@ -24,53 +24,53 @@ use openfleet_core::{Hint, Hinted};
 /// `Result` with this module's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why data could not be made.
+/// Why data could not be generated.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A number of the specification is too small or too large.
+    /// A number in the specification is out of range.
     #[error("expected `{what}` from {minimum} to {maximum}, got {got}")]
     Count {
         /// The field of the specification.
         what: &'static str,
-        /// The smallest number that works.
+        /// The smallest allowed number.
         minimum: u64,
-        /// The largest number that works.
+        /// The largest allowed number.
         maximum: u64,
-        /// The number given.
+        /// The actual number.
         got: u64,
     },
-    /// A share of the specification is out of range.
+    /// A fraction in the specification is out of range.
     #[error("expected `{what}` from {minimum} to {maximum}, got {got}")]
     Share {
         /// The field of the specification.
         what: &'static str,
-        /// The lowest value that works.
+        /// The lowest allowed value.
         minimum: f64,
-        /// The highest value that works.
+        /// The highest allowed value.
         maximum: f64,
-        /// The value given.
+        /// The actual value.
         got: f64,
     },
-    /// The specification asks for no format at all.
+    /// The specification has no format.
     #[error("expected at least one format in `formats`, got none")]
     NoFormat,
-    /// The directory holds parts of an earlier run that this run would not replace, so that a reader would mix both.
+    /// The directory has parts of an earlier run that this run would not replace, so that readers would mix both.
     #[error("expected no parts of earlier data, got `{}`", path.display())]
     Leftover {
-        /// The file in the way.
+        /// The existing file.
         path: PathBuf,
     },
-    /// The truth could not be measured, which is our bug.
+    /// The summary could not be computed, which is a bug in OpenFleet.
     #[error(transparent)]
     Metric(#[from] openfleet_core::Error),
-    /// The file system refused.
+    /// The file system reported an error.
     #[error("cannot {action} `{}`", path.display())]
     Io {
-        /// What was tried, as a verb.
+        /// The failed action, as a verb.
         action: &'static str,
-        /// On which path.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The cause.
         source: std::io::Error,
     },
 }
@@ -108,7 +108,7 @@ fn make_directory(path: &Path) -> Result<()> {
     create_dir_all(path).map_err(|source| Error::Io { action: "create the directory", path: path.to_owned(), source })
 }
 
-/// A file being written whose errors name it. Text is built in `text`, in memory, and moves on in large pieces.
+/// A file being written; its errors name it. Lines are collected in `text` and written in large pieces.
 struct TextFile {
     path: PathBuf,
     file: File,
@@ -117,7 +117,7 @@ struct TextFile {
 }
 
 impl TextFile {
-    /// How much text is gathered before it is written.
+    /// How many bytes are collected before they are written.
     const PIECE: usize = 1 << 18;
 
     fn create(path: PathBuf) -> Result<Self> {
@@ -127,12 +127,12 @@ impl TextFile {
         }
     }
 
-    /// Call after each line: writes when enough has gathered.
+    /// Call after each line: writes the collected text if there is enough.
     fn line_done(&mut self) -> Result<()> {
         if self.text.len() >= Self::PIECE { self.write_out() } else { Ok(()) }
     }
 
-    /// Writes the rest; gives the file's path and size.
+    /// Writes the rest; returns the file's path and size in bytes.
     fn finish(mut self) -> Result<(PathBuf, u64)> {
         self.write_out()?;
         Ok((self.path, self.bytes))

@@ -1,12 +1,12 @@
-//! Exponential and logarithm that give the same bits on every machine.
+//! Exponential and logarithm that return the same bits on every machine.
 //!
-//! The standard library leaves these to the platform, whose last bits differ; here one flipped bit could flip a label,
-//! and two machines would train on different data. Only operations that IEEE 754 defines to the bit are used: the four
-//! of arithmetic, and comparisons. Exact to about 1e-14, which is plenty for making data.
+//! The standard library leaves these to the platform, and platforms differ in the last bits. One flipped bit could flip a label,
+//! and two machines would train on different data. Only operations that IEEE 754 defines to the bit are used: the four arithmetic
+//! operations and comparisons. The results are exact to about 1e-14, which is enough to generate data.
 
 use std::f64::consts::{LN_2, LOG2_E, SQRT_2};
 
-/// e to the power of `x`, for `x` from -700 to 700; beyond, as at the end of that range.
+/// e to the power of `x`, for `x` from -700 to 700; values outside are clamped to that range.
 pub(super) fn exp(x: f64) -> f64 {
     // x = k ln 2 + r with |r| at most ln 2 / 2. The high part of ln 2 has few enough bits that k times it is exact.
     const LN_2_HIGH: f64 = 0.693_147_182_464_599_6;
@@ -14,7 +14,7 @@ pub(super) fn exp(x: f64) -> f64 {
     let x = x.clamp(-700.0, 700.0);
     let k = (x * LOG2_E).round();
     let r = (x - k * LN_2_HIGH) - k * LN_2_LOW;
-    // Taylor's series to the 12th power.
+    // Taylor series up to the 12th power.
     let mut sum = 1.0;
     for n in (1..=12).rev() {
         sum = 1.0 + sum * r * INVERSE[n];
@@ -46,7 +46,7 @@ pub(super) fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + exp(-x))
 }
 
-/// A smooth wave of period 1 and height 1 that starts upwards at 0: two parabolas in place of a sine.
+/// A smooth wave of period 1 and height 1 that rises at 0: two parabolas instead of a sine.
 pub(super) fn wave(x: f64) -> f64 {
     let phase = x - x.floor();
     if phase < 0.5 { 16.0 * phase * (0.5 - phase) } else { -16.0 * (phase - 0.5) * (1.0 - phase) }

@@ -1,20 +1,20 @@
 //! Random numbers that are a function of where they are used: (seed, stream, index, draw).
 //!
-//! There is no generator to hand around, so row 900,000 needs no row before it. Streams keep uses apart: the numbers of
-//! the labels have nothing to do with those of the ids.
+//! There is no generator state, so row 900,000 needs no row before it. Streams separate uses: the random numbers of labels are
+//! independent of those of ids.
 
 use openfleet_core::key::mix;
 
 use super::portable::{exp, ln};
 
-/// The draws at one place.
+/// The draws of one (seed, stream, index).
 #[derive(Debug, Clone)]
 pub(super) struct Random {
     state: u64,
 }
 
 impl Random {
-    /// The draws of place `index` in a stream of a seed.
+    /// The draws of `index` in a stream of a seed.
     pub(super) fn at(seed: u64, stream: u64, index: u64) -> Self {
         Random { state: mix(mix(mix(seed ^ 0x6f70_656e_666c_6565) ^ stream).wrapping_add(index)) }
     }
@@ -41,15 +41,15 @@ impl Random {
         std::array::from_fn(|part| ((bits >> (16 * part)) as u16 as f64 - 32767.5) / 32768.0)
     }
 
-    /// Bell-shaped with mean 0 and variance 1: a sum of four uniforms, which ends at 3.5 where a normal goes on. It
-    /// needs no logarithm and one draw.
+    /// Bell-shaped with mean 0 and variance 1: a sum of four uniforms, cut off at 3.5 unlike a normal distribution. It needs no
+    /// logarithm and one draw.
     pub(super) fn bell(&mut self) -> f64 {
         // A uniform in (-1, 1) has variance 1/3.
         const SCALE: f64 = 0.866_025_403_784_438_6;
         self.four_uniform().iter().sum::<f64>() * SCALE
     }
 
-    /// Puts a list in random order.
+    /// Shuffles a list.
     pub(super) fn shuffle<T>(&mut self, list: &mut [T]) {
         for last in (1..list.len()).rev() {
             list.swap(last, self.below(last as u64 + 1) as usize);
@@ -57,8 +57,8 @@ impl Random {
     }
 }
 
-/// Ranks 0..n with Zipf's law: rank r has the weight of the integral of (x + shift)^-exponent from r to r + 1. The
-/// integral, unlike the sum, inverts in closed form, so that no table of n entries is needed.
+/// Ranks 0..n by Zipf's law: the weight of rank r is the integral of (x + shift)^-exponent from r to r + 1. Unlike the sum, the
+/// integral can be inverted in closed form, so no table of n entries is needed.
 #[derive(Debug, Clone)]
 pub(super) struct Zipf {
     count: u64,
@@ -80,12 +80,12 @@ impl Zipf {
     /// A random rank.
     pub(super) fn draw(&self, random: &mut Random) -> u64 {
         let x = exp(self.power * ln(self.start + random.uniform() * self.width)) - self.shift;
-        // Rounding may step over either end.
+        // Rounding may exceed either end.
         (x.max(0.0) as u64).min(self.count - 1)
     }
 }
 
-/// A fixed shuffle of 0..n that is computed, not stored.
+/// A fixed permutation of 0..n that is computed, not stored.
 #[derive(Debug, Clone)]
 pub(super) struct Permutation {
     count: u64,
@@ -95,7 +95,7 @@ pub(super) struct Permutation {
 }
 
 impl Permutation {
-    /// The shuffle of 0..`count` that belongs to a seed and stream.
+    /// The permutation of 0..`count` for a seed and a stream.
     pub(super) fn new(count: u64, seed: u64, stream: u64) -> Self {
         let bits = (64 - count.saturating_sub(1).leading_zeros()).max(2);
         let mut random = Random::at(seed, stream, 0);
@@ -103,8 +103,9 @@ impl Permutation {
         Permutation { count, mask: u64::MAX >> (64 - bits), half: bits.div_ceil(2), odd }
     }
 
-    /// Where `index` goes. Each round permutes the numbers of `bits` bits (an odd factor and a shifted xor can both be
-    /// undone); a number beyond `count` goes round again, which leads back inside because it started there.
+    /// The image of `index`. Each round permutes the numbers of `bits` bits (multiplying by an odd factor and a shifted xor are
+    /// both invertible). A number at or above `count` goes through another round, until it is below: it must get there because it
+    /// started there.
     pub(super) fn of(&self, index: u64) -> u64 {
         let mut number = index;
         loop {

@@ -1,11 +1,11 @@
-//! Text whose word similarities are known: sentences about topics, with Zipf's law for words.
+//! Text with known word similarities: sentences about topics, with word frequencies by Zipf's law.
 //!
-//! Words are numbered by frequency, `w0` the most frequent. The first few belong to every sentence (function words); the
-//! others come in blocks of one word for each topic. Every word of a block has a main topic and, with a smaller share, a
-//! second one; within a block both are permutations of the topics. A sentence has one topic. Each of its words draws a
-//! rank by Zipf's law: the rank says function word or block, and the topic says which word of the block. So frequency
-//! and meaning are independent, and the similarity of two words is the cosine of their topic shares: what word vectors
-//! trained on this text should rank by.
+//! Words are numbered by frequency, `w0` being the most frequent. The first few can occur in every sentence (function words); the
+//! others come in blocks of one word per topic. Every word of a block has a main topic and, with a smaller share, a second one;
+//! within a block both are permutations of the topics. A sentence has one topic. Each of its words draws a rank by Zipf's law:
+//! the rank chooses a function word or a block, and the topic chooses the word of the block. So frequency and meaning are
+//! independent, and the similarity of two words is the cosine of their topic shares. Word vectors trained on this text should
+//! rank pairs by it.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -15,18 +15,18 @@ use serde::{Deserialize, Serialize};
 use super::random::{Random, Zipf};
 use super::{Result, TextFile, count_from, make_directory, push_decimal};
 
-/// What to make. `WordsSpec::default()` is a million words of text.
+/// What to generate. `WordsSpec::default()` is a million words of text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WordsSpec {
     /// Length of the text in words.
     pub words: u64,
-    /// How many different words there are, rounded down to whole blocks; a short text does not use the rarest.
+    /// The number of different words, rounded down to whole blocks; a short text does not use the rarest.
     pub vocabulary: u32,
-    /// How many topics.
+    /// The number of topics.
     pub topics: u32,
-    /// How many pairs of words are listed with their similarity.
+    /// The number of word pairs that are listed with their similarity.
     pub pairs: usize,
-    /// Everything follows from it.
+    /// The seed that determines all of the data.
     pub seed: u64,
 }
 
@@ -36,24 +36,24 @@ impl Default for WordsSpec {
     }
 }
 
-/// What was made.
+/// What was generated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WordsSummary {
-    /// What was asked for.
+    /// The specification.
     pub spec: WordsSpec,
-    /// How many sentences the text has.
+    /// The number of sentences in the text.
     pub sentences: u64,
-    /// How many words of the vocabulary occur in it.
+    /// The number of words of the vocabulary that occur in the text.
     pub distinct_words: u64,
-    /// `words.txt`: a sentence a line, words separated by blanks.
+    /// `words.txt`: one sentence per line, words separated by blanks.
     pub text: PathBuf,
-    /// Its size.
+    /// The size of the text in bytes.
     pub bytes: u64,
     /// `pairs.tsv`: two words and their similarity from 0 to 1, the most similar first.
     pub pairs: PathBuf,
 }
 
-/// Writes `DIR/words.txt` and `DIR/pairs.tsv`, replacing files of these names, and gives the facts.
+/// Writes `DIR/words.txt` and `DIR/pairs.tsv`, replacing files of these names, and returns a summary.
 pub fn write(spec: &WordsSpec, directory: &Path) -> Result<WordsSummary> {
     let generator = WordsGenerator::new(spec)?;
     make_directory(directory)?;
@@ -62,7 +62,7 @@ pub fn write(spec: &WordsSpec, directory: &Path) -> Result<WordsSummary> {
     let (mut sentence, mut left, mut sentences) = (Vec::new(), spec.words, 0);
     while left > 0 {
         generator.sentence(sentences, &mut sentence);
-        // The last sentence stops where the text does.
+        // The last sentence is cut at the end of the text.
         sentence.truncate(left.min(sentence.len() as u64) as usize);
         for (at, &word) in sentence.iter().enumerate() {
             if at > 0 {
@@ -90,20 +90,20 @@ pub fn write(spec: &WordsSpec, directory: &Path) -> Result<WordsSummary> {
     Ok(WordsSummary { spec: spec.clone(), sentences, distinct_words, text, bytes, pairs })
 }
 
-/// The topics of words: any sentence of a specification's text, and the similarity of any two words.
+/// The topics of words: generates any sentence of the text, and knows the similarity of any two words.
 #[derive(Debug, Clone)]
 pub struct WordsGenerator {
     spec: WordsSpec,
     zipf: Zipf,
-    /// For each word from the first content word on.
+    /// One entry per content word.
     topic_mixtures: Vec<TopicMixture>,
-    /// block x topic -> the content word whose main topic it is.
+    /// For each block and topic, the content word that has it as main topic.
     main: Vec<u32>,
-    /// block x topic -> the content word whose second topic it is.
+    /// For each block and topic, the content word that has it as second topic.
     second: Vec<u32>,
 }
 
-/// What a content word is about.
+/// The topics of a content word.
 #[derive(Debug, Clone, Copy)]
 struct TopicMixture {
     main_topic: u32,
@@ -114,13 +114,13 @@ struct TopicMixture {
 
 /// The most frequent words have no topic; with Zipf's law they are about a third of the text, as in English.
 const FUNCTION_WORDS: u32 = 20;
-/// This share of content words ignores the topic.
+/// The fraction of content words that ignore the topic of their sentence.
 const NOISE: f64 = 0.1;
 const ZIPF_EXPONENT: f64 = 1.05;
 const ZIPF_SHIFT: f64 = 2.7;
 const SHORTEST_SENTENCE: u64 = 6;
 const LONGEST_SENTENCE: u64 = 30;
-/// Pairs are taken from this many of the most frequent content words, whose vectors have seen enough text to settle.
+/// Pairs are drawn from this many of the most frequent content words, whose vectors see enough text to converge.
 const PAIR_WORDS: u64 = 1000;
 
 mod stream {
@@ -130,7 +130,7 @@ mod stream {
 }
 
 impl WordsGenerator {
-    /// Gives every word its topics.
+    /// Assigns topics to every word.
     pub fn new(spec: &WordsSpec) -> Result<Self> {
         count_from("words", 1, u64::MAX, spec.words)?;
         count_from("topics", 2, 10_000, spec.topics.into())?;
@@ -145,7 +145,7 @@ impl WordsGenerator {
         for block in 0..blocks {
             let mut random = Random::at(spec.seed, stream::MEANINGS, block as u64);
             random.shuffle(&mut order);
-            // The second topic is another word's main one, some places further: never the word's own.
+            // The second topic is the main topic of another word, some positions further, and so never the word's own.
             let step = 1 + random.below(u64::from(spec.topics) - 1) as usize;
             for place in 0..topics {
                 let word = FUNCTION_WORDS + (block * topics + place) as u32;
@@ -160,7 +160,7 @@ impl WordsGenerator {
         Ok(WordsGenerator { spec: spec.clone(), zipf, topic_mixtures, main, second })
     }
 
-    /// The words of sentence `index`, into `words`; gives its topic.
+    /// Writes the words of sentence `index` into `words` and returns its topic.
     pub fn sentence(&self, index: u64, words: &mut Vec<u32>) -> u32 {
         let mut random = Random::at(self.spec.seed, stream::SENTENCES, index);
         let topic = random.below(self.spec.topics.into()) as u32;
@@ -168,13 +168,13 @@ impl WordsGenerator {
         words.clear();
         words.extend((0..length).map(|_| {
             let rank = self.zipf.draw(&mut random) as u32;
-            // A rank of the vocabulary is already a word whose topic is random within its block.
+            // A rank is itself a word whose topic is random within its block.
             if rank < FUNCTION_WORDS || random.uniform() < NOISE { rank } else { self.about(topic, rank, &mut random) }
         }));
         topic
     }
 
-    /// The cosine of two words' topic shares, from 0 to 1. Function words are like nothing but themselves.
+    /// The cosine of two words' topic shares, from 0 to 1. A function word is similar only to itself.
     pub fn similarity(&self, a: u32, b: u32) -> f64 {
         match (self.topic_mixture(a), self.topic_mixture(b)) {
             _ if a == b => 1.0,
@@ -192,13 +192,13 @@ impl WordsGenerator {
         }
     }
 
-    /// The pairs that are listed, the most similar first. Half of them share a topic, because words drawn blindly
-    /// almost never do. A small vocabulary may have fewer than asked for.
+    /// The listed pairs, most similar first. Half of them share a topic, because words drawn at random almost never do. A small
+    /// vocabulary may have fewer pairs than requested.
     pub fn pairs(&self) -> Vec<(u32, u32, f64)> {
         let candidates = PAIR_WORDS.min(self.topic_mixtures.len() as u64);
         let (mut seen, mut pairs, mut alike) = (HashSet::new(), Vec::with_capacity(self.spec.pairs), 0);
         let mut random = Random::at(self.spec.seed, stream::PAIRS, 0);
-        // Bounded: a vocabulary may not have as many pairs, and some topics have few.
+        // Bounded, because a vocabulary may not have enough pairs, and some topics have few.
         for _ in 0..self.spec.pairs * 200 {
             if pairs.len() == self.spec.pairs {
                 break;
@@ -216,13 +216,13 @@ impl WordsGenerator {
         pairs
     }
 
-    /// What this is the generator of.
+    /// The specification of this generator.
     pub fn spec(&self) -> &WordsSpec {
         &self.spec
     }
 
-    /// The word a topic uses at a rank: of the rank's block, the one that has this main topic or the one that has it
-    /// second, in proportion to their shares.
+    /// The word that a topic uses at a rank: in the rank's block, the word with this main topic or the one with this second
+    /// topic, in proportion to their shares.
     fn about(&self, topic: u32, rank: u32, random: &mut Random) -> u32 {
         let topics = self.spec.topics;
         let at = ((rank - FUNCTION_WORDS) / topics * topics + topic) as usize;
@@ -295,7 +295,7 @@ mod tests {
     fn words_of_one_topic_meet_more_often_than_words_of_two() {
         let spec = WordsSpec { words: 200_000, ..small(5) };
         let generator = WordsGenerator::new(&spec).unwrap();
-        // How often two words share a sentence, over what their frequencies alone would give.
+        // How often two words share a sentence, relative to what their frequencies alone would give.
         let (mut together, mut alone) = (HashMap::<(u32, u32), f64>::new(), HashMap::<u32, f64>::new());
         let (mut sentence, sentences) = (Vec::new(), 10_000);
         for index in 0..sentences {
@@ -328,8 +328,8 @@ mod tests {
 
     #[test]
     fn words_that_keep_the_same_company_are_those_the_truth_calls_similar() {
-        // Vectors by counting: positive pointwise mutual information within 5 words, the matrix that skip-gram with
-        // negative sampling factorises (Levy and Goldberg 2014). Their cosines should rank pairs as the truth does.
+        // Count-based vectors: positive pointwise mutual information within 5 words, the matrix that skip-gram with negative
+        // sampling factorises (Levy and Goldberg 2014). Their cosines should rank pairs as the true similarity does.
         let generator = WordsGenerator::new(&WordsSpec { pairs: 400, ..small(8) }).unwrap();
         let n = 520;
         let (mut counts, mut sentence) = (vec![0.0_f64; n * n], Vec::new());
@@ -358,7 +358,7 @@ mod tests {
         assert!(spearman > 0.8, "{spearman}");
     }
 
-    /// Ranks from 0, ties sharing their mean.
+    /// Ranks from 0; ties share their mean rank.
     fn ranks(values: &[f64]) -> Vec<f64> {
         let below = |value: f64| values.iter().filter(|&&other| other < value).count() as f64;
         let equal = |value: f64| values.iter().filter(|&&other| other == value).count() as f64;

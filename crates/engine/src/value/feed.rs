@@ -1,4 +1,4 @@
-//! One batch given by hand: named arrays in, a batch with its schema out.
+//! One batch made by the caller: named arrays in, a batch with its schema out.
 
 use openfleet_core::{Batch, Column, Field, FieldKind, Key, Schema};
 
@@ -12,19 +12,20 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Nothing yet.
+    /// An empty feed.
     pub fn new() -> Self {
         Feed::default()
     }
 
-    /// Floats, `dim` a row.
+    /// Adds floats, `dim` per row. Fails if `values` is not a whole number of rows, or has another number of rows than the fields
+    /// before it.
     pub fn floats(mut self, name: &str, dim: usize, values: Vec<f32>) -> Result<Self> {
         let rows = rows_of(name, dim, values.len())?;
         self.add(name, FieldKind::Floats { dim }, Column::Floats { dim, values }, rows)?;
         Ok(self)
     }
 
-    /// Integers, `length` a row: labels, or a slot of fixed length.
+    /// Adds integers, `length` per row: labels, or a slot of fixed length. Fails like [`floats`](Self::floats).
     pub fn ints(mut self, name: &str, length: usize, values: &[i64]) -> Result<Self> {
         let rows = rows_of(name, length, values.len())?;
         let offsets = (0..=rows).map(|r| (r * length) as u32).collect();
@@ -33,7 +34,7 @@ impl Feed {
         Ok(self)
     }
 
-    /// A slot with any number of ids a row.
+    /// Adds a slot with any number of ids per row. Fails if the fields before it have another number of rows.
     pub fn slot(mut self, name: &str, rows: &[&[Key]]) -> Result<Self> {
         let mut column = Column::new(FieldKind::Ids);
         rows.iter().for_each(|ids| column.push_ids(ids));
@@ -41,7 +42,7 @@ impl Feed {
         Ok(self)
     }
 
-    /// A slot by the number of ids of each row and the ids of all rows, one after the other.
+    /// Adds a slot from the number of ids in each row and the ids of all rows in order.
     pub fn ids(mut self, name: &str, lengths: &[usize], keys: Vec<Key>) -> Result<Self> {
         let total: usize = lengths.iter().sum();
         if total != keys.len() || u32::try_from(total).is_err() {
@@ -62,7 +63,7 @@ impl Feed {
         Ok(self)
     }
 
-    /// The fields and their values.
+    /// The schema and the batch. Fails if two fields have the same name.
     pub fn into_parts(self) -> Result<(Schema, Batch)> {
         Ok((Schema::new(self.fields)?, self.batch))
     }

@@ -1,7 +1,7 @@
 //! Shapes that know which of their dimensions grow with the batch.
 //!
-//! Users write `-1` for the batch. Inside, a dimension is either fixed or a fixed multiple of the batch's rows, so that
-//! `reshape([B, 5, 1] -> [-1, 1])` keeps its meaning (5 B rows) and every size is known once the batch is.
+//! Users write `-1` for the batch. Internally a dimension is either fixed or a fixed multiple of the number of rows in the batch.
+//! So `reshape([B, 5, 1] -> [-1, 1])` keeps its meaning (5 B rows), and every size is known once the batch is.
 
 use std::fmt;
 
@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 /// One dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Dim {
-    /// Always this many.
+    /// The same size in every batch.
     Fixed(usize),
-    /// This many for each row of the batch.
+    /// This many elements per row of the batch.
     PerRow(usize),
 }
 
@@ -31,7 +31,7 @@ impl Dim {
 pub struct Shape(pub Vec<Dim>);
 
 impl Shape {
-    /// Reads the user's spelling, where `-1` is the batch.
+    /// Reads the sizes as the user writes them: a negative size is the batch.
     pub fn of(dims: &[i64]) -> Self {
         Shape(dims.iter().map(|&d| if d < 0 { Dim::PerRow(1) } else { Dim::Fixed(d as usize) }).collect())
     }
@@ -46,12 +46,12 @@ impl Shape {
         Shape(vec![Dim::PerRow(1), Dim::Fixed(columns)])
     }
 
-    /// How many dimensions.
+    /// The number of dimensions.
     pub fn rank(&self) -> usize {
         self.0.len()
     }
 
-    /// How many elements for a batch of `rows`.
+    /// The number of elements for a batch of `rows`.
     pub fn elements(&self, rows: usize) -> usize {
         self.0.iter().map(|d| d.size(rows)).product()
     }
@@ -70,7 +70,7 @@ impl Shape {
         }
     }
 
-    /// The product of all dimensions but those before `axis`, as a dimension.
+    /// The product of some dimensions as one dimension; `None` if more than one of them grows with the batch.
     pub fn product(dims: &[Dim]) -> Option<Dim> {
         dims.iter().try_fold(Dim::Fixed(1), |product, &d| match (product, d) {
             (Dim::Fixed(a), Dim::Fixed(b)) => Some(Dim::Fixed(a * b)),
@@ -79,7 +79,7 @@ impl Shape {
         })
     }
 
-    /// Resolves an axis that may count from the end.
+    /// Resolves an axis, which may count from the end; `None` if it is out of range.
     pub fn axis(&self, axis: i64) -> Option<usize> {
         let rank = self.rank() as i64;
         let resolved = if axis < 0 { axis + rank } else { axis };

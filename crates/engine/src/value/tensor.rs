@@ -1,22 +1,22 @@
-//! A value with its dimensions: what is fed, fetched and kept in a scope.
+//! A value with its dimensions: what is fed, fetched and stored in a scope.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// What the elements are.
+/// The type of a tensor's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum DType {
     /// 32-bit floats.
     F32,
     /// 64-bit integers: ids, labels, counters.
     I64,
-    /// Truth values, computed with as floats 0 and 1.
+    /// Booleans, stored as the floats 0 and 1.
     Bool,
 }
 
 impl DType {
-    /// Whether the elements are kept as floats.
+    /// Whether the elements are stored as floats.
     pub fn is_float(self) -> bool {
         !matches!(self, DType::I64)
     }
@@ -25,7 +25,7 @@ impl DType {
 /// The elements of a tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Elements {
-    /// Floats (and truth values).
+    /// Floats, or booleans as 0 and 1.
     F32(Vec<f32>),
     /// Integers.
     I64(Vec<i64>),
@@ -39,13 +39,13 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Floats in row-major order; fails if their number does not fit the dimensions.
+    /// Floats in row-major order. Fails if their number does not match the dimensions.
     pub fn from_f32(dims: &[usize], elements: Vec<f32>) -> Result<Self> {
         check_elements(dims, elements.len())?;
         Ok(Tensor { dims: dims.to_vec(), elements: Elements::F32(elements) })
     }
 
-    /// Integers in row-major order; fails if their number does not fit the dimensions.
+    /// Integers in row-major order. Fails if their number does not match the dimensions.
     pub fn from_i64(dims: &[usize], elements: Vec<i64>) -> Result<Self> {
         check_elements(dims, elements.len())?;
         Ok(Tensor { dims: dims.to_vec(), elements: Elements::I64(elements) })
@@ -68,12 +68,12 @@ impl Tensor {
         &self.elements
     }
 
-    /// Its elements alone.
+    /// Drops the dimensions and returns the elements.
     pub fn into_elements(self) -> Elements {
         self.elements
     }
 
-    /// Its elements, to change in place.
+    /// Its elements, for changes in place.
     pub(crate) fn elements_mut(&mut self) -> &mut Elements {
         &mut self.elements
     }
@@ -109,8 +109,8 @@ fn check_elements(dims: &[usize], got: usize) -> Result<()> {
     if expected == got { Ok(()) } else { Err(Error::ElementCount { dims: dims.to_vec(), expected, got }) }
 }
 
-/// Whether an array of a size that the user chose can be had, asked before it is made: an allocation that fails ends the
-/// process. The system may still promise more than it has.
+/// Fails with [`Error::NoMemory`] if an array whose size the user chose cannot be allocated. Callers check before they allocate,
+/// because a failed allocation aborts the process. The system may still promise more memory than it has.
 pub(crate) fn check_memory_for(name: &str, dims: &[usize], element_bytes: usize, copies: &'static str) -> Result<()> {
     let bytes = dims.iter().try_fold(element_bytes, |bytes, side| bytes.checked_mul(*side));
     if bytes.is_some_and(can_allocate) {
@@ -120,11 +120,11 @@ pub(crate) fn check_memory_for(name: &str, dims: &[usize], element_bytes: usize,
     Err(Error::NoMemory { name: name.to_owned(), dims: dims.to_vec(), copies, bytes })
 }
 
-/// Whether so many bytes can be allocated in one piece. They are given back untouched.
+/// Whether this many bytes can be allocated in one piece. The memory is freed at once and never touched.
 pub(crate) fn can_allocate(bytes: usize) -> bool {
     let mut room = Vec::<u8>::new();
     let had = room.try_reserve_exact(bytes).is_ok();
-    // The compiler may leave out an allocation that nobody uses, and take it for one that worked.
+    // Without this the compiler may remove the unused allocation and treat it as one that succeeded.
     std::hint::black_box(&room);
     had
 }

@@ -1,18 +1,18 @@
-//! A line cut into cells at its separators, quotes and blanks considered.
+//! Splits a line into cells at its separators, with quotes and blanks.
 //!
-//! Lines without quotes are cut in place; others are unfolded into a buffer that is used again for each line. What a
-//! cell means is `csv.rs`'s to say.
+//! A line without quotes is split in place; any other is unquoted into a buffer that is reused for each line. `csv.rs` interprets
+//! the cells.
 
 use super::columns::ColumnsSpec;
 use super::{LineError, quote};
 use crate::dataset::error::Result;
 
-/// Where the cells of a line are; its memory is used again for each line.
+/// The positions of a line's cells; the memory is reused for each line.
 pub(super) struct Cells<'a> {
     pub(super) separator: u8,
     spec: &'a ColumnsSpec,
     pub(super) ranges: Vec<(u32, u32)>,
-    /// The line without quotes, where it had some: `ranges` then point into this.
+    /// The line without quotes, if it had some: `ranges` then refer to this.
     unquoted: Vec<u8>,
 }
 
@@ -21,7 +21,7 @@ impl<'s> Cells<'s> {
         Cells { separator: spec.separator as u8, spec, ranges: Vec::new(), unquoted: Vec::new() }
     }
 
-    /// Finds the cells of a line; `ranges` then say where.
+    /// Finds the cells of a line and stores them in `ranges`.
     pub(super) fn split(&mut self, line: &[u8]) -> Result<(), LineError> {
         self.ranges.clear();
         self.unquoted.clear();
@@ -72,8 +72,8 @@ impl<'s> Cells<'s> {
         self.ranges.push((start as u32, end as u32));
     }
 
-    /// Blanks within quotes stay, those around the quotes go with `trim`. Where cells are separated by runs of blanks,
-    /// an empty cell has to be quoted.
+    /// Blanks within quotes stay; blanks around the quotes are removed by `trim`. If runs of blanks separate cells, an empty cell
+    /// has to be quoted.
     fn split_quoted(&mut self, line: &[u8]) -> Result<(), LineError> {
         let blank_separated = self.separator == b' ';
         let mut at = 0;
@@ -106,7 +106,7 @@ impl<'s> Cells<'s> {
         }
     }
 
-    /// Copies the quoted cell that begins at `start`; returns where it ends.
+    /// Copies the quoted cell that starts at `start`; returns where it ends.
     fn unquote(&mut self, line: &[u8], start: usize) -> Result<usize, LineError> {
         let cell = self.unquoted.len();
         let mut at = start + 1;
@@ -125,7 +125,7 @@ impl<'s> Cells<'s> {
         }
     }
 
-    /// What the ranges point into.
+    /// The text that the ranges refer to.
     pub(super) fn text<'a>(&'a self, line: &'a [u8]) -> &'a [u8] {
         if self.spec.quotes && memchr::memchr(b'"', line).is_some() { &self.unquoted } else { line }
     }

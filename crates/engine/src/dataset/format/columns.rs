@@ -1,7 +1,7 @@
-//! What the columns of a CSV file mean, as a user writes it in a small TOML file.
+//! The meaning of a CSV file's columns, as the user writes it in a small TOML file.
 //!
 //! ```toml
-//! names = ["age", "job", "city", "tags", "weight", "clicked"]   # left out: the first line of each file
+//! names = ["age", "job", "city", "tags", "weight", "clicked"]   # default: the first line of each file
 //! missing = ["?"]
 //! ignore = ["weight"]
 //! crosses = [["job", "city"]]
@@ -31,7 +31,7 @@
 //! multi = "|"
 //! ```
 //!
-//! This module holds the words and their defaults; `csv.rs` checks them against a schema and reads lines.
+//! This module has the settings and their defaults; `csv.rs` checks them against a schema and reads lines.
 
 use openfleet_core::{Field, FieldKind, Schema};
 use serde::{Deserialize, Serialize};
@@ -39,35 +39,35 @@ use serde::{Deserialize, Serialize};
 use super::label_field;
 use crate::dataset::error::{Error, Result};
 
-/// The columns of a file and the fields made of them.
+/// The columns of a file and the fields made from them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ColumnsSpec {
-    /// The character between cells. A blank stands for any run of blanks.
+    /// The character between cells. A blank matches any run of blanks.
     pub separator: char,
-    /// The columns' names in order, for files that do not name them.
+    /// The names of the columns in order, for files without a header.
     pub names: Vec<String>,
-    /// Whether each file begins with a line of names. Left out: yes, unless `names` is given; with both, the line is
-    /// skipped and `names` holds.
+    /// Whether each file starts with a line of column names. Default: yes, unless `names` is given. With both, the line is
+    /// skipped and `names` is used.
     pub header: Option<bool>,
-    /// Whether cells may stand in double quotes, a doubled quote within them meaning one. Quotes do not span lines.
+    /// Whether cells may be in double quotes; a doubled quote within them is one quote. Quotes do not span lines.
     pub quotes: bool,
-    /// Whether blanks around a cell are dropped.
+    /// Whether blanks around a cell are removed.
     pub trim: bool,
-    /// Texts that mean "no value", besides the empty one.
+    /// Texts that mean "no value", besides the empty text.
     pub missing: Vec<String>,
-    /// Lines that begin with this character are not rows.
+    /// Lines that start with this character are skipped.
     pub comment: Option<char>,
     /// The field `label`.
     pub label: Option<LabelColumn>,
     /// The floats of the field `dense`, in this order.
     pub dense: Vec<DenseColumn>,
-    /// A slot each.
+    /// One slot per entry.
     pub categorical: Vec<CategoricalColumn>,
-    /// A slot each, of combinations of other columns.
+    /// One slot per entry: combinations of other columns.
     pub crosses: Vec<Cross>,
-    /// Columns that are not used; `"*"` for all that are not named elsewhere. A column neither used nor ignored is an
-    /// error, for it is more often a typing mistake than a decision.
+    /// Columns that are not used; `"*"` means all that are not named elsewhere. A column that is neither used nor ignored is an
+    /// error, because it is more often a typing mistake than a decision.
     pub ignore: Vec<String>,
 }
 
@@ -90,51 +90,51 @@ impl Default for ColumnsSpec {
     }
 }
 
-/// The column that is to be predicted.
+/// The column to predict.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LabelColumn {
     /// Its name.
     pub column: String,
-    /// The texts of the positive class; every other text is the negative one. None: the cell is a number.
+    /// The texts of the positive class; every other text is the negative class. If empty, the cell is a number.
     pub positive: Vec<String>,
-    /// The texts of the negative class; where given, any third text is a bad line.
+    /// The texts of the negative class. If given, any other text makes the line malformed.
     pub negative: Vec<String>,
-    /// The label is a number to come close to, stored as a float, rather than a class.
+    /// The label is a number to approximate, stored as a float, and not a class.
     pub regression: bool,
 }
 
-/// A number. A missing one gives 0 after every transformation: the mean, where one is given.
+/// A number. A missing number becomes 0 after all transformations, which is the mean if one is given.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DenseColumn {
     /// Its name.
     pub column: String,
-    /// First `ln(1 + max(x, 0))`.
+    /// First, apply `ln(1 + max(x, 0))`.
     pub log: bool,
-    /// Then this is subtracted.
+    /// Then subtract this.
     pub mean: f32,
-    /// Then it is divided by this; left out: 1.
+    /// Then divide by this; default 1.
     pub std: Option<f32>,
 }
 
-/// A category. It is hashed unless a vocabulary or boundaries are given.
+/// A category. It is hashed, unless a vocabulary or boundaries are given.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CategoricalColumn {
     /// The column's name.
     pub column: String,
-    /// The slot's name; left out: the column's. The hash is seeded with it, so it is part of a trained model.
+    /// The slot's name; default: the column's. It seeds the hash, so it is part of a trained model.
     pub name: Option<String>,
-    /// Hashes are taken modulo this; left out: all 64 bits.
+    /// Hashes are taken modulo this; default: all 64 bits.
     pub buckets: Option<u64>,
-    /// Ids 0, 1, 2 ... for these texts; any other text has the id after the last.
+    /// These texts get the ids 0, 1, 2 ...; any other text gets the id after the last.
     pub vocabulary: Option<Vec<String>>,
-    /// The cell is a number; its id is how many of these ascending boundaries do not exceed it.
+    /// The cell is a number; its id is the number of these ascending boundaries that do not exceed it.
     pub boundaries: Option<Vec<f32>>,
-    /// The cell holds several categories with this character between them.
+    /// The cell contains several categories, separated by this character.
     pub multi: Option<char>,
-    /// What a missing category gives.
+    /// Which id a missing category gets.
     pub if_missing: IfMissing,
 }
 
@@ -145,23 +145,23 @@ impl CategoricalColumn {
     }
 }
 
-/// What a row without a category gives.
+/// Which id a row without a category gets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IfMissing {
     /// No id: an empty slot.
     #[default]
     NoId,
-    /// An id of its own: the hash of the empty text, the id of unknown texts, or the one after the last bucket.
+    /// A separate id: the hash of the empty text, the id of unknown texts, or the id after the last bucket.
     OwnId,
 }
 
-/// The combination of several columns' categories as one category. Parts name a slot of `categorical` (its id before
-/// the modulo takes part) or a column (its text does). A row that misses a part has no id.
+/// The combination of several columns' categories as one category. A part is a slot of `categorical` (its id before the modulo is
+/// used) or a column (its text is used). A row without one of the parts has no id.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Cross {
-    /// Only the parts: the slot is called by their names with `_x_` between them.
+    /// Only the parts: the slot's name is their names joined with `_x_`.
     Parts(Vec<String>),
     /// Parts with options.
     Full {
@@ -192,7 +192,7 @@ impl Cross {
         }
     }
 
-    /// What ids are taken modulo.
+    /// The modulus of the ids.
     pub fn buckets(&self) -> Option<u64> {
         match self {
             Cross::Parts(_) => None,
@@ -202,7 +202,7 @@ impl Cross {
 }
 
 impl ColumnsSpec {
-    /// All fields: `label`, `dense`, a slot a categorical column, a slot a cross.
+    /// All fields: `label`, `dense`, one slot per categorical column, one slot per cross.
     pub fn schema(&self) -> Result<Schema> {
         let mut fields = Vec::new();
         if let Some(label) = &self.label {
@@ -217,12 +217,12 @@ impl ColumnsSpec {
         Schema::new(fields).map_err(|error| Error::bad_format(error.to_string(), "give one of the two another `name`"))
     }
 
-    /// Whether the first line of each file is one of names.
+    /// Whether each file starts with a line of column names.
     pub(crate) fn has_header(&self) -> bool {
         self.header.unwrap_or(self.names.is_empty())
     }
 
-    /// What can be said against it before any file is seen.
+    /// Checks everything that can be checked before a file is read.
     pub(crate) fn check(&self) -> Result<()> {
         let bad = |what: String, remedy: &str| Err(Error::bad_format(what, remedy));
         for (name, character) in [("separator", Some(self.separator)), ("comment", self.comment)] {
@@ -282,7 +282,7 @@ impl ColumnsSpec {
         Ok(())
     }
 
-    /// Every column that a field is made of; may repeat.
+    /// Every column that a field is made from, possibly several times.
     fn used(&self) -> impl Iterator<Item = &str> {
         let crossed = self.crosses.iter().flat_map(|cross| cross.parts()).map(|part| self.column_of(part));
         self.label
@@ -298,7 +298,7 @@ impl ColumnsSpec {
         self.categorical.iter().find(|column| column.slot() == part).map_or(part, |column| &column.column)
     }
 
-    /// The first complaint about a file that has these columns: what was expected, of which column.
+    /// The first mismatch with a file that has these columns: the column, and what was expected of it.
     pub(crate) fn first_mismatch(&self, names: &[String]) -> Option<(String, &'static str)> {
         let absent = self.used().chain(self.ignore.iter().map(String::as_str).filter(|name| *name != "*"));
         for name in absent {

@@ -1,8 +1,8 @@
 //! Criteo's display-advertising text: a label, 13 numbers and 26 categories, separated by tabs.
 //!
-//! The fields are `label`, `dense` (13 floats) and `C1` to `C26`. A category's id is the stable hash of its text, seeded
-//! with its slot's number (1 for `C1`), so the same file gives the same ids on every machine and in every process. A
-//! schema may want any of the fields; the others are stepped over.
+//! The fields are `label`, `dense` (13 floats) and `C1` to `C26`. A category's id is the stable hash of its text, seeded with its
+//! slot's number (1 for `C1`), so a file gives the same ids on every machine and in every process. Fields that the schema does
+//! not have are skipped.
 
 use openfleet_core::{Field, FieldKind, Schema, key};
 use serde::{Deserialize, Serialize};
@@ -18,37 +18,37 @@ const DENSE: usize = 13;
 const CATEGORIES: usize = 26;
 const COLUMNS: usize = 1 + DENSE + CATEGORIES;
 
-/// What to make of numbers and categories.
+/// How numbers and categories are converted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Criteo {
-    /// What is done to each of the 13 numbers.
+    /// The transformation of each of the 13 numbers.
     pub dense: DenseTransform,
-    /// Ids are taken modulo this; `None`: all 64 bits of the hash.
+    /// Ids are taken modulo this; `None` uses all 64 bits of the hash.
     pub buckets: Option<u64>,
-    /// What an empty category gives.
+    /// Which id an empty category gets.
     pub empty: EmptyCategory,
 }
 
-/// What is done to a number before training. A missing one is 0 before and after.
+/// The transformation of a number before training. A missing number is 0 before and after.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DenseTransform {
-    /// Taken as it stands.
+    /// No transformation.
     #[default]
     None,
     /// `ln(1 + max(x, 0))`: counts over several magnitudes become comparable.
     Log,
 }
 
-/// What a row without a category gives.
+/// Which id a row without a category gets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EmptyCategory {
     /// No id: an empty slot.
     #[default]
     NoId,
-    /// The id of the empty text, a category like any other.
+    /// The hash of the empty text, like any other category.
     Hash,
 }
 
@@ -168,7 +168,7 @@ impl<'a> Cells<'a> {
     }
 }
 
-/// Cells are short: eight bytes looked at together find most tabs, where a call to `memchr` costs more than the cell.
+/// Cells are short: comparing eight bytes at once finds most tabs, while a call to `memchr` costs more than the cell.
 #[inline(always)]
 fn tab_position(text: &[u8]) -> Option<usize> {
     const ONES: u64 = 0x0101_0101_0101_0101;
@@ -212,7 +212,7 @@ fn dense_value(transform: DenseTransform, index: usize, cell: &[u8]) -> Result<f
     }
 }
 
-/// Too few columns, or too many.
+/// The error of a line with too few or too many columns.
 #[cold]
 fn too_few(line: &[u8]) -> LineError {
     let got = memchr::memchr_iter(b'\t', line).count() + 1;
@@ -222,7 +222,7 @@ fn too_few(line: &[u8]) -> LineError {
 #[cfg(test)]
 mod tests {
     use super::super::Format;
-    use super::super::testing::{complaint, parse};
+    use super::super::testing::{line_error, parse};
     use super::*;
     use openfleet_core::Column;
 
@@ -275,13 +275,13 @@ mod tests {
         let schema = Criteo::default().schema();
         let bad_number = line("1", &["5", "x"], &[]);
         assert_eq!(
-            complaint(&format, &schema, &bad_number),
+            line_error(&format, &schema, &bad_number),
             "dense: expected a finite number or nothing as number 2, got `x`"
         );
-        assert_eq!(complaint(&format, &schema, &line("", &[], &[])), "label: expected an integer, got nothing");
-        assert_eq!(complaint(&format, &schema, "1\t2\t3"), "expected 40 columns separated by tabs, got 3");
+        assert_eq!(line_error(&format, &schema, &line("", &[], &[])), "label: expected an integer, got nothing");
+        assert_eq!(line_error(&format, &schema, "1\t2\t3"), "expected 40 columns separated by tabs, got 3");
         let long = line("1", &[], &[]) + "\textra";
-        assert_eq!(complaint(&format, &schema, &long), "expected 40 columns separated by tabs, got 41");
+        assert_eq!(line_error(&format, &schema, &long), "expected 40 columns separated by tabs, got 41");
     }
 
     #[test]

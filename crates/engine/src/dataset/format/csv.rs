@@ -1,8 +1,8 @@
-//! CSV: cells between separators, read as a [`ColumnsSpec`] says.
+//! CSV: cells between separators, interpreted by a [`ColumnsSpec`].
 //!
-//! A line is cut into cells once, then each wanted field takes its cell. Quoted cells are unfolded into a buffer of the
-//! parser; a file without quotes never touches it. The hash of a category is seeded with the slot's name, so a file
-//! whose columns are reordered gives the same ids.
+//! A line is split into cells once, then each field of the schema reads its cell. Quoted cells are copied into a buffer of the
+//! parser; a file without quotes never uses it. The hash of a category is seeded with the slot's name, so a file with reordered
+//! columns gives the same ids.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use super::{FieldSelection, LabelKind, LineError, LineFormat, LineParser, Parsed
 use crate::dataset::error::{Error, Result};
 use crate::dataset::records::Records;
 
-/// Comma-separated files and their like.
+/// Comma-separated and similar files.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Csv {
-    /// What the columns mean.
+    /// The meaning of the columns.
     pub columns: ColumnsSpec,
 }
 
@@ -78,13 +78,13 @@ impl Csv {
 struct Resolved {
     spec: ColumnsSpec,
     missing: Vec<Vec<u8>>,
-    /// The columns the fields below are made of; where each stands in a line is known once a file's names are.
+    /// The columns that the fields below read. Their positions in a line are known once a file's column names are.
     columns: Vec<String>,
     fields: Vec<FieldOf>,
     order: Vec<usize>,
 }
 
-/// What a field is made of. Columns are positions in [`Resolved::columns`].
+/// How a field is made. Columns are indexes into [`Resolved::columns`].
 enum FieldOf {
     Label { column: usize, spec: LabelColumn, kind: LabelKind },
     Dense(Vec<Number>),
@@ -108,16 +108,16 @@ impl Resolved {
         Ok(())
     }
 
-    /// A part of a cross: a slot by its name, or else the text of a column.
+    /// A part of a cross: a slot by its name, else the text of a column.
     fn crossed(&mut self, part: &str) -> Category {
         let slot = self.spec.categorical.iter().find(|column| column.slot() == part).cloned();
         let column = slot.unwrap_or_else(|| CategoricalColumn { column: part.to_owned(), ..Default::default() });
         Category::new(self.use_column(&column.column), &column)
     }
 
-    /// Where each used column stands among a file's.
+    /// The position of each used column among a file's columns.
     fn positions(&self, names: &[String]) -> Vec<usize> {
-        // A column that is not there has been complained of before: see `first_mismatch`.
+        // A missing column was reported before, by `first_mismatch`.
         self.columns.iter().filter_map(|column| names.iter().position(|name| name == column)).collect()
     }
 }
@@ -141,7 +141,7 @@ impl LineFormat for Resolved {
 struct Parser<'a> {
     format: &'a Resolved,
     header_ahead: bool,
-    /// How many cells a line has.
+    /// Cells per line.
     width: usize,
     positions: Vec<usize>,
     cells: Cells<'a>,
@@ -157,7 +157,7 @@ impl LineParser for Parser<'_> {
         if self.header_ahead {
             self.header_ahead = false;
             if spec.names.is_empty() {
-                self.read_header(line).map_err(|complaint| LineError { fatal: true, ..complaint })?;
+                self.read_header(line).map_err(|error| LineError { fatal: true, ..error })?;
             }
             return Ok(Parsed::NotARow);
         }
@@ -190,7 +190,7 @@ impl Parser<'_> {
     }
 }
 
-/// One line cut into cells.
+/// One line, split into cells.
 struct Row<'a> {
     text: &'a [u8],
     parser: &'a Parser<'a>,
@@ -292,7 +292,7 @@ impl Row<'_> {
         Ok(())
     }
 
-    /// The text of a column, or `None` where it has no value.
+    /// The text of a column, or `None` if it has no value.
     #[inline]
     fn cell(&self, column: usize) -> Option<&[u8]> {
         let (start, end) = self.parser.cells.ranges[self.parser.positions[column]];
@@ -327,7 +327,7 @@ impl Number {
     }
 }
 
-/// A categorical column: text to id.
+/// A categorical column: converts text to an id.
 struct Category {
     column: usize,
     slot: String,
@@ -335,7 +335,7 @@ struct Category {
     buckets: Option<u64>,
     coding: Coding,
     multi: Option<u8>,
-    /// The id of a missing category, if it has one, before the modulo.
+    /// The id of a missing category before the modulo; `None` if it gets no id.
     missing: Option<Key>,
 }
 
@@ -388,7 +388,7 @@ impl Category {
     }
 }
 
-/// The number that seeds a slot's hash: of its name, not of its place, so columns may be added before it.
+/// The seed of a slot's hash. It depends on the slot's name and not on its position, so columns may be added before it.
 fn slot_number(slot: &str) -> u32 {
     key::of_category(0, slot.as_bytes()) as u32
 }
@@ -396,7 +396,7 @@ fn slot_number(slot: &str) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::super::Format;
-    use super::super::testing::{complaint, parse};
+    use super::super::testing::{line_error, parse};
     use super::*;
     use openfleet_core::{Batch, Column};
 
@@ -457,7 +457,7 @@ mod tests {
         let cross = key::of_category(slot_number("workclass_x_age_group"), &crossed);
         assert_eq!(keys(&batch, &schema, "workclass_x_age_group"), [cross]);
         assert_eq!(
-            complaint(&format, &schema, "39, Private, 40, >50k"),
+            line_error(&format, &schema, "39, Private, 40, >50k"),
             "label: expected `>50K`, `>50K.`, `<=50K`, `<=50K.`, got `>50k`"
         );
     }
@@ -486,8 +486,8 @@ mod tests {
         let texts = ["say \"hi\"", " spaced ", "z"];
         assert_eq!(keys(&batch, &schema, "b"), texts.map(|text| hashed("b", text)));
         let line = "\"open,b";
-        assert_eq!(complaint(&format, &schema, line), "expected a closing `\"` on the same line, got `\\\"open,b`");
-        assert_eq!(complaint(&format, &schema, "\"a\"b,c"), "expected `,` after a quoted cell, got `b,c`");
+        assert_eq!(line_error(&format, &schema, line), "expected a closing `\"` on the same line, got `\\\"open,b`");
+        assert_eq!(line_error(&format, &schema, "\"a\"b,c"), "expected `,` after a quoted cell, got `b,c`");
     }
 
     #[test]
@@ -520,7 +520,7 @@ mod tests {
             ("1,2,0.5", "label: expected an integer, got `0.5`"),
         ];
         for (line, expected) in table {
-            assert_eq!(complaint(&format, &schema, line), expected, "{line}");
+            assert_eq!(line_error(&format, &schema, line), expected, "{line}");
         }
     }
 
@@ -530,7 +530,7 @@ mod tests {
         let refusal = parse(&format, &schema, "x,z\n").unwrap_err();
         assert!(refusal.fatal);
         assert_eq!(refusal.slot.as_deref(), Some("y"));
-        assert_eq!(complaint(&format, &schema, "x,z"), "y: expected a column of this name, got the header `x,z`");
+        assert_eq!(line_error(&format, &schema, "x,z"), "y: expected a column of this name, got the header `x,z`");
     }
 
     #[test]

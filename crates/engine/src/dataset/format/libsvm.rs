@@ -1,9 +1,9 @@
-//! libsvm text: a label, an optional `qid:n`, then `index:value` pairs, one row a line; `#` begins a comment.
+//! libsvm text: a label, an optional `qid:n`, then `index:value` pairs, one row per line; `#` starts a comment.
 //!
-//! The fields are `label`, `dense` where a range of indices is declared dense, `ids` for all other indices, and `qid`.
-//! A batch's ids carry no values, so a pair outside the dense range says only whether its index is there: with the value
-//! 0 it is not, with 1 it is, and any other value is a bad line unless [`IdValues::Present`] says that it may be dropped.
-//! Dense indices that a line leaves out are 0; of an index given twice the last value holds.
+//! The fields are `label`, `dense` if a range of indexes is declared dense, `ids` for all other indexes, and `qid`. The ids of a
+//! batch have no values, so a pair outside the dense range only says whether its index is present: with value 0 it is not, with 1
+//! it is, and any other value makes the line malformed, unless [`IdValues::Present`] allows dropping it. Dense indexes that a
+//! line omits are 0; if an index occurs twice, the last value is used.
 
 use openfleet_core::{Field, FieldKind, Schema};
 use serde::{Deserialize, Serialize};
@@ -15,31 +15,31 @@ use super::{
 use crate::dataset::error::{Error, Result};
 use crate::dataset::records::Records;
 
-/// Which indices are numbers and which are ids.
+/// Which indexes are numbers and which are ids.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LibSvm {
-    /// First and last index of the field `dense`; `None`: every index is an id.
+    /// The first and last index of the field `dense`; `None` makes every index an id.
     pub dense: Option<[u64; 2]>,
-    /// What the values of ids mean.
+    /// How the values of ids are interpreted.
     pub id_values: IdValues,
-    /// The label is a number to come close to; otherwise a class: positive if above 0, so both `-1 +1` and `0 1` do.
+    /// The label is a number to approximate. Otherwise it is a class: positive if above 0, so both `-1 +1` and `0 1` work.
     pub regression: bool,
 }
 
-/// What is made of the value of a pair that is not dense.
+/// How the value of a pair outside the dense range is interpreted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IdValues {
     /// It must be 0 or 1.
     #[default]
     ZeroOrOne,
-    /// Anything but 0 means that the index is there.
+    /// Any value but 0 means that the index is present.
     Present,
 }
 
 impl LibSvm {
-    /// `label`, `dense` where there is a dense range, `ids`.
+    /// The fields `label`, `dense` if there is a dense range, and `ids`.
     pub fn schema(&self) -> Result<Schema> {
         let label = if self.regression { Field::new("label", FieldKind::Floats { dim: 1 }) } else { label_field() };
         let mut fields = vec![label];
@@ -175,7 +175,7 @@ impl LineParser for Parser<'_> {
 impl Parser<'_> {
     fn write_label(&self, text: &[u8], records: &mut Records) -> Result<(), LineError> {
         let Some(kind) = self.format.label else { return Ok(()) };
-        // `+1` is how libsvm's own files write a positive label.
+        // libsvm's own files write a positive label as `+1`.
         let Some((value, [])) = float(text.strip_prefix(b"+").unwrap_or(text)) else {
             return Err(LineError::new("label", "a finite number", quote(text)));
         };
@@ -198,7 +198,7 @@ fn read_pair(pair: &[u8]) -> Option<(u64, f32)> {
 #[cfg(test)]
 mod tests {
     use super::super::Format;
-    use super::super::testing::{complaint, parse};
+    use super::super::testing::{line_error, parse};
     use super::*;
     use openfleet_core::Column;
 
@@ -225,7 +225,7 @@ mod tests {
         let batch = parse(&format, &schema, "2.5 qid:7 1:1").unwrap();
         assert_eq!(batch.columns[0], Column::Ids { offsets: vec![0, 1], keys: vec![7] });
         assert_eq!(batch.columns[1], Column::Floats { dim: 1, values: vec![2.5] });
-        assert_eq!(complaint(&format, &schema, "1 1:1"), "qid: expected `qid:` and an integer, got `1:1`");
+        assert_eq!(line_error(&format, &schema, "1 1:1"), "qid: expected `qid:` and an integer, got `1:1`");
     }
 
     #[test]
@@ -233,7 +233,7 @@ mod tests {
         let strict = LibSvm::default();
         let schema = strict.schema().unwrap();
         assert_eq!(
-            complaint(&Format::LibSvm(strict), &schema, "1 5:0.5"),
+            line_error(&Format::LibSvm(strict), &schema, "1 5:0.5"),
             "ids: expected the value 0 or 1 (`id_values = \"present\"` drops others), got `5:0.5`"
         );
         let lenient = LibSvm { id_values: IdValues::Present, ..LibSvm::default() };
@@ -253,7 +253,7 @@ mod tests {
             ("1 -5:1", "ids: expected an index, `:` and a finite number, got `-5:1`"),
         ];
         for (line, expected) in table {
-            assert_eq!(complaint(&format, &schema, line), expected, "{line}");
+            assert_eq!(line_error(&format, &schema, line), expected, "{line}");
         }
     }
 }

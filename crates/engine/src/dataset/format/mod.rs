@@ -1,8 +1,8 @@
-//! How lines of text become rows: one file a format, next to the two traits they obey.
+//! Parses lines of text into rows: one file per format, next to the two traits that formats implement.
 //!
-//! A [`Format`] is what the user chose; `resolve` checks it against a schema once and gives a `LineFormat`, which
-//! opens a `LineParser` for each file. Parsers see one line at a time and complain about a value; which file and
-//! which line it was, and whether to stop, is their caller's business.
+//! A [`Format`] is what the user chose. `resolve` checks it once against a schema and returns a `LineFormat`, which opens one
+//! `LineParser` per file. Parsers see one line at a time and return an error about a value. Their caller knows the file and line,
+//! and decides whether to stop.
 
 use openfleet_core::{Field, FieldKind, Schema};
 
@@ -23,7 +23,7 @@ pub use csv::Csv;
 pub use libsvm::LibSvm;
 pub use multislot::MultiSlot;
 
-/// The text of a dataset's files.
+/// The format of a dataset's files.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(clippy::large_enum_variant)] // one a dataset: a box would only get in the user's way
 pub enum Format {
@@ -38,7 +38,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The fields this format gives when nobody asks for others; `None` for MultiSlot, whose text names nothing.
+    /// The fields of this format by default; `None` for MultiSlot, whose text has no names.
     pub fn schema(&self) -> Result<Option<Schema>> {
         match self {
             Format::MultiSlot(_) => Ok(None),
@@ -48,7 +48,7 @@ impl Format {
         }
     }
 
-    /// Checks the choice against the fields wanted of it.
+    /// Checks the format against the fields of the schema.
     pub(crate) fn resolve(&self, schema: &Schema) -> Result<Box<dyn LineFormat>> {
         match self {
             Format::MultiSlot(format) => format.resolve(schema),
@@ -59,23 +59,23 @@ impl Format {
     }
 }
 
-/// A format that knows which fields are wanted of it; shared by all reader threads.
+/// A format that was resolved against a schema; all reader threads share it.
 pub(crate) trait LineFormat: Send + Sync {
-    /// The schema's fields, by position, in the order in which parsers write them.
+    /// Indexes of the schema's fields, in the order in which parsers write them.
     fn order(&self) -> &[usize];
 
-    /// A parser at the beginning of a file.
+    /// A new parser, at the start of a file.
     fn parser(&self) -> Box<dyn LineParser + '_>;
 }
 
 /// Reads the lines of one file, in order.
 pub(crate) trait LineParser {
-    /// Writes the row of one line (never blank, without its line ending) into `records`, without committing it. After a
-    /// complaint the caller takes the unfinished row back.
+    /// Writes the row of one line (never blank, without its line ending) into `records`, without committing it. After an error
+    /// the caller rolls the unfinished row back.
     fn parse(&mut self, line: &[u8], records: &mut Records) -> Result<Parsed, LineError>;
 }
 
-/// What a line was.
+/// The kind of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Parsed {
     /// A row.
@@ -84,31 +84,31 @@ pub(crate) enum Parsed {
     NotARow,
 }
 
-/// What a parser has against a line.
+/// Why a parser rejects a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LineError {
     pub(crate) slot: Option<String>,
     pub(crate) expected: String,
     pub(crate) got: String,
-    /// The whole file is unreadable, so skipping this line will not do.
+    /// The whole file is unreadable, so skipping this line does not help.
     pub(crate) fatal: bool,
 }
 
 impl LineError {
-    /// Built only when a line is bad, so it may allocate.
+    /// Made only for malformed lines, so it may allocate.
     #[cold]
     pub(crate) fn new(slot: &str, expected: impl Into<String>, got: impl Into<String>) -> Self {
         LineError { slot: Some(slot.to_owned()), expected: expected.into(), got: got.into(), fatal: false }
     }
 
-    /// About the line as a whole.
+    /// An error about the line as a whole.
     #[cold]
     pub(crate) fn whole_line(expected: impl Into<String>, got: impl Into<String>) -> Self {
         LineError { slot: None, expected: expected.into(), got: got.into(), fatal: false }
     }
 }
 
-/// Text from a file in an error: in backticks, at most 40 characters.
+/// Text from a file for an error message: in backticks, at most 40 characters.
 pub(crate) fn quote(text: &[u8]) -> String {
     const SHOWN: usize = 40;
     if text.is_empty() {
@@ -120,14 +120,14 @@ pub(crate) fn quote(text: &[u8]) -> String {
     format!("`{shown}{more}`")
 }
 
-/// Which of the fields a format can give are wanted, and where they stand in the schema.
+/// The fields of a schema that a format fills.
 struct FieldSelection<'a> {
     schema: &'a Schema,
     available: Vec<String>,
 }
 
 impl<'a> FieldSelection<'a> {
-    /// Fails if the schema wants a field the format does not give.
+    /// Fails if the schema has a field that the format does not provide.
     fn new(schema: &'a Schema, available: Vec<String>, place: &'static str) -> Result<Self> {
         for field in schema.fields() {
             if !available.contains(&field.name) {
@@ -137,7 +137,7 @@ impl<'a> FieldSelection<'a> {
         Ok(FieldSelection { schema, available })
     }
 
-    /// Position and kind of a field, or `None` if the schema does not want it.
+    /// The index and kind of a field, or `None` if the schema does not have it.
     fn get(&self, name: &str) -> Option<(usize, FieldKind)> {
         debug_assert!(self.available.iter().any(|known| known == name));
         let position = self.schema.fields().iter().position(|field| field.name == name)?;
@@ -145,7 +145,7 @@ impl<'a> FieldSelection<'a> {
     }
 }
 
-/// The error of a field whose kind a format cannot fill.
+/// The error for a field whose kind a format cannot fill.
 fn wrong_kind(name: &str, expected: impl Into<String>, got: FieldKind) -> Error {
     Error::WrongKind { slot: name.to_owned(), expected: expected.into(), got: kind_name(got) }
 }
@@ -158,7 +158,7 @@ fn kind_name(kind: FieldKind) -> String {
     }
 }
 
-/// How a label is stored: formats give either, as the schema asks.
+/// How a label is stored: formats provide both, the schema decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LabelKind {
     Integer,
@@ -183,20 +183,20 @@ impl LabelKind {
     }
 }
 
-/// A field of exactly `dim` floats, or an error.
+/// Fails unless a field has exactly `dim` floats.
 fn floats_of_dim(name: &str, kind: FieldKind, dim: usize) -> Result<()> {
     let wanted = FieldKind::Floats { dim };
     if kind == wanted { Ok(()) } else { Err(wrong_kind(name, kind_name(wanted), kind)) }
 }
 
-/// What a slot does with a row that has no category.
+/// Whether a slot may have a row without an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct SlotKind {
     ragged: bool,
 }
 
 impl SlotKind {
-    /// `always_one`: the format gives exactly one id whatever the row, so that a slot of fixed length 1 will do.
+    /// `always_one`: the format writes exactly one id in every row, so a slot of fixed length 1 is allowed.
     fn of(name: &str, kind: FieldKind, always_one: bool, remedy: &str) -> Result<Self> {
         match kind {
             FieldKind::Ids => Ok(SlotKind { ragged: true }),
@@ -209,7 +209,7 @@ impl SlotKind {
         }
     }
 
-    /// Ends a slot that was given `length` ids.
+    /// Ends a slot to which `length` ids were written.
     #[inline(always)]
     fn end(self, length: usize, records: &mut Records) {
         if self.ragged {
@@ -218,7 +218,7 @@ impl SlotKind {
     }
 }
 
-/// `word` with an `s` unless there is one of it.
+/// `word`, with an `s` unless `count` is 1.
 fn plural(count: usize, word: &str) -> String {
     if count == 1 { word.to_owned() } else { format!("{word}s") }
 }
@@ -239,7 +239,7 @@ pub(crate) mod testing {
     use crate::dataset::record_layout::RecordLayout;
     use crate::dataset::records::{Records, append_rows};
 
-    /// All rows of `text` as one batch, or the first complaint.
+    /// All rows of `text` as one batch, or the first error.
     pub(crate) fn parse(format: &Format, schema: &Schema, text: &str) -> Result<Batch, LineError> {
         let resolved = format.resolve(schema).unwrap();
         let layout = Arc::new(RecordLayout::new(schema, resolved.order()));
@@ -256,11 +256,11 @@ pub(crate) mod testing {
         Ok(batch)
     }
 
-    /// The complaint about a line, as its user reads it.
-    pub(crate) fn complaint(format: &Format, schema: &Schema, line: &str) -> String {
-        let complaint = parse(format, schema, line).unwrap_err();
-        let slot = complaint.slot.map(|slot| format!("{slot}: ")).unwrap_or_default();
-        format!("{slot}expected {}, got {}", complaint.expected, complaint.got)
+    /// The error of a line, as the user sees it.
+    pub(crate) fn line_error(format: &Format, schema: &Schema, line: &str) -> String {
+        let error = parse(format, schema, line).unwrap_err();
+        let slot = error.slot.map(|slot| format!("{slot}: ")).unwrap_or_default();
+        format!("{slot}expected {}, got {}", error.expected, error.got)
     }
 }
 

@@ -1,11 +1,11 @@
-//! MultiSlot text: for each slot a count and that many values, separated by blanks, one row a line.
+//! MultiSlot text: for each slot a count and that many values, separated by blanks, one row per line.
 //!
 //! ```text
 //! 1 0  2 17 42  0  3 0.5 0.25 1     label = 0, two ids, no ids, three floats
 //! ```
 //!
-//! The text names nothing: slots are told apart by their order. That is the schema's, unless the file's own list of
-//! slots is given; then slots the schema does not want are stepped over, and those it wants are found by name.
+//! The text has no names: the order tells slots apart. It is the order of the schema, unless the slots of the file are listed.
+//! Then slots that the schema does not have are skipped, and the others are found by name.
 
 use openfleet_core::{FieldKind, Schema};
 
@@ -17,12 +17,12 @@ use crate::dataset::records::Records;
 /// The slots of the files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MultiSlot {
-    /// Their names in the order of the text; `None`: the schema's fields in the schema's order.
+    /// Their names in the order of the text; `None` means the schema's fields in the schema's order.
     pub slots: Option<Vec<String>>,
 }
 
 impl MultiSlot {
-    /// Files whose slots are these, in this order, of which a schema may want fewer.
+    /// Files with these slots in this order. A schema may use fewer.
     pub fn with_slots<S: Into<String>>(slots: impl IntoIterator<Item = S>) -> Self {
         MultiSlot { slots: Some(slots.into_iter().map(Into::into).collect()) }
     }
@@ -53,7 +53,7 @@ struct Resolved {
 
 struct Slot {
     name: String,
-    /// `None`: not wanted.
+    /// `None` if the schema does not have the slot.
     kind: Option<FieldKind>,
 }
 
@@ -163,7 +163,7 @@ fn ends_value(rest: &[u8]) -> bool {
     rest.first().is_none_or(|&byte| is_blank(byte))
 }
 
-/// Up to the next blank.
+/// The text up to the next blank.
 fn value(text: &[u8]) -> &[u8] {
     let length = text.iter().position(|&byte| is_blank(byte)).unwrap_or(text.len());
     &text[..length]
@@ -201,7 +201,7 @@ fn trailing_text(slots: &[Slot], at: &[u8]) -> LineError {
 #[cfg(test)]
 mod tests {
     use super::super::Format;
-    use super::super::testing::{complaint, parse};
+    use super::super::testing::{line_error, parse};
     use super::*;
     use openfleet_core::{Column, Field};
     use proptest::prelude::*;
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn each_malformed_line_says_slot_expected_and_got() {
-        // line, complaint
+        // line, error
         let table = [
             // garbage where a number belongs
             ("1 x 1 5 2 0 0", "label: expected an integer of 64 bits, got `x`"),
@@ -261,7 +261,7 @@ mod tests {
             ("1 1 1 5 2 0 0 9 9", "expected the end of the line after slot `dense`, got `9`"),
         ];
         for (line, expected) in table {
-            assert_eq!(complaint(&format(), &schema(), line), expected, "{line}");
+            assert_eq!(line_error(&format(), &schema(), line), expected, "{line}");
         }
     }
 
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(batch.columns[1], Column::Ids { offsets: vec![0, 1], keys: vec![9] });
         assert_eq!(batch.columns[2], Column::Floats { dim: 2, values: vec![1.0, 2.0] });
         assert_eq!(
-            complaint(&format, &schema(), "1 abc 2 1 2 3 x"),
+            line_error(&format, &schema(), "1 abc 2 1 2 3 x"),
             "other: expected 3 values, got 1 and the end of the line"
         );
     }

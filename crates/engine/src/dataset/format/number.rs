@@ -1,14 +1,14 @@
-//! Numbers straight from bytes: no UTF-8 check, no allocation.
+//! Parses numbers from bytes: no UTF-8 check, no allocation.
 //!
-//! Parsing is most of a reader's work, so the common shapes have their own path: integers of at most 19 digits, and
-//! decimals whose digits fit 53 bits with at most 22 of them after the point. Everything else goes to a checked loop
-//! or to `fast-float2`; both paths give the same, correctly rounded, value.
+//! Parsing is most of a reader's work, so common numbers have a fast path: integers of at most 19 digits, and decimals whose
+//! digits fit 53 bits with at most 22 of them after the point. Everything else goes to a checked loop or to `fast-float2`; both
+//! paths return the same, correctly rounded, value.
 //!
-//! The functions here stop at the first byte that is not part of the number; what may stand there is the format's to say.
+//! The functions stop at the first byte that is not part of the number; the format decides what may follow.
 
 use openfleet_core::Key;
 
-/// An integer of 64 bits, signed or unsigned, and what follows it. Negative ones are stored in two's complement.
+/// Parses a 64-bit integer, signed or unsigned, and returns the rest. Negative numbers are stored in two's complement.
 #[inline(always)]
 pub(crate) fn integer(bytes: &[u8]) -> Option<(Key, &[u8])> {
     if let [b'-', rest @ ..] = bytes {
@@ -17,7 +17,7 @@ pub(crate) fn integer(bytes: &[u8]) -> Option<(Key, &[u8])> {
     unsigned(bytes)
 }
 
-/// An unsigned integer of 64 bits and what follows it.
+/// Parses an unsigned 64-bit integer and returns the rest.
 #[inline(always)]
 pub(crate) fn unsigned(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut value: u64 = 0;
@@ -44,7 +44,7 @@ fn negative(bytes: &[u8]) -> Option<(Key, &[u8])> {
     (magnitude <= 1 << 63).then(|| (magnitude.wrapping_neg(), rest))
 }
 
-/// A finite decimal number and what follows it. `nan` and `inf` are not numbers to train on.
+/// Parses a finite decimal number and returns the rest. `nan` and `inf` are rejected.
 #[inline(always)]
 pub(crate) fn float(bytes: &[u8]) -> Option<(f32, &[u8])> {
     short_decimal(bytes).or_else(|| any_decimal(bytes))
@@ -79,8 +79,8 @@ fn short_decimal(bytes: &[u8]) -> Option<(f32, &[u8])> {
         return None;
     }
     let value = mantissa as f64 / POWERS_OF_TEN[decimals];
-    // Rounding a second time, to f32, is right unless the f64 lies exactly between two f32s: the lower 29 bits are then
-    // a one and zeros. Subnormal f32s lose more bits than 29.
+    // Rounding a second time, to f32, is correct unless the f64 is exactly between two f32s: the lower 29 bits are then a one and
+    // zeros. Subnormal f32s lose more than 29 bits.
     if value.to_bits() & 0x1fff_ffff == 0x1000_0000 || (mantissa != 0 && value < f64::from(f32::MIN_POSITIVE)) {
         return None;
     }
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_decimal_just_off_the_middle_of_two_floats_is_rounded_once() {
-        // 1 + 2^-24 lies between two f32s; one digit more, beyond an f64's precision, decides.
+        // 1 + 2^-24 is halfway between two f32s; one more digit, beyond the precision of an f64, decides.
         let text = "1.000000059604644776";
         assert_eq!(float(text.as_bytes()).map(|(value, _)| value), text.parse().ok());
     }

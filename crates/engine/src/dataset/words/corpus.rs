@@ -12,7 +12,7 @@ use super::super::source::Source;
 /// The token that ends a line of text.
 pub(super) const LINE_END: u32 = u32::MAX;
 
-/// Words as they are met, before they are numbered by frequency.
+/// Words numbered in order of appearance, before they are renumbered by frequency.
 pub(super) struct Corpus {
     numbers: HashMap<Box<[u8]>, u32>,
     counts: Vec<u64>,
@@ -53,7 +53,8 @@ impl Corpus {
         self.tokens.push(LINE_END);
     }
 
-    /// Words of at least `min_count`, the most frequent first (ties by spelling), and the text in their numbers.
+    /// The words that occur at least `min_count` times, most frequent first (ties by spelling), their counts, and the text as
+    /// word numbers.
     pub(super) fn number_by_frequency(mut self, min_count: u64) -> (Vec<String>, Vec<u64>, Vec<u32>) {
         let mut frequent: Vec<(Box<[u8]>, u32)> =
             self.numbers.drain().filter(|&(_, number)| self.counts[number as usize] >= min_count).collect();

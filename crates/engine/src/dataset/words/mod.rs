@@ -1,12 +1,12 @@
-//! Text for Word2Vec: a corpus in memory, given out as centre words with their contexts and negative samples.
+//! Text for Word2Vec: a corpus in memory, read as centre words with their contexts and negative samples.
 //!
-//! A row of a batch is one centre word: the slot `context` has the words around it, `target` the word itself followed by
-//! the negatives. A batch covers a fixed span of the corpus, and every random choice (which words subsampling drops,
-//! how wide a window is, which negatives are drawn) is a function of seed, pass and position. So batches can be made by
-//! any thread in any order, windows reach across the borders of batches, and a run can be repeated.
+//! A row of a batch is one centre word: the slot `context` has the words around it, `target` the word itself followed by the
+//! negatives. A batch covers a fixed span of the corpus, and every random choice (which words subsampling drops, how wide a
+//! window is, which negatives are drawn) is a function of seed, pass and position. So any thread can make any batch in any order,
+//! windows reach across the borders of batches, and a run can be repeated.
 //!
-//! Words are numbered by frequency, the most frequent first. Frequent words are dropped with the probability of Mikolov et
-//! al. 2013 as the original program computes it, negatives are drawn from counts to the power 0.75.
+//! Words are numbered by frequency, most frequent first. Frequent words are dropped with the probability of Mikolov et al. 2013,
+//! as the original word2vec program computes it; negatives are drawn from counts to the power 0.75.
 
 mod corpus;
 mod negatives;
@@ -26,24 +26,24 @@ use super::{BatchReader, Dataset, Progress, prepare};
 /// How a corpus is read.
 #[derive(Debug, Clone)]
 pub struct WordsConfig {
-    /// Plain, gzip or zstd text: words between blanks, a sentence or an article a line.
+    /// Plain, gzip or zstd text: words separated by blanks, one sentence or article per line.
     pub files: Vec<PathBuf>,
-    /// Rarer words are left out.
+    /// Words with fewer occurrences are dropped.
     pub min_count: u64,
-    /// Words to the left and to the right, at most; the width of each window is drawn from 1 to this.
+    /// The maximum number of words to the left and to the right; the width of each window is drawn from 1 to this.
     pub window: usize,
-    /// Negative samples for each centre word.
+    /// Negative samples per centre word.
     pub negatives: usize,
-    /// The share of the corpus above which a word counts as frequent and is sometimes dropped; 0 drops none.
+    /// The fraction of the corpus above which a word counts as frequent and is sometimes dropped; 0 drops none.
     pub subsample: f64,
-    /// Centre words in a batch, on average.
+    /// Average number of centre words per batch.
     pub batch_size: usize,
     /// Training threads.
     pub thread_num: usize,
-    /// Decides every random choice.
+    /// The seed of every random choice.
     pub seed: u64,
-    /// Which worker this is, of how many: all read the same files and number the same words, and each trains on the batches
-    /// of a part of the text. Together they are the batches of one process with the same seed.
+    /// Which worker this is, and how many there are. All of them read the same files and number the same words, and each trains
+    /// on the batches of its part of the text. Together these are the batches of one process with the same seed.
     pub part: (usize, usize),
 }
 
@@ -69,28 +69,29 @@ pub struct WordsDataset {
     schema: Schema,
     words: Vec<String>,
     counts: Vec<u64>,
-    /// Word numbers in the order of the text, `LINE_END` between lines: this worker's part, and what windows see around it.
+    /// Word numbers in the order of the text, with `LINE_END` between lines: this worker's part, and what its windows see around
+    /// it.
     tokens: Vec<u32>,
-    /// Where in the whole text they begin.
+    /// The position of the first token in the whole text.
     first: usize,
     /// The positions in the whole text that this worker trains on: whole batches.
     own_range: std::ops::Range<usize>,
-    /// How many the parts of all workers have.
+    /// The number of tokens in the parts of all workers.
     all_tokens: usize,
     raw_words: u64,
-    /// A word is kept when 32 random bits are below this.
+    /// A word is kept if 32 random bits are below this.
     keep_below: Vec<u64>,
     negatives: NegativeSampler,
-    /// Tokens a batch covers.
+    /// Tokens per batch.
     span: usize,
     passes: AtomicU64,
 }
 
-/// Among so many tokens there are a few that subsampling keeps.
+/// Among this many tokens, subsampling keeps at least a few.
 const TOKENS_PER_WINDOW_WORD: usize = 1000;
 
 impl WordsDataset {
-    /// Reads and numbers the words of all files.
+    /// Reads and numbers the words of all files. Fails if a setting is out of range or a file cannot be read.
     pub fn load(config: WordsConfig) -> Result<Self> {
         for (name, value) in [("batch_size", config.batch_size), ("window", config.window)] {
             if value == 0 {
@@ -126,7 +127,7 @@ impl WordsDataset {
         let keep_below = counts.iter().map(|&c| (keep_share(c).min(1.0) * (1u64 << 32) as f64) as u64).collect();
         let kept: f64 = counts.iter().map(|&c| keep_share(c).min(1.0) * c as f64).sum();
         let span = (config.batch_size as f64 * tokens.len() as f64 / kept.max(1.0)).ceil().max(1.0) as usize;
-        // After everything that follows from the whole text.
+        // From here on only this worker's part is needed.
         let (worker, workers) = (config.part.0, config.part.1.max(1));
         let all_tokens = tokens.len();
         let batches = all_tokens.div_ceil(span);
@@ -134,7 +135,7 @@ impl WordsDataset {
         let own_range = bound(worker).min(all_tokens)..bound(worker + 1).min(all_tokens);
         let words_before = |at: usize| (u128::from(raw_words) * at as u128 / all_tokens.max(1) as u128) as u64;
         let raw_words = words_before(own_range.end) - words_before(own_range.start);
-        // Windows reach into the parts of others, to the end of the line.
+        // Windows reach into the parts of other workers, up to the end of the line.
         let reach = config.window.saturating_mul(TOKENS_PER_WINDOW_WORD);
         let ends = |&&token: &&u32| token != LINE_END;
         let before = tokens[..own_range.start].iter().rev().take_while(ends).take(reach).count();
@@ -167,7 +168,7 @@ impl WordsDataset {
         })
     }
 
-    /// The vocabulary, the most frequent word first: word number i is key i.
+    /// The vocabulary, most frequent word first: word i is key i.
     pub fn words(&self) -> &[String] {
         &self.words
     }
@@ -177,7 +178,7 @@ impl WordsDataset {
         &self.counts
     }
 
-    /// Words of this worker's part of the text, those left out included. The parts add up to the whole.
+    /// Words in this worker's part of the text, including dropped ones. The parts add up to the whole.
     pub fn raw_words(&self) -> u64 {
         self.raw_words
     }
@@ -187,7 +188,7 @@ impl WordsDataset {
         self.own_range.len().div_ceil(self.span) as u64
     }
 
-    /// Batches in a pass over the parts of all workers: the same number on each of them.
+    /// Batches in a pass over the parts of all workers; the same number on every worker.
     pub fn batches_of_all(&self) -> u64 {
         self.all_tokens.div_ceil(self.span) as u64
     }
@@ -241,7 +242,7 @@ impl BatchReader for WordsReader<'_> {
     fn next(&self, batch: &mut Batch) -> Result<bool> {
         prepare(batch, &self.dataset.schema);
         let own_range = &self.dataset.own_range;
-        // A span may hold nothing but dropped words: go on to one that has a row.
+        // A span may contain only dropped words: continue until a batch has a row.
         while batch.rows == 0 {
             let start = self.cursor.fetch_add(self.dataset.span, Ordering::Relaxed);
             if start >= own_range.end {
@@ -252,7 +253,7 @@ impl BatchReader for WordsReader<'_> {
         Ok(true)
     }
 
-    /// In words of the text: that is what people count.
+    /// Counted in words of the text, as users do.
     fn progress(&self) -> Progress {
         let own_range = &self.dataset.own_range;
         let total = own_range.len().max(1);
@@ -288,7 +289,7 @@ impl WordsReader<'_> {
         };
         let mut at = span.start;
         while at < span.end {
-            // The kept words of this line within the span, and up to a window of them on either side.
+            // The kept words of this line within the span, and up to a window of kept words on either side.
             let end = (at..span.end).find(|&i| self.token(i) == LINE_END).unwrap_or(span.end);
             line.clear();
             let before = (dataset.first..at).rev().take_while(|&i| self.token(i) != LINE_END);

@@ -1,8 +1,8 @@
-//! Draws negative samples.
+//! Draws negative samples for Word2Vec.
 
 use openfleet_core::key::mix;
 
-/// A small generator of its own for each span.
+/// A random generator that starts anew for each span.
 pub(super) struct SpanRandom(pub(super) u64);
 
 impl SpanRandom {
@@ -16,9 +16,9 @@ impl SpanRandom {
     }
 }
 
-/// Draws words by count to the power 0.75 (Walker's alias method: one look-up a draw).
+/// Draws words with probability proportional to count to the power 0.75 (Walker's alias method: one lookup per draw).
 pub(super) struct NegativeSampler {
-    /// For each word: stay with it when 32 random bits are below the first, else take the second.
+    /// Per word: keep it if 32 random bits are below the first number, else take the second.
     entries: Vec<(u32, u32)>,
 }
 
@@ -41,7 +41,7 @@ impl NegativeSampler {
         NegativeSampler { entries }
     }
 
-    /// A word other than `not`, unless there is no other.
+    /// Draws a word other than `not`, unless there is no other.
     pub(super) fn draw(&self, not: u32, random: &mut SpanRandom) -> u32 {
         loop {
             let bits = random.bits();

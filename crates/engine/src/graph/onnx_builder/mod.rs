@@ -1,4 +1,4 @@
-//! An ONNX graph being built: what an op sees while it writes its nodes.
+//! Builds an ONNX graph. Each op writes its nodes through an [`OnnxNode`].
 
 pub(crate) mod proto;
 
@@ -11,26 +11,26 @@ use crate::value::{DType, Dim, Shape};
 /// The domain of `LabelEncoder`.
 pub(crate) const ML_DOMAIN: &str = "ai.onnx.ml";
 
-/// What comes with a node beside its inputs.
+/// The value of an attribute of an ONNX node.
 pub enum Attribute {
-    /// A number, or a choice.
+    /// An integer or an enum value.
     Int(i64),
-    /// Several.
+    /// Several integers.
     Ints(Vec<i64>),
-    /// A word.
+    /// A string.
     Word(&'static str),
     /// Integers as a tensor of one dimension.
     IntTensor(Vec<i64>),
 }
 
-/// The nodes so far.
+/// The graph built so far.
 pub(crate) struct OnnxGraph<'a> {
     pub(crate) program: &'a Program,
     pub(crate) nodes: Vec<NodeProto>,
     pub(crate) initializers: Vec<TensorProto>,
-    /// Of a slot of any length: the row of the batch that each id belongs to.
+    /// Per ragged slot: the value that holds the batch row of each id.
     rows: BTreeMap<Var, String>,
-    /// Of a table, a slot and a salt: which row of the table each id has.
+    /// Per table, slot and salt: the value that holds the table row of each id.
     pub(crate) indexes: BTreeMap<(Var, Var, u64), String>,
     constants: Vec<(String, TensorProto)>,
     names: BTreeSet<String>,
@@ -50,7 +50,7 @@ impl<'a> OnnxGraph<'a> {
         }
     }
 
-    /// A name that nothing has yet.
+    /// A name that is not in use yet.
     fn fresh(&mut self, about: &str) -> String {
         let numbered = (0..).map(|number: usize| format!("{about}/{number}"));
         let name = numbered.into_iter().find(|name| !self.names.contains(name)).unwrap_or_default();
@@ -58,7 +58,7 @@ impl<'a> OnnxGraph<'a> {
         name
     }
 
-    /// A node with one result, which gets a name.
+    /// Adds a node with one result and returns the result's name.
     pub(crate) fn emit(
         &mut self,
         op: &'static str,
@@ -70,7 +70,7 @@ impl<'a> OnnxGraph<'a> {
         output
     }
 
-    /// A node whose results have names.
+    /// Adds a node whose results have the given names.
     pub(crate) fn emit_to(
         &mut self,
         op: &'static str,
@@ -78,7 +78,7 @@ impl<'a> OnnxGraph<'a> {
         attributes: Vec<(&'static str, Attribute)>,
         outputs: Vec<String>,
     ) {
-        // The only op of ours that is not in ONNX's first set.
+        // The only op we use that is not in ONNX's default domain.
         let domain = (op == "LabelEncoder").then(|| ML_DOMAIN.to_owned());
         self.nodes.push(NodeProto {
             input: inputs.iter().map(|&input| input.to_owned()).collect(),
@@ -90,7 +90,7 @@ impl<'a> OnnxGraph<'a> {
         });
     }
 
-    /// As many results of a node as asked for.
+    /// Adds a node with `count` results and returns their names.
     pub(crate) fn emit_many(&mut self, op: &'static str, inputs: &[&str], count: usize) -> Vec<String> {
         let outputs: Vec<String> = (0..count).map(|_| self.fresh(op)).collect();
         self.emit_to(op, inputs, vec![("axis", Attribute::Int(0))], outputs.clone());
@@ -101,7 +101,7 @@ impl<'a> OnnxGraph<'a> {
         self.constant(TensorProto::ints(&[ints.len()], ints.iter().copied()))
     }
 
-    /// A small tensor; the same one is written once.
+    /// A small constant tensor; equal constants are written once.
     pub(crate) fn constant(&mut self, tensor: TensorProto) -> String {
         if let Some((name, _)) = self.constants.iter().find(|(_, known)| *known == tensor) {
             return name.clone();
@@ -112,10 +112,10 @@ impl<'a> OnnxGraph<'a> {
         name
     }
 
-    /// The row of the batch of each id of a slot of any length, from the lengths of the rows.
+    /// The batch row of each id of a ragged slot, computed from the row lengths.
     ///
-    /// A mark at the end of each row (several where rows are empty), then the number of marks up to each id:
-    /// lengths 2 0 1 -> ends 2 2 3 -> marks 0 0 2 1 -> rows 0 0 2.
+    /// Set a mark at the end of each row (several marks where rows are empty), then count the marks up to each id: lengths 2 0 1
+    /// -> ends 2 2 3 -> marks 0 0 2 1 -> rows 0 0 2.
     fn rows(&mut self, slot: Var) -> String {
         if let Some(rows) = self.rows.get(&slot) {
             return rows.clone();
@@ -138,7 +138,7 @@ impl<'a> OnnxGraph<'a> {
     }
 }
 
-/// Adds rows up where they meet.
+/// Attributes of `ScatterElements` that add values with the same index.
 fn scatter() -> Vec<(&'static str, Attribute)> {
     vec![("axis", Attribute::Int(0)), ("reduction", Attribute::Word("add"))]
 }
@@ -166,21 +166,21 @@ fn attribute(name: &'static str, value: Attribute) -> AttributeProto {
     proto
 }
 
-/// The op that is being written, and where it writes.
+/// The op that is being written, and the graph that it writes to.
 ///
-/// Values are named: variables of the program have their own names, what an op needs in between gets one.
+/// Values are referred to by name: variables keep their names, intermediate values get generated ones.
 pub struct OnnxNode<'n, 'a> {
     pub(crate) graph: &'n mut OnnxGraph<'a>,
     pub(crate) node: &'a Node,
 }
 
 impl OnnxNode<'_, '_> {
-    /// How many inputs the op has.
+    /// The number of inputs of the op.
     pub fn count(&self) -> usize {
         self.node.inputs.len()
     }
 
-    /// The value of an input.
+    /// The name of an input.
     pub fn input(&self, input: usize) -> String {
         self.graph.program.variable(self.node.inputs[input]).name.clone()
     }
@@ -190,7 +190,7 @@ impl OnnxNode<'_, '_> {
         self.graph.program.variable(self.node.inputs[input]).shape.clone()
     }
 
-    /// Whether an input is a slot of any length.
+    /// Whether an input is a ragged slot.
     pub fn is_ragged(&self, input: usize) -> bool {
         self.graph.program.variable(self.node.inputs[input]).ragged
     }
@@ -200,17 +200,17 @@ impl OnnxNode<'_, '_> {
         self.graph.program.variable(self.node.outputs[output]).shape.clone()
     }
 
-    /// What the elements of an output are.
+    /// The element type of an output.
     pub fn output_type(&self, output: usize) -> DType {
         self.graph.program.variable(self.node.outputs[output]).dtype
     }
 
-    /// A node with one result.
+    /// Adds a node with one result and returns the result's name.
     pub fn emit(&mut self, op: &'static str, inputs: &[&str], attributes: Vec<(&'static str, Attribute)>) -> String {
         self.graph.emit(op, inputs, attributes)
     }
 
-    /// A node whose result is an output of the op.
+    /// Adds a node whose result is an output of the op.
     pub fn finish(
         &mut self,
         output: usize,
@@ -222,41 +222,41 @@ impl OnnxNode<'_, '_> {
         self.graph.emit_to(op, inputs, attributes, vec![name]);
     }
 
-    /// The op is a node of one kind, on all of its inputs.
+    /// Writes the op as one node that reads all of its inputs.
     pub fn same(&mut self, op: &'static str, attributes: Vec<(&'static str, Attribute)>) {
         let inputs: Vec<String> = (0..self.count()).map(|input| self.input(input)).collect();
         let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
         self.finish(0, op, &inputs, attributes);
     }
 
-    /// A value is an output, in the output's shape.
+    /// Writes a value as an output, reshaped to the output's shape.
     pub fn finish_reshaped(&mut self, output: usize, value: &str) {
         let shape = dims(&self.output_shape(output));
         let shape = self.ints(&shape);
         self.finish(output, "Reshape", &[value, &shape], vec![]);
     }
 
-    /// Given integers, one dimension.
+    /// A constant vector of integers.
     pub fn ints(&mut self, ints: &[i64]) -> String {
         self.graph.ints(ints)
     }
 
-    /// A given float without dimensions.
+    /// A constant float scalar.
     pub fn float(&mut self, float: f32) -> String {
         self.graph.constant(TensorProto::floats(&[], [float]))
     }
 
-    /// A given integer without dimensions.
+    /// A constant integer scalar.
     pub fn int(&mut self, int: i64) -> String {
         self.graph.constant(TensorProto::ints(&[], [int]))
     }
 
-    /// The ids of a slot, one after the other.
+    /// The ids of all rows of a slot in order.
     pub fn ids(&mut self, slot: usize) -> String {
         flat_ids(self.graph, self.node.inputs[slot])
     }
 
-    /// How many ids each row of a slot of any length has, `[B, 1]`, as floats.
+    /// The number of ids in each row of a ragged slot, `[B, 1]`, as floats.
     pub fn lengths(&mut self, slot: usize) -> String {
         let lengths = lengths_name(&self.input(slot));
         let last = self.ints(&[1]);
@@ -264,7 +264,7 @@ impl OnnxNode<'_, '_> {
         self.emit("Cast", &[&column], vec![("to", Attribute::Int(1))])
     }
 
-    /// The row of the table of each id of a slot, `[ids, D]`; ids without one have the default row.
+    /// The table row of each id of a slot, `[ids, D]`. Unknown ids get the default row.
     pub fn table_rows(&mut self, table: usize, slot: usize) -> String {
         let (table, slot) = (self.node.inputs[table], self.node.inputs[slot]);
         let index = self.graph.indexes.get(&(table, slot, self.node.salt())).cloned().unwrap_or_default();
@@ -272,7 +272,7 @@ impl OnnxNode<'_, '_> {
         self.emit("Gather", &[&table, &index], vec![("axis", Attribute::Int(0))])
     }
 
-    /// The sum of `[ids, D]` over the ids of each row of the batch, `[B, D]`, for a slot of any length.
+    /// Sums `[ids, D]` over the ids of each batch row of a ragged slot: `[B, D]`.
     pub fn sum_by_row(&mut self, slot: usize, values: &str, dim: usize) -> String {
         let slot = self.node.inputs[slot];
         let rows = self.graph.rows(slot);
@@ -280,7 +280,7 @@ impl OnnxNode<'_, '_> {
         let dim = self.ints(&[dim as i64]);
         let (batch, shape) = (self.emit("Shape", &[&lengths], vec![]), self.emit("Shape", &[values], vec![]));
         let sizes = self.emit("Concat", &[&batch, &dim], vec![("axis", Attribute::Int(0))]);
-        // Zeros, as floats, are what this gives by itself.
+        // Without a `value` attribute this gives float zeros.
         let zeros = self.emit("ConstantOfShape", &[&sizes], vec![]);
         let last = self.ints(&[1]);
         let column = self.emit("Unsqueeze", &[&rows, &last], vec![]);
@@ -289,7 +289,7 @@ impl OnnxNode<'_, '_> {
     }
 }
 
-/// The ids of a slot, one after the other, as the keys of a table: salted, if there is a salt.
+/// The ids of all rows of a slot in order, as keys of a table: salted, if there is a salt.
 pub(crate) fn keys(graph: &mut OnnxGraph<'_>, slot: Var, salt: u64) -> String {
     let ids = flat_ids(graph, slot);
     if salt == 0 {
@@ -299,7 +299,7 @@ pub(crate) fn keys(graph: &mut OnnxGraph<'_>, slot: Var, salt: u64) -> String {
     graph.emit("BitwiseXor", &[&ids, &salt], vec![])
 }
 
-/// The ids of a slot, one after the other.
+/// The ids of all rows of a slot in order.
 pub(crate) fn flat_ids(graph: &mut OnnxGraph<'_>, slot: Var) -> String {
     let variable = graph.program.variable(slot);
     if variable.ragged {
@@ -309,7 +309,7 @@ pub(crate) fn flat_ids(graph: &mut OnnxGraph<'_>, slot: Var) -> String {
     graph.emit("Reshape", &[&name, &flat], vec![])
 }
 
-/// A shape as `Reshape` wants it.
+/// A shape in the form that `Reshape` reads.
 fn dims(shape: &Shape) -> Vec<i64> {
     let size = |dim: &Dim| match *dim {
         Dim::Fixed(size) => size as i64,
@@ -318,12 +318,12 @@ fn dims(shape: &Shape) -> Vec<i64> {
     shape.0.iter().map(size).collect()
 }
 
-/// The ids of a slot of any length.
+/// The input with the ids of a ragged slot.
 pub(crate) fn ids_name(slot: &str) -> String {
     format!("{slot}.ids")
 }
 
-/// How many ids each row of it has.
+/// The input with the number of ids per row of a ragged slot.
 pub(crate) fn lengths_name(slot: &str) -> String {
     format!("{slot}.lengths")
 }

@@ -1,7 +1,7 @@
-//! The part of ONNX's messages that we write, with the field numbers of `onnx.proto`.
+//! The part of ONNX's protobuf messages that we write, with the field numbers of `onnx.proto`.
 //!
-//! By hand, because it is a few dozen fields that never change their numbers, and a build that needs `protoc` is one more
-//! thing to install.
+//! They are written by hand: they are a few dozen fields whose numbers never change, and generating them would add `protoc` to
+//! the build requirements.
 
 use prost::Message;
 
@@ -106,13 +106,13 @@ pub(crate) struct TensorProto {
     pub(crate) raw_data: Option<Vec<u8>>,
     #[prost(message, repeated, tag = "13")]
     pub(crate) external_data: Vec<StringStringEntryProto>,
-    /// 1 where the data is in a file of its own.
+    /// 1 if the data is in a separate file.
     #[prost(int32, optional, tag = "14")]
     pub(crate) data_location: Option<i32>,
 }
 
 impl TensorProto {
-    /// A tensor with its data in it; scalars have no dimensions.
+    /// A tensor with inline data; scalars have no dimensions.
     pub(crate) fn floats(dims: &[usize], floats: impl IntoIterator<Item = f32>) -> Self {
         Self::raw(dims, FLOAT, floats.into_iter().flat_map(f32::to_le_bytes).collect())
     }

@@ -1,4 +1,4 @@
-//! The absolute value, element by element. At 0 its slope is taken as 0, as in the original.
+//! The absolute value, element by element. Its slope at 0 is 0, as in PaddlePaddle.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
-//! The share of rows whose label is among the k classes of the highest scores.
+//! The fraction of rows whose label is among the k classes with the highest scores.
 //!
-//! Of classes with equal scores the one with the lower number comes first, so a model that gives every class the same
-//! score is right only where the label is below k. A score that is no number is never among the highest.
+//! Among classes with equal scores the lower index comes first, so a model that gives every class the same score is right only if
+//! the label is below k. A NaN score is never among the highest.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,27 +12,27 @@ use crate::graph::{Net, Var};
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::{DType, Dim, Shape};
 
-/// The share of rows with the right class among the k highest. Inputs: scores [.., C], labels [.., 1]. Outputs: the share,
+/// The fraction of rows with the right class among the k highest. Inputs: scores [.., C], labels [.., 1]. Outputs: the fraction,
 /// the number of right rows and the number of rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Accuracy {
-    /// How many of the highest scores count.
+    /// The number of highest scores that count.
     pub k: usize,
 }
 
-/// What `accuracy` gives, of this batch.
+/// The outputs of `accuracy` for this batch.
 #[derive(Debug, Clone, Copy)]
 pub struct AccuracyVars {
-    /// The share of right rows.
+    /// The fraction of right rows.
     pub accuracy: Var,
-    /// How many rows are right, an integer.
+    /// The number of right rows, an integer.
     pub correct: Var,
-    /// How many rows there are, an integer.
+    /// The number of rows, an integer.
     pub total: Var,
 }
 
 impl Net {
-    /// The share of rows whose label is among the `k` classes of the highest scores.
+    /// The fraction of rows whose label is among the `k` classes with the highest scores.
     pub fn accuracy(&mut self, scores: Var, labels: Var, k: usize) -> Result<AccuracyVars> {
         let outputs = self.append("accuracy", Accuracy { k }, &[scores, labels])?;
         Ok(AccuracyVars { accuracy: outputs[0], correct: outputs[1], total: outputs[2] })

@@ -16,7 +16,7 @@ pub struct Assign {
 }
 
 impl Net {
-    /// A copy: another name for a value, or a place where `stop_gradient` cuts one of several ways.
+    /// A copy: another name for a value, or a point where `stop_gradient` cuts one of several paths.
     pub fn assign(&mut self, x: Var) -> Result<Var> {
         let float = self.main.variable(x).dtype.is_float();
         self.append_one("assign", Assign { float }, &[x])

@@ -1,7 +1,7 @@
-//! Area under the curve over all batches and over the last few, with the original's counters.
+//! Area under the curve over all batches and over the last few, with PaddlePaddle's counters.
 //!
-//! The counters live in the scope, are shared by all training threads and are saved with the model; whoever evaluates
-//! sets them to zero first. The arithmetic is `core::metrics`'.
+//! The counters are in the scope; all training threads share them, and they are saved with the model. Reset them to zero before
+//! an evaluation. The arithmetic is in `core::metrics`.
 
 use openfleet_core::metrics::{Auc as Metric, count_batch, operator_auc};
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ pub struct Auc {
     slide_steps: usize,
 }
 
-/// What `auc` gives.
+/// The outputs of `auc`.
 #[derive(Debug, Clone, Copy)]
 pub struct AucVars {
     /// Over all batches.
@@ -39,7 +39,7 @@ impl Net {
         self.auc_with(predictions, labels, Metric::NUM_THRESHOLDS, 1)
     }
 
-    /// The area under the curve with everything said.
+    /// The area under the curve with all options.
     pub fn auc_with(
         &mut self,
         predictions: Var,
@@ -50,7 +50,7 @@ impl Net {
         let buckets = num_thresholds.max(1) + 1;
         let mut counters = [labels; 4];
         for (i, counter) in counters.iter_mut().enumerate() {
-            // The name the original gives them, by which its users set them to zero.
+            // PaddlePaddle's name for them, by which its users reset them.
             let name = self.unique_name("_generated_var");
             let dims = if i < 2 { vec![slide_steps.max(1), buckets] } else { vec![1, buckets] };
             *counter = self.state(&name, &dims, DType::I64, Initialize::Zeros)?;
@@ -63,7 +63,7 @@ impl Net {
 }
 
 impl Auc {
-    /// Fails if a label is neither 0 nor 1: it would count as the one or the other.
+    /// Fails if a label is neither 0 nor 1: it would be counted as one of them.
     fn expect_clicks(&self, inputs: &Inputs<'_>) -> Result<()> {
         let bad = |at, count, got: &dyn ToString| Err(bad_label(self.name(), inputs, at, count, "0 or 1", got.to_string()));
         if self.float_labels {
@@ -101,7 +101,7 @@ impl Operator for Auc {
         let mut counters = [2, 3, 4, 5].map(|input| inputs.state(input).lock());
         let [window_positive, window_negative, positive, negative] = counters.each_mut().map(|tensor| counts(tensor));
         let buckets = positive.len();
-        // The newest batch stands last; the oldest falls out in front.
+        // The newest batch is last; the oldest is dropped at the front.
         for window in [&mut *window_positive, &mut *window_negative] {
             if window.len() > buckets {
                 window.copy_within(buckets.., 0);

@@ -1,9 +1,9 @@
-//! Batch normalisation: `y = (x - mean) / sqrt(variance + e) * scale + bias`, mean and variance of a channel over the
+//! Batch normalisation: `y = (x - mean) / sqrt(variance + e) * scale + bias`, with the mean and variance of each channel over the
 //! batch.
 //!
-//! Training keeps running statistics in the scope, `running = momentum * running + (1 - momentum) * batch`, which
-//! evaluation uses in the batch's place. The variance is the batch's own (divided by the number of elements, not one
-//! less), as in the original. Training threads share the running statistics.
+//! Training keeps running statistics in the scope, `running = momentum * running + (1 - momentum) * batch`; evaluation uses them
+//! instead of the batch's. The variance is divided by the number of elements, not one less, as in PaddlePaddle. Training threads
+//! share the running statistics.
 //!
 //! N rows, C channels, S positions: x is N x C x S (S = 1 for `[N, C]`), or with the channels last, (N S) x C.
 
@@ -18,30 +18,30 @@ use crate::graph::onnx_builder::OnnxNode;
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::{DType, Dim, Elements, Shape, Tensor};
 
-/// Batch normalisation. Inputs: x, scale, bias, running mean, running variance. Outputs: y, and of each channel the mean
-/// and 1 / deviation that were used.
+/// Batch normalisation. Inputs: x, scale, bias, running mean, running variance. Outputs: y, and per channel the mean and 1 /
+/// deviation that were used.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BatchNorm {
     /// The axis of the channels.
     pub axis: usize,
-    /// The share of the running statistics that stays.
+    /// The fraction of the running statistics that is kept in each step.
     pub momentum: f32,
-    /// e.
+    /// e, added to the variance.
     pub epsilon: f32,
-    /// Uses the running statistics in training, too.
+    /// Uses the running statistics in training too.
     pub use_global_stats: bool,
 }
 
-/// How batch normalisation is made.
+/// Options of batch normalisation.
 #[derive(Debug, Clone)]
 pub struct BatchNormOptions {
-    /// The share of the running statistics that stays.
+    /// The fraction of the running statistics that is kept in each step.
     pub momentum: f32,
     /// Added to the variance.
     pub epsilon: f32,
-    /// The scale, 1 at first.
+    /// The scale; starts at 1.
     pub scale: ParamAttr,
-    /// The bias, 0 at first.
+    /// The bias; starts at 0.
     pub bias: ParamAttr,
     /// The channels are the last axis (NHWC) instead of the second (NCHW).
     pub channels_last: bool,
@@ -49,7 +49,7 @@ pub struct BatchNormOptions {
     pub moving_mean_name: Option<String>,
     /// The name of the running variance; `batch_norm_N.w_2` by default.
     pub moving_variance_name: Option<String>,
-    /// Uses the running statistics in training, too, and leaves them as they are.
+    /// Uses the running statistics in training too, and does not change them.
     pub use_global_stats: bool,
 }
 
@@ -104,7 +104,7 @@ fn channels(shape: &Shape, axis: usize) -> Result<usize> {
 }
 
 impl BatchNorm {
-    /// Whether the statistics are this batch's.
+    /// Whether this batch's statistics are used.
     fn of_batch(&self, inputs: &Inputs<'_>) -> bool {
         inputs.training() && !self.use_global_stats
     }
@@ -148,12 +148,12 @@ impl Operator for BatchNorm {
             mean.fill(0.0);
             each(c, s, x, x, |i, x, _| mean[i] += x);
             mean.iter_mut().for_each(|mean| *mean *= share);
-            // Around the mean: the difference of two large sums would lose the variance of a channel far from 0.
+            // Sum around the mean: the difference of two large sums would lose the variance of a channel far from 0.
             inverse.fill(0.0);
             each(c, s, x, x, |i, x, _| inverse[i] += (x - mean[i]) * (x - mean[i]));
             inverse.iter_mut().for_each(|variance| *variance *= share);
             if !x.is_empty() {
-                // One after the other, never both: no lock order to keep.
+                // Locks one state at a time, never both, so there is no lock order to keep.
                 for (state, batch) in [(3, &*mean), (4, &*inverse)] {
                     let mut running = inputs.state(state).lock();
                     for (running, batch) in statistics(&mut running).iter_mut().zip(batch) {
@@ -209,7 +209,7 @@ impl Operator for BatchNorm {
     }
 
     fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
-        // Of a channel each, aligned with the axis of the channels.
+        // One value per channel, aligned with the axis of the channels.
         let mut per_channel = vec![-1];
         per_channel.resize(node.input_shape(0).rank() - self.axis, 1);
         let per_channel = node.ints(&per_channel);
@@ -252,7 +252,7 @@ fn each(c: usize, s: usize, a: &[f32], b: &[f32], mut visit: impl FnMut(usize, f
     }
 }
 
-/// The same with a third that is written.
+/// The same with a third tensor that is written.
 #[inline(always)]
 fn each_mut(
     c: usize,

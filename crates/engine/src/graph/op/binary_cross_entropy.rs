@@ -1,6 +1,7 @@
 //! Binary cross entropy on probabilities, with clamped logarithms: `-z max(ln p, -100) - (1 - z) max(ln(1 - p), -100)`.
 //!
-//! A wrong certainty costs 100, not infinity. The gradient is `(p - z) / max(p (1 - p), 1e-12)`, as in the original.
+//! A prediction that is certain and wrong costs 100, not infinity. The gradient is `(p - z) / max(p (1 - p), 1e-12)`, as in
+//! PaddlePaddle.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +16,7 @@ use crate::memory::{Gradients, Inputs, Outputs};
 pub struct BinaryCrossEntropy;
 
 impl Net {
-    /// The loss of each probability against its label in [0, 1]; `mean` or `reduce_sum` makes it one number.
+    /// The loss of each probability against its label in [0, 1]; reduce it to one number with `mean` or `reduce_sum`.
     pub fn binary_cross_entropy(&mut self, probabilities: Var, labels: Var) -> Result<Var> {
         self.append_one("binary_cross_entropy", BinaryCrossEntropy, &[probabilities, labels])
     }

@@ -1,4 +1,4 @@
-//! A matrix product for each row of the batch: `matmul` for exactly three dimensions, with nothing repeated.
+//! One matrix product per row of the batch: `matmul` for exactly three dimensions, without broadcasting.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ use crate::value::Shape;
 pub struct Bmm;
 
 impl Net {
-    /// x [B, M, K] times y [B, K, N] gives [B, M, N]: a product for each row of the batch.
+    /// x [B, M, K] times y [B, K, N] gives [B, M, N]: one product per row of the batch.
     pub fn bmm(&mut self, x: Var, y: Var) -> Result<Var> {
         self.append_one("bmm", Bmm, &[x, y])
     }

@@ -1,9 +1,9 @@
-//! What ops of two tensors share: which element of one meets which element of the other.
+//! Broadcasting for ops of two tensors: which element of one is combined with which element of the other.
 //!
-//! Dimensions are aligned at the right, as NumPy does, or the tensor of lower rank at an `axis` of the other, as the
-//! original does; a dimension of 1 is repeated. At run time neighbouring dimensions that are walked alike are merged, so
-//! equal shapes become one run, a row vector or a column becomes rows x columns, and a single number one run again:
-//! the common cases need no code of their own. Nothing here allocates.
+//! Dimensions are aligned at the right, as in NumPy, or the lower-rank tensor is aligned at an `axis` of the other, as in
+//! PaddlePaddle; a dimension of size 1 is repeated. At run time adjacent dimensions with compatible strides are merged, so equal
+//! shapes become one run, a row vector or a column becomes rows x columns, and a scalar becomes one run again: the common cases
+//! need no code of their own. Nothing here allocates.
 
 use super::{Signature, expect_floats, expected, shapes};
 use crate::error::Result;
@@ -11,19 +11,19 @@ use crate::graph::onnx_builder::OnnxNode;
 use crate::memory::{Gradient, Gradients, Inputs, Outputs};
 use crate::value::{Dim, Shape};
 
-/// The most dimensions an op of this folder walks through.
+/// The maximum number of dimensions.
 pub(super) const MAX_RANK: usize = 8;
 
-/// Aligns at the right.
+/// Aligns dimensions at the right.
 pub(super) const RIGHT: i64 = -1;
 
-/// The result of floats x and y.
+/// The signature of the result of floats x and y.
 pub(super) fn infer(op: &'static str, inputs: &[Signature], axis: i64) -> Result<Vec<Signature>> {
     expect_floats(op, inputs)?;
     Ok(vec![Signature::float(shape(op, inputs, axis)?)])
 }
 
-/// The shape in which x and y broadcast_dim.
+/// The broadcast shape of x and y.
 pub(super) fn shape(op: &'static str, inputs: &[Signature], axis: i64) -> Result<Shape> {
     let (x, y) = (&inputs[0].shape, &inputs[1].shape);
     let rank = x.rank().max(y.rank());
@@ -32,7 +32,7 @@ pub(super) fn shape(op: &'static str, inputs: &[Signature], axis: i64) -> Result
     }
     let lower = if x.rank() < y.rank() { x } else { y };
     let Some(alignment) = Alignment::new(x.rank(), y.rank(), axis).filter(|alignment| {
-        // What sticks out at the right, the original ignores if it is 1.
+        // PaddlePaddle ignores trailing dimensions of size 1 that do not fit.
         lower.0.iter().skip(rank - alignment.lower_start).all(|&dim| dim == Dim::Fixed(1))
     }) else {
         return expected(op, format!("an axis at which one of {} fits into the other", shapes(inputs)), axis);
@@ -51,7 +51,7 @@ pub(super) fn shape(op: &'static str, inputs: &[Signature], axis: i64) -> Result
     }
 }
 
-/// The dimension in which two dimensions broadcast_dim: they are equal, or one is 1.
+/// The result of broadcasting two dimensions: they must be equal, or one must be 1.
 pub(super) fn broadcast_dim(x: Dim, y: Dim) -> Option<Dim> {
     match (x, y) {
         (x, y) if x == y => Some(x),
@@ -61,7 +61,7 @@ pub(super) fn broadcast_dim(x: Dim, y: Dim) -> Option<Dim> {
     }
 }
 
-/// The dimensions in which x and y broadcast_dim, aligned at the right.
+/// The result of broadcasting x and y, aligned at the right.
 pub(super) fn broadcast_dims(x: &[Dim], y: &[Dim]) -> Option<Vec<Dim>> {
     let rank = x.len().max(y.len());
     let at = |dims: &[Dim], axis: usize| (axis + dims.len()).checked_sub(rank).map_or(Dim::Fixed(1), |own| dims[own]);
@@ -80,7 +80,7 @@ pub(super) fn forward(
     Ok(())
 }
 
-/// `dx += dout * x_slope(x, y)` and `dy += dout * y_slope(x, y)`, each summed over what was repeated.
+/// `dx += dout * x_slope(x, y)` and `dy += dout * y_slope(x, y)`, each summed over repeated elements.
 #[inline(always)]
 pub(super) fn backward(
     inputs: &Inputs<'_>,
@@ -100,7 +100,7 @@ pub(super) fn backward(
     Ok(())
 }
 
-/// `out = op(x, y)` in ONNX, which aligns at the right: the tensor of lower rank gets dimensions of 1 after its own.
+/// `out = op(x, y)` in ONNX, which aligns at the right: the lower-rank tensor gets trailing dimensions of 1.
 pub(super) fn onnx(name: &'static str, node: &mut OnnxNode<'_, '_>, axis: i64, op: &'static str) -> Result<()> {
     let ranks = [node.input_shape(0).rank(), node.input_shape(1).rank()];
     let mut inputs = [node.input(0), node.input(1)];
@@ -116,7 +116,7 @@ pub(super) fn onnx(name: &'static str, node: &mut OnnxNode<'_, '_>, axis: i64, o
     Ok(())
 }
 
-/// Where the dimensions of x and y begin among those of the result.
+/// Where the dimensions of x and y start among those of the result.
 #[derive(Clone, Copy)]
 struct Alignment {
     x_start: usize,
@@ -145,7 +145,7 @@ pub(super) enum Side {
     Y,
 }
 
-/// How a result is walked, fastest dimension first: sizes, and how far x and y move (0 where they are repeated).
+/// How to iterate over a result, fastest dimension first: sizes, and the strides of x and y (0 where they are repeated).
 #[derive(Clone, Copy)]
 pub(super) struct BroadcastStrides {
     rank: usize,
@@ -170,7 +170,7 @@ impl BroadcastStrides {
         })
     }
 
-    /// The strides of x and y whose sizes along each axis of the result are given.
+    /// The strides of x and y from their sizes along each axis of the result.
     pub(super) fn with(rank: usize, sizes: impl Fn(usize) -> (usize, usize)) -> Self {
         let mut strides = BroadcastStrides { rank: 0, sizes: [1; MAX_RANK], x: [1; MAX_RANK], y: [1; MAX_RANK] };
         let (mut x_step, mut y_step) = (1, 1);
@@ -184,13 +184,13 @@ impl BroadcastStrides {
         strides
     }
 
-    /// Whether elements of a side are used more than once.
+    /// Whether elements of an input are used more than once.
     pub(super) fn repeats(&self, side: Side) -> bool {
         let own = if side == Side::X { &self.x } else { &self.y };
         own[..self.rank].contains(&0)
     }
 
-    /// Calls `visit` with the places in x, y and the result of each element.
+    /// Calls `visit` with the positions in x, y and the result of each element.
     #[inline(always)]
     pub(super) fn each(&self, mut visit: impl FnMut(usize, usize, usize)) {
         self.each_run(|x, y, out| {
@@ -198,7 +198,7 @@ impl BroadcastStrides {
         });
     }
 
-    /// Adds the next slower dimension, or makes the last one longer if both sides just go on.
+    /// Adds the next slower dimension, or extends the last one if both inputs are contiguous there.
     fn push(&mut self, size: usize, x: usize, y: usize) {
         if size == 1 {
             return;
@@ -214,7 +214,7 @@ impl BroadcastStrides {
         self.rank += 1;
     }
 
-    /// Calls `visit` with the places in x, y and the result where each run of the fastest dimension begins.
+    /// Calls `visit` with the positions in x, y and the result where each run of the fastest dimension starts.
     #[inline(always)]
     fn each_run(&self, mut visit: impl FnMut(usize, usize, usize)) {
         let runs: usize = self.sizes[1..].iter().product();
@@ -259,7 +259,7 @@ impl BroadcastStrides {
         }
     }
 
-    /// Adds `out_gradient * slope(x, y)` to the gradient of one side, summed over what was repeated.
+    /// Adds `out_gradient * slope(x, y)` to the gradient of one input, summed over repeated elements.
     #[inline(always)]
     pub(super) fn collect(
         &self,
@@ -270,7 +270,7 @@ impl BroadcastStrides {
         gradient: Gradient<'_>,
         slope: impl Fn(f32, f32) -> f32,
     ) {
-        // Every element is reached once only if none is repeated; otherwise there must be zeros to add to.
+        // Each element is written once only if none is repeated; otherwise the sum has to start from zeros.
         let (gradient, add) = if self.repeats(side) {
             (gradient.accumulate(), true)
         } else {
@@ -317,7 +317,7 @@ fn put(to: &mut [f32], add: bool, value: impl Fn(usize) -> f32) {
     }
 }
 
-/// The sum of `value(0..n)` in eight partial sums: in a fixed order, whatever the machine.
+/// The sum of `value(0..n)` in eight partial sums: the order is fixed, whatever the machine.
 #[inline(always)]
 fn sum(n: usize, value: impl Fn(usize) -> f32) -> f32 {
     let mut sums = [0.0f32; 8];

@@ -1,4 +1,4 @@
-//! Integers to floats and back: labels come as integers, losses want floats.
+//! Integers to floats and back: labels are integers, losses need floats.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ pub struct Cast {
 }
 
 impl Net {
-    /// Converts elements; floats become integers by cutting off what is behind the point, truth values are 0 and 1.
+    /// Converts elements. Floats are truncated to integers; booleans become 0 and 1.
     pub fn cast(&mut self, x: Var, to: DType) -> Result<Var> {
         let from = self.main.variable(x).dtype;
         self.append_one("cast", Cast { from, to }, &[x])
@@ -76,7 +76,7 @@ impl Operator for Cast {
         let kind = match self.to {
             DType::F32 => 1,
             DType::I64 => 7,
-            // Truth values are floats here, which are 0 or 1.
+            // Here booleans are floats that are 0 or 1.
             DType::Bool => return super::no_onnx_form(self.name()),
         };
         node.same("Cast", vec![("to", Attribute::Int(kind))]);

@@ -1,7 +1,7 @@
-//! What losses over classes share: how labels are given, and what is said about a bad one.
+//! What losses over classes share: how labels are given, and the errors of bad labels.
 //!
-//! N rows (leading dimensions are flattened), C classes: scores are N x C; labels are N x 1 integers in 0..C, or, soft,
-//! N x C floats.
+//! N rows (leading dimensions are flattened), C classes: scores are N x C; labels are N x 1 integers in 0..C, or, soft, N x C
+//! floats.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,14 +13,14 @@ use crate::value::{Dim, Shape};
 /// How the labels of a loss over classes are given.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClassLabels {
-    /// A float for each class instead of one integer.
+    /// One float per class instead of one integer.
     pub soft: bool,
-    /// Rows with this integer as label have no loss.
+    /// Rows with this label have no loss.
     pub ignore_index: i64,
 }
 
 impl Default for ClassLabels {
-    /// The original's: integers, of which -100 is ignored.
+    /// PaddlePaddle's default: integers, and -100 is ignored.
     fn default() -> Self {
         ClassLabels { soft: false, ignore_index: -100 }
     }
@@ -32,7 +32,7 @@ impl ClassLabels {
         ClassLabels { soft: true, ..ClassLabels::default() }
     }
 
-    /// Checks scores and labels; gives the shape of a loss per row, `[.., 1]`.
+    /// Checks scores and labels; returns the signature of a loss per row, `[.., 1]`.
     pub(super) fn infer(&self, op: &'static str, scores: &Signature, labels: &Signature) -> Result<Shape> {
         if !scores.dtype.is_float() || !matches!(scores.shape.0.last(), Some(Dim::Fixed(1..))) {
             return expected(op, "float scores [.., C] of a fixed number of classes", &scores.shape);
@@ -59,7 +59,7 @@ impl ClassLabels {
     }
 }
 
-/// Fails unless there is one integer label for each row of scores: `[.., 1]`, or the same without the last dimension.
+/// Fails unless there is one integer label per row of scores: `[.., 1]`, or the same without the last dimension.
 pub(super) fn expect_class_labels(op: &'static str, scores: &Signature, labels: &Signature) -> Result<()> {
     let rows = &scores.shape.0[..scores.shape.rank() - 1];
     let fits = labels.shape.0 == rows || labels.shape.0.split_last() == Some((&Dim::Fixed(1), rows));
@@ -75,7 +75,7 @@ pub(super) fn expect_class_labels(op: &'static str, scores: &Signature, labels: 
     Ok(())
 }
 
-/// The class of row i, given by input 1 for the scores of input 0.
+/// The class of row i from input 1, for the scores of input 0.
 pub(super) fn class(op: &'static str, inputs: &Inputs<'_>, i: usize) -> Result<usize> {
     let (labels, classes) = (inputs.ints(1), inputs.columns(0));
     if labels[i] < classes as u64 {
@@ -84,7 +84,7 @@ pub(super) fn class(op: &'static str, inputs: &Inputs<'_>, i: usize) -> Result<u
     Err(bad_label(op, inputs, i, labels.len(), &format!("a class in 0..{classes}"), labels[i] as i64))
 }
 
-/// Fails if a probability, of which input 0 is made, is below `least`, above `most` or no number.
+/// Fails if a probability in input 0 is below `least`, above `most` or NaN.
 pub(super) fn expect_probabilities(op: &'static str, inputs: &Inputs<'_>, least: f32, most: f32) -> Result<()> {
     let p = inputs.floats(0);
     match p.iter().position(|p| !(least..=most).contains(p)) {
@@ -99,7 +99,7 @@ pub(super) fn expect_probabilities(op: &'static str, inputs: &Inputs<'_>, least:
     }
 }
 
-/// Fails if a label, of which input 1 is made, is below 0, above 1 or no number.
+/// Fails if a label in input 1 is below 0, above 1 or NaN.
 pub(super) fn expect_click_labels(op: &'static str, inputs: &Inputs<'_>) -> Result<()> {
     let labels = inputs.floats(1);
     match labels.iter().position(|label| !(0.0..=1.0).contains(label)) {
@@ -108,7 +108,7 @@ pub(super) fn expect_click_labels(op: &'static str, inputs: &Inputs<'_>) -> Resu
     }
 }
 
-/// A label, element `at` of `count` of input 1, that is not what a loss or a metric takes.
+/// The error of a label that a loss or metric does not accept: element `at` of `count` of input 1.
 pub(super) fn bad_label(
     op: &'static str,
     inputs: &Inputs<'_>,
@@ -121,10 +121,10 @@ pub(super) fn bad_label(
     Error::Value { op, what: LABEL_VALUE.into(), expected, got, row: row_of(inputs, at, count) }
 }
 
-/// What a bad value is called before its field is known.
+/// The name of a bad value in errors before its field is known.
 pub(crate) const LABEL_VALUE: &str = "a label";
 
-/// The row of the batch that element `at` of `count` belongs to; 0 where the batch has no part in it.
+/// The batch row that element `at` of `count` belongs to; 0 if the value does not depend on the batch.
 pub(super) fn row_of(inputs: &Inputs<'_>, at: usize, count: usize) -> usize {
     match count / inputs.rows().max(1) {
         0 => 0,

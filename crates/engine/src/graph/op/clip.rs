@@ -1,4 +1,4 @@
-//! x within two bounds, element by element. This limits values; what limits gradients is part of `minimize`.
+//! Limits x to an interval, element by element. This limits values; gradients are clipped by `minimize`.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,17 +8,17 @@ use crate::graph::{Net, Var};
 use crate::graph::onnx_builder::OnnxNode;
 use crate::memory::{Gradients, Inputs, Outputs};
 
-/// x, or the bound it lies beyond.
+/// x limited to an interval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Clip {
-    /// The least result.
+    /// The lower bound.
     pub min: f32,
-    /// The largest result.
+    /// The upper bound.
     pub max: f32,
 }
 
 impl Net {
-    /// x, or the bound it lies beyond. No gradient flows where x is at a bound or beyond it.
+    /// x limited to an interval. No gradient flows where x is at a bound or beyond it.
     pub fn clip(&mut self, x: Var, min: f32, max: f32) -> Result<Var> {
         self.append_one("clip", Clip { min, max }, &[x])
     }
@@ -30,7 +30,7 @@ impl Operator for Clip {
     }
 
     fn infer(&self, inputs: &[Signature]) -> Result<Vec<Signature>> {
-        // Also false if one of them is no number.
+        // Also false if one of them is NaN.
         let ordered = self.min <= self.max;
         if !ordered {
             return expected(self.name(), "min <= max", format!("min {} and max {}", self.min, self.max));
@@ -40,7 +40,7 @@ impl Operator for Clip {
 
     fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
         let (min, max) = (self.min, self.max);
-        // Unlike `max` and `min`, comparisons let NaN through: hiding it would hide why a training fails.
+        // Unlike `max` and `min`, comparisons let NaN through: hiding it would hide why training fails.
         unary::forward(inputs, outputs, |x| {
             if x < min {
                 min

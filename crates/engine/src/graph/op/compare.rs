@@ -1,11 +1,11 @@
-//! What comparisons and logical ops share: two tensors that broadcast_dim by broadcasting, truth values out, no gradient.
+//! What comparisons and logical ops share: two tensors that are broadcast, a boolean result, no gradient.
 
 use super::{Signature, broadcast, expect_floats, expected};
 use crate::error::Result;
 use crate::memory::{Inputs, Outputs};
 use crate::value::DType;
 
-/// Truth values in the shape in which floats x and y, or integers x and y, broadcast_dim.
+/// Booleans in the broadcast shape of x and y, which are both floats or both integers.
 pub(super) fn infer(op: &'static str, inputs: &[Signature]) -> Result<Vec<Signature>> {
     if inputs.iter().any(|input| input.ragged) {
         return expected(op, "a fixed number of elements a row", "a slot of any length");
@@ -17,7 +17,7 @@ pub(super) fn infer(op: &'static str, inputs: &[Signature]) -> Result<Vec<Signat
     Ok(vec![Signature { shape, dtype: DType::Bool, ragged: false }])
 }
 
-/// `out = floats(x, y)`, or `integers(x, y)` if they are.
+/// `out = floats(x, y)` for floats, `integers(x, y)` for integers.
 #[inline(always)]
 pub(super) fn forward(
     inputs: &Inputs<'_>,
@@ -28,7 +28,7 @@ pub(super) fn forward(
 ) -> Result<()> {
     let (layout, out) = (broadcast::BroadcastStrides::of(inputs, broadcast::RIGHT), outputs.floats(0));
     if of_integers {
-        // The bits of an integer travel as `u64`.
+        // Integers are stored as `u64` bits.
         let compare = |x: u64, y: u64| truth(integers(x as i64, y as i64));
         layout.combine(inputs.ints(0), inputs.ints(1), out, compare);
     } else {
@@ -37,13 +37,13 @@ pub(super) fn forward(
     Ok(())
 }
 
-/// Truth values in the shape in which truth values x and y broadcast_dim.
+/// Booleans in the broadcast shape of booleans x and y.
 pub(super) fn infer_logical(op: &'static str, inputs: &[Signature]) -> Result<Vec<Signature>> {
     expect_floats(op, inputs)?;
     infer(op, inputs)
 }
 
-/// `out = f(x, y)`, where all that is not 0 is true.
+/// `out = f(x, y)`, where everything but 0 is true.
 #[inline(always)]
 pub(super) fn forward_logical(
     inputs: &Inputs<'_>,
@@ -53,7 +53,7 @@ pub(super) fn forward_logical(
     forward(inputs, outputs, false, |x, y| f(x != 0.0, y != 0.0), |_, _| false)
 }
 
-/// A truth value as ops keep it.
+/// A boolean as ops store it.
 #[inline(always)]
 pub(super) fn truth(value: bool) -> f32 {
     f32::from(u8::from(value))

@@ -1,7 +1,7 @@
 //! Joins tensors along an axis.
 //!
-//! Seen from the axis, every input is `outer x (axis and what follows)`: joining copies, for each outer index, one run of
-//! floats from each input.
+//! Seen from the axis, every input is `outer x (axis and what follows)`: for each outer index, one run of floats is copied from
+//! each input.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ use crate::value::{DType, Dim, Shape};
 /// Joins along `axis`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Concat {
-    /// Counted from the front.
+    /// The axis, counted from the front.
     pub axis: usize,
     #[serde(default)]
     integers: bool,
@@ -120,7 +120,7 @@ impl Operator for Concat {
     }
 }
 
-/// Runs of one input to their place in each row of the result.
+/// Copies runs of one input to their position in each row of the result.
 #[inline(always)]
 fn copy<T: Copy>(from: &[T], run: usize, out: &mut [T], total: usize, start: usize) {
     if run > 0 {

@@ -1,4 +1,4 @@
-//! A tensor of one number, from no inputs.
+//! A tensor filled with one number, without inputs.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::graph::{Net, Var};
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::{DType, Shape};
 
-/// One number everywhere.
+/// One number in every element.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Constant {
     /// The shape.
@@ -17,7 +17,7 @@ pub struct Constant {
     pub value: ConstantValue,
 }
 
-/// A number of either kind.
+/// A float or an integer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum ConstantValue {
     /// A float.
@@ -39,13 +39,13 @@ impl From<i64> for ConstantValue {
 }
 
 impl Net {
-    /// A tensor of one number, an `f32` or an `i64`; -1 stands for the batch. No gradient flows into it.
+    /// A tensor filled with one number, an `f32` or an `i64`; -1 in `dims` is the batch. No gradient flows into it.
     pub fn fill_constant(&mut self, dims: &[i64], value: impl Into<ConstantValue>) -> Result<Var> {
         let op = Constant { shape: Shape::of(dims), value: value.into() };
         self.append_one("fill_constant", op, &[])
     }
 
-    /// One number in the shape of another variable, whatever is in that one.
+    /// One number in the shape of another variable.
     pub fn fill_like(&mut self, like: Var, value: impl Into<ConstantValue>) -> Result<Var> {
         let op = Constant { shape: self.shape(like).clone(), value: value.into() };
         self.append_one("fill_constant", op, &[])

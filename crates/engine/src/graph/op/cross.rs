@@ -1,7 +1,7 @@
 //! A cross layer of the Deep & Cross Network (Wang et al. 2017): `y = x0 (x . w) + b + x`.
 //!
-//! B rows, N columns: x0, x and y are B x N, w and b are N. The inner products are an output of their own, so that the
-//! backward need not compute them again.
+//! B rows, N columns: x0, x and y are B x N, w and b are N. The inner products are a second output, so that the backward does not
+//! compute them again.
 
 use openfleet_table::Initializer;
 use serde::{Deserialize, Serialize};
@@ -19,12 +19,12 @@ use crate::value::{Dim, Shape};
 pub struct Cross;
 
 impl Net {
-    /// A cross layer with Xavier weights and a zero bias: `x0` is the input of the first one, `x` of this one.
+    /// A cross layer with Xavier weights and a zero bias. `x0` is the input of the first cross layer, `x` the input of this one.
     pub fn cross(&mut self, x0: Var, x: Var) -> Result<Var> {
         self.cross_with(x0, x, &ParamAttr::default(), &ParamAttr::default())
     }
 
-    /// A cross layer with everything said.
+    /// A cross layer with all options.
     pub fn cross_with(&mut self, x0: Var, x: Var, weight: &ParamAttr, bias: &ParamAttr) -> Result<Var> {
         let columns = columns(self.shape(x0))?;
         let layer = self.unique_name("cross");
@@ -81,7 +81,7 @@ impl Operator for Cross {
         let mut scratch = gradients.take_scratch();
         scratch.clear();
         scratch.extend(dy.chunks_exact(n).zip(x0.chunks_exact(n)).map(|(dy, x0)| kernel::dot(dy, x0)));
-        // x0 and x may be one variable: the first layer's. Each writes or adds in its turn.
+        // x0 and x are one variable in the first layer. The first use overwrites the gradient, the second adds.
         if let Some(gradient) = gradients.of(0) {
             let (dx0, keep) = gradient.begin();
             for ((dx0, dy), product) in dx0.chunks_exact_mut(n).zip(dy.chunks_exact(n)).zip(products) {

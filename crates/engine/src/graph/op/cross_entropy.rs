@@ -1,7 +1,7 @@
 //! Cross entropy of probabilities: `-ln p[label]`, or `-sum_c label_c ln p_c` for soft labels.
 //!
-//! Probabilities below 1e-20 count as 1e-20: softmax in single precision gives exact zeros, and one such row must not
-//! turn a model into infinities. Prefer `softmax_with_cross_entropy`, which has no such corner.
+//! Probabilities below 1e-20 count as 1e-20: softmax in single precision returns exact zeros, and one such row must not make a
+//! model infinite. Prefer `softmax_with_cross_entropy`, which does not have this problem.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,10 +18,10 @@ pub struct CrossEntropy {
     pub labels: ClassLabels,
 }
 
-/// The least probability that is told from 0.
+/// Smaller probabilities count as this.
 const LEAST: f32 = 1e-20;
 
-/// How far above 1 rounding may carry a probability.
+/// How far rounding may raise a probability above 1.
 const ROUNDING: f32 = 1e-3;
 
 impl Net {
@@ -30,7 +30,7 @@ impl Net {
         self.cross_entropy_with(probabilities, labels, ClassLabels::default())
     }
 
-    /// The loss of probabilities against labels of either kind.
+    /// The loss of probabilities against integer or soft labels.
     pub fn cross_entropy_with(&mut self, probabilities: Var, labels: Var, kind: ClassLabels) -> Result<Var> {
         self.append_one("cross_entropy", CrossEntropy { labels: kind }, &[probabilities, labels])
     }

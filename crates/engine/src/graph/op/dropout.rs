@@ -1,4 +1,4 @@
-//! Drop-out: in training, every element becomes 0 with probability p.
+//! Dropout: in training, every element becomes 0 with probability p.
 //!
 //! ```text
 //!                      training              evaluation
@@ -6,8 +6,8 @@
 //! upscale_in_train     x * mask / (1 - p)    x
 //! ```
 //!
-//! Which elements are dropped is a function of the op's seed in this step and of the element's place, so a repeated run
-//! drops the same ones.
+//! Which elements are dropped is a function of the op's seed in this step and the element's position, so a repeated run drops the
+//! same ones.
 
 use openfleet_core::key::mix;
 use serde::{Deserialize, Serialize};
@@ -19,34 +19,34 @@ use crate::graph::{Net, Var};
 use crate::graph::onnx_builder::OnnxNode;
 use crate::memory::{Gradients, Inputs, Outputs};
 
-/// Where the expectation is kept.
+/// Whether training or evaluation scales, so that the expectation stays the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum DropoutMode {
-    /// Evaluation multiplies by 1 - p: the original's default.
+    /// Evaluation multiplies by 1 - p: PaddlePaddle's default.
     #[default]
     DowngradeInInfer,
     /// Training divides by 1 - p.
     UpscaleInTrain,
 }
 
-/// Drop-out. Outputs: the result, and what each element was multiplied with.
+/// Dropout. Outputs: the result, and the factor of each element.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Dropout {
     /// p.
     pub probability: f32,
-    /// Where the expectation is kept.
+    /// Whether training or evaluation scales.
     pub mode: DropoutMode,
-    /// Drops the same elements in every step, for tests; `None` draws anew.
+    /// Drops the same elements in every step, for tests; `None` draws new ones in every step.
     pub seed: Option<u64>,
 }
 
 impl Net {
-    /// Sets elements to 0 with a probability, in training; evaluation multiplies by what is left of 1.
+    /// Sets elements to 0 with a probability in training; evaluation multiplies by 1 minus the probability.
     pub fn dropout(&mut self, x: Var, probability: f32) -> Result<Var> {
         self.dropout_with(x, Dropout { probability, mode: DropoutMode::default(), seed: None })
     }
 
-    /// Drop-out with everything said.
+    /// Dropout with all options.
     pub fn dropout_with(&mut self, x: Var, dropout: Dropout) -> Result<Var> {
         if !(0.0..=1.0).contains(&dropout.probability) {
             let got = dropout.probability.to_string();

@@ -1,9 +1,9 @@
 //! Rows of a sparse table, pooled over the ids of a slot.
 //!
-//! The rows were pulled, each once, before the step began; this op only gathers them, and adds their gradients up. A row
-//! of the batch without ids gives zeros.
+//! Each row was pulled once before the step began; this op only gathers the rows and sums their gradients. A batch row without
+//! ids gives zeros.
 //!
-//! B rows, D dim; ids of row r are `offsets[r]..offsets[r + 1]`.
+//! B rows, D dim; the ids of row r are `offsets[r]..offsets[r + 1]`.
 
 use openfleet_table::Initializer;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use crate::graph::onnx_builder::{Attribute, OnnxNode};
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::{DType, Dim, Shape};
 
-/// How the rows of several ids become one.
+/// How the rows of several ids are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Pooling {
     /// Their sum.
@@ -23,9 +23,9 @@ pub enum Pooling {
     Sum,
     /// Their mean.
     Mean,
-    /// Their sum over the square root of their number.
+    /// Their sum divided by the square root of their number.
     Sqrtn,
-    /// Side by side: only for slots of a fixed length L, which give [B, L, D].
+    /// Not combined: only for slots of a fixed length L, which give [B, L, D].
     Each,
 }
 
@@ -42,38 +42,38 @@ impl Pooling {
 /// Rows of a sparse table, pooled. Inputs: slot, table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Embedding {
-    /// How the rows of several ids become one.
+    /// How the rows of several ids are combined.
     pub pooling: Pooling,
     /// D.
     pub dim: usize,
-    /// An id that counts as absent: zeros where each id has a row, nothing where they are pooled. It learns nothing.
+    /// An id that counts as absent: zeros if rows are not combined, skipped if they are pooled. It is not trained.
     #[serde(default)]
     pub padding: Option<u64>,
-    /// What salts the ids: rows are those of `id ^ salt`. Nothing in programs that were saved before there were salts.
+    /// The salt of the ids: rows are those of `id ^ salt`. Absent in programs that were saved before salts existed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub salt: Option<String>,
 }
 
-/// How an embedding is made.
+/// Options of an embedding.
 #[derive(Debug, Clone, Default)]
 pub struct EmbeddingOptions {
-    /// The table: give a name to share it between slots; uniform in ±1/sqrt(dim) by default.
+    /// The table. Give it a name to share it between slots. First values are uniform in ±1/sqrt(dim) by default.
     pub table: ParamAttr,
-    /// How the rows of several ids become one.
+    /// How the rows of several ids are combined.
     pub pooling: Pooling,
     /// Ids must be below this; `None` accepts any 64-bit id.
     pub vocabulary: Option<u64>,
     /// Which ids get a row, and for how long.
     pub rows: RowLife,
-    /// An id that counts as absent; below 0 it counts from the end of a vocabulary, if there is one.
+    /// An id that counts as absent; a negative one counts from the end of the vocabulary, if there is one.
     pub padding_idx: Option<i64>,
-    /// Salts the ids, with the slot's name as a rule: slots that share a table then share no rows, even where their ids are
-    /// equal. `None`: equal ids are one feature.
+    /// Salts the ids, usually with the slot's name: slots that share a table then share no rows, even if their ids are equal.
+    /// With `None`, equal ids are one feature.
     pub salt: Option<String>,
 }
 
 impl Net {
-    /// Looks a slot up in a sparse table of rows of `dim` floats, which grows as ids are seen.
+    /// Looks a slot up in a sparse table with rows of `dim` floats; the table grows as ids are seen.
     pub fn embedding(&mut self, slot: Var, dim: usize, options: &EmbeddingOptions) -> Result<Var> {
         let padding = match (options.padding_idx, options.vocabulary) {
             (None, _) => None,
@@ -107,7 +107,7 @@ impl Embedding {
         self.padding == Some(id)
     }
 
-    /// How many of these ids are pooled.
+    /// The number of ids that are pooled.
     fn count(&self, ids: &[u64]) -> usize {
         match self.padding {
             None => ids.len(),
@@ -215,7 +215,7 @@ impl Operator for Embedding {
     }
 }
 
-/// What both kinds of embedding do with the rows of the ids of input 0, `[ids, dim]`, in ONNX.
+/// The ONNX form of pooling for both kinds of embedding, from the rows of the ids of input 0, `[ids, dim]`.
 pub(super) fn onnx_pooled(
     node: &mut OnnxNode<'_, '_>,
     mut rows: String,
@@ -223,7 +223,7 @@ pub(super) fn onnx_pooled(
     pooling: Pooling,
     padding: Option<u64>,
 ) {
-    // 1 for ids that count, where some do not: [ids, 1].
+    // 1 for ids that count and 0 for padding, if there is padding: [ids, 1].
     let counted = padding.map(|padding| {
         let (ids, padding, last) = (node.ids(0), node.int(padding as i64), node.ints(&[1]));
         let is_padding = node.emit("Equal", &[&ids, &padding], vec![]);
@@ -253,7 +253,7 @@ pub(super) fn onnx_pooled(
         node.finish(0, "Identity", &[&sums], vec![]);
         return;
     }
-    // How many ids each row has, at least 1.
+    // The number of ids per row, at least 1.
     let counts = match (counted, ragged) {
         (Some(counted), _) => sum(node, &counted, 1),
         (None, true) => node.lengths(0),

@@ -14,7 +14,7 @@ pub struct Equal {
 }
 
 impl Net {
-    /// Whether x is equal to y, element by element: truth values of two floats or of two integers.
+    /// Whether x is equal to y, element by element: booleans, from two float or two integer tensors.
     pub fn equal(&mut self, x: Var, y: Var) -> Result<Var> {
         let integers = !self.main.variable(x).dtype.is_float();
         self.append_one("equal", Equal { integers }, &[x, y])

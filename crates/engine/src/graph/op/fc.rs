@@ -14,10 +14,10 @@ use crate::kernel::matrix::{Plain, Transposed, multiply};
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::{Dim, Shape};
 
-/// What follows the sum.
+/// The activation function of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Activation {
-    /// Nothing.
+    /// No activation.
     #[default]
     Linear,
     /// max(x, 0).
@@ -31,24 +31,24 @@ pub enum Activation {
 /// A dense layer. Inputs: x, w and, with `bias`, b.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fc {
-    /// What follows the sum.
+    /// The activation.
     pub activation: Activation,
-    /// Whether there is a bias.
+    /// Whether the layer has a bias.
     pub bias: bool,
-    /// Dimensions of x that count as rows; the others are flattened into I.
+    /// Leading dimensions of x that count as rows; the others are flattened into I.
     pub row_axes: usize,
 }
 
-/// How a dense layer is made.
+/// Options of a dense layer.
 #[derive(Debug, Clone)]
 pub struct FcOptions {
-    /// What follows the sum.
+    /// The activation.
     pub activation: Activation,
     /// The weights; Xavier by default.
     pub weight: ParamAttr,
-    /// The bias, 0 by default; `None` for no bias.
+    /// The bias, initialised to 0 by default; `None` for no bias.
     pub bias: Option<ParamAttr>,
-    /// Dimensions of x that count as rows.
+    /// Leading dimensions of x that count as rows.
     pub row_axes: usize,
     /// The layer's name; `fc_N` by default.
     pub name: Option<String>,
@@ -72,7 +72,7 @@ impl Net {
         self.fc_with(x, size, FcOptions { activation, ..FcOptions::default() })
     }
 
-    /// A dense layer with everything said.
+    /// A dense layer with all options.
     pub fn fc_with(&mut self, x: Var, size: usize, options: FcOptions) -> Result<Var> {
         let inputs = input_size(&self.shape(x).clone(), options.row_axes)?;
         let layer = options.name.clone().unwrap_or_else(|| self.unique_name("fc"));

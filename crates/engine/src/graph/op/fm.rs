@@ -1,5 +1,5 @@
-//! The second-order term of a factorization machine (Rendle 2010): the sum of the products of all pairs of fields,
-//! `y = 0.5 * sum_d ((sum_f x_fd)^2 - sum_f x_fd^2)`, in F D instead of F^2 D steps.
+//! The second-order term of a factorization machine (Rendle 2010): the sum of the products of all pairs of fields, `y = 0.5 *
+//! sum_d ((sum_f x_fd)^2 - sum_f x_fd^2)`, in F D instead of F^2 D steps.
 //!
 //! B rows, F fields, D dim: x is B x F x D, or B x (F D).
 
@@ -29,7 +29,7 @@ impl Net {
         }
     }
 
-    /// The same for fields side by side, `[B, F * D]` -> `[B, 1]`.
+    /// The same for concatenated fields, `[B, F * D]` -> `[B, 1]`.
     pub fn fm_of(&mut self, x: Var, fields: usize) -> Result<Var> {
         let outputs = self.append("fm", Fm { fields }, &[x])?;
         self.stop_gradient(outputs[1]);

@@ -1,6 +1,6 @@
-//! Rows of a tensor, picked by number.
+//! Rows of a tensor, selected by index.
 //!
-//! This is for tensors that the program computes or keeps whole; ids of a sparse table are looked up by `embedding`.
+//! This is for tensors that the program computes or holds whole; `embedding` looks ids up in a sparse table.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::graph::{Net, Var};
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::{DType, Dim};
 
-/// Rows of x, picked by number. Inputs: x `[N, ...]`, index `[M]` or `[M, 1]`.
+/// Rows of x, selected by index. Inputs: x `[N, ...]`, index `[M]` or `[M, 1]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Gather {
     integers: bool,
@@ -55,7 +55,7 @@ impl Operator for Gather {
 
     fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
         let (rows, index) = (inputs.size(0, 0), inputs.ints(1));
-        // As bits, a negative number is larger than any row's.
+        // As `u64` bits, a negative number is larger than any row's index.
         if let Some(row) = index.iter().position(|&at| at >= rows as u64) {
             return Err(Error::Value {
                 op: self.name(),

@@ -14,7 +14,7 @@ pub struct GreaterEqual {
 }
 
 impl Net {
-    /// Whether x is greater than or equal to y, element by element: truth values of two floats or of two integers.
+    /// Whether x is greater than or equal to y, element by element: booleans, from two float or two integer tensors.
     pub fn greater_equal(&mut self, x: Var, y: Var) -> Result<Var> {
         let integers = !self.main.variable(x).dtype.is_float();
         self.append_one("greater_equal", GreaterEqual { integers }, &[x, y])

@@ -1,4 +1,4 @@
-//! First values of a parameter or state: what a startup program is made of.
+//! Sets first values of parameters and states; startup programs consist of this op.
 
 use openfleet_table::Initializer;
 use serde::{Deserialize, Serialize};
@@ -9,17 +9,18 @@ use crate::graph::{Program, Var};
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::{DType, Tensor, check_memory_for};
 
-/// Where first values come from.
+/// How first values are made.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Initialize {
     /// Floats drawn by an initializer.
     Random(Initializer),
-    /// Zeros of the variable's own type.
+    /// Zeros of the variable's type.
     Zeros,
 }
 
 impl Initialize {
-    /// The first value of a variable. It depends on the program's seed and the variable's name, not on the order.
+    /// The first value of a variable. It depends on the program's seed and the variable's name, not on the order of creation.
+    /// Fails if there is not enough memory.
     pub fn value(&self, program: &Program, var: Var) -> Result<Tensor> {
         let variable = program.variable(var);
         let dims = variable.shape.sizes(0);
@@ -47,7 +48,7 @@ impl Operator for Initialize {
         Ok(Vec::new())
     }
 
-    /// Startup programs are run by the executor, which puts `value` into the scope: there is nothing to do per batch.
+    /// The executor runs startup programs and puts `value` into the scope, so there is nothing to do per batch.
     fn forward(&self, _: &Inputs<'_>, _: &mut Outputs<'_>) -> Result<()> {
         Ok(())
     }

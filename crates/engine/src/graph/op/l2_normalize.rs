@@ -1,7 +1,7 @@
 //! `y = x / sqrt(sum x^2 + e)` along an axis.
 //!
-//! Seen from the axis, x is outer x C x inner: each of the outer x inner vectors of C elements, a stride of `inner` apart,
-//! gets length 1.
+//! Seen from the axis, x is outer x C x inner: each of the outer x inner vectors of C elements, with a stride of `inner`, gets
+//! length 1.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,12 +11,12 @@ use crate::graph::{Net, Var};
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::{Dim, Shape};
 
-/// Vectors of length 1. Outputs: y, and 1 / length of each vector.
+/// Scales vectors to length 1. Outputs: y, and 1 / length of each vector.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct L2Normalize {
-    /// Counted from the front.
+    /// The axis, counted from the front.
     pub axis: usize,
-    /// e.
+    /// e, added to the squared length.
     pub epsilon: f32,
 }
 
@@ -26,7 +26,7 @@ impl Net {
         self.l2_normalize_with(x, axis, 1e-12)
     }
 
-    /// The same with another number under the root than 1e-12.
+    /// The same with another epsilon than 1e-12.
     pub fn l2_normalize_with(&mut self, x: Var, axis: i64, epsilon: f32) -> Result<Var> {
         let shape = self.shape(x);
         let Some(axis) = shape.axis(axis) else {

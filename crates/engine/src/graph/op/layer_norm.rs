@@ -1,6 +1,6 @@
-//! Layer normalisation: `y = (x - mean) / sqrt(variance + e) * scale + shift`, mean and variance over a row.
+//! Layer normalisation: `y = (x - mean) / sqrt(variance + e) * scale + shift`, with mean and variance over a row.
 //!
-//! Axes before `begin_norm_axis` make R rows, the others D columns; scale and shift are D.
+//! Axes before `begin_norm_axis` make R rows, the others D columns; scale and shift have D elements.
 
 use openfleet_table::Initializer;
 use serde::{Deserialize, Serialize};
@@ -12,29 +12,29 @@ use crate::graph::{Net, ParamAttr, Var};
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::{Dim, Shape};
 
-/// Layer normalisation. Inputs: x and, where wanted, scale, then shift. Outputs: y, and mean and 1 / deviation of each row.
+/// Layer normalisation. Inputs: x, then scale and shift if used. Outputs: y, and the mean and 1 / deviation of each row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LayerNorm {
     /// Axes from here on are normalised together.
     pub begin_norm_axis: usize,
-    /// e.
+    /// e, added to the variance.
     pub epsilon: f32,
-    /// Whether there is a scale.
+    /// Whether a scale is used.
     pub scale: bool,
-    /// Whether there is a shift.
+    /// Whether a shift is used.
     pub shift: bool,
 }
 
-/// How layer normalisation is made.
+/// Options of layer normalisation.
 #[derive(Debug, Clone)]
 pub struct LayerNormOptions {
     /// Axes from here on are normalised together.
     pub begin_norm_axis: usize,
     /// Added to the variance.
     pub epsilon: f32,
-    /// The scale, 1 at first; `None` for none.
+    /// The scale, initialised to 1; `None` for no scale.
     pub scale: Option<ParamAttr>,
-    /// The shift, 0 at first; `None` for none.
+    /// The shift, initialised to 0; `None` for no shift.
     pub shift: Option<ParamAttr>,
 }
 

@@ -14,7 +14,7 @@ pub struct LessThan {
 }
 
 impl Net {
-    /// Whether x is less than y, element by element: truth values of two floats or of two integers.
+    /// Whether x is less than y, element by element: booleans, from two float or two integer tensors.
     pub fn less_than(&mut self, x: Var, y: Var) -> Result<Var> {
         let integers = !self.main.variable(x).dtype.is_float();
         self.append_one("less_than", LessThan { integers }, &[x, y])

@@ -1,6 +1,6 @@
-//! A tensor of given numbers, from no inputs: the original's `to_tensor`, `arange` and the masks of `tril` and `triu`.
+//! A tensor of given numbers, without inputs: PaddlePaddle's `to_tensor`, `arange` and the masks of `tril` and `triu`.
 //!
-//! The numbers are part of the program and travel with it, so this is for small tables of them; large ones are parameters.
+//! The numbers are stored in the program, so this is for small tensors; use parameters for large ones.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::graph::{Net, Var};
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::{DType, Shape};
 
-/// Given numbers.
+/// A constant tensor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Literal {
     /// The dimensions.
@@ -19,14 +19,14 @@ pub struct Literal {
     pub values: LiteralValues,
 }
 
-/// Numbers of one kind.
+/// The numbers of a constant tensor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum LiteralValues {
     /// Floats.
     F32(Vec<f32>),
     /// Integers.
     I64(Vec<i64>),
-    /// Truth values.
+    /// Booleans.
     Bool(Vec<bool>),
 }
 
@@ -41,7 +41,7 @@ impl LiteralValues {
 }
 
 impl Net {
-    /// A tensor of given numbers in row-major order. No gradient flows into it.
+    /// A constant tensor from numbers in row-major order. No gradient flows into it. Fails if their number does not match `dims`.
     pub fn literal(&mut self, dims: &[usize], values: LiteralValues) -> Result<Var> {
         self.append_one("literal", Literal { dims: dims.to_vec(), values }, &[])
     }

@@ -1,4 +1,4 @@
-//! The natural logarithm, element by element. Of 0 it is minus infinity and of less NaN, as in the original.
+//! The natural logarithm, element by element. It is minus infinity for 0 and NaN for negative numbers, as in PaddlePaddle.
 
 use serde::{Deserialize, Serialize};
 

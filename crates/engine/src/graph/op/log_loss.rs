@@ -1,4 +1,4 @@
-//! Binary cross entropy on probabilities: `-z ln(p + e) - (1 - z) ln(1 - p + e)`, where e keeps the logarithm from 0.
+//! Binary cross entropy on probabilities: `-z ln(p + e) - (1 - z) ln(1 - p + e)`, where e keeps the logarithm finite.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ use crate::memory::{Gradients, Inputs, Outputs};
 /// Binary cross entropy on probabilities. Inputs: probabilities, labels of the same shape.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LogLoss {
-    /// e.
+    /// e, added to the arguments of the logarithms.
     pub epsilon: f32,
 }
 
@@ -46,7 +46,7 @@ impl Operator for LogLoss {
 
     fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
         let e = self.epsilon;
-        // As far as the formula is defined: rounding is no reason to stop.
+        // Accept everything for which the formula is defined: rounding errors must not stop training.
         expect_probabilities(self.name(), inputs, -e, 1.0 + e)?;
         expect_click_labels(self.name(), inputs)?;
         let (p, z) = (inputs.floats(0), inputs.floats(1));

@@ -12,7 +12,7 @@ use crate::memory::{Gradients, Inputs, Outputs};
 pub struct LogicalAnd;
 
 impl Net {
-    /// Whether both x and y are true, element by element; all that is not 0 is true.
+    /// Whether both x and y are true, element by element; everything but 0 is true.
     pub fn logical_and(&mut self, x: Var, y: Var) -> Result<Var> {
         self.append_one("logical_and", LogicalAnd, &[x, y])
     }

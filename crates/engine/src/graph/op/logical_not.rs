@@ -13,7 +13,7 @@ use crate::value::DType;
 pub struct LogicalNot;
 
 impl Net {
-    /// Whether x is false, element by element; all that is not 0 is true.
+    /// Whether x is false, element by element; everything but 0 is true.
     pub fn logical_not(&mut self, x: Var) -> Result<Var> {
         self.append_one("logical_not", LogicalNot, &[x])
     }

@@ -12,7 +12,7 @@ use crate::memory::{Gradients, Inputs, Outputs};
 pub struct LogicalOr;
 
 impl Net {
-    /// Whether x, y or both are true, element by element; all that is not 0 is true.
+    /// Whether x, y or both are true, element by element; everything but 0 is true.
     pub fn logical_or(&mut self, x: Var, y: Var) -> Result<Var> {
         self.append_one("logical_or", LogicalOr, &[x, y])
     }

@@ -1,9 +1,9 @@
-//! Rows of a dense parameter, by id: an embedding small enough to live with the other weights.
+//! Rows of a dense parameter, by id: an embedding that is small enough to be a dense parameter.
 //!
-//! The sparse counterpart is `embedding`, whose rows are pulled one by one and which grows; here all V rows are at hand,
-//! and so is a gradient of V rows. A row of the batch without ids gives zeros.
+//! The sparse counterpart is `embedding`, whose rows are pulled one by one and whose table grows; here all V rows are in memory,
+//! and so is a gradient of V rows. A batch row without ids gives zeros.
 //!
-//! V rows of D floats; the ids of a row of the batch are pooled, or each gives a row of its own.
+//! V rows of D floats; the ids of a batch row are pooled, or each gives a row of its own.
 
 use std::ops::Range;
 
@@ -23,30 +23,30 @@ use crate::value::{DType, Dim, Shape};
 /// Rows of a dense parameter, by id. Inputs: ids, the parameter [V, D].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Lookup {
-    /// How the rows of several ids become one.
+    /// How the rows of several ids are combined.
     pub pooling: Pooling,
-    /// An id that counts as absent: zeros where each id has a row, nothing where they are pooled. It learns nothing.
+    /// An id that counts as absent: zeros if rows are not combined, skipped if they are pooled. It is not trained.
     pub padding: Option<u64>,
-    /// Whether rows have any number of ids.
+    /// Whether rows can have any number of ids.
     ragged: bool,
-    /// The name of the ids, for messages.
+    /// The name of the ids, for error messages.
     slot: String,
 }
 
-/// How a dense embedding is made.
+/// Options of a dense embedding.
 #[derive(Debug, Clone, Default)]
 pub struct DenseEmbeddingOptions {
-    /// The parameter: give a name to share it between slots; Xavier by default.
+    /// The parameter. Give it a name to share it between slots. Xavier by default.
     pub table: ParamAttr,
-    /// How the rows of several ids become one.
+    /// How the rows of several ids are combined.
     pub pooling: Pooling,
-    /// An id that counts as absent; below 0 it counts from the end of the rows.
+    /// An id that counts as absent; a negative one counts from the end of the rows.
     pub padding_idx: Option<i64>,
 }
 
 impl Net {
-    /// Looks ids up in a dense parameter of `[V, D]` floats. Pooled, any slot gives `[B, D]`; with [`Pooling::Each`],
-    /// integers of a fixed shape give that shape with D after it.
+    /// Looks ids up in a dense parameter of `[V, D]` floats. With pooling, any slot gives `[B, D]`; with [`Pooling::Each`],
+    /// integers of a fixed shape give that shape followed by D.
     pub fn dense_embedding(&mut self, ids: Var, size: [usize; 2], options: &DenseEmbeddingOptions) -> Result<Var> {
         let padding = match options.padding_idx {
             None => None,
@@ -73,7 +73,7 @@ impl Lookup {
         if self.ragged { inputs.ids(0).keys } else { inputs.ints(0) }
     }
 
-    /// Visits each row of the output with its ids.
+    /// Calls `visit` with each row of the output and its ids.
     fn each_row(&self, inputs: &Inputs<'_>, mut visit: impl FnMut(usize, Range<usize>)) {
         if self.ragged && self.pooling != Pooling::Each {
             for (row, bounds) in inputs.ids(0).offsets.windows(2).enumerate() {
@@ -86,7 +86,7 @@ impl Lookup {
         (0..rows).for_each(|row| visit(row, row * length..(row + 1) * length));
     }
 
-    /// What each of the rows of some ids is multiplied with.
+    /// The factor of each row when these ids are pooled.
     fn factor(&self, ids: &[u64]) -> f32 {
         let count = ids.iter().filter(|&&id| Some(id) != self.padding).count().max(1) as f32;
         match self.pooling {

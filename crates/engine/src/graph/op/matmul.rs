@@ -1,8 +1,8 @@
 //! Matrix products, one or a batch of them.
 //!
-//! The last two dimensions are the matrices: x is M x K (or K x M, transposed) and y is K x N (or N x K). Those in front
-//! are batches, aligned at the right, where 1 is repeated. A tensor of one dimension is a row on the left and a column on
-//! the right. `bmm` is the same without the extras.
+//! The last two dimensions are the matrices: x is M x K (or K x M, transposed) and y is K x N (or N x K). The leading dimensions
+//! are batches, aligned at the right, where size 1 is broadcast. A tensor of one dimension is a row on the left and a column on
+//! the right. `bmm` is the same without transposing and broadcasting.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,24 +14,24 @@ use crate::kernel::matrix::{Orientation, Plain, Transposed, multiply};
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::{Dim, Shape};
 
-/// `alpha * x y`, each transposed first if so said.
+/// `alpha * x y`, where x and y may be transposed first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Matmul {
-    /// Exchanges the last two dimensions of x first.
+    /// Swaps the last two dimensions of x first.
     pub transpose_x: bool,
-    /// Exchanges the last two dimensions of y first.
+    /// Swaps the last two dimensions of y first.
     pub transpose_y: bool,
     /// Multiplies the result.
     pub alpha: f32,
 }
 
 impl Net {
-    /// The product of the last two dimensions of x and y, for each of the dimensions in front.
+    /// The product of the last two dimensions of x and y, for each index of the leading dimensions.
     pub fn matmul(&mut self, x: Var, y: Var) -> Result<Var> {
         self.matmul_with(x, y, false, false, 1.0)
     }
 
-    /// `alpha` times the product, with the last two dimensions of x or y exchanged first.
+    /// `alpha` times the product, optionally with the last two dimensions of x or y swapped first.
     pub fn matmul_with(&mut self, x: Var, y: Var, transpose_x: bool, transpose_y: bool, alpha: f32) -> Result<Var> {
         self.append_one("matmul", Matmul { transpose_x, transpose_y, alpha }, &[x, y])
     }
@@ -96,7 +96,7 @@ impl Operator for Matmul {
     }
 }
 
-/// The dimensions of the matrix, after its orientation.
+/// The dimensions of the matrix after transposing.
 fn last_two(dims: &[Dim], transposed: bool, left: bool) -> (Dim, Dim) {
     match (dims, left) {
         (&[only], true) => (Dim::Fixed(1), only),
@@ -107,7 +107,7 @@ fn last_two(dims: &[Dim], transposed: bool, left: bool) -> (Dim, Dim) {
     }
 }
 
-/// The products of a step: their sizes, and which matrix of x meets which of y.
+/// The products of a step: their sizes, and which matrix of x is multiplied with which of y.
 pub(super) struct Product {
     m: usize,
     n: usize,
@@ -135,7 +135,7 @@ impl Product {
         };
         let (x_batches, y_batches) = (x_rank.saturating_sub(2), y_rank.saturating_sub(2));
         if y_batches == 0 && x == Plain {
-            // All matrices of x broadcast_dim one of y: they are one matrix with more rows.
+            // All matrices of x are multiplied with one of y: treat them as one matrix with more rows.
             let batches = BroadcastStrides::with(0, |_| (1, 1));
             return Product { m: m * inputs.extent(0, 0..x_batches), n, k, x, y, batches };
         }
@@ -158,13 +158,13 @@ impl Product {
         });
     }
 
-    /// With G the gradient of the result: that of x is G yᵀ and that of y is xᵀ G, or their transposes.
+    /// With G the gradient of the result: the gradient of x is G yᵀ and that of y is xᵀ G, or their transposes.
     pub(super) fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>, out_gradient: &[f32]) {
         let (x, y) = (inputs.floats(0), inputs.floats(1));
         let (m, n, k) = (self.m, self.n, self.k);
         for (side, input) in [(Side::X, 0), (Side::Y, 1)] {
             let Some(gradient) = gradients.of(input) else { continue };
-            // A matrix that is used by several products gets something from each of them.
+            // A matrix that several products use gets a contribution from each of them.
             let (own, keep) = if self.batches.repeats(side) { (gradient.accumulate(), 1.0) } else { gradient.begin() };
             self.batches.each(|x_at, y_at, at| {
                 let (x, y, g) = (nth(x, x_at, m * k), nth(y, y_at, k * n), nth(out_gradient, at, m * n));

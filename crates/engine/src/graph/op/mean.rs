@@ -15,7 +15,7 @@ use crate::value::Shape;
 pub struct Mean;
 
 impl Net {
-    /// The mean of all elements: what a loss per sample becomes before `minimize`.
+    /// The mean of all elements: turns a loss per sample into the single number that `minimize` needs.
     pub fn mean(&mut self, x: Var) -> Result<Var> {
         self.append_one("mean", Mean, &[x])
     }

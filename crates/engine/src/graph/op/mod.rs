@@ -1,8 +1,8 @@
-//! One op a file: its layer, its shape rule, its forward, its backward and, where there is one, its ONNX form.
+//! Ops, one per file: the layer, the shape rule, the forward, the backward and, if there is one, the ONNX form.
 //!
-//! An op is plain data (its attributes) plus the [`Operator`] trait. It reads its inputs and writes its outputs through
-//! the views of [`memory`](crate::memory); it owns no memory, knows no thread and no other op. The list at the end of this
-//! file is the whole set.
+//! An op is plain data (its attributes) plus the [`Operator`] trait. It reads its inputs and writes its outputs through the views
+//! of [`memory`](crate::memory); it owns no memory and knows no thread and no other op. The list at the end of this file is
+//! complete.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,19 +12,19 @@ use crate::graph::onnx_builder::OnnxNode;
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::{DType, Shape};
 
-/// What the shape rule of an op sees of a variable.
+/// What the shape rule of an op knows about a variable.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Signature {
     /// Its shape.
     pub shape: Shape,
-    /// What its elements are.
+    /// The type of its elements.
     pub dtype: DType,
-    /// Whether it is a slot with any number of ids a row.
+    /// Whether it is a slot with any number of ids per row.
     pub ragged: bool,
 }
 
 impl Signature {
-    /// A float of this shape.
+    /// A float tensor of this shape.
     pub fn float(shape: Shape) -> Self {
         Signature { shape, dtype: DType::F32, ragged: false }
     }
@@ -35,20 +35,20 @@ impl Signature {
     }
 }
 
-/// What every op can do.
+/// The interface of an op.
 pub trait Operator {
-    /// Its name, as messages and profiles spell it.
+    /// Its name in error messages and profiles.
     fn name(&self) -> &'static str;
 
-    /// Checks the inputs and gives the outputs' shapes.
+    /// Checks the inputs and returns the signatures of the outputs.
     fn infer(&self, inputs: &[Signature]) -> Result<Vec<Signature>>;
 
-    /// Pairs of inputs: a sparse table, and the slot of ids it is looked up with.
+    /// Pairs of inputs: a sparse table, and the slot of ids that is looked up in it.
     fn lookups(&self) -> &'static [(usize, usize)] {
         &[]
     }
 
-    /// What salts the ids of its lookups ([`key::salt`](openfleet_core::key::salt)), if anything does.
+    /// The text that salts the ids of its lookups ([`key::salt`](openfleet_core::key::salt)), if any.
     fn salt(&self) -> Option<&str> {
         None
     }
@@ -58,7 +58,7 @@ pub trait Operator {
         false
     }
 
-    /// Computes the outputs. Output buffers have the right length and any content.
+    /// Computes the outputs. The output buffers have the right length and arbitrary content.
     fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()>;
 
     /// Whether a gradient can flow to an input.
@@ -66,27 +66,26 @@ pub trait Operator {
         true
     }
 
-    /// Adds to the gradients of the inputs what the gradients of the outputs imply.
+    /// Adds to the gradients of the inputs, given the gradients of the outputs.
     fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()>;
 
-    /// Writes the nodes of an ONNX graph that compute what evaluation computes. An op that has no such form is an error,
-    /// which is how all begin.
+    /// Writes the ONNX nodes that compute what evaluation computes. By default an op has no ONNX form, which is an error.
     fn onnx(&self, _node: &mut OnnxNode<'_, '_>) -> Result<()> {
         no_onnx_form(self.name())
     }
 }
 
-/// An op, or a use of it, that ONNX has no words for.
+/// The error of an op, or of a use of it, that has no ONNX form.
 pub(crate) fn no_onnx_form<T>(op: &'static str) -> Result<T> {
     Err(Error::NoOnnxForm { op })
 }
 
-/// An error of a shape rule.
+/// The error of a shape rule.
 pub(crate) fn expected<T>(op: &'static str, expected: impl Into<String>, got: impl std::fmt::Display) -> Result<T> {
     Err(Error::Input { op, expected: expected.into(), got: got.to_string() })
 }
 
-/// Fails unless every input is made of floats.
+/// Fails unless every input has floats.
 pub(crate) fn expect_floats(op: &'static str, inputs: &[Signature]) -> Result<()> {
     match inputs.iter().position(|input| !input.dtype.is_float()) {
         Some(i) => expected(op, "floats", format!("integers as input {i}; `cast` them first")),
@@ -94,7 +93,7 @@ pub(crate) fn expect_floats(op: &'static str, inputs: &[Signature]) -> Result<()
     }
 }
 
-/// The shapes of all inputs in words.
+/// The shapes of all inputs as text.
 pub(crate) fn shapes(inputs: &[Signature]) -> String {
     inputs.iter().map(|input| input.shape.to_string()).collect::<Vec<_>>().join(" and ")
 }
@@ -108,7 +107,7 @@ macro_rules! operators {
         pub enum Op { $($(#[$doc])* $name($name)),* }
 
         impl Op {
-            /// What it can do.
+            /// The op as a trait object.
             pub fn operator(&self) -> &dyn Operator {
                 match self { $(Op::$name(op) => op),* }
             }
@@ -145,7 +144,7 @@ pub use skip_gram::SkipGramOptions;
 operators! {
     /// The absolute value.
     abs::Abs,
-    /// The share of rows with the right class among the highest.
+    /// The fraction of rows with the right class among the highest scores.
     accuracy::Accuracy,
     /// x + y.
     add::Add,
@@ -157,15 +156,15 @@ operators! {
     batch_norm::BatchNorm,
     /// Binary cross entropy on probabilities, with clamped logarithms.
     binary_cross_entropy::BinaryCrossEntropy,
-    /// A matrix product for each row of the batch.
+    /// One matrix product per row of the batch.
     bmm::Bmm,
     /// Integers to floats and back.
     cast::Cast,
-    /// x within two bounds.
+    /// x limited to an interval.
     clip::Clip,
-    /// Joins along the last axis.
+    /// Joins tensors along an axis.
     concat::Concat,
-    /// One number everywhere.
+    /// One number in every element.
     constant::Constant,
     /// A cross layer: x0 (x . w) + b + x.
     cross::Cross,
@@ -173,7 +172,7 @@ operators! {
     cross_entropy::CrossEntropy,
     /// x / y.
     divide::Divide,
-    /// Zeros at random, in training.
+    /// Sets random elements to zero in training.
     dropout::Dropout,
     /// Rows of a sparse table, pooled.
     embedding::Embedding,
@@ -187,7 +186,7 @@ operators! {
     fc::Fc,
     /// Products of all pairs of fields.
     fm::Fm,
-    /// Rows picked by number.
+    /// Rows selected by index.
     gather::Gather,
     /// x >= y.
     greater_equal::GreaterEqual,
@@ -195,7 +194,7 @@ operators! {
     greater_than::GreaterThan,
     /// First values of a parameter.
     initialize::Initialize,
-    /// Vectors of length 1.
+    /// Scales vectors to length 1.
     l2_normalize::L2Normalize,
     /// Normalises every row.
     layer_norm::LayerNorm,
@@ -203,7 +202,7 @@ operators! {
     less_equal::LessEqual,
     /// x < y.
     less_than::LessThan,
-    /// Given numbers.
+    /// A constant tensor.
     literal::Literal,
     /// ln(x).
     log::Log,
@@ -229,11 +228,11 @@ operators! {
     multiply::Multiply,
     /// x != y.
     not_equal::NotEqual,
-    /// Integers as rows with a single 1.
+    /// One-hot rows from integers.
     one_hot::OneHot,
     /// x to the power of a constant.
     pow::Pow,
-    /// Random floats, drawn anew in every step.
+    /// Random floats, new ones in every step.
     random::Random,
     /// The greatest element over some axes.
     reduce_max::ReduceMax,
@@ -247,7 +246,7 @@ operators! {
     reshape::Reshape,
     /// A constant times x plus a constant.
     scale::Scale,
-    /// Elements of x or y, as a condition says.
+    /// Elements of x or y, selected by a condition.
     select::Select,
     /// 1 / (1 + exp(-x)).
     sigmoid::Sigmoid,
@@ -263,7 +262,7 @@ operators! {
     softmax::Softmax,
     /// Cross entropy on logits over classes.
     softmax_with_cross_entropy::SoftmaxWithCrossEntropy,
-    /// Cuts into parts along an axis.
+    /// Splits into parts along an axis.
     split::Split,
     /// The square root.
     sqrt::Sqrt,
@@ -271,7 +270,7 @@ operators! {
     square::Square,
     /// The squared difference.
     square_error_cost::SquareErrorCost,
-    /// Takes dimensions of 1 away.
+    /// Removes dimensions of size 1.
     squeeze::Squeeze,
     /// Joins along a new axis.
     stack::Stack,
@@ -279,12 +278,12 @@ operators! {
     subtract::Subtract,
     /// tanh(x).
     tanh::Tanh,
-    /// Repeats along dimensions.
+    /// Repeats a tensor along its dimensions.
     tile::Tile,
     /// The k greatest or least elements of each row.
     topk::TopK,
-    /// Exchanges dimensions.
+    /// Permutes dimensions.
     transpose::Transpose,
-    /// Inserts dimensions of 1.
+    /// Inserts dimensions of size 1.
     unsqueeze::Unsqueeze,
 }

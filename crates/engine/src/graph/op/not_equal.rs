@@ -14,7 +14,7 @@ pub struct NotEqual {
 }
 
 impl Net {
-    /// Whether x is different from y, element by element: truth values of two floats or of two integers.
+    /// Whether x is different from y, element by element: booleans, from two float or two integer tensors.
     pub fn not_equal(&mut self, x: Var, y: Var) -> Result<Var> {
         let integers = !self.main.variable(x).dtype.is_float();
         self.append_one("not_equal", NotEqual { integers }, &[x, y])

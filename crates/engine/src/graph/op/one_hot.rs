@@ -1,4 +1,4 @@
-//! Integers as rows with a single 1.
+//! One-hot rows from integers.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,17 +9,17 @@ use crate::graph::{Net, Var};
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::{Dim, Shape};
 
-/// Integers [..] as rows [.., depth] with a single 1.
+/// Integers [..] as one-hot rows [.., depth].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OneHot {
-    /// How many integers can be told apart.
+    /// The length of a row; integers must be below it.
     pub depth: usize,
-    /// Others give zeros; an error otherwise.
+    /// Whether integers out of range give zeros; otherwise they are an error.
     pub allow_out_of_range: bool,
 }
 
 impl Net {
-    /// Each integer in `0..depth` as a row of zeros with a 1 in its place: `[..]` -> `[.., depth]`.
+    /// Each integer in `0..depth` as a row of zeros with a 1 at its index: `[..]` -> `[.., depth]`.
     pub fn one_hot(&mut self, x: Var, depth: usize) -> Result<Var> {
         self.append_one("one_hot", OneHot { depth, allow_out_of_range: false }, &[x])
     }

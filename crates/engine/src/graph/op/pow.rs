@@ -11,12 +11,12 @@ use crate::memory::{Gradients, Inputs, Outputs};
 /// x to the power of `factor`, element by element.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pow {
-    /// The exponent, under the name the original gives it.
+    /// The exponent; the name is PaddlePaddle's.
     pub factor: f32,
 }
 
 impl Net {
-    /// x to the power of `factor`, element by element. A negative x has a result only if `factor` is whole.
+    /// x to the power of `factor`, element by element. For negative x the result is NaN unless `factor` is an integer.
     pub fn pow(&mut self, x: Var, factor: f32) -> Result<Var> {
         self.append_one("pow", Pow { factor }, &[x])
     }

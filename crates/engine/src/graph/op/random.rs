@@ -1,7 +1,7 @@
-//! Random floats, other ones in every step: the original's `rand`, `uniform` and `normal`.
+//! Random floats, new ones in every step: PaddlePaddle's `rand`, `uniform` and `normal`.
 //!
-//! What is drawn is a function of the op's seed in this step, so a repeated run draws the same numbers. First values of
-//! parameters are not drawn here but by `initialize`, once.
+//! The numbers are a function of the op's seed in this step, so a repeated run draws the same ones. First values of parameters
+//! are drawn once, by `initialize`, and not here.
 
 use openfleet_table::Initializer;
 use serde::{Deserialize, Serialize};
@@ -12,19 +12,19 @@ use crate::graph::{Net, Var};
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::Shape;
 
-/// Random floats, drawn anew in every step.
+/// Random floats, new ones in every step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Random {
     /// The shape.
     pub shape: Shape,
-    /// Where they are drawn from: uniform, normal or truncated normal.
+    /// The distribution: uniform, normal or truncated normal.
     pub from: Initializer,
-    /// Draws the same numbers in every step, for tests; `None` draws anew.
+    /// Draws the same numbers in every step, for tests; `None` draws new ones in every step.
     pub seed: Option<u64>,
 }
 
 impl Net {
-    /// Random floats, drawn anew in every step; -1 stands for the batch. No gradient flows into them.
+    /// Random floats, new ones in every step; -1 in `dims` is the batch. No gradient flows into them.
     pub fn random(&mut self, dims: &[i64], from: Initializer, seed: Option<u64>) -> Result<Var> {
         self.append_one("random", Random { shape: Shape::of(dims), from, seed }, &[])
     }
@@ -46,7 +46,7 @@ impl Operator for Random {
 
     fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
         let out = outputs.floats(0);
-        // These distributions do not look at the dimensions.
+        // These distributions ignore the dimensions.
         self.from.fill(self.seed.unwrap_or(inputs.seed()), &[out.len()], out);
         Ok(())
     }

@@ -1,9 +1,8 @@
-//! What the reductions share: which axes, the shape of the result, and the walk over both tensors.
+//! What the reductions share: which axes are reduced, the shape of the result, and the iteration over both tensors.
 //!
-//! Reduced axes that stand together make a tensor `outer x middle x inner`; in general reduced and kept axes alternate.
-//! The walk covers both: it passes over the input once, in memory order, in runs. A run is the longest stretch of last
-//! axes that are all reduced (the run becomes one element) or all kept (it goes, element by element, into as long a run
-//! of the result).
+//! Adjacent reduced axes make a tensor `outer x middle x inner`; in general reduced and kept axes alternate. The iteration covers
+//! both: it visits the input once, in memory order, in runs. A run is the longest sequence of last axes that are all reduced (the
+//! run becomes one element) or all kept (it becomes, element by element, a run of the same length in the result).
 
 use std::ops::Range;
 
@@ -20,12 +19,12 @@ use crate::value::{Dim, Shape};
 pub struct Axes {
     /// For each axis of the input, whether it is reduced.
     reduced: Vec<bool>,
-    /// Whether reduced axes stay, with size 1.
+    /// Whether reduced axes are kept with size 1.
     keep_dim: bool,
 }
 
 impl Axes {
-    /// Resolves axes that may count from the end; none means all of them.
+    /// Resolves axes, which may count from the end; an empty list means all of them.
     pub(super) fn resolve(op: &'static str, shape: &Shape, axes: &[i64], keep_dim: bool) -> Result<Self> {
         let mut reduced = vec![axes.is_empty(); shape.rank()];
         for &axis in axes {
@@ -38,7 +37,7 @@ impl Axes {
         Ok(Axes { reduced, keep_dim })
     }
 
-    /// The shape of the result; `[1]` where no axis is left.
+    /// The shape of the result; `[1]` if no axis is left.
     pub(super) fn infer(&self, op: &'static str, inputs: &[Signature]) -> Result<Vec<Signature>> {
         expect_floats(op, inputs)?;
         let shape = &inputs[0].shape;
@@ -59,21 +58,21 @@ impl Axes {
         Ok(vec![Signature::float(Shape(dims))])
     }
 
-    /// The reduction in ONNX, where it has axes as an input.
+    /// The ONNX form, for reductions that have the axes as an input.
     pub(super) fn onnx(&self, node: &mut OnnxNode<'_, '_>, op: &'static str) {
         let axes: Vec<i64> = (0..).zip(&self.reduced).filter(|(_, reduced)| **reduced).map(|(axis, _)| axis).collect();
         let (x, axes) = (node.input(0), node.ints(&axes));
         let y = node.emit(op, &[&x, &axes], vec![("keepdims", Attribute::Int(i64::from(self.keep_dim)))]);
-        // Where no axis is left, ours has one.
+        // If no axis is left, ONNX has no dimension and we have one.
         node.finish_reshaped(0, &y);
     }
 
-    /// How many elements become one.
+    /// The number of elements that become one.
     pub(super) fn count(&self, inputs: &Inputs<'_>) -> usize {
         (0..self.reduced.len()).filter(|&axis| self.reduced[axis]).map(|axis| inputs.size(0, axis)).product()
     }
 
-    /// Visits every run of the input with the place in the result that it goes to: a single element, or as many as the
+    /// Calls `visit` with every run of the input and the range in the result that it belongs to: one element, or as many as the
     /// run has.
     pub(super) fn for_each_run(&self, inputs: &Inputs<'_>, visit: impl FnMut(Range<usize>, Range<usize>)) {
         let rank = self.reduced.len();
@@ -93,12 +92,12 @@ struct RunVisitor<'a, V> {
     tail: usize,
     run: usize,
     output_run: usize,
-    /// Where the next run begins in the input.
+    /// Where the next run starts in the input.
     position: usize,
 }
 
 impl<V: FnMut(Range<usize>, Range<usize>)> RunVisitor<'_, V> {
-    /// Visits all runs from `axis` on; `output` is where those before it lead to.
+    /// Visits all runs from `axis` on; `output` is the position in the result that the axes before it select.
     fn descend(&mut self, axis: usize, output: usize) {
         if axis == self.tail {
             (self.visit)(self.position..self.position + self.run, output..output + self.output_run);

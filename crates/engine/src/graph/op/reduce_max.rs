@@ -1,7 +1,6 @@
-//! The greatest element over some axes.
+//! The maximum over some axes.
 //!
-//! The gradient goes to every element that equals the greatest: equals share the place, not the gradient, as in the
-//! original.
+//! Every element that equals the maximum gets the whole gradient, as in PaddlePaddle.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,16 +12,16 @@ use crate::graph::{Net, Var};
 use crate::graph::onnx_builder::OnnxNode;
 use crate::memory::{Gradients, Inputs, Outputs};
 
-/// The greatest element over some axes.
+/// The maximum over some axes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReduceMax {
-    /// Which axes.
+    /// The reduced axes.
     pub axes: Axes,
 }
 
 impl Net {
-    /// The greatest element over axes, which may count from the end; over all where none is given. Reduced axes stay
-    /// with size 1 if `keep_dim`. The greatest of no elements is minus infinity.
+    /// The maximum over axes, which may count from the end; over all axes if the list is empty. Reduced axes are kept with size 1
+    /// if `keep_dim`. The maximum of no elements is minus infinity.
     pub fn reduce_max(&mut self, x: Var, axes: &[i64], keep_dim: bool) -> Result<Var> {
         let axes = Axes::resolve("reduce_max", self.shape(x), axes, keep_dim)?;
         self.append_one("reduce_max", ReduceMax { axes }, &[x])
@@ -56,7 +55,7 @@ impl Operator for ReduceMax {
         let (x, y, dy) = (inputs.floats(0), inputs.output(0), inputs.output_gradient(0));
         let (dx, keep) = gradient.begin();
         self.axes.for_each_run(inputs, |from, to| {
-            // A run of the result as long as the input's, or one element for all of it.
+            // The result has a run as long as the input's, or one element for the whole run.
             let each = usize::from(to.len() > 1);
             for (i, (dx, &x)) in dx[from.clone()].iter_mut().zip(&x[from]).enumerate() {
                 let o = to.start + i * each;
@@ -71,7 +70,7 @@ impl Operator for ReduceMax {
         Ok(())
     }
 }
-/// The greater one; NaN if either is.
+/// The larger number; NaN if either is NaN.
 fn greater(a: f32, b: f32) -> f32 {
     if a > b || a.is_nan() { a } else { b }
 }

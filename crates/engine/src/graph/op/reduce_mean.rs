@@ -13,12 +13,12 @@ use crate::memory::{Gradients, Inputs, Outputs};
 /// The mean over some axes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReduceMean {
-    /// Which axes.
+    /// The reduced axes.
     pub axes: Axes,
 }
 
 impl Net {
-    /// The mean over axes, which may count from the end; over all where none is given. Reduced axes stay with size 1 if
+    /// The mean over axes, which may count from the end; over all axes if the list is empty. Reduced axes are kept with size 1 if
     /// `keep_dim`.
     pub fn reduce_mean(&mut self, x: Var, axes: &[i64], keep_dim: bool) -> Result<Var> {
         let axes = Axes::resolve("reduce_mean", self.shape(x), axes, keep_dim)?;

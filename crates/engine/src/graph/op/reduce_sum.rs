@@ -13,12 +13,12 @@ use crate::memory::{Gradients, Inputs, Outputs};
 /// The sum over some axes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReduceSum {
-    /// Which axes.
+    /// The reduced axes.
     pub axes: Axes,
 }
 
 impl Net {
-    /// The sum over axes, which may count from the end; over all where none is given. Reduced axes stay with size 1 if
+    /// The sum over axes, which may count from the end; over all axes if the list is empty. Reduced axes are kept with size 1 if
     /// `keep_dim`.
     pub fn reduce_sum(&mut self, x: Var, axes: &[i64], keep_dim: bool) -> Result<Var> {
         let axes = Axes::resolve("reduce_sum", self.shape(x), axes, keep_dim)?;
@@ -51,7 +51,7 @@ impl Operator for ReduceSum {
     }
 }
 
-/// The sums into `y`.
+/// Writes the sums into `y`.
 pub(super) fn sum(axes: &Axes, inputs: &Inputs<'_>, y: &mut [f32]) {
     let x = inputs.floats(0);
     y.fill(0.0);
@@ -64,7 +64,7 @@ pub(super) fn sum(axes: &Axes, inputs: &Inputs<'_>, y: &mut [f32]) {
     });
 }
 
-/// Gives every element `factor` times the gradient of the sum that it is part of.
+/// Adds `factor` times the gradient of a sum to the gradient of every element of that sum.
 pub(super) fn spread_gradient(axes: &Axes, factor: f32, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) {
     let Some(gradient) = gradients.of(0) else { return };
     let dy = inputs.output_gradient(0);

@@ -1,7 +1,7 @@
 //! The same elements in another shape.
 //!
-//! The target is written as in the original: 0 copies the dimension at that place, one -1 takes what is left. Which of
-//! the dimensions grow with the batch follows from the elements: `[B, 5, 1] -> [-1, 1]` has 5 B rows.
+//! The target is written as in PaddlePaddle: 0 copies the dimension at that position, and one -1 takes the rest. The elements
+//! decide which dimensions grow with the batch: `[B, 5, 1] -> [-1, 1]` has 5 B rows.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,13 +15,13 @@ use crate::value::{Dim, Shape};
 /// The same elements in another shape.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Reshape {
-    /// The target: 0 copies a dimension, -1 takes what is left.
+    /// The target: 0 copies a dimension, -1 takes the rest.
     pub shape: Vec<i64>,
     integers: bool,
 }
 
 impl Net {
-    /// The same elements in another shape: 0 copies the dimension at that place, one -1 takes what is left.
+    /// The same elements in another shape: 0 copies the dimension at that position, one -1 takes the rest.
     pub fn reshape(&mut self, x: Var, shape: &[i64]) -> Result<Var> {
         let integers = !self.main.variable(x).dtype.is_float();
         self.append_one("reshape", Reshape { shape: shape.to_vec(), integers }, &[x])
@@ -75,7 +75,7 @@ impl Reshape {
     }
 }
 
-/// The dimension that makes `known` up to `all`.
+/// The dimension that, multiplied by `known`, gives `all`.
 fn divide(all: Dim, known: Dim) -> Option<Dim> {
     let exact = |all: usize, known: usize| (known > 0 && all.is_multiple_of(known)).then(|| all / known);
     match (all, known) {

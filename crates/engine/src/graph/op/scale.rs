@@ -11,9 +11,9 @@ use crate::memory::{Gradients, Inputs, Outputs};
 /// `scale * x + bias`, or `scale * (x + bias)`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Scale {
-    /// What x is multiplied by.
+    /// The factor.
     pub scale: f32,
-    /// What is added.
+    /// The summand.
     pub bias: f32,
     /// Whether the bias is added to the product rather than to x.
     pub bias_after_scale: bool,

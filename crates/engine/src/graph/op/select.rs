@@ -1,4 +1,4 @@
-//! Takes each element from one of two tensors, as a condition says: the original's `where`.
+//! Takes each element from one of two tensors, selected by a condition: PaddlePaddle's `where`.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,11 +15,11 @@ pub struct Select {
 }
 
 impl Net {
-    /// x where `condition` is true, y elsewhere. Shapes are aligned at the right; dimensions of 1 are repeated.
+    /// x where `condition` is true, y elsewhere. Shapes are aligned at the right; dimensions of size 1 are broadcast.
     pub fn select(&mut self, condition: Var, x: Var, y: Var) -> Result<Var> {
         let mut inputs = [condition, x, y];
         let together = inputs.iter().try_fold(Vec::new(), |dims, &var| broadcast::broadcast_dims(&dims, &self.shape(var).0));
-        // Where they do not broadcast_dim, the op itself says so.
+        // If the shapes cannot be broadcast, the op itself reports it.
         if let Some(shape) = together.map(Shape) {
             for var in &mut inputs {
                 if *self.shape(*var) != shape {
@@ -31,7 +31,7 @@ impl Net {
         self.append_one("where", Select { integers }, &inputs)
     }
 
-    /// [`select`](Self::select) under the name the original gives it.
+    /// [`select`](Self::select) under PaddlePaddle's name.
     pub fn where_(&mut self, condition: Var, x: Var, y: Var) -> Result<Var> {
         self.select(condition, x, y)
     }

@@ -1,4 +1,4 @@
-//! The sizes of a tensor's dimensions in this step, as integers: the original's `shape`.
+//! The sizes of a tensor's dimensions in this step, as integers: PaddlePaddle's `shape`.
 
 use serde::{Deserialize, Serialize};
 

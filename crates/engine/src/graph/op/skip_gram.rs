@@ -1,17 +1,17 @@
-//! Skip-gram with negative sampling, fused: every context word of a centre is told the centre from the same negatives.
+//! Skip-gram with negative sampling, fused: all context words of a centre word share the same negatives.
 //!
-//! For a row with contexts u_i (rows of the input table) and targets v_j (rows of the output table; v_0 is the centre
-//! word, the others are negatives), with s_ij = u_i . v_j and z_j = 1 for j = 0, else 0:
+//! For a row with contexts u_i (rows of the input table) and targets v_j (rows of the output table; v_0 is the centre word, the
+//! others are negatives), with s_ij = u_i . v_j and z_j = 1 for j = 0, else 0:
 //!
 //! ```text
 //! loss = sum_ij softplus(s_ij) - z_j s_ij      e_ij = sigmoid(s_ij) - z_j
 //! du_i = sum_j e_ij v_j                        dv_j = sum_i e_ij u_i
 //! ```
 //!
-//! Sharing the negatives among the contexts of a centre (Ji et al. 2016) reads 12 rows where one draw a pair would read
-//! 42, and learns vectors of the same quality.
+//! Sharing the negatives among the contexts of a centre (Ji et al. 2016) reads 12 rows where one draw per pair would read 42, and
+//! trains vectors of the same quality.
 //!
-//! B rows, C most contexts a row, T targets a row, D dim.
+//! B rows, C maximum contexts per row, T targets per row, D dim.
 
 use multiversion::multiversion;
 use serde::{Deserialize, Serialize};
@@ -30,21 +30,21 @@ pub struct SkipGram {
     most_contexts: usize,
 }
 
-/// How a skip-gram layer is made.
+/// Options of a skip-gram layer.
 #[derive(Debug, Clone, Default)]
 pub struct SkipGramOptions {
     /// D.
     pub dim: usize,
-    /// C.
+    /// C, the maximum number of contexts per row.
     pub most_contexts: usize,
     /// The table of the word vectors.
     pub input: ParamAttr,
-    /// The table of the vectors they are told apart with.
+    /// The table of the output vectors.
     pub output: ParamAttr,
 }
 
 impl Net {
-    /// The loss of telling each row's first target from its other targets, given each of its contexts: [B, 1].
+    /// The loss of distinguishing each row's first target from its other targets, given each of its contexts: [B, 1].
     pub fn skip_gram(&mut self, contexts: Var, targets: Var, options: &SkipGramOptions) -> Result<Var> {
         use openfleet_table::Initializer;
         let layer = self.unique_name("skip_gram");
@@ -141,7 +141,7 @@ fn row_forward(dim: usize, contexts: &[u32], words: &[f32], targets: &[u32], out
         let u = &words[context as usize * dim..][..dim];
         for (j, (&target, error)) in targets.iter().zip(errors).enumerate() {
             let s = dot(u, &outputs[target as usize * dim..][..dim]);
-            // exp(-|s|) serves both the softplus and the sigmoid.
+            // exp(-|s|) is used for both the softplus and the sigmoid.
             let e = (-s.abs()).exp();
             let sigmoid = if s >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) };
             let z = if j == 0 { 1.0 } else { 0.0 };

@@ -1,6 +1,6 @@
 //! A range of some dimensions.
 //!
-//! The batch cannot be cut: what a batch holds is the data's affair, and how long it is is not known here.
+//! The batch dimension cannot be sliced: the dataset decides what a batch contains, and its size is not known here.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,24 +11,24 @@ use crate::graph::{Net, Var};
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::Dim;
 
-/// An end from here on means "to the end", whatever the dimension: users of the original write the largest 32-bit integer.
+/// An end at or above this means "to the end", whatever the dimension: PaddlePaddle users write the largest 32-bit integer.
 const TO_THE_END: i64 = i32::MAX as i64;
 
-/// `starts[i]..ends[i]` of dimension `axes[i]`, all of the others.
+/// `starts[i]..ends[i]` of dimension `axes[i]`, and all of the other dimensions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Slice {
-    /// Dimensions, which may count from the end.
+    /// The dimensions; negative ones count from the end.
     pub axes: Vec<i64>,
-    /// Where their ranges begin; negative counts from the end.
+    /// Where their ranges start; negative ones count from the end.
     pub starts: Vec<i64>,
-    /// Where their ranges end; negative counts from the end, too large means the end.
+    /// Where their ranges end; negative ones count from the end, too large ones mean the end.
     pub ends: Vec<i64>,
     integers: bool,
 }
 
 impl Net {
-    /// `starts[i]..ends[i]` of dimension `axes[i]`; all three count from the end where negative, and a range that is too
-    /// long ends with the dimension.
+    /// `starts[i]..ends[i]` of dimension `axes[i]`. All three count from the end if negative, and a range that is too long ends
+    /// with the dimension.
     pub fn slice(&mut self, x: Var, axes: &[i64], starts: &[i64], ends: &[i64]) -> Result<Var> {
         let integers = !self.main.variable(x).dtype.is_float();
         let op = Slice { axes: axes.to_vec(), starts: starts.to_vec(), ends: ends.to_vec(), integers };

@@ -1,7 +1,7 @@
-//! `y = exp(x) / sum exp(x)` along an axis, with the greatest x taken off first, so that nothing overflows.
+//! `y = exp(x) / sum exp(x)` along an axis; the maximum of x is subtracted first, so that nothing overflows.
 //!
-//! Seen from the axis, x is outer x C x inner: each of the outer x inner groups of C elements, a stride of `inner` apart,
-//! is one distribution.
+//! Seen from the axis, x is outer x C x inner: each of the outer x inner groups of C elements, with a stride of `inner`, is one
+//! distribution.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ use crate::memory::{Gradients, Inputs, Outputs};
 /// exp(x) / sum exp(x) along an axis.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Softmax {
-    /// Counted from the front.
+    /// The axis, counted from the front.
     pub axis: usize,
 }
 
@@ -84,8 +84,8 @@ impl Operator for Softmax {
     }
 }
 
-/// One distribution, its elements `stride` apart. Gives the greatest x and the logarithm of `sum exp(x - greatest)`, from
-/// which `ln y = x - greatest - logarithm` can be had without the logarithm of a small number.
+/// Computes one distribution, whose elements are `stride` apart. Returns the maximum x and the logarithm of `sum exp(x -
+/// maximum)`, so that `ln y = x - maximum - logarithm` needs no logarithm of a small number.
 #[inline(always)]
 pub(super) fn softmax(x: &[f32], y: &mut [f32], stride: usize) -> (f32, f32) {
     let greatest = x.iter().step_by(stride).fold(f32::NEG_INFINITY, |greatest, &x| greatest.max(x));

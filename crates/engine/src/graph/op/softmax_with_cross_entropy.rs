@@ -1,4 +1,4 @@
-//! Softmax and cross entropy in one: `ln(sum_c exp x_c) - x[label]`, which neither overflows nor takes the logarithm of a
+//! Softmax and cross entropy in one op: `ln(sum_c exp x_c) - x[label]`, which neither overflows nor takes the logarithm of a
 //! small number.
 
 use serde::{Deserialize, Serialize};
@@ -24,8 +24,8 @@ impl Net {
         Ok(self.softmax_with_cross_entropy_of(logits, labels, ClassLabels::default())?.0)
     }
 
-    /// The loss of logits against labels of either kind, and the softmax of the logits. As in the original no gradient
-    /// flows through that softmax: whoever trains on it takes `softmax`.
+    /// The loss of logits against integer or soft labels, and the softmax of the logits. As in PaddlePaddle, no gradient flows
+    /// through that softmax: to train on it, use `softmax`.
     pub fn softmax_with_cross_entropy_of(
         &mut self,
         logits: Var,

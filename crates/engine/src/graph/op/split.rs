@@ -1,6 +1,6 @@
-//! Cuts a tensor into parts along an axis: `concat` the other way round.
+//! Splits a tensor into parts along an axis: the inverse of `concat`.
 //!
-//! Seen from the axis, x is `outer x (axis and what follows)`, and each part takes a run of every outer index.
+//! Seen from the axis, x is `outer x (axis and what follows)`, and each part takes one run per outer index.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,18 +10,18 @@ use crate::graph::{Net, Var};
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::{Dim, Shape};
 
-/// Cuts into parts of the given sizes.
+/// Splits into parts of the given sizes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Split {
-    /// Counted from the front.
+    /// The axis, counted from the front.
     pub axis: usize,
-    /// How much of the axis each part takes.
+    /// The size of each part along the axis.
     pub sections: Vec<usize>,
     integers: bool,
 }
 
 impl Net {
-    /// Cuts into `parts` equal parts along an axis, which may count from the end.
+    /// Splits into `parts` equal parts along an axis, which may count from the end.
     pub fn split(&mut self, x: Var, parts: usize, axis: i64) -> Result<Vec<Var>> {
         let (axis, size) = fixed_axis(self.shape(x), axis)?;
         if parts == 0 || size % parts != 0 {
@@ -30,7 +30,7 @@ impl Net {
         self.split_into(x, axis, vec![size / parts; parts])
     }
 
-    /// Cuts into parts of the given sizes along an axis, which may count from the end; one -1 takes what is left.
+    /// Splits into parts of the given sizes along an axis, which may count from the end; one -1 takes the rest.
     pub fn split_sections(&mut self, x: Var, sections: &[i64], axis: i64) -> Result<Vec<Var>> {
         let (axis, size) = fixed_axis(self.shape(x), axis)?;
         let wrong =
@@ -66,7 +66,7 @@ fn fixed_axis(shape: &Shape, axis: i64) -> Result<(usize, usize)> {
 }
 
 impl Split {
-    /// The elements of x, and of one unit along the axis, for each outer index.
+    /// The number of elements per outer index: of x, and of one unit along the axis.
     fn run(&self, inputs: &Inputs<'_>) -> (usize, usize) {
         let rank = inputs.rank(0);
         (inputs.extent(0, self.axis..rank), inputs.extent(0, self.axis + 1..rank))
@@ -117,7 +117,7 @@ impl Operator for Split {
             let part_gradient = inputs.output_gradient(part);
             for (row, own) in own.chunks_exact_mut(total).enumerate() {
                 let own = &mut own[start..start + run];
-                // A part that no gradient flows from has none to give.
+                // A part without a gradient contributes nothing.
                 let from = part_gradient.get(row * run..(row + 1) * run);
                 match (from, keep == 0.0) {
                     (Some(from), true) => own.copy_from_slice(from),
@@ -132,7 +132,7 @@ impl Operator for Split {
     }
 }
 
-/// Takes a run out of every `total` elements.
+/// Copies one run out of every `total` elements.
 fn cut<T: Copy>(from: &[T], to: &mut [T], start: usize, run: usize, total: usize) {
     if run == 0 {
         return;

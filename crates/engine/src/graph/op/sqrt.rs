@@ -1,4 +1,4 @@
-//! The square root, element by element. At 0 its slope is infinite: add a little before where that can happen.
+//! The square root, element by element. Its slope at 0 is infinite: add a small number first if that can happen.
 
 use serde::{Deserialize, Serialize};
 

@@ -12,7 +12,7 @@ use crate::memory::{Gradients, Inputs, Outputs};
 pub struct SquareErrorCost;
 
 impl Net {
-    /// The squared difference of each prediction and its label. A label that is computed gets a gradient too.
+    /// The squared difference of each prediction and its label. A label that is computed by an op gets a gradient too.
     pub fn square_error_cost(&mut self, predictions: Var, labels: Var) -> Result<Var> {
         self.append_one("square_error_cost", SquareErrorCost, &[predictions, labels])
     }

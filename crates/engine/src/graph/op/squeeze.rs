@@ -1,4 +1,4 @@
-//! Takes dimensions of 1 away.
+//! Removes dimensions of size 1.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,17 +9,17 @@ use crate::graph::onnx_builder::OnnxNode;
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::{Dim, Shape};
 
-/// Takes dimensions of 1 away.
+/// Removes dimensions of size 1.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Squeeze {
-    /// Counted from the front or, if negative, from the end; none means every dimension of 1.
+    /// The axes, counted from the front or, if negative, from the end; an empty list means every dimension of size 1.
     pub axes: Vec<i64>,
     integers: bool,
 }
 
 impl Net {
-    /// Takes the dimensions at `axes` away where they are 1, and leaves them where they are not; with no axes given, all
-    /// that are 1. The batch is never taken away, even if it has one row.
+    /// Removes the dimensions at `axes` that have size 1 and keeps the others; with an empty list, removes all that have size 1.
+    /// The batch is never removed, even if it has one row.
     pub fn squeeze(&mut self, x: Var, axes: &[i64]) -> Result<Var> {
         let integers = !self.main.variable(x).dtype.is_float();
         self.append_one("squeeze", Squeeze { axes: axes.to_vec(), integers }, &[x])
@@ -43,7 +43,7 @@ impl Operator for Squeeze {
         let kept = |(&dim, chosen): (&Dim, bool)| (dim != Dim::Fixed(1) || !chosen).then_some(dim);
         let mut dims: Vec<Dim> = shape.0.iter().zip(chosen).filter_map(kept).collect();
         if dims.is_empty() {
-            // A single number has one dimension.
+            // A scalar has one dimension.
             dims.push(Dim::Fixed(1));
         }
         view::moved(self.name(), inputs, Shape(dims))

@@ -13,7 +13,7 @@ use crate::value::Dim;
 /// Joins along a new axis.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Stack {
-    /// Of the result, counted from the front.
+    /// The axis in the result, counted from the front.
     pub axis: usize,
     integers: bool,
 }
@@ -93,7 +93,7 @@ impl Operator for Stack {
     }
 }
 
-/// Puts the runs of one input where they stand among those of all.
+/// Copies the runs of one input to their positions in the result.
 fn place<T: Copy>(from: &[T], to: &mut [T], input: usize, count: usize, inner: usize) {
     if inner == 0 {
         return;

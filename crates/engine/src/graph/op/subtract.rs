@@ -11,18 +11,18 @@ use crate::memory::{Gradients, Inputs, Outputs};
 /// x - y, element by element.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Subtract {
-    /// Where the tensor of lower rank begins among the dimensions of the other; -1 aligns at the right.
+    /// The axis of the higher-rank tensor at which the lower-rank tensor starts; -1 aligns at the right.
     pub axis: i64,
 }
 
 impl Net {
     /// x - y, element by element.
-    /// Dimensions are aligned at the right; those of 1 are repeated.
+    /// Dimensions are aligned at the right; dimensions of size 1 are broadcast.
     pub fn subtract(&mut self, x: Var, y: Var) -> Result<Var> {
         self.subtract_at(x, y, broadcast::RIGHT)
     }
 
-    /// The same, with the tensor of lower rank beginning at `axis` of the other.
+    /// The same, with the lower-rank tensor starting at `axis` of the other.
     pub fn subtract_at(&mut self, x: Var, y: Var, axis: i64) -> Result<Var> {
         self.append_one("elementwise_sub", Subtract { axis }, &[x, y])
     }

@@ -12,7 +12,7 @@ use crate::value::{Dim, Shape};
 /// Repeats x `times[i]` times along dimension i, both aligned at the right.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tile {
-    /// How often, for each dimension; x is taken as having dimensions of 1 in front where there are more.
+    /// The repetitions per dimension. If there are more than x has dimensions, x gets leading dimensions of size 1.
     pub times: Vec<usize>,
     integers: bool,
 }
@@ -26,7 +26,7 @@ impl Net {
 }
 
 impl Tile {
-    /// How often x is repeated along an axis of the result, and which of its own axes that is.
+    /// The repetitions along an axis of the result, and the axis of x that it corresponds to.
     fn at(&self, axis: usize, rank: usize, x_rank: usize) -> (usize, Option<usize>) {
         let times = (axis + self.times.len()).checked_sub(rank).map_or(1, |i| self.times[i]);
         (times, (axis + x_rank).checked_sub(rank))

@@ -1,7 +1,7 @@
-//! The k greatest (or least) elements of each row, in order, and where they were.
+//! The k greatest (or least) elements of each row, in order, and their positions.
 //!
-//! Of equal elements the one further in front comes first; what is no number comes last. Gradients flow to the places
-//! the elements came from, and nowhere else.
+//! Among equal elements the one with the lower position comes first; NaN comes last. Gradients flow only to the positions that
+//! the elements came from.
 
 use std::cmp::Ordering;
 
@@ -13,17 +13,17 @@ use crate::graph::{Net, Var};
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::{DType, Dim};
 
-/// The k greatest or least elements of each row. Input: x [.., N]. Outputs: values and places, [.., k].
+/// The k greatest or least elements of each row. Input: x [.., N]. Outputs: values and positions, [.., k].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TopK {
-    /// How many.
+    /// The number of elements.
     pub k: usize,
-    /// The greatest rather than the least.
+    /// Whether the greatest elements are returned; otherwise the least.
     pub largest: bool,
 }
 
 impl Net {
-    /// The `k` greatest elements along the last axis, or the least, in order; and their places there, integers.
+    /// The `k` greatest or least elements along the last axis, in order, and their positions there as integers.
     pub fn topk(&mut self, x: Var, k: usize, largest: bool) -> Result<(Var, Var)> {
         let outputs = self.append("topk", TopK { k, largest }, &[x])?;
         Ok((outputs[0], outputs[1]))
@@ -42,7 +42,7 @@ impl TopK {
         by_value.then(a.cmp(&b))
     }
 
-    /// The places of the k first of a row, in order. Insertion into k places allocates nothing, and k is small.
+    /// The positions of the first k elements of a row, in order. Insertion into k places allocates nothing, and k is small.
     fn places(&self, row: &[f32], places: &mut [u64]) {
         let mut found = 0;
         for at in 0..row.len() as u64 {

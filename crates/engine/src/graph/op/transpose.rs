@@ -1,4 +1,4 @@
-//! Exchanges dimensions.
+//! Permutes dimensions.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,13 +13,13 @@ use crate::value::Shape;
 /// Dimension i of the result is dimension `perm[i]` of x.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Transpose {
-    /// Every dimension of x once.
+    /// Contains every dimension of x once.
     pub perm: Vec<usize>,
     integers: bool,
 }
 
 impl Net {
-    /// Exchanges dimensions: dimension i of the result is dimension `perm[i]` of x.
+    /// Permutes dimensions: dimension i of the result is dimension `perm[i]` of x.
     pub fn transpose(&mut self, x: Var, perm: &[usize]) -> Result<Var> {
         let integers = !self.main.variable(x).dtype.is_float();
         self.append_one("transpose", Transpose { perm: perm.to_vec(), integers }, &[x])

@@ -1,4 +1,4 @@
-//! What ops of one float tensor and one result of the same shape share.
+//! What ops share that have one float input and one result of the same shape.
 
 use super::{Signature, expect_floats};
 use crate::error::Result;

@@ -1,4 +1,4 @@
-//! Inserts dimensions of 1.
+//! Inserts dimensions of size 1.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,16 +9,16 @@ use crate::graph::onnx_builder::OnnxNode;
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::Dim;
 
-/// Inserts dimensions of 1.
+/// Inserts dimensions of size 1.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Unsqueeze {
-    /// Where, one after the other; negative counts from the end of the result so far.
+    /// The axes, inserted in order; a negative one counts from the end of the result so far.
     pub axes: Vec<i64>,
     integers: bool,
 }
 
 impl Net {
-    /// Inserts a dimension of 1 at each of `axes`, one after the other; a negative axis counts from the end.
+    /// Inserts a dimension of size 1 at each of `axes`, in order; a negative axis counts from the end.
     pub fn unsqueeze(&mut self, x: Var, axes: &[i64]) -> Result<Var> {
         let integers = !self.main.variable(x).dtype.is_float();
         self.append_one("unsqueeze", Unsqueeze { axes: axes.to_vec(), integers }, &[x])
@@ -33,7 +33,7 @@ impl Operator for Unsqueeze {
     fn infer(&self, inputs: &[Signature]) -> Result<Vec<Signature>> {
         let mut shape = inputs[0].shape.clone();
         for &axis in &self.axes {
-            // An axis of the shape with one more dimension.
+            // The axis refers to the shape with one more dimension.
             shape.0.push(Dim::Fixed(1));
             let Some(at) = shape.axis(axis) else {
                 shape.0.pop();

@@ -1,6 +1,6 @@
-//! What ops that only move elements share: the element of x that each element of the result is.
+//! What ops share that only move elements: which element of x each element of the result is.
 //!
-//! A transposed, sliced, tiled or expanded tensor is x walked with other steps. Nothing here allocates.
+//! A transposed, sliced, tiled or expanded tensor is x with other strides. Nothing here allocates.
 
 use super::broadcast::MAX_RANK;
 use super::{Signature, expected};
@@ -11,13 +11,13 @@ use crate::value::Shape;
 /// Tiling splits each dimension into two.
 const MAX_AXES: usize = 2 * MAX_RANK;
 
-/// The result of moving the elements of the first input: its type in another shape.
+/// The signature after moving the elements of the first input: the same type in another shape.
 pub(super) fn moved(op: &'static str, inputs: &[Signature], shape: Shape) -> Result<Vec<Signature>> {
     expect_tensors(op, inputs)?;
     Ok(vec![Signature { shape, ..inputs[0].clone() }])
 }
 
-/// Fails if an input has any number of elements a row, or too many dimensions to walk through.
+/// Fails if an input is ragged or has too many dimensions.
 pub(super) fn expect_tensors(op: &'static str, inputs: &[Signature]) -> Result<()> {
     if inputs.iter().any(|input| input.ragged) {
         return expected(op, "a fixed number of elements a row", "a slot of any length");
@@ -28,7 +28,7 @@ pub(super) fn expect_tensors(op: &'static str, inputs: &[Signature]) -> Result<(
     }
 }
 
-/// The elements of the only input in their order, floats or integers.
+/// Copies the elements of the only input in order, floats or integers.
 pub(super) fn copy(inputs: &Inputs<'_>, outputs: &mut Outputs<'_>, integers: bool) -> Result<()> {
     if integers {
         outputs.ints(0).copy_from_slice(inputs.ints(0));
@@ -47,7 +47,7 @@ pub(super) fn copy_back(inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> R
     Ok(())
 }
 
-/// How x is walked in the order of the result, fastest dimension first: sizes, and how far x moves.
+/// How to iterate over x in the order of the result, fastest dimension first: sizes and strides of x.
 #[derive(Clone, Copy)]
 pub(super) struct View {
     start: usize,
@@ -62,7 +62,7 @@ impl View {
         View { start, rank: 0, sizes: [1; MAX_AXES], steps: [1; MAX_AXES] }
     }
 
-    /// Adds the next slower dimension of the result, along which x moves by `step`.
+    /// Adds the next slower dimension of the result, along which x has stride `step`.
     pub(super) fn push(&mut self, size: usize, step: usize) {
         if size == 1 {
             return;
@@ -77,7 +77,7 @@ impl View {
         self.rank += 1;
     }
 
-    /// `out = x`, seen this way: integers or floats of the first input.
+    /// `out = x` in the order of this view, for integers or floats of the first input.
     pub(super) fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>, integers: bool) -> Result<()> {
         if integers {
             self.read(inputs.ints(0), outputs.ints(0));
@@ -125,7 +125,7 @@ impl View {
         });
     }
 
-    /// Calls `visit` with the places in x and the result where each run of the fastest dimension begins.
+    /// Calls `visit` with the positions in x and the result where each run of the fastest dimension starts.
     #[inline(always)]
     fn each_run(&self, mut visit: impl FnMut(usize, usize)) {
         let runs: usize = self.sizes[1..].iter().product();

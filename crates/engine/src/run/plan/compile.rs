@@ -1,4 +1,5 @@
-//! From a program to a plan: finds a location for every variable, a stage for every sparse table, a table for every parameter.
+//! Compiles a program to a plan: chooses a location for every variable, a stage for every sparse table and a table for every
+//! parameter.
 
 use std::sync::Arc;
 
@@ -16,26 +17,26 @@ use crate::memory::{GradientLocation, LookupInputs, NodeLocations, Scope, ValueL
 use crate::run::states;
 use crate::value::{DType, Shape};
 
-/// Gives every variable its location and finds its tables in the scope.
+/// Chooses a location for every variable and opens the tables.
 pub(super) fn compile(program: &Program, scope: &Scope, tables: TableSource<'_>) -> Result<Plan> {
     Compiler::new(program).compile(scope, tables)
 }
 
 /// Where the tables of a plan are.
 pub(super) enum TableSource<'a> {
-    /// In the scope, as the embedded default.
+    /// In the scope, the default without servers.
     InScope,
     /// On servers.
     On(&'a Cluster),
-    /// Where somebody finds them who is warned what the program makes of them, in the order of the stages.
+    /// Wherever this function finds them, given the specs in the order of the stages.
     Opened(&'a OpenTables<'a>),
 }
 
-/// From sparse tables and parameters to whatever reads them.
+/// Opens sparse tables and parameters by name and spec, and returns the communicator that reads them.
 pub(crate) type OpenTables<'a> =
     dyn Fn(Vec<(String, SparseSpec)>, Vec<(String, DenseSpec)>) -> Result<Arc<dyn Communicator>> + 'a;
 
-/// What is known so far while a program is compiled.
+/// The state of the compiler.
 struct Compiler<'a> {
     program: &'a Program,
     locations: Vec<Option<ValueLocation>>,
@@ -121,7 +122,7 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    /// Sparse tables first: tables looked up with the same slots share a stage, hence one de-duplication.
+    /// Sparse tables come first: tables that are looked up with the same slots share a stage, so their ids are deduplicated once.
     fn place_tables(&mut self) -> Result<()> {
         let program = self.program;
         let mut tables: Vec<(Var, Vec<(Var, u64)>)> = Vec::new();
@@ -181,7 +182,7 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    /// Where shows and clicks are fed.
+    /// The feeds of shows and clicks.
     fn counts(&mut self, (show, click): &(String, String)) -> Result<(usize, usize)> {
         let mut feed = |name: &str| {
             let var = self.program.find(name)?;
@@ -325,8 +326,8 @@ impl<'a> Compiler<'a> {
                     Ok((name, spec, first))
                 });
                 let communicator = cluster.communicator(&sparse, &dense.collect::<Result<Vec<_>>>()?)?;
-                // Servers that go on from a checkpoint have its tables, and the program its running statistics. Counters are one
-                // worker's own, and begin anew.
+                // Servers that resumed from a checkpoint have its tables; the program gets its running statistics from there.
+                // Counters belong to one worker and start from zero.
                 let mut states = cluster.take_resumed_states()?;
                 states.retain(|_, state| matches!(state.elements, StateElements::F32(_)));
                 states::set(self.program, scope, states)?;
@@ -339,7 +340,8 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// What this program trains is trained by its rule, or it is an error: tables keep the rule that they were made with.
+    /// Fails if a table on the servers has another rule than this program trains it with: tables keep the rule that they were
+    /// created with.
     fn check_rules(
         &self,
         cluster: &Cluster,

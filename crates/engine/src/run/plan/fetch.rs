@@ -1,4 +1,4 @@
-//! Reading the values of variables after a step.
+//! Reads the values of variables after a step.
 
 use openfleet_core::{Batch, Column, FieldKind};
 
@@ -8,7 +8,7 @@ use crate::graph::Var;
 use crate::memory::{Arena, GradientLocation, ValueLocation};
 use crate::value::Tensor;
 
-/// Where a value that can be fetched is.
+/// Where the value of a fetched variable is.
 enum FetchSource {
     Gradient(GradientLocation),
     State(usize),
@@ -18,12 +18,12 @@ enum FetchSource {
 }
 
 impl Plan {
-    /// Fails if a variable cannot be fetched after a step; to be asked before one.
+    /// Fails if a variable cannot be fetched; call it before the step.
     pub(crate) fn check_fetch(&self, var: Var) -> Result<()> {
         self.fetch_source(var).map(drop)
     }
 
-    /// A copy of a variable's value after a step. A slot of any length gives its ids one after the other.
+    /// A copy of a variable's value after a step. A ragged slot returns the ids of all rows in order.
     pub fn fetch(&self, arena: &Arena, batch: &Batch, var: Var) -> Result<Tensor> {
         let location = self.fetch_source(var)?;
         let (_, shape, dtype) = &self.shapes[var.index()];
@@ -63,7 +63,7 @@ impl Plan {
         }
     }
 
-    /// The value of a variable with one float, without allocating.
+    /// The value of a variable that holds one float, without allocating.
     pub fn scalar(&self, arena: &Arena, var: Var) -> Option<f32> {
         match (*self.locations.get(var.index())?)? {
             ValueLocation::Buffer(i) => match arena.buffers[i].floats.as_slice() {

@@ -1,7 +1,7 @@
-//! Losses and gradients that are not finite: found on the worker, before anything is sent.
+//! Finds losses and gradients that are not finite on the worker, before anything is sent.
 //!
-//! A table refuses such gradients too, but one on a server cannot say whose they are, and the mean over all workers of a step
-//! would be refused as a whole because of one of them. Each name is warned once; the report counts all.
+//! A table refuses such gradients too, but a table on a server cannot say which worker they came from, and one bad gradient would
+//! make it refuse the mean of all workers. Each name is logged once; the report counts all of them.
 
 use openfleet_core::{Batch, Column, WorkId};
 use openfleet_table::{NonFinite, PushReport, clip};
@@ -11,16 +11,16 @@ use super::Plan;
 use crate::error::{Error, Result};
 use crate::memory::Arena;
 
-/// A gradient that no table takes.
+/// A gradient that is not pushed because it is not finite.
 pub(super) enum RefusedGradient {
-    /// Of a parameter, by its stage.
+    /// The gradient of a parameter, by its stage.
     Parameter(usize),
-    /// Of a row: stage, lookup, and which of the unique keys.
+    /// The gradient of a row: stage, lookup, and index among the unique keys.
     Row(usize, usize, usize),
 }
 
 impl Plan {
-    /// A loss that is not finite is warned once, with the field that it may come from. Under [`NonFinite::Stop`] it is an error,
+    /// Logs a loss that is not finite, once, with the field that may have caused it. Under [`NonFinite::Stop`] it is an error,
     /// and nothing of the step is applied.
     pub(super) fn check_loss(&self, arena: &Arena, batch: &Batch, work: WorkId) -> Result<()> {
         let Some((buffer, name)) = &self.loss else { return Ok(()) };
@@ -38,7 +38,7 @@ impl Plan {
         Ok(())
     }
 
-    /// The first field of floats that has a number which is not finite.
+    /// Names the first field of floats that contains a value that is not finite; empty if there is none.
     fn describe_bad_field(&self, arena: &Arena, batch: &Batch) -> String {
         let fields = self.feeds.iter().zip(&arena.feeds).filter_map(|(feed, &column)| match &batch.columns[column] {
             Column::Floats { values, .. } => Some((&feed.name, values)),
@@ -53,7 +53,8 @@ impl Plan {
         String::new()
     }
 
-    /// Gradients that no table takes. Under [`NonFinite::Stop`] the first is an error, before anything of the step is applied.
+    /// The gradients that are not finite. Under [`NonFinite::Stop`] the first one is an error, before anything of the step is
+    /// applied.
     pub(super) fn refused_gradients(&self, arena: &Arena, work: WorkId) -> Result<Vec<RefusedGradient>> {
         let mut refused = Vec::new();
         for (at, stage) in arena.dense.iter().enumerate().filter(|(_, stage)| stage.trained) {
@@ -78,7 +79,7 @@ impl Plan {
         Ok(refused)
     }
 
-    /// Sends what is left of a step without these gradients. Tables that are here refuse and count them by themselves.
+    /// Pushes a step without these gradients. Tables in this process refuse and count them themselves.
     pub(super) fn push_without(
         &self,
         refused: &[RefusedGradient],
@@ -140,7 +141,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether nothing was warned of it yet.
+    /// Whether nothing was logged about this name yet.
     fn is_first_warning(&self, name: &str) -> bool {
         let mut warned = self.warned.lock();
         !warned.contains(name) && warned.insert(name.to_owned())

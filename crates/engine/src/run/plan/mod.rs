@@ -1,13 +1,13 @@
-//! A program made ready to run: every variable has a location, every op knows where to read and write.
+//! A plan is a compiled program: every variable has a location, every op knows where to read and write.
 //!
-//! Compiling happens once; a plan is shared by all training threads, each with an [`Arena`] of its own. A step is
+//! A program is compiled once. All training threads share the plan, each with its own [`Arena`]. A step is
 //!
 //! ```text
-//! prepare (de-duplicate the ids) -> pull rows -> forward -> backward -> clip -> push
+//! prepare (deduplicate the ids) -> pull rows -> forward -> backward -> clip -> push
 //! ```
 //!
-//! and the phases are separate calls, so that a communicator with a network behind it can pull the next batch's rows
-//! while this one is computed. The plan does not know where the tables are.
+//! The phases are separate calls, so that a communicator with a network behind it can pull the next batch's rows while this batch
+//! is computed. The plan does not know where the tables are.
 
 mod compile;
 mod fetch;
@@ -56,18 +56,18 @@ struct FeedField {
 
 struct StageSpec {
     feeds: Vec<usize>,
-    /// Of each feed: what its ids are salted with; 0 for plain ids.
+    /// Per feed: the salt of its ids; 0 for plain ids.
     salts: Vec<u64>,
-    /// Position among the sparse tables, and dim.
+    /// Per table: index among the sparse tables, and dim.
     lookups: Vec<(usize, usize)>,
-    /// Where shows and clicks are fed, if rows count them.
+    /// The feeds of shows and clicks, if rows count them.
     counts: Option<(usize, usize)>,
 }
 
-/// A program made ready to run.
+/// A compiled program.
 pub struct Plan {
     nodes: Vec<PlanNode>,
-    /// Nodes whose backward runs, in order of running.
+    /// Nodes whose backward runs, in that order.
     backward: Vec<usize>,
     loss_gradient: Option<(GradientLocation, usize)>,
     feeds: Vec<FeedField>,
@@ -79,18 +79,18 @@ pub struct Plan {
     locations: Vec<Option<ValueLocation>>,
     gradient_locations: Vec<Option<GradientLocation>>,
     shapes: Vec<(String, Shape, DType)>,
-    /// What the tables are called, in the order of the stages.
+    /// Names of the tables, in the order of the stages.
     dense_names: Vec<String>,
     sparse_names: Vec<String>,
-    /// Where the loss is, and what it is called.
+    /// The buffer of the loss, and its name.
     loss: Option<(usize, String)>,
     clip: Option<Clip>,
     non_finite: NonFinite,
-    /// What was warned of numbers that are not finite: once is enough.
+    /// Names that were logged as not finite; each is logged once.
     warned: Mutex<BTreeSet<String>>,
-    /// Gradients are computed.
+    /// Whether gradients are computed.
     differentiates: bool,
-    /// And pushed: an optimizer was chosen.
+    /// Whether gradients are pushed: the program has an optimizer.
     trains: bool,
     for_test: bool,
     seed: u64,
@@ -98,22 +98,22 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Gives every variable its location and finds its tables in the scope.
+    /// Compiles a program whose tables are in the scope. Fails if a variable has no value there or one that does not match.
     pub fn compile(program: &Program, scope: &Scope) -> Result<Self> {
         compile::compile(program, scope, TableSource::InScope)
     }
 
-    /// The same with the tables on servers.
+    /// Compiles a program whose tables are on servers.
     pub(crate) fn compile_on(program: &Program, scope: &Scope, cluster: &Cluster) -> Result<Self> {
         compile::compile(program, scope, TableSource::On(cluster))
     }
 
-    /// The same with tables that somebody finds; the scope has the states.
+    /// Compiles a program whose tables `open` returns; the scope has the states.
     pub(crate) fn compile_with(program: &Program, scope: &Scope, open: &OpenTables<'_>) -> Result<Self> {
         compile::compile(program, scope, TableSource::Opened(open))
     }
 
-    /// How this plan's pulls and pushes travel.
+    /// The communicator of this plan's pulls and pushes.
     pub fn communicator(&self) -> &dyn Communicator {
         self.communicator.as_ref()
     }
@@ -173,7 +173,7 @@ impl Plan {
         }
     }
 
-    /// Finds the plan's data variables among the fields of a schema.
+    /// Maps the plan's data variables to the fields of a schema. Fails if a field is missing or has another kind.
     pub fn bind(&self, arena: &mut Arena, schema: &Schema) -> Result<()> {
         arena.feeds.clear();
         for feed in &self.feeds {
@@ -182,7 +182,7 @@ impl Plan {
                 known: schema.fields().iter().map(|field| field.name.clone()).collect(),
             })?;
             let kind = schema.fields()[position].kind;
-            // Any row of fixed length is also a row of any length.
+            // A slot of any length also accepts rows of fixed length.
             let fits = kind == feed.kind || (feed.kind == FieldKind::Ids && matches!(kind, FieldKind::FixedIds { .. }));
             if !fits {
                 let got = match kind {
@@ -202,7 +202,7 @@ impl Plan {
         self.trains
     }
 
-    /// One whole step on a bound batch.
+    /// Runs one whole step on a batch of the bound schema.
     pub fn step(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<PushReport> {
         let computed = self.prepare(arena, batch).and_then(|()| {
             self.pull(arena)?;
@@ -219,7 +219,7 @@ impl Plan {
         })
     }
 
-    /// A step that the servers have applied before: computes what can be fetched, and creates and pushes nothing.
+    /// Runs a step that the servers have applied before: computes the values to fetch, but creates no rows and pushes nothing.
     pub fn repeat(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<()> {
         self.prepare(arena, batch)?;
         self.communicator.pull_sparse(&mut arena.sparse, Missing::Initial)?;
@@ -227,7 +227,7 @@ impl Plan {
         self.compute(arena, batch, work)
     }
 
-    /// Fetches the rows of the prepared ids, and newer dense parameters.
+    /// Pulls the rows of the prepared ids, and dense parameters that are newer than the arena's copy.
     pub fn pull(&self, arena: &mut Arena) -> Result<()> {
         let missing = if self.trains { Missing::Create } else { Missing::Initial };
         let asked = Instant::now();
@@ -237,16 +237,16 @@ impl Plan {
         Ok(())
     }
 
-    /// What the servers take is waited for; tables in this process are work.
+    /// Counts the time as waiting if servers answered; tables in this process count as work.
     fn waited_since(&self, asked: Instant, arena: &mut Arena) {
         if !self.communicator.refuses_here() {
             arena.waited += asked.elapsed();
         }
     }
 
-    /// Forward, backward and clipping.
+    /// Runs forward, backward and the clipping of single gradients.
     pub fn compute(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<()> {
-        // Every stream of the job has chances of its own, as the rows of one process on the joined batch have.
+        // Every stream of the job has its own random numbers, like the rows of one process on the joined batch.
         let stream = self.communicator.number_in_job(work.stream);
         let step_seed = mix(self.seed ^ mix(work.last_step ^ (u64::from(stream) << 40)));
         for (index, node) in self.nodes.iter().enumerate() {
@@ -277,7 +277,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Sends the gradients of a step.
+    /// Pushes the gradients of a step.
     pub fn push(&self, arena: &mut Arena, work: WorkId) -> Result<PushReport> {
         if !self.trains {
             return Ok(PushReport::default());
@@ -300,7 +300,7 @@ impl Plan {
         })
     }
 
-    /// What a variable is called.
+    /// The name of a variable.
     pub fn name(&self, var: Var) -> &str {
         self.shapes.get(var.index()).map_or("?", |(name, ..)| name)
     }
@@ -331,7 +331,7 @@ impl Plan {
         result.map_err(|error| self.name_label_field(node, error))
     }
 
-    /// Says which field a bad label comes from.
+    /// Adds the name of the field to the error of a bad label.
     fn name_label_field(&self, node: &PlanNode, error: Error) -> Error {
         match error {
             Error::Value { op, what, expected, got, row } if what == LABEL_VALUE => {
@@ -343,7 +343,7 @@ impl Plan {
         }
     }
 
-    /// The field that a value is made of, over ops that have it as their first input.
+    /// The field that a value was computed from, followed through the first input of each op.
     fn source_field(&self, location: ValueLocation) -> Option<&str> {
         let mut location = location;
         loop {
@@ -359,7 +359,7 @@ impl Plan {
     }
 
     fn backward(&self, node: &PlanNode, arena: &mut Arena, batch: &Batch, seed: u64) -> Result<()> {
-        // An output that nothing used has no gradient yet: it is zero.
+        // An output that no op used has no gradient yet: set it to zero.
         for (output, &(location, slot)) in
             node.locations.output_gradients.iter().enumerate().filter_map(|(o, g)| Some((o, g.as_ref()?)))
         {
@@ -401,7 +401,7 @@ impl Plan {
         self.gradient_slots.iter().any(|(known, _)| *known == location)
     }
 
-    /// A parameter that this batch did not reach has a zero gradient, not the last batch's.
+    /// Sets gradients that this batch did not reach to zero, so that they do not keep the last batch's values.
     fn clear_unwritten(&self, arena: &mut Arena) {
         for (slot, (location, _)) in self.gradient_slots.iter().enumerate() {
             if !arena.written[slot] && !matches!(location, GradientLocation::Buffer(_)) {
@@ -417,7 +417,8 @@ fn record_time(arena: &mut Arena, index: usize, started: Option<Instant>) {
     }
 }
 
-/// Limits each gradient of a step, on the worker. The global norm is left to whoever pushes them: it may be of several workers' gradients.
+/// Clips each gradient of a step on the worker. The global norm is left to the communicator, because it may span the gradients of
+/// several workers.
 fn clip_each(clip: Clip, sparse: &mut [SparseStage], dense: &mut [DenseStage]) {
     match clip {
         Clip::Value { min, max } => each_gradient(sparse, dense, |gradient| clip::by_value(gradient, min, max)),

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::memory::Arena;
 
 impl Plan {
-    /// De-duplicates the ids of every stage.
+    /// Deduplicates the ids of every stage. Fails if an id is outside its vocabulary.
     pub fn prepare(&self, arena: &mut Arena, batch: &Batch) -> Result<()> {
         for (plan, stage) in self.stages.iter().zip(&mut arena.sparse) {
             stage.unique.start(0);
@@ -38,7 +38,7 @@ impl Plan {
     }
 }
 
-/// Adds up what the samples with each key say of shows and clicks.
+/// Adds up the shows and clicks of the samples with each key.
 fn count_keys<'a>(
     counts: &mut Counts,
     keys: usize,
@@ -64,7 +64,7 @@ fn count_keys<'a>(
     }
 }
 
-/// The one number of a row.
+/// The only number of a row.
 fn number(column: &Column, row: usize) -> f32 {
     match column {
         Column::Ids { offsets, keys } => keys[offsets[row] as usize] as f32,

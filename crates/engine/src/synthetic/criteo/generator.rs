@@ -5,7 +5,7 @@ use super::super::portable::{exp, ln, sigmoid, wave};
 use super::super::random::{Permutation, Random, Zipf};
 use super::{CriteoRow, CriteoSpec, DENSE, SLOTS, Split};
 
-/// The hidden model: any row of a specification's data, in any order and on any number of threads.
+/// The hidden model: generates any row of a specification's data, in any order and on any number of threads.
 #[derive(Debug, Clone)]
 pub struct CriteoGenerator {
     pub(super) spec: CriteoSpec,
@@ -17,8 +17,7 @@ pub struct CriteoGenerator {
     pub(super) bias: f64,
 }
 
-/// One categorical slot: `ids` places from `first` on in the id space before its numbers are shuffled, in order of
-/// falling frequency.
+/// One categorical slot: `ids` positions from `first` on in the id space before it is shuffled, in order of falling frequency.
 #[derive(Debug, Clone)]
 pub(super) struct Slot {
     first: u64,
@@ -26,7 +25,7 @@ pub(super) struct Slot {
     zipf: Zipf,
 }
 
-/// A row before the label: what the features are, and their z.
+/// A row without its label: the features and their z.
 struct Features {
     dense: [f32; DENSE],
     ranks: [u64; SLOTS],
@@ -38,17 +37,17 @@ pub(super) const SMALLEST_SLOT: u64 = 4;
 const SLOT_SPREAD: f64 = 60_000.0;
 const ZIPF_EXPONENT: f64 = 1.15;
 const ZIPF_SHIFT: f64 = 2.0;
-/// From about this rank on weights fall with the root of the rank.
+/// From about this rank on, weights fall with the square root of the rank.
 const FREQUENT_RANKS: f64 = 200.0;
 const PAIRS: usize = 10;
-/// Pairs are drawn among this many of the smallest slots, where a pair is seen often enough to be learned.
+/// Pairs are drawn from this many of the smallest slots, where a pair is seen often enough to be learned.
 const PAIRED_SLOTS: usize = 14;
-/// The mean of a dense value, which is the square of a uniform.
+/// The mean of a dense value, which is the square of a uniform variable.
 const DENSE_MEAN: f64 = 1.0 / 3.0;
-/// Rows that `scale` and `bias` are solved on.
+/// The number of rows for which `scale` and `bias` are solved.
 const CALIBRATION_ROWS: u64 = 1 << 16;
 
-/// Uses of random numbers that must not share them.
+/// Streams of random numbers: one per use, so that uses are independent.
 mod stream {
     pub(super) const WORLD: u64 = 1;
     pub(super) const NUMBERS: u64 = 2;
@@ -60,7 +59,7 @@ mod stream {
 }
 
 impl CriteoGenerator {
-    /// Draws the hidden model and solves for the AUC and click rate asked for; takes a second at most.
+    /// Draws the hidden model and solves for the AUC and click rate of the specification; takes a second at most.
     pub fn new(spec: &CriteoSpec) -> Result<Self> {
         spec.check()?;
         let mut random = Random::at(spec.seed, stream::WORLD, 0);
@@ -87,7 +86,7 @@ impl CriteoGenerator {
         Ok(generator)
     }
 
-    /// Row `index` of a split. Rows beyond those of the specification exist too: the generator has no end.
+    /// Row `index` of a split. Rows beyond those of the specification exist too: there is no last row.
     pub fn row(&self, split: Split, index: u64) -> CriteoRow {
         let stream = match split {
             Split::Train => stream::TRAIN,
@@ -109,7 +108,7 @@ impl CriteoGenerator {
         (0..self.row_count(split)).map(move |index| self.row(split, index))
     }
 
-    /// How many rows the specification asks for.
+    /// The number of rows in the specification.
     pub fn row_count(&self, split: Split) -> u64 {
         match split {
             Split::Train => self.spec.rows,
@@ -117,13 +116,13 @@ impl CriteoGenerator {
         }
     }
 
-    /// What this is the generator of.
+    /// The specification of this generator.
     pub fn spec(&self) -> &CriteoSpec {
         &self.spec
     }
 
     fn features(&self, random: &mut Random) -> Features {
-        // Four decimals from the start, so that text and memory agree to the bit. Squares crowd the low end, as counts do.
+        // Four decimals from the start, so that text and memory agree to the bit. Squares are dense at the low end, like counts.
         let tenthousandths: [u32; DENSE] = std::array::from_fn(|_| {
             let uniform = random.uniform();
             (uniform * uniform * 10_000.0) as u32
@@ -155,16 +154,17 @@ impl CriteoGenerator {
         let factors = |slot: usize| {
             Random::at(self.spec.seed, stream::FACTORS, self.slots[slot].first + ranks[slot]).four_uniform()
         };
-        // Four products of two uniforms in (-1, 1) have variance 4/9 together: a pair's is 1/16 of all first-order weights'.
+        // The sum of four products of two uniforms in (-1, 1) has variance 4/9: a pair has 1/16 of the variance of all
+        // first-order weights.
         let product = |&(a, b): &(usize, usize)| -> f64 {
             factors(a).iter().zip(factors(b)).map(|(&left, right)| left * right).sum()
         };
         0.375 * self.pairs.iter().map(product).sum::<f64>()
     }
 
-    /// The scale and bias that give the AUC and the click rate asked for, in expectation over a sample. The order of
-    /// rows by probability is that of z whatever the scale, so one sort serves every trial, and the expected AUC weighs
-    /// each row as p positives and 1 - p negatives: no labels are drawn, and there is no noise in the search.
+    /// The scale and bias that give the AUC and click rate of the specification, in expectation over a sample. The order of rows
+    /// by probability is that of z for every scale, so one sort serves every trial. The expected AUC weighs each row as p
+    /// positives and 1 - p negatives: no labels are drawn, so there is no noise in the search.
     fn solve(&self) -> (f64, f64) {
         let mut z: Vec<f64> = (0..CALIBRATION_ROWS)
             .map(|index| self.features(&mut Random::at(self.spec.seed, stream::CALIBRATION, index)).z)
@@ -187,8 +187,8 @@ impl CriteoGenerator {
     }
 }
 
-/// The bias at which the mean probability is the click rate: Newton's steps from a guess, inside a bracket, because the
-/// mean rises smoothly with the bias.
+/// The bias at which the mean probability is the click rate: Newton's method from a guess, inside a bracket. It converges because
+/// the mean rises smoothly with the bias.
 fn bias_for(z: &[f64], scale: f64, click_rate: f64, guess: f64) -> f64 {
     let (mut low, mut high) = (-500.0, 500.0);
     let mut bias = guess;
@@ -214,7 +214,7 @@ fn bias_for(z: &[f64], scale: f64, click_rate: f64, guess: f64) -> f64 {
     bias
 }
 
-/// The AUC to expect of rows whose z rises: each stands for p positives and 1 - p negatives.
+/// The expected AUC of rows sorted by z: each counts as p positives and 1 - p negatives.
 fn expected_auc(z: &[f64], scale: f64, bias: f64) -> f64 {
     let (mut area, mut positives, mut negatives) = (0.0, 0.0, 0.0);
     for &z in z {
@@ -226,7 +226,7 @@ fn expected_auc(z: &[f64], scale: f64, bias: f64) -> f64 {
     area / (positives * negatives)
 }
 
-/// How many ids the slots have, smallest first: four each, and the rest in geometric proportion.
+/// The number of ids per slot, smallest first: four each, and the rest in geometric proportion.
 fn ids_of_slots(ids: u64) -> Vec<u64> {
     let weights: Vec<f64> = (0..SLOTS).map(|n| exp(ln(SLOT_SPREAD) * n as f64 / (SLOTS - 1) as f64)).collect();
     let total: f64 = weights.iter().sum();

@@ -1,8 +1,8 @@
-//! Click logs shaped like Criteo's, with a known ceiling: label, 13 numbers, 26 categorical ids.
+//! Click logs like Criteo's with a known best AUC: label, 13 numbers, 26 categorical ids.
 //!
-//! The ids share one space 1..=`ids`. Slots divide it unevenly (a few ids here, a third of all there), ids within a slot
-//! follow Zipf's law, and their numbers are shuffled, so that a number says nothing about slot or frequency. A hidden
-//! logistic model decides the clicks:
+//! The ids share one space 1..=`ids`. Slots divide it unevenly (one has a few ids, another a third of all), ids within a slot
+//! follow Zipf's law, and the ids are shuffled, so that an id says nothing about its slot or frequency. A hidden logistic model
+//! decides the clicks:
 //!
 //! ```text
 //! z = first-order weight of each id, smaller for rare ids (what cannot be learned should not carry the signal)
@@ -11,10 +11,10 @@
 //! click with probability sigmoid(bias + scale * z)
 //! ```
 //!
-//! `scale` and `bias` are solved for, so that scoring with the true probability has the AUC asked for: the Bayes AUC,
-//! which no model beats. [`CriteoGenerator`] makes rows in memory, one from its number; [`write()`] makes files of them.
-//! Weights and shuffles are computed, never stored, so memory depends neither on rows nor on ids, but for a label and a
-//! score for each test row.
+//! `scale` and `bias` are solved for, so that scoring with the true probability has the AUC of the specification: the Bayes AUC,
+//! which no model can exceed. [`CriteoGenerator`] computes rows in memory, each from its index; [`write()`] writes them to files.
+//! Weights and permutations are computed, never stored, so memory depends neither on rows nor on ids, except for a label and a
+//! score per test row.
 
 mod generator;
 
@@ -29,29 +29,29 @@ pub use generator::CriteoGenerator;
 use self::generator::SMALLEST_SLOT;
 use super::{Error, Result, TextFile, count_from, make_directory, push_decimal, share_from};
 
-/// How many numbers a row has.
+/// The number of numeric features per row.
 pub const DENSE: usize = 13;
-/// How many categorical slots a row has.
+/// The number of categorical slots per row.
 pub const SLOTS: usize = 26;
 
-/// What to make. `CriteoSpec::default()` is a million rows over a million ids.
+/// What to generate. `CriteoSpec::default()` is a million rows over a million ids.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CriteoSpec {
     /// Training rows.
     pub rows: u64,
-    /// Test rows, from the same generator.
+    /// Test rows, from the same hidden model.
     pub test_rows: u64,
-    /// Size of the id space of all slots together.
+    /// The size of the id space of all slots together.
     pub ids: u64,
-    /// Everything follows from it.
+    /// The seed that determines all of the data.
     pub seed: u64,
-    /// Files each of `train` and `test` is divided into (fewer when there are fewer rows).
+    /// The number of files for each of `train` and `test` (fewer if there are fewer rows).
     pub parts: usize,
-    /// Which files are written, side by side and with the same rows.
+    /// The formats to write, side by side and with the same rows.
     pub formats: Vec<CriteoFormat>,
     /// The Bayes AUC.
     pub auc: f64,
-    /// The share of clicks.
+    /// The fraction of clicks.
     pub click_rate: f64,
 }
 
@@ -82,7 +82,7 @@ impl CriteoSpec {
     }
 }
 
-/// How a row is written.
+/// The text format of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CriteoFormat {
     /// `part-K.txt`: a count and that many values for each field, in the order label, dense, C1 to C26.
@@ -92,7 +92,7 @@ pub enum CriteoFormat {
 }
 
 impl CriteoFormat {
-    /// The ending of its files.
+    /// The extension of its files.
     pub fn extension(self) -> &'static str {
         match self {
             CriteoFormat::MultiSlot => "txt",
@@ -101,22 +101,22 @@ impl CriteoFormat {
     }
 }
 
-/// What was made.
+/// What was generated.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CriteoSummary {
-    /// What was asked for.
+    /// The specification.
     pub spec: CriteoSpec,
-    /// The AUC of the true probabilities over the test rows: no model does better but by luck.
+    /// The AUC of the true probabilities over the test rows: a model can exceed it only by luck.
     pub bayes_auc: f64,
     /// The mean loss of the true probabilities over the test rows.
     pub bayes_logloss: f64,
-    /// How many ids each slot has, C1 to C26.
+    /// The number of ids per slot, C1 to C26.
     pub slot_ids: Vec<u64>,
     /// The factor of z.
     pub scale: f64,
-    /// What is added to it.
+    /// Added to the scaled z.
     pub bias: f64,
-    /// The pairs of slots (0 for C1) that act together.
+    /// The pairs of slots (0 for C1) that interact.
     pub pairs: Vec<(usize, usize)>,
     /// The training files.
     pub train: SplitSummary,
@@ -124,21 +124,21 @@ pub struct CriteoSummary {
     pub test: SplitSummary,
 }
 
-/// What was made for `train` or `test`.
+/// What was generated for `train` or `test`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SplitSummary {
-    /// How many rows.
+    /// The number of rows.
     pub rows: u64,
-    /// The share of clicks in them.
+    /// The fraction of clicks in them.
     pub click_rate: f64,
     /// All files, part by part.
     pub files: Vec<PathBuf>,
-    /// Their size together.
+    /// Their total size in bytes.
     pub bytes: u64,
 }
 
-/// Writes `DIR/train/part-K.*` and `DIR/test/part-K.*`, and gives the facts for the caller to keep. Files of the same
-/// names are replaced; other parts of earlier data in the way are an error before anything is written.
+/// Writes `DIR/train/part-K.*` and `DIR/test/part-K.*` and returns a summary. Files of the same names are replaced. If there are
+/// other parts of earlier data, it fails before anything is written.
 pub fn write(spec: &CriteoSpec, directory: &Path) -> Result<CriteoSummary> {
     let generator = CriteoGenerator::new(spec)?;
     for split in [Split::Train, Split::Test] {
@@ -165,12 +165,12 @@ pub fn write(spec: &CriteoSpec, directory: &Path) -> Result<CriteoSummary> {
     })
 }
 
-/// Which rows: both come from one generator and have no row in common.
+/// A set of rows. Both sets come from one hidden model and have no row in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Split {
-    /// Rows to learn from.
+    /// Rows for training.
     Train,
-    /// Rows to be judged by.
+    /// Rows for evaluation.
     Test,
 }
 
@@ -184,16 +184,16 @@ impl Split {
     }
 }
 
-/// One row, and the truth behind it.
+/// One row with its true click probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CriteoRow {
     /// 1 for a click, else 0.
     pub label: u8,
     /// In [0, 1), with four decimals.
     pub dense: [f32; DENSE],
-    /// One id a slot, from 1 to the size of the id space.
+    /// One id per slot, from 1 to the size of the id space.
     pub ids: [Key; SLOTS],
-    /// The probability the label was drawn with; no part of the data.
+    /// The probability that the label was drawn with; not part of the data.
     pub probability: f32,
 }
 
@@ -269,15 +269,15 @@ fn push_row(text: &mut Vec<u8>, format: CriteoFormat, row: &CriteoRow) {
     text.push(b'\n');
 }
 
-/// A value in [0, 1) that has four decimals.
+/// Appends a value in [0, 1) with four decimals.
 fn push_four_decimals(text: &mut Vec<u8>, value: f32) {
     let n = (value * 10_000.0).round() as u32;
     let digit = |power: u32| b'0' + (n / power % 10) as u8;
     text.extend_from_slice(&[b'0', b'.', digit(1000), digit(100), digit(10), digit(1)]);
 }
 
-/// Fails if a split's directory has a part that this run does not replace: a pattern such as `train/part-*.txt` would
-/// silently mix two worlds.
+/// Fails if a split's directory has a part that this run does not replace: a pattern such as `train/part-*.txt` would silently
+/// mix two data sets.
 fn refuse_leftovers(spec: &CriteoSpec, directory: &Path, parts: u64) -> Result<()> {
     let unreadable = |source| Error::Io { action: "list the directory", path: directory.to_owned(), source };
     let entries = match std::fs::read_dir(directory) {
@@ -311,7 +311,7 @@ mod tests {
         CriteoSpec { rows: 2000, test_rows: 500, ids: 20_000, seed, parts: 3, ..CriteoSpec::default() }
     }
 
-    /// Every file of a directory by its name, with its bytes.
+    /// Every file of a directory by name, with its bytes.
     fn contents(directory: &Path) -> BTreeMap<String, Vec<u8>> {
         let mut contents = BTreeMap::new();
         for split in ["train", "test"] {
@@ -332,7 +332,7 @@ mod tests {
 
     type Parsed = (u8, Vec<f32>, Vec<Key>);
 
-    /// Reads a MultiSlot line with nothing but its definition.
+    /// Parses a MultiSlot line by its definition alone.
     fn parse_multislot(line: &str) -> Parsed {
         let mut words = line.split(' ');
         let mut field = || -> Vec<String> {
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn the_bytes_are_those_of_the_first_release_on_every_machine() {
-        // If this fails, seeds no longer mean the data they meant: say so in the changelog, or undo the change.
+        // If this fails, seeds no longer give the data that they gave before: say so in the changelog, or undo the change.
         let (files, _) = written(&CriteoSpec { rows: 300, test_rows: 100, ids: 1000, ..small(1) });
         let hash = files.values().flatten().fold(0, |hash, &byte| openfleet_core::key::mix(hash ^ u64::from(byte)));
         assert_eq!(hash, 6_034_947_960_191_148_436);
