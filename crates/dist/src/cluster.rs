@@ -15,12 +15,12 @@ use openfleet_core::strategy::Strategy;
 use openfleet_table::{Accessor, Admission, DenseSpec, Shrunk, SparseSpec};
 use parking_lot::{Mutex, MutexGuard};
 
-pub use entering::Begun;
+pub use entering::ScriptAction;
 pub use saving::{LoadOptions, SaveOptions, fresh_save_id};
 
 use self::entering::Entry;
 use crate::client::Link;
-use crate::communicator::{Communicator, Part, Remote, Worker, depart_from, for_mode, status_of, wait_all};
+use crate::communicator::{Communicator, Remote, TableSubset, Worker, depart_from, for_mode, status_of, wait_all};
 use crate::error::{Error, Result};
 use crate::request::all_reduce::{self, AllReduce};
 use crate::request::all_to_all::{self, AllToAll};
@@ -82,7 +82,7 @@ impl Connected {
             wanted.iter().map(|name| known.iter().position(|known| known == name)).collect()
         };
         match (numbers(&known_sparse, sparse), numbers(&known_dense, dense)) {
-            (Some(sparse), Some(dense)) => Ok(Arc::new(Part::new(self.communicator.clone(), sparse, dense))),
+            (Some(sparse), Some(dense)) => Ok(Arc::new(TableSubset::new(self.communicator.clone(), sparse, dense))),
             _ => Err(Error::TableMismatch {
                 table: "all".into(),
                 existing: [known_sparse, known_dense].concat().join(", "),
@@ -194,7 +194,7 @@ impl Cluster {
     /// Waits until every worker that has not departed has come to a barrier too. Workers call their barriers and all-reduces in
     /// the same order.
     pub fn barrier(&self) -> Result<()> {
-        self.meet(|number| Barrier { number, workers: self.worker.count }, |_| Ok(()))
+        self.arrive(|number| Barrier { number, workers: self.worker.count }, |_| Ok(()))
     }
 
     /// Reduces the values of all workers that have not departed: position by position their sum, say. Every worker brings as
@@ -202,7 +202,7 @@ impl Cluster {
     pub fn all_reduce(&self, op: Reduce, values: &mut [f64]) -> Result<()> {
         let mine = values.to_vec();
         let request = |number| AllReduce { number, workers: self.worker.count, op, values: mine };
-        self.meet(request, |answer| all_reduce::decode(answer, values))
+        self.arrive(request, |answer| all_reduce::decode(answer, values))
     }
 
     /// Gives every worker what this one has for it, `(rank, bytes)` with each rank once, and gets what all of them have for
@@ -234,7 +234,7 @@ impl Cluster {
     }
 
     /// One server is enough to meet at: the first.
-    fn meet<R: Numbered>(
+    fn arrive<R: Numbered>(
         &self,
         request: impl FnOnce(u64) -> R,
         decode: impl FnOnce(&[u8]) -> Result<()>,
@@ -242,11 +242,11 @@ impl Cluster {
         let link = &self.links[..1];
         let number = self.next_collective(link)?;
         let request = request(*number.0);
-        let meet = || {
+        let arrive = || {
             let answer = link[0].send_patiently(&request)?.wait().map_err(|error| missed(link, R::NAME, error))?;
             decode(answer.bytes())
         };
-        let outcome = meet();
+        let outcome = arrive();
         number.ended(&outcome);
         outcome
     }

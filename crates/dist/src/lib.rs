@@ -13,16 +13,16 @@ pub mod error;
 pub mod floats;
 pub mod frame;
 pub mod gradients;
-pub mod hands;
 pub mod handshake;
 pub mod listener;
 pub mod net;
-pub mod news;
+pub mod notices;
 pub mod request;
 pub mod server;
 pub mod session;
 pub mod stage;
 pub mod storage;
+pub mod threads;
 pub mod tls;
 
 pub use client::{ClientConfig, Link};

@@ -85,7 +85,7 @@ pub async fn receive(
     if let Err(reason) = state.admit(hello.rank, incarnation) {
         return refuse(stream, &hello, reason, peer).await;
     }
-    if let Err(error) = say(stream, WELCOME, &state.life(), peer).await {
+    if let Err(error) = say(stream, WELCOME, &state.instance(), peer).await {
         state.disconnected(hello.rank);
         return Err(error);
     }

@@ -14,10 +14,10 @@ use super::Cluster;
 use crate::communicator::{Streams, wait_all};
 use crate::error::{Error, Result};
 use crate::handshake::Nonce;
-use crate::request::action::{self, ActionRequest, Ask};
+use crate::request::action::{self, ActionRequest, ScriptStep};
 use crate::request::enter::{self, EnterRequest};
-use crate::request::look::{self, Look};
-use crate::server::{Action, ActionKind, Entered, Journal, Standing, Team, agree};
+use crate::request::inspect::{self, Inspect};
+use crate::server::{Action, ActionKind, Entered, Journal, ResumePoint, Team, agree};
 
 /// What the servers said when this process entered the job.
 pub(super) struct Entry {
@@ -31,14 +31,14 @@ pub(super) struct Entry {
 
 /// An action of the script that has begun.
 #[derive(Debug)]
-pub struct Begun {
+pub struct ScriptAction {
     kind: ActionKind,
     number: u64,
     what: String,
     recorded: Option<serde_json::Value>,
 }
 
-impl Begun {
+impl ScriptAction {
     /// What came of it, if it was complete before this process started.
     pub fn recorded<T: DeserializeOwned>(&self) -> Option<T> {
         self.recorded.clone().and_then(|result| serde_json::from_value(result).ok())
@@ -68,10 +68,10 @@ impl Cluster {
         let team = Team { mode: self.strategy.mode(), workers: self.worker.count, threads: self.worker.threads };
         let mut disagreement = None;
         for _ in 0..ATTEMPTS {
-            let asked = self.links.iter().map(|link| link.send(&Look)).collect::<Result<_>>()?;
+            let asked = self.links.iter().map(|link| link.send(&Inspect)).collect::<Result<_>>()?;
             let answers = wait_all(asked)?;
-            let seen = answers.iter().map(|answer| look::decode(answer.bytes())).collect::<Result<Vec<_>>>()?;
-            let (agreed, returns) = match agree(team, &seen) {
+            let views = answers.iter().map(|answer| inspect::decode(answer.bytes())).collect::<Result<Vec<_>>>()?;
+            let (agreed, returns) = match agree(team, &views) {
                 Ok(agreed) => agreed,
                 Err(error) => {
                     disagreement = Some(error);
@@ -89,26 +89,26 @@ impl Cluster {
             let asked = self.links.iter().map(|link| link.send_within(&enter, RETURNING)).collect::<Result<_>>()?;
             let answers = wait_all(asked)?;
             let entered = answers.iter().map(|answer| enter::decode(answer.bytes())).collect::<Result<Vec<_>>>()?;
-            let standings: Option<Vec<Standing>> = entered
+            let resume_points: Option<Vec<ResumePoint>> = entered
                 .into_iter()
                 .map(|entered| match entered {
-                    Entered::In(standing) => Some(*standing),
+                    Entered::In(resume_point) => Some(*resume_point),
                     Entered::Stale => None,
                 })
                 .collect();
-            if let Some(standings) = standings {
-                return Ok(self.entry(standings));
+            if let Some(resume_points) = resume_points {
+                return Ok(self.entry(resume_points));
             }
             std::thread::sleep(PAUSE);
         }
         Err(disagreement.unwrap_or(Error::NotEntered { rank: self.worker.rank }))
     }
 
-    fn entry(&self, mut standings: Vec<Standing>) -> Entry {
-        let first = standings.first_mut();
+    fn entry(&self, mut resume_points: Vec<ResumePoint>) -> Entry {
+        let first = resume_points.first_mut();
         let (journal, collectives) =
             first.map_or_else(Default::default, |first| (std::mem::take(&mut first.journal), first.collectives));
-        let applied = standings.into_iter().map(|standing| standing.streams).collect();
+        let applied = resume_points.into_iter().map(|resume_point| resume_point.streams).collect();
         let streams = Arc::new(Streams::new(self.worker, applied));
         Entry { streams, journal, collectives, actions: Mutex::default() }
     }
@@ -123,7 +123,7 @@ impl Cluster {
 
     /// The script begins an action that a restarted script must not repeat. `what` says what it is, in words that do not
     /// change from one process to the next.
-    pub fn begin_action(&self, kind: ActionKind, what: String) -> Result<Begun> {
+    pub fn begin_action(&self, kind: ActionKind, what: String) -> Result<ScriptAction> {
         let entry = self.enter()?;
         // One that failed, and whose error the script has caught, is followed by another of the same number.
         let (number, again) = {
@@ -135,28 +135,28 @@ impl Cluster {
         let recorded = if known {
             entry.journal.clone().begin(kind, number, &what)?
         } else {
-            let ask = Ask::Begin { kind, number, what: what.clone(), again };
-            let request = ActionRequest { ask, states: Vec::new() };
+            let step = ScriptStep::Begin { kind, number, what: what.clone(), again };
+            let request = ActionRequest { step, states: Vec::new() };
             action::decode(self.first()?.send(&request)?.wait()?.bytes())?
         };
         if recorded.is_some() {
             entry.actions.lock().insert(kind, (number + 1, false));
         }
-        Ok(Begun { kind, number, what, recorded: recorded.map(|action| action.result) })
+        Ok(ScriptAction { kind, number, what, recorded: recorded.map(|action| action.result) })
     }
 
     /// The script has completed an action. `states` is what its programs keep beside their tables.
-    pub fn complete_action(&self, begun: Begun, result: &impl Serialize, states: Vec<u8>) -> Result<()> {
-        let Begun { kind, number, what, .. } = begun;
+    pub fn complete_action(&self, begun: ScriptAction, result: &impl Serialize, states: Vec<u8>) -> Result<()> {
+        let ScriptAction { kind, number, what, .. } = begun;
         let result = serde_json::to_value(result).map_err(|_| Error::Damaged { what: "result of an action" })?;
-        let ask = Ask::Complete { kind, number, action: Action { what, result } };
-        self.first()?.send(&ActionRequest { ask, states })?.wait()?;
+        let step = ScriptStep::Complete { kind, number, action: Action { what, result } };
+        self.first()?.send(&ActionRequest { step, states })?.wait()?;
         self.enter()?.actions.lock().insert(kind, (number + 1, false));
         Ok(())
     }
 
     /// What the programs kept beside their tables after an action, if it is the last one of which that is known.
-    pub fn recorded_states(&self, begun: &Begun) -> Result<Option<Vec<u8>>> {
+    pub fn recorded_states(&self, begun: &ScriptAction) -> Result<Option<Vec<u8>>> {
         let entry = self.enter()?;
         let states = entry.journal.states.as_ref();
         Ok(states.filter(|(kind, number, _)| (*kind, *number) == (begun.kind, begun.number)).map(|(.., s)| s.clone()))
@@ -174,7 +174,7 @@ impl Cluster {
     }
 
     /// A number for an action that its repeats have too, by this process or a restarted one.
-    pub(super) fn action_id(&self, begun: &Begun) -> Nonce {
+    pub(super) fn action_id(&self, begun: &ScriptAction) -> Nonce {
         let seed = mix(u64::from(self.worker.rank) << 32 ^ begun.number);
         let mut id = Nonce::default();
         id[..8].copy_from_slice(&mix(seed).to_le_bytes());

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use openfleet_table::checkpoint::{Commit, Manifest, Part, Replaces, States, Work, decode_states, encode_states};
+use openfleet_table::checkpoint::{Commit, Manifest, Replaces, ServerPart, States, Work, decode_states, encode_states};
 use tracing::warn;
 
 use super::Cluster;
@@ -20,9 +20,9 @@ use crate::frame::Payload;
 use crate::handshake::fresh_nonce;
 use crate::request::committed::Committed;
 use crate::request::cut::{self, Answer, Cut};
+use crate::request::geo_flush::{self, GeoFlush};
 use crate::request::load::LoadRequest;
 use crate::request::save::{self, Base, Save};
-use crate::request::unsent::{self, Unsent};
 use crate::server::{ActionKind, Load, cut_of};
 
 /// How a checkpoint is saved.
@@ -94,7 +94,7 @@ impl Cluster {
         communicator.flush()?;
         let Some(first) = self.links.first() else { return Err(Error::NothingToSave) };
         if self.strategy.trains_on_copies() {
-            self.collect_unsent(address)?;
+            self.flush_other_workers(address)?;
         }
         let id = fresh_save_id();
         let address = address.to_owned();
@@ -114,16 +114,16 @@ impl Cluster {
     }
 
     /// GEO: waits until every other worker has sent what it has learnt, which it does with its next exchange.
-    fn collect_unsent(&self, address: &str) -> Result<()> {
+    fn flush_other_workers(&self, address: &str) -> Result<()> {
         let nonce = fresh_nonce();
         // 0 means that nobody asks.
-        let ask = Unsent { ticket: u64::from_le_bytes(std::array::from_fn(|at| nonce[at])).max(1) };
+        let ask = GeoFlush { ticket: u64::from_le_bytes(std::array::from_fn(|at| nonce[at])).max(1) };
         let began = Instant::now();
         loop {
             let asked = self.links.iter().map(|link| link.send(&ask)).collect::<Result<_>>()?;
             let mut waiting = BTreeSet::new();
             for answer in wait_all(asked)? {
-                waiting.extend(unsent::decode(answer.bytes())?);
+                waiting.extend(geo_flush::decode(answer.bytes())?);
             }
             if waiting.is_empty() {
                 return Ok(());
@@ -168,7 +168,7 @@ impl Cluster {
         let (only, without_state) = (options.only.clone(), options.without_state);
         let write = Save::Write { address: address.to_owned(), id: id.to_owned(), cut, only, without_state };
         // A thread each, because a server in this process answers when it is done.
-        let parts: Vec<Result<Part>> = std::thread::scope(|scope| {
+        let parts: Vec<Result<ServerPart>> = std::thread::scope(|scope| {
             let writing: Vec<_> = self.links.iter().map(|link| scope.spawn(|| ask_to_save(link, &write))).collect();
             let written = writing.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::NothingToSave)));
             written.map(|answer| save::decode_part(answer?.bytes())).collect()

@@ -22,12 +22,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use openfleet_core::WorkId;
-use openfleet_core::strategy::{AsyncPlan, DenseReceive};
+use openfleet_core::strategy::{AsyncSettings, DenseReceive};
 use openfleet_table::PushReport;
 use openfleet_table::aggregate::{DenseMean, SparseMean, SparsePart};
 use parking_lot::{Condvar, Mutex};
 
-use super::remote::{HeldValues, Remote, Wants, wait_all};
+use super::remote::{HeldValues, PushReply, Remote, wait_all};
 use super::{Communicator, Failure, Missing, Step};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
@@ -49,7 +49,7 @@ pub struct Async {
 
 struct Shared {
     remote: Remote,
-    plan: AsyncPlan,
+    settings: AsyncSettings,
     outbox: Mutex<Outbox>,
     /// Signals every change of the outbox.
     changed: Condvar,
@@ -100,16 +100,16 @@ struct Latest {
 
 impl Async {
     /// On a program's tables.
-    pub fn new(remote: Remote, plan: AsyncPlan) -> Self {
+    pub fn new(remote: Remote, settings: AsyncSettings) -> Self {
         let shared = Arc::new(Shared {
             remote,
-            plan,
+            settings,
             outbox: Mutex::default(),
             changed: Condvar::new(),
             latest: Mutex::default(),
         });
         let mut threads = Vec::new();
-        if let DenseReceive::Independent { min_sent } = plan.receive {
+        if let DenseReceive::Independent { min_sent } = settings.receive {
             let sender = shared.clone();
             threads.push(std::thread::spawn(move || sender.guard(|| sender.send_all())));
             let receiver = shared.clone();
@@ -174,10 +174,10 @@ impl Communicator for Async {
             pushed.map_or(Duration::ZERO, |pushed| pushed.elapsed().mul_f64(WAITING_SHARE))
         };
         let work = WorkId::step(stream, next);
-        let waits = shared.plan.receive == DenseReceive::AfterSend;
+        let waits = shared.settings.receive == DenseReceive::AfterSend;
         let payloads =
-            shared.remote.encode_push(work, sparse, dense, if waits { Wants::Values } else { Wants::Nothing });
-        if waits && shared.plan.merge.max_gradients == 1 {
+            shared.remote.encode_push(work, sparse, dense, if waits { PushReply::Values } else { PushReply::Nothing });
+        if waits && shared.settings.merge.max_gradients == 1 {
             shared.send_and_take(payloads, dense)?;
             return Ok(PushReport::default());
         }
@@ -189,8 +189,8 @@ impl Communicator for Async {
             // Without a sender thread, the push that fills a merge sends it; and so does one that finds no room, because
             // nobody else would make any.
             let own = outbox.queue.iter().filter(|item| item.work.stream == stream).count() + 1;
-            let most = shared.plan.merge.max_gradients;
-            if !item.alone && own < most && outbox.queue.len() < shared.plan.send_queue_size {
+            let most = shared.settings.merge.max_gradients;
+            if !item.alone && own < most && outbox.queue.len() < shared.settings.send_queue_size {
                 outbox.queue.push_back(item);
                 outbox.most_queued = outbox.most_queued.max(outbox.queue.len());
                 return Ok(PushReport::default());
@@ -204,14 +204,16 @@ impl Communicator for Async {
             shared.send_and_take(merge(merged)?, dense)?;
             return Ok(PushReport::default());
         }
-        while outbox.queue.len() >= shared.plan.send_queue_size {
+        while outbox.queue.len() >= shared.settings.send_queue_size {
             shared.changed.wait(&mut outbox);
             shared.check(&outbox)?;
         }
         outbox.queue.push_back(item);
         outbox.most_queued = outbox.most_queued.max(outbox.queue.len());
         shared.changed.notify_all();
-        if shared.plan.merge.max_gradients == 1 && shared.plan.receive == (DenseReceive::Independent { min_sent: 1 }) {
+        if shared.settings.merge.max_gradients == 1
+            && shared.settings.receive == (DenseReceive::Independent { min_sent: 1 })
+        {
             let deadline = Instant::now() + patience;
             loop {
                 let missing = (next + 1).saturating_sub(outbox.arrived.get(&stream).copied().unwrap_or(0));
@@ -266,11 +268,11 @@ impl Communicator for Async {
 
     fn flush(&self) -> Result<()> {
         let shared = &self.shared;
-        if shared.plan.receive == DenseReceive::AfterSend {
+        if shared.settings.receive == DenseReceive::AfterSend {
             loop {
                 let mut outbox = shared.outbox.lock();
                 let Some(stream) = outbox.queue.front().map(|item| item.work.stream) else { break };
-                let merged = take_mergeable(&mut outbox.queue, stream, shared.plan.merge.max_gradients);
+                let merged = take_mergeable(&mut outbox.queue, stream, shared.settings.merge.max_gradients);
                 drop(outbox);
                 shared.changed.notify_all();
                 shared.send(merge(merged)?)?;
@@ -324,7 +326,7 @@ impl Shared {
 
     fn send(&self, payloads: Vec<Payload>) -> Result<Vec<Payload>> {
         let links = self.remote.links.iter();
-        wait_all(links.zip(payloads).map(|(link, payload)| link.ask(Kind::Push, payload)).collect())
+        wait_all(links.zip(payloads).map(|(link, payload)| link.send_payload(Kind::Push, payload)).collect())
     }
 
     fn send_and_take(&self, payloads: Vec<Payload>, dense: &mut [DenseStage]) -> Result<()> {
@@ -335,8 +337,8 @@ impl Shared {
     }
 
     fn send_all(&self) -> Result<()> {
-        let most = self.plan.merge.max_gradients;
-        let wait = Duration::from_millis(self.plan.merge.wait_ms);
+        let most = self.settings.merge.max_gradients;
+        let wait = Duration::from_millis(self.settings.merge.wait_ms);
         loop {
             let mut outbox = self.outbox.lock();
             let stream = loop {
@@ -351,7 +353,7 @@ impl Shared {
             let deadline = Instant::now() + wait;
             while most > 1
                 && outbox.queue.iter().filter(|item| item.work.stream == stream).count() < most
-                && outbox.queue.len() < self.plan.send_queue_size
+                && outbox.queue.len() < self.settings.send_queue_size
                 && !outbox.closed
             {
                 if self.changed.wait_until(&mut outbox, deadline).timed_out() {

@@ -18,7 +18,7 @@
 //! thing, and the servers are told the steps up to which they have everything: a successor continues there. If it died at
 //! any other moment, the job returns to a checkpoint, or to the beginning.
 
-mod copies;
+mod local_rows;
 #[cfg(test)]
 mod tests;
 
@@ -27,19 +27,19 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use openfleet_core::strategy::{GeoPlan, GeoScale};
+use openfleet_core::strategy::{GeoScale, GeoSettings};
 use openfleet_core::{Key, WorkId};
 use openfleet_table::{DenseSpec, DenseTable, PushReport, Scratch, SparseSpec, clip};
 use parking_lot::{Condvar, Mutex};
 use tracing::warn;
 
-use self::copies::Copies;
-use super::remote::Wants;
+use self::local_rows::LocalRows;
+use super::remote::PushReply;
 use super::{Communicator, Failure, Local, Missing, Remote, Step, Worker, wait_all};
 use crate::error::{Error, Result};
 use crate::frame::Reader;
-use crate::request::hand_in::HandIn;
-use crate::request::sent::Sent;
+use crate::request::geo_flush_done::GeoFlushDone;
+use crate::request::geo_positions::GeoPositions;
 use crate::request::{Kind, exchange_geo};
 use crate::stage::{DenseStage, SparseStage};
 
@@ -53,8 +53,8 @@ pub struct Geo {
 
 struct Shared {
     remote: Remote,
-    plan: GeoPlan,
-    copies: Copies,
+    settings: GeoSettings,
+    local_rows: LocalRows,
     dense: Vec<Dense>,
     outbox: Mutex<Outbox>,
     /// Signals every change of the outbox.
@@ -97,7 +97,7 @@ impl Geo {
     /// On a program's tables, the same that `remote` was made with. The servers' dense values are the first ones here.
     pub fn new(
         remote: Remote,
-        plan: GeoPlan,
+        settings: GeoSettings,
         sparse: Vec<(String, SparseSpec)>,
         dense: Vec<(String, DenseSpec)>,
     ) -> Result<Self> {
@@ -109,11 +109,11 @@ impl Geo {
             Ok(Dense { name, local: Arc::new(table), trained: AtomicBool::new(false) })
         });
         let dense = dense.collect::<Result<Vec<_>>>()?;
-        let copies = Copies::new(sparse)?;
+        let local_rows = LocalRows::new(sparse)?;
         let local = dense.iter().map(|dense| (dense.name.clone(), dense.local.clone()));
-        let local = Local::new(copies.local(), local.collect());
+        let local = Local::new(local_rows.local(), local.collect());
         let outbox = Outbox {
-            window: vec![Touched::default(); copies.len()],
+            window: vec![Touched::default(); local_rows.len()],
             batches: 0,
             queue: VecDeque::new(),
             queued: 0,
@@ -124,8 +124,14 @@ impl Geo {
             closed: false,
             failed: None,
         };
-        let shared =
-            Arc::new(Shared { remote, plan, copies, dense, outbox: Mutex::new(outbox), changed: Condvar::new() });
+        let shared = Arc::new(Shared {
+            remote,
+            settings,
+            local_rows,
+            dense,
+            outbox: Mutex::new(outbox),
+            changed: Condvar::new(),
+        });
         let mut exchanger = Exchanger { shared: shared.clone(), base, next: 0, wanted: None, scratch: Scratch::new() };
         let thread = std::thread::spawn(move || {
             let shared = exchanger.shared.clone();
@@ -179,7 +185,7 @@ impl Drop for Geo {
 impl Communicator for Geo {
     /// Rows that are kept here are read here, evaluation included; others come from the servers.
     fn pull_sparse(&self, stages: &mut [SparseStage], missing: Missing) -> Result<()> {
-        self.shared.copies.pull(&self.shared.remote, stages, missing)
+        self.shared.local_rows.pull(&self.shared.remote, stages, missing)
     }
 
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
@@ -201,9 +207,9 @@ impl Communicator for Geo {
             }
         }
         outbox.batches += 1;
-        if outbox.batches == shared.plan.k_steps {
+        if outbox.batches == shared.settings.k_steps {
             let window = outbox.close_window();
-            while outbox.queue.len() >= shared.plan.send_queue_size {
+            while outbox.queue.len() >= shared.settings.send_queue_size {
                 shared.changed.wait(&mut outbox);
                 outbox.check()?;
             }
@@ -255,8 +261,8 @@ impl Communicator for Geo {
         let ticket = outbox.enqueue(Job::Flush(window));
         self.shared.changed.notify_all();
         self.shared.wait_for(outbox, ticket)?;
-        if is_between_steps && self.shared.plan.flush_residual {
-            self.shared.hand_in()?;
+        if is_between_steps && self.shared.settings.flush_residual {
+            self.shared.report_positions()?;
         }
         Ok(())
     }
@@ -282,11 +288,11 @@ impl Communicator for Geo {
 
 impl Shared {
     /// Tells the servers that they have everything up to the steps that were taken so far.
-    fn hand_in(&self) -> Result<()> {
+    fn report_positions(&self) -> Result<()> {
         let positions = self.remote.streams.positions();
         let streams = (0..).map(|thread| self.remote.worker.stream(thread));
-        let hand_in = HandIn { positions: streams.zip(positions).collect() };
-        let asked = self.remote.links.iter().map(|link| link.send(&hand_in)).collect::<Result<_>>()?;
+        let report_positions = GeoPositions { positions: streams.zip(positions).collect() };
+        let asked = self.remote.links.iter().map(|link| link.send(&report_positions)).collect::<Result<_>>()?;
         wait_all(asked).map(drop)
     }
 
@@ -372,17 +378,17 @@ impl Exchanger {
     /// Sends everything, if somebody waits for it, and says so.
     fn send_what_is_wanted(&mut self) -> Result<()> {
         let Some(ticket) = self.wanted else { return Ok(()) };
-        if self.shared.plan.flush_residual {
+        if self.shared.settings.flush_residual {
             self.work(Job::Flush(Vec::new()))?;
         }
         // Told again by the exchanges above.
         self.wanted = None;
         let links = self.shared.remote.links.iter();
-        wait_all(links.map(|link| link.send(&Sent { ticket })).collect::<Result<_>>()?).map(drop)
+        wait_all(links.map(|link| link.send(&GeoFlushDone { ticket })).collect::<Result<_>>()?).map(drop)
     }
 
     fn work(&mut self, job: Job) -> Result<()> {
-        let workers = match self.shared.plan.scale {
+        let workers = match self.shared.settings.scale {
             GeoScale::Mean => self.shared.remote.worker.count as f32,
             GeoScale::Sum => 1.0,
         };
@@ -392,14 +398,14 @@ impl Exchanger {
                 let keys: Vec<Vec<Key>> = window.into_iter().map(Touched::into_keys).collect();
                 self.exchange(keys.iter().map(Vec::as_slice), workers, trained)
             }
-            Job::Flush(window) if !self.shared.plan.flush_residual => {
+            Job::Flush(window) if !self.shared.settings.flush_residual => {
                 let keys: Vec<Vec<Key>> = window.into_iter().map(Touched::into_keys).collect();
                 self.exchange(keys.iter().map(Vec::as_slice), workers, vec![true; self.base.len()])
             }
             // What the window touched differs from the base, and so is among the unsent.
             Job::Flush(_) => {
-                let copies = &self.shared.copies;
-                let keys: Vec<Vec<Key>> = (0..copies.len()).map(|number| copies.unsent(number)).collect();
+                let local_rows = &self.shared.local_rows;
+                let keys: Vec<Vec<Key>> = (0..local_rows.len()).map(|number| local_rows.unsent(number)).collect();
                 let rounds = keys.iter().map(|keys| keys.len().div_ceil(FLUSHED_ROWS)).max().unwrap_or(0).max(1);
                 (0..rounds).try_for_each(|round| {
                     let part = keys.iter().map(|keys| keys.chunks(FLUSHED_ROWS).nth(round).unwrap_or_default());
@@ -417,10 +423,10 @@ impl Exchanger {
         takes_part: Vec<bool>,
     ) -> Result<()> {
         let shared = self.shared.clone();
-        let (remote, copies) = (&shared.remote, &shared.copies);
+        let (remote, local_rows) = (&shared.remote, &shared.local_rows);
         let sparse: Vec<SparseStage> = keys
             .enumerate()
-            .map(|(number, keys)| copies.differences(number, keys, divisor, &mut self.scratch))
+            .map(|(number, keys)| local_rows.differences(number, keys, divisor, &mut self.scratch))
             .collect::<Result<_>>()?;
         let mut dense: Vec<DenseStage> = takes_part
             .iter()
@@ -433,19 +439,23 @@ impl Exchanger {
         // Numbered in a stream of its own, after those of all training threads.
         let Worker { rank, count, threads } = remote.worker;
         let work = WorkId::step(count * threads + rank * threads, self.next);
-        let payloads = remote.encode_push(work, &sparse, &dense, Wants::Nothing);
+        let payloads = remote.encode_push(work, &sparse, &dense, PushReply::Nothing);
         drop(sparse);
-        let asked: Vec<_> =
-            remote.links.iter().zip(payloads).map(|(link, payload)| link.ask(Kind::ExchangeGeo, payload)).collect();
+        let asked: Vec<_> = remote
+            .links
+            .iter()
+            .zip(payloads)
+            .map(|(link, payload)| link.send_payload(Kind::ExchangeGeo, payload))
+            .collect();
         self.next += 1;
         for (server, pending) in asked.into_iter().enumerate() {
             let answer = pending.wait()?;
             let mut reader = Reader::new(answer.bytes());
             let ticket = exchange_geo::take_ticket(&mut reader)?;
             self.wanted = self.wanted.or((ticket != 0).then_some(ticket));
-            for number in 0..copies.len() {
-                let changed = exchange_geo::take_changed(&mut reader, copies.dim(number))?;
-                copies.receive(number, changed.keys, changed.rows, &mut self.scratch)?;
+            for number in 0..local_rows.len() {
+                let changed = exchange_geo::take_changed(&mut reader, local_rows.dim(number))?;
+                local_rows.receive(number, changed.keys, changed.rows, &mut self.scratch)?;
             }
             remote.take_trained_values(server, &mut reader, &mut dense)?;
             reader.end()?;

@@ -6,11 +6,11 @@
 use std::collections::{HashMap, VecDeque};
 
 use openfleet_core::WorkId;
-use openfleet_core::strategy::HybridPlan;
+use openfleet_core::strategy::HybridSettings;
 use openfleet_table::PushReport;
 use parking_lot::Mutex;
 
-use super::remote::{Remote, Wants, wait_all};
+use super::remote::{PushReply, Remote, wait_all};
 use super::stepwise::pull_if_empty;
 use super::{Communicator, Missing, Step};
 use crate::client::Pending;
@@ -21,7 +21,7 @@ use crate::stage::{DenseStage, SparseStage};
 /// Dense in step, sparse behind.
 pub struct Hybrid {
     remote: Remote,
-    plan: HybridPlan,
+    settings: HybridSettings,
     streams: Mutex<HashMap<u32, Stream>>,
 }
 
@@ -33,8 +33,8 @@ struct Stream {
 
 impl Hybrid {
     /// On a program's tables.
-    pub fn new(remote: Remote, plan: HybridPlan) -> Self {
-        Hybrid { remote, plan, streams: Mutex::default() }
+    pub fn new(remote: Remote, settings: HybridSettings) -> Self {
+        Hybrid { remote, settings, streams: Mutex::default() }
     }
 
     /// The most batches of any stream that were in flight at a time.
@@ -85,10 +85,11 @@ impl Communicator for Hybrid {
         self.remote.join_implicit(work.stream)?;
         let mut stream = self.take(number);
         // Room for this batch first, then it may fly.
-        Self::settle(&mut stream, self.plan.staleness - 1)?;
+        Self::settle(&mut stream, self.settings.staleness - 1)?;
         let sparse_work = WorkId::step(self.sparse_stream(number), work.first_step);
-        let payloads = self.remote.encode_push(sparse_work, sparse, &[], Wants::Nothing);
-        let asked = self.remote.links.iter().zip(payloads).map(|(link, payload)| link.ask(Kind::Push, payload));
+        let payloads = self.remote.encode_push(sparse_work, sparse, &[], PushReply::Nothing);
+        let asked =
+            self.remote.links.iter().zip(payloads).map(|(link, payload)| link.send_payload(Kind::Push, payload));
         stream.in_flight.push_back(asked.collect());
         stream.most_in_flight = stream.most_in_flight.max(stream.in_flight.len());
         self.remote.push_in_step(WorkId::step(number, work.first_step), &[], dense)?;

@@ -5,10 +5,10 @@ mod geo;
 mod hybrid;
 mod local;
 mod mapped;
-mod part;
 mod remote;
 mod stepwise;
 mod streams;
+mod subset;
 
 pub use asynchronous::Async;
 pub use geo::Geo;
@@ -16,14 +16,14 @@ pub use hybrid::Hybrid;
 pub use local::Local;
 pub use mapped::Mapped;
 pub use openfleet_table::sparse::Missing;
-pub use part::Part;
 pub use remote::{Remote, Worker};
 pub(crate) use remote::{depart_from, status_of, wait_all};
 pub use stepwise::Stepwise;
 pub use streams::{Step, Streams};
+pub use subset::TableSubset;
 
 use openfleet_core::WorkId;
-use openfleet_core::strategy::{Plan, Strategy};
+use openfleet_core::strategy::{ModeSettings, Strategy};
 use openfleet_table::{DenseSpec, PushReport, SparseSpec};
 
 use crate::error::{Error, Result};
@@ -145,13 +145,13 @@ pub fn for_mode(
     dense: &[(String, DenseSpec, Vec<f32>)],
 ) -> Result<Box<dyn Communicator>> {
     let remote = remote.with_float_width(strategy.float_width());
-    Ok(match *strategy.plan() {
-        Plan::Sync | Plan::HalfAsync => Box::new(Stepwise::new(remote)),
-        Plan::Async(plan) => Box::new(Async::new(remote, plan)),
-        Plan::Hybrid(plan) => Box::new(Hybrid::new(remote, plan)),
-        Plan::Geo(plan) => {
+    Ok(match *strategy.settings() {
+        ModeSettings::Sync | ModeSettings::HalfAsync => Box::new(Stepwise::new(remote)),
+        ModeSettings::Async(settings) => Box::new(Async::new(remote, settings)),
+        ModeSettings::Hybrid(settings) => Box::new(Hybrid::new(remote, settings)),
+        ModeSettings::Geo(settings) => {
             let dense = dense.iter().map(|(name, spec, _)| (name.clone(), spec.clone()));
-            Box::new(Geo::new(remote, plan, sparse.to_vec(), dense.collect())?)
+            Box::new(Geo::new(remote, settings, sparse.to_vec(), dense.collect())?)
         }
     })
 }

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::floats;
 use crate::frame::{Payload, Reader};
 use crate::gradients::{Counts, Head, Measure, PushEncoder};
-use crate::request::create_tables::{self, CreateTables, Description, Here};
+use crate::request::create_tables::{self, CreateTables, Description, ServerShare};
 use crate::request::depart::Depart;
 use crate::request::join::Join;
 use crate::request::leave::Leave;
@@ -59,7 +59,7 @@ pub(super) struct HeldValues {
 
 /// What a push is answered with.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wants {
+pub(super) enum PushReply {
     /// That it was applied.
     Nothing,
     /// The new dense values.
@@ -78,7 +78,7 @@ pub struct Remote {
     dims: Vec<u32>,
     width: FloatWidth,
     /// Working memory, a set for each call at a time.
-    lanes: Mutex<Vec<Lane>>,
+    buffer_pool: Mutex<Vec<CallBuffers>>,
     /// Per server: where this worker's pulls are counted from.
     sessions: Vec<u64>,
     /// Where each training thread is.
@@ -90,7 +90,7 @@ pub struct Remote {
 
 /// Working memory of one call.
 #[derive(Default)]
-pub(super) struct Lane {
+pub(super) struct CallBuffers {
     /// Per stage.
     groupings: Vec<Grouping>,
 }
@@ -129,7 +129,7 @@ impl Remote {
                         (placement.block_name(block), spec)
                     })
                     .collect(),
-                here: Here {
+                share: ServerShare {
                     server: server as u32,
                     servers: links.len() as u32,
                     parameters: whole.clone(),
@@ -146,10 +146,10 @@ impl Remote {
         let sessions = created.iter().map(|created| created.session).collect();
         let states = Mutex::new(created.into_iter().next().map(|created| created.states).unwrap_or_default());
         let dims = sparse.iter().map(|(_, spec)| spec.dim as u32).collect();
-        let (lanes, pulls) = (Mutex::default(), AtomicU64::new(0));
+        let (buffer_pool, pulls) = (Mutex::default(), AtomicU64::new(0));
         let width = FloatWidth::default();
         let streams = Arc::new(Streams::new(worker, Vec::new()));
-        Ok(Remote { links, worker, placement, blocks, dims, width, lanes, sessions, streams, states, pulls })
+        Ok(Remote { links, worker, placement, blocks, dims, width, buffer_pool, sessions, streams, states, pulls })
     }
 
     /// Counts steps from where the servers stood when the worker entered the job.
@@ -178,23 +178,23 @@ impl Remote {
 
     /// Fills `rows` of every lookup.
     pub(super) fn pull_sparse(&self, stages: &mut [SparseStage], missing: Missing) -> Result<()> {
-        let lane = self.group(stages);
+        let buffers = self.group(stages);
         let number = self.pulls.fetch_add(1, Ordering::Relaxed);
         let mut asked = Vec::with_capacity(self.links.len());
         for (server, link) in self.links.iter().enumerate() {
             let mut payload = Payload::new();
             // Room for a million million pulls of each life of the worker.
             pull_sparse::begin(&mut payload, missing, self.sessions[server] << 40 | number, stages.len());
-            for (stage, grouping) in stages.iter().zip(&lane.groupings) {
+            for (stage, grouping) in stages.iter().zip(&buffers.groupings) {
                 let (tables, dims) = self.tables_of(stage, |_| true);
                 pull_sparse::add_stage(&mut payload, &tables, &dims, grouping.keys(server));
             }
-            asked.push(link.ask(Kind::PullSparse, payload));
+            asked.push(link.send_payload(Kind::PullSparse, payload));
         }
         for (server, pending) in asked.into_iter().enumerate() {
             let answer = pending.wait()?;
             let mut reader = Reader::new(answer.bytes());
-            for (stage, grouping) in stages.iter_mut().zip(&lane.groupings) {
+            for (stage, grouping) in stages.iter_mut().zip(&buffers.groupings) {
                 let count = grouping.keys(server).len();
                 for lookup in &mut stage.lookups {
                     let rows = pull_sparse::take_rows(&mut reader, count, lookup.dim)?;
@@ -203,7 +203,7 @@ impl Remote {
             }
             reader.end()?;
         }
-        self.lanes.lock().push(lane);
+        self.buffer_pool.lock().push(buffers);
         Ok(())
     }
 
@@ -282,16 +282,16 @@ impl Remote {
         work: WorkId,
         sparse: &[SparseStage],
         dense: &[DenseStage],
-        wants: Wants,
+        reply: PushReply,
     ) -> Vec<Payload> {
-        let lane = self.group(sparse);
+        let buffers = self.group(sparse);
         let places = self.places(dense, |stage| stage.trained);
         let payloads = (0..self.links.len())
             .map(|server| {
                 let counted = sparse.iter().any(|stage| stage.counts.is_some());
-                let (want_values, measured) = (wants == Wants::Values, wants == Wants::Measure);
+                let (want_values, measured) = (reply == PushReply::Values, reply == PushReply::Measure);
                 let mut push = PushEncoder::new(Head { work, want_values, width: self.width, counted, measured });
-                for (stage, grouping) in sparse.iter().zip(&lane.groupings) {
+                for (stage, grouping) in sparse.iter().zip(&buffers.groupings) {
                     let (tables, dims) = self.tables_of(stage, |lookup| lookup.trained);
                     let (keys, positions) = (grouping.keys(server), grouping.positions(server));
                     let gradients = stage.lookups.iter().filter(|lookup| lookup.trained).map(|lookup| {
@@ -311,13 +311,13 @@ impl Remote {
                 push.finish()
             })
             .collect();
-        self.lanes.lock().push(lane);
+        self.buffer_pool.lock().push(buffers);
         payloads
     }
 
     /// Pushes a step that others take too, waits until it is applied, and takes the new dense values.
     pub(super) fn push_in_step(&self, work: WorkId, sparse: &[SparseStage], dense: &mut [DenseStage]) -> Result<()> {
-        let asked = self.ask_all(Kind::Push, self.encode_push(work, sparse, dense, Wants::Values));
+        let asked = self.ask_all(Kind::Push, self.encode_push(work, sparse, dense, PushReply::Values));
         for (server, pending) in asked.into_iter().enumerate() {
             self.take_pushed_values(server, &pending.wait()?, dense)?;
         }
@@ -333,7 +333,7 @@ impl Remote {
         dense: &mut [DenseStage],
         norm: f32,
     ) -> Result<()> {
-        let asked = self.ask_all(Kind::Push, self.encode_push(work, sparse, dense, Wants::Measure));
+        let asked = self.ask_all(Kind::Push, self.encode_push(work, sparse, dense, PushReply::Measure));
         let (mut squares, mut applied) = (0.0, None);
         // In the order of the servers: all workers come to the same sum.
         for answer in wait_all(asked)? {
@@ -361,7 +361,7 @@ impl Remote {
 
     /// Asks every server, for as long as others may take to do their part.
     fn ask_all(&self, kind: Kind, payloads: Vec<Payload>) -> Vec<Pending> {
-        self.links.iter().zip(payloads).map(|(link, payload)| link.ask_patiently(kind, payload)).collect()
+        self.links.iter().zip(payloads).map(|(link, payload)| link.send_payload_patiently(kind, payload)).collect()
     }
 
     /// Puts the values that a push was answered with where they belong.
@@ -463,13 +463,13 @@ impl Remote {
         status_of(&self.links)
     }
 
-    fn group(&self, stages: &[SparseStage]) -> Lane {
-        let mut lane = self.lanes.lock().pop().unwrap_or_default();
-        lane.groupings.resize_with(stages.len(), Grouping::new);
-        for (stage, grouping) in stages.iter().zip(&mut lane.groupings) {
+    fn group(&self, stages: &[SparseStage]) -> CallBuffers {
+        let mut buffers = self.buffer_pool.lock().pop().unwrap_or_default();
+        buffers.groupings.resize_with(stages.len(), Grouping::new);
+        for (stage, grouping) in stages.iter().zip(&mut buffers.groupings) {
             self.placement.group(stage.unique.keys(), grouping);
         }
-        lane
+        buffers
     }
 
     fn tables_of(&self, stage: &SparseStage, which: impl Fn(&crate::stage::Lookup) -> bool) -> (Vec<u32>, Vec<u32>) {

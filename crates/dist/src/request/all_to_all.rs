@@ -51,7 +51,7 @@ impl Request for AllToAll {
     /// Answers when the last one asks.
     fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
         let AllToAll { number, workers, parts } = self;
-        server.meet(caller, number, Collective::AllToAll { workers }, Contribution::Parts(parts))
+        server.arrive(caller, number, Collective::AllToAll { workers }, Contribution::Parts(parts))
     }
 }
 

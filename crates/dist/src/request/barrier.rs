@@ -37,6 +37,6 @@ impl Request for Barrier {
     /// Answers when the last one asks.
     fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
         let Barrier { number, workers } = self;
-        server.meet(caller, number, Collective::Barrier { workers }, Contribution::Nothing)
+        server.arrive(caller, number, Collective::Barrier { workers }, Contribution::Nothing)
     }
 }

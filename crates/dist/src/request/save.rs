@@ -3,7 +3,7 @@
 //! The first server begins and commits, because a worker need not see the directory; every server writes its own part.
 //! A repeat is answered with the first one's answer.
 
-use openfleet_table::checkpoint::{Commit, Manifest, Part};
+use openfleet_table::checkpoint::{Commit, Manifest, ServerPart};
 use serde::{Deserialize, Serialize};
 
 use super::{Request, from_json, now, to_json};
@@ -135,7 +135,7 @@ pub fn decode_base(reply: &[u8]) -> Result<Option<Base>> {
 }
 
 /// Reads the answer to a write.
-pub fn decode_part(reply: &[u8]) -> Result<Part> {
+pub fn decode_part(reply: &[u8]) -> Result<ServerPart> {
     from_json(reply, ANSWER)
 }
 

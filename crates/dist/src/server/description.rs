@@ -22,13 +22,13 @@ pub struct Description {
     /// Dense blocks by number.
     pub dense: Vec<(String, DenseSpec)>,
     /// Which part of the whole this is.
-    #[serde(default)]
-    pub here: Here,
+    #[serde(default, rename = "here")]
+    pub share: ServerShare,
 }
 
 /// Which part of a program's tables one server keeps: a checkpoint has to know, training does not.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Here {
+pub struct ServerShare {
     /// Which server.
     pub server: u32,
     /// Of how many.
@@ -39,10 +39,10 @@ pub struct Here {
     pub blocks: Vec<(u32, u64)>,
 }
 
-impl Default for Here {
+impl Default for ServerShare {
     /// The only server, of a program without dense parameters.
     fn default() -> Self {
-        Here { server: 0, servers: 1, parameters: Vec::new(), blocks: Vec::new() }
+        ServerShare { server: 0, servers: 1, parameters: Vec::new(), blocks: Vec::new() }
     }
 }
 

@@ -31,15 +31,17 @@ pub struct Cut {
 
 /// A server as a worker sees it before it enters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct ServerView {
     /// Of the run.
     pub run: String,
     /// Tells this process of the server from one that is started in its place.
-    pub life: u64,
+    #[serde(rename = "life")]
+    pub instance: u64,
     /// 0 where nobody has entered yet.
     pub generation: u64,
     /// The processes of all servers that the generation was begun with, in order.
-    pub lives: Vec<u64>,
+    #[serde(rename = "lives")]
+    pub instances: Vec<u64>,
     /// Where the generation began.
     pub began: Option<Cut>,
     /// Where it returns to if it has to.
@@ -58,7 +60,8 @@ pub struct Enter {
     /// The generation to join, or to begin.
     pub generation: u64,
     /// The processes of all servers, in order.
-    pub lives: Vec<u64>,
+    #[serde(rename = "lives")]
+    pub instances: Vec<u64>,
     /// Where it begins.
     pub cut: Option<Cut>,
 }
@@ -67,14 +70,14 @@ pub struct Enter {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Entered {
     /// The worker takes part.
-    In(Box<Standing>),
+    In(Box<ResumePoint>),
     /// Others have begun a newer generation: look again.
     Stale,
 }
 
 /// How a worker stands on a server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Standing {
+pub struct ResumePoint {
     /// Its streams.
     pub streams: StreamPositions,
     /// What its script has done; the first server knows.
@@ -84,17 +87,17 @@ pub struct Standing {
 }
 
 /// Which generation a worker enters, by what it sees of all servers, in order. Says also whether servers have to return.
-pub fn agree(team: Team, seen: &[Seen]) -> Result<(Enter, bool)> {
-    let lives: Vec<u64> = seen.iter().map(|server| server.life).collect();
-    let newest = seen.iter().max_by_key(|server| server.generation).filter(|server| server.generation > 0);
-    let must_return = seen.iter().any(|server| server.must_return);
-    let run = newest.or(seen.first()).map(|server| server.run.clone()).unwrap_or_default();
-    if let Some(newest) = newest.filter(|newest| newest.lives == lives && !must_return) {
+pub fn agree(team: Team, views: &[ServerView]) -> Result<(Enter, bool)> {
+    let instances: Vec<u64> = views.iter().map(|server| server.instance).collect();
+    let newest = views.iter().max_by_key(|server| server.generation).filter(|server| server.generation > 0);
+    let must_return = views.iter().any(|server| server.must_return);
+    let run = newest.or(views.first()).map(|server| server.run.clone()).unwrap_or_default();
+    if let Some(newest) = newest.filter(|newest| newest.instances == instances && !must_return) {
         let (generation, cut) = (newest.generation, newest.began.clone());
-        return Ok((Enter { team, run, generation, lives, cut }, false));
+        return Ok((Enter { team, run, generation, instances, cut }, false));
     }
     // Servers without tables cannot return to anything but what they know; the others follow them.
-    let fresh: Vec<&Seen> = seen.iter().filter(|server| server.generation == 0).collect();
+    let fresh: Vec<&ServerView> = views.iter().filter(|server| server.generation == 0).collect();
     let decisive = if fresh.is_empty() { newest.into_iter().collect() } else { fresh };
     let cut = decisive.first().and_then(|server| server.cut.clone());
     let id = |cut: &Option<Cut>| cut.as_ref().map(|cut| cut.id.clone());
@@ -103,7 +106,7 @@ pub fn agree(team: Team, seen: &[Seen]) -> Result<(Enter, bool)> {
         return Err(Error::OtherCheckpoint { first: name(&cut), other: name(&other.cut) });
     }
     let generation = newest.map_or(0, |newest| newest.generation) + 1;
-    Ok((Enter { team, run, generation, lives, cut }, newest.is_some()))
+    Ok((Enter { team, run, generation, instances, cut }, newest.is_some()))
 }
 
 #[cfg(test)]
@@ -119,14 +122,14 @@ mod tests {
     }
 
     /// A server of the pair with lives 10 and 11.
-    fn server(life: u64, generation: u64, cut_id: Option<&str>) -> Seen {
-        let lives = if generation == 0 { vec![] } else { vec![10, 11] };
+    fn server(instance: u64, generation: u64, cut_id: Option<&str>) -> ServerView {
+        let instances = if generation == 0 { vec![] } else { vec![10, 11] };
         let run = format!("run {generation}");
-        Seen { run, life, generation, lives, began: None, cut: cut(cut_id), must_return: false }
+        ServerView { run, instance, generation, instances, began: None, cut: cut(cut_id), must_return: false }
     }
 
-    fn agreed(seen: &[Seen]) -> (u64, Option<String>, bool) {
-        let (enter, returns) = agree(TEAM, seen).unwrap();
+    fn agreed(views: &[ServerView]) -> (u64, Option<String>, bool) {
+        let (enter, returns) = agree(TEAM, views).unwrap();
         (enter.generation, enter.cut.map(|cut| cut.id), returns)
     }
 
@@ -156,9 +159,9 @@ mod tests {
 
     #[test]
     fn a_predecessor_that_took_something_with_it_makes_everybody_return() {
-        let mut seen = [server(10, 3, Some("b")), server(11, 3, Some("b"))];
-        seen[1].must_return = true;
-        assert_eq!(agreed(&seen), (4, Some("b".into()), true));
+        let mut views = [server(10, 3, Some("b")), server(11, 3, Some("b"))];
+        views[1].must_return = true;
+        assert_eq!(agreed(&views), (4, Some("b".into()), true));
     }
 
     #[test]
@@ -168,10 +171,10 @@ mod tests {
 
     #[test]
     fn servers_that_begin_from_different_checkpoints_are_told_so() {
-        let mut seen = [server(10, 0, Some("a")), server(11, 0, None)];
-        let error = agree(TEAM, &seen).unwrap_err();
+        let mut views = [server(10, 0, Some("a")), server(11, 0, None)];
+        let error = agree(TEAM, &views).unwrap_err();
         assert_eq!(error.to_string(), "one server begins from `model`, another from `no checkpoint`");
-        seen[1] = server(11, 0, Some("b"));
-        assert!(agree(TEAM, &seen).is_err());
+        views[1] = server(11, 0, Some("b"));
+        assert!(agree(TEAM, &views).is_err());
     }
 }

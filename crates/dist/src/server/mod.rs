@@ -5,9 +5,9 @@
 //! module knows neither.
 
 mod coordinator;
-mod copies;
 mod description;
 mod entry;
+mod geo;
 mod saving;
 mod state;
 mod status;
@@ -17,8 +17,8 @@ pub use coordinator::{
     Absent, Action, ActionKind, Collective, Completed, CutAnswer, Journal, Position, Reduce, StreamPositions,
 };
 pub(crate) use coordinator::{Contribution, put_parts};
-pub use description::{Description, Here, Team};
-pub use entry::{Cut, Enter, Entered, Seen, Standing, agree};
+pub use description::{Description, ServerShare, Team};
+pub use entry::{Cut, Enter, Entered, ResumePoint, ServerView, agree};
 pub(crate) use saving::cut_of;
 pub use saving::{Load, Resume};
 pub(crate) use state::Pushing;

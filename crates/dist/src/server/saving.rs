@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use openfleet_core::placement::Buckets;
 use openfleet_table::checkpoint::{
-    self, Commit, Loaded, Manifest, Part, TableCuts, Work, read_dense, read_sparse, read_states_file,
+    self, Commit, Loaded, Manifest, ServerPart, TableCuts, Work, read_dense, read_sparse, read_states_file,
 };
 use openfleet_table::ledger::Ledger;
 use openfleet_table::{DenseTable, SparseTable};
@@ -17,13 +17,13 @@ use tracing::{info, warn};
 
 use super::coordinator::{CutAnswer, Position};
 use super::description::{Description, Team};
-use super::entry::{Cut, Enter, Entered, Seen, Standing};
+use super::entry::{Cut, Enter, Entered, ResumePoint, ServerView};
 use super::state::{Caller, Job, State, now};
 use super::tables::{NamedDense, NamedSparse};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
-use crate::hands::Threads;
 use crate::storage::{Addresses, Opened, Stores};
+use crate::threads::Threads;
 
 /// What a server knows of saves and loads.
 pub(super) struct Saving {
@@ -31,7 +31,7 @@ pub(super) struct Saving {
     /// The moment that was marked and is not written yet.
     marked: Mutex<Option<(String, TableCuts)>>,
     /// The last answers, for repeats. Locked while one is worked out: a repeat waits for the first.
-    answers: Mutex<VecDeque<(String, &'static str, Remembered)>>,
+    answers: Mutex<VecDeque<(String, &'static str, RecordedAnswer)>>,
     /// Where tables that are made take their rows from.
     pub(super) resume: Mutex<Option<Load>>,
     /// What the program kept beside the tables that were taken from there, for every worker that asks for tables.
@@ -39,7 +39,7 @@ pub(super) struct Saving {
 }
 
 /// An answer, or what went wrong in words.
-type Remembered = std::result::Result<Payload, String>;
+type RecordedAnswer = std::result::Result<Payload, String>;
 
 /// Where tables take their rows from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,16 +118,16 @@ impl State {
     }
 
     /// How the server looks to a worker that wants to enter.
-    pub(crate) fn seen_by(&self, caller: Caller) -> Seen {
-        let copies = self.tables.copies();
-        let must_return = copies.is_some_and(|copies| copies.is_incomplete(caller.rank));
+    pub(crate) fn view_for(&self, caller: Caller) -> ServerView {
+        let geo = self.tables.geo();
+        let must_return = geo.is_some_and(|geo| geo.is_incomplete(caller.rank));
         let job = self.job.lock();
-        let Job { run, generation, lives, began, cut } = &*job;
-        Seen {
+        let Job { run, generation, instances, began, cut } = &*job;
+        ServerView {
             run: run.clone(),
-            life: self.life(),
+            instance: self.instance(),
             generation: *generation,
-            lives: lives.clone(),
+            instances: instances.clone(),
             began: began.clone(),
             cut: cut.clone(),
             must_return,
@@ -166,7 +166,7 @@ impl State {
         let journal = control.coordinator.journal(caller.rank).clone();
         drop(control);
         self.let_in(caller);
-        Ok(Entered::In(Box::new(Standing { streams: positions, journal, collectives })))
+        Ok(Entered::In(Box::new(ResumePoint { streams: positions, journal, collectives })))
     }
 
     /// Begins a generation: from a checkpoint, or without tables.
@@ -219,7 +219,7 @@ impl State {
         {
             job.run.clone_from(&manifest.run);
         }
-        job.lives.clone_from(&enter.lives);
+        job.instances.clone_from(&enter.instances);
         job.began.clone_from(&enter.cut);
         job.cut.clone_from(&enter.cut);
         if is_return {
@@ -258,7 +258,7 @@ impl State {
         if self.saving.answers.try_lock().is_none() {
             return Ok(CutAnswer::Busy("another checkpoint is being written".into()));
         }
-        if self.tables.kept().description.is_none() {
+        if self.tables.current().description.is_none() {
             return Err(Error::NothingToSave);
         }
         let prepared = self.tables.unless_shrinking(|| {
@@ -291,7 +291,7 @@ impl State {
                 }
                 let mut cuts = self.tables.mark(work, since)?;
                 // Where workers keep what they have learnt, there is no position to return to.
-                let is_complete = self.tables.copies().is_none_or(|copies| copies.are_complete());
+                let is_complete = self.tables.geo().is_none_or(|geo| geo.are_complete());
                 if is_complete {
                     let position = serde_json::to_value(control.coordinator.position());
                     cuts.position = position.map_err(|_| Error::Damaged { what: "position" })?;
@@ -357,7 +357,7 @@ impl State {
         cut: &str,
         only: &[String],
         without_state: bool,
-    ) -> Result<Part> {
+    ) -> Result<ServerPart> {
         let Some((_, mut cuts)) = self.saving.marked.lock().take_if(|(marked, _)| *marked == cut) else {
             return Err(Error::CutOver);
         };
@@ -388,7 +388,7 @@ impl State {
     /// Takes the values of tables from a checkpoint: those that are there, in one moment, or those that will be made. What
     /// has been applied stays as it is. What the program kept beside its tables is the answer.
     pub(crate) fn load(&self, load: &Load) -> Result<Vec<u8>> {
-        let Some(tables) = self.tables.kept().description.clone() else {
+        let Some(tables) = self.tables.current().description.clone() else {
             let states = self.saved_states(&load.address)?;
             *self.saving.resume.lock() = Some(load.clone());
             return Ok(states);
@@ -396,11 +396,11 @@ impl State {
         let states = self.saved_states(&load.address)?;
         let restored = self.restore(&tables, load)?;
         let control = self.control.lock();
-        if self.tables.copies().is_some() || control.coordinator.is_training() {
+        if self.tables.geo().is_some() || control.coordinator.is_training() {
             return Err(Error::LoadWhileTraining);
         }
         self.tables.while_still(|| {
-            self.tables.replace(|kept| (kept.sparse, kept.dense) = (restored.sparse, restored.dense));
+            self.tables.replace(|current| (current.sparse, current.dense) = (restored.sparse, restored.dense));
         });
         Ok(states)
     }
@@ -413,10 +413,10 @@ impl State {
     pub(super) fn restore(&self, tables: &Description, load: &Load) -> Result<Restored> {
         let opened = Opened::new(self.saving.stores.as_ref(), &load.address, "loading")?;
         let (failed, manifest) = (Error::checkpoint("loading", &load.address), &opened.manifest);
-        let here = &tables.here;
+        let share = &tables.share;
         let runs_optimizers = tables.team().duties().runs_optimizers;
-        let buckets = Buckets::new(here.servers as usize)?.range(here.server as usize);
-        let parameters: Vec<_> = here
+        let buckets = Buckets::new(share.servers as usize)?.range(share.server as usize);
+        let parameters: Vec<_> = share
             .parameters
             .iter()
             .map(|(name, spec)| (name.clone(), if runs_optimizers { spec.clone() } else { spec.without_state() }))
@@ -436,9 +436,9 @@ impl State {
             let saved = manifest.sparse.iter().find(|saved| saved.name == name && loaded.takes_values(&name));
             if let Some(saved) = saved {
                 let with_state = loaded.takes_state(&name);
-                let hands = Threads::of_this_machine();
+                let parallelism = Threads::of_this_machine();
                 opened.read(|storage, manifest| {
-                    read_sparse(storage, manifest, saved, buckets.clone(), &table, with_state, &hands)
+                    read_sparse(storage, manifest, saved, buckets.clone(), &table, with_state, &parallelism)
                 })?;
             }
             sparse.push(Arc::new(NamedSparse { name, table: Arc::new(table) }));
@@ -448,8 +448,8 @@ impl State {
         for (number, (name, spec)) in tables.dense.iter().enumerate() {
             let spec = if runs_optimizers { spec.clone() } else { spec.without_state() };
             let table = DenseTable::new(spec).map_err(&failed)?;
-            let place = here.blocks.get(number);
-            let place = place.and_then(|&(at, offset)| Some((here.parameters.get(at as usize)?, offset as usize)));
+            let place = share.blocks.get(number);
+            let place = place.and_then(|&(at, offset)| Some((share.parameters.get(at as usize)?, offset as usize)));
             let saved = place.and_then(|((parameter, _), offset)| {
                 let saved = values.get(parameter).filter(|_| loaded.takes_values(parameter))?;
                 let (values, state) = saved.block(offset, table.len())?;

@@ -20,11 +20,11 @@ use tracing::warn;
 use super::coordinator::{
     Absent, Action, ActionKind, Answer, Collective, Contribution, Coordinator, Effect, End, Owner, Step, Ticket,
 };
-use super::copies::Copies;
 use super::description::{Description, Team, check_worker};
+use super::geo::GeoState;
 use super::saving::{Restored, Saving, make};
 use super::status::Status;
-use super::tables::{Kept, Shrink, Tables};
+use super::tables::{Shrink, TableSet, Tables};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
 use crate::gradients::{Measure, PushView};
@@ -57,42 +57,42 @@ pub struct State {
     pub(super) making: Mutex<()>,
     /// Whose requests are answered. Read-locked while one of the worker is, so that a newer incarnation is let in between two
     /// requests and not during one.
-    fences: Mutex<BTreeMap<u32, Arc<RwLock<Fence>>>>,
+    fences: Mutex<BTreeMap<u32, Arc<RwLock<IncarnationFence>>>>,
     /// Requests to make tables so far.
     sessions: AtomicU64,
     stopped: watch::Sender<bool>,
     ended: Mutex<Option<End>>,
-    life: u64,
+    instance: u64,
 }
 
 /// The control plane and the requests that wait in it.
 #[derive(Default)]
 pub(super) struct Control {
     pub(super) coordinator: Coordinator,
-    waiting: HashMap<Ticket, Waiting>,
+    waiting: HashMap<Ticket, WaitingRequest>,
 }
 
 /// A request that waits.
-struct Waiting {
+struct WaitingRequest {
     caller: Caller,
-    asks: Asks,
+    body: RequestBody,
     /// None once it was answered, while what it pushed is still needed.
     answer: Option<oneshot::Sender<Result<Payload>>>,
 }
 
 /// What of a waiting request is needed once it may be answered.
-enum Asks {
+enum RequestBody {
     /// Nothing.
-    Plainly,
+    Empty,
     /// What it pushes.
     Push(Pushing, Payload),
     /// The blocks whose values it wants.
     Values(Vec<u32>),
 }
 
-impl Waiting {
-    fn new(caller: Caller, asks: Asks, answer: oneshot::Sender<Result<Payload>>) -> Self {
-        Waiting { caller, asks, answer: Some(answer) }
+impl WaitingRequest {
+    fn new(caller: Caller, body: RequestBody, answer: oneshot::Sender<Result<Payload>>) -> Self {
+        WaitingRequest { caller, body, answer: Some(answer) }
     }
 
     fn send(self, answer: Result<Payload>) {
@@ -109,9 +109,9 @@ impl Control {
 
     /// What was pushed with these tickets.
     fn pushes(&self, tickets: &[(u32, Ticket)]) -> Result<Vec<&Payload>> {
-        let push = |(_, ticket): &(u32, Ticket)| match self.waiting.get(ticket)?.asks {
-            Asks::Push(_, ref push) => Some(push),
-            Asks::Plainly | Asks::Values(_) => None,
+        let push = |(_, ticket): &(u32, Ticket)| match self.waiting.get(ticket)?.body {
+            RequestBody::Push(_, ref push) => Some(push),
+            RequestBody::Empty | RequestBody::Values(_) => None,
         };
         let missing = Error::Damaged { what: "step: a push of it is missing" };
         tickets.iter().map(push).collect::<Option<_>>().ok_or(missing)
@@ -129,7 +129,7 @@ pub(crate) enum Pushing {
 
 /// Whose requests are answered.
 #[derive(Debug, Clone, Copy, Default)]
-struct Fence {
+struct IncarnationFence {
     /// The newest incarnation that was let in.
     incarnation: Incarnation,
     /// It belongs to an older generation and has to start again.
@@ -141,7 +141,7 @@ pub(super) struct Job {
     pub(super) run: String,
     pub(super) generation: u64,
     /// The processes of all servers that the generation was begun with.
-    pub(super) lives: Vec<u64>,
+    pub(super) instances: Vec<u64>,
     /// Where it began.
     pub(super) began: Option<super::entry::Cut>,
     /// Where the server returns to if it has to.
@@ -167,19 +167,19 @@ impl State {
             tables: Tables::default(),
             control: Mutex::default(),
             saving,
-            job: Mutex::new(Job { run, generation: 0, lives: Vec::new(), began: None, cut: None }),
+            job: Mutex::new(Job { run, generation: 0, instances: Vec::new(), began: None, cut: None }),
             making: Mutex::default(),
             fences: Mutex::default(),
             sessions: AtomicU64::new(0),
             stopped: watch::channel(false).0,
             ended: Mutex::default(),
-            life: u64::from_le_bytes(std::array::from_fn(|at| nonce[8 + at])),
+            instance: u64::from_le_bytes(std::array::from_fn(|at| nonce[8 + at])),
         }
     }
 
     /// A number by which this server is told from another that is started in its place.
-    pub(crate) fn life(&self) -> u64 {
-        self.life
+    pub(crate) fn instance(&self) -> u64 {
+        self.instance
     }
 
     /// Whether a request of a worker that said hello may be answered, while the guard that is given lives: not if a newer
@@ -215,7 +215,7 @@ impl State {
         let mut control = self.control.lock();
         let effects = control.coordinator.admit(rank, incarnation)?;
         if incarnation > fence.incarnation {
-            *fence = Fence { incarnation, recalled: false };
+            *fence = IncarnationFence { incarnation, recalled: false };
         }
         self.carry_out(&mut control, effects);
         Ok(())
@@ -235,7 +235,7 @@ impl State {
             waiting.answer.take().map(|sender| sender.send(Err(Error::Recalled { rank })));
         }
         // A push may be part of a step already, which is applied with it when the others have come: it is not sent again.
-        control.waiting.retain(|_, waiting| waiting.answer.is_some() || matches!(waiting.asks, Asks::Push(..)));
+        control.waiting.retain(|_, waiting| waiting.answer.is_some() || matches!(waiting.body, RequestBody::Push(..)));
     }
 
     /// The worker has entered: its requests are answered.
@@ -279,7 +279,7 @@ impl State {
         team.check()?;
         let _making = self.making.lock();
         let session = self.sessions.fetch_add(1, Ordering::Relaxed) + 1;
-        if let Some(existing) = &self.tables.kept().description {
+        if let Some(existing) = &self.tables.current().description {
             check_same(existing, &tables)?;
             return Ok(Created { is_new: false, session, states: self.saving.states.lock().clone() });
         }
@@ -292,15 +292,15 @@ impl State {
             Some(load) => self.restore(&tables, load)?,
             None => make(&tables, first_values)?,
         };
-        let states = match resume.filter(|_| tables.here.server == 0) {
+        let states = match resume.filter(|_| tables.share.server == 0) {
             Some(load) => self.saved_states(&load.address)?,
             None => Vec::new(),
         };
         self.saving.states.lock().clone_from(&states);
-        let copies = (!team.duties().runs_optimizers).then(|| Arc::new(Copies::new(sparse.len(), team.workers)));
+        let geo = (!team.duties().runs_optimizers).then(|| Arc::new(GeoState::new(sparse.len(), team.workers)));
         let (_, _, departed, _) = self.control.lock().coordinator.waits();
-        departed.iter().for_each(|&worker| copies.iter().for_each(|copies| copies.leave(worker)));
-        self.tables.replace(|kept| *kept = Kept { copies, sparse, dense, description: Some(tables) });
+        departed.iter().for_each(|&worker| geo.iter().for_each(|geo| geo.leave(worker)));
+        self.tables.replace(|current| *current = TableSet { geo, sparse, dense, description: Some(tables) });
         Ok(Created { is_new: true, session, states })
     }
 
@@ -319,18 +319,18 @@ impl State {
         if how == Pushing::Gradients && team.is_grouped(work.stream) {
             let measured = view.measured;
             drop(view);
-            let asks = Asks::Push(how, payload);
-            return self.wait(caller, asks, |coordinator, ticket| coordinator.push(work, measured, ticket));
+            let body = RequestBody::Push(how, payload);
+            return self.wait(caller, body, |coordinator, ticket| coordinator.push(work, measured, ticket));
         }
         let mut held = false;
         loop {
-            let passing = self.tables.pass();
-            if passing.lets_through(work) {
-                let answer = self.apply(&passing, caller, how, &view);
-                drop((view, passing));
+            let permit = self.tables.permit();
+            if permit.lets_through(work) {
+                let answer = self.apply(&permit, caller, how, &view);
+                drop((view, permit));
                 return Ok(Outcome::Now(answer.and_then(|answer| self.answer_push(how, answer, &payload))));
             }
-            drop(passing);
+            drop(permit);
             // The coordinator alone moves the gate: if it is open by now, the push passes.
             if std::mem::replace(&mut held, true) {
                 std::thread::yield_now();
@@ -340,7 +340,7 @@ impl State {
             if control.coordinator.hold_back(work, ticket) {
                 drop(view);
                 let (answer, receiver) = oneshot::channel();
-                control.waiting.insert(ticket, Waiting::new(caller, Asks::Push(how, payload), answer));
+                control.waiting.insert(ticket, WaitingRequest::new(caller, RequestBody::Push(how, payload), answer));
                 return Ok(Outcome::Later(receiver));
             }
         }
@@ -348,14 +348,14 @@ impl State {
 
     fn apply(
         &self,
-        passing: &super::tables::Passing<'_>,
+        permit: &super::tables::GatePermit<'_>,
         caller: Caller,
         how: Pushing,
         view: &PushView<'_>,
     ) -> Result<Option<Payload>> {
         match how {
-            Pushing::Gradients => self.tables.push(passing, view).map(|()| None),
-            Pushing::Differences => self.tables.exchange(passing, caller.rank, view).map(Some),
+            Pushing::Gradients => self.tables.push(permit, view).map(|()| None),
+            Pushing::Differences => self.tables.exchange(permit, caller.rank, view).map(Some),
         }
     }
 
@@ -367,32 +367,32 @@ impl State {
     }
 
     /// GEO: everything that a worker has learnt up to these steps is in the tables.
-    pub(crate) fn handed_in(&self, caller: Caller, positions: &[(u32, u64)]) -> Result<()> {
+    pub(crate) fn geo_flushed(&self, caller: Caller, positions: &[(u32, u64)]) -> Result<()> {
         let team = self.check_mode(Pushing::Differences)?;
         positions.iter().try_for_each(|(stream, _)| team.check_stream(caller.rank, *stream))?;
-        let passing = self.tables.pass();
-        self.tables.handed_in(&passing, caller.rank, positions);
+        let permit = self.tables.permit();
+        self.tables.geo_flushed(&permit, caller.rank, positions);
         Ok(())
     }
 
     /// GEO: the workers that have learnt what no server has; they are asked for it, once for each ticket.
-    pub(crate) fn unsent(&self, caller: Caller, ticket: u64) -> Vec<u32> {
-        self.tables.copies().map(|copies| copies.unsent(caller.rank, ticket)).unwrap_or_default()
+    pub(crate) fn geo_flush(&self, caller: Caller, ticket: u64) -> Vec<u32> {
+        self.tables.geo().map(|geo| geo.request_flush(caller.rank, ticket)).unwrap_or_default()
     }
 
     /// GEO: a worker has sent what it was asked for.
-    pub(crate) fn sent(&self, caller: Caller, ticket: u64) {
-        if let Some(copies) = self.tables.copies() {
-            copies.sent(caller.rank, ticket);
+    pub(crate) fn geo_flush_done(&self, caller: Caller, ticket: u64) {
+        if let Some(geo) = self.tables.geo() {
+            geo.flush_done(caller.rank, ticket);
         }
     }
 
     /// Fails unless the push is of the kind that the job's mode has.
     fn check_mode(&self, how: Pushing) -> Result<Team> {
-        let kept = self.tables.kept();
-        match &kept.description {
+        let current = self.tables.current();
+        match &current.description {
             None => Err(Error::UnknownStream { stream: 0, count: 0 }),
-            Some(tables) if kept.copies.is_some() != (how == Pushing::Differences) => {
+            Some(tables) if current.geo.is_some() != (how == Pushing::Differences) => {
                 let what = if how == Pushing::Gradients { "push" } else { "exchange geo" };
                 Err(Error::WrongMode { what, mode: tables.mode.to_string() })
             }
@@ -403,7 +403,7 @@ impl State {
     /// A stream wants to join a pass; answered when the others of its group are ready.
     pub(crate) fn join(&self, caller: Caller, stream: u32, pass: u64) -> Result<Outcome> {
         self.check_stream(caller, stream)?;
-        self.wait(caller, Asks::Plainly, |coordinator, ticket| Ok(coordinator.join(stream, pass, ticket)))
+        self.wait(caller, RequestBody::Empty, |coordinator, ticket| Ok(coordinator.join(stream, pass, ticket)))
     }
 
     /// By which factor the gradients of a step that was measured are to be scaled; answered with the values of these blocks
@@ -417,7 +417,7 @@ impl State {
     ) -> Result<Outcome> {
         self.check_stream(caller, stream)?;
         let ask = |coordinator: &mut Coordinator, ticket| coordinator.scale(stream, step, factor, ticket);
-        self.wait(caller, Asks::Values(blocks), ask)
+        self.wait(caller, RequestBody::Values(blocks), ask)
     }
 
     /// A stream takes part no more in a pass.
@@ -438,8 +438,8 @@ impl State {
     /// A worker is done. The server ends when all are.
     pub fn depart(&self, worker: u32, workers: u32) -> Result<()> {
         check_worker(worker, workers)?;
-        if let Some(copies) = self.tables.copies() {
-            copies.leave(worker);
+        if let Some(geo) = self.tables.geo() {
+            geo.leave(worker);
         }
         let mut control = self.control.lock();
         let effects = control.coordinator.depart(worker, workers)?;
@@ -448,15 +448,15 @@ impl State {
     }
 
     /// A worker comes to a collective, and is answered when all are there.
-    pub(crate) fn meet(
+    pub(crate) fn arrive(
         &self,
         caller: Caller,
         number: u64,
         wanted: Collective,
         contribution: Contribution,
     ) -> Result<Outcome> {
-        self.wait(caller, Asks::Plainly, |coordinator, ticket| {
-            coordinator.meet(caller.rank, number, wanted, contribution, ticket)
+        self.wait(caller, RequestBody::Empty, |coordinator, ticket| {
+            coordinator.arrive(caller.rank, number, wanted, contribution, ticket)
         })
     }
 
@@ -498,13 +498,13 @@ impl State {
     fn wait(
         &self,
         caller: Caller,
-        asks: Asks,
+        body: RequestBody,
         ask: impl FnOnce(&mut Coordinator, Ticket) -> Result<Vec<Effect>>,
     ) -> Result<Outcome> {
         let (answer, receiver) = oneshot::channel();
         let mut control = self.control.lock();
         let ticket = control.coordinator.ticket();
-        control.waiting.insert(ticket, Waiting::new(caller, asks, answer));
+        control.waiting.insert(ticket, WaitingRequest::new(caller, body, answer));
         match ask(&mut control.coordinator, ticket) {
             Ok(effects) => self.carry_out(&mut control, effects),
             Err(error) => {
@@ -541,7 +541,7 @@ impl State {
 
     fn answer(&self, control: &mut Control, ticket: Ticket, answer: Answer) {
         let Some(waiting) = control.waiting.remove(&ticket) else { return };
-        let answer = match (answer, &waiting.asks) {
+        let answer = match (answer, &waiting.body) {
             (Answer::Number(number), _) => {
                 let mut payload = Payload::new();
                 payload.put(&[number]);
@@ -550,9 +550,9 @@ impl State {
             (Answer::Payload(payload), _) => Ok(payload),
             // It was answered with a measure: nobody listens.
             (Answer::Values, _) if waiting.answer.is_none() => return,
-            (Answer::Values, Asks::Push(_, push)) => self.tables.values_wanted(push),
-            (Answer::Values, Asks::Values(blocks)) => self.tables.values_of(blocks),
-            (Answer::Values, Asks::Plainly) => Ok(Payload::new()),
+            (Answer::Values, RequestBody::Push(_, push)) => self.tables.values_wanted(push),
+            (Answer::Values, RequestBody::Values(blocks)) => self.tables.values_of(blocks),
+            (Answer::Values, RequestBody::Empty) => Ok(Payload::new()),
             (Answer::Applied(factor), _) => Ok(Measure::Applied { factor }.encode()),
             (Answer::Failed(error), _) => Err(error),
         };
@@ -592,7 +592,9 @@ impl State {
     /// Applies a push that was held back, unless a newer incarnation of its worker was let in since.
     fn retry(&self, control: &mut Control, ticket: Ticket) {
         let Some(waiting) = control.waiting.remove(&ticket) else { return };
-        let Waiting { caller, asks: Asks::Push(how, payload), answer: Some(answer) } = waiting else { return };
+        let WaitingRequest { caller, body: RequestBody::Push(how, payload), answer: Some(answer) } = waiting else {
+            return;
+        };
         let newest = control.coordinator.incarnation(caller.rank);
         if let (Some(incarnation), Some(newest)) = (caller.incarnation, newest)
             && incarnation != newest
@@ -604,31 +606,34 @@ impl State {
             Ok(view) => view,
             Err(error) => return drop(answer.send(Err(error))),
         };
-        let (passing, work) = (self.tables.pass(), view.work);
-        if passing.lets_through(work) {
-            let applied = self.apply(&passing, caller, how, &view);
-            drop((view, passing));
+        let (permit, work) = (self.tables.permit(), view.work);
+        if permit.lets_through(work) {
+            let applied = self.apply(&permit, caller, how, &view);
+            drop((view, permit));
             let _ = answer.send(applied.and_then(|applied| self.answer_push(how, applied, &payload)));
         } else {
-            drop((view, passing));
+            drop((view, permit));
             control.coordinator.hold_back(work, ticket);
-            control.waiting.insert(ticket, Waiting::new(caller, Asks::Push(how, payload), answer));
+            control.waiting.insert(ticket, WaitingRequest::new(caller, RequestBody::Push(how, payload), answer));
         }
     }
 
     /// How the server stands.
     pub fn status(&self) -> Status {
-        let kept = self.tables.kept();
-        let sparse: Vec<_> = kept
+        let current = self.tables.current();
+        let sparse: Vec<_> = current
             .sparse
             .iter()
             .map(|named| (named.name.clone(), named.table.len() as u64, named.table.bytes() as u64))
             .collect();
-        let dense: Vec<_> =
-            kept.dense.iter().map(|named| (named.name.clone(), named.table.len() as u64, named.table.step())).collect();
-        let non_finite = kept.sparse.iter().map(|named| named.table.non_finite()).sum::<u64>()
-            + kept.dense.iter().map(|named| named.table.non_finite()).sum::<u64>();
-        drop(kept);
+        let dense: Vec<_> = current
+            .dense
+            .iter()
+            .map(|named| (named.name.clone(), named.table.len() as u64, named.table.step()))
+            .collect();
+        let non_finite = current.sparse.iter().map(|named| named.table.non_finite()).sum::<u64>()
+            + current.dense.iter().map(|named| named.table.non_finite()).sum::<u64>();
+        drop(current);
         let generation = self.job.lock().generation;
         let control = self.control.lock();
         let mut positions = control.coordinator.positions();
@@ -652,9 +657,9 @@ impl State {
 
     /// How far the tables are, in pushes.
     pub fn step(&self) -> u64 {
-        let kept = self.tables.kept();
-        let dense = kept.dense.iter().map(|named| named.table.step());
-        dense.chain(kept.sparse.iter().map(|named| named.table.step())).max().unwrap_or(0)
+        let current = self.tables.current();
+        let dense = current.dense.iter().map(|named| named.table.step());
+        dense.chain(current.sparse.iter().map(|named| named.table.step())).max().unwrap_or(0)
     }
 
     /// Ends the server, whoever still needs it.
@@ -684,7 +689,7 @@ impl State {
 
     /// Shows every dense block: for saving and tests.
     pub fn each_block(&self, mut look: impl FnMut(&str, &[f32])) {
-        let dense = self.tables.kept().dense.clone();
+        let dense = self.tables.current().dense.clone();
         dense.iter().for_each(|named| named.table.read(|values| look(&named.name, values)));
     }
 

@@ -19,8 +19,8 @@ use openfleet_table::{Accessor, DenseTable, Missing, Shrunk, SparseTable, clip};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use serde::{Deserialize, Serialize};
 
-use super::copies::Copies;
 use super::description::Description;
+use super::geo::GeoState;
 use crate::error::{Error, Result};
 use crate::floats;
 use crate::frame::Payload;
@@ -101,7 +101,7 @@ impl Default for Shrink {
 /// The data plane.
 #[derive(Default)]
 pub(crate) struct Tables {
-    kept: RwLock<Kept>,
+    current: RwLock<TableSet>,
     /// One lock a stream: a repeat waits until the first is applied or refused.
     streams: Mutex<HashMap<u32, Arc<Mutex<Stream>>>>,
     /// Read-locked while a table changes. Closed for all work but a target's while servers are brought to one moment.
@@ -112,13 +112,13 @@ pub(crate) struct Tables {
     means: Mutex<Means>,
     scratches: Mutex<Vec<Scratch>>,
     /// What each worker holds of the dense values, where only differences travel.
-    held: Mutex<HashMap<u32, Arc<Mutex<Held>>>>,
+    dense_copies: Mutex<HashMap<u32, Arc<Mutex<DenseCopy>>>>,
     repeats: AtomicU64,
 }
 
 /// What a worker holds after the answer of this number.
 #[derive(Default)]
-struct Held {
+struct DenseCopy {
     number: u64,
     values: Vec<Vec<f32>>,
     answer: Payload,
@@ -126,12 +126,12 @@ struct Held {
 
 /// The tables of a program.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct TableSet {
     pub(super) description: Option<Description>,
     pub(super) sparse: Vec<Arc<NamedSparse>>,
     pub(super) dense: Vec<Arc<NamedDense>>,
     /// Where workers train on copies: what each has yet to hear of.
-    pub(super) copies: Option<Arc<Copies>>,
+    pub(super) geo: Option<Arc<GeoState>>,
 }
 
 #[derive(Default)]
@@ -178,9 +178,9 @@ pub(crate) fn check_answer(reply: &Payload, floats: usize) -> Result<()> {
 }
 
 /// May change tables until it is dropped: a snapshot waits for that.
-pub(crate) struct Passing<'a>(RwLockReadGuard<'a, Option<Option<Work>>>);
+pub(crate) struct GatePermit<'a>(RwLockReadGuard<'a, Option<Option<Work>>>);
 
-impl Passing<'_> {
+impl GatePermit<'_> {
     /// Whether the gate is open for some work.
     pub(crate) fn lets_through(&self, work: WorkId) -> bool {
         match &*self.0 {
@@ -192,8 +192,8 @@ impl Passing<'_> {
 
 impl Tables {
     /// For whoever changes a table.
-    pub(crate) fn pass(&self) -> Passing<'_> {
-        Passing(self.gate.read())
+    pub(crate) fn permit(&self) -> GatePermit<'_> {
+        GatePermit(self.gate.read())
     }
 
     /// Closes or opens the gate.
@@ -208,21 +208,21 @@ impl Tables {
     }
 
     /// The tables, to be read.
-    pub(super) fn kept(&self) -> RwLockReadGuard<'_, Kept> {
-        self.kept.read()
+    pub(super) fn current(&self) -> RwLockReadGuard<'_, TableSet> {
+        self.current.read()
     }
 
     /// Takes other tables.
-    pub(super) fn replace(&self, change: impl FnOnce(&mut Kept)) {
-        change(&mut self.kept.write());
+    pub(super) fn replace(&self, change: impl FnOnce(&mut TableSet)) {
+        change(&mut self.current.write());
     }
 
     /// No tables, and nothing applied but this.
     pub(super) fn begin(&self, work: Option<&Work>) {
-        *self.kept.write() = Kept::default();
+        *self.current.write() = TableSet::default();
         self.set_gate(None);
         self.shrinks.lock().clear();
-        self.held.lock().clear();
+        self.dense_copies.lock().clear();
         *self.means.lock() = Means::default();
         let mut streams = self.streams.lock();
         streams.clear();
@@ -233,21 +233,21 @@ impl Tables {
 
     /// A sparse table by number.
     pub(crate) fn sparse(&self, number: u32) -> Result<Arc<NamedSparse>> {
-        let kept = self.kept.read();
-        let unknown = || Error::UnknownTable { table: number, count: kept.sparse.len() };
-        kept.sparse.get(number as usize).cloned().ok_or_else(unknown)
+        let current = self.current.read();
+        let unknown = || Error::UnknownTable { table: number, count: current.sparse.len() };
+        current.sparse.get(number as usize).cloned().ok_or_else(unknown)
     }
 
     /// A dense block by number.
     pub(crate) fn dense(&self, number: u32) -> Result<Arc<NamedDense>> {
-        let kept = self.kept.read();
-        let unknown = || Error::UnknownTable { table: number, count: kept.dense.len() };
-        kept.dense.get(number as usize).cloned().ok_or_else(unknown)
+        let current = self.current.read();
+        let unknown = || Error::UnknownTable { table: number, count: current.dense.len() };
+        current.dense.get(number as usize).cloned().ok_or_else(unknown)
     }
 
     /// What each worker has yet to hear of, where workers train on copies.
-    pub(crate) fn copies(&self) -> Option<Arc<Copies>> {
-        self.kept.read().copies.clone()
+    pub(crate) fn geo(&self) -> Option<Arc<GeoState>> {
+        self.current.read().geo.clone()
     }
 
     /// Working memory for one request; give it back.
@@ -275,7 +275,7 @@ impl Tables {
     ///
     /// `held` is the number of the last answer that the worker has added; 0 for none. A repeat is answered as before.
     pub(crate) fn put_changes(&self, worker: u32, held: u64, blocks: &[u32]) -> Result<Payload> {
-        let known = self.held.lock().entry(worker).or_default().clone();
+        let known = self.dense_copies.lock().entry(worker).or_default().clone();
         let mut known = known.lock();
         if held != 0 && known.number == held + 1 {
             return Ok(known.answer.clone());
@@ -298,7 +298,7 @@ impl Tables {
                 *held = newest;
             }
         }
-        *known = Held { number: known.number + 1, values, answer: answer.clone() };
+        *known = DenseCopy { number: known.number + 1, values, answer: answer.clone() };
         Ok(answer)
     }
 
@@ -333,7 +333,7 @@ impl Tables {
     }
 
     /// Applies a push that waits for nobody, once.
-    pub(crate) fn push(&self, _passing: &Passing<'_>, view: &PushView<'_>) -> Result<()> {
+    pub(crate) fn push(&self, _passing: &GatePermit<'_>, view: &PushView<'_>) -> Result<()> {
         let work = view.work;
         let stream = self.stream(work.stream);
         let applied = stream.lock().ledger.try_apply_once(work, || self.apply_push(view))?;
@@ -447,8 +447,8 @@ impl Tables {
     }
 
     /// GEO: adds a worker's differences and tells it what others changed, once.
-    pub(crate) fn exchange(&self, _passing: &Passing<'_>, worker: u32, view: &PushView<'_>) -> Result<Payload> {
-        let Some(copies) = self.copies() else { return Err(Error::UnknownTable { table: 0, count: 0 }) };
+    pub(crate) fn exchange(&self, _passing: &GatePermit<'_>, worker: u32, view: &PushView<'_>) -> Result<Payload> {
+        let Some(geo) = self.geo() else { return Err(Error::UnknownTable { table: 0, count: 0 }) };
         let stream = self.stream(view.work.stream);
         let mut stream = stream.lock();
         if let Some((step, answer)) = &stream.last_answer
@@ -457,10 +457,10 @@ impl Tables {
             self.repeated();
             return Ok(answer.clone());
         }
-        let applied = stream.ledger.try_apply_once(view.work, || self.add_differences(&copies, worker, view))?;
+        let applied = stream.ledger.try_apply_once(view.work, || self.add_differences(&geo, worker, view))?;
         match applied {
             Applied::Now(answer) => {
-                copies.set_complete(worker, false);
+                geo.set_complete(worker, false);
                 stream.last_answer = Some((view.work.first_step, answer.clone()));
                 Ok(answer)
             }
@@ -470,14 +470,14 @@ impl Tables {
         }
     }
 
-    fn add_differences(&self, copies: &Copies, worker: u32, view: &PushView<'_>) -> Result<Payload> {
+    fn add_differences(&self, geo: &GeoState, worker: u32, view: &PushView<'_>) -> Result<Payload> {
         let mut scratch = self.scratch();
         for PushedStage { keys, gradients: differences, .. } in &view.stages {
             for ((&number, &dim), differences) in keys.tables.iter().zip(keys.dims).zip(differences) {
                 let table = self.sparse(number)?;
                 table.check_dim(dim)?;
                 table.table.add(keys.keys, differences, &mut scratch).map_err(|e| table.error("adding to", e))?;
-                copies.changed(number)?.lock().record(worker, keys.keys);
+                geo.changed(number)?.lock().record(worker, keys.keys);
             }
         }
         for (number, difference) in &view.blocks {
@@ -485,11 +485,11 @@ impl Tables {
             block.table.add(difference).map_err(|e| block.error("adding to", e))?;
         }
         let mut answer = Payload::new();
-        answer.put(&[copies.wanted_of(worker)]);
-        let count = self.kept.read().sparse.len() as u32;
+        answer.put(&[geo.wanted_of(worker)]);
+        let count = self.current.read().sparse.len() as u32;
         for number in 0..count {
             let table = self.sparse(number)?;
-            let mut keys = copies.changed(number)?.lock().take_changed(worker);
+            let mut keys = geo.changed(number)?.lock().take_changed(worker);
             // What this exchange itself sent may have met others' changes in between: its rows are in the set then.
             keys.sort_unstable();
             answer.put(&[keys.len() as u64]);
@@ -506,7 +506,7 @@ impl Tables {
     }
 
     /// GEO: everything that a worker has learnt up to these steps of its streams is in the tables.
-    pub(crate) fn handed_in(&self, _passing: &Passing<'_>, worker: u32, positions: &[(u32, u64)]) {
+    pub(crate) fn geo_flushed(&self, _passing: &GatePermit<'_>, worker: u32, positions: &[(u32, u64)]) {
         for &(stream, position) in positions.iter().filter(|(_, position)| *position > 0) {
             let known = self.stream(stream);
             let mut known = known.lock();
@@ -516,16 +516,16 @@ impl Tables {
                 let _ = known.ledger.apply_once(work, || ());
             }
         }
-        if let Some(copies) = self.copies() {
-            copies.set_complete(worker, true);
+        if let Some(geo) = self.geo() {
+            geo.set_complete(worker, true);
         }
     }
 
     /// GEO: a worker starts again with empty copies; its exchanges are numbered from zero again.
     pub(crate) fn forget_exchanges(&self, worker: u32, stream: u32) {
         self.streams.lock().remove(&stream);
-        if let Some(copies) = self.copies() {
-            copies.forget(worker);
+        if let Some(geo) = self.geo() {
+            geo.forget(worker);
         }
     }
 
@@ -553,7 +553,7 @@ impl Tables {
             self.repeated();
             return Ok(*shrunk);
         }
-        let mut tables = self.kept.read().sparse.clone();
+        let mut tables = self.current.read().sparse.clone();
         if let Some(wanted) = &shrink.table {
             let names = tables.iter().map(|named| format!("`{}`", named.name)).collect::<Vec<_>>().join(", ");
             tables.retain(|named| named.name == *wanted);
@@ -580,21 +580,21 @@ impl Tables {
 
     /// Copies dense blocks and marks sparse tables; nothing changes meanwhile.
     pub(super) fn mark(&self, work: Work, since: Option<&str>) -> Result<TableCuts> {
-        let kept = self.kept.read();
-        let Some(tables) = &kept.description else { return Err(Error::NothingToSave) };
-        let here = &tables.here;
-        if here.blocks.len() != kept.dense.len() {
+        let current = self.current.read();
+        let Some(tables) = &current.description else { return Err(Error::NothingToSave) };
+        let share = &tables.share;
+        if share.blocks.len() != current.dense.len() {
             return Err(Error::Damaged { what: "description of tables: it does not say where blocks belong" });
         }
-        let buckets = Buckets::new(here.servers as usize)?.range(here.server as usize);
-        let mut sparse = Vec::with_capacity(kept.sparse.len());
-        for named in &kept.sparse {
+        let buckets = Buckets::new(share.servers as usize)?.range(share.server as usize);
+        let mut sparse = Vec::with_capacity(current.sparse.len());
+        for named in &current.sparse {
             let cut = named.table.cut_since(since).map_err(|error| named.error("marking", error))?;
             sparse.push(SparseCut { name: named.name.clone(), cut, without_state: false });
         }
-        let mut dense = Vec::with_capacity(kept.dense.len());
-        for (named, &(parameter, offset)) in kept.dense.iter().zip(&here.blocks) {
-            let Some((name, spec)) = here.parameters.get(parameter as usize) else {
+        let mut dense = Vec::with_capacity(current.dense.len());
+        for (named, &(parameter, offset)) in current.dense.iter().zip(&share.blocks) {
+            let Some((name, spec)) = share.parameters.get(parameter as usize) else {
                 return Err(Error::Damaged { what: "description of tables: a block of no parameter" });
             };
             // The rule that runs here; GEO's runs on the workers.
@@ -608,6 +608,6 @@ impl Tables {
                 step,
             }));
         }
-        Ok(TableCuts { server: here.server, buckets, sparse, dense, work, position: serde_json::Value::Null })
+        Ok(TableCuts { server: share.server, buckets, sparse, dense, work, position: serde_json::Value::Null })
     }
 }

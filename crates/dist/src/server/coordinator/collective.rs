@@ -136,18 +136,18 @@ pub(super) struct Collectives {
     completed: BTreeMap<u64, Completed>,
     /// Numbers recorded in `completed`.
     recorded: usize,
-    open: Meeting,
+    open: OpenCollective,
     /// The answers of the one before, for repeats.
     last: Option<std::result::Result<Answers, Failure>>,
     /// All workers were started again, and have not come to a new collective since.
     recalled: bool,
     /// Completed ones without a recorded result that workers meet for again.
-    repeated: BTreeMap<u64, (Meeting, Option<Answers>)>,
+    repeated: BTreeMap<u64, (OpenCollective, Option<Answers>)>,
 }
 
 /// Workers on their way to a collective.
 #[derive(Default)]
-struct Meeting {
+struct OpenCollective {
     /// Who came first, and what for.
     first: Option<(u32, Collective)>,
     contributions: BTreeMap<u32, Contribution>,
@@ -197,7 +197,7 @@ impl From<Failure> for Error {
 
 impl Collectives {
     /// A worker comes, and is answered when all are here.
-    pub(super) fn meet(
+    pub(super) fn arrive(
         &mut self,
         worker: u32,
         number: u64,
@@ -263,23 +263,23 @@ impl Collectives {
                 effects.push(Effect::Answer(ticket, Answer::Payload(answer)));
             }
             _ => {
-                let (meeting, answers) = self.repeated.entry(number).or_default();
+                let (open, answers) = self.repeated.entry(number).or_default();
                 if let Some(answers) = answers {
                     effects.push(Effect::Answer(ticket, Answer::Payload(answers.to(worker))));
                     return Ok(());
                 }
-                meeting.first.get_or_insert((worker, wanted));
-                meeting.waiting.push((worker, ticket));
-                meeting.contributions.insert(worker, contribution);
-                if !meeting.is_complete(&self.departed) {
+                open.first.get_or_insert((worker, wanted));
+                open.waiting.push((worker, ticket));
+                open.contributions.insert(worker, contribution);
+                if !open.is_complete(&self.departed) {
                     return Ok(());
                 }
-                let result = meeting.result();
-                let waiting = std::mem::take(&mut meeting.waiting);
+                let result = open.result();
+                let waiting = std::mem::take(&mut open.waiting);
                 effects.extend(
                     waiting.into_iter().map(|(worker, ticket)| Effect::Answer(ticket, answer_of(&result, worker))),
                 );
-                meeting.contributions.clear();
+                open.contributions.clear();
                 *answers = result.ok();
             }
         }
@@ -301,7 +301,7 @@ impl Collectives {
     pub(super) fn recall(&mut self) {
         self.recalled = true;
         self.repeated.clear();
-        self.open = Meeting::default();
+        self.open = OpenCollective::default();
         // Workers that start again ask for the result, or meet again if it was not recorded.
         self.last = None;
     }
@@ -352,7 +352,7 @@ impl Collectives {
     }
 
     fn end(&mut self, result: std::result::Result<Answers, Failure>, effects: &mut Vec<Effect>) {
-        let Meeting { first, waiting, .. } = std::mem::take(&mut self.open);
+        let OpenCollective { first, waiting, .. } = std::mem::take(&mut self.open);
         for (worker, ticket) in waiting {
             effects.push(Effect::Answer(ticket, answer_of(&result, worker)));
         }
@@ -372,7 +372,7 @@ impl Collectives {
     }
 }
 
-impl Meeting {
+impl OpenCollective {
     fn missing(&self, departed: &BTreeSet<u32>) -> Vec<u32> {
         let Some((_, collective)) = self.first else { return Vec::new() };
         let is_missing = |worker: &u32| !self.contributions.contains_key(worker) && !departed.contains(worker);

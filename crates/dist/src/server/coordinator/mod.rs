@@ -239,7 +239,7 @@ impl Coordinator {
     }
 
     /// A worker comes to a collective, and is answered when all are there.
-    pub(crate) fn meet(
+    pub(crate) fn arrive(
         &mut self,
         worker: u32,
         number: u64,
@@ -248,7 +248,7 @@ impl Coordinator {
         ticket: Ticket,
     ) -> Result<Effects> {
         let mut effects = Vec::new();
-        self.collectives.meet(worker, number, wanted, contribution, ticket, &mut effects)?;
+        self.collectives.arrive(worker, number, wanted, contribution, ticket, &mut effects)?;
         Ok(effects)
     }
 

@@ -25,14 +25,14 @@ use crate::error::{Error, Result};
 use crate::stage::{Lookup, SparseStage};
 
 /// The rows this worker has touched.
-pub(super) struct Copies {
-    tables: Vec<Copied>,
+pub(super) struct LocalRows {
+    tables: Vec<LocalTable>,
     arrivals: Mutex<Arrivals>,
     /// Signals that rows have arrived, or that a thread gave up on them.
-    landed: Condvar,
+    arrived: Condvar,
 }
 
-struct Copied {
+struct LocalTable {
     name: String,
     /// What training reads and changes.
     local: Arc<SparseTable>,
@@ -46,7 +46,7 @@ type Arrivals = HashMap<(usize, Key), bool>;
 /// Keys of one table.
 type TableKeys = (usize, Vec<Key>);
 
-impl Copies {
+impl LocalRows {
     /// No rows yet.
     pub(super) fn new(tables: Vec<(String, SparseSpec)>) -> Result<Self> {
         let tables = tables.into_iter().map(|(name, spec)| {
@@ -61,9 +61,9 @@ impl Copies {
             };
             let base = SparseTable::new(base).map_err(making)?;
             let local = Arc::new(SparseTable::new(spec).map_err(making)?);
-            Ok(Copied { name, local, base })
+            Ok(LocalTable { name, local, base })
         });
-        Ok(Copies { tables: tables.collect::<Result<_>>()?, arrivals: Mutex::default(), landed: Condvar::new() })
+        Ok(LocalRows { tables: tables.collect::<Result<_>>()?, arrivals: Mutex::default(), arrived: Condvar::new() })
     }
 
     /// The tables that training reads and changes.
@@ -124,16 +124,16 @@ impl Copies {
     /// Sees to it that rows get here: pulls those that nobody else pulls, and waits for the rest.
     fn fetch(&self, remote: &Remote, wanted: Vec<TableKeys>) -> Result<()> {
         let mut claimed = self.claim(&wanted)?;
-        let mut claim = Claim { copies: self, keys: claimed.iter().flat_map(pairs).collect() };
+        let mut claim = Claim { local_rows: self, keys: claimed.iter().flat_map(pairs).collect() };
         while !claimed.is_empty() {
             let rows = self.ask(remote, &claimed, Missing::Create)?;
-            claimed = self.land(&rows)?;
+            claimed = self.store_pulled(&rows)?;
             claim.keys = claimed.iter().flat_map(pairs).collect();
         }
         drop(claim);
         let mut arrivals = self.arrivals.lock();
         while wanted.iter().flat_map(pairs).any(|pair| arrivals.contains_key(&pair)) {
-            self.landed.wait(&mut arrivals);
+            self.arrived.wait(&mut arrivals);
         }
         Ok(())
     }
@@ -160,7 +160,7 @@ impl Copies {
     }
 
     /// Keeps pulled rows; gives back the keys that have to be pulled again.
-    fn land(&self, pulled: &[SparseStage]) -> Result<Vec<TableKeys>> {
+    fn store_pulled(&self, pulled: &[SparseStage]) -> Result<Vec<TableKeys>> {
         let mut arrivals = self.arrivals.lock();
         let mut scratch = Scratch::new();
         let mut again = Vec::new();
@@ -189,7 +189,7 @@ impl Copies {
             }
         }
         drop(arrivals);
-        self.landed.notify_all();
+        self.arrived.notify_all();
         Ok(again)
     }
 
@@ -286,7 +286,7 @@ impl Copies {
     }
 }
 
-impl Copied {
+impl LocalTable {
     fn error(&self, action: &'static str, source: openfleet_table::Error) -> Error {
         Error::Table { action, table: self.name.clone(), source }
     }
@@ -294,18 +294,18 @@ impl Copied {
 
 /// Keys a thread has undertaken to pull. Whatever ends it, others need not wait for them.
 struct Claim<'a> {
-    copies: &'a Copies,
+    local_rows: &'a LocalRows,
     keys: Vec<(usize, Key)>,
 }
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        let mut arrivals = self.copies.arrivals.lock();
+        let mut arrivals = self.local_rows.arrivals.lock();
         self.keys.iter().for_each(|key| {
             arrivals.remove(key);
         });
         drop(arrivals);
-        self.copies.landed.notify_all();
+        self.local_rows.arrived.notify_all();
     }
 }
 
@@ -324,7 +324,7 @@ fn stage_of(keys: &[Key], lookup: Lookup) -> SparseStage {
 mod tests {
     use super::*;
 
-    fn copies() -> Copies {
+    fn local_rows() -> LocalRows {
         let spec = SparseSpec {
             dim: 1,
             optimizer: Optimizer::Sgd(Sgd::default()),
@@ -339,7 +339,7 @@ mod tests {
             non_finite: Default::default(),
             salted: false,
         };
-        Copies::new(vec![("table".into(), spec)]).unwrap()
+        LocalRows::new(vec![("table".into(), spec)]).unwrap()
     }
 
     fn pulled(keys: &[Key], rows: Vec<f32>) -> SparseStage {
@@ -348,43 +348,43 @@ mod tests {
 
     #[test]
     fn a_row_that_a_change_overtook_on_its_way_is_pulled_again() {
-        let copies = copies();
-        assert_eq!(copies.claim(&[(0, vec![1, 2, 3])]).unwrap(), [(0, vec![1, 2, 3])]);
-        assert_eq!(copies.claim(&[(0, vec![3, 4])]).unwrap(), [(0, vec![4])], "a row is pulled by one thread");
+        let local_rows = local_rows();
+        assert_eq!(local_rows.claim(&[(0, vec![1, 2, 3])]).unwrap(), [(0, vec![1, 2, 3])]);
+        assert_eq!(local_rows.claim(&[(0, vec![3, 4])]).unwrap(), [(0, vec![4])], "a row is pulled by one thread");
         // The pull of 2 was answered before the change, but the change arrives first.
-        copies.receive(0, &[2, 8], &[20.0, 80.0], &mut Scratch::new()).unwrap();
-        assert_eq!(copies.land(&[pulled(&[1, 2, 3], vec![1.0, 2.0, 3.0])]).unwrap(), [(0, vec![2])]);
-        assert_eq!(copies.tables[0].local.len(), 2);
-        assert!(copies.land(&[pulled(&[2], vec![20.0])]).unwrap().is_empty());
-        assert_eq!(copies.tables[0].local.read(2, |row, _| row[0]), Some(20.0));
-        assert!(copies.claim(&[(0, vec![1, 2, 3])]).unwrap().is_empty(), "what is here is not pulled again");
-        assert!(copies.unsent(0).is_empty());
+        local_rows.receive(0, &[2, 8], &[20.0, 80.0], &mut Scratch::new()).unwrap();
+        assert_eq!(local_rows.store_pulled(&[pulled(&[1, 2, 3], vec![1.0, 2.0, 3.0])]).unwrap(), [(0, vec![2])]);
+        assert_eq!(local_rows.tables[0].local.len(), 2);
+        assert!(local_rows.store_pulled(&[pulled(&[2], vec![20.0])]).unwrap().is_empty());
+        assert_eq!(local_rows.tables[0].local.read(2, |row, _| row[0]), Some(20.0));
+        assert!(local_rows.claim(&[(0, vec![1, 2, 3])]).unwrap().is_empty(), "what is here is not pulled again");
+        assert!(local_rows.unsent(0).is_empty());
     }
 
     #[test]
     fn what_arrives_is_added_to_what_training_did_meanwhile() {
-        let (copies, mut scratch) = (copies(), Scratch::new());
-        copies.claim(&[(0, vec![1])]).unwrap();
-        copies.land(&[pulled(&[1], vec![1.0])]).unwrap();
-        let local = &copies.tables[0].local;
+        let (local_rows, mut scratch) = (local_rows(), Scratch::new());
+        local_rows.claim(&[(0, vec![1])]).unwrap();
+        local_rows.store_pulled(&[pulled(&[1], vec![1.0])]).unwrap();
+        let local = &local_rows.tables[0].local;
         local.push(&[1], &[-4.0], &mut scratch).unwrap();
-        let sent = copies.differences(0, &[1, 1_000], 2.0, &mut scratch).unwrap();
+        let sent = local_rows.differences(0, &[1, 1_000], 2.0, &mut scratch).unwrap();
         assert_eq!((sent.unique.keys(), &sent.lookups[0].gradients[..]), (&[1][..], &[2.0][..]));
         local.push(&[1], &[-10.0], &mut scratch).unwrap();
         // The servers have this worker's 2 and another's 100 on top of 1.
-        copies.receive(0, &[1], &[103.0], &mut scratch).unwrap();
+        local_rows.receive(0, &[1], &[103.0], &mut scratch).unwrap();
         assert_eq!(local.read(1, |row, _| row[0]), Some(115.0));
-        assert_eq!(copies.unsent(0), [1]);
-        let rest = copies.differences(0, &[1], 1.0, &mut scratch).unwrap();
+        assert_eq!(local_rows.unsent(0), [1]);
+        let rest = local_rows.differences(0, &[1], 1.0, &mut scratch).unwrap();
         assert_eq!(rest.lookups[0].gradients, [12.0]);
-        assert!(copies.unsent(0).is_empty());
+        assert!(local_rows.unsent(0).is_empty());
     }
 
     #[test]
     fn a_thread_that_gives_up_leaves_its_rows_to_others() {
-        let copies = copies();
-        let claimed = copies.claim(&[(0, vec![1])]).unwrap();
-        drop(Claim { copies: &copies, keys: claimed.iter().flat_map(pairs).collect() });
-        assert_eq!(copies.claim(&[(0, vec![1])]).unwrap(), claimed);
+        let local_rows = local_rows();
+        let claimed = local_rows.claim(&[(0, vec![1])]).unwrap();
+        drop(Claim { local_rows: &local_rows, keys: claimed.iter().flat_map(pairs).collect() });
+        assert_eq!(local_rows.claim(&[(0, vec![1])]).unwrap(), claimed);
     }
 }

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::stage::{DenseStage, SparseStage};
 
 /// Some tables of another communicator.
-pub struct Part {
+pub struct TableSubset {
     whole: Arc<dyn Communicator>,
     /// The whole's number of each sparse table.
     sparse: Vec<usize>,
@@ -22,10 +22,10 @@ pub struct Part {
     dense: Vec<usize>,
 }
 
-impl Part {
+impl TableSubset {
     /// Tables by the whole's numbers, in the order of the smaller program.
     pub fn new(whole: Arc<dyn Communicator>, sparse: Vec<usize>, dense: Vec<usize>) -> Self {
-        Part { whole, sparse, dense }
+        TableSubset { whole, sparse, dense }
     }
 
     fn with_sparse<T>(&self, stages: &mut [SparseStage], call: impl FnOnce(&mut [SparseStage]) -> T) -> T {
@@ -52,7 +52,7 @@ fn own_number(tables: &[usize], number: usize) -> usize {
     tables.iter().position(|&table| table == number).unwrap_or(number)
 }
 
-impl Communicator for Part {
+impl Communicator for TableSubset {
     fn pull_sparse(&self, stages: &mut [SparseStage], missing: Missing) -> Result<()> {
         self.with_sparse(stages, |stages| self.whole.pull_sparse(stages, missing))
     }
@@ -132,9 +132,9 @@ mod tests {
 
     /// Notes the tables it is asked for.
     #[derive(Default)]
-    struct Asked(Mutex<Vec<usize>>);
+    struct RecordingCommunicator(Mutex<Vec<usize>>);
 
-    impl Communicator for Asked {
+    impl Communicator for RecordingCommunicator {
         fn pull_sparse(&self, stages: &mut [SparseStage], _missing: Missing) -> Result<()> {
             self.0.lock().extend(stages.iter().flat_map(|stage| stage.lookups.iter().map(|lookup| lookup.table)));
             Ok(())
@@ -158,14 +158,14 @@ mod tests {
 
     #[test]
     fn the_whole_sees_its_own_numbers_and_the_stages_keep_theirs() {
-        let asked = Arc::new(Asked::default());
-        let part = Part::new(asked.clone(), vec![4, 1], vec![0, 3]);
+        let asked = Arc::new(RecordingCommunicator::default());
+        let subset = TableSubset::new(asked.clone(), vec![4, 1], vec![0, 3]);
         let lookup = |table| Lookup { table, ..Lookup::default() };
         let mut sparse = [SparseStage { lookups: vec![lookup(1), lookup(0)], ..SparseStage::default() }];
         let mut dense = [0, 1].map(|table| DenseStage { table, ..DenseStage::default() });
-        part.pull_sparse(&mut sparse, Missing::Initial).unwrap();
-        part.pull_dense(&mut dense).unwrap();
-        part.push(WorkId::step(0, 0), &mut sparse, &mut dense).unwrap();
+        subset.pull_sparse(&mut sparse, Missing::Initial).unwrap();
+        subset.pull_dense(&mut dense).unwrap();
+        subset.push(WorkId::step(0, 0), &mut sparse, &mut dense).unwrap();
         assert_eq!(*asked.0.lock(), [1, 4, 0, 3, 1, 4, 0, 3]);
         assert_eq!(sparse[0].lookups.iter().map(|lookup| lookup.table).collect::<Vec<_>>(), [1, 0]);
         assert_eq!(dense.map(|stage| stage.table), [0, 1]);

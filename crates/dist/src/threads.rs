@@ -1,7 +1,7 @@
 //! Threads for a large piece of work, as many as there are cores; the table room starts none itself.
 
 use openfleet_table::Result;
-use openfleet_table::checkpoint::Hands;
+use openfleet_table::checkpoint::Parallelism;
 
 /// A thread a core, and not more than a disk can use.
 #[derive(Debug, Clone, Copy)]
@@ -19,7 +19,7 @@ impl Threads {
     }
 }
 
-impl Hands for Threads {
+impl Parallelism for Threads {
     fn count(&self) -> usize {
         self.count
     }
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn every_share_is_done_once_and_an_error_is_told() {
-        let hands = Threads { count: 5 };
+        let parallelism = Threads { count: 5 };
         let done = Mutex::new(Vec::new());
         let work = |fails: Option<usize>| {
             done.lock().clear();
@@ -55,7 +55,7 @@ mod tests {
                     false => Ok(()),
                 }
             };
-            let result = hands.work(&share);
+            let result = parallelism.work(&share);
             done.lock().sort_unstable();
             assert_eq!(*done.lock(), [0, 1, 2, 3, 4]);
             result

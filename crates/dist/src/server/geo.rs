@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::error::{Error, Result};
 
 /// Per sparse table, the rows that each worker has yet to hear of.
-pub(crate) struct Copies {
+pub(crate) struct GeoState {
     tables: Vec<Mutex<Changed>>,
     /// The pulls of each worker that made the server forget what that worker knows by now.
     pulls: Mutex<Ledger>,
@@ -18,17 +18,17 @@ pub(crate) struct Copies {
     incomplete: Mutex<BTreeSet<u32>>,
     /// Workers that may have learnt something since they last handed everything in.
     training: Mutex<BTreeSet<u32>>,
-    wanted: Mutex<Wanted>,
+    wanted: Mutex<WantedFlush>,
 }
 
 /// Somebody waits for all that workers have learnt, and for whom still.
 #[derive(Default)]
-struct Wanted {
+struct WantedFlush {
     ticket: u64,
     workers: BTreeSet<u32>,
 }
 
-impl Copies {
+impl GeoState {
     /// Of so many tables; every worker takes part.
     pub(super) fn new(tables: usize, workers: u32) -> Self {
         let changed = || {
@@ -36,7 +36,7 @@ impl Copies {
             (0..workers).for_each(|worker| changed.join(worker));
             Mutex::new(changed)
         };
-        Copies {
+        GeoState {
             tables: (0..tables).map(|_| changed()).collect(),
             pulls: Mutex::default(),
             incomplete: Mutex::default(),
@@ -51,11 +51,11 @@ impl Copies {
     }
 
     /// The workers that have yet to send what they have learnt, for whoever asks with this ticket. A new ticket asks all of them.
-    pub(super) fn unsent(&self, asker: u32, ticket: u64) -> Vec<u32> {
+    pub(super) fn request_flush(&self, asker: u32, ticket: u64) -> Vec<u32> {
         let mut wanted = self.wanted.lock();
         if wanted.ticket != ticket {
             let others = self.training.lock().iter().copied().filter(|&worker| worker != asker).collect();
-            *wanted = Wanted { ticket, workers: others };
+            *wanted = WantedFlush { ticket, workers: others };
         }
         wanted.workers.iter().copied().collect()
     }
@@ -67,7 +67,7 @@ impl Copies {
     }
 
     /// A worker has sent what it was asked for.
-    pub(super) fn sent(&self, worker: u32, ticket: u64) {
+    pub(super) fn flush_done(&self, worker: u32, ticket: u64) {
         let mut wanted = self.wanted.lock();
         if wanted.ticket == ticket {
             wanted.workers.remove(&worker);

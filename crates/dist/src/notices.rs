@@ -14,7 +14,7 @@ use crate::server::Absent;
 
 /// Who is missing.
 #[derive(Debug)]
-pub struct News {
+pub struct Notices {
     /// How long others are waited for.
     patience: Duration,
     missing: Mutex<Missing>,
@@ -28,10 +28,10 @@ struct Missing {
     servers: BTreeMap<String, Instant>,
 }
 
-impl News {
+impl Notices {
     /// Nobody is missing yet; others are waited for so long.
     pub fn new(patience: Duration) -> Self {
-        News { patience, missing: Mutex::default() }
+        Notices { patience, missing: Mutex::default() }
     }
 
     /// Workers that are missing, and for how long.
