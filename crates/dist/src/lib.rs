@@ -7,10 +7,10 @@
 //! behind a socket) and [`client`]. This crate knows no models and no programs.
 
 pub mod client;
-pub mod cluster;
+mod cluster;
 pub mod communicator;
-pub mod error;
-pub mod floats;
+mod error;
+mod floats;
 pub mod frame;
 pub mod gradients;
 pub mod handshake;
@@ -26,7 +26,7 @@ pub mod threads;
 pub mod tls;
 
 pub use client::{ClientConfig, Link};
-pub use cluster::{Cluster, LoadOptions, SaveOptions, fresh_save_id};
+pub use cluster::{Cluster, LoadOptions, SaveOptions, ScriptAction, fresh_save_id};
 pub use communicator::Communicator;
 pub use error::{Error, Result};
 pub use listener::{Reach, Server, ServerConfig, reach};

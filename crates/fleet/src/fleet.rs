@@ -109,7 +109,7 @@ const LAST: Duration = Duration::from_secs(1);
 /// How far this process has come.
 enum Stage {
     /// After `init`.
-    ScriptAction(Option<ReservedPort>),
+    Begun(Option<ReservedPort>),
     /// After `init_server`.
     ServerReady(Option<ReservedPort>),
     /// After `init_worker`, without servers.
@@ -184,7 +184,7 @@ impl Fleet {
             connector,
             strategy: Mutex::default(),
             trained: Arc::default(),
-            stage: Mutex::new(Stage::ScriptAction(reserved)),
+            stage: Mutex::new(Stage::Begun(reserved)),
             state,
             interrupted: watch::channel(false).0,
             scopes: Mutex::default(),
@@ -332,7 +332,7 @@ impl Fleet {
         }
         let mut stage = self.stage.lock();
         match &mut *stage {
-            Stage::ScriptAction(reserved) => {
+            Stage::Begun(reserved) => {
                 let reserved = reserved.take();
                 *stage = Stage::ServerReady(reserved);
                 Ok(())
@@ -349,7 +349,7 @@ impl Fleet {
             let mut stage = self.stage.lock();
             match std::mem::replace(&mut *stage, Stage::Over) {
                 Stage::ServerReady(reserved) => reserved,
-                before @ Stage::ScriptAction(_) => {
+                before @ Stage::Begun(_) => {
                     *stage = before;
                     return Err(Error::TooEarly { call: "run_server", missing: "init_server" });
                 }
@@ -414,7 +414,7 @@ impl Fleet {
         match *stage {
             Stage::Working { .. } | Stage::WorkingAlone => return Ok(()),
             Stage::Over => return Err(Error::TooLate { call: "init_worker", after: "stop_worker" }),
-            Stage::ScriptAction(_) | Stage::ServerReady(_) => {}
+            Stage::Begun(_) | Stage::ServerReady(_) => {}
         }
         let Some(strategy) = *self.strategy.lock() else {
             return Err(Error::TooEarly { call: "init_worker", missing: "distributed_optimizer" });
@@ -539,7 +539,7 @@ impl Fleet {
                 runtime.shutdown_background();
                 Ok(closed?)
             }
-            before @ (Stage::ScriptAction(_) | Stage::ServerReady(_)) => {
+            before @ (Stage::Begun(_) | Stage::ServerReady(_)) => {
                 *stage = before;
                 Err(Error::TooEarly { call: "stop_worker", missing: "init_worker" })
             }
@@ -757,7 +757,7 @@ impl Fleet {
         match &*self.stage.lock() {
             Stage::Working { cluster, .. } => Ok(Some(cluster.clone())),
             Stage::WorkingAlone => Ok(None),
-            Stage::ScriptAction(_) | Stage::ServerReady(_) => Err(Error::TooEarly { call, missing: "init_worker" }),
+            Stage::Begun(_) | Stage::ServerReady(_) => Err(Error::TooEarly { call, missing: "init_worker" }),
             Stage::Over => Err(Error::TooLate { call, after: "stop_worker" }),
         }
     }

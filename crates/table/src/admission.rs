@@ -39,7 +39,7 @@ pub enum Admission {
 }
 
 /// Keys that a table counts at most while they wait for a row: 64 MiB.
-pub const UNADMITTED_LIMIT: usize = 1 << 22;
+pub(crate) const UNADMITTED_LIMIT: usize = 1 << 22;
 
 impl Admission {
     /// What is wrong with the numbers, if anything.

@@ -13,7 +13,7 @@ use crate::server::{Caller, Collective, Contribution, Outcome, State, put_parts}
 
 /// The request.
 #[derive(Debug, Clone)]
-pub struct AllToAll {
+pub(crate) struct AllToAll {
     /// Its number among the worker's collectives, from 0.
     pub number: u64,
     /// How many workers the job has.
@@ -56,7 +56,7 @@ impl Request for AllToAll {
 }
 
 /// Reads an answer: what others have for this worker, by their ranks.
-pub fn decode(answer: &[u8]) -> Result<Vec<(u32, &[u8])>> {
+pub(crate) fn decode(answer: &[u8]) -> Result<Vec<(u32, &[u8])>> {
     let mut reader = Reader::new(answer);
     let parts = take_parts(&mut reader)?;
     reader.end()?;

@@ -10,7 +10,7 @@ use crate::server::{Caller, Collective, Contribution, Outcome, State};
 
 /// The request.
 #[derive(Debug, Clone, Copy)]
-pub struct Barrier {
+pub(crate) struct Barrier {
     /// Its number among the worker's collectives, from 0.
     pub number: u64,
     /// How many workers the job has.

@@ -7,7 +7,7 @@ use crate::server::{Caller, Outcome, State};
 
 /// The request.
 #[derive(Debug, Clone)]
-pub struct GeoFlush {
+pub(crate) struct GeoFlush {
     /// Another one for everything that waits, such as a save; the same each time it asks.
     pub ticket: u64,
 }
@@ -36,7 +36,7 @@ impl Request for GeoFlush {
 }
 
 /// Reads an answer: the workers that have not sent it yet.
-pub fn decode(reply: &[u8]) -> Result<Vec<u32>> {
+pub(crate) fn decode(reply: &[u8]) -> Result<Vec<u32>> {
     let mut reader = Reader::new(reply);
     let workers = reader.take::<u32>(reply.len() / size_of::<u32>())?.to_vec();
     reader.end()?;

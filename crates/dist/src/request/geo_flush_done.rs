@@ -7,7 +7,7 @@ use crate::server::{Caller, Outcome, State};
 
 /// The request.
 #[derive(Debug, Clone)]
-pub struct GeoFlushDone {
+pub(crate) struct GeoFlushDone {
     /// That of the [`GeoFlush`] that asked for it.
     pub ticket: u64,
 }

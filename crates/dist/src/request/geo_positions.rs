@@ -7,7 +7,7 @@ use crate::server::{Caller, Outcome, State};
 
 /// The request.
 #[derive(Debug, Clone)]
-pub struct GeoPositions {
+pub(crate) struct GeoPositions {
     /// Stream and how many of its steps.
     pub positions: Vec<(u32, u64)>,
 }

@@ -135,3 +135,33 @@ pub(crate) fn check_worker(worker: u32, workers: u32) -> Result<()> {
     }
     Err(Error::UnknownWorker { worker, count: workers })
 }
+
+/// Fails, naming the table, unless two workers want the same tables and the same team.
+pub(super) fn check_same(existing: &Description, wanted: &Description) -> Result<()> {
+    let mismatch = |table: &str, existing: String, wanted: String| Error::TableMismatch {
+        table: table.to_owned(),
+        existing,
+        wanted,
+    };
+    if existing.team() != wanted.team() {
+        let text = |tables: &Description| {
+            format!("mode {}, {} workers of {} threads", tables.mode, tables.workers, tables.threads)
+        };
+        return Err(mismatch("all", text(existing), text(wanted)));
+    }
+    if existing.sparse.len() != wanted.sparse.len() || existing.dense.len() != wanted.dense.len() {
+        let text = |tables: &Description| format!("{} sparse, {} dense", tables.sparse.len(), tables.dense.len());
+        return Err(mismatch("all", text(existing), text(wanted)));
+    }
+    for (a, b) in existing.sparse.iter().zip(&wanted.sparse) {
+        if a != b {
+            return Err(mismatch(&a.0, format!("{a:?}"), format!("{b:?}")));
+        }
+    }
+    for (a, b) in existing.dense.iter().zip(&wanted.dense) {
+        if a != b {
+            return Err(mismatch(&a.0, format!("{a:?}"), format!("{b:?}")));
+        }
+    }
+    Ok(())
+}

@@ -3,11 +3,15 @@
 use std::collections::BTreeSet;
 
 use openfleet_core::WorkId;
+use openfleet_table::Missing;
 use openfleet_table::geo::Changed;
 use openfleet_table::ledger::{Applied, Ledger};
 use parking_lot::Mutex;
 
+use super::tables::{GatePermit, Tables};
 use crate::error::{Error, Result};
+use crate::frame::Payload;
+use crate::gradients::{PushView, PushedStage};
 
 /// Per sparse table, the rows that each worker has yet to hear of.
 pub(crate) struct GeoState {
@@ -123,5 +127,90 @@ impl GeoState {
     pub(super) fn leave(&self, worker: u32) {
         self.tables.iter().for_each(|changed| changed.lock().leave(worker));
         self.set_complete(worker, true);
+    }
+}
+
+impl Tables {
+    /// GEO: adds a worker's differences and tells it what others changed, once.
+    pub(crate) fn exchange(&self, _passing: &GatePermit<'_>, worker: u32, view: &PushView<'_>) -> Result<Payload> {
+        let Some(geo) = self.geo() else { return Err(Error::UnknownTable { table: 0, count: 0 }) };
+        let stream = self.stream(view.work.stream);
+        let mut stream = stream.lock();
+        if let Some((step, answer)) = &stream.last_answer
+            && *step == view.work.first_step
+        {
+            self.repeated();
+            return Ok(answer.clone());
+        }
+        let applied = stream.ledger.try_apply_once(view.work, || self.add_differences(&geo, worker, view))?;
+        match applied {
+            Applied::Now(answer) => {
+                geo.set_complete(worker, false);
+                stream.last_answer = Some((view.work.first_step, answer.clone()));
+                Ok(answer)
+            }
+            Applied::Before | Applied::Part => {
+                Err(Error::Overlap { stream: view.work.stream, first: view.work.first_step, last: view.work.last_step })
+            }
+        }
+    }
+
+    fn add_differences(&self, geo: &GeoState, worker: u32, view: &PushView<'_>) -> Result<Payload> {
+        let mut scratch = self.scratch();
+        for PushedStage { keys, gradients: differences, .. } in &view.stages {
+            for ((&number, &dim), differences) in keys.tables.iter().zip(keys.dims).zip(differences) {
+                let table = self.sparse(number)?;
+                table.check_dim(dim)?;
+                table.table.add(keys.keys, differences, &mut scratch).map_err(|e| table.error("adding to", e))?;
+                geo.changed(number)?.lock().record(worker, keys.keys);
+            }
+        }
+        for (number, difference) in &view.blocks {
+            let block = self.dense(*number)?;
+            block.table.add(difference).map_err(|e| block.error("adding to", e))?;
+        }
+        let mut answer = Payload::new();
+        answer.put(&[geo.wanted_of(worker)]);
+        let count = self.current.read().sparse.len() as u32;
+        for number in 0..count {
+            let table = self.sparse(number)?;
+            let mut keys = geo.changed(number)?.lock().take_changed(worker);
+            // What this exchange itself sent may have met others' changes in between: its rows are in the set then.
+            keys.sort_unstable();
+            answer.put(&[keys.len() as u64]);
+            answer.put(&keys);
+            let rows = answer.room::<f32>(keys.len() * table.table.dim());
+            table
+                .table
+                .pull(&keys, Missing::Initial, rows, &mut scratch)
+                .map_err(|e| table.error("pulling from", e))?;
+        }
+        self.put_scratch(scratch);
+        self.put_values(view.blocks.iter().map(|&(block, _)| block), &mut answer)?;
+        Ok(answer)
+    }
+
+    /// GEO: everything that a worker has learnt up to these steps of its streams is in the tables.
+    pub(crate) fn geo_flushed(&self, _passing: &GatePermit<'_>, worker: u32, positions: &[(u32, u64)]) {
+        for &(stream, position) in positions.iter().filter(|(_, position)| *position > 0) {
+            let known = self.stream(stream);
+            let mut known = known.lock();
+            let first_step = known.ledger.position(stream);
+            if first_step < position {
+                let work = WorkId { stream, first_step, last_step: position - 1 };
+                let _ = known.ledger.apply_once(work, || ());
+            }
+        }
+        if let Some(geo) = self.geo() {
+            geo.set_complete(worker, true);
+        }
+    }
+
+    /// GEO: a worker starts again with empty copies; its exchanges are numbered from zero again.
+    pub(crate) fn forget_exchanges(&self, worker: u32, stream: u32) {
+        self.streams.lock().remove(&stream);
+        if let Some(geo) = self.geo() {
+            geo.forget(worker);
+        }
     }
 }

@@ -6,12 +6,16 @@
 
 mod coordinator;
 mod description;
+mod entering;
 mod entry;
 mod geo;
 mod saving;
+mod shrink;
 mod state;
 mod status;
+mod step;
 mod tables;
+mod waiting;
 
 pub use coordinator::{
     Absent, Action, ActionKind, Collective, Completed, CutAnswer, Journal, Position, Reduce, StreamPositions,
@@ -21,8 +25,8 @@ pub use description::{Description, ServerShare, Team};
 pub use entry::{Cut, Enter, Entered, ResumePoint, ServerView, agree};
 pub(crate) use saving::cut_of;
 pub use saving::{Load, Resume};
+pub use shrink::Shrink;
 pub(crate) use state::Pushing;
 pub use state::{Caller, Created, Outcome, State};
 pub use status::Status;
-pub use tables::Shrink;
 pub(crate) use tables::check_answer;

@@ -9,16 +9,15 @@ use openfleet_core::placement::Buckets;
 use openfleet_table::checkpoint::{
     self, Commit, Loaded, Manifest, ServerPart, TableCuts, Work, read_dense, read_sparse, read_states_file,
 };
-use openfleet_table::ledger::Ledger;
 use openfleet_table::{DenseTable, SparseTable};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
-use super::coordinator::{CutAnswer, Position};
-use super::description::{Description, Team};
-use super::entry::{Cut, Enter, Entered, ResumePoint, ServerView};
-use super::state::{Caller, Job, State, now};
+use super::coordinator::CutAnswer;
+use super::description::Description;
+use super::entry::Cut;
+use super::state::{Caller, State, now};
 use super::tables::{NamedDense, NamedSparse};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
@@ -27,9 +26,9 @@ use crate::threads::Threads;
 
 /// What a server knows of saves and loads.
 pub(super) struct Saving {
-    stores: Arc<dyn Stores>,
+    pub(super) stores: Arc<dyn Stores>,
     /// The moment that was marked and is not written yet.
-    marked: Mutex<Option<(String, TableCuts)>>,
+    pub(super) marked: Mutex<Option<(String, TableCuts)>>,
     /// The last answers, for repeats. Locked while one is worked out: a repeat waits for the first.
     answers: Mutex<VecDeque<(String, &'static str, RecordedAnswer)>>,
     /// Where tables that are made take their rows from.
@@ -117,122 +116,6 @@ impl State {
         Ok(Some(manifest))
     }
 
-    /// How the server looks to a worker that wants to enter.
-    pub(crate) fn view_for(&self, caller: Caller) -> ServerView {
-        let geo = self.tables.geo();
-        let must_return = geo.is_some_and(|geo| geo.is_incomplete(caller.rank));
-        let job = self.job.lock();
-        let Job { run, generation, instances, began, cut } = &*job;
-        ServerView {
-            run: run.clone(),
-            instance: self.instance(),
-            generation: *generation,
-            instances: instances.clone(),
-            began: began.clone(),
-            cut: cut.clone(),
-            must_return,
-        }
-    }
-
-    /// A worker enters: it joins this generation, or begins the next one.
-    pub(crate) fn enter(&self, caller: Caller, enter: &Enter) -> Result<Entered> {
-        enter.team.check()?;
-        let _making = self.making.lock();
-        let generation = self.job.lock().generation;
-        if enter.generation < generation {
-            return Ok(Entered::Stale);
-        }
-        if enter.generation > generation {
-            self.begin(caller, enter)?;
-        }
-        let mut control = self.control.lock();
-        if let Some(team) = control.coordinator.team().filter(|team| *team != enter.team) {
-            let text = |team: Team| format!("mode {}, {} workers of {} threads", team.mode, team.workers, team.threads);
-            return Err(Error::TableMismatch { table: "all".into(), existing: text(team), wanted: text(enter.team) });
-        }
-        control.coordinator.enter(caller.rank);
-        let streams = enter.team.streams_of(caller.rank);
-        let exchanges = enter.team.second_stream(streams.start);
-        if !enter.team.duties().runs_optimizers {
-            self.tables.forget_exchanges(caller.rank, exchanges);
-        }
-        let second = enter.team.second_stream(streams.start)..enter.team.second_stream(streams.end);
-        let mut positions = control.coordinator.stream_positions(streams.clone());
-        let own = |stream: u32| streams.contains(&stream) || second.contains(&stream);
-        for (_, ledger) in self.tables.applied().by_stream().filter(|(stream, _)| own(*stream)) {
-            positions.applied.merge(&ledger);
-        }
-        let (_, _, _, collectives) = control.coordinator.waits();
-        let journal = control.coordinator.journal(caller.rank).clone();
-        drop(control);
-        self.let_in(caller);
-        Ok(Entered::In(Box::new(ResumePoint { streams: positions, journal, collectives })))
-    }
-
-    /// Begins a generation: from a checkpoint, or without tables.
-    fn begin(&self, caller: Caller, enter: &Enter) -> Result<()> {
-        let manifest = match &enter.cut {
-            None => None,
-            Some(cut) => {
-                let Opened { manifest, .. } = Opened::new(self.saving.stores.as_ref(), &cut.address, "loading")?;
-                if manifest.id != cut.id {
-                    return Err(Error::OtherCheckpoint { first: cut.id.clone(), other: manifest.id });
-                }
-                Some((cut, manifest))
-            }
-        };
-        let is_return = self.job.lock().generation > 0;
-        self.recall_others(caller);
-        let (mut work, mut position) = (None, None);
-        if let Some((cut, manifest)) = &manifest {
-            let counts = cut.adopted || manifest.run == enter.run;
-            let team = enter.team;
-            let is_same = manifest.mode == team.mode.to_string()
-                && (manifest.workers, manifest.threads) == (team.workers, team.threads);
-            if counts && !is_same {
-                warn!(
-                    "the checkpoint is of mode {} with {} workers of {} threads: its positions do not count, and the data \
-                     is read from the start",
-                    manifest.mode, manifest.workers, manifest.threads
-                );
-            } else if counts {
-                (work, position) = positions_of(manifest, cut.adopted)?;
-            }
-        }
-        *self.saving.resume.lock() =
-            manifest.as_ref().map(|(cut, _)| Load { address: cut.address.clone(), partial: false });
-        self.tables.begin(work.as_ref());
-        let mut control = self.control.lock();
-        if is_return {
-            control.coordinator.forget_departures();
-        }
-        control.coordinator.begin(enter.team, work.as_ref(), position);
-        control.forget_answered();
-        drop(control);
-        *self.saving.marked.lock() = None;
-        let mut job = self.job.lock();
-        job.generation = enter.generation;
-        job.run.clone_from(&enter.run);
-        if let Some((cut, manifest)) = &manifest
-            && cut.adopted
-            && !manifest.run.is_empty()
-        {
-            job.run.clone_from(&manifest.run);
-        }
-        job.instances.clone_from(&enter.instances);
-        job.began.clone_from(&enter.cut);
-        job.cut.clone_from(&enter.cut);
-        if is_return {
-            match &enter.cut {
-                Some(cut) => {
-                    info!("returned to step {} of `{}` (generation {})", cut.step, cut.address, job.generation)
-                }
-                None => info!("returned to the beginning (generation {})", job.generation),
-            }
-        }
-        Ok(())
-    }
-
     /// A checkpoint of this run was committed: the server returns to it from now on.
     pub(crate) fn committed(&self, cut: Cut) {
         self.job.lock().cut = Some(cut);
@@ -241,16 +124,6 @@ impl State {
     /// The checkpoint that the server returns to, if it has to.
     pub fn return_point(&self) -> Option<Cut> {
         self.job.lock().cut.clone()
-    }
-
-    /// Makes every worker but one start again, because it needs a collective that only all of them can repeat.
-    pub(crate) fn recall(&self, caller: Caller, number: u64) -> bool {
-        if !self.control.lock().coordinator.needs_all(number) {
-            return false;
-        }
-        self.recall_others(caller);
-        self.control.lock().coordinator.recall();
-        true
     }
 
     /// Holds pushes back, and says what has been applied.
@@ -491,30 +364,4 @@ pub(super) fn make(tables: &Description, first_values: &[&[f32]]) -> Result<Rest
 /// A checkpoint as a place to return to.
 pub(crate) fn cut_of(manifest: &Manifest, address: &str, adopted: bool) -> Cut {
     Cut { address: address.to_owned(), id: manifest.id.clone(), step: manifest.step, adopted }
-}
-
-/// What a checkpoint says about how far the job was. Another run that continues it takes what was applied and which passes
-/// are done, and begins everything else anew.
-fn positions_of(manifest: &Manifest, adopted: bool) -> Result<(Option<Work>, Option<Position>)> {
-    let mut work = manifest.work.clone();
-    if manifest.position.is_null() {
-        // Of an older version, or of workers that had kept what they had learnt.
-        let is_older = manifest.run.is_empty() && manifest.mode != "geo";
-        return Ok((is_older.then_some(work), None));
-    }
-    let mut position: Position = serde_json::from_value(manifest.position.clone())
-        .map_err(|_| Error::Damaged { what: "position in the checkpoint" })?;
-    if manifest.mode == "geo" {
-        // Exchanges are numbered from zero by every process.
-        let streams = manifest.workers.saturating_mul(manifest.threads);
-        let mut steps = Ledger::new();
-        work.streams.by_stream().filter(|(stream, _)| *stream < streams).for_each(|(_, ledger)| steps.merge(&ledger));
-        work.streams = steps;
-    }
-    if adopted {
-        position.collectives.clear();
-        let journals = std::mem::take(&mut position.journals);
-        position.journals = journals.into_iter().map(|(rank, journal)| (rank, journal.passes_only())).collect();
-    }
-    Ok((Some(work), Some(position)))
 }

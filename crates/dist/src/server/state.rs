@@ -6,7 +6,7 @@
 //! Lock order: the fence of a worker, then the control plane, then the gate of the tables, then what is inside them. An
 //! ordinary push or pull takes the fence and the gate only.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -15,19 +15,18 @@ use openfleet_core::topology::Incarnation;
 use openfleet_table::{Row, Shrunk};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
-use tracing::warn;
 
-use super::coordinator::{
-    Absent, Action, ActionKind, Answer, Collective, Contribution, Coordinator, Effect, End, Owner, Step, Ticket,
-};
-use super::description::{Description, Team, check_worker};
+use super::coordinator::{Absent, Action, ActionKind, Collective, Contribution, Coordinator, End, Owner};
+use super::description::{Description, Team, check_same, check_worker};
 use super::geo::GeoState;
 use super::saving::{Restored, Saving, make};
+use super::shrink::Shrink;
 use super::status::Status;
-use super::tables::{Shrink, TableSet, Tables};
+use super::tables::{TableSet, Tables};
+use super::waiting::{Control, RequestBody, WaitingRequest};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
-use crate::gradients::{Measure, PushView};
+use crate::gradients::PushView;
 use crate::handshake::{Nonce, fresh_nonce};
 
 /// An answer, now or when others have done their part.
@@ -63,59 +62,6 @@ pub struct State {
     stopped: watch::Sender<bool>,
     ended: Mutex<Option<End>>,
     instance: u64,
-}
-
-/// The control plane and the requests that wait in it.
-#[derive(Default)]
-pub(super) struct Control {
-    pub(super) coordinator: Coordinator,
-    waiting: HashMap<Ticket, WaitingRequest>,
-}
-
-/// A request that waits.
-struct WaitingRequest {
-    caller: Caller,
-    body: RequestBody,
-    /// None once it was answered, while what it pushed is still needed.
-    answer: Option<oneshot::Sender<Result<Payload>>>,
-}
-
-/// What of a waiting request is needed once it may be answered.
-enum RequestBody {
-    /// Nothing.
-    Empty,
-    /// What it pushes.
-    Push(Pushing, Payload),
-    /// The blocks whose values it wants.
-    Values(Vec<u32>),
-}
-
-impl WaitingRequest {
-    fn new(caller: Caller, body: RequestBody, answer: oneshot::Sender<Result<Payload>>) -> Self {
-        WaitingRequest { caller, body, answer: Some(answer) }
-    }
-
-    fn send(self, answer: Result<Payload>) {
-        // Whoever is gone by now asks again when it is back.
-        self.answer.map(|sender| sender.send(answer));
-    }
-}
-
-impl Control {
-    /// Forgets pushes that were answered and kept for their step: the job begins again, and no step is under way.
-    pub(super) fn forget_answered(&mut self) {
-        self.waiting.retain(|_, waiting| waiting.answer.is_some());
-    }
-
-    /// What was pushed with these tickets.
-    fn pushes(&self, tickets: &[(u32, Ticket)]) -> Result<Vec<&Payload>> {
-        let push = |(_, ticket): &(u32, Ticket)| match self.waiting.get(ticket)?.body {
-            RequestBody::Push(_, ref push) => Some(push),
-            RequestBody::Empty | RequestBody::Values(_) => None,
-        };
-        let missing = Error::Damaged { what: "step: a push of it is missing" };
-        tickets.iter().map(push).collect::<Option<_>>().ok_or(missing)
-    }
 }
 
 /// Two ways to push.
@@ -346,7 +292,7 @@ impl State {
         }
     }
 
-    fn apply(
+    pub(super) fn apply(
         &self,
         permit: &super::tables::GatePermit<'_>,
         caller: Caller,
@@ -359,7 +305,7 @@ impl State {
         }
     }
 
-    fn answer_push(&self, how: Pushing, answer: Option<Payload>, push: &Payload) -> Result<Payload> {
+    pub(super) fn answer_push(&self, how: Pushing, answer: Option<Payload>, push: &Payload) -> Result<Payload> {
         match (how, answer) {
             (Pushing::Differences, Some(answer)) => Ok(answer),
             _ => self.tables.values_wanted(push),
@@ -494,130 +440,6 @@ impl State {
         self.tables.shrink(id, shrink)
     }
 
-    /// A request that may have to wait for others.
-    fn wait(
-        &self,
-        caller: Caller,
-        body: RequestBody,
-        ask: impl FnOnce(&mut Coordinator, Ticket) -> Result<Vec<Effect>>,
-    ) -> Result<Outcome> {
-        let (answer, receiver) = oneshot::channel();
-        let mut control = self.control.lock();
-        let ticket = control.coordinator.ticket();
-        control.waiting.insert(ticket, WaitingRequest::new(caller, body, answer));
-        match ask(&mut control.coordinator, ticket) {
-            Ok(effects) => self.carry_out(&mut control, effects),
-            Err(error) => {
-                control.waiting.remove(&ticket);
-                return Err(error);
-            }
-        }
-        drop(control);
-        Ok(Outcome::Later(receiver))
-    }
-
-    /// Does what the coordinator decided, in order.
-    pub(super) fn carry_out(&self, control: &mut Control, effects: Vec<Effect>) {
-        let mut effects = VecDeque::from(effects);
-        while let Some(effect) = effects.pop_front() {
-            match effect {
-                Effect::Answer(ticket, answer) => self.answer(control, ticket, answer),
-                Effect::Repeated(ticket, answer) => {
-                    self.tables.repeated();
-                    self.answer(control, ticket, answer);
-                }
-                Effect::Measure { pushes, waiting } => self.measure(control, &pushes, &waiting),
-                Effect::Apply(step) => self.apply_step(control, step),
-                Effect::Gate(gate) => self.tables.set_gate(gate),
-                Effect::Retry(ticket) => self.retry(control, ticket),
-                Effect::ForgetCut(id) => {
-                    self.saving.forget(&id);
-                    warn!("the worker that began save {id} is gone: the save is given up");
-                }
-                Effect::Stop(end) => self.end(end),
-            }
-        }
-    }
-
-    fn answer(&self, control: &mut Control, ticket: Ticket, answer: Answer) {
-        let Some(waiting) = control.waiting.remove(&ticket) else { return };
-        let answer = match (answer, &waiting.body) {
-            (Answer::Number(number), _) => {
-                let mut payload = Payload::new();
-                payload.put(&[number]);
-                Ok(payload)
-            }
-            (Answer::Payload(payload), _) => Ok(payload),
-            // It was answered with a measure: nobody listens.
-            (Answer::Values, _) if waiting.answer.is_none() => return,
-            (Answer::Values, RequestBody::Push(_, push)) => self.tables.values_wanted(push),
-            (Answer::Values, RequestBody::Values(blocks)) => self.tables.values_of(blocks),
-            (Answer::Values, RequestBody::Empty) => Ok(Payload::new()),
-            (Answer::Applied(factor), _) => Ok(Measure::Applied { factor }.encode()),
-            (Answer::Failed(error), _) => Err(error),
-        };
-        waiting.send(answer);
-    }
-
-    /// Tells these requests how long the mean gradients of a step are here. Its pushes stay until it is applied.
-    fn measure(&self, control: &mut Control, pushes: &[(u32, Ticket)], waiting: &[Ticket]) {
-        let measured = control.pushes(pushes).and_then(|pushes| self.tables.measure_step(&pushes));
-        let measured = measured.map_err(|error| openfleet_core::error::report(&error));
-        for ticket in waiting {
-            let sender = control.waiting.get_mut(ticket).and_then(|waiting| waiting.answer.take());
-            let answer = match &measured {
-                Ok(squares) => Ok(Measure::Squares(*squares).encode()),
-                Err(message) => Err(Error::Background { message: message.clone() }),
-            };
-            sender.map(|sender| sender.send(answer));
-        }
-    }
-
-    fn apply_step(&self, control: &mut Control, step: Step) {
-        let applied = control.pushes(&step.pushes).and_then(|pushes| self.tables.apply_step(&pushes, step.factor));
-        let Control { coordinator, .. } = control;
-        let failure = applied.err().map(|error| openfleet_core::error::report(&error));
-        if let Some(message) = &failure {
-            coordinator.failed(&step, message);
-        }
-        for (_, ticket) in step.waiting {
-            let answer = match &failure {
-                None => Answer::Values,
-                Some(message) => Answer::Failed(Error::Background { message: message.clone() }),
-            };
-            self.answer(control, ticket, answer);
-        }
-    }
-
-    /// Applies a push that was held back, unless a newer incarnation of its worker was let in since.
-    fn retry(&self, control: &mut Control, ticket: Ticket) {
-        let Some(waiting) = control.waiting.remove(&ticket) else { return };
-        let WaitingRequest { caller, body: RequestBody::Push(how, payload), answer: Some(answer) } = waiting else {
-            return;
-        };
-        let newest = control.coordinator.incarnation(caller.rank);
-        if let (Some(incarnation), Some(newest)) = (caller.incarnation, newest)
-            && incarnation != newest
-        {
-            let _ = answer.send(Err(Error::Replaced { rank: caller.rank, incarnation }));
-            return;
-        }
-        let view = match PushView::decode(payload.bytes()) {
-            Ok(view) => view,
-            Err(error) => return drop(answer.send(Err(error))),
-        };
-        let (permit, work) = (self.tables.permit(), view.work);
-        if permit.lets_through(work) {
-            let applied = self.apply(&permit, caller, how, &view);
-            drop((view, permit));
-            let _ = answer.send(applied.and_then(|applied| self.answer_push(how, applied, &payload)));
-        } else {
-            drop((view, permit));
-            control.coordinator.hold_back(work, ticket);
-            control.waiting.insert(ticket, WaitingRequest::new(caller, RequestBody::Push(how, payload), answer));
-        }
-    }
-
     /// How the server stands.
     pub fn status(&self) -> Status {
         let current = self.tables.current();
@@ -667,7 +489,7 @@ impl State {
         self.end(End::Asked);
     }
 
-    fn end(&self, end: End) {
+    pub(super) fn end(&self, end: End) {
         self.ended.lock().get_or_insert(end);
         self.stopped.send_replace(true);
     }
@@ -725,33 +547,4 @@ pub struct Created {
 /// The clock of the runtime, which tests can stop.
 pub(super) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
-}
-
-fn check_same(existing: &Description, wanted: &Description) -> Result<()> {
-    let mismatch = |table: &str, existing: String, wanted: String| Error::TableMismatch {
-        table: table.to_owned(),
-        existing,
-        wanted,
-    };
-    if existing.team() != wanted.team() {
-        let text = |tables: &Description| {
-            format!("mode {}, {} workers of {} threads", tables.mode, tables.workers, tables.threads)
-        };
-        return Err(mismatch("all", text(existing), text(wanted)));
-    }
-    if existing.sparse.len() != wanted.sparse.len() || existing.dense.len() != wanted.dense.len() {
-        let text = |tables: &Description| format!("{} sparse, {} dense", tables.sparse.len(), tables.dense.len());
-        return Err(mismatch("all", text(existing), text(wanted)));
-    }
-    for (a, b) in existing.sparse.iter().zip(&wanted.sparse) {
-        if a != b {
-            return Err(mismatch(&a.0, format!("{a:?}"), format!("{b:?}")));
-        }
-    }
-    for (a, b) in existing.dense.iter().zip(&wanted.dense) {
-        if a != b {
-            return Err(mismatch(&a.0, format!("{a:?}"), format!("{b:?}")));
-        }
-    }
-    Ok(())
 }

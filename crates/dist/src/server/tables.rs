@@ -5,22 +5,22 @@
 //!
 //! Lock order: the gate, then the ledger of a stream, then tables.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use openfleet_core::WorkId;
 use openfleet_core::placement::Buckets;
-use openfleet_table::aggregate::{DenseMean, SparseMean, SparsePart};
 use openfleet_table::checkpoint::{DenseCut, GroupWork, SparseCut, TableCuts, Work};
 use openfleet_table::ledger::{Applied, Covered, Ledger};
 use openfleet_table::sparse::Scratch;
-use openfleet_table::{Accessor, DenseTable, Missing, Shrunk, SparseTable, clip};
+use openfleet_table::{DenseTable, Shrunk, SparseTable};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use serde::{Deserialize, Serialize};
 
 use super::description::Description;
 use super::geo::GeoState;
+use super::shrink::Shrink;
+use super::step::Means;
 use crate::error::{Error, Result};
 use crate::floats;
 use crate::frame::Payload;
@@ -28,27 +28,27 @@ use crate::gradients::{self, PushView, PushedStage};
 use crate::handshake::Nonce;
 
 /// A sparse table with its name.
-pub struct NamedSparse {
+pub(crate) struct NamedSparse {
     pub(super) name: String,
     /// The rows.
-    pub table: Arc<SparseTable>,
+    pub(crate) table: Arc<SparseTable>,
 }
 
 /// A dense block with its name.
-pub struct NamedDense {
+pub(crate) struct NamedDense {
     pub(super) name: String,
     /// The values.
-    pub table: DenseTable,
+    pub(crate) table: DenseTable,
 }
 
 impl NamedSparse {
     /// The table's error, with its name.
-    pub fn error(&self, action: &'static str, source: openfleet_table::Error) -> Error {
+    pub(crate) fn error(&self, action: &'static str, source: openfleet_table::Error) -> Error {
         Error::Table { action, table: self.name.clone(), source }
     }
 
     /// Fails unless the worker thinks of rows of the same size.
-    pub fn check_dim(&self, dim: u32) -> Result<()> {
+    pub(crate) fn check_dim(&self, dim: u32) -> Result<()> {
         if self.table.dim() == dim as usize {
             return Ok(());
         }
@@ -59,57 +59,23 @@ impl NamedSparse {
 
 impl NamedDense {
     /// The block's error, with its name.
-    pub fn error(&self, action: &'static str, source: openfleet_table::Error) -> Error {
+    pub(crate) fn error(&self, action: &'static str, source: openfleet_table::Error) -> Error {
         Error::Table { action, table: self.name.clone(), source }
-    }
-}
-
-/// What is to shrink, and how far.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shrink {
-    /// One sparse table by name, or all of them.
-    pub table: Option<String>,
-    /// What the caller counts time in, a day or a pass: the moment up to which ages are counted, and the stamp of rows
-    /// that are touched from now on. Without it a pass ends here: it is one more than the last time.
-    pub now: Option<u32>,
-    /// Rows that were last touched longer ago than this are removed; `u32::MAX` spares every age.
-    pub max_age: u32,
-    /// Whether a day ends here: with the ctr accessor, one more that a row was not seen.
-    pub end_of_day: bool,
-}
-
-impl Shrink {
-    /// To one table.
-    pub fn apply(&self, table: &SparseTable) -> Shrunk {
-        if self.end_of_day {
-            table.end_of_day();
-        }
-        let now = self.now.unwrap_or_else(|| table.latest_stamp().saturating_add(1));
-        let shrunk = table.shrink(now, self.max_age);
-        table.set_stamp(now);
-        shrunk
-    }
-}
-
-impl Default for Shrink {
-    /// All tables; only what their accessors say.
-    fn default() -> Self {
-        Shrink { table: None, now: None, max_age: u32::MAX, end_of_day: false }
     }
 }
 
 /// The data plane.
 #[derive(Default)]
 pub(crate) struct Tables {
-    current: RwLock<TableSet>,
+    pub(super) current: RwLock<TableSet>,
     /// One lock a stream: a repeat waits until the first is applied or refused.
-    streams: Mutex<HashMap<u32, Arc<Mutex<Stream>>>>,
+    pub(super) streams: Mutex<HashMap<u32, Arc<Mutex<Stream>>>>,
     /// Read-locked while a table changes. Closed for all work but a target's while servers are brought to one moment.
     gate: RwLock<Option<Option<Work>>>,
     /// The last shrinks and their results, for repeats. Locked while one runs: a repeat waits for the first.
     shrinks: Mutex<VecDeque<(Nonce, Shrunk)>>,
     /// Buffers of the means of groups' steps.
-    means: Mutex<Means>,
+    pub(super) means: Mutex<Means>,
     scratches: Mutex<Vec<Scratch>>,
     /// What each worker holds of the dense values, where only differences travel.
     dense_copies: Mutex<HashMap<u32, Arc<Mutex<DenseCopy>>>>,
@@ -134,35 +100,12 @@ pub(super) struct TableSet {
     pub(super) geo: Option<Arc<GeoState>>,
 }
 
-#[derive(Default)]
-struct Means {
-    dense: DenseMean,
-    sparse: BTreeMap<u32, SparseMean>,
-}
-
-/// The mean gradients of a step, of one table.
-enum Mean<'a> {
-    Rows(&'a NamedSparse, SparsePart<'a>),
-    Block(&'a NamedDense, &'a [f32]),
-}
-
-/// Gradients multiplied by a factor below 1; as they are for any other.
-fn scale_into<'a>(gradients: &'a [f32], factor: f32, scaled: &'a mut Vec<f32>) -> &'a [f32] {
-    if factor >= 1.0 {
-        return gradients;
-    }
-    scaled.clear();
-    scaled.extend_from_slice(gradients);
-    clip::scale(scaled, factor);
-    scaled
-}
-
 /// What is known of a stream.
 #[derive(Default)]
-struct Stream {
-    ledger: Ledger,
+pub(super) struct Stream {
+    pub(super) ledger: Ledger,
     /// GEO: the answer to the last exchange, for a repeat.
-    last_answer: Option<(u64, Payload)>,
+    pub(super) last_answer: Option<(u64, Payload)>,
 }
 
 /// Shrinks whose repeats are recognised; workers ask for one after the other.
@@ -261,7 +204,7 @@ impl Tables {
     }
 
     /// Writes the values of blocks, as answers carry them.
-    fn put_values(&self, blocks: impl Iterator<Item = u32>, reply: &mut Payload) -> Result<()> {
+    pub(super) fn put_values(&self, blocks: impl Iterator<Item = u32>, reply: &mut Payload) -> Result<()> {
         for block in blocks {
             let block = self.dense(block)?;
             check_answer(reply, block.table.len())?;
@@ -375,161 +318,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Applies a step of a group: all gradients in the order of the streams, divided by how many took part, and scaled.
-    pub(crate) fn apply_step(&self, pushes: &[&Payload], factor: f32) -> Result<()> {
-        let (mut scratch, mut scaled) = (self.scratch(), Vec::new());
-        self.each_mean(pushes, |mean| match mean {
-            Mean::Rows(table, SparsePart { keys, gradients, show_click }) => {
-                let gradients = scale_into(gradients, factor, &mut scaled);
-                let pushed = table.table.push_with(keys, gradients, show_click, &mut scratch);
-                pushed.map(drop).map_err(|e| table.error("pushing to", e))
-            }
-            Mean::Block(block, gradient) => {
-                let pushed = block.table.push(scale_into(gradient, factor, &mut scaled));
-                pushed.map(drop).map_err(|e| block.error("pushing to", e))
-            }
-        })?;
-        self.put_scratch(scratch);
-        Ok(())
-    }
-
-    /// The sum of the squares of a step's mean gradients, of those that are here.
-    pub(crate) fn measure_step(&self, pushes: &[&Payload]) -> Result<f64> {
-        let mut squares = 0.0;
-        self.each_mean(pushes, |mean| {
-            squares += clip::sum_of_squares(match mean {
-                Mean::Rows(_, SparsePart { gradients, .. }) => gradients,
-                Mean::Block(_, gradient) => gradient,
-            });
-            Ok(())
-        })?;
-        Ok(squares)
-    }
-
-    /// Shows the mean gradients of a step: of each table's rows in the order of the tables, then of each block.
-    fn each_mean(&self, pushes: &[&Payload], mut show: impl FnMut(Mean<'_>) -> Result<()>) -> Result<()> {
-        let took_part = pushes.len();
-        let views = pushes.iter().map(|payload| PushView::decode(payload.bytes())).collect::<Result<Vec<_>>>()?;
-        // Table number -> (keys, gradients) of each stream, in order.
-        let mut tables: BTreeMap<u32, Vec<SparsePart<'_>>> = BTreeMap::new();
-        let mut blocks: BTreeMap<u32, Vec<&[f32]>> = BTreeMap::new();
-        for view in &views {
-            for PushedStage { keys, gradients, show_click } in &view.stages {
-                for (&table, gradients) in keys.tables.iter().zip(gradients) {
-                    let part = SparsePart { keys: keys.keys, gradients, show_click: *show_click };
-                    tables.entry(table).or_default().push(part);
-                }
-            }
-            for (block, gradient) in &view.blocks {
-                blocks.entry(*block).or_default().push(gradient);
-            }
-        }
-        let mut means = self.means.lock();
-        for (number, parts) in tables {
-            let table = self.sparse(number)?;
-            let new_mean = || match table.table.spec().accessor {
-                Accessor::Plain => SparseMean::new(table.table.dim()),
-                Accessor::Ctr(_) => SparseMean::counting(table.table.dim()),
-            };
-            let mean = means.sparse.entry(number).or_insert_with(new_mean);
-            let merged = mean.mean(took_part, parts).map_err(|e| table.error("merging pushes to", e))?;
-            show(Mean::Rows(&table, merged))?;
-        }
-        for (number, gradients) in blocks {
-            let block = self.dense(number)?;
-            let mean = means
-                .dense
-                .mean(took_part, gradients.iter().copied())
-                .map_err(|e| block.error("merging pushes to", e))?;
-            show(Mean::Block(&block, mean))?;
-        }
-        Ok(())
-    }
-
-    /// GEO: adds a worker's differences and tells it what others changed, once.
-    pub(crate) fn exchange(&self, _passing: &GatePermit<'_>, worker: u32, view: &PushView<'_>) -> Result<Payload> {
-        let Some(geo) = self.geo() else { return Err(Error::UnknownTable { table: 0, count: 0 }) };
-        let stream = self.stream(view.work.stream);
-        let mut stream = stream.lock();
-        if let Some((step, answer)) = &stream.last_answer
-            && *step == view.work.first_step
-        {
-            self.repeated();
-            return Ok(answer.clone());
-        }
-        let applied = stream.ledger.try_apply_once(view.work, || self.add_differences(&geo, worker, view))?;
-        match applied {
-            Applied::Now(answer) => {
-                geo.set_complete(worker, false);
-                stream.last_answer = Some((view.work.first_step, answer.clone()));
-                Ok(answer)
-            }
-            Applied::Before | Applied::Part => {
-                Err(Error::Overlap { stream: view.work.stream, first: view.work.first_step, last: view.work.last_step })
-            }
-        }
-    }
-
-    fn add_differences(&self, geo: &GeoState, worker: u32, view: &PushView<'_>) -> Result<Payload> {
-        let mut scratch = self.scratch();
-        for PushedStage { keys, gradients: differences, .. } in &view.stages {
-            for ((&number, &dim), differences) in keys.tables.iter().zip(keys.dims).zip(differences) {
-                let table = self.sparse(number)?;
-                table.check_dim(dim)?;
-                table.table.add(keys.keys, differences, &mut scratch).map_err(|e| table.error("adding to", e))?;
-                geo.changed(number)?.lock().record(worker, keys.keys);
-            }
-        }
-        for (number, difference) in &view.blocks {
-            let block = self.dense(*number)?;
-            block.table.add(difference).map_err(|e| block.error("adding to", e))?;
-        }
-        let mut answer = Payload::new();
-        answer.put(&[geo.wanted_of(worker)]);
-        let count = self.current.read().sparse.len() as u32;
-        for number in 0..count {
-            let table = self.sparse(number)?;
-            let mut keys = geo.changed(number)?.lock().take_changed(worker);
-            // What this exchange itself sent may have met others' changes in between: its rows are in the set then.
-            keys.sort_unstable();
-            answer.put(&[keys.len() as u64]);
-            answer.put(&keys);
-            let rows = answer.room::<f32>(keys.len() * table.table.dim());
-            table
-                .table
-                .pull(&keys, Missing::Initial, rows, &mut scratch)
-                .map_err(|e| table.error("pulling from", e))?;
-        }
-        self.put_scratch(scratch);
-        self.put_values(view.blocks.iter().map(|&(block, _)| block), &mut answer)?;
-        Ok(answer)
-    }
-
-    /// GEO: everything that a worker has learnt up to these steps of its streams is in the tables.
-    pub(crate) fn geo_flushed(&self, _passing: &GatePermit<'_>, worker: u32, positions: &[(u32, u64)]) {
-        for &(stream, position) in positions.iter().filter(|(_, position)| *position > 0) {
-            let known = self.stream(stream);
-            let mut known = known.lock();
-            let first_step = known.ledger.position(stream);
-            if first_step < position {
-                let work = WorkId { stream, first_step, last_step: position - 1 };
-                let _ = known.ledger.apply_once(work, || ());
-            }
-        }
-        if let Some(geo) = self.geo() {
-            geo.set_complete(worker, true);
-        }
-    }
-
-    /// GEO: a worker starts again with empty copies; its exchanges are numbered from zero again.
-    pub(crate) fn forget_exchanges(&self, worker: u32, stream: u32) {
-        self.streams.lock().remove(&stream);
-        if let Some(geo) = self.geo() {
-            geo.forget(worker);
-        }
-    }
-
-    fn stream(&self, stream: u32) -> Arc<Mutex<Stream>> {
+    pub(super) fn stream(&self, stream: u32) -> Arc<Mutex<Stream>> {
         self.streams.lock().entry(stream).or_default().clone()
     }
 

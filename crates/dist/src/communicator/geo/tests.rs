@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use openfleet_core::Key;
 use openfleet_core::placement::PlacementRule;
-use openfleet_core::strategy::Mode;
+use openfleet_core::strategy::{GeoScale, Mode};
 use openfleet_table::{Initializer, Optimizer, Schedule, Sgd};
 
 use super::*;
