@@ -1,10 +1,11 @@
-//! Movement: how a worker's pulls and pushes reach the tables.
+//! Distributed training: how a worker's pulls and pushes reach the tables.
 //!
-//! A worker stages what it wants to read and what it has computed ([`stage`]), and hands the stages to a
-//! [`Communicator`]; whether the tables stand in the same process or on a hundred servers is the communicator's affair.
-//! From the socket up: [`tls`] where it is wanted, [`frame`] (bytes), [`net`] (frames over a stream), [`handshake`] and [`session`] (who is there),
-//! [`server`] (tables and who waits for whom, without sockets), [`request`] (what can be asked of one), [`listener`] (a server
-//! behind a socket) and [`client`]. This crate knows no models and no programs.
+//! A worker stages what it wants to read and what it has computed ([`stage`]), and passes the stages to a [`Communicator`].
+//! Whether the tables are in the same process or on a hundred servers is up to the communicator.
+//!
+//! From the socket up: [`tls`] if configured, [`frame`] (bytes), [`net`] (frames over a stream), [`handshake`] and [`session`]
+//! (authentication), [`server`] (tables and coordination, without sockets), [`request`] (one file per request), [`listener`] (a
+//! server behind a socket) and [`client`]. This crate knows no models and no programs.
 
 pub mod client;
 mod cluster;

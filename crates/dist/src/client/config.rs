@@ -7,38 +7,38 @@ use crate::notices::Notices;
 use crate::session::Identity;
 use crate::tls::ClientTls;
 
-/// How long an ordinary request may take, unless somebody says otherwise.
+/// Default of [`ClientConfig::deadline`].
 pub(super) const DEADLINE: Duration = Duration::from_secs(30);
-/// How long a request may take that waits for other workers, unless somebody says otherwise.
+/// Default of [`ClientConfig::patience`].
 pub(super) const PATIENCE: Duration = Duration::from_secs(900);
 
-/// How a worker talks to its servers.
+/// Settings of a worker's connections to its servers.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
-    /// Who it is.
+    /// Job, rank, incarnation and secret of this worker.
     pub identity: Identity,
-    /// Whom it trusts, where servers speak TLS.
+    /// The certificate authority to trust, if the servers use TLS.
     pub tls: Option<ClientTls>,
-    /// The most bytes of one answer.
+    /// Maximum payload of one message, in bytes.
     pub cap: u64,
-    /// How long an ordinary request may take, reconnecting included.
+    /// Time limit of an ordinary request, including reconnecting.
     pub deadline: Duration,
-    /// How long a request may take that waits for other workers.
+    /// Time limit of a request that waits for other workers.
     pub patience: Duration,
-    /// A sign of life is sent so often.
+    /// Interval between two heartbeats.
     pub heartbeat: Duration,
-    /// A server that is silent for so long is taken for dead, and connected to anew.
+    /// A server that sends nothing for this long is considered dead; the client reconnects.
     pub silence: Duration,
-    /// The pause before the first attempt to connect again; it doubles with each.
+    /// Delay before the first attempt to reconnect; it doubles with each attempt.
     pub shortest_pause: Duration,
-    /// The longest pause between two attempts to connect.
+    /// Maximum delay between two attempts to reconnect.
     pub longest_pause: Duration,
-    /// Who is missing: shared by the links to all servers.
+    /// Missing peers; shared by the links to all servers.
     pub notices: Arc<Notices>,
 }
 
 impl ClientConfig {
-    /// The usual times, for an identity.
+    /// Default limits, with the given identity.
     pub fn new(identity: Identity) -> Self {
         ClientConfig {
             identity,

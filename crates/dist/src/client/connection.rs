@@ -17,14 +17,14 @@ use crate::request::{Kind, heartbeat};
 use crate::session::{HANDSHAKE, introduce};
 use crate::tls;
 
-/// The number of heartbeats among requests.
+/// Request number of heartbeats.
 const HEARTBEAT: u64 = 0;
 
 /// Why a connection ended.
 pub(super) enum Ended {
-    /// Nobody asks any more.
+    /// The link was dropped and every request has its reply.
     NotNeeded,
-    /// It broke; another may be made.
+    /// The connection broke; reconnect.
     Broken,
 }
 
@@ -41,7 +41,7 @@ pub(super) async fn keep_connected(
         let connected = keep_connected_until_refused(&endpoint, &config, connector, &mut requests, &mut unanswered);
         tokio::select! {
             () = connected => return,
-            // Dropped with the link: then nobody asks, and the other branch ends.
+            // An error means that the link was dropped: then no requests come, and the other branch ends.
             Ok(_) = abandonment.wait_for(|abandoned| *abandoned) => {}
         }
     }
@@ -60,7 +60,7 @@ async fn keep_connected_until_refused(
         Err(error) => return unanswered.fail_all(requests, error).await,
     };
     let name = endpoint.to_string();
-    // The process behind the endpoint that this worker has talked to.
+    // The server process that this worker has talked to. A different one has lost the tables.
     let mut instance = None;
     let mut pause = config.shortest_pause;
     loop {
@@ -73,14 +73,14 @@ async fn keep_connected_until_refused(
                 debug!("connected to server {endpoint}");
                 config.notices.server_is_back(&name);
                 if *instance.get_or_insert(welcomed) != welcomed {
-                    warn!("server {endpoint} was restarted, and its tables are gone");
+                    warn!("server {endpoint} was restarted and has lost its tables");
                     let rank = config.identity.rank;
                     return unanswered.fail_all(requests, Error::Recalled { rank }).await;
                 }
                 pause = config.shortest_pause;
                 match converse(stream, config, requests, unanswered).await {
                     Ended::NotNeeded => return,
-                    Ended::Broken => info!("the connection to server {endpoint} broke; connecting again"),
+                    Ended::Broken => info!("the connection to server {endpoint} broke; reconnecting"),
                 }
             }
             Err(
@@ -127,7 +127,7 @@ async fn connect(
     Ok((stream, instance))
 }
 
-/// Sends and receives until the connection ends.
+/// Sends requests and receives replies until the connection ends.
 async fn converse(
     stream: BoxedStream,
     config: &ClientConfig,
@@ -141,7 +141,7 @@ async fn converse(
     let mut reader = Watched::new(reader, heard.clone());
     let (frames, mut incoming) = mpsc::unbounded_channel::<Result<Option<Frame>>>();
     let (cap, read_name) = (config.cap, name.clone());
-    // Reading goes on while a large request is written, or both sides could wait for each other's buffers.
+    // Read while a large request is written: otherwise both sides could block on each other's full buffers.
     let reading = tokio::spawn(async move {
         loop {
             let frame = read_frame(&mut reader, cap, &read_name).await;
@@ -201,7 +201,7 @@ async fn converse(
     }
 }
 
-/// The writing side. No write lasts longer than a dead server's silence; one that goes on, however slowly, may.
+/// The writing side. A write that makes no progress for `silence` fails; a slow write that makes progress does not.
 struct Writer {
     to: Watched<tokio::io::WriteHalf<BoxedStream>>,
     moved: LastSeen,
@@ -218,14 +218,14 @@ impl Writer {
         Writer { to, moved, heard, silence: config.silence, heartbeat: config.heartbeat, name: name.to_owned() }
     }
 
-    /// Whether the connection took it.
+    /// Returns whether the frame was written.
     async fn write(&mut self, kind: Kind, request: u64, payload: &[u8]) -> bool {
         let began = Instant::now();
         self.moved.note();
         let writing = write_frame(&mut self.to, kind as u16, request, payload, &self.name);
         let written = matches!(self.moved.unless_silent_for(self.silence, writing).await, Some(Ok(())));
         if written && began.elapsed() >= self.heartbeat {
-            // No heartbeat went out meanwhile, so the server had nothing to answer: that is not its silence.
+            // No heartbeat was sent while this frame was written, so the server had nothing to reply to: it was not silent.
             self.heard.note();
         }
         written

@@ -8,20 +8,20 @@ use tokio::net::TcpStream;
 
 use crate::net::Stream;
 
-/// A stream that may be of any kind.
+/// A stream of any type.
 pub type BoxedStream = Box<dyn StreamObject>;
 
-/// [`Stream`] as an object.
+/// [`Stream`] as a trait object.
 pub trait StreamObject: Stream {}
 impl<T: Stream> StreamObject for T {}
 
-/// How a connection is made: TCP, or whatever a test has in mind.
+/// Opens connections: TCP, or a simulated network in a test.
 pub trait Connector: Send + Sync + 'static {
-    /// One attempt. Names are resolved anew each time.
+    /// Makes one attempt to connect. Host names are resolved on every attempt.
     fn connect(&self, endpoint: &Endpoint) -> Pin<Box<dyn Future<Output = std::io::Result<BoxedStream>> + Send>>;
 }
 
-/// TCP without delay.
+/// TCP with `TCP_NODELAY`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tcp;
 

@@ -32,7 +32,7 @@ enum Route {
     Remote {
         requests: mpsc::UnboundedSender<Outgoing>,
         abandoned: watch::Sender<bool>,
-        /// The longest payload that a server takes.
+        /// Maximum payload that a server accepts, in bytes.
         cap: u64,
     },
     InProcess {
@@ -41,16 +41,16 @@ enum Route {
     },
 }
 
-/// Bytes that went over a link, headers not counted.
+/// Payload bytes that a link has sent and received, without headers.
 #[derive(Debug, Default)]
 pub struct Traffic {
-    /// To the server.
+    /// Bytes sent to the server.
     pub sent: AtomicU64,
-    /// From the server.
+    /// Bytes received from the server.
     pub received: AtomicU64,
 }
 
-/// An answer on its way.
+/// A request in flight.
 pub struct Pending {
     name: Arc<str>,
     traffic: Arc<Traffic>,
@@ -58,13 +58,13 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Waits on a thread that is not the runtime's.
+    /// Blocks until the reply arrives. Must not be called on a thread of the runtime.
     pub fn wait(self) -> Result<Payload> {
         let answer = self.receiver.blocking_recv();
         finish(answer, &self.name, &self.traffic)
     }
 
-    /// Waits in a task.
+    /// Waits for the reply in a task.
     pub async fn answer(self) -> Result<Payload> {
         let answer = self.receiver.await;
         finish(answer, &self.name, &self.traffic)
@@ -82,7 +82,7 @@ fn finish(
 }
 
 impl Link {
-    /// A link to a server elsewhere. Its task runs on `runtime`, which must outlive the link.
+    /// A link to a server in another process. Its task runs on `runtime`, which must outlive the link.
     pub fn remote(
         runtime: &tokio::runtime::Handle,
         endpoint: Endpoint,
@@ -104,44 +104,44 @@ impl Link {
         Link { name: name.into(), route, traffic: Arc::default(), deadline: DEADLINE, patience: PATIENCE }
     }
 
-    /// What people call the server.
+    /// The server's name in messages: its endpoint.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Bytes so far.
+    /// Bytes sent and received so far.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
     }
 
-    /// Sends a request; the answer comes within the time given.
+    /// Sends a request that fails with [`Error::Deadline`] if there is no reply within the given time.
     pub fn send_within<R: Numbered>(&self, request: &R, within: Duration) -> Result<Pending> {
         Ok(self.send_payload_within(R::KIND, request.encode()?, within))
     }
 
-    /// Sends a request; the answer comes within the ordinary deadline.
+    /// Sends a request with the ordinary time limit ([`ClientConfig::deadline`]).
     pub fn send<R: Numbered>(&self, request: &R) -> Result<Pending> {
         self.send_within(request, self.deadline)
     }
 
-    /// Sends a request that may take longer, because it waits for other workers.
+    /// Sends a request with the longer time limit ([`ClientConfig::patience`]), because it waits for other workers.
     pub fn send_patiently<R: Numbered>(&self, request: &R) -> Result<Pending> {
         self.send_within(request, self.patience)
     }
 
-    /// Sends a payload as a request; the answer comes within the ordinary deadline.
+    /// Sends an encoded request with the ordinary time limit.
     pub fn send_payload(&self, kind: Kind, payload: Payload) -> Pending {
         self.send_payload_within(kind, payload, self.deadline)
     }
 
-    /// Sends a payload as a request that may take longer, because it waits for other workers.
+    /// Sends an encoded request with the longer time limit, because it waits for other workers.
     pub fn send_payload_patiently(&self, kind: Kind, payload: Payload) -> Pending {
         self.send_payload_within(kind, payload, self.patience)
     }
 
-    /// Fails whatever waits for an answer, and whatever is asked from now on: this process gives up, and its own threads must
-    /// not wait for what will not come. A server in this process is told that the worker departs instead: there is nobody who
-    /// could start it again.
+    /// Fails every request in flight and every later one: this process is shutting down, and its threads must not wait for
+    /// replies that will not come. A server in this process is told instead that the worker departs, because nothing could
+    /// restart the worker.
     pub fn abandon(&self, workers: u32) {
         match &self.route {
             Route::Remote { abandoned, .. } => {
@@ -151,7 +151,7 @@ impl Link {
         }
     }
 
-    /// Sends a payload as a request; the answer comes within the time given.
+    /// Sends an encoded request that fails with [`Error::Deadline`] if there is no reply within the given time.
     pub fn send_payload_within(&self, kind: Kind, payload: Payload, within: Duration) -> Pending {
         self.traffic.sent.fetch_add(payload.bytes().len() as u64, Ordering::Relaxed);
         let (answer, receiver) = oneshot::channel();
@@ -164,7 +164,7 @@ impl Link {
                 }
                 Outcome::Later(receiver) => pending(receiver),
             },
-            // A server would hang up on it, however often it is sent.
+            // The server would disconnect at every attempt.
             Route::Remote { cap, .. } if payload.bytes().len() as u64 > *cap => {
                 let _ = answer.send(Err(Error::TooLong { length: payload.bytes().len() as u64, cap: *cap }));
                 pending(receiver)
@@ -172,7 +172,7 @@ impl Link {
             Route::Remote { requests, .. } => {
                 let outgoing =
                     Outgoing { kind, payload, deadline: Instant::now() + within, waited: within, told: 0, answer };
-                // A closed channel drops the ask, and `wait` says that the link has ended.
+                // If the channel is closed, the request is dropped, and `wait` reports that the link is closed.
                 let _ = requests.send(outgoing);
                 pending(receiver)
             }

@@ -13,25 +13,25 @@ use crate::frame::Payload;
 use crate::net::Frame;
 use crate::request::{FAILED, Kind, RECALLED, REPLY};
 
-/// A request that waits longer than this tells the log, and again each time it has waited so much longer.
+/// A request that waits longer than this is logged, and logged again each time this much more time has passed.
 const LONG: Duration = Duration::from_secs(30);
 
-/// How often late requests are looked for.
+/// Interval between two checks for expired requests.
 pub(super) const EXPIRY: Duration = Duration::from_millis(100);
 
-/// A request on its way to the server.
+/// A request with its deadline and the channel for its reply.
 pub(super) struct Outgoing {
     pub(super) kind: Kind,
     pub(super) payload: Payload,
     pub(super) deadline: Instant,
-    /// The whole time that the request is given, until `deadline`.
+    /// Its whole time limit, which ends at `deadline`.
     pub(super) waited: Duration,
-    /// How many log messages have reported that it waits.
+    /// How many log messages have said that it waits.
     pub(super) told: u32,
     pub(super) answer: oneshot::Sender<Result<Payload>>,
 }
 
-/// Requests that were sent, or will be, and have no answer yet; in the order they were asked.
+/// Requests without a reply, sent or not yet sent, in order of their numbers.
 pub(super) struct Unanswered {
     pub(super) requests: BTreeMap<u64, Outgoing>,
     next: u64,
@@ -51,7 +51,7 @@ impl Unanswered {
         request
     }
 
-    /// Hands an answer over. An answer to nothing we remember is an old one's repeat.
+    /// Delivers a reply. A reply to an unknown request is a duplicate and ignored.
     pub(super) fn answer(&mut self, frame: Frame) {
         let Some(outgoing) = self.requests.remove(&frame.request) else { return };
         let answer = if frame.kind == outgoing.kind as u16 | REPLY {
@@ -67,7 +67,7 @@ impl Unanswered {
         let _ = outgoing.answer.send(answer);
     }
 
-    /// Fails what has waited too long, and tells the log of what has waited for long.
+    /// Fails requests past their deadline, and logs those that have waited long.
     pub(super) fn expire(&mut self) {
         let now = Instant::now();
         for outgoing in self.requests.values_mut() {
@@ -75,7 +75,7 @@ impl Unanswered {
             if waited >= LONG * (outgoing.told + 1) && waited < outgoing.waited {
                 outgoing.told += 1;
                 info!(
-                    "server {} has not answered `{}` for {} s; it is given {} s",
+                    "server {} has not answered `{}` for {} s; the limit is {} s",
                     self.endpoint,
                     outgoing.kind.name(),
                     waited.as_secs(),
@@ -96,8 +96,8 @@ impl Unanswered {
         }
     }
 
-    /// While there is no connection: takes new requests and fails late ones. Ends when nobody can ask any more and
-    /// nothing is left to answer.
+    /// While there is no connection: accepts new requests and fails expired ones. Returns when the link was dropped and no
+    /// request is left.
     pub(super) async fn expire_while_waiting(&mut self, requests: &mut mpsc::UnboundedReceiver<Outgoing>) {
         let mut closed = false;
         loop {
@@ -117,7 +117,7 @@ impl Unanswered {
         }
     }
 
-    /// Nobody asks any more: waits for the last answers.
+    /// The link was dropped: waits for the last replies.
     pub(super) async fn drain(&mut self, incoming: &mut mpsc::UnboundedReceiver<Result<Option<Frame>>>) -> Ended {
         while !self.requests.is_empty() {
             self.expire();
@@ -130,7 +130,7 @@ impl Unanswered {
         Ended::NotNeeded
     }
 
-    /// The server will not have us: so it answers everything, now and later.
+    /// The failure is permanent: fails all requests, now and later.
     pub(super) async fn fail_all(&mut self, requests: &mut mpsc::UnboundedReceiver<Outgoing>, error: Error) {
         let message = openfleet_core::error::report(&error);
         let recalled = error.recalled();

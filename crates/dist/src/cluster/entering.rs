@@ -1,4 +1,4 @@
-//! Entering a job, and what a restarted worker's script need not do again.
+//! Entering a job, and skipping what a restarted worker's script has already done.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use crate::request::enter::{self, EnterRequest};
 use crate::request::inspect::{self, Inspect};
 use crate::server::{Action, ActionKind, Entered, Journal, ResumePoint, Team, agree};
 
-/// What the servers said when this process entered the job.
+/// What the servers told this process when it entered the job.
 pub(super) struct Entry {
     pub(super) streams: Arc<Streams>,
     journal: Journal,
-    /// Collectives that the job had passed.
+    /// Number of collectives that the job had completed.
     pub(super) collectives: u64,
-    /// Actions that this process has completed or skipped, by kind, and whether it has begun one more.
+    /// Per kind: how many actions this process has completed or skipped, and whether another one has begun.
     actions: Mutex<BTreeMap<ActionKind, (u64, bool)>>,
 }
 
-/// An action of the script that has begun.
+/// An action of the script that has begun, such as a save or a training pass.
 #[derive(Debug)]
 pub struct ScriptAction {
     kind: ActionKind,
@@ -39,21 +39,21 @@ pub struct ScriptAction {
 }
 
 impl ScriptAction {
-    /// What came of it, if it was complete before this process started.
+    /// The recorded result, if the action was complete before this process started.
     pub fn recorded<T: DeserializeOwned>(&self) -> Option<T> {
         self.recorded.clone().and_then(|result| serde_json::from_value(result).ok())
     }
 }
 
-/// Attempts to agree with servers that others make return at the same time.
+/// How often to retry when other workers make the servers return to a checkpoint at the same time.
 const ATTEMPTS: u32 = 100;
-/// Between two of them.
+/// Delay between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long a return may take: a checkpoint's manifest is read.
+/// Time limit for returning to a checkpoint, which reads its manifest.
 const RETURNING: Duration = Duration::from_secs(600);
 
 impl Cluster {
-    /// Enters the job: joins the servers' generation, or makes them return to the same moment. Idempotent.
+    /// Enters the job: joins the servers' generation, or makes all servers return to the same checkpoint. Idempotent.
     pub(super) fn enter(&self) -> Result<Arc<Entry>> {
         let mut entry = self.entry.lock();
         if let Some(entry) = &*entry {
@@ -81,7 +81,7 @@ impl Cluster {
             };
             if returns {
                 match &agreed.cut {
-                    Some(cut) => warn!("the servers return to step {} of `{}`", cut.step, cut.address),
+                    Some(cut) => warn!("the servers return to checkpoint `{}` of step {}", cut.address, cut.step),
                     None => warn!("the servers return to the beginning"),
                 }
             }
@@ -113,19 +113,19 @@ impl Cluster {
         Entry { streams, journal, collectives, actions: Mutex::default() }
     }
 
-    /// What the servers know of this worker's script: how many passes it has trained, and how many batches of its training
-    /// threads every server has applied.
+    /// What the servers know about this worker: the number of training passes it has completed, and per training thread the
+    /// number of batches that every server has applied.
     pub fn progress(&self) -> Result<(u64, Vec<u64>)> {
         let entry = self.enter()?;
         let passes = entry.journal.actions.get(&ActionKind::Train).map_or(0, |passes| passes.len() as u64);
         Ok((passes, entry.streams.applied()))
     }
 
-    /// The script begins an action that a restarted script must not repeat. `what` says what it is, in words that do not
-    /// change from one process to the next.
+    /// Begins an action that a restarted script must not repeat. `what` describes it in words that are the same in every
+    /// process.
     pub fn begin_action(&self, kind: ActionKind, what: String) -> Result<ScriptAction> {
         let entry = self.enter()?;
-        // One that failed, and whose error the script has caught, is followed by another of the same number.
+        // If an action failed and the script caught the error, the next one gets the same number.
         let (number, again) = {
             let mut actions = entry.actions.lock();
             let (done, begun) = actions.entry(kind).or_default();
@@ -145,7 +145,7 @@ impl Cluster {
         Ok(ScriptAction { kind, number, what, recorded: recorded.map(|action| action.result) })
     }
 
-    /// The script has completed an action. `states` is what its programs keep beside their tables.
+    /// Records an action as complete. `states` is the programs' own state, outside of their tables.
     pub fn complete_action(&self, begun: ScriptAction, result: &impl Serialize, states: Vec<u8>) -> Result<()> {
         let ScriptAction { kind, number, what, .. } = begun;
         let result = serde_json::to_value(result).map_err(|_| Error::Damaged { what: "result of an action" })?;
@@ -155,14 +155,14 @@ impl Cluster {
         Ok(())
     }
 
-    /// What the programs kept beside their tables after an action, if it is the last one of which that is known.
+    /// The programs' own state after an action, if it was recorded; only the last action has one.
     pub fn recorded_states(&self, begun: &ScriptAction) -> Result<Option<Vec<u8>>> {
         let entry = self.enter()?;
         let states = entry.journal.states.as_ref();
         Ok(states.filter(|(kind, number, _)| (*kind, *number) == (begun.kind, begun.number)).map(|(.., s)| s.clone()))
     }
 
-    /// Skips a pass that ended where these threads were.
+    /// Skips a pass; `ends` are the positions of the threads at its end.
     pub fn skip_pass(&self, ends: &[u64]) -> Result<()> {
         self.enter()?.streams.skip_pass(ends);
         Ok(())
@@ -173,7 +173,7 @@ impl Cluster {
         Ok(self.enter()?.streams.positions())
     }
 
-    /// A number for an action that its repeats have too, by this process or a restarted one.
+    /// An id for an action; the same for every repeat by this process or a restarted one.
     pub(super) fn action_id(&self, begun: &ScriptAction) -> Nonce {
         let seed = mix(u64::from(self.worker.rank) << 32 ^ begun.number);
         let mut id = Nonce::default();

@@ -1,4 +1,4 @@
-//! GEO on the worker: it trains on copies of its own, and now and then tells the servers by how much they moved.
+//! GEO mode on the worker: it trains on local copies, and periodically sends the servers how much they have changed.
 //!
 //! ```text
 //! training threads --push--> local copies; every k batches, strictly, the keys of a window --> queue (bounded)
@@ -6,17 +6,17 @@
 //!                                local += server - base;  base = server      for dense values and rows others changed
 //! ```
 //!
-//! All training threads of the worker share the copies, as in the embedded default, and train on while an exchange runs:
-//! what comes is added to the copies, never written over them. The division by N only delays: what a window leaves unsent
-//! goes with the next ones, so in steady state the servers move by the sum of the workers' progress, and the learning rate
-//! is to be chosen as for async. A flush sends the rest undivided: then the servers stand at start + everybody's progress.
+//! All training threads of the worker share the copies, as in local training, and continue while an exchange runs: what arrives
+//! is added to the copies, never written over them. The division by N only delays: what one window leaves unsent is sent with
+//! the next ones. In steady state the servers change by the sum of the workers' progress, so choose the learning rate as for
+//! async mode. A flush sends the rest undivided: then the servers are at start + the progress of all workers.
 //!
-//! Exchanges of a worker run one after another and are numbered, so a repeat is answered and not applied. If one fails, the
-//! base has moved and the servers perhaps not: the error ends training on this worker.
+//! Exchanges of a worker run one after another and are numbered, so a repeat is answered but not applied. If an exchange fails,
+//! the base has changed and the servers perhaps have not: the error ends training on this worker.
 //!
-//! A worker that dies takes with it what it has learnt and not sent. After a flush between two steps there is no such
-//! thing, and the servers are told the steps up to which they have everything: a successor continues there. If it died at
-//! any other moment, the job returns to a checkpoint, or to the beginning.
+//! If a worker dies, the progress that it has not sent is lost. After a flush between two steps there is none, and the servers
+//! are told the steps that they have: a restarted worker resumes there. If the worker died at any other moment, the job returns
+//! to a checkpoint, or to the beginning.
 
 mod exchanger;
 mod local_rows;
@@ -40,7 +40,7 @@ use crate::error::{Error, Result};
 use crate::request::geo_positions::GeoPositions;
 use crate::stage::{DenseStage, SparseStage};
 
-/// Local training, exchanged every k batches.
+/// The communicator of geo mode.
 pub struct Geo {
     shared: Arc<Shared>,
     /// The same tables as in `shared`, for the training threads.
@@ -54,14 +54,14 @@ struct Shared {
     local_rows: LocalRows,
     dense: Vec<Dense>,
     outbox: Mutex<Outbox>,
-    /// Signals every change of the outbox.
+    /// Notified at every change of the outbox.
     changed: Condvar,
 }
 
 struct Dense {
     name: String,
     local: Arc<DenseTable>,
-    /// Whether it was ever pushed: frozen parameters do not travel with every window.
+    /// Whether it was ever pushed: frozen parameters are not sent with every window.
     trained: AtomicBool,
 }
 
@@ -71,27 +71,28 @@ struct Outbox {
     /// Batches since then.
     batches: u64,
     queue: VecDeque<Job>,
-    /// Jobs ever queued and ever done.
+    /// Numbers of jobs queued and done since the start.
     queued: u64,
     done: u64,
     most_queued: usize,
     exchanges: u64,
-    /// Threads in a pass.
+    /// Number of threads in a pass.
     training: u32,
     closed: bool,
     failed: Option<Failure>,
 }
 
-/// Something for the exchange thread.
+/// A job for the exchange thread.
 enum Job {
     /// The keys of k batches.
     Window(Vec<Touched>),
-    /// Everything that is left, and the keys of fewer than k batches.
+    /// All unsent differences; also the keys of an incomplete window.
     Flush(Vec<Touched>),
 }
 
 impl Geo {
-    /// On a program's tables, the same that `remote` was made with. The servers' dense values are the first ones here.
+    /// Geo mode on a program's tables, which must be those that `remote` was created with. The copies start with the servers'
+    /// dense values.
     pub fn new(
         remote: Remote,
         settings: GeoSettings,
@@ -132,7 +133,7 @@ impl Geo {
         let mut exchanger = Exchanger::new(shared.clone(), base);
         let thread = std::thread::spawn(move || {
             let shared = exchanger.shared().clone();
-            // A bug here must not leave training threads waiting for ever.
+            // A panic must not leave training threads waiting forever.
             if std::panic::catch_unwind(AssertUnwindSafe(|| exchanger.run())).is_err() {
                 let panicked = Error::Background { message: "it panicked".into() };
                 shared.outbox.lock().failed = Some(Failure::from(&panicked));
@@ -142,19 +143,19 @@ impl Geo {
         Ok(Geo { shared, local, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Waits until every window that is full by now has been exchanged.
+    /// Waits until every window that is full at the time of the call has been exchanged.
     pub fn settle(&self) -> Result<()> {
         let outbox = self.shared.outbox.lock();
         let ticket = outbox.queued;
         self.shared.wait_for(outbox, ticket)
     }
 
-    /// Exchanges so far, those of flushes included.
+    /// Number of exchanges so far, including those of flushes.
     pub fn exchanges(&self) -> u64 {
         self.shared.outbox.lock().exchanges
     }
 
-    /// The most windows that ever waited in the queue.
+    /// The maximum number of windows that were ever in the queue.
     pub fn most_queued(&self) -> usize {
         self.shared.outbox.lock().most_queued
     }
@@ -180,7 +181,7 @@ impl Drop for Geo {
 }
 
 impl Communicator for Geo {
-    /// Rows that are kept here are read here, evaluation included; others come from the servers.
+    /// Rows with a local copy are read from it, also for evaluation; others are read from the servers.
     fn pull_sparse(&self, stages: &mut [SparseStage], missing: Missing) -> Result<()> {
         self.shared.local_rows.pull(&self.shared.remote, stages, missing)
     }
@@ -195,7 +196,7 @@ impl Communicator for Geo {
         for stage in dense.iter().filter(|stage| stage.trained) {
             shared.dense[stage.table].trained.store(true, Ordering::Relaxed);
         }
-        // Noted after the step: noted before, a window could leave without what the step did.
+        // Record the keys after the step. Otherwise a window could be sent without the effect of the step.
         let mut outbox = shared.outbox.lock();
         outbox.check()?;
         for stage in sparse.iter() {
@@ -240,7 +241,7 @@ impl Communicator for Geo {
         Ok(())
     }
 
-    /// The last thread of a pass flushes.
+    /// The last thread to finish its pass flushes.
     fn finish(&self, stream: u32) -> Result<()> {
         self.shared.remote.streams.finish(stream);
         let mut outbox = self.shared.outbox.lock();
@@ -284,7 +285,7 @@ impl Communicator for Geo {
 }
 
 impl Shared {
-    /// Tells the servers that they have everything up to the steps that were taken so far.
+    /// Tells the servers that they have everything up to the current steps.
     fn report_positions(&self) -> Result<()> {
         let positions = self.remote.streams.positions();
         let streams = (0..).map(|thread| self.remote.worker.stream(thread));
@@ -293,7 +294,7 @@ impl Shared {
         wait_all(asked).map(drop)
     }
 
-    /// Waits until so many jobs are done.
+    /// Waits until `ticket` jobs are done.
     fn wait_for(&self, mut outbox: parking_lot::MutexGuard<'_, Outbox>, ticket: u64) -> Result<()> {
         while outbox.done < ticket {
             outbox.check()?;
@@ -317,7 +318,7 @@ impl Outbox {
         std::mem::replace(&mut self.window, vec![Touched::default(); tables])
     }
 
-    /// Gives the number of jobs that are done when this one is.
+    /// Returns the number of jobs that are done when this one is.
     fn enqueue(&mut self, job: Job) -> u64 {
         self.queue.push_back(job);
         self.queued += 1;

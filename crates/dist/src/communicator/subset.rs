@@ -1,8 +1,8 @@
-//! Some of a worker's tables, under the numbers that a smaller program gives them.
+//! A subset of a worker's tables, numbered as a smaller program numbers them.
 //!
-//! A program that looks word vectors up, or evaluates one tower of a model, names fewer tables than the one that trains
-//! them. Stages count tables from 0 in their own program's order; this translates, and leaves the rest to the communicator
-//! of all tables. The stages come back with the numbers they had, whatever happens.
+//! A program that looks up word vectors, or evaluates one tower of a model, uses fewer tables than the program that trains
+//! them. Its stages number tables from 0 in its own order. This communicator translates the numbers and passes every call on to
+//! the communicator of all tables. The stages always get their own numbers back, even after an error.
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ use super::{Communicator, Missing, Step};
 use crate::error::Result;
 use crate::stage::{DenseStage, SparseStage};
 
-/// Some tables of another communicator.
+/// A communicator for a subset of another communicator's tables.
 pub struct TableSubset {
     whole: Arc<dyn Communicator>,
-    /// The whole's number of each sparse table.
+    /// For each sparse table, its number in `whole`.
     sparse: Vec<usize>,
-    /// The whole's number of each dense table.
+    /// For each dense table, its number in `whole`.
     dense: Vec<usize>,
 }
 
 impl TableSubset {
-    /// Tables by the whole's numbers, in the order of the smaller program.
+    /// `sparse` and `dense` are the numbers of the tables in `whole`, in the order of the smaller program.
     pub fn new(whole: Arc<dyn Communicator>, sparse: Vec<usize>, dense: Vec<usize>) -> Self {
         TableSubset { whole, sparse, dense }
     }
@@ -47,7 +47,7 @@ impl TableSubset {
     }
 }
 
-/// A program's tables are few, and each is there once.
+/// A linear search: a program has few tables, and each of them once.
 fn own_number(tables: &[usize], number: usize) -> usize {
     tables.iter().position(|&table| table == number).unwrap_or(number)
 }
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
     use crate::stage::Lookup;
 
-    /// Notes the tables it is asked for.
+    /// Records the tables that it is called with.
     #[derive(Default)]
     struct RecordingCommunicator(Mutex<Vec<usize>>);
 
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_sees_its_own_numbers_and_the_stages_keep_theirs() {
+    fn table_numbers_are_translated_and_restored() {
         let asked = Arc::new(RecordingCommunicator::default());
         let subset = TableSubset::new(asked.clone(), vec![4, 1], vec![0, 3]);
         let lookup = |table| Lookup { table, ..Lookup::default() };

@@ -51,7 +51,7 @@ impl Request for PullSparse {
         let missing = if head[0] == 1 { Missing::Create } else { Missing::Initial };
         let tables = &server.tables;
         // New rows and stamps are changes too.
-        let _passing = (missing == Missing::Create).then(|| tables.permit());
+        let _permit = (missing == Missing::Create).then(|| tables.permit());
         let geo = tables.geo().filter(|geo| missing == Missing::Create && geo.is_first(caller.rank, number));
         if let Some(geo) = &geo {
             geo.trains(caller.rank);

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::storage::Opened;
 
 impl State {
-    /// How the server looks to a worker that wants to enter.
+    /// What a worker has to know about this server before it enters.
     pub(crate) fn view_for(&self, caller: Caller) -> ServerView {
         let geo = self.tables.geo();
         let must_return = geo.is_some_and(|geo| geo.is_incomplete(caller.rank));
@@ -32,7 +32,7 @@ impl State {
         }
     }
 
-    /// A worker enters: it joins this generation, or begins the next one.
+    /// Lets a worker enter: it joins the current generation, or begins the next one.
     pub(crate) fn enter(&self, caller: Caller, enter: &Enter) -> Result<Entered> {
         enter.team.check()?;
         let _making = self.making.lock();
@@ -89,7 +89,7 @@ impl State {
                 && (manifest.workers, manifest.threads) == (team.workers, team.threads);
             if counts && !is_same {
                 warn!(
-                    "the checkpoint is of mode {} with {} workers of {} threads: its positions do not count, and the data \
+                    "the checkpoint is of mode {} with {} workers of {} threads: its positions are ignored, and the data \
                      is read from the start",
                     manifest.mode, manifest.workers, manifest.threads
                 );
@@ -123,7 +123,10 @@ impl State {
         if is_return {
             match &enter.cut {
                 Some(cut) => {
-                    info!("returned to step {} of `{}` (generation {})", cut.step, cut.address, job.generation)
+                    info!(
+                        "returned to step {} of checkpoint `{}` (generation {})",
+                        cut.step, cut.address, job.generation
+                    )
                 }
                 None => info!("returned to the beginning (generation {})", job.generation),
             }
@@ -131,7 +134,8 @@ impl State {
         Ok(())
     }
 
-    /// Makes every worker but one start again, because it needs a collective that only all of them can repeat.
+    /// Makes every worker but the caller restart, because the caller needs a collective that only all of them can repeat.
+    /// Returns whether that was necessary.
     pub(crate) fn recall(&self, caller: Caller, number: u64) -> bool {
         if !self.control.lock().coordinator.needs_all(number) {
             return false;
@@ -142,19 +146,19 @@ impl State {
     }
 }
 
-/// What a checkpoint says about how far the job was. Another run that continues it takes what was applied and which passes
-/// are done, and begins everything else anew.
+/// The positions in a checkpoint. Another run that adopts them keeps what was applied and which passes are done, and starts
+/// everything else from zero.
 fn positions_of(manifest: &Manifest, adopted: bool) -> Result<(Option<Work>, Option<Position>)> {
     let mut work = manifest.work.clone();
     if manifest.position.is_null() {
-        // Of an older version, or of workers that had kept what they had learnt.
+        // Written by an older version, or while workers in geo mode had unsent differences.
         let is_older = manifest.run.is_empty() && manifest.mode != "geo";
         return Ok((is_older.then_some(work), None));
     }
     let mut position: Position = serde_json::from_value(manifest.position.clone())
         .map_err(|_| Error::Damaged { what: "position in the checkpoint" })?;
     if manifest.mode == "geo" {
-        // Exchanges are numbered from zero by every process.
+        // Every process numbers its exchanges from zero.
         let streams = manifest.workers.saturating_mul(manifest.threads);
         let mut steps = Ledger::new();
         work.streams.by_stream().filter(|(stream, _)| *stream < streams).for_each(|(_, ledger)| steps.merge(&ledger));

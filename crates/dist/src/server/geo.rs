@@ -1,4 +1,4 @@
-//! GEO on the server: workers train on copies, and here stands what each of them has yet to hear of.
+//! GEO on the server: workers train on copies, and the server tracks which changes each of them has not seen yet.
 
 use std::collections::BTreeSet;
 
@@ -13,19 +13,19 @@ use crate::error::{Error, Result};
 use crate::frame::Payload;
 use crate::gradients::{PushView, PushedStage};
 
-/// Per sparse table, the rows that each worker has yet to hear of.
+/// What the server tracks per worker in geo mode.
 pub(crate) struct GeoState {
     tables: Vec<Mutex<Changed>>,
-    /// The pulls of each worker that made the server forget what that worker knows by now.
+    /// Numbers of each worker's pulls that made the server forget changes, because the pull itself contained them.
     pulls: Mutex<Ledger>,
-    /// Workers that have sent a part of what they have learnt and kept the rest: it is lost if they die.
+    /// Workers that have sent a part of their progress. The rest is lost if they die.
     incomplete: Mutex<BTreeSet<u32>>,
-    /// Workers that may have learnt something since they last handed everything in.
+    /// Workers that may have trained since they last sent everything.
     training: Mutex<BTreeSet<u32>>,
     wanted: Mutex<WantedFlush>,
 }
 
-/// Somebody waits for all that workers have learnt, and for whom still.
+/// A save that waits for unsent progress, and the workers it still waits for.
 #[derive(Default)]
 struct WantedFlush {
     ticket: u64,
@@ -33,7 +33,7 @@ struct WantedFlush {
 }
 
 impl GeoState {
-    /// Of so many tables; every worker takes part.
+    /// For `tables` sparse tables; every worker takes part.
     pub(super) fn new(tables: usize, workers: u32) -> Self {
         let changed = || {
             let mut changed = Changed::new();
@@ -49,12 +49,13 @@ impl GeoState {
         }
     }
 
-    /// A worker has pulled rows to train them.
+    /// A worker has pulled rows for training.
     pub(crate) fn trains(&self, worker: u32) {
         self.training.lock().insert(worker);
     }
 
-    /// The workers that have yet to send what they have learnt, for whoever asks with this ticket. A new ticket asks all of them.
+    /// The workers with unsent progress that the request with this ticket still waits for. A new ticket asks all of them to
+    /// flush.
     pub(super) fn request_flush(&self, asker: u32, ticket: u64) -> Vec<u32> {
         let mut wanted = self.wanted.lock();
         if wanted.ticket != ticket {
@@ -64,13 +65,13 @@ impl GeoState {
         wanted.workers.iter().copied().collect()
     }
 
-    /// The ticket of whoever waits for a worker, or 0.
+    /// The ticket of the save that waits for this worker, or 0.
     pub(super) fn wanted_of(&self, worker: u32) -> u64 {
         let wanted = self.wanted.lock();
         if wanted.workers.contains(&worker) { wanted.ticket } else { 0 }
     }
 
-    /// A worker has sent what it was asked for.
+    /// A worker has sent the progress that was requested.
     pub(super) fn flush_done(&self, worker: u32, ticket: u64) {
         let mut wanted = self.wanted.lock();
         if wanted.ticket == ticket {
@@ -78,23 +79,23 @@ impl GeoState {
         }
     }
 
-    /// Nobody need wait for a worker.
+    /// The worker has no unsent progress: no save waits for it.
     fn has_nothing_unsent(&self, worker: u32) {
         self.training.lock().remove(&worker);
         self.wanted.lock().workers.remove(&worker);
     }
 
-    /// Of one table.
+    /// The unseen changes of one table, per worker.
     pub(crate) fn changed(&self, table: u32) -> Result<&Mutex<Changed>> {
         self.tables.get(table as usize).ok_or(Error::UnknownTable { table, count: self.tables.len() })
     }
 
-    /// Whether this pull of a worker is new: neither a repeat, nor the original of a repeat that came before it.
+    /// Whether this pull of a worker is new: neither a repeat, nor an original that its repeat has overtaken.
     pub(crate) fn is_first(&self, worker: u32, number: u64) -> bool {
         self.pulls.lock().apply_once(WorkId::step(worker, number), || ()) == Applied::Now(())
     }
 
-    /// Notes whether the tables have all that a worker has learnt up to its last exchange.
+    /// Records whether the tables contain all progress of a worker up to its last exchange.
     pub(super) fn set_complete(&self, worker: u32, complete: bool) {
         if complete {
             self.incomplete.lock().remove(&worker);
@@ -105,17 +106,17 @@ impl GeoState {
         }
     }
 
-    /// Whether a worker would take with it, if it died, what no server has.
+    /// Whether progress would be lost if this worker died.
     pub(super) fn is_incomplete(&self, worker: u32) -> bool {
         self.incomplete.lock().contains(&worker)
     }
 
-    /// Whether the tables have all that every worker has learnt up to its last exchange.
+    /// Whether the tables contain all progress of every worker up to its last exchange.
     pub(super) fn are_complete(&self) -> bool {
         self.incomplete.lock().is_empty()
     }
 
-    /// A worker starts again without copies.
+    /// A worker restarts without copies.
     pub(super) fn forget(&self, worker: u32) {
         for changed in &self.tables {
             changed.lock().take_changed(worker);
@@ -123,7 +124,7 @@ impl GeoState {
         self.has_nothing_unsent(worker);
     }
 
-    /// A worker takes part no more.
+    /// A worker departs.
     pub(super) fn leave(&self, worker: u32) {
         self.tables.iter().for_each(|changed| changed.lock().leave(worker));
         self.set_complete(worker, true);
@@ -131,8 +132,8 @@ impl GeoState {
 }
 
 impl Tables {
-    /// GEO: adds a worker's differences and tells it what others changed, once.
-    pub(crate) fn exchange(&self, _passing: &GatePermit<'_>, worker: u32, view: &PushView<'_>) -> Result<Payload> {
+    /// GEO: adds a worker's differences and returns what others have changed. Idempotent.
+    pub(crate) fn exchange(&self, _permit: &GatePermit<'_>, worker: u32, view: &PushView<'_>) -> Result<Payload> {
         let Some(geo) = self.geo() else { return Err(Error::UnknownTable { table: 0, count: 0 }) };
         let stream = self.stream(view.work.stream);
         let mut stream = stream.lock();
@@ -175,7 +176,7 @@ impl Tables {
         for number in 0..count {
             let table = self.sparse(number)?;
             let mut keys = geo.changed(number)?.lock().take_changed(worker);
-            // What this exchange itself sent may have met others' changes in between: its rows are in the set then.
+            // Other workers may have changed rows that this exchange sent; these rows are in the set.
             keys.sort_unstable();
             answer.put(&[keys.len() as u64]);
             answer.put(&keys);
@@ -190,8 +191,8 @@ impl Tables {
         Ok(answer)
     }
 
-    /// GEO: everything that a worker has learnt up to these steps of its streams is in the tables.
-    pub(crate) fn geo_flushed(&self, _passing: &GatePermit<'_>, worker: u32, positions: &[(u32, u64)]) {
+    /// GEO: the tables contain all progress of a worker up to these steps of its streams.
+    pub(crate) fn geo_flushed(&self, _permit: &GatePermit<'_>, worker: u32, positions: &[(u32, u64)]) {
         for &(stream, position) in positions.iter().filter(|(_, position)| *position > 0) {
             let known = self.stream(stream);
             let mut known = known.lock();
@@ -206,7 +207,7 @@ impl Tables {
         }
     }
 
-    /// GEO: a worker starts again with empty copies; its exchanges are numbered from zero again.
+    /// GEO: a worker restarts with empty copies, and numbers its exchanges from zero again.
     pub(crate) fn forget_exchanges(&self, worker: u32, stream: u32) {
         self.streams.lock().remove(&stream);
         if let Some(geo) = self.geo() {

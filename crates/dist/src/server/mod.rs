@@ -1,7 +1,7 @@
 //! The server: keeps tables and answers requests.
 //!
-//! [`State`] is the whole of it without sockets, in two halves: `Tables`, the data plane, and `Coordinator`, the control
-//! plane. What can be asked of it is in [`request`](crate::request); sockets are the [`listener`](crate::listener)'s. This
+//! [`State`] is a whole server without sockets, in two halves: `Tables`, the data plane, and `Coordinator`, the control plane.
+//! Requests are defined in [`request`](crate::request) and sockets are handled by the [`listener`](crate::listener); this
 //! module knows neither.
 
 mod coordinator;

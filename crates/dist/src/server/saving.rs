@@ -1,6 +1,6 @@
-//! Saving, loading and returning on the server: one moment on all servers, what is written then, and what is read again.
+//! Saving and loading checkpoints on the server: taking a snapshot, writing it, and reading tables back.
 //!
-//! Who may save, and when pushes are held back for it, is the coordinator's to decide; here are the tables and the files.
+//! The coordinator decides who may save, and when pushes are held back; this file handles tables and files.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,47 +24,47 @@ use crate::frame::Payload;
 use crate::storage::{Addresses, Opened, Stores};
 use crate::threads::Threads;
 
-/// What a server knows of saves and loads.
+/// State of saves and loads.
 pub(super) struct Saving {
     pub(super) stores: Arc<dyn Stores>,
-    /// The moment that was marked and is not written yet.
+    /// A snapshot that was taken and is not written yet, and its id.
     pub(super) marked: Mutex<Option<(String, TableCuts)>>,
-    /// The last answers, for repeats. Locked while one is worked out: a repeat waits for the first.
+    /// The last replies, for repeated requests. Locked while a reply is computed: a repeat waits for the original.
     answers: Mutex<VecDeque<(String, &'static str, RecordedAnswer)>>,
-    /// Where tables that are made take their rows from.
+    /// The checkpoint that new tables are loaded from.
     pub(super) resume: Mutex<Option<Load>>,
-    /// What the program kept beside the tables that were taken from there, for every worker that asks for tables.
+    /// The program's own state from that checkpoint, for every worker that creates tables.
     pub(super) states: Mutex<Vec<u8>>,
 }
 
-/// An answer, or what went wrong in words.
+/// A reply, or the text of an error.
 type RecordedAnswer = std::result::Result<Payload, String>;
 
-/// Where tables take their rows from.
+/// A checkpoint to load tables from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Load {
-    /// Where the checkpoint is.
+    /// Where the checkpoint is stored.
     pub address: String,
-    /// Whether what does not fit is left out rather than an error.
+    /// Whether to skip what does not fit instead of failing.
     pub partial: bool,
 }
 
-/// How a server begins from a checkpoint.
+/// What a server takes from the checkpoint it begins from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resume {
-    /// With its values. Its positions count only in the run that wrote it.
+    /// Its values. Its positions are used only in the run that wrote it.
     Values,
-    /// As the run that wrote it: with its values and its positions.
+    /// Its values and positions, continuing the run that wrote it.
     Run,
 }
 
-/// Tables from a checkpoint.
+/// Tables that were loaded from a checkpoint, or created.
 pub(super) struct Restored {
     pub(super) sparse: Vec<Arc<NamedSparse>>,
     pub(super) dense: Vec<Arc<NamedDense>>,
 }
 
-/// Answers that are remembered: those of a few saves.
+/// Number of recorded replies: those of a few saves.
 const KEPT_ANSWERS: usize = 16;
 
 impl Default for Saving {
@@ -84,28 +84,28 @@ impl Saving {
         }
     }
 
-    /// Forgets what was marked.
+    /// Discards a snapshot.
     pub(super) fn forget(&self, id: &str) {
         self.marked.lock().take_if(|(marked, _)| marked == id);
     }
 }
 
 impl State {
-    /// A server that keeps checkpoints elsewhere than in directories and buckets.
+    /// A server that opens checkpoints through `stores`, instead of directories and buckets.
     pub fn with_stores(stores: Arc<dyn Stores>) -> Self {
         State::with_saving(Saving::new(stores))
     }
 
-    /// The identity of the run, where somebody knows it; otherwise this server makes one.
+    /// Sets the id of the run, if the launcher knows it; otherwise the server makes one up.
     pub fn set_run(&self, run: &str) {
         run.clone_into(&mut self.job.lock().run);
     }
 
-    /// Tables that are made from now on take their rows from a checkpoint. Fails where there is none; nothing else is
-    /// compared before the tables are known.
+    /// Tables that are created from now on are loaded from this checkpoint. Fails if there is none; its contents are compared
+    /// only when the tables are known.
     ///
-    /// A checkpoint that this very run saved while workers in geo mode had not sent all that they had learnt is not taken
-    /// (`None`): it does not say which data is in it, and that data would be trained twice.
+    /// Returns `None`, and ignores the checkpoint, if this run saved it while workers in geo mode had unsent progress: it does
+    /// not tell which data it contains, and that data would be trained twice.
     pub fn resume_from(&self, address: &str, resume: Resume) -> Result<Option<Manifest>> {
         let Opened { manifest, .. } = Opened::new(self.saving.stores.as_ref(), address, "loading")?;
         if manifest.run == self.job.lock().run && manifest.position.is_null() {
@@ -116,17 +116,17 @@ impl State {
         Ok(Some(manifest))
     }
 
-    /// A checkpoint of this run was committed: the server returns to it from now on.
+    /// A checkpoint of this run was committed: from now on the server returns to it.
     pub(crate) fn committed(&self, cut: Cut) {
         self.job.lock().cut = Some(cut);
     }
 
-    /// The checkpoint that the server returns to, if it has to.
+    /// The checkpoint that the server returns to if that is necessary.
     pub fn return_point(&self) -> Option<Cut> {
         self.job.lock().cut.clone()
     }
 
-    /// Holds pushes back, and says what has been applied.
+    /// Holds pushes back, and returns what has been applied.
     pub(crate) fn prepare_cut(&self, caller: Caller, id: &str) -> Result<CutAnswer> {
         if self.saving.answers.try_lock().is_none() {
             return Ok(CutAnswer::Busy("another checkpoint is being written".into()));
@@ -146,8 +146,8 @@ impl State {
         prepared.unwrap_or_else(|| Ok(CutAnswer::Busy("rows are being removed".into())))
     }
 
-    /// Marks the moment, if everything that any server has applied is applied here; for what has changed since a save, or
-    /// for everything.
+    /// Takes the snapshot, if this server has applied everything that any server has applied: of the rows that changed since
+    /// save `since`, or of all rows.
     pub(crate) fn cut(&self, id: &str, target: &Work, since: Option<&str>) -> Result<CutAnswer> {
         let mut control = self.control.lock();
         if control.coordinator.is_marked(id) {
@@ -155,7 +155,7 @@ impl State {
         }
         let effects = control.coordinator.aim(id, target, now())?;
         self.carry_out(&mut control, effects);
-        // From here on nothing changes: groups apply with this lock held, all others pass the gate.
+        // From here on nothing changes: groups apply steps with this lock held, and all other pushes need a permit of the gate.
         let marked = self.tables.unless_shrinking(|| {
             self.tables.while_still(|| {
                 let work = self.tables.work(control.coordinator.group_work());
@@ -163,7 +163,7 @@ impl State {
                     return Ok(Err(work));
                 }
                 let mut cuts = self.tables.mark(work, since)?;
-                // Where workers keep what they have learnt, there is no position to return to.
+                // If workers have unsent progress, there is no position to return to.
                 let is_complete = self.tables.geo().is_none_or(|geo| geo.are_complete());
                 if is_complete {
                     let position = serde_json::to_value(control.coordinator.position());
@@ -183,14 +183,14 @@ impl State {
         Ok(CutAnswer::Done)
     }
 
-    /// A save is given up: everything continues, and what was marked is forgotten.
+    /// Aborts a save: pushes continue, and the snapshot is discarded.
     pub(crate) fn release_cut(&self, id: &str) {
         let mut control = self.control.lock();
         let effects = control.coordinator.release_cut(id);
         self.carry_out(&mut control, effects);
     }
 
-    /// Does a part of a save, once: a repeat is answered with the first one's answer.
+    /// Runs one stage of a save once: a repeat gets the reply of the original.
     pub(crate) fn once(
         &self,
         id: &str,
@@ -210,7 +210,7 @@ impl State {
         answer
     }
 
-    /// Makes room for a save; the checkpoint that is there, if a delta is wanted.
+    /// Prepares the address for a save. Returns the existing checkpoint if a delta is wanted.
     pub(crate) fn begin_save(&self, address: &str, id: &str, replace: bool, delta: bool) -> Result<Option<Manifest>> {
         let failed = Error::checkpoint("saving to", address);
         let storage = self.saving.stores.open(address)?;
@@ -222,7 +222,7 @@ impl State {
         Ok(existing)
     }
 
-    /// Writes what was marked.
+    /// Writes a snapshot.
     pub(crate) fn write_save(
         &self,
         address: &str,
@@ -243,23 +243,23 @@ impl State {
         checkpoint::write_part(storage.as_ref(), id, cuts).map_err(Error::checkpoint("saving to", address))
     }
 
-    /// Makes what all servers wrote a checkpoint.
+    /// Commits the parts that all servers have written as one checkpoint.
     pub(crate) fn commit_save(&self, address: &str, mut commit: Commit) -> Result<Manifest> {
         commit.run = self.job.lock().run.clone();
         let storage = self.saving.stores.open(address)?;
         let manifest = checkpoint::commit(storage.as_ref(), commit).map_err(Error::checkpoint("saving to", address))?;
-        info!("checkpoint {} of step {} is in {address}", manifest.id, manifest.step);
+        info!("saved checkpoint {} of step {} to {address}", manifest.id, manifest.step);
         Ok(manifest)
     }
 
-    /// Removes what a save that was given up has written.
+    /// Removes the files of an aborted save.
     pub(crate) fn abandon_save(&self, address: &str, id: &str) -> Result<()> {
         checkpoint::abandon(self.saving.stores.open(address)?.as_ref(), id);
         Ok(())
     }
 
-    /// Takes the values of tables from a checkpoint: those that are there, in one moment, or those that will be made. What
-    /// has been applied stays as it is. What the program kept beside its tables is the answer.
+    /// Loads tables from a checkpoint: the existing ones, atomically, or those that will be created. The record of applied
+    /// pushes stays. Returns the program's own state.
     pub(crate) fn load(&self, load: &Load) -> Result<Vec<u8>> {
         let Some(tables) = self.tables.current().description.clone() else {
             let states = self.saved_states(&load.address)?;
@@ -282,7 +282,7 @@ impl State {
         Opened::new(self.saving.stores.as_ref(), address, "loading")?.read(read_states_file)
     }
 
-    /// Makes this server's part of a program's tables from a checkpoint.
+    /// Creates this server's part of a program's tables from a checkpoint.
     pub(super) fn restore(&self, tables: &Description, load: &Load) -> Result<Restored> {
         let opened = Opened::new(self.saving.stores.as_ref(), &load.address, "loading")?;
         let (failed, manifest) = (Error::checkpoint("loading", &load.address), &opened.manifest);
@@ -301,7 +301,7 @@ impl State {
             .collect();
         let loaded = Loaded::compare(manifest, &specs, &parameters, load.partial).map_err(&failed)?;
         for left in &loaded.left {
-            warn!("loading {}: left out {left:?}", load.address);
+            warn!("loading {}: skipped {left:?}", load.address);
         }
         let mut sparse = Vec::with_capacity(specs.len());
         for (name, spec) in specs {
@@ -335,12 +335,12 @@ impl State {
             }
             dense.push(Arc::new(NamedDense { name: name.clone(), table }));
         }
-        info!("took step {} from {}", manifest.step, load.address);
+        info!("loaded step {} from {}", manifest.step, load.address);
         Ok(Restored { sparse, dense })
     }
 }
 
-/// New tables: empty ones, and first values.
+/// Creates new tables: sparse tables are empty, dense blocks get their initial values.
 pub(super) fn make(tables: &Description, first_values: &[&[f32]]) -> Result<Restored> {
     let runs_optimizers = tables.team().duties().runs_optimizers;
     let mut sparse = Vec::with_capacity(tables.sparse.len());
@@ -361,7 +361,7 @@ pub(super) fn make(tables: &Description, first_values: &[&[f32]]) -> Result<Rest
     Ok(Restored { sparse, dense })
 }
 
-/// A checkpoint as a place to return to.
+/// A checkpoint as a point to return to.
 pub(crate) fn cut_of(manifest: &Manifest, address: &str, adopted: bool) -> Cut {
     Cut { address: address.to_owned(), id: manifest.id.clone(), step: manifest.step, adopted }
 }

@@ -1,24 +1,24 @@
-//! What a shrink removes.
+//! Options of a shrink.
 
 use openfleet_table::{Shrunk, SparseTable};
 use serde::{Deserialize, Serialize};
 
-/// What is to shrink, and how far.
+/// Which rows a shrink removes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shrink {
     /// One sparse table by name, or all of them.
     pub table: Option<String>,
-    /// What the caller counts time in, a day or a pass: the moment up to which ages are counted, and the stamp of rows
-    /// that are touched from now on. Without it a pass ends here: it is one more than the last time.
+    /// The current time in the caller's unit (a day or a pass): ages are counted up to it, and rows that are touched from now
+    /// on are stamped with it. If it is `None`, a pass ends here, and the time is one more than the last time.
     pub now: Option<u32>,
-    /// Rows that were last touched longer ago than this are removed; `u32::MAX` spares every age.
+    /// Rows that were last touched longer ago than this are removed; `u32::MAX` keeps rows of every age.
     pub max_age: u32,
-    /// Whether a day ends here: with the ctr accessor, one more that a row was not seen.
+    /// Whether a day ends here: the ctr accessor then adds one unseen day to every row.
     pub end_of_day: bool,
 }
 
 impl Shrink {
-    /// To one table.
+    /// Shrinks one table.
     pub fn apply(&self, table: &SparseTable) -> Shrunk {
         if self.end_of_day {
             table.end_of_day();
@@ -31,7 +31,7 @@ impl Shrink {
 }
 
 impl Default for Shrink {
-    /// All tables; only what their accessors say.
+    /// All tables, using only the rules of their accessors.
     fn default() -> Self {
         Shrink { table: None, now: None, max_age: u32::MAX, end_of_day: false }
     }

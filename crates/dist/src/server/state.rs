@@ -1,10 +1,10 @@
-//! A server without sockets: its tables and its coordinator, and what each request does to them.
+//! A server without sockets: its tables, its coordinator, and what each request does to them.
 //!
-//! [`Tables`] is the data plane, [`Coordinator`] the control plane; this carries out what the coordinator decides, and keeps
-//! the requests that wait. Tests and the embedded default talk to it directly.
+//! [`Tables`] is the data plane, [`Coordinator`] the control plane. The state carries out what the coordinator decides, and
+//! keeps the requests that wait. Tests and in-process links call it directly.
 //!
-//! Lock order: the fence of a worker, then the control plane, then the gate of the tables, then what is inside them. An
-//! ordinary push or pull takes the fence and the gate only.
+//! Lock order: the fence of a worker, then the control plane, then the gate of the tables, then the locks inside the tables. An
+//! ordinary push or pull takes only the fence and the gate.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,20 +29,20 @@ use crate::frame::Payload;
 use crate::gradients::PushView;
 use crate::handshake::{Nonce, fresh_nonce};
 
-/// An answer, now or when others have done their part.
+/// A reply, now or when other workers have done their part.
 pub enum Outcome {
-    /// The answer.
+    /// The reply.
     Now(Result<Payload>),
-    /// The answer comes through this.
+    /// The reply arrives through this channel.
     Later(oneshot::Receiver<Result<Payload>>),
 }
 
-/// Who asks.
+/// The sender of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
-    /// The worker.
+    /// Rank of the worker.
     pub rank: u32,
-    /// Which process of it; none for a worker inside this process.
+    /// Incarnation of the worker; `None` for a worker in this process.
     pub incarnation: Option<Incarnation>,
 }
 
@@ -52,45 +52,45 @@ pub struct State {
     pub(super) control: Mutex<Control>,
     pub(super) saving: Saving,
     pub(super) job: Mutex<Job>,
-    /// Held while tables are made, or the job returns to a checkpoint, which may take long.
+    /// Held while tables are created or the job returns to a checkpoint, which may take long.
     pub(super) making: Mutex<()>,
-    /// Whose requests are answered. Read-locked while one of the worker is, so that a newer incarnation is let in between two
-    /// requests and not during one.
+    /// Per worker: which incarnation is served. Read-locked while a request of the worker is handled, so that a newer
+    /// incarnation is admitted between two requests and not during one.
     fences: Mutex<BTreeMap<u32, Arc<RwLock<IncarnationFence>>>>,
-    /// Requests to make tables so far.
+    /// Number of requests to create tables so far.
     sessions: AtomicU64,
     stopped: watch::Sender<bool>,
     ended: Mutex<Option<End>>,
     instance: u64,
 }
 
-/// Two ways to push.
+/// What a push contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pushing {
     /// Gradients.
     Gradients,
-    /// GEO's differences.
+    /// Differences of geo mode.
     Differences,
 }
 
-/// Whose requests are answered.
+/// Which incarnation of a worker is served.
 #[derive(Debug, Clone, Copy, Default)]
 struct IncarnationFence {
-    /// The newest incarnation that was let in.
+    /// The newest incarnation that was admitted.
     incarnation: Incarnation,
-    /// It belongs to an older generation and has to start again.
+    /// Whether it belongs to an older generation and has to restart.
     recalled: bool,
 }
 
-/// Which run this is, and how often it began.
+/// The run and its current generation.
 pub(super) struct Job {
     pub(super) run: String,
     pub(super) generation: u64,
-    /// The processes of all servers that the generation was begun with.
+    /// The instances of all servers that the generation was begun with.
     pub(super) instances: Vec<u64>,
-    /// Where it began.
+    /// The checkpoint that the generation began from.
     pub(super) began: Option<super::entry::Cut>,
-    /// Where the server returns to if it has to.
+    /// The checkpoint to return to if that is necessary.
     pub(super) cut: Option<super::entry::Cut>,
 }
 
@@ -123,14 +123,17 @@ impl State {
         }
     }
 
-    /// A number by which this server is told from another that is started in its place.
+    /// Identifies this server process; a restarted server has another number.
     pub(crate) fn instance(&self) -> u64 {
         self.instance
     }
 
-    /// Whether a request of a worker that said hello may be answered, while the guard that is given lives: not if a newer
-    /// incarnation of it was let in, or the job has returned to a checkpoint since. `enters`: the request is the one by which
-    /// a worker enters.
+    /// Runs `answer` unless the caller is fenced off: a newer incarnation was admitted, or the job has returned to a checkpoint
+    /// since. `enters`: the request is one that a worker makes to enter.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Replaced`] or [`Error::Recalled`].
     pub(crate) fn fenced<R>(
         &self,
         caller: Caller,
@@ -148,13 +151,13 @@ impl State {
             Some(_) => {}
         }
         if is_slow {
-            // What takes long is known by its own number, and must not keep a newer incarnation out.
+            // A slow request is recognised by its own id, and must not delay the admission of a newer incarnation.
             drop(fence);
         }
         Ok(answer())
     }
 
-    /// Lets a worker in unless a newer incarnation of it was here.
+    /// Admits a worker unless a newer incarnation of it was admitted before.
     pub fn admit(&self, rank: u32, incarnation: Incarnation) -> std::result::Result<(), String> {
         let fence = self.fences.lock().entry(rank).or_default().clone();
         let mut fence = fence.write();
@@ -167,7 +170,7 @@ impl State {
         Ok(())
     }
 
-    /// Refuses whatever workers of this generation ask from now on, but for one of them.
+    /// Refuses all requests of this generation's workers from now on, except the caller's.
     pub(super) fn recall_others(&self, caller: Caller) {
         let fences: Vec<_> = self.fences.lock().iter().map(|(&rank, fence)| (rank, fence.clone())).collect();
         for (rank, fence) in fences {
@@ -180,11 +183,11 @@ impl State {
             let rank = waiting.caller.rank;
             waiting.answer.take().map(|sender| sender.send(Err(Error::Recalled { rank })));
         }
-        // A push may be part of a step already, which is applied with it when the others have come: it is not sent again.
+        // A push may already be part of a step, which is applied when the other pushes have arrived; it is not sent again.
         control.waiting.retain(|_, waiting| waiting.answer.is_some() || matches!(waiting.body, RequestBody::Push(..)));
     }
 
-    /// The worker has entered: its requests are answered.
+    /// The worker has entered: its requests are served again.
     pub(super) fn let_in(&self, caller: Caller) {
         let fence = self.fences.lock().get(&caller.rank).cloned();
         if let Some(fence) = fence {
@@ -197,29 +200,29 @@ impl State {
         self.control.lock().coordinator.disconnected(rank, now());
     }
 
-    /// Nothing has come from a worker for a while.
+    /// A worker has sent nothing since then.
     pub(crate) fn silent(&self, rank: u32, since: Instant) {
         self.control.lock().coordinator.silent(rank, since);
     }
 
-    /// Something has come from a worker that was silent.
+    /// A silent worker has sent something.
     pub(crate) fn heard(&self, rank: u32) {
         self.control.lock().coordinator.heard(rank);
     }
 
-    /// Workers that take part and are missing.
+    /// Workers that have entered and are missing.
     pub fn absent(&self) -> Vec<Absent> {
         self.control.lock().coordinator.absent(now())
     }
 
-    /// Time has passed.
+    /// Checks timeouts.
     pub fn tick(&self) {
         let mut control = self.control.lock();
         let effects = control.coordinator.tick(now());
         self.carry_out(&mut control, effects);
     }
 
-    /// Makes tables, or checks that those that exist are the same.
+    /// Creates tables, or checks that the existing ones are the same.
     pub(crate) fn create_tables(&self, tables: Description, first_values: &[&[f32]]) -> Result<Created> {
         let team = tables.team();
         team.check()?;
@@ -230,7 +233,7 @@ impl State {
             return Ok(Created { is_new: false, session, states: self.saving.states.lock().clone() });
         }
         if self.control.lock().coordinator.team() != Some(team) {
-            // Nobody has entered: a worker that uses the tables of a server and nothing else.
+            // No worker has entered: the caller only uses the tables of this server.
             self.control.lock().coordinator.begin(team, None, None);
         }
         let resume = self.saving.resume.lock().clone();
@@ -250,13 +253,13 @@ impl State {
         Ok(Created { is_new: true, session, states })
     }
 
-    /// A push of gradients or differences, now or when it may.
+    /// Applies a push of gradients or differences, now or when its group or the gate allows.
     pub(crate) fn push(&self, caller: Caller, how: Pushing, payload: Payload) -> Result<Outcome> {
         let view = PushView::decode(payload.bytes())?;
         let work = view.work;
         let team = self.check_mode(how)?;
         team.check_stream(caller.rank, work.stream)?;
-        // Exchanges are the worker's, not a thread's.
+        // Exchanges belong to the worker, not to a thread.
         let exchanges = team.second_stream(team.streams_of(caller.rank).start);
         if how == Pushing::Differences && work.stream != exchanges {
             return Err(Error::NotYours { worker: caller.rank, stream: work.stream, owner: caller.rank });
@@ -277,7 +280,7 @@ impl State {
                 return Ok(Outcome::Now(answer.and_then(|answer| self.answer_push(how, answer, &payload))));
             }
             drop(permit);
-            // The coordinator alone moves the gate: if it is open by now, the push passes.
+            // Only the coordinator opens and closes the gate: if it is open by now, the push is applied.
             if std::mem::replace(&mut held, true) {
                 std::thread::yield_now();
             }
@@ -312,7 +315,7 @@ impl State {
         }
     }
 
-    /// GEO: everything that a worker has learnt up to these steps is in the tables.
+    /// GEO: the tables contain all progress of a worker up to these steps.
     pub(crate) fn geo_flushed(&self, caller: Caller, positions: &[(u32, u64)]) -> Result<()> {
         let team = self.check_mode(Pushing::Differences)?;
         positions.iter().try_for_each(|(stream, _)| team.check_stream(caller.rank, *stream))?;
@@ -321,19 +324,19 @@ impl State {
         Ok(())
     }
 
-    /// GEO: the workers that have learnt what no server has; they are asked for it, once for each ticket.
+    /// GEO: asks the workers with unsent progress to flush, once per ticket. Returns those that have not flushed yet.
     pub(crate) fn geo_flush(&self, caller: Caller, ticket: u64) -> Vec<u32> {
         self.tables.geo().map(|geo| geo.request_flush(caller.rank, ticket)).unwrap_or_default()
     }
 
-    /// GEO: a worker has sent what it was asked for.
+    /// GEO: a worker has flushed as requested.
     pub(crate) fn geo_flush_done(&self, caller: Caller, ticket: u64) {
         if let Some(geo) = self.tables.geo() {
             geo.flush_done(caller.rank, ticket);
         }
     }
 
-    /// Fails unless the push is of the kind that the job's mode has.
+    /// Fails unless the job's mode allows this kind of push.
     fn check_mode(&self, how: Pushing) -> Result<Team> {
         let current = self.tables.current();
         match &current.description {
@@ -346,14 +349,13 @@ impl State {
         }
     }
 
-    /// A stream wants to join a pass; answered when the others of its group are ready.
+    /// A stream joins a pass; answered when the other streams of its group are ready.
     pub(crate) fn join(&self, caller: Caller, stream: u32, pass: u64) -> Result<Outcome> {
         self.check_stream(caller, stream)?;
         self.wait(caller, RequestBody::Empty, |coordinator, ticket| Ok(coordinator.join(stream, pass, ticket)))
     }
 
-    /// By which factor the gradients of a step that was measured are to be scaled; answered with the values of these blocks
-    /// when it is applied.
+    /// Sets the scale factor of a measured step; answered with the values of these blocks when the step is applied.
     pub(crate) fn scale(
         &self,
         caller: Caller,
@@ -366,7 +368,7 @@ impl State {
         self.wait(caller, RequestBody::Values(blocks), ask)
     }
 
-    /// A stream takes part no more in a pass.
+    /// A stream leaves a pass.
     pub(crate) fn leave(&self, caller: Caller, stream: u32, pass: u64) -> Result<()> {
         self.check_stream(caller, stream)?;
         let mut control = self.control.lock();
@@ -381,7 +383,7 @@ impl State {
         team.ok_or(unknown)?.check_stream(caller.rank, stream)
     }
 
-    /// A worker is done. The server ends when all are.
+    /// A worker departs. The server stops when all workers have departed.
     pub fn depart(&self, worker: u32, workers: u32) -> Result<()> {
         check_worker(worker, workers)?;
         if let Some(geo) = self.tables.geo() {
@@ -393,7 +395,7 @@ impl State {
         Ok(())
     }
 
-    /// A worker comes to a collective, and is answered when all are there.
+    /// A worker arrives at a collective; answered when all workers have arrived.
     pub(crate) fn arrive(
         &self,
         caller: Caller,
@@ -406,7 +408,7 @@ impl State {
         })
     }
 
-    /// A worker's script begins an action; the recorded one, if it is complete already.
+    /// A worker's script begins an action. Returns the recorded action if it is already complete.
     pub(crate) fn begin_action(
         &self,
         caller: Caller,
@@ -435,12 +437,12 @@ impl State {
         self.control.lock().coordinator.journal(caller.rank).complete(kind, number, action, states)
     }
 
-    /// Shrinks one sparse table or all, once for each `id`.
+    /// Shrinks one sparse table or all, once per `id`.
     pub(crate) fn shrink(&self, id: Nonce, shrink: &Shrink) -> Result<Shrunk> {
         self.tables.shrink(id, shrink)
     }
 
-    /// How the server stands.
+    /// The status of the server.
     pub fn status(&self) -> Status {
         let current = self.tables.current();
         let sparse: Vec<_> = current
@@ -477,14 +479,14 @@ impl State {
         }
     }
 
-    /// How far the tables are, in pushes.
+    /// Number of pushes that the tables have applied.
     pub fn step(&self) -> u64 {
         let current = self.tables.current();
         let dense = current.dense.iter().map(|named| named.table.step());
         dense.chain(current.sparse.iter().map(|named| named.table.step())).max().unwrap_or(0)
     }
 
-    /// Ends the server, whoever still needs it.
+    /// Stops the server, even if workers still use it.
     pub fn stop(&self) {
         self.end(End::Asked);
     }
@@ -494,34 +496,34 @@ impl State {
         self.stopped.send_replace(true);
     }
 
-    /// Follows whether the server should end.
+    /// Becomes `true` when the server should shut down.
     pub fn stopping(&self) -> watch::Receiver<bool> {
         self.stopped.subscribe()
     }
 
-    /// Whether every worker has departed: an end that is a success.
+    /// Whether the server stops because every worker has departed, which is a success.
     pub fn is_done(&self) -> bool {
         *self.ended.lock() == Some(End::Done)
     }
 
-    /// Whether the server ends because every worker is gone and not all have departed.
+    /// Whether the server stops because all workers are gone and not all of them have departed.
     pub fn is_deserted(&self) -> bool {
         *self.ended.lock() == Some(End::Deserted)
     }
 
-    /// Shows every dense block: for saving and tests.
+    /// Calls `look` with every dense block: for saving and tests.
     pub fn each_block(&self, mut look: impl FnMut(&str, &[f32])) {
         let dense = self.tables.current().dense.clone();
         dense.iter().for_each(|named| named.table.read(|values| look(&named.name, values)));
     }
 
-    /// Shows every row of a sparse table with everything that has to be saved of it.
+    /// Calls `look` with every row of a sparse table, including everything that is saved of it.
     pub fn each_whole_row(&self, table: u32, look: impl FnMut(&Row<'_>)) -> Result<()> {
         self.tables.sparse(table)?.table.for_each_row(look);
         Ok(())
     }
 
-    /// Shows every row of a sparse table: for tests.
+    /// Calls `look` with every row of a sparse table: for tests.
     pub fn each_row(&self, table: u32, look: impl FnMut(u64, &[f32], &[f32])) -> Result<()> {
         self.tables.sparse(table)?.table.for_each(look);
         Ok(())
@@ -532,19 +534,19 @@ impl State {
     }
 }
 
-/// What came of a request to make tables.
+/// The result of a request to create tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Created {
     /// Whether the tables are new.
     pub is_new: bool,
-    /// A number that grows with every request of this kind: a restarted worker counts its pulls from there, so that they are
-    /// newer than all of its predecessor's.
+    /// Increases with every request of this kind. A restarted worker prefixes its pull numbers with it, so they are greater
+    /// than those of its predecessor.
     pub session: u64,
-    /// What the program kept beside its tables, where the first server took them from a checkpoint.
+    /// The program's own state, if the first server loaded the tables from a checkpoint.
     pub states: Vec<u8>,
 }
 
-/// The clock of the runtime, which tests can stop.
+/// The clock of the runtime, which tests can pause.
 pub(super) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }

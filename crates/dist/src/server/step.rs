@@ -17,13 +17,13 @@ pub(super) struct Means {
     sparse: BTreeMap<u32, SparseMean>,
 }
 
-/// The mean gradients of a step, of one table.
+/// The mean gradients of a step for one table.
 enum Mean<'a> {
     Rows(&'a NamedSparse, SparsePart<'a>),
     Block(&'a NamedDense, &'a [f32]),
 }
 
-/// Gradients multiplied by a factor below 1; as they are for any other.
+/// Gradients multiplied by a factor below 1; other factors leave them unchanged.
 fn scale_into<'a>(gradients: &'a [f32], factor: f32, scaled: &'a mut Vec<f32>) -> &'a [f32] {
     if factor >= 1.0 {
         return gradients;
@@ -35,7 +35,8 @@ fn scale_into<'a>(gradients: &'a [f32], factor: f32, scaled: &'a mut Vec<f32>) -
 }
 
 impl Tables {
-    /// Applies a step of a group: all gradients in the order of the streams, divided by how many took part, and scaled.
+    /// Applies a step of a group: sums all gradients in the order of the streams, divides by the number of streams that took
+    /// part, and scales.
     pub(crate) fn apply_step(&self, pushes: &[&Payload], factor: f32) -> Result<()> {
         let (mut scratch, mut scaled) = (self.scratch(), Vec::new());
         self.each_mean(pushes, |mean| match mean {
@@ -53,7 +54,7 @@ impl Tables {
         Ok(())
     }
 
-    /// The sum of the squares of a step's mean gradients, of those that are here.
+    /// The sum of squares of the mean gradients that this server has of a step.
     pub(crate) fn measure_step(&self, pushes: &[&Payload]) -> Result<f64> {
         let mut squares = 0.0;
         self.each_mean(pushes, |mean| {
@@ -66,7 +67,7 @@ impl Tables {
         Ok(squares)
     }
 
-    /// Shows the mean gradients of a step: of each table's rows in the order of the tables, then of each block.
+    /// Calls `show` with the mean gradients of a step: rows of each table in order of the tables, then each block.
     fn each_mean(&self, pushes: &[&Payload], mut show: impl FnMut(Mean<'_>) -> Result<()>) -> Result<()> {
         let took_part = pushes.len();
         let views = pushes.iter().map(|payload| PushView::decode(payload.bytes())).collect::<Result<Vec<_>>>()?;

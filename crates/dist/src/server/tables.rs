@@ -1,7 +1,7 @@
 //! The data plane of a server: tables, what has been applied to them, and the gate that a snapshot closes.
 //!
-//! Used by as many threads as like; tables lock themselves, a shard or a block at a time. It knows streams only as numbers
-//! in a ledger, and nothing of workers that come and go.
+//! Used by any number of threads; tables lock one shard or one block at a time. This file knows streams only as numbers in a
+//! ledger, and no workers.
 //!
 //! Lock order: the gate, then the ledger of a stream, then tables.
 
@@ -42,12 +42,12 @@ pub(crate) struct NamedDense {
 }
 
 impl NamedSparse {
-    /// The table's error, with its name.
+    /// Adds the table's name to an error.
     pub(crate) fn error(&self, action: &'static str, source: openfleet_table::Error) -> Error {
         Error::Table { action, table: self.name.clone(), source }
     }
 
-    /// Fails unless the worker thinks of rows of the same size.
+    /// Fails unless the worker uses the same row size.
     pub(crate) fn check_dim(&self, dim: u32) -> Result<()> {
         if self.table.dim() == dim as usize {
             return Ok(());
@@ -58,31 +58,32 @@ impl NamedSparse {
 }
 
 impl NamedDense {
-    /// The block's error, with its name.
+    /// Adds the block's name to an error.
     pub(crate) fn error(&self, action: &'static str, source: openfleet_table::Error) -> Error {
         Error::Table { action, table: self.name.clone(), source }
     }
 }
 
-/// The data plane.
+/// The data plane of a server.
 #[derive(Default)]
 pub(crate) struct Tables {
     pub(super) current: RwLock<TableSet>,
-    /// One lock a stream: a repeat waits until the first is applied or refused.
+    /// One lock per stream: a repeat waits until the original is applied or refused.
     pub(super) streams: Mutex<HashMap<u32, Arc<Mutex<Stream>>>>,
-    /// Read-locked while a table changes. Closed for all work but a target's while servers are brought to one moment.
+    /// Read-locked while a table changes. Closed while a snapshot is being prepared: only pushes that the target contains may
+    /// pass.
     gate: RwLock<Option<Option<Work>>>,
-    /// The last shrinks and their results, for repeats. Locked while one runs: a repeat waits for the first.
+    /// The last shrinks and their results, for repeats. Locked while a shrink runs: a repeat waits for the original.
     shrinks: Mutex<VecDeque<(Nonce, Shrunk)>>,
-    /// Buffers of the means of groups' steps.
+    /// Buffers for the mean gradients of a group's step.
     pub(super) means: Mutex<Means>,
     scratches: Mutex<Vec<Scratch>>,
-    /// What each worker holds of the dense values, where only differences travel.
+    /// Per worker: its copy of the dense values, if only differences are sent.
     dense_copies: Mutex<HashMap<u32, Arc<Mutex<DenseCopy>>>>,
     repeats: AtomicU64,
 }
 
-/// What a worker holds after the answer of this number.
+/// A worker's copy after the reply with this number.
 #[derive(Default)]
 struct DenseCopy {
     number: u64,
@@ -96,31 +97,31 @@ pub(super) struct TableSet {
     pub(super) description: Option<Description>,
     pub(super) sparse: Vec<Arc<NamedSparse>>,
     pub(super) dense: Vec<Arc<NamedDense>>,
-    /// Where workers train on copies: what each has yet to hear of.
+    /// In geo mode: what each worker has not seen yet.
     pub(super) geo: Option<Arc<GeoState>>,
 }
 
-/// What is known of a stream.
+/// What is known about a stream.
 #[derive(Default)]
 pub(super) struct Stream {
     pub(super) ledger: Ledger,
-    /// GEO: the answer to the last exchange, for a repeat.
+    /// GEO: the reply to the last exchange, for a repeat.
     pub(super) last_answer: Option<(u64, Payload)>,
 }
 
-/// Shrinks whose repeats are recognised; workers ask for one after the other.
+/// Number of shrinks whose repeats are recognised; a worker has one in flight at a time.
 const KEPT_SHRINKS: usize = 64;
 
-/// The most bytes of an answer: a short request can name one table and one key many times over.
+/// Maximum bytes of a reply: a short request can name one table and one key many times.
 const LONGEST_ANSWER: u64 = 1 << 30;
 
-/// Fails if so many more floats would make an answer too long; before they are allocated.
+/// Fails if this many more floats would make a reply too long. Called before they are allocated.
 pub(crate) fn check_answer(reply: &Payload, floats: usize) -> Result<()> {
     let length = (reply.bytes().len() as u64).saturating_add((floats as u64).saturating_mul(4));
     if length <= LONGEST_ANSWER { Ok(()) } else { Err(Error::TooLong { length, cap: LONGEST_ANSWER }) }
 }
 
-/// May change tables until it is dropped: a snapshot waits for that.
+/// Permission to change tables until it is dropped; a snapshot waits for it.
 pub(crate) struct GatePermit<'a>(RwLockReadGuard<'a, Option<Option<Work>>>);
 
 impl GatePermit<'_> {
@@ -134,7 +135,7 @@ impl GatePermit<'_> {
 }
 
 impl Tables {
-    /// For whoever changes a table.
+    /// Takes permission to change tables.
     pub(crate) fn permit(&self) -> GatePermit<'_> {
         GatePermit(self.gate.read())
     }
@@ -144,23 +145,23 @@ impl Tables {
         *self.gate.write() = gate;
     }
 
-    /// Runs `look` while nothing changes.
+    /// Runs `look` while no table changes.
     pub(super) fn while_still<R>(&self, look: impl FnOnce() -> R) -> R {
         let _gate = self.gate.write();
         look()
     }
 
-    /// The tables, to be read.
+    /// The current tables.
     pub(super) fn current(&self) -> RwLockReadGuard<'_, TableSet> {
         self.current.read()
     }
 
-    /// Takes other tables.
+    /// Replaces the current tables.
     pub(super) fn replace(&self, change: impl FnOnce(&mut TableSet)) {
         change(&mut self.current.write());
     }
 
-    /// No tables, and nothing applied but this.
+    /// Removes all tables, and sets what has been applied to `work`.
     pub(super) fn begin(&self, work: Option<&Work>) {
         *self.current.write() = TableSet::default();
         self.set_gate(None);
@@ -188,22 +189,22 @@ impl Tables {
         current.dense.get(number as usize).cloned().ok_or_else(unknown)
     }
 
-    /// What each worker has yet to hear of, where workers train on copies.
+    /// In geo mode: what each worker has not seen yet.
     pub(crate) fn geo(&self) -> Option<Arc<GeoState>> {
         self.current.read().geo.clone()
     }
 
-    /// Working memory for one request; give it back.
+    /// Takes working memory for one request; return it with [`put_scratch`](Tables::put_scratch).
     pub(crate) fn scratch(&self) -> Scratch {
         self.scratches.lock().pop().unwrap_or_default()
     }
 
-    /// Gives working memory back.
+    /// Returns working memory.
     pub(crate) fn put_scratch(&self, scratch: Scratch) {
         self.scratches.lock().push(scratch);
     }
 
-    /// Writes the values of blocks, as answers carry them.
+    /// Appends the values of blocks to a reply.
     pub(super) fn put_values(&self, blocks: impl Iterator<Item = u32>, reply: &mut Payload) -> Result<()> {
         for block in blocks {
             let block = self.dense(block)?;
@@ -214,9 +215,9 @@ impl Tables {
         Ok(())
     }
 
-    /// Writes by how much blocks differ from what a worker holds of them: narrow, where that is known, else the values as they are.
+    /// Encodes how blocks differ from a worker's copy of them: as narrow differences if the copy is known, else as full values.
     ///
-    /// `held` is the number of the last answer that the worker has added; 0 for none. A repeat is answered as before.
+    /// `held` is the number of the last reply that the worker has added; 0 for none. A repeat gets the same reply.
     pub(crate) fn put_changes(&self, worker: u32, held: u64, blocks: &[u32]) -> Result<Payload> {
         let known = self.dense_copies.lock().entry(worker).or_default().clone();
         let mut known = known.lock();
@@ -226,7 +227,7 @@ impl Tables {
         let is_known = held != 0 && known.number == held && known.values.len() == blocks.len();
         let mut answer = Payload::new();
         answer.put(&[known.number + 1, u64::from(is_known)]);
-        // Whatever ends this early, the next answer has whole values.
+        // If this fails, the next reply has full values.
         let mut values = std::mem::take(&mut known.values);
         values.resize(blocks.len(), Vec::new());
         for (&block, held) in blocks.iter().zip(&mut values) {
@@ -257,8 +258,8 @@ impl Tables {
         Ok(reply)
     }
 
-    /// Fails unless everything in a push fits its table. Asked before anything is applied: half a push that was applied
-    /// would be applied again when the client repeats it, and a misfit must not spoil the step of a whole group.
+    /// Fails unless everything in a push fits its table. Checked before anything is applied: a push that was applied in part
+    /// would be applied again when the client retries, and one bad push must not fail the step of a whole group.
     pub(crate) fn check_push(&self, view: &PushView<'_>) -> Result<()> {
         for PushedStage { keys, .. } in &view.stages {
             for (&number, &dim) in keys.tables.iter().zip(keys.dims) {
@@ -275,8 +276,8 @@ impl Tables {
         Ok(())
     }
 
-    /// Applies a push that waits for nobody, once.
-    pub(crate) fn push(&self, _passing: &GatePermit<'_>, view: &PushView<'_>) -> Result<()> {
+    /// Applies a push that does not belong to a group, once.
+    pub(crate) fn push(&self, _permit: &GatePermit<'_>, view: &PushView<'_>) -> Result<()> {
         let work = view.work;
         let stream = self.stream(work.stream);
         let applied = stream.lock().ledger.try_apply_once(work, || self.apply_push(view))?;
@@ -290,12 +291,12 @@ impl Tables {
         }
     }
 
-    /// A request was recognised as a repeat.
+    /// Counts a request that was recognised as a repeat.
     pub(crate) fn repeated(&self) {
         self.repeats.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Requests that were recognised as repeats.
+    /// Number of requests that were recognised as repeats.
     pub(crate) fn repeats(&self) -> u64 {
         self.repeats.load(Ordering::Relaxed)
     }
@@ -322,7 +323,7 @@ impl Tables {
         self.streams.lock().entry(stream).or_default().clone()
     }
 
-    /// What streams have applied that wait for nobody.
+    /// What streams outside of groups have applied.
     pub(crate) fn applied(&self) -> Ledger {
         let mut applied = Ledger::new();
         let streams = self.streams.lock().clone();
@@ -330,12 +331,12 @@ impl Tables {
         applied
     }
 
-    /// What has been applied, with that of groups.
+    /// What has been applied, including the given work of groups.
     pub(crate) fn work(&self, groups: Vec<GroupWork>) -> Work {
         Work { streams: self.applied(), groups }
     }
 
-    /// Shrinks one sparse table or all, once for each `id`.
+    /// Shrinks one sparse table or all, once per `id`.
     pub(crate) fn shrink(&self, id: Nonce, shrink: &Shrink) -> Result<Shrunk> {
         let mut shrinks = self.shrinks.lock();
         if let Some((_, shrunk)) = shrinks.iter().find(|(known, _)| *known == id) {
@@ -361,13 +362,13 @@ impl Tables {
         Ok(total)
     }
 
-    /// Runs `work` unless rows are being removed.
+    /// Runs `work` unless a shrink is running.
     pub(super) fn unless_shrinking<R>(&self, work: impl FnOnce() -> R) -> Option<R> {
         let _no_shrink = self.shrinks.try_lock()?;
         Some(work())
     }
 
-    /// Copies dense blocks and marks sparse tables; nothing changes meanwhile.
+    /// Takes a snapshot: copies dense blocks and begins a cut of each sparse table. Nothing may change meanwhile.
     pub(super) fn mark(&self, work: Work, since: Option<&str>) -> Result<TableCuts> {
         let current = self.current.read();
         let Some(tables) = &current.description else { return Err(Error::NothingToSave) };
@@ -386,7 +387,7 @@ impl Tables {
             let Some((name, spec)) = share.parameters.get(parameter as usize) else {
                 return Err(Error::Damaged { what: "description of tables: a block of no parameter" });
             };
-            // The rule that runs here; GEO's runs on the workers.
+            // The optimizer that runs here; in geo mode it runs on the workers.
             let spec = openfleet_table::DenseSpec { optimizer: named.table.spec().optimizer, ..spec.clone() };
             dense.push(named.table.read_all(|values, state, step| DenseCut {
                 parameter: name.clone(),

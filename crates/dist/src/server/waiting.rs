@@ -24,17 +24,17 @@ pub(super) struct Control {
 pub(super) struct WaitingRequest {
     pub(super) caller: Caller,
     pub(super) body: RequestBody,
-    /// None once it was answered, while what it pushed is still needed.
+    /// `None` once it was answered, if its push is still needed.
     pub(super) answer: Option<oneshot::Sender<Result<Payload>>>,
 }
 
-/// What of a waiting request is needed once it may be answered.
+/// The part of a waiting request that is needed to answer it.
 pub(super) enum RequestBody {
     /// Nothing.
     Empty,
-    /// What it pushes.
+    /// The payload of a push.
     Push(Pushing, Payload),
-    /// The blocks whose values it wants.
+    /// The blocks whose values are requested.
     Values(Vec<u32>),
 }
 
@@ -44,18 +44,18 @@ impl WaitingRequest {
     }
 
     fn send(self, answer: Result<Payload>) {
-        // Whoever is gone by now asks again when it is back.
+        // If the worker is gone, it retries when it is back.
         self.answer.map(|sender| sender.send(answer));
     }
 }
 
 impl Control {
-    /// Forgets pushes that were answered and kept for their step: the job begins again, and no step is under way.
+    /// Forgets pushes that were answered and kept for their step: a new generation begins, and no step is in progress.
     pub(super) fn forget_answered(&mut self) {
         self.waiting.retain(|_, waiting| waiting.answer.is_some());
     }
 
-    /// What was pushed with these tickets.
+    /// The payloads of the pushes with these tickets.
     fn pushes(&self, tickets: &[(u32, Ticket)]) -> Result<Vec<&Payload>> {
         let push = |(_, ticket): &(u32, Ticket)| match self.waiting.get(ticket)?.body {
             RequestBody::Push(_, ref push) => Some(push),
@@ -67,7 +67,7 @@ impl Control {
 }
 
 impl State {
-    /// A request that may have to wait for others.
+    /// Handles a request that may have to wait for other workers.
     pub(super) fn wait(
         &self,
         caller: Caller,
@@ -89,7 +89,7 @@ impl State {
         Ok(Outcome::Later(receiver))
     }
 
-    /// Does what the coordinator decided, in order.
+    /// Carries out what the coordinator decided, in order.
     pub(super) fn carry_out(&self, control: &mut Control, effects: Vec<Effect>) {
         let mut effects = VecDeque::from(effects);
         while let Some(effect) = effects.pop_front() {
@@ -105,7 +105,7 @@ impl State {
                 Effect::Retry(ticket) => self.retry(control, ticket),
                 Effect::ForgetCut(id) => {
                     self.saving.forget(&id);
-                    warn!("the worker that began save {id} is gone: the save is given up");
+                    warn!("aborted save {id}: the worker that began it is gone");
                 }
                 Effect::Stop(end) => self.end(end),
             }
@@ -121,7 +121,7 @@ impl State {
                 Ok(payload)
             }
             (Answer::Payload(payload), _) => Ok(payload),
-            // It was answered with a measure: nobody listens.
+            // It was already answered with a measure.
             (Answer::Values, _) if waiting.answer.is_none() => return,
             (Answer::Values, RequestBody::Push(_, push)) => self.tables.values_wanted(push),
             (Answer::Values, RequestBody::Values(blocks)) => self.tables.values_of(blocks),
@@ -132,7 +132,8 @@ impl State {
         waiting.send(answer);
     }
 
-    /// Tells these requests how long the mean gradients of a step are here. Its pushes stay until it is applied.
+    /// Answers these requests with the squared norm of a step's mean gradients on this server. The pushes are kept until the
+    /// step is applied.
     fn measure(&self, control: &mut Control, pushes: &[(u32, Ticket)], waiting: &[Ticket]) {
         let measured = control.pushes(pushes).and_then(|pushes| self.tables.measure_step(&pushes));
         let measured = measured.map_err(|error| openfleet_core::error::report(&error));
@@ -162,7 +163,7 @@ impl State {
         }
     }
 
-    /// Applies a push that was held back, unless a newer incarnation of its worker was let in since.
+    /// Applies a push that was held back, unless a newer incarnation of its worker has been admitted since.
     fn retry(&self, control: &mut Control, ticket: Ticket) {
         let Some(waiting) = control.waiting.remove(&ticket) else { return };
         let WaitingRequest { caller, body: RequestBody::Push(how, payload), answer: Some(answer) } = waiting else {

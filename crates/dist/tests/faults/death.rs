@@ -305,7 +305,7 @@ async fn a_long_wait_tells_the_log_for_what_and_on_whom() {
     link.send_payload_within(Kind::Barrier, Payload::new(), Duration::from_secs(75)).answer().await.unwrap_err();
     let said = log.take();
     let told: Vec<&str> = said.lines().filter(|line| line.contains("has not answered")).collect();
-    let expected = [30, 60].map(|s| format!("server server:1 has not answered `barrier` for {s} s; it is given 75 s"));
+    let expected = [30, 60].map(|s| format!("server server:1 has not answered `barrier` for {s} s; the limit is 75 s"));
     assert_eq!(told, expected);
 }
 

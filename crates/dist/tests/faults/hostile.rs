@@ -159,7 +159,7 @@ async fn strangers_bytes_end_the_connection_and_the_log_names_the_peer() {
     for bytes in attacks {
         attack(&state, &bytes).await;
         let said = log.take();
-        assert!(said.contains(PEER) && said.contains("was not let in"), "{said:?} about {bytes:?}");
+        assert!(said.contains(PEER) && said.contains("was refused"), "{said:?} about {bytes:?}");
     }
     assert!(state.status().connected.is_empty());
 }
@@ -170,7 +170,7 @@ async fn a_connection_that_says_nothing_is_closed() {
     let (mut stream, served) = open(&state);
     served.await.unwrap();
     assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
-    assert!(log.take().contains("10.6.6.6:666 was not let in: no handshake within 10 s"));
+    assert!(log.take().contains("10.6.6.6:666 was refused: no handshake within 10 s"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -20,16 +20,16 @@ use crate::stage::{DenseStage, SparseStage};
 /// The exchange thread.
 pub(super) struct Exchanger {
     shared: Arc<Shared>,
-    /// What the servers had of each dense parameter, plus what was sent since.
+    /// The servers' values of each dense parameter as last received, plus what was sent since.
     base: Vec<Vec<f32>>,
     /// The number of the next exchange.
     next: u64,
-    /// The ticket of somebody who waits for all that this worker has learnt: a save.
+    /// The ticket of a save that waits for this worker's unsent differences.
     wanted: Option<u64>,
     scratch: Scratch,
 }
 
-/// Rows of each table in one exchange of a flush: a bound on the memory that flushing a large table takes.
+/// Maximum rows per table in one exchange of a flush. Bounds the memory for flushing a large table.
 const FLUSHED_ROWS: usize = 1 << 18;
 
 impl Exchanger {
@@ -56,7 +56,7 @@ impl Exchanger {
                 shared.changed.wait(&mut outbox);
             };
             drop(outbox);
-            // There is room in the queue again.
+            // There is space in the queue again.
             shared.changed.notify_all();
             let outcome = self.work(job).and_then(|()| self.send_what_is_wanted());
             let mut outbox = shared.outbox.lock();
@@ -65,7 +65,7 @@ impl Exchanger {
                 outbox.failed = Some(Failure::from(error));
             }
             drop(outbox);
-            // An error reaches every training thread.
+            // Passes an error on to every training thread.
             shared.changed.notify_all();
             if outcome.is_err() {
                 return;
@@ -73,13 +73,13 @@ impl Exchanger {
         }
     }
 
-    /// Sends everything, if somebody waits for it, and says so.
+    /// If a save waits for it, sends all unsent differences and reports that they are sent.
     fn send_what_is_wanted(&mut self) -> Result<()> {
         let Some(ticket) = self.wanted else { return Ok(()) };
         if self.shared.settings.flush_residual {
             self.work(Job::Flush(Vec::new()))?;
         }
-        // Told again by the exchanges above.
+        // Clear it here: the exchanges above have set it again.
         self.wanted = None;
         let links = self.shared.remote.links.iter();
         wait_all(links.map(|link| link.send(&GeoFlushDone { ticket })).collect::<Result<_>>()?).map(drop)
@@ -100,7 +100,7 @@ impl Exchanger {
                 let keys: Vec<Vec<Key>> = window.into_iter().map(Touched::into_keys).collect();
                 self.exchange(keys.iter().map(Vec::as_slice), workers, vec![true; self.base.len()])
             }
-            // What the window touched differs from the base, and so is among the unsent.
+            // The keys of the window differ from the base, so they are among the unsent ones.
             Job::Flush(_) => {
                 let local_rows = &self.shared.local_rows;
                 let keys: Vec<Vec<Key>> = (0..local_rows.len()).map(|number| local_rows.unsent(number)).collect();
@@ -113,7 +113,7 @@ impl Exchanger {
         }
     }
 
-    /// One exchange: differences of these rows of each table, and of the dense parameters that take part.
+    /// Makes one exchange: differences of these rows of each table, and of the dense parameters that take part.
     fn exchange<'a>(
         &mut self,
         keys: impl Iterator<Item = &'a [Key]>,
@@ -134,7 +134,7 @@ impl Exchanger {
                 false => DenseStage { table, ..DenseStage::default() },
             })
             .collect();
-        // Numbered in a stream of its own, after those of all training threads.
+        // Exchanges have their own stream, numbered after those of all training threads.
         let Worker { rank, count, threads } = remote.worker;
         let work = WorkId::step(count * threads + rank * threads, self.next);
         let payloads = remote.encode_push(work, &sparse, &dense, PushReply::Nothing);
@@ -165,8 +165,8 @@ impl Exchanger {
         Ok(())
     }
 
-    /// The difference of a parameter to what the servers have, divided; the base moves by it. A parameter whose difference
-    /// is not finite sends none: the servers would refuse it, and must not be thought to have it.
+    /// The difference of a parameter from the servers' values, divided by `divisor`; it is added to the base. If a difference
+    /// is not finite, zeros are sent: the servers would refuse it, and the base must stay equal to what they have.
     fn dense_difference(&mut self, table: usize, divisor: f32) -> DenseStage {
         let base = &mut self.base[table];
         let mut difference: Vec<f32> = self.shared.dense[table]
@@ -174,7 +174,7 @@ impl Exchanger {
             .read(|local| local.iter().zip(&*base).map(|(local, base)| (local - base) / divisor).collect());
         if !clip::is_finite(&difference) {
             warn!(
-                "parameter `{}` is no longer finite on this worker: it sends no difference",
+                "parameter `{}` is no longer finite on this worker: its difference is not sent",
                 self.shared.dense[table].name
             );
             difference.fill(0.0);
@@ -183,13 +183,13 @@ impl Exchanger {
         DenseStage { table, values: vec![0.0; base.len()], gradient: difference, trained: true, version: 0 }
     }
 
-    /// Adds what others did to a parameter.
+    /// Adds the other workers' changes to a parameter.
     fn receive_dense(&mut self, stage: DenseStage) -> Result<()> {
         let dense = &self.shared.dense[stage.table];
         let base = std::mem::replace(&mut self.base[stage.table], stage.values);
         let server = &self.base[stage.table];
         let difference: Vec<f32> = server.iter().zip(&base).map(|(server, base)| server - base).collect();
-        // Nothing new: then no training thread has to copy the parameter again.
+        // Nothing has changed, so the training threads need not copy the parameter again.
         if difference.iter().all(|&difference| difference == 0.0) {
             return Ok(());
         }
@@ -202,12 +202,12 @@ impl Exchanger {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Touched {
     pub(super) keys: Vec<Key>,
-    /// Length at which duplicates are next looked for.
+    /// Length at which duplicates are removed next.
     limit: usize,
 }
 
 impl Touched {
-    /// Duplicates are thrown out each time the list has doubled: it stays within twice the distinct keys.
+    /// Removes duplicates each time the list has doubled, so it has at most twice as many entries as distinct keys.
     pub(super) fn add(&mut self, keys: &[Key]) {
         self.keys.extend_from_slice(keys);
         if self.keys.len() > self.limit.max(1 << 12) {
@@ -221,7 +221,7 @@ impl Touched {
         self.keys.dedup();
     }
 
-    /// Each key once, ascending.
+    /// Each key once, in ascending order.
     pub(super) fn into_keys(mut self) -> Vec<Key> {
         self.sort();
         self.keys

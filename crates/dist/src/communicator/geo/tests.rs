@@ -1,4 +1,4 @@
-//! GEO by hand: workers whose progress per batch is a given number, on servers in this process.
+//! GEO with numbers worked by hand: workers whose progress per batch is a given number, on servers in this process.
 
 use std::collections::BTreeMap;
 
@@ -306,7 +306,7 @@ fn threads_and_workers_that_train_the_same_rows_at_once_lose_nothing() {
     for batch in 0..200u64 {
         (0..8).for_each(|i| *expected.entry((batch / 4 + i) % 60).or_default() += 6.0);
     }
-    // Halves of halves do not end, and the smallest are rounded away: so nearly, and not to the bit.
+    // The halves never sum up exactly, and the smallest are rounded away: compare with a tolerance.
     let got = rows(&states);
     assert_eq!(got.len(), expected.len());
     for (key, value) in &expected {
