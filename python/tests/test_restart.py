@@ -355,7 +355,7 @@ def test_a_dead_pod_comes_back_alone_and_the_job_is_exact(tmp_path, mode, scale,
         os.kill(pods.running[victim][0].pid, signal.SIGKILL)
         if victim[0] == "worker":
             # Without a launcher the servers notice, and tell the others whom they miss and for how long they wait.
-            missed = "worker 1 has not been heard of for"
+            missed = "worker 1 has not been heard from for"
             while missed not in pods.text("worker", 0):
                 time.sleep(0.05)
         failures = pods.restart_until_done()

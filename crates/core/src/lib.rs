@@ -4,15 +4,15 @@
 //! its `clippy.toml` makes that a build error. Whatever needs a file, a socket or a thread lives further right in the
 //! chain `core <- table <- dist <- engine <- fleet <- python`.
 
-pub mod batch;
+mod batch;
 pub mod error;
 pub mod key;
 pub mod metrics;
 pub mod placement;
 pub mod strategy;
 pub mod topology;
-pub mod unique;
-pub mod work;
+mod unique;
+mod work;
 
 pub use batch::{Batch, Column, Field, FieldKind, Schema};
 pub use error::{Error, Hint, Hinted, Result};

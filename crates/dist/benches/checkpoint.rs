@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use openfleet_core::placement::BUCKET_COUNT;
 use openfleet_dist::fresh_save_id;
-use openfleet_dist::hands::Threads;
 use openfleet_dist::storage::Directory;
+use openfleet_dist::threads::Threads;
 use openfleet_table::checkpoint::{
     Commit, Manifest, MappedTable, Replaces, SparseCut, TableCuts, Work, read_sparse, save_alone, verify,
 };
@@ -151,8 +151,8 @@ fn bytes_of(manifest: &Manifest) -> u64 {
 fn load(path: &Path, manifest: &Manifest) -> SparseTable {
     let table = SparseTable::new(spec()).expect("a sound specification");
     let storage = Directory::new(path);
-    let hands = Threads::of_this_machine();
-    read_sparse(&storage, manifest, &manifest.sparse[0], 0..BUCKET_COUNT, &table, true, &hands)
+    let threads = Threads::of_this_machine();
+    read_sparse(&storage, manifest, &manifest.sparse[0], 0..BUCKET_COUNT, &table, true, &threads)
         .expect("what was saved");
     table
 }

@@ -1,8 +1,8 @@
-//! A worker's servers: who they are, in which mode it trains with them, and the one communicator that does.
+//! The servers of a job as one worker uses them: links, training mode, and the one communicator of the worker.
 //!
-//! Programs of a worker share its tables: the first one that trains makes them, and those that evaluate read them. What
-//! concerns the job and not its tables (barriers, all-reduces, how the servers stand, ending them) works before there are
-//! any. The embedded default has no cluster.
+//! All programs of a worker share its tables: the first one that trains creates them, and those that evaluate read them. What
+//! concerns the job and not its tables (barriers, all-reduces, server status, stopping the servers) works before any table
+//! exists. Local training without servers has no cluster.
 
 mod entering;
 mod saving;
@@ -15,12 +15,12 @@ use openfleet_core::strategy::Strategy;
 use openfleet_table::{Accessor, Admission, DenseSpec, Shrunk, SparseSpec};
 use parking_lot::{Mutex, MutexGuard};
 
-pub use entering::Begun;
+pub use entering::ScriptAction;
 pub use saving::{LoadOptions, SaveOptions, fresh_save_id};
 
 use self::entering::Entry;
 use crate::client::Link;
-use crate::communicator::{Communicator, Part, Remote, Worker, depart_from, for_mode, status_of, wait_all};
+use crate::communicator::{Communicator, Remote, TableSubset, Worker, depart_from, for_mode, status_of, wait_all};
 use crate::error::{Error, Result};
 use crate::request::all_reduce::{self, AllReduce};
 use crate::request::all_to_all::{self, AllToAll};
@@ -37,26 +37,27 @@ pub struct Cluster {
     worker: Worker,
     strategy: Strategy,
     connected: Mutex<Option<Connected>>,
-    /// What the program kept beside its tables, where the servers took those from a checkpoint; until somebody wants it.
+    /// The program's own state that came with the checkpoint the servers resumed from, until it is taken.
     resumed: Mutex<Vec<u8>>,
-    /// What the servers said when this process entered the job.
+    /// What the servers told this process when it entered the job.
     entry: Mutex<Option<Arc<Entry>>>,
     /// The number of this worker's next collective. Locked while one runs.
     collectives: Mutex<u64>,
-    /// Who was the last to step on the tables.
+    /// The program that was the last to step on the tables.
     turn: AtomicU64,
     closed: AtomicBool,
-    /// What the job is called, where it has a name: checkpoints say so.
+    /// The name of the job, if it has one: it is written into checkpoints.
     job: Option<String>,
-    /// Whether this process, asked to stop, would be started again and continue.
+    /// Tells whether this process would be restarted and resume if it were asked to stop.
     restarts: Option<Box<dyn Fn() -> bool + Send + Sync>>,
 }
 
-/// The number of a collective that is under way.
+/// The number of a collective in progress.
 struct Number<'a>(MutexGuard<'a, u64>);
 
 impl Number<'_> {
-    /// It has ended, well or not; one to which others did not come is still to be held.
+    /// The collective has ended, successfully or not. One that timed out because workers were missing has not: its number is
+    /// used again.
     fn ended<T>(mut self, outcome: &Result<T>) {
         if !matches!(outcome, Err(Error::Missed { .. } | Error::Deadline { .. })) {
             *self.0 += 1;
@@ -71,7 +72,7 @@ struct Connected {
 }
 
 impl Connected {
-    /// All tables, or some of them for a program that names fewer.
+    /// A communicator for all tables, or for a subset if the program names fewer.
     fn part(&self, sparse: &[&str], dense: &[&str]) -> Result<Arc<dyn Communicator>> {
         let (known_sparse, known_dense): (Vec<_>, Vec<_>) =
             (names(&self.sparse).collect(), names(&self.dense).collect());
@@ -82,7 +83,7 @@ impl Connected {
             wanted.iter().map(|name| known.iter().position(|known| known == name)).collect()
         };
         match (numbers(&known_sparse, sparse), numbers(&known_dense, dense)) {
-            (Some(sparse), Some(dense)) => Ok(Arc::new(Part::new(self.communicator.clone(), sparse, dense))),
+            (Some(sparse), Some(dense)) => Ok(Arc::new(TableSubset::new(self.communicator.clone(), sparse, dense))),
             _ => Err(Error::TableMismatch {
                 table: "all".into(),
                 existing: [known_sparse, known_dense].concat().join(", "),
@@ -115,30 +116,35 @@ impl Cluster {
         }
     }
 
-    /// Gives the job a name, which its checkpoints tell, whoever saves them.
+    /// Names the job; the name is written into every checkpoint.
     #[must_use]
     pub fn named(self, job: impl Into<String>) -> Self {
         Cluster { job: Some(job.into()), ..self }
     }
 
-    /// Whether this process, asked to stop, would be started again and continue where it was: asked when it happens.
+    /// Sets the function that tells whether this process would be restarted and resume if it were asked to stop. It is called
+    /// at that moment.
     #[must_use]
     pub fn restarts_if(self, restarts: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Cluster { restarts: Some(Box::new(restarts)), ..self }
     }
 
-    /// Whether this process, asked to stop now, is started again and continues: then it leaves nothing in an orderly way.
+    /// Whether this process, if it is asked to stop now, is restarted and resumes. If so, it must not depart from the job.
     pub fn will_restart(&self) -> bool {
         self.restarts.as_ref().is_some_and(|restarts| restarts())
     }
 
-    /// Which worker this is.
+    /// Rank, worker count and thread count of this worker.
     pub fn worker(&self) -> Worker {
         self.worker
     }
 
-    /// The communicator for a program's tables. The first program's request makes them on the servers; later ones
-    /// name the same tables, or some of them.
+    /// The communicator for a program's tables. The first call creates the tables on the servers; later calls must name the
+    /// same tables or a subset of them.
+    ///
+    /// # Errors
+    ///
+    /// If the tables differ from those on the servers, or a table cannot be used in geo mode.
     pub fn communicator(
         &self,
         sparse: &[(String, SparseSpec)],
@@ -163,53 +169,53 @@ impl Cluster {
         Ok(communicator)
     }
 
-    /// A compiled program, by a number of its own, is about to step. Whether it was also the last that did: if another one
-    /// stepped in between, the copies of dense values that this one keeps are out of date.
+    /// Tells that a compiled program is about to step. Returns whether it was also the last one that did: if another program
+    /// stepped in between, this one's copies of dense values are stale.
     pub fn is_next_turn_of(&self, program: u64) -> bool {
         self.turn.swap(program, Ordering::Relaxed) == program
     }
 
-    /// Every program's copies of dense values are out of date.
+    /// Marks every program's copies of dense values as stale.
     fn values_were_replaced(&self) {
         self.turn.store(0, Ordering::Relaxed);
     }
 
-    /// Whether a program's tables were made, or found, on the servers.
+    /// Whether the tables of a program exist on the servers.
     pub fn is_connected(&self) -> bool {
         self.connected.lock().is_some()
     }
 
-    /// What a sparse table on the servers was made from.
+    /// The spec of a sparse table on the servers.
     pub fn sparse_spec(&self, name: &str) -> Option<SparseSpec> {
         let connected = self.connected.lock();
         connected.as_ref()?.sparse.iter().find(|(known, _)| known == name).map(|(_, spec)| spec.clone())
     }
 
-    /// What a dense table on the servers was made from.
+    /// The spec of a dense table on the servers.
     pub fn dense_spec(&self, name: &str) -> Option<DenseSpec> {
         let connected = self.connected.lock();
         connected.as_ref()?.dense.iter().find(|(known, _)| known == name).map(|(_, spec)| spec.clone())
     }
 
-    /// Waits until every worker that has not departed has come to a barrier too. Workers call their barriers and all-reduces in
-    /// the same order.
+    /// Waits until every worker that has not departed has reached the barrier. All workers must call barriers and all-reduces
+    /// in the same order.
     pub fn barrier(&self) -> Result<()> {
-        self.meet(|number| Barrier { number, workers: self.worker.count }, |_| Ok(()))
+        self.arrive(|number| Barrier { number, workers: self.worker.count }, |_| Ok(()))
     }
 
-    /// Reduces the values of all workers that have not departed: position by position their sum, say. Every worker brings as
-    /// many and gets the same, to the bit, whoever comes first. After an error the values are as they were.
+    /// Reduces the values of all workers that have not departed, element by element. Every worker passes the same number of
+    /// values and gets bit-identical results, whatever the order of arrival. After an error `values` is unchanged.
     pub fn all_reduce(&self, op: Reduce, values: &mut [f64]) -> Result<()> {
         let mine = values.to_vec();
         let request = |number| AllReduce { number, workers: self.worker.count, op, values: mine };
-        self.meet(request, |answer| all_reduce::decode(answer, values))
+        self.arrive(request, |answer| all_reduce::decode(answer, values))
     }
 
-    /// Gives every worker what this one has for it, `(rank, bytes)` with each rank once, and gets what all of them have for
-    /// this one, in the order of ranks. Workers that have departed take no part, and nothing may be for them.
+    /// Sends `(rank, bytes)` parts to other workers, each rank at most once, and returns the parts that all workers have for
+    /// this one, in order of rank. Departed workers take no part, and a part for one of them is an error.
     ///
-    /// Each server passes on what is for its share of the workers, so what a server holds meanwhile is what all workers
-    /// bring divided by the number of servers: bring a few megabytes at a time.
+    /// Each server relays the parts of its share of the workers, so it holds the bytes of all workers divided by the number of
+    /// servers: send a few megabytes per call.
     pub fn all_to_all(&self, parts: &[(u32, Vec<u8>)]) -> Result<Vec<(u32, Vec<u8>)>> {
         let servers = self.links.len();
         let number = self.next_collective(&self.links)?;
@@ -233,8 +239,8 @@ impl Cluster {
         Ok(mail)
     }
 
-    /// One server is enough to meet at: the first.
-    fn meet<R: Numbered>(
+    /// Runs a collective that one server is enough for: the first.
+    fn arrive<R: Numbered>(
         &self,
         request: impl FnOnce(u64) -> R,
         decode: impl FnOnce(&[u8]) -> Result<()>,
@@ -242,26 +248,27 @@ impl Cluster {
         let link = &self.links[..1];
         let number = self.next_collective(link)?;
         let request = request(*number.0);
-        let meet = || {
+        let arrive = || {
             let answer = link[0].send_patiently(&request)?.wait().map_err(|error| missed(link, R::NAME, error))?;
             decode(answer.bytes())
         };
-        let outcome = meet();
+        let outcome = arrive();
         number.ended(&outcome);
         outcome
     }
 
-    /// The number of the next collective, at these servers. Steps outside of a dataset end here: others must not wait for this
-    /// worker at a step while it waits for them.
+    /// The number of the next collective on these servers. Ends the implicit pass (steps outside of a dataset), so that no
+    /// other worker waits for this one at a step while it waits for them here.
     fn next_collective(&self, links: &[Link]) -> Result<Number<'_>> {
         Buckets::new(self.links.len())?;
         let entry = self.enter()?;
         self.finish_implicit()?;
-        // Whoever meets others may learn that they have loaded a checkpoint.
+        // Another worker may have loaded a checkpoint.
         self.values_were_replaced();
         let number = self.collectives.lock();
         if *number < entry.collectives {
-            // The job has passed it. If its result was too large to record, all workers have to come to it once more.
+            // The job has already completed this collective. If its result was too large to record, all workers have to repeat
+            // it.
             let recall = Recall { number: *number };
             let asked = links.iter().map(|link| link.send(&recall)).collect::<Result<_>>()?;
             wait_all(asked)?;
@@ -269,14 +276,14 @@ impl Cluster {
         Ok(Number(number))
     }
 
-    /// Steps outside of a dataset form a pass of their own; it ends here.
+    /// Ends the implicit pass that steps outside of a dataset form.
     fn finish_implicit(&self) -> Result<()> {
         let communicator = self.connected.lock().as_ref().map(|connected| connected.communicator.clone());
         communicator.map_or(Ok(()), |communicator| communicator.finish_implicit())
     }
 
-    /// Lets the rows of one sparse table or of all fade as their accessors say, and removes those that no longer earn their
-    /// place; says how many, over all servers. One worker does this for the job. Training may go on meanwhile. A restarted
+    /// Decays the rows of one sparse table, or of all, by their accessors' rules and removes rows with low scores. Returns how
+    /// many were removed on all servers. One worker calls this for the job, and training may continue meanwhile. A restarted
     /// worker does not repeat it.
     pub fn shrink(&self, shrink: &Shrink) -> Result<Shrunk> {
         if self.strategy.trains_on_copies() && self.can_remove(shrink) {
@@ -303,26 +310,26 @@ impl Cluster {
         shrink.max_age != u32::MAX || tables.any(|(_, spec)| spec.accessor != Accessor::Plain)
     }
 
-    /// How every server stands, in order.
+    /// The status of every server, in order.
     pub fn status(&self) -> Result<Vec<Status>> {
         status_of(&self.links)
     }
 
-    /// Ends all servers, whoever still needs them.
+    /// Stops all servers, even if workers still use them.
     pub fn stop_servers(&self) -> Result<()> {
         let asked = self.links.iter().map(|link| link.send(&Stop)).collect::<Result<_>>()?;
         wait_all(asked).map(drop)
     }
 
-    /// Bytes that went to all servers and came from them.
+    /// Bytes sent to all servers and received from them.
     pub fn traffic(&self) -> (u64, u64) {
         let sent = self.links.iter().map(|link| link.traffic().sent.load(Ordering::Relaxed)).sum();
         let received = self.links.iter().map(|link| link.traffic().received.load(Ordering::Relaxed)).sum();
         (sent, received)
     }
 
-    /// This worker is done: what is queued is sent, and the servers are told that it departs, whether it trained or not. They
-    /// end when all workers have departed. Idempotent.
+    /// Shuts this worker down: sends what is queued and tells the servers that the worker departs, whether it trained or not.
+    /// The servers stop when all workers have departed. Idempotent.
     pub fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::SeqCst) {
             return Ok(());
@@ -334,19 +341,19 @@ impl Cluster {
     }
 }
 
-/// Rows that come and go on the servers would come back from workers that still have copies of them, as differences to values
-/// that are gone. (One that is admitted by its key alone is admitted everywhere.)
+/// In geo mode, a row that a server removes would come back as a difference from a worker that still has a copy. (Admission by
+/// the key alone is fine: it gives the same result everywhere.)
 fn check_for_geo(table: &str, spec: &SparseSpec) -> Result<()> {
     let what = match spec.admission {
-        _ if spec.capacity.is_some() => "a limit of its rows",
-        Admission::Count(count) if count > 1 => "admitting rows by how often their ids occur",
-        Admission::ShowClick { .. } => "admitting rows by their shows and clicks",
+        _ if spec.capacity.is_some() => "a row limit",
+        Admission::Count(count) if count > 1 => "admission by occurrence count",
+        Admission::ShowClick { .. } => "admission by shows and clicks",
         _ => return Ok(()),
     };
     Err(Error::NotInGeo { what: format!("table `{table}`: {what}") })
 }
 
-/// Who did not come, if that is why there was no answer.
+/// Names the missing workers if the collective timed out because of them.
 fn missed(link: &[Link], what: &'static str, error: Error) -> Error {
     let Error::Deadline { waited, .. } = error else { return error };
     match status_of(link).as_deref() {

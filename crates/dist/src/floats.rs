@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::frame::{Payload, Reader};
 
 /// Appends gradients; `chance` decides how narrow ones are rounded.
-pub fn put(payload: &mut Payload, width: FloatWidth, gradients: &[f32], chance: u64) {
+pub(crate) fn put(payload: &mut Payload, width: FloatWidth, gradients: &[f32], chance: u64) {
     match width {
         FloatWidth::Bits32 => payload.put(gradients),
         FloatWidth::Bits16 => round_stochastically(gradients, payload.room(gradients.len()), chance),
@@ -26,7 +26,7 @@ pub fn put(payload: &mut Payload, width: FloatWidth, gradients: &[f32], chance: 
 }
 
 /// Appends `count` rows of `dim` gradients each; `chance` decides how narrow ones are rounded.
-pub fn put_rows<'a>(
+pub(crate) fn put_rows<'a>(
     payload: &mut Payload,
     width: FloatWidth,
     count: usize,
@@ -57,7 +57,7 @@ const CHUNK: usize = 256;
 /// ```text
 /// for each 256 values: the largest difference / 127 | for each value: its difference in units of that
 /// ```
-pub fn put_differences(payload: &mut Payload, values: &[f32], held: &mut [f32]) {
+pub(crate) fn put_differences(payload: &mut Payload, values: &[f32], held: &mut [f32]) {
     let mut units = Vec::with_capacity(values.len());
     let mut scales = Vec::with_capacity(values.len().div_ceil(CHUNK));
     for (values, held) in values.chunks(CHUNK).zip(held.chunks_mut(CHUNK)) {
@@ -70,7 +70,7 @@ pub fn put_differences(payload: &mut Payload, values: &[f32], held: &mut [f32]) 
 }
 
 /// Adds the next differences to what is held.
-pub fn add_differences(reader: &mut Reader<'_>, held: &mut [f32]) -> Result<()> {
+pub(crate) fn add_differences(reader: &mut Reader<'_>, held: &mut [f32]) -> Result<()> {
     let scales = reader.take::<f32>(held.len().div_ceil(CHUNK))?;
     let units = reader.take::<i8>(held.len())?;
     for ((held, units), &scale) in held.chunks_mut(CHUNK).zip(units.chunks(CHUNK)).zip(scales) {
@@ -104,7 +104,7 @@ fn add_units(held: &mut [f32], units: &[i8], scale: f32) {
 }
 
 /// The next `count` values.
-pub fn take<'a>(reader: &mut Reader<'a>, width: FloatWidth, count: usize) -> Result<Cow<'a, [f32]>> {
+pub(crate) fn take<'a>(reader: &mut Reader<'a>, width: FloatWidth, count: usize) -> Result<Cow<'a, [f32]>> {
     Ok(match width {
         FloatWidth::Bits32 => Cow::Borrowed(reader.take(count)?),
         FloatWidth::Bits16 => {
@@ -118,7 +118,7 @@ pub fn take<'a>(reader: &mut Reader<'a>, width: FloatWidth, count: usize) -> Res
 }
 
 /// Passes over the next `count` values.
-pub fn skip(reader: &mut Reader<'_>, width: FloatWidth, count: usize) -> Result<()> {
+pub(crate) fn skip(reader: &mut Reader<'_>, width: FloatWidth, count: usize) -> Result<()> {
     match width {
         FloatWidth::Bits32 => reader.take::<f32>(count).map(drop),
         FloatWidth::Bits16 => reader.take::<bf16>(count).map(drop),
@@ -126,7 +126,7 @@ pub fn skip(reader: &mut Reader<'_>, width: FloatWidth, count: usize) -> Result<
 }
 
 /// Reads the next values into a place that is there already.
-pub fn take_into(reader: &mut Reader<'_>, values: &mut [f32]) -> Result<()> {
+pub(crate) fn take_into(reader: &mut Reader<'_>, values: &mut [f32]) -> Result<()> {
     values.copy_from_slice(reader.take(values.len())?);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Frames: what a connection carries, as bytes.
+//! Frames: the bytes that a connection carries.
 //!
 //! A frame is a header of 32 bytes and a payload, all numbers little-endian:
 //!
@@ -6,38 +6,38 @@
 //! magic u32 | version u16 | kind u16 | request u64 | length u64 | payload CRC32C u32 | header CRC32C u32 | payload
 //! ```
 //!
-//! The length is checked against a cap before a byte is allocated for it. Payloads start at an address divisible by 8, so
+//! The length is checked against a limit before memory is allocated for it. Payloads start at an address divisible by 8, so
 //! keys and floats are read in place. This module knows no sockets and no requests.
 
 use crate::error::{Error, Result};
 
-/// Begins every frame.
+/// First four bytes of every frame.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"OFLT");
-/// Changes whenever two sides could misunderstand each other.
+/// Protocol version. Increment it with every incompatible change.
 pub const VERSION: u16 = 2;
 /// Bytes of a header.
 pub const HEADER: usize = 32;
 
-/// What stands before a payload.
+/// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What the payload means.
+    /// The meaning of the payload: a request kind, or a reply.
     pub kind: u16,
-    /// Chosen by whoever asks, repeated by whoever answers.
+    /// Request number: chosen by the client, repeated in the reply.
     pub request: u64,
     /// Bytes of payload.
     pub length: u64,
-    /// Checksum of the payload.
+    /// CRC of the payload.
     pub checksum: u32,
 }
 
 impl Header {
-    /// The header of a payload.
+    /// Makes the header of a payload.
     pub fn of(kind: u16, request: u64, payload: &[u8]) -> Self {
         Header { kind, request, length: payload.len() as u64, checksum: crc32c::crc32c(payload) }
     }
 
-    /// As bytes.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
@@ -51,7 +51,7 @@ impl Header {
         bytes
     }
 
-    /// From bytes; refuses another protocol, another version, a damaged header and more than `cap` bytes of payload.
+    /// Decodes a header. Refuses another protocol, another version, a damaged header and more than `cap` bytes of payload.
     pub fn decode(bytes: &[u8; HEADER], cap: u64) -> Result<Self> {
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -72,13 +72,13 @@ impl Header {
         Ok(header)
     }
 
-    /// Fails unless the payload is the one that was sent.
+    /// Fails unless the checksum of the payload matches.
     pub fn check(&self, payload: &[u8]) -> Result<()> {
         if crc32c::crc32c(payload) == self.checksum { Ok(()) } else { Err(Error::Damaged { what: "payload" }) }
     }
 }
 
-/// Bytes whose beginning is aligned for keys and floats.
+/// Bytes that are aligned for keys and floats.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Payload {
     words: Vec<u64>,
@@ -91,12 +91,12 @@ impl Payload {
         Payload::default()
     }
 
-    /// Zeros, to be read into.
+    /// `length` zero bytes, to read into.
     pub fn zeros(length: usize) -> Self {
         Payload { words: vec![0; length.div_ceil(8)], length }
     }
 
-    /// Forgets the content, keeps the memory.
+    /// Removes the content and keeps the memory.
     pub fn clear(&mut self) {
         self.words.clear();
         self.length = 0;
@@ -107,26 +107,26 @@ impl Payload {
         &bytemuck::cast_slice(&self.words)[..self.length]
     }
 
-    /// The bytes, to be changed.
+    /// The bytes, mutable.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut bytemuck::cast_slice_mut(&mut self.words)[..self.length]
     }
 
-    /// Appends a plain array, beginning at a multiple of 8 bytes.
+    /// Appends an array at the next multiple of 8 bytes.
     pub fn put<T: bytemuck::Pod>(&mut self, values: &[T]) {
         let start = self.grow(std::mem::size_of_val(values));
         let bytes: &[u8] = bytemuck::cast_slice(values);
         self.bytes_mut()[start..start + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Appends room for `count` values, beginning at a multiple of 8 bytes, and gives it to be filled.
+    /// Appends `count` zeroed values at the next multiple of 8 bytes, and returns them to be filled.
     pub fn room<T: bytemuck::Pod>(&mut self, count: usize) -> &mut [T] {
         let bytes = count * std::mem::size_of::<T>();
         let start = self.grow(bytes);
         bytemuck::cast_slice_mut(&mut self.bytes_mut()[start..start + bytes])
     }
 
-    /// Makes room for more bytes and says where they begin.
+    /// Appends zero bytes and returns where they begin.
     fn grow(&mut self, bytes: usize) -> usize {
         let start = self.length.next_multiple_of(8);
         self.length = start + bytes;
@@ -135,7 +135,7 @@ impl Payload {
     }
 }
 
-/// Reads a payload from front to back, array by array, each at a multiple of 8 bytes.
+/// Reads a payload front to back. Each array starts at a multiple of 8 bytes.
 #[derive(Debug, Clone)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
@@ -143,12 +143,12 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// From the beginning.
+    /// A reader at the start of a payload.
     pub fn new(payload: &'a [u8]) -> Self {
         Reader { bytes: payload, at: 0 }
     }
 
-    /// The next `count` values, in place.
+    /// The next `count` values, in place. Fails if the payload is too short.
     pub fn take<T: bytemuck::Pod>(&mut self, count: usize) -> Result<&'a [T]> {
         let start = self.at.next_multiple_of(8);
         let end = count.checked_mul(std::mem::size_of::<T>()).and_then(|bytes| start.checked_add(bytes));
@@ -163,7 +163,7 @@ impl<'a> Reader<'a> {
         Ok(self.take::<T>(1)?[0])
     }
 
-    /// Fails if something is left over.
+    /// Fails if bytes are left over.
     pub fn end(&self) -> Result<()> {
         if self.at == self.bytes.len() { Ok(()) } else { Err(Error::Damaged { what: "payload: bytes are left over" }) }
     }

@@ -1,4 +1,4 @@
-//! How two sides of a connection prove that they belong to the same job, before anything else is said.
+//! How both sides of a connection prove that they belong to the same job, before anything else is sent.
 //!
 //! ```text
 //! worker -> server   Hello      version, job, role, rank, incarnation, a nonce
@@ -7,8 +7,9 @@
 //! server -> worker   Welcome, or a refusal that says why
 //! ```
 //!
-//! A proof is an HMAC-SHA256 with the job's secret; neither side sends the secret, and nonces are fresh, so a recorded
-//! handshake is worth nothing. An empty secret proves nothing and is for loopback only. Pure: nonces are handed in.
+//! A proof is an HMAC-SHA256 with the job's secret. Neither side sends the secret, and nonces are fresh, so replaying a
+//! recorded handshake fails. An empty secret proves nothing and is for loopback only. The functions are pure: nonces are
+//! arguments.
 
 use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
@@ -17,53 +18,53 @@ use subtle::ConstantTimeEq;
 
 use crate::error::{Error, Result};
 
-/// The most a side sends before it is trusted.
+/// Maximum payload before the peer is authenticated, in bytes.
 pub const CAP: u64 = 4096;
 
 /// A number used once.
 pub type Nonce = [u8; 16];
 
-/// Who wants to talk.
+/// The first message of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// The job both sides must belong to.
     pub job: String,
     /// The caller's rank among the workers.
     pub rank: u32,
-    /// Grows each time the caller is started again; an older one is refused.
+    /// Increases with every restart of the worker; an older incarnation is refused.
     pub incarnation: u64,
-    /// Fresh.
+    /// A fresh nonce.
     pub nonce: Nonce,
 }
 
 /// The server's answer to a hello.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Challenge {
-    /// Fresh.
+    /// A fresh nonce.
     pub nonce: Nonce,
-    /// That the server knows the secret.
+    /// Proves that the server knows the secret.
     pub proof: [u8; 32],
 }
 
-/// The job's secret. It never reaches a log: its `Debug` says nothing.
+/// The job's secret. Its `Debug` output does not reveal it.
 #[derive(Clone, Default)]
 pub struct Secret(Vec<u8>);
 
 impl Secret {
-    /// From bytes; empty for none.
+    /// A secret from bytes; empty for none.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
         Secret(bytes.into())
     }
 
-    /// Whether there is none.
+    /// Whether the secret is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// One side's proof over a hello and both nonces. `side` keeps one side's proof from serving as the other's.
+    /// One side's proof over a hello and both nonces. `side` prevents that one side's proof is replayed as the other's.
     pub fn proof(&self, side: Side, hello: &Hello, server_nonce: &Nonce) -> [u8; 32] {
         let mut mac =
-            Hmac::<Sha256>::new_from_slice(&self.0).unwrap_or_else(|_| unreachable!("any key length will do"));
+            Hmac::<Sha256>::new_from_slice(&self.0).unwrap_or_else(|_| unreachable!("HMAC accepts keys of any length"));
         mac.update(match side {
             Side::Server => b"openfleet server",
             Side::Worker => b"openfleet worker",
@@ -77,7 +78,7 @@ impl Secret {
         mac.finalize().into_bytes().into()
     }
 
-    /// Fails unless `proof` is the other side's.
+    /// Fails unless `proof` is the proof of `side`.
     pub fn check(&self, side: Side, hello: &Hello, server_nonce: &Nonce, proof: &[u8; 32]) -> Result<()> {
         if bool::from(self.proof(side, hello, server_nonce).ct_eq(proof)) { Ok(()) } else { Err(Error::WrongSecret) }
     }
@@ -89,20 +90,21 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Whose proof.
+/// The side of a connection that makes a proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// The one that keeps tables.
+    /// The server.
     Server,
-    /// The one that computes.
+    /// The worker.
     Worker,
 }
 
-/// A nonce from the system's randomness.
+/// A nonce from the operating system's random numbers.
 pub fn fresh_nonce() -> Nonce {
     let mut nonce = Nonce::default();
-    // Without randomness there is no proof: better no connection than a forgeable one.
-    getrandom::fill(&mut nonce).unwrap_or_else(|error| panic!("the system gives no random numbers: {error}"));
+    // Without random numbers a proof could be forged: do not connect.
+    getrandom::fill(&mut nonce)
+        .unwrap_or_else(|error| panic!("the operating system provides no random numbers: {error}"));
     nonce
 }
 
@@ -121,7 +123,10 @@ mod tests {
         secret.check(Side::Worker, &hello(), &[4; 16], &proof).unwrap();
         assert!(Secret::new("sword").check(Side::Worker, &hello(), &[4; 16], &proof).is_err());
         assert!(secret.check(Side::Server, &hello(), &[4; 16], &proof).is_err());
-        assert!(secret.check(Side::Worker, &hello(), &[5; 16], &proof).is_err(), "a replay meets another nonce");
+        assert!(
+            secret.check(Side::Worker, &hello(), &[5; 16], &proof).is_err(),
+            "a replay fails because the nonce differs"
+        );
         let older = Hello { incarnation: 1, ..hello() };
         assert!(secret.check(Side::Worker, &older, &[4; 16], &proof).is_err());
     }

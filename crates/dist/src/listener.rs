@@ -1,7 +1,8 @@
-//! A server's [`State`] behind a socket: accepts workers, answers their requests, ends when told to or when all have departed.
+//! A server's [`State`] behind a socket: accepts workers, answers their requests, and shuts down when it is told to or when all
+//! workers have departed.
 //!
-//! Each connection has a task that reads and one that writes; requests that can be answered at once are answered by the
-//! reader, the others by a task of their own, so one slow step never keeps other requests of the connection waiting.
+//! Each connection has one task that reads and one that writes. The reader answers requests that can be answered at once; each
+//! of the others gets its own task, so one slow step does not block the other requests of the connection.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -25,21 +26,21 @@ use crate::server::{Outcome, State};
 use crate::session::{HANDSHAKE, receive, refuse_plain};
 use crate::tls::{self, ServerTls};
 
-/// How a server listens.
+/// Settings of a listening server.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// The job it belongs to.
+    /// Name of the job.
     pub job: String,
     /// Shared by all processes of the job.
     pub secret: Secret,
-    /// Without a secret, listen on a private address too (10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, fc00::/7), not on loopback
-    /// alone.
+    /// If there is no secret: also listen on a private address (10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, fc00::/7), not only
+    /// on loopback.
     pub trusts_private_network: bool,
-    /// What it shows of itself, where it speaks TLS; else it speaks none.
+    /// Certificate and key for TLS; without them the server uses plain TCP.
     pub tls: Option<ServerTls>,
-    /// The most bytes of one request.
+    /// Maximum payload of one request, in bytes.
     pub cap: u64,
-    /// A worker that is silent for so long is taken for dead.
+    /// A worker that sends nothing for this long is considered dead.
     pub silence: Duration,
 }
 
@@ -59,11 +60,11 @@ impl Default for ServerConfig {
 /// Who can reach an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// Processes of this machine.
+    /// Processes on this machine.
     Machine,
-    /// Those of a private network: RFC 1918, RFC 4193.
+    /// Hosts on a private network: RFC 1918, RFC 4193.
     Private,
-    /// Anybody, as far as the address tells. The unspecified address is one of these: it means all that the machine has.
+    /// Any host, as far as the address tells. Includes the unspecified address, which stands for all addresses of the machine.
     Public,
 }
 
@@ -90,7 +91,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds; port 0 is any free one. An address beyond loopback needs a secret, or a network that is private and trusted
+    /// Binds a socket; port 0 selects a free port.
+    ///
+    /// # Errors
+    ///
+    /// If the address cannot be bound, or is beyond loopback and there is neither a secret nor a trusted private network
     /// ([`ServerConfig::trusts_private_network`]).
     pub async fn bind(host: &str, port: u16, config: ServerConfig, state: Arc<State>) -> Result<Self> {
         let name = format!("{host}:{port}");
@@ -110,15 +115,15 @@ impl Server {
         Ok(Server { listener, config: Arc::new(config), tls, state })
     }
 
-    /// Where it listens.
+    /// The endpoint that the server listens on.
     pub fn endpoint(&self) -> Result<Endpoint> {
         let socket = |source| Error::Socket { action: "listening on", endpoint: "?".into(), source };
         let address = self.listener.local_addr().map_err(socket)?;
         Ok(Endpoint::new(&address.ip().to_string(), address.port())?)
     }
 
-    /// Serves until stopped or left by all. Then it stays until its workers have hung up, for at most [`ServerConfig::silence`]:
-    /// one whose last answer got lost asks again.
+    /// Serves until it is stopped or all workers have departed. Then it stays up until its workers have disconnected, for at
+    /// most [`ServerConfig::silence`], because a worker whose last reply got lost retries.
     pub async fn run(self) -> Result<()> {
         let mut stopping = self.state.stopping();
         let mut connections = JoinSet::new();
@@ -134,7 +139,7 @@ impl Server {
                 }
                 () = &mut end, if is_stopping => break,
                 _ = tick.tick() => self.state.tick(),
-                // A connection that broke may be back; one that was closed is done.
+                // A worker whose connection broke may reconnect; one that closed its connection is done.
                 Some(ended) = connections.join_next() => if is_stopping && matches!(ended, Ok(Disconnect::Broken)) {
                     connections.spawn(linger(self.config.silence));
                 },
@@ -143,13 +148,13 @@ impl Server {
                         let _ = stream.set_nodelay(true);
                         let (config, state) = (self.config.clone(), self.state.clone());
                         let peer = address.to_string();
-                        // Two kinds of task rather than one kind of stream: the plain one pays nothing for the other.
+                        // Two kinds of task instead of a boxed stream: plain connections pay nothing for TLS.
                         match self.tls.clone() {
                             None => connections.spawn(serve(stream, config, state, peer)),
                             Some(tls) => connections.spawn(serve_tls(stream, tls, config, state, peer)),
                         };
                     }
-                    // Out of descriptors, or the peer gave up already: neither ends the server.
+                    // Out of file descriptors, or the peer has already disconnected: neither stops the server.
                     Err(error) => {
                         warn!("accepting a connection failed: {error}");
                         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -157,20 +162,20 @@ impl Server {
                 },
             }
         }
-        info!("server ends");
+        info!("server shut down");
         Ok(())
     }
 }
 
-/// How often the server looks at the time.
+/// Interval at which the server checks its timeouts.
 const TICK: Duration = Duration::from_millis(250);
 
 /// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disconnect {
-    /// The worker hung up between two requests, or was never let in.
+    /// The worker disconnected between two requests, or failed the handshake.
     Closed,
-    /// In the middle of something.
+    /// The connection broke in the middle of a frame, or the worker was silent.
     Broken,
 }
 
@@ -179,7 +184,7 @@ async fn linger(time: Duration) -> Disconnect {
     Disconnect::Closed
 }
 
-/// Serves one connection to its end. Public so that a test can bring a stream of its own.
+/// Serves one connection until it ends. Public so that a test can pass its own stream.
 pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Arc<State>, peer: String) -> Disconnect {
     let greeted =
         tokio::time::timeout(HANDSHAKE, receive(&mut stream, &config.job, &config.secret, &state, &peer)).await;
@@ -187,15 +192,15 @@ pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Ar
         Ok(Ok(who)) => who,
         Ok(Err(error)) => {
             if tls::is_hello(&error) {
-                warn!("{peer} was not let in: it speaks TLS, and this server was started without");
+                warn!("{peer} was refused: it uses TLS, and this server was started without TLS");
                 let _ = stream.write_all(&tls::REFUSAL).await;
             } else {
-                warn!("{peer} was not let in: {error}");
+                warn!("{peer} was refused: {error}");
             }
             return Disconnect::Closed;
         }
         Err(_) => {
-            warn!("{peer} was not let in: no handshake within {} s", HANDSHAKE.as_secs());
+            warn!("{peer} was refused: no handshake within {} s", HANDSHAKE.as_secs());
             return Disconnect::Closed;
         }
     };
@@ -219,7 +224,7 @@ pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Ar
             Some(Ok(Some(frame))) => frame,
             Some(Ok(None)) => break Disconnect::Closed,
             Some(Err(error)) => {
-                warn!("the connection of worker {rank} at {peer} ends: {}", openfleet_core::error::report(&error));
+                warn!("closing the connection of worker {rank} at {peer}: {}", openfleet_core::error::report(&error));
                 break Disconnect::Broken;
             }
             None => {
@@ -244,11 +249,11 @@ pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Ar
             continue;
         }
         let outcome = state.handle_as(rank, incarnation, kind, frame.payload);
-        // Nobody listened meanwhile: that was no silence of the worker's.
+        // No task read from the connection while the request was handled: that was no silence of the worker.
         heard.note();
         match outcome {
             Outcome::Now(Err(error @ Error::Replaced { .. })) => {
-                warn!("{peer} is not heard any more: {error}");
+                warn!("closing the connection of {peer}: {error}");
                 let _ = answers.send(failure(FAILED, frame.request, &error.to_string()));
                 break Disconnect::Closed;
             }
@@ -258,7 +263,7 @@ pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Ar
             Outcome::Later(receiver) => {
                 let answers = answers.clone();
                 tokio::spawn(async move {
-                    // A dropped sender: its barrier or group is no more.
+                    // The sender is dropped if the barrier or the group no longer exists.
                     if let Ok(answer) = receiver.await {
                         let _ = answers.send(reply(kind, frame.request, answer));
                     }
@@ -267,15 +272,15 @@ pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Ar
         }
     };
     drop(answers);
-    // What was answered is still sent; what waits for others is not waited for.
+    // Send the replies that are ready, but do not wait for requests that wait for other workers.
     if tokio::time::timeout(Duration::from_secs(1), &mut writing).await.is_err() {
-        // Or a request that waits for others would hold the socket of a worker that is gone.
+        // Otherwise a request that waits for other workers would keep the socket of a dead worker open.
         writing.abort();
     }
     goodbye
 }
 
-/// Serves one connection of a server that wants TLS. One that comes without is told so in words it understands.
+/// Serves one TLS connection. A worker that connects without TLS gets a readable refusal.
 async fn serve_tls(
     mut stream: TcpStream,
     tls: tls::Acceptor,
@@ -294,17 +299,17 @@ async fn serve_tls(
     match tokio::time::timeout(HANDSHAKE, securing).await {
         Ok(Ok(secured)) => serve(secured, config, state, peer).await,
         Ok(Err(error)) => {
-            warn!("{peer} was not let in: {}", openfleet_core::error::report(&error));
+            warn!("{peer} was refused: {}", openfleet_core::error::report(&error));
             Disconnect::Closed
         }
         Err(_) => {
-            warn!("{peer} was not let in: no TLS within {} s", HANDSHAKE.as_secs());
+            warn!("{peer} was refused: no TLS handshake within {} s", HANDSHAKE.as_secs());
             Disconnect::Closed
         }
     }
 }
 
-/// A worker counts as connected until its connection ends, however that comes about.
+/// Counts a worker as connected until it is dropped.
 struct Connected<'a> {
     state: &'a State,
     rank: u32,
@@ -317,7 +322,7 @@ impl Drop for Connected<'_> {
 }
 
 async fn stopped(stopping: &mut watch::Receiver<bool>) {
-    // An error means that the state is gone, which ends the server as well.
+    // An error means that the state is gone, which also ends the server.
     let _ = stopping.wait_for(|stop| *stop).await;
 }
 
@@ -335,10 +340,10 @@ fn failure(kind: u16, request: u64, message: &str) -> (u16, u64, Payload) {
     (kind, request, payload)
 }
 
-/// A worker that is silent for this part of the time after which it is taken for dead is named to the others.
+/// A worker that is silent for this share of [`ServerConfig::silence`] is reported to the others.
 const NAMED: f64 = 0.6;
 
-/// Reads a frame, or gives up (`None`) when nothing has come for so long. Silence is news before it is death.
+/// Reads a frame, or returns `None` when the worker is silent for too long. Before that, the state is told about the silence.
 async fn until_silent<T>(
     heard: &LastSeen,
     silence: Duration,

@@ -1,4 +1,4 @@
-//! Frames over a stream of bytes, whatever carries it: TCP, or a pipe in a test.
+//! Frames over a byte stream: TCP, or a pipe in a test.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,29 +13,29 @@ use tokio::time::Instant;
 use crate::error::{Error, Result};
 use crate::frame::{HEADER, Header, Payload};
 
-/// Anything that carries bytes both ways.
+/// A bidirectional byte stream.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for T {}
 
-/// A frame as read.
+/// A received frame.
 #[derive(Debug)]
 pub struct Frame {
-    /// What the payload means.
+    /// The meaning of the payload: a request kind, or a reply.
     pub kind: u16,
-    /// Which request it is, or answers.
+    /// Number of the request that this frame is, or replies to.
     pub request: u64,
-    /// The payload, checked.
+    /// The payload; its checksum matched.
     pub payload: Payload,
 }
 
-/// Reads a frame with at most `cap` bytes of payload; `None` when the other side has hung up between two frames.
+/// Reads a frame with at most `cap` bytes of payload. Returns `None` when the peer closed the connection between two frames.
 pub async fn read_frame(from: &mut (impl AsyncRead + Unpin), cap: u64, peer: &str) -> Result<Option<Frame>> {
     let socket = |source| Error::Socket { action: "reading from", endpoint: peer.to_owned(), source };
     let mut bytes = [0; HEADER];
     match from.read(&mut bytes[..1]).await {
         Ok(0) => return Ok(None),
-        // TLS says so of a peer that hung up without taking leave of it first: ours do.
+        // TLS reports this if the peer closed the connection without `close_notify`, as our processes do.
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
         read => read.map_err(socket)?,
     };
@@ -47,27 +47,28 @@ pub async fn read_frame(from: &mut (impl AsyncRead + Unpin), cap: u64, peer: &st
     Ok(Some(Frame { kind: header.kind, request: header.request, payload }))
 }
 
-/// When bytes last came: a peer is silent only if not even a part of a frame arrives, however slow its network is.
+/// Time of the last received byte. A peer is silent only if not even a part of a frame arrives, so a slow network is not
+/// silence.
 #[derive(Debug, Clone)]
 pub struct LastSeen(Arc<Mutex<Instant>>);
 
 impl LastSeen {
-    /// As of now.
+    /// Starts with the current time.
     pub fn now() -> Self {
         LastSeen(Arc::new(Mutex::new(Instant::now())))
     }
 
-    /// Takes this moment for a sign of life.
+    /// Records the current time as a sign of life.
     pub fn note(&self) {
         *self.0.lock() = Instant::now();
     }
 
-    /// How long nothing has come.
+    /// Time since the last sign of life.
     pub fn silent_for(&self) -> Duration {
         self.0.lock().elapsed()
     }
 
-    /// Ends when nothing has come for so long.
+    /// Returns when there has been no sign of life for `most`.
     pub async fn until_silent_for(&self, most: Duration) {
         loop {
             let end = *self.0.lock() + most;
@@ -78,10 +79,10 @@ impl LastSeen {
         }
     }
 
-    /// Runs `work` to its end, or gives up (`None`) when nothing has come for so long.
+    /// Runs `work` to its end, or returns `None` when there has been no sign of life for `most`.
     pub async fn unless_silent_for<T>(&self, most: Duration, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
-            // In this order: bytes that came while nobody looked are a sign of life.
+            // Poll `work` first: bytes that arrived while no task was reading are a sign of life.
             biased;
             done = work => Some(done),
             () = self.until_silent_for(most) => None,
@@ -89,7 +90,7 @@ impl LastSeen {
     }
 }
 
-/// A reader that notes when bytes come, or a writer that notes when they go.
+/// A reader that records when bytes arrive, or a writer that records when bytes leave.
 #[derive(Debug)]
 pub struct Watched<S> {
     side: S,
@@ -97,7 +98,7 @@ pub struct Watched<S> {
 }
 
 impl<S: Unpin> Watched<S> {
-    /// Around one side of a stream.
+    /// Wraps one half of a stream.
     pub fn new(side: S, heard: LastSeen) -> Self {
         Watched { side, heard }
     }
@@ -136,7 +137,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for Watched<R> {
     }
 }
 
-/// Writes a frame.
+/// Writes a frame and flushes it.
 pub async fn write_frame(
     to: &mut (impl AsyncWrite + Unpin),
     kind: u16,
@@ -154,9 +155,9 @@ pub async fn write_frame(
 mod tests {
     use super::*;
 
-    /// A handler that took long leaves bytes unread: they are read, however long ago the last ones came.
+    /// A slow handler leaves bytes unread: they are read before the connection is considered silent.
     #[tokio::test(start_paused = true)]
-    async fn what_is_there_is_taken_before_silence_is() {
+    async fn bytes_that_have_arrived_are_read_before_the_peer_counts_as_silent() {
         let heard = LastSeen::now();
         tokio::time::advance(Duration::from_secs(60)).await;
         for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! The beginning of a connection, seen from both sides: the handshake as frames.
+//! The start of a connection from both sides: the handshake as frames.
 
 use std::time::Duration;
 
@@ -17,24 +17,24 @@ const PROOF: u16 = 0x4003;
 const WELCOME: u16 = 0x4004;
 const REFUSED: u16 = 0x4005;
 
-/// How long a handshake may take.
+/// Time limit of a handshake.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Who a worker is, and which job it belongs to.
+/// Identity of a worker, and the job it belongs to.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// The job.
+    /// Name of the job.
     pub job: String,
     /// Shared by all processes of the job.
     pub secret: Secret,
-    /// Among the workers.
+    /// Rank of the worker.
     pub rank: u32,
-    /// Grows with each restart.
+    /// Increases with every restart.
     pub incarnation: Incarnation,
 }
 
-/// The worker's half: proves who it is, and checks the server's proof. Gives a number by which this process of the server is
-/// told from one that is started in its place.
+/// The worker's half: proves the worker's identity and checks the server's proof. Returns the instance number of the server
+/// process, which changes when the server is restarted.
 pub async fn introduce(stream: &mut impl Stream, identity: &Identity, peer: &str) -> Result<u64> {
     let hello = Hello {
         job: identity.job.clone(),
@@ -50,19 +50,19 @@ pub async fn introduce(stream: &mut impl Stream, identity: &Identity, peer: &str
     hear::<u64>(stream, WELCOME, identity.rank, peer).await
 }
 
-/// Tells a worker that came without TLS that it is needed here.
+/// Tells a worker that connected without TLS that the server requires it.
 pub(crate) async fn refuse_plain(stream: &mut impl Stream, peer: &str) -> Result<()> {
     let hello: Hello = hear(stream, HELLO, 0, peer).await?;
     refuse(
         stream,
         &hello,
-        "it came without TLS, which this server wants; give workers the authority's file".into(),
+        "this server requires TLS; give the workers the file of the certificate authority".into(),
         peer,
     )
     .await
 }
 
-/// The server's half: lets a worker in, or tells it why not.
+/// The server's half: accepts a worker, or tells it why it is refused.
 pub async fn receive(
     stream: &mut impl Stream,
     job: &str,
@@ -85,7 +85,7 @@ pub async fn receive(
     if let Err(reason) = state.admit(hello.rank, incarnation) {
         return refuse(stream, &hello, reason, peer).await;
     }
-    if let Err(error) = say(stream, WELCOME, &state.life(), peer).await {
+    if let Err(error) = say(stream, WELCOME, &state.instance(), peer).await {
         state.disconnected(hello.rank);
         return Err(error);
     }
@@ -93,7 +93,7 @@ pub async fn receive(
 }
 
 async fn refuse<T>(stream: &mut impl Stream, hello: &Hello, reason: String, peer: &str) -> Result<T> {
-    // The caller is refused whether it hears why or not.
+    // The worker is refused even if the reason does not reach it.
     let _ = say(stream, REFUSED, &reason, peer).await;
     Err(Error::Refused { endpoint: peer.to_owned(), rank: hello.rank, reason })
 }

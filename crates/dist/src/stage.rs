@@ -1,7 +1,7 @@
-//! The worker's side of a table: what it is about to read, and what it is about to send.
+//! The worker's side of a table: the rows it is about to read and the gradients it is about to send.
 //!
-//! Stages belong to one training thread and live as long as it does, so a warm step allocates nothing. A stage names
-//! its tables by position: the communicator was built with the same list.
+//! Stages belong to one training thread and live as long as it does, so a step allocates nothing after warm-up. A stage refers
+//! to its tables by position; the communicator was built with the same list.
 //!
 //! U unique keys of the batch, D dim of a row.
 
@@ -14,7 +14,7 @@ use openfleet_table::{ShowClick, clip};
 pub struct Lookup {
     /// Position among the communicator's sparse tables.
     pub table: usize,
-    /// D.
+    /// D, the number of weights per row.
     pub dim: usize,
     /// Whether gradients are pushed; frozen tables are only read.
     pub trained: bool,
@@ -24,45 +24,45 @@ pub struct Lookup {
     pub gradients: Vec<f32>,
 }
 
-/// The unique keys of some slots of a batch, and every table that is looked up with just these slots.
+/// The unique keys of some slots of a batch, and all tables that are looked up with exactly these slots.
 ///
-/// Tables that share their slots (a wide and a deep part, say) share one de-duplication and one list of keys.
+/// Tables that share their slots (such as a wide and a deep part) share one deduplication and one list of keys.
 #[derive(Debug, Default)]
 pub struct SparseStage {
-    /// The keys and, per id of the batch, which of them it is.
+    /// The unique keys, and for each id of the batch the position of its key.
     pub unique: Unique,
-    /// One entry a table.
+    /// One entry per table.
     pub lookups: Vec<Lookup>,
-    /// What is behind each key, where rows count it.
+    /// Shows and clicks per key, if the tables' rows count them.
     pub counts: Option<Counts>,
-    /// Working memory of the tables' own.
+    /// Working memory for the tables.
     pub scratch: Scratch,
 }
 
 /// Shows and clicks of the unique keys of a stage.
 #[derive(Debug, Clone, Default)]
 pub struct Counts {
-    /// U: samples with the key.
+    /// U: number of samples with the key.
     pub show: Vec<f32>,
-    /// U: those of them with a click.
+    /// U: number of those samples with a click.
     pub click: Vec<f32>,
 }
 
 impl Counts {
-    /// For a push.
+    /// The counts as a push takes them.
     pub fn view(&self) -> ShowClick<'_> {
         ShowClick { show: &self.show, click: &self.click }
     }
 }
 
-/// Shows every gradient that is pushed: of dense parameters first.
+/// Calls `show` with every gradient that is pushed, dense parameters first.
 pub fn each_gradient(sparse: &mut [SparseStage], dense: &mut [DenseStage], mut show: impl FnMut(&mut [f32])) {
     dense.iter_mut().filter(|stage| stage.trained).for_each(|stage| show(&mut stage.gradient));
     let lookups = sparse.iter_mut().flat_map(|stage| &mut stage.lookups);
     lookups.filter(|lookup| lookup.trained).for_each(|lookup| show(&mut lookup.gradients));
 }
 
-/// Scales all gradients by one factor, down to this norm of them all.
+/// Scales all gradients by one factor, so that their global norm is at most `norm`.
 pub fn clip_global_norm(sparse: &mut [SparseStage], dense: &mut [DenseStage], norm: f32) {
     let mut total = 0.0;
     each_gradient(sparse, dense, |gradient| total += clip::sum_of_squares(gradient));
@@ -77,12 +77,12 @@ pub fn clip_global_norm(sparse: &mut [SparseStage], dense: &mut [DenseStage], no
 pub struct DenseStage {
     /// Position among the communicator's dense tables.
     pub table: usize,
-    /// The values the thread computes with.
+    /// The values that the thread computes with.
     pub values: Vec<f32>,
     /// The gradient to push.
     pub gradient: Vec<f32>,
     /// Whether the gradient is pushed; frozen parameters are only read.
     pub trained: bool,
-    /// Which version of the table `values` is a copy of.
+    /// The version of the table that `values` is a copy of; 0 if there are no values yet.
     pub version: u64,
 }

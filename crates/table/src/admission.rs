@@ -3,7 +3,7 @@
 //! A key that is not admitted pulls as zeros and its gradients are dropped and counted; the model trains as if the
 //! feature were absent. It costs 16 bytes while it is being counted and nothing otherwise. Whether a key is admitted
 //! never depends on its neighbours in a request, on the number of shards, or on the order of requests for other keys,
-//! until more keys are waiting than [`WAITING_LIMIT`] and some of them are forgotten.
+//! until more keys are waiting than [`UNADMITTED_LIMIT`] and some of them are forgotten.
 //!
 //! Once a key has a row it keeps it until the row is evicted, and then has to earn it again. Counts of waiting keys are
 //! not part of a checkpoint. Only training counts: a pull with [`Missing::Initial`](crate::Missing::Initial) admits
@@ -39,7 +39,7 @@ pub enum Admission {
 }
 
 /// Keys that a table counts at most while they wait for a row: 64 MiB.
-pub const WAITING_LIMIT: usize = 1 << 22;
+pub(crate) const UNADMITTED_LIMIT: usize = 1 << 22;
 
 impl Admission {
     /// What is wrong with the numbers, if anything.

@@ -291,7 +291,7 @@ mod tests {
 
     /// What one member brings: a dense gradient, keys and their gradients.
     #[derive(Debug, Clone)]
-    struct Brought {
+    struct Contribution {
         dense: Vec<f32>,
         keys: Vec<Key>,
         rows: Vec<f32>,
@@ -299,13 +299,13 @@ mod tests {
 
     const DIM: usize = 3;
 
-    impl Brought {
+    impl Contribution {
         fn new(rank: u32, keys: Vec<Key>) -> Self {
             let numbers = Initializer::Normal { mean: 0.0, std: 1.0 };
             let (mut dense, mut rows) = (vec![0.0; 5000], vec![0.0; keys.len() * DIM]);
             numbers.fill(u64::from(rank), &[dense.len()], &mut dense);
             numbers.fill(u64::from(rank) + 100, &[rows.len()], &mut rows);
-            Brought { dense, keys, rows }
+            Contribution { dense, keys, rows }
         }
 
         fn part(&self) -> SparsePart<'_> {
@@ -313,12 +313,12 @@ mod tests {
         }
     }
 
-    fn means(step: &BTreeMap<u32, Brought>) -> (Vec<u32>, Vec<Key>, Vec<u32>) {
+    fn means(step: &BTreeMap<u32, Contribution>) -> (Vec<u32>, Vec<Key>, Vec<u32>) {
         let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
         let (mut dense, mut sparse) = (DenseMean::new(), SparseMean::new(DIM));
-        let rows = sparse.mean(step.len(), step.values().map(Brought::part)).unwrap();
+        let rows = sparse.mean(step.len(), step.values().map(Contribution::part)).unwrap();
         let (keys, rows) = (rows.keys.to_vec(), bits(rows.gradients));
-        (bits(dense.mean(step.len(), step.values().map(|brought| &brought.dense[..])).unwrap()), keys, rows)
+        (bits(dense.mean(step.len(), step.values().map(|contribution| &contribution.dense[..])).unwrap()), keys, rows)
     }
 
     #[test]
@@ -397,15 +397,15 @@ mod tests {
             keys in prop::collection::vec(prop::collection::vec(0u64..50, 0..80), 1..6),
             order in any::<u64>(),
         ) {
-            let brought: Vec<Brought> =
-                keys.into_iter().enumerate().map(|(rank, keys)| Brought::new(rank as u32, keys)).collect();
-            let ranks = 0..brought.len() as u32;
+            let contribution: Vec<Contribution> =
+                keys.into_iter().enumerate().map(|(rank, keys)| Contribution::new(rank as u32, keys)).collect();
+            let ranks = 0..contribution.len() as u32;
             let mut shuffled: Vec<u32> = ranks.clone().collect();
             shuffled.sort_by_key(|rank| openfleet_core::key::mix(order ^ u64::from(*rank)));
             let run = |order: &mut dyn Iterator<Item = u32>| {
                 let mut group = Aggregate::new(ranks.clone(), 0);
                 order.for_each(|rank| {
-                    group.contribute(rank, 0, brought[rank as usize].clone()).unwrap();
+                    group.contribute(rank, 0, contribution[rank as usize].clone()).unwrap();
                 });
                 means(&group.take().unwrap())
             };
@@ -416,22 +416,22 @@ mod tests {
         fn every_row_is_its_members_gradients_added_in_the_order_of_the_ranks(
             keys in prop::collection::vec(prop::collection::vec(0u64..50, 0..80), 1..6),
         ) {
-            let brought: BTreeMap<u32, Brought> = keys
+            let contribution: BTreeMap<u32, Contribution> = keys
                 .into_iter()
                 .enumerate()
-                .map(|(rank, keys)| (rank as u32, Brought::new(rank as u32, keys)))
+                .map(|(rank, keys)| (rank as u32, Contribution::new(rank as u32, keys)))
                 .collect();
-            let (dense, keys, rows) = means(&brought);
-            let n = brought.len() as f32;
+            let (dense, keys, rows) = means(&contribution);
+            let n = contribution.len() as f32;
             for (at, mean) in dense.iter().enumerate() {
-                let sum = brought.values().map(|brought| brought.dense[at]).reduce(|sum, g| sum + g).unwrap();
+                let sum = contribution.values().map(|contribution| contribution.dense[at]).reduce(|sum, g| sum + g).unwrap();
                 prop_assert_eq!(*mean, (sum / n).to_bits());
             }
             for (row, key) in keys.iter().enumerate() {
                 for column in 0..DIM {
-                    let sum = brought
+                    let sum = contribution
                         .values()
-                        .flat_map(|brought| brought.keys.iter().zip(brought.rows.chunks(DIM)))
+                        .flat_map(|contribution| contribution.keys.iter().zip(contribution.rows.chunks(DIM)))
                         .filter(|(other, _)| *other == key)
                         .map(|(_, gradient)| gradient[column])
                         .reduce(|sum, g| sum + g)

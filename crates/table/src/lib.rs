@@ -11,19 +11,19 @@
 //! all this outlives the job is in [`checkpoint`].
 
 pub mod accessor;
-pub mod admission;
+mod admission;
 pub mod aggregate;
 pub mod checkpoint;
 pub mod clip;
-pub mod dense;
-pub mod error;
+mod dense;
+mod error;
 pub mod geo;
-pub mod initializer;
+mod initializer;
 pub mod ledger;
-pub mod optimizer;
-pub mod push;
-pub mod regularizer;
-pub mod schedule;
+mod optimizer;
+mod push;
+mod regularizer;
+mod schedule;
 pub mod sparse;
 
 pub use accessor::{Accessor, CtrFields, CtrOptions, Row};

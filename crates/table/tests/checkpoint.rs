@@ -7,7 +7,7 @@ use std::path::Path;
 
 use openfleet_core::placement::{BUCKET_COUNT, Buckets};
 use openfleet_table::SparseTable;
-use openfleet_table::checkpoint::{Manifest, Memory, OneHand, read_dense, read_manifest, read_sparse, verify};
+use openfleet_table::checkpoint::{Manifest, Memory, Sequential, read_dense, read_manifest, read_sparse, verify};
 
 fn copy(from: &Path, to: &Memory, prefix: &str) {
     for entry in std::fs::read_dir(from).unwrap() {
@@ -39,7 +39,7 @@ fn a_checkpoint_of_version_2_is_read() {
     let (_, older) = fixture("checkpoint-v1");
     for (entry, older) in manifest.sparse.iter().zip(&older.sparse) {
         let table = SparseTable::new(entry.spec.clone()).unwrap();
-        read_sparse(&storage, &manifest, entry, 0..BUCKET_COUNT, &table, true, &OneHand).unwrap();
+        read_sparse(&storage, &manifest, entry, 0..BUCKET_COUNT, &table, true, &Sequential).unwrap();
         assert_eq!((table.len() as u64, table.step()), (entry.rows, 6));
         assert!(entry.rows > older.rows && entry.spec == older.spec);
     }
@@ -53,7 +53,7 @@ fn a_checkpoint_of_version_1_is_read() {
     assert_eq!(manifest.work.positions(), [(0, 3)].into());
     for entry in &manifest.sparse {
         let whole = SparseTable::new(entry.spec.clone()).unwrap();
-        let rows = read_sparse(&storage, &manifest, entry, 0..BUCKET_COUNT, &whole, true, &OneHand).unwrap();
+        let rows = read_sparse(&storage, &manifest, entry, 0..BUCKET_COUNT, &whole, true, &Sequential).unwrap();
         assert_eq!((rows, whole.len() as u64, whole.step()), (entry.rows, entry.rows, 3));
         assert!(rows > 50);
         // Three servers have the same rows between them.
@@ -61,7 +61,7 @@ fn a_checkpoint_of_version_1_is_read() {
         let mut total = 0;
         for server in 0..3 {
             let part = SparseTable::new(entry.spec.clone()).unwrap();
-            total += read_sparse(&storage, &manifest, entry, buckets.range(server), &part, true, &OneHand).unwrap();
+            total += read_sparse(&storage, &manifest, entry, buckets.range(server), &part, true, &Sequential).unwrap();
             part.for_each_row(|row| whole.read_row(row.key, |other| assert_eq!(row, other)).unwrap());
         }
         assert_eq!(total, rows);

@@ -8,7 +8,7 @@ use openfleet_core::Key;
 use openfleet_core::placement::{BUCKET_COUNT, Buckets};
 use openfleet_table::accessor::Row;
 use openfleet_table::checkpoint::{
-    Commit, Hands, Manifest, MappedTable, Memory, OneHand, Replaces, SparseCut, TableCuts, Work, compact,
+    Commit, Manifest, MappedTable, Memory, Parallelism, Replaces, Sequential, SparseCut, TableCuts, Work, compact,
     read_manifest, read_sparse, reshard, save_alone, verify,
 };
 use openfleet_table::{
@@ -77,7 +77,7 @@ fn rows(table: &SparseTable) -> BTreeMap<Key, Whole> {
 fn loaded(storage: &Memory, spec: SparseSpec) -> SparseTable {
     let manifest = read_manifest(storage).unwrap();
     let table = SparseTable::new(SparseSpec { capacity: None, ..spec }).unwrap();
-    read_sparse(storage, &manifest, &manifest.sparse[0], 0..BUCKET_COUNT, &table, true, &OneHand).unwrap();
+    read_sparse(storage, &manifest, &manifest.sparse[0], 0..BUCKET_COUNT, &table, true, &Sequential).unwrap();
     table
 }
 
@@ -164,7 +164,7 @@ proptest! {
                 // Goes on from what was saved.
                 Act::Restart => {
                     let fresh = SparseTable::new(spec.clone()).unwrap();
-                    read_sparse(&storage, &saved, &saved.sparse[0], 0..BUCKET_COUNT, &fresh, true, &OneHand).unwrap();
+                    read_sparse(&storage, &saved, &saved.sparse[0], 0..BUCKET_COUNT, &fresh, true, &Sequential).unwrap();
                     table = Arc::new(fresh);
                 }
             }
@@ -211,7 +211,7 @@ fn a_chain_is_divided_among_other_servers_as_a_whole_save_is() {
         let mut found = BTreeMap::new();
         for server in 0..servers {
             let part = SparseTable::new(spec(None, Accessor::Plain)).unwrap();
-            read_sparse(&storage, &second, &second.sparse[0], buckets.range(server), &part, true, &OneHand).unwrap();
+            read_sparse(&storage, &second, &second.sparse[0], buckets.range(server), &part, true, &Sequential).unwrap();
             found.extend(rows(&part));
         }
         assert_eq!(found, rows(&table));
@@ -224,7 +224,7 @@ fn a_chain_is_divided_among_other_servers_as_a_whole_save_is() {
 /// Three that take turns.
 struct Three;
 
-impl Hands for Three {
+impl Parallelism for Three {
     fn count(&self) -> usize {
         3
     }
@@ -244,21 +244,21 @@ fn rows_that_several_hands_read_are_those_that_one_reads() {
     for servers in 1..=4 {
         let parts = Memory::new();
         let divided = reshard(&storage, &manifest, &parts, &id(9), Buckets::new(servers).unwrap(), true).unwrap();
-        let read = |buckets: std::ops::Range<usize>, hands: &dyn Hands| {
+        let read = |buckets: std::ops::Range<usize>, parallelism: &dyn Parallelism| {
             let fresh = plain();
-            let count = read_sparse(&parts, &divided, &divided.sparse[0], buckets, &fresh, true, hands).unwrap();
+            let count = read_sparse(&parts, &divided, &divided.sparse[0], buckets, &fresh, true, parallelism).unwrap();
             assert_eq!(count, fresh.len() as u64);
             rows(&fresh)
         };
         assert!(read(0..BUCKET_COUNT, &Three) == rows(&table), "{servers} parts");
-        assert!(read(1000..3000, &Three) == read(1000..3000, &OneHand), "{servers} parts");
+        assert!(read(1000..3000, &Three) == read(1000..3000, &Sequential), "{servers} parts");
     }
     // A number of rows that cannot be is not believed, whoever meets it.
     for rows in [60_001, u64::MAX / 8, u64::MAX] {
         let mut wrong = manifest.clone();
         (wrong.sparse[0].rows, wrong.sparse[0].parts[0].rows) = (rows, rows);
-        for hands in [&OneHand as &dyn Hands, &Three] {
-            let read = read_sparse(&storage, &wrong, &wrong.sparse[0], 0..BUCKET_COUNT, &plain(), true, hands);
+        for parallelism in [&Sequential as &dyn Parallelism, &Three] {
+            let read = read_sparse(&storage, &wrong, &wrong.sparse[0], 0..BUCKET_COUNT, &plain(), true, parallelism);
             assert!(matches!(read, Err(Error::FileLength { .. })), "{rows}: {read:?}");
         }
     }

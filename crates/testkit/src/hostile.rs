@@ -6,8 +6,8 @@ use openfleet_dist::gradients::PushView;
 use openfleet_dist::net::read_frame;
 use openfleet_dist::request::create_tables::{CreateTables, Description};
 use openfleet_dist::request::{
-    Kind, Request, action, all_reduce, create_tables, enter, exchange_geo, heartbeat, join, look, pull_sparse, shrink,
-    status,
+    Kind, Request, action, all_reduce, create_tables, enter, exchange_geo, heartbeat, inspect, join, pull_sparse,
+    shrink, status,
 };
 use openfleet_dist::server::{Outcome, State};
 use openfleet_table::{Adam, DenseSpec, Initializer, Optimizer, Schedule, SparseSpec};
@@ -25,7 +25,7 @@ pub fn decode_as_everything(bytes: &[u8]) {
     let _ = create_tables::decode(bytes);
     let _ = join::decode(bytes);
     let _ = shrink::decode(bytes);
-    let _ = look::decode(bytes);
+    let _ = inspect::decode(bytes);
     let _ = enter::decode(bytes);
     let _ = action::decode(bytes);
     let _ = heartbeat::decode(bytes);
@@ -88,6 +88,6 @@ fn tables(mode: Mode) -> Description {
         threads: 2,
         sparse: vec![("rows".into(), sparse)],
         dense: vec![("array".into(), dense)],
-        here: Default::default(),
+        share: Default::default(),
     }
 }

@@ -142,7 +142,7 @@ impl Connector for Network {
         let (inner, server) = (self.inner.clone(), usize::from(endpoint.port()) - 1);
         Box::pin(async move {
             let number = inner.events.connections.fetch_add(1, Ordering::Relaxed);
-            let mut chance = Chance(mix(inner.seed ^ mix(number)));
+            let mut chance = Random(mix(inner.seed ^ mix(number)));
             // Whatever is tried again at once gives others their turn here.
             tokio::task::yield_now().await;
             if inner.servers[server].partitioned.load(Ordering::SeqCst) || chance.happens(inner.faults.unreachable) {
@@ -159,9 +159,9 @@ impl Connector for Network {
 }
 
 /// A small generator: the same seed, the same harm.
-pub struct Chance(pub u64);
+pub struct Random(pub u64);
 
-impl Chance {
+impl Random {
     /// The next number.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -180,7 +180,7 @@ impl Chance {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Direction {
     Up,
     Down,
 }
@@ -189,13 +189,13 @@ enum Way {
 struct Relay {
     inner: Arc<Inner>,
     server: usize,
-    chance: Chance,
+    chance: Random,
     up: WriteHalf<DuplexStream>,
     down: WriteHalf<DuplexStream>,
-    arrivals: mpsc::UnboundedReceiver<(Way, Option<Frame>)>,
+    arrivals: mpsc::UnboundedReceiver<(Direction, Option<Frame>)>,
     readers: [AbortHandle; 2],
     /// Held back until so many frames have passed or nothing else happens.
-    held: Vec<(u64, Way, Frame)>,
+    held: Vec<(u64, Direction, Frame)>,
 }
 
 /// The most bytes of a frame here.
@@ -204,10 +204,11 @@ const CAP: u64 = 1 << 30;
 const HANDSHAKE_BIT: u16 = 0x4000;
 
 impl Relay {
-    fn new(inner: Arc<Inner>, server: usize, chance: Chance, near: DuplexStream, far: DuplexStream) -> Self {
+    fn new(inner: Arc<Inner>, server: usize, chance: Random, near: DuplexStream, far: DuplexStream) -> Self {
         let ((from_client, down), (from_server, up)) = (split(near), split(far));
         let (sender, arrivals) = mpsc::unbounded_channel();
-        let readers = [read_all(Way::Up, from_client, sender.clone()), read_all(Way::Down, from_server, sender)];
+        let readers =
+            [read_all(Direction::Up, from_client, sender.clone()), read_all(Direction::Down, from_server, sender)];
         Relay { inner, server, chance, up, down, arrivals, readers, held: Vec::new() }
     }
 
@@ -225,13 +226,13 @@ impl Relay {
                 arrival = self.arrivals.recv() => arrival,
                 () = changed => continue,
                 () = turns(patience), if !self.held.is_empty() => {
-                    let (_, way, frame) = self.held.remove(0);
-                    if !self.write(way, &frame).await { break } else { continue }
+                    let (_, direction, frame) = self.held.remove(0);
+                    if !self.write(direction, &frame).await { break } else { continue }
                 }
             };
-            let Some((way, Some(frame))) = arrival else { break };
+            let Some((direction, Some(frame))) = arrival else { break };
             // Cut while the frame arrived: it does not get through.
-            if reach.partitioned.load(Ordering::SeqCst) || !self.pass(way, frame).await {
+            if reach.partitioned.load(Ordering::SeqCst) || !self.pass(direction, frame).await {
                 break;
             }
         }
@@ -239,7 +240,7 @@ impl Relay {
     }
 
     /// Delivers a frame, or not; false when the connection has broken.
-    async fn pass(&mut self, way: Way, frame: Frame) -> bool {
+    async fn pass(&mut self, direction: Direction, frame: Frame) -> bool {
         let (faults, inner) = (self.inner.faults, self.inner.clone());
         let count = |event: &AtomicU64| event.fetch_add(1, Ordering::Relaxed);
         let is_handshake = frame.kind & HANDSHAKE_BIT != 0 && frame.kind & REPLY == 0;
@@ -248,54 +249,54 @@ impl Relay {
             let mut bytes = header.to_vec();
             bytes.extend_from_slice(frame.payload.bytes());
             bytes.truncate(self.chance.below(bytes.len() as u64) as usize);
-            let _ = self.side(way).write_all(&bytes).await;
+            let _ = self.side(direction).write_all(&bytes).await;
             count(&inner.events.lost);
             return false;
         }
         if !is_handshake {
-            let lost = if way == Way::Down { faults.lost_answers } else { faults.lost_requests };
+            let lost = if direction == Direction::Down { faults.lost_answers } else { faults.lost_requests };
             if self.chance.happens(lost) {
                 count(&inner.events.lost);
                 // Sometimes the request is still on its way, and arrives when nobody expects it any more.
-                if way == Way::Up && self.chance.happens(500) {
-                    self.held.push((0, way, frame));
+                if direction == Direction::Up && self.chance.happens(500) {
+                    self.held.push((0, direction, frame));
                 }
                 return false;
             }
             let others = 1 + self.chance.below(4);
             if self.chance.happens(faults.overtaken) {
                 count(&inner.events.overtaken);
-                self.held.push((others, way, frame));
+                self.held.push((others, direction, frame));
                 return true;
             }
             if self.chance.happens(faults.twice) {
                 count(&inner.events.twice);
                 let again = Frame { kind: frame.kind, request: frame.request, payload: frame.payload.clone() };
-                self.held.push((others, way, again));
+                self.held.push((others, direction, again));
             }
         }
-        if !self.write(way, &frame).await {
+        if !self.write(direction, &frame).await {
             return false;
         }
         self.held.iter_mut().for_each(|held| held.0 = held.0.saturating_sub(1));
         while let Some(at) = self.held.iter().position(|held| held.0 == 0) {
-            let (_, way, frame) = self.held.remove(at);
-            if !self.write(way, &frame).await {
+            let (_, direction, frame) = self.held.remove(at);
+            if !self.write(direction, &frame).await {
                 return false;
             }
         }
         true
     }
 
-    fn side(&mut self, way: Way) -> &mut WriteHalf<DuplexStream> {
-        match way {
-            Way::Up => &mut self.up,
-            Way::Down => &mut self.down,
+    fn side(&mut self, direction: Direction) -> &mut WriteHalf<DuplexStream> {
+        match direction {
+            Direction::Up => &mut self.up,
+            Direction::Down => &mut self.down,
         }
     }
 
-    async fn write(&mut self, way: Way, frame: &Frame) -> bool {
-        write_frame(self.side(way), frame.kind, frame.request, frame.payload.bytes(), "relay").await.is_ok()
+    async fn write(&mut self, direction: Direction, frame: &Frame) -> bool {
+        write_frame(self.side(direction), frame.kind, frame.request, frame.payload.bytes(), "relay").await.is_ok()
     }
 
     /// The client sees the end at once; the server sees it after the requests that were still on their way.
@@ -305,7 +306,7 @@ impl Relay {
         let (wait, held) = (1 + chance.below(200), std::mem::take(held));
         let Relay { mut up, down, readers, inner, .. } = self;
         drop(down);
-        for (_, _, frame) in held.iter().filter(|held| held.1 == Way::Up) {
+        for (_, _, frame) in held.iter().filter(|held| held.1 == Direction::Up) {
             turns(wait).await;
             inner.events.late.fetch_add(1, Ordering::Relaxed);
             let _ = write_frame(&mut up, frame.kind, frame.request, frame.payload.bytes(), "relay").await;
@@ -317,15 +318,15 @@ impl Relay {
 
 /// Reads one side to its end, whatever the other does: a relay that writes never keeps a peer from being read.
 fn read_all(
-    way: Way,
+    direction: Direction,
     mut from: ReadHalf<DuplexStream>,
-    to: mpsc::UnboundedSender<(Way, Option<Frame>)>,
+    to: mpsc::UnboundedSender<(Direction, Option<Frame>)>,
 ) -> AbortHandle {
     let reading = tokio::spawn(async move {
         loop {
             let frame = read_frame(&mut from, CAP, "relay").await.ok().flatten();
             let is_end = frame.is_none();
-            if to.send((way, frame)).is_err() || is_end {
+            if to.send((direction, frame)).is_err() || is_end {
                 return;
             }
         }

@@ -26,7 +26,7 @@ pub enum Fault {
 
 /// A storage whose operations that change something are counted, and may fail.
 #[derive(Clone)]
-pub struct Failing {
+pub struct FailingStorage {
     storage: Arc<dyn Storage>,
     fault: Fault,
     count: Arc<AtomicU64>,
@@ -34,15 +34,15 @@ pub struct Failing {
     kills: bool,
 }
 
-impl Failing {
+impl FailingStorage {
     /// On top of what is in another one.
     pub fn new(storage: Arc<dyn Storage>, fault: Fault) -> Self {
-        Failing { storage, fault, count: Arc::default(), kills: false }
+        FailingStorage { storage, fault, count: Arc::default(), kills: false }
     }
 
     /// One that kills this process rather than to say that something has died.
     pub fn killing(storage: Arc<dyn Storage>, fault: Fault) -> Self {
-        Failing { kills: true, ..Failing::new(storage, fault) }
+        FailingStorage { kills: true, ..FailingStorage::new(storage, fault) }
     }
 
     /// Operations so far.
@@ -79,7 +79,7 @@ impl Failing {
 
 struct FailingSink {
     sink: Box<dyn Sink>,
-    storage: Failing,
+    storage: FailingStorage,
 }
 
 impl Write for FailingSink {
@@ -105,7 +105,7 @@ impl Sink for FailingSink {
     }
 }
 
-impl Storage for Failing {
+impl Storage for FailingStorage {
     fn make_directory(&self, path: &str) -> io::Result<()> {
         self.run(false, || self.storage.make_directory(path), || ())
     }
@@ -145,9 +145,9 @@ impl Storage for Failing {
 }
 
 /// One storage, whatever the address.
-pub struct Always(pub Arc<dyn Storage>);
+pub struct OneStorage(pub Arc<dyn Storage>);
 
-impl Stores for Always {
+impl Stores for OneStorage {
     fn open(&self, _address: &str) -> openfleet_dist::Result<Arc<dyn Storage>> {
         Ok(self.0.clone())
     }

@@ -6,7 +6,7 @@
 //! mode) asks for nothing and is accepted everywhere, because scripts copy whole dictionaries. `independent_recv_thread`
 //! is harmless as false in this sense, since the modes without that thread do what it says.
 //!
-//! A mode's algorithm is not here: `dist` chooses a communicator by [`Plan`] and a server its aggregation by [`Mode`].
+//! A mode's algorithm is not here: `dist` chooses a communicator by [`ModeSettings`] and a server its aggregation by [`Mode`].
 
 mod options;
 mod resolve;
@@ -69,22 +69,22 @@ impl fmt::Display for Mode {
 
 /// A mode with the knobs it reads, and no others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Plan {
+pub enum ModeSettings {
     /// Nothing to choose.
     Sync,
     /// Nothing to choose.
     HalfAsync,
-    /// See [`AsyncPlan`].
-    Async(AsyncPlan),
-    /// See [`HybridPlan`].
-    Hybrid(HybridPlan),
-    /// See [`GeoPlan`].
-    Geo(GeoPlan),
+    /// See [`AsyncSettings`].
+    Async(AsyncSettings),
+    /// See [`HybridSettings`].
+    Hybrid(HybridSettings),
+    /// See [`GeoSettings`].
+    Geo(GeoSettings),
 }
 
 /// The knobs of async.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AsyncPlan {
+pub struct AsyncSettings {
     /// How gradients are merged before a push.
     pub merge: Merge,
     /// Gradients that may wait to be pushed; a full queue makes training wait.
@@ -95,14 +95,14 @@ pub struct AsyncPlan {
 
 /// The knobs of hybrid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HybridPlan {
+pub struct HybridSettings {
     /// Batches whose gradients are not yet applied, at most; at least 1.
     pub staleness: usize,
 }
 
 /// The knobs of geo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GeoPlan {
+pub struct GeoSettings {
     /// Batches between two pushes; at least 1.
     pub k_steps: u64,
     /// What a difference is divided by.
@@ -179,7 +179,7 @@ impl GeoScale {
 /// `Display` is the one line a job prints when it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Strategy {
-    plan: Plan,
+    settings: ModeSettings,
     placement: PlacementRule,
     float_width: FloatWidth,
     thread_pool_size: usize,
@@ -190,23 +190,23 @@ pub struct Strategy {
 impl Strategy {
     /// The mode.
     pub fn mode(&self) -> Mode {
-        match self.plan {
-            Plan::Sync => Mode::Sync,
-            Plan::HalfAsync => Mode::HalfAsync,
-            Plan::Async(_) => Mode::Async,
-            Plan::Hybrid(_) => Mode::Hybrid,
-            Plan::Geo(_) => Mode::Geo,
+        match self.settings {
+            ModeSettings::Sync => Mode::Sync,
+            ModeSettings::HalfAsync => Mode::HalfAsync,
+            ModeSettings::Async(_) => Mode::Async,
+            ModeSettings::Hybrid(_) => Mode::Hybrid,
+            ModeSettings::Geo(_) => Mode::Geo,
         }
     }
 
     /// The mode with its knobs.
-    pub fn plan(&self) -> &Plan {
-        &self.plan
+    pub fn settings(&self) -> &ModeSettings {
+        &self.settings
     }
 
     /// Whether workers train on copies of the tables, which nothing may take away from under them.
     pub fn trains_on_copies(&self) -> bool {
-        matches!(self.plan, Plan::Geo(_))
+        matches!(self.settings, ModeSettings::Geo(_))
     }
 
     /// How dense parameters are cut and dealt.
@@ -244,28 +244,30 @@ impl Strategy {
 impl fmt::Display for Strategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "mode {}: ", self.mode())?;
-        match self.plan {
-            Plan::Sync => write!(f, "every step waits for all live workers and applies the mean of their gradients")?,
-            Plan::HalfAsync => {
+        match self.settings {
+            ModeSettings::Sync => {
+                write!(f, "every step waits for all live workers and applies the mean of their gradients")?
+            }
+            ModeSettings::HalfAsync => {
                 write!(f, "every step waits for the worker's own threads and pushes the mean of their gradients")?;
             }
-            Plan::Async(plan) => {
-                write!(f, "{}, queue of {}, ", plan.merge, plan.send_queue_size)?;
-                match plan.receive {
+            ModeSettings::Async(settings) => {
+                write!(f, "{}, queue of {}, ", settings.merge, settings.send_queue_size)?;
+                match settings.receive {
                     DenseReceive::AfterSend => write!(f, "dense pulled after each push")?,
                     DenseReceive::Independent { min_sent } => {
                         write!(f, "dense pulled by its own thread after {}", counted(min_sent, "gradient"))?;
                     }
                 }
             }
-            Plan::Hybrid(plan) => {
-                let flight = counted(plan.staleness as u64, "batch");
+            ModeSettings::Hybrid(settings) => {
+                let flight = counted(settings.staleness as u64, "batch");
                 write!(f, "at most {flight} in flight, dense as sync, sparse as async")?;
             }
-            Plan::Geo(plan) => {
-                let what = if plan.scale == GeoScale::Mean { "differences" } else { "undivided differences" };
-                let every = if plan.k_steps == 1 { "batch".to_owned() } else { counted(plan.k_steps, "batch") };
-                let rest = if plan.flush_residual { "flushed at save and stop" } else { "kept by the worker" };
+            ModeSettings::Geo(settings) => {
+                let what = if settings.scale == GeoScale::Mean { "differences" } else { "undivided differences" };
+                let every = if settings.k_steps == 1 { "batch".to_owned() } else { counted(settings.k_steps, "batch") };
+                let rest = if settings.flush_residual { "flushed at save and stop" } else { "kept by the worker" };
                 write!(f, "push {what} every {every}, residual {rest}")?;
             }
         }

@@ -7,8 +7,8 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use super::{
-    AsyncPlan, DenseReceive, FloatWidth, Front, GeoPlan, GeoScale, HybridPlan, Merge, Mode, OptionValue, Plan,
-    Strategy, StrategyOptions,
+    AsyncSettings, DenseReceive, FloatWidth, Front, GeoScale, GeoSettings, HybridSettings, Merge, Mode, ModeSettings,
+    OptionValue, Strategy, StrategyOptions,
 };
 use crate::error::{Error, Result};
 use crate::placement::{PlacementRule, SliceRule};
@@ -48,16 +48,16 @@ impl Strategy {
             let size = options.send_queue_size.unwrap_or(default::SEND_QUEUE_SIZE);
             Ok(ranged("send_queue_size", size, 1..=MOST_BATCHES, "a number from 1 to 65536")? as usize)
         };
-        let plan = match choice.mode {
-            Mode::Sync => Plan::Sync,
-            Mode::HalfAsync => Plan::HalfAsync,
-            Mode::Async => Plan::Async(AsyncPlan {
+        let settings = match choice.mode {
+            Mode::Sync => ModeSettings::Sync,
+            Mode::HalfAsync => ModeSettings::HalfAsync,
+            Mode::Async => ModeSettings::Async(AsyncSettings {
                 merge: merge()?,
                 send_queue_size: send_queue_size()?,
                 receive: dense_receive(options)?,
             }),
-            Mode::Hybrid => Plan::Hybrid(HybridPlan { staleness: choice.count as usize }),
-            Mode::Geo => Plan::Geo(GeoPlan {
+            Mode::Hybrid => ModeSettings::Hybrid(HybridSettings { staleness: choice.count as usize }),
+            Mode::Geo => ModeSettings::Geo(GeoSettings {
                 k_steps: choice.count,
                 scale: options.geo_scale.unwrap_or_default(),
                 flush_residual: options.geo_flush_residual.unwrap_or(true),
@@ -67,8 +67,8 @@ impl Strategy {
         let thread_pool_size = options.thread_pool_size.unwrap_or(default::THREAD_POOL_SIZE);
         let lr_decay_steps = options.lr_decay_steps.unwrap_or(default::LR_DECAY_STEPS);
         Ok(Strategy {
-            float_width: float_width(options, &plan)?,
-            plan,
+            float_width: float_width(options, &settings)?,
+            settings,
             placement: placement_rule(options)?,
             thread_pool_size: ranged("thread_pool_size", thread_pool_size, 1..=1024, "a number from 1 to 1024")?
                 as usize,
@@ -289,12 +289,14 @@ fn dense_receive(options: &StrategyOptions) -> Result<DenseReceive> {
 
 /// Where dense values come by themselves, they are a little old in any case, and 16 bits halve what travels; everywhere
 /// else a worker trains with exactly what the servers have.
-fn float_width(options: &StrategyOptions, plan: &Plan) -> Result<FloatWidth> {
-    match (options.wire_bits, plan) {
+fn float_width(options: &StrategyOptions, settings: &ModeSettings) -> Result<FloatWidth> {
+    match (options.wire_bits, settings) {
         (Some(32), _) => Ok(FloatWidth::Bits32),
         (Some(16), _) => Ok(FloatWidth::Bits16),
         (Some(other), _) => Err(Error::OptionRange { name: "wire_bits", expected: "32 or 16", got: other.to_string() }),
-        (None, Plan::Async(AsyncPlan { receive: DenseReceive::Independent { .. }, .. })) => Ok(FloatWidth::Bits16),
+        (None, ModeSettings::Async(AsyncSettings { receive: DenseReceive::Independent { .. }, .. })) => {
+            Ok(FloatWidth::Bits16)
+        }
         (None, _) => Ok(FloatWidth::Bits32),
     }
 }

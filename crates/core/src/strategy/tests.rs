@@ -363,8 +363,8 @@ fn the_plan_carries_the_numbers() {
     let text = "max_merge_var_num=20 send_queue_size=40 send_wait_times=5 thread_pool_size=3 lr_decay_steps=7";
     let strategy = resolve(Front::DistributedStrategy, text).unwrap();
     assert_eq!(
-        *strategy.plan(),
-        Plan::Async(AsyncPlan {
+        *strategy.settings(),
+        ModeSettings::Async(AsyncSettings {
             merge: Merge { max_gradients: 20, wait_ms: 50 },
             send_queue_size: 40,
             receive: DenseReceive::Independent { min_sent: 1 },
@@ -373,6 +373,6 @@ fn the_plan_carries_the_numbers() {
     assert_eq!((strategy.thread_pool_size(), strategy.lr_decay_steps(), strategy.launch_barrier()), (3, 7, true));
     assert_eq!(strategy.placement(), PlacementRule::default());
     let geo = resolve(Front::DistributedStrategy, "k_steps=400").unwrap();
-    let expected = GeoPlan { k_steps: 400, scale: GeoScale::Mean, flush_residual: true, send_queue_size: 16 };
-    assert_eq!(*geo.plan(), Plan::Geo(expected));
+    let expected = GeoSettings { k_steps: 400, scale: GeoScale::Mean, flush_residual: true, send_queue_size: 16 };
+    assert_eq!(*geo.settings(), ModeSettings::Geo(expected));
 }

@@ -1,15 +1,15 @@
-//! Saving and loading, as one worker asks for it.
+//! Saving and loading checkpoints, from the worker's side.
 //!
 //! ```text
 //! begin (first server) -> prepare (all) -> cut (all, until all are done) -> write (all at once) -> commit (first server)
 //! ```
 //!
-//! Between prepare and cut pushes are held back: two round trips, and however long a push takes that is on its way.
+//! Between prepare and cut, pushes are held back: for two round trips, plus the time that pushes in flight take.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use openfleet_table::checkpoint::{Commit, Manifest, Part, Replaces, States, Work, decode_states, encode_states};
+use openfleet_table::checkpoint::{Commit, Manifest, Replaces, ServerPart, States, Work, decode_states, encode_states};
 use tracing::warn;
 
 use super::Cluster;
@@ -20,29 +20,29 @@ use crate::frame::Payload;
 use crate::handshake::fresh_nonce;
 use crate::request::committed::Committed;
 use crate::request::cut::{self, Answer, Cut};
+use crate::request::geo_flush::{self, GeoFlush};
 use crate::request::load::LoadRequest;
 use crate::request::save::{self, Base, Save};
-use crate::request::unsent::{self, Unsent};
 use crate::server::{ActionKind, Load, cut_of};
 
 /// How a checkpoint is saved.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SaveOptions {
-    /// What the job is called.
+    /// Name of the job.
     pub job: String,
-    /// Whether a checkpoint that stands there is replaced; else it is an error.
+    /// Whether to replace an existing checkpoint; if not, an existing one is an error.
     pub replace: bool,
-    /// Whether only those rows are written that have changed since the checkpoint that stands there, which becomes part of
-    /// this one. Tables have to know that save: one of this job's last, or the one that it was loaded from. Where nothing
-    /// stands, everything is written.
+    /// Whether to write only the rows that changed since the checkpoint at this address, which becomes part of the new one. The
+    /// tables must know that checkpoint: it is one of the last that this job saved, or the one it was loaded from. If the
+    /// address is empty, everything is written.
     pub delta: bool,
-    /// Whatever is wanted back when it is loaded: an epoch, a position in the data.
+    /// User data that is returned when the checkpoint is loaded, such as an epoch or a position in the data.
     pub data: serde_json::Value,
-    /// What the program keeps beside its tables.
+    /// The program's own state, outside of its tables.
     pub states: States,
-    /// Which tables and parameters; all of them where none is named.
+    /// Tables and parameters to save; empty for all of them.
     pub only: Vec<String>,
-    /// Whether the optimizer's state is left out.
+    /// Whether to leave out optimizer state.
     pub without_state: bool,
 }
 
@@ -63,38 +63,38 @@ impl Default for SaveOptions {
 /// How a checkpoint is loaded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LoadOptions {
-    /// Whether what does not fit is left out, rather than an error.
+    /// Whether to skip what does not fit instead of failing.
     pub partial: bool,
-    /// Whether what the program keeps beside its tables is left as it is.
+    /// Whether to leave the program's own state unchanged.
     pub tables_only: bool,
 }
 
-/// How long writing may take: disks are slow, tables large.
+/// Time limit for writing: disks are slow and tables are large.
 const WRITING: Duration = Duration::from_secs(6 * 3600);
-/// How long an answer may take while pushes are held back.
+/// Time limit of a request while pushes are held back.
 const CUTTING: Duration = Duration::from_secs(10);
-/// How long pushes are held back at most; then everything goes on, and it is tried again.
+/// Maximum time that pushes are held back; then training continues, and the save retries.
 const PAUSE: Duration = Duration::from_secs(2);
-/// How long a save waits for what other workers have learnt (GEO): for an exchange of each.
+/// How long a save waits for the other workers' unsent differences (GEO): each worker needs an exchange.
 const COLLECTING: Duration = Duration::from_secs(60);
-/// How often it asks.
+/// Interval between two checks.
 const ASKING: Duration = Duration::from_millis(20);
-/// How long it is tried.
+/// Time limit for taking the snapshot, including retries.
 const TRYING: Duration = Duration::from_secs(120);
 
 impl Cluster {
-    /// Saves all tables of the job, from one moment, while training goes on. One worker asks; the servers write, so the
-    /// address is theirs, and they all have to see the same directory or bucket. What this worker has queued is sent first; in geo
-    /// mode the other workers are asked for what they have not sent yet.
+    /// Saves all tables of the job from one consistent snapshot, while training continues. One worker calls this. The servers
+    /// write, so the address must mean the same directory or bucket to all of them. Queued gradients of this worker are sent
+    /// first; in geo mode the other workers are asked to send what they have not sent yet.
     ///
-    /// After an error the checkpoint that stood there still does.
+    /// After an error, an existing checkpoint at the address is unchanged.
     pub fn save(&self, address: &str, options: &SaveOptions) -> Result<Manifest> {
         let communicator = self.connected.lock().as_ref().map(|connected| connected.communicator.clone());
         let Some(communicator) = communicator else { return Err(Error::NothingToSave) };
         communicator.flush()?;
         let Some(first) = self.links.first() else { return Err(Error::NothingToSave) };
         if self.strategy.trains_on_copies() {
-            self.collect_unsent(address)?;
+            self.flush_other_workers(address)?;
         }
         let id = fresh_save_id();
         let address = address.to_owned();
@@ -106,24 +106,24 @@ impl Cluster {
         match &saved {
             Ok(manifest) => self.announce(manifest, &address, options)?,
             Err(_) => {
-                // What went wrong is known; what goes wrong now is not news.
+                // Report the first error only.
                 let _ = ask_to_save(first, &Save::Abandon { address, id });
             }
         }
         saved
     }
 
-    /// GEO: waits until every other worker has sent what it has learnt, which it does with its next exchange.
-    fn collect_unsent(&self, address: &str) -> Result<()> {
+    /// GEO: waits until every other worker has sent its unsent differences, which it does with its next exchange.
+    fn flush_other_workers(&self, address: &str) -> Result<()> {
         let nonce = fresh_nonce();
-        // 0 means that nobody asks.
-        let ask = Unsent { ticket: u64::from_le_bytes(std::array::from_fn(|at| nonce[at])).max(1) };
+        // 0 means that no flush is requested.
+        let ask = GeoFlush { ticket: u64::from_le_bytes(std::array::from_fn(|at| nonce[at])).max(1) };
         let began = Instant::now();
         loop {
             let asked = self.links.iter().map(|link| link.send(&ask)).collect::<Result<_>>()?;
             let mut waiting = BTreeSet::new();
             for answer in wait_all(asked)? {
-                waiting.extend(unsent::decode(answer.bytes())?);
+                waiting.extend(geo_flush::decode(answer.bytes())?);
             }
             if waiting.is_empty() {
                 return Ok(());
@@ -131,7 +131,7 @@ impl Cluster {
             if began.elapsed() > COLLECTING {
                 let seconds = COLLECTING.as_secs();
                 warn!(
-                    "saving to `{address}` without what workers {waiting:?} have learnt since their last exchange, {seconds} s ago or longer"
+                    "saving to `{address}` without the unsent progress of workers {waiting:?}: no exchange for {seconds} s"
                 );
                 return Ok(());
             }
@@ -139,7 +139,7 @@ impl Cluster {
         }
     }
 
-    /// Tells the servers that they can return to a checkpoint, if it is one to return to.
+    /// Tells the servers that they can return to this checkpoint, if it is complete and has positions.
     fn announce(&self, manifest: &Manifest, address: &str, options: &SaveOptions) -> Result<()> {
         let is_whole = options.only.is_empty() && !options.without_state;
         if !is_whole || manifest.position.is_null() {
@@ -150,8 +150,8 @@ impl Cluster {
         wait_all(asked).map(drop)
     }
 
-    /// [`Cluster::save`] as an action of the script: a restarted worker that had completed it does not repeat it, so that an old
-    /// name never gets newer values.
+    /// [`Cluster::save`] as an action of the script: a restarted worker that had completed it skips it, so a later state is
+    /// never saved under an earlier name.
     pub fn save_once(&self, address: &str, options: &SaveOptions) -> Result<Manifest> {
         let begun = self.begin_action(ActionKind::Save, format!("save to `{address}`"))?;
         if let Some(manifest) = begun.recorded() {
@@ -167,8 +167,8 @@ impl Cluster {
         let cut = self.cut(id, base.as_ref().map(|base| base.moment.clone()))?;
         let (only, without_state) = (options.only.clone(), options.without_state);
         let write = Save::Write { address: address.to_owned(), id: id.to_owned(), cut, only, without_state };
-        // A thread each, because a server in this process answers when it is done.
-        let parts: Vec<Result<Part>> = std::thread::scope(|scope| {
+        // One thread per server, because a server in this process blocks until it is done.
+        let parts: Vec<Result<ServerPart>> = std::thread::scope(|scope| {
             let writing: Vec<_> = self.links.iter().map(|link| scope.spawn(|| ask_to_save(link, &write))).collect();
             let written = writing.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::NothingToSave)));
             written.map(|answer| save::decode_part(answer?.bytes())).collect()
@@ -189,7 +189,7 @@ impl Cluster {
         save::decode_manifest(ask_to_save(&self.links[0], &commit)?.bytes())
     }
 
-    /// Marks one moment on all servers, and says by which attempt.
+    /// Takes a snapshot on all servers and returns the id of the successful attempt.
     fn cut(&self, id: &str, since: Option<String>) -> Result<String> {
         let began = Instant::now();
         for attempt in 0.. {
@@ -198,7 +198,7 @@ impl Cluster {
                 Ok(None) => return Ok(cut),
                 Ok(Some(because)) => because,
                 Err(error) => {
-                    // What went wrong is known; what goes wrong now is not news.
+                    // Report the first error only.
                     let _ = self.release(&cut);
                     return Err(error);
                 }
@@ -216,7 +216,7 @@ impl Cluster {
         wait_all(self.each(&Cut::Release { id: cut.to_owned() })?).map(drop)
     }
 
-    /// One attempt; why it came to nothing, if somebody should try again.
+    /// Makes one attempt. Returns the reason if it failed and should be retried.
     fn try_cut(&self, id: &str, since: Option<String>) -> Result<Option<String>> {
         let mut target = Work::default();
         for answer in wait_all(self.each(&Cut::Prepare { id: id.to_owned() })?)? {
@@ -251,15 +251,15 @@ impl Cluster {
         self.links.iter().map(|link| ask_to_cut(link, ask)).collect()
     }
 
-    /// What the program kept beside its tables, where the servers took them from a checkpoint when they were made; once.
+    /// Takes the program's own state that came with the checkpoint the servers resumed from. Empty after the first call.
     pub fn take_resumed_states(&self) -> Result<States> {
         let states = std::mem::take(&mut *self.resumed.lock());
         decode_states(&states)
-            .map_err(|_| Error::Damaged { what: "states of the checkpoint that the servers go on from" })
+            .map_err(|_| Error::Damaged { what: "states of the checkpoint that the servers resumed from" })
     }
 
-    /// [`Cluster::load`] as an action of the script, which a restarted worker does not repeat: what it gave is gone then, and
-    /// so are the states.
+    /// [`Cluster::load`] as an action of the script, which a restarted worker skips. Returns `None` if it was skipped: the
+    /// program's own state is not available then.
     pub fn load_once(&self, address: &str, options: LoadOptions) -> Result<Option<States>> {
         let begun = self.begin_action(ActionKind::Load, format!("load `{address}`"))?;
         if begun.recorded::<bool>().is_some() {
@@ -271,11 +271,14 @@ impl Cluster {
         Ok(Some(states))
     }
 
-    /// Takes all tables from a checkpoint, whatever number of servers wrote it: those that exist, or else those that the
-    /// first program makes. Not while training; workers that train already have copies of the values before. What the
-    /// program kept beside its tables is the answer.
+    /// Loads all tables from a checkpoint, whatever the number of servers that wrote it: the existing tables, or those that the
+    /// first program will create. Returns the program's own state.
+    ///
+    /// # Errors
+    ///
+    /// While training, and in geo mode once tables exist: workers have copies of the old values.
     pub fn load(&self, address: &str, options: LoadOptions) -> Result<States> {
-        // Whoever enters later begins from nothing: it must not forget this.
+        // Enter first: entering later could begin a generation and lose the loaded values.
         self.enter()?;
         if self.strategy.trains_on_copies() && self.is_connected() {
             return Err(Error::LoadOverCopies);
@@ -297,7 +300,7 @@ impl Cluster {
     }
 }
 
-/// A name for a save that no other has.
+/// A new unique id for a save.
 pub fn fresh_save_id() -> String {
     fresh_nonce()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }

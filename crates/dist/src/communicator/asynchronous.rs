@@ -1,33 +1,34 @@
-//! Async on the worker: gradients leave through a bounded queue, dense values come when they come.
+//! Async mode on the worker: gradients are sent through a bounded queue, and dense values are fetched independently.
 //!
 //! ```text
 //! training threads --push--> queue (bounded: a full one makes them wait) --sender--> servers
 //!                  <--pull-- latest dense values                        <--receiver--
 //! ```
 //!
-//! The sender merges up to `max_gradients` consecutive pushes of a stream into one (their sum), and waits `wait_ms` for an
-//! incomplete merge to fill. With an independent receiver, dense values are fetched each time `min_sent` gradients were
-//! sent; without one, a push brings the new values back and its thread waits for them, so that one worker with one thread
+//! The sender merges up to `max_gradients` consecutive pushes of a stream into their sum, and waits up to `wait_ms` for an
+//! incomplete merge to fill. With an independent receiver, dense values are fetched each time `min_sent` gradients have been
+//! sent. Without one, the reply to a push carries the new values and its thread waits for them, so one worker with one thread
 //! and no merging trains exactly as in one process. Rows are pulled fresh for every batch.
 //!
-//! Where every gradient is sent and followed by a fetch, a thread stays close to what it has sent. It never computes with
-//! [`AHEAD`] of its own gradients missing, or more: one on its way keeps it and its servers busy at the same time, and a longer
-//! queue would add nothing but delay (with servers slower than workers, and small batches, enough to learn nothing at all).
-//! And it gives its last gradient the chance to arrive before it begins the next batch, for at most a part of the time that
-//! the last one took ([`WAITING_SHARE`]). Servers that answer quickly so leave only the other workers' gradients missing,
-//! which is half of the AUC that two workers otherwise lose; slow ones cost no more than that part.
+//! If every gradient is sent unmerged and followed by a fetch, a thread stays close to what it has sent. It never computes
+//! while [`AHEAD`] or more of its own gradients are missing from its values: one gradient in flight keeps both the thread and
+//! the servers busy, and a longer queue would only add delay (with servers slower than workers and small batches, so much that
+//! the model learns nothing). The thread also gives its last gradient time to arrive before it begins the next batch, at most a
+//! share of the time that the last batch took ([`WAITING_SHARE`]). With fast servers, only the other workers' gradients are
+//! then missing, which wins back half of the AUC that two workers otherwise lose. With slow servers, the cost is at most that
+//! share.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use openfleet_core::WorkId;
-use openfleet_core::strategy::{AsyncPlan, DenseReceive};
+use openfleet_core::strategy::{AsyncSettings, DenseReceive};
 use openfleet_table::PushReport;
 use openfleet_table::aggregate::{DenseMean, SparseMean, SparsePart};
 use parking_lot::{Condvar, Mutex};
 
-use super::remote::{HeldValues, Remote, Wants, wait_all};
+use super::remote::{HeldValues, PushReply, Remote, wait_all};
 use super::{Communicator, Failure, Missing, Step};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
@@ -35,13 +36,13 @@ use crate::gradients::{Counts, Head, PushEncoder, PushView, PushedStage};
 use crate::request::Kind;
 use crate::stage::{DenseStage, SparseStage};
 
-/// A thread waits while so many of its gradients are missing from its values: one may be on its way while it computes.
+/// A thread waits while this many of its gradients are missing from its values. One may be in flight while the thread computes.
 const AHEAD: u64 = 2;
 
-/// The part of a batch's time that its thread waits, at most, for its gradient to arrive.
+/// How long a thread waits at most for its gradient to arrive, as a share of the time of a batch.
 const WAITING_SHARE: f64 = 0.125;
 
-/// Gradients through a queue.
+/// The communicator of async mode.
 pub struct Async {
     shared: Arc<Shared>,
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
@@ -49,30 +50,30 @@ pub struct Async {
 
 struct Shared {
     remote: Remote,
-    plan: AsyncPlan,
+    settings: AsyncSettings,
     outbox: Mutex<Outbox>,
-    /// Signals every change of the outbox.
+    /// Notified at every change of the outbox.
     changed: Condvar,
-    /// Dense values as last received, with a version.
+    /// Dense values as last received, and their version.
     latest: Mutex<Latest>,
 }
 
 #[derive(Default)]
 struct Outbox {
     queue: VecDeque<Item>,
-    /// Pushes on their way.
+    /// Number of pushes in flight.
     sending: usize,
     /// Gradients sent since dense values were last fetched.
     sent: u64,
-    /// A fetch that must come even if little was sent, and bring values as they are.
+    /// Forces a fetch even if few gradients were sent. It gets exact values instead of rounded differences.
     fetch_now: bool,
-    /// Fetches that were begun.
+    /// Number of fetches begun.
     begun: u64,
-    /// The number of the last one that was completed, counted from 1.
+    /// Number of the last completed fetch, counted from 1.
     completed: u64,
-    /// Per stream: the first step that the servers have not answered.
+    /// Per stream: the first step without a reply from the servers.
     answered: HashMap<u32, u64>,
-    /// The same, when the latest dense values were asked for: they contain all steps before.
+    /// Per stream: `answered` at the time when the latest dense values were requested. The values contain all earlier steps.
     arrived: HashMap<u32, u64>,
     most_queued: usize,
     closed: bool,
@@ -81,14 +82,14 @@ struct Outbox {
     pushed: HashMap<u32, Instant>,
 }
 
-/// One push, encoded for each server.
+/// One push, encoded once per server.
 struct Item {
     work: WorkId,
     payloads: Vec<Payload>,
-    /// The tables and parameters it changes: pushes of another program are not merged with it.
+    /// The tables and parameters that it changes: pushes of another program are not merged with it.
     tables: Vec<usize>,
-    /// Some servers have applied the step and others not. It is never merged: a server would know a part of the merged push
-    /// only, and a sum cannot be taken apart.
+    /// Some servers have applied the step and others have not. Such a push is never merged: a server that has applied a part of
+    /// a merged push cannot take that part out of the sum.
     alone: bool,
 }
 
@@ -99,17 +100,17 @@ struct Latest {
 }
 
 impl Async {
-    /// On a program's tables.
-    pub fn new(remote: Remote, plan: AsyncPlan) -> Self {
+    /// Async mode on a program's tables. Starts the sender and receiver threads if dense values are received independently.
+    pub fn new(remote: Remote, settings: AsyncSettings) -> Self {
         let shared = Arc::new(Shared {
             remote,
-            plan,
+            settings,
             outbox: Mutex::default(),
             changed: Condvar::new(),
             latest: Mutex::default(),
         });
         let mut threads = Vec::new();
-        if let DenseReceive::Independent { min_sent } = plan.receive {
+        if let DenseReceive::Independent { min_sent } = settings.receive {
             let sender = shared.clone();
             threads.push(std::thread::spawn(move || sender.guard(|| sender.send_all())));
             let receiver = shared.clone();
@@ -118,7 +119,7 @@ impl Async {
         Async { shared, threads: Mutex::new(threads) }
     }
 
-    /// The most pushes that ever waited in the queue.
+    /// The maximum number of pushes that were ever in the queue.
     pub fn most_queued(&self) -> usize {
         self.shared.outbox.lock().most_queued
     }
@@ -151,7 +152,7 @@ impl Communicator for Async {
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
         let version = self.shared.latest.lock().version + 1;
         if stages.iter().any(|stage| stage.version == 0) {
-            // Newer than the latest that were received.
+            // These values are newer than the latest that were received.
             self.shared.remote.pull_dense(stages)?;
             stages.iter_mut().for_each(|stage| stage.version = version);
         }
@@ -168,16 +169,16 @@ impl Communicator for Async {
         let (stream, next) = (shared.remote.worker.stream(work.stream), work.first_step);
         let patience = {
             let mut outbox = shared.outbox.lock();
-            // What was applied before this process started is in whatever values come.
+            // All values contain what was applied before this process started.
             outbox.arrived.entry(stream).or_insert(next);
             let pushed = outbox.pushed.get(&stream);
             pushed.map_or(Duration::ZERO, |pushed| pushed.elapsed().mul_f64(WAITING_SHARE))
         };
         let work = WorkId::step(stream, next);
-        let waits = shared.plan.receive == DenseReceive::AfterSend;
+        let waits = shared.settings.receive == DenseReceive::AfterSend;
         let payloads =
-            shared.remote.encode_push(work, sparse, dense, if waits { Wants::Values } else { Wants::Nothing });
-        if waits && shared.plan.merge.max_gradients == 1 {
+            shared.remote.encode_push(work, sparse, dense, if waits { PushReply::Values } else { PushReply::Nothing });
+        if waits && shared.settings.merge.max_gradients == 1 {
             shared.send_and_take(payloads, dense)?;
             return Ok(PushReport::default());
         }
@@ -186,11 +187,11 @@ impl Communicator for Async {
         let mut outbox = shared.outbox.lock();
         shared.check(&outbox)?;
         if waits {
-            // Without a sender thread, the push that fills a merge sends it; and so does one that finds no room, because
-            // nobody else would make any.
+            // There is no sender thread. The push that completes a merge sends it, and so does a push that finds the queue
+            // full, because no other thread would empty it.
             let own = outbox.queue.iter().filter(|item| item.work.stream == stream).count() + 1;
-            let most = shared.plan.merge.max_gradients;
-            if !item.alone && own < most && outbox.queue.len() < shared.plan.send_queue_size {
+            let most = shared.settings.merge.max_gradients;
+            if !item.alone && own < most && outbox.queue.len() < shared.settings.send_queue_size {
                 outbox.queue.push_back(item);
                 outbox.most_queued = outbox.most_queued.max(outbox.queue.len());
                 return Ok(PushReport::default());
@@ -204,14 +205,16 @@ impl Communicator for Async {
             shared.send_and_take(merge(merged)?, dense)?;
             return Ok(PushReport::default());
         }
-        while outbox.queue.len() >= shared.plan.send_queue_size {
+        while outbox.queue.len() >= shared.settings.send_queue_size {
             shared.changed.wait(&mut outbox);
             shared.check(&outbox)?;
         }
         outbox.queue.push_back(item);
         outbox.most_queued = outbox.most_queued.max(outbox.queue.len());
         shared.changed.notify_all();
-        if shared.plan.merge.max_gradients == 1 && shared.plan.receive == (DenseReceive::Independent { min_sent: 1 }) {
+        if shared.settings.merge.max_gradients == 1
+            && shared.settings.receive == (DenseReceive::Independent { min_sent: 1 })
+        {
             let deadline = Instant::now() + patience;
             loop {
                 let missing = (next + 1).saturating_sub(outbox.arrived.get(&stream).copied().unwrap_or(0));
@@ -266,16 +269,17 @@ impl Communicator for Async {
 
     fn flush(&self) -> Result<()> {
         let shared = &self.shared;
-        if shared.plan.receive == DenseReceive::AfterSend {
+        if shared.settings.receive == DenseReceive::AfterSend {
             loop {
                 let mut outbox = shared.outbox.lock();
                 let Some(stream) = outbox.queue.front().map(|item| item.work.stream) else { break };
-                let merged = take_mergeable(&mut outbox.queue, stream, shared.plan.merge.max_gradients);
+                let merged = take_mergeable(&mut outbox.queue, stream, shared.settings.merge.max_gradients);
                 drop(outbox);
                 shared.changed.notify_all();
                 shared.send(merge(merged)?)?;
             }
-            // A thread's copy has what its own pushes brought; the next batch, or whoever evaluates, sees those of all.
+            // A thread's copy has the values that its own pushes returned. The next batch, or an evaluation, must see the
+            // pushes of all threads.
             let values = shared.remote.pull_dense_values()?;
             let mut latest = shared.latest.lock();
             *latest = Latest { version: latest.version + 1, values };
@@ -287,9 +291,9 @@ impl Communicator for Async {
             shared.changed.wait(&mut outbox);
         }
         shared.check(&outbox)?;
-        // Whoever evaluates next sees everything that was pushed.
+        // An evaluation that follows must see everything that was pushed.
         outbox.fetch_now = true;
-        // One that is on its way by now may have been answered before the last push was.
+        // A fetch in flight may have been answered before the last push was.
         let wanted = outbox.begun + 1;
         shared.changed.notify_all();
         while outbox.completed < wanted {
@@ -314,7 +318,7 @@ impl Shared {
         }
     }
 
-    /// A background thread's error reaches every training thread.
+    /// Runs a background thread; passes its error on to every training thread.
     fn guard(&self, run: impl FnOnce() -> Result<()>) {
         if let Err(error) = run() {
             self.outbox.lock().failed = Some(Failure::from(&error));
@@ -324,7 +328,7 @@ impl Shared {
 
     fn send(&self, payloads: Vec<Payload>) -> Result<Vec<Payload>> {
         let links = self.remote.links.iter();
-        wait_all(links.zip(payloads).map(|(link, payload)| link.ask(Kind::Push, payload)).collect())
+        wait_all(links.zip(payloads).map(|(link, payload)| link.send_payload(Kind::Push, payload)).collect())
     }
 
     fn send_and_take(&self, payloads: Vec<Payload>, dense: &mut [DenseStage]) -> Result<()> {
@@ -335,8 +339,8 @@ impl Shared {
     }
 
     fn send_all(&self) -> Result<()> {
-        let most = self.plan.merge.max_gradients;
-        let wait = Duration::from_millis(self.plan.merge.wait_ms);
+        let most = self.settings.merge.max_gradients;
+        let wait = Duration::from_millis(self.settings.merge.wait_ms);
         loop {
             let mut outbox = self.outbox.lock();
             let stream = loop {
@@ -351,7 +355,7 @@ impl Shared {
             let deadline = Instant::now() + wait;
             while most > 1
                 && outbox.queue.iter().filter(|item| item.work.stream == stream).count() < most
-                && outbox.queue.len() < self.plan.send_queue_size
+                && outbox.queue.len() < self.settings.send_queue_size
                 && !outbox.closed
             {
                 if self.changed.wait_until(&mut outbox, deadline).timed_out() {
@@ -370,7 +374,7 @@ impl Shared {
             outbox.sent += count;
             match &sent {
                 Ok(_) => drop(outbox.answered.insert(stream, last_step + 1)),
-                // Told with the lock still held: whoever waits for the last push must not take it for a good one.
+                // Set it before the lock is released: a thread that waits for the last push must not think that it succeeded.
                 Err(error) => outbox.failed = Some(Failure::from(error)),
             }
             drop(outbox);
@@ -392,7 +396,7 @@ impl Shared {
             outbox.sent = 0;
             outbox.begun += 1;
             if std::mem::take(&mut outbox.fetch_now) {
-                // Differences are rounded: what is evaluated after a flush is what is saved.
+                // Differences are rounded, but an evaluation after a flush must see what would be saved.
                 held = HeldValues::default();
             }
             let contained = outbox.answered.clone();
@@ -412,14 +416,14 @@ impl Shared {
 }
 
 impl Item {
-    /// Whether the other one's step is the next, and can be merged with this one.
+    /// Whether `next` is the following step and can be merged with this one.
     fn precedes(&self, next: &Item) -> bool {
         let follows = self.work.last_step + 1 == next.work.first_step;
         follows && !self.alone && !next.alone && self.tables == next.tables
     }
 }
 
-/// What a push changes: per stage how many tables and which, then the parameters.
+/// What a push changes: per stage the number of tables and their positions, then the parameters.
 fn tables_of(sparse: &[SparseStage], dense: &[DenseStage]) -> Vec<usize> {
     let mut tables = Vec::new();
     for stage in sparse {
@@ -431,7 +435,8 @@ fn tables_of(sparse: &[SparseStage], dense: &[DenseStage]) -> Vec<usize> {
     tables
 }
 
-/// The first pushes of a stream, consecutive steps, at most so many; one that must go alone goes alone.
+/// Takes the first pushes of a stream that can be merged: consecutive steps, at most `most` of them. A push that must not be
+/// merged is taken alone.
 fn take_mergeable(queue: &mut VecDeque<Item>, stream: u32, most: usize) -> Vec<Item> {
     let mut taken: Vec<Item> = Vec::new();
     let mut at = 0;
@@ -448,7 +453,7 @@ fn take_mergeable(queue: &mut VecDeque<Item>, stream: u32, most: usize) -> Vec<I
     taken
 }
 
-/// Several pushes of a stream as one: the sum of their gradients, standing for all their steps.
+/// Merges several pushes of a stream into one: the sum of their gradients, numbered with all their steps.
 fn merge(items: Vec<Item>) -> Result<Vec<Payload>> {
     let (Some(first), Some(last)) = (items.first(), items.last()) else { return Ok(Vec::new()) };
     let work = WorkId { stream: first.work.stream, first_step: first.work.first_step, last_step: last.work.last_step };

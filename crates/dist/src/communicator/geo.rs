@@ -1,4 +1,4 @@
-//! GEO on the worker: it trains on copies of its own, and now and then tells the servers by how much they moved.
+//! GEO mode on the worker: it trains on local copies, and periodically sends the servers how much they have changed.
 //!
 //! ```text
 //! training threads --push--> local copies; every k batches, strictly, the keys of a window --> queue (bounded)
@@ -6,19 +6,20 @@
 //!                                local += server - base;  base = server      for dense values and rows others changed
 //! ```
 //!
-//! All training threads of the worker share the copies, as in the embedded default, and train on while an exchange runs:
-//! what comes is added to the copies, never written over them. The division by N only delays: what a window leaves unsent
-//! goes with the next ones, so in steady state the servers move by the sum of the workers' progress, and the learning rate
-//! is to be chosen as for async. A flush sends the rest undivided: then the servers stand at start + everybody's progress.
+//! All training threads of the worker share the copies, as in local training, and continue while an exchange runs: what arrives
+//! is added to the copies, never written over them. The division by N only delays: what one window leaves unsent is sent with
+//! the next ones. In steady state the servers change by the sum of the workers' progress, so choose the learning rate as for
+//! async mode. A flush sends the rest undivided: then the servers are at start + the progress of all workers.
 //!
-//! Exchanges of a worker run one after another and are numbered, so a repeat is answered and not applied. If one fails, the
-//! base has moved and the servers perhaps not: the error ends training on this worker.
+//! Exchanges of a worker run one after another and are numbered, so a repeat is answered but not applied. If an exchange fails,
+//! the base has changed and the servers perhaps have not: the error ends training on this worker.
 //!
-//! A worker that dies takes with it what it has learnt and not sent. After a flush between two steps there is no such
-//! thing, and the servers are told the steps up to which they have everything: a successor continues there. If it died at
-//! any other moment, the job returns to a checkpoint, or to the beginning.
+//! If a worker dies, the progress that it has not sent is lost. After a flush between two steps there is none, and the servers
+//! are told the steps that they have: a restarted worker resumes there. If the worker died at any other moment, the job returns
+//! to a checkpoint, or to the beginning.
 
-mod copies;
+mod exchanger;
+mod local_rows;
 #[cfg(test)]
 mod tests;
 
@@ -27,23 +28,19 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use openfleet_core::strategy::{GeoPlan, GeoScale};
-use openfleet_core::{Key, WorkId};
-use openfleet_table::{DenseSpec, DenseTable, PushReport, Scratch, SparseSpec, clip};
+use openfleet_core::WorkId;
+use openfleet_core::strategy::GeoSettings;
+use openfleet_table::{DenseSpec, DenseTable, PushReport, SparseSpec};
 use parking_lot::{Condvar, Mutex};
-use tracing::warn;
 
-use self::copies::Copies;
-use super::remote::Wants;
-use super::{Communicator, Failure, Local, Missing, Remote, Step, Worker, wait_all};
+use self::exchanger::{Exchanger, Touched};
+use self::local_rows::LocalRows;
+use super::{Communicator, Failure, Local, Missing, Remote, Step, wait_all};
 use crate::error::{Error, Result};
-use crate::frame::Reader;
-use crate::request::hand_in::HandIn;
-use crate::request::sent::Sent;
-use crate::request::{Kind, exchange_geo};
+use crate::request::geo_positions::GeoPositions;
 use crate::stage::{DenseStage, SparseStage};
 
-/// Local training, exchanged every k batches.
+/// The communicator of geo mode.
 pub struct Geo {
     shared: Arc<Shared>,
     /// The same tables as in `shared`, for the training threads.
@@ -53,18 +50,18 @@ pub struct Geo {
 
 struct Shared {
     remote: Remote,
-    plan: GeoPlan,
-    copies: Copies,
+    settings: GeoSettings,
+    local_rows: LocalRows,
     dense: Vec<Dense>,
     outbox: Mutex<Outbox>,
-    /// Signals every change of the outbox.
+    /// Notified at every change of the outbox.
     changed: Condvar,
 }
 
 struct Dense {
     name: String,
     local: Arc<DenseTable>,
-    /// Whether it was ever pushed: frozen parameters do not travel with every window.
+    /// Whether it was ever pushed: frozen parameters are not sent with every window.
     trained: AtomicBool,
 }
 
@@ -74,30 +71,31 @@ struct Outbox {
     /// Batches since then.
     batches: u64,
     queue: VecDeque<Job>,
-    /// Jobs ever queued and ever done.
+    /// Numbers of jobs queued and done since the start.
     queued: u64,
     done: u64,
     most_queued: usize,
     exchanges: u64,
-    /// Threads in a pass.
+    /// Number of threads in a pass.
     training: u32,
     closed: bool,
     failed: Option<Failure>,
 }
 
-/// Something for the exchange thread.
+/// A job for the exchange thread.
 enum Job {
     /// The keys of k batches.
     Window(Vec<Touched>),
-    /// Everything that is left, and the keys of fewer than k batches.
+    /// All unsent differences; also the keys of an incomplete window.
     Flush(Vec<Touched>),
 }
 
 impl Geo {
-    /// On a program's tables, the same that `remote` was made with. The servers' dense values are the first ones here.
+    /// Geo mode on a program's tables, which must be those that `remote` was created with. The copies start with the servers'
+    /// dense values.
     pub fn new(
         remote: Remote,
-        plan: GeoPlan,
+        settings: GeoSettings,
         sparse: Vec<(String, SparseSpec)>,
         dense: Vec<(String, DenseSpec)>,
     ) -> Result<Self> {
@@ -109,11 +107,11 @@ impl Geo {
             Ok(Dense { name, local: Arc::new(table), trained: AtomicBool::new(false) })
         });
         let dense = dense.collect::<Result<Vec<_>>>()?;
-        let copies = Copies::new(sparse)?;
+        let local_rows = LocalRows::new(sparse)?;
         let local = dense.iter().map(|dense| (dense.name.clone(), dense.local.clone()));
-        let local = Local::new(copies.local(), local.collect());
+        let local = Local::new(local_rows.local(), local.collect());
         let outbox = Outbox {
-            window: vec![Touched::default(); copies.len()],
+            window: vec![Touched::default(); local_rows.len()],
             batches: 0,
             queue: VecDeque::new(),
             queued: 0,
@@ -124,12 +122,18 @@ impl Geo {
             closed: false,
             failed: None,
         };
-        let shared =
-            Arc::new(Shared { remote, plan, copies, dense, outbox: Mutex::new(outbox), changed: Condvar::new() });
-        let mut exchanger = Exchanger { shared: shared.clone(), base, next: 0, wanted: None, scratch: Scratch::new() };
+        let shared = Arc::new(Shared {
+            remote,
+            settings,
+            local_rows,
+            dense,
+            outbox: Mutex::new(outbox),
+            changed: Condvar::new(),
+        });
+        let mut exchanger = Exchanger::new(shared.clone(), base);
         let thread = std::thread::spawn(move || {
-            let shared = exchanger.shared.clone();
-            // A bug here must not leave training threads waiting for ever.
+            let shared = exchanger.shared().clone();
+            // A panic must not leave training threads waiting forever.
             if std::panic::catch_unwind(AssertUnwindSafe(|| exchanger.run())).is_err() {
                 let panicked = Error::Background { message: "it panicked".into() };
                 shared.outbox.lock().failed = Some(Failure::from(&panicked));
@@ -139,19 +143,19 @@ impl Geo {
         Ok(Geo { shared, local, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Waits until every window that is full by now has been exchanged.
+    /// Waits until every window that is full at the time of the call has been exchanged.
     pub fn settle(&self) -> Result<()> {
         let outbox = self.shared.outbox.lock();
         let ticket = outbox.queued;
         self.shared.wait_for(outbox, ticket)
     }
 
-    /// Exchanges so far, those of flushes included.
+    /// Number of exchanges so far, including those of flushes.
     pub fn exchanges(&self) -> u64 {
         self.shared.outbox.lock().exchanges
     }
 
-    /// The most windows that ever waited in the queue.
+    /// The maximum number of windows that were ever in the queue.
     pub fn most_queued(&self) -> usize {
         self.shared.outbox.lock().most_queued
     }
@@ -177,9 +181,9 @@ impl Drop for Geo {
 }
 
 impl Communicator for Geo {
-    /// Rows that are kept here are read here, evaluation included; others come from the servers.
+    /// Rows with a local copy are read from it, also for evaluation; others are read from the servers.
     fn pull_sparse(&self, stages: &mut [SparseStage], missing: Missing) -> Result<()> {
-        self.shared.copies.pull(&self.shared.remote, stages, missing)
+        self.shared.local_rows.pull(&self.shared.remote, stages, missing)
     }
 
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
@@ -192,7 +196,7 @@ impl Communicator for Geo {
         for stage in dense.iter().filter(|stage| stage.trained) {
             shared.dense[stage.table].trained.store(true, Ordering::Relaxed);
         }
-        // Noted after the step: noted before, a window could leave without what the step did.
+        // Record the keys after the step. Otherwise a window could be sent without the effect of the step.
         let mut outbox = shared.outbox.lock();
         outbox.check()?;
         for stage in sparse.iter() {
@@ -201,9 +205,9 @@ impl Communicator for Geo {
             }
         }
         outbox.batches += 1;
-        if outbox.batches == shared.plan.k_steps {
+        if outbox.batches == shared.settings.k_steps {
             let window = outbox.close_window();
-            while outbox.queue.len() >= shared.plan.send_queue_size {
+            while outbox.queue.len() >= shared.settings.send_queue_size {
                 shared.changed.wait(&mut outbox);
                 outbox.check()?;
             }
@@ -237,7 +241,7 @@ impl Communicator for Geo {
         Ok(())
     }
 
-    /// The last thread of a pass flushes.
+    /// The last thread to finish its pass flushes.
     fn finish(&self, stream: u32) -> Result<()> {
         self.shared.remote.streams.finish(stream);
         let mut outbox = self.shared.outbox.lock();
@@ -255,8 +259,8 @@ impl Communicator for Geo {
         let ticket = outbox.enqueue(Job::Flush(window));
         self.shared.changed.notify_all();
         self.shared.wait_for(outbox, ticket)?;
-        if is_between_steps && self.shared.plan.flush_residual {
-            self.shared.hand_in()?;
+        if is_between_steps && self.shared.settings.flush_residual {
+            self.shared.report_positions()?;
         }
         Ok(())
     }
@@ -281,16 +285,16 @@ impl Communicator for Geo {
 }
 
 impl Shared {
-    /// Tells the servers that they have everything up to the steps that were taken so far.
-    fn hand_in(&self) -> Result<()> {
+    /// Tells the servers that they have everything up to the current steps.
+    fn report_positions(&self) -> Result<()> {
         let positions = self.remote.streams.positions();
         let streams = (0..).map(|thread| self.remote.worker.stream(thread));
-        let hand_in = HandIn { positions: streams.zip(positions).collect() };
-        let asked = self.remote.links.iter().map(|link| link.send(&hand_in)).collect::<Result<_>>()?;
+        let report_positions = GeoPositions { positions: streams.zip(positions).collect() };
+        let asked = self.remote.links.iter().map(|link| link.send(&report_positions)).collect::<Result<_>>()?;
         wait_all(asked).map(drop)
     }
 
-    /// Waits until so many jobs are done.
+    /// Waits until `ticket` jobs are done.
     fn wait_for(&self, mut outbox: parking_lot::MutexGuard<'_, Outbox>, ticket: u64) -> Result<()> {
         while outbox.done < ticket {
             outbox.check()?;
@@ -314,208 +318,10 @@ impl Outbox {
         std::mem::replace(&mut self.window, vec![Touched::default(); tables])
     }
 
-    /// Gives the number of jobs that are done when this one is.
+    /// Returns the number of jobs that are done when this one is.
     fn enqueue(&mut self, job: Job) -> u64 {
         self.queue.push_back(job);
         self.queued += 1;
         self.queued
-    }
-}
-
-/// The exchange thread.
-struct Exchanger {
-    shared: Arc<Shared>,
-    /// What the servers had of each dense parameter, plus what was sent since.
-    base: Vec<Vec<f32>>,
-    /// The number of the next exchange.
-    next: u64,
-    /// The ticket of somebody who waits for all that this worker has learnt: a save.
-    wanted: Option<u64>,
-    scratch: Scratch,
-}
-
-/// Rows of each table in one exchange of a flush: a bound on the memory that flushing a large table takes.
-const FLUSHED_ROWS: usize = 1 << 18;
-
-impl Exchanger {
-    fn run(&mut self) {
-        let shared = self.shared.clone();
-        loop {
-            let mut outbox = shared.outbox.lock();
-            let job = loop {
-                if let Some(job) = outbox.queue.pop_front() {
-                    break job;
-                }
-                if outbox.closed {
-                    return;
-                }
-                shared.changed.wait(&mut outbox);
-            };
-            drop(outbox);
-            // There is room in the queue again.
-            shared.changed.notify_all();
-            let outcome = self.work(job).and_then(|()| self.send_what_is_wanted());
-            let mut outbox = shared.outbox.lock();
-            outbox.done += 1;
-            if let Err(error) = &outcome {
-                outbox.failed = Some(Failure::from(error));
-            }
-            drop(outbox);
-            // An error reaches every training thread.
-            shared.changed.notify_all();
-            if outcome.is_err() {
-                return;
-            }
-        }
-    }
-
-    /// Sends everything, if somebody waits for it, and says so.
-    fn send_what_is_wanted(&mut self) -> Result<()> {
-        let Some(ticket) = self.wanted else { return Ok(()) };
-        if self.shared.plan.flush_residual {
-            self.work(Job::Flush(Vec::new()))?;
-        }
-        // Told again by the exchanges above.
-        self.wanted = None;
-        let links = self.shared.remote.links.iter();
-        wait_all(links.map(|link| link.send(&Sent { ticket })).collect::<Result<_>>()?).map(drop)
-    }
-
-    fn work(&mut self, job: Job) -> Result<()> {
-        let workers = match self.shared.plan.scale {
-            GeoScale::Mean => self.shared.remote.worker.count as f32,
-            GeoScale::Sum => 1.0,
-        };
-        match job {
-            Job::Window(window) => {
-                let trained = self.shared.dense.iter().map(|dense| dense.trained.load(Ordering::Relaxed)).collect();
-                let keys: Vec<Vec<Key>> = window.into_iter().map(Touched::into_keys).collect();
-                self.exchange(keys.iter().map(Vec::as_slice), workers, trained)
-            }
-            Job::Flush(window) if !self.shared.plan.flush_residual => {
-                let keys: Vec<Vec<Key>> = window.into_iter().map(Touched::into_keys).collect();
-                self.exchange(keys.iter().map(Vec::as_slice), workers, vec![true; self.base.len()])
-            }
-            // What the window touched differs from the base, and so is among the unsent.
-            Job::Flush(_) => {
-                let copies = &self.shared.copies;
-                let keys: Vec<Vec<Key>> = (0..copies.len()).map(|number| copies.unsent(number)).collect();
-                let rounds = keys.iter().map(|keys| keys.len().div_ceil(FLUSHED_ROWS)).max().unwrap_or(0).max(1);
-                (0..rounds).try_for_each(|round| {
-                    let part = keys.iter().map(|keys| keys.chunks(FLUSHED_ROWS).nth(round).unwrap_or_default());
-                    self.exchange(part, 1.0, vec![round == 0; self.base.len()])
-                })
-            }
-        }
-    }
-
-    /// One exchange: differences of these rows of each table, and of the dense parameters that take part.
-    fn exchange<'a>(
-        &mut self,
-        keys: impl Iterator<Item = &'a [Key]>,
-        divisor: f32,
-        takes_part: Vec<bool>,
-    ) -> Result<()> {
-        let shared = self.shared.clone();
-        let (remote, copies) = (&shared.remote, &shared.copies);
-        let sparse: Vec<SparseStage> = keys
-            .enumerate()
-            .map(|(number, keys)| copies.differences(number, keys, divisor, &mut self.scratch))
-            .collect::<Result<_>>()?;
-        let mut dense: Vec<DenseStage> = takes_part
-            .iter()
-            .enumerate()
-            .map(|(table, &trained)| match trained {
-                true => self.dense_difference(table, divisor),
-                false => DenseStage { table, ..DenseStage::default() },
-            })
-            .collect();
-        // Numbered in a stream of its own, after those of all training threads.
-        let Worker { rank, count, threads } = remote.worker;
-        let work = WorkId::step(count * threads + rank * threads, self.next);
-        let payloads = remote.encode_push(work, &sparse, &dense, Wants::Nothing);
-        drop(sparse);
-        let asked: Vec<_> =
-            remote.links.iter().zip(payloads).map(|(link, payload)| link.ask(Kind::ExchangeGeo, payload)).collect();
-        self.next += 1;
-        for (server, pending) in asked.into_iter().enumerate() {
-            let answer = pending.wait()?;
-            let mut reader = Reader::new(answer.bytes());
-            let ticket = exchange_geo::take_ticket(&mut reader)?;
-            self.wanted = self.wanted.or((ticket != 0).then_some(ticket));
-            for number in 0..copies.len() {
-                let changed = exchange_geo::take_changed(&mut reader, copies.dim(number))?;
-                copies.receive(number, changed.keys, changed.rows, &mut self.scratch)?;
-            }
-            remote.take_trained_values(server, &mut reader, &mut dense)?;
-            reader.end()?;
-        }
-        for stage in dense.into_iter().filter(|stage| stage.trained) {
-            self.receive_dense(stage)?;
-        }
-        shared.outbox.lock().exchanges += 1;
-        Ok(())
-    }
-
-    /// The difference of a parameter to what the servers have, divided; the base moves by it. A parameter whose difference
-    /// is not finite sends none: the servers would refuse it, and must not be thought to have it.
-    fn dense_difference(&mut self, table: usize, divisor: f32) -> DenseStage {
-        let base = &mut self.base[table];
-        let mut difference: Vec<f32> = self.shared.dense[table]
-            .local
-            .read(|local| local.iter().zip(&*base).map(|(local, base)| (local - base) / divisor).collect());
-        if !clip::is_finite(&difference) {
-            warn!(
-                "parameter `{}` is no longer finite on this worker: it sends no difference",
-                self.shared.dense[table].name
-            );
-            difference.fill(0.0);
-        }
-        base.iter_mut().zip(&difference).for_each(|(base, difference)| *base += difference);
-        DenseStage { table, values: vec![0.0; base.len()], gradient: difference, trained: true, version: 0 }
-    }
-
-    /// Adds what others did to a parameter.
-    fn receive_dense(&mut self, stage: DenseStage) -> Result<()> {
-        let dense = &self.shared.dense[stage.table];
-        let base = std::mem::replace(&mut self.base[stage.table], stage.values);
-        let server = &self.base[stage.table];
-        let difference: Vec<f32> = server.iter().zip(&base).map(|(server, base)| server - base).collect();
-        // Nothing new: then no training thread has to copy the parameter again.
-        if difference.iter().all(|&difference| difference == 0.0) {
-            return Ok(());
-        }
-        let error = |source| Error::Table { action: "adding to", table: dense.name.clone(), source };
-        dense.local.add(&difference).map(drop).map_err(error)
-    }
-}
-
-/// The keys of a window, each at least once.
-#[derive(Debug, Clone, Default)]
-struct Touched {
-    keys: Vec<Key>,
-    /// Length at which duplicates are next looked for.
-    limit: usize,
-}
-
-impl Touched {
-    /// Duplicates are thrown out each time the list has doubled: it stays within twice the distinct keys.
-    fn add(&mut self, keys: &[Key]) {
-        self.keys.extend_from_slice(keys);
-        if self.keys.len() > self.limit.max(1 << 12) {
-            self.sort();
-            self.limit = self.keys.len() * 2;
-        }
-    }
-
-    fn sort(&mut self) {
-        self.keys.sort_unstable();
-        self.keys.dedup();
-    }
-
-    /// Each key once, ascending.
-    fn into_keys(mut self) -> Vec<Key> {
-        self.sort();
-        self.keys
     }
 }

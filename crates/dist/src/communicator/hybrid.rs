@@ -1,16 +1,17 @@
-//! Hybrid on the worker: dense parameters step with everybody, sparse gradients follow behind, at most so many batches.
+//! Hybrid mode on the worker: dense parameters step together with all workers; sparse gradients are sent asynchronously, with
+//! bounded staleness.
 //!
-//! A batch is in flight from its push until every server has applied its sparse gradients. The bound is counted per
-//! stream and kept before the next push leaves, so the staleness of a row is never more than `staleness` batches.
+//! A batch is in flight from its push until every server has applied its sparse gradients. The bound is per stream and checked
+//! before the next push is sent, so a row is never stale by more than `staleness` batches.
 
 use std::collections::{HashMap, VecDeque};
 
 use openfleet_core::WorkId;
-use openfleet_core::strategy::HybridPlan;
+use openfleet_core::strategy::HybridSettings;
 use openfleet_table::PushReport;
 use parking_lot::Mutex;
 
-use super::remote::{Remote, Wants, wait_all};
+use super::remote::{PushReply, Remote, wait_all};
 use super::stepwise::pull_if_empty;
 use super::{Communicator, Missing, Step};
 use crate::client::Pending;
@@ -18,10 +19,10 @@ use crate::error::Result;
 use crate::request::Kind;
 use crate::stage::{DenseStage, SparseStage};
 
-/// Dense in step, sparse behind.
+/// The communicator of hybrid mode.
 pub struct Hybrid {
     remote: Remote,
-    plan: HybridPlan,
+    settings: HybridSettings,
     streams: Mutex<HashMap<u32, Stream>>,
 }
 
@@ -32,12 +33,12 @@ struct Stream {
 }
 
 impl Hybrid {
-    /// On a program's tables.
-    pub fn new(remote: Remote, plan: HybridPlan) -> Self {
-        Hybrid { remote, plan, streams: Mutex::default() }
+    /// Hybrid mode on a program's tables.
+    pub fn new(remote: Remote, settings: HybridSettings) -> Self {
+        Hybrid { remote, settings, streams: Mutex::default() }
     }
 
-    /// The most batches of any stream that were in flight at a time.
+    /// The maximum number of batches of one stream that were ever in flight.
     pub fn most_in_flight(&self) -> usize {
         self.streams.lock().values().map(|stream| stream.most_in_flight).max().unwrap_or(0)
     }
@@ -84,11 +85,12 @@ impl Communicator for Hybrid {
         let number = self.remote.worker.stream(work.stream);
         self.remote.join_implicit(work.stream)?;
         let mut stream = self.take(number);
-        // Room for this batch first, then it may fly.
-        Self::settle(&mut stream, self.plan.staleness - 1)?;
+        // Wait for older batches before this one is sent.
+        Self::settle(&mut stream, self.settings.staleness - 1)?;
         let sparse_work = WorkId::step(self.sparse_stream(number), work.first_step);
-        let payloads = self.remote.encode_push(sparse_work, sparse, &[], Wants::Nothing);
-        let asked = self.remote.links.iter().zip(payloads).map(|(link, payload)| link.ask(Kind::Push, payload));
+        let payloads = self.remote.encode_push(sparse_work, sparse, &[], PushReply::Nothing);
+        let asked =
+            self.remote.links.iter().zip(payloads).map(|(link, payload)| link.send_payload(Kind::Push, payload));
         stream.in_flight.push_back(asked.collect());
         stream.most_in_flight = stream.most_in_flight.max(stream.in_flight.len());
         self.remote.push_in_step(WorkId::step(number, work.first_step), &[], dense)?;

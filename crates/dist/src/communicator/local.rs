@@ -1,8 +1,8 @@
-//! The embedded default: the tables stand in this process and every call goes straight to them.
+//! Local training without servers: the tables are in this process, and every call goes straight to them.
 //!
-//! Several training threads share the tables. A dense table applies one gradient at a time and gives the thread that
-//! pushed the newest values in the same call; sparse tables lock one shard at a time. So no thread ever reads a
-//! half-written parameter, and with one thread training is exactly sequential.
+//! Several training threads share the tables. A dense table applies one gradient at a time and returns the newest values in the
+//! same call; a sparse table locks one shard at a time. No thread ever reads a half-written parameter, and with one thread
+//! training is exactly sequential.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ impl Communicator for Local {
         true
     }
 
-    /// Nothing is ever repeated here: whoever trains counts its own steps.
+    /// Nothing is ever repeated here, so the caller counts its own steps.
     fn next_step(&self, _stream: u32) -> Result<Step> {
         Ok(Step { number: 0, is_applied: false })
     }

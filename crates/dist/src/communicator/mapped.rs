@@ -1,6 +1,6 @@
-//! For prediction: sparse rows looked up in the files of a saved model, dense values as they were loaded.
+//! For prediction: sparse rows are read from the memory-mapped files of a saved model; dense values are loaded once.
 //!
-//! Nothing here changes, so nothing is locked: any number of threads read at once.
+//! Nothing changes, so nothing is locked: any number of threads can read at the same time.
 
 use openfleet_core::WorkId;
 use openfleet_table::PushReport;
@@ -17,7 +17,7 @@ pub struct Mapped {
     dense: Vec<(String, Vec<f32>)>,
 }
 
-/// Of every dense value: a stage that has it is up to date.
+/// Version of all dense values: a stage with this version is up to date.
 const VERSION: u64 = 1;
 
 impl Mapped {
@@ -53,7 +53,7 @@ impl Communicator for Mapped {
         Ok(())
     }
 
-    /// Nothing is ever repeated here: whoever trains counts its own steps.
+    /// Nothing is ever repeated here, so the caller counts its own steps.
     fn next_step(&self, _stream: u32) -> Result<Step> {
         Ok(Step { number: 0, is_applied: false })
     }

@@ -1,14 +1,14 @@
-//! When and how pulls and pushes travel. One communicator a file; the engine calls them all the same way.
+//! When and how pulls and pushes are sent. One communicator per file; the engine calls all of them in the same way.
 
 mod asynchronous;
 mod geo;
 mod hybrid;
 mod local;
 mod mapped;
-mod part;
 mod remote;
 mod stepwise;
 mod streams;
+mod subset;
 
 pub use asynchronous::Async;
 pub use geo::Geo;
@@ -16,14 +16,14 @@ pub use hybrid::Hybrid;
 pub use local::Local;
 pub use mapped::Mapped;
 pub use openfleet_table::sparse::Missing;
-pub use part::Part;
 pub use remote::{Remote, Worker};
 pub(crate) use remote::{depart_from, status_of, wait_all};
 pub use stepwise::Stepwise;
 pub use streams::{Step, Streams};
+pub use subset::TableSubset;
 
 use openfleet_core::WorkId;
-use openfleet_core::strategy::{Plan, Strategy};
+use openfleet_core::strategy::{ModeSettings, Strategy};
 use openfleet_table::{DenseSpec, PushReport, SparseSpec};
 
 use crate::error::{Error, Result};
@@ -37,20 +37,20 @@ use crate::stage::{self, DenseStage, SparseStage};
 ///
 /// A step that the servers had applied before this process started is skipped, or computed without being pushed.
 ///
-/// Every method may be called from many training threads at once, each with stages of its own.
+/// Every method may be called from many training threads at once, each with its own stages.
 pub trait Communicator: Send + Sync {
     /// Fills `rows` of every lookup with the rows of the stage's unique keys.
     fn pull_sparse(&self, stages: &mut [SparseStage], missing: Missing) -> Result<()>;
 
-    /// Brings every dense copy up to date; a copy that is the newest already is left alone.
+    /// Brings every dense copy up to date; a copy that is already the newest is not changed.
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()>;
 
-    /// Sends the gradients of one step, sparse and dense, and refreshes the dense copies as the mode prescribes. Says how
-    /// many were applied and refused, as far as that is known by then.
+    /// Sends the sparse and dense gradients of one step, and refreshes the dense copies if the mode does so. Returns how many
+    /// gradients were applied and refused, as far as that is known when the call returns.
     fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport>;
 
-    /// As [`push`](Communicator::push), with the gradients scaled down to this norm of them all: where streams step together, of
-    /// the mean gradients of them all, else of this step's own.
+    /// Like [`push`](Communicator::push), with the gradients scaled so that their global norm is at most `norm`. If streams
+    /// step together, it is the norm of the group's mean gradients, else of this step's gradients.
     fn push_within_norm(
         &self,
         work: WorkId,
@@ -62,58 +62,60 @@ pub trait Communicator: Send + Sync {
         self.push(work, sparse, dense)
     }
 
-    /// The job-wide number of a stream: no other worker has it. Chance in a step follows from it.
+    /// The job-wide number of a stream, unique among all workers. Random numbers in a step are derived from it.
     fn number_in_job(&self, stream: u32) -> u32 {
         stream
     }
 
-    /// Whether gradients meet their tables in this process: then [`push`](Communicator::push) itself counts what they refuse.
+    /// Whether the tables are in this process: then [`push`](Communicator::push) itself counts the gradients that they refuse.
     fn refuses_here(&self) -> bool {
         false
     }
 
-    /// The next step of a stream: the number that its push carries. It is taken, whether it is pushed or not.
+    /// Takes the next step of a stream: the number that its push carries. The number is used up, whether the step is pushed or
+    /// not.
     fn next_step(&self, stream: u32) -> Result<Step>;
 
-    /// The step that was taken last came to nothing before it was pushed: its number is free.
+    /// Returns the last step number that was taken, because the step failed before it was pushed. The number is used again.
     fn give_back_step(&self, _stream: u32) {}
 
-    /// A stream begins a pass over its data. Where streams step together, this waits until all of them begin one.
+    /// A stream begins a pass over its data. If streams step together, this waits until all of them begin one.
     fn begin(&self, _stream: u32) -> Result<()> {
         Ok(())
     }
 
-    /// Whether all streams of a worker take every step together, so that each of them is waited for.
+    /// Whether all streams of a worker step together, so that each stream waits for the others.
     fn steps_together(&self) -> bool {
         false
     }
 
-    /// A stream has come to the end of its pass: the others go on without it.
+    /// A stream has ended its pass: the others continue without it.
     fn finish(&self, _stream: u32) -> Result<()> {
         Ok(())
     }
 
-    /// Steps outside of a pass form one of their own; it ends here. Nobody waits for this worker any more before its next step.
+    /// Ends the implicit pass that steps outside of a dataset form. Other workers then no longer wait for this one until its
+    /// next step.
     fn finish_implicit(&self) -> Result<()> {
         Ok(())
     }
 
-    /// This process gives up: what waits for servers fails at once. The servers are told nothing, so that a restarted process
-    /// continues where this one was.
+    /// This process is shutting down without departing: requests in flight fail at once. The servers are told nothing, so a
+    /// restarted process resumes where this one was.
     fn abandon(&self) {}
 
-    /// Everything sent and applied: what was queued is pushed, what was changed elsewhere is here.
+    /// Sends everything that is queued and waits until it is applied; also fetches the newest values of the other workers.
     fn flush(&self) -> Result<()> {
         Ok(())
     }
 
-    /// This worker is done: it departs.
+    /// Flushes and tells the servers that this worker departs.
     fn close(&self) -> Result<()> {
         Ok(())
     }
 }
 
-/// Why a background thread gave up, for every training thread.
+/// The error of a background thread, for every training thread.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     message: String,
@@ -135,9 +137,9 @@ impl From<Failure> for Error {
     }
 }
 
-/// Chooses the communicator of a mode: one of the three places that look at it.
+/// Creates the communicator of a mode: one of the three places that distinguish modes.
 ///
-/// The tables are those that `remote` was made with: geo keeps copies of them.
+/// The tables must be those that `remote` was created with: geo mode keeps copies of them.
 pub fn for_mode(
     remote: Remote,
     strategy: &Strategy,
@@ -145,13 +147,13 @@ pub fn for_mode(
     dense: &[(String, DenseSpec, Vec<f32>)],
 ) -> Result<Box<dyn Communicator>> {
     let remote = remote.with_float_width(strategy.float_width());
-    Ok(match *strategy.plan() {
-        Plan::Sync | Plan::HalfAsync => Box::new(Stepwise::new(remote)),
-        Plan::Async(plan) => Box::new(Async::new(remote, plan)),
-        Plan::Hybrid(plan) => Box::new(Hybrid::new(remote, plan)),
-        Plan::Geo(plan) => {
+    Ok(match *strategy.settings() {
+        ModeSettings::Sync | ModeSettings::HalfAsync => Box::new(Stepwise::new(remote)),
+        ModeSettings::Async(settings) => Box::new(Async::new(remote, settings)),
+        ModeSettings::Hybrid(settings) => Box::new(Hybrid::new(remote, settings)),
+        ModeSettings::Geo(settings) => {
             let dense = dense.iter().map(|(name, spec, _)| (name.clone(), spec.clone()));
-            Box::new(Geo::new(remote, plan, sparse.to_vec(), dense.collect())?)
+            Box::new(Geo::new(remote, settings, sparse.to_vec(), dense.collect())?)
         }
     })
 }

@@ -1,7 +1,7 @@
-//! What all remote modes share: where keys and blocks live, and how stages become requests and answers become stages.
+//! What all remote modes share: placement of keys and blocks, encoding stages into requests, and decoding replies into stages.
 //!
-//! One request a server a batch, all stages and tables together; answers are gathered in order. Which request travels when
-//! is the modes' business.
+//! One request per server and batch, for all stages and tables together; replies are gathered in order. When a request is sent
+//! is up to the mode.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::floats;
 use crate::frame::{Payload, Reader};
 use crate::gradients::{Counts, Head, Measure, PushEncoder};
-use crate::request::create_tables::{self, CreateTables, Description, Here};
+use crate::request::create_tables::{self, CreateTables, Description, ServerShare};
 use crate::request::depart::Depart;
 use crate::request::join::Join;
 use crate::request::leave::Leave;
@@ -30,14 +30,14 @@ use crate::request::status::{self, Status, StatusRequest};
 use crate::request::{Kind, Request, pull_sparse};
 use crate::stage::{DenseStage, SparseStage};
 
-/// Which worker this is, among how many, and how many training threads each has.
+/// Rank of this worker, number of workers, and training threads per worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Worker {
-    /// From 0.
+    /// Rank, from 0.
     pub rank: u32,
-    /// Workers of the job.
+    /// Number of workers in the job.
     pub count: u32,
-    /// Training threads, the same on every worker.
+    /// Number of training threads, the same on every worker.
     pub threads: u32,
 }
 
@@ -48,23 +48,24 @@ impl Worker {
     }
 }
 
-/// Dense values as the last [`PullChanges`] of each server left them.
+/// Dense values as of the last [`PullChanges`] from each server.
 #[derive(Default)]
 pub(super) struct HeldValues {
-    /// Parameter by parameter.
+    /// One vector per parameter.
     pub(super) values: Vec<Vec<f32>>,
-    /// Per server: the number of its last answer.
+    /// Per server: the number of its last reply.
     numbers: Vec<u64>,
 }
 
-/// What a push is answered with.
+/// What the reply to a push contains.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wants {
-    /// That it was applied.
+pub(super) enum PushReply {
+    /// Nothing: the push was applied.
     Nothing,
     /// The new dense values.
     Values,
-    /// How long the mean gradients of its step are; it is applied when their factor is known.
+    /// The squared norm of this server's part of the mean gradients. The push is applied when the workers have sent the scale
+    /// factor.
     Measure,
 }
 
@@ -73,30 +74,31 @@ pub struct Remote {
     pub(super) links: Vec<Link>,
     pub(super) worker: Worker,
     placement: Placement,
-    /// Per server: its blocks' numbers in `placement.blocks()`; the position is the number on the server.
+    /// Per server: indices of its blocks in `placement.blocks()`. The position in the list is the block's number on the server.
     blocks: Vec<Vec<usize>>,
     dims: Vec<u32>,
     width: FloatWidth,
-    /// Working memory, a set for each call at a time.
-    lanes: Mutex<Vec<Lane>>,
-    /// Per server: where this worker's pulls are counted from.
+    /// Working memory; each call takes one set.
+    buffer_pool: Mutex<Vec<CallBuffers>>,
+    /// Per server: the session number that prefixes the numbers of this worker's pulls.
     sessions: Vec<u64>,
-    /// Where each training thread is.
+    /// Step counters of the training threads.
     pub(super) streams: Arc<Streams>,
-    /// What the program kept beside its tables, where those were taken from a checkpoint.
+    /// The program's own state from the checkpoint that the tables were loaded from.
     states: Mutex<Vec<u8>>,
     pulls: AtomicU64,
 }
 
 /// Working memory of one call.
 #[derive(Default)]
-pub(super) struct Lane {
-    /// Per stage.
+pub(super) struct CallBuffers {
+    /// One grouping per stage.
     groupings: Vec<Grouping>,
 }
 
 impl Remote {
-    /// Makes the program's tables on all servers, or finds them there. `dense` comes with first values.
+    /// Creates the program's tables on all servers, or checks that they exist there with the same specs. `dense` has initial
+    /// values.
     pub fn create(
         links: Vec<Link>,
         worker: Worker,
@@ -129,7 +131,7 @@ impl Remote {
                         (placement.block_name(block), spec)
                     })
                     .collect(),
-                here: Here {
+                share: ServerShare {
                     server: server as u32,
                     servers: links.len() as u32,
                     parameters: whole.clone(),
@@ -138,7 +140,7 @@ impl Remote {
             };
             let values =
                 blocks.map(|block| dense[block.parameter].2[block.offset..block.offset + block.length].to_vec());
-            // They may be taken from a checkpoint first.
+            // The longer limit: servers may load the tables from a checkpoint first.
             link.send_patiently(&CreateTables { description, first_values: values.collect() })
         });
         let answers = wait_all(asked.collect::<Result<Vec<_>>>()?)?;
@@ -146,24 +148,24 @@ impl Remote {
         let sessions = created.iter().map(|created| created.session).collect();
         let states = Mutex::new(created.into_iter().next().map(|created| created.states).unwrap_or_default());
         let dims = sparse.iter().map(|(_, spec)| spec.dim as u32).collect();
-        let (lanes, pulls) = (Mutex::default(), AtomicU64::new(0));
+        let (buffer_pool, pulls) = (Mutex::default(), AtomicU64::new(0));
         let width = FloatWidth::default();
         let streams = Arc::new(Streams::new(worker, Vec::new()));
-        Ok(Remote { links, worker, placement, blocks, dims, width, lanes, sessions, streams, states, pulls })
+        Ok(Remote { links, worker, placement, blocks, dims, width, buffer_pool, sessions, streams, states, pulls })
     }
 
-    /// Counts steps from where the servers stood when the worker entered the job.
+    /// Uses the step counters of the worker, which know what the servers had applied when it entered the job.
     pub(crate) fn with_streams(self, streams: Arc<Streams>) -> Self {
         Remote { streams, ..self }
     }
 
-    /// What the program kept beside its tables, where those were taken from a checkpoint; empty the second time.
+    /// Takes the program's own state from the checkpoint that the tables were loaded from. Empty after the first call.
     pub fn take_states(&self) -> Vec<u8> {
         std::mem::take(&mut self.states.lock())
     }
 
-    /// Lets gradients travel in another width than their own. Rows and dense values are read as they are: training on rounded ones stops
-    /// where a gradient is smaller than what rounding hides.
+    /// Sends gradients with another float width. Rows and dense values are always pulled with 32 bits: training on rounded
+    /// values stalls when gradients are smaller than the rounding error.
     pub fn with_float_width(self, width: FloatWidth) -> Self {
         Remote { width, ..self }
     }
@@ -178,23 +180,23 @@ impl Remote {
 
     /// Fills `rows` of every lookup.
     pub(super) fn pull_sparse(&self, stages: &mut [SparseStage], missing: Missing) -> Result<()> {
-        let lane = self.group(stages);
+        let buffers = self.group(stages);
         let number = self.pulls.fetch_add(1, Ordering::Relaxed);
         let mut asked = Vec::with_capacity(self.links.len());
         for (server, link) in self.links.iter().enumerate() {
             let mut payload = Payload::new();
-            // Room for a million million pulls of each life of the worker.
+            // 40 bits for the number: a million million pulls per incarnation of the worker.
             pull_sparse::begin(&mut payload, missing, self.sessions[server] << 40 | number, stages.len());
-            for (stage, grouping) in stages.iter().zip(&lane.groupings) {
+            for (stage, grouping) in stages.iter().zip(&buffers.groupings) {
                 let (tables, dims) = self.tables_of(stage, |_| true);
                 pull_sparse::add_stage(&mut payload, &tables, &dims, grouping.keys(server));
             }
-            asked.push(link.ask(Kind::PullSparse, payload));
+            asked.push(link.send_payload(Kind::PullSparse, payload));
         }
         for (server, pending) in asked.into_iter().enumerate() {
             let answer = pending.wait()?;
             let mut reader = Reader::new(answer.bytes());
-            for (stage, grouping) in stages.iter_mut().zip(&lane.groupings) {
+            for (stage, grouping) in stages.iter_mut().zip(&buffers.groupings) {
                 let count = grouping.keys(server).len();
                 for lookup in &mut stage.lookups {
                     let rows = pull_sparse::take_rows(&mut reader, count, lookup.dim)?;
@@ -203,7 +205,7 @@ impl Remote {
             }
             reader.end()?;
         }
-        self.lanes.lock().push(lane);
+        self.buffer_pool.lock().push(buffers);
         Ok(())
     }
 
@@ -224,7 +226,7 @@ impl Remote {
         Ok(())
     }
 
-    /// Brings dense values up to date: by their differences where floats travel narrow.
+    /// Brings dense values up to date. With narrow floats only differences are sent.
     pub(super) fn pull_changes(&self, held: &mut HeldValues) -> Result<()> {
         if self.width == FloatWidth::Bits32 {
             held.values = self.pull_dense_values()?;
@@ -259,7 +261,7 @@ impl Remote {
         Ok(())
     }
 
-    /// Every dense value, parameter by parameter.
+    /// Pulls all dense values, one vector per parameter.
     pub(super) fn pull_dense_values(&self) -> Result<Vec<Vec<f32>>> {
         let mut stages: Vec<DenseStage> = self
             .placement
@@ -276,22 +278,22 @@ impl Remote {
         Ok(stages.into_iter().map(|stage| stage.values).collect())
     }
 
-    /// A push for each server. `dense` may be empty: then only sparse gradients travel.
+    /// Encodes one push per server. If `dense` is empty, only sparse gradients are sent.
     pub(super) fn encode_push(
         &self,
         work: WorkId,
         sparse: &[SparseStage],
         dense: &[DenseStage],
-        wants: Wants,
+        reply: PushReply,
     ) -> Vec<Payload> {
-        let lane = self.group(sparse);
+        let buffers = self.group(sparse);
         let places = self.places(dense, |stage| stage.trained);
         let payloads = (0..self.links.len())
             .map(|server| {
                 let counted = sparse.iter().any(|stage| stage.counts.is_some());
-                let (want_values, measured) = (wants == Wants::Values, wants == Wants::Measure);
+                let (want_values, measured) = (reply == PushReply::Values, reply == PushReply::Measure);
                 let mut push = PushEncoder::new(Head { work, want_values, width: self.width, counted, measured });
-                for (stage, grouping) in sparse.iter().zip(&lane.groupings) {
+                for (stage, grouping) in sparse.iter().zip(&buffers.groupings) {
                     let (tables, dims) = self.tables_of(stage, |lookup| lookup.trained);
                     let (keys, positions) = (grouping.keys(server), grouping.positions(server));
                     let gradients = stage.lookups.iter().filter(|lookup| lookup.trained).map(|lookup| {
@@ -311,21 +313,21 @@ impl Remote {
                 push.finish()
             })
             .collect();
-        self.lanes.lock().push(lane);
+        self.buffer_pool.lock().push(buffers);
         payloads
     }
 
-    /// Pushes a step that others take too, waits until it is applied, and takes the new dense values.
+    /// Pushes a step of a group, waits until it is applied, and takes the new dense values from the reply.
     pub(super) fn push_in_step(&self, work: WorkId, sparse: &[SparseStage], dense: &mut [DenseStage]) -> Result<()> {
-        let asked = self.ask_all(Kind::Push, self.encode_push(work, sparse, dense, Wants::Values));
+        let asked = self.ask_all(Kind::Push, self.encode_push(work, sparse, dense, PushReply::Values));
         for (server, pending) in asked.into_iter().enumerate() {
             self.take_pushed_values(server, &pending.wait()?, dense)?;
         }
         Ok(())
     }
 
-    /// The same with the mean gradients of all that take the step scaled down to a norm. Every server measures its part of them, and
-    /// applies the step when it is told the factor: a second round trip.
+    /// Like `push_in_step`, but scales the group's mean gradients so that their global norm is at most `norm`. Every server
+    /// measures its part and applies the step when it gets the factor, which takes a second round trip.
     pub(super) fn push_in_step_within_norm(
         &self,
         work: WorkId,
@@ -333,16 +335,16 @@ impl Remote {
         dense: &mut [DenseStage],
         norm: f32,
     ) -> Result<()> {
-        let asked = self.ask_all(Kind::Push, self.encode_push(work, sparse, dense, Wants::Measure));
+        let asked = self.ask_all(Kind::Push, self.encode_push(work, sparse, dense, PushReply::Measure));
         let (mut squares, mut applied) = (0.0, None);
-        // In the order of the servers: all workers come to the same sum.
+        // Sum in the order of the servers, so that all workers get the same result.
         for answer in wait_all(asked)? {
             match Measure::decode(answer.bytes())? {
                 Measure::Squares(part) => squares += part,
                 Measure::Applied { factor } => applied = Some(factor),
             }
         }
-        // A server that has applied the step before was told its factor by another worker.
+        // A server that has already applied the step got the factor from another worker.
         let factor = applied.unwrap_or_else(|| clip::global_scale(squares, norm));
         if factor.is_nan() {
             return Err(Error::NotMeasured { stream: work.stream, step: work.first_step });
@@ -359,12 +361,12 @@ impl Remote {
         Ok(())
     }
 
-    /// Asks every server, for as long as others may take to do their part.
+    /// Sends one request to every server, with the time limit for requests that wait for other workers.
     fn ask_all(&self, kind: Kind, payloads: Vec<Payload>) -> Vec<Pending> {
-        self.links.iter().zip(payloads).map(|(link, payload)| link.ask_patiently(kind, payload)).collect()
+        self.links.iter().zip(payloads).map(|(link, payload)| link.send_payload_patiently(kind, payload)).collect()
     }
 
-    /// Puts the values that a push was answered with where they belong.
+    /// Copies the dense values in the reply to a push into their stages.
     pub(super) fn take_pushed_values(&self, server: usize, answer: &Payload, dense: &mut [DenseStage]) -> Result<()> {
         let mut reader = Reader::new(answer.bytes());
         self.take_trained_values(server, &mut reader, dense)?;
@@ -394,7 +396,7 @@ impl Remote {
         blocks.try_for_each(|(_, place, range)| floats::take_into(reader, &mut stages[place].values[range]))
     }
 
-    /// Of each parameter, which of these stages is its own. A program may name some parameters only, in an order of its own.
+    /// For each parameter, the index of its stage. A program may use only some of the parameters, in its own order.
     fn places(&self, stages: &[DenseStage], which: impl Fn(&DenseStage) -> bool) -> Vec<Option<usize>> {
         let mut places = vec![None; self.placement.parameters().len()];
         for (place, stage) in stages.iter().enumerate().filter(|(_, stage)| which(stage)) {
@@ -403,8 +405,8 @@ impl Remote {
         places
     }
 
-    /// The blocks on a server of the parameters that have a place: the block's number there, the place, and which part of the
-    /// parameter it is.
+    /// The blocks on a server whose parameters have a stage: the block's number on the server, the index of the stage, and the
+    /// block's range within the parameter.
     fn blocks_of(&self, server: usize, places: &[Option<usize>]) -> impl Iterator<Item = (u32, usize, Range<usize>)> {
         self.blocks[server].iter().enumerate().filter_map(move |(at, &number)| {
             let block = &self.placement.blocks()[number];
@@ -421,7 +423,7 @@ impl Remote {
         self.join(thread, pass)
     }
 
-    /// A training thread joins the pass that its steps outside of a dataset form, unless it has.
+    /// A training thread joins the implicit pass that its steps outside of a dataset form, unless it has already joined.
     pub(super) fn join_implicit(&self, thread: u32) -> Result<()> {
         self.streams.to_join(thread).map_or(Ok(()), |pass| self.join(thread, pass))
     }
@@ -431,12 +433,12 @@ impl Remote {
         self.streams.finish(thread).map_or(Ok(()), |pass| self.leave(thread, pass))
     }
 
-    /// Ends what steps outside of a dataset form.
+    /// Ends the implicit pass.
     pub(super) fn finish_implicit(&self) -> Result<()> {
         self.streams.implicit().into_iter().try_for_each(|thread| self.finish(thread))
     }
 
-    /// This process gives up.
+    /// Fails all requests, because this process is shutting down without departing.
     pub(super) fn abandon(&self) {
         self.links.iter().for_each(|link| link.abandon(self.worker.count));
     }
@@ -453,23 +455,23 @@ impl Remote {
         wait_all(asked).map(drop)
     }
 
-    /// This worker is done for good.
+    /// Tells the servers that this worker departs.
     pub(super) fn depart(&self) -> Result<()> {
         depart_from(&self.links, self.worker)
     }
 
-    /// How every server stands.
+    /// The status of every server.
     pub fn status(&self) -> Result<Vec<Status>> {
         status_of(&self.links)
     }
 
-    fn group(&self, stages: &[SparseStage]) -> Lane {
-        let mut lane = self.lanes.lock().pop().unwrap_or_default();
-        lane.groupings.resize_with(stages.len(), Grouping::new);
-        for (stage, grouping) in stages.iter().zip(&mut lane.groupings) {
+    fn group(&self, stages: &[SparseStage]) -> CallBuffers {
+        let mut buffers = self.buffer_pool.lock().pop().unwrap_or_default();
+        buffers.groupings.resize_with(stages.len(), Grouping::new);
+        for (stage, grouping) in stages.iter().zip(&mut buffers.groupings) {
             self.placement.group(stage.unique.keys(), grouping);
         }
-        lane
+        buffers
     }
 
     fn tables_of(&self, stage: &SparseStage, which: impl Fn(&crate::stage::Lookup) -> bool) -> (Vec<u32>, Vec<u32>) {
@@ -478,20 +480,20 @@ impl Remote {
     }
 }
 
-/// A worker is done, whether it has tables or not.
+/// Tells the servers that a worker departs, whether it has tables or not.
 pub(crate) fn depart_from(links: &[Link], worker: Worker) -> Result<()> {
     let depart = Depart { workers: worker.count };
     let asked = links.iter().map(|link| link.send(&depart)).collect::<Result<_>>()?;
     wait_all(asked).map(drop)
 }
 
-/// How servers stand.
+/// The status of servers.
 pub(crate) fn status_of(links: &[Link]) -> Result<Vec<Status>> {
     let asked = links.iter().map(|link| link.send(&StatusRequest)).collect::<Result<_>>()?;
     wait_all(asked)?.iter().map(|answer| status::decode(answer.bytes())).collect()
 }
 
-/// All answers, or the first error.
+/// Waits for all replies; returns the first error.
 pub(crate) fn wait_all(asked: Vec<Pending>) -> Result<Vec<Payload>> {
     asked.into_iter().map(Pending::wait).collect()
 }

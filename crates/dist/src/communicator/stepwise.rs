@@ -1,7 +1,7 @@
-//! Sync and half-async on the worker: push, wait for the group, go on with the values that came back.
+//! Sync and half-async mode on the worker: push, wait for the group, continue with the values in the reply.
 //!
-//! The two differ only in who steps together, and that is the server's choice: all streams of the job, or the streams of
-//! one worker. A push is answered when the step has been applied, so the next pull sees it on every server.
+//! The two modes differ only in which streams step together, which the server decides: all streams of the job, or the streams
+//! of one worker. A push is answered when its step has been applied, so the next pull sees the step on every server.
 
 use openfleet_core::WorkId;
 use openfleet_table::PushReport;
@@ -11,18 +11,18 @@ use super::{Communicator, Missing, Step};
 use crate::error::Result;
 use crate::stage::{DenseStage, SparseStage};
 
-/// Streams that step together.
+/// The communicator of sync and half-async mode.
 pub struct Stepwise {
     remote: Remote,
 }
 
 impl Stepwise {
-    /// On a program's tables.
+    /// Sync or half-async mode on a program's tables.
     pub fn new(remote: Remote) -> Self {
         Stepwise { remote }
     }
 
-    /// A worker's own step, by the number that the job knows it by.
+    /// A worker's step with its job-wide stream number.
     fn step(&self, work: WorkId) -> Result<WorkId> {
         self.remote.join_implicit(work.stream)?;
         Ok(WorkId::step(self.remote.worker.stream(work.stream), work.first_step))
@@ -34,7 +34,7 @@ impl Communicator for Stepwise {
         self.remote.pull_sparse(stages, missing)
     }
 
-    /// Pushes bring the values with them; only a copy that has none yet asks for them.
+    /// Replies to pushes carry the values; only a copy without values is pulled.
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
         pull_if_empty(&self.remote, stages)
     }
@@ -92,7 +92,7 @@ impl Communicator for Stepwise {
     }
 }
 
-/// A copy of version 0 has no values yet.
+/// Pulls if a copy has no values yet (version 0).
 pub(super) fn pull_if_empty(remote: &Remote, stages: &mut [DenseStage]) -> Result<()> {
     if stages.iter().all(|stage| stage.version > 0) {
         return Ok(());

@@ -1,8 +1,9 @@
-//! Which step a training thread is at, counted by the script, and whether the servers have applied it before.
+//! Step numbers of the training threads, and whether the servers have already applied a step.
 //!
-//! A worker counts from zero each time its process starts: the steps of each stream, and its passes. A restarted worker comes
-//! to the same numbers for the same work, so what its predecessor did is recognised: by the worker, which skips it, and by the
-//! servers, which answer it. The counters belong to the streams, not to a program: all programs of a worker share them.
+//! A worker counts the steps and passes of each stream from zero each time its process starts. A restarted worker reaches the
+//! same numbers for the same work, so the work of its predecessor is recognised: by the worker, which skips it, and by the
+//! servers, which answer without applying it again. The counters belong to the streams, not to a program: all programs of a
+//! worker share them.
 
 use openfleet_core::WorkId;
 use openfleet_table::ledger::Covered;
@@ -16,7 +17,7 @@ use crate::server::StreamPositions;
 pub struct Step {
     /// Its number among the steps of its stream, from 0.
     pub number: u64,
-    /// Whether every server had applied it before this process started: then it is skipped.
+    /// Whether every server had applied it before this process started. If so, it is skipped.
     pub is_applied: bool,
 }
 
@@ -28,11 +29,11 @@ pub struct Streams {
     threads: Mutex<Vec<Counter>>,
 }
 
-/// Where a training thread is.
+/// The counters of one training thread.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counter {
     next: u64,
-    /// The last pass that it began, from 1; 0 before the first.
+    /// Number of the last pass that it began, from 1; 0 before the first.
     pass: u64,
     state: PassState,
 }
@@ -41,7 +42,8 @@ struct Counter {
 enum PassState {
     #[default]
     Between,
-    /// Steps outside of a pass over a dataset: they form a pass that the next one, a barrier or the end of the job ends.
+    /// Steps outside of a pass over a dataset form an implicit pass. It ends with the next pass, a barrier, or the end of the
+    /// job.
     Implicit {
         joined: bool,
     },
@@ -49,13 +51,13 @@ enum PassState {
 }
 
 impl Streams {
-    /// A worker of whose streams servers know this.
+    /// The streams of a worker; `applied` is what each server had applied when the worker entered the job.
     pub(crate) fn new(worker: Worker, applied: Vec<StreamPositions>) -> Self {
         let threads = Mutex::new(vec![Counter::default(); worker.threads as usize]);
         Streams { worker, applied, threads }
     }
 
-    /// The next step of a thread; it is taken. `also` is another stream whose push of the same number belongs to the step.
+    /// Takes the next step of a thread. `also` is another stream whose push of the same number belongs to the step.
     pub(super) fn next(&self, thread: u32, also: Option<u32>) -> Step {
         let mut threads = self.threads.lock();
         let counter = &mut threads[thread as usize];
@@ -76,7 +78,7 @@ impl Streams {
         self.applied.iter().all(|server| server.applied.is_applied(work) == Covered::All)
     }
 
-    /// Whether some servers had applied a step before, and others not.
+    /// Whether some servers had applied a step when this process entered, and others had not.
     pub(super) fn is_applied_by_some(&self, stream: u32, step: u64) -> bool {
         let work = WorkId::step(stream, step);
         let mut applied = self.applied.iter().map(|server| server.applied.is_applied(work) != Covered::No);
@@ -84,25 +86,25 @@ impl Streams {
         applied.any(|other| other != first)
     }
 
-    /// The last step that was taken came to nothing, and its number is free.
+    /// Returns the last step number that was taken, to be used again.
     pub(super) fn give_back(&self, thread: u32) {
         let mut threads = self.threads.lock();
         let counter = &mut threads[thread as usize];
         counter.next = counter.next.saturating_sub(1);
     }
 
-    /// A pass over a dataset begins. Gives its number, and that of another one that has to be left first.
+    /// Begins a pass over a dataset. Returns its number, and the number of a pass that the thread must leave first.
     pub(super) fn begin(&self, thread: u32) -> (u64, Option<u64>) {
         let mut threads = self.threads.lock();
         let counter = &mut threads[thread as usize];
-        // An implicit one, or one that ended by an error which the script has caught.
+        // An implicit pass, or one that ended with an error that the script caught.
         let left = (counter.state != PassState::Between).then_some(counter.pass);
         counter.pass += 1;
         counter.state = PassState::Explicit;
         (counter.pass, left)
     }
 
-    /// The pass that a push has to join first: an implicit one that was not joined yet.
+    /// The pass that a push has to join first: an implicit pass that has not been joined yet.
     pub(super) fn to_join(&self, thread: u32) -> Option<u64> {
         let mut threads = self.threads.lock();
         let counter = &mut threads[thread as usize];
@@ -115,7 +117,7 @@ impl Streams {
         }
     }
 
-    /// The pass of a thread has ended: gives its number, unless the servers know that already.
+    /// Ends the pass of a thread. Returns its number, unless the servers already know that it ended.
     pub(super) fn finish(&self, thread: u32) -> Option<u64> {
         let mut threads = self.threads.lock();
         let counter = &mut threads[thread as usize];
@@ -137,14 +139,14 @@ impl Streams {
         self.threads.lock().iter().map(|counter| counter.next).collect()
     }
 
-    /// How many steps of each thread every server had applied when this process entered.
+    /// Per thread: the number of steps that every server had applied when this process entered.
     pub(crate) fn applied(&self) -> Vec<u64> {
         let position =
             |stream: u32| self.applied.iter().map(|server| server.applied.position(stream)).min().unwrap_or(0);
         (0..self.worker.threads).map(|thread| position(self.worker.stream(thread))).collect()
     }
 
-    /// A whole pass that ended at these positions is skipped.
+    /// Skips a whole pass that ended at these positions.
     pub(crate) fn skip_pass(&self, ends: &[u64]) {
         let mut threads = self.threads.lock();
         for (counter, &end) in threads.iter_mut().zip(ends) {

@@ -11,14 +11,14 @@ use crate::server::{Action, ActionKind, Caller, Outcome, State};
 #[derive(Debug, Clone)]
 pub struct ActionRequest {
     /// What the script does.
-    pub ask: Ask,
+    pub step: ScriptStep,
     /// With a complete action: what the worker's programs keep beside their tables.
     pub states: Vec<u8>,
 }
 
 /// What the script does.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub enum Ask {
+pub enum ScriptStep {
     /// It begins; the answer is the recorded action, if it is complete already.
     Begin {
         /// What kind of action.
@@ -46,7 +46,7 @@ impl Request for ActionRequest {
 
     /// JSON after its length, then the states.
     fn encode(&self) -> Result<Payload> {
-        let json = serde_json::to_vec(&self.ask).map_err(|_| Error::Damaged { what: "action" })?;
+        let json = serde_json::to_vec(&self.step).map_err(|_| Error::Damaged { what: "action" })?;
         let mut payload = Payload::new();
         payload.put(&[json.len() as u64]);
         payload.put(&json);
@@ -59,19 +59,19 @@ impl Request for ActionRequest {
         let mut reader = crate::frame::Reader::new(payload.bytes());
         let length = |length: u64| usize::try_from(length).unwrap_or(usize::MAX);
         let count = length(reader.one::<u64>()?);
-        let ask = from_json(reader.take::<u8>(count)?, "action")?;
+        let step = from_json(reader.take::<u8>(count)?, "action")?;
         let count = length(reader.one::<u64>()?);
         let states = reader.take::<u8>(count)?.to_vec();
         reader.end()?;
-        Ok(ActionRequest { ask, states })
+        Ok(ActionRequest { step, states })
     }
 
     fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
-        match self.ask {
-            Ask::Begin { kind, number, what, again } => {
+        match self.step {
+            ScriptStep::Begin { kind, number, what, again } => {
                 now(to_json(&server.begin_action(caller, kind, number, &what, again)?, "answer to an action")?)
             }
-            Ask::Complete { kind, number, action } => {
+            ScriptStep::Complete { kind, number, action } => {
                 server.complete_action(caller, kind, number, action, self.states)?;
                 done()
             }

@@ -48,7 +48,7 @@ impl Request for AllReduce {
     fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
         let AllReduce { number, workers, op, values } = self;
         let collective = Collective::AllReduce { workers, op, length: values.len() };
-        server.meet(caller, number, collective, Contribution::Numbers(values))
+        server.arrive(caller, number, collective, Contribution::Numbers(values))
     }
 }
 

@@ -13,7 +13,7 @@ use crate::server::{Caller, Collective, Contribution, Outcome, State, put_parts}
 
 /// The request.
 #[derive(Debug, Clone)]
-pub struct AllToAll {
+pub(crate) struct AllToAll {
     /// Its number among the worker's collectives, from 0.
     pub number: u64,
     /// How many workers the job has.
@@ -51,12 +51,12 @@ impl Request for AllToAll {
     /// Answers when the last one asks.
     fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
         let AllToAll { number, workers, parts } = self;
-        server.meet(caller, number, Collective::AllToAll { workers }, Contribution::Parts(parts))
+        server.arrive(caller, number, Collective::AllToAll { workers }, Contribution::Parts(parts))
     }
 }
 
 /// Reads an answer: what others have for this worker, by their ranks.
-pub fn decode(answer: &[u8]) -> Result<Vec<(u32, &[u8])>> {
+pub(crate) fn decode(answer: &[u8]) -> Result<Vec<(u32, &[u8])>> {
     let mut reader = Reader::new(answer);
     let parts = take_parts(&mut reader)?;
     reader.end()?;

@@ -10,7 +10,7 @@ use crate::server::{Caller, Collective, Contribution, Outcome, State};
 
 /// The request.
 #[derive(Debug, Clone, Copy)]
-pub struct Barrier {
+pub(crate) struct Barrier {
     /// Its number among the worker's collectives, from 0.
     pub number: u64,
     /// How many workers the job has.
@@ -37,6 +37,6 @@ impl Request for Barrier {
     /// Answers when the last one asks.
     fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
         let Barrier { number, workers } = self;
-        server.meet(caller, number, Collective::Barrier { workers }, Contribution::Nothing)
+        server.arrive(caller, number, Collective::Barrier { workers }, Contribution::Nothing)
     }
 }

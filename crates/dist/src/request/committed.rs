@@ -7,7 +7,7 @@ use crate::server::{Caller, Cut, Outcome, State};
 
 /// The request.
 #[derive(Debug, Clone)]
-pub struct Committed(pub Cut);
+pub(crate) struct Committed(pub Cut);
 
 impl Request for Committed {
     const NAME: &'static str = "committed";

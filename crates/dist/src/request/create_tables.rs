@@ -8,7 +8,7 @@ use super::{Request, from_json, now};
 use crate::error::{Error, Result};
 use crate::frame::{Payload, Reader};
 use crate::server::{Caller, Outcome, State};
-pub use crate::server::{Created, Description, Here};
+pub use crate::server::{Created, Description, ServerShare};
 
 /// The request.
 #[derive(Debug, Clone)]

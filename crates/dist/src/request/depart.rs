@@ -8,7 +8,7 @@ use crate::server::{Caller, Outcome, State};
 
 /// The request.
 #[derive(Debug, Clone, Copy)]
-pub struct Depart {
+pub(crate) struct Depart {
     /// How many workers the job has.
     pub workers: u32,
 }

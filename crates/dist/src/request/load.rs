@@ -4,12 +4,12 @@
 use super::{Request, from_json, now, to_json};
 use crate::error::Result;
 use crate::frame::Payload;
-pub use crate::server::Load;
+pub(crate) use crate::server::Load;
 use crate::server::{Caller, Outcome, State};
 
 /// The request.
 #[derive(Debug, Clone)]
-pub struct LoadRequest(pub Load);
+pub(crate) struct LoadRequest(pub Load);
 
 impl Request for LoadRequest {
     const NAME: &'static str = "load";

@@ -12,7 +12,7 @@ use crate::server::{Caller, Outcome, State};
 
 /// The request.
 #[derive(Debug, Clone)]
-pub struct PullChanges {
+pub(crate) struct PullChanges {
     /// The number of the last answer that the worker has added; 0 where it holds nothing.
     pub held: u64,
     /// Which blocks, the same each time.
@@ -44,6 +44,6 @@ impl Request for PullChanges {
 }
 
 /// Reads the beginning of an answer: its number, and whether differences follow.
-pub fn take_number(reply: &mut Reader<'_>) -> Result<(u64, bool)> {
+pub(crate) fn take_number(reply: &mut Reader<'_>) -> Result<(u64, bool)> {
     Ok((reply.one()?, reply.one::<u64>()? == 1))
 }

@@ -51,11 +51,10 @@ impl Request for PullSparse {
         let missing = if head[0] == 1 { Missing::Create } else { Missing::Initial };
         let tables = &server.tables;
         // New rows and stamps are changes too.
-        let _passing = (missing == Missing::Create).then(|| tables.pass());
-        let copies =
-            tables.copies().filter(|copies| missing == Missing::Create && copies.is_first(caller.rank, number));
-        if let Some(copies) = &copies {
-            copies.trains(caller.rank);
+        let _permit = (missing == Missing::Create).then(|| tables.permit());
+        let geo = tables.geo().filter(|geo| missing == Missing::Create && geo.is_first(caller.rank, number));
+        if let Some(geo) = &geo {
+            geo.trains(caller.rank);
         }
         let mut reply = Payload::new();
         let mut scratch = tables.scratch();
@@ -67,9 +66,9 @@ impl Request for PullSparse {
             for (&number, &dim) in numbers.iter().zip(dims) {
                 let table = tables.sparse(number)?;
                 table.check_dim(dim)?;
-                if let Some(copies) = &copies {
+                if let Some(geo) = &geo {
                     // Before the rows are read: what changes from here on is noted anew.
-                    copies.changed(number)?.lock().forget(caller.rank, keys);
+                    geo.changed(number)?.lock().forget(caller.rank, keys);
                 }
                 let rows = reply.room::<f32>(keys.len() * dim as usize);
                 table

@@ -11,7 +11,7 @@ use crate::server::{Caller, Outcome, Pushing, State};
 
 /// The request: a payload that a [`PushEncoder`](crate::gradients::PushEncoder) wrote, read in place.
 #[derive(Debug, Clone)]
-pub struct Push(pub Payload);
+pub(crate) struct Push(pub Payload);
 
 impl Request for Push {
     const NAME: &'static str = "push";

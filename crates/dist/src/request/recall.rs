@@ -8,7 +8,7 @@ use crate::server::{Caller, Outcome, State};
 
 /// The request.
 #[derive(Debug, Clone, Copy)]
-pub struct Recall {
+pub(crate) struct Recall {
     /// The collective.
     pub number: u64,
 }

@@ -3,7 +3,7 @@
 //! The first server begins and commits, because a worker need not see the directory; every server writes its own part.
 //! A repeat is answered with the first one's answer.
 
-use openfleet_table::checkpoint::{Commit, Manifest, Part};
+use openfleet_table::checkpoint::{Commit, Manifest, ServerPart};
 use serde::{Deserialize, Serialize};
 
 use super::{Request, from_json, now, to_json};
@@ -13,7 +13,7 @@ use crate::server::{Caller, Outcome, State};
 
 /// The request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Save {
+pub(crate) enum Save {
     /// Make room for a save.
     Begin {
         /// Where.
@@ -122,7 +122,7 @@ impl Request for Save {
 
 /// The save that changes build on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Base {
+pub(crate) struct Base {
     /// Its id.
     pub id: String,
     /// The save whose moment it shows.
@@ -130,16 +130,16 @@ pub struct Base {
 }
 
 /// Reads the answer to the beginning of a save of changes; where nothing stands there is none.
-pub fn decode_base(reply: &[u8]) -> Result<Option<Base>> {
+pub(crate) fn decode_base(reply: &[u8]) -> Result<Option<Base>> {
     from_json(reply, ANSWER)
 }
 
 /// Reads the answer to a write.
-pub fn decode_part(reply: &[u8]) -> Result<Part> {
+pub(crate) fn decode_part(reply: &[u8]) -> Result<ServerPart> {
     from_json(reply, ANSWER)
 }
 
 /// Reads the answer to a commit.
-pub fn decode_manifest(reply: &[u8]) -> Result<Manifest> {
+pub(crate) fn decode_manifest(reply: &[u8]) -> Result<Manifest> {
     from_json(reply, ANSWER)
 }

@@ -7,7 +7,7 @@ use crate::server::{Caller, Outcome, State};
 
 /// The request.
 #[derive(Debug, Clone, Copy)]
-pub struct Stop;
+pub(crate) struct Stop;
 
 impl Request for Stop {
     const NAME: &'static str = "stop";

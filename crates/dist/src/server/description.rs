@@ -1,4 +1,4 @@
-//! What a program needs of one server: its tables, who trains on them, and what that asks of the server.
+//! What a program needs of one server: its tables, the workers that train on them, and the server's duties in their mode.
 
 use std::ops::Range;
 
@@ -8,76 +8,77 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// What a program needs of one server.
+/// What a program needs of one server: its part of the tables, and the workers that train on them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Description {
     /// How pushes are applied.
     pub mode: Mode,
-    /// How many workers take part.
+    /// Number of workers.
     pub workers: u32,
-    /// Training threads of each; a stream is one thread of one worker.
+    /// Training threads per worker. A stream is one thread of one worker.
     pub threads: u32,
-    /// Sparse tables by number, with names for people.
+    /// Sparse tables in order of their numbers, with names for messages.
     pub sparse: Vec<(String, SparseSpec)>,
-    /// Dense blocks by number.
+    /// Dense blocks in order of their numbers.
     pub dense: Vec<(String, DenseSpec)>,
-    /// Which part of the whole this is.
-    #[serde(default)]
-    pub here: Here,
+    /// Which part of all tables this server has.
+    #[serde(default, rename = "here")]
+    pub share: ServerShare,
 }
 
-/// Which part of a program's tables one server keeps: a checkpoint has to know, training does not.
+/// Which part of a program's tables one server has. Checkpoints need it, training does not.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Here {
-    /// Which server.
+pub struct ServerShare {
+    /// Number of this server.
     pub server: u32,
-    /// Of how many.
+    /// Number of servers.
     pub servers: u32,
-    /// All dense parameters, whole.
+    /// All dense parameters, with their whole shapes.
     pub parameters: Vec<(String, DenseSpec)>,
-    /// For each dense block its parameter, by number, and where it begins in that.
+    /// For each dense block, the number of its parameter and its offset in that parameter.
     pub blocks: Vec<(u32, u64)>,
 }
 
-impl Default for Here {
-    /// The only server, of a program without dense parameters.
+impl Default for ServerShare {
+    /// The only server of a program without dense parameters.
     fn default() -> Self {
-        Here { server: 0, servers: 1, parameters: Vec::new(), blocks: Vec::new() }
+        ServerShare { server: 0, servers: 1, parameters: Vec::new(), blocks: Vec::new() }
     }
 }
 
-/// The most streams of a job: a bound on what a server keeps for them.
+/// Maximum number of streams of a job. Bounds the memory that a server uses for them.
 pub(crate) const MOST_STREAMS: u32 = 1 << 20;
 
 impl Description {
-    /// Who trains, and how.
+    /// The team that trains on the tables.
     pub(crate) fn team(&self) -> Team {
         Team { mode: self.mode, workers: self.workers, threads: self.threads }
     }
 }
 
-/// Who trains on the tables of a job, and in which mode.
+/// The workers that train on the tables of a job, and their mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Team {
     /// How pushes are applied.
     pub mode: Mode,
-    /// How many workers take part.
+    /// Number of workers.
     pub workers: u32,
-    /// Training threads of each.
+    /// Training threads per worker.
     pub threads: u32,
 }
 
-/// What a mode asks of a server. A [`Mode`] is resolved into this once; nothing else on the server looks at it.
+/// What a mode requires of a server. A [`Mode`] is resolved into this once; nothing else on the server distinguishes modes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Duties {
-    /// The streams that step together, if any do.
+    /// The groups of streams that step together; empty if none do.
     pub(crate) groups: Vec<Range<u32>>,
-    /// Whether optimizers run here. GEO's servers add differences: its optimizers, and their state, are on the workers.
+    /// Whether optimizers run on the server. In geo mode servers only add differences: the optimizers and their state are on
+    /// the workers.
     pub(crate) runs_optimizers: bool,
 }
 
 impl Team {
-    /// What the mode asks of a server.
+    /// What the mode requires of a server.
     pub(crate) fn duties(&self) -> Duties {
         let groups = match self.mode {
             Mode::Sync | Mode::Hybrid => std::iter::once(0..self.streams()).collect(),
@@ -92,23 +93,23 @@ impl Team {
         matches!(self.mode, Mode::Sync | Mode::Hybrid | Mode::HalfAsync) && stream < self.streams()
     }
 
-    /// Training threads of all workers.
+    /// Number of training threads of all workers.
     pub(crate) fn streams(&self) -> u32 {
         self.workers.saturating_mul(self.threads)
     }
 
-    /// The streams of one worker; none of a worker that the job does not have.
+    /// The streams of one worker; empty if the job has no such worker.
     pub(crate) fn streams_of(&self, worker: u32) -> Range<u32> {
         if worker < self.workers { worker * self.threads..(worker + 1) * self.threads } else { 0..0 }
     }
 
-    /// The stream under which a worker's other pushes are numbered: sparse gradients of hybrid by thread, GEO's exchanges
-    /// under that of the first thread.
+    /// The stream that numbers the other pushes of a stream: in hybrid mode the sparse gradients of each thread, in geo mode
+    /// the exchanges of the worker (under its first thread).
     pub(crate) fn second_stream(&self, stream: u32) -> u32 {
         self.streams() + stream
     }
 
-    /// Fails unless there is somebody to train, and not absurdly many.
+    /// Fails if there are no streams, or more than [`MOST_STREAMS`].
     pub(crate) fn check(&self) -> Result<()> {
         if (1..=MOST_STREAMS).contains(&self.streams()) {
             return Ok(());
@@ -116,8 +117,8 @@ impl Team {
         Err(Error::Streams { workers: self.workers, threads: self.threads, most: MOST_STREAMS })
     }
 
-    /// Fails unless the stream is the worker's: nobody pushes in another's name. Second streams are numbered after all
-    /// others, in the same order. What is kept per stream is so bounded.
+    /// Fails unless the stream belongs to the worker: no worker pushes in another's name. Second streams are numbered after all
+    /// others, in the same order. This also bounds the memory that is kept per stream.
     pub(crate) fn check_stream(&self, worker: u32, stream: u32) -> Result<()> {
         let count = self.streams();
         if count == 0 || stream >= count.saturating_mul(2) {
@@ -128,10 +129,40 @@ impl Team {
     }
 }
 
-/// Fails unless the job has such a worker, and not absurdly many.
+/// Fails if the job has no such worker, or too many workers.
 pub(crate) fn check_worker(worker: u32, workers: u32) -> Result<()> {
     if worker < workers && workers <= MOST_STREAMS {
         return Ok(());
     }
     Err(Error::UnknownWorker { worker, count: workers })
+}
+
+/// Fails, naming the table, unless two workers want the same tables and the same team.
+pub(super) fn check_same(existing: &Description, wanted: &Description) -> Result<()> {
+    let mismatch = |table: &str, existing: String, wanted: String| Error::TableMismatch {
+        table: table.to_owned(),
+        existing,
+        wanted,
+    };
+    if existing.team() != wanted.team() {
+        let text = |tables: &Description| {
+            format!("mode {}, {} workers of {} threads", tables.mode, tables.workers, tables.threads)
+        };
+        return Err(mismatch("all", text(existing), text(wanted)));
+    }
+    if existing.sparse.len() != wanted.sparse.len() || existing.dense.len() != wanted.dense.len() {
+        let text = |tables: &Description| format!("{} sparse, {} dense", tables.sparse.len(), tables.dense.len());
+        return Err(mismatch("all", text(existing), text(wanted)));
+    }
+    for (a, b) in existing.sparse.iter().zip(&wanted.sparse) {
+        if a != b {
+            return Err(mismatch(&a.0, format!("{a:?}"), format!("{b:?}")));
+        }
+    }
+    for (a, b) in existing.dense.iter().zip(&wanted.dense) {
+        if a != b {
+            return Err(mismatch(&a.0, format!("{a:?}"), format!("{b:?}")));
+        }
+    }
+    Ok(())
 }

@@ -1,28 +1,32 @@
 //! The server: keeps tables and answers requests.
 //!
-//! [`State`] is the whole of it without sockets, in two halves: `Tables`, the data plane, and `Coordinator`, the control
-//! plane. What can be asked of it is in [`request`](crate::request); sockets are the [`listener`](crate::listener)'s. This
+//! [`State`] is a whole server without sockets, in two halves: `Tables`, the data plane, and `Coordinator`, the control plane.
+//! Requests are defined in [`request`](crate::request) and sockets are handled by the [`listener`](crate::listener); this
 //! module knows neither.
 
 mod coordinator;
-mod copies;
 mod description;
+mod entering;
 mod entry;
+mod geo;
 mod saving;
+mod shrink;
 mod state;
 mod status;
+mod step;
 mod tables;
+mod waiting;
 
 pub use coordinator::{
     Absent, Action, ActionKind, Collective, Completed, CutAnswer, Journal, Position, Reduce, StreamPositions,
 };
 pub(crate) use coordinator::{Contribution, put_parts};
-pub use description::{Description, Here, Team};
-pub use entry::{Cut, Enter, Entered, Seen, Standing, agree};
+pub use description::{Description, ServerShare, Team};
+pub use entry::{Cut, Enter, Entered, ResumePoint, ServerView, agree};
 pub(crate) use saving::cut_of;
 pub use saving::{Load, Resume};
+pub use shrink::Shrink;
 pub(crate) use state::Pushing;
 pub use state::{Caller, Created, Outcome, State};
 pub use status::Status;
-pub use tables::Shrink;
 pub(crate) use tables::check_answer;

@@ -1,71 +1,70 @@
-//! Saving, loading and returning on the server: one moment on all servers, what is written then, and what is read again.
+//! Saving and loading checkpoints on the server: taking a snapshot, writing it, and reading tables back.
 //!
-//! Who may save, and when pushes are held back for it, is the coordinator's to decide; here are the tables and the files.
+//! The coordinator decides who may save, and when pushes are held back; this file handles tables and files.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use openfleet_core::placement::Buckets;
 use openfleet_table::checkpoint::{
-    self, Commit, Loaded, Manifest, Part, TableCuts, Work, read_dense, read_sparse, read_states_file,
+    self, Commit, Loaded, Manifest, ServerPart, TableCuts, Work, read_dense, read_sparse, read_states_file,
 };
-use openfleet_table::ledger::Ledger;
 use openfleet_table::{DenseTable, SparseTable};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
-use super::coordinator::{CutAnswer, Position};
-use super::description::{Description, Team};
-use super::entry::{Cut, Enter, Entered, Seen, Standing};
-use super::state::{Caller, Job, State, now};
+use super::coordinator::CutAnswer;
+use super::description::Description;
+use super::entry::Cut;
+use super::state::{Caller, State, now};
 use super::tables::{NamedDense, NamedSparse};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
-use crate::hands::Threads;
 use crate::storage::{Addresses, Opened, Stores};
+use crate::threads::Threads;
 
-/// What a server knows of saves and loads.
+/// State of saves and loads.
 pub(super) struct Saving {
-    stores: Arc<dyn Stores>,
-    /// The moment that was marked and is not written yet.
-    marked: Mutex<Option<(String, TableCuts)>>,
-    /// The last answers, for repeats. Locked while one is worked out: a repeat waits for the first.
-    answers: Mutex<VecDeque<(String, &'static str, Remembered)>>,
-    /// Where tables that are made take their rows from.
+    pub(super) stores: Arc<dyn Stores>,
+    /// A snapshot that was taken and is not written yet, and its id.
+    pub(super) marked: Mutex<Option<(String, TableCuts)>>,
+    /// The last replies, for repeated requests. Locked while a reply is computed: a repeat waits for the original.
+    answers: Mutex<VecDeque<(String, &'static str, RecordedAnswer)>>,
+    /// The checkpoint that new tables are loaded from.
     pub(super) resume: Mutex<Option<Load>>,
-    /// What the program kept beside the tables that were taken from there, for every worker that asks for tables.
+    /// The program's own state from that checkpoint, for every worker that creates tables.
     pub(super) states: Mutex<Vec<u8>>,
 }
 
-/// An answer, or what went wrong in words.
-type Remembered = std::result::Result<Payload, String>;
+/// A reply, or the text of an error.
+type RecordedAnswer = std::result::Result<Payload, String>;
 
-/// Where tables take their rows from.
+/// A checkpoint to load tables from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Load {
-    /// Where the checkpoint is.
+    /// Where the checkpoint is stored.
     pub address: String,
-    /// Whether what does not fit is left out rather than an error.
+    /// Whether to skip what does not fit instead of failing.
     pub partial: bool,
 }
 
-/// How a server begins from a checkpoint.
+/// What a server takes from the checkpoint it begins from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resume {
-    /// With its values. Its positions count only in the run that wrote it.
+    /// Its values. Its positions are used only in the run that wrote it.
     Values,
-    /// As the run that wrote it: with its values and its positions.
+    /// Its values and positions, continuing the run that wrote it.
     Run,
 }
 
-/// Tables from a checkpoint.
+/// Tables that were loaded from a checkpoint, or created.
 pub(super) struct Restored {
     pub(super) sparse: Vec<Arc<NamedSparse>>,
     pub(super) dense: Vec<Arc<NamedDense>>,
 }
 
-/// Answers that are remembered: those of a few saves.
+/// Number of recorded replies: those of a few saves.
 const KEPT_ANSWERS: usize = 16;
 
 impl Default for Saving {
@@ -85,28 +84,28 @@ impl Saving {
         }
     }
 
-    /// Forgets what was marked.
+    /// Discards a snapshot.
     pub(super) fn forget(&self, id: &str) {
         self.marked.lock().take_if(|(marked, _)| marked == id);
     }
 }
 
 impl State {
-    /// A server that keeps checkpoints elsewhere than in directories and buckets.
+    /// A server that opens checkpoints through `stores`, instead of directories and buckets.
     pub fn with_stores(stores: Arc<dyn Stores>) -> Self {
         State::with_saving(Saving::new(stores))
     }
 
-    /// The identity of the run, where somebody knows it; otherwise this server makes one.
+    /// Sets the id of the run, if the launcher knows it; otherwise the server makes one up.
     pub fn set_run(&self, run: &str) {
         run.clone_into(&mut self.job.lock().run);
     }
 
-    /// Tables that are made from now on take their rows from a checkpoint. Fails where there is none; nothing else is
-    /// compared before the tables are known.
+    /// Tables that are created from now on are loaded from this checkpoint. Fails if there is none; its contents are compared
+    /// only when the tables are known.
     ///
-    /// A checkpoint that this very run saved while workers in geo mode had not sent all that they had learnt is not taken
-    /// (`None`): it does not say which data is in it, and that data would be trained twice.
+    /// Returns `None`, and ignores the checkpoint, if this run saved it while workers in geo mode had unsent progress: it does
+    /// not tell which data it contains, and that data would be trained twice.
     pub fn resume_from(&self, address: &str, resume: Resume) -> Result<Option<Manifest>> {
         let Opened { manifest, .. } = Opened::new(self.saving.stores.as_ref(), address, "loading")?;
         if manifest.run == self.job.lock().run && manifest.position.is_null() {
@@ -117,148 +116,22 @@ impl State {
         Ok(Some(manifest))
     }
 
-    /// How the server looks to a worker that wants to enter.
-    pub(crate) fn seen_by(&self, caller: Caller) -> Seen {
-        let copies = self.tables.copies();
-        let must_return = copies.is_some_and(|copies| copies.is_incomplete(caller.rank));
-        let job = self.job.lock();
-        let Job { run, generation, lives, began, cut } = &*job;
-        Seen {
-            run: run.clone(),
-            life: self.life(),
-            generation: *generation,
-            lives: lives.clone(),
-            began: began.clone(),
-            cut: cut.clone(),
-            must_return,
-        }
-    }
-
-    /// A worker enters: it joins this generation, or begins the next one.
-    pub(crate) fn enter(&self, caller: Caller, enter: &Enter) -> Result<Entered> {
-        enter.team.check()?;
-        let _making = self.making.lock();
-        let generation = self.job.lock().generation;
-        if enter.generation < generation {
-            return Ok(Entered::Stale);
-        }
-        if enter.generation > generation {
-            self.begin(caller, enter)?;
-        }
-        let mut control = self.control.lock();
-        if let Some(team) = control.coordinator.team().filter(|team| *team != enter.team) {
-            let text = |team: Team| format!("mode {}, {} workers of {} threads", team.mode, team.workers, team.threads);
-            return Err(Error::TableMismatch { table: "all".into(), existing: text(team), wanted: text(enter.team) });
-        }
-        control.coordinator.enter(caller.rank);
-        let streams = enter.team.streams_of(caller.rank);
-        let exchanges = enter.team.second_stream(streams.start);
-        if !enter.team.duties().runs_optimizers {
-            self.tables.forget_exchanges(caller.rank, exchanges);
-        }
-        let second = enter.team.second_stream(streams.start)..enter.team.second_stream(streams.end);
-        let mut positions = control.coordinator.stream_positions(streams.clone());
-        let own = |stream: u32| streams.contains(&stream) || second.contains(&stream);
-        for (_, ledger) in self.tables.applied().by_stream().filter(|(stream, _)| own(*stream)) {
-            positions.applied.merge(&ledger);
-        }
-        let (_, _, _, collectives) = control.coordinator.waits();
-        let journal = control.coordinator.journal(caller.rank).clone();
-        drop(control);
-        self.let_in(caller);
-        Ok(Entered::In(Box::new(Standing { streams: positions, journal, collectives })))
-    }
-
-    /// Begins a generation: from a checkpoint, or without tables.
-    fn begin(&self, caller: Caller, enter: &Enter) -> Result<()> {
-        let manifest = match &enter.cut {
-            None => None,
-            Some(cut) => {
-                let Opened { manifest, .. } = Opened::new(self.saving.stores.as_ref(), &cut.address, "loading")?;
-                if manifest.id != cut.id {
-                    return Err(Error::OtherCheckpoint { first: cut.id.clone(), other: manifest.id });
-                }
-                Some((cut, manifest))
-            }
-        };
-        let is_return = self.job.lock().generation > 0;
-        self.recall_others(caller);
-        let (mut work, mut position) = (None, None);
-        if let Some((cut, manifest)) = &manifest {
-            let counts = cut.adopted || manifest.run == enter.run;
-            let team = enter.team;
-            let is_same = manifest.mode == team.mode.to_string()
-                && (manifest.workers, manifest.threads) == (team.workers, team.threads);
-            if counts && !is_same {
-                warn!(
-                    "the checkpoint is of mode {} with {} workers of {} threads: its positions do not count, and the data \
-                     is read from the start",
-                    manifest.mode, manifest.workers, manifest.threads
-                );
-            } else if counts {
-                (work, position) = positions_of(manifest, cut.adopted)?;
-            }
-        }
-        *self.saving.resume.lock() =
-            manifest.as_ref().map(|(cut, _)| Load { address: cut.address.clone(), partial: false });
-        self.tables.begin(work.as_ref());
-        let mut control = self.control.lock();
-        if is_return {
-            control.coordinator.forget_departures();
-        }
-        control.coordinator.begin(enter.team, work.as_ref(), position);
-        control.forget_answered();
-        drop(control);
-        *self.saving.marked.lock() = None;
-        let mut job = self.job.lock();
-        job.generation = enter.generation;
-        job.run.clone_from(&enter.run);
-        if let Some((cut, manifest)) = &manifest
-            && cut.adopted
-            && !manifest.run.is_empty()
-        {
-            job.run.clone_from(&manifest.run);
-        }
-        job.lives.clone_from(&enter.lives);
-        job.began.clone_from(&enter.cut);
-        job.cut.clone_from(&enter.cut);
-        if is_return {
-            match &enter.cut {
-                Some(cut) => {
-                    info!("returned to step {} of `{}` (generation {})", cut.step, cut.address, job.generation)
-                }
-                None => info!("returned to the beginning (generation {})", job.generation),
-            }
-        }
-        Ok(())
-    }
-
-    /// A checkpoint of this run was committed: the server returns to it from now on.
+    /// A checkpoint of this run was committed: from now on the server returns to it.
     pub(crate) fn committed(&self, cut: Cut) {
         self.job.lock().cut = Some(cut);
     }
 
-    /// The checkpoint that the server returns to, if it has to.
+    /// The checkpoint that the server returns to if that is necessary.
     pub fn return_point(&self) -> Option<Cut> {
         self.job.lock().cut.clone()
     }
 
-    /// Makes every worker but one start again, because it needs a collective that only all of them can repeat.
-    pub(crate) fn recall(&self, caller: Caller, number: u64) -> bool {
-        if !self.control.lock().coordinator.needs_all(number) {
-            return false;
-        }
-        self.recall_others(caller);
-        self.control.lock().coordinator.recall();
-        true
-    }
-
-    /// Holds pushes back, and says what has been applied.
+    /// Holds pushes back, and returns what has been applied.
     pub(crate) fn prepare_cut(&self, caller: Caller, id: &str) -> Result<CutAnswer> {
         if self.saving.answers.try_lock().is_none() {
             return Ok(CutAnswer::Busy("another checkpoint is being written".into()));
         }
-        if self.tables.kept().description.is_none() {
+        if self.tables.current().description.is_none() {
             return Err(Error::NothingToSave);
         }
         let prepared = self.tables.unless_shrinking(|| {
@@ -273,8 +146,8 @@ impl State {
         prepared.unwrap_or_else(|| Ok(CutAnswer::Busy("rows are being removed".into())))
     }
 
-    /// Marks the moment, if everything that any server has applied is applied here; for what has changed since a save, or
-    /// for everything.
+    /// Takes the snapshot, if this server has applied everything that any server has applied: of the rows that changed since
+    /// save `since`, or of all rows.
     pub(crate) fn cut(&self, id: &str, target: &Work, since: Option<&str>) -> Result<CutAnswer> {
         let mut control = self.control.lock();
         if control.coordinator.is_marked(id) {
@@ -282,7 +155,7 @@ impl State {
         }
         let effects = control.coordinator.aim(id, target, now())?;
         self.carry_out(&mut control, effects);
-        // From here on nothing changes: groups apply with this lock held, all others pass the gate.
+        // From here on nothing changes: groups apply steps with this lock held, and all other pushes need a permit of the gate.
         let marked = self.tables.unless_shrinking(|| {
             self.tables.while_still(|| {
                 let work = self.tables.work(control.coordinator.group_work());
@@ -290,8 +163,8 @@ impl State {
                     return Ok(Err(work));
                 }
                 let mut cuts = self.tables.mark(work, since)?;
-                // Where workers keep what they have learnt, there is no position to return to.
-                let is_complete = self.tables.copies().is_none_or(|copies| copies.are_complete());
+                // If workers have unsent progress, there is no position to return to.
+                let is_complete = self.tables.geo().is_none_or(|geo| geo.are_complete());
                 if is_complete {
                     let position = serde_json::to_value(control.coordinator.position());
                     cuts.position = position.map_err(|_| Error::Damaged { what: "position" })?;
@@ -310,14 +183,14 @@ impl State {
         Ok(CutAnswer::Done)
     }
 
-    /// A save is given up: everything continues, and what was marked is forgotten.
+    /// Aborts a save: pushes continue, and the snapshot is discarded.
     pub(crate) fn release_cut(&self, id: &str) {
         let mut control = self.control.lock();
         let effects = control.coordinator.release_cut(id);
         self.carry_out(&mut control, effects);
     }
 
-    /// Does a part of a save, once: a repeat is answered with the first one's answer.
+    /// Runs one stage of a save once: a repeat gets the reply of the original.
     pub(crate) fn once(
         &self,
         id: &str,
@@ -337,7 +210,7 @@ impl State {
         answer
     }
 
-    /// Makes room for a save; the checkpoint that is there, if a delta is wanted.
+    /// Prepares the address for a save. Returns the existing checkpoint if a delta is wanted.
     pub(crate) fn begin_save(&self, address: &str, id: &str, replace: bool, delta: bool) -> Result<Option<Manifest>> {
         let failed = Error::checkpoint("saving to", address);
         let storage = self.saving.stores.open(address)?;
@@ -349,7 +222,7 @@ impl State {
         Ok(existing)
     }
 
-    /// Writes what was marked.
+    /// Writes a snapshot.
     pub(crate) fn write_save(
         &self,
         address: &str,
@@ -357,7 +230,7 @@ impl State {
         cut: &str,
         only: &[String],
         without_state: bool,
-    ) -> Result<Part> {
+    ) -> Result<ServerPart> {
         let Some((_, mut cuts)) = self.saving.marked.lock().take_if(|(marked, _)| *marked == cut) else {
             return Err(Error::CutOver);
         };
@@ -370,25 +243,25 @@ impl State {
         checkpoint::write_part(storage.as_ref(), id, cuts).map_err(Error::checkpoint("saving to", address))
     }
 
-    /// Makes what all servers wrote a checkpoint.
+    /// Commits the parts that all servers have written as one checkpoint.
     pub(crate) fn commit_save(&self, address: &str, mut commit: Commit) -> Result<Manifest> {
         commit.run = self.job.lock().run.clone();
         let storage = self.saving.stores.open(address)?;
         let manifest = checkpoint::commit(storage.as_ref(), commit).map_err(Error::checkpoint("saving to", address))?;
-        info!("checkpoint {} of step {} is in {address}", manifest.id, manifest.step);
+        info!("saved checkpoint {} of step {} to {address}", manifest.id, manifest.step);
         Ok(manifest)
     }
 
-    /// Removes what a save that was given up has written.
+    /// Removes the files of an aborted save.
     pub(crate) fn abandon_save(&self, address: &str, id: &str) -> Result<()> {
         checkpoint::abandon(self.saving.stores.open(address)?.as_ref(), id);
         Ok(())
     }
 
-    /// Takes the values of tables from a checkpoint: those that are there, in one moment, or those that will be made. What
-    /// has been applied stays as it is. What the program kept beside its tables is the answer.
+    /// Loads tables from a checkpoint: the existing ones, atomically, or those that will be created. The record of applied
+    /// pushes stays. Returns the program's own state.
     pub(crate) fn load(&self, load: &Load) -> Result<Vec<u8>> {
-        let Some(tables) = self.tables.kept().description.clone() else {
+        let Some(tables) = self.tables.current().description.clone() else {
             let states = self.saved_states(&load.address)?;
             *self.saving.resume.lock() = Some(load.clone());
             return Ok(states);
@@ -396,11 +269,11 @@ impl State {
         let states = self.saved_states(&load.address)?;
         let restored = self.restore(&tables, load)?;
         let control = self.control.lock();
-        if self.tables.copies().is_some() || control.coordinator.is_training() {
+        if self.tables.geo().is_some() || control.coordinator.is_training() {
             return Err(Error::LoadWhileTraining);
         }
         self.tables.while_still(|| {
-            self.tables.replace(|kept| (kept.sparse, kept.dense) = (restored.sparse, restored.dense));
+            self.tables.replace(|current| (current.sparse, current.dense) = (restored.sparse, restored.dense));
         });
         Ok(states)
     }
@@ -409,14 +282,14 @@ impl State {
         Opened::new(self.saving.stores.as_ref(), address, "loading")?.read(read_states_file)
     }
 
-    /// Makes this server's part of a program's tables from a checkpoint.
+    /// Creates this server's part of a program's tables from a checkpoint.
     pub(super) fn restore(&self, tables: &Description, load: &Load) -> Result<Restored> {
         let opened = Opened::new(self.saving.stores.as_ref(), &load.address, "loading")?;
         let (failed, manifest) = (Error::checkpoint("loading", &load.address), &opened.manifest);
-        let here = &tables.here;
+        let share = &tables.share;
         let runs_optimizers = tables.team().duties().runs_optimizers;
-        let buckets = Buckets::new(here.servers as usize)?.range(here.server as usize);
-        let parameters: Vec<_> = here
+        let buckets = Buckets::new(share.servers as usize)?.range(share.server as usize);
+        let parameters: Vec<_> = share
             .parameters
             .iter()
             .map(|(name, spec)| (name.clone(), if runs_optimizers { spec.clone() } else { spec.without_state() }))
@@ -428,7 +301,7 @@ impl State {
             .collect();
         let loaded = Loaded::compare(manifest, &specs, &parameters, load.partial).map_err(&failed)?;
         for left in &loaded.left {
-            warn!("loading {}: left out {left:?}", load.address);
+            warn!("loading {}: skipped {left:?}", load.address);
         }
         let mut sparse = Vec::with_capacity(specs.len());
         for (name, spec) in specs {
@@ -436,9 +309,9 @@ impl State {
             let saved = manifest.sparse.iter().find(|saved| saved.name == name && loaded.takes_values(&name));
             if let Some(saved) = saved {
                 let with_state = loaded.takes_state(&name);
-                let hands = Threads::of_this_machine();
+                let parallelism = Threads::of_this_machine();
                 opened.read(|storage, manifest| {
-                    read_sparse(storage, manifest, saved, buckets.clone(), &table, with_state, &hands)
+                    read_sparse(storage, manifest, saved, buckets.clone(), &table, with_state, &parallelism)
                 })?;
             }
             sparse.push(Arc::new(NamedSparse { name, table: Arc::new(table) }));
@@ -448,8 +321,8 @@ impl State {
         for (number, (name, spec)) in tables.dense.iter().enumerate() {
             let spec = if runs_optimizers { spec.clone() } else { spec.without_state() };
             let table = DenseTable::new(spec).map_err(&failed)?;
-            let place = here.blocks.get(number);
-            let place = place.and_then(|&(at, offset)| Some((here.parameters.get(at as usize)?, offset as usize)));
+            let place = share.blocks.get(number);
+            let place = place.and_then(|&(at, offset)| Some((share.parameters.get(at as usize)?, offset as usize)));
             let saved = place.and_then(|((parameter, _), offset)| {
                 let saved = values.get(parameter).filter(|_| loaded.takes_values(parameter))?;
                 let (values, state) = saved.block(offset, table.len())?;
@@ -462,12 +335,12 @@ impl State {
             }
             dense.push(Arc::new(NamedDense { name: name.clone(), table }));
         }
-        info!("took step {} from {}", manifest.step, load.address);
+        info!("loaded step {} from {}", manifest.step, load.address);
         Ok(Restored { sparse, dense })
     }
 }
 
-/// New tables: empty ones, and first values.
+/// Creates new tables: sparse tables are empty, dense blocks get their initial values.
 pub(super) fn make(tables: &Description, first_values: &[&[f32]]) -> Result<Restored> {
     let runs_optimizers = tables.team().duties().runs_optimizers;
     let mut sparse = Vec::with_capacity(tables.sparse.len());
@@ -488,33 +361,7 @@ pub(super) fn make(tables: &Description, first_values: &[&[f32]]) -> Result<Rest
     Ok(Restored { sparse, dense })
 }
 
-/// A checkpoint as a place to return to.
+/// A checkpoint as a point to return to.
 pub(crate) fn cut_of(manifest: &Manifest, address: &str, adopted: bool) -> Cut {
     Cut { address: address.to_owned(), id: manifest.id.clone(), step: manifest.step, adopted }
-}
-
-/// What a checkpoint says about how far the job was. Another run that continues it takes what was applied and which passes
-/// are done, and begins everything else anew.
-fn positions_of(manifest: &Manifest, adopted: bool) -> Result<(Option<Work>, Option<Position>)> {
-    let mut work = manifest.work.clone();
-    if manifest.position.is_null() {
-        // Of an older version, or of workers that had kept what they had learnt.
-        let is_older = manifest.run.is_empty() && manifest.mode != "geo";
-        return Ok((is_older.then_some(work), None));
-    }
-    let mut position: Position = serde_json::from_value(manifest.position.clone())
-        .map_err(|_| Error::Damaged { what: "position in the checkpoint" })?;
-    if manifest.mode == "geo" {
-        // Exchanges are numbered from zero by every process.
-        let streams = manifest.workers.saturating_mul(manifest.threads);
-        let mut steps = Ledger::new();
-        work.streams.by_stream().filter(|(stream, _)| *stream < streams).for_each(|(_, ledger)| steps.merge(&ledger));
-        work.streams = steps;
-    }
-    if adopted {
-        position.collectives.clear();
-        let journals = std::mem::take(&mut position.journals);
-        position.journals = journals.into_iter().map(|(rank, journal)| (rank, journal.passes_only())).collect();
-    }
-    Ok((Some(work), Some(position)))
 }

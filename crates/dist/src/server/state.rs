@@ -1,12 +1,12 @@
-//! A server without sockets: its tables and its coordinator, and what each request does to them.
+//! A server without sockets: its tables, its coordinator, and what each request does to them.
 //!
-//! [`Tables`] is the data plane, [`Coordinator`] the control plane; this carries out what the coordinator decides, and keeps
-//! the requests that wait. Tests and the embedded default talk to it directly.
+//! [`Tables`] is the data plane, [`Coordinator`] the control plane. The state carries out what the coordinator decides, and
+//! keeps the requests that wait. Tests and in-process links call it directly.
 //!
-//! Lock order: the fence of a worker, then the control plane, then the gate of the tables, then what is inside them. An
-//! ordinary push or pull takes the fence and the gate only.
+//! Lock order: the fence of a worker, then the control plane, then the gate of the tables, then the locks inside the tables. An
+//! ordinary push or pull takes only the fence and the gate.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -15,35 +15,34 @@ use openfleet_core::topology::Incarnation;
 use openfleet_table::{Row, Shrunk};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
-use tracing::warn;
 
-use super::coordinator::{
-    Absent, Action, ActionKind, Answer, Collective, Contribution, Coordinator, Effect, End, Owner, Step, Ticket,
-};
-use super::copies::Copies;
-use super::description::{Description, Team, check_worker};
+use super::coordinator::{Absent, Action, ActionKind, Collective, Contribution, Coordinator, End, Owner};
+use super::description::{Description, Team, check_same, check_worker};
+use super::geo::GeoState;
 use super::saving::{Restored, Saving, make};
+use super::shrink::Shrink;
 use super::status::Status;
-use super::tables::{Kept, Shrink, Tables};
+use super::tables::{TableSet, Tables};
+use super::waiting::{Control, RequestBody, WaitingRequest};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
-use crate::gradients::{Measure, PushView};
+use crate::gradients::PushView;
 use crate::handshake::{Nonce, fresh_nonce};
 
-/// An answer, now or when others have done their part.
+/// A reply, now or when other workers have done their part.
 pub enum Outcome {
-    /// The answer.
+    /// The reply.
     Now(Result<Payload>),
-    /// The answer comes through this.
+    /// The reply arrives through this channel.
     Later(oneshot::Receiver<Result<Payload>>),
 }
 
-/// Who asks.
+/// The sender of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
-    /// The worker.
+    /// Rank of the worker.
     pub rank: u32,
-    /// Which process of it; none for a worker inside this process.
+    /// Incarnation of the worker; `None` for a worker in this process.
     pub incarnation: Option<Incarnation>,
 }
 
@@ -53,98 +52,45 @@ pub struct State {
     pub(super) control: Mutex<Control>,
     pub(super) saving: Saving,
     pub(super) job: Mutex<Job>,
-    /// Held while tables are made, or the job returns to a checkpoint, which may take long.
+    /// Held while tables are created or the job returns to a checkpoint, which may take long.
     pub(super) making: Mutex<()>,
-    /// Whose requests are answered. Read-locked while one of the worker is, so that a newer incarnation is let in between two
-    /// requests and not during one.
-    fences: Mutex<BTreeMap<u32, Arc<RwLock<Fence>>>>,
-    /// Requests to make tables so far.
+    /// Per worker: which incarnation is served. Read-locked while a request of the worker is handled, so that a newer
+    /// incarnation is admitted between two requests and not during one.
+    fences: Mutex<BTreeMap<u32, Arc<RwLock<IncarnationFence>>>>,
+    /// Number of requests to create tables so far.
     sessions: AtomicU64,
     stopped: watch::Sender<bool>,
     ended: Mutex<Option<End>>,
-    life: u64,
+    instance: u64,
 }
 
-/// The control plane and the requests that wait in it.
-#[derive(Default)]
-pub(super) struct Control {
-    pub(super) coordinator: Coordinator,
-    waiting: HashMap<Ticket, Waiting>,
-}
-
-/// A request that waits.
-struct Waiting {
-    caller: Caller,
-    asks: Asks,
-    /// None once it was answered, while what it pushed is still needed.
-    answer: Option<oneshot::Sender<Result<Payload>>>,
-}
-
-/// What of a waiting request is needed once it may be answered.
-enum Asks {
-    /// Nothing.
-    Plainly,
-    /// What it pushes.
-    Push(Pushing, Payload),
-    /// The blocks whose values it wants.
-    Values(Vec<u32>),
-}
-
-impl Waiting {
-    fn new(caller: Caller, asks: Asks, answer: oneshot::Sender<Result<Payload>>) -> Self {
-        Waiting { caller, asks, answer: Some(answer) }
-    }
-
-    fn send(self, answer: Result<Payload>) {
-        // Whoever is gone by now asks again when it is back.
-        self.answer.map(|sender| sender.send(answer));
-    }
-}
-
-impl Control {
-    /// Forgets pushes that were answered and kept for their step: the job begins again, and no step is under way.
-    pub(super) fn forget_answered(&mut self) {
-        self.waiting.retain(|_, waiting| waiting.answer.is_some());
-    }
-
-    /// What was pushed with these tickets.
-    fn pushes(&self, tickets: &[(u32, Ticket)]) -> Result<Vec<&Payload>> {
-        let push = |(_, ticket): &(u32, Ticket)| match self.waiting.get(ticket)?.asks {
-            Asks::Push(_, ref push) => Some(push),
-            Asks::Plainly | Asks::Values(_) => None,
-        };
-        let missing = Error::Damaged { what: "step: a push of it is missing" };
-        tickets.iter().map(push).collect::<Option<_>>().ok_or(missing)
-    }
-}
-
-/// Two ways to push.
+/// What a push contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pushing {
     /// Gradients.
     Gradients,
-    /// GEO's differences.
+    /// Differences of geo mode.
     Differences,
 }
 
-/// Whose requests are answered.
+/// Which incarnation of a worker is served.
 #[derive(Debug, Clone, Copy, Default)]
-struct Fence {
-    /// The newest incarnation that was let in.
+struct IncarnationFence {
+    /// The newest incarnation that was admitted.
     incarnation: Incarnation,
-    /// It belongs to an older generation and has to start again.
+    /// Whether it belongs to an older generation and has to restart.
     recalled: bool,
 }
 
-/// Which run this is, and how often it began.
+/// The run and its current generation.
 pub(super) struct Job {
     pub(super) run: String,
     pub(super) generation: u64,
-    /// The processes of all servers that the generation was begun with.
-    pub(super) lives: Vec<u64>,
-    /// Where it began.
+    /// The instances of all servers that the generation was begun with.
+    pub(super) instances: Vec<u64>,
+    /// The checkpoint that the generation began from.
     pub(super) began: Option<super::entry::Cut>,
-    /// Where the server returns to if it has to.
+    /// The checkpoint to return to if that is necessary.
     pub(super) cut: Option<super::entry::Cut>,
 }
 
@@ -167,24 +113,27 @@ impl State {
             tables: Tables::default(),
             control: Mutex::default(),
             saving,
-            job: Mutex::new(Job { run, generation: 0, lives: Vec::new(), began: None, cut: None }),
+            job: Mutex::new(Job { run, generation: 0, instances: Vec::new(), began: None, cut: None }),
             making: Mutex::default(),
             fences: Mutex::default(),
             sessions: AtomicU64::new(0),
             stopped: watch::channel(false).0,
             ended: Mutex::default(),
-            life: u64::from_le_bytes(std::array::from_fn(|at| nonce[8 + at])),
+            instance: u64::from_le_bytes(std::array::from_fn(|at| nonce[8 + at])),
         }
     }
 
-    /// A number by which this server is told from another that is started in its place.
-    pub(crate) fn life(&self) -> u64 {
-        self.life
+    /// Identifies this server process; a restarted server has another number.
+    pub(crate) fn instance(&self) -> u64 {
+        self.instance
     }
 
-    /// Whether a request of a worker that said hello may be answered, while the guard that is given lives: not if a newer
-    /// incarnation of it was let in, or the job has returned to a checkpoint since. `enters`: the request is the one by which
-    /// a worker enters.
+    /// Runs `answer` unless the caller is fenced off: a newer incarnation was admitted, or the job has returned to a checkpoint
+    /// since. `enters`: the request is one that a worker makes to enter.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Replaced`] or [`Error::Recalled`].
     pub(crate) fn fenced<R>(
         &self,
         caller: Caller,
@@ -202,26 +151,26 @@ impl State {
             Some(_) => {}
         }
         if is_slow {
-            // What takes long is known by its own number, and must not keep a newer incarnation out.
+            // A slow request is recognised by its own id, and must not delay the admission of a newer incarnation.
             drop(fence);
         }
         Ok(answer())
     }
 
-    /// Lets a worker in unless a newer incarnation of it was here.
+    /// Admits a worker unless a newer incarnation of it was admitted before.
     pub fn admit(&self, rank: u32, incarnation: Incarnation) -> std::result::Result<(), String> {
         let fence = self.fences.lock().entry(rank).or_default().clone();
         let mut fence = fence.write();
         let mut control = self.control.lock();
         let effects = control.coordinator.admit(rank, incarnation)?;
         if incarnation > fence.incarnation {
-            *fence = Fence { incarnation, recalled: false };
+            *fence = IncarnationFence { incarnation, recalled: false };
         }
         self.carry_out(&mut control, effects);
         Ok(())
     }
 
-    /// Refuses whatever workers of this generation ask from now on, but for one of them.
+    /// Refuses all requests of this generation's workers from now on, except the caller's.
     pub(super) fn recall_others(&self, caller: Caller) {
         let fences: Vec<_> = self.fences.lock().iter().map(|(&rank, fence)| (rank, fence.clone())).collect();
         for (rank, fence) in fences {
@@ -234,11 +183,11 @@ impl State {
             let rank = waiting.caller.rank;
             waiting.answer.take().map(|sender| sender.send(Err(Error::Recalled { rank })));
         }
-        // A push may be part of a step already, which is applied with it when the others have come: it is not sent again.
-        control.waiting.retain(|_, waiting| waiting.answer.is_some() || matches!(waiting.asks, Asks::Push(..)));
+        // A push may already be part of a step, which is applied when the other pushes have arrived; it is not sent again.
+        control.waiting.retain(|_, waiting| waiting.answer.is_some() || matches!(waiting.body, RequestBody::Push(..)));
     }
 
-    /// The worker has entered: its requests are answered.
+    /// The worker has entered: its requests are served again.
     pub(super) fn let_in(&self, caller: Caller) {
         let fence = self.fences.lock().get(&caller.rank).cloned();
         if let Some(fence) = fence {
@@ -251,40 +200,40 @@ impl State {
         self.control.lock().coordinator.disconnected(rank, now());
     }
 
-    /// Nothing has come from a worker for a while.
+    /// A worker has sent nothing since then.
     pub(crate) fn silent(&self, rank: u32, since: Instant) {
         self.control.lock().coordinator.silent(rank, since);
     }
 
-    /// Something has come from a worker that was silent.
+    /// A silent worker has sent something.
     pub(crate) fn heard(&self, rank: u32) {
         self.control.lock().coordinator.heard(rank);
     }
 
-    /// Workers that take part and are missing.
+    /// Workers that have entered and are missing.
     pub fn absent(&self) -> Vec<Absent> {
         self.control.lock().coordinator.absent(now())
     }
 
-    /// Time has passed.
+    /// Checks timeouts.
     pub fn tick(&self) {
         let mut control = self.control.lock();
         let effects = control.coordinator.tick(now());
         self.carry_out(&mut control, effects);
     }
 
-    /// Makes tables, or checks that those that exist are the same.
+    /// Creates tables, or checks that the existing ones are the same.
     pub(crate) fn create_tables(&self, tables: Description, first_values: &[&[f32]]) -> Result<Created> {
         let team = tables.team();
         team.check()?;
         let _making = self.making.lock();
         let session = self.sessions.fetch_add(1, Ordering::Relaxed) + 1;
-        if let Some(existing) = &self.tables.kept().description {
+        if let Some(existing) = &self.tables.current().description {
             check_same(existing, &tables)?;
             return Ok(Created { is_new: false, session, states: self.saving.states.lock().clone() });
         }
         if self.control.lock().coordinator.team() != Some(team) {
-            // Nobody has entered: a worker that uses the tables of a server and nothing else.
+            // No worker has entered: the caller only uses the tables of this server.
             self.control.lock().coordinator.begin(team, None, None);
         }
         let resume = self.saving.resume.lock().clone();
@@ -292,25 +241,25 @@ impl State {
             Some(load) => self.restore(&tables, load)?,
             None => make(&tables, first_values)?,
         };
-        let states = match resume.filter(|_| tables.here.server == 0) {
+        let states = match resume.filter(|_| tables.share.server == 0) {
             Some(load) => self.saved_states(&load.address)?,
             None => Vec::new(),
         };
         self.saving.states.lock().clone_from(&states);
-        let copies = (!team.duties().runs_optimizers).then(|| Arc::new(Copies::new(sparse.len(), team.workers)));
+        let geo = (!team.duties().runs_optimizers).then(|| Arc::new(GeoState::new(sparse.len(), team.workers)));
         let (_, _, departed, _) = self.control.lock().coordinator.waits();
-        departed.iter().for_each(|&worker| copies.iter().for_each(|copies| copies.leave(worker)));
-        self.tables.replace(|kept| *kept = Kept { copies, sparse, dense, description: Some(tables) });
+        departed.iter().for_each(|&worker| geo.iter().for_each(|geo| geo.leave(worker)));
+        self.tables.replace(|current| *current = TableSet { geo, sparse, dense, description: Some(tables) });
         Ok(Created { is_new: true, session, states })
     }
 
-    /// A push of gradients or differences, now or when it may.
+    /// Applies a push of gradients or differences, now or when its group or the gate allows.
     pub(crate) fn push(&self, caller: Caller, how: Pushing, payload: Payload) -> Result<Outcome> {
         let view = PushView::decode(payload.bytes())?;
         let work = view.work;
         let team = self.check_mode(how)?;
         team.check_stream(caller.rank, work.stream)?;
-        // Exchanges are the worker's, not a thread's.
+        // Exchanges belong to the worker, not to a thread.
         let exchanges = team.second_stream(team.streams_of(caller.rank).start);
         if how == Pushing::Differences && work.stream != exchanges {
             return Err(Error::NotYours { worker: caller.rank, stream: work.stream, owner: caller.rank });
@@ -319,19 +268,19 @@ impl State {
         if how == Pushing::Gradients && team.is_grouped(work.stream) {
             let measured = view.measured;
             drop(view);
-            let asks = Asks::Push(how, payload);
-            return self.wait(caller, asks, |coordinator, ticket| coordinator.push(work, measured, ticket));
+            let body = RequestBody::Push(how, payload);
+            return self.wait(caller, body, |coordinator, ticket| coordinator.push(work, measured, ticket));
         }
         let mut held = false;
         loop {
-            let passing = self.tables.pass();
-            if passing.lets_through(work) {
-                let answer = self.apply(&passing, caller, how, &view);
-                drop((view, passing));
+            let permit = self.tables.permit();
+            if permit.lets_through(work) {
+                let answer = self.apply(&permit, caller, how, &view);
+                drop((view, permit));
                 return Ok(Outcome::Now(answer.and_then(|answer| self.answer_push(how, answer, &payload))));
             }
-            drop(passing);
-            // The coordinator alone moves the gate: if it is open by now, the push passes.
+            drop(permit);
+            // Only the coordinator opens and closes the gate: if it is open by now, the push is applied.
             if std::mem::replace(&mut held, true) {
                 std::thread::yield_now();
             }
@@ -340,59 +289,59 @@ impl State {
             if control.coordinator.hold_back(work, ticket) {
                 drop(view);
                 let (answer, receiver) = oneshot::channel();
-                control.waiting.insert(ticket, Waiting::new(caller, Asks::Push(how, payload), answer));
+                control.waiting.insert(ticket, WaitingRequest::new(caller, RequestBody::Push(how, payload), answer));
                 return Ok(Outcome::Later(receiver));
             }
         }
     }
 
-    fn apply(
+    pub(super) fn apply(
         &self,
-        passing: &super::tables::Passing<'_>,
+        permit: &super::tables::GatePermit<'_>,
         caller: Caller,
         how: Pushing,
         view: &PushView<'_>,
     ) -> Result<Option<Payload>> {
         match how {
-            Pushing::Gradients => self.tables.push(passing, view).map(|()| None),
-            Pushing::Differences => self.tables.exchange(passing, caller.rank, view).map(Some),
+            Pushing::Gradients => self.tables.push(permit, view).map(|()| None),
+            Pushing::Differences => self.tables.exchange(permit, caller.rank, view).map(Some),
         }
     }
 
-    fn answer_push(&self, how: Pushing, answer: Option<Payload>, push: &Payload) -> Result<Payload> {
+    pub(super) fn answer_push(&self, how: Pushing, answer: Option<Payload>, push: &Payload) -> Result<Payload> {
         match (how, answer) {
             (Pushing::Differences, Some(answer)) => Ok(answer),
             _ => self.tables.values_wanted(push),
         }
     }
 
-    /// GEO: everything that a worker has learnt up to these steps is in the tables.
-    pub(crate) fn handed_in(&self, caller: Caller, positions: &[(u32, u64)]) -> Result<()> {
+    /// GEO: the tables contain all progress of a worker up to these steps.
+    pub(crate) fn geo_flushed(&self, caller: Caller, positions: &[(u32, u64)]) -> Result<()> {
         let team = self.check_mode(Pushing::Differences)?;
         positions.iter().try_for_each(|(stream, _)| team.check_stream(caller.rank, *stream))?;
-        let passing = self.tables.pass();
-        self.tables.handed_in(&passing, caller.rank, positions);
+        let permit = self.tables.permit();
+        self.tables.geo_flushed(&permit, caller.rank, positions);
         Ok(())
     }
 
-    /// GEO: the workers that have learnt what no server has; they are asked for it, once for each ticket.
-    pub(crate) fn unsent(&self, caller: Caller, ticket: u64) -> Vec<u32> {
-        self.tables.copies().map(|copies| copies.unsent(caller.rank, ticket)).unwrap_or_default()
+    /// GEO: asks the workers with unsent progress to flush, once per ticket. Returns those that have not flushed yet.
+    pub(crate) fn geo_flush(&self, caller: Caller, ticket: u64) -> Vec<u32> {
+        self.tables.geo().map(|geo| geo.request_flush(caller.rank, ticket)).unwrap_or_default()
     }
 
-    /// GEO: a worker has sent what it was asked for.
-    pub(crate) fn sent(&self, caller: Caller, ticket: u64) {
-        if let Some(copies) = self.tables.copies() {
-            copies.sent(caller.rank, ticket);
+    /// GEO: a worker has flushed as requested.
+    pub(crate) fn geo_flush_done(&self, caller: Caller, ticket: u64) {
+        if let Some(geo) = self.tables.geo() {
+            geo.flush_done(caller.rank, ticket);
         }
     }
 
-    /// Fails unless the push is of the kind that the job's mode has.
+    /// Fails unless the job's mode allows this kind of push.
     fn check_mode(&self, how: Pushing) -> Result<Team> {
-        let kept = self.tables.kept();
-        match &kept.description {
+        let current = self.tables.current();
+        match &current.description {
             None => Err(Error::UnknownStream { stream: 0, count: 0 }),
-            Some(tables) if kept.copies.is_some() != (how == Pushing::Differences) => {
+            Some(tables) if current.geo.is_some() != (how == Pushing::Differences) => {
                 let what = if how == Pushing::Gradients { "push" } else { "exchange geo" };
                 Err(Error::WrongMode { what, mode: tables.mode.to_string() })
             }
@@ -400,14 +349,13 @@ impl State {
         }
     }
 
-    /// A stream wants to join a pass; answered when the others of its group are ready.
+    /// A stream joins a pass; answered when the other streams of its group are ready.
     pub(crate) fn join(&self, caller: Caller, stream: u32, pass: u64) -> Result<Outcome> {
         self.check_stream(caller, stream)?;
-        self.wait(caller, Asks::Plainly, |coordinator, ticket| Ok(coordinator.join(stream, pass, ticket)))
+        self.wait(caller, RequestBody::Empty, |coordinator, ticket| Ok(coordinator.join(stream, pass, ticket)))
     }
 
-    /// By which factor the gradients of a step that was measured are to be scaled; answered with the values of these blocks
-    /// when it is applied.
+    /// Sets the scale factor of a measured step; answered with the values of these blocks when the step is applied.
     pub(crate) fn scale(
         &self,
         caller: Caller,
@@ -417,10 +365,10 @@ impl State {
     ) -> Result<Outcome> {
         self.check_stream(caller, stream)?;
         let ask = |coordinator: &mut Coordinator, ticket| coordinator.scale(stream, step, factor, ticket);
-        self.wait(caller, Asks::Values(blocks), ask)
+        self.wait(caller, RequestBody::Values(blocks), ask)
     }
 
-    /// A stream takes part no more in a pass.
+    /// A stream leaves a pass.
     pub(crate) fn leave(&self, caller: Caller, stream: u32, pass: u64) -> Result<()> {
         self.check_stream(caller, stream)?;
         let mut control = self.control.lock();
@@ -435,11 +383,11 @@ impl State {
         team.ok_or(unknown)?.check_stream(caller.rank, stream)
     }
 
-    /// A worker is done. The server ends when all are.
+    /// A worker departs. The server stops when all workers have departed.
     pub fn depart(&self, worker: u32, workers: u32) -> Result<()> {
         check_worker(worker, workers)?;
-        if let Some(copies) = self.tables.copies() {
-            copies.leave(worker);
+        if let Some(geo) = self.tables.geo() {
+            geo.leave(worker);
         }
         let mut control = self.control.lock();
         let effects = control.coordinator.depart(worker, workers)?;
@@ -447,20 +395,20 @@ impl State {
         Ok(())
     }
 
-    /// A worker comes to a collective, and is answered when all are there.
-    pub(crate) fn meet(
+    /// A worker arrives at a collective; answered when all workers have arrived.
+    pub(crate) fn arrive(
         &self,
         caller: Caller,
         number: u64,
         wanted: Collective,
         contribution: Contribution,
     ) -> Result<Outcome> {
-        self.wait(caller, Asks::Plainly, |coordinator, ticket| {
-            coordinator.meet(caller.rank, number, wanted, contribution, ticket)
+        self.wait(caller, RequestBody::Empty, |coordinator, ticket| {
+            coordinator.arrive(caller.rank, number, wanted, contribution, ticket)
         })
     }
 
-    /// A worker's script begins an action; the recorded one, if it is complete already.
+    /// A worker's script begins an action. Returns the recorded action if it is already complete.
     pub(crate) fn begin_action(
         &self,
         caller: Caller,
@@ -489,146 +437,27 @@ impl State {
         self.control.lock().coordinator.journal(caller.rank).complete(kind, number, action, states)
     }
 
-    /// Shrinks one sparse table or all, once for each `id`.
+    /// Shrinks one sparse table or all, once per `id`.
     pub(crate) fn shrink(&self, id: Nonce, shrink: &Shrink) -> Result<Shrunk> {
         self.tables.shrink(id, shrink)
     }
 
-    /// A request that may have to wait for others.
-    fn wait(
-        &self,
-        caller: Caller,
-        asks: Asks,
-        ask: impl FnOnce(&mut Coordinator, Ticket) -> Result<Vec<Effect>>,
-    ) -> Result<Outcome> {
-        let (answer, receiver) = oneshot::channel();
-        let mut control = self.control.lock();
-        let ticket = control.coordinator.ticket();
-        control.waiting.insert(ticket, Waiting::new(caller, asks, answer));
-        match ask(&mut control.coordinator, ticket) {
-            Ok(effects) => self.carry_out(&mut control, effects),
-            Err(error) => {
-                control.waiting.remove(&ticket);
-                return Err(error);
-            }
-        }
-        drop(control);
-        Ok(Outcome::Later(receiver))
-    }
-
-    /// Does what the coordinator decided, in order.
-    pub(super) fn carry_out(&self, control: &mut Control, effects: Vec<Effect>) {
-        let mut effects = VecDeque::from(effects);
-        while let Some(effect) = effects.pop_front() {
-            match effect {
-                Effect::Answer(ticket, answer) => self.answer(control, ticket, answer),
-                Effect::Repeated(ticket, answer) => {
-                    self.tables.repeated();
-                    self.answer(control, ticket, answer);
-                }
-                Effect::Measure { pushes, waiting } => self.measure(control, &pushes, &waiting),
-                Effect::Apply(step) => self.apply_step(control, step),
-                Effect::Gate(gate) => self.tables.set_gate(gate),
-                Effect::Retry(ticket) => self.retry(control, ticket),
-                Effect::ForgetCut(id) => {
-                    self.saving.forget(&id);
-                    warn!("the worker that began save {id} is gone: the save is given up");
-                }
-                Effect::Stop(end) => self.end(end),
-            }
-        }
-    }
-
-    fn answer(&self, control: &mut Control, ticket: Ticket, answer: Answer) {
-        let Some(waiting) = control.waiting.remove(&ticket) else { return };
-        let answer = match (answer, &waiting.asks) {
-            (Answer::Number(number), _) => {
-                let mut payload = Payload::new();
-                payload.put(&[number]);
-                Ok(payload)
-            }
-            (Answer::Payload(payload), _) => Ok(payload),
-            // It was answered with a measure: nobody listens.
-            (Answer::Values, _) if waiting.answer.is_none() => return,
-            (Answer::Values, Asks::Push(_, push)) => self.tables.values_wanted(push),
-            (Answer::Values, Asks::Values(blocks)) => self.tables.values_of(blocks),
-            (Answer::Values, Asks::Plainly) => Ok(Payload::new()),
-            (Answer::Applied(factor), _) => Ok(Measure::Applied { factor }.encode()),
-            (Answer::Failed(error), _) => Err(error),
-        };
-        waiting.send(answer);
-    }
-
-    /// Tells these requests how long the mean gradients of a step are here. Its pushes stay until it is applied.
-    fn measure(&self, control: &mut Control, pushes: &[(u32, Ticket)], waiting: &[Ticket]) {
-        let measured = control.pushes(pushes).and_then(|pushes| self.tables.measure_step(&pushes));
-        let measured = measured.map_err(|error| openfleet_core::error::report(&error));
-        for ticket in waiting {
-            let sender = control.waiting.get_mut(ticket).and_then(|waiting| waiting.answer.take());
-            let answer = match &measured {
-                Ok(squares) => Ok(Measure::Squares(*squares).encode()),
-                Err(message) => Err(Error::Background { message: message.clone() }),
-            };
-            sender.map(|sender| sender.send(answer));
-        }
-    }
-
-    fn apply_step(&self, control: &mut Control, step: Step) {
-        let applied = control.pushes(&step.pushes).and_then(|pushes| self.tables.apply_step(&pushes, step.factor));
-        let Control { coordinator, .. } = control;
-        let failure = applied.err().map(|error| openfleet_core::error::report(&error));
-        if let Some(message) = &failure {
-            coordinator.failed(&step, message);
-        }
-        for (_, ticket) in step.waiting {
-            let answer = match &failure {
-                None => Answer::Values,
-                Some(message) => Answer::Failed(Error::Background { message: message.clone() }),
-            };
-            self.answer(control, ticket, answer);
-        }
-    }
-
-    /// Applies a push that was held back, unless a newer incarnation of its worker was let in since.
-    fn retry(&self, control: &mut Control, ticket: Ticket) {
-        let Some(waiting) = control.waiting.remove(&ticket) else { return };
-        let Waiting { caller, asks: Asks::Push(how, payload), answer: Some(answer) } = waiting else { return };
-        let newest = control.coordinator.incarnation(caller.rank);
-        if let (Some(incarnation), Some(newest)) = (caller.incarnation, newest)
-            && incarnation != newest
-        {
-            let _ = answer.send(Err(Error::Replaced { rank: caller.rank, incarnation }));
-            return;
-        }
-        let view = match PushView::decode(payload.bytes()) {
-            Ok(view) => view,
-            Err(error) => return drop(answer.send(Err(error))),
-        };
-        let (passing, work) = (self.tables.pass(), view.work);
-        if passing.lets_through(work) {
-            let applied = self.apply(&passing, caller, how, &view);
-            drop((view, passing));
-            let _ = answer.send(applied.and_then(|applied| self.answer_push(how, applied, &payload)));
-        } else {
-            drop((view, passing));
-            control.coordinator.hold_back(work, ticket);
-            control.waiting.insert(ticket, Waiting::new(caller, Asks::Push(how, payload), answer));
-        }
-    }
-
-    /// How the server stands.
+    /// The status of the server.
     pub fn status(&self) -> Status {
-        let kept = self.tables.kept();
-        let sparse: Vec<_> = kept
+        let current = self.tables.current();
+        let sparse: Vec<_> = current
             .sparse
             .iter()
             .map(|named| (named.name.clone(), named.table.len() as u64, named.table.bytes() as u64))
             .collect();
-        let dense: Vec<_> =
-            kept.dense.iter().map(|named| (named.name.clone(), named.table.len() as u64, named.table.step())).collect();
-        let non_finite = kept.sparse.iter().map(|named| named.table.non_finite()).sum::<u64>()
-            + kept.dense.iter().map(|named| named.table.non_finite()).sum::<u64>();
-        drop(kept);
+        let dense: Vec<_> = current
+            .dense
+            .iter()
+            .map(|named| (named.name.clone(), named.table.len() as u64, named.table.step()))
+            .collect();
+        let non_finite = current.sparse.iter().map(|named| named.table.non_finite()).sum::<u64>()
+            + current.dense.iter().map(|named| named.table.non_finite()).sum::<u64>();
+        drop(current);
         let generation = self.job.lock().generation;
         let control = self.control.lock();
         let mut positions = control.coordinator.positions();
@@ -650,51 +479,51 @@ impl State {
         }
     }
 
-    /// How far the tables are, in pushes.
+    /// Number of pushes that the tables have applied.
     pub fn step(&self) -> u64 {
-        let kept = self.tables.kept();
-        let dense = kept.dense.iter().map(|named| named.table.step());
-        dense.chain(kept.sparse.iter().map(|named| named.table.step())).max().unwrap_or(0)
+        let current = self.tables.current();
+        let dense = current.dense.iter().map(|named| named.table.step());
+        dense.chain(current.sparse.iter().map(|named| named.table.step())).max().unwrap_or(0)
     }
 
-    /// Ends the server, whoever still needs it.
+    /// Stops the server, even if workers still use it.
     pub fn stop(&self) {
         self.end(End::Asked);
     }
 
-    fn end(&self, end: End) {
+    pub(super) fn end(&self, end: End) {
         self.ended.lock().get_or_insert(end);
         self.stopped.send_replace(true);
     }
 
-    /// Follows whether the server should end.
+    /// Becomes `true` when the server should shut down.
     pub fn stopping(&self) -> watch::Receiver<bool> {
         self.stopped.subscribe()
     }
 
-    /// Whether every worker has departed: an end that is a success.
+    /// Whether the server stops because every worker has departed, which is a success.
     pub fn is_done(&self) -> bool {
         *self.ended.lock() == Some(End::Done)
     }
 
-    /// Whether the server ends because every worker is gone and not all have departed.
+    /// Whether the server stops because all workers are gone and not all of them have departed.
     pub fn is_deserted(&self) -> bool {
         *self.ended.lock() == Some(End::Deserted)
     }
 
-    /// Shows every dense block: for saving and tests.
+    /// Calls `look` with every dense block: for saving and tests.
     pub fn each_block(&self, mut look: impl FnMut(&str, &[f32])) {
-        let dense = self.tables.kept().dense.clone();
+        let dense = self.tables.current().dense.clone();
         dense.iter().for_each(|named| named.table.read(|values| look(&named.name, values)));
     }
 
-    /// Shows every row of a sparse table with everything that has to be saved of it.
+    /// Calls `look` with every row of a sparse table, including everything that is saved of it.
     pub fn each_whole_row(&self, table: u32, look: impl FnMut(&Row<'_>)) -> Result<()> {
         self.tables.sparse(table)?.table.for_each_row(look);
         Ok(())
     }
 
-    /// Shows every row of a sparse table: for tests.
+    /// Calls `look` with every row of a sparse table: for tests.
     pub fn each_row(&self, table: u32, look: impl FnMut(u64, &[f32], &[f32])) -> Result<()> {
         self.tables.sparse(table)?.table.for_each(look);
         Ok(())
@@ -705,48 +534,19 @@ impl State {
     }
 }
 
-/// What came of a request to make tables.
+/// The result of a request to create tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Created {
     /// Whether the tables are new.
     pub is_new: bool,
-    /// A number that grows with every request of this kind: a restarted worker counts its pulls from there, so that they are
-    /// newer than all of its predecessor's.
+    /// Increases with every request of this kind. A restarted worker prefixes its pull numbers with it, so they are greater
+    /// than those of its predecessor.
     pub session: u64,
-    /// What the program kept beside its tables, where the first server took them from a checkpoint.
+    /// The program's own state, if the first server loaded the tables from a checkpoint.
     pub states: Vec<u8>,
 }
 
-/// The clock of the runtime, which tests can stop.
+/// The clock of the runtime, which tests can pause.
 pub(super) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
-}
-
-fn check_same(existing: &Description, wanted: &Description) -> Result<()> {
-    let mismatch = |table: &str, existing: String, wanted: String| Error::TableMismatch {
-        table: table.to_owned(),
-        existing,
-        wanted,
-    };
-    if existing.team() != wanted.team() {
-        let text = |tables: &Description| {
-            format!("mode {}, {} workers of {} threads", tables.mode, tables.workers, tables.threads)
-        };
-        return Err(mismatch("all", text(existing), text(wanted)));
-    }
-    if existing.sparse.len() != wanted.sparse.len() || existing.dense.len() != wanted.dense.len() {
-        let text = |tables: &Description| format!("{} sparse, {} dense", tables.sparse.len(), tables.dense.len());
-        return Err(mismatch("all", text(existing), text(wanted)));
-    }
-    for (a, b) in existing.sparse.iter().zip(&wanted.sparse) {
-        if a != b {
-            return Err(mismatch(&a.0, format!("{a:?}"), format!("{b:?}")));
-        }
-    }
-    for (a, b) in existing.dense.iter().zip(&wanted.dense) {
-        if a != b {
-            return Err(mismatch(&a.0, format!("{a:?}"), format!("{b:?}")));
-        }
-    }
-    Ok(())
 }

@@ -6,7 +6,7 @@ use openfleet_core::strategy::Mode;
 use openfleet_dist::{Error, Resume, SaveOptions};
 use openfleet_table::Error as TableError;
 use openfleet_table::checkpoint::{MANIFEST, Memory, Storage, read_manifest, verify};
-use openfleet_testkit::storage::{Failing, Fault};
+use openfleet_testkit::storage::{FailingStorage, Fault};
 
 use crate::harness::{cluster, content, servers, tables, train};
 
@@ -26,7 +26,7 @@ fn save_twice_with(fault: Fault, options: &SaveOptions) -> (Memory, Memory, open
     memory.files().into_iter().for_each(|(path, bytes)| first.put(&path, bytes));
     drop(worker);
     // Other servers, of which the storage may fail, go on.
-    let failing = Failing::new(Arc::new(memory.clone()), fault);
+    let failing = FailingStorage::new(Arc::new(memory.clone()), fault);
     let storage: Arc<dyn Storage> = Arc::new(failing.clone());
     let states = servers(2, &storage);
     states.iter().for_each(|state| drop(state.resume_from("anywhere", Resume::Run).unwrap()));

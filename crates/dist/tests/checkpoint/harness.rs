@@ -14,7 +14,7 @@ use openfleet_table::checkpoint::{Manifest, Storage, Work, each_row, read_dense,
 use openfleet_table::{
     Accessor, Adagrad, Adam, CtrOptions, DenseSpec, Initializer, Optimizer, Schedule, Sgd, SparseSpec,
 };
-use openfleet_testkit::storage::Always;
+use openfleet_testkit::storage::OneStorage;
 
 /// Values of the dense parameter: enough to be cut into blocks.
 pub const DENSE: usize = 3 * 8192;
@@ -68,7 +68,7 @@ pub fn counters() -> Tables {
 }
 
 pub fn servers(count: usize, storage: &Arc<dyn Storage>) -> Vec<Arc<State>> {
-    (0..count).map(|_| Arc::new(State::with_stores(Arc::new(Always(storage.clone()))))).collect()
+    (0..count).map(|_| Arc::new(State::with_stores(Arc::new(OneStorage(storage.clone()))))).collect()
 }
 
 pub fn strategy(mode: Mode) -> Strategy {

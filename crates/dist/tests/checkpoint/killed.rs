@@ -9,7 +9,7 @@ use openfleet_core::strategy::Mode;
 use openfleet_dist::storage::Directory;
 use openfleet_dist::{Cluster, Resume, SaveOptions};
 use openfleet_table::checkpoint::{Storage, verify};
-use openfleet_testkit::storage::{Failing, Fault};
+use openfleet_testkit::storage::{FailingStorage, Fault};
 
 use crate::harness::{Content, cluster, content, servers, tables, train};
 
@@ -57,7 +57,7 @@ fn one_save() {
         Some(("halfway", at)) => Fault::DiesHalfway(at.parse().unwrap()),
         _ => Fault::Never,
     };
-    let failing = Failing::killing(Arc::new(Directory::new(&directory)), fault);
+    let failing = FailingStorage::killing(Arc::new(Directory::new(&directory)), fault);
     let storage: Arc<dyn Storage> = Arc::new(failing.clone());
     trained(&storage).save("anywhere", &SaveOptions::default()).unwrap();
     println!("operations: {}", failing.operations());

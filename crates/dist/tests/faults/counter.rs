@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use openfleet_core::WorkId;
-use openfleet_core::strategy::{GeoScale, Mode, Plan, Strategy, StrategyOptions};
+use openfleet_core::strategy::{GeoScale, Mode, ModeSettings, Strategy, StrategyOptions};
 use openfleet_dist::communicator::{Communicator, Missing, Remote, Worker, for_mode};
 use openfleet_dist::handshake::Secret;
 use openfleet_dist::stage::{DenseStage, Lookup, SparseStage};
 use openfleet_dist::{Link, ServerConfig, State};
 use openfleet_table::{DenseSpec, Initializer, Optimizer, Schedule, Sgd, SparseSpec};
-use openfleet_testkit::network::{Chance, Faults, Network};
+use openfleet_testkit::network::{Faults, Network, Random};
 
 /// Values of the one dense parameter.
 const DENSE: usize = 5;
@@ -60,7 +60,7 @@ pub fn remote(links: Vec<Link>, worker: Worker, mode: Mode) -> openfleet_dist::R
 
 /// The ids of one sample.
 pub fn sample(seed: u64, worker: u32, step: u64) -> Vec<u64> {
-    let mut chance = Chance(seed << 40 ^ u64::from(worker) << 32 ^ step);
+    let mut chance = Random(seed << 40 ^ u64::from(worker) << 32 ^ step);
     let count = 1 + chance.below(6);
     (0..count).map(|_| chance.below(50)).collect()
 }
@@ -220,9 +220,9 @@ fn count(seed: u64, name: &str, options: &StrategyOptions, (passes, steps): (u64
     }
     assert!(states.iter().all(|state| *state.stopping().borrow()), "all have left, so the servers end");
     let repeats = states.iter().map(|state| state.status().repeats).sum();
-    let pushes = match strategy.plan() {
+    let pushes = match strategy.settings() {
         // An exchange a window, and one at the end of each pass.
-        Plan::Geo(plan) => passes * (steps / plan.k_steps + 1),
+        ModeSettings::Geo(plan) => passes * (steps / plan.k_steps + 1),
         _ => passes * steps,
     };
     (u64::from(WORKERS) * pushes, repeats)

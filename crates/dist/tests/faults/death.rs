@@ -246,7 +246,7 @@ fn patient(network: &Network) -> ClientConfig {
 }
 
 fn ask(link: &Link) -> impl Future<Output = openfleet_dist::Result<Payload>> + use<> {
-    link.ask(Kind::Status, Payload::new()).answer()
+    link.send_payload(Kind::Status, Payload::new()).answer()
 }
 
 #[tokio::test(start_paused = true)]
@@ -290,7 +290,8 @@ async fn a_server_out_of_reach_is_named_when_the_deadline_is_over() {
     ask(&link).await.unwrap();
     network.partition(0, true);
     let began = Instant::now();
-    let error = link.ask_within(Kind::Status, Payload::new(), Duration::from_secs(5)).answer().await.unwrap_err();
+    let error =
+        link.send_payload_within(Kind::Status, Payload::new(), Duration::from_secs(5)).answer().await.unwrap_err();
     assert_eq!(error.to_string(), "server `server:1` did not answer `status` within 5 s");
     assert!((4900..5200).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
 }
@@ -301,10 +302,10 @@ async fn a_long_wait_tells_the_log_for_what_and_on_whom() {
     let network = Network::new(1, Faults::NONE, config(), &states);
     let link = network.links(&tokio::runtime::Handle::current(), &patient(&network)).remove(0);
     network.partition(0, true);
-    link.ask_within(Kind::Barrier, Payload::new(), Duration::from_secs(75)).answer().await.unwrap_err();
+    link.send_payload_within(Kind::Barrier, Payload::new(), Duration::from_secs(75)).answer().await.unwrap_err();
     let said = log.take();
     let told: Vec<&str> = said.lines().filter(|line| line.contains("has not answered")).collect();
-    let expected = [30, 60].map(|s| format!("server server:1 has not answered `barrier` for {s} s; it is given 75 s"));
+    let expected = [30, 60].map(|s| format!("server server:1 has not answered `barrier` for {s} s; the limit is 75 s"));
     assert_eq!(told, expected);
 }
 
@@ -363,7 +364,7 @@ async fn a_request_that_takes_longer_than_the_silence_of_a_dead_peer_arrives() {
     ask(&link).await.unwrap();
     let payload = PullDense { blocks: vec![7; 3000] }.encode().unwrap();
     let began = Instant::now();
-    let error = link.ask(Kind::PullDense, payload).answer().await.unwrap_err();
+    let error = link.send_payload(Kind::PullDense, payload).answer().await.unwrap_err();
     assert!(matches!(&error, Error::Server { message, .. } if message.contains("the server has no tables")), "{error}");
     assert!(began.elapsed() > Duration::from_secs(9), "twelve pieces of a second each");
     assert_eq!(slow.connections.load(Ordering::SeqCst), 1, "nobody was taken for dead");
@@ -377,7 +378,7 @@ async fn a_request_that_no_server_takes_fails_at_once() {
     let link = Link::remote(&tokio::runtime::Handle::current(), endpoint(0), client, Slow::new(Duration::ZERO));
     let payload = PullDense { blocks: vec![7; 3000] }.encode().unwrap();
     let began = Instant::now();
-    let error = link.ask(Kind::PullDense, payload).answer().await.unwrap_err();
+    let error = link.send_payload(Kind::PullDense, payload).answer().await.unwrap_err();
     assert!(matches!(error, Error::TooLong { cap: 1024, .. }), "{error}");
     assert_eq!(began.elapsed(), Duration::ZERO);
 }

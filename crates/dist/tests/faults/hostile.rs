@@ -13,7 +13,7 @@ use openfleet_dist::net::{Frame, read_frame, write_frame};
 use openfleet_dist::request::{FAILED, Kind, REPLY};
 use openfleet_dist::session::{Identity, introduce};
 use openfleet_dist::{Error, Link, State};
-use openfleet_testkit::network::Chance;
+use openfleet_testkit::network::Random;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::task::JoinHandle;
 use tracing::field::{Field, Visit};
@@ -132,7 +132,7 @@ async fn shake_hands(state: &Arc<State>, proof: impl Fn(&Hello, &Challenge) -> [
 #[tokio::test(start_paused = true)]
 async fn strangers_bytes_end_the_connection_and_the_log_names_the_peer() {
     let (log, state) = (Log::listen(), Arc::new(State::new()));
-    let mut chance = Chance(1);
+    let mut chance = Random(1);
     let valid = frame(HELLO, &json(&hello()));
     let mut attacks: Vec<Vec<u8>> = vec![Vec::new(), frame(HELLO, b"{}"), frame(PROOF, b"[]"), frame(REFUSED, b"7")];
     for cut in 0..valid.len() {
@@ -159,7 +159,7 @@ async fn strangers_bytes_end_the_connection_and_the_log_names_the_peer() {
     for bytes in attacks {
         attack(&state, &bytes).await;
         let said = log.take();
-        assert!(said.contains(PEER) && said.contains("was not let in"), "{said:?} about {bytes:?}");
+        assert!(said.contains(PEER) && said.contains("was refused"), "{said:?} about {bytes:?}");
     }
     assert!(state.status().connected.is_empty());
 }
@@ -170,7 +170,7 @@ async fn a_connection_that_says_nothing_is_closed() {
     let (mut stream, served) = open(&state);
     served.await.unwrap();
     assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
-    assert!(log.take().contains("10.6.6.6:666 was not let in: no handshake within 10 s"));
+    assert!(log.take().contains("10.6.6.6:666 was refused: no handshake within 10 s"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -226,7 +226,7 @@ async fn another_job_is_refused_with_both_names_and_a_false_server_is_not_believ
 }
 
 /// Words that lead a decoder deep, and words that lead it astray.
-fn words(chance: &mut Chance) -> Vec<u8> {
+fn words(chance: &mut Random) -> Vec<u8> {
     const SOME: [u32; 10] = [0, 1, 2, 3, 5, 1 << 16, 1 << 31, u32::MAX, u32::MAX - 1, 0x7f80_0000];
     let count = chance.below(24);
     (0..count)
@@ -256,7 +256,7 @@ async fn garbage_in_every_request_of_a_worker_is_answered_or_ends_its_connection
             rank: 0,
             incarnation: openfleet_core::topology::Incarnation(1),
         };
-        let mut chance = Chance(round as u64);
+        let mut chance = Random(round as u64);
         for _ in 0..60 {
             let (mut stream, served) = open(&making);
             introduce(&mut stream, &identity, PEER).await.unwrap();
@@ -287,7 +287,7 @@ async fn garbage_in_every_request_of_a_worker_is_answered_or_ends_its_connection
 }
 
 /// A description of tables with one letter changed, or with absurd numbers.
-fn tables(chance: &mut Chance) -> Vec<u8> {
+fn tables(chance: &mut Random) -> Vec<u8> {
     let numbers = [0, 1, 2, 1 << 20, u64::from(u32::MAX), u64::MAX];
     let mut number = || numbers[chance.below(6) as usize];
     let text = format!(
@@ -321,8 +321,8 @@ fn small_requests_cannot_ask_for_endless_work() {
     };
     let mut payload = Payload::new();
     for (workers, threads) in [(u32::MAX, u32::MAX), (u32::MAX, 1), (0, 1), (1, 0)] {
-        let (mode, here) = (Mode::HalfAsync, Default::default());
-        let description = Description { mode, workers, threads, sparse: vec![], dense: vec![], here };
+        let (mode, share) = (Mode::HalfAsync, Default::default());
+        let description = Description { mode, workers, threads, sparse: vec![], dense: vec![], share };
         let create = CreateTables { description, first_values: vec![] };
         assert!(matches!(handle(Kind::CreateTables, create.encode().unwrap()), Err(Error::Streams { .. })));
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use openfleet_core::WorkId;
 use openfleet_core::strategy::{
-    AsyncPlan, DenseReceive, FloatWidth, HybridPlan, Merge, Mode, Strategy, StrategyOptions,
+    AsyncSettings, DenseReceive, FloatWidth, HybridSettings, Merge, Mode, Strategy, StrategyOptions,
 };
 use openfleet_core::topology::Incarnation;
 use openfleet_dist::client::Tcp;
@@ -36,7 +36,7 @@ fn the_queue_of_async_never_exceeds_its_size() {
         let states = states(1);
         let network = Network::new(3, Faults::BAD, config(), &states);
         let links = network.links(runtime.handle(), &network.client(0, 1));
-        let plan = AsyncPlan { merge: Merge { max_gradients, wait_ms: 0 }, send_queue_size: 3, receive };
+        let plan = AsyncSettings { merge: Merge { max_gradients, wait_ms: 0 }, send_queue_size: 3, receive };
         let communicator = Async::new(remote(links, ALONE, Mode::Async).unwrap(), plan);
         let mut thread = Thread::new();
         for step in 0..100 {
@@ -64,7 +64,7 @@ fn a_flush_of_async_brings_every_push_to_the_copies() {
             let states = states(2);
             let network = Network::new(7, Faults::NONE, config(), &states);
             let links = network.links(runtime.handle(), &network.client(0, 1));
-            let plan = AsyncPlan { merge: Merge { max_gradients, wait_ms: 0 }, send_queue_size: 3, receive };
+            let plan = AsyncSettings { merge: Merge { max_gradients, wait_ms: 0 }, send_queue_size: 3, receive };
             let communicator = Async::new(remote(links, ALONE, Mode::Async).unwrap().with_float_width(width), plan);
             let mut thread = Thread::new();
             for step in 0..100 {
@@ -86,7 +86,7 @@ fn a_flush_of_async_fails_if_the_last_push_did() {
     for (max_gradients, receive) in RECEIVES {
         for round in 0..20 {
             let states = states(1);
-            let plan = AsyncPlan { merge: Merge { max_gradients, wait_ms: 0 }, send_queue_size: 3, receive };
+            let plan = AsyncSettings { merge: Merge { max_gradients, wait_ms: 0 }, send_queue_size: 3, receive };
             let communicator = Async::new(remote(in_process(&states, 0), ALONE, Mode::Async).unwrap(), plan);
             let mut thread = Thread::new();
             thread.step(&communicator, &[1], (1.0, 1.0)).unwrap();
@@ -106,7 +106,7 @@ fn hybrid_never_has_more_than_its_staleness_in_flight() {
         let states = states(2);
         let network = Network::new(4, Faults::BAD, config(), &states);
         let links = network.links(runtime.handle(), &network.client(0, 1));
-        let plan = HybridPlan { staleness };
+        let plan = HybridSettings { staleness };
         let communicator = Hybrid::new(remote(links, ALONE, Mode::Hybrid).unwrap(), plan);
         let mut thread = Thread::new();
         for step in 0..80 {

@@ -146,7 +146,7 @@ fn one_side_without_tls_hears_what_the_other_wants() {
     let (runtime, files) = (runtime(), Files::for_host("127.0.0.1"));
     let (_state, endpoint, _running) = start(&runtime, Some(files.server.clone()));
     let said = refusal(&runtime, &endpoint, "a test's secret", None);
-    let expected = format!("server `{endpoint}` refused worker 0: it came without TLS, which this server wants");
+    let expected = format!("server `{endpoint}` refused worker 0: this server requires TLS");
     assert!(said.contains(&expected), "{said}");
 
     let (_state, endpoint, _running) = start(&runtime, None);

@@ -76,8 +76,8 @@ fn one_line_says_the_role_and_one_the_strategy() {
         lines(Variables::default(), choose),
         [
             "one local process: no role variables are set",
-            "mode geo: push differences every 400 batches, residual flushed at save and stop; without servers it trains \
-             in this process",
+            "mode geo: push differences every 400 batches, residual flushed at save and stop; no servers, so training \
+             is local",
         ]
     );
     let worker = [

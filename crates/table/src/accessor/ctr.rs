@@ -23,7 +23,7 @@
 use openfleet_core::Key;
 use serde::{Deserialize, Serialize};
 
-use super::{Birth, Fate, Layout, Push, Row, Target};
+use super::{NewRow, Push, Retention, Row, RowLayout, Target};
 use crate::error::{Result, require};
 use crate::optimizer;
 use crate::sparse::SparseSpec;
@@ -139,7 +139,7 @@ const WEIGHT: usize = 5;
 /// The owner's number, as bits, before the weights of a long part.
 const OWNER: usize = 1;
 
-impl Layout for CtrOptions {
+impl RowLayout for CtrOptions {
     fn widths(&self, dim: usize, slots: usize) -> (usize, usize) {
         (WEIGHT + 1 + slots, if dim > 1 { OWNER + (dim - 1) * (1 + slots) } else { 0 })
     }
@@ -149,22 +149,22 @@ impl Layout for CtrOptions {
         WEIGHT + 1
     }
 
-    fn create(&self, rows: &mut Rows, row: u32, birth: &Birth<'_>, show: f32, click: f32) {
+    fn create(&self, rows: &mut Rows, row: u32, new_row: &NewRow<'_>, show: f32, click: f32) {
         let key = rows.key(row);
         let fields = rows.get_mut(row);
         fields[SHOW] = show;
         fields[CLICK] = click;
         fields[DELTA_SCORE] = self.score(show, click);
-        if !self.starts_at_zero(birth.spec.dim) {
-            birth.first_weights(key, &mut fields[WEIGHT..=WEIGHT]);
+        if !self.starts_at_zero(new_row.spec.dim) {
+            new_row.first_weights(key, &mut fields[WEIGHT..=WEIGHT]);
         }
-        birth.spec.optimizer.init_state(1, &mut fields[WEIGHT + 1..]);
+        new_row.spec.optimizer.init_state(1, &mut fields[WEIGHT + 1..]);
     }
 
-    fn initial(&self, birth: &Birth<'_>, key: Key, out: &mut [f32]) {
+    fn initial(&self, new_row: &NewRow<'_>, key: Key, out: &mut [f32]) {
         out.fill(0.0);
-        if !self.starts_at_zero(birth.spec.dim) {
-            birth.first_weights(key, &mut out[..1]);
+        if !self.starts_at_zero(new_row.spec.dim) {
+            new_row.first_weights(key, &mut out[..1]);
         }
     }
 
@@ -186,7 +186,7 @@ impl Layout for CtrOptions {
     }
 
     fn push(&self, rows: &mut Rows, push: &Push<'_>, targets: &[Target]) {
-        let spec = push.birth.spec;
+        let spec = push.new_row.spec;
         let mut long = [Target::default(); crate::sparse::BATCH];
         let mut long_count = 0;
         // Counts and long parts first, in the order of the request, then the rule: the weights of a row and of its long
@@ -204,7 +204,7 @@ impl Layout for CtrOptions {
                     long[long_count] = Target { at: target.at, row: number };
                     long_count += 1;
                 }
-                None if spec.dim > 1 && score >= self.embedx_threshold => extend(rows, target.row, &push.birth),
+                None if spec.dim > 1 && score >= self.embedx_threshold => extend(rows, target.row, &push.new_row),
                 None => {}
             }
         }
@@ -233,16 +233,16 @@ impl Layout for CtrOptions {
         rows.get_mut(row)[UNSEEN_DAYS] += 1.0;
     }
 
-    fn fade(&self, rows: &mut Rows, row: u32) -> Fate {
+    fn fade(&self, rows: &mut Rows, row: u32) -> Retention {
         let fields = rows.get_mut(row);
         fields[SHOW] *= self.show_click_decay_rate;
         fields[CLICK] *= self.show_click_decay_rate;
         if self.score(fields[SHOW], fields[CLICK]) < self.delete_threshold {
-            Fate::LowScore
+            Retention::LowScore
         } else if fields[UNSEEN_DAYS] as u32 > self.delete_after_unseen_days {
-            Fate::Unseen
+            Retention::Unseen
         } else {
-            Fate::Stays
+            Retention::Stays
         }
     }
 
@@ -289,14 +289,14 @@ impl Layout for CtrOptions {
         &self,
         rows: &mut Rows,
         row: u32,
-        birth: &Birth<'_>,
+        new_row: &NewRow<'_>,
         weights: &[f32],
         state: Option<&[f32]>,
         ctr: Option<CtrFields>,
     ) {
-        let dim = birth.spec.dim;
+        let dim = new_row.spec.dim;
         if dim > 1 && ctr.is_none_or(|ctr| ctr.has_long) && long_of(rows, row).is_none() {
-            extend(rows, row, birth);
+            extend(rows, row, new_row);
         }
         if ctr.is_some_and(|ctr| !ctr.has_long) {
             self.release(rows, row);
@@ -314,7 +314,7 @@ impl Layout for CtrOptions {
             Some(state) => {
                 state.chunks_exact(dim).enumerate().for_each(|(slot, floats)| fields[WEIGHT + 1 + slot] = floats[0]);
             }
-            None => birth.spec.optimizer.init_state(1, &mut fields[WEIGHT + 1..]),
+            None => new_row.spec.optimizer.init_state(1, &mut fields[WEIGHT + 1..]),
         }
         let Some(long) = long_of(rows, row) else { return };
         let (long_weights, long_state) = rows.long.get_mut(long)[OWNER..].split_at_mut(dim - 1);
@@ -325,7 +325,7 @@ impl Layout for CtrOptions {
                     to.copy_from_slice(&floats[1..]);
                 }
             }
-            None => birth.spec.optimizer.init_state(dim - 1, long_state),
+            None => new_row.spec.optimizer.init_state(dim - 1, long_state),
         }
     }
 }
@@ -338,15 +338,15 @@ fn long_of(rows: &Rows, row: u32) -> Option<u32> {
 
 /// Gives a row its long part, from first values: columns 1 to D - 1 of what the initializer draws for the key.
 #[cold]
-fn extend(rows: &mut Rows, row: u32, birth: &Birth<'_>) {
-    let (key, dim) = (rows.key(row), birth.spec.dim);
+fn extend(rows: &mut Rows, row: u32, new_row: &NewRow<'_>) {
+    let (key, dim) = (rows.key(row), new_row.spec.dim);
     let long = rows.long.push();
     rows.get_mut(row)[LONG] = f32::from_bits(long + 1);
     let part = rows.long.get_mut(long);
     // Column 0 is drawn too, over the owner's place, and makes way for it.
-    birth.first_weights(key, &mut part[..dim]);
+    new_row.first_weights(key, &mut part[..dim]);
     part[0] = f32::from_bits(row);
-    birth.spec.optimizer.init_state(dim - 1, &mut part[dim..]);
+    new_row.spec.optimizer.init_state(dim - 1, &mut part[dim..]);
 }
 
 /// The single weights of the rows that a rule is to change.

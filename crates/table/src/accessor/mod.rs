@@ -1,7 +1,7 @@
 //! Accessors: layout and life of a sparse row, never the update rule.
 //!
 //! An accessor says which floats a row consists of, what a pull shows of them, what a push notes beside the gradient,
-//! and when a row has outlived its use. One accessor a file, each behind `Layout`; a shard runs any of them and is
+//! and when a row has outlived its use. One accessor a file, each behind `RowLayout`; a shard runs any of them and is
 //! compiled once for each, so that a plain table does not pay for what another kind keeps.
 
 mod ctr;
@@ -58,20 +58,20 @@ pub struct Row<'a> {
 
 /// What a row is made from, and the stamp that touched rows get.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Birth<'a> {
+pub(crate) struct NewRow<'a> {
     pub(crate) spec: &'a SparseSpec,
     pub(crate) fans: Fans,
     pub(crate) stamp: u32,
 }
 
-impl Birth<'_> {
+impl NewRow<'_> {
     /// The first weights of a key's row.
     pub(crate) fn first_weights(&self, key: Key, out: &mut [f32]) {
         self.spec.initializer.row(self.spec.seed, key, self.fans, out);
     }
 
     /// What a pull shows of a key that has no row and gets none: first values, or zeros if it would have to earn a row.
-    pub(crate) fn show_absent(&self, layout: &impl Layout, key: Key, out: &mut [f32]) {
+    pub(crate) fn show_absent(&self, layout: &impl RowLayout, key: Key, out: &mut [f32]) {
         if self.spec.admission.at_once(self.spec.seed, key) {
             layout.initial(self, key, out);
         } else {
@@ -83,7 +83,7 @@ impl Birth<'_> {
 /// A push on its way through the shards.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Push<'a> {
-    pub(crate) birth: Birth<'a>,
+    pub(crate) new_row: NewRow<'a>,
     pub(crate) update: Step,
     pub(crate) gradients: &'a [f32],
     pub(crate) show_click: Option<ShowClick<'a>>,
@@ -93,7 +93,7 @@ impl<'a> Push<'a> {
     /// The gradient at a position of the request.
     #[inline(always)]
     pub(crate) fn gradient(&self, at: u32) -> &'a [f32] {
-        let dim = self.birth.spec.dim;
+        let dim = self.new_row.spec.dim;
         &self.gradients[at as usize * dim..][..dim]
     }
 
@@ -113,14 +113,14 @@ pub(crate) struct Target {
 
 /// Why a row goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Retention {
     Stays,
     LowScore,
     Unseen,
 }
 
 /// What a shard asks of an accessor. Rows are named by number and may be renumbered when another one is removed.
-pub(crate) trait Layout {
+pub(crate) trait RowLayout {
     /// Floats of a row and of a long part, with `slots` floats of state a weight.
     fn widths(&self, dim: usize, slots: usize) -> (usize, usize);
 
@@ -128,10 +128,10 @@ pub(crate) trait Layout {
     fn pulled_floats(&self, dim: usize) -> usize;
 
     /// Writes a new row, which is all zeros, with the shows and clicks that earned it.
-    fn create(&self, rows: &mut Rows, row: u32, birth: &Birth<'_>, show: f32, click: f32);
+    fn create(&self, rows: &mut Rows, row: u32, new_row: &NewRow<'_>, show: f32, click: f32);
 
     /// What a pull would show of a row just created.
-    fn initial(&self, birth: &Birth<'_>, key: Key, out: &mut [f32]);
+    fn initial(&self, new_row: &NewRow<'_>, key: Key, out: &mut [f32]);
 
     /// Asks for the first `floats` floats of what a row has elsewhere; the row itself is in the cache.
     fn look_further(&self, _rows: &Rows, _row: u32, _floats: usize) {}
@@ -154,8 +154,8 @@ pub(crate) trait Layout {
     fn end_of_day(&self, _rows: &mut Rows, _row: u32) {}
 
     /// Lets a row fade, and says whether it still earns its place.
-    fn fade(&self, _rows: &mut Rows, _row: u32) -> Fate {
-        Fate::Stays
+    fn fade(&self, _rows: &mut Rows, _row: u32) -> Retention {
+        Retention::Stays
     }
 
     /// The row is about to be removed: gives back what it holds elsewhere.
@@ -172,7 +172,7 @@ pub(crate) trait Layout {
         &self,
         rows: &mut Rows,
         row: u32,
-        birth: &Birth<'_>,
+        new_row: &NewRow<'_>,
         weights: &[f32],
         state: Option<&[f32]>,
         ctr: Option<CtrFields>,

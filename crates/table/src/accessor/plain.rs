@@ -3,7 +3,7 @@
 
 use openfleet_core::Key;
 
-use super::{Birth, CtrFields, Layout, Push, Row, Target};
+use super::{CtrFields, NewRow, Push, Row, RowLayout, Target};
 use crate::optimizer;
 use crate::sparse::SparseSpec;
 use crate::sparse::rows::Rows;
@@ -12,7 +12,7 @@ use crate::sparse::rows::Rows;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plain;
 
-impl Layout for Plain {
+impl RowLayout for Plain {
     fn widths(&self, dim: usize, slots: usize) -> (usize, usize) {
         (dim * (1 + slots), 0)
     }
@@ -22,15 +22,15 @@ impl Layout for Plain {
         dim
     }
 
-    fn create(&self, rows: &mut Rows, row: u32, birth: &Birth<'_>, _show: f32, _click: f32) {
-        let (key, dim) = (rows.key(row), birth.spec.dim);
+    fn create(&self, rows: &mut Rows, row: u32, new_row: &NewRow<'_>, _show: f32, _click: f32) {
+        let (key, dim) = (rows.key(row), new_row.spec.dim);
         let (weights, state) = rows.get_mut(row).split_at_mut(dim);
-        birth.first_weights(key, weights);
-        birth.spec.optimizer.init_state(dim, state);
+        new_row.first_weights(key, weights);
+        new_row.spec.optimizer.init_state(dim, state);
     }
 
-    fn initial(&self, birth: &Birth<'_>, key: Key, out: &mut [f32]) {
-        birth.first_weights(key, out);
+    fn initial(&self, new_row: &NewRow<'_>, key: Key, out: &mut [f32]) {
+        new_row.first_weights(key, out);
     }
 
     #[inline(always)]
@@ -40,8 +40,8 @@ impl Layout for Plain {
 
     #[inline(always)]
     fn push(&self, rows: &mut Rows, push: &Push<'_>, targets: &[Target]) {
-        let dim = push.birth.spec.dim;
-        push.update.apply_rows(push.birth.spec.regularizer.as_ref(), dim, &mut Touched { rows, push, targets, dim });
+        let dim = push.new_row.spec.dim;
+        push.update.apply_rows(push.new_row.spec.regularizer.as_ref(), dim, &mut Touched { rows, push, targets, dim });
     }
 
     #[inline(always)]
@@ -60,17 +60,17 @@ impl Layout for Plain {
         &self,
         rows: &mut Rows,
         row: u32,
-        birth: &Birth<'_>,
+        new_row: &NewRow<'_>,
         weights: &[f32],
         state: Option<&[f32]>,
         _ctr: Option<CtrFields>,
     ) {
-        let dim = birth.spec.dim;
+        let dim = new_row.spec.dim;
         let (row_weights, row_state) = rows.get_mut(row).split_at_mut(dim);
         row_weights.copy_from_slice(weights);
         match state {
             Some(state) => row_state.copy_from_slice(state),
-            None => birth.spec.optimizer.init_state(dim, row_state),
+            None => new_row.spec.optimizer.init_state(dim, row_state),
         }
     }
 }

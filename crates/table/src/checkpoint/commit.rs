@@ -20,7 +20,7 @@ use super::file::FileWriter;
 use super::manifest::{FORMAT, Layer, MANIFEST, Manifest, SparseEntry, VERSION, find_manifest, read_manifest};
 use super::states;
 use super::storage::Storage;
-use super::write::{Part, TableCuts, temporary, write_part};
+use super::write::{ServerPart, TableCuts, temporary, write_part};
 use crate::error::{Error, Result};
 
 /// What a save is to become.
@@ -42,7 +42,7 @@ pub struct Commit {
     #[serde(skip)]
     pub states: Vec<u8>,
     /// What each server has written, in order.
-    pub parts: Vec<Part>,
+    pub parts: Vec<ServerPart>,
     /// What it takes the place of.
     #[serde(default)]
     pub replaces: Replaces,
@@ -241,7 +241,7 @@ fn is_id(id: &str) -> bool {
 }
 
 /// Tables with the parts of all servers.
-fn merge_sparse(parts: &[Part]) -> Result<Vec<SparseEntry>> {
+fn merge_sparse(parts: &[ServerPart]) -> Result<Vec<SparseEntry>> {
     let mut tables: Vec<SparseEntry> = Vec::new();
     for (number, part) in parts.iter().enumerate() {
         if number == 0 {

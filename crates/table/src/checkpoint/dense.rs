@@ -10,14 +10,14 @@ use super::file::{FileEntry, FileReader, FileWriter};
 use super::manifest::DenseEntry;
 use super::read::DenseValues;
 use super::storage::Storage;
-use super::write::Part;
+use super::write::ServerPart;
 use crate::error::{Error, Result};
 
 /// The one file.
 pub(super) const FILE: &str = "dense.safetensors";
 
 /// A parameter being put together: values, then slots, each `length` floats as bytes.
-struct Whole {
+struct AssembledParameter {
     entry: DenseEntry,
     length: usize,
     bytes: Vec<u8>,
@@ -29,16 +29,16 @@ struct Whole {
 pub(super) fn merge(
     storage: &dyn Storage,
     directory: &str,
-    parts: &[Part],
+    parts: &[ServerPart],
 ) -> Result<(Vec<DenseEntry>, Option<FileEntry>)> {
-    let mut wholes: BTreeMap<&str, Whole> = BTreeMap::new();
+    let mut parameters: BTreeMap<&str, AssembledParameter> = BTreeMap::new();
     for part in parts {
         let Some(file) = &part.dense_file else { continue };
         let mut reader = FileReader::open(storage, directory, file)?;
         for block in &part.dense {
             let slots = block.spec.optimizer.slot_names();
             let length: usize = block.spec.shape.iter().product();
-            let whole = wholes.entry(&block.parameter).or_insert_with(|| Whole {
+            let parameter = parameters.entry(&block.parameter).or_insert_with(|| AssembledParameter {
                 entry: DenseEntry {
                     name: block.parameter.clone(),
                     spec: block.spec.clone(),
@@ -49,29 +49,29 @@ pub(super) fn merge(
                 bytes: vec![0; 4 * length * (1 + slots.len())],
                 filled: 0,
             });
-            let fits = block.offset.checked_add(block.length).is_some_and(|end| end <= whole.length);
-            if whole.entry.spec != block.spec || !fits {
+            let fits = block.offset.checked_add(block.length).is_some_and(|end| end <= parameter.length);
+            if parameter.entry.spec != block.spec || !fits {
                 return Err(Error::PartsDisagree { what: format!("parameter `{}`", block.parameter) });
             }
             // Blocks of one parameter may have met one push more or less where nobody waits.
-            whole.entry.step = whole.entry.step.max(block.step);
-            whole.filled += block.length;
+            parameter.entry.step = parameter.entry.step.max(block.step);
+            parameter.filled += block.length;
             for slot in 0..=slots.len() {
-                let start = 4 * (slot * whole.length + block.offset);
-                reader.read(&mut whole.bytes[start..start + 4 * block.length])?;
+                let start = 4 * (slot * parameter.length + block.offset);
+                reader.read(&mut parameter.bytes[start..start + 4 * block.length])?;
             }
         }
     }
-    if let Some(whole) = wholes.values().find(|whole| whole.filled != whole.length) {
-        return Err(Error::PartsDisagree { what: format!("parameter `{}`", whole.entry.name) });
+    if let Some(parameter) = parameters.values().find(|parameter| parameter.filled != parameter.length) {
+        return Err(Error::PartsDisagree { what: format!("parameter `{}`", parameter.entry.name) });
     }
     let mut tensors = Vec::new();
-    for whole in wholes.values() {
-        for (slot, bytes) in whole.bytes.chunks_exact(4 * whole.length).enumerate() {
-            tensors.push((tensor_name(&whole.entry, slot), whole.entry.spec.shape.clone(), bytes));
+    for parameter in parameters.values() {
+        for (slot, bytes) in parameter.bytes.chunks_exact(4 * parameter.length).enumerate() {
+            tensors.push((tensor_name(&parameter.entry, slot), parameter.entry.spec.shape.clone(), bytes));
         }
     }
-    let entries = wholes.values().map(|whole| whole.entry.clone()).collect();
+    let entries = parameters.values().map(|parameter| parameter.entry.clone()).collect();
     if tensors.is_empty() {
         return Ok((entries, None));
     }

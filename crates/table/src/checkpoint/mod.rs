@@ -40,8 +40,8 @@ pub use manifest::{
 };
 pub use mapped::MappedTable;
 pub use memory::Memory;
-pub use read::{DenseValues, Left, Loaded, each_row, read_dense, read_sparse, verify};
+pub use read::{DenseValues, LeftOut, Loaded, each_row, read_dense, read_sparse, verify};
 pub use reshard::{compact, reshard};
 pub use states::{StateElements, StateValue, States, decode_states, encode_states, read_states, read_states_file};
-pub use storage::{Bytes, Hands, OneHand, Sink, Storage, StorageError};
-pub use write::{DenseBlock, DenseCut, Part, SparseCut, TableCuts, write_part};
+pub use storage::{Bytes, Parallelism, Sequential, Sink, Storage, StorageError};
+pub use write::{DenseBlock, DenseCut, ServerPart, SparseCut, TableCuts, write_part};

@@ -11,7 +11,7 @@ use super::columns::{Column, take_floats, take_stats};
 use super::dense;
 use super::file::FileReader;
 use super::manifest::{Manifest, SparseEntry, SparsePart, Stored};
-use super::storage::{Hands, Storage};
+use super::storage::{Parallelism, Storage};
 use crate::accessor::{Accessor, Row};
 use crate::dense::DenseSpec;
 use crate::error::{Error, Result};
@@ -19,7 +19,7 @@ use crate::sparse::{SparseSpec, SparseTable};
 
 /// What was left out, where that was allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Left {
+pub enum LeftOut {
     /// Not in the checkpoint: it begins afresh.
     Missing {
         /// Table or parameter.
@@ -46,7 +46,7 @@ pub enum Left {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Loaded {
     /// What was left out.
-    pub left: Vec<Left>,
+    pub left: Vec<LeftOut>,
 }
 
 impl Loaded {
@@ -58,7 +58,7 @@ impl Loaded {
         partial: bool,
     ) -> Result<Self> {
         let mut left = Vec::new();
-        let mut differ = |error: Error, what: Left| {
+        let mut differ = |error: Error, what: LeftOut| {
             if partial {
                 left.push(what);
                 return Ok(());
@@ -68,38 +68,38 @@ impl Loaded {
         for (name, spec) in sparse {
             let name = name.clone();
             let Some(saved) = manifest.sparse.iter().find(|saved| saved.name == name) else {
-                differ(Error::NotSaved { kind: "sparse table", name: name.clone() }, Left::Missing { name })?;
+                differ(Error::NotSaved { kind: "sparse table", name: name.clone() }, LeftOut::Missing { name })?;
                 continue;
             };
             if layout(spec) != layout(&saved.spec) {
                 let (expected, got) = (layout(spec).into(), layout(&saved.spec).into());
-                differ(Error::SavedShape { name: name.clone(), expected, got }, Left::Shape { name })?;
+                differ(Error::SavedShape { name: name.clone(), expected, got }, LeftOut::Shape { name })?;
                 continue;
             }
             if spec.salted != saved.spec.salted {
                 let (expected, got) = (keys(spec), keys(&saved.spec));
-                differ(Error::SavedKeys { name: name.clone(), expected, got }, Left::Shape { name })?;
+                differ(Error::SavedKeys { name: name.clone(), expected, got }, LeftOut::Shape { name })?;
                 continue;
             }
             let (expected, got) = (spec.optimizer.name(), saved.spec.optimizer.name());
             if spec.optimizer.slot_names() != saved.spec.optimizer.slot_names() || expected != got {
-                differ(Error::SavedOptimizer { name: name.clone(), expected, got }, Left::State { name })?;
+                differ(Error::SavedOptimizer { name: name.clone(), expected, got }, LeftOut::State { name })?;
             }
         }
         for (name, spec) in dense {
             let name = name.clone();
             let Some(saved) = manifest.dense.iter().find(|saved| saved.name == name) else {
-                differ(Error::NotSaved { kind: "parameter", name: name.clone() }, Left::Missing { name })?;
+                differ(Error::NotSaved { kind: "parameter", name: name.clone() }, LeftOut::Missing { name })?;
                 continue;
             };
             if spec.shape != saved.spec.shape {
                 let (expected, got) = (format!("{:?}", spec.shape).into(), format!("{:?}", saved.spec.shape).into());
-                differ(Error::SavedShape { name: name.clone(), expected, got }, Left::Shape { name })?;
+                differ(Error::SavedShape { name: name.clone(), expected, got }, LeftOut::Shape { name })?;
                 continue;
             }
             let (expected, got) = (spec.optimizer.name(), saved.spec.optimizer.name());
             if spec.optimizer.slot_names() != saved.spec.optimizer.slot_names() || expected != got {
-                differ(Error::SavedOptimizer { name: name.clone(), expected, got }, Left::State { name })?;
+                differ(Error::SavedOptimizer { name: name.clone(), expected, got }, LeftOut::State { name })?;
             }
         }
         let wanted: BTreeSet<&String> =
@@ -108,7 +108,7 @@ impl Loaded {
         for (kind, name) in saved.chain(manifest.dense.iter().map(|parameter| ("parameter", &parameter.name))) {
             if !wanted.contains(name) {
                 let name = name.clone();
-                differ(Error::NotWanted { kind, name: name.clone() }, Left::Extra { name })?;
+                differ(Error::NotWanted { kind, name: name.clone() }, LeftOut::Extra { name })?;
             }
         }
         Ok(Loaded { left })
@@ -117,15 +117,17 @@ impl Loaded {
     /// Whether values of this name are to be taken.
     pub fn takes_values(&self, name: &str) -> bool {
         !self.left.iter().any(|left| match left {
-            Left::Missing { name: left } | Left::Extra { name: left } | Left::Shape { name: left } => left == name,
-            Left::State { .. } => false,
+            LeftOut::Missing { name: left } | LeftOut::Extra { name: left } | LeftOut::Shape { name: left } => {
+                left == name
+            }
+            LeftOut::State { .. } => false,
         })
     }
 
     /// Whether the optimizer's state of this name is to be taken.
     pub fn takes_state(&self, name: &str) -> bool {
         self.takes_values(name)
-            && !self.left.iter().any(|left| matches!(left, Left::State { name: left } if left == name))
+            && !self.left.iter().any(|left| matches!(left, LeftOut::State { name: left } if left == name))
     }
 }
 
@@ -151,7 +153,7 @@ pub fn read_sparse(
     buckets: Range<usize>,
     table: &SparseTable,
     with_state: bool,
-    hands: &dyn Hands,
+    parallelism: &dyn Parallelism,
 ) -> Result<u64> {
     // Keys are spread evenly.
     table.reserve(rows_there(storage, manifest, entry)?.saturating_mul(buckets.len() as u64) / BUCKET_COUNT as u64);
@@ -159,12 +161,12 @@ pub fn read_sparse(
     let parts: Vec<_> = entry.parts.iter().filter(|part| part.meets(&buckets)).collect();
     let total = parts.iter().fold(0u64, |total, part| total.saturating_add(part.rows));
     // Which rows of an older save count is known when all newer ones were read.
-    let shares = if manifest.layers.is_empty() && total > CHUNK { hands.count() as u64 } else { 1 };
+    let shares = if manifest.layers.is_empty() && total > CHUNK { parallelism.count() as u64 } else { 1 };
     let read_share = |share: u64| {
-        let (mut restoring, mut restored) = (table.restoring(with_state), 0);
+        let (mut restorer, mut restored) = (table.restorer(with_state), 0);
         let mut restore = |row: &Row<'_>| {
             restored += 1;
-            restoring.restore(row)
+            restorer.restore(row)
         };
         if shares <= 1 {
             each_row(storage, manifest, entry, buckets.clone(), &mut restore)?;
@@ -185,7 +187,7 @@ pub fn read_sparse(
     };
     match shares {
         0 | 1 => read_share(0)?,
-        _ => hands.work(&|share| read_share(share as u64))?,
+        _ => parallelism.work(&|share| read_share(share as u64))?,
     }
     table.set_step(entry.step);
     table.set_stamp(entry.stamp);

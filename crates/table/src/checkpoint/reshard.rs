@@ -10,8 +10,8 @@ use super::commit::{Commit, Replaces, abandon, begin, commit};
 use super::manifest::{MANIFEST, Manifest, SparseEntry};
 use super::read::{read_dense, read_sparse};
 use super::states::read_states_file;
-use super::storage::{OneHand, Storage};
-use super::write::{DenseCut, Part, SparseCut, TableCuts, write_part};
+use super::storage::{Sequential, Storage};
+use super::write::{DenseCut, ServerPart, SparseCut, TableCuts, write_part};
 use crate::error::{Error, Result};
 use crate::sparse::{SparseSpec, SparseTable};
 
@@ -74,7 +74,7 @@ fn write_parts(
     to: &dyn Storage,
     id: &str,
     buckets: Buckets,
-) -> Result<Vec<Part>> {
+) -> Result<Vec<ServerPart>> {
     let servers = buckets.server_count() as u32;
     let mut dense = dense(from, manifest)?;
     let mut parts = Vec::with_capacity(servers as usize);
@@ -83,7 +83,7 @@ fn write_parts(
         let sparse = manifest.sparse.iter().map(|entry| {
             // A bound on rows is a server's own; all of them are copied.
             let table = Arc::new(SparseTable::new(SparseSpec { capacity: None, ..entry.spec.clone() })?);
-            read_sparse(from, manifest, entry, range.clone(), &table, true, &OneHand)?;
+            read_sparse(from, manifest, entry, range.clone(), &table, true, &Sequential)?;
             Ok(SparseCut { name: entry.name.clone(), cut: table.cut()?, without_state: false })
         });
         let cuts = TableCuts {

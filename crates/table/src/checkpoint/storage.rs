@@ -98,7 +98,7 @@ impl From<StorageError> for io::Error {
 }
 
 /// Those who do a large piece of work side by side. This room starts no threads: whoever has some hands them in.
-pub trait Hands: Sync {
+pub trait Parallelism: Sync {
     /// How many there are.
     fn count(&self) -> usize;
 
@@ -108,9 +108,9 @@ pub trait Hands: Sync {
 
 /// Whoever calls.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct OneHand;
+pub struct Sequential;
 
-impl Hands for OneHand {
+impl Parallelism for Sequential {
     fn count(&self) -> usize {
         1
     }

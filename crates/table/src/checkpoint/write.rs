@@ -91,7 +91,7 @@ pub struct DenseCut {
 
 /// What one server has written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Part {
+pub struct ServerPart {
     /// Which server.
     pub server: u32,
     /// The save since which its rows have changed; none where it wrote all of them.
@@ -136,7 +136,7 @@ pub(super) fn temporary(id: &str) -> String {
 const ROWS_AT_ONCE: u32 = 2048;
 
 /// Writes one server's part of the save `id`, which has begun. From then on its tables know what changes after it.
-pub fn write_part(storage: &dyn Storage, id: &str, cuts: TableCuts) -> Result<Part> {
+pub fn write_part(storage: &dyn Storage, id: &str, cuts: TableCuts) -> Result<ServerPart> {
     let directory = temporary(id);
     let mut files = Vec::new();
     let since = cuts.since()?;
@@ -146,7 +146,16 @@ pub fn write_part(storage: &dyn Storage, id: &str, cuts: TableCuts) -> Result<Pa
     }
     let (dense_file, dense) = write_dense(storage, &directory, cuts.server, cuts.dense)?;
     storage.sync_directory(&directory).map_err(Error::storage("sync", &directory))?;
-    Ok(Part { server: cuts.server, since, sparse, dense, dense_file, files, work: cuts.work, position: cuts.position })
+    Ok(ServerPart {
+        server: cuts.server,
+        since,
+        sparse,
+        dense,
+        dense_file,
+        files,
+        work: cuts.work,
+        position: cuts.position,
+    })
 }
 
 fn write_sparse(

@@ -169,7 +169,7 @@ impl Step {
         gradient: &[f32],
     ) {
         assert_eq!(weights.len(), gradient.len(), "one gradient a weight");
-        let mut part = Part { weights, state, gradient, done: false };
+        let mut part = SingleRow { weights, state, gradient, done: false };
         self.run(regularizer, stride, offset, &mut part);
     }
 
@@ -201,14 +201,14 @@ pub(crate) trait Rows {
 }
 
 /// A single stretch of weights as the only row.
-struct Part<'a> {
+struct SingleRow<'a> {
     weights: &'a mut [f32],
     state: &'a mut [f32],
     gradient: &'a [f32],
     done: bool,
 }
 
-impl Rows for Part<'_> {
+impl Rows for SingleRow<'_> {
     #[inline]
     fn next(&mut self) -> Option<(&mut [f32], &mut [f32], &[f32])> {
         if std::mem::replace(&mut self.done, true) {

@@ -33,15 +33,15 @@ pub(super) struct ShardCut {
     /// The first position that has not been read out.
     pub(super) next: u32,
     /// A bit a position: its row is aside, or not part of the cut.
-    is_aside: Vec<u64>,
-    aside: Aside,
+    is_copied: Vec<u64>,
+    copied: CopiedRows,
     /// What an accessor whose weights do not lie side by side shows a row in.
     pub(super) buffer: Vec<f32>,
 }
 
 /// Copies of rows, column by column.
 #[derive(Debug, Default)]
-struct Aside {
+struct CopiedRows {
     keys: Vec<Key>,
     stamps: Vec<u32>,
     weights: Vec<f32>,
@@ -51,14 +51,14 @@ struct Aside {
 
 impl ShardCut {
     pub(super) fn new(spec: Arc<SparseSpec>, rows: u32) -> Self {
-        let is_aside = vec![0; (rows as usize).div_ceil(64)];
-        ShardCut { spec, rows, next: 0, is_aside, aside: Aside::default(), buffer: Vec::new() }
+        let is_copied = vec![0; (rows as usize).div_ceil(64)];
+        ShardCut { spec, rows, next: 0, is_copied, copied: CopiedRows::default(), buffer: Vec::new() }
     }
 
     /// Passes rows by; says how many.
     pub(super) fn leave_out(&mut self, is_left_out: impl Fn(u32) -> bool) -> u32 {
         let mut left_out = 0;
-        for (at, word) in (0..).zip(&mut self.is_aside) {
+        for (at, word) in (0..).zip(&mut self.is_copied) {
             for bit in 0..64.min(self.rows - at * 64) {
                 *word |= u64::from(is_left_out(at * 64 + bit)) << bit;
             }
@@ -70,22 +70,22 @@ impl ShardCut {
     /// Whether the row at a position has yet to be read out, from there.
     #[inline(always)]
     pub(super) fn is_wanted(&self, position: u32) -> bool {
-        (self.next..self.rows).contains(&position) && self.is_aside[position as usize / 64] >> (position % 64) & 1 == 0
+        (self.next..self.rows).contains(&position) && self.is_copied[position as usize / 64] >> (position % 64) & 1 == 0
     }
 
     /// Puts the row of a position aside.
-    pub(super) fn put_aside(&mut self, position: u32, row: &Row<'_>) {
-        self.is_aside[position as usize / 64] |= 1 << (position % 64);
-        self.aside.keys.push(row.key);
-        self.aside.stamps.push(row.stamp);
-        self.aside.weights.extend_from_slice(row.weights);
-        self.aside.state.extend_from_slice(row.state);
-        self.aside.ctr.push(row.ctr);
+    pub(super) fn copy_row(&mut self, position: u32, row: &Row<'_>) {
+        self.is_copied[position as usize / 64] |= 1 << (position % 64);
+        self.copied.keys.push(row.key);
+        self.copied.stamps.push(row.stamp);
+        self.copied.weights.extend_from_slice(row.weights);
+        self.copied.state.extend_from_slice(row.state);
+        self.copied.ctr.push(row.ctr);
     }
 
     /// Reads out what is aside, and gives its memory back.
-    pub(super) fn read_aside(&mut self, look: &mut impl FnMut(&Row<'_>)) {
-        let Aside { keys, stamps, weights, state, ctr } = std::mem::take(&mut self.aside);
+    pub(super) fn read_copied(&mut self, look: &mut impl FnMut(&Row<'_>)) {
+        let CopiedRows { keys, stamps, weights, state, ctr } = std::mem::take(&mut self.copied);
         let (dim, floats) = (self.spec.dim, self.spec.dim * self.spec.optimizer.state_slots());
         for (at, key) in keys.into_iter().enumerate() {
             let (weights, state) = (&weights[at * dim..][..dim], &state[at * floats..][..floats]);
@@ -94,7 +94,7 @@ impl ShardCut {
     }
 
     pub(super) fn is_read(&self) -> bool {
-        self.next == self.rows && self.aside.keys.is_empty()
+        self.next == self.rows && self.copied.keys.is_empty()
     }
 }
 
@@ -252,23 +252,23 @@ mod tests {
         )
     }
 
-    type Whole = (u32, Vec<u32>, Vec<u32>, Option<(u32, u32, u32, u32, bool)>);
+    type RowBits = (u32, Vec<u32>, Vec<u32>, Option<(u32, u32, u32, u32, bool)>);
 
-    fn whole(row: &Row<'_>) -> (Key, Whole) {
+    fn row_bits(row: &Row<'_>) -> (Key, RowBits) {
         let bits = |floats: &[f32]| floats.iter().map(|float| float.to_bits()).collect();
         let ctr =
             row.ctr.map(|c| (c.show.to_bits(), c.click.to_bits(), c.delta_score.to_bits(), c.unseen_days, c.has_long));
         (row.key, (row.stamp, bits(row.weights), bits(row.state), ctr))
     }
 
-    fn now(table: &SparseTable) -> BTreeMap<Key, Whole> {
+    fn now(table: &SparseTable) -> BTreeMap<Key, RowBits> {
         let mut rows = BTreeMap::new();
-        table.for_each_row(|row| rows.extend([whole(row)]));
+        table.for_each_row(|row| rows.extend([row_bits(row)]));
         rows
     }
 
     #[derive(Debug, Clone)]
-    enum Act {
+    enum Operation {
         Push(Vec<Key>),
         Add(Vec<Key>),
         Pull(Vec<Key>, u32),
@@ -278,16 +278,16 @@ mod tests {
         Read(u32),
     }
 
-    fn act() -> impl Strategy<Value = Act> {
+    fn operation() -> impl Strategy<Value = Operation> {
         let keys = || prop::collection::vec(0u64..60, 0..20);
         prop_oneof![
-            keys().prop_map(Act::Push),
-            keys().prop_map(Act::Add),
-            (keys(), 0u32..9).prop_map(|(keys, stamp)| Act::Pull(keys, stamp)),
-            keys().prop_map(Act::Put),
-            (0u32..4).prop_map(Act::Shrink),
-            Just(Act::EndOfDay),
-            (0u32..15).prop_map(Act::Read),
+            keys().prop_map(Operation::Push),
+            keys().prop_map(Operation::Add),
+            (keys(), 0u32..9).prop_map(|(keys, stamp)| Operation::Pull(keys, stamp)),
+            keys().prop_map(Operation::Put),
+            (0u32..4).prop_map(Operation::Shrink),
+            Just(Operation::EndOfDay),
+            (0u32..15).prop_map(Operation::Read),
         ]
     }
 
@@ -295,7 +295,7 @@ mod tests {
         #[test]
         fn a_cut_shows_the_rows_of_its_moment_whatever_happens_while_it_is_read(
             before in prop::collection::vec(0u64..60, 0..80),
-            acts in prop::collection::vec(act(), 0..30),
+            operations in prop::collection::vec(operation(), 0..30),
             capacity in prop::option::of(8usize..40),
             is_ctr: bool,
         ) {
@@ -307,22 +307,22 @@ mod tests {
             let mut cut = table.cut().unwrap();
             prop_assert_eq!(cut.rows(), expected.len() as u64);
             let mut times = 0;
-            for act in acts {
+            for operation in operations {
                 let floats = |keys: &[Key]| vec![0.5; keys.len() * 3];
-                match act {
-                    Act::Push(keys) => drop(table.push(&keys, &floats(&keys), &mut scratch).unwrap()),
-                    Act::Add(keys) => drop(table.add(&keys, &floats(&keys), &mut scratch).unwrap()),
-                    Act::Pull(keys, stamp) => {
+                match operation {
+                    Operation::Push(keys) => drop(table.push(&keys, &floats(&keys), &mut scratch).unwrap()),
+                    Operation::Add(keys) => drop(table.add(&keys, &floats(&keys), &mut scratch).unwrap()),
+                    Operation::Pull(keys, stamp) => {
                         table.set_stamp(stamp);
                         table.pull(&keys, Missing::Create, &mut floats(&keys), &mut scratch).unwrap();
                     }
-                    Act::Put(keys) => table.put(&keys, &floats(&keys), Existing::Replace, &mut scratch).unwrap(),
-                    Act::Shrink(age) => drop(table.shrink(9, age)),
-                    Act::EndOfDay => table.end_of_day(),
-                    Act::Read(most) => drop(cut.read(most, |row| { times += 1; got.extend([whole(row)]) })),
+                    Operation::Put(keys) => table.put(&keys, &floats(&keys), Existing::Replace, &mut scratch).unwrap(),
+                    Operation::Shrink(age) => drop(table.shrink(9, age)),
+                    Operation::EndOfDay => table.end_of_day(),
+                    Operation::Read(most) => drop(cut.read(most, |row| { times += 1; got.extend([row_bits(row)]) })),
                 }
             }
-            while cut.read(4, |row| { times += 1; got.extend([whole(row)]) }) {}
+            while cut.read(4, |row| { times += 1; got.extend([row_bits(row)]) }) {}
             prop_assert_eq!(times, expected.len(), "each row once");
             prop_assert_eq!(got, expected);
             drop(cut);

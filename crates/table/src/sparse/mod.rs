@@ -15,23 +15,25 @@ mod changes;
 mod cut;
 pub(crate) mod index;
 pub(crate) mod prefetch;
+mod restorer;
 pub(crate) mod rows;
 mod scratch;
 mod shard;
 pub(crate) mod slabs;
-mod waiting;
+mod unadmitted;
 
 pub use cut::Cut;
+pub use restorer::RowRestorer;
 pub use scratch::Scratch;
 pub(crate) use shard::BATCH;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use openfleet_core::Key;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::accessor::{Accessor, Birth, CtrFields, Plain, Push, Row};
+use crate::accessor::{Accessor, NewRow, Plain, Push, Row};
 use crate::admission::Admission;
 use crate::clip;
 use crate::error::{Error, Result, require, same_length};
@@ -120,6 +122,8 @@ macro_rules! with_layout {
     };
 }
 
+use with_layout;
+
 /// Rows by key, pulled and pushed from many threads.
 #[derive(Debug)]
 pub struct SparseTable {
@@ -168,9 +172,9 @@ impl SparseTable {
     pub fn pull(&self, keys: &[Key], missing: Missing, rows: &mut [f32], scratch: &mut Scratch) -> Result<()> {
         same_length("rows", keys.len().saturating_mul(self.spec.dim), rows.len())?;
         scratch.group(keys, self.shards.len())?;
-        let birth = self.birth();
+        let new_row = self.new_row();
         with_layout!(self.spec, layout => {
-            self.visit(scratch, |shard, group| shard.pull(layout, group, missing, &birth, rows));
+            self.visit(scratch, |shard, group| shard.pull(layout, group, missing, &new_row, rows));
         });
         Ok(())
     }
@@ -200,9 +204,9 @@ impl SparseTable {
     pub fn put(&self, keys: &[Key], rows: &[f32], existing: Existing, scratch: &mut Scratch) -> Result<()> {
         same_length("rows", keys.len().saturating_mul(self.spec.dim), rows.len())?;
         scratch.group(keys, self.shards.len())?;
-        let birth = self.birth();
+        let new_row = self.new_row();
         with_layout!(self.spec, layout => {
-            self.visit(scratch, |shard, group| shard.put(layout, group, &birth, rows, existing));
+            self.visit(scratch, |shard, group| shard.put(layout, group, &new_row, rows, existing));
         });
         Ok(())
     }
@@ -235,7 +239,7 @@ impl SparseTable {
         self.inspected(keys, gradients, scratch, |gradients, scratch| {
             let finished = self.step.fetch_add(1, Ordering::Relaxed);
             let update = self.spec.optimizer.at(self.spec.schedule.rate(finished) as f32, finished + 1);
-            let push = Push { birth: self.birth(), update, gradients, show_click };
+            let push = Push { new_row: self.new_row(), update, gradients, show_click };
             let mut report = PushReport::default();
             with_layout!(self.spec, layout => {
                 self.visit(scratch, |shard, group| report.merge(shard.push(layout, group, &push)));
@@ -251,9 +255,9 @@ impl SparseTable {
         same_length("deltas", keys.len().saturating_mul(self.spec.dim), deltas.len())?;
         scratch.group(keys, self.shards.len())?;
         self.inspected(keys, deltas, scratch, |deltas, scratch| {
-            let (birth, mut report) = (self.birth(), PushReport::default());
+            let (new_row, mut report) = (self.new_row(), PushReport::default());
             with_layout!(self.spec, layout => {
-                self.visit(scratch, |shard, group| report.merge(shard.add(layout, group, &birth, deltas)));
+                self.visit(scratch, |shard, group| report.merge(shard.add(layout, group, &new_row, deltas)));
             });
             report
         })
@@ -309,19 +313,19 @@ impl SparseTable {
         }
         let mut shard = self.shard(key).lock();
         with_layout!(self.spec, layout => {
-            shard.restore(layout, &Wanted::new(key, 0), &self.birth(), weights, state, None);
+            shard.restore(layout, &Wanted::new(key, 0), &self.new_row(), weights, state, None);
         });
         Ok(())
     }
 
     /// Puts back what [`for_each_row`](Self::for_each_row) showed, stamp included.
     pub fn restore(&self, row: &Row<'_>) -> Result<()> {
-        self.restoring(true).restore(row)
+        self.restorer(true).restore(row)
     }
 
     /// Puts back many rows, with the state of the optimizer or, if that is another one now, without.
-    pub fn restoring(&self, with_state: bool) -> Restoring<'_> {
-        Restoring { table: self, with_state, held: None, waiting: Vec::new(), floats: Vec::new() }
+    pub fn restorer(&self, with_state: bool) -> RowRestorer<'_> {
+        RowRestorer::new(self, with_state)
     }
 
     /// Makes room for about so many more rows.
@@ -457,86 +461,15 @@ impl SparseTable {
 
     /// Writes what a pull shows of keys that have no row to `rows`, whoever has the rows of the others.
     pub(crate) fn show_absent(&self, key: Key, row: &mut [f32]) {
-        let birth = self.birth();
-        with_layout!(self.spec, layout => birth.show_absent(layout, key, row));
+        let new_row = self.new_row();
+        with_layout!(self.spec, layout => new_row.show_absent(layout, key, row));
     }
 
-    fn birth(&self) -> Birth<'_> {
-        Birth { spec: &self.spec, fans: self.fans, stamp: self.stamp.load(Ordering::Relaxed) }
+    fn new_row(&self) -> NewRow<'_> {
+        NewRow { spec: &self.spec, fans: self.fans, stamp: self.stamp.load(Ordering::Relaxed) }
     }
 
     fn shard(&self, key: Key) -> &Mutex<Shard> {
         &self.shards[shard_of(key, self.shards.len())]
-    }
-}
-
-/// Rows on their way back into a table, a batch at a time, so that the entries of the index that they need are on their way
-/// to the cache together. Rows of a shard mostly follow each other, as they were saved, and its lock is kept from one to the
-/// next: nobody else should use the table meanwhile.
-pub struct Restoring<'a> {
-    table: &'a SparseTable,
-    with_state: bool,
-    /// A shard by its number, locked.
-    held: Option<(usize, MutexGuard<'a, Shard>)>,
-    /// Rows of that shard.
-    waiting: Vec<Waiting>,
-    /// Weights and state of those, one row after the other.
-    floats: Vec<f32>,
-}
-
-/// A row on its way, but for its floats.
-struct Waiting {
-    wanted: Wanted,
-    stamp: u32,
-    ctr: Option<CtrFields>,
-}
-
-/// Rows on their way at a time.
-const RESTORED_TOGETHER: usize = 32;
-
-impl Restoring<'_> {
-    /// Puts back one row, at the latest when this is dropped.
-    pub fn restore(&mut self, row: &Row<'_>) -> Result<()> {
-        let spec = &self.table.spec;
-        same_length("weights", spec.dim, row.weights.len())?;
-        let state = if self.with_state { row.state } else { &[] };
-        if self.with_state {
-            same_length("optimizer state", spec.optimizer.state_slots() * spec.dim, state.len())?;
-        }
-        let number = shard_of(row.key, self.table.shards.len());
-        if self.waiting.len() == RESTORED_TOGETHER || self.held.as_ref().is_some_and(|(held, _)| *held != number) {
-            self.put_back();
-        }
-        if self.held.as_ref().is_none_or(|(held, _)| *held != number) {
-            // One lock at a time.
-            self.held = None;
-            self.held = Some((number, self.table.shards[number].lock()));
-        }
-        let wanted = Wanted::new(row.key, 0);
-        if let Some((_, shard)) = &self.held {
-            shard.prefetch(&wanted);
-        }
-        self.waiting.push(Waiting { wanted, stamp: row.stamp, ctr: row.ctr });
-        self.floats.extend_from_slice(row.weights);
-        self.floats.extend_from_slice(state);
-        Ok(())
-    }
-
-    fn put_back(&mut self) {
-        let Some((_, shard)) = &mut self.held else { return };
-        let (spec, birth) = (&self.table.spec, self.table.birth());
-        let width = self.floats.len() / self.waiting.len().max(1);
-        for (row, floats) in self.waiting.drain(..).zip(self.floats.chunks_exact(width.max(1))) {
-            let (weights, state) = floats.split_at(spec.dim);
-            let (state, birth) = (self.with_state.then_some(state), Birth { stamp: row.stamp, ..birth });
-            with_layout!(spec, layout => shard.restore(layout, &row.wanted, &birth, weights, state, row.ctr));
-        }
-        self.floats.clear();
-    }
-}
-
-impl Drop for Restoring<'_> {
-    fn drop(&mut self) {
-        self.put_back();
     }
 }

@@ -5,7 +5,7 @@
 //! only, so that a row found for a key is that key's row until the batch is done. The lock is the table's; a shard is
 //! called with it held.
 //!
-//! What a row consists of is the accessor's matter ([`Layout`]); here keys are found, admitted, touched and evicted.
+//! What a row consists of is the accessor's matter ([`RowLayout`]); here keys are found, admitted, touched and evicted.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use super::cut::ShardCut;
 use super::index::Index;
 use super::rows::Rows;
 use super::scratch::Wanted;
-use super::waiting::Waiting;
+use super::unadmitted::UnadmittedCounts;
 use super::{Existing, Missing};
-use crate::accessor::{Birth, CtrFields, Fate, Layout, Push, Row, Target};
-use crate::admission::{Admission, WAITING_LIMIT};
+use crate::accessor::{CtrFields, NewRow, Push, Retention, Row, RowLayout, Target};
+use crate::admission::{Admission, UNADMITTED_LIMIT};
 use crate::clip::all_usable;
 use crate::push::{PushReport, Shrunk};
 use crate::sparse::SparseSpec;
@@ -36,7 +36,7 @@ const NONE: u32 = u32::MAX;
 pub(super) struct Shard {
     index: Index,
     rows: Rows,
-    waiting: Waiting,
+    unadmitted: UnadmittedCounts,
     /// For each row whether it was touched since the hand last passed; empty in a table without a capacity.
     recent: Vec<bool>,
     /// Where the search for a row to evict goes on.
@@ -51,12 +51,12 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    pub(super) fn new(spec: &SparseSpec, layout: &impl Layout) -> Self {
+    pub(super) fn new(spec: &SparseSpec, layout: &impl RowLayout) -> Self {
         let (floats, long_floats) = layout.widths(spec.dim, spec.optimizer.state_slots());
         Shard {
             index: Index::new(),
             rows: Rows::new(floats, long_floats),
-            waiting: Waiting::new(WAITING_LIMIT / spec.shards),
+            unadmitted: UnadmittedCounts::new(UNADMITTED_LIMIT / spec.shards),
             recent: Vec::new(),
             hand: 0,
             // Rounded down, so that the shards together never exceed what was asked for.
@@ -70,13 +70,13 @@ impl Shard {
     /// Copies the weights of each wanted key to its place in `out`.
     pub(super) fn pull(
         &mut self,
-        layout: &impl Layout,
+        layout: &impl RowLayout,
         group: &[Wanted],
         missing: Missing,
-        birth: &Birth<'_>,
+        new_row: &NewRow<'_>,
         out: &mut [f32],
     ) {
-        let dim = birth.spec.dim;
+        let dim = new_row.spec.dim;
         let mut hints = [NONE; BATCH];
         for batch in group.chunks(BATCH) {
             self.look_ahead(layout, batch, layout.pulled_floats(dim), dim, &mut hints);
@@ -84,7 +84,7 @@ impl Shard {
                 let place = &mut out[wanted.at as usize * dim..][..dim];
                 let row = match (self.settle(wanted, hint), missing) {
                     (Some(row), _) => row,
-                    (None, Missing::Create) => match self.admit_pulled(layout, wanted, birth) {
+                    (None, Missing::Create) => match self.admit_pulled(layout, wanted, new_row) {
                         Some(row) => row,
                         None => {
                             place.fill(0.0);
@@ -92,15 +92,15 @@ impl Shard {
                         }
                     },
                     (None, Missing::Initial) => {
-                        birth.show_absent(layout, wanted.key, place);
+                        new_row.show_absent(layout, wanted.key, place);
                         continue;
                     }
                 };
                 if missing == Missing::Create {
-                    if self.rows.stamp(row) != birth.stamp {
+                    if self.rows.stamp(row) != new_row.stamp {
                         self.keep(layout, row);
                     }
-                    self.touch(row, birth.stamp);
+                    self.touch(row, new_row.stamp);
                 }
                 layout.pull(&self.rows, row, place);
             }
@@ -111,7 +111,7 @@ impl Shard {
     /// Copies the weights of each wanted key that has a row to its place in `out`; names the places of the others.
     pub(super) fn pull_present(
         &self,
-        layout: &impl Layout,
+        layout: &impl RowLayout,
         group: &[Wanted],
         dim: usize,
         out: &mut [f32],
@@ -132,13 +132,13 @@ impl Shard {
     /// Sets the weights of each wanted key that has no row, or of all of them.
     pub(super) fn put(
         &mut self,
-        layout: &impl Layout,
+        layout: &impl RowLayout,
         group: &[Wanted],
-        birth: &Birth<'_>,
+        new_row: &NewRow<'_>,
         rows: &[f32],
         existing: Existing,
     ) {
-        let dim = birth.spec.dim;
+        let dim = new_row.spec.dim;
         let (mut buffer, mut state) = (Vec::new(), Vec::new());
         let mut hints = [NONE; BATCH];
         for batch in group.chunks(BATCH) {
@@ -149,15 +149,15 @@ impl Shard {
                     (Some(_), Existing::Keep) => {}
                     (Some(row), Existing::Replace) => {
                         self.keep(layout, row);
-                        let shown = layout.show(&self.rows, row, birth.spec, &mut buffer);
+                        let shown = layout.show(&self.rows, row, new_row.spec, &mut buffer);
                         state.clear();
                         state.extend_from_slice(shown.state);
                         let ctr = shown.ctr;
-                        layout.restore(&mut self.rows, row, birth, weights, Some(&state), ctr);
+                        layout.restore(&mut self.rows, row, new_row, weights, Some(&state), ctr);
                     }
                     (None, _) => {
-                        let row = self.add_row(wanted, birth.stamp);
-                        layout.restore(&mut self.rows, row, birth, weights, None, None);
+                        let row = self.add_row(wanted, new_row.stamp);
+                        layout.restore(&mut self.rows, row, new_row, weights, None, None);
                     }
                 }
             }
@@ -166,7 +166,7 @@ impl Shard {
     }
 
     /// Applies to each wanted key its gradient; rows that do not exist are created first, where the key is admitted.
-    pub(super) fn push(&mut self, layout: &impl Layout, group: &[Wanted], push: &Push<'_>) -> PushReport {
+    pub(super) fn push(&mut self, layout: &impl RowLayout, group: &[Wanted], push: &Push<'_>) -> PushReport {
         let mut report = PushReport::default();
         let mut hints = [NONE; BATCH];
         let mut targets = [Target::default(); BATCH];
@@ -184,7 +184,7 @@ impl Shard {
                     continue;
                 };
                 self.keep(layout, row);
-                self.touch(row, push.birth.stamp);
+                self.touch(row, push.new_row.stamp);
                 targets[count] = Target { at: wanted.at, row };
                 count += 1;
             }
@@ -199,12 +199,12 @@ impl Shard {
     /// is admitted.
     pub(super) fn add(
         &mut self,
-        layout: &impl Layout,
+        layout: &impl RowLayout,
         group: &[Wanted],
-        birth: &Birth<'_>,
+        new_row: &NewRow<'_>,
         deltas: &[f32],
     ) -> PushReport {
-        let dim = birth.spec.dim;
+        let dim = new_row.spec.dim;
         let mut report = PushReport::default();
         let mut hints = [NONE; BATCH];
         for batch in group.chunks(BATCH) {
@@ -215,10 +215,10 @@ impl Shard {
                     report.non_finite += 1;
                     continue;
                 }
-                let at_once = || birth.spec.admission.at_once(birth.spec.seed, wanted.key);
+                let at_once = || new_row.spec.admission.at_once(new_row.spec.seed, wanted.key);
                 let row = match self.settle(wanted, hint) {
                     Some(row) => row,
-                    None if at_once() => self.create(layout, wanted, birth, 0.0, 0.0),
+                    None if at_once() => self.create(layout, wanted, new_row, 0.0, 0.0),
                     None => {
                         report.not_admitted += 1;
                         continue;
@@ -226,7 +226,7 @@ impl Shard {
                 };
                 report.applied += 1;
                 self.keep(layout, row);
-                self.touch(row, birth.stamp);
+                self.touch(row, new_row.stamp);
                 layout.add(&mut self.rows, row, delta);
             }
             self.evict_surplus(layout);
@@ -237,7 +237,7 @@ impl Shard {
     /// Shows the row of a single key.
     pub(super) fn read<T>(
         &self,
-        layout: &impl Layout,
+        layout: &impl RowLayout,
         wanted: &Wanted,
         spec: &SparseSpec,
         look: impl FnOnce(&Row<'_>) -> T,
@@ -254,9 +254,9 @@ impl Shard {
     /// Sets the row of a single key, which is created where there is none, admitted or not.
     pub(super) fn restore(
         &mut self,
-        layout: &impl Layout,
+        layout: &impl RowLayout,
         wanted: &Wanted,
-        birth: &Birth<'_>,
+        new_row: &NewRow<'_>,
         weights: &[f32],
         state: Option<&[f32]>,
         ctr: Option<CtrFields>,
@@ -264,15 +264,15 @@ impl Shard {
         let row = match self.settle(wanted, NONE) {
             Some(row) => {
                 self.keep(layout, row);
-                self.touch(row, birth.stamp);
+                self.touch(row, new_row.stamp);
                 row
             }
             None => {
-                self.waiting.forget(wanted.key);
-                self.add_row(wanted, birth.stamp)
+                self.unadmitted.forget(wanted.key);
+                self.add_row(wanted, new_row.stamp)
             }
         };
-        layout.restore(&mut self.rows, row, birth, weights, state, ctr);
+        layout.restore(&mut self.rows, row, new_row, weights, state, ctr);
         self.evict_surplus(layout);
     }
 
@@ -287,7 +287,7 @@ impl Shard {
     }
 
     /// Shows every row; in the order of creation until one is removed.
-    pub(super) fn for_each(&self, layout: &impl Layout, spec: &SparseSpec, look: &mut impl FnMut(&Row<'_>)) {
+    pub(super) fn for_each(&self, layout: &impl RowLayout, spec: &SparseSpec, look: &mut impl FnMut(&Row<'_>)) {
         let mut buffer = Vec::new();
         for row in 0..self.rows.len() {
             look(&layout.show(&self.rows, row, spec, &mut buffer));
@@ -296,7 +296,7 @@ impl Shard {
 
     /// Lets every row fade, and removes those that no longer earn their place or were not touched for longer than
     /// `max_age` before `now`.
-    pub(super) fn shrink(&mut self, layout: &impl Layout, now: u32, max_age: u32) -> Shrunk {
+    pub(super) fn shrink(&mut self, layout: &impl RowLayout, now: u32, max_age: u32) -> Shrunk {
         let mut shrunk = Shrunk::default();
         // Backwards: what takes a removed row's number has been looked at.
         for row in (0..self.rows.len()).rev() {
@@ -305,10 +305,10 @@ impl Shard {
             }
             let too_old = now.saturating_sub(self.rows.stamp(row)) > max_age;
             let removed = match layout.fade(&mut self.rows, row) {
-                Fate::LowScore => &mut shrunk.by_score,
-                Fate::Unseen => &mut shrunk.by_unseen_days,
-                Fate::Stays if too_old => &mut shrunk.by_age,
-                Fate::Stays => continue,
+                Retention::LowScore => &mut shrunk.by_score,
+                Retention::Unseen => &mut shrunk.by_unseen_days,
+                Retention::Stays if too_old => &mut shrunk.by_age,
+                Retention::Stays => continue,
             };
             *removed += 1;
             self.remove(layout, row);
@@ -323,7 +323,7 @@ impl Shard {
     }
 
     /// A day has passed for every row.
-    pub(super) fn end_of_day(&mut self, layout: &impl Layout) {
+    pub(super) fn end_of_day(&mut self, layout: &impl RowLayout) {
         if !layout.fades() {
             return;
         }
@@ -358,9 +358,9 @@ impl Shard {
 
     /// Shows about `most` of the rows that were there at the cut and were not shown yet; says whether those were the
     /// last.
-    pub(super) fn read_cut(&mut self, layout: &impl Layout, most: u32, look: &mut impl FnMut(&Row<'_>)) -> bool {
+    pub(super) fn read_cut(&mut self, layout: &impl RowLayout, most: u32, look: &mut impl FnMut(&Row<'_>)) -> bool {
         let Some(cut) = &mut self.cut else { return true };
-        cut.read_aside(look);
+        cut.read_copied(look);
         let end = cut.rows.min(cut.next.saturating_add(most.max(1)));
         let mut buffer = std::mem::take(&mut cut.buffer);
         for row in cut.next..end {
@@ -388,7 +388,7 @@ impl Shard {
 
     pub(super) fn bytes(&self) -> usize {
         let changes = self.changes.as_ref().map_or(0, |changes| changes.bytes());
-        self.index.bytes() + self.rows.bytes() + self.waiting.bytes() + self.recent.len() + changes
+        self.index.bytes() + self.rows.bytes() + self.unadmitted.bytes() + self.recent.len() + changes
     }
 
     /// Rows removed so far to stay within the capacity.
@@ -401,7 +401,7 @@ impl Shard {
     #[inline(always)]
     fn look_ahead(
         &self,
-        layout: &impl Layout,
+        layout: &impl RowLayout,
         batch: &[Wanted],
         floats: usize,
         further: usize,
@@ -435,7 +435,7 @@ impl Shard {
 
     /// The row is about to change: the next save wants it, and where a cut has yet to show it, a copy goes aside.
     #[inline(always)]
-    fn keep(&mut self, layout: &impl Layout, row: u32) {
+    fn keep(&mut self, layout: &impl RowLayout, row: u32) {
         if let Some(changes) = &mut self.changes {
             changes.changed(row);
         }
@@ -444,7 +444,7 @@ impl Shard {
 
     /// The row is about to have another number.
     #[inline(always)]
-    fn keep_for_cut(&mut self, layout: &impl Layout, row: u32) {
+    fn keep_for_cut(&mut self, layout: &impl RowLayout, row: u32) {
         if let Some(cut) = &mut self.cut
             && cut.is_wanted(row)
         {
@@ -462,40 +462,40 @@ impl Shard {
 
     /// A row for a key that training has pulled and that has none, if it is admitted.
     #[cold]
-    fn admit_pulled(&mut self, layout: &impl Layout, wanted: &Wanted, birth: &Birth<'_>) -> Option<u32> {
-        let spec = birth.spec;
+    fn admit_pulled(&mut self, layout: &impl RowLayout, wanted: &Wanted, new_row: &NewRow<'_>) -> Option<u32> {
+        let spec = new_row.spec;
         if !spec.admission.at_once(spec.seed, wanted.key) {
             let Admission::Count(enough) = spec.admission else { return None };
-            if self.waiting.add(wanted.key, 1.0, 0.0).0 < enough as f32 {
+            if self.unadmitted.add(wanted.key, 1.0, 0.0).0 < enough as f32 {
                 return None;
             }
-            self.waiting.forget(wanted.key);
+            self.unadmitted.forget(wanted.key);
         }
-        Some(self.create(layout, wanted, birth, 0.0, 0.0))
+        Some(self.create(layout, wanted, new_row, 0.0, 0.0))
     }
 
     /// A row for a key that was pushed and has none, if its gradient is to be applied to one.
     #[cold]
-    fn admit_pushed(&mut self, layout: &impl Layout, wanted: &Wanted, push: &Push<'_>) -> Option<u32> {
-        let spec = push.birth.spec;
+    fn admit_pushed(&mut self, layout: &impl RowLayout, wanted: &Wanted, push: &Push<'_>) -> Option<u32> {
+        let spec = push.new_row.spec;
         if spec.admission.at_once(spec.seed, wanted.key) {
-            return Some(self.create(layout, wanted, &push.birth, 0.0, 0.0));
+            return Some(self.create(layout, wanted, &push.new_row, 0.0, 0.0));
         }
         if let Admission::ShowClick { show: shows, click: clicks } = spec.admission {
             let (show, click) = push.show_click(wanted.at);
-            let (show, click) = self.waiting.add(wanted.key, show, click);
+            let (show, click) = self.unadmitted.add(wanted.key, show, click);
             if show >= shows && click >= clicks {
-                self.waiting.forget(wanted.key);
-                self.create(layout, wanted, &push.birth, show, click);
+                self.unadmitted.forget(wanted.key);
+                self.create(layout, wanted, &push.new_row, show, click);
             }
         }
         None
     }
 
     #[cold]
-    fn create(&mut self, layout: &impl Layout, wanted: &Wanted, birth: &Birth<'_>, show: f32, click: f32) -> u32 {
-        let row = self.add_row(wanted, birth.stamp);
-        layout.create(&mut self.rows, row, birth, show, click);
+    fn create(&mut self, layout: &impl RowLayout, wanted: &Wanted, new_row: &NewRow<'_>, show: f32, click: f32) -> u32 {
+        let row = self.add_row(wanted, new_row.stamp);
+        layout.create(&mut self.rows, row, new_row, show, click);
         row
     }
 
@@ -513,7 +513,7 @@ impl Shard {
     }
 
     /// Removes a row; the last one takes its number.
-    fn remove(&mut self, layout: &impl Layout, row: u32) {
+    fn remove(&mut self, layout: &impl RowLayout, row: u32) {
         self.keep_for_cut(layout, row);
         self.keep_for_cut(layout, self.rows.len() - 1);
         if let Some(changes) = &mut self.changes {
@@ -532,7 +532,7 @@ impl Shard {
     }
 
     #[inline(always)]
-    fn evict_surplus(&mut self, layout: &impl Layout) {
+    fn evict_surplus(&mut self, layout: &impl RowLayout) {
         if self.len() > self.capacity {
             self.evict(layout);
         }
@@ -542,7 +542,7 @@ impl Shard {
     /// that was touched since it last passed is passed by once more, so each touch costs it one step at most, and what
     /// goes is about the least recently seen.
     #[cold]
-    fn evict(&mut self, layout: &impl Layout) {
+    fn evict(&mut self, layout: &impl RowLayout) {
         while self.len() > self.capacity {
             if self.hand >= self.rows.len() {
                 self.hand = 0;
@@ -558,9 +558,9 @@ impl Shard {
 }
 
 #[cold]
-fn keep_aside(layout: &impl Layout, rows: &Rows, cut: &mut ShardCut, row: u32) {
+fn keep_aside(layout: &impl RowLayout, rows: &Rows, cut: &mut ShardCut, row: u32) {
     let (mut buffer, spec) = (std::mem::take(&mut cut.buffer), cut.spec.clone());
-    cut.put_aside(row, &layout.show(rows, row, &spec, &mut buffer));
+    cut.copy_row(row, &layout.show(rows, row, &spec, &mut buffer));
     cut.buffer = buffer;
 }
 

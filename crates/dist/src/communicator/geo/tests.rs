@@ -1,9 +1,10 @@
-//! GEO by hand: workers whose progress per batch is a given number, on servers in this process.
+//! GEO with numbers worked by hand: workers whose progress per batch is a given number, on servers in this process.
 
 use std::collections::BTreeMap;
 
+use openfleet_core::Key;
 use openfleet_core::placement::PlacementRule;
-use openfleet_core::strategy::Mode;
+use openfleet_core::strategy::{GeoScale, Mode};
 use openfleet_table::{Initializer, Optimizer, Schedule, Sgd};
 
 use super::*;
@@ -15,8 +16,8 @@ use crate::stage::Lookup;
 const DIM: usize = 2;
 const FIRST: [f32; 3] = [1.0, 2.0, 3.0];
 
-fn plan(k_steps: u64) -> GeoPlan {
-    GeoPlan { k_steps, scale: GeoScale::Mean, flush_residual: true, send_queue_size: 4 }
+fn settings(k_steps: u64) -> GeoSettings {
+    GeoSettings { k_steps, scale: GeoScale::Mean, flush_residual: true, send_queue_size: 4 }
 }
 
 fn servers(count: usize) -> Vec<Arc<State>> {
@@ -24,7 +25,7 @@ fn servers(count: usize) -> Vec<Arc<State>> {
 }
 
 /// One table whose rows begin at 0, and one dense parameter; plain SGD of rate 1, so a gradient of -1 is progress of 1.
-fn worker(states: &[Arc<State>], rank: u32, count: u32, plan: GeoPlan) -> Geo {
+fn worker(states: &[Arc<State>], rank: u32, count: u32, settings: GeoSettings) -> Geo {
     let (optimizer, schedule) = (Optimizer::Sgd(Sgd::default()), Schedule::Constant(1.0));
     let initializer = Initializer::Constant(0.0);
     let sparse = SparseSpec {
@@ -47,11 +48,11 @@ fn worker(states: &[Arc<State>], rank: u32, count: u32, plan: GeoPlan) -> Geo {
     let first = [("w".to_owned(), dense.clone(), FIRST.to_vec())];
     let worker = Worker { rank, count, threads: 2 };
     let remote = Remote::create(links, worker, Mode::Geo, PlacementRule::default(), &sparse, &first).unwrap();
-    Geo::new(remote, plan, sparse, vec![("w".to_owned(), dense)]).unwrap()
+    Geo::new(remote, settings, sparse, vec![("w".to_owned(), dense)]).unwrap()
 }
 
-fn workers(states: &[Arc<State>], count: u32, plan: GeoPlan) -> Vec<Geo> {
-    (0..count).map(|rank| worker(states, rank, count, plan)).collect()
+fn workers(states: &[Arc<State>], count: u32, settings: GeoSettings) -> Vec<Geo> {
+    (0..count).map(|rank| worker(states, rank, count, settings)).collect()
 }
 
 fn stage(keys: &[Key]) -> SparseStage {
@@ -126,7 +127,7 @@ fn the_servers_move_per_round_as_the_golden_table_says() {
     const ROUNDS: usize = 120;
     for (count, first, fifth, steady, gap) in golden {
         let states = servers(1);
-        let workers = workers(&states, count, plan(1));
+        let workers = workers(&states, count, settings(1));
         let mut moves = Vec::new();
         for _ in 0..ROUNDS {
             let before = (rows(&states).get(&7).copied().unwrap_or(0.0), dense(&states));
@@ -155,7 +156,7 @@ fn the_servers_move_per_round_as_the_golden_table_says() {
 fn after_a_flush_the_servers_stand_at_the_start_plus_everybodys_progress() {
     for (scale, server_count) in [(GeoScale::Mean, 1), (GeoScale::Mean, 3), (GeoScale::Sum, 2)] {
         let states = servers(server_count);
-        let workers = workers(&states, 4, GeoPlan { scale, ..plan(3) });
+        let workers = workers(&states, 4, GeoSettings { scale, ..settings(3) });
         let (mut expected, mut expected_dense) = (BTreeMap::new(), 0.0);
         for batch in 0..10u64 {
             for (rank, geo) in workers.iter().enumerate() {
@@ -184,7 +185,7 @@ fn after_a_flush_the_servers_stand_at_the_start_plus_everybodys_progress() {
 #[test]
 fn without_the_residual_a_row_of_one_window_contributes_its_share_only() {
     let states = servers(2);
-    let workers = workers(&states, 4, GeoPlan { flush_residual: false, ..plan(2) });
+    let workers = workers(&states, 4, GeoSettings { flush_residual: false, ..settings(2) });
     train(&workers[0], &[5], 1.0);
     train(&workers[0], &[6], 1.0);
     train(&workers[0], &[8], 1.0);
@@ -196,7 +197,7 @@ fn without_the_residual_a_row_of_one_window_contributes_its_share_only() {
 #[test]
 fn a_row_changed_by_one_worker_reaches_another_exactly_once() {
     let states = servers(1);
-    let [a, b] = [0, 1].map(|rank| worker(&states, rank, 2, GeoPlan { scale: GeoScale::Sum, ..plan(1) }));
+    let [a, b] = [0, 1].map(|rank| worker(&states, rank, 2, GeoSettings { scale: GeoScale::Sum, ..settings(1) }));
     let exchange = |geo: &Geo| {
         let before = geo.traffic().1;
         geo.flush().unwrap();
@@ -235,7 +236,7 @@ fn a_row_changed_by_one_worker_reaches_another_exactly_once() {
 #[test]
 fn an_exchange_comes_strictly_every_k_batches_of_all_threads_and_with_a_flush() {
     let states = servers(2);
-    let geo = worker(&states, 0, 1, GeoPlan { send_queue_size: 2, ..plan(10) });
+    let geo = worker(&states, 0, 1, GeoSettings { send_queue_size: 2, ..settings(10) });
     std::thread::scope(|scope| {
         for thread in 0..4u64 {
             let geo = &geo;
@@ -263,7 +264,7 @@ fn traffic_falls_as_one_over_k_to_the_byte() {
     const BATCHES: u64 = 1000;
     let bytes = |geo: &Geo| geo.traffic().0 + geo.traffic().1;
     let travelled = [1, 10, 100].map(|k_steps| {
-        let geo = worker(&servers(2), 0, 1, plan(k_steps));
+        let geo = worker(&servers(2), 0, 1, settings(k_steps));
         let keys: Vec<Key> = (0..50).collect();
         // The first window pulls the rows; from then on only exchanges travel.
         let train_batches = |batches: u64| {
@@ -287,7 +288,7 @@ fn traffic_falls_as_one_over_k_to_the_byte() {
 #[test]
 fn threads_and_workers_that_train_the_same_rows_at_once_lose_nothing() {
     let states = servers(2);
-    let workers = workers(&states, 2, plan(2));
+    let workers = workers(&states, 2, settings(2));
     std::thread::scope(|scope| {
         for geo in &workers {
             for _ in 0..3 {
@@ -305,7 +306,7 @@ fn threads_and_workers_that_train_the_same_rows_at_once_lose_nothing() {
     for batch in 0..200u64 {
         (0..8).for_each(|i| *expected.entry((batch / 4 + i) % 60).or_default() += 6.0);
     }
-    // Halves of halves do not end, and the smallest are rounded away: so nearly, and not to the bit.
+    // The halves never sum up exactly, and the smallest are rounded away: compare with a tolerance.
     let got = rows(&states);
     assert_eq!(got.len(), expected.len());
     for (key, value) in &expected {
@@ -317,7 +318,7 @@ fn threads_and_workers_that_train_the_same_rows_at_once_lose_nothing() {
 #[test]
 fn evaluation_reads_copies_where_there_are_any_and_keeps_nothing() {
     let states = servers(1);
-    let [a, b] = [0, 1].map(|rank| worker(&states, rank, 2, GeoPlan { scale: GeoScale::Sum, ..plan(1) }));
+    let [a, b] = [0, 1].map(|rank| worker(&states, rank, 2, GeoSettings { scale: GeoScale::Sum, ..settings(1) }));
     train(&a, &[1], 1.0);
     a.settle().unwrap();
     assert_eq!((seen(&b, 1), seen(&b, 99)), (1.0, 0.0));
@@ -325,7 +326,7 @@ fn evaluation_reads_copies_where_there_are_any_and_keeps_nothing() {
     a.settle().unwrap();
     assert_eq!(seen(&b, 1), 2.0, "a row that was only looked at is looked at anew");
     assert_eq!(rows(&states), BTreeMap::from([(1, 2.0)]));
-    let long = worker(&states, 1, 2, plan(100));
+    let long = worker(&states, 1, 2, settings(100));
     train(&long, &[1], 5.0);
     assert_eq!((seen(&long, 1), rows(&states)[&1]), (7.0, 2.0));
 }
@@ -333,7 +334,7 @@ fn evaluation_reads_copies_where_there_are_any_and_keeps_nothing() {
 #[test]
 fn the_last_thread_of_a_pass_flushes() {
     let states = servers(1);
-    let geo = worker(&states, 0, 1, plan(100));
+    let geo = worker(&states, 0, 1, settings(100));
     [0, 1].into_iter().for_each(|stream| geo.begin(stream).unwrap());
     train(&geo, &[1], 1.0);
     geo.finish(1).unwrap();
@@ -346,7 +347,7 @@ fn the_last_thread_of_a_pass_flushes() {
 #[test]
 fn a_difference_that_is_not_finite_stays_with_the_worker() {
     let states = servers(1);
-    let geo = worker(&states, 0, 1, plan(1));
+    let geo = worker(&states, 0, 1, settings(1));
     train(&geo, &[1], 1.0);
     train(&geo, &[2], 3e38);
     train(&geo, &[2], 3e38);

@@ -1,8 +1,8 @@
-//! Where workers meet: barriers, all-reduces and all-to-alls, numbered by the workers' scripts, one after the other.
+//! Barriers, all-reduces and all-to-alls, numbered by the workers' scripts, one after the other.
 //!
-//! A result that is small is recorded: a restarted worker that comes to a collective which the job has passed gets it at
-//! once. One that was too large to record (the rounds of a global shuffle) can only be repeated by all workers together,
-//! after all of them were restarted.
+//! A small result is recorded: a restarted worker that repeats a completed collective gets it at once. A result that was too
+//! large to record (the rounds of a global shuffle) can only be repeated by all workers together, after all of them were
+//! restarted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,20 +14,20 @@ use super::{Answer, Effect, Ticket};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
 
-/// How numbers of many workers become one.
+/// How the numbers of many workers are reduced to one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum Reduce {
-    /// Added.
+    /// The sum.
     Sum = 0,
-    /// The largest.
+    /// The maximum.
     Max = 1,
-    /// The smallest.
+    /// The minimum.
     Min = 2,
 }
 
 impl Reduce {
-    /// Every way.
+    /// All operations.
     pub const ALL: [Reduce; 3] = [Reduce::Sum, Reduce::Max, Reduce::Min];
 
     pub(crate) fn from_number(number: u32) -> Result<Self> {
@@ -35,7 +35,7 @@ impl Reduce {
         Reduce::ALL.into_iter().find(|known| *known as u32 == number).ok_or(damaged)
     }
 
-    /// Two numbers as one. A NaN stays one, whichever side it comes from: it is a result that somebody has to see.
+    /// Reduces two numbers. NaN wins, whichever side it is on: it is a result that the user has to see.
     pub fn of(self, left: f64, right: f64) -> f64 {
         match self {
             Reduce::Sum => left + right,
@@ -56,32 +56,32 @@ impl fmt::Display for Reduce {
     }
 }
 
-/// What workers meet for; all of them for the same.
+/// A collective operation; all workers must call the same one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Collective {
-    /// To wait for each other.
+    /// Workers wait for each other.
     Barrier {
-        /// Workers of the job.
+        /// Number of workers in the job.
         workers: u32,
     },
-    /// To make their numbers one.
+    /// The numbers of all workers are reduced.
     AllReduce {
-        /// Workers of the job.
+        /// Number of workers in the job.
         workers: u32,
-        /// How.
+        /// The operation.
         op: Reduce,
-        /// How many numbers each brings.
+        /// How many numbers each worker contributes.
         length: usize,
     },
-    /// To give each other something.
+    /// Every worker sends something to every worker.
     AllToAll {
-        /// Workers of the job.
+        /// Number of workers in the job.
         workers: u32,
     },
 }
 
 impl Collective {
-    /// Workers of the job.
+    /// Number of workers in the job.
     pub fn workers(&self) -> u32 {
         match *self {
             Collective::Barrier { workers }
@@ -103,59 +103,59 @@ impl fmt::Display for Collective {
     }
 }
 
-/// What a worker brings to a collective.
+/// What a worker contributes to a collective.
 #[derive(Debug, Clone)]
 pub(crate) enum Contribution {
-    /// It only waits.
+    /// Nothing: it only waits.
     Nothing,
-    /// Numbers to be reduced with the others'.
+    /// Numbers to reduce with those of the other workers.
     Numbers(Vec<f64>),
-    /// Bytes for workers, by rank.
+    /// Bytes for other workers, by rank.
     Parts(BTreeMap<u32, Vec<u8>>),
 }
 
-/// A collective that was completed, as far as it could be recorded.
+/// A completed collective, with its result if that was recorded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Completed {
-    /// What it was.
+    /// The operation.
     pub collective: Collective,
-    /// The numbers of an all-reduce; none for a barrier, and none where they were too many to record.
+    /// The result of an all-reduce; `None` for a barrier, and if there were too many numbers to record.
     pub numbers: Option<Vec<f64>>,
 }
 
-/// Numbers of one result that are recorded, and of all results together.
+/// Maximum numbers recorded of one result, and of all results together.
 const MOST_NUMBERS: usize = 1 << 16;
 const MOST_IN_ALL: usize = 1 << 21;
 
-/// The collective that is open, those that were completed, and those that restarted workers repeat together.
+/// The open collective, the completed ones, and those that restarted workers repeat together.
 #[derive(Default)]
 pub(super) struct Collectives {
     departed: BTreeSet<u32>,
-    /// Of the open one. Only the first server sees all of them; the others take the workers' word for the number.
+    /// Number of the open collective. Only the first server sees all of them; the others trust the workers' numbers.
     number: u64,
     completed: BTreeMap<u64, Completed>,
     /// Numbers recorded in `completed`.
     recorded: usize,
-    open: Meeting,
-    /// The answers of the one before, for repeats.
+    open: OpenCollective,
+    /// The replies of the last collective, for repeats.
     last: Option<std::result::Result<Answers, Failure>>,
-    /// All workers were started again, and have not come to a new collective since.
+    /// All workers were restarted, and none has reached a new collective since.
     recalled: bool,
-    /// Completed ones without a recorded result that workers meet for again.
-    repeated: BTreeMap<u64, (Meeting, Option<Answers>)>,
+    /// Completed collectives without a recorded result that all workers repeat.
+    repeated: BTreeMap<u64, (OpenCollective, Option<Answers>)>,
 }
 
-/// Workers on their way to a collective.
+/// A collective that not all workers have reached yet.
 #[derive(Default)]
-struct Meeting {
-    /// Who came first, and what for.
+struct OpenCollective {
+    /// The first worker to arrive, and the operation it wants.
     first: Option<(u32, Collective)>,
     contributions: BTreeMap<u32, Contribution>,
-    /// The first request of each and its repeats.
+    /// For each worker, its first request and repeats of it.
     waiting: Vec<(u32, Ticket)>,
 }
 
-/// What a collective that succeeded tells the workers.
+/// The replies of a successful collective.
 #[derive(Debug, Clone)]
 enum Answers {
     Same(Payload),
@@ -171,14 +171,14 @@ impl Answers {
     }
 }
 
-/// Why a collective failed, for all alike.
+/// Why a collective failed, the same for all workers.
 #[derive(Debug, Clone, Copy)]
 enum Failure {
     Disagreement {
         workers: [u32; 2],
         wanted: [Collective; 2],
     },
-    /// Something was for a worker that has departed.
+    /// A part was for a worker that has departed.
     Undeliverable {
         worker: u32,
     },
@@ -196,8 +196,8 @@ impl From<Failure> for Error {
 }
 
 impl Collectives {
-    /// A worker comes, and is answered when all are here.
-    pub(super) fn meet(
+    /// A worker arrives; answered when all workers have arrived.
+    pub(super) fn arrive(
         &mut self,
         worker: u32,
         number: u64,
@@ -219,7 +219,7 @@ impl Collectives {
         if number != self.number || self.departed.contains(&worker) {
             return Err(Error::NotMeeting { worker, number, expected: self.number });
         }
-        // Whoever comes to a new one has repeated all that it had to.
+        // A worker that reaches a new collective has repeated all earlier ones.
         self.recalled = false;
         self.repeated.clear();
         self.open.waiting.push((worker, ticket));
@@ -227,14 +227,14 @@ impl Collectives {
         if agreed != wanted {
             self.end(Err(Failure::Disagreement { workers: [first, worker], wanted: [agreed, wanted] }), effects);
         } else {
-            // A restarted worker may bring other numbers: the newest count.
+            // A restarted worker may contribute other numbers: use the newest.
             self.open.contributions.insert(worker, contribution);
             self.end_if_all(effects);
         }
         Ok(())
     }
 
-    /// A collective that the job has passed.
+    /// A collective that the job has already completed.
     fn repeat(
         &mut self,
         worker: u32,
@@ -263,30 +263,30 @@ impl Collectives {
                 effects.push(Effect::Answer(ticket, Answer::Payload(answer)));
             }
             _ => {
-                let (meeting, answers) = self.repeated.entry(number).or_default();
+                let (open, answers) = self.repeated.entry(number).or_default();
                 if let Some(answers) = answers {
                     effects.push(Effect::Answer(ticket, Answer::Payload(answers.to(worker))));
                     return Ok(());
                 }
-                meeting.first.get_or_insert((worker, wanted));
-                meeting.waiting.push((worker, ticket));
-                meeting.contributions.insert(worker, contribution);
-                if !meeting.is_complete(&self.departed) {
+                open.first.get_or_insert((worker, wanted));
+                open.waiting.push((worker, ticket));
+                open.contributions.insert(worker, contribution);
+                if !open.is_complete(&self.departed) {
                     return Ok(());
                 }
-                let result = meeting.result();
-                let waiting = std::mem::take(&mut meeting.waiting);
+                let result = open.result();
+                let waiting = std::mem::take(&mut open.waiting);
                 effects.extend(
                     waiting.into_iter().map(|(worker, ticket)| Effect::Answer(ticket, answer_of(&result, worker))),
                 );
-                meeting.contributions.clear();
+                open.contributions.clear();
                 *answers = result.ok();
             }
         }
         Ok(())
     }
 
-    /// Whether a collective that was completed can only be repeated by all workers together.
+    /// Whether a completed collective can only be repeated by all workers together.
     pub(super) fn needs_all(&self, number: u64) -> bool {
         let is_last = number + 1 == self.number && self.last.is_some();
         let is_lost = |completed: &Completed| match completed.collective {
@@ -297,49 +297,49 @@ impl Collectives {
         !self.recalled && !is_last && self.completed.get(&number).is_some_and(is_lost)
     }
 
-    /// All workers start again: repeated collectives begin anew.
+    /// All workers restart: repeated collectives start from the beginning.
     pub(super) fn recall(&mut self) {
         self.recalled = true;
         self.repeated.clear();
-        self.open = Meeting::default();
-        // Workers that start again ask for the result, or meet again if it was not recorded.
+        self.open = OpenCollective::default();
+        // Restarted workers get the recorded result, or repeat the collective if it was not recorded.
         self.last = None;
     }
 
-    /// A worker is done for good; the open collective may be complete without it.
+    /// A worker departs; the open collective may be complete without it.
     pub(super) fn depart(&mut self, worker: u32, effects: &mut Vec<Effect>) {
         self.departed.insert(worker);
         self.end_if_all(effects);
     }
 
-    /// A departed worker is back after all.
-    pub(super) fn come_back(&mut self, worker: u32) {
+    /// A departed worker takes part again.
+    pub(super) fn rejoin(&mut self, worker: u32) {
         self.departed.remove(&worker);
     }
 
-    /// Workers that are done for good.
+    /// Workers that have departed.
     pub(super) fn departed(&self) -> &BTreeSet<u32> {
         &self.departed
     }
 
-    /// The number of the open one.
+    /// The number of the open collective.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Those that were completed.
+    /// The completed collectives.
     pub(super) fn completed(&self) -> &BTreeMap<u64, Completed> {
         &self.completed
     }
 
-    /// Continues after those that a checkpoint knows.
+    /// Continues after the completed collectives of a checkpoint.
     pub(super) fn restore(&mut self, completed: BTreeMap<u64, Completed>) {
         self.number = completed.keys().next_back().map_or(0, |last| last + 1);
         self.recorded = completed.values().filter_map(|completed| completed.numbers.as_ref()).map(Vec::len).sum();
         self.completed = completed;
     }
 
-    /// Whom the open one waits for.
+    /// The workers that the open collective waits for.
     pub(super) fn missing(&self) -> Vec<u32> {
         self.open.missing(&self.departed)
     }
@@ -352,7 +352,7 @@ impl Collectives {
     }
 
     fn end(&mut self, result: std::result::Result<Answers, Failure>, effects: &mut Vec<Effect>) {
-        let Meeting { first, waiting, .. } = std::mem::take(&mut self.open);
+        let OpenCollective { first, waiting, .. } = std::mem::take(&mut self.open);
         for (worker, ticket) in waiting {
             effects.push(Effect::Answer(ticket, answer_of(&result, worker)));
         }
@@ -372,7 +372,7 @@ impl Collectives {
     }
 }
 
-impl Meeting {
+impl OpenCollective {
     fn missing(&self, departed: &BTreeSet<u32>) -> Vec<u32> {
         let Some((_, collective)) = self.first else { return Vec::new() };
         let is_missing = |worker: &u32| !self.contributions.contains_key(worker) && !departed.contains(worker);
@@ -405,7 +405,7 @@ fn answer_of(result: &std::result::Result<Answers, Failure>, worker: u32) -> Ans
     }
 }
 
-/// What everybody brought, sorted by whom it is for and then by rank.
+/// All parts, sorted by receiver and then by sender.
 fn delivered(brought: &BTreeMap<u32, Contribution>) -> std::result::Result<BTreeMap<u32, Payload>, Failure> {
     let mut mail: BTreeMap<u32, Vec<(u32, &[u8])>> = brought.keys().map(|&worker| (worker, Vec::new())).collect();
     for (&from, brought) in brought {
@@ -422,7 +422,7 @@ fn delivered(brought: &BTreeMap<u32, Contribution>) -> std::result::Result<BTree
     Ok(mail.into_iter().map(|(worker, parts)| (worker, payload(&parts))).collect())
 }
 
-/// Writes parts with whom they are for, or from.
+/// Writes parts with the ranks of their receivers, or senders.
 pub(crate) fn put_parts(payload: &mut Payload, parts: &[(u32, &[u8])]) {
     payload.put(&[parts.len() as u64]);
     payload.put(&parts.iter().map(|(worker, _)| *worker).collect::<Vec<_>>());
@@ -430,7 +430,7 @@ pub(crate) fn put_parts(payload: &mut Payload, parts: &[(u32, &[u8])]) {
     parts.iter().for_each(|(_, part)| payload.put(part));
 }
 
-/// In the order given, which is that of ranks.
+/// Reduces in the given order, which is by rank.
 fn reduced<'a>(op: Reduce, contributions: impl Iterator<Item = &'a Contribution>) -> Vec<f64> {
     let mut contributions = contributions.filter_map(|brought| match brought {
         Contribution::Numbers(values) => Some(values),

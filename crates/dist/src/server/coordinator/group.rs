@@ -1,4 +1,4 @@
-//! Streams that step together: a step is applied when every member has pushed it, and then answered to all of them.
+//! Streams that step together: a step is applied when every member has pushed it, and then all of them are answered.
 //!
 //! ```text
 //!              join(p): every other stream has joined p, or left it
@@ -7,15 +7,15 @@
 //!      +------------------------------ leave(p) ---------------------------+
 //! ```
 //!
-//! Membership is of a pass, and passes are numbered by the workers' scripts: a restarted worker that joins a pass it is a
-//! member of, or leaves one it has left, changes nothing. A member that died stays one, so the others wait for its
-//! successor. Steps are numbered per stream, by the scripts as well: `taken` says how many of a stream's steps are applied.
+//! A stream is a member of a pass, and passes are numbered by the workers' scripts. A restarted worker that joins a pass it is
+//! a member of, or leaves one it has left, changes nothing. A member that died stays a member, so the others wait for its
+//! successor. Steps are numbered per stream, also by the scripts: `taken` is how many of a stream's steps are applied.
 //!
-//! A step may be measured before it is applied: gradients are clipped by the norm of the mean over the whole group, of which each
-//! server has a part. The pushes are answered with the part's sum of squares, and the step waits for the factor that the
-//! workers make of all parts; they all send the same one, so the first is enough.
+//! A step may be measured before it is applied: gradients are clipped by the norm of the mean over the whole group, and each
+//! server has a part of that mean. The pushes are answered with the part's sum of squares, and the step waits for the scale
+//! factor that the workers compute from all parts. All workers send the same factor, so the first one is enough.
 //!
-//! This file knows tickets in the place of gradients, and no table.
+//! This file has tickets instead of gradients, and knows no table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -27,47 +27,47 @@ use openfleet_table::checkpoint::{GroupWork, Work};
 use super::{Answer, Effect, Ticket};
 use crate::error::{Error, Result};
 
-/// The streams that step together: all of the job, or one worker's.
+/// The streams that step together: all streams of the job, or those of one worker.
 pub(super) struct Group {
     streams: Range<u32>,
     /// Streams of workers that have departed.
     departed: BTreeSet<u32>,
-    /// The pass that each stream wants to join, and who waits for the answer.
+    /// The pass that each stream wants to join, and the requests that wait for it.
     joining: BTreeMap<u32, (u64, Vec<Ticket>)>,
     /// The pass that each stream joined last.
     joined: BTreeMap<u32, u64>,
     /// The pass that each stream left last.
     left: BTreeMap<u32, u64>,
     aggregate: Aggregate<Ticket>,
-    /// Who waits for the current step: the first request of each stream and its repeats. All are answered: a repeat over a
-    /// new connection may overtake the original that is in the buffers of the old one.
+    /// Requests that wait for the current step: the first of each stream and its repeats. All are answered, because a repeat
+    /// over a new connection may overtake the original in the buffers of the old one.
     waiting: BTreeMap<u32, Vec<Ticket>>,
-    /// The streams' steps of the last application, if it failed: a repeat gets the same error.
+    /// If the last step failed: the step number of each stream, and the error. A repeat gets the same error.
     failed: Option<(BTreeMap<u32, u64>, String)>,
-    /// How many of each stream's own steps are applied.
+    /// Per stream: the number of its steps that are applied.
     taken: BTreeMap<u32, u64>,
-    /// Pushes of the current step that are answered with a measure, and by whom.
+    /// Pushes of the current step that wait for a measure.
     measuring: Vec<(u32, Ticket)>,
     /// Whether the current step was measured.
     measured: bool,
-    /// The factor of the current step, once it is known.
+    /// The scale factor of the current step, once it is known.
     factor: Option<f32>,
-    /// That of the last step, for a repeated push.
+    /// The scale factor of the last step, for a repeated push.
     last_factor: f32,
-    /// While servers are brought to one moment: the first step that is not applied before they are.
+    /// While a snapshot is being prepared: the first step that must not be applied before it.
     limit: Option<u64>,
 }
 
 /// A step that all members have pushed.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Step {
-    /// The number of the group.
+    /// Number of the group.
     pub(crate) group: usize,
     /// One push of each stream, in the order of the streams.
     pub(crate) pushes: Vec<(u32, Ticket)>,
-    /// Everybody that waits for the step, with the stream.
+    /// All requests that wait for the step, with their streams.
     pub(crate) waiting: Vec<(u32, Ticket)>,
-    /// What the gradients are multiplied by.
+    /// The factor that gradients are multiplied by.
     pub(crate) factor: f32,
 }
 
@@ -118,7 +118,7 @@ impl Group {
         GroupWork { streams, step: self.aggregate.step(), taken: self.taken.clone(), left: self.left.clone() }
     }
 
-    /// Continues from a checkpoint, if it speaks of this group. Nobody is a member then.
+    /// Continues from a checkpoint, if it contains this group. No stream is a member then.
     pub(super) fn restore(&mut self, work: &GroupWork) {
         if work.streams == (self.streams.start, self.streams.end) {
             self.aggregate = Aggregate::new([], work.step);
@@ -132,12 +132,12 @@ impl Group {
         self.aggregate.members().next().is_some()
     }
 
-    /// Applies no step any more. Pushes are accepted all the same.
+    /// Stops applying steps. Pushes are still accepted.
     pub(super) fn freeze(&mut self) {
         self.limit = Some(self.aggregate.step());
     }
 
-    /// Applies the steps that another server has applied, as far as their pushes are here.
+    /// Applies the steps that another server has applied, as far as their pushes have arrived.
     pub(super) fn advance_to(&mut self, number: usize, target: &Work, effects: &mut Vec<Effect>) {
         let theirs = target.groups.iter().find(|group| group.streams == (self.streams.start, self.streams.end));
         self.limit = Some(theirs.map_or(self.aggregate.step(), |group| group.step));
@@ -150,10 +150,10 @@ impl Group {
         self.complete(number, effects);
     }
 
-    /// Whom the current step, or the beginning of a pass, waits for.
+    /// The streams that the current step, or the start of a pass, waits for.
     pub(super) fn missing(&self) -> Vec<u32> {
         if self.measured && self.factor.is_none() {
-            // All of them know the factor, and one is enough.
+            // All of them know the factor, and one of them is enough.
             return self.aggregate.contributions().map(|(stream, _)| stream).collect();
         }
         let stepping = || self.aggregate.missing().collect();
@@ -161,7 +161,7 @@ impl Group {
         self.streams.clone().filter(|&stream| !self.is_ready_for(stream, pass)).collect()
     }
 
-    /// A stream's push of one of its own steps.
+    /// A stream pushes one of its steps.
     pub(super) fn push(
         &mut self,
         number: usize,
@@ -191,7 +191,7 @@ impl Group {
         Ok(())
     }
 
-    /// A stream knows the factor of a step that was measured.
+    /// A stream sends the scale factor of a measured step.
     pub(super) fn scale(
         &mut self,
         number: usize,
@@ -212,7 +212,7 @@ impl Group {
         Ok(())
     }
 
-    /// Whether a stream's step was applied before; then it is answered.
+    /// Whether a stream's step was applied before; if so, it is answered.
     fn is_repeated(
         &self,
         stream: u32,
@@ -238,7 +238,7 @@ impl Group {
         Ok(true)
     }
 
-    /// A stream wants to join a pass; answered when the others are ready for it.
+    /// A stream joins a pass; answered when the others are ready for it.
     pub(super) fn join(&mut self, stream: u32, pass: u64, ticket: Ticket, effects: &mut Vec<Effect>) {
         let is_member = self.is_member(stream) && pass <= self.joined.get(&stream).copied().unwrap_or(0);
         if is_member || pass <= self.left(stream) || self.departed.contains(&stream) {
@@ -251,7 +251,7 @@ impl Group {
         self.admit(effects);
     }
 
-    /// A stream takes part no more in a pass; the step may be complete without it, and others may begin the next pass.
+    /// A stream leaves a pass. The step may be complete without it, and others may begin the next pass.
     pub(super) fn leave(&mut self, number: usize, stream: u32, pass: u64, effects: &mut Vec<Effect>) {
         if pass <= self.left(stream) {
             return;
@@ -263,7 +263,7 @@ impl Group {
         self.admit(effects);
     }
 
-    /// A stream takes part never again.
+    /// A stream departs and does not take part again.
     pub(super) fn depart(&mut self, number: usize, stream: u32, effects: &mut Vec<Effect>) {
         self.departed.insert(stream);
         if let Some((_, tickets)) = self.joining.remove(&stream) {
@@ -276,12 +276,12 @@ impl Group {
         self.admit(effects);
     }
 
-    /// The worker of a departed stream is back after all.
-    pub(super) fn come_back(&mut self, stream: u32) {
+    /// The worker of a departed stream takes part again.
+    pub(super) fn rejoin(&mut self, stream: u32) {
         self.departed.remove(&stream);
     }
 
-    /// The first pass that somebody waits to join.
+    /// The first pass that a stream waits to join.
     fn next_pass(&self) -> Option<u64> {
         self.joining.values().map(|(pass, _)| *pass).min()
     }
@@ -296,7 +296,7 @@ impl Group {
     fn admit(&mut self, effects: &mut Vec<Effect>) {
         let Some(pass) = self.next_pass() else { return };
         if self.measured {
-            // Another member would make it another mean. Asked again when the step is applied.
+            // Another member would change the mean. This is called again when the step is applied.
             return;
         }
         if !self.streams.clone().all(|stream| self.is_ready_for(stream, pass)) {
@@ -313,7 +313,7 @@ impl Group {
         }
     }
 
-    /// All of the current step's pushes may be here: it is measured, if that is wanted, or applied.
+    /// If all pushes of the current step have arrived, measures it, if that is wanted, or applies it.
     fn complete(&mut self, number: usize, effects: &mut Vec<Effect>) {
         if !self.aggregate.is_complete() {
             return;
@@ -350,7 +350,7 @@ impl Group {
         }
     }
 
-    /// The last step could not be applied: whoever repeats its push is told why.
+    /// The last step could not be applied: a repeated push gets the error.
     pub(super) fn fail(&mut self, step: &Step, message: &str) {
         let steps = step.pushes.iter().map(|&(stream, _)| (stream, self.taken(stream) - 1)).collect();
         self.failed = Some((steps, message.to_owned()));

@@ -1,9 +1,9 @@
-//! What each worker's script has done so far, in numbers that a restarted script comes to again.
+//! What each worker's script has done so far, under numbers that a restarted script reaches again.
 //!
-//! A script is replayed after a restart: it passes over its data, saves, loads and shrinks in the same order as before. Each
-//! such action is recorded when it is complete, under its kind and its number among the actions of that kind. A restarted
-//! worker that comes to a recorded action skips it and gets the recorded result; one that does something else under the same
-//! number gets an error that says what differs. The first server keeps the journals of all workers.
+//! A script is replayed after a restart: it trains, saves, loads and shrinks in the same order as before. Each such action is
+//! recorded when it is complete, under its kind and its number among the actions of that kind. A restarted worker that reaches
+//! a recorded action skips it and gets the recorded result. One that does something else under the same number gets an error
+//! that tells the difference. The first server keeps the journals of all workers.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ use crate::error::{Error, Result};
 pub struct Journal {
     /// Complete actions, by kind, in the order of the script.
     pub actions: BTreeMap<Kind, Vec<Action>>,
-    /// The action of each kind that has begun and is not complete, by what it is.
+    /// Per kind: the description of the action that has begun and is not complete.
     #[serde(default)]
     pub open: BTreeMap<Kind, String>,
-    /// What the worker's programs keep beside their tables, as of a complete action: kind, number and bytes.
+    /// The programs' own state, outside of their tables, after a complete action: kind, number and bytes.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "hexadecimal")]
     pub states: Option<(Kind, u64, Vec<u8>)>,
 }
@@ -28,20 +28,20 @@ pub struct Journal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// A pass over a dataset that trains.
+    /// A training pass over a dataset.
     Train,
-    /// A pass over a dataset that changes nothing.
+    /// An evaluation pass over a dataset.
     Evaluate,
-    /// A checkpoint or a model was saved.
+    /// Saving a checkpoint or a model.
     Save,
-    /// Tables were loaded.
+    /// Loading tables.
     Load,
-    /// Rows were removed.
+    /// Removing rows.
     Shrink,
 }
 
 impl Kind {
-    /// As messages spell it.
+    /// The name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Train => "training pass",
@@ -56,17 +56,21 @@ impl Kind {
 /// A complete action.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Action {
-    /// What it was, in words that two runs of a script share.
+    /// Description of the action, the same in every replay of the script.
     pub what: String,
-    /// What came of it.
+    /// Its result.
     pub result: serde_json::Value,
 }
 
-/// The most bytes of states that are kept of a worker.
+/// Maximum bytes of state that are kept per worker.
 pub(crate) const MOST_STATES: usize = 1 << 20;
 
 impl Journal {
-    /// An action begins. The recorded result, if it is complete already.
+    /// Begins an action. Returns the recorded action if it is already complete.
+    ///
+    /// # Errors
+    ///
+    /// If the script did something else under this number before, or skipped a number.
     pub fn begin(&mut self, kind: Kind, number: u64, what: &str) -> Result<Option<Action>> {
         let actions = self.actions.entry(kind).or_default();
         let differs = |before: &str| Error::OtherAction {
@@ -92,7 +96,7 @@ impl Journal {
         }
     }
 
-    /// An action is complete. Idempotent.
+    /// Records a complete action. Idempotent.
     pub fn complete(&mut self, kind: Kind, number: u64, action: Action, states: Vec<u8>) -> Result<()> {
         let actions = self.actions.entry(kind).or_default();
         let known = actions.len() as u64;
@@ -107,7 +111,7 @@ impl Journal {
         Ok(())
     }
 
-    /// What another run, which continues from this one's checkpoint, needs of it: which passes are done.
+    /// What another run that continues from this one's checkpoint needs: which training passes are done.
     pub(crate) fn passes_only(mut self) -> Self {
         self.actions.retain(|kind, _| *kind == Kind::Train);
         self.open.clear();
@@ -115,7 +119,7 @@ impl Journal {
     }
 }
 
-/// Bytes as text in JSON.
+/// Encodes bytes as hexadecimal text in JSON.
 mod hexadecimal {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

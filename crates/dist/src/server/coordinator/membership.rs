@@ -11,26 +11,26 @@ use super::Owner;
 /// A worker that is gone or silent, and has not departed.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Absent {
-    /// The worker.
+    /// Rank of the worker.
     pub rank: u32,
-    /// For how long.
+    /// How long it has been missing.
     pub seconds: f64,
 }
 
-/// Why a server ends.
+/// Why a server stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// Every worker has departed.
     Done,
-    /// Every worker is gone, and not all have departed.
+    /// All workers are gone, and not all of them have departed.
     Deserted,
-    /// Somebody asked for it.
+    /// It was told to stop.
     Asked,
 }
 
-/// A worker whose connection broke may be back at once; after this it is missed.
+/// A worker whose connection broke may reconnect at once; after this time it is reported as missing.
 const MISSED: Duration = Duration::from_secs(1);
-/// A worker that is gone for so long has given up the saves it began.
+/// After this time, the saves of a missing worker are aborted.
 const GONE: Duration = Duration::from_secs(10);
 /// How long a server waits for workers that are all gone without having departed.
 pub(super) const DESERTED: Duration = Duration::from_secs(600);
@@ -45,9 +45,9 @@ pub(super) struct Membership {
 struct Session {
     incarnation: Incarnation,
     connections: u32,
-    /// It takes part in the job, not only asks how it stands.
+    /// Whether it takes part in the job, and does not only ask for the status.
     entered: bool,
-    /// Since when nothing has come from it.
+    /// Since when it has sent nothing.
     missing: Option<Instant>,
 }
 
@@ -107,7 +107,7 @@ impl Membership {
         self.sessions.iter().filter(|(_, session)| session.connections > 0).map(|(&rank, _)| rank).collect()
     }
 
-    /// Workers that take part and are missing for long enough to be named.
+    /// Workers that have entered and are missing long enough to be reported.
     pub(super) fn absent(&self, now: Instant) -> Vec<Absent> {
         let missing = self.entered().filter_map(|(&rank, session)| {
             let missing = now.saturating_duration_since(session.missing?);
@@ -116,22 +116,22 @@ impl Membership {
         missing.collect()
     }
 
-    /// Whether whoever began a save is connected. A worker in this process always is.
+    /// Whether the owner of a save is connected. A worker in this process always is.
     pub(super) fn is_connected(&self, owner: Owner) -> bool {
         let Some(incarnation) = owner.incarnation else { return true };
         let session = self.sessions.get(&owner.rank);
         session.is_some_and(|session| session.incarnation == incarnation && session.connections > 0)
     }
 
-    /// Whether whoever began a save will not go on with it.
-    pub(super) fn is_gone_for_good(&self, owner: Owner, now: Instant) -> bool {
+    /// Whether the owner of a save will not continue it.
+    pub(super) fn is_gone_permanently(&self, owner: Owner, now: Instant) -> bool {
         let Some(incarnation) = owner.incarnation else { return false };
         let Some(session) = self.sessions.get(&owner.rank) else { return true };
         let gone = session.missing.is_some_and(|since| now >= since + GONE);
         session.incarnation != incarnation || gone
     }
 
-    /// Whether everybody is gone for too long.
+    /// Whether all workers have been gone for too long.
     pub(super) fn deserted(&self, now: Instant) -> Option<End> {
         let mut entered = self.entered().peekable();
         entered.peek()?;

@@ -1,9 +1,9 @@
-//! The control plane of a server: who is there, who waits for whom, how far everybody is.
+//! The control plane of a server: which workers are present, who waits for whom, and how far each of them is.
 //!
-//! One state machine behind one lock. It is told what happens (a worker connects, asks, falls silent; time passes) and
-//! answers with [`Effect`]s, which its caller carries out before it lets go of the lock. A request that has to wait is a
-//! [`Ticket`] here: its payload, and where its answer goes, stay with the caller. So this knows no table, no socket and no
-//! clock but the one handed in, and whole histories fit into a test.
+//! One state machine behind one lock. It is told what happens (a worker connects, sends a request, falls silent; time passes)
+//! and returns [`Effect`]s, which its caller carries out before it releases the lock. A request that has to wait is a
+//! [`Ticket`] here: its payload and the channel for its reply stay with the caller. The coordinator knows no tables, no sockets
+//! and no clock except the time passed to it, so a test can run through whole histories.
 
 mod collective;
 mod group;
@@ -40,7 +40,7 @@ use super::description::{Team, check_worker};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
 
-/// A request that waits, by a number of its own.
+/// Number of a waiting request.
 pub(crate) type Ticket = u64;
 
 /// What the caller of the coordinator has to do, in order.
@@ -50,26 +50,26 @@ pub(crate) enum Effect {
     Answer(Ticket, Answer),
     /// Answer a push that was applied before.
     Repeated(Ticket, Answer),
-    /// Measure a step that all of a group have pushed, and answer these requests; its pushes are kept.
+    /// Measure a step that all streams of a group have pushed, and answer these requests. Its pushes are kept.
     Measure {
         /// One push of each stream, in the order of the streams.
         pushes: Vec<(u32, Ticket)>,
-        /// Who is told.
+        /// The requests to answer.
         waiting: Vec<Ticket>,
     },
-    /// Apply a step that all of a group have pushed, and answer everybody that waits for it.
+    /// Apply a step that all streams of a group have pushed, and answer every request that waits for it.
     Apply(Step),
-    /// Close the gate of the tables but for this work, or open it.
+    /// Close the gate of the tables for all work except this, or open it.
     Gate(Option<Option<Work>>),
-    /// Try a push again that was held back.
+    /// Retry a push that was held back.
     Retry(Ticket),
-    /// Forget what was marked for a save.
+    /// Discard the snapshot of a save.
     ForgetCut(String),
-    /// End the server.
+    /// Stop the server.
     Stop(End),
 }
 
-/// What a request that waited is answered with.
+/// The reply to a request that waited.
 #[derive(Debug)]
 pub(crate) enum Answer {
     /// A number.
@@ -78,27 +78,27 @@ pub(crate) enum Answer {
     Payload(Payload),
     /// The dense values that the request asked for.
     Values,
-    /// A measured step was applied before, scaled by this.
+    /// A measured step was applied before, with this scale factor.
     Applied(f32),
-    /// What went wrong.
+    /// An error.
     Failed(Error),
 }
 
-/// How far a job is, beside what its tables have applied: stored with every checkpoint.
+/// How far a job is, besides what its tables have applied. Stored in every checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Position {
-    /// Barriers and all-reduces that were completed.
+    /// Completed collectives.
     pub collectives: BTreeMap<u64, Completed>,
     /// What each worker's script has done.
     pub journals: BTreeMap<u32, Journal>,
 }
 
-/// How the streams of a worker stand on one server.
+/// Positions of a worker's streams on one server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StreamPositions {
     /// The applied steps of its streams.
     pub applied: Ledger,
-    /// The pass that each of its streams left last, where streams step together.
+    /// Per stream: the pass it left last, if streams step together.
     pub left: BTreeMap<u32, u64>,
 }
 
@@ -123,7 +123,7 @@ impl Coordinator {
         self.next_ticket
     }
 
-    /// Everything begins again, or for the first time, with this team, where a checkpoint's work and position say.
+    /// Begins a generation with this team, at the work and position of a checkpoint if given.
     pub(crate) fn begin(&mut self, team: Team, work: Option<&Work>, position: Option<Position>) {
         let departed = std::mem::take(&mut self.collectives).departed().clone();
         self.team = Some(team);
@@ -135,20 +135,20 @@ impl Coordinator {
         self.collectives.restore(collectives);
         self.journals = journals;
         self.snapshot = Snapshot::default();
-        // Nobody waits yet, so nobody is answered.
+        // No request waits yet, so none is answered.
         for worker in departed {
             self.collectives.depart(worker, &mut Vec::new());
             self.depart_from_groups(worker, &mut Vec::new());
         }
     }
 
-    /// Nobody has departed any more: the job returns to a checkpoint, and every worker starts again.
+    /// Forgets all departures: the job returns to a checkpoint, and every worker restarts.
     pub(crate) fn forget_departures(&mut self) {
         let departed = self.collectives.departed().clone();
-        departed.into_iter().for_each(|worker| self.collectives.come_back(worker));
+        departed.into_iter().for_each(|worker| self.collectives.rejoin(worker));
     }
 
-    /// Who trains, once somebody has said so.
+    /// The team, once it is known.
     pub(crate) fn team(&self) -> Option<Team> {
         self.team
     }
@@ -158,7 +158,7 @@ impl Coordinator {
         self.groups.iter_mut().enumerate().find(|(_, group)| group.has(stream))
     }
 
-    /// A push of a stream that steps together with others; `measured`: it is answered with a measure first.
+    /// A push of a stream that steps together with others. If `measured`, it is answered with a measure first.
     pub(crate) fn push(&mut self, work: WorkId, measured: bool, ticket: Ticket) -> Result<Effects> {
         let mut effects = Vec::new();
         let Some((number, group)) = self.group_of(work.stream) else {
@@ -168,7 +168,7 @@ impl Coordinator {
         Ok(effects)
     }
 
-    /// A stream knows by which factor the gradients of a step are to be scaled; answered when the step is applied.
+    /// A stream sends the scale factor of a step; answered when the step is applied.
     pub(crate) fn scale(&mut self, stream: u32, step: u64, factor: f32, ticket: Ticket) -> Result<Effects> {
         let mut effects = Vec::new();
         let Some((number, group)) = self.group_of(stream) else {
@@ -185,7 +185,7 @@ impl Coordinator {
         }
     }
 
-    /// Holds a push back while the gate is closed for it; `false` if it may pass.
+    /// Holds a push back while the gate is closed for it. Returns `false` if it may be applied.
     pub(crate) fn hold_back(&mut self, work: WorkId, ticket: Ticket) -> bool {
         let holds = self.snapshot.holds_back(work);
         if holds {
@@ -194,7 +194,7 @@ impl Coordinator {
         holds
     }
 
-    /// A stream wants to join a pass; answered when the others are ready. At once where nobody steps together.
+    /// A stream joins a pass; answered when the others are ready, or at once if the stream has no group.
     pub(crate) fn join(&mut self, stream: u32, pass: u64, ticket: Ticket) -> Effects {
         let mut effects = Vec::new();
         match self.group_of(stream) {
@@ -204,7 +204,7 @@ impl Coordinator {
         effects
     }
 
-    /// A stream takes part no more in a pass.
+    /// A stream leaves a pass.
     pub(crate) fn leave(&mut self, stream: u32, pass: u64) -> Effects {
         let mut effects = Vec::new();
         if let Some((number, group)) = self.group_of(stream) {
@@ -213,7 +213,7 @@ impl Coordinator {
         effects
     }
 
-    /// A worker is done: nobody waits for it any more. The server ends when all are.
+    /// A worker departs: no other worker waits for it any more. The server stops when all have departed.
     pub(crate) fn depart(&mut self, worker: u32, workers: u32) -> Result<Effects> {
         check_worker(worker, workers)?;
         let mut effects = Vec::new();
@@ -238,8 +238,8 @@ impl Coordinator {
         }
     }
 
-    /// A worker comes to a collective, and is answered when all are there.
-    pub(crate) fn meet(
+    /// A worker arrives at a collective; answered when all workers have arrived.
+    pub(crate) fn arrive(
         &mut self,
         worker: u32,
         number: u64,
@@ -248,16 +248,16 @@ impl Coordinator {
         ticket: Ticket,
     ) -> Result<Effects> {
         let mut effects = Vec::new();
-        self.collectives.meet(worker, number, wanted, contribution, ticket, &mut effects)?;
+        self.collectives.arrive(worker, number, wanted, contribution, ticket, &mut effects)?;
         Ok(effects)
     }
 
-    /// Whether a worker that was restarted can only come to this collective together with all others, restarted as well.
+    /// Whether a restarted worker can repeat this collective only together with all other workers, restarted as well.
     pub(crate) fn needs_all(&self, number: u64) -> bool {
         self.collectives.needs_all(number)
     }
 
-    /// All workers start again while the tables stay.
+    /// All workers restart while the tables stay.
     pub(crate) fn recall(&mut self) {
         self.collectives.recall();
     }
@@ -267,12 +267,12 @@ impl Coordinator {
         self.journals.entry(worker).or_default()
     }
 
-    /// How far the job is, beside what is applied.
+    /// How far the job is, besides what is applied.
     pub(crate) fn position(&self) -> Position {
         Position { collectives: self.collectives.completed().clone(), journals: self.journals.clone() }
     }
 
-    /// How a worker's streams stand: those of groups; others are the tables' to know.
+    /// Positions of a worker's streams in groups. The tables know the positions of other streams.
     pub(crate) fn stream_positions(&self, streams: Range<u32>) -> StreamPositions {
         let mut positions = StreamPositions::default();
         for group in &self.groups {
@@ -286,9 +286,9 @@ impl Coordinator {
         positions
     }
 
-    // Connections.
+    // Connections
 
-    /// Lets a worker in unless a newer incarnation of it was here.
+    /// Admits a worker unless a newer incarnation of it was admitted before.
     pub(crate) fn admit(&mut self, rank: u32, incarnation: Incarnation) -> std::result::Result<Effects, String> {
         self.membership.admit(rank, incarnation)?;
         let mut effects = Vec::new();
@@ -299,15 +299,15 @@ impl Coordinator {
         Ok(effects)
     }
 
-    /// A worker takes part in the job from now on, if it had departed once more: its predecessor's exit was none.
+    /// A worker takes part in the job from now on. If its predecessor had departed, that departure is undone.
     pub(crate) fn enter(&mut self, rank: u32) {
         self.membership.enter(rank);
         if self.collectives.departed().contains(&rank) {
-            self.collectives.come_back(rank);
+            self.collectives.rejoin(rank);
             let streams = self.team.map_or(0..0, |team| team.streams_of(rank));
             for stream in streams {
                 if let Some((_, group)) = self.group_of(stream) {
-                    group.come_back(stream);
+                    group.rejoin(stream);
                 }
             }
         }
@@ -318,22 +318,22 @@ impl Coordinator {
         self.membership.disconnected(rank, now);
     }
 
-    /// Nothing has come from a worker since then.
+    /// A worker has sent nothing since then.
     pub(crate) fn silent(&mut self, rank: u32, since: Instant) {
         self.membership.silent(rank, since);
     }
 
-    /// Something came from a worker that was silent.
+    /// A silent worker has sent something.
     pub(crate) fn heard(&mut self, rank: u32) {
         self.membership.heard(rank);
     }
 
-    /// The newest incarnation of a worker that was let in.
+    /// The newest incarnation of a worker that was admitted.
     pub(crate) fn incarnation(&self, rank: u32) -> Option<Incarnation> {
         self.membership.incarnation(rank)
     }
 
-    /// Workers that are gone, or silent, and have not departed.
+    /// Workers that are gone or silent, and have not departed.
     pub(crate) fn absent(&self, now: Instant) -> Vec<Absent> {
         self.membership.absent(now)
     }
@@ -343,12 +343,12 @@ impl Coordinator {
         self.membership.connected()
     }
 
-    /// Time has passed.
+    /// Checks timeouts.
     pub(crate) fn tick(&mut self, now: Instant) -> Effects {
         let mut effects = Vec::new();
         let mut opened = self.snapshot.tick(now, &mut effects);
         let membership = &self.membership;
-        opened |= self.snapshot.give_up(|owner| membership.is_gone_for_good(owner, now), &mut effects);
+        opened |= self.snapshot.give_up(|owner| membership.is_gone_permanently(owner, now), &mut effects);
         if opened {
             self.thaw(&mut effects);
         }
@@ -356,9 +356,9 @@ impl Coordinator {
         effects
     }
 
-    // Saving.
+    // Saving
 
-    /// Closes the gate for a save, or says who is in the way.
+    /// Closes the gate for a save, or returns why that is not possible now.
     pub(crate) fn prepare_cut(
         &mut self,
         id: &str,
@@ -366,7 +366,7 @@ impl Coordinator {
         now: Instant,
     ) -> Result<(Option<&'static str>, Effects)> {
         let mut effects = Vec::new();
-        // Whoever marked a moment and is gone by now will not write it.
+        // An owner that is gone will not write its snapshot.
         let marked = self.snapshot.marked_by().filter(|marked| *marked != owner);
         if let Some(marked) = marked.filter(|marked| !self.membership.is_connected(*marked)) {
             self.snapshot.give_up(|owner| owner == marked, &mut effects);
@@ -379,7 +379,7 @@ impl Coordinator {
         Ok((busy, effects))
     }
 
-    /// Says what all servers have to reach.
+    /// Sets what all servers have to apply before the snapshot is taken.
     pub(crate) fn aim(&mut self, id: &str, target: &Work, now: Instant) -> Result<Effects> {
         let mut effects = Vec::new();
         self.snapshot.aim(id, target, now, &mut effects)?;
@@ -390,12 +390,12 @@ impl Coordinator {
         Ok(effects)
     }
 
-    /// Whether this moment is marked.
+    /// Whether the snapshot of this save has been taken.
     pub(crate) fn is_marked(&self, id: &str) -> bool {
         self.snapshot.is_marked(id)
     }
 
-    /// The moment was marked: everything continues.
+    /// The snapshot was taken: training continues.
     pub(crate) fn marked(&mut self, id: &str) -> Effects {
         let mut effects = Vec::new();
         self.snapshot.mark(id, &mut effects);
@@ -403,12 +403,12 @@ impl Coordinator {
         effects
     }
 
-    /// What was marked is being written.
+    /// The snapshot is being written.
     pub(crate) fn written(&mut self, id: &str) {
         self.snapshot.written(id);
     }
 
-    /// A save is given up.
+    /// Aborts a save.
     pub(crate) fn release_cut(&mut self, id: &str) -> Effects {
         let mut effects = Vec::new();
         if self.snapshot.release(id, &mut effects) {
@@ -427,20 +427,20 @@ impl Coordinator {
         self.groups.iter().any(Group::is_training)
     }
 
-    /// How many of each stream's steps are applied, where streams step together.
+    /// Per stream of a group: the number of its steps that are applied.
     pub(crate) fn positions(&self) -> Vec<(u32, u64)> {
         self.groups.iter().flat_map(Group::positions).collect()
     }
 
-    /// Streams that a step or the beginning of a pass waits for; workers that a collective waits for; those that are done;
-    /// and how many collectives were completed.
+    /// Streams that a step or the start of a pass waits for; workers that a collective waits for; departed workers; and the
+    /// number of completed collectives.
     pub(crate) fn waits(&self) -> (Vec<u32>, Vec<u32>, Vec<u32>, u64) {
         let streams = self.groups.iter().flat_map(Group::missing).collect();
         let departed = self.collectives.departed().iter().copied().collect();
         (streams, self.collectives.missing(), departed, self.collectives.number())
     }
 
-    /// The gate was opened: steps are applied again, first of all.
+    /// The gate was opened: first of all, apply the steps that waited.
     fn thaw(&mut self, effects: &mut Effects) {
         let mut thawed = vec![Effect::Gate(self.snapshot.target())];
         for (number, group) in self.groups.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! The gate that brings all servers to one moment, and who may open it.
+//! The gate that brings all servers to one consistent snapshot, and who may open it.
 //!
 //! ```text
 //!          prepare                      cut: all of the target is applied
@@ -8,9 +8,9 @@
 //!   +--- release, the owner's death, or nobody continues for a while ---+
 //! ```
 //!
-//! While the gate is closed, pushes of streams that nobody waits for are held back, but for those of the target; streams
-//! that step together may push, and only their steps beyond the target are not applied. Pulls go on. The gate and the
-//! marked moment belong to one incarnation of one worker: when it dies, or a newer one comes, both are given up.
+//! While the gate is closed, pushes of streams outside of groups are held back, except those that the target contains. Streams
+//! that step together may push, but their steps beyond the target are not applied. Pulls continue. The gate and the snapshot
+//! belong to one incarnation of one worker: when it dies, or a newer incarnation connects, both are released.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -24,25 +24,25 @@ use serde::{Deserialize, Serialize};
 use super::{Effect, Ticket};
 use crate::error::{Error, Result};
 
-/// Who saves.
+/// The worker that saves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner {
-    /// The worker.
+    /// Rank of the worker.
     pub(crate) rank: u32,
-    /// Which process of it; none for a worker inside this process.
+    /// Incarnation of the worker; `None` for a worker in this process.
     pub(crate) incarnation: Option<Incarnation>,
 }
 
-/// What a worker that saves is told.
+/// The reply to a worker that saves.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum CutAnswer {
     /// Pushes are held back, and this has been applied.
     Prepared(Work),
-    /// Something else is going on that must not be cut through; ask again.
+    /// The server is busy with something that excludes a snapshot; retry.
     Busy(String),
-    /// The moment is marked, or nothing is left to do.
+    /// The snapshot is taken, or there is nothing left to do.
     Done,
-    /// Some of it is still on its way; ask again.
+    /// Some pushes of the target are still in flight; retry.
     NotYet(Work),
 }
 
@@ -51,9 +51,9 @@ pub enum CutAnswer {
 pub(super) struct Snapshot {
     closed: Option<Closed>,
     held: Vec<(Ticket, WorkId)>,
-    /// The moment that was marked and is not written yet.
+    /// Id and owner of a snapshot that was taken and is not written yet.
     marked: Option<(String, Owner)>,
-    /// Attempts that were made or given up: what still comes of them is late, and must not close the gate again.
+    /// Ids of completed and aborted attempts: late requests of them are stale and must not close the gate again.
     over: VecDeque<String>,
 }
 
@@ -65,29 +65,29 @@ struct Closed {
     opens: Instant,
 }
 
-/// Attempts that are remembered.
+/// Number of attempts that are remembered.
 const KEPT_ATTEMPTS: usize = 256;
 
-/// How long the gate stays closed without a word of its owner.
+/// How long the gate stays closed without a request from its owner.
 pub(super) const CLOSED_AT_MOST: Duration = Duration::from_secs(3);
 
 impl Snapshot {
-    /// Whether some work has to wait.
+    /// Whether some work is held back.
     pub(super) fn holds_back(&self, work: WorkId) -> bool {
         self.closed.as_ref().is_some_and(|closed| !closed.lets_through(work))
     }
 
-    /// Keeps a push until the gate opens.
+    /// Holds a push back until the gate opens.
     pub(super) fn hold(&mut self, ticket: Ticket, work: WorkId) {
         self.held.push((ticket, work));
     }
 
-    /// The owner of what is marked and not written.
+    /// The owner of a snapshot that is not written yet.
     pub(super) fn marked_by(&self) -> Option<Owner> {
         self.marked.as_ref().map(|(_, owner)| *owner)
     }
 
-    /// Closes the gate, or says who is in the way.
+    /// Closes the gate, or returns why that is not possible now.
     pub(super) fn prepare(&mut self, id: &str, owner: Owner, now: Instant) -> Result<Option<&'static str>> {
         if self.over.iter().any(|over| over == id) {
             return Err(Error::CutOver);
@@ -102,7 +102,7 @@ impl Snapshot {
         Ok(None)
     }
 
-    /// What all servers have to reach. Pushes of it that were held back may pass.
+    /// Sets what all servers have to apply. Pushes of it that were held back are retried.
     pub(super) fn aim(&mut self, id: &str, target: &Work, now: Instant, effects: &mut Vec<Effect>) -> Result<()> {
         let closed = self.closed.as_mut().filter(|closed| closed.id == id).ok_or(Error::CutOver)?;
         closed.target = Some(target.clone());
@@ -116,7 +116,7 @@ impl Snapshot {
         self.marked.as_ref().is_some_and(|(marked, _)| marked == id)
     }
 
-    /// The moment is marked: everything continues.
+    /// The snapshot was taken: pushes continue.
     pub(super) fn mark(&mut self, id: &str, effects: &mut Vec<Effect>) {
         if let Some(closed) = self.closed.take() {
             self.marked = Some((id.to_owned(), closed.owner));
@@ -125,14 +125,14 @@ impl Snapshot {
         self.open(effects);
     }
 
-    /// What was marked is being written: from here on it is the writer's.
+    /// The snapshot is being written: from here on it belongs to the writer.
     pub(super) fn written(&mut self, id: &str) {
         self.marked.take_if(|(marked, _)| marked == id);
     }
 
-    /// A save is given up: everything continues, and what was marked is forgotten. Whether the gate was closed for it.
+    /// Aborts a save: pushes continue, and the snapshot is discarded. Returns whether the gate was closed for it.
     pub(super) fn release(&mut self, id: &str, effects: &mut Vec<Effect>) -> bool {
-        // Noted first: a prepare that was overtaken finds it.
+        // Record it first, so that a prepare that arrives later is stale.
         self.end(id);
         if self.marked.take_if(|(marked, _)| marked == id).is_some() {
             effects.push(Effect::ForgetCut(id.to_owned()));
@@ -144,7 +144,7 @@ impl Snapshot {
         was_closed
     }
 
-    /// An owner is gone, or an older incarnation of a worker: its saves are given up. Whether the gate was closed for one.
+    /// Aborts the saves of owners that are gone, or of older incarnations. Returns whether the gate was closed for one.
     pub(super) fn give_up(&mut self, is_gone: impl Fn(Owner) -> bool, effects: &mut Vec<Effect>) -> bool {
         let marked = self.marked.as_ref().filter(|(_, owner)| is_gone(*owner)).map(|(id, _)| id.clone());
         let closed = self.closed.as_ref().filter(|closed| is_gone(closed.owner)).map(|closed| closed.id.clone());
@@ -155,7 +155,7 @@ impl Snapshot {
         was_closed
     }
 
-    /// Opens the gate if nobody continued in time; says whether it did.
+    /// Opens the gate if its owner did not continue in time; returns whether it did.
     pub(super) fn tick(&mut self, now: Instant, effects: &mut Vec<Effect>) -> bool {
         let late = self.closed.take_if(|closed| now >= closed.opens);
         if late.is_some() {

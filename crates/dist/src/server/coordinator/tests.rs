@@ -155,14 +155,14 @@ fn collectives_are_recorded_and_answered_as_they_were() {
     let sum = Collective::AllReduce { workers: 2, op: Reduce::Sum, length: 1 };
     let number = |value: f64| Contribution::Numbers(vec![value]);
     let barrier = Collective::Barrier { workers: 2 };
-    assert!(told(job.meet(0, 0, sum, number(1.0), 1).unwrap()).is_empty());
-    assert_eq!(told(job.meet(1, 0, sum, number(2.0), 2).unwrap()), ["1: [3.0]", "2: [3.0]"]);
-    job.meet(0, 1, barrier, Contribution::Nothing, 3).unwrap();
-    job.meet(1, 1, barrier, Contribution::Nothing, 4).unwrap();
+    assert!(told(job.arrive(0, 0, sum, number(1.0), 1).unwrap()).is_empty());
+    assert_eq!(told(job.arrive(1, 0, sum, number(2.0), 2).unwrap()), ["1: [3.0]", "2: [3.0]"]);
+    job.arrive(0, 1, barrier, Contribution::Nothing, 3).unwrap();
+    job.arrive(1, 1, barrier, Contribution::Nothing, 4).unwrap();
     // Worker 1 starts again, with other numbers.
-    assert_eq!(told(job.meet(1, 0, sum, number(9.0), 5).unwrap()), ["5: [3.0]"]);
-    assert_eq!(told(job.meet(1, 1, barrier, Contribution::Nothing, 6).unwrap()), ["6: []"]);
-    let error = job.meet(1, 0, barrier, Contribution::Nothing, 7).unwrap_err().to_string();
+    assert_eq!(told(job.arrive(1, 0, sum, number(9.0), 5).unwrap()), ["5: [3.0]"]);
+    assert_eq!(told(job.arrive(1, 1, barrier, Contribution::Nothing, 6).unwrap()), ["6: []"]);
+    let error = job.arrive(1, 0, barrier, Contribution::Nothing, 7).unwrap_err().to_string();
     let expected = "collective 0 of worker 1 was the sum of 1 values of 2 workers before it was restarted, and is a barrier of \
                     2 workers now";
     assert_eq!(error, expected);
@@ -170,8 +170,8 @@ fn collectives_are_recorded_and_answered_as_they_were() {
     let position = serde_json::to_string(&job.position()).unwrap();
     let mut returned = coordinator(Mode::Async, 2);
     returned.begin(team(Mode::Async, 2, 1), None, Some(serde_json::from_str(&position).unwrap()));
-    assert_eq!(told(returned.meet(0, 0, sum, number(9.0), 8).unwrap()), ["8: [3.0]"]);
-    assert!(told(returned.meet(0, 2, barrier, Contribution::Nothing, 9).unwrap()).is_empty());
+    assert_eq!(told(returned.arrive(0, 0, sum, number(9.0), 8).unwrap()), ["8: [3.0]"]);
+    assert!(told(returned.arrive(0, 2, barrier, Contribution::Nothing, 9).unwrap()).is_empty());
 }
 
 #[test]
@@ -180,18 +180,18 @@ fn what_was_too_large_to_record_is_repeated_by_all_workers_together() {
     let all = Collective::AllToAll { workers: 2 };
     let parts = |to: u32| Contribution::Parts([(to, vec![to as u8])].into());
     for number in 0..3 {
-        job.meet(0, number, all, parts(1), 1).unwrap();
-        job.meet(1, number, all, parts(0), 2).unwrap();
+        job.arrive(0, number, all, parts(1), 1).unwrap();
+        job.arrive(1, number, all, parts(0), 2).unwrap();
     }
     assert!(job.needs_all(0), "a restarted worker cannot come here alone");
     assert!(!job.needs_all(3), "a new one is nobody's to repeat");
     job.recall();
     assert!(!job.needs_all(0) && !job.needs_all(1), "whoever comes now is one of those that were restarted");
     for number in 0..3 {
-        assert!(told(job.meet(0, number, all, parts(1), 3).unwrap()).is_empty());
-        assert_eq!(told(job.meet(1, number, all, parts(0), 4).unwrap()).len(), 2);
+        assert!(told(job.arrive(0, number, all, parts(1), 3).unwrap()).is_empty());
+        assert_eq!(told(job.arrive(1, number, all, parts(0), 4).unwrap()).len(), 2);
     }
-    assert!(told(job.meet(0, 3, all, parts(1), 5).unwrap()).is_empty());
+    assert!(told(job.arrive(0, 3, all, parts(1), 5).unwrap()).is_empty());
     assert!(job.needs_all(0), "the next restart is another one");
 }
 

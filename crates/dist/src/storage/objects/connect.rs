@@ -14,7 +14,7 @@ use rustls::ClientConfig;
 use rustls::crypto::ring;
 use rustls_platform_verifier::BuilderVerifierExt;
 
-use super::explain::{Place, chain};
+use super::explain::{BucketAddress, chain};
 use crate::error::{Error, Result};
 use crate::storage::addresses::Cloud;
 
@@ -27,7 +27,12 @@ const RETRIES: usize = 4;
 const RETRYING: Duration = Duration::from_secs(15);
 
 /// A client of the bucket that `bucket_url` names.
-pub(super) fn connect(cloud: Cloud, address: &str, bucket_url: &str, place: &Place) -> Result<Arc<dyn ObjectStore>> {
+pub(super) fn connect(
+    cloud: Cloud,
+    address: &str,
+    bucket_url: &str,
+    place: &BucketAddress,
+) -> Result<Arc<dyn ObjectStore>> {
     // Builders of different types with methods of the same names.
     macro_rules! build {
         ($builder:ty) => {

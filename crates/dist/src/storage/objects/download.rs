@@ -10,7 +10,7 @@ use object_store::ObjectStoreExt;
 use object_store::path::Path;
 
 use super::Bucket;
-use super::driver::Begun;
+use super::driver::Task;
 
 /// Bytes that are asked for at a time.
 const PIECE_BYTES: u64 = 8 << 20;
@@ -21,7 +21,7 @@ pub(super) struct Download {
     size: u64,
     /// Up to where it has been asked for.
     asked: u64,
-    coming: Option<Begun<object_store::Result<Bytes>>>,
+    coming: Option<Task<object_store::Result<Bytes>>>,
     piece: Bytes,
 }
 

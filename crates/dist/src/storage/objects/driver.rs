@@ -18,7 +18,7 @@ pub(super) struct Driver {
 struct Running(Option<Runtime>);
 
 /// Something that was begun.
-pub(super) struct Begun<T>(Receiver<T>);
+pub(super) struct Task<T>(Receiver<T>);
 
 impl Driver {
     pub(super) fn new() -> io::Result<Self> {
@@ -28,18 +28,18 @@ impl Driver {
     }
 
     /// Begins something; it goes on whether or not anybody waits for it.
-    pub(super) fn start<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Begun<T> {
+    pub(super) fn start<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Task<T> {
         let (sender, receiver) = channel();
         if let Some(runtime) = &self.running.0 {
             runtime.spawn(async move {
                 let _ = sender.send(work.await);
             });
         }
-        Begun(receiver)
+        Task(receiver)
     }
 }
 
-impl<T> Begun<T> {
+impl<T> Task<T> {
     /// Waits until it is done.
     pub(super) fn wait(self) -> io::Result<T> {
         // Only a panic in the work drops the sender.

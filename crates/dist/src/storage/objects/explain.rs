@@ -12,15 +12,15 @@ use openfleet_table::checkpoint::StorageError;
 use crate::storage::addresses::Cloud;
 
 /// Which bucket, and where its settings come from.
-pub(super) struct Place {
+pub(super) struct BucketAddress {
     /// What people call it: its address.
     pub(super) name: String,
     cloud: Option<Cloud>,
 }
 
-impl Place {
+impl BucketAddress {
     pub(super) fn new(name: &str, cloud: Option<Cloud>) -> Self {
-        Place { name: name.to_owned(), cloud }
+        BucketAddress { name: name.to_owned(), cloud }
     }
 
     /// What was tried with a key came to nothing.
@@ -126,7 +126,7 @@ mod tests {
     }
 
     fn explained(error: Error) -> StorageError {
-        Place::new("s3://b/p", Some(Cloud::S3)).explain(error, &Path::from("p/file")).into()
+        BucketAddress::new("s3://b/p", Some(Cloud::S3)).explain(error, &Path::from("p/file")).into()
     }
 
     #[test]

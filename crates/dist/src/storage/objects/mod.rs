@@ -28,7 +28,7 @@ pub use object_store;
 
 use self::download::Download;
 use self::driver::Driver;
-use self::explain::Place;
+use self::explain::BucketAddress;
 use self::upload::Upload;
 use super::addresses::Cloud;
 use crate::error::{Error, Result};
@@ -44,25 +44,25 @@ pub struct Objects {
 struct Bucket {
     store: Arc<dyn ObjectStore>,
     driver: Driver,
-    place: Arc<Place>,
+    place: Arc<BucketAddress>,
 }
 
 impl Objects {
     /// The keys below `prefix` in a store that somebody else has set up; `name` is what people call that.
     pub fn new(store: Arc<dyn ObjectStore>, prefix: &str, name: &str) -> Result<Self> {
-        Objects::of(store, prefix, Place::new(name, None))
+        Objects::of(store, prefix, BucketAddress::new(name, None))
     }
 
     /// What an address says, with the rest from the environment. Asks nobody yet.
     pub(super) fn open(cloud: Cloud, address: &str) -> Result<Self> {
         let (scheme, rest) = address.split_once("://").unwrap_or(("", address));
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-        let place = Place::new(address, Some(cloud));
+        let place = BucketAddress::new(address, Some(cloud));
         let store = connect::connect(cloud, address, &format!("{scheme}://{bucket}"), &place)?;
         Objects::of(store, prefix, place)
     }
 
-    fn of(store: Arc<dyn ObjectStore>, prefix: &str, place: Place) -> Result<Self> {
+    fn of(store: Arc<dyn ObjectStore>, prefix: &str, place: BucketAddress) -> Result<Self> {
         let failed = |error: &dyn std::error::Error, hint: &str| Error::StorageSetup {
             address: place.name.as_str().into(),
             source: Box::new(StorageError {
@@ -105,7 +105,7 @@ impl Bucket {
     }
 
     /// Waits for what was begun.
-    fn take<T>(&self, key: &Path, begun: driver::Begun<object_store::Result<T>>) -> io::Result<T> {
+    fn take<T>(&self, key: &Path, begun: driver::Task<object_store::Result<T>>) -> io::Result<T> {
         begun.wait()?.map_err(|error| self.place.explain(error, key))
     }
 }

@@ -11,7 +11,7 @@ use object_store::{MultipartUpload, ObjectStoreExt, PutPayload};
 use openfleet_table::checkpoint::Sink;
 
 use super::Bucket;
-use super::driver::Begun;
+use super::driver::Task;
 
 /// Bytes of the first parts. S3 wants at least 5 MiB.
 const PART_BYTES: usize = 8 << 20;
@@ -28,7 +28,7 @@ pub(super) struct Upload {
     /// Where there is more than one part.
     parts: Option<Box<dyn MultipartUpload>>,
     begun: usize,
-    in_flight: VecDeque<Begun<object_store::Result<()>>>,
+    in_flight: VecDeque<Task<object_store::Result<()>>>,
     is_done: bool,
 }
 

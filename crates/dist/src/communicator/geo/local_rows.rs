@@ -1,13 +1,13 @@
-//! What a GEO worker has of the tables: the rows it trains on, and what the servers had when it last heard.
+//! The local copies of a GEO worker: the rows it trains on, and the servers' rows as last received.
 //!
 //! ```text
 //!              first sight: pulled, base = local = the server's row
-//!   absent ---------------------------------------------------------> kept for good
+//!   absent ---------------------------------------------------------> local copy, kept until the end
 //! ```
 //!
-//! Only rows that this worker has touched are kept. A row is pulled by one thread, however many want it, and others wait.
-//! A change of the row that arrives while it is being pulled may or may not be in the pulled values, and the server will
-//! not send it again: such a row is pulled once more.
+//! Only rows that this worker has touched have a copy. One thread pulls a row; others that need it wait. A change of the row
+//! that arrives while it is being pulled may or may not be in the pulled values, and the server will not send it again, so such
+//! a row is pulled once more.
 //!
 //! Lock order: arrivals, then a shard of the local rows, then a shard of the base rows.
 
@@ -25,33 +25,33 @@ use crate::error::{Error, Result};
 use crate::stage::{Lookup, SparseStage};
 
 /// The rows this worker has touched.
-pub(super) struct Copies {
-    tables: Vec<Copied>,
+pub(super) struct LocalRows {
+    tables: Vec<LocalTable>,
     arrivals: Mutex<Arrivals>,
-    /// Signals that rows have arrived, or that a thread gave up on them.
-    landed: Condvar,
+    /// Notified when rows have arrived, or when a thread has failed to pull them.
+    arrived: Condvar,
 }
 
-struct Copied {
+struct LocalTable {
     name: String,
-    /// What training reads and changes.
+    /// The rows that training reads and changes.
     local: Arc<SparseTable>,
-    /// What the servers had, as far as this worker knows, plus what it sent since. Has exactly the keys of `local`.
+    /// The servers' rows as last received, plus what was sent since. Has exactly the keys of `local`.
     base: SparseTable,
 }
 
-/// Rows on their way here, by table and key, and whether a change overtook them.
+/// Rows that are being pulled, by table and key, and whether a change has arrived in the meantime.
 type Arrivals = HashMap<(usize, Key), bool>;
 
-/// Keys of one table.
+/// A table number and keys of that table.
 type TableKeys = (usize, Vec<Key>);
 
-impl Copies {
-    /// No rows yet.
+impl LocalRows {
+    /// No copies yet.
     pub(super) fn new(tables: Vec<(String, SparseSpec)>) -> Result<Self> {
         let tables = tables.into_iter().map(|(name, spec)| {
             let making = |source| Error::Table { action: "making a copy of", table: name.clone(), source };
-            // Never trained and never without a given value: the rule and the first values do not matter.
+            // The base is never trained and every row gets a value, so optimizer and initializer do not matter.
             let base = SparseSpec {
                 optimizer: Optimizer::Sgd(Sgd::default()),
                 schedule: Schedule::Constant(1.0),
@@ -61,9 +61,9 @@ impl Copies {
             };
             let base = SparseTable::new(base).map_err(making)?;
             let local = Arc::new(SparseTable::new(spec).map_err(making)?);
-            Ok(Copied { name, local, base })
+            Ok(LocalTable { name, local, base })
         });
-        Ok(Copies { tables: tables.collect::<Result<_>>()?, arrivals: Mutex::default(), landed: Condvar::new() })
+        Ok(LocalRows { tables: tables.collect::<Result<_>>()?, arrivals: Mutex::default(), arrived: Condvar::new() })
     }
 
     /// The tables that training reads and changes.
@@ -76,16 +76,17 @@ impl Copies {
         self.tables.len()
     }
 
-    /// Weights in a row of a table.
+    /// Weights per row of a table.
     pub(super) fn dim(&self, number: usize) -> usize {
         self.tables[number].local.dim()
     }
 
-    /// Fills `rows` of every lookup: from here where a row is kept, else from the servers. Training keeps those.
+    /// Fills `rows` of every lookup: from the local copy if there is one, else from the servers. Training keeps the pulled
+    /// rows.
     pub(super) fn pull(&self, remote: &Remote, stages: &mut [SparseStage], missing: Missing) -> Result<()> {
         let mut absent = Vec::new();
         loop {
-            // Stage, lookup and positions of what is not here.
+            // Stage, lookup and positions of rows without a copy.
             let mut wanted: Vec<(usize, usize, Vec<u32>)> = Vec::new();
             for (at, stage) in stages.iter_mut().enumerate() {
                 for (number, lookup) in stage.lookups.iter_mut().enumerate() {
@@ -121,31 +122,32 @@ impl Copies {
         }
     }
 
-    /// Sees to it that rows get here: pulls those that nobody else pulls, and waits for the rest.
+    /// Pulls the rows that no other thread is pulling, and waits for the rest.
     fn fetch(&self, remote: &Remote, wanted: Vec<TableKeys>) -> Result<()> {
         let mut claimed = self.claim(&wanted)?;
-        let mut claim = Claim { copies: self, keys: claimed.iter().flat_map(pairs).collect() };
+        let mut claim = Claim { local_rows: self, keys: claimed.iter().flat_map(pairs).collect() };
         while !claimed.is_empty() {
             let rows = self.ask(remote, &claimed, Missing::Create)?;
-            claimed = self.land(&rows)?;
+            claimed = self.store_pulled(&rows)?;
             claim.keys = claimed.iter().flat_map(pairs).collect();
         }
         drop(claim);
         let mut arrivals = self.arrivals.lock();
         while wanted.iter().flat_map(pairs).any(|pair| arrivals.contains_key(&pair)) {
-            self.landed.wait(&mut arrivals);
+            self.arrived.wait(&mut arrivals);
         }
         Ok(())
     }
 
-    /// The keys that neither are here nor on their way; they are on their way from now on.
+    /// Claims the keys that have no copy and are not being pulled yet.
     fn claim(&self, wanted: &[TableKeys]) -> Result<Vec<TableKeys>> {
         let mut arrivals = self.arrivals.lock();
         let (mut rows, mut absent, mut scratch) = (Vec::new(), Vec::new(), Scratch::new());
         let mut claimed = Vec::new();
         for (number, keys) in wanted {
             let table = &self.tables[*number];
-            // Looked up again under the lock: pulling a row that is here would make the server forget changes of it.
+            // Look them up again under the lock: pulling a row that already has a copy would make the server forget changes of
+            // it.
             rows.resize(keys.len() * table.local.dim(), 0.0);
             let looked = table.local.pull_present(keys, &mut rows, &mut absent, &mut scratch);
             looked.map_err(|source| table.error("pulling from", source))?;
@@ -159,8 +161,8 @@ impl Copies {
         Ok(claimed)
     }
 
-    /// Keeps pulled rows; gives back the keys that have to be pulled again.
-    fn land(&self, pulled: &[SparseStage]) -> Result<Vec<TableKeys>> {
+    /// Stores pulled rows. Returns the keys that have to be pulled again.
+    fn store_pulled(&self, pulled: &[SparseStage]) -> Result<Vec<TableKeys>> {
         let mut arrivals = self.arrivals.lock();
         let mut scratch = Scratch::new();
         let mut again = Vec::new();
@@ -176,7 +178,7 @@ impl Copies {
                     values.extend_from_slice(row);
                 }
             }
-            // The base first: whoever finds a local row finds its base.
+            // Store the base first: a thread that finds a local row must find its base too.
             for copy in [&table.base, table.local.as_ref()] {
                 let kept = copy.put(&keys, &values, Existing::Keep, &mut scratch);
                 kept.map_err(|source| table.error("copying rows of", source))?;
@@ -189,7 +191,7 @@ impl Copies {
             }
         }
         drop(arrivals);
-        self.landed.notify_all();
+        self.arrived.notify_all();
         Ok(again)
     }
 
@@ -204,8 +206,8 @@ impl Copies {
         Ok(stages)
     }
 
-    /// The differences of rows to what the servers have, divided; the base moves by them, as the servers' rows will. Rows
-    /// without a difference, or with one that is not finite, are left out.
+    /// The differences of rows from the servers' rows, divided by `divisor`. They are added to the base, as the servers will
+    /// add them to their rows. Rows without a difference, or with one that is not finite, are left out.
     pub(super) fn differences(
         &self,
         number: usize,
@@ -219,7 +221,7 @@ impl Copies {
         let (mut absent, mut without_base) = (Vec::new(), Vec::new());
         table.local.pull_present(keys, &mut local, &mut absent, scratch).map_err(error)?;
         table.base.pull_present(keys, &mut base, &mut without_base, scratch).map_err(error)?;
-        // A row that was pushed without ever being pulled has no base; nobody does that.
+        // A row that was pushed but never pulled would have no base; no caller does that.
         let mut without_base = without_base.into_iter().peekable();
         let (mut sent, mut differences) = (Vec::new(), Vec::new());
         for (at, (&key, (local, base))) in
@@ -241,8 +243,8 @@ impl Copies {
         Ok(stage_of(&sent, lookup))
     }
 
-    /// Rows as the servers have them now: what differs from the base is added to the local rows. Rows that are not kept
-    /// here are passed over; they will be pulled when they are first seen.
+    /// Receives the servers' current rows: adds their differences from the base to the local rows. Rows without a local copy
+    /// are skipped; they are pulled when they are first used.
     pub(super) fn receive(&self, number: usize, keys: &[Key], rows: &[f32], scratch: &mut Scratch) -> Result<()> {
         let table = &self.tables[number];
         let (dim, error) = (table.local.dim(), |source| table.error("copying rows of", source));
@@ -272,7 +274,7 @@ impl Copies {
         table.base.put(&kept, &values, Existing::Replace, scratch).map_err(error)
     }
 
-    /// The keys whose rows differ from what the servers have, ascending.
+    /// The keys whose rows differ from the base, in ascending order.
     pub(super) fn unsent(&self, number: usize) -> Vec<Key> {
         let table = &self.tables[number];
         let mut keys = Vec::new();
@@ -286,26 +288,26 @@ impl Copies {
     }
 }
 
-impl Copied {
+impl LocalTable {
     fn error(&self, action: &'static str, source: openfleet_table::Error) -> Error {
         Error::Table { action, table: self.name.clone(), source }
     }
 }
 
-/// Keys a thread has undertaken to pull. Whatever ends it, others need not wait for them.
+/// Keys that a thread is pulling. Dropping it releases them, so that other threads do not wait for a thread that failed.
 struct Claim<'a> {
-    copies: &'a Copies,
+    local_rows: &'a LocalRows,
     keys: Vec<(usize, Key)>,
 }
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        let mut arrivals = self.copies.arrivals.lock();
+        let mut arrivals = self.local_rows.arrivals.lock();
         self.keys.iter().for_each(|key| {
             arrivals.remove(key);
         });
         drop(arrivals);
-        self.copies.landed.notify_all();
+        self.local_rows.arrived.notify_all();
     }
 }
 
@@ -324,7 +326,7 @@ fn stage_of(keys: &[Key], lookup: Lookup) -> SparseStage {
 mod tests {
     use super::*;
 
-    fn copies() -> Copies {
+    fn local_rows() -> LocalRows {
         let spec = SparseSpec {
             dim: 1,
             optimizer: Optimizer::Sgd(Sgd::default()),
@@ -339,7 +341,7 @@ mod tests {
             non_finite: Default::default(),
             salted: false,
         };
-        Copies::new(vec![("table".into(), spec)]).unwrap()
+        LocalRows::new(vec![("table".into(), spec)]).unwrap()
     }
 
     fn pulled(keys: &[Key], rows: Vec<f32>) -> SparseStage {
@@ -348,43 +350,43 @@ mod tests {
 
     #[test]
     fn a_row_that_a_change_overtook_on_its_way_is_pulled_again() {
-        let copies = copies();
-        assert_eq!(copies.claim(&[(0, vec![1, 2, 3])]).unwrap(), [(0, vec![1, 2, 3])]);
-        assert_eq!(copies.claim(&[(0, vec![3, 4])]).unwrap(), [(0, vec![4])], "a row is pulled by one thread");
+        let local_rows = local_rows();
+        assert_eq!(local_rows.claim(&[(0, vec![1, 2, 3])]).unwrap(), [(0, vec![1, 2, 3])]);
+        assert_eq!(local_rows.claim(&[(0, vec![3, 4])]).unwrap(), [(0, vec![4])], "a row is pulled by one thread");
         // The pull of 2 was answered before the change, but the change arrives first.
-        copies.receive(0, &[2, 8], &[20.0, 80.0], &mut Scratch::new()).unwrap();
-        assert_eq!(copies.land(&[pulled(&[1, 2, 3], vec![1.0, 2.0, 3.0])]).unwrap(), [(0, vec![2])]);
-        assert_eq!(copies.tables[0].local.len(), 2);
-        assert!(copies.land(&[pulled(&[2], vec![20.0])]).unwrap().is_empty());
-        assert_eq!(copies.tables[0].local.read(2, |row, _| row[0]), Some(20.0));
-        assert!(copies.claim(&[(0, vec![1, 2, 3])]).unwrap().is_empty(), "what is here is not pulled again");
-        assert!(copies.unsent(0).is_empty());
+        local_rows.receive(0, &[2, 8], &[20.0, 80.0], &mut Scratch::new()).unwrap();
+        assert_eq!(local_rows.store_pulled(&[pulled(&[1, 2, 3], vec![1.0, 2.0, 3.0])]).unwrap(), [(0, vec![2])]);
+        assert_eq!(local_rows.tables[0].local.len(), 2);
+        assert!(local_rows.store_pulled(&[pulled(&[2], vec![20.0])]).unwrap().is_empty());
+        assert_eq!(local_rows.tables[0].local.read(2, |row, _| row[0]), Some(20.0));
+        assert!(local_rows.claim(&[(0, vec![1, 2, 3])]).unwrap().is_empty(), "what is here is not pulled again");
+        assert!(local_rows.unsent(0).is_empty());
     }
 
     #[test]
     fn what_arrives_is_added_to_what_training_did_meanwhile() {
-        let (copies, mut scratch) = (copies(), Scratch::new());
-        copies.claim(&[(0, vec![1])]).unwrap();
-        copies.land(&[pulled(&[1], vec![1.0])]).unwrap();
-        let local = &copies.tables[0].local;
+        let (local_rows, mut scratch) = (local_rows(), Scratch::new());
+        local_rows.claim(&[(0, vec![1])]).unwrap();
+        local_rows.store_pulled(&[pulled(&[1], vec![1.0])]).unwrap();
+        let local = &local_rows.tables[0].local;
         local.push(&[1], &[-4.0], &mut scratch).unwrap();
-        let sent = copies.differences(0, &[1, 1_000], 2.0, &mut scratch).unwrap();
+        let sent = local_rows.differences(0, &[1, 1_000], 2.0, &mut scratch).unwrap();
         assert_eq!((sent.unique.keys(), &sent.lookups[0].gradients[..]), (&[1][..], &[2.0][..]));
         local.push(&[1], &[-10.0], &mut scratch).unwrap();
         // The servers have this worker's 2 and another's 100 on top of 1.
-        copies.receive(0, &[1], &[103.0], &mut scratch).unwrap();
+        local_rows.receive(0, &[1], &[103.0], &mut scratch).unwrap();
         assert_eq!(local.read(1, |row, _| row[0]), Some(115.0));
-        assert_eq!(copies.unsent(0), [1]);
-        let rest = copies.differences(0, &[1], 1.0, &mut scratch).unwrap();
+        assert_eq!(local_rows.unsent(0), [1]);
+        let rest = local_rows.differences(0, &[1], 1.0, &mut scratch).unwrap();
         assert_eq!(rest.lookups[0].gradients, [12.0]);
-        assert!(copies.unsent(0).is_empty());
+        assert!(local_rows.unsent(0).is_empty());
     }
 
     #[test]
     fn a_thread_that_gives_up_leaves_its_rows_to_others() {
-        let copies = copies();
-        let claimed = copies.claim(&[(0, vec![1])]).unwrap();
-        drop(Claim { copies: &copies, keys: claimed.iter().flat_map(pairs).collect() });
-        assert_eq!(copies.claim(&[(0, vec![1])]).unwrap(), claimed);
+        let local_rows = local_rows();
+        let claimed = local_rows.claim(&[(0, vec![1])]).unwrap();
+        drop(Claim { local_rows: &local_rows, keys: claimed.iter().flat_map(pairs).collect() });
+        assert_eq!(local_rows.claim(&[(0, vec![1])]).unwrap(), claimed);
     }
 }

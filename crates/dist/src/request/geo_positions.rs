@@ -7,12 +7,12 @@ use crate::server::{Caller, Outcome, State};
 
 /// The request.
 #[derive(Debug, Clone)]
-pub struct HandIn {
+pub(crate) struct GeoPositions {
     /// Stream and how many of its steps.
     pub positions: Vec<(u32, u64)>,
 }
 
-impl Request for HandIn {
+impl Request for GeoPositions {
     const NAME: &'static str = "hand in";
 
     fn encode(&self) -> Result<Payload> {
@@ -29,11 +29,11 @@ impl Request for HandIn {
         let streams = reader.take::<u32>(count)?;
         let positions = reader.take::<u64>(count)?;
         reader.end()?;
-        Ok(HandIn { positions: streams.iter().copied().zip(positions.iter().copied()).collect() })
+        Ok(GeoPositions { positions: streams.iter().copied().zip(positions.iter().copied()).collect() })
     }
 
     fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
-        server.handed_in(caller, &self.positions)?;
+        server.geo_flushed(caller, &self.positions)?;
         done()
     }
 }

@@ -3,13 +3,13 @@
 use super::{Request, from_json, now, to_json};
 use crate::error::Result;
 use crate::frame::Payload;
-use crate::server::{Caller, Outcome, Seen, State};
+use crate::server::{Caller, Outcome, ServerView, State};
 
 /// The request.
 #[derive(Debug, Clone, Copy)]
-pub struct Look;
+pub struct Inspect;
 
-impl Request for Look {
+impl Request for Inspect {
     const NAME: &'static str = "look";
     const ENTERS: bool = true;
 
@@ -18,15 +18,15 @@ impl Request for Look {
     }
 
     fn decode(_payload: Payload) -> Result<Self> {
-        Ok(Look)
+        Ok(Inspect)
     }
 
     fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
-        now(to_json(&server.seen_by(caller), "answer to a look")?)
+        now(to_json(&server.view_for(caller), "answer to a look")?)
     }
 }
 
 /// Reads an answer.
-pub fn decode(reply: &[u8]) -> Result<Seen> {
+pub fn decode(reply: &[u8]) -> Result<ServerView> {
     from_json(reply, "answer to a look")
 }

@@ -7,12 +7,12 @@ use crate::server::{Caller, Outcome, State};
 
 /// The request.
 #[derive(Debug, Clone)]
-pub struct Unsent {
+pub(crate) struct GeoFlush {
     /// Another one for everything that waits, such as a save; the same each time it asks.
     pub ticket: u64,
 }
 
-impl Request for Unsent {
+impl Request for GeoFlush {
     const NAME: &'static str = "unsent";
 
     fn encode(&self) -> Result<Payload> {
@@ -25,18 +25,18 @@ impl Request for Unsent {
         let mut reader = Reader::new(payload.bytes());
         let ticket = reader.one()?;
         reader.end()?;
-        Ok(Unsent { ticket })
+        Ok(GeoFlush { ticket })
     }
 
     fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
         let mut reply = Payload::new();
-        reply.put(&server.unsent(caller, self.ticket));
+        reply.put(&server.geo_flush(caller, self.ticket));
         now(reply)
     }
 }
 
 /// Reads an answer: the workers that have not sent it yet.
-pub fn decode(reply: &[u8]) -> Result<Vec<u32>> {
+pub(crate) fn decode(reply: &[u8]) -> Result<Vec<u32>> {
     let mut reader = Reader::new(reply);
     let workers = reader.take::<u32>(reply.len() / size_of::<u32>())?.to_vec();
     reader.end()?;

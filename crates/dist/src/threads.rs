@@ -1,25 +1,25 @@
-//! Threads for a large piece of work, as many as there are cores; the table room starts none itself.
+//! Threads for reading a checkpoint. The table crate starts no threads itself.
 
 use openfleet_table::Result;
-use openfleet_table::checkpoint::Hands;
+use openfleet_table::checkpoint::Parallelism;
 
-/// A thread a core, and not more than a disk can use.
+/// One thread per core, but not more than a disk can keep busy.
 #[derive(Debug, Clone, Copy)]
 pub struct Threads {
     count: usize,
 }
 
-/// More than these only wait for each other and for the disk.
+/// More threads than this only wait for each other and for the disk.
 const MOST: usize = 8;
 
 impl Threads {
-    /// As many as there are cores.
+    /// One thread per core, at most 8.
     pub fn of_this_machine() -> Self {
         Threads { count: std::thread::available_parallelism().map_or(1, usize::from).min(MOST) }
     }
 }
 
-impl Hands for Threads {
+impl Parallelism for Threads {
     fn count(&self) -> usize {
         self.count
     }
@@ -28,7 +28,7 @@ impl Hands for Threads {
         std::thread::scope(|scope| {
             let others: Vec<_> = (1..self.count).map(|number| scope.spawn(move || share(number))).collect();
             let own = share(0);
-            // A thread that panics has a bug; it is told where it belongs.
+            // A panic is a bug: propagate it to the caller.
             others.into_iter().fold(own, |so_far, other| {
                 let result = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
                 so_far.and(result)
@@ -43,8 +43,8 @@ mod tests {
     use parking_lot::Mutex;
 
     #[test]
-    fn every_share_is_done_once_and_an_error_is_told() {
-        let hands = Threads { count: 5 };
+    fn every_share_runs_once_and_an_error_is_returned() {
+        let parallelism = Threads { count: 5 };
         let done = Mutex::new(Vec::new());
         let work = |fails: Option<usize>| {
             done.lock().clear();
@@ -55,7 +55,7 @@ mod tests {
                     false => Ok(()),
                 }
             };
-            let result = hands.work(&share);
+            let result = parallelism.work(&share);
             done.lock().sort_unstable();
             assert_eq!(*done.lock(), [0, 1, 2, 3, 4]);
             result

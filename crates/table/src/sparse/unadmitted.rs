@@ -15,43 +15,43 @@ const WAYS: usize = 8;
 
 /// Counts by key.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct UnadmittedCounts {
     /// Bucket after bucket, a power of two of them or none.
-    places: Vec<Place>,
+    entries: Vec<CountEntry>,
     /// The most places there may be.
     limit: usize,
 }
 
 /// A key with its counts; free where both are 0.
 #[derive(Debug, Clone, Copy, Default)]
-struct Place {
+struct CountEntry {
     key: Key,
     show: f32,
     click: f32,
 }
 
-impl Place {
+impl CountEntry {
     fn is_free(&self) -> bool {
         self.show == 0.0 && self.click == 0.0
     }
 }
 
-impl Waiting {
+impl UnadmittedCounts {
     /// Room for about `limit` keys at most; none is taken before the first key comes.
     pub(super) fn new(limit: usize) -> Self {
-        Waiting { places: Vec::new(), limit: limit.max(WAYS) }
+        UnadmittedCounts { entries: Vec::new(), limit: limit.max(WAYS) }
     }
 
     /// Adds to the counts of a key and gives what they are now.
     pub(super) fn add(&mut self, key: Key, show: f32, click: f32) -> (f32, f32) {
-        if self.places.is_empty() {
-            self.places.resize(WAYS, Place::default());
+        if self.entries.is_empty() {
+            self.entries.resize(WAYS, CountEntry::default());
         }
         loop {
             let buckets = self.buckets_of(key);
             for number in buckets {
                 let bucket = self.bucket(number);
-                if let Some(at) = bucket.iter().position(|place| place.key == key && !place.is_free()) {
+                if let Some(at) = bucket.iter().position(|entry| entry.key == key && !entry.is_free()) {
                     bucket[..=at].rotate_right(1);
                     bucket[0].show += show;
                     bucket[0].click += click;
@@ -62,7 +62,7 @@ impl Waiting {
                 // Nothing to remember, and a place without counts would be a free one in the midst of the others.
                 return (0.0, 0.0);
             }
-            let used = buckets.map(|number| self.bucket(number).iter().filter(|place| !place.is_free()).count());
+            let used = buckets.map(|number| self.bucket(number).iter().filter(|entry| !entry.is_free()).count());
             let emptier = usize::from(used[1] < used[0]);
             if used[emptier] == WAYS && self.grow() {
                 continue;
@@ -78,42 +78,42 @@ impl Waiting {
                 }
             }
             bucket[..=least].rotate_right(1);
-            bucket[0] = Place { key, show, click };
+            bucket[0] = CountEntry { key, show, click };
             return (show, click);
         }
     }
 
     /// Forgets a key, which has a row now.
     pub(super) fn forget(&mut self, key: Key) {
-        if self.places.is_empty() {
+        if self.entries.is_empty() {
             return;
         }
         for number in self.buckets_of(key) {
             let bucket = self.bucket(number);
-            if let Some(at) = bucket.iter().position(|place| place.key == key && !place.is_free()) {
+            if let Some(at) = bucket.iter().position(|entry| entry.key == key && !entry.is_free()) {
                 bucket[at..].rotate_left(1);
-                bucket[WAYS - 1] = Place::default();
+                bucket[WAYS - 1] = CountEntry::default();
                 return;
             }
         }
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.places.len() * size_of::<Place>()
+        self.entries.len() * size_of::<CountEntry>()
     }
 
     /// Twice as many buckets, where that is allowed. Each bucket's keys go to the two that take its place, so all fit.
     fn grow(&mut self) -> bool {
-        if self.places.len() * 2 > self.limit {
+        if self.entries.len() * 2 > self.limit {
             return false;
         }
-        let wider = vec![Place::default(); self.places.len() * 2];
-        let old = std::mem::replace(&mut self.places, wider);
-        for (at, place) in old.into_iter().enumerate().filter(|(_, place)| !place.is_free()) {
-            let [first, second] = self.buckets_of(place.key);
+        let wider = vec![CountEntry::default(); self.entries.len() * 2];
+        let old = std::mem::replace(&mut self.entries, wider);
+        for (at, entry) in old.into_iter().enumerate().filter(|(_, entry)| !entry.is_free()) {
+            let [first, second] = self.buckets_of(entry.key);
             let bucket = self.bucket(if first / 2 == at / WAYS { first } else { second });
-            if let Some(free) = bucket.iter_mut().find(|place| place.is_free()) {
-                *free = place;
+            if let Some(free) = bucket.iter_mut().find(|entry| entry.is_free()) {
+                *free = entry;
             }
         }
         true
@@ -123,12 +123,12 @@ impl Waiting {
     fn buckets_of(&self, key: Key) -> [usize; 2] {
         // Neither the shard's bits nor placement's: a shard's keys share those.
         let hash = mix(key ^ 0x94d0_49bb_1331_11eb);
-        let count = (self.places.len() / WAYS) as u64;
+        let count = (self.entries.len() / WAYS) as u64;
         [hash >> 32, hash & 0xffff_ffff].map(|half| ((half * count) >> 32) as usize)
     }
 
-    fn bucket(&mut self, number: usize) -> &mut [Place] {
-        &mut self.places[number * WAYS..][..WAYS]
+    fn bucket(&mut self, number: usize) -> &mut [CountEntry] {
+        &mut self.entries[number * WAYS..][..WAYS]
     }
 }
 
@@ -136,7 +136,7 @@ impl Waiting {
 mod tests {
     use super::*;
 
-    fn add_once(waiting: &mut Waiting, keys: std::ops::Range<Key>) {
+    fn add_once(waiting: &mut UnadmittedCounts, keys: std::ops::Range<Key>) {
         for key in keys {
             waiting.add(key, 1.0, 0.0);
         }
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn counts_are_exact_while_there_is_room() {
-        let mut waiting = Waiting::new(1 << 16);
+        let mut waiting = UnadmittedCounts::new(1 << 16);
         for round in 1..=5 {
             for key in 0..2_000 {
                 assert_eq!(waiting.add(key, 1.0, 0.5), (round as f32, round as f32 * 0.5));
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_new_keys_stays_within_the_limit_and_leaves_regular_ones_their_counts() {
-        let mut waiting = Waiting::new(1024);
+        let mut waiting = UnadmittedCounts::new(1024);
         let regular: Vec<Key> = (0..50).collect();
         let mut kept = 0;
         for round in 0..20u64 {
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn adding_nothing_takes_no_place() {
-        let mut waiting = Waiting::new(WAYS);
+        let mut waiting = UnadmittedCounts::new(WAYS);
         add_once(&mut waiting, 0..WAYS as u64 - 1);
         assert_eq!(waiting.add(50, 0.0, 0.0), (0.0, 0.0));
         add_once(&mut waiting, 60..61);
@@ -181,9 +181,9 @@ mod tests {
 
     #[test]
     fn a_key_nobody_sees_any_more_makes_way() {
-        let mut waiting = Waiting::new(WAYS);
+        let mut waiting = UnadmittedCounts::new(WAYS);
         (0..3).for_each(|_| add_once(&mut waiting, 0..WAYS as u64));
         add_once(&mut waiting, 100..200);
-        assert!(waiting.places.iter().all(|place| place.key >= 100));
+        assert!(waiting.entries.iter().all(|entry| entry.key >= 100));
     }
 }

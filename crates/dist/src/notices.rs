@@ -1,7 +1,6 @@
-//! Who is missing, as one worker knows it: death is news, and is said once to everybody who waits.
+//! Missing peers, as one worker knows them. Each is logged once when it goes missing and once when it is back.
 //!
-//! Servers answer heartbeats with the workers that they miss; what a worker cannot reach it notices itself. Each is logged as a
-//! warning when it is first missed and when it is back, with how long it is waited for.
+//! Servers reply to heartbeats with the workers they are missing. A worker finds out by itself which servers it cannot reach.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,65 +11,65 @@ use tracing::warn;
 
 use crate::server::Absent;
 
-/// Who is missing.
+/// Which workers and servers are missing.
 #[derive(Debug)]
-pub struct News {
-    /// How long others are waited for.
+pub struct Notices {
+    /// How long requests wait for other workers; only for the log message.
     patience: Duration,
     missing: Mutex<Missing>,
 }
 
 #[derive(Debug, Default)]
 struct Missing {
-    /// By rank: since when, and which server says so.
+    /// By rank: since when, and which server reported it.
     workers: BTreeMap<u32, (Instant, String)>,
     /// By endpoint: since when.
     servers: BTreeMap<String, Instant>,
 }
 
-impl News {
-    /// Nobody is missing yet; others are waited for so long.
+impl Notices {
+    /// No peer is missing. `patience` is the time limit of requests that wait for other workers.
     pub fn new(patience: Duration) -> Self {
-        News { patience, missing: Mutex::default() }
+        Notices { patience, missing: Mutex::default() }
     }
 
-    /// Workers that are missing, and for how long.
+    /// Missing workers, and for how long.
     pub fn workers(&self) -> Vec<(u32, Duration)> {
         self.missing.lock().workers.iter().map(|(&rank, (since, _))| (rank, since.elapsed())).collect()
     }
 
-    /// Servers that are missing, by endpoint, and for how long.
+    /// Missing servers by endpoint, and for how long.
     pub fn servers(&self) -> Vec<(String, Duration)> {
         self.missing.lock().servers.iter().map(|(name, since)| (name.clone(), since.elapsed())).collect()
     }
 
-    /// A server says which workers it misses.
+    /// A server has reported the workers it is missing.
     pub(crate) fn workers_are_missing(&self, server: &str, absent: &[Absent]) {
         let mut missing = self.missing.lock();
         for Absent { rank, seconds } in absent {
             let since = Instant::now() - Duration::from_secs_f64(seconds.clamp(0.0, 1e6));
             if missing.workers.insert(*rank, (since, server.to_owned())).is_none() {
                 let patience = self.patience.as_secs();
-                warn!("worker {rank} has not been heard of for {seconds:.1} s; it is waited for up to {patience} s");
+                warn!("worker {rank} has not been heard from for {seconds:.1} s; waiting up to {patience} s for it");
             }
         }
-        // Only the server that missed a worker can say that it is back.
+        // Only the server that reported a worker as missing can report it back.
         let is_back = |rank: &u32, by: &str| by == server && !absent.iter().any(|absent| absent.rank == *rank);
         for (rank, _) in missing.workers.extract_if(.., |rank, (_, by)| is_back(rank, by)) {
             warn!("worker {rank} is back");
         }
     }
 
-    /// A server cannot be reached, or does not answer.
+    /// A server is unreachable or silent.
     pub(crate) fn server_is_missing(&self, server: &str) {
         let mut missing = self.missing.lock();
         if !missing.servers.contains_key(server) {
             missing.servers.insert(server.to_owned(), Instant::now());
-            warn!("server {server} does not answer; it is asked again");
+            warn!("server {server} does not answer; retrying");
         }
     }
 
-    /// A server can be reached.
+    /// A server is reachable.
     pub(crate) fn server_is_back(&self, server: &str) {
         if self.missing.lock().servers.remove(server).is_some() {
             warn!("server {server} is back");

@@ -1,31 +1,31 @@
 //! GEO: a worker was asked for all that it has learnt, and has sent it.
 
-use super::{Request, done, unsent::Unsent};
+use super::{Request, done, geo_flush::GeoFlush};
 use crate::error::Result;
 use crate::frame::Payload;
 use crate::server::{Caller, Outcome, State};
 
 /// The request.
 #[derive(Debug, Clone)]
-pub struct Sent {
-    /// That of the [`Unsent`] that asked for it.
+pub(crate) struct GeoFlushDone {
+    /// That of the [`GeoFlush`] that asked for it.
     pub ticket: u64,
 }
 
-impl Request for Sent {
+impl Request for GeoFlushDone {
     const NAME: &'static str = "sent";
 
     fn encode(&self) -> Result<Payload> {
-        Unsent { ticket: self.ticket }.encode()
+        GeoFlush { ticket: self.ticket }.encode()
     }
 
     fn decode(payload: Payload) -> Result<Self> {
-        let Unsent { ticket } = Unsent::decode(payload)?;
-        Ok(Sent { ticket })
+        let GeoFlush { ticket } = GeoFlush::decode(payload)?;
+        Ok(GeoFlushDone { ticket })
     }
 
     fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
-        server.sent(caller, self.ticket);
+        server.geo_flush_done(caller, self.ticket);
         done()
     }
 }

@@ -1,8 +1,8 @@
-//! Some of a worker's tables, under the numbers that a smaller program gives them.
+//! A subset of a worker's tables, numbered as a smaller program numbers them.
 //!
-//! A program that looks word vectors up, or evaluates one tower of a model, names fewer tables than the one that trains
-//! them. Stages count tables from 0 in their own program's order; this translates, and leaves the rest to the communicator
-//! of all tables. The stages come back with the numbers they had, whatever happens.
+//! A program that looks up word vectors, or evaluates one tower of a model, uses fewer tables than the program that trains
+//! them. Its stages number tables from 0 in its own order. This communicator translates the numbers and passes every call on to
+//! the communicator of all tables. The stages always get their own numbers back, even after an error.
 
 use std::sync::Arc;
 
@@ -13,19 +13,19 @@ use super::{Communicator, Missing, Step};
 use crate::error::Result;
 use crate::stage::{DenseStage, SparseStage};
 
-/// Some tables of another communicator.
-pub struct Part {
+/// A communicator for a subset of another communicator's tables.
+pub struct TableSubset {
     whole: Arc<dyn Communicator>,
-    /// The whole's number of each sparse table.
+    /// For each sparse table, its number in `whole`.
     sparse: Vec<usize>,
-    /// The whole's number of each dense table.
+    /// For each dense table, its number in `whole`.
     dense: Vec<usize>,
 }
 
-impl Part {
-    /// Tables by the whole's numbers, in the order of the smaller program.
+impl TableSubset {
+    /// `sparse` and `dense` are the numbers of the tables in `whole`, in the order of the smaller program.
     pub fn new(whole: Arc<dyn Communicator>, sparse: Vec<usize>, dense: Vec<usize>) -> Self {
-        Part { whole, sparse, dense }
+        TableSubset { whole, sparse, dense }
     }
 
     fn with_sparse<T>(&self, stages: &mut [SparseStage], call: impl FnOnce(&mut [SparseStage]) -> T) -> T {
@@ -47,12 +47,12 @@ impl Part {
     }
 }
 
-/// A program's tables are few, and each is there once.
+/// A linear search: a program has few tables, and each of them once.
 fn own_number(tables: &[usize], number: usize) -> usize {
     tables.iter().position(|&table| table == number).unwrap_or(number)
 }
 
-impl Communicator for Part {
+impl Communicator for TableSubset {
     fn pull_sparse(&self, stages: &mut [SparseStage], missing: Missing) -> Result<()> {
         self.with_sparse(stages, |stages| self.whole.pull_sparse(stages, missing))
     }
@@ -130,11 +130,11 @@ mod tests {
     use super::*;
     use crate::stage::Lookup;
 
-    /// Notes the tables it is asked for.
+    /// Records the tables that it is called with.
     #[derive(Default)]
-    struct Asked(Mutex<Vec<usize>>);
+    struct RecordingCommunicator(Mutex<Vec<usize>>);
 
-    impl Communicator for Asked {
+    impl Communicator for RecordingCommunicator {
         fn pull_sparse(&self, stages: &mut [SparseStage], _missing: Missing) -> Result<()> {
             self.0.lock().extend(stages.iter().flat_map(|stage| stage.lookups.iter().map(|lookup| lookup.table)));
             Ok(())
@@ -157,15 +157,15 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_sees_its_own_numbers_and_the_stages_keep_theirs() {
-        let asked = Arc::new(Asked::default());
-        let part = Part::new(asked.clone(), vec![4, 1], vec![0, 3]);
+    fn table_numbers_are_translated_and_restored() {
+        let asked = Arc::new(RecordingCommunicator::default());
+        let subset = TableSubset::new(asked.clone(), vec![4, 1], vec![0, 3]);
         let lookup = |table| Lookup { table, ..Lookup::default() };
         let mut sparse = [SparseStage { lookups: vec![lookup(1), lookup(0)], ..SparseStage::default() }];
         let mut dense = [0, 1].map(|table| DenseStage { table, ..DenseStage::default() });
-        part.pull_sparse(&mut sparse, Missing::Initial).unwrap();
-        part.pull_dense(&mut dense).unwrap();
-        part.push(WorkId::step(0, 0), &mut sparse, &mut dense).unwrap();
+        subset.pull_sparse(&mut sparse, Missing::Initial).unwrap();
+        subset.pull_dense(&mut dense).unwrap();
+        subset.push(WorkId::step(0, 0), &mut sparse, &mut dense).unwrap();
         assert_eq!(*asked.0.lock(), [1, 4, 0, 3, 1, 4, 0, 3]);
         assert_eq!(sparse[0].lookups.iter().map(|lookup| lookup.table).collect::<Vec<_>>(), [1, 0]);
         assert_eq!(dense.map(|stage| stage.table), [0, 1]);
