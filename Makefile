@@ -6,15 +6,16 @@ PYTHON ?= python3
 VENV := target/venv
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test pytest wheel lint bench chaos chaos-short clean
+.PHONY: help demo test pytest wheel lint ruff deny advisories docs bench chaos chaos-short clean
 
 help:          ## Show this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
 
+# The profile `demo` and no optional features: a build of half the time. Measure speed with `cargo build --release`.
 demo:          ## Generate click data, train a CTR-DNN on it with two servers and two workers, show AUC and samples/s
-	$(CARGO) build --release --package openfleet
-	target/release/openfleet gen criteo --rows 1000000 --test-rows 100000 --ids 1000000 --seed 1 --out $(DEMO)
-	target/release/fleetrun --server_num=2 --worker_num=2 --log_dir=$(DEMO)/log \
+	$(CARGO) build --profile demo --no-default-features --package openfleet
+	target/demo/openfleet gen criteo --rows 1000000 --test-rows 100000 --ids 1000000 --seed 1 --out $(DEMO)
+	target/demo/fleetrun --server_num=2 --worker_num=2 --log_dir=$(DEMO)/log \
 	  openfleet train --model ctr_dnn --mode async --train '$(DEMO)/train/*.txt' --test '$(DEMO)/test/*.txt' --json
 
 test: pytest   ## Build everything and run every test
@@ -32,15 +33,38 @@ wheel: $(VENV)/ready   ## Build a wheel that installs on systems since 2014, int
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet 'maturin>=1.8,<2' 'numpy>=1.21' 'pytest>=7' ruff onnx onnxruntime 'tritonclient[http]' 'moto[server]'
+	$(VENV)/bin/pip install --quiet 'maturin>=1.8,<2' 'numpy>=1.21' 'pytest>=7' ruff mypy onnx onnxruntime 'tritonclient[http]' 'moto[server]'
 	touch $@
 
-lint: $(VENV)/ready    ## Formatting, clippy with the guards of the rooms, documentation
+lint: ruff deny  ## Formatting, clippy, Python linters and types, licences, documentation
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(VENV)/bin/ruff check python examples tests
-	$(VENV)/bin/ruff format --check python examples tests/chaos
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
+
+ruff: $(VENV)/ready    ## Lint and format check of the Python code
+	$(VENV)/bin/ruff check python examples tests docs
+	$(VENV)/bin/ruff format --check python examples tests/chaos docs
+
+# An installed cargo-deny is used; otherwise it is built once, without optimisation.
+DENY = $(shell command -v cargo-deny || echo target/tools/bin/cargo-deny)
+
+deny: $(DENY)  ## Licences, sources and duplicate versions of all dependencies
+	$(DENY) --all-features check licenses bans sources
+
+advisories: $(DENY)  ## Known vulnerabilities of the dependencies; downloads the list of advisories
+	$(DENY) --all-features check advisories
+
+target/tools/bin/cargo-deny:
+	$(CARGO) install --quiet --locked --debug --root target/tools --target-dir target/tools/build cargo-deny@0.18
+
+docs: $(VENV)/docs-ready  ## Build the documentation site into target/site
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
+	$(VENV)/bin/mkdocs build --strict --quiet
+	cp -r target/doc target/site/rust
+
+$(VENV)/docs-ready: $(VENV)/ready
+	$(VENV)/bin/pip install --quiet 'mkdocs<2' 'mkdocs-material<10' 'mkdocstrings[python]<1'
+	touch $@
 
 bench:         ## Run every benchmark; figures belong into docs/benchmarks.md
 	$(CARGO) bench --workspace
