@@ -72,10 +72,10 @@ pub(crate) struct Job<'a> {
     pub servers: &'a [Endpoint],
     pub workers: &'a [Endpoint],
     /// Collective: where torch's processes meet.
-    pub meeting: Option<&'a Endpoint>,
+    pub rendezvous: Option<&'a Endpoint>,
     /// Collective: the hosts in rank order, and how many workers each has.
     pub machines: usize,
-    pub workers_a_machine: usize,
+    pub workers_per_machine: usize,
 }
 
 /// The variables of one process, in the order in which they are shown. The secret, the incarnation and what depends on this
@@ -113,7 +113,7 @@ pub(crate) fn variables(job: &Job<'_>, role: Role, rank: usize) -> Vec<Variable>
         all.push((WORKER_RANK, rank.to_string()));
     }
     if job.mode == RunMode::Collective {
-        let here = job.workers_a_machine.max(1);
+        let here = job.workers_per_machine.max(1);
         all.extend([
             (ORIGINAL_COLLECTIVE_ROLE, original_role.to_owned()),
             (CURRENT_ENDPOINT, own.to_string()),
@@ -131,9 +131,9 @@ pub(crate) fn variables(job: &Job<'_>, role: Role, rank: usize) -> Vec<Variable>
             ("TORCHELASTIC_MAX_RESTARTS", "0".to_owned()),
             ("TORCHELASTIC_RUN_ID", job.name.to_string()),
         ]);
-        if let Some(meeting) = job.meeting {
-            all.push(("MASTER_ADDR", meeting.host().to_owned()));
-            all.push(("MASTER_PORT", meeting.port().to_string()));
+        if let Some(rendezvous) = job.rendezvous {
+            all.push(("MASTER_ADDR", rendezvous.host().to_owned()));
+            all.push(("MASTER_PORT", rendezvous.port().to_string()));
         }
     }
     all

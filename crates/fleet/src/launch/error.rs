@@ -18,7 +18,7 @@ pub enum Error {
     // Before anything is started
     /// None of the listed processes is this machine's.
     #[error("no process of the lists is to be started here: this machine is {own}, the lists have {listed}")]
-    OwnsNothing {
+    NoOwnProcess {
         /// Its addresses and its name, or what `--host` said.
         own: String,
         /// The hosts of the lists.
@@ -105,7 +105,7 @@ pub enum Error {
     },
     /// A server exited with 0 while workers still needed it.
     #[error("server {rank} (pid {pid}) ended with exit code 0 while workers were still running")]
-    ServerLeft {
+    ServerEndedEarly {
         /// Which.
         rank: usize,
         /// Its process id.
@@ -156,7 +156,7 @@ pub enum Error {
 impl Hinted for Error {
     fn hint(&self) -> Option<Hint> {
         match self {
-            Error::OwnsNothing { .. } => {
+            Error::NoOwnProcess { .. } => {
                 Some("correct the lists, or say which of their hosts this machine is with `--host`".into())
             }
             Error::NoSecret => Some(
@@ -185,7 +185,7 @@ impl Hinted for Error {
                     .into(),
             ),
             Error::Failed { .. } => None,
-            Error::ServerLeft { .. } => Some(
+            Error::ServerEndedEarly { .. } => Some(
                 "a server stays in `run_server()` until every worker has called `stop_worker()`: does the script call it?"
                     .into(),
             ),

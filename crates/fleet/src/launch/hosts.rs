@@ -14,7 +14,7 @@ pub(crate) enum Machine {
     /// Known by its interfaces and its name.
     Own { addresses: Vec<IpAddr>, name: String },
     /// `--host`.
-    Told(String),
+    Named(String),
 }
 
 impl Machine {
@@ -34,7 +34,7 @@ impl Machine {
     /// Whether `host`, an address or a name, is this machine.
     pub(crate) fn owns(&self, host: &str) -> bool {
         match self {
-            Machine::Told(told) => {
+            Machine::Named(told) => {
                 let same = |a: &IpAddr| resolve(host).contains(a);
                 told.eq_ignore_ascii_case(host) || resolve(told).iter().any(same)
             }
@@ -53,7 +53,7 @@ impl Machine {
     /// For an error: what this machine takes itself for.
     pub(crate) fn describe(&self) -> String {
         match self {
-            Machine::Told(told) => format!("`{told}` (`--host`)"),
+            Machine::Named(told) => format!("`{told}` (`--host`)"),
             Machine::Own { addresses, name } => {
                 let addresses = addresses.iter().map(|address| format!("`{address}`"));
                 let all: Vec<String> = addresses.chain(Some(format!("`{name}`"))).collect();
@@ -90,10 +90,10 @@ mod tests {
 
     #[test]
     fn a_machine_that_was_told_asks_nobody() {
-        let machine = Machine::Told("127.0.0.2".into());
+        let machine = Machine::Named("127.0.0.2".into());
         assert!(machine.owns("127.0.0.2") && !machine.owns("127.0.0.1"), "even loopback has hosts, then");
-        assert!(Machine::Told("Node2".into()).owns("node2"));
-        assert!(Machine::Told("localhost".into()).owns("127.0.0.1"), "a name stands for its addresses");
+        assert!(Machine::Named("Node2".into()).owns("node2"));
+        assert!(Machine::Named("localhost".into()).owns("127.0.0.1"), "a name stands for its addresses");
     }
 
     #[test]

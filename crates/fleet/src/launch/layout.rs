@@ -14,9 +14,9 @@ pub(crate) const START_PORT: u16 = 6170;
 /// Where processes meet that are all on one machine.
 pub(crate) const LOOPBACK: &str = "127.0.0.1";
 
-/// A process's place; the port may be open.
+/// A process's host_port; the port may be open.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct HostPort {
     pub host: String,
     /// `None`: any free one.
     pub port: Option<u16>,
@@ -26,17 +26,17 @@ pub(crate) struct Place {
 
 /// Every process of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct JobLayout {
     pub mode: RunMode,
-    pub servers: Vec<Place>,
-    pub workers: Vec<Place>,
+    pub servers: Vec<HostPort>,
+    pub workers: Vec<HostPort>,
     /// Collective: where torch's processes meet.
-    pub meeting: Option<Place>,
+    pub rendezvous: Option<HostPort>,
     /// Whether all of them are started here, whatever this machine is called.
     pub is_local: bool,
 }
 
-impl Layout {
+impl JobLayout {
     /// Resolves the options, each contradiction with an error that names both sides.
     pub(crate) fn resolve(job: &JobOptions) -> Result<Self> {
         match mode(job)? {
@@ -74,7 +74,7 @@ fn mode(job: &JobOptions) -> Result<RunMode> {
     }
 }
 
-fn parameter_server(job: &JobOptions) -> Result<Layout> {
+fn parameter_server(job: &JobOptions) -> Result<JobLayout> {
     let worker_num = match (job.worker_num, job.trainer_num) {
         (Some(worker_num), Some(trainer_num)) if worker_num != trainer_num => {
             return Err(OptionError::Contradiction {
@@ -102,9 +102,9 @@ fn parameter_server(job: &JobOptions) -> Result<Layout> {
                 });
             }
             let start = job.start_port.unwrap_or(START_PORT);
-            // By its place in the list, so that all machines count alike.
+            // By its host_port in the list, so that all machines count alike.
             number_ports(&mut workers, start, servers.len())?;
-            Ok(Layout { mode: RunMode::Ps, servers, workers, meeting: None, is_local: false })
+            Ok(JobLayout { mode: RunMode::Ps, servers, workers, rendezvous: None, is_local: false })
         }
         (Some(_), None) => {
             missing("--workers", "--servers", "list the workers too, as in `--workers 10.0.0.1,10.0.0.2`")
@@ -117,28 +117,34 @@ fn parameter_server(job: &JobOptions) -> Result<Layout> {
                 return missing("--server-num", given, remedy);
             };
             let Some(worker_num) = worker_num else { return missing("--worker-num", "--server-num", remedy) };
-            let open = Place { host: LOOPBACK.into(), port: None, written: false };
+            let open = HostPort { host: LOOPBACK.into(), port: None, written: false };
             let mut servers = vec![open.clone(); server_num as usize];
             let mut workers = vec![open; worker_num as usize];
             if let Some(start) = job.start_port {
                 number_ports(&mut servers, start, 0)?;
                 number_ports(&mut workers, start, server_num as usize)?;
             }
-            Ok(Layout { mode: RunMode::Ps, servers, workers, meeting: None, is_local: true })
+            Ok(JobLayout { mode: RunMode::Ps, servers, workers, rendezvous: None, is_local: true })
         }
     }
 }
 
-fn collective(job: &JobOptions) -> Result<Layout> {
+fn collective(job: &JobOptions) -> Result<JobLayout> {
     let each = job.nproc_per_node.unwrap_or(1) as usize;
     let Some(ips) = &job.ips else {
-        let open = Place { host: LOOPBACK.into(), port: None, written: false };
-        let mut places = vec![open; each + 1];
+        let open = HostPort { host: LOOPBACK.into(), port: None, written: false };
+        let mut hosts = vec![open; each + 1];
         if let Some(start) = job.start_port {
-            number_ports(&mut places, start, 0)?;
+            number_ports(&mut hosts, start, 0)?;
         }
-        let meeting = places.pop();
-        return Ok(Layout { mode: RunMode::Collective, servers: vec![], workers: places, meeting, is_local: true });
+        let rendezvous = hosts.pop();
+        return Ok(JobLayout {
+            mode: RunMode::Collective,
+            servers: vec![],
+            workers: hosts,
+            rendezvous,
+            is_local: true,
+        });
     };
     let machines = list("--ips", ips, false)?;
     if let Some(machine) = machines.iter().find(|machine| machine.written) {
@@ -152,24 +158,24 @@ fn collective(job: &JobOptions) -> Result<Layout> {
     let start = job.start_port.unwrap_or(START_PORT);
     let mut workers = Vec::with_capacity(machines.len() * each);
     for machine in &machines {
-        let mut places = vec![machine.clone(); each];
-        number_ports(&mut places, start, 0)?;
-        workers.append(&mut places);
+        let mut hosts = vec![machine.clone(); each];
+        number_ports(&mut hosts, start, 0)?;
+        workers.append(&mut hosts);
     }
     // One port beyond the first machine's workers.
-    let mut meeting = vec![machines[0].clone()];
-    number_ports(&mut meeting, start, each)?;
-    Ok(Layout { mode: RunMode::Collective, servers: vec![], workers, meeting: meeting.pop(), is_local: false })
+    let mut rendezvous = vec![machines[0].clone()];
+    number_ports(&mut rendezvous, start, each)?;
+    Ok(JobLayout { mode: RunMode::Collective, servers: vec![], workers, rendezvous: rendezvous.pop(), is_local: false })
 }
 
 /// Gives those without a port one by their index.
-fn number_ports(places: &mut [Place], start: u16, offset: usize) -> Result<()> {
-    let count = offset + places.len();
+fn number_ports(hosts: &mut [HostPort], start: u16, offset: usize) -> Result<()> {
+    let count = offset + hosts.len();
     if usize::from(start) + count > usize::from(u16::MAX) + 1 {
         return Err(Error::PortRange { start: start.into(), count }.into());
     }
-    for (at, place) in places.iter_mut().enumerate().filter(|(_, place)| place.port.is_none()) {
-        place.port = Some(start + (offset + at) as u16);
+    for (at, host_port) in hosts.iter_mut().enumerate().filter(|(_, host_port)| host_port.port.is_none()) {
+        host_port.port = Some(start + (offset + at) as u16);
     }
     Ok(())
 }
@@ -186,22 +192,22 @@ fn agrees(number: Option<u32>, listed: usize, first: &'static str, second: &'sta
 }
 
 /// `host:port,...`, or `host,...` where ports may be left out.
-fn list(option: &'static str, text: &str, needs_ports: bool) -> Result<Vec<Place>> {
+fn list(option: &'static str, text: &str, needs_ports: bool) -> Result<Vec<HostPort>> {
     let items = text.split(',').map(str::trim);
-    let place = |item: &str| -> Result<Place> {
+    let host_port = |item: &str| -> Result<HostPort> {
         if item.is_empty() {
             let expected = "addresses with a comma between any two";
             return Err(OptionError::BadOption { option, expected, got: text.to_owned() });
         }
         match item.parse::<Endpoint>() {
-            Ok(endpoint) => Ok(Place { host: endpoint.host().into(), port: Some(endpoint.port()), written: true }),
+            Ok(endpoint) => Ok(HostPort { host: endpoint.host().into(), port: Some(endpoint.port()), written: true }),
             Err(_) if !needs_ports && is_host(item) => {
-                Ok(Place { host: item.trim_matches(['[', ']']).to_ascii_lowercase(), port: None, written: false })
+                Ok(HostPort { host: item.trim_matches(['[', ']']).to_ascii_lowercase(), port: None, written: false })
             }
             Err(error) => Err(error.into()),
         }
     };
-    items.map(place).collect()
+    items.map(host_port).collect()
 }
 
 /// A host alone: any port makes an endpoint of it.
@@ -210,31 +216,31 @@ fn is_host(text: &str) -> bool {
 }
 
 /// With all ports chosen.
-pub(crate) fn endpoints(places: &[Place]) -> Result<Vec<Endpoint>, CoreError> {
-    places.iter().map(|place| Endpoint::new(&place.host, place.port.unwrap_or_default())).collect()
+pub(crate) fn endpoints(hosts: &[HostPort]) -> Result<Vec<Endpoint>, CoreError> {
+    hosts.iter().map(|host_port| Endpoint::new(&host_port.host, host_port.port.unwrap_or_default())).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn shown(places: &[Place]) -> String {
-        let shown = |place: &Place| match place.port {
-            Some(port) => format!("{}:{port}", place.host),
-            None => place.host.clone(),
+    fn shown(hosts: &[HostPort]) -> String {
+        let shown = |host_port: &HostPort| match host_port.port {
+            Some(port) => format!("{}:{port}", host_port.host),
+            None => host_port.host.clone(),
         };
-        places.iter().map(shown).collect::<Vec<_>>().join(" ")
+        hosts.iter().map(shown).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
     fn counts_leave_the_ports_open_unless_told() {
         let job = JobOptions { server_num: Some(2), trainer_num: Some(1), ..JobOptions::default() };
-        let layout = Layout::resolve(&job).unwrap();
+        let layout = JobLayout::resolve(&job).unwrap();
         assert_eq!(
             (shown(&layout.servers), shown(&layout.workers)),
             ("127.0.0.1 127.0.0.1".into(), "127.0.0.1".into())
         );
-        let layout = Layout::resolve(&JobOptions { start_port: Some(7000), ..job }).unwrap();
+        let layout = JobLayout::resolve(&JobOptions { start_port: Some(7000), ..job }).unwrap();
         assert_eq!(shown(&layout.servers), "127.0.0.1:7000 127.0.0.1:7001");
         assert_eq!(shown(&layout.workers), "127.0.0.1:7002");
         assert!(layout.is_local);
@@ -247,7 +253,7 @@ mod tests {
             workers: Some("a,b:9,[::1],::2".into()),
             ..JobOptions::default()
         };
-        let layout = Layout::resolve(&job).unwrap();
+        let layout = JobLayout::resolve(&job).unwrap();
         assert_eq!(shown(&layout.workers), "a:6172 b:9 ::1:6174 ::2:6175");
         assert!(!layout.is_local);
     }
@@ -255,10 +261,10 @@ mod tests {
     #[test]
     fn a_collective_job_has_workers_machine_by_machine_and_a_meeting_place() {
         let job = JobOptions { nproc_per_node: Some(2), ips: Some("a,b".into()), ..JobOptions::default() };
-        let layout = Layout::resolve(&job).unwrap();
+        let layout = JobLayout::resolve(&job).unwrap();
         assert_eq!(shown(&layout.workers), "a:6170 a:6171 b:6170 b:6171");
-        assert_eq!(shown(layout.meeting.as_slice()), "a:6172");
-        let layout = Layout::resolve(&JobOptions { run_mode: Some(RunMode::Collective), ..JobOptions::default() });
+        assert_eq!(shown(layout.rendezvous.as_slice()), "a:6172");
+        let layout = JobLayout::resolve(&JobOptions { run_mode: Some(RunMode::Collective), ..JobOptions::default() });
         assert_eq!(layout.unwrap().workers.len(), 1);
     }
 
@@ -270,8 +276,8 @@ mod tests {
             start_port: Some(start),
             ..JobOptions::default()
         };
-        Layout::resolve(&job(65532)).unwrap();
-        let error = Layout::resolve(&job(65533)).unwrap_err();
+        JobLayout::resolve(&job(65532)).unwrap();
+        let error = JobLayout::resolve(&job(65533)).unwrap_err();
         assert_eq!(error.to_string(), "4 ports from 65533 on end beyond 65535");
     }
 }

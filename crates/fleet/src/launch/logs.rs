@@ -10,7 +10,7 @@ use std::io::{PipeReader, Read, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::screen::{Screen, Speaker};
+use super::screen::{ProcessName, Screen};
 use crate::error::{Error, Result};
 
 /// How many of the last lines are shown when a process has failed.
@@ -52,7 +52,7 @@ pub(crate) fn open(path: &Path, is_first_life: bool) -> Result<File> {
 }
 
 /// Reads to the end. Runs on a thread of its own.
-pub(crate) fn copy(mut from: PipeReader, mut file: File, screen: &Screen, speaker: Speaker, last: &LastLines) {
+pub(crate) fn copy(mut from: PipeReader, mut file: File, screen: &Screen, process_name: ProcessName, last: &LastLines) {
     let mut buffer = vec![0; 16 * 1024];
     let mut lines = Lines::default();
     let mut is_written = true;
@@ -67,16 +67,16 @@ pub(crate) fn copy(mut from: PipeReader, mut file: File, screen: &Screen, speake
             && std::mem::replace(&mut is_written, false)
         {
             // The job is worth more than its log; the screen still has it.
-            screen.remark(&format!("warning: the log of {speaker} cannot be written any more: {error}"));
+            screen.remark(&format!("warning: the log of {process_name} cannot be written any more: {error}"));
         }
         lines.take(&buffer[..count], |line| {
             last.push(line);
-            screen.line(speaker, line);
+            screen.line(process_name, line);
         });
     }
     lines.finish(|line| {
         last.push(line);
-        screen.line(speaker, line);
+        screen.line(process_name, line);
     });
 }
 

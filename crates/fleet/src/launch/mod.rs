@@ -20,6 +20,7 @@ use clap::{CommandFactory, FromArgMatches};
 use openfleet_core::Hinted;
 use openfleet_core::error::report;
 
+mod announcements;
 mod environment;
 mod error;
 mod guard;
@@ -32,7 +33,6 @@ mod ports;
 mod position;
 mod process;
 mod program;
-mod remarks;
 mod run;
 mod schedulers;
 mod screen;
@@ -43,7 +43,7 @@ use crate::cli::with_underscores;
 use crate::error::Result;
 use hosts::Machine;
 use options::{Cli, Scheduler};
-use plan::Plan;
+use plan::LaunchPlan;
 use program::Program;
 
 pub use crate::progress::Progress;
@@ -93,8 +93,8 @@ impl Launcher {
         let own_directory = || std::env::current_exe().ok().and_then(|path| path.parent().map(PathBuf::from));
         let directory = self.directory.clone().or_else(own_directory);
         let program = Program::find(&cli.words, self.python.as_deref(), directory.as_deref())?;
-        let machine = cli.run.host.clone().map_or_else(Machine::this, Machine::Told);
-        let plan = Plan::resolve(&cli.job, &cli.run, program, &machine)?;
+        let machine = cli.run.host.clone().map_or_else(Machine::this, Machine::Named);
+        let plan = LaunchPlan::resolve(&cli.job, &cli.run, program, &machine)?;
         if cli.run.dry_run {
             let _ = std::io::stdout().lock().write_all(plan.describe().as_bytes());
             return Ok(0);

@@ -29,7 +29,7 @@ pub(crate) struct Cli {
     #[command(flatten)]
     pub run: RunOptions,
     #[command(flatten)]
-    pub words: Words,
+    pub words: CommandWords,
 }
 
 /// Print what another scheduler needs to run the same job.
@@ -124,7 +124,7 @@ pub(crate) struct RunOptions {
 
 /// What each process runs.
 #[derive(Debug, Default, Args)]
-pub(crate) struct Words {
+pub(crate) struct CommandWords {
     /// SCRIPT is the name of a Python module
     #[arg(short = 'm', long, help_heading = "Script")]
     pub module: bool,
@@ -181,7 +181,7 @@ pub(crate) struct KubernetesArgs {
     #[command(flatten)]
     pub job: JobOptions,
     #[command(flatten)]
-    pub words: Words,
+    pub words: CommandWords,
 }
 
 /// `fleetrun slurm`.
@@ -211,7 +211,7 @@ pub(crate) struct SlurmArgs {
     #[command(flatten)]
     pub job: JobOptions,
     #[command(flatten)]
-    pub words: Words,
+    pub words: CommandWords,
 }
 
 /// `fleetrun mpi`.
@@ -220,7 +220,7 @@ pub(crate) struct MpiArgs {
     #[command(flatten)]
     pub job: JobOptions,
     #[command(flatten)]
-    pub words: Words,
+    pub words: CommandWords,
 }
 
 /// `90`, `90s`, `15m`, `2h`.

@@ -15,9 +15,9 @@ use openfleet_core::topology::{JobId, Role, Topology};
 use super::environment::{Job, Variable, variables};
 use super::error::Error;
 use super::hosts::Machine;
-use super::layout::{Layout, Place, endpoints};
+use super::layout::{HostPort, JobLayout, endpoints};
 use super::options::{JobOptions, RunMode, RunOptions};
-use super::ports::Reserved;
+use super::ports::PortReservation;
 use super::program::Program;
 use super::schedulers::shell::quoted;
 use super::secret::Secret;
@@ -27,11 +27,11 @@ use crate::variables::{BIND, INCARNATION, JOB_FILE, PROGRESS_FILE, RESUME, RUN, 
 
 /// What this machine starts, and by which rules it goes on.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct LaunchPlan {
     pub job: JobId,
     pub program: Program,
     /// Those of this machine, servers first.
-    pub processes: Vec<Planned>,
+    pub processes: Vec<PlannedProcess>,
     pub secret: Secret,
     pub log_dir: PathBuf,
     pub policy: Policy,
@@ -46,16 +46,16 @@ pub(crate) struct Plan {
 
 /// One process of the plan.
 #[derive(Debug)]
-pub(crate) struct Planned {
+pub(crate) struct PlannedProcess {
     pub role: Role,
     pub rank: usize,
     pub endpoint: Endpoint,
-    /// Without those of [`Plan::extra`].
+    /// Without those of [`LaunchPlan::extra`].
     pub variables: Vec<Variable>,
     pub log: PathBuf,
     pub progress: PathBuf,
     /// Keeps its port until it starts.
-    pub reserved: Option<Reserved>,
+    pub reserved: Option<PortReservation>,
 }
 
 /// When a job goes on and when it ends.
@@ -68,10 +68,10 @@ pub(crate) struct Policy {
     pub has_all_workers: bool,
 }
 
-impl Plan {
+impl LaunchPlan {
     /// Resolves the options on this machine.
     pub(crate) fn resolve(job: &JobOptions, run: &RunOptions, program: Program, machine: &Machine) -> Result<Self> {
-        let mut layout = Layout::resolve(job)?;
+        let mut layout = JobLayout::resolve(job)?;
         if layout.is_local && run.host.is_some() {
             return Err(OptionError::MeaninglessOption {
                 option: "--host",
@@ -86,27 +86,28 @@ impl Plan {
                 remedy: "collective workers step together: one that starts again alone would wait for the others for ever",
             });
         }
-        let owned = Owned::of(&layout, machine)?;
+        let owned = OwnRanks::of(&layout, machine)?;
         let mut reserved = Ports::reserve(&mut layout, &owned, run.dry_run)?;
         let servers = endpoints(&layout.servers)?;
         let workers = endpoints(&layout.workers)?;
         check_distinct(&layout, &servers, &workers)?;
-        let meeting = endpoints(layout.meeting.as_slice())?.pop();
+        let rendezvous = endpoints(layout.rendezvous.as_slice())?.pop();
         let is_whole = owned.servers.len() + owned.workers.len() == servers.len() + workers.len();
         let secret = Secret::find(run.secret_file.as_deref(), is_whole, run.dry_run)?;
         let name = match &job.job {
             Some(name) => JobId::new(name.as_str())?,
             None => default_name(&layout, &program, &servers, &workers)?,
         };
-        let workers_a_machine = if layout.is_local { workers.len() } else { job.nproc_per_node.unwrap_or(1) as usize };
+        let workers_per_machine =
+            if layout.is_local { workers.len() } else { job.nproc_per_node.unwrap_or(1) as usize };
         let context = Job {
             mode: layout.mode,
             name: &name,
             servers: &servers,
             workers: &workers,
-            meeting: meeting.as_ref(),
-            machines: workers.len() / workers_a_machine.max(1),
-            workers_a_machine,
+            rendezvous: rendezvous.as_ref(),
+            machines: workers.len() / workers_per_machine.max(1),
+            workers_per_machine,
         };
         let log_dir = run.log_dir.clone();
         let absolute = std::path::absolute(&log_dir).map_err(crate::Error::io("resolve", &log_dir))?;
@@ -122,12 +123,12 @@ impl Plan {
             variables.extend(run_id.clone().map(|run_id| (RUN, run_id)));
             variables.push((PROGRESS_FILE, progress.display().to_string()));
             variables.push((JOB_FILE, job_file.display().to_string()));
-            if layout.mode == RunMode::Collective && workers_a_machine > 1 && std::env::var_os(THREADS).is_none() {
+            if layout.mode == RunMode::Collective && workers_per_machine > 1 && std::env::var_os(THREADS).is_none() {
                 // As torchrun does: processes that share a machine should not each start a thread a core.
                 variables.push((THREADS, "1".to_owned()));
             }
             let log = log_dir.join(format!("{role}log.{rank}"));
-            Planned { role, rank, endpoint: endpoint.clone(), variables, log, progress, reserved }
+            PlannedProcess { role, rank, endpoint: endpoint.clone(), variables, log, progress, reserved }
         };
         let mut processes = Vec::with_capacity(owned.servers.len() + owned.workers.len());
         for &rank in &owned.servers {
@@ -145,7 +146,7 @@ impl Plan {
             has_all_workers: owned.workers.len() == workers.len(),
         };
         let (job, mode) = (name, layout.mode);
-        Ok(Plan { job, program, processes, secret, log_dir, policy, job_file, servers, workers, mode })
+        Ok(LaunchPlan { job, program, processes, secret, log_dir, policy, job_file, servers, workers, mode })
     }
 
     /// The host of a process of the job, on whichever machine. `None`: the job has no such process.
@@ -175,7 +176,7 @@ impl Plan {
         let mut text = format!("{}\n", self.headline());
         let words: Vec<String> = self.program.words.iter().map(|word| quoted(&word.to_string_lossy())).collect();
         for process in &self.processes {
-            let Planned { role, rank, endpoint, .. } = process;
+            let PlannedProcess { role, rank, endpoint, .. } = process;
             let _ = write!(text, "\n# {role} {rank} at {endpoint}, output in `{}`\n", process.log.display());
             let extra =
                 self.extra(1, None).into_iter().map(|(name, value)| (name, value.to_string_lossy().into_owned()));
@@ -207,27 +208,27 @@ const UNBUFFERED: &str = "PYTHONUNBUFFERED";
 const THREADS: &str = "OMP_NUM_THREADS";
 
 /// Ranks that this machine starts.
-struct Owned {
+struct OwnRanks {
     servers: Vec<usize>,
     workers: Vec<usize>,
 }
 
-impl Owned {
-    fn of(layout: &Layout, machine: &Machine) -> Result<Self> {
-        let own = |places: &[Place]| -> Vec<usize> {
-            let here = |rank: &usize| layout.is_local || machine.owns(&places[*rank].host);
-            (0..places.len()).filter(here).collect()
+impl OwnRanks {
+    fn of(layout: &JobLayout, machine: &Machine) -> Result<Self> {
+        let own = |hosts: &[HostPort]| -> Vec<usize> {
+            let here = |rank: &usize| layout.is_local || machine.owns(&hosts[*rank].host);
+            (0..hosts.len()).filter(here).collect()
         };
-        let owned = Owned { servers: own(&layout.servers), workers: own(&layout.workers) };
+        let owned = OwnRanks { servers: own(&layout.servers), workers: own(&layout.workers) };
         if owned.servers.is_empty() && owned.workers.is_empty() {
             let mut listed: Vec<String> = Vec::new();
-            for place in layout.servers.iter().chain(&layout.workers) {
-                let host = format!("`{}`", place.host);
+            for host_port in layout.servers.iter().chain(&layout.workers) {
+                let host = format!("`{}`", host_port.host);
                 if !listed.contains(&host) {
                     listed.push(host);
                 }
             }
-            return Err(Error::OwnsNothing { own: machine.describe(), listed: listed.join(", ") }.into());
+            return Err(Error::NoOwnProcess { own: machine.describe(), listed: listed.join(", ") }.into());
         }
         Ok(owned)
     }
@@ -240,7 +241,7 @@ struct Ports {
 }
 
 struct Port {
-    reserved: Reserved,
+    reserved: PortReservation,
     /// Where to listen, if not at the endpoint's own address.
     bind: Option<String>,
 }
@@ -248,40 +249,40 @@ struct Port {
 impl Ports {
     /// Chooses the ports that are open and takes those that are not. A dry run leaves the latter alone: the job may be
     /// running.
-    fn reserve(layout: &mut Layout, owned: &Owned, dry_run: bool) -> Result<Self> {
+    fn reserve(layout: &mut JobLayout, owned: &OwnRanks, dry_run: bool) -> Result<Self> {
         let mut ports = Ports { servers: Default::default(), workers: Default::default() };
         let is_local = layout.is_local;
         let roles = [
             (Role::Server, &mut layout.servers, &owned.servers, &mut ports.servers),
             (Role::Worker, &mut layout.workers, &owned.workers, &mut ports.workers),
         ];
-        for (role, places, ranks, taken) in roles {
+        for (role, hosts, ranks, taken) in roles {
             for &rank in ranks {
-                let place = &mut places[rank];
-                let Some(port) = place.port else {
-                    let (reserved, port) = Reserved::free(&place.host)?;
-                    place.port = Some(port);
+                let host_port = &mut hosts[rank];
+                let Some(port) = host_port.port else {
+                    let (reserved, port) = PortReservation::free(&host_port.host)?;
+                    host_port.port = Some(port);
                     taken.insert(rank, Port { reserved, bind: None });
                     continue;
                 };
                 // A worker of a list may never listen: only a port that somebody wrote is worth an error.
-                if dry_run || (role == Role::Worker && !place.written && !is_local) {
+                if dry_run || (role == Role::Worker && !host_port.written && !is_local) {
                     continue;
                 }
-                let endpoint = Endpoint::new(&place.host, port)?;
-                let (reserved, bind) = Reserved::at_or_behind(&endpoint, role, rank)?;
+                let endpoint = Endpoint::new(&host_port.host, port)?;
+                let (reserved, bind) = PortReservation::at_or_behind(&endpoint, role, rank)?;
                 taken.insert(rank, Port { reserved, bind });
             }
         }
-        if let Some(meeting) = layout.meeting.as_mut().filter(|meeting| meeting.port.is_none()) {
+        if let Some(rendezvous) = layout.rendezvous.as_mut().filter(|rendezvous| rendezvous.port.is_none()) {
             // Released at once: its owner is the first worker, whom torch's own code will tell.
-            meeting.port = Some(Reserved::free(&meeting.host)?.1);
+            rendezvous.port = Some(PortReservation::free(&rendezvous.host)?.1);
         }
         Ok(ports)
     }
 }
 
-fn check_distinct(layout: &Layout, servers: &[Endpoint], workers: &[Endpoint]) -> Result<()> {
+fn check_distinct(layout: &JobLayout, servers: &[Endpoint], workers: &[Endpoint]) -> Result<()> {
     match layout.mode {
         RunMode::Ps => {
             Topology::new(Role::Server, 0, servers.to_vec(), workers.len(), workers.to_vec())?;
@@ -296,7 +297,7 @@ fn check_distinct(layout: &Layout, servers: &[Endpoint], workers: &[Endpoint]) -
 }
 
 /// On one machine the script's name and something fresh; across machines what all of them come to by themselves.
-fn default_name(layout: &Layout, program: &Program, servers: &[Endpoint], workers: &[Endpoint]) -> Result<JobId> {
+fn default_name(layout: &JobLayout, program: &Program, servers: &[Endpoint], workers: &[Endpoint]) -> Result<JobId> {
     let name = if layout.is_local {
         let nonce = openfleet_dist::handshake::fresh_nonce();
         format!("{}-{:02x}{:02x}{:02x}", program.stem, nonce[0], nonce[1], nonce[2])
@@ -320,7 +321,7 @@ pub(crate) fn run_identity(dry_run: bool) -> String {
 }
 
 /// Makes the directories of logs and progress files, and removes the reports of an earlier job.
-pub(crate) fn make_directories(plan: &Plan) -> Result<()> {
+pub(crate) fn make_directories(plan: &LaunchPlan) -> Result<()> {
     let mut directories = vec![plan.log_dir.as_path()];
     directories.extend(plan.processes.iter().filter_map(|process| process.progress.parent()).take(1));
     for directory in directories {

@@ -25,31 +25,31 @@ const ATTEMPTS: u32 = 200;
 
 /// A port that nobody else can take while this lives.
 #[derive(Debug)]
-pub(crate) struct Reserved {
+pub(crate) struct PortReservation {
     _listener: TcpListener,
 }
 
-impl Reserved {
+impl PortReservation {
     /// Exactly this place, for this process.
     pub(crate) fn at(endpoint: &Endpoint, role: Role, rank: usize) -> Result<Self> {
         match TcpListener::bind((endpoint.host(), endpoint.port())) {
-            Ok(listener) => Ok(Reserved { _listener: listener }),
+            Ok(listener) => Ok(PortReservation { _listener: listener }),
             Err(source) => Err(Error::PortInUse { role, rank, endpoint: endpoint.clone(), source }.into()),
         }
     }
 
-    /// As [`Reserved::at`]; where the address is none of this machine's, as behind address translation, the port on all
+    /// As [`PortReservation::at`]; where the address is none of this machine's, as behind address translation, the port on all
     /// of its addresses, and the address to bind to instead.
     pub(crate) fn at_or_behind(endpoint: &Endpoint, role: Role, rank: usize) -> Result<(Self, Option<String>)> {
         let everywhere = if endpoint.host().contains(':') { "::" } else { "0.0.0.0" };
-        let refused = match Reserved::at(endpoint, role, rank) {
+        let refused = match PortReservation::at(endpoint, role, rank) {
             Ok(reserved) => return Ok((reserved, None)),
             Err(refused) => refused,
         };
         let is_elsewhere = matches!(&refused, crate::Error::Launch(Error::PortInUse { source, .. })
             if source.kind() == ErrorKind::AddrNotAvailable);
         match TcpListener::bind((everywhere, endpoint.port())) {
-            Ok(listener) if is_elsewhere => Ok((Reserved { _listener: listener }, Some(everywhere.to_owned()))),
+            Ok(listener) if is_elsewhere => Ok((PortReservation { _listener: listener }, Some(everywhere.to_owned()))),
             _ => Err(refused),
         }
     }
@@ -66,7 +66,7 @@ impl Reserved {
             None => TcpListener::bind((host, 0)).map_err(no_port)?,
         };
         let port = listener.local_addr().map_err(no_port)?.port();
-        Ok((Reserved { _listener: listener }, port))
+        Ok((PortReservation { _listener: listener }, port))
     }
 }
 
@@ -88,7 +88,8 @@ mod tests {
 
     #[test]
     fn reserved_ports_are_distinct_and_out_of_the_way_of_connections() {
-        let reserved: Vec<(Reserved, u16)> = (0..20).map(|_| Reserved::free("127.0.0.1").unwrap()).collect();
+        let reserved: Vec<(PortReservation, u16)> =
+            (0..20).map(|_| PortReservation::free("127.0.0.1").unwrap()).collect();
         let ports: HashSet<u16> = reserved.iter().map(|(_, port)| *port).collect();
         assert_eq!(ports.len(), 20);
         assert!(ports.iter().all(|port| *port < first_source_port()), "{ports:?}");
@@ -96,11 +97,11 @@ mod tests {
 
     #[test]
     fn a_reserved_port_is_refused_to_others_until_it_is_released() {
-        let (reserved, port) = Reserved::free("127.0.0.1").unwrap();
+        let (reserved, port) = PortReservation::free("127.0.0.1").unwrap();
         let endpoint = Endpoint::new("127.0.0.1", port).unwrap();
-        let refused = Reserved::at(&endpoint, Role::Server, 1).unwrap_err();
+        let refused = PortReservation::at(&endpoint, Role::Server, 1).unwrap_err();
         assert_eq!(refused.to_string(), format!("server 1 cannot have `127.0.0.1:{port}`"));
         drop(reserved);
-        Reserved::at(&endpoint, Role::Server, 1).unwrap();
+        PortReservation::at(&endpoint, Role::Server, 1).unwrap();
     }
 }

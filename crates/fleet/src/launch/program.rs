@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::error::Error;
-use super::options::Words;
+use super::options::CommandWords;
 use crate::error::{Error as OptionError, Result};
 
 /// The module that lets scripts of the original find the names they import.
@@ -26,7 +26,7 @@ pub(crate) struct Program {
 impl Program {
     /// Resolves and finds what is to be run on this machine. `python` is the caller's interpreter, if the caller is
     /// one; `beside` is the directory in which to look for programs before the PATH.
-    pub(crate) fn find(words: &Words, python: Option<&Path>, beside: Option<&Path>) -> Result<Self> {
+    pub(crate) fn find(words: &CommandWords, python: Option<&Path>, beside: Option<&Path>) -> Result<Self> {
         let mut program = Program::elsewhere(words, python)?;
         let is_script = program.is_python && !words.module;
         if let Some(script) = words.command.first().filter(|_| is_script).map(Path::new)
@@ -43,7 +43,7 @@ impl Program {
     }
 
     /// Resolves what is to be run on another machine, whose files we cannot see.
-    pub(crate) fn elsewhere(words: &Words, python: Option<&Path>) -> Result<Self> {
+    pub(crate) fn elsewhere(words: &CommandWords, python: Option<&Path>) -> Result<Self> {
         let Some(script) = words.command.first() else {
             return Err(OptionError::MissingOption {
                 option: "SCRIPT",
@@ -114,7 +114,7 @@ fn is_executable(path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    fn resolved(words: Words) -> String {
+    fn resolved(words: CommandWords) -> String {
         let program = Program::elsewhere(&words, Some(Path::new("/env/bin/python"))).unwrap();
         program.words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
     }
@@ -122,17 +122,21 @@ mod tests {
     #[test]
     fn scripts_modules_and_programs_become_words() {
         let command = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
-        let script = || Words { command: command(&["a/train.py", "-m", "x"]), ..Words::default() };
+        let script = || CommandWords { command: command(&["a/train.py", "-m", "x"]), ..CommandWords::default() };
         assert_eq!(resolved(script()), "/env/bin/python a/train.py -m x");
-        assert_eq!(resolved(Words { python: Some("pypy".into()), ..script() }), "pypy a/train.py -m x");
-        assert_eq!(resolved(Words { compat: true, ..script() }), "/env/bin/python -m openfleet.compat a/train.py -m x");
-        let module = || Words { module: true, command: command(&["pack.train", "--lr=1"]), ..Words::default() };
+        assert_eq!(resolved(CommandWords { python: Some("pypy".into()), ..script() }), "pypy a/train.py -m x");
+        assert_eq!(
+            resolved(CommandWords { compat: true, ..script() }),
+            "/env/bin/python -m openfleet.compat a/train.py -m x"
+        );
+        let module =
+            || CommandWords { module: true, command: command(&["pack.train", "--lr=1"]), ..CommandWords::default() };
         assert_eq!(resolved(module()), "/env/bin/python -m pack.train --lr=1");
         assert_eq!(
-            resolved(Words { compat: true, ..module() }),
+            resolved(CommandWords { compat: true, ..module() }),
             "/env/bin/python -m openfleet.compat -m pack.train --lr=1"
         );
-        let program = Words { command: command(&["openfleet", "train"]), ..Words::default() };
+        let program = CommandWords { command: command(&["openfleet", "train"]), ..CommandWords::default() };
         assert_eq!(resolved(program), "openfleet train");
     }
 

@@ -15,14 +15,14 @@ use nix::sys::signal::Signal;
 use openfleet_core::topology::Role;
 use signal_hook::iterator::Signals;
 
+use super::announcements::{self, Announcements};
 use super::error::Error;
 use super::guard::Guard;
 use super::logs::{self, LastLines};
-use super::plan::{Plan, forget_progress, make_directories};
+use super::plan::{LaunchPlan, forget_progress, make_directories};
 use super::position::Position;
 use super::process::{Ending, Process};
-use super::remarks::{self, Remarks};
-use super::screen::{Row, Screen, Speaker};
+use super::screen::{ProcessName, Row, Screen};
 use super::supervise::{Action, Cause, Notice, Outcome, State, Supervisor};
 use crate::cli::output::duration;
 use crate::error::Result;
@@ -44,7 +44,7 @@ enum Event {
 }
 
 /// Runs the job to its end. The screen has been told what failed, and of a failed process the last lines, last.
-pub(crate) fn run(mut plan: Plan) -> Result<Ended> {
+pub(crate) fn run(mut plan: LaunchPlan) -> Result<Ended> {
     make_directories(&plan)?;
     let (events, woken) = channel();
     let listener = Listener::start(events.clone())?;
@@ -131,9 +131,9 @@ struct Running {
 
 impl Running {
     /// Until all have ended.
-    fn supervise(&mut self, plan: &Plan, woken: &Receiver<Event>) -> Result<Outcome> {
+    fn supervise(&mut self, plan: &LaunchPlan, woken: &Receiver<Event>) -> Result<Outcome> {
         let (mut shown, mut read) = (Instant::now(), Instant::now());
-        let mut remarks = Remarks::default();
+        let mut remarks = Announcements::default();
         self.show(plan);
         loop {
             let now = Instant::now();
@@ -168,7 +168,7 @@ impl Running {
     }
 
     /// Notices who has ended.
-    fn look(&mut self, plan: &Plan, now: Instant) -> Result<()> {
+    fn look(&mut self, plan: &LaunchPlan, now: Instant) -> Result<()> {
         let mut ended = Vec::new();
         // Workers before servers: whoever failed because of a server is then never seen without it.
         for (index, slot) in self.slots.iter_mut().enumerate().rev().filter(|(_, slot)| slot.leftover.is_none()) {
@@ -197,7 +197,7 @@ impl Running {
     }
 
     /// Tells the supervisor what the running processes report.
-    fn read_reports(&mut self, plan: &Plan) -> Result<()> {
+    fn read_reports(&mut self, plan: &LaunchPlan) -> Result<()> {
         for index in 0..self.slots.len() {
             if self.supervisor.state(index) == State::Running
                 && let Some(progress) = self.new_report(plan, index)
@@ -210,7 +210,7 @@ impl Running {
     }
 
     /// A process's report, if it has changed. An unchanged one says nothing: its writer may be frozen.
-    fn new_report(&mut self, plan: &Plan, index: usize) -> Option<Progress> {
+    fn new_report(&mut self, plan: &LaunchPlan, index: usize) -> Option<Progress> {
         let planned = &plan.processes[index];
         let report = std::fs::read_to_string(&planned.progress).unwrap_or_default();
         if report == self.slots[index].report {
@@ -226,7 +226,7 @@ impl Running {
     }
 
     /// Tells the processes what has changed, before they notice it otherwise.
-    fn write_job_file(&mut self, plan: &Plan) {
+    fn write_job_file(&mut self, plan: &LaunchPlan) {
         let file = JobFile { ending: self.supervisor.stopping().is_some(), departed: self.supervisor.departed() };
         if self.job_file.as_ref() == Some(&file) {
             return;
@@ -237,7 +237,7 @@ impl Running {
         self.job_file = Some(file);
     }
 
-    fn perform(&mut self, plan: &Plan, actions: Vec<Action>) -> Result<()> {
+    fn perform(&mut self, plan: &LaunchPlan, actions: Vec<Action>) -> Result<()> {
         self.write_job_file(plan);
         for action in actions {
             match action {
@@ -252,13 +252,13 @@ impl Running {
                     let more = self.start(plan, index, attempt)?;
                     self.perform(plan, more)?;
                 }
-                Action::Say(notice) => self.say(plan, notice),
+                Action::Notify(notice) => self.say(plan, notice),
             }
         }
         Ok(())
     }
 
-    fn say(&mut self, plan: &Plan, notice: Notice) {
+    fn say(&mut self, plan: &LaunchPlan, notice: Notice) {
         if let Notice::Return(..) = notice {
             // The newest checkpoint, and how far the servers are.
             for index in 0..self.slots.len() {
@@ -270,12 +270,12 @@ impl Running {
             format!("{} {} (pid {})", planned.role, planned.rank, self.slots[index].pid)
         };
         let (count, restarts) = (self.slots.len(), self.supervisor.restarts());
-        let line = remarks::notice(notice, name, count, restarts, plan.policy, &self.position);
+        let line = announcements::notice(notice, name, count, restarts, plan.policy, &self.position);
         self.screen.remark(&line);
     }
 
     /// Starts a process; a failure to do so is an end of the job like others.
-    fn start(&mut self, plan: &Plan, index: usize, attempt: u64) -> Result<Vec<Action>> {
+    fn start(&mut self, plan: &LaunchPlan, index: usize, attempt: u64) -> Result<Vec<Action>> {
         self.vacate(index);
         let planned = &plan.processes[index];
         forget_progress(&planned.progress);
@@ -300,10 +300,10 @@ impl Running {
         let slot = &mut self.slots[index];
         slot.pid = process.pid();
         slot.process = Some(process);
-        let speaker = Speaker { role: planned.role, rank: planned.rank };
+        let process_name = ProcessName { role: planned.role, rank: planned.rank };
         let (screen, last, events) = (self.screen.clone(), slot.last.clone(), self.events.clone());
         slot.reader = Some(std::thread::spawn(move || {
-            logs::copy(output, log, &screen, speaker, &last);
+            logs::copy(output, log, &screen, process_name, &last);
             // The loop may be over already.
             let _ = events.send(Event::Silent(index));
         }));
@@ -367,7 +367,7 @@ impl Running {
         self.screen.clear();
     }
 
-    fn show(&self, plan: &Plan) {
+    fn show(&self, plan: &LaunchPlan) {
         if !self.screen.has_status() {
             return;
         }
@@ -381,15 +381,15 @@ impl Running {
                 State::Ended(ending) if ending.is_success() => "done".into(),
                 State::Ended(ending) => ending.to_string(),
             };
-            let speaker = Speaker { role: planned.role, rank: planned.rank };
-            Row { speaker, pid: self.slots[index].pid, state, samples_per_second: progress.samples_per_second }
+            let process_name = ProcessName { role: planned.role, rank: planned.rank };
+            Row { process_name, pid: self.slots[index].pid, state, samples_per_second: progress.samples_per_second }
         };
         let rows: Vec<Row> = (0..self.slots.len()).map(row).collect();
         self.screen.show(&rows, self.started.elapsed());
     }
 
     /// From the outcome to an exit code and words.
-    fn judge(&mut self, plan: &Plan, outcome: Outcome) -> Result<Ended> {
+    fn judge(&mut self, plan: &LaunchPlan, outcome: Outcome) -> Result<Ended> {
         let failed = |index: usize, exit_code, error| {
             let last_words = Some((plan.processes[index].log.clone(), self.slots[index].last.get()));
             Ended { exit_code, failure: Some(Failure { error, last_words }) }
@@ -407,7 +407,7 @@ impl Running {
                     Cause::Silent(time) => {
                         failed(index, killed, Error::Silent { role, rank, pid, seconds: time.as_secs() })
                     }
-                    Cause::LeftEarly => failed(index, 1, Error::ServerLeft { rank, pid }),
+                    Cause::EndedEarly => failed(index, 1, Error::ServerEndedEarly { rank, pid }),
                     Cause::NotKilled => failed(index, killed, Error::NotKilled { role, rank, pid }),
                 }
             }

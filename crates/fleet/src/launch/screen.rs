@@ -17,12 +17,12 @@ const ROWS: usize = 8;
 
 /// Whose line it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Speaker {
+pub(crate) struct ProcessName {
     pub role: Role,
     pub rank: usize,
 }
 
-impl fmt::Display for Speaker {
+impl fmt::Display for ProcessName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.role, self.rank)
     }
@@ -31,7 +31,7 @@ impl fmt::Display for Speaker {
 /// A process in the status.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Row {
-    pub speaker: Speaker,
+    pub process_name: ProcessName,
     pub pid: u32,
     pub state: String,
     pub samples_per_second: Option<f64>,
@@ -59,8 +59,8 @@ impl Screen {
     }
 
     /// A line that a process has printed.
-    pub(crate) fn line(&self, speaker: Speaker, line: &str) {
-        let line = prefixed(speaker, line, self.has_colour);
+    pub(crate) fn line(&self, process_name: ProcessName, line: &str) {
+        let line = prefixed(process_name, line, self.has_colour);
         // A reader who has closed the pipe is no reason to end a job: the logs have it all.
         self.undisturbed(|| {
             let _ = std::io::stdout().lock().write_all(line.as_bytes());
@@ -101,16 +101,16 @@ impl Screen {
     }
 }
 
-fn prefixed(speaker: Speaker, line: &str, has_colour: bool) -> String {
+fn prefixed(process_name: ProcessName, line: &str, has_colour: bool) -> String {
     if !has_colour {
-        return format!("[{speaker}] {line}\n");
+        return format!("[{process_name}] {line}\n");
     }
     // Green, yellow, blue, magenta, cyan for workers; servers stay in the background.
-    let colour = match speaker.role {
-        Role::Worker => [32, 33, 34, 35, 36][speaker.rank % 5],
+    let colour = match process_name.role {
+        Role::Worker => [32, 33, 34, 35, 36][process_name.rank % 5],
         Role::Server => 90,
     };
-    format!("\x1b[{colour}m[{speaker}]\x1b[0m {line}\n")
+    format!("\x1b[{colour}m[{process_name}]\x1b[0m {line}\n")
 }
 
 /// A row a process, and one about the rest where there are many.
@@ -120,7 +120,7 @@ fn status(rows: &[Row], elapsed: Duration) -> String {
     let mut lines: Vec<String> = (rows.iter().take(ROWS))
         .map(|row| {
             let speed = row.samples_per_second.map(|rate| format!(", {}", speed(rate))).unwrap_or_default();
-            format!("{:10} pid {:<8} {}{speed}", row.speaker.to_string(), row.pid, row.state)
+            format!("{:10} pid {:<8} {}{speed}", row.process_name.to_string(), row.pid, row.state)
         })
         .collect();
     let more = rows.len().saturating_sub(ROWS);
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_line_says_whose_it_is() {
-        let worker = Speaker { role: Role::Worker, rank: 6 };
+        let worker = ProcessName { role: Role::Worker, rank: 6 };
         assert_eq!(prefixed(worker, "hello", false), "[worker 6] hello\n");
         assert_eq!(prefixed(worker, "hello", true), "\x1b[33m[worker 6]\x1b[0m hello\n");
     }
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn the_status_has_a_row_a_process_and_a_sum() {
         let row = |rank, samples_per_second| Row {
-            speaker: Speaker { role: Role::Worker, rank },
+            process_name: ProcessName { role: Role::Worker, rank },
             pid: 4711,
             state: "running".into(),
             samples_per_second,

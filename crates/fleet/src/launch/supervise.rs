@@ -64,7 +64,7 @@ pub(crate) enum Action {
     /// Send process `.0` a signal.
     Signal(usize, Signal),
     /// Tell the user.
-    Say(Notice),
+    Notify(Notice),
 }
 
 /// What the user is told while the job continues.
@@ -88,7 +88,7 @@ pub(crate) enum Cause {
     /// A peer had not heard from it for so long, and it was killed.
     Silent(Duration),
     /// A server that exited with 0 while workers needed it.
-    LeftEarly,
+    EndedEarly,
     /// It was killed and did not end.
     NotKilled,
 }
@@ -98,7 +98,7 @@ impl fmt::Display for Cause {
         match self {
             Cause::Ended(ending) => write!(f, "{ending}"),
             Cause::Silent(time) => write!(f, "did not answer for {} s; it was killed", time.as_secs()),
-            Cause::LeftEarly => f.write_str("ended with exit code 0 while workers were still running"),
+            Cause::EndedEarly => f.write_str("ended with exit code 0 while workers were still running"),
             Cause::NotKilled => write!(f, "did not end within {} s of SIGKILL", KILLED.as_secs()),
         }
     }
@@ -138,17 +138,17 @@ enum Phase {
     /// Workers have succeeded; servers are asked to end at this time.
     Leaving(Instant),
     /// Asked to end; killed at this time.
-    Asked(Instant),
+    Terminating(Instant),
     /// Killed; given up at this time.
-    Killed(Instant),
-    Over,
+    Killing(Instant),
+    Ended,
 }
 
 /// The rules applied to the processes of one machine.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     policy: Policy,
-    processes: Vec<Watched>,
+    processes: Vec<SupervisedProcess>,
     phase: Phase,
     /// Decided when stopping begins; [`Outcome::Done`] until then.
     outcome: Outcome,
@@ -162,7 +162,7 @@ pub(crate) struct Supervisor {
 }
 
 #[derive(Debug)]
-struct Watched {
+struct SupervisedProcess {
     role: Role,
     rank: usize,
     state: State,
@@ -184,7 +184,7 @@ struct Watched {
 impl Supervisor {
     /// All processes, by role and rank, are being started.
     pub(crate) fn new(processes: impl IntoIterator<Item = (Role, usize)>, policy: Policy, now: Instant) -> Self {
-        let watched = |(role, rank)| Watched {
+        let watched = |(role, rank)| SupervisedProcess {
             role,
             rank,
             state: State::Running,
@@ -232,7 +232,7 @@ impl Supervisor {
                 vec![]
             }
             // The workers have succeeded, or the job ends anyway.
-            (Phase::Leaving(_) | Phase::Asked(_) | Phase::Killed(_) | Phase::Over, _) => vec![],
+            (Phase::Leaving(_) | Phase::Terminating(_) | Phase::Killing(_) | Phase::Ended, _) => vec![],
         };
         self.settle(now);
         actions
@@ -259,7 +259,7 @@ impl Supervisor {
         let mut actions = Vec::new();
         for silent in &progress.silent {
             let Ok(time) = Duration::try_from_secs_f64(silent.seconds) else { continue };
-            let is_named = |process: &Watched| (process.role, process.rank) == (silent.role, silent.rank);
+            let is_named = |process: &SupervisedProcess| (process.role, process.rank) == (silent.role, silent.rank);
             actions.extend(match self.processes.iter().position(is_named) {
                 _ if self.phase != Phase::Running => vec![],
                 Some(named) if named == index => vec![],
@@ -274,14 +274,14 @@ impl Supervisor {
     /// Somebody wants the job to end. The second time processes are killed.
     pub(crate) fn interrupted(&mut self, signal: Signal, now: Instant) -> Vec<Action> {
         let actions = match self.phase {
-            Phase::Asked(_) => {
-                self.phase = Phase::Killed(now + KILLED);
+            Phase::Terminating(_) => {
+                self.phase = Phase::Killing(now + KILLED);
                 self.signal_all(Signal::SIGKILL)
             }
             Phase::Running | Phase::Returning(_) | Phase::Leaving(_) => {
                 self.stop(Outcome::Interrupted(signal), signal, now)
             }
-            Phase::Killed(_) | Phase::Over => vec![],
+            Phase::Killing(_) | Phase::Ended => vec![],
         };
         self.settle(now);
         actions
@@ -300,7 +300,7 @@ impl Supervisor {
             }
             Phase::Running => match self.early {
                 Some((index, until)) if now >= until && self.needs_servers() => {
-                    self.return_all(index, Cause::LeftEarly, now)
+                    self.return_all(index, Cause::EndedEarly, now)
                 }
                 _ => self.start_paused(now),
             },
@@ -309,15 +309,15 @@ impl Supervisor {
                 self.start_paused(now)
             }
             Phase::Leaving(until) if now >= until => {
-                self.phase = Phase::Asked(now + ASKED);
+                self.phase = Phase::Terminating(now + ASKED);
                 self.signal_all(Signal::SIGTERM)
             }
-            Phase::Asked(until) if now >= until => {
-                self.phase = Phase::Killed(now + KILLED);
+            Phase::Terminating(until) if now >= until => {
+                self.phase = Phase::Killing(now + KILLED);
                 self.signal_all(Signal::SIGKILL)
             }
-            Phase::Killed(until) if now >= until => {
-                self.phase = Phase::Over;
+            Phase::Killing(until) if now >= until => {
+                self.phase = Phase::Ended;
                 vec![]
             }
             _ => vec![],
@@ -339,14 +339,14 @@ impl Supervisor {
             Phase::Running => paused.chain(killed).chain(early).chain(timeout).min(),
             Phase::Returning(_) if self.running() > 0 => killed.chain(timeout).min(),
             Phase::Returning(until) | Phase::Leaving(until) => Some(until).into_iter().chain(timeout).min(),
-            Phase::Asked(until) | Phase::Killed(until) => Some(until),
-            Phase::Over => None,
+            Phase::Terminating(until) | Phase::Killing(until) => Some(until),
+            Phase::Ended => None,
         }
     }
 
     /// How the job ended, when it has.
     pub(crate) fn outcome(&self) -> Option<Outcome> {
-        (self.phase == Phase::Over).then_some(self.outcome)
+        (self.phase == Phase::Ended).then_some(self.outcome)
     }
 
     /// Whether the workers have succeeded and servers have not yet been asked to end.
@@ -370,7 +370,7 @@ impl Supervisor {
 
     /// Ranks of the workers that have exited with 0 and are not to be started again, ascending.
     pub(crate) fn departed(&self) -> Vec<usize> {
-        let has_departed = |process: &&Watched| {
+        let has_departed = |process: &&SupervisedProcess| {
             process.role == Role::Worker && matches!(process.state, State::Ended(ending) if ending.is_success())
         };
         let mut ranks: Vec<usize> = self.processes.iter().filter(has_departed).map(|process| process.rank).collect();
@@ -380,7 +380,8 @@ impl Supervisor {
 
     /// How many of a role run, or are to be started again.
     pub(crate) fn unfinished(&self, role: Role) -> usize {
-        let unfinished = |process: &&Watched| process.role == role && !matches!(process.state, State::Ended(_));
+        let unfinished =
+            |process: &&SupervisedProcess| process.role == role && !matches!(process.state, State::Ended(_));
         self.processes.iter().filter(unfinished).count()
     }
 
@@ -394,7 +395,7 @@ impl Supervisor {
 
     /// Whether a worker of this machine still needs the servers.
     fn needs_servers(&self) -> bool {
-        let needs = |process: &Watched| process.role == Role::Worker && !process.is_done;
+        let needs = |process: &SupervisedProcess| process.role == Role::Worker && !process.is_done;
         self.processes.iter().any(|process| needs(process) && !matches!(process.state, State::Ended(_)))
     }
 
@@ -411,14 +412,14 @@ impl Supervisor {
         self.restarts += 1;
         self.pause(index, now);
         self.processes[index].is_charged = true;
-        vec![Action::Say(Notice::WorkerRestart(index, cause))]
+        vec![Action::Notify(Notice::WorkerRestart(index, cause))]
     }
 
     /// Who is to be named when a worker fails after a server has exited with 0: the server, unless one of them had reported that
     /// the worker had departed.
     fn blame(&self, worker: usize, cause: Cause, server: usize) -> (usize, Cause) {
         let has_departed = self.processes[server].is_done || self.processes[worker].is_done;
-        if has_departed { (worker, cause) } else { (server, Cause::LeftEarly) }
+        if has_departed { (worker, cause) } else { (server, Cause::EndedEarly) }
     }
 
     /// All processes are killed and started again, at the cost of one restart, however many die of it. Process `index` is to
@@ -434,7 +435,7 @@ impl Supervisor {
         self.early = None;
         let start = now + pause(self.processes[index].attempts);
         self.phase = Phase::Returning(start);
-        let mut actions = vec![Action::Say(Notice::Return(index, cause))];
+        let mut actions = vec![Action::Notify(Notice::Return(index, cause))];
         for (index, process) in self.processes.iter_mut().enumerate() {
             if process.state == State::Running {
                 process.killed_until = Some(now + KILLED);
@@ -456,7 +457,7 @@ impl Supervisor {
     fn restart_free(&mut self, index: usize, now: Instant) -> Vec<Action> {
         self.processes[index].free_restarts += 1;
         self.pause(index, now);
-        vec![Action::Say(Notice::FreeRestart(index))]
+        vec![Action::Notify(Notice::FreeRestart(index))]
     }
 
     /// A peer has not heard from a process of this machine.
@@ -489,7 +490,7 @@ impl Supervisor {
             }
             None => {
                 self.waited_for.push((role, rank, now));
-                vec![Action::Say(Notice::WaitForRemote { role, rank, silent: time })]
+                vec![Action::Notify(Notice::WaitForRemote { role, rank, silent: time })]
             }
         }
     }
@@ -497,7 +498,7 @@ impl Supervisor {
     fn stop(&mut self, outcome: Outcome, signal: Signal, now: Instant) -> Vec<Action> {
         self.outcome = outcome;
         let is_user = matches!(outcome, Outcome::Interrupted(_));
-        self.phase = Phase::Asked(now + if is_user { ASKED_BY_USER } else { ASKED });
+        self.phase = Phase::Terminating(now + if is_user { ASKED_BY_USER } else { ASKED });
         for process in &mut self.processes {
             if matches!(process.state, State::Paused(_)) {
                 process.state = State::Ended(Ending::Unknown);
@@ -537,7 +538,7 @@ impl Supervisor {
         let (has_workers, has_servers) = (self.has_unfinished(Role::Worker), self.has_unfinished(Role::Server));
         match self.phase {
             Phase::Returning(_) => {}
-            _ if !has_workers && !has_servers => self.phase = Phase::Over,
+            _ if !has_workers && !has_servers => self.phase = Phase::Ended,
             Phase::Running if self.policy.has_all_workers && !has_workers => {
                 self.phase = Phase::Leaving(now + LEAVING);
             }

@@ -13,7 +13,7 @@ use tokio::net::TcpSocket;
 
 use super::error::{Error, Result};
 use super::read::{Read, count, endpoint, number, read};
-use super::rendezvous::{self, Party, Place};
+use super::rendezvous::{self, MeetingPoint, Participant};
 use super::{Assignment, ReservedPort, RoleMaker, Settings, own_file};
 use crate::variables::{self as names, Variables};
 
@@ -116,14 +116,14 @@ impl RoleMaker for Mpi {
             Role::Worker => None,
         };
         let (reserved, port) = reserved.unzip();
-        let party = Party {
+        let participant = Participant {
             rank: rank.value,
             size: size.value,
             // Not the name that servers go by: what is proved here proves nothing there.
             job: format!("{} rendezvous", settings.job),
             port,
         };
-        let met = rendezvous::meet(&party, &place, &settings.secret, settings.wait_limit)?;
+        let met = rendezvous::meet(&participant, &place, &settings.secret, settings.wait_limit)?;
         let secret = if settings.secret.is_empty() { met.secret } else { settings.secret.clone() };
         let topology = Topology::new(role, rank.value / 2, met.servers, size.value / 2, Vec::new())?;
         let secret = Some(secret).filter(|s| !Secret::is_empty(s));
@@ -132,13 +132,13 @@ impl RoleMaker for Mpi {
 }
 
 /// Where the ranks meet.
-fn place(variables: &Variables, settings: &Settings, size: &Read<usize>) -> Result<Place> {
+fn place(variables: &Variables, settings: &Settings, size: &Read<usize>) -> Result<MeetingPoint> {
     if let Some(at) = read(variables, names::RENDEZVOUS, endpoint)? {
         let rendezvous: Endpoint = at.value;
         if settings.secret.is_empty() && !rendezvous::is_loopback(rendezvous.host()) {
             return Err(Error::NoSecret { rendezvous });
         }
-        return Ok(Place::Address(rendezvous));
+        return Ok(MeetingPoint::Address(rendezvous));
     }
     let mut here = None;
     for name in LOCAL_SIZES {
@@ -167,7 +167,7 @@ fn place(variables: &Variables, settings: &Settings, size: &Read<usize>) -> Resu
         });
     }
     let temporary = variables.get("TMPDIR").map_or_else(std::env::temp_dir, PathBuf::from);
-    Ok(Place::File { temporary, name: job_name(variables, settings) })
+    Ok(MeetingPoint::File { temporary, name: job_name(variables, settings) })
 }
 
 /// A file name that the processes of this `mpirun` share and others do not.

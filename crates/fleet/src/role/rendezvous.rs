@@ -34,7 +34,7 @@ use super::own_file::{OwnFile, own_directory};
 
 /// Who comes.
 #[derive(Debug, Clone)]
-pub(super) struct Party {
+pub(super) struct Participant {
     pub(super) rank: usize,
     pub(super) size: usize,
     pub(super) job: String,
@@ -44,7 +44,7 @@ pub(super) struct Party {
 
 /// Where they meet.
 #[derive(Debug, Clone)]
-pub(super) enum Place {
+pub(super) enum MeetingPoint {
     /// On one machine: a file in a directory of the user's under `temporary` says at which port.
     File { temporary: PathBuf, name: String },
     /// On several.
@@ -53,7 +53,7 @@ pub(super) enum Place {
 
 /// What everybody knows afterwards.
 #[derive(Debug, Clone)]
-pub(super) struct Met {
+pub(super) struct Roster {
     /// In rank order.
     pub(super) servers: Vec<Endpoint>,
     /// What the file held, or what was given.
@@ -61,11 +61,11 @@ pub(super) struct Met {
 }
 
 /// The most bytes of one message: a list of 4,096 servers with long names.
-const CAP: u64 = 1 << 20;
+const MAX_MESSAGE_BYTES: u64 = 1 << 20;
 /// A message that should come at once.
-const PROMPT: Duration = Duration::from_secs(10);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two attempts to find rank 0.
-const PAUSE: Duration = Duration::from_millis(50);
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Join {
@@ -82,17 +82,26 @@ enum Answer {
 
 /// What the file says.
 #[derive(Debug, Serialize, Deserialize)]
-struct Note {
+struct RendezvousFile {
     port: u16,
     secret: String,
 }
 
 /// Comes to the rendezvous, or holds it as rank 0; returns when all have come.
-pub(super) fn meet(party: &Party, place: &Place, secret: &Secret, limit: Duration) -> Result<Met> {
+pub(super) fn meet(
+    participant: &Participant,
+    place: &MeetingPoint,
+    secret: &Secret,
+    limit: Duration,
+) -> Result<Roster> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(io("start a thread for", place))?;
     runtime.block_on(async {
-        if party.rank == 0 { hold(party, place, secret, limit).await } else { come(party, place, secret, limit).await }
+        if participant.rank == 0 {
+            host(participant, place, secret, limit).await
+        } else {
+            join(participant, place, secret, limit).await
+        }
     })
 }
 
@@ -101,12 +110,12 @@ pub(super) fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-impl Place {
+impl MeetingPoint {
     /// The address servers of the job bind to, as a number.
     pub(super) fn bind(&self) -> String {
         match self {
-            Place::File { .. } => Ipv4Addr::LOCALHOST.to_string(),
-            Place::Address(at) => match at.host().parse::<IpAddr>() {
+            MeetingPoint::File { .. } => Ipv4Addr::LOCALHOST.to_string(),
+            MeetingPoint::Address(at) => match at.host().parse::<IpAddr>() {
                 Ok(ip) if ip.is_loopback() => ip.to_string(),
                 Ok(IpAddr::V6(_)) => "::".into(),
                 Err(_) if is_loopback(at.host()) => Ipv4Addr::LOCALHOST.to_string(),
@@ -116,57 +125,58 @@ impl Place {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for MeetingPoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Place::File { temporary, name } => write!(f, "`{name}` in `{}`", temporary.display()),
-            Place::Address(at) => write!(f, "`{at}`"),
+            MeetingPoint::File { temporary, name } => write!(f, "`{name}` in `{}`", temporary.display()),
+            MeetingPoint::Address(at) => write!(f, "`{at}`"),
         }
     }
 }
 
-fn io(action: &'static str, place: &Place) -> impl Fn(std::io::Error) -> Error {
+fn io(action: &'static str, place: &MeetingPoint) -> impl Fn(std::io::Error) -> Error {
     let place = place.to_string();
     move |source| Error::Io { action, place: place.clone(), source }
 }
 
 /// Rank 0: waits for all, then tells all.
-async fn hold(party: &Party, place: &Place, secret: &Secret, limit: Duration) -> Result<Met> {
+async fn host(participant: &Participant, place: &MeetingPoint, secret: &Secret, limit: Duration) -> Result<Roster> {
     let deadline = Instant::now() + limit;
     let port = match place {
-        Place::File { .. } => 0,
-        Place::Address(at) => at.port(),
+        MeetingPoint::File { .. } => 0,
+        MeetingPoint::Address(at) => at.port(),
     };
     let listener =
         TcpListener::bind((place.bind().as_str(), port)).await.map_err(io("open the rendezvous at", place))?;
     let (secret, _file) = match place {
-        Place::Address(_) => (secret.clone(), None),
-        Place::File { temporary, name } => {
+        MeetingPoint::Address(_) => (secret.clone(), None),
+        MeetingPoint::File { temporary, name } => {
             let port = listener.local_addr().map_err(io("open the rendezvous at", place))?.port();
             let nonces = [fresh_nonce(), fresh_nonce()].concat();
             let fresh: String = nonces.iter().map(|byte| format!("{byte:02x}")).collect();
-            let note = serde_json::to_vec(&Note { port, secret: fresh.clone() }).map_err(std::io::Error::from);
+            let note =
+                serde_json::to_vec(&RendezvousFile { port, secret: fresh.clone() }).map_err(std::io::Error::from);
             let file = note.and_then(|note| OwnFile::write(temporary, name, &note));
             (Secret::new(fresh), Some(file.map_err(io("write", place))?))
         }
     };
     let mut came = BTreeMap::new();
     let (arrivals, mut arriving) = mpsc::channel::<Arrival>(16);
-    while came.len() + 1 < party.size {
+    while came.len() + 1 < participant.size {
         tokio::select! {
             () = tokio::time::sleep_until(deadline) => {
-                let missing: Vec<usize> = (1..party.size).filter(|rank| !came.contains_key(rank)).collect();
+                let missing: Vec<usize> = (1..participant.size).filter(|rank| !came.contains_key(rank)).collect();
                 let waited = limit;
-                let error = Error::Absent { missing, size: party.size, place: place.to_string(), waited };
+                let error = Error::Absent { missing, size: participant.size, place: place.to_string(), waited };
                 for arrival in came.into_values() {
-                    tell(arrival, &Answer::Refused(error.to_string())).await;
+                    reply(arrival, &Answer::Refused(error.to_string())).await;
                 }
                 return Err(error);
             }
             accepted = listener.accept() => if let Ok((stream, _)) = accepted {
-                let (party, secret, arrivals) = (party.clone(), secret.clone(), arrivals.clone());
+                let (participant, secret, arrivals) = (participant.clone(), secret.clone(), arrivals.clone());
                 tokio::spawn(async move {
-                    if let Ok(Some(arrival)) = timeout(PROMPT, receive(stream, &party, &secret)).await {
+                    if let Ok(Some(arrival)) = timeout(REPLY_TIMEOUT, accept(stream, &participant, &secret)).await {
                         let _ = arrivals.send(arrival).await;
                     }
                 });
@@ -177,25 +187,25 @@ async fn hold(party: &Party, place: &Place, secret: &Secret, limit: Duration) ->
             }
         }
     }
-    let own = party.port.map(|port| (0, place.host_of(None), port));
+    let own = participant.port.map(|port| (0, place.host_of(None), port));
     let others =
         came.values().filter_map(|arrival| Some((arrival.rank, place.host_of(arrival.address), arrival.port?)));
     let servers = own.into_iter().chain(others).map(|(_, host, port)| Endpoint::new(&host, port));
     let servers = servers.collect::<openfleet_core::Result<Vec<Endpoint>>>()?;
     for arrival in came.into_values() {
-        tell(arrival, &Answer::Servers(servers.clone())).await;
+        reply(arrival, &Answer::Servers(servers.clone())).await;
     }
-    Ok(Met { servers, secret })
+    Ok(Roster { servers, secret })
 }
 
-impl Place {
+impl MeetingPoint {
     /// How others reach a rank that came from this address; `None` is rank 0.
     fn host_of(&self, address: Option<IpAddr>) -> String {
         match (self, address.map(|ip| ip.to_canonical())) {
-            (Place::File { .. }, _) => Ipv4Addr::LOCALHOST.to_string(),
-            (Place::Address(_), Some(ip)) if !ip.is_loopback() => ip.to_string(),
+            (MeetingPoint::File { .. }, _) => Ipv4Addr::LOCALHOST.to_string(),
+            (MeetingPoint::Address(_), Some(ip)) if !ip.is_loopback() => ip.to_string(),
             // The same machine as rank 0.
-            (Place::Address(at), _) => at.host().to_owned(),
+            (MeetingPoint::Address(at), _) => at.host().to_owned(),
         }
     }
 }
@@ -209,100 +219,103 @@ struct Arrival {
 }
 
 /// `None` for whoever does not belong here.
-async fn receive(stream: TcpStream, party: &Party, secret: &Secret) -> Option<Arrival> {
+async fn accept(stream: TcpStream, participant: &Participant, secret: &Secret) -> Option<Arrival> {
     let address = stream.peer_addr().ok().map(|address| address.ip());
     let mut stream = BufReader::new(stream);
-    let hello: Hello = hear(&mut stream).await.ok()?;
+    let hello: Hello = receive(&mut stream).await.ok()?;
     let nonce = fresh_nonce();
     let proof = secret.proof(Side::Server, &hello, &nonce);
-    say(&mut stream, &Challenge { nonce, proof }).await.ok()?;
-    let join: Join = hear(&mut stream).await.ok()?;
+    send(&mut stream, &Challenge { nonce, proof }).await.ok()?;
+    let join: Join = receive(&mut stream).await.ok()?;
     let rank = hello.rank as usize;
-    let reason = if hello.job != party.job {
-        format!("this is job `{}`, not `{}`", party.job, hello.job)
+    let reason = if hello.job != participant.job {
+        format!("this is job `{}`, not `{}`", participant.job, hello.job)
     } else if secret.check(Side::Worker, &hello, &nonce, &join.proof).is_err() {
         "it does not know the secret of this job".into()
-    } else if join.size != party.size || rank == 0 || rank >= party.size {
-        format!("rank 0 knows of {} processes, rank {rank} of {}", party.size, join.size)
+    } else if join.size != participant.size || rank == 0 || rank >= participant.size {
+        format!("rank 0 knows of {} processes, rank {rank} of {}", participant.size, join.size)
     } else {
         return Some(Arrival { rank, port: join.port, address, stream });
     };
-    let _ = say(&mut stream, &Answer::Refused(reason)).await;
+    let _ = send(&mut stream, &Answer::Refused(reason)).await;
     None
 }
 
 /// Whoever has gone meanwhile will come to its own limit.
-async fn tell(mut arrival: Arrival, answer: &Answer) {
-    let _ = timeout(PROMPT, say(&mut arrival.stream, answer)).await;
+async fn reply(mut arrival: Arrival, answer: &Answer) {
+    let _ = timeout(REPLY_TIMEOUT, send(&mut arrival.stream, answer)).await;
 }
 
 /// Any other rank: finds rank 0, joins, waits for the answer. A connection that breaks is made again.
-async fn come(party: &Party, place: &Place, secret: &Secret, limit: Duration) -> Result<Met> {
+async fn join(participant: &Participant, place: &MeetingPoint, secret: &Secret, limit: Duration) -> Result<Roster> {
     let deadline = Instant::now() + limit;
-    let way = match place {
-        Place::Address(at) => Way::Address(at),
-        Place::File { temporary, name } => Way::File(own_directory(temporary).map_err(io("read", place))?.join(name)),
+    let route = match place {
+        MeetingPoint::Address(at) => Route::Address(at),
+        MeetingPoint::File { temporary, name } => {
+            Route::File(own_directory(temporary).map_err(io("read", place))?.join(name))
+        }
     };
     loop {
-        let attempt = timeout_at(deadline, ask(party, &way, secret)).await;
+        let attempt = timeout_at(deadline, ask(participant, &route, secret)).await;
         match attempt {
-            Ok(Ok((Answer::Servers(servers), secret))) => return Ok(Met { servers, secret }),
+            Ok(Ok((Answer::Servers(servers), secret))) => return Ok(Roster { servers, secret }),
             Ok(Ok((Answer::Refused(reason), _))) => {
-                return Err(Error::TurnedAway { rank: party.rank, place: place.to_string(), reason });
+                return Err(Error::TurnedAway { rank: participant.rank, place: place.to_string(), reason });
             }
             // Not there yet, or gone.
-            Ok(Err(_)) if Instant::now() + PAUSE < deadline => tokio::time::sleep(PAUSE).await,
+            Ok(Err(_)) if Instant::now() + RETRY_INTERVAL < deadline => tokio::time::sleep(RETRY_INTERVAL).await,
             _ => {
                 let place = place.to_string();
-                return Err(Error::Absent { missing: vec![0], size: party.size, place, waited: limit });
+                return Err(Error::Absent { missing: vec![0], size: participant.size, place, waited: limit });
             }
         }
     }
 }
 
 /// How to find rank 0.
-enum Way<'a> {
+enum Route<'a> {
     Address(&'a Endpoint),
     File(PathBuf),
 }
 
-async fn ask(party: &Party, way: &Way<'_>, secret: &Secret) -> std::io::Result<(Answer, Secret)> {
-    let (host, port, secret) = match way {
-        Way::Address(at) => (at.host().to_owned(), at.port(), secret.clone()),
-        Way::File(path) => {
-            let note: Note = serde_json::from_reader(File::open(path)?)?;
+async fn ask(participant: &Participant, route: &Route<'_>, secret: &Secret) -> std::io::Result<(Answer, Secret)> {
+    let (host, port, secret) = match route {
+        Route::Address(at) => (at.host().to_owned(), at.port(), secret.clone()),
+        Route::File(path) => {
+            let note: RendezvousFile = serde_json::from_reader(File::open(path)?)?;
             (Ipv4Addr::LOCALHOST.to_string(), note.port, Secret::new(note.secret))
         }
     };
     let connecting = TcpStream::connect((host.as_str(), port));
-    let mut stream = BufReader::new(timeout(PROMPT, connecting).await.map_err(std::io::Error::other)??);
-    let hello = Hello { job: party.job.clone(), rank: party.rank as u32, incarnation: 1, nonce: fresh_nonce() };
-    say(&mut stream, &hello).await?;
-    let challenge: Challenge = timeout(PROMPT, hear(&mut stream)).await.map_err(std::io::Error::other)??;
+    let mut stream = BufReader::new(timeout(REPLY_TIMEOUT, connecting).await.map_err(std::io::Error::other)??);
+    let hello =
+        Hello { job: participant.job.clone(), rank: participant.rank as u32, incarnation: 1, nonce: fresh_nonce() };
+    send(&mut stream, &hello).await?;
+    let challenge: Challenge = timeout(REPLY_TIMEOUT, receive(&mut stream)).await.map_err(std::io::Error::other)??;
     if secret.check(Side::Server, &hello, &challenge.nonce, &challenge.proof).is_err() {
-        return match way {
-            Way::Address(_) => {
+        return match route {
+            Route::Address(_) => {
                 Ok((Answer::Refused("rank 0 does not know the secret of this rank".into()), Secret::default()))
             }
             // Somebody else has the port of a job that is gone.
-            Way::File(_) => Err(std::io::Error::other("an old file")),
+            Route::File(_) => Err(std::io::Error::other("an old file")),
         };
     }
     let proof = secret.proof(Side::Worker, &hello, &challenge.nonce);
-    say(&mut stream, &Join { proof, size: party.size, port: party.port }).await?;
-    let answer = hear(&mut stream).await?;
+    send(&mut stream, &Join { proof, size: participant.size, port: participant.port }).await?;
+    let answer = receive(&mut stream).await?;
     Ok((answer, secret))
 }
 
-async fn say(stream: &mut BufReader<TcpStream>, message: &impl Serialize) -> std::io::Result<()> {
+async fn send(stream: &mut BufReader<TcpStream>, message: &impl Serialize) -> std::io::Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     stream.write_all(&line).await?;
     stream.flush().await
 }
 
-async fn hear<T: DeserializeOwned>(stream: &mut BufReader<TcpStream>) -> std::io::Result<T> {
+async fn receive<T: DeserializeOwned>(stream: &mut BufReader<TcpStream>) -> std::io::Result<T> {
     let mut line = Vec::new();
-    stream.take(CAP).read_until(b'\n', &mut line).await?;
+    stream.take(MAX_MESSAGE_BYTES).read_until(b'\n', &mut line).await?;
     Ok(serde_json::from_slice(&line)?)
 }

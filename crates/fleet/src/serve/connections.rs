@@ -1,8 +1,8 @@
-//! Takes connections, and closes those that hold a place without using it.
+//! Takes connections, and closes those that hold a guard without using it.
 //!
 //! A server without limits is ended by clients that do nothing: each open connection costs a file descriptor, and when those are
 //! used up the health check is not answered either and a load balancer ends a server that works. So there is a limit on each
-//! thing a client may be slow at, and a cap with places behind it:
+//! thing a client may be slow at, and a cap with connections behind it:
 //!
 //! ```text
 //! accepted -> Header --request complete--> Request --answered--> Idle --a byte--> Header
@@ -11,7 +11,7 @@
 //! ```
 //!
 //! - Up to `max_connections` connections are *ordinary*: they may ask for anything.
-//! - One more closes the ordinary connection that has been without a request for longest, and takes its place.
+//! - One more closes the ordinary connection that has been without a request for longest, and takes its guard.
 //! - If all of them are at work, it is *over*: it gets health checks and metrics answered, `503` for anything else, and is
 //!   closed after one answer. Of these there are `RESERVE`; the next closes the one that waits longest.
 //!
@@ -41,15 +41,15 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 /// open files together with the default cap.
 const RESERVE: usize = 32;
 
-/// How long an ordinary connection must have been without a request before another may take its place. Clients that ask again
+/// How long an ordinary connection must have been without a request before another may take its guard. Clients that ask again
 /// and again on one connection pause for less.
-const SETTLED: Duration = Duration::from_secs(1);
+const MIN_IDLE: Duration = Duration::from_secs(1);
 
 /// How long a connection that was told to close may take to send what it has left.
-const PARTING: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Before accepting again when the system had no descriptor left.
-const EXHAUSTED: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// How many connections there may be, and how long each may take.
 #[derive(Debug, Clone)]
@@ -86,7 +86,7 @@ pub(super) enum Admission {
 
 /// Serves connections until `stopped`; then closes the listener and finishes the requests under way.
 pub(super) async fn run(listener: TcpListener, router: Router, limits: Limits, stopped: impl Future<Output = ()>) {
-    let places = Arc::new(Places { limits, taken: Mutex::default() });
+    let connections = Arc::new(Connections { limits, open: Mutex::default() });
     let router = TowerToHyperService::new(router);
     // Every connection holds a receiver: it hears of the end by it, and all have ended when all are dropped.
     let (end, ended) = watch::channel(());
@@ -99,16 +99,16 @@ pub(super) async fn run(listener: TcpListener, router: Router, limits: Limits, s
                 Err(error) if is_of_one_connection(&error) => continue,
                 // Most likely there are no descriptors left. An idle connection has one.
                 Err(_) => {
-                    places.taken.lock().close_longest(Class::Ordinary, Duration::ZERO);
-                    sleep(EXHAUSTED).await;
+                    connections.open.lock().close_longest(Class::Ordinary, Duration::ZERO);
+                    sleep(ACCEPT_RETRY).await;
                     continue;
                 }
             },
         };
         // An answer is written at once: nothing is gained by waiting for more. A socket that cannot be told so still works.
         drop(stream.set_nodelay(true));
-        if let Some(place) = places.enter() {
-            tokio::spawn(converse(stream, place, router.clone(), ended.clone()));
+        if let Some(guard) = connections.admit() {
+            tokio::spawn(serve_connection(stream, guard, router.clone(), ended.clone()));
         }
     }
     drop((listener, ended));
@@ -123,44 +123,44 @@ fn is_of_one_connection(error: &std::io::Error) -> bool {
 }
 
 /// One connection, from its first byte until it ends or is closed.
-async fn converse(
+async fn serve_connection(
     stream: TcpStream,
-    place: Place,
+    guard: ConnectionGuard,
     router: TowerToHyperService<Router>,
     mut ended: watch::Receiver<()>,
 ) {
-    let seat = place.seat.clone();
+    let connection_state = guard.connection_state.clone();
     let service = service_fn(|mut request: Request<Incoming>| {
-        request.extensions_mut().insert(place.begin());
-        let (answer, seat) = (router.call(request), seat.clone());
+        request.extensions_mut().insert(guard.begin());
+        let (answer, connection_state) = (router.call(request), connection_state.clone());
         async move {
             let answer = answer.await;
-            seat.answered();
+            connection_state.answered();
             answer
         }
     });
-    let io = TokioIo::new(Watched { stream, seat: seat.clone() });
+    let io = TokioIo::new(TrackedStream { stream, connection_state: connection_state.clone() });
     // Without a timer hyper has no limits of its own: its one for headers would also end idle connections.
     let mut connection = pin!(http1::Builder::new().header_read_timeout(None).serve_connection(io, service));
-    let (mut limits, mut is_ending) = (place.places.limits.clone(), false);
+    let (mut limits, mut is_ending) = (guard.connections.limits.clone(), false);
     loop {
         tokio::select! {
             // A connection that breaks off is the client's affair.
             _ = connection.as_mut() => return,
-            () = seat.close.notified() => {
+            () = connection_state.close.notified() => {
                 connection.as_mut().graceful_shutdown();
-                drop(timeout(PARTING, connection.as_mut()).await);
+                drop(timeout(CLOSE_TIMEOUT, connection.as_mut()).await);
                 return;
             }
-            () = sleep_until(seat.next_look(&limits)) => {
-                if seat.is_late(&limits) {
+            () = sleep_until(connection_state.next_check(&limits)) => {
+                if connection_state.is_late(&limits) {
                     return;
                 }
             }
             _ = ended.changed(), if !is_ending => {
                 is_ending = true;
                 // A header of which no more comes is not a request under way.
-                limits.header = limits.header.min(PARTING);
+                limits.header = limits.header.min(CLOSE_TIMEOUT);
                 connection.as_mut().graceful_shutdown();
             }
         }
@@ -168,28 +168,28 @@ async fn converse(
 }
 
 /// All connections that there are.
-struct Places {
+struct Connections {
     limits: Limits,
-    taken: Mutex<Taken>,
+    open: Mutex<OpenConnections>,
 }
 
 #[derive(Default)]
-struct Taken {
-    /// Given to a seat and never again.
+struct OpenConnections {
+    /// GivenColumn to a connection_state and never again.
     next: u64,
-    seats: HashMap<u64, Arc<Seat>>,
+    states: HashMap<u64, Arc<ConnectionState>>,
     ordinary: usize,
 }
 
-/// A connection's membership, which ends with it. Lock order: `taken`, then a seat's `state`.
-struct Place {
-    places: Arc<Places>,
+/// A connection's membership, which ends with it. Lock order: `open`, then a connection_state's `state`.
+struct ConnectionGuard {
+    connections: Arc<Connections>,
     number: u64,
-    seat: Arc<Seat>,
+    connection_state: Arc<ConnectionState>,
 }
 
 /// What is known of one connection.
-struct Seat {
+struct ConnectionState {
     state: Mutex<State>,
     /// Asks the connection to end.
     close: Notify,
@@ -198,15 +198,15 @@ struct Seat {
 struct State {
     class: Class,
     phase: Phase,
-    /// When the phase began, or when bytes of an answer were last taken.
+    /// When the phase began, or when bytes of an answer were last open.
     since: Instant,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
     Ordinary,
-    Over,
-    /// It was told to close, and has no place any more.
+    OverLimit,
+    /// It was told to close, and has no guard any more.
     Closed,
 }
 
@@ -217,88 +217,88 @@ enum Phase {
     Idle,
 }
 
-impl Places {
-    /// A place for a new connection; none if all are at work, those of the reserve too.
-    fn enter(self: &Arc<Self>) -> Option<Place> {
-        let mut taken = self.taken.lock();
-        let class = if taken.ordinary < self.limits.max_connections || taken.close_longest(Class::Ordinary, SETTLED) {
-            taken.ordinary += 1;
+impl Connections {
+    /// A guard for a new connection; none if all are at work, those of the reserve too.
+    fn admit(self: &Arc<Self>) -> Option<ConnectionGuard> {
+        let mut open = self.open.lock();
+        let class = if open.ordinary < self.limits.max_connections || open.close_longest(Class::Ordinary, MIN_IDLE) {
+            open.ordinary += 1;
             Class::Ordinary
-        } else if taken.seats.len() - taken.ordinary < RESERVE || taken.close_longest(Class::Over, Duration::ZERO) {
-            Class::Over
+        } else if open.states.len() - open.ordinary < RESERVE || open.close_longest(Class::OverLimit, Duration::ZERO) {
+            Class::OverLimit
         } else {
             return None;
         };
         let state = Mutex::new(State { class, phase: Phase::Header, since: Instant::now() });
-        let seat = Arc::new(Seat { state, close: Notify::new() });
-        let number = taken.next;
-        taken.next += 1;
-        taken.seats.insert(number, seat.clone());
-        drop(taken);
-        Some(Place { places: self.clone(), number, seat })
+        let connection_state = Arc::new(ConnectionState { state, close: Notify::new() });
+        let number = open.next;
+        open.next += 1;
+        open.states.insert(number, connection_state.clone());
+        drop(open);
+        Some(ConnectionGuard { connections: self.clone(), number, connection_state })
     }
 }
 
-impl Taken {
+impl OpenConnections {
     /// Closes the connection of a class that has been without a request for longest, idle ones before those that have begun
-    /// a header; false if there is none that has been so for at least `settled`.
-    fn close_longest(&mut self, class: Class, settled: Duration) -> bool {
+    /// a header; false if there is none that has been so for at least `min_idle`.
+    fn close_longest(&mut self, class: Class, min_idle: Duration) -> bool {
         let now = Instant::now();
-        let waiting = self.seats.iter().filter_map(|(&number, seat)| {
-            let state = seat.state.lock();
-            let is_waiting = state.class == class && state.phase != Phase::Request && now - state.since >= settled;
+        let waiting = self.states.iter().filter_map(|(&number, connection_state)| {
+            let state = connection_state.state.lock();
+            let is_waiting = state.class == class && state.phase != Phase::Request && now - state.since >= min_idle;
             is_waiting.then_some((state.phase != Phase::Idle, state.since, number))
         });
         let Some((.., number)) = waiting.min() else { return false };
-        let Some(seat) = self.seats.get(&number).cloned() else { return false };
+        let Some(connection_state) = self.states.get(&number).cloned() else { return false };
         // Its request may have come a moment ago.
-        let mut state = seat.state.lock();
+        let mut state = connection_state.state.lock();
         if state.phase == Phase::Request {
             return false;
         }
-        self.seats.remove(&number);
+        self.states.remove(&number);
         // A request that comes from now on is refused by `begin`.
         state.class = Class::Closed;
         self.ordinary -= usize::from(class == Class::Ordinary);
-        seat.close.notify_one();
+        connection_state.close.notify_one();
         true
     }
 }
 
-impl Place {
+impl ConnectionGuard {
     /// A request's header is complete.
     fn begin(&self) -> Admission {
         let class = {
-            let mut state = self.seat.state.lock();
+            let mut state = self.connection_state.state.lock();
             (state.phase, state.since) = (Phase::Request, Instant::now());
             state.class
         };
         match class {
             Class::Ordinary => return Admission::Everything,
             Class::Closed => return Admission::HealthOnly,
-            Class::Over => {}
+            Class::OverLimit => {}
         }
         // Somebody may have gone since it came. Only its own requests, one at a time, make it ordinary; at work, it is not closed.
-        let mut taken = self.places.taken.lock();
-        if taken.ordinary >= self.places.limits.max_connections {
+        let mut open = self.connections.open.lock();
+        if open.ordinary >= self.connections.limits.max_connections {
             return Admission::HealthOnly;
         }
-        self.seat.state.lock().class = Class::Ordinary;
-        taken.ordinary += 1;
+        self.connection_state.state.lock().class = Class::Ordinary;
+        open.ordinary += 1;
         Admission::Everything
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        let mut taken = self.places.taken.lock();
-        if let Some(seat) = taken.seats.remove(&self.number) {
-            taken.ordinary -= usize::from(seat.state.lock().class == Class::Ordinary);
+        let mut open = self.connections.open.lock();
+        if let Some(connection_state) = open.states.remove(&self.number) {
+            open.ordinary -= usize::from(connection_state.state.lock().class == Class::Ordinary);
         }
     }
 }
 
-impl Seat {
+impl ConnectionState {
     /// The answer is known; it is on its way until no more bytes are written.
     fn answered(&self) {
         let mut state = self.state.lock();
@@ -333,34 +333,34 @@ impl Seat {
     }
 
     /// When to ask `is_late`: a phase may end and another begin meanwhile, so no later than the shorter limit from now.
-    fn next_look(&self, limits: &Limits) -> Instant {
+    fn next_check(&self, limits: &Limits) -> Instant {
         let soon = limits.header.min(limits.idle);
         let soon = Instant::now().checked_add(soon).unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
         self.deadline(limits).map_or(soon, |deadline| deadline.min(soon))
     }
 }
 
-/// A socket that tells its seat when bytes move.
-struct Watched {
+/// A socket that tells its connection_state when bytes move.
+struct TrackedStream {
     stream: TcpStream,
-    seat: Arc<Seat>,
+    connection_state: Arc<ConnectionState>,
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for TrackedStream {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
         if buffer.filled().len() > before {
-            self.seat.read();
+            self.connection_state.read();
         }
         Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for TrackedStream {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
         let written = ready!(Pin::new(&mut self.stream).poll_write(context, bytes))?;
-        self.seat.wrote();
+        self.connection_state.wrote();
         Poll::Ready(Ok(written))
     }
 
@@ -370,7 +370,7 @@ impl AsyncWrite for Watched {
         parts: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
         let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(context, parts))?;
-        self.seat.wrote();
+        self.connection_state.wrote();
         Poll::Ready(Ok(written))
     }
 

@@ -1,14 +1,14 @@
 //! What a request gives, made into what the model is fed: the same for both protocols.
 //!
-//! A protocol hands over named columns ([`Given`]): values, and how many of them are each row's. Here they are compared with
+//! A protocol hands over named columns ([`GivenColumn`]): values, and how many of them are each row's. Here they are compared with
 //! what the model reads. Errors name the input and, where one is at fault, the row, counted from 0.
 
 use openfleet_core::error::did_you_mean;
 use openfleet_core::{FieldKind, Key};
 use openfleet_engine::{DType, Dim, Feed, Predictor, Shape};
 
+use super::http_error::HttpError;
 use super::numbers::{Number, Numbers};
-use super::refusal::Refusal;
 
 /// A companion input of this name gives the number of ids of each row, where the ids themselves are one flat list.
 const LENGTHS: &str = ".lengths";
@@ -25,7 +25,7 @@ pub(crate) struct Input {
 
 /// A column as a request gives it.
 #[derive(Debug)]
-pub(crate) struct Given {
+pub(crate) struct GivenColumn {
     pub(crate) name: String,
     pub(crate) values: Values,
     /// How many values are each row's.
@@ -67,12 +67,12 @@ impl Input {
         }
     }
 
-    fn refuse(&self, row: usize, expected: &str, got: impl std::fmt::Display) -> Refusal {
-        Refusal::bad(format!("input `{}`, row {row}: expected {expected}, got {got}", self.name))
+    fn refuse(&self, row: usize, expected: &str, got: impl std::fmt::Display) -> HttpError {
+        HttpError::bad(format!("input `{}`, row {row}: expected {expected}, got {got}", self.name))
     }
 
     /// Adds a column to the feed.
-    fn add(&self, feed: Feed, given: Given) -> Result<Feed, Refusal> {
+    fn add(&self, feed: Feed, given: GivenColumn) -> Result<Feed, HttpError> {
         let per_row = match self.kind {
             FieldKind::Ids => None,
             FieldKind::FixedIds { length } => Some(length),
@@ -93,7 +93,7 @@ impl Input {
         })
     }
 
-    fn keys(&self, values: Values, lengths: &[usize]) -> Result<Vec<Key>, Refusal> {
+    fn keys(&self, values: Values, lengths: &[usize]) -> Result<Vec<Key>, HttpError> {
         const EXPECTED: &str = "integers from -2^63 to 2^64 - 1";
         match values {
             Values::Keys(keys) => Ok(keys),
@@ -113,22 +113,22 @@ impl Input {
     }
 }
 
-impl Given {
+impl GivenColumn {
     /// A column as JSON nests it.
     pub(crate) fn nested(name: String, numbers: Numbers) -> Self {
         let Numbers { values, lengths, odd, .. } = numbers;
-        Given { name, values: Values::Numbers(values), lengths, odd }
+        GivenColumn { name, values: Values::Numbers(values), lengths, odd }
     }
 }
 
 /// The feed of a request, and how many rows it has.
-pub(crate) fn feed(inputs: &[Input], mut given: Vec<Given>, max_rows: usize) -> Result<(Feed, usize), Refusal> {
+pub(crate) fn feed(inputs: &[Input], mut given: Vec<GivenColumn>, max_rows: usize) -> Result<(Feed, usize), HttpError> {
     check_names(inputs, &given)?;
     let mut feed = Feed::new();
     let mut rows = 0;
     for input in inputs {
         let mut column = take(&mut given, &input.name).ok_or_else(|| {
-            Refusal::bad(format!("input `{}` is missing; the model reads {}", input.name, names(inputs)))
+            HttpError::bad(format!("input `{}` is missing; the model reads {}", input.name, names(inputs)))
         })?;
         if let Some((row, what)) = &column.odd {
             let is_float = matches!(input.kind, FieldKind::Floats { .. });
@@ -145,10 +145,10 @@ pub(crate) fn feed(inputs: &[Input], mut given: Vec<Given>, max_rows: usize) -> 
 }
 
 /// More rows than this would take more memory than a request should; none are no request.
-pub(crate) fn check_rows(name: &str, rows: usize, max_rows: usize) -> Result<(), Refusal> {
+pub(crate) fn check_rows(name: &str, rows: usize, max_rows: usize) -> Result<(), HttpError> {
     match rows {
-        0 => Err(Refusal::bad(format!("input `{name}`: expected at least one row, got none"))),
-        rows if rows > max_rows => Err(Refusal::too_large(format!(
+        0 => Err(HttpError::bad(format!("input `{name}`: expected at least one row, got none"))),
+        rows if rows > max_rows => Err(HttpError::too_large(format!(
             "input `{name}`: expected at most {max_rows} rows in one request (`--max-rows`), got {rows}"
         ))),
         _ => Ok(()),
@@ -179,30 +179,30 @@ fn companion(name: &str) -> String {
     format!("{name}{LENGTHS}")
 }
 
-fn check_names(inputs: &[Input], given: &[Given]) -> Result<(), Refusal> {
-    for (at, Given { name, .. }) in given.iter().enumerate() {
+fn check_names(inputs: &[Input], given: &[GivenColumn]) -> Result<(), HttpError> {
+    for (at, GivenColumn { name, .. }) in given.iter().enumerate() {
         let known = inputs.iter().any(|input| input.name == *name) || lengths_of(inputs, name).is_some();
         if !known {
             let hint = did_you_mean(name, inputs.iter().map(|input| input.name.as_str()));
-            return Err(Refusal::bad(format!("the model does not read an input `{name}`; {hint}")));
+            return Err(HttpError::bad(format!("the model does not read an input `{name}`; {hint}")));
         }
         if given[..at].iter().any(|other| other.name == *name) {
-            return Err(Refusal::bad(format!("input `{name}` is given twice")));
+            return Err(HttpError::bad(format!("input `{name}` is given twice")));
         }
     }
     Ok(())
 }
 
-fn take(given: &mut Vec<Given>, name: &str) -> Option<Given> {
+fn take(given: &mut Vec<GivenColumn>, name: &str) -> Option<GivenColumn> {
     let at = given.iter().position(|column| column.name == name)?;
     Some(given.swap_remove(at))
 }
 
 /// Cuts one flat list of ids into rows.
-fn cut(input: &Input, ids: Given, lengths: Given) -> Result<Given, Refusal> {
+fn cut(input: &Input, ids: GivenColumn, lengths: GivenColumn) -> Result<GivenColumn, HttpError> {
     let (total, name) = (ids.lengths.iter().sum::<usize>(), &lengths.name);
     let refuse = |row, got: &dyn std::fmt::Display| {
-        Err(Refusal::bad(format!("input `{name}`, row {row}: expected the number of ids of the row, got {got}")))
+        Err(HttpError::bad(format!("input `{name}`, row {row}: expected the number of ids of the row, got {got}")))
     };
     if let Some((row, what)) = &lengths.odd {
         return refuse(*row, what);
@@ -219,17 +219,17 @@ fn cut(input: &Input, ids: Given, lengths: Given) -> Result<Given, Refusal> {
     }
     let sum: u128 = counts.iter().map(|&count| count as u128).sum();
     if sum != total as u128 {
-        return Err(Refusal::bad(format!(
+        return Err(HttpError::bad(format!(
             "input `{}`: expected {sum} ids, as `{name}` adds up to, got {total}",
             input.name
         )));
     }
-    Ok(Given { lengths: counts, ..ids })
+    Ok(GivenColumn { lengths: counts, ..ids })
 }
 
 impl Input {
     /// Floats of 32 bits; what is too large for one is refused.
-    fn floats(&self, values: Values, lengths: &[usize]) -> Result<Vec<f32>, Refusal> {
+    fn floats(&self, values: Values, lengths: &[usize]) -> Result<Vec<f32>, HttpError> {
         let numbers = match values {
             Values::Floats(floats) => return Ok(floats),
             Values::Keys(keys) => return Ok(keys.into_iter().map(|key| key as i64 as f32).collect()),
@@ -243,7 +243,7 @@ impl Input {
         let floats: Vec<f32> = numbers.iter().map(narrow).collect();
         match floats.iter().position(|float| !float.is_finite()) {
             None => Ok(floats),
-            Some(at) => Err(Refusal::bad(format!(
+            Some(at) => Err(HttpError::bad(format!(
                 "input `{}`, row {}: expected a number of 32 bits, got {:?}",
                 self.name,
                 row_of(at, lengths),

@@ -33,18 +33,18 @@ use tokio::sync::{Notify, Semaphore};
 use crate::error::{Error, Result};
 use connections::Admission;
 pub use connections::Limits;
-use inputs::{Given, Input};
+use http_error::HttpError;
+use inputs::{GivenColumn, Input};
 use metrics::{Metrics, Protocol};
 use outputs::Output;
-use refusal::Refusal;
 
 mod connections;
+mod http_error;
 mod inputs;
 mod metrics;
 mod numbers;
 mod open_inference;
 mod outputs;
-mod refusal;
 mod tf_serving;
 
 /// The one version there is.
@@ -165,21 +165,21 @@ impl Served {
     }
 
     /// Whether it is this model that is asked for.
-    fn check(&self, asked: &Asked) -> Result<(), Refusal> {
+    fn check(&self, asked: &Asked) -> Result<(), HttpError> {
         let Asked { name, version } = asked;
         if *name != self.name {
-            return Err(Refusal::unknown(format!("there is no model `{name}`; the model served is `{}`", self.name)));
+            return Err(HttpError::unknown(format!("there is no model `{name}`; the model served is `{}`", self.name)));
         }
         match version.as_deref() {
             None | Some(VERSION) => Ok(()),
-            Some(other) => Err(Refusal::unknown(format!(
+            Some(other) => Err(HttpError::unknown(format!(
                 "there is no version `{other}` of model `{name}`; the version served is `{VERSION}`"
             ))),
         }
     }
 
     /// The outputs for what a request gives.
-    fn predict(&self, given: Vec<Given>) -> Result<Vec<Tensor>, Refusal> {
+    fn predict(&self, given: Vec<GivenColumn>) -> Result<Vec<Tensor>, HttpError> {
         let (feed, rows) = inputs::feed(&self.inputs, given, self.max_rows)?;
         let tensors = self.predictor.predict(feed)?;
         self.metrics.predicted(rows);
@@ -206,11 +206,11 @@ impl Asked {
 }
 
 impl FromRequestParts<Shared> for Asked {
-    type Rejection = Refusal;
+    type Rejection = HttpError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &Shared) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, state: &Shared) -> Result<Self, HttpError> {
         let path = Path::<HashMap<String, String>>::from_request_parts(parts, state).await;
-        let Path(mut segments) = path.map_err(|error| Refusal::bad(format!("the path is no text: {error}")))?;
+        let Path(mut segments) = path.map_err(|error| HttpError::bad(format!("the path is no text: {error}")))?;
         Ok(Asked { name: segments.remove("name").unwrap_or_default(), version: segments.remove("version") })
     }
 }
@@ -219,16 +219,16 @@ impl FromRequestParts<Shared> for Asked {
 async fn answer_with(
     served: Shared,
     request: Request,
-    answer: impl FnOnce(&Served, &HeaderMap, &[u8]) -> Result<Response, Refusal>,
-) -> Result<Response, Refusal> {
+    answer: impl FnOnce(&Served, &HeaderMap, &[u8]) -> Result<Response, HttpError>,
+) -> Result<Response, HttpError> {
     let (parts, body) = request.into_parts();
     if let Some(encoding) = parts.headers.get(header::CONTENT_ENCODING).filter(|encoding| *encoding != "identity") {
         let got = String::from_utf8_lossy(encoding.as_bytes()).into_owned();
         let message = format!("header `Content-Encoding`: expected a body that is not compressed, got `{got}`");
-        return Err(Refusal { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, message });
+        return Err(HttpError { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, message });
     }
     let too_large = |got: &str| {
-        Refusal::too_large(format!("expected a body of at most {} bytes (`--max-body`), got {got}", served.max_body))
+        HttpError::too_large(format!("expected a body of at most {} bytes (`--max-body`), got {got}", served.max_body))
     };
     // What is announced need not be waited for.
     let announced =
@@ -241,12 +241,12 @@ async fn answer_with(
         Ok(body) => body,
         Err(_) => {
             let message = format!("the body did not arrive within {} s (`--body-timeout`)", limit.as_secs_f64());
-            return Err(Refusal { status: StatusCode::REQUEST_TIMEOUT, message });
+            return Err(HttpError { status: StatusCode::REQUEST_TIMEOUT, message });
         }
     };
     let body: Bytes = body.map_err(|error| match error.into_inner() {
         error if error.is::<LengthLimitError>() => too_large("more"),
-        error => Refusal::bad(format!("the body ended early: {error}")),
+        error => HttpError::bad(format!("the body ended early: {error}")),
     })?;
     if body.len() <= SMALL {
         return answer(&served, &parts.headers, &body);
@@ -281,7 +281,7 @@ async fn admit(State(served): State<Shared>, request: Request, next: Next) -> Re
             "the server has as many connections as it may, {} (`--max-connections`), and all are in use; try again later",
             served.limits.max_connections
         );
-        let refusal = Refusal { status: StatusCode::SERVICE_UNAVAILABLE, message };
+        let refusal = HttpError { status: StatusCode::SERVICE_UNAVAILABLE, message };
         ([(header::RETRY_AFTER, "1")], refusal).into_response()
     };
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -292,17 +292,17 @@ async fn metrics_text(State(served): State<Shared>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], served.metrics.text()).into_response()
 }
 
-async fn no_such_path(State(served): State<Shared>, uri: Uri) -> Refusal {
+async fn no_such_path(State(served): State<Shared>, uri: Uri) -> HttpError {
     let (path, name) = (uri.path(), &served.name);
-    Refusal::unknown(format!(
+    HttpError::unknown(format!(
         "there is nothing at `{path}`; the model served is at `/v2/models/{name}` and `/v1/models/{name}`"
     ))
 }
 
-async fn wrong_method(method: Method, uri: Uri) -> Refusal {
+async fn wrong_method(method: Method, uri: Uri) -> HttpError {
     let expected = if uri.path().ends_with("/infer") { "POST" } else { "GET" };
     let message = format!("`{}`: expected {expected}, got {method}", uri.path());
-    Refusal { status: StatusCode::METHOD_NOT_ALLOWED, message }
+    HttpError { status: StatusCode::METHOD_NOT_ALLOWED, message }
 }
 
 fn json_response(value: &Value) -> Response {

@@ -13,10 +13,10 @@ use openfleet_engine::{DType, Tensor};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::inputs::{Given, Input, Values, check_rows, lengths_of};
+use super::http_error::HttpError;
+use super::inputs::{GivenColumn, Input, Values, check_rows, lengths_of};
 use super::numbers::Numbers;
 use super::outputs::{Output, count};
-use super::refusal::Refusal;
 use super::{Asked, Served, Shared, VERSION, answer_with, json_response};
 
 /// Where the JSON of a body with binary tensors ends.
@@ -52,12 +52,12 @@ async fn server() -> Response {
     json_response(&json!({ "name": "openfleet", "version": version, "extensions": ["binary_tensor_data"] }))
 }
 
-async fn is_ready(State(served): State<Shared>, asked: Asked) -> Result<Response, Refusal> {
+async fn is_ready(State(served): State<Shared>, asked: Asked) -> Result<Response, HttpError> {
     served.check(&asked)?;
     Ok(json_response(&json!({ "name": served.name, "ready": true })))
 }
 
-async fn metadata(State(served): State<Shared>, asked: Asked) -> Result<Response, Refusal> {
+async fn metadata(State(served): State<Shared>, asked: Asked) -> Result<Response, HttpError> {
     served.check(&asked)?;
     let describe =
         |name: &str, dtype, shape: &[i64]| json!({ "name": name, "datatype": datatype(dtype), "shape": shape });
@@ -76,7 +76,7 @@ async fn infer_request(
     State(served): State<Shared>,
     asked: Asked,
     request: axum::extract::Request,
-) -> Result<Response, Refusal> {
+) -> Result<Response, HttpError> {
     served.check(&asked)?;
     answer_with(served, request, infer).await
 }
@@ -108,17 +108,17 @@ struct RequestOutput {
     parameters: Map<String, Value>,
 }
 
-fn infer(served: &Served, headers: &HeaderMap, body: &[u8]) -> Result<Response, Refusal> {
+fn infer(served: &Served, headers: &HeaderMap, body: &[u8]) -> Result<Response, HttpError> {
     let (json, mut binary) = split(headers, body)?;
     let request: Request = serde_json::from_slice(json)
-        .map_err(|error| Refusal::bad(format!("the body is not an inference request: {error}")))?;
+        .map_err(|error| HttpError::bad(format!("the body is not an inference request: {error}")))?;
     let mut given = Vec::with_capacity(request.inputs.len());
     for input in request.inputs {
         given.push(input.read(served, &mut binary)?);
     }
     if !binary.is_empty() {
         let (left, all) = (binary.len(), body.len() - json.len());
-        return Err(Refusal::bad(format!(
+        return Err(HttpError::bad(format!(
             "expected {} bytes of binary tensors, as the inputs' `binary_data_size` add up to, got {all}",
             all - left
         )));
@@ -132,21 +132,21 @@ fn infer(served: &Served, headers: &HeaderMap, body: &[u8]) -> Result<Response, 
 }
 
 /// The JSON of a body, and the binary tensors behind it.
-fn split<'a>(headers: &HeaderMap, body: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), Refusal> {
+fn split<'a>(headers: &HeaderMap, body: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), HttpError> {
     let Some(value) = headers.get(JSON_LENGTH) else { return Ok((body, &[])) };
     let length = value.to_str().ok().and_then(|text| text.trim().parse().ok());
     length.and_then(|length| body.split_at_checked(length)).ok_or_else(|| {
         let got = String::from_utf8_lossy(value.as_bytes());
-        Refusal::bad(format!("header `{JSON_LENGTH}`: expected at most the body's {} bytes, got `{got}`", body.len()))
+        HttpError::bad(format!("header `{JSON_LENGTH}`: expected at most the body's {} bytes, got `{got}`", body.len()))
     })
 }
 
 impl RequestInput {
     /// The column; takes its bytes off `binary`, if it has any there.
-    fn read(self, served: &Served, binary: &mut &[u8]) -> Result<Given, Refusal> {
+    fn read(self, served: &Served, binary: &mut &[u8]) -> Result<GivenColumn, HttpError> {
         let RequestInput { name, datatype, shape, data, parameters } = self;
         let refuse = |what: &str, expected: &str, got: String| {
-            Err(Refusal::bad(format!("input `{name}`: expected {what} {expected}, got {got}")))
+            Err(HttpError::bad(format!("input `{name}`: expected {what} {expected}, got {got}")))
         };
         let Some(element) = Element::of(&datatype) else {
             return refuse("a datatype of", Element::NAMES, format!("`{datatype}`"));
@@ -214,7 +214,7 @@ impl RequestInput {
             _ if odd.is_some() => Vec::new(),
             _ => return refuse("as many values as its shape says,", &format!("{shape:?}"), got.to_string()),
         };
-        Ok(Given { name, values, lengths, odd })
+        Ok(GivenColumn { name, values, lengths, odd })
     }
 }
 
@@ -283,17 +283,17 @@ impl Element {
 }
 
 /// Where the outputs are that are asked for, and whether as bytes, if it is said: all of them, unless some are named.
-fn choose(served: &Served, asked: &[RequestOutput]) -> Result<Vec<(usize, Option<bool>)>, Refusal> {
+fn choose(served: &Served, asked: &[RequestOutput]) -> Result<Vec<(usize, Option<bool>)>, HttpError> {
     if asked.is_empty() {
         return Ok((0..served.outputs.len()).map(|at| (at, None)).collect());
     }
     let find = |RequestOutput { name, parameters }: &RequestOutput| {
         if parameters.contains_key("classification") {
-            return Err(Refusal::bad(format!("output `{name}`: `classification` is not offered; take the values")));
+            return Err(HttpError::bad(format!("output `{name}`: `classification` is not offered; take the values")));
         }
         let at = served.outputs.iter().position(|output| output.name == *name).ok_or_else(|| {
             let known: Vec<String> = served.outputs.iter().map(|output| format!("`{}`", output.name)).collect();
-            Refusal::bad(format!("the model has no output `{name}`; it gives {}", known.join(", ")))
+            HttpError::bad(format!("the model has no output `{name}`; it gives {}", known.join(", ")))
         })?;
         Ok((at, parameters.get("binary_data").and_then(Value::as_bool)))
     };
@@ -304,7 +304,7 @@ fn write<'a>(
     served: &Served,
     id: Option<&str>,
     outputs: impl Iterator<Item = (&'a Output, &'a Tensor, bool)>,
-) -> Result<Response, Refusal> {
+) -> Result<Response, HttpError> {
     let mut head = json!({ "model_name": served.name, "model_version": VERSION });
     if let Some(id) = id {
         head["id"] = id.into();

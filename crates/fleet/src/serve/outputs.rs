@@ -5,8 +5,8 @@
 
 use openfleet_engine::{DType, Elements, Predictor, Tensor};
 
+use super::http_error::HttpError;
 use super::inputs::signed;
-use super::refusal::Refusal;
 
 /// Something the model gives.
 #[derive(Debug, Clone)]
@@ -29,17 +29,17 @@ impl Output {
     }
 
     /// One list of all elements.
-    pub(crate) fn write_flat(&self, tensor: &Tensor, json: &mut Vec<u8>) -> Result<(), Refusal> {
+    pub(crate) fn write_flat(&self, tensor: &Tensor, json: &mut Vec<u8>) -> Result<(), HttpError> {
         self.write(tensor, &[count(tensor)], 0, json)
     }
 
     /// Lists as the dimensions nest.
-    pub(crate) fn write_nested(&self, tensor: &Tensor, json: &mut Vec<u8>) -> Result<(), Refusal> {
+    pub(crate) fn write_nested(&self, tensor: &Tensor, json: &mut Vec<u8>) -> Result<(), HttpError> {
         self.write(tensor, tensor.dims(), 0, json)
     }
 
     /// What is one row's.
-    pub(crate) fn write_row(&self, tensor: &Tensor, row: usize, json: &mut Vec<u8>) -> Result<(), Refusal> {
+    pub(crate) fn write_row(&self, tensor: &Tensor, row: usize, json: &mut Vec<u8>) -> Result<(), HttpError> {
         let inner = &tensor.dims()[1..];
         self.write(tensor, inner, row * inner.iter().product::<usize>(), json)
     }
@@ -55,7 +55,7 @@ impl Output {
         }
     }
 
-    fn write(&self, tensor: &Tensor, dims: &[usize], from: usize, json: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn write(&self, tensor: &Tensor, dims: &[usize], from: usize, json: &mut Vec<u8>) -> Result<(), HttpError> {
         let Some((&size, inner)) = dims.split_first() else { return self.write_element(tensor, from, json) };
         let step: usize = inner.iter().product();
         json.push(b'[');
@@ -69,12 +69,12 @@ impl Output {
         Ok(())
     }
 
-    fn write_element(&self, tensor: &Tensor, at: usize, json: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn write_element(&self, tensor: &Tensor, at: usize, json: &mut Vec<u8>) -> Result<(), HttpError> {
         let written = match tensor.elements() {
             Elements::F32(values) if self.dtype == DType::Bool => serde_json::to_writer(json, &(values[at] != 0.0)),
             Elements::F32(values) if !values[at].is_finite() => {
                 let row = at / (values.len() / tensor.dims().first().copied().unwrap_or(1).max(1)).max(1);
-                return Err(Refusal::failed(format!(
+                return Err(HttpError::failed(format!(
                     "output `{}`, row {row}: the model gives {}, which JSON cannot say; ask for binary output, and look \
                      for extreme values among the inputs",
                     self.name, values[at]
@@ -83,7 +83,7 @@ impl Output {
             Elements::F32(values) => serde_json::to_writer(json, &values[at]),
             Elements::I64(values) => serde_json::to_writer(json, &values[at]),
         };
-        written.map_err(|error| Refusal::failed(format!("output `{}`: {error}", self.name)))
+        written.map_err(|error| HttpError::failed(format!("output `{}`: {error}", self.name)))
     }
 }
 

@@ -14,9 +14,9 @@ use serde::de::value::SeqAccessDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, IntoDeserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Value, json};
 
-use super::inputs::{Given, names};
+use super::http_error::HttpError;
+use super::inputs::{GivenColumn, names};
 use super::numbers::{Numbers, Row, Rows};
-use super::refusal::Refusal;
 use super::{Asked, Served, Shared, VERSION, answer_with, json_response};
 
 /// What is answered below `/v1`.
@@ -37,7 +37,7 @@ pub(crate) fn is_health(path: &str) -> bool {
     matches!(*model.split('/').collect::<Vec<_>>(), [_] | [_, "versions", _])
 }
 
-async fn status(State(served): State<Shared>, asked: Asked) -> Result<Response, Refusal> {
+async fn status(State(served): State<Shared>, asked: Asked) -> Result<Response, HttpError> {
     let (asked, verb) = asked.split_verb();
     if verb.is_some() {
         served.check(&asked)?;
@@ -50,7 +50,7 @@ async fn status(State(served): State<Shared>, asked: Asked) -> Result<Response, 
     })))
 }
 
-async fn metadata(State(served): State<Shared>, asked: Asked) -> Result<Response, Refusal> {
+async fn metadata(State(served): State<Shared>, asked: Asked) -> Result<Response, HttpError> {
     served.check(&asked)?;
     let describe = |name: &str, dtype: DType, shape: &[i64]| {
         let dims: Vec<Value> = shape.iter().map(|size| json!({ "size": size.to_string(), "name": "" })).collect();
@@ -74,18 +74,20 @@ async fn predict_request(
     State(served): State<Shared>,
     asked: Asked,
     request: axum::extract::Request,
-) -> Result<Response, Refusal> {
+) -> Result<Response, HttpError> {
     let (asked, verb) = asked.split_verb();
     served.check(&asked)?;
     match verb.as_deref() {
         Some("predict") => answer_with(served, request, predict).await,
-        Some(verb) => Err(Refusal::bad(format!("expected the verb `:predict` behind the model's name, got `:{verb}`"))),
+        Some(verb) => {
+            Err(HttpError::bad(format!("expected the verb `:predict` behind the model's name, got `:{verb}`")))
+        }
         None => Err(wrong_method(&Method::POST, "GET, or `:predict` behind the model's name")),
     }
 }
 
-fn wrong_method(got: &Method, expected: &str) -> Refusal {
-    Refusal { status: StatusCode::METHOD_NOT_ALLOWED, message: format!("expected {expected}, got {got}") }
+fn wrong_method(got: &Method, expected: &str) -> HttpError {
+    HttpError { status: StatusCode::METHOD_NOT_ALLOWED, message: format!("expected {expected}, got {got}") }
 }
 
 /// How a request lists its rows, which is how they are answered.
@@ -95,15 +97,15 @@ enum Form {
     Columns,
 }
 
-fn predict(served: &Served, _: &HeaderMap, body: &[u8]) -> Result<Response, Refusal> {
-    let malformed = |error| Refusal::bad(format!("the body is not a request for predictions: {error}"));
+fn predict(served: &Served, _: &HeaderMap, body: &[u8]) -> Result<Response, HttpError> {
+    let malformed = |error| HttpError::bad(format!("the body is not a request for predictions: {error}"));
     let mut columns = Columns::default();
     let mut json = serde_json::Deserializer::from_slice(body);
     let form = Body(&mut columns).deserialize(&mut json).map_err(malformed)?;
     json.end().map_err(malformed)?;
     let mut given = Vec::with_capacity(columns.0.len());
     for (name, numbers) in columns.0 {
-        given.push(Given::nested(name.map_or_else(|| only_input(served), Ok)?, numbers));
+        given.push(GivenColumn::nested(name.map_or_else(|| only_input(served), Ok)?, numbers));
     }
     let tensors = served.predict(given)?;
     let mut json = Vec::new();
@@ -115,22 +117,22 @@ fn predict(served: &Served, _: &HeaderMap, body: &[u8]) -> Result<Response, Refu
 }
 
 /// The input that a value without a name is for.
-fn only_input(served: &Served) -> Result<String, Refusal> {
+fn only_input(served: &Served) -> Result<String, HttpError> {
     match served.inputs.as_slice() {
         [input] => Ok(input.name.clone()),
-        inputs => Err(Refusal::bad(format!(
+        inputs => Err(HttpError::bad(format!(
             "expected objects with the inputs {}, got values without names, which only a model with one input takes",
             names(inputs)
         ))),
     }
 }
 
-fn write_rows(served: &Served, tensors: &[Tensor], json: &mut Vec<u8>) -> Result<(), Refusal> {
+fn write_rows(served: &Served, tensors: &[Tensor], json: &mut Vec<u8>) -> Result<(), HttpError> {
     let rows = tensors.first().and_then(|tensor| tensor.dims().first()).copied().unwrap_or_default();
     let outputs = || served.outputs.iter().zip(tensors);
     if let Some((output, _)) = outputs().find(|(_, tensor)| tensor.dims().first() != Some(&rows)) {
         let name = &output.name;
-        return Err(Refusal::bad(format!("output `{name}` is not of rows: give `inputs` in place of `instances`")));
+        return Err(HttpError::bad(format!("output `{name}` is not of rows: give `inputs` in place of `instances`")));
     }
     json.extend(b"{\"predictions\":[");
     for row in 0..rows {
@@ -143,7 +145,7 @@ fn write_rows(served: &Served, tensors: &[Tensor], json: &mut Vec<u8>) -> Result
     Ok(())
 }
 
-fn write_columns(served: &Served, tensors: &[Tensor], json: &mut Vec<u8>) -> Result<(), Refusal> {
+fn write_columns(served: &Served, tensors: &[Tensor], json: &mut Vec<u8>) -> Result<(), HttpError> {
     json.extend(b"{\"outputs\":");
     write_named(served, json, |at, json| served.outputs[at].write_nested(&tensors[at], json))?;
     json.push(b'}');
@@ -154,8 +156,8 @@ fn write_columns(served: &Served, tensors: &[Tensor], json: &mut Vec<u8>) -> Res
 fn write_named(
     served: &Served,
     json: &mut Vec<u8>,
-    write: impl Fn(usize, &mut Vec<u8>) -> Result<(), Refusal>,
-) -> Result<(), Refusal> {
+    write: impl Fn(usize, &mut Vec<u8>) -> Result<(), HttpError>,
+) -> Result<(), HttpError> {
     if served.outputs.len() == 1 {
         return write(0, json);
     }

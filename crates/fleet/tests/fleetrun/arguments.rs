@@ -2,44 +2,45 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use crate::place::Place;
+use crate::workspace::Workspace;
 
 #[test]
 fn everything_after_the_script_is_passed_on_untouched() {
-    let place =
-        Place::with_job("[ $role = worker ] && for word in \"$@\"; do printf '<%s>' \"$word\"; done > words; exit 0");
+    let workspace = Workspace::with_job(
+        "[ $role = worker ] && for word in \"$@\"; do printf '<%s>' \"$word\"; done > words; exit 0",
+    );
     // Our own options, the end-of-options mark, nothing, blanks, what a shell would expand, a line end.
     let words = ["--server_num", "7", "--", "-m", "", "two words", "$HOME", "*", "a\nb", "--help", "-h", "--", "é"];
     let arguments = [["--server_num=1", "--worker_num=1", "sh", "job.sh"].as_slice(), &words].concat();
-    let mut command = place.command(&arguments);
+    let mut command = workspace.command(&arguments);
     command.arg(std::ffi::OsStr::from_bytes(b"\xff"));
-    place.start_command(command).end().succeeded();
+    workspace.start_command(command).end().succeeded();
     let expected: String = words.iter().map(|word| format!("<{word}>")).collect();
-    let got = std::fs::read(place.path("words")).unwrap();
+    let got = std::fs::read(workspace.path("words")).unwrap();
     assert_eq!(got, [expected.as_bytes(), b"<\xff>"].concat());
 }
 
 #[test]
 fn hyphens_underscores_equals_signs_and_old_names_all_do() {
-    let place = Place::with_job("echo $OPENFLEET_WORKER_NUM");
+    let workspace = Workspace::with_job("echo $OPENFLEET_WORKER_NUM");
     for options in [
         "--server_num=1 --worker_num=2",
         "--server-num 1 --worker-num 2",
         "--server_num 1 --trainer_num 2",
         "--run_mode ps --server-num=1 --trainer-num=2 --worker_num=2",
     ] {
-        let ran = place.job(options);
+        let ran = workspace.job(options);
         assert_eq!(ran.succeeded().sorted(), ["[server 0] 2", "[worker 0] 2", "[worker 1] 2"], "{options}");
     }
 }
 
 #[test]
 fn scripts_modules_and_programs_are_run() {
-    let place = Place::new();
-    place.write("train.py", "import sys; print('script', sys.argv[1:])\n");
-    place.write("steps.py", "import sys; print('module', __name__, sys.argv[1:])\n");
+    let workspace = Workspace::new();
+    workspace.write("train.py", "import sys; print('script', sys.argv[1:])\n");
+    workspace.write("steps.py", "import sys; print('module', __name__, sys.argv[1:])\n");
     let one = |rest: &[&str]| {
-        let ran = place.run(&[&["--nproc_per_node=1"], rest].concat());
+        let ran = workspace.run(&[&["--nproc_per_node=1"], rest].concat());
         ran.succeeded().stdout.clone()
     };
     assert_eq!(one(&["train.py", "-m", "1"]), "[worker 0] script ['-m', '1']\n");
@@ -53,10 +54,10 @@ fn scripts_modules_and_programs_are_run() {
 
 #[test]
 fn python_prints_at_once() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     // Not flushed, and killed: an unbuffered line is there all the same.
-    place.write("train.py", "import os, signal; print('said'); os.kill(os.getpid(), signal.SIGKILL)\n");
-    let ran = place.run(&["--nproc_per_node=1", "train.py"]);
+    workspace.write("train.py", "import os, signal; print('said'); os.kill(os.getpid(), signal.SIGKILL)\n");
+    let ran = workspace.run(&["--nproc_per_node=1", "train.py"]);
     assert!(ran.failed(137).ends_with("`log/workerlog.0`:\nsaid\n"), "{}", ran.stderr);
 }
 
@@ -152,20 +153,20 @@ const REFUSED: &[(&str, &str)] = &[
 
 #[test]
 fn what_cannot_be_is_refused_before_anything_is_started() {
-    let place = Place::new();
-    place.write("x.py", "open('started', 'w')\n");
-    place.write("x.py.txt", "");
+    let workspace = Workspace::new();
+    workspace.write("x.py", "open('started', 'w')\n");
+    workspace.write("x.py.txt", "");
     for (options, expected) in REFUSED {
-        let ran = place.run(&options.split_whitespace().collect::<Vec<_>>());
+        let ran = workspace.run(&options.split_whitespace().collect::<Vec<_>>());
         let stderr = ran.failed(1);
         assert!(stderr.starts_with(&format!("error: {expected}")), "{options}: {stderr}");
     }
-    assert!(!place.path("started").exists());
+    assert!(!workspace.path("started").exists());
 }
 
 #[test]
 fn unknown_flags_and_values_are_refused_with_the_nearest() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let rows = [
         ("--sever_num 2 x.py", "unexpected argument '--sever_num' found", "a similar argument exists: '--server_num'"),
         ("--server_num two --worker_num 1 x.py", "invalid value 'two' for '--server-num <N>'", ""),
@@ -177,7 +178,7 @@ fn unknown_flags_and_values_are_refused_with_the_nearest() {
         ("k8s --server_num 1 --worker_num 1 x.py", "required arguments were not provided", "--image"),
     ];
     for (options, expected, also) in rows {
-        let ran = place.run(&options.split_whitespace().collect::<Vec<_>>());
+        let ran = workspace.run(&options.split_whitespace().collect::<Vec<_>>());
         let stderr = ran.failed(2);
         assert!(stderr.contains(expected) && stderr.contains(also), "{options}: {stderr}");
     }
@@ -185,18 +186,18 @@ fn unknown_flags_and_values_are_refused_with_the_nearest() {
 
 #[test]
 fn a_program_in_the_working_directory_is_pointed_at() {
-    let place = Place::new();
-    place.program("train", "#!/bin/sh\n");
-    let ran = place.run(&["--server_num=1", "--worker_num=1", "train"]);
+    let workspace = Workspace::new();
+    workspace.program("train", "#!/bin/sh\n");
+    let ran = workspace.run(&["--server_num=1", "--worker_num=1", "train"]);
     let hint = "hint: there is one in the working directory: write `./train`\n";
     assert!(ran.failed(1).ends_with(hint), "{}", ran.stderr);
 }
 
 #[test]
 fn a_program_that_the_system_does_not_run_ends_the_job_with_a_hint() {
-    let place = Place::new();
-    place.program("train", "#!/no/such/interpreter\n");
-    let ran = place.run(&["--server_num=1", "--worker_num=1", "./train"]);
+    let workspace = Workspace::new();
+    workspace.program("train", "#!/no/such/interpreter\n");
+    let ran = workspace.run(&["--server_num=1", "--worker_num=1", "./train"]);
     let stderr = ran.failed(1);
     let expected = "error: server 0 could not be started: `./train`\n  because: No such file or directory (os error 2)\n\n\
                     hint: the file is there, but the interpreter that its first line names may not be\n";

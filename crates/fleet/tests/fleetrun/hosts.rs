@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use crate::place::{Place, free_ports};
+use crate::workspace::{Workspace, free_ports};
 
 /// Two hosts; a server and a worker on the first, a server and two workers on the second.
 fn lists(port: u16) -> [String; 2] {
@@ -12,7 +12,7 @@ fn lists(port: u16) -> [String; 2] {
 
 #[test]
 fn each_simulated_host_starts_its_own_part_of_the_same_lists() {
-    let place = Place::with_job(
+    let workspace = Workspace::with_job(
         "echo at $POD_IP:$PADDLE_PORT of $PADDLE_PSERVERS_IP_PORT_LIST, $PADDLE_TRAINERS_NUM workers, $OPENFLEET_JOB",
     );
     let port = free_ports(2);
@@ -26,9 +26,9 @@ fn each_simulated_host_starts_its_own_part_of_the_same_lists() {
         format!("[worker 2] at 127.0.0.2:{last}"),
     ];
     for (host, expected) in [("127.0.0.1", first), ("127.0.0.2", second)] {
-        let mut command = place.command(&[&lists[0], &lists[1], "--host", host, "sh", "job.sh"]);
+        let mut command = workspace.command(&[&lists[0], &lists[1], "--host", host, "sh", "job.sh"]);
         command.env("OPENFLEET_SECRET", "swordfish");
-        let ran = place.start_command(command).end();
+        let ran = workspace.start_command(command).end();
         let expected: Vec<String> = expected.into_iter().map(|begin| format!("{begin} {of}")).collect();
         assert_eq!(ran.succeeded().sorted(), expected);
         let here = format!("; {} of these 5 processes here;", expected.len());
@@ -39,10 +39,10 @@ fn each_simulated_host_starts_its_own_part_of_the_same_lists() {
 #[test]
 fn servers_stay_for_the_workers_of_other_machines() {
     // This machine's worker is done at once; the server ends only when the other's has been there.
-    let place = Place::with_job(
+    let workspace = Workspace::with_job(
         "[ $role = worker ] && mark mine x && exit 0; until [ -e other ]; do sleep 0.02; done; echo served",
     );
-    let mut command = place.command(&[
+    let mut command = workspace.command(&[
         "--servers",
         &format!("127.0.0.1:{}", free_ports(1)),
         "--workers",
@@ -53,23 +53,23 @@ fn servers_stay_for_the_workers_of_other_machines() {
         "job.sh",
     ]);
     command.env("OPENFLEET_SECRET", "swordfish");
-    let running = place.start_command(command);
-    crate::place::eventually("the worker is done", || place.path("mine").exists());
+    let running = workspace.start_command(command);
+    crate::workspace::eventually("the worker is done", || workspace.path("mine").exists());
     let said = "the workers of this machine are done; 1 server here until those of others are";
-    crate::place::eventually("it says what it waits for", || running.stderr().contains(said));
-    place.write("other", "");
+    crate::workspace::eventually("it says what it waits for", || running.stderr().contains(said));
+    workspace.write("other", "");
     assert_eq!(running.end().succeeded().stdout, "[server 0] served\n");
 }
 
 /// Launchers do not talk to each other: one of them makes the run's identity.
 #[test]
 fn the_machine_of_the_first_server_makes_the_identity_of_the_run() {
-    let place = Place::with_job("echo ${OPENFLEET_RUN:+made}");
+    let workspace = Workspace::with_job("echo ${OPENFLEET_RUN:+made}");
     let lists = lists(free_ports(2));
     for (host, expected) in [("127.0.0.1", "made"), ("127.0.0.2", "")] {
-        let mut command = place.command(&[&lists[0], &lists[1], "--host", host, "sh", "job.sh"]);
+        let mut command = workspace.command(&[&lists[0], &lists[1], "--host", host, "sh", "job.sh"]);
         command.env("OPENFLEET_SECRET", "swordfish");
-        let ran = place.start_command(command).end();
+        let ran = workspace.start_command(command).end();
         let said = |line: &&str| line.split_once("] ").unwrap().1 == expected;
         assert!(ran.succeeded().stdout.lines().all(|line| said(&line)), "{}", ran.stdout);
     }
@@ -77,12 +77,12 @@ fn the_machine_of_the_first_server_makes_the_identity_of_the_run() {
 
 #[test]
 fn a_silent_process_of_another_machine_ends_the_job_and_is_named() {
-    let place = Place::with_job(
+    let workspace = Workspace::with_job(
         "report='{\"silent\": [{\"role\": \"worker\", \"rank\": 1, \"seconds\": 10.5}]}'
         [ $role = server ] && mark \"$OPENFLEET_PROGRESS_FILE\" \"$report\"
         exec sleep 1000",
     );
-    let mut command = place.command(&[
+    let mut command = workspace.command(&[
         "--servers",
         &format!("127.0.0.1:{}", free_ports(1)),
         "--workers",
@@ -93,15 +93,15 @@ fn a_silent_process_of_another_machine_ends_the_job_and_is_named() {
         "job.sh",
     ]);
     command.env("OPENFLEET_SECRET", "swordfish");
-    let ran = place.start_command(command).end();
+    let ran = workspace.start_command(command).end();
     let stderr = ran.failed(1);
     assert!(stderr.contains("error: worker 1 on `127.0.0.2` did not answer for 10 s\n\nhint: look at"), "{stderr}");
 }
 
 #[test]
 fn a_machine_that_owns_nothing_lists_its_addresses_and_the_lists() {
-    let place = Place::with_job("exit 0");
-    let ran = place.job("--servers 192.0.2.1:7500 --workers 192.0.2.1,node7.invalid");
+    let workspace = Workspace::with_job("exit 0");
+    let ran = workspace.job("--servers 192.0.2.1:7500 --workers 192.0.2.1,node7.invalid");
     let stderr = ran.failed(1);
     assert!(
         stderr.starts_with("error: no process of the lists is to be started here: this machine is `127.0.0.1`"),
@@ -109,7 +109,7 @@ fn a_machine_that_owns_nothing_lists_its_addresses_and_the_lists() {
     );
     assert!(stderr.contains(", the lists have `192.0.2.1`, `node7.invalid`\n\nhint: "), "{stderr}");
     assert!(stderr.contains("with `--host`"), "{stderr}");
-    let ran = place.job("--servers 127.0.0.1:7500 --workers 127.0.0.1 --host 127.0.0.9");
+    let ran = workspace.job("--servers 127.0.0.1:7500 --workers 127.0.0.1 --host 127.0.0.9");
     assert!(
         ran.failed(1).contains("this machine is `127.0.0.9` (`--host`), the lists have `127.0.0.1`\n"),
         "{}",
@@ -119,9 +119,9 @@ fn a_machine_that_owns_nothing_lists_its_addresses_and_the_lists() {
 
 #[test]
 fn several_machines_need_a_secret_that_all_of_them_know() {
-    let place = Place::with_job("exit 0");
+    let workspace = Workspace::with_job("exit 0");
     let lists = lists(free_ports(2));
-    let ran = place.run(&[&lists[0], &lists[1], "--host", "127.0.0.1", "sh", "job.sh"]);
+    let ran = workspace.run(&[&lists[0], &lists[1], "--host", "127.0.0.1", "sh", "job.sh"]);
     let stderr = ran.failed(1);
     assert!(stderr.starts_with("error: a job on several machines needs a secret that all of them know"), "{stderr}");
     assert!(stderr.contains("`OPENFLEET_SECRET` or by `--secret-file`"), "{stderr}");
@@ -129,13 +129,13 @@ fn several_machines_need_a_secret_that_all_of_them_know() {
 
 #[test]
 fn a_port_in_use_is_named_before_anything_is_started() {
-    let place = Place::with_job("mark started x");
+    let workspace = Workspace::with_job("mark started x");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let listed = format!("--servers 127.0.0.1:{port} --workers 127.0.0.1");
     let counted = format!("--server_num 1 --worker_num 1 --start_port {port}");
     for options in [listed, counted] {
-        let ran = place.job(&options);
+        let ran = workspace.job(&options);
         let stderr = ran.failed(1);
         assert!(
             stderr.starts_with(&format!("error: server 0 cannot have `127.0.0.1:{port}`\n  because: Address")),
@@ -143,14 +143,14 @@ fn a_port_in_use_is_named_before_anything_is_started() {
         );
         assert!(stderr.contains("\n\nhint: another process listens there"), "{stderr}");
     }
-    assert!(!place.path("started").exists());
+    assert!(!workspace.path("started").exists());
 }
 
 /// As behind address translation: nobody here has the address by which the others know us.
 #[test]
 fn a_server_whose_address_is_not_on_this_machine_is_told_to_bind_to_all() {
-    let place = Place::with_job("echo ${OPENFLEET_BIND-none}");
+    let workspace = Workspace::with_job("echo ${OPENFLEET_BIND-none}");
     let server = format!("192.0.2.1:{}", free_ports(1));
-    let ran = place.job(&format!("--servers {server} --workers 192.0.2.1 --host 192.0.2.1"));
+    let ran = workspace.job(&format!("--servers {server} --workers 192.0.2.1 --host 192.0.2.1"));
     assert_eq!(ran.succeeded().sorted(), ["[server 0] 0.0.0.0", "[worker 0] none"]);
 }

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::place::{Place, Ran, all_end, eventually, free_ports, signal_to};
+use crate::workspace::{Ran, Workspace, all_end, eventually, free_ports, signal_to};
 
 /// Rows of one worker's batch where the order of rows matters.
 const BATCH: usize = 64;
@@ -13,7 +13,7 @@ const SMALL: &str = "--model ctr_dnn --hidden 64,32 --dim 8 --threads 1 --quiet 
 
 /// A directory with click data, and `job.sh` that trains on it with the options in `$options`.
 struct Clicks {
-    place: Place,
+    workspace: Workspace,
 }
 
 impl Clicks {
@@ -22,13 +22,13 @@ impl Clicks {
     fn new(rows: usize) -> Self {
         let (openfleet, files) = (env!("CARGO_BIN_EXE_openfleet"), "--test 'clicks/test/*.txt'");
         let train = format!("exec {openfleet} train {SMALL} {files} $options");
-        let place = Place::with_job(&format!("mark pid.$role.$rank $$; eval \"{train}\""));
+        let workspace = Workspace::with_job(&format!("mark pid.$role.$rank $$; eval \"{train}\""));
         let rows = rows.to_string();
         let options = ["--rows", &rows, "--test-rows", "16000", "--ids", "500", "--parts", "1", "--auc", "0.9"];
         let mut generate = Command::new(openfleet);
-        generate.args(["gen", "criteo"]).args(options).arg("--out").arg(place.path("clicks"));
+        generate.args(["gen", "criteo"]).args(options).arg("--out").arg(workspace.path("clicks"));
         assert!(generate.stderr(Stdio::null()).stdout(Stdio::null()).status().unwrap().success());
-        let directory = std::fs::read_dir(place.path("clicks/train")).unwrap().map(|entry| entry.unwrap().path());
+        let directory = std::fs::read_dir(workspace.path("clicks/train")).unwrap().map(|entry| entry.unwrap().path());
         let text = directory.filter(|path| path.extension().is_some_and(|end| end == "txt"));
         let text: String = text.map(|path| std::fs::read_to_string(path).unwrap()).collect();
         let lines: Vec<&str> = text.lines().collect();
@@ -36,28 +36,28 @@ impl Clicks {
         for (at, batch) in lines.chunks(BATCH).enumerate() {
             batch.iter().for_each(|line| parts[at % 2].extend([*line, "\n"]));
         }
-        std::fs::create_dir(place.path("parts")).unwrap();
-        place.write("all.txt", &text);
-        place.write("parts/0.txt", &parts[0]);
-        place.write("parts/1.txt", &parts[1]);
-        Clicks { place }
+        std::fs::create_dir(workspace.path("parts")).unwrap();
+        workspace.write("all.txt", &text);
+        workspace.write("parts/0.txt", &parts[0]);
+        workspace.write("parts/1.txt", &parts[1]);
+        Clicks { workspace }
     }
 
     /// One process on the whole.
     fn alone(&self, batch: usize, options: &str) -> Value {
         let mut command = Command::new("sh");
         command.arg("job.sh").env("options", format!("--train all.txt --batch {batch} {options}"));
-        let output = command.current_dir(self.place.path("")).output().unwrap();
+        let output = command.current_dir(self.workspace.path("")).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         last_json(&String::from_utf8_lossy(&output.stdout))
     }
 
     /// `fleetrun` with so many servers and workers.
-    fn start(&self, servers: usize, workers: usize, options: &str) -> crate::place::Running {
+    fn start(&self, servers: usize, workers: usize, options: &str) -> crate::workspace::Running {
         let (servers, workers) = (format!("--server_num={servers}"), format!("--worker_num={workers}"));
-        let mut command = self.place.command(&[&servers, &workers, "sh", "job.sh"]);
+        let mut command = self.workspace.command(&[&servers, &workers, "sh", "job.sh"]);
         command.env("options", format!("--train 'parts/*.txt' --batch {BATCH} {options}"));
-        self.place.start_command(command)
+        self.workspace.start_command(command)
     }
 
     fn job(&self, servers: usize, workers: usize, options: &str) -> Value {
@@ -68,7 +68,7 @@ impl Clicks {
     fn pids(&self, servers: usize, workers: usize) -> Vec<u32> {
         let servers = (0..servers).map(|rank| format!("pid.server.{rank}"));
         let names = servers.chain((0..workers).map(|rank| format!("pid.worker.{rank}")));
-        names.map(|name| self.place.pid(&name)).collect()
+        names.map(|name| self.workspace.pid(&name)).collect()
     }
 }
 
@@ -136,9 +136,9 @@ fn one_by_one_three_by_one_and_one_by_two_end_well() {
 #[test]
 fn one_server_serves_four_workers() {
     let clicks = Clicks::new(4000);
-    let lines: Vec<String> = clicks.place.read("all.txt").lines().map(|line| format!("{line}\n")).collect();
+    let lines: Vec<String> = clicks.workspace.read("all.txt").lines().map(|line| format!("{line}\n")).collect();
     for (at, part) in lines.chunks(1000).enumerate() {
-        clicks.place.write(&format!("parts/{at}.txt"), &part.concat());
+        clicks.workspace.write(&format!("parts/{at}.txt"), &part.concat());
     }
     let summary = clicks.job(1, 4, "--mode sync");
     assert_eq!((summary["samples"].as_u64(), summary["test_rows"].as_u64()), (Some(4000), Some(16_000)));
@@ -150,10 +150,10 @@ fn one_server_serves_four_workers() {
 fn workers_that_learn_words_have_one_vocabulary() {
     let openfleet = env!("CARGO_BIN_EXE_openfleet");
     let options = "--model word2vec --train text.txt --min-count 1 --subsample 0 --dim 8 --threads 1 --mode async";
-    let place = Place::with_job(&format!("exec {openfleet} train {options} --quiet --json --save words"));
+    let workspace = Workspace::with_job(&format!("exec {openfleet} train {options} --quiet --json --save words"));
     let text: String = (0..2000).map(|line| format!("every line ends with word{}\n", line % 10)).collect();
-    place.write("text.txt", &text);
-    let ran = place.job("--server_num=2 --worker_num=3");
+    workspace.write("text.txt", &text);
+    let ran = workspace.job("--server_num=2 --worker_num=3");
     let summary = last_json(&ran.succeeded().stdout);
     assert_eq!(summary["vocabulary"], 14);
     assert_eq!(summary["words"], 10_000, "the parts add up to the text");
@@ -181,26 +181,28 @@ fn the_first_worker_writes_the_vectors_of_all_words_in_every_mode() {
     // The words of each line are of their own, so that every worker meets words that no other one does.
     let text: String = (0..61).map(|line| format!("a{line} b{line} c{line} a{line} b{line}\n")).collect();
     for (mode, workers) in [("sync", 2), ("half_async", 3), ("async", 3), ("hybrid", 2), ("geo", 3)] {
-        let place = Place::with_job(&job);
-        place.write("text.txt", &text);
+        let workspace = Workspace::with_job(&job);
+        workspace.write("text.txt", &text);
         let workers_option = format!("--worker_num={workers}");
-        let mut command = place.command(&["--server_num=2", &workers_option, "sh", "job.sh"]);
+        let mut command = workspace.command(&["--server_num=2", &workers_option, "sh", "job.sh"]);
         // Rows as wide as here: the checkpoint is compared with what the worker pulled.
         let wire = if mode == "geo" { "--strategy k_steps=3" } else { "" };
         command.env("options", format!("--mode {mode} --strategy wire_bits=32 {wire}"));
-        let ran = place.start_command(command).end();
+        let ran = workspace.start_command(command).end();
         let summary = last_json(&ran.succeeded().stdout);
         assert_eq!((&summary["vocabulary"], &summary["words"]), (&183.into(), &610.into()), "{mode}");
         assert_eq!(summary["samples"], 610, "{mode}: each word of the text twice, those at the borders of parts too");
-        let written = vectors(&place.read("vectors.txt"));
-        let manifest: Value = serde_json::from_str(&place.read("words/manifest.json")).unwrap();
+        let written = vectors(&workspace.read("vectors.txt"));
+        let manifest: Value = serde_json::from_str(&workspace.read("words/manifest.json")).unwrap();
         let words: Vec<&str> = written.iter().map(|(word, _)| word.as_str()).collect();
         let saved = manifest["data"]["vocabulary"].as_array().unwrap();
         assert_eq!(words, saved.iter().map(|word| word.as_str().unwrap()).collect::<Vec<_>>(), "{mode}");
         let mut export = Command::new(openfleet);
-        export.args(["export", "words", "--table", "word_vectors", "--out", "rows.txt"]).current_dir(place.path(""));
+        export
+            .args(["export", "words", "--table", "word_vectors", "--out", "rows.txt"])
+            .current_dir(workspace.path(""));
         assert!(export.stdout(Stdio::null()).status().unwrap().success());
-        let rows = place.read("rows.txt");
+        let rows = workspace.read("rows.txt");
         assert_eq!(rows.lines().count(), 183, "{mode}: every word was trained");
         for line in rows.lines() {
             let (key, floats) = line.split_once('\t').unwrap();
@@ -217,12 +219,13 @@ fn more_workers_than_words_train_the_words_there_are() {
     let openfleet = env!("CARGO_BIN_EXE_openfleet");
     let options =
         "--model word2vec --train text.txt --min-count 1 --subsample 0 --dim 4 --threads 1 --mode sync --epochs 2";
-    let place = Place::with_job(&format!("exec {openfleet} train {options} --vectors vectors.txt --quiet --json"));
-    place.write("text.txt", "a b\n");
-    let ran = place.job("--server_num=1 --worker_num=5");
+    let workspace =
+        Workspace::with_job(&format!("exec {openfleet} train {options} --vectors vectors.txt --quiet --json"));
+    workspace.write("text.txt", "a b\n");
+    let ran = workspace.job("--server_num=1 --worker_num=5");
     let summary = last_json(&ran.succeeded().stdout);
     assert_eq!((&summary["vocabulary"], &summary["words"]), (&2.into(), &4.into()));
-    assert_eq!(vectors(&place.read("vectors.txt")).len(), 2);
+    assert_eq!(vectors(&workspace.read("vectors.txt")).len(), 2);
 }
 
 /// Stories 4 and 5: whoever is killed, the job ends and says who it was; nobody is left.
@@ -233,10 +236,10 @@ fn a_worker_or_server_killed_while_training_ends_the_job() {
         let running = clicks.start(2, 2, "--epochs 1000000");
         let pids = clicks.pids(2, 2);
         eventually("training has begun", || {
-            let log = std::fs::read_to_string(clicks.place.path("log/workerlog.1")).unwrap_or_default();
+            let log = std::fs::read_to_string(clicks.workspace.path("log/workerlog.1")).unwrap_or_default();
             log.contains("communicator started")
         });
-        signal_to(clicks.place.pid(&format!("pid.{who}")), "-KILL");
+        signal_to(clicks.workspace.pid(&format!("pid.{who}")), "-KILL");
         let ran = running.end();
         let who = who.replace('.', " ");
         assert!(ran.failed(137).contains(&format!("error: {who} (pid ")), "{}", ran.stderr);
@@ -266,14 +269,14 @@ fn a_job_without_its_files_fails_and_names_them() {
 /// `openfleet train` by the seeds' own variables, without a launcher.
 fn by_hand(clicks: &Clicks, variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new("sh");
-    command.arg("job.sh").current_dir(clicks.place.path("")).stdin(Stdio::null());
+    command.arg("job.sh").current_dir(clicks.workspace.path("")).stdin(Stdio::null());
     command.env("options", format!("--train 'parts/*.txt' --batch {BATCH}")).env_remove("OPENFLEET_SECRET");
     command.envs(variables.iter().copied());
     command
 }
 
 fn ended(clicks: &Clicks, command: Command) -> Ran {
-    clicks.place.start_command(command).end()
+    clicks.workspace.start_command(command).end()
 }
 
 /// Story 11: a server that never comes is named after the limit.
@@ -303,7 +306,7 @@ fn a_worker_with_a_wrong_secret_is_turned_away() {
     let server = [("TRAINING_ROLE", "PSERVER"), ("POD_IP", "127.0.0.1"), ("PADDLE_PORT", port.as_str())];
     let worker = [("TRAINING_ROLE", "TRAINER"), ("PADDLE_TRAINER_ID", "0")];
     let right = [("OPENFLEET_SECRET", "the right one")];
-    let server = clicks.place.start_command(by_hand(&clicks, &[common.as_slice(), &server, &right].concat()));
+    let server = clicks.workspace.start_command(by_hand(&clicks, &[common.as_slice(), &server, &right].concat()));
     let wrong = [common.as_slice(), &worker, &[("OPENFLEET_SECRET", "another")]].concat();
     let ran = ended(&clicks, by_hand(&clicks, &wrong));
     let stderr = ran.failed(1);
@@ -352,7 +355,7 @@ fn mpirun_starts_a_job_by_itself() {
     let clicks = Clicks::new(2000);
     let mut command = Command::new("mpirun");
     command.args(["--allow-run-as-root", "--oversubscribe", "-n", "4", "sh", "job.sh"]);
-    command.current_dir(clicks.place.path("")).stdin(Stdio::null());
+    command.current_dir(clicks.workspace.path("")).stdin(Stdio::null());
     command.env("options", format!("--train 'parts/*.txt' --batch {BATCH} --mode sync"));
     let ran = ended(&clicks, command);
     let summary = last_json(&ran.succeeded().stdout);
@@ -368,7 +371,7 @@ fn a_killed_job_goes_on_where_it_was() {
         let options = |directory: &str| format!("--mode {mode} --epochs 3 --save {directory} --save-every 5 --resume");
         let expected = clicks.job(2, 2, &options(&straight));
         let running = clicks.start(2, 2, &options(&broken));
-        let manifest = clicks.place.path(&broken).join("manifest.json");
+        let manifest = clicks.workspace.path(&broken).join("manifest.json");
         eventually("a checkpoint is saved", || manifest.exists());
         let pids = clicks.pids(2, 2);
         running.signal("-KILL");
@@ -381,7 +384,7 @@ fn a_killed_job_goes_on_where_it_was() {
             "sync" => {
                 assert_eq!(auc(&resumed).to_bits(), auc(&expected).to_bits());
                 let mut diff = Command::new(env!("CARGO_BIN_EXE_openfleet"));
-                diff.args(["diff", &straight, &broken, "--json"]).current_dir(clicks.place.path(""));
+                diff.args(["diff", &straight, &broken, "--json"]).current_dir(clicks.workspace.path(""));
                 let difference: Value = serde_json::from_slice(&diff.output().unwrap().stdout).unwrap();
                 let changed = |list: &str| difference[list].as_array().unwrap().iter().any(|one| one["changed"] != 0);
                 assert!(!changed("tables") && !changed("parameters"), "{difference}");

@@ -1,24 +1,24 @@
 //! Whoever is killed, nobody is left behind.
 
-use crate::place::{Place, all_end, eventually, is_alive, signal_to};
+use crate::workspace::{Workspace, all_end, eventually, is_alive, signal_to};
 
 /// Every process leaves its number and that of a child of its own.
 const STAYS: &str = "sleep 1000 & mark child.$role.$rank $!; mark pid.$role.$rank $$; wait";
 const ALL: [&str; 4] = ["server.0", "server.1", "worker.0", "worker.1"];
 const TWO_BY_TWO: &str = "--server_num=2 --worker_num=2";
 
-fn pids(place: &Place) -> Vec<u32> {
+fn pids(workspace: &Workspace) -> Vec<u32> {
     let numbers = ALL.iter().flat_map(|who| [format!("pid.{who}"), format!("child.{who}")]);
-    numbers.map(|name| place.pid(&name)).collect()
+    numbers.map(|name| workspace.pid(&name)).collect()
 }
 
 #[test]
 fn a_killed_worker_or_server_ends_the_job_and_is_named() {
     for who in ["worker.1", "server.0"] {
-        let place = Place::with_job(&format!("echo from $role $rank; {STAYS}"));
-        let running = place.start_job(TWO_BY_TWO);
-        let pids = pids(&place);
-        let killed = place.pid(&format!("pid.{who}"));
+        let workspace = Workspace::with_job(&format!("echo from $role $rank; {STAYS}"));
+        let running = workspace.start_job(TWO_BY_TWO);
+        let pids = pids(&workspace);
+        let killed = workspace.pid(&format!("pid.{who}"));
         signal_to(killed, "-KILL");
         let ran = running.end();
         let (role, rank) = who.split_once('.').unwrap();
@@ -36,9 +36,9 @@ fn a_killed_worker_or_server_ends_the_job_and_is_named() {
 #[test]
 fn interrupting_fleetrun_ends_everything_with_the_code_that_a_shell_expects() {
     for (signal, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
-        let place = Place::with_job(&format!("trap 'echo asked; exit 0' INT TERM HUP; {STAYS}"));
-        let running = place.start_job(TWO_BY_TWO);
-        let pids = pids(&place);
+        let workspace = Workspace::with_job(&format!("trap 'echo asked; exit 0' INT TERM HUP; {STAYS}"));
+        let running = workspace.start_job(TWO_BY_TWO);
+        let pids = pids(&workspace);
         running.signal(signal);
         let ran = running.end();
         assert!(ran.failed(code).contains("was received (once more ends it at once); the job ends"), "{}", ran.stderr);
@@ -50,11 +50,11 @@ fn interrupting_fleetrun_ends_everything_with_the_code_that_a_shell_expects() {
 /// A script's background job, `nohup` and `cron` leave signals ignored.
 #[test]
 fn processes_hear_signals_that_fleetrun_was_started_to_ignore() {
-    let place = Place::with_job("grep SigIgn /proc/self/status");
+    let workspace = Workspace::with_job("grep SigIgn /proc/self/status");
     let mut command = std::process::Command::new("env");
     command.args(["--ignore-signal=INT,HUP,QUIT,TERM", env!("CARGO_BIN_EXE_fleetrun"), "--server_num=1"]);
-    command.args(["--worker_num=1", "sh", "job.sh"]).current_dir(place.path("."));
-    let ran = place.start_command(command).end();
+    command.args(["--worker_num=1", "sh", "job.sh"]).current_dir(workspace.path("."));
+    let ran = workspace.start_command(command).end();
     for line in ran.succeeded().sorted() {
         let (_, mask) = line.split_once("SigIgn:").unwrap();
         let ignored = u64::from_str_radix(mask.trim(), 16).unwrap();
@@ -65,9 +65,9 @@ fn processes_hear_signals_that_fleetrun_was_started_to_ignore() {
 
 #[test]
 fn a_process_that_does_not_want_to_end_is_killed() {
-    let place = Place::with_job("trap '' INT TERM; mark pid.$role $$; while :; do sleep 0.1; done");
-    let running = place.start_job("--server_num=1 --worker_num=1");
-    let pids = [place.pid("pid.server"), place.pid("pid.worker")];
+    let workspace = Workspace::with_job("trap '' INT TERM; mark pid.$role $$; while :; do sleep 0.1; done");
+    let running = workspace.start_job("--server_num=1 --worker_num=1");
+    let pids = [workspace.pid("pid.server"), workspace.pid("pid.worker")];
     running.signal("-TERM");
     running.end().failed(143);
     all_end(&pids);
@@ -75,9 +75,9 @@ fn a_process_that_does_not_want_to_end_is_killed() {
 
 #[test]
 fn a_process_that_is_stopped_is_killed_too() {
-    let place = Place::with_job("mark pid.$role $$; exec sleep 1000");
-    let running = place.start_job("--server_num=1 --worker_num=1");
-    let pids = [place.pid("pid.server"), place.pid("pid.worker")];
+    let workspace = Workspace::with_job("mark pid.$role $$; exec sleep 1000");
+    let running = workspace.start_job("--server_num=1 --worker_num=1");
+    let pids = [workspace.pid("pid.server"), workspace.pid("pid.worker")];
     signal_to(pids[0], "-STOP");
     signal_to(pids[1], "-KILL");
     running.end().failed(137);
@@ -86,11 +86,12 @@ fn a_process_that_is_stopped_is_killed_too() {
 
 #[test]
 fn the_second_interrupt_does_not_wait() {
-    let place = Place::with_job("trap 'mark asked.$role x' INT; mark pid.$role $$; while :; do sleep 0.02; done");
-    let running = place.start_job("--server_num=1 --worker_num=1");
-    let pids = [place.pid("pid.server"), place.pid("pid.worker")];
+    let workspace =
+        Workspace::with_job("trap 'mark asked.$role x' INT; mark pid.$role $$; while :; do sleep 0.02; done");
+    let running = workspace.start_job("--server_num=1 --worker_num=1");
+    let pids = [workspace.pid("pid.server"), workspace.pid("pid.worker")];
     running.signal("-INT");
-    eventually("the server was asked", || place.path("asked.server").exists());
+    eventually("the server was asked", || workspace.path("asked.server").exists());
     running.signal("-INT");
     running.end().failed(130);
     all_end(&pids);
@@ -99,9 +100,9 @@ fn the_second_interrupt_does_not_wait() {
 #[test]
 fn a_killed_fleetrun_leaves_no_process_behind() {
     // They ignore the signal that asks, and so do their children: only the guard can end them.
-    let place = Place::with_job(&format!("trap '' TERM INT HUP; {STAYS}"));
-    let running = place.start_job(TWO_BY_TWO);
-    let pids = pids(&place);
+    let workspace = Workspace::with_job(&format!("trap '' TERM INT HUP; {STAYS}"));
+    let running = workspace.start_job(TWO_BY_TWO);
+    let pids = pids(&workspace);
     assert!(pids.iter().all(|pid| is_alive(*pid)));
     running.signal("-KILL");
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&running.end().status), Some(9));
@@ -111,10 +112,10 @@ fn a_killed_fleetrun_leaves_no_process_behind() {
 /// A process is known to the guard before it runs: at no moment could it be missed.
 #[test]
 fn a_fleetrun_killed_while_it_starts_leaves_no_process_behind() {
-    let place = Place::with_job("trap '' TERM; sleep 1000 & wait; sleep 1000");
+    let workspace = Workspace::with_job("trap '' TERM; sleep 1000 & wait; sleep 1000");
     let token = format!("killed-early-{}", std::process::id());
     for moment in 0..20 {
-        let running = place.start(&["--server_num=2", "--worker_num=2", "sh", "job.sh", &token]);
+        let running = workspace.start(&["--server_num=2", "--worker_num=2", "sh", "job.sh", &token]);
         std::thread::sleep(std::time::Duration::from_millis(2 * moment));
         running.signal("-KILL");
         running.end();
@@ -135,11 +136,11 @@ fn running_with(word: &str) -> Vec<u32> {
 
 #[test]
 fn a_killed_group_of_fleetrun_leaves_no_process_behind() {
-    let place = Place::with_job(STAYS);
-    let mut command = place.command(&["--server_num=2", "--worker_num=2", "sh", "job.sh"]);
+    let workspace = Workspace::with_job(STAYS);
+    let mut command = workspace.command(&["--server_num=2", "--worker_num=2", "sh", "job.sh"]);
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
-    let running = place.start_command(command);
-    let pids = pids(&place);
+    let running = workspace.start_command(command);
+    let pids = pids(&workspace);
     let group = format!("-{}", running.pid());
     assert!(std::process::Command::new("kill").args(["-KILL", "--", &group]).status().unwrap().success());
     running.end();
@@ -148,27 +149,29 @@ fn a_killed_group_of_fleetrun_leaves_no_process_behind() {
 
 #[test]
 fn what_a_process_leaves_behind_ends_with_the_job() {
-    let place = Place::with_job("sleep 1000 > /dev/null 2>&1 & mark child.$role $!; exit 0");
-    place.job("--server_num=1 --worker_num=1").succeeded();
-    all_end(&[place.pid("child.server"), place.pid("child.worker")]);
+    let workspace = Workspace::with_job("sleep 1000 > /dev/null 2>&1 & mark child.$role $!; exit 0");
+    workspace.job("--server_num=1 --worker_num=1").succeeded();
+    all_end(&[workspace.pid("child.server"), workspace.pid("child.worker")]);
 }
 
 #[test]
 fn a_daemon_that_took_pains_to_leave_does_not_hold_up_the_end() {
-    let place = Place::with_job("[ $role = server ] || { setsid sleep 1000 & mark daemon $!; echo left; }; exit 0");
-    assert_eq!(place.job("--server_num=1 --worker_num=1").succeeded().stdout, "[worker 0] left\n");
-    signal_to(place.pid("daemon"), "-KILL");
+    let workspace =
+        Workspace::with_job("[ $role = server ] || { setsid sleep 1000 & mark daemon $!; echo left; }; exit 0");
+    assert_eq!(workspace.job("--server_num=1 --worker_num=1").succeeded().stdout, "[worker 0] left\n");
+    signal_to(workspace.pid("daemon"), "-KILL");
 }
 
 #[test]
 fn a_job_under_nohup_outlives_its_terminal() {
-    let place = Place::with_job("[ $role = server ] && exit 0; mark here x; until [ -e go ]; do sleep 0.02; done");
+    let workspace =
+        Workspace::with_job("[ $role = server ] && exit 0; mark here x; until [ -e go ]; do sleep 0.02; done");
     let mut command = std::process::Command::new("sh");
     let start = format!("trap '' HUP; exec {} --server_num=1 --worker_num=1 sh job.sh", env!("CARGO_BIN_EXE_fleetrun"));
-    command.current_dir(place.path(".")).args(["-c", &start]);
-    let running = place.start_command(command);
-    eventually("the worker runs", || place.path("here").exists());
+    command.current_dir(workspace.path(".")).args(["-c", &start]);
+    let running = workspace.start_command(command);
+    eventually("the worker runs", || workspace.path("here").exists());
     running.signal("-HUP");
-    place.write("go", "");
+    workspace.write("go", "");
     running.end().succeeded();
 }

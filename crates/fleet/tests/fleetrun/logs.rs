@@ -2,21 +2,21 @@
 
 use std::process::Command;
 
-use crate::place::Place;
+use crate::workspace::Workspace;
 
 #[test]
 fn logs_hold_every_line_of_both_streams_and_the_screen_too() {
-    let place = Place::with_job(
+    let workspace = Workspace::with_job(
         "for i in $(seq 5000); do echo $role $rank out $i; echo $role $rank error $i >&2; done
         printf 'no line end'",
     );
-    let ran = place.job("--server_num=1 --worker_num=2 --log_dir deep/er");
+    let ran = workspace.job("--server_num=1 --worker_num=2 --log_dir deep/er");
     ran.succeeded();
     for (role, rank) in [("server", 0), ("worker", 0), ("worker", 1)] {
         let mut expected: String =
             (1..=5000).map(|i| format!("{role} {rank} out {i}\n{role} {rank} error {i}\n")).collect();
         expected += "no line end";
-        assert!(place.read(&format!("deep/er/{role}log.{rank}")) == expected, "the log of {role} {rank}");
+        assert!(workspace.read(&format!("deep/er/{role}log.{rank}")) == expected, "the log of {role} {rank}");
         let prefix = format!("[{role} {rank}] ");
         let shown: Vec<&str> = ran.stdout.lines().filter_map(|line| line.strip_prefix(&prefix)).collect();
         assert!(shown == expected.lines().collect::<Vec<_>>(), "the screen of {role} {rank}");
@@ -25,27 +25,27 @@ fn logs_hold_every_line_of_both_streams_and_the_screen_too() {
 
 #[test]
 fn the_last_words_of_a_killed_process_are_kept() {
-    let place = Place::with_job(
+    let workspace = Workspace::with_job(
         "[ $role = server ] && exec sleep 1000; for i in $(seq 3000); do echo line $i; done; kill -9 $$",
     );
-    let ran = place.job("--server_num=1 --worker_num=1");
+    let ran = workspace.job("--server_num=1 --worker_num=1");
     assert!(ran.failed(137).ends_with("\nline 2999\nline 3000\n"), "{}", ran.stderr);
-    assert_eq!(place.read("log/workerlog.0").lines().count(), 3000);
+    assert_eq!(workspace.read("log/workerlog.0").lines().count(), 3000);
 }
 
 #[test]
 fn a_new_job_begins_new_logs() {
-    let place = Place::with_job("echo once");
-    place.job("--server_num=1 --worker_num=1").succeeded();
-    place.job("--server_num=1 --worker_num=1").succeeded();
-    assert_eq!(place.read("log/workerlog.0"), "once\n");
+    let workspace = Workspace::with_job("echo once");
+    workspace.job("--server_num=1 --worker_num=1").succeeded();
+    workspace.job("--server_num=1 --worker_num=1").succeeded();
+    assert_eq!(workspace.read("log/workerlog.0"), "once\n");
 }
 
 #[test]
 fn a_log_directory_that_cannot_be_is_named() {
-    let place = Place::with_job("exit 0");
-    place.write("taken", "");
-    let ran = place.job("--server_num=1 --worker_num=1 --log-dir taken");
+    let workspace = Workspace::with_job("exit 0");
+    workspace.write("taken", "");
+    let ran = workspace.job("--server_num=1 --worker_num=1 --log-dir taken");
     assert!(ran.failed(1).starts_with("error: cannot make the directory `taken`\n  because: "), "{}", ran.stderr);
 }
 
@@ -60,15 +60,15 @@ fn on_a_terminal_there_is_colour_and_a_status_with_speed() {
         echo hello
         mark \"$OPENFLEET_PROGRESS_FILE\" '{\"state\": \"training\", \"samples\": 5, \"samples_per_second\": 12345.0}'
         sleep 1; mark end x";
-    let place = Place::with_job(job);
+    let workspace = Workspace::with_job(job);
     let on_terminal = |environment: &str| {
         let fleetrun =
             format!("{environment} {} --server_num=1 --worker_num=1 sh job.sh", env!("CARGO_BIN_EXE_fleetrun"));
         let mut command = Command::new("script");
-        command.current_dir(place.path(".")).env("TERM", "xterm").env_remove("NO_COLOR");
+        command.current_dir(workspace.path(".")).env("TERM", "xterm").env_remove("NO_COLOR");
         command.args(["-q", "-e", "-c", &fleetrun, "/dev/null"]).stdin(std::process::Stdio::null());
-        let _ = std::fs::remove_file(place.path("end"));
-        let ran = place.start_command(command).end();
+        let _ = std::fs::remove_file(workspace.path("end"));
+        let ran = workspace.start_command(command).end();
         ran.succeeded();
         ran.stdout
     };

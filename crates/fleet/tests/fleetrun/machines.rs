@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::place::{Place, Running, eventually, signal_to};
+use crate::workspace::{Running, Workspace, eventually, signal_to};
 
 /// Two namespaces joined by a cable, gone with the test.
 struct Namespaces {
@@ -48,12 +48,12 @@ impl Namespaces {
     }
 
     /// `fleetrun` on each of them, with logs of its own.
-    fn start(&self, place: &Place, arguments: &[&str]) -> [Running; 2] {
+    fn start(&self, workspace: &Workspace, arguments: &[&str]) -> [Running; 2] {
         self.names.each_ref().map(|name| {
             let mut command = Command::new("ip");
             command.args(["netns", "exec", name, env!("CARGO_BIN_EXE_fleetrun"), "--log-dir", name]).args(arguments);
-            command.current_dir(place.path("."));
-            place.start_command(command)
+            command.current_dir(workspace.path("."));
+            workspace.start_command(command)
         })
     }
 }
@@ -91,16 +91,16 @@ else:
                 time.sleep(0.05)
     print('heard', heard)
 ";
-    let place = Place::new();
-    place.write("talk.py", script);
-    place.write("secret", "swordfish");
+    let workspace = Workspace::new();
+    workspace.write("talk.py", script);
+    workspace.write("secret", "swordfish");
     let lists = [
         "--servers=10.77.0.1:36000,10.77.0.1:36001",
         "--workers=10.77.0.2,10.77.0.2",
         "--secret-file=secret",
         "talk.py",
     ];
-    let ends = namespaces.start(&place, &lists).map(Running::end);
+    let ends = namespaces.start(&workspace, &lists).map(Running::end);
     for ran in &ends {
         ran.succeeded();
     }
@@ -113,31 +113,31 @@ else:
 const ROWS: usize = 12_000;
 
 /// A job of two machines with a server and a worker each, which counts how often every id is trained.
-fn start_counting(namespaces: &Namespaces, place: &Place, restarts: &str, options: &str) -> [Running; 2] {
+fn start_counting(namespaces: &Namespaces, workspace: &Workspace, restarts: &str, options: &str) -> [Running; 2] {
     let openfleet = env!("CARGO_BIN_EXE_openfleet");
     let train = format!(
         "exec {openfleet} train --model counter --dense 0 --slots 1 --train 'part-*.txt' --batch 4 --threads 1"
     );
     let script =
         format!("echo $$ > pid.$OPENFLEET_ROLE.$OPENFLEET_RANK\n{train} --print-period 100 --save final {options}\n");
-    place.write("job.sh", &script);
-    place.write("secret", "swordfish");
+    workspace.write("job.sh", &script);
+    workspace.write("secret", "swordfish");
     for part in 0..2 {
         let mut text = String::new();
         (0..ROWS).for_each(|row| writeln!(text, "1 0 1 {}", row % 10).unwrap());
-        place.write(&format!("part-{part}.txt"), &text);
+        workspace.write(&format!("part-{part}.txt"), &text);
     }
     let servers = format!("--servers={A}:36000,{B}:36000");
     let workers = format!("--workers={A},{B}");
-    namespaces.start(place, &[&servers, &workers, "--secret-file=secret", restarts, "sh", "job.sh"])
+    namespaces.start(workspace, &[&servers, &workers, "--secret-file=secret", restarts, "sh", "job.sh"])
 }
 
 /// Every id was trained as often as it occurs.
-fn check_counts(place: &Place) {
+fn check_counts(workspace: &Workspace) {
     let mut export = Command::new(env!("CARGO_BIN_EXE_openfleet"));
-    export.args(["export", "final", "--out", "counts.txt"]).current_dir(place.path("."));
+    export.args(["export", "final", "--out", "counts.txt"]).current_dir(workspace.path("."));
     assert!(export.output().unwrap().status.success());
-    let counts = place.read("counts.txt");
+    let counts = workspace.read("counts.txt");
     let mut lines: Vec<&str> = counts.lines().collect();
     lines.sort_unstable();
     let expected: Vec<String> = (0..10).map(|id| format!("{id}\t-{}", 2 * ROWS / 10)).collect();
@@ -151,14 +151,14 @@ fn wait_for_training(running: &Running) {
 
 fn a_process_of_the_other_machine_is_lost(victim: &str, signal: &str, mode: &str) {
     let Some(namespaces) = Namespaces::new() else { return };
-    let place = Place::new();
-    let running = start_counting(&namespaces, &place, "--max-restarts=3", mode);
+    let workspace = Workspace::new();
+    let running = start_counting(&namespaces, &workspace, "--max-restarts=3", mode);
     wait_for_training(&running[0]);
-    signal_to(place.pid(victim), signal);
+    signal_to(workspace.pid(victim), signal);
     for ran in running.map(Running::end) {
         ran.succeeded();
     }
-    check_counts(&place);
+    check_counts(&workspace);
 }
 
 #[test]
@@ -181,10 +181,10 @@ fn a_worker_of_another_machine_that_is_frozen_is_replaced_and_every_row_is_train
 #[test]
 fn a_machine_that_is_frozen_ends_the_job_and_is_named() {
     let Some(namespaces) = Namespaces::new() else { return };
-    let place = Place::new();
-    let [here, there] = start_counting(&namespaces, &place, "--max-restarts=0", "--mode sync --scale 2");
+    let workspace = Workspace::new();
+    let [here, there] = start_counting(&namespaces, &workspace, "--max-restarts=0", "--mode sync --scale 2");
     wait_for_training(&here);
-    let frozen = [there.pid(), place.pid("pid.server.1"), place.pid("pid.worker.1")];
+    let frozen = [there.pid(), workspace.pid("pid.server.1"), workspace.pid("pid.worker.1")];
     frozen.iter().for_each(|&pid| signal_to(pid, "-STOP"));
     let ran = here.end();
     let stderr = ran.failed(1);

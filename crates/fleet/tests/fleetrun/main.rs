@@ -1,4 +1,4 @@
-//! The built `fleetrun` with real processes, small shell scripts in the place of training: each test a story of what a user
+//! The built `fleetrun` with real processes, small shell scripts in the workspace of training: each test a story of what a user
 //! does, sees and is left with.
 
 #![cfg(target_os = "linux")]
@@ -12,7 +12,7 @@ mod jobs;
 mod killing;
 mod logs;
 mod machines;
-mod place;
 mod planning;
 mod restarting;
 mod schedulers;
+mod workspace;

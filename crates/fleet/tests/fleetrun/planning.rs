@@ -1,11 +1,11 @@
 //! `--dry-run`, and what processes find in their environment.
 
-use crate::place::{Place, free_ports};
+use crate::workspace::{Workspace, free_ports};
 
 #[test]
 fn a_dry_run_prints_the_whole_plan_and_starts_nothing() {
-    let place = Place::with_job("mark started x");
-    let ran = place.run(&[
+    let workspace = Workspace::with_job("mark started x");
+    let ran = workspace.run(&[
         "--server-num",
         "1",
         "--worker-num",
@@ -20,7 +20,7 @@ fn a_dry_run_prints_the_whole_plan_and_starts_nothing() {
         "two words",
         "--dry-run",
     ]);
-    let directory = place.path(".").canonicalize().unwrap().display().to_string();
+    let directory = workspace.path(".").canonicalize().unwrap().display().to_string();
     let golden = "\
 job clicks: 1 server and 2 workers; logs in `log`
 
@@ -69,13 +69,13 @@ OPENFLEET_SECRET='(hidden)' \\
     let (shown, second) = shown.split_once("\n# worker 1").unwrap();
     assert_eq!(shown, golden);
     assert!(second.contains("PADDLE_TRAINER_ID=1 \\\n"), "{second}");
-    assert!(!place.path("started").exists() && !place.path("log").exists());
+    assert!(!workspace.path("started").exists() && !workspace.path("log").exists());
 }
 
 #[test]
 fn processes_see_their_own_job_and_nothing_of_another() {
-    let place = Place::with_job("env > env.$role");
-    let mut command = place.command(&["--server_num=1", "--worker_num=1", "sh", "job.sh"]);
+    let workspace = Workspace::with_job("env > env.$role");
+    let mut command = workspace.command(&["--server_num=1", "--worker_num=1", "sh", "job.sh"]);
     // What an outer scheduler, an older shell or a careless profile may have left.
     let leftovers = [
         ("PADDLE_TRAINER_ID", "7"),
@@ -86,9 +86,9 @@ fn processes_see_their_own_job_and_nothing_of_another() {
         ("OPENFLEET_RESUME", "of an outer job"),
     ];
     command.envs(leftovers).env("http_proxy", "http://proxy:1").env("MINE", "kept");
-    place.start_command(command).end().succeeded();
+    workspace.start_command(command).end().succeeded();
     let value = |role: &str, name: &str| {
-        let found = place.read(&format!("env.{role}"));
+        let found = workspace.read(&format!("env.{role}"));
         let prefix = format!("{name}=");
         found.lines().find_map(|line| line.strip_prefix(&prefix)).map(str::to_owned)
     };
@@ -111,27 +111,27 @@ fn processes_see_their_own_job_and_nothing_of_another() {
 
 #[test]
 fn every_job_has_a_secret_of_its_own() {
-    let place = Place::with_job("[ $role = server ] || mark secret $OPENFLEET_SECRET");
+    let workspace = Workspace::with_job("[ $role = server ] || mark secret $OPENFLEET_SECRET");
     let secret = || {
-        place.job("--server_num=1 --worker_num=1").succeeded();
-        place.read("secret")
+        workspace.job("--server_num=1 --worker_num=1").succeeded();
+        workspace.read("secret")
     };
     assert_ne!(secret(), secret());
-    place.write("own", "swordfish\n");
-    place.job("--server_num=1 --worker_num=1 --secret-file own").succeeded();
-    assert_eq!(place.read("secret"), "swordfish\n");
+    workspace.write("own", "swordfish\n");
+    workspace.job("--server_num=1 --worker_num=1 --secret-file own").succeeded();
+    assert_eq!(workspace.read("secret"), "swordfish\n");
 }
 
 #[test]
 fn collective_workers_have_the_variables_of_both_launchers() {
-    let place = Place::with_job(
+    let workspace = Workspace::with_job(
         "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT \
          $PADDLE_TRAINER_ID/$PADDLE_TRAINERS_NUM $PADDLE_CURRENT_ENDPOINT of $PADDLE_TRAINER_ENDPOINTS \
          $PADDLE_RANK_IN_NODE $TRAINING_ROLE $OPENFLEET_RANK/$OPENFLEET_WORKER_NUM $OMP_NUM_THREADS \
          ${OPENFLEET_SERVERS-none} ${PADDLE_PSERVERS_IP_PORT_LIST-none}",
     );
     let port = free_ports(3);
-    let ran = place.job(&format!("--nproc_per_node 2 --start_port {port}"));
+    let ran = workspace.job(&format!("--nproc_per_node 2 --start_port {port}"));
     let worker = |rank: u16| {
         format!(
             "[worker {rank}] {rank}/2 {rank}/2 0/1 127.0.0.1:{} {rank}/2 127.0.0.1:{} of 127.0.0.1:{port},127.0.0.1:{} \
@@ -146,9 +146,10 @@ fn collective_workers_have_the_variables_of_both_launchers() {
 
 #[test]
 fn the_second_machine_of_a_collective_job_continues_the_ranks() {
-    let place =
-        Place::with_job("echo $RANK/$WORLD_SIZE $LOCAL_RANK $GROUP_RANK/$GROUP_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT");
-    let mut command = place.command(&[
+    let workspace = Workspace::with_job(
+        "echo $RANK/$WORLD_SIZE $LOCAL_RANK $GROUP_RANK/$GROUP_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT",
+    );
+    let mut command = workspace.command(&[
         "--nproc_per_node",
         "2",
         "--ips",
@@ -161,7 +162,7 @@ fn the_second_machine_of_a_collective_job_continues_the_ranks() {
         "job.sh",
     ]);
     command.env("OPENFLEET_SECRET", "swordfish");
-    let ran = place.start_command(command).end();
+    let ran = workspace.start_command(command).end();
     let expected = ["[worker 2] 2/4 0 1/2 127.0.0.1:7302", "[worker 3] 3/4 1 1/2 127.0.0.1:7302"];
     assert_eq!(ran.succeeded().sorted(), expected);
 }

@@ -2,7 +2,7 @@
 
 use openfleet::job_file::JobFile;
 
-use crate::place::{Place, Running, all_end, eventually, is_alive, signal_to};
+use crate::workspace::{Running, Workspace, all_end, eventually, is_alive, signal_to};
 
 const TWO_BY_TWO: &str = "--server_num=2 --worker_num=2";
 const ALL: [&str; 4] = ["server.0", "server.1", "worker.0", "worker.1"];
@@ -14,8 +14,8 @@ mark pid.$role.$rank.$attempt $$";
 const UNTIL_GO: &str = "until [ -e go ]; do sleep 0.02; done";
 
 /// The process ids of an attempt of all four.
-fn pids(place: &Place, attempt: u64) -> [u32; 4] {
-    ALL.map(|who| place.pid(&format!("pid.{who}.{attempt}")))
+fn pids(workspace: &Workspace, attempt: u64) -> [u32; 4] {
+    ALL.map(|who| workspace.pid(&format!("pid.{who}.{attempt}")))
 }
 
 /// How often the budget was charged.
@@ -23,13 +23,13 @@ fn charged(stderr: &str) -> usize {
     stderr.matches("(restart ").count()
 }
 
-fn departed(place: &Place) -> Vec<usize> {
-    JobFile::read(&place.path("log/progress/job.json")).departed
+fn departed(workspace: &Workspace) -> Vec<usize> {
+    JobFile::read(&workspace.path("log/progress/job.json")).departed
 }
 
 /// Lets all processes exit with 0.
-fn succeed(place: &Place, running: Running) -> String {
-    place.write("go", "");
+fn succeed(workspace: &Workspace, running: Running) -> String {
+    workspace.write("go", "");
     let ran = running.end();
     ran.succeeded();
     ran.stderr
@@ -37,21 +37,21 @@ fn succeed(place: &Place, running: Running) -> String {
 
 #[test]
 fn a_killed_worker_comes_back_alone_as_the_next_incarnation() {
-    let place = Place::with_job(&format!("{STAYS}\n{UNTIL_GO}"));
-    let running = place.start_job(&format!("{TWO_BY_TWO} --max-restarts 3"));
-    let first = pids(&place, 1);
+    let workspace = Workspace::with_job(&format!("{STAYS}\n{UNTIL_GO}"));
+    let running = workspace.start_job(&format!("{TWO_BY_TWO} --max-restarts 3"));
+    let first = pids(&workspace, 1);
     let killed = first[3];
     signal_to(killed, "-KILL");
-    place.pid("pid.worker.1.2");
+    workspace.pid("pid.worker.1.2");
     assert!(first[..3].iter().all(|pid| is_alive(*pid)), "the others were left alone");
-    let stderr = succeed(&place, running);
+    let stderr = succeed(&workspace, running);
     let said = format!(
         "worker 1 (pid {killed}) was killed by signal 9 (SIGKILL); it is started again (restart 1 of 3) and continues where \
          its predecessor was\n"
     );
     assert!(stderr.contains(&said), "{stderr}");
     // One log for both attempts, the same port and the same run.
-    let log = place.read("log/workerlog.1");
+    let log = workspace.read("log/workerlog.1");
     let lines: Vec<&str> = log.lines().collect();
     assert_eq!(lines.len(), 2, "{log}");
     assert_eq!(lines[0].replace("attempt 1", "attempt 2"), lines[1]);
@@ -60,15 +60,15 @@ fn a_killed_worker_comes_back_alone_as_the_next_incarnation() {
 #[test]
 fn a_killed_server_starts_all_processes_again_for_one_restart() {
     // The second worker has finished when the server dies: its work after the checkpoint would be lost.
-    let place = Place::with_job(&format!("{STAYS}\n[ $role$rank$attempt = worker11 ] && exit 0\n{UNTIL_GO}"));
-    let running = place.start_job(&format!("{TWO_BY_TWO} --max-restarts 3"));
-    let first = pids(&place, 1);
-    eventually("the worker has departed", || departed(&place) == [1]);
+    let workspace = Workspace::with_job(&format!("{STAYS}\n[ $role$rank$attempt = worker11 ] && exit 0\n{UNTIL_GO}"));
+    let running = workspace.start_job(&format!("{TWO_BY_TWO} --max-restarts 3"));
+    let first = pids(&workspace, 1);
+    eventually("the worker has departed", || departed(&workspace) == [1]);
     signal_to(first[0], "-KILL");
-    pids(&place, 2);
+    pids(&workspace, 2);
     all_end(&first);
-    assert_eq!(departed(&place), Vec::<usize>::new(), "it works again");
-    let stderr = succeed(&place, running);
+    assert_eq!(departed(&workspace), Vec::<usize>::new(), "it works again");
+    let stderr = succeed(&workspace, running);
     let said = format!(
         "server 0 (pid {}) was killed by signal 9 (SIGKILL); all 4 processes start again (restart 1 of 3) from the beginning: \
          this run has no checkpoint\n",
@@ -78,7 +78,7 @@ fn a_killed_server_starts_all_processes_again_for_one_restart() {
     assert_eq!(charged(&stderr), 1, "{stderr}");
     // The same run for all processes and attempts.
     let logs = ["log/serverlog.0", "log/serverlog.1", "log/workerlog.0", "log/workerlog.1"];
-    let text: String = logs.map(|log| place.read(log)).concat();
+    let text: String = logs.map(|log| workspace.read(log)).concat();
     let runs: Vec<&str> = text.lines().map(|line| line.split(' ').nth(6).unwrap()).collect();
     assert_eq!(runs.len(), 8, "{text}");
     assert!(runs.iter().all(|run| *run == runs[0]), "{text}");
@@ -88,10 +88,10 @@ fn a_killed_server_starts_all_processes_again_for_one_restart() {
 
 #[test]
 fn every_launch_is_another_run() {
-    let place = Place::with_job("[ $role = server ] || mark run $OPENFLEET_RUN");
+    let workspace = Workspace::with_job("[ $role = server ] || mark run $OPENFLEET_RUN");
     let run = || {
-        place.job("--server_num=1 --worker_num=1").succeeded();
-        place.read("run")
+        workspace.job("--server_num=1 --worker_num=1").succeeded();
+        workspace.read("run")
     };
     assert_ne!(run(), run());
 }
@@ -104,22 +104,22 @@ fn restarted_servers_are_told_the_newest_checkpoint_of_the_run() {
       mark \"$OPENFLEET_PROGRESS_FILE\" \"$report\"
     fi
     mark ready.$role.$rank.$attempt x";
-    let place = Place::with_job(&format!("{STAYS}\n{reports}\n{UNTIL_GO}"));
-    let running = place.start_job(&format!("{TWO_BY_TWO} --max-restarts 3"));
+    let workspace = Workspace::with_job(&format!("{STAYS}\n{reports}\n{UNTIL_GO}"));
+    let running = workspace.start_job(&format!("{TWO_BY_TWO} --max-restarts 3"));
     // Twice: the second time no server that runs knows of the checkpoint.
     for attempt in 1..=2 {
-        let pids = pids(&place, attempt);
-        let are_ready = || ALL.iter().all(|who| place.path(&format!("ready.{who}.{attempt}")).exists());
+        let pids = pids(&workspace, attempt);
+        let are_ready = || ALL.iter().all(|who| workspace.path(&format!("ready.{who}.{attempt}")).exists());
         eventually("all have reported", are_ready);
         signal_to(pids[attempt as usize - 1], "-KILL");
     }
-    pids(&place, 3);
-    let stderr = succeed(&place, running);
+    pids(&workspace, 3);
+    let stderr = succeed(&workspace, running);
     let first = "; all 4 processes start again (restart 1 of 3) from checkpoint `the model` of step 120; 35 steps are repeated\n";
     let second = "; all 4 processes start again (restart 2 of 3) from checkpoint `the model` of step 120\n";
     assert!(stderr.contains(first) && stderr.contains(second), "{stderr}");
     for (log, resumed) in [("serverlog.0", "the model"), ("serverlog.1", "the model"), ("workerlog.0", "nothing")] {
-        let log = place.read(&format!("log/{log}"));
+        let log = workspace.read(&format!("log/{log}"));
         let from: Vec<&str> = log.lines().map(|line| line.split_once(" from ").unwrap().1).collect();
         assert_eq!(from, ["nothing", resumed, resumed], "{log}");
     }
@@ -127,22 +127,22 @@ fn restarted_servers_are_told_the_newest_checkpoint_of_the_run() {
 
 #[test]
 fn an_earlier_job_in_the_same_directory_leaves_no_checkpoint_behind() {
-    let place = Place::with_job(&format!("{STAYS}\n{UNTIL_GO}"));
-    std::fs::create_dir_all(place.path("log/progress")).unwrap();
-    place.write("log/progress/server.1.json", "{\"checkpoint\": \"yesterday\", \"checkpoint_step\": 9}");
-    let running = place.start_job(&format!("{TWO_BY_TWO} --max-restarts 1"));
-    signal_to(pids(&place, 1)[0], "-KILL");
-    pids(&place, 2);
-    let stderr = succeed(&place, running);
+    let workspace = Workspace::with_job(&format!("{STAYS}\n{UNTIL_GO}"));
+    std::fs::create_dir_all(workspace.path("log/progress")).unwrap();
+    workspace.write("log/progress/server.1.json", "{\"checkpoint\": \"yesterday\", \"checkpoint_step\": 9}");
+    let running = workspace.start_job(&format!("{TWO_BY_TWO} --max-restarts 1"));
+    signal_to(pids(&workspace, 1)[0], "-KILL");
+    pids(&workspace, 2);
+    let stderr = succeed(&workspace, running);
     assert!(stderr.contains("from the beginning"), "{stderr}");
 }
 
 #[test]
 fn a_server_that_leaves_early_starts_all_processes_again() {
-    let place = Place::with_job(&format!("{STAYS}\n[ $role$rank$attempt = server11 ] && exit 0\n{UNTIL_GO}"));
-    let running = place.start_job(&format!("{TWO_BY_TWO} --max-restarts 1"));
-    pids(&place, 2);
-    let stderr = succeed(&place, running);
+    let workspace = Workspace::with_job(&format!("{STAYS}\n[ $role$rank$attempt = server11 ] && exit 0\n{UNTIL_GO}"));
+    let running = workspace.start_job(&format!("{TWO_BY_TWO} --max-restarts 1"));
+    pids(&workspace, 2);
+    let stderr = succeed(&workspace, running);
     let said =
         ") ended with exit code 0 while workers were still running; all 4 processes start again (restart 1 of 1) from";
     assert!(stderr.contains(said), "{stderr}");
@@ -150,8 +150,9 @@ fn a_server_that_leaves_early_starts_all_processes_again() {
 
 #[test]
 fn when_no_restart_is_left_the_job_ends_with_the_last_words() {
-    let place = Place::with_job("[ $role = server ] && exec sleep 1000; echo attempt $OPENFLEET_INCARNATION; exit 5");
-    let ran = place.job("--server_num=1 --worker_num=1 --max_restarts=2");
+    let workspace =
+        Workspace::with_job("[ $role = server ] && exec sleep 1000; echo attempt $OPENFLEET_INCARNATION; exit 5");
+    let ran = workspace.job("--server_num=1 --worker_num=1 --max_restarts=2");
     let stderr = ran.failed(5);
     assert!(stderr.contains("(restart 1 of 2)") && stderr.contains("(restart 2 of 2)"), "{stderr}");
     assert!(stderr.ends_with("the last 3 lines of `log/workerlog.0`:\nattempt 1\nattempt 2\nattempt 3\n"), "{stderr}");
@@ -159,32 +160,34 @@ fn when_no_restart_is_left_the_job_ends_with_the_last_words() {
 
 #[test]
 fn when_no_restart_is_left_a_failed_server_is_named() {
-    let place = Place::with_job(&format!("{STAYS}\n[ $role$rank = server1 ] && exit 7; exec sleep 1000"));
-    let ran = place.job(&format!("{TWO_BY_TWO} --max-restarts 1"));
+    let workspace = Workspace::with_job(&format!("{STAYS}\n[ $role$rank = server1 ] && exit 7; exec sleep 1000"));
+    let ran = workspace.job(&format!("{TWO_BY_TWO} --max-restarts 1"));
     let stderr = ran.failed(7);
     assert_eq!(charged(stderr), 1, "{stderr}");
-    let error = format!("error: server 1 (pid {}) exited with code 7\n", place.pid("pid.server.1.2"));
+    let error = format!("error: server 1 (pid {}) exited with code 7\n", workspace.pid("pid.server.1.2"));
     assert!(stderr.contains(&error), "{stderr}");
-    let started = ALL.iter().map(|who| format!("pid.{who}.2")).filter(|name| place.path(name).exists());
-    all_end(&started.map(|name| place.pid(&name)).collect::<Vec<_>>());
+    let started = ALL.iter().map(|who| format!("pid.{who}.2")).filter(|name| workspace.path(name).exists());
+    all_end(&started.map(|name| workspace.pid(&name)).collect::<Vec<_>>());
 }
 
 #[test]
 fn restarts_without_limit_go_on_until_it_works() {
-    let place = Place::with_job("[ $role = server ] && exec sleep 1000; [ $OPENFLEET_INCARNATION = 4 ] || exit 1");
-    let ran = place.job("--server_num=1 --worker_num=1 --max-restarts -1");
+    let workspace =
+        Workspace::with_job("[ $role = server ] && exec sleep 1000; [ $OPENFLEET_INCARNATION = 4 ] || exit 1");
+    let ran = workspace.job("--server_num=1 --worker_num=1 --max-restarts -1");
     assert!(ran.succeeded().stderr.contains("(restart 3) and continues"), "{}", ran.stderr);
 }
 
 #[test]
 fn a_worker_that_asks_to_be_started_again_uses_no_restart() {
-    let place = Place::with_job("[ $role = server ] && exec sleep 1000; [ $OPENFLEET_INCARNATION = 3 ] || exit 101");
-    let ran = place.job("--server_num=1 --worker_num=1 --max-restarts 1");
+    let workspace =
+        Workspace::with_job("[ $role = server ] && exec sleep 1000; [ $OPENFLEET_INCARNATION = 3 ] || exit 101");
+    let ran = workspace.job("--server_num=1 --worker_num=1 --max-restarts 1");
     let stderr = &ran.succeeded().stderr;
     let said = ") returns to the checkpoint with the others; it is started again\n";
     assert_eq!((stderr.matches(said).count(), charged(stderr)), (2, 0), "{stderr}");
     // Where restarts are not allowed it is a failure.
-    let ran = place.job("--server_num=1 --worker_num=1");
+    let ran = workspace.job("--server_num=1 --worker_num=1");
     let stderr = ran.failed(101);
     assert!(stderr.contains(") exited with code 101\n\nhint: "), "{stderr}");
 }
@@ -204,10 +207,10 @@ done";
 
 #[test]
 fn a_frozen_worker_is_killed_and_started_again() {
-    let place = Place::with_job(FREEZES);
-    let ran = place.job("--server_num=1 --worker_num=1 --max-restarts 1");
+    let workspace = Workspace::with_job(FREEZES);
+    let ran = workspace.job("--server_num=1 --worker_num=1 --max-restarts 1");
     let stderr = &ran.succeeded().stderr;
-    let pid = place.pid("pid.1");
+    let pid = workspace.pid("pid.1");
     assert!(stderr.contains(&format!("worker 0 (pid {pid}) did not answer for ")), "{stderr}");
     assert!(stderr.contains(" s; it was killed; it is started again (restart 1 of 1) and continues"), "{stderr}");
     all_end(&[pid]);
@@ -215,10 +218,10 @@ fn a_frozen_worker_is_killed_and_started_again() {
 
 #[test]
 fn without_restarts_a_frozen_worker_ends_the_job_and_is_named() {
-    let place = Place::with_job(FREEZES);
-    let ran = place.job("--server_num=1 --worker_num=1");
+    let workspace = Workspace::with_job(FREEZES);
+    let ran = workspace.job("--server_num=1 --worker_num=1");
     let stderr = ran.failed(137);
-    let pid = place.pid("pid.1");
+    let pid = workspace.pid("pid.1");
     let (_, error) = stderr.split_once(&format!("error: worker 0 (pid {pid}) did not answer for ")).unwrap();
     assert!(error.contains(" s; it was killed\n\nhint: "), "{stderr}");
     all_end(&[pid]);

@@ -6,20 +6,20 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 /// A directory that goes away with the test.
-pub struct Place {
+pub struct Workspace {
     directory: tempfile::TempDir,
 }
 
-impl Place {
+impl Workspace {
     pub fn new() -> Self {
-        Place { directory: tempfile::tempdir().unwrap() }
+        Workspace { directory: tempfile::tempdir().unwrap() }
     }
 
     /// Click data with this many training rows in `clicks`, in two parts and both formats.
     pub fn with_clicks(rows: usize) -> Self {
-        let place = Place::new();
+        let workspace = Workspace::new();
         let rows = rows.to_string();
-        let ran = place.run(&[
+        let ran = workspace.run(&[
             "gen",
             "criteo",
             "--rows",
@@ -33,10 +33,10 @@ impl Place {
             "--auc",
             "0.9",
             "--out",
-            &place.at("clicks"),
+            &workspace.at("clicks"),
         ]);
         ran.succeeded();
-        place
+        workspace
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

@@ -1,30 +1,30 @@
 //! `openfleet gen`.
 
-use crate::data::Place;
+use crate::data::Workspace;
 
 #[test]
 fn the_same_seed_gives_the_same_clicks() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     for (directory, seed) in [("one", "7"), ("again", "7"), ("other", "8")] {
         let sizes = ["--rows", "300", "--test-rows", "100", "--ids", "200", "--parts", "1"];
-        let ran = place.run(&[&["gen", "criteo", "--seed", seed, "--out", directory], sizes.as_slice()].concat());
+        let ran = workspace.run(&[&["gen", "criteo", "--seed", seed, "--out", directory], sizes.as_slice()].concat());
         let stdout = ran.succeeded().stdout();
         assert!(stdout.contains("train: 300 rows") && stdout.contains("Bayes AUC 0."), "{stdout}");
     }
     for file in ["train/part-0.txt", "train/part-0.tsv", "test/part-0.txt", "meta.json"] {
-        let read = |directory: &str| place.read(&format!("{directory}/{file}"));
+        let read = |directory: &str| workspace.read(&format!("{directory}/{file}"));
         assert_eq!(read("one"), read("again"), "{file}");
         assert_ne!(read("one"), read("other"), "{file}");
     }
-    let meta: serde_json::Value = serde_json::from_str(&place.read("one/meta.json")).unwrap();
+    let meta: serde_json::Value = serde_json::from_str(&workspace.read("one/meta.json")).unwrap();
     assert_eq!(meta["train"]["files"][0], "train/part-0.txt");
     assert!(meta["bayes_auc"].as_f64().unwrap() > 0.6);
 }
 
 #[test]
 fn underscores_do_as_well_as_hyphens() {
-    let place = Place::new();
-    let ran = place.run(&[
+    let workspace = Workspace::new();
+    let ran = workspace.run(&[
         "gen",
         "criteo",
         "--rows",
@@ -43,7 +43,7 @@ fn underscores_do_as_well_as_hyphens() {
 
 #[test]
 fn too_few_ids_are_refused_with_a_hint() {
-    let ran = Place::new().run(&["gen", "criteo", "--ids", "3", "--out", "x"]);
+    let ran = Workspace::new().run(&["gen", "criteo", "--ids", "3", "--out", "x"]);
     let expected = "error: expected `ids` from 104 to 4294967295, got 3\n\n\
                     hint: 26 slots with at least 4 ids each need 104\n";
     assert_eq!(ran.failed(1), expected);
@@ -51,10 +51,10 @@ fn too_few_ids_are_refused_with_a_hint() {
 
 #[test]
 fn words_come_with_their_similarities() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let sizes = ["--words", "500", "--vocabulary", "100", "--topics", "5"];
-    place.run(&[["gen", "words", "--out", "text"].as_slice(), &sizes].concat()).succeeded();
-    assert_eq!(place.read("text/words.txt").split_whitespace().count(), 500);
-    assert_eq!(place.read("text/pairs.tsv").lines().next().unwrap().split('\t').count(), 3);
-    assert!(place.read("text/meta.json").contains("\"text\": \"words.txt\""));
+    workspace.run(&[["gen", "words", "--out", "text"].as_slice(), &sizes].concat()).succeeded();
+    assert_eq!(workspace.read("text/words.txt").split_whitespace().count(), 500);
+    assert_eq!(workspace.read("text/pairs.tsv").lines().next().unwrap().split('\t').count(), 3);
+    assert!(workspace.read("text/meta.json").contains("\"text\": \"words.txt\""));
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::data::Place;
+use crate::data::Workspace;
 
 /// A server on a free port, which ends with the test.
 pub struct Server {
@@ -27,10 +27,10 @@ pub struct Answer {
 }
 
 impl Server {
-    /// Serves a directory of the place; answers are asked for once it says where it listens.
-    pub fn start(place: &Place, options: &[&str]) -> Self {
+    /// Serves a directory of the workspace; answers are asked for once it says where it listens.
+    pub fn start(workspace: &Workspace, options: &[&str]) -> Self {
         let arguments = [&["serve"], options, &["--listen", "127.0.0.1:0"]].concat();
-        let mut child = place.command(&arguments).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = workspace.command(&arguments).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
         while !line.starts_with("serving ") {

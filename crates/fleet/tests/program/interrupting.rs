@@ -5,15 +5,15 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::data::{Place, SMALL, last_json, number};
+use crate::data::{SMALL, Workspace, last_json, number};
 
 #[test]
 fn an_interrupted_run_reports_and_exits_with_130() {
     for signal in ["-INT", "-TERM"] {
-        let place = Place::with_clicks(2000);
+        let workspace = Workspace::with_clicks(2000);
         let train = ["train", "--model", "ctr_dnn", "--train", "clicks/train/*.txt", "--test", "clicks/test/*.txt"];
         let endless = ["--epochs", "1000000", "--print-period", "1", "--json", "--save", "model"];
-        let mut child = place
+        let mut child = workspace
             .command(&[&train, SMALL, &endless].concat())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -39,22 +39,22 @@ fn an_interrupted_run_reports_and_exits_with_130() {
         let summary = last_json(&String::from_utf8(output.stdout).unwrap());
         assert_eq!(summary["interrupted"], true);
         assert!(number(&summary, "samples") > 2000.0 && summary["test_auc"].is_null(), "{summary}");
-        assert!(place.read("model/manifest.json").contains("\"complete\": false"));
+        assert!(workspace.read("model/manifest.json").contains("\"complete\": false"));
     }
 }
 
 #[test]
 fn commands_that_have_nothing_to_finish_end_with_the_first_signal() {
     for signal in ["-INT", "-TERM"] {
-        let place = Place::new();
+        let workspace = Workspace::new();
         // More rows than any disk holds.
         let endless =
             ["gen", "criteo", "--rows", "1000000000000000000", "--ids", "200", "--parts", "1", "--out", "clicks"];
         // Whatever the tests were started to ignore: a script's background job ignores SIGINT.
         let mut command = std::process::Command::new("env");
         command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_openfleet")]).args(endless);
-        let mut child = command.current_dir(place.path(".")).spawn().unwrap();
-        let part = place.path("clicks/train/part-0.txt");
+        let mut child = command.current_dir(workspace.path(".")).spawn().unwrap();
+        let part = workspace.path("clicks/train/part-0.txt");
         while !std::fs::metadata(&part).is_ok_and(|file| file.len() > 0) {
             assert!(child.try_wait().unwrap().is_none(), "the program ended early");
             std::thread::sleep(Duration::from_millis(10));

@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use crate::data::Place;
+use crate::data::Workspace;
 use crate::http::{Connection, Server};
 use crate::own_model;
 
@@ -22,11 +22,11 @@ fn good() -> Value {
     json!({ "inputs": { "user": [1], "item": [1], "dense": [[0, 0]] } })
 }
 
-fn served(options: &[&str]) -> (Place, Server) {
-    let place = Place::new();
-    own_model::saved(&place);
-    let server = Server::start(&place, &[&["own"], options].concat());
-    (place, server)
+fn served(options: &[&str]) -> (Workspace, Server) {
+    let workspace = Workspace::new();
+    own_model::saved(&workspace);
+    let server = Server::start(&workspace, &[&["own"], options].concat());
+    (workspace, server)
 }
 
 /// A connection with a request under way: its header has come, and its body has not.
@@ -199,15 +199,15 @@ fn health_is_answered_however_many_connections_say_nothing() {
 
 #[test]
 fn limits_are_checked_before_listening() {
-    let place = Place::new();
-    own_model::saved(&place);
+    let workspace = Workspace::new();
+    own_model::saved(&workspace);
     for (option, value, expected) in [
         ("--max-connections", "0", "expected a whole number of at least 1"),
         ("--idle-timeout", "0", "expected a time above 0"),
         ("--header-timeout", "soon", "expected a time above 0, as in `90`, `90s`, `15m` or `2h`"),
         ("--body-timeout", "-1", "expected a time above 0"),
     ] {
-        let error = place.run(&["serve", "own", &format!("{option}={value}")]).failed(2);
+        let error = workspace.run(&["serve", "own", &format!("{option}={value}")]).failed(2);
         assert!(error.contains(option) && error.contains(expected), "{error}");
     }
 }

@@ -2,17 +2,17 @@
 
 use serde_json::Value;
 
-use crate::data::{Place, number};
+use crate::data::{Workspace, number};
 
-fn json(place: &Place, arguments: &[&str]) -> Value {
-    place.run(&[arguments, &["--json"]].concat()).json()
+fn json(workspace: &Workspace, arguments: &[&str]) -> Value {
+    workspace.run(&[arguments, &["--json"]].concat()).json()
 }
 
 #[test]
 fn a_checkpoint_tells_what_it_holds() {
-    let place = Place::with_clicks(600);
-    let trained = place.train("ctr_dnn", &["--save", "a", "--threads", "1"]);
-    let summary = json(&place, &["inspect", "a", "--hottest", "3"]);
+    let workspace = Workspace::with_clicks(600);
+    let trained = workspace.train("ctr_dnn", &["--save", "a", "--threads", "1"]);
+    let summary = json(&workspace, &["inspect", "a", "--hottest", "3"]);
     let table = &summary["tables"][0];
     assert_eq!(table["rows"].as_u64().unwrap() as f64, number(&trained, "rows_in_tables"));
     assert_eq!((&table["dim"], &table["optimizer"]), (&Value::from(4), &Value::from("adam")));
@@ -25,60 +25,60 @@ fn a_checkpoint_tells_what_it_holds() {
     assert!(parameters.contains(&"fc_0.w_0"), "{parameters:?}");
 
     let key = table["hottest"][0]["key"].to_string();
-    let found = json(&place, &["lookup", "a", &key]);
+    let found = json(&workspace, &["lookup", "a", &key]);
     assert_eq!(found["key"].to_string(), key);
     assert_eq!(found["weights"].as_array().unwrap().len(), 4);
     assert_eq!(found["state"].as_array().unwrap().len(), 2, "Adam keeps two moments");
-    let absent = place.run(&["lookup", "a", "18446744073709551615"]);
+    let absent = workspace.run(&["lookup", "a", "18446744073709551615"]);
     assert!(absent.succeeded().stderr().contains("has no row of key 18446744073709551615"), "{}", absent.stderr());
-    let wrong = place.run(&["lookup", "a", "1", "--table", "nothing"]).failed(1);
+    let wrong = workspace.run(&["lookup", "a", "1", "--table", "nothing"]).failed(1);
     assert!(wrong.contains("`nothing`") && wrong.contains("`SparseFeatFactors`"), "{wrong}");
-    assert!(place.run(&["inspect", "a"]).succeeded().stdout().contains("table `SparseFeatFactors`"));
+    assert!(workspace.run(&["inspect", "a"]).succeeded().stdout().contains("table `SparseFeatFactors`"));
 }
 
 #[test]
 fn what_two_checkpoints_have_in_common_is_counted() {
-    let place = Place::with_clicks(600);
-    place.train("ctr_dnn", &["--save", "a", "--threads", "1"]);
-    place.train("ctr_dnn", &["--save", "b", "--threads", "1", "--epochs", "2"]);
-    let same = json(&place, &["diff", "a", "a"]);
+    let workspace = Workspace::with_clicks(600);
+    workspace.train("ctr_dnn", &["--save", "a", "--threads", "1"]);
+    workspace.train("ctr_dnn", &["--save", "b", "--threads", "1", "--epochs", "2"]);
+    let same = json(&workspace, &["diff", "a", "a"]);
     assert_eq!((&same["tables"][0]["changed"], &same["parameters"][0]["changed"]), (&Value::from(0), &Value::from(0)));
-    let other = json(&place, &["diff", "a", "b"]);
+    let other = json(&workspace, &["diff", "a", "b"]);
     let table = &other["tables"][0];
     assert!(number(table, "changed") > 0.0 && number(table, "largest_change") > 0.0, "{other}");
     assert_eq!((&table["added"], &table["removed"]), (&Value::from(0), &Value::from(0)), "the same rows of data");
-    place.train("dcn", &["--save", "c"]);
-    let other = json(&place, &["diff", "a", "c"]);
+    workspace.train("dcn", &["--save", "c"]);
+    let other = json(&workspace, &["diff", "a", "c"]);
     assert!(!other["only_after"].as_array().unwrap().is_empty(), "{other}");
 }
 
 #[test]
 fn a_checkpoint_in_other_parts_is_the_same_checkpoint() {
-    let place = Place::with_clicks(600);
-    place.train("deepfm", &["--save", "a"]);
+    let workspace = Workspace::with_clicks(600);
+    workspace.train("deepfm", &["--save", "a"]);
     for servers in ["1", "3", "5"] {
-        place.run(&["reshard", "a", "--out", "b", "--servers", servers, "--replace"]).succeeded();
-        let same = json(&place, &["diff", "a", "b"]);
+        workspace.run(&["reshard", "a", "--out", "b", "--servers", servers, "--replace"]).succeeded();
+        let same = json(&workspace, &["diff", "a", "b"]);
         let changed = |list: &str| same[list].as_array().unwrap().iter().any(|one| number(one, "changed") > 0.0);
         assert!(!changed("tables") && !changed("parameters"), "{same}");
-        assert_eq!(json(&place, &["inspect", "b"])["servers"].to_string(), servers);
-        assert!(place.run(&["verify", "b"]).succeeded().stdout().contains("intact"));
+        assert_eq!(json(&workspace, &["inspect", "b"])["servers"].to_string(), servers);
+        assert!(workspace.run(&["verify", "b"]).succeeded().stdout().contains("intact"));
     }
-    let infer = |model: &str| place.run(&["infer", model, "--data", "clicks/test/*.txt", "--json"]).json();
+    let infer = |model: &str| workspace.run(&["infer", model, "--data", "clicks/test/*.txt", "--json"]).json();
     assert_eq!(number(&infer("a"), "auc").to_bits(), number(&infer("b"), "auc").to_bits());
-    let refused = place.run(&["reshard", "a", "--out", "b", "--servers", "2"]).failed(1);
+    let refused = workspace.run(&["reshard", "a", "--out", "b", "--servers", "2"]).failed(1);
     assert!(refused.contains("`b`") && refused.contains("hint:"), "{refused}");
 }
 
 #[test]
 fn a_table_is_exported_for_other_tools() {
-    let place = Place::with_clicks(300);
-    let trained = place.train("ctr_dnn", &["--save", "a"]);
+    let workspace = Workspace::with_clicks(300);
+    let trained = workspace.train("ctr_dnn", &["--save", "a"]);
     let rows = number(&trained, "rows_in_tables") as usize;
     for format in ["text", "npz", "parquet"] {
-        place.run(&["export", "a", "--format", format, "--out", format]).succeeded();
+        workspace.run(&["export", "a", "--format", format, "--out", format]).succeeded();
     }
-    let text = place.read("text");
+    let text = workspace.read("text");
     let lines: Vec<(u64, Vec<f32>)> = text
         .lines()
         .map(|line| {
@@ -90,26 +90,26 @@ fn a_table_is_exported_for_other_tools() {
     assert!(lines.iter().all(|(_, weights)| weights.len() == 4));
     // What NumPy makes of the second is told in `python/tests/test_io.py`; of the third only the beginning is looked at.
     let key = lines[0].0.to_string();
-    let found = json(&place, &["lookup", "a", &key]);
+    let found = json(&workspace, &["lookup", "a", &key]);
     let weights: Vec<f32> = found["weights"].as_array().unwrap().iter().map(|w| w.as_f64().unwrap() as f32).collect();
     assert_eq!(weights, lines[0].1);
-    assert!(std::fs::read(place.path("npz")).unwrap().starts_with(b"PK"));
-    assert!(std::fs::read(place.path("parquet")).unwrap().starts_with(b"PAR1"));
-    place.train("wide_deep", &["--save", "b", "--wide-ids"]);
-    let which = place.run(&["export", "b", "--out", "x"]).failed(1);
+    assert!(std::fs::read(workspace.path("npz")).unwrap().starts_with(b"PK"));
+    assert!(std::fs::read(workspace.path("parquet")).unwrap().starts_with(b"PAR1"));
+    workspace.train("wide_deep", &["--save", "b", "--wide-ids"]);
+    let which = workspace.run(&["export", "b", "--out", "x"]).failed(1);
     assert!(which.contains("--table"), "{which}");
 }
 
 #[test]
 fn damage_is_found_and_named() {
-    let place = Place::with_clicks(300);
-    place.train("ctr_dnn", &["--save", "a"]);
-    let data = std::fs::read_dir(place.path("a")).unwrap().map(|entry| entry.unwrap().path());
+    let workspace = Workspace::with_clicks(300);
+    workspace.train("ctr_dnn", &["--save", "a"]);
+    let data = std::fs::read_dir(workspace.path("a")).unwrap().map(|entry| entry.unwrap().path());
     let data = data.into_iter().find(|path| path.is_dir()).unwrap().join("dense.safetensors");
     let mut bytes = std::fs::read(&data).unwrap();
     let at = bytes.len() / 2;
     bytes[at] ^= 4;
     std::fs::write(&data, bytes).unwrap();
-    let stderr = place.run(&["verify", "a"]).failed(1);
+    let stderr = workspace.run(&["verify", "a"]).failed(1);
     assert!(stderr.contains("dense.safetensors") && stderr.contains(&at.to_string()), "{stderr}");
 }

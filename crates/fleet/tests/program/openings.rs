@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use crate::data::{Place, number};
+use crate::data::{Workspace, number};
 
 /// How large the story is, and what a job may cost.
 struct Size {
@@ -30,23 +30,23 @@ fn size() -> Size {
 }
 
 struct Story {
-    place: Place,
+    workspace: Workspace,
     rows: usize,
 }
 
 impl Story {
     fn begin() -> Self {
-        let (place, Size { rows, .. }) = (Place::new(), size());
+        let (workspace, Size { rows, .. }) = (Workspace::new(), size());
         let count = rows.to_string();
         let options = ["--rows", &count, "--test-rows", "20000", "--ids", &count, "--seed", "1", "--out", "clicks"];
-        place.run(&[["gen", "criteo"].as_slice(), &options].concat()).succeeded();
-        Story { place, rows }
+        workspace.run(&[["gen", "criteo"].as_slice(), &options].concat()).succeeded();
+        Story { workspace, rows }
     }
 
     /// The whole CTR-DNN on all rows, once.
     fn train(&self, options: &[&str]) -> Value {
         let files = ["--train", "clicks/train/*.txt", "--test", "clicks/test/*.txt"];
-        self.place.run(&[["train", "--model", "ctr_dnn", "--json"].as_slice(), &files, options].concat()).json()
+        self.workspace.run(&[["train", "--model", "ctr_dnn", "--json"].as_slice(), &files, options].concat()).json()
     }
 
     fn kilobytes_a_sample(&self, summary: &Value) -> f64 {
@@ -57,13 +57,13 @@ impl Story {
 /// Every mode inside one process, to its end, with as many threads a worker as there are and with one.
 #[test]
 fn every_mode_trains_inside_one_process() {
-    let place = Place::with_clicks(4000);
+    let workspace = Workspace::with_clicks(4000);
     for mode in ["sync", "half_async", "async", "hybrid", "geo"] {
         for (road, threads) in [(&["--sockets"][..], "4"), (&[], "2"), (&[], "1")] {
             // A stream of four has a dozen steps in an epoch, too few to tell learning from chance where nobody waits.
             let cluster =
                 ["--mode", mode, "--server-num", "2", "--worker-num", "2", "--threads", threads, "--epochs", "4"];
-            let summary = place.train("ctr_dnn", &[cluster.as_slice(), road].concat());
+            let summary = workspace.train("ctr_dnn", &[cluster.as_slice(), road].concat());
             assert_eq!(summary["samples"], 16_000, "{mode}");
             assert!(number(&summary, "test_auc") > 0.5, "{mode}: {summary}");
         }

@@ -6,10 +6,10 @@ use openfleet_engine::op::{Activation, EmbeddingOptions};
 use openfleet_engine::{DType, Executor, Net, ParamAttr, Predictor, Scope};
 use openfleet_table::Initializer;
 
-use crate::data::Place;
+use crate::data::Workspace;
 
 /// In `own`: two slots and two floats; gives two numbers between 0 and 1, and `exp` of the floats.
-pub fn saved(place: &Place) -> Predictor {
+pub fn saved(workspace: &Workspace) -> Predictor {
     let mut net = Net::with_seed(3);
     let (user, item) = (net.slot("user").unwrap(), net.slot("item").unwrap());
     let dense = net.data("dense", &[-1, 2], DType::F32).unwrap();
@@ -23,6 +23,6 @@ pub fn saved(place: &Place) -> Predictor {
     let mut executor = Executor::new(Arc::new(Scope::new()));
     executor.run_startup(&net.startup).unwrap();
     let feeds = ["user", "item", "dense"].map(str::to_owned);
-    executor.save_inference_model(&net.main, &feeds, &[p, grown], &place.at("own")).unwrap();
-    Predictor::open(&place.at("own")).unwrap()
+    executor.save_inference_model(&net.main, &feeds, &[p, grown], &workspace.at("own")).unwrap();
+    Predictor::open(&workspace.at("own")).unwrap()
 }

@@ -5,19 +5,19 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::data::{Place, SMALL, number};
+use crate::data::{SMALL, Workspace, number};
 
 const TRAIN: &[&str] = &["train", "--model", "ctr_dnn", "--json", "--epochs", "3"];
 const FILES: &[&str] = &["--train", "clicks/train/*.txt", "--test", "clicks/test/*.txt"];
 
-fn arguments<'a>(place: &[&'a str], directory: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    [TRAIN, FILES, SMALL, place, &["--save", directory, "--save-every", "5"], more].concat()
+fn arguments<'a>(workspace: &[&'a str], directory: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [TRAIN, FILES, SMALL, workspace, &["--save", directory, "--save-every", "5"], more].concat()
 }
 
 /// Kills the program with a signal it cannot hear, once a checkpoint stands in the directory.
-fn killed(place: &Place, arguments: &[&str], directory: &str) {
-    let mut child = place.command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let manifest = place.path(directory).join("manifest.json");
+fn killed(workspace: &Workspace, arguments: &[&str], directory: &str) {
+    let mut child = workspace.command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let manifest = workspace.path(directory).join("manifest.json");
     let began = Instant::now();
     while !manifest.exists() && child.try_wait().unwrap().is_none() {
         assert!(began.elapsed() < Duration::from_secs(120), "no checkpoint");
@@ -32,8 +32,8 @@ fn kill(child: &mut Child) {
 }
 
 /// Values of two models: how many rows and parameters differ.
-fn difference(place: &Place, a: &str, b: &str) -> Value {
-    place.run(&["diff", a, b, "--json"]).json()
+fn difference(workspace: &Workspace, a: &str, b: &str) -> Value {
+    workspace.run(&["diff", a, b, "--json"]).json()
 }
 
 fn assert_same(difference: &Value) {
@@ -48,7 +48,7 @@ fn assert_same(difference: &Value) {
 
 #[test]
 fn a_killed_run_ends_as_if_it_had_not_been_killed() {
-    let place = Place::with_clicks(4000);
+    let workspace = Workspace::with_clicks(4000);
     let modes: [&[&str]; 3] = [
         &["--threads", "1"],
         &["--mode", "sync", "--server-num", "2", "--worker-num", "2", "--threads", "4"],
@@ -56,10 +56,10 @@ fn a_killed_run_ends_as_if_it_had_not_been_killed() {
     ];
     for (number_of, mode) in modes.into_iter().enumerate() {
         let (straight, broken) = (format!("straight-{number_of}"), format!("broken-{number_of}"));
-        let expected = place.run(&arguments(mode, &straight, &[])).json();
-        killed(&place, &arguments(mode, &broken, &[]), &broken);
-        let resumed = place.run(&arguments(mode, &broken, &["--resume"])).json();
-        assert_same(&difference(&place, &straight, &broken));
+        let expected = workspace.run(&arguments(mode, &straight, &[])).json();
+        killed(&workspace, &arguments(mode, &broken, &[]), &broken);
+        let resumed = workspace.run(&arguments(mode, &broken, &["--resume"])).json();
+        assert_same(&difference(&workspace, &straight, &broken));
         assert_eq!(number(&resumed, "test_auc").to_bits(), number(&expected, "test_auc").to_bits(), "{mode:?}");
         assert!(number(&resumed, "samples") <= number(&expected, "samples"));
     }
@@ -67,15 +67,15 @@ fn a_killed_run_ends_as_if_it_had_not_been_killed() {
 
 #[test]
 fn what_cannot_be_gone_on_from_is_named() {
-    let place = Place::with_clicks(300);
-    let none = place.run(&arguments(&["--threads", "1"], "model", &["--resume"]));
+    let workspace = Workspace::with_clicks(300);
+    let none = workspace.run(&arguments(&["--threads", "1"], "model", &["--resume"]));
     assert!(none.succeeded().stderr().contains("no checkpoint to resume from in `model`"), "{}", none.stderr());
-    let other_seed = place.run(&arguments(&["--threads", "1"], "model", &["--resume", "--seed", "7"])).failed(1);
+    let other_seed = workspace.run(&arguments(&["--threads", "1"], "model", &["--resume", "--seed", "7"])).failed(1);
     assert!(other_seed.contains("`--resume`") && other_seed.contains("seed 1"), "{other_seed}");
-    let other_mode = place.run(&arguments(&["--mode", "sync"], "model", &["--resume"])).failed(1);
+    let other_mode = workspace.run(&arguments(&["--mode", "sync"], "model", &["--resume"])).failed(1);
     assert!(other_mode.contains("mode local"), "{other_mode}");
-    let other_threads = place.run(&arguments(&["--threads", "3"], "model", &["--resume"])).failed(1);
+    let other_threads = workspace.run(&arguments(&["--threads", "3"], "model", &["--resume"])).failed(1);
     assert!(other_threads.contains('3') && other_threads.contains('1'), "{other_threads}");
-    let alone = place.run(&[TRAIN, FILES, &["--resume"]].concat()).failed(2);
+    let alone = workspace.run(&[TRAIN, FILES, &["--resume"]].concat()).failed(2);
     assert!(alone.contains("--save"), "{alone}");
 }

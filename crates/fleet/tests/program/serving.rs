@@ -6,7 +6,7 @@ use openfleet_core::{FieldKind, Key};
 use openfleet_engine::{Feed, Predictor, Tensor};
 use serde_json::{Value, json};
 
-use crate::data::Place;
+use crate::data::Workspace;
 use crate::http::{Answer, Server};
 use crate::own_model;
 
@@ -126,8 +126,8 @@ fn json_bits(value: &Value) -> Vec<u32> {
 }
 
 /// Serves a directory as `name` and compares every form of a request with the predictor.
-fn compare(place: &Place, directory: &str, name: &str, predictor: &Predictor) {
-    let server = Server::start(place, &[directory, "--name", name, "--threads", "2"]);
+fn compare(workspace: &Workspace, directory: &str, name: &str, predictor: &Predictor) {
+    let server = Server::start(workspace, &[directory, "--name", name, "--threads", "2"]);
     let mut connection = server.connect();
     let infer = format!("/v2/models/{name}/infer");
     let predict = format!("/v1/models/{name}:predict");
@@ -180,26 +180,26 @@ fn binary_bits(answer: &Answer) -> Vec<u32> {
 
 #[test]
 fn what_train_saved_is_served_as_the_predictor_predicts() {
-    let place = Place::with_clicks(600);
+    let workspace = Workspace::with_clicks(600);
     for model in ["deepfm", "ctr_dnn"] {
-        place.train(model, &["--save", model]);
-        let opened = model_dir::open(place.path(model).to_str().unwrap(), "ADDRESS").unwrap();
-        compare(&place, model, "clicks", &opened.predictor);
+        workspace.train(model, &["--save", model]);
+        let opened = model_dir::open(workspace.path(model).to_str().unwrap(), "ADDRESS").unwrap();
+        compare(&workspace, model, "clicks", &opened.predictor);
     }
 }
 
 #[test]
 fn an_inference_model_with_several_outputs_is_served_as_the_predictor_predicts() {
-    let place = Place::new();
-    let predictor = own_model::saved(&place);
-    compare(&place, "own", "a name: with all sorts".replace(' ', "_").as_str(), &predictor);
+    let workspace = Workspace::new();
+    let predictor = own_model::saved(&workspace);
+    compare(&workspace, "own", "a name: with all sorts".replace(' ', "_").as_str(), &predictor);
 }
 
 #[test]
 fn ids_may_be_nested_rectangular_single_or_flat_with_lengths() {
-    let place = Place::new();
-    let predictor = own_model::saved(&place);
-    let server = Server::start(&place, &["own"]);
+    let workspace = Workspace::new();
+    let predictor = own_model::saved(&workspace);
+    let server = Server::start(&workspace, &["own"]);
     let big = u64::MAX - 5;
     let feed = |user: &[&[Key]], item: &[&[Key]]| {
         let rows = user.len();
@@ -257,13 +257,13 @@ fn ids_may_be_nested_rectangular_single_or_flat_with_lengths() {
 
 #[test]
 fn what_is_wrong_with_a_request_is_said_with_the_field_and_the_row() {
-    let place = Place::new();
-    own_model::saved(&place);
-    let server = Server::start(&place, &["own", "--max-rows", "100"]);
+    let workspace = Workspace::new();
+    own_model::saved(&workspace);
+    let server = Server::start(&workspace, &["own", "--max-rows", "100"]);
     let good = json!({ "user": [[1], [2, 3]], "item": [[], [4]], "dense": [[0.1, 0.2], [0.3, 0.4]] });
     server.post("/v1/models/own:predict", &json!({ "inputs": good })).json();
 
-    // A column, what is put in its place, and words of the answer.
+    // A column, what is put in its workspace, and words of the answer.
     let with = |name: &str, value: Value| {
         let mut columns = good.clone();
         columns[name] = value;
@@ -379,9 +379,9 @@ fn what_is_wrong_with_a_request_is_said_with_the_field_and_the_row() {
 
 #[test]
 fn what_is_too_large_or_compressed_or_elsewhere_is_refused_as_json() {
-    let place = Place::new();
-    own_model::saved(&place);
-    let server = Server::start(&place, &["own", "--max-rows", "100", "--max-body", "5000"]);
+    let workspace = Workspace::new();
+    own_model::saved(&workspace);
+    let server = Server::start(&workspace, &["own", "--max-rows", "100", "--max-body", "5000"]);
     let rows = |count: usize| json!({ "user": vec![1; count], "item": vec![1; count], "dense": vec![[1, 2]; count] });
     let error = server.post("/v1/models/own:predict", &json!({ "inputs": rows(101) })).error(413);
     assert!(
@@ -435,9 +435,9 @@ fn what_is_too_large_or_compressed_or_elsewhere_is_refused_as_json() {
 
 #[test]
 fn an_output_that_json_cannot_say_is_an_error_there_and_bytes_elsewhere() {
-    let place = Place::new();
-    let predictor = own_model::saved(&place);
-    let server = Server::start(&place, &["own"]);
+    let workspace = Workspace::new();
+    let predictor = own_model::saved(&workspace);
+    let server = Server::start(&workspace, &["own"]);
     let name = predictor.targets()[1];
     let body = json!({ "inputs": { "user": [1, 1], "item": [2, 2], "dense": [[0, 0], [0, 1000]] } });
     let error = server.post("/v1/models/own:predict", &body).error(500);
@@ -454,9 +454,9 @@ fn an_output_that_json_cannot_say_is_an_error_there_and_bytes_elsewhere() {
 
 #[test]
 fn a_server_tells_what_it_is_and_what_it_has_done() {
-    let place = Place::new();
-    let predictor = own_model::saved(&place);
-    let server = Server::start(&place, &["own"]);
+    let workspace = Workspace::new();
+    let predictor = own_model::saved(&workspace);
+    let server = Server::start(&workspace, &["own"]);
     assert_eq!(server.get("/v2").json()["extensions"], json!(["binary_tensor_data"]));
     for path in ["/v2/health/live", "/v2/health/ready", "/v2/models/own/ready", "/v2/models/own/versions/1/ready"] {
         assert_eq!(server.get(path).status, 200, "{path}");
@@ -493,9 +493,9 @@ fn a_server_tells_what_it_is_and_what_it_has_done() {
 
 #[test]
 fn many_connections_are_answered_at_once() {
-    let place = Place::new();
-    let predictor = own_model::saved(&place);
-    let server = Server::start(&place, &["own", "--threads", "2"]);
+    let workspace = Workspace::new();
+    let predictor = own_model::saved(&workspace);
+    let server = Server::start(&workspace, &["own", "--threads", "2"]);
     std::thread::scope(|scope| {
         for connection in 0..8 {
             let (server, predictor) = (&server, &predictor);
@@ -517,10 +517,10 @@ fn many_connections_are_answered_at_once() {
 
 #[test]
 fn a_signal_ends_the_server_with_0_once_requests_are_answered() {
-    let place = Place::new();
-    own_model::saved(&place);
+    let workspace = Workspace::new();
+    own_model::saved(&workspace);
     for signal in ["-TERM", "-INT"] {
-        let server = Server::start(&place, &["own"]);
+        let server = Server::start(&workspace, &["own"]);
         // A connection that is kept open does not keep the server.
         let mut idle = server.connect();
         assert_eq!(idle.ask("GET", "/v2", &[], b"").status, 200);
@@ -530,7 +530,7 @@ fn a_signal_ends_the_server_with_0_once_requests_are_answered() {
         drop((idle, unused));
     }
     // A request of which one half has come is answered when the other has.
-    let mut server = Server::start(&place, &["own"]);
+    let mut server = Server::start(&workspace, &["own"]);
     let mut half = server.connect();
     let body = json!({ "inputs": { "user": [1], "item": [1], "dense": [[0, 0]] } }).to_string();
     half.send(
@@ -550,24 +550,24 @@ fn a_signal_ends_the_server_with_0_once_requests_are_answered() {
 
 #[test]
 fn what_cannot_be_served_is_said_before_listening() {
-    let place = Place::new();
-    own_model::saved(&place);
-    let server = Server::start(&place, &["own"]);
-    let taken = place.run(&["serve", "own", "--listen", server.address()]).failed(1);
+    let workspace = Workspace::new();
+    own_model::saved(&workspace);
+    let server = Server::start(&workspace, &["own"]);
+    let taken = workspace.run(&["serve", "own", "--listen", server.address()]).failed(1);
     let port = server.address().rsplit_once(':').unwrap().1;
     let expected = format!("error: cannot listen on `{}`\n  because: Address already in use", server.address());
     assert!(
         taken.starts_with(&expected) && taken.contains(&format!("hint: another program has port {port}")),
         "{taken}"
     );
-    let absent = place.run(&["serve", "nowhere"]).failed(1);
+    let absent = workspace.run(&["serve", "nowhere"]).failed(1);
     assert!(absent.contains("`nowhere` is not a checkpoint"), "{absent}");
-    let address = place.run(&["serve", "own", "--listen", "here"]).failed(2);
+    let address = workspace.run(&["serve", "own", "--listen", "here"]).failed(2);
     assert!(address.contains("--listen <ADDRESS:PORT>"), "{address}");
-    place.write("text.txt", &"a b c d e f g h ".repeat(50));
+    workspace.write("text.txt", &"a b c d e f g h ".repeat(50));
     let words = ["train", "--model", "word2vec", "--train", "text.txt", "--save", "words", "--dim", "4"];
-    place.run(&words).succeeded();
-    let error = place.run(&["serve", "words"]).failed(1);
+    workspace.run(&words).succeeded();
+    let error = workspace.run(&["serve", "words"]).failed(1);
     assert!(
         error.contains("`ADDRESS`: expected a model that predicts something of a row, got `word2vec in words`"),
         "{error}"

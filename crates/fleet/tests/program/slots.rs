@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::data::{Place, SMALL, number};
+use crate::data::{SMALL, Workspace, number};
 #[cfg(unix)]
 use crate::http::Server;
 
@@ -12,39 +12,39 @@ const TWO_COLUMNS: &str = "names = [\"a\", \"b\", \"clicked\"]\n\
 
 /// Two columns of three values each (the third is outside the vocabulary): the first column decides, the second one says the
 /// opposite as often as not.
-fn two_columns(place: &Place) {
-    place.write("columns.toml", TWO_COLUMNS);
+fn two_columns(workspace: &Workspace) {
+    workspace.write("columns.toml", TWO_COLUMNS);
     let values = ["x", "y", "z"];
     let rows: String = (0..900)
         .map(|i| format!("{},{},{}\n", values[i % 3], values[i / 3 % 3], u8::from(i % 3 == 0 || (i / 3) % 9 == 1)))
         .collect();
-    place.write("rows.csv", &rows);
+    workspace.write("rows.csv", &rows);
 }
 
 const CSV: &[&str] =
     &["train", "--model", "ctr_dnn", "--format", "csv", "--columns", "columns.toml", "--train", "rows.csv"];
 
-fn train(place: &Place, options: &[&str]) -> Value {
-    train_for("3", place, options)
+fn train(workspace: &Workspace, options: &[&str]) -> Value {
+    train_for("3", workspace, options)
 }
 
-fn train_for(epochs: &str, place: &Place, options: &[&str]) -> Value {
+fn train_for(epochs: &str, workspace: &Workspace, options: &[&str]) -> Value {
     let run = ["--test", "rows.csv", "--epochs", epochs, "--threads", "1", "--json"];
-    place.run(&[CSV, SMALL, &run, options].concat()).json()
+    workspace.run(&[CSV, SMALL, &run, options].concat()).json()
 }
 
-fn manifest(place: &Place, model: &str) -> Value {
-    serde_json::from_str(&place.read(&format!("{model}/manifest.json"))).unwrap()
+fn manifest(workspace: &Workspace, model: &str) -> Value {
+    serde_json::from_str(&workspace.read(&format!("{model}/manifest.json"))).unwrap()
 }
 
 #[test]
 fn two_columns_of_three_values_have_six_rows() {
-    let place = Place::new();
-    two_columns(&place);
-    assert_eq!(train(&place, &[])["rows_in_tables"], 6);
-    assert_eq!(train(&place, &["--share-ids"])["rows_in_tables"], 3);
+    let workspace = Workspace::new();
+    two_columns(&workspace);
+    assert_eq!(train(&workspace, &[])["rows_in_tables"], 6);
+    assert_eq!(train(&workspace, &["--share-ids"])["rows_in_tables"], 3);
     for model in ["wide_deep", "deepfm", "dcn"] {
-        let summary = place.run(&[&CSV[..1], &["--model", model], &CSV[3..], SMALL, &["--json"]].concat()).json();
+        let summary = workspace.run(&[&CSV[..1], &["--model", model], &CSV[3..], SMALL, &["--json"]].concat()).json();
         let tables = if model == "deepfm" { 2 } else { 1 };
         assert_eq!(summary["rows_in_tables"], 6 * tables, "{model}");
     }
@@ -52,22 +52,22 @@ fn two_columns_of_three_values_have_six_rows() {
 
 #[test]
 fn buckets_and_raw_ids_are_of_their_slot_too() {
-    let place = Place::with_clicks(300);
+    let workspace = Workspace::with_clicks(300);
     let buckets = TWO_COLUMNS.replace("vocabulary = [\"x\", \"y\"]", "buckets = 1");
-    two_columns(&place);
-    place.write("columns.toml", &buckets);
-    assert_eq!(train(&place, &[])["rows_in_tables"], 2);
+    two_columns(&workspace);
+    workspace.write("columns.toml", &buckets);
+    assert_eq!(train(&workspace, &[])["rows_in_tables"], 2);
     // Criteo's hashes are of their slot until they are taken modulo something.
     let criteo =
         ["train", "--model", "dcn", "--format", "criteo", "--train", "clicks/train/*.tsv", "--json", "--save", "m"];
-    let rows = |options: &[&str]| place.run(&[&criteo, SMALL, options].concat()).json()["rows_in_tables"].clone();
+    let rows = |options: &[&str]| workspace.run(&[&criteo, SMALL, options].concat()).json()["rows_in_tables"].clone();
     assert_eq!((rows(&["--ids", "1"]), rows(&["--ids", "1", "--share-ids"])), (Value::from(26), Value::from(1)));
     let hashed = rows(&[]);
-    assert!(manifest(&place, "m")["data"].get("salt").is_none(), "hashes of 64 bits need no salt");
+    assert!(manifest(&workspace, "m")["data"].get("salt").is_none(), "hashes of 64 bits need no salt");
     assert_eq!(hashed, rows(&["--share-ids"]));
-    place.write("raw.txt", "1 1 1 5 1 5\n1 0 1 5 1 6\n");
+    workspace.write("raw.txt", "1 1 1 5 1 5\n1 0 1 5 1 6\n");
     let raw = ["train", "--model", "dcn", "--train", "raw.txt", "--dense", "0", "--slots", "2", "--json"];
-    assert_eq!(place.run(&[&raw, SMALL].concat()).json()["rows_in_tables"], 3);
+    assert_eq!(workspace.run(&[&raw, SMALL].concat()).json()["rows_in_tables"], 3);
 }
 
 #[test]
@@ -75,17 +75,20 @@ fn whatever_reads_a_model_salts_as_training_did() {
     for options in
         [&[][..], &["--share-ids"], &["--mode", "sync", "--servers", "2", "--workers", "1"], &["--mode", "geo"]]
     {
-        let place = Place::new();
-        two_columns(&place);
-        let trained = train(&place, &[&["--save", "model"], options].concat());
+        let workspace = Workspace::new();
+        two_columns(&workspace);
+        let trained = train(&workspace, &[&["--save", "model"], options].concat());
         let salted = !options.contains(&"--share-ids");
-        assert_eq!(manifest(&place, "model")["data"].get("salt"), salted.then(|| Value::from("slot_name")).as_ref());
+        assert_eq!(
+            manifest(&workspace, "model")["data"].get("salt"),
+            salted.then(|| Value::from("slot_name")).as_ref()
+        );
         let infer = ["infer", "model", "--data", "rows.csv", "--out", "predictions", "--json"];
-        let judged = place.run(&infer).json();
+        let judged = workspace.run(&infer).json();
         assert_eq!(number(&judged, "auc"), number(&trained, "test_auc"), "{options:?}");
         // A client sends ids as the model's vocabulary numbers them.
-        let first: f64 = place.read("predictions").lines().next().unwrap().parse().unwrap();
-        let server = Server::start(&place, &["model"]);
+        let first: f64 = workspace.read("predictions").lines().next().unwrap().parse().unwrap();
+        let server = Server::start(&workspace, &["model"]);
         let body = serde_json::json!({ "instances": [{ "a": [0], "b": [0] }] });
         let answer: Value = serde_json::from_slice(&server.post("/v1/models/model:predict", &body).body).unwrap();
         let served = &answer["predictions"][0];
@@ -96,27 +99,27 @@ fn whatever_reads_a_model_salts_as_training_did() {
 
 #[test]
 fn a_model_without_a_salt_goes_on_without_one() {
-    let place = Place::new();
-    two_columns(&place);
+    let workspace = Workspace::new();
+    two_columns(&workspace);
     // This is what models were before there were salts.
-    train(&place, &["--save", "old", "--share-ids"]);
-    assert!(!place.read("old/manifest.json").contains("salt"));
-    let resumed = train_for("4", &place, &["--save", "old", "--resume"]);
+    train(&workspace, &["--save", "old", "--share-ids"]);
+    assert!(!workspace.read("old/manifest.json").contains("salt"));
+    let resumed = train_for("4", &workspace, &["--save", "old", "--resume"]);
     assert_eq!((&resumed["rows_in_tables"], &resumed["skipped_samples"]), (&Value::from(3), &Value::from(2700)));
-    assert!(!place.read("old/manifest.json").contains("salt"));
-    train(&place, &["--save", "new"]);
-    let stderr = place.run(&[CSV, SMALL, &["--save", "new", "--resume", "--share-ids"]].concat()).failed(1);
+    assert!(!workspace.read("old/manifest.json").contains("salt"));
+    train(&workspace, &["--save", "new"]);
+    let stderr = workspace.run(&[CSV, SMALL, &["--save", "new", "--resume", "--share-ids"]].concat()).failed(1);
     assert!(stderr.contains("ids are salted by slot"), "{stderr}");
 }
 
 #[test]
 fn a_row_is_looked_up_by_the_id_of_a_slot() {
-    let place = Place::new();
-    two_columns(&place);
-    train(&place, &["--save", "model"]);
-    let lookup = |options: &[&str]| place.run(&[&["lookup", "model", "2", "--json"], options].concat()).json();
+    let workspace = Workspace::new();
+    two_columns(&workspace);
+    train(&workspace, &["--save", "model"]);
+    let lookup = |options: &[&str]| workspace.run(&[&["lookup", "model", "2", "--json"], options].concat()).json();
     let (a, b) = (lookup(&["--slot", "a"]), lookup(&["--slot", "b"]));
     assert!(a["weights"].is_array() && b["weights"].is_array() && a["key"] != b["key"], "{a} {b}");
-    let absent = place.run(&["lookup", "model", "2"]);
+    let absent = workspace.run(&["lookup", "model", "2"]);
     assert!(absent.succeeded().stderr().contains("--slot"), "{}", absent.stderr());
 }

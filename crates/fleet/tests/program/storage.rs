@@ -9,15 +9,15 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::data::{Place, Ran, SMALL};
+use crate::data::{Ran, SMALL, Workspace};
 
 /// A file system in memory, unmounted with the test.
 struct Disk(PathBuf);
 
 impl Disk {
     /// `None`, with the reason printed, where it is not permitted.
-    fn mount(place: &Place, name: &str, options: &str) -> Option<Self> {
-        let path = place.path(name);
+    fn mount(workspace: &Workspace, name: &str, options: &str) -> Option<Self> {
+        let path = workspace.path(name);
         std::fs::create_dir(&path).unwrap();
         let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(&path).output();
         let why = match mounted {
@@ -56,18 +56,18 @@ fn names(directory: &Path) -> Vec<String> {
 
 #[test]
 fn a_place_that_cannot_be_written_is_found_before_training() {
-    let place = Place::with_clicks(600);
-    place.write("file", "not a directory");
+    let workspace = Workspace::with_clicks(600);
+    workspace.write("file", "not a directory");
     let mut cases = vec![("file/model", "Not a directory")];
-    let read_only = Disk::mount(&place, "read_only", "size=64k,ro");
+    let read_only = Disk::mount(&workspace, "read_only", "size=64k,ro");
     cases.extend(read_only.is_some().then_some(("read_only/model", "Read-only file system")));
-    let full = Disk::mount(&place, "full", "size=64k");
+    let full = Disk::mount(&workspace, "full", "size=64k");
     if let Some(full) = &full {
         full.fill(64 << 10, 0);
         cases.push(("full/model", "No space left on device"));
     }
     for (address, reason) in cases {
-        let ran = place.run(&arguments(address, &["--print-period", "1"]));
+        let ran = workspace.run(&arguments(address, &["--print-period", "1"]));
         let error = ran.failed(1);
         assert!(error.contains(address) && error.contains(reason), "{address}: {error}");
         assert!(!error.contains("epoch") && ran.stdout().is_empty(), "{address}: trained first: {error}");
@@ -79,9 +79,9 @@ fn a_place_that_cannot_be_written_is_found_before_training() {
 
 #[test]
 fn a_disk_too_small_for_the_model_costs_the_saves_and_not_the_training() {
-    let place = Place::with_clicks(600);
-    let Some(_disk) = Disk::mount(&place, "small", "size=64k") else { return };
-    let ran = place.run(&arguments("small/model", &["--save-every", "3", "--epochs", "2", "--print-period", "1"]));
+    let workspace = Workspace::with_clicks(600);
+    let Some(_disk) = Disk::mount(&workspace, "small", "size=64k") else { return };
+    let ran = workspace.run(&arguments("small/model", &["--save-every", "3", "--epochs", "2", "--print-period", "1"]));
     let error = ran.failed(1);
     let failed = "saving to the checkpoint `small/model` failed";
     // Some in each epoch, and the last one is tried twice: behind the last epoch there is one warning and one error.
@@ -94,11 +94,11 @@ fn a_disk_too_small_for_the_model_costs_the_saves_and_not_the_training() {
 
 #[test]
 fn a_save_that_fails_is_made_up_for_by_the_next_one() {
-    let place = Place::with_clicks(600);
-    let Some(disk) = Disk::mount(&place, "disk", "size=16m") else { return };
+    let workspace = Workspace::with_clicks(600);
+    let Some(disk) = Disk::mount(&workspace, "disk", "size=16m") else { return };
     let ballast = disk.fill(16 << 20, 32 << 10);
     let arguments = arguments("disk/model", &["--save-every", "3", "--epochs", "3"]);
-    let mut child = place.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = workspace.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
     while !line.starts_with("warning: saving to the checkpoint `disk/model` failed") {
@@ -110,33 +110,33 @@ fn a_save_that_fails_is_made_up_for_by_the_next_one() {
     stderr.read_to_string(&mut rest).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{rest}");
-    place
+    workspace
         .run(&["infer", "--model-dir", "disk/model", "--data", "clicks/test/*.txt", "--out", "predictions.txt"])
         .succeeded();
     assert_eq!(names(&disk.0.join("model")).iter().filter(|name| name.starts_with(".saving")).count(), 0);
 }
 
 /// A job of two servers, which write, and two workers, that fails; what all of them said.
-fn launched(place: &Place, arguments: &[&str]) -> String {
+fn launched(workspace: &Workspace, arguments: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fleetrun"));
     command.args(["--server_num", "2", "--worker_num", "2", env!("CARGO_BIN_EXE_openfleet")]).args(arguments);
-    let ran = Ran { output: command.current_dir(place.path(".")).env_remove("OPENFLEET_SECRET").output().unwrap() };
+    let ran = Ran { output: command.current_dir(workspace.path(".")).env_remove("OPENFLEET_SECRET").output().unwrap() };
     let stderr = ran.failed(1);
     ran.stdout() + &stderr
 }
 
 #[test]
 fn servers_find_a_place_that_they_cannot_write_before_training() {
-    let place = Place::with_clicks(600);
-    place.write("file", "not a directory");
+    let workspace = Workspace::with_clicks(600);
+    workspace.write("file", "not a directory");
     let mut cases = vec![("file/model", "Not a directory")];
-    let full = Disk::mount(&place, "full", "size=64k");
+    let full = Disk::mount(&workspace, "full", "size=64k");
     if let Some(full) = &full {
         full.fill(64 << 10, 0);
         cases.push(("full/model", "No space left on device"));
     }
     for (address, reason) in cases {
-        let said = launched(&place, &arguments(address, &["--print-period", "1"]));
+        let said = launched(&workspace, &arguments(address, &["--print-period", "1"]));
         assert!(said.contains(address) && said.contains(reason), "{address}: {said}");
         assert!(!said.contains("epoch 1"), "{address}: trained first: {said}");
     }
@@ -144,13 +144,13 @@ fn servers_find_a_place_that_they_cannot_write_before_training() {
 
 #[test]
 fn servers_that_cannot_save_train_to_the_end_and_the_job_fails_with_the_reason() {
-    let place = Place::with_clicks(600);
+    let workspace = Workspace::with_clicks(600);
     for mode in ["sync", "async", "geo"] {
         let disk = format!("small-{mode}");
-        let Some(_disk) = Disk::mount(&place, &disk, "size=64k") else { return };
+        let Some(_disk) = Disk::mount(&workspace, &disk, "size=64k") else { return };
         let address = format!("{disk}/model");
         let more = ["--save-every", "2", "--epochs", "2", "--print-period", "1", "--mode", mode];
-        let said = launched(&place, &arguments(&address, &more));
+        let said = launched(&workspace, &arguments(&address, &more));
         assert!(said.contains("[worker 0] epoch 2/2: "), "{mode}: ended early: {said}");
         // One of the saves in training, however late it is told, and the first attempt of the last one.
         let warnings = said.lines().filter(|line| line.contains("] warning: server `") && line.contains("`save`"));

@@ -1,12 +1,12 @@
 //! `openfleet train`, model by model and format by format.
 
-use crate::data::{Place, SMALL, number};
+use crate::data::{SMALL, Workspace, number};
 
 #[test]
 fn every_click_model_learns_and_says_how_well() {
-    let place = Place::with_clicks(6000);
+    let workspace = Workspace::with_clicks(6000);
     for model in ["ctr_dnn", "wide_deep", "deepfm", "dcn"] {
-        let summary = place.train(model, &["--epochs", "3"]);
+        let summary = workspace.train(model, &["--epochs", "3"]);
         assert_eq!(summary["model"], model);
         assert_eq!((summary["samples"].as_u64(), summary["epochs"].as_u64()), (Some(18_000), Some(3)));
         assert_eq!(summary["test_rows"], 1000);
@@ -24,9 +24,9 @@ fn every_click_model_learns_and_says_how_well() {
 
 #[test]
 fn one_thread_gives_the_same_figures_twice() {
-    let place = Place::with_clicks(1500);
+    let workspace = Workspace::with_clicks(1500);
     for options in [&["--threads", "1"][..], &["--threads", "1", "--in-memory", "--epochs", "2", "--seed", "9"]] {
-        let (first, second) = (place.train("deepfm", options), place.train("deepfm", options));
+        let (first, second) = (workspace.train("deepfm", options), workspace.train("deepfm", options));
         for figure in ["train_auc", "test_auc", "test_logloss", "train_loss"] {
             assert_eq!(number(&first, figure).to_bits(), number(&second, figure).to_bits(), "{figure}");
         }
@@ -35,26 +35,26 @@ fn one_thread_gives_the_same_figures_twice() {
 
 #[test]
 fn criteo_files_train_with_ids_modulo_a_number() {
-    let place = Place::with_clicks(1500);
+    let workspace = Workspace::with_clicks(1500);
     let files = ["--train", "clicks/train/*.tsv", "--test", "clicks/test/*.tsv", "--format", "criteo", "--ids", "50"];
     let train = [["train", "--model", "ctr_dnn", "--json"].as_slice(), &files, SMALL].concat();
-    let ran = place.run(&train);
+    let ran = workspace.run(&train);
     let summary = ran.json();
     assert_eq!(summary["samples"], 1500);
     let rows = number(&summary, "rows_in_tables");
     assert!(rows > 50.0 && rows <= 26.0 * 50.0, "up to 50 in each of 26 slots: {summary}");
-    let shared = place.run(&[&train[..], &["--share-ids"]].concat()).json();
+    let shared = workspace.run(&[&train[..], &["--share-ids"]].concat()).json();
     assert!(number(&shared, "rows_in_tables") <= 50.0, "{shared}");
     assert!(ran.stderr().contains("train: 2 files of criteo"), "{}", ran.stderr());
 }
 
 #[test]
 fn every_optimizer_and_schedule_trains() {
-    let place = Place::with_clicks(500);
+    let workspace = Workspace::with_clicks(500);
     for optimizer in ["sgd", "momentum", "adagrad", "rmsprop", "ftrl", "adam"] {
         let options =
             ["--optimizer", optimizer, "--l2", "1e-4", "--lr-decay", "exponential:10:0.9", "--clip-norm", "5"];
-        let summary = place.train("wide_deep", &[options.as_slice(), &["--wide-ids", "--lr-warmup", "3"]].concat());
+        let summary = workspace.train("wide_deep", &[options.as_slice(), &["--wide-ids", "--lr-warmup", "3"]].concat());
         assert_eq!(summary["optimizer"].as_str().unwrap().replace('_', ""), optimizer);
         assert!(number(&summary, "test_logloss").is_finite());
     }
@@ -67,14 +67,14 @@ const PEOPLE: &str = "names = [\"age\", \"job\", \"rich\"]\n\
 
 #[test]
 fn csv_files_train_with_a_column_description() {
-    let place = Place::new();
-    place.write("people.toml", PEOPLE);
+    let workspace = Workspace::new();
+    workspace.write("people.toml", PEOPLE);
     let rows: String = (0..600)
         .map(|i| format!("{}, {}, {}\n", 20 + i % 50, ["baker", "banker"][i % 2], ["no", "yes"][i % 2]))
         .collect();
-    place.write("people.csv", &rows);
+    workspace.write("people.csv", &rows);
     let arguments = ["train", "--model", "dcn", "--format", "csv", "--columns", "people.toml", "--train", "people.csv"];
-    let ran = place.run(&[&arguments, SMALL, &["--test", "people.csv", "--epochs", "5", "--json"]].concat());
+    let ran = workspace.run(&[&arguments, SMALL, &["--test", "people.csv", "--epochs", "5", "--json"]].concat());
     let summary = ran.json();
     assert_eq!(summary["rows_in_tables"], 2);
     assert!(number(&summary, "test_auc") > 0.95, "{summary}");
@@ -82,37 +82,37 @@ fn csv_files_train_with_a_column_description() {
 
 #[test]
 fn libsvm_files_train_with_and_without_a_description() {
-    let place = Place::new();
+    let workspace = Workspace::new();
     let rows: String = (0..400).map(|i| format!("{} {}:1 9:0.5\n", i % 2 * 2 - 1, 1 + i % 2)).collect();
-    place.write("rows.svm", &rows.replace(" 9:0.5", ""));
-    place.write("dense.svm", &rows);
-    place.write("dense.toml", "dense = [9, 9]\n");
+    workspace.write("rows.svm", &rows.replace(" 9:0.5", ""));
+    workspace.write("dense.svm", &rows);
+    workspace.write("dense.toml", "dense = [9, 9]\n");
     let both = [("rows.svm", &[][..]), ("dense.svm", &["--columns", "dense.toml"][..])];
     for (file, options) in both {
         let arguments = ["train", "--model", "ctr_dnn", "--format", "libsvm", "--train", file, "--test", file];
-        let summary = place.run(&[&arguments, SMALL, &["--epochs", "8", "--json"], options].concat()).json();
+        let summary = workspace.run(&[&arguments, SMALL, &["--epochs", "8", "--json"], options].concat()).json();
         assert!(number(&summary, "test_auc") > 0.95, "{summary}");
     }
 }
 
 #[test]
 fn multislot_files_of_another_layout_are_described_by_options_or_a_file() {
-    let place = Place::new();
-    place.write("small.txt", "1 1 2 5 6 1 7\n1 0 0 1 8\n");
+    let workspace = Workspace::new();
+    workspace.write("small.txt", "1 1 2 5 6 1 7\n1 0 0 1 8\n");
     let train = ["train", "--model", "ctr_dnn", "--train", "small.txt", "--json"];
-    let summary = place.run(&[&train, SMALL, &["--dense", "0", "--slots", "2"]].concat()).json();
+    let summary = workspace.run(&[&train, SMALL, &["--dense", "0", "--slots", "2"]].concat()).json();
     assert_eq!((summary["samples"].as_u64(), summary["rows_in_tables"].as_u64()), (Some(2), Some(4)));
     let fields = "[[fields]]\nkind = \"label\"\n[[fields]]\nkind = \"ignored\"\nname = \"a\"\n\
                   [[fields]]\nkind = \"ids\"\nname = \"b\"\n";
-    place.write("fields.toml", fields);
-    let summary = place.run(&[&train, SMALL, &["--columns", "fields.toml"]].concat()).json();
+    workspace.write("fields.toml", fields);
+    let summary = workspace.run(&[&train, SMALL, &["--columns", "fields.toml"]].concat()).json();
     assert_eq!(summary["rows_in_tables"], 2);
 }
 
 #[test]
 fn a_line_is_fitted_and_judged_by_its_errors() {
-    let place = Place::new();
-    place.write(
+    let workspace = Workspace::new();
+    workspace.write(
         "line.toml",
         "label = { column = \"y\", regression = true }\ndense = [{ column = \"a\" }, { column = \"b\" }]\n",
     );
@@ -120,10 +120,10 @@ fn a_line_is_fitted_and_judged_by_its_errors() {
         .map(|i| (f64::from(i % 10) / 10.0, f64::from(i % 7) / 7.0))
         .map(|(a, b)| format!("{a},{b},{}\n", 2.0 * a - 3.0 * b + 1.0))
         .collect();
-    place.write("line.csv", &format!("a,b,y\n{rows}"));
+    workspace.write("line.csv", &format!("a,b,y\n{rows}"));
     let arguments = ["train", "--model", "fit_a_line", "--columns", "line.toml", "--train", "line.csv"];
     let options = ["--test", "line.csv", "--epochs", "60", "--learning-rate", "0.1", "--threads", "1", "--json"];
-    let summary = place.run(&[arguments.as_slice(), &options].concat()).json();
+    let summary = workspace.run(&[arguments.as_slice(), &options].concat()).json();
     assert!(number(&summary, "test_mse") < 1e-3, "{summary}");
     assert!(number(&summary, "test_mae") < 0.05, "{summary}");
     assert!(summary["test_auc"].is_null() && summary["train_auc"].is_null());
@@ -131,10 +131,10 @@ fn a_line_is_fitted_and_judged_by_its_errors() {
 
 #[test]
 fn a_counter_counts_every_occurrence_of_every_id() {
-    let place = Place::with_clicks(1500);
+    let workspace = Workspace::with_clicks(1500);
     // A multislot line: for each field a count and that many values; the label and the floats are the first two fields.
     let mut expected = std::collections::BTreeMap::<u64, f64>::new();
-    for part in std::fs::read_dir(place.path("clicks/train")).unwrap().map(|entry| entry.unwrap().path()) {
+    for part in std::fs::read_dir(workspace.path("clicks/train")).unwrap().map(|entry| entry.unwrap().path()) {
         if part.extension().is_none_or(|extension| extension != "txt") {
             continue;
         }
@@ -154,10 +154,10 @@ fn a_counter_counts_every_occurrence_of_every_id() {
     let train =
         ["train", "--model", "counter", "--train", "clicks/train/*.txt", "--batch-size", "50", "--threads", "1"];
     let counted = |options: &[&str]| {
-        let summary = place.run(&[train.as_slice(), &["--save", "counts", "--json"], options].concat()).json();
+        let summary = workspace.run(&[train.as_slice(), &["--save", "counts", "--json"], options].concat()).json();
         assert!(summary["train_auc"].is_null() && summary["parameters"] == 0, "{summary}");
-        place.run(&["export", "counts", "--out", "counts.txt"]).succeeded();
-        let rows = place.read("counts.txt");
+        workspace.run(&["export", "counts", "--out", "counts.txt"]).succeeded();
+        let rows = workspace.read("counts.txt");
         let row = |line: &str| {
             let (key, weight) = line.split_once('\t').unwrap();
             (key.parse::<u64>().unwrap(), weight.parse::<f64>().unwrap())
@@ -173,13 +173,13 @@ fn a_counter_counts_every_occurrence_of_every_id() {
 
 #[test]
 fn word_vectors_are_trained_and_written() {
-    let place = Place::new();
-    place
+    let workspace = Workspace::new();
+    workspace
         .run(&["gen", "words", "--words", "60000", "--vocabulary", "420", "--topics", "10", "--out", "text"])
         .succeeded();
     let arguments = ["train", "--model", "word2vec", "--train", "text/words.txt", "--dim", "16", "--window", "3"];
     let options = ["--negative", "4", "--subsample", "0.001", "--min-count", "2", "--vectors", "vectors.txt", "--json"];
-    let summary = place
+    let summary = workspace
         .run(
             &[
                 arguments.as_slice(),
@@ -190,11 +190,11 @@ fn word_vectors_are_trained_and_written() {
         )
         .json();
     assert_eq!(summary["words"], 300_000);
-    let vectors = place.read("vectors.txt");
+    let vectors = workspace.read("vectors.txt");
     let vocabulary = summary["vocabulary"].as_u64().unwrap() as usize;
     assert_eq!(vectors.lines().next(), Some(format!("{vocabulary} 16").as_str()));
     assert_eq!(vectors.lines().count(), 1 + vocabulary);
-    let manifest: serde_json::Value = serde_json::from_str(&place.read("model/manifest.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_str(&workspace.read("model/manifest.json")).unwrap();
     assert_eq!(manifest["data"]["vocabulary"].as_array().unwrap().len(), vocabulary);
 
     // Words of one topic are nearer to each other than words of two.
@@ -207,7 +207,7 @@ fn word_vectors_are_trained_and_written() {
         let dot = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f32>();
         dot(&a, &b) / (dot(&a, &a) * dot(&b, &b)).sqrt()
     };
-    let pairs = place.read("text/pairs.tsv");
+    let pairs = workspace.read("text/pairs.tsv");
     let (mut like, mut unlike) = (Vec::new(), Vec::new());
     for pair in pairs.lines() {
         let cells: Vec<&str> = pair.split('\t').collect();
@@ -224,26 +224,26 @@ fn word_vectors_are_trained_and_written() {
 
 #[test]
 fn bad_lines_are_counted_when_asked() {
-    let place = Place::with_clicks(500);
+    let workspace = Workspace::with_clicks(500);
     // A blank line is one too, unless it ends the file.
-    place.write("bad.txt", "not a row\n\n1 0 nonsense\n\n");
-    let summary = place.train("ctr_dnn", &["--train", "bad.txt", "--skip-bad-lines", "--epochs", "2"]);
+    workspace.write("bad.txt", "not a row\n\n1 0 nonsense\n\n");
+    let summary = workspace.train("ctr_dnn", &["--train", "bad.txt", "--skip-bad-lines", "--epochs", "2"]);
     assert_eq!((summary["skipped_lines"].as_u64(), summary["samples"].as_u64()), (Some(3), Some(1000)));
 }
 
 #[test]
 fn a_pipe_command_and_dropped_rests_change_what_is_trained_on() {
-    let place = Place::with_clicks(500);
-    let summary = place.train("dcn", &["--pipe-command", "head -n 100", "--drop-last"]);
+    let workspace = Workspace::with_clicks(500);
+    let summary = workspace.train("dcn", &["--pipe-command", "head -n 100", "--drop-last"]);
     // 100 lines of each of the two files are 3 batches of 64, and 8 rows that do not fill one.
     assert_eq!((summary["samples"].as_u64(), summary["test_rows"].as_u64()), (Some(192), Some(200)));
 }
 
 #[test]
 fn progress_goes_to_standard_error_and_quiet_silences_it() {
-    let place = Place::with_clicks(500);
+    let workspace = Workspace::with_clicks(500);
     let arguments = ["train", "--model", "ctr_dnn", "--train", "clicks/train/*.txt", "--threads", "1"];
-    let ran = place.run(&[&arguments, SMALL, &["--print_period", "2", "--debug"]].concat());
+    let ran = workspace.run(&[&arguments, SMALL, &["--print_period", "2", "--debug"]].concat());
     let stderr = ran.succeeded().stderr();
     assert!(stderr.starts_with("ctr_dnn (dim 4, hidden 16,8; "), "{stderr}");
     assert!(stderr.contains("epoch 1/1 "), "{stderr}");
@@ -251,6 +251,6 @@ fn progress_goes_to_standard_error_and_quiet_silences_it() {
         assert!(stderr.contains(word), "`{word}` is not in {stderr}");
     }
     assert!(ran.stdout().starts_with("ctr_dnn: train AUC 0."), "{}", ran.stdout());
-    let ran = place.run(&[&arguments, SMALL, &["--quiet"]].concat());
+    let ran = workspace.run(&[&arguments, SMALL, &["--quiet"]].concat());
     assert_eq!(ran.succeeded().stderr(), "");
 }

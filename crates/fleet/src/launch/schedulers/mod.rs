@@ -9,7 +9,7 @@ pub(crate) mod shell;
 pub(crate) mod slurm;
 mod yaml;
 
-use super::layout::Layout;
+use super::layout::JobLayout;
 use super::options::{JobOptions, RunMode};
 use crate::error::{Error, Result};
 
@@ -29,8 +29,8 @@ fn counts(job: &JobOptions, owner: &str) -> Result<(usize, usize)> {
 }
 
 /// The layout of a job with servers; others are not printed yet.
-fn with_servers(job: &JobOptions, owner: &str) -> Result<Layout> {
-    let layout = Layout::resolve(job)?;
+fn with_servers(job: &JobOptions, owner: &str) -> Result<JobLayout> {
+    let layout = JobLayout::resolve(job)?;
     if layout.mode == RunMode::Collective {
         let option = if job.nproc_per_node.is_some() { "--nproc-per-node" } else { "--run-mode collective" };
         let takers = "`fleetrun` itself, on each machine with the same `--ips`";

@@ -1,4 +1,4 @@
-//! Words as a shell reads them.
+//! CommandWords as a shell reads them.
 
 /// In quotes, unless it needs none.
 pub(crate) fn quoted(word: &str) -> String {

@@ -25,13 +25,13 @@ fn signals(signal: Signal, indices: &[usize]) -> Vec<Action> {
 
 /// What a server's failure leads to while these others run.
 fn returns(index: usize, cause: Cause, others: &[usize]) -> Vec<Action> {
-    let mut actions = vec![Action::Say(Notice::Return(index, cause))];
+    let mut actions = vec![Action::Notify(Notice::Return(index, cause))];
     actions.extend(signals(Signal::SIGKILL, others));
     actions
 }
 
 fn worker_restarts(index: usize, ending: Ending) -> Vec<Action> {
-    vec![Action::Say(Notice::WorkerRestart(index, Cause::Ended(ending)))]
+    vec![Action::Notify(Notice::WorkerRestart(index, Cause::Ended(ending)))]
 }
 
 /// The processes that were killed end, and the next tick starts all.
@@ -230,7 +230,7 @@ fn a_server_that_leaves_while_workers_run_ends_the_job_whatever_it_said() {
         assert_eq!(job.ended(1, WELL, now), vec![]);
         let later = job.next_tick().unwrap();
         assert_eq!(job.tick(later), signals(Signal::SIGTERM, &[0, 2, 3]));
-        assert_eq!(job.stopping(), Some(Outcome::Failed(1, Cause::LeftEarly)));
+        assert_eq!(job.stopping(), Some(Outcome::Failed(1, Cause::EndedEarly)));
     }
 }
 
@@ -241,7 +241,7 @@ fn a_server_that_leaves_while_workers_run_returns_the_job_when_restarts_are_left
     job.ended(1, WELL, now);
     job.ended(0, WELL, now);
     let later = job.next_tick().unwrap();
-    assert_eq!(job.tick(later), returns(1, Cause::LeftEarly, &[3]));
+    assert_eq!(job.tick(later), returns(1, Cause::EndedEarly, &[3]));
     let (started, now) = die_and_start(&mut job, &[3], later);
     assert_eq!(started, starts([2, 2, 2, 2]));
     assert_eq!((job.restarts(), job.next_tick()), (1, None), "the servers that left before are forgotten");
@@ -283,11 +283,11 @@ fn a_worker_that_fails_when_servers_have_ended_needs_them_again() {
     // Others fail because of the server.
     let (mut left, now) = job(RESTARTING);
     left.ended(0, WELL, now);
-    assert_eq!(left.ended(3, FAILED, now), returns(0, Cause::LeftEarly, &[1, 2]));
+    assert_eq!(left.ended(3, FAILED, now), returns(0, Cause::EndedEarly, &[1, 2]));
     let (mut ending, now) = job(POLICY);
     ending.ended(0, WELL, now);
     assert_eq!(ending.ended(3, FAILED, now), signals(Signal::SIGTERM, &[1, 2]));
-    assert_eq!(ending.stopping(), Some(Outcome::Failed(0, Cause::LeftEarly)));
+    assert_eq!(ending.stopping(), Some(Outcome::Failed(0, Cause::EndedEarly)));
 }
 
 #[test]
@@ -347,7 +347,7 @@ fn a_worker_that_is_restarted_alone_leaves_departed_workers_alone() {
 #[test]
 fn a_worker_that_asks_to_be_started_again_is_not_charged() {
     let (mut job, now) = job(RESTARTING);
-    assert_eq!(job.ended(2, AGAIN, now), vec![Action::Say(Notice::FreeRestart(2))]);
+    assert_eq!(job.ended(2, AGAIN, now), vec![Action::Notify(Notice::FreeRestart(2))]);
     let later = job.next_tick().unwrap();
     assert_eq!(job.tick(later), vec![Action::Start(2, 2)]);
     assert_eq!(job.restarts(), 0);
@@ -365,11 +365,11 @@ fn a_worker_that_asks_too_often_is_charged_and_a_broken_job_ends() {
     let (mut job, mut now) = job(Policy { max_restarts: Some(2), ..POLICY });
     let mut said = Vec::new();
     while job.stopping().is_none() {
-        said.extend(job.ended(2, AGAIN, now).into_iter().filter(|action| matches!(action, Action::Say(_))));
+        said.extend(job.ended(2, AGAIN, now).into_iter().filter(|action| matches!(action, Action::Notify(_))));
         now = job.next_tick().unwrap();
         job.tick(now);
     }
-    let free = Action::Say(Notice::FreeRestart(2));
+    let free = Action::Notify(Notice::FreeRestart(2));
     let charged = worker_restarts(2, AGAIN)[0];
     // 3 free restarts, and 3 more for each of the 2 charged ones.
     assert_eq!(said, [free, free, free, charged, free, free, free, charged, free, free, free]);
@@ -392,7 +392,7 @@ fn a_frozen_worker_is_killed_and_started_again_alone() {
     assert_eq!(job.reported(0, &silence(Role::Worker, 1, 8.0), now), signals(Signal::SIGKILL, &[3]));
     assert_eq!(job.reported(2, &silence(Role::Worker, 1, 9.0), now), vec![], "once");
     let cause = Cause::Silent(Duration::from_secs(8));
-    assert_eq!(job.ended(3, KILL, now), vec![Action::Say(Notice::WorkerRestart(3, cause))]);
+    assert_eq!(job.ended(3, KILL, now), vec![Action::Notify(Notice::WorkerRestart(3, cause))]);
     assert_eq!(job.restarts(), 1);
 }
 
@@ -469,7 +469,7 @@ fn with_restarts_a_silent_process_of_another_machine_is_waited_for() {
     let report = |seconds: u64| silence(Role::Server, 5, seconds as f64);
     let at = |seconds: u64| now + Duration::from_secs(seconds);
     let (role, rank, silent) = (Role::Server, 5, Duration::from_secs(10));
-    let notice = Action::Say(Notice::WaitForRemote { role, rank, silent });
+    let notice = Action::Notify(Notice::WaitForRemote { role, rank, silent });
     assert_eq!(job.reported(0, &report(10), at(10)), vec![notice]);
     for seconds in 11..40 {
         assert_eq!(job.reported(2, &report(seconds), at(seconds)), vec![], "said once");

@@ -7,46 +7,46 @@ use serde_json::json;
 
 /// A request that is not answered.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Refusal {
+pub(crate) struct HttpError {
     pub(crate) status: StatusCode,
     /// What failed, on what, expected and got.
     pub(crate) message: String,
 }
 
-impl Refusal {
+impl HttpError {
     /// The request says something that the model cannot take.
     pub(crate) fn bad(message: impl Into<String>) -> Self {
-        Refusal { status: StatusCode::BAD_REQUEST, message: message.into() }
+        HttpError { status: StatusCode::BAD_REQUEST, message: message.into() }
     }
 
     /// There is no such thing here.
     pub(crate) fn unknown(message: impl Into<String>) -> Self {
-        Refusal { status: StatusCode::NOT_FOUND, message: message.into() }
+        HttpError { status: StatusCode::NOT_FOUND, message: message.into() }
     }
 
     /// More than one request may bring.
     pub(crate) fn too_large(message: impl Into<String>) -> Self {
-        Refusal { status: StatusCode::PAYLOAD_TOO_LARGE, message: message.into() }
+        HttpError { status: StatusCode::PAYLOAD_TOO_LARGE, message: message.into() }
     }
 
     /// The model's answer cannot be sent.
     pub(crate) fn failed(message: impl Into<String>) -> Self {
-        Refusal { status: StatusCode::INTERNAL_SERVER_ERROR, message: message.into() }
+        HttpError { status: StatusCode::INTERNAL_SERVER_ERROR, message: message.into() }
     }
 }
 
 /// What the engine refuses of a feed is the client's to correct; anything else is not.
-impl From<openfleet_engine::Error> for Refusal {
+impl From<openfleet_engine::Error> for HttpError {
     fn from(error: openfleet_engine::Error) -> Self {
         use openfleet_engine::Error::{Core, FeedMismatch, NotFed, Value};
         match error {
-            Core(_) | FeedMismatch { .. } | NotFed { .. } | Value { .. } => Refusal::bad(report(&error)),
-            other => Refusal::failed(report(&other)),
+            Core(_) | FeedMismatch { .. } | NotFed { .. } | Value { .. } => HttpError::bad(report(&error)),
+            other => HttpError::failed(report(&other)),
         }
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for HttpError {
     fn into_response(self) -> Response {
         let body = json!({ "error": self.message }).to_string();
         (self.status, [(header::CONTENT_TYPE, "application/json")], body).into_response()

@@ -2,9 +2,9 @@
 
 use openfleet_core::topology::Role;
 
-use super::plan::{Plan, Policy};
+use super::plan::{LaunchPlan, Policy};
 use super::position::Position;
-use super::screen::{Screen, Speaker};
+use super::screen::{ProcessName, Screen};
 use super::supervise::{Notice, Outcome, REMOTE_SILENCE_LIMIT, Supervisor};
 use crate::cli::output::plural;
 
@@ -42,14 +42,14 @@ pub(crate) fn notice(
 
 /// What is said once per job.
 #[derive(Debug, Default)]
-pub(crate) struct Remarks {
+pub(crate) struct Announcements {
     leaving: bool,
     stopping: bool,
 }
 
-impl Remarks {
+impl Announcements {
     /// Says what has become true since the last call.
-    pub(crate) fn update(&mut self, supervisor: &Supervisor, plan: &Plan, screen: &Screen) {
+    pub(crate) fn update(&mut self, supervisor: &Supervisor, plan: &LaunchPlan, screen: &Screen) {
         if supervisor.is_leaving() && !self.leaving {
             self.leaving = true;
             let servers = plural(supervisor.unfinished(Role::Server), "server");
@@ -68,7 +68,7 @@ impl Remarks {
         self.stopping = true;
         let name = |index: usize| {
             let planned = &plan.processes[index];
-            Speaker { role: planned.role, rank: planned.rank }
+            ProcessName { role: planned.role, rank: planned.rank }
         };
         let why = match outcome {
             Outcome::Done => return,

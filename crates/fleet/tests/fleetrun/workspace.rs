@@ -11,22 +11,22 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(90);
 
 /// A directory that goes away with the test.
-pub struct Place {
+pub struct Workspace {
     directory: tempfile::TempDir,
 }
 
-impl Place {
+impl Workspace {
     pub fn new() -> Self {
-        Place { directory: tempfile::tempdir().unwrap() }
+        Workspace { directory: tempfile::tempdir().unwrap() }
     }
 
     /// With a shell script `job.sh`. It has `$role` and `$rank`, and `mark NAME TEXT` to leave a word in a file.
     pub fn with_job(script: &str) -> Self {
-        let place = Place::new();
+        let workspace = Workspace::new();
         let head = "role=$OPENFLEET_ROLE rank=$OPENFLEET_RANK\n\
                     mark() { printf '%s\\n' \"$2\" > \"$1.new\" && mv \"$1.new\" \"$1\"; }\n";
-        place.write("job.sh", &format!("{head}{script}\n"));
-        place
+        workspace.write("job.sh", &format!("{head}{script}\n"));
+        workspace
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
