@@ -1,4 +1,4 @@
-//! What the launcher says while a job runs: who is started again, why, from where it continues, and why the job ends.
+//! What the launcher prints while a job runs: which process is restarted, why, from where it resumes, and why the job ends.
 
 use openfleet_core::topology::Role;
 
@@ -8,7 +8,7 @@ use super::screen::{ProcessName, Screen};
 use super::supervise::{Notice, Outcome, REMOTE_SILENCE_LIMIT, Supervisor};
 use crate::cli::output::plural;
 
-/// The line for a notice. `name` gives a process's role, rank and process id: "worker 1 (pid 123)".
+/// The line for a notice. `name` gives the role, rank and process id of a process: "worker 1 (pid 123)".
 pub(crate) fn notice(
     notice: Notice,
     name: impl Fn(usize) -> String,
@@ -40,7 +40,7 @@ pub(crate) fn notice(
     }
 }
 
-/// What is said once per job.
+/// Lines that are printed once per job.
 #[derive(Debug, Default)]
 pub(crate) struct Announcements {
     leaving: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Announcements {
 }
 
 impl Announcements {
-    /// Says what has become true since the last call.
+    /// Prints what has become true since the last call.
     pub(crate) fn update(&mut self, supervisor: &Supervisor, plan: &LaunchPlan, screen: &Screen) {
         if supervisor.is_leaving() && !self.leaving {
             self.leaving = true;

@@ -1,9 +1,9 @@
-//! The variables by which each process learns what it is.
+//! The variables that tell each process its role.
 //!
-//! Each is written in three spellings where three exist: ours, the original's, and (collective) torchrun's. Variables of
-//! a role that a process should not have, left over in the user's shell or put there by a scheduler, are taken away, so
-//! that a process never sees two jobs. Everything else of the user's environment is passed on as it is; proxies too, which the
-//! original removes: our connections never go through one, and the script may need them to fetch its data.
+//! Each fact is written in up to three spellings: OpenFleet's, PaddlePaddle's, and for collective jobs torchrun's. Role
+//! variables that a process should not have, left over in the user's shell or set by a scheduler, are removed, so that a
+//! process never sees two jobs. The rest of the user's environment is passed on unchanged. That includes proxies, which
+//! PaddlePaddle's launcher removes: OpenFleet's connections never use one, and the script may need them to fetch data.
 
 use openfleet_core::Endpoint;
 use openfleet_core::topology::{JobId, Role};
@@ -15,13 +15,13 @@ use crate::variables::{
     WORKER_COUNT_OTHER, WORKER_ENDPOINTS, WORKER_RANK,
 };
 
-/// `TRAINING_ROLE` as the original's collective launcher spells it.
+/// `TRAINING_ROLE` as PaddlePaddle's collective launcher spells it.
 const ORIGINAL_COLLECTIVE_ROLE: &str = "PADDLE_TRAINING_ROLE";
 
 /// A variable and its value.
 pub(crate) type Variable = (&'static str, String);
 
-/// Whatever tells a process its role: a process has only those that were written for it.
+/// All variables that tell a process its role. A process gets only those that were written for it.
 pub(crate) const ROLE_VARIABLES: &[&str] = &[
     TRAINING_ROLE,
     SERVERS,
@@ -47,7 +47,7 @@ pub(crate) const ROLE_VARIABLES: &[&str] = &[
     RESUME,
     JOB_FILE,
     ORIGINAL_COLLECTIVE_ROLE,
-    // torchrun's
+    // torchrun
     "RANK",
     "WORLD_SIZE",
     "LOCAL_RANK",
@@ -64,22 +64,22 @@ pub(crate) const ROLE_VARIABLES: &[&str] = &[
     "TORCHELASTIC_RUN_ID",
 ];
 
-/// All that processes of one job have in common.
+/// What all processes of one job have in common.
 #[derive(Debug)]
 pub(crate) struct Job<'a> {
     pub mode: RunMode,
     pub name: &'a JobId,
     pub servers: &'a [Endpoint],
     pub workers: &'a [Endpoint],
-    /// Collective: where torch's processes meet.
+    /// Collective: where the processes of torch meet.
     pub rendezvous: Option<&'a Endpoint>,
-    /// Collective: the hosts in rank order, and how many workers each has.
+    /// Collective: the number of machines, and the workers per machine.
     pub machines: usize,
     pub workers_per_machine: usize,
 }
 
-/// The variables of one process, in the order in which they are shown. The secret, the incarnation and what depends on this
-/// machine are added by whoever starts it.
+/// The variables of one process, in the order in which they are shown. The caller adds the secret, the incarnation and what
+/// depends on this machine.
 pub(crate) fn variables(job: &Job<'_>, role: Role, rank: usize) -> Vec<Variable> {
     let joined = |endpoints: &[Endpoint]| endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(",");
     let workers = job.workers.len().to_string();

@@ -1,6 +1,6 @@
-//! What can go wrong between a command line and the end of a job, each with its remedy.
+//! The errors between a command line and the end of a job, each with its hint.
 //!
-//! What is wrong with options alone is in [`crate::Error`], as for every other program here.
+//! Errors of options alone are in [`crate::Error`], as for the other programs.
 
 use std::path::PathBuf;
 
@@ -12,91 +12,91 @@ use crate::job_file::RESTART_EXIT_CODE;
 
 const RESTARTS: i32 = RESTART_EXIT_CODE as i32;
 
-/// What can go wrong between a command line and the end of a job.
+/// The errors between a command line and the end of a job.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    // Before anything is started
-    /// None of the listed processes is this machine's.
+    // Before processes start
+    /// None of the listed processes runs on this machine.
     #[error("no process of the lists is to be started here: this machine is {own}, the lists have {listed}")]
     NoOwnProcess {
-        /// Its addresses and its name, or what `--host` said.
+        /// Its addresses and its name, or the value of `--host`.
         own: String,
         /// The hosts of the lists.
         listed: String,
     },
-    /// A job across machines whose processes could not prove that they belong together.
+    /// A job on several machines without a shared secret.
     #[error("a job on several machines needs a secret that all of them know, and there is none")]
     NoSecret,
-    /// A port that is already taken.
+    /// A port that is already in use.
     #[error("{role} {rank} cannot have `{endpoint}`")]
     PortInUse {
-        /// Whose it was to be.
+        /// The role of its process.
         role: Role,
-        /// Whose it was to be.
+        /// The rank of its process.
         rank: usize,
-        /// The place.
+        /// The endpoint.
         endpoint: Endpoint,
-        /// What the system answered.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// No port is free.
     #[error("no free port was found on `{host}`")]
     NoPort {
-        /// Where.
+        /// The host.
         host: String,
-        /// What the system answered last.
+        /// The last error of the operating system.
         source: std::io::Error,
     },
-    /// Ports would run past the last one.
+    /// The port numbers would exceed 65535.
     #[error("{count} ports from {start} on end beyond 65535")]
     PortRange {
-        /// The first.
+        /// The first port.
         start: u32,
-        /// How many are needed.
+        /// The number of ports.
         count: usize,
     },
-    /// A script that is not there.
+    /// A script that does not exist.
     #[error("script `{}` does not exist", path.display())]
     NoScript {
-        /// As written.
+        /// The path as written.
         path: PathBuf,
     },
-    /// A program that is nowhere.
+    /// A program that was not found.
     #[error("program `{name}` was not found {looked}")]
     NoProgram {
-        /// As written.
+        /// The name as written.
         name: String,
-        /// Where it was looked for.
+        /// Where it was searched.
         looked: String,
-        /// A file of this name in the working directory.
+        /// Whether the working directory has a file of this name.
         here: bool,
     },
     /// A process could not be started.
     #[error("{role} {rank} could not be started: `{program}`")]
     Start {
-        /// Which.
+        /// Its role.
         role: Role,
-        /// Which.
+        /// Its rank within the role.
         rank: usize,
-        /// What was to be run.
+        /// The command's program.
         program: String,
-        /// What the system answered.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// Signals cannot be listened to.
+    /// The handler for signals cannot be installed.
     #[error("signals cannot be watched for")]
     Signals {
-        /// What the system answered.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 
-    // While it runs
+    // While the job runs
     /// A process failed.
     #[error("{role} {rank} (pid {pid}) {ending}")]
     Failed {
-        /// Which.
+        /// Its role.
         role: Role,
-        /// Which.
+        /// Its rank within the role.
         rank: usize,
         /// Its process id.
         pid: u32,
@@ -106,7 +106,7 @@ pub enum Error {
     /// A server exited with 0 while workers still needed it.
     #[error("server {rank} (pid {pid}) ended with exit code 0 while workers were still running")]
     ServerEndedEarly {
-        /// Which.
+        /// Its rank.
         rank: usize,
         /// Its process id.
         pid: u32,
@@ -145,10 +145,10 @@ pub enum Error {
         /// How long it has been silent.
         seconds: u64,
     },
-    /// `--timeout` is over.
+    /// The timeout expired.
     #[error("the job did not end within its `--timeout` of {limit}")]
     TimedOut {
-        /// In words.
+        /// The timeout as text.
         limit: String,
     },
 }

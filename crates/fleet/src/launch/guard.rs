@@ -1,18 +1,19 @@
 //! Ends the job's process groups if the launcher dies without doing so.
 //!
-//! The parent-death signal reaches a process but not those it has started, and can be ignored. So a small shell waits at a
-//! pipe that only the launcher holds: it is told which groups exist, and when the pipe closes, because the launcher has ended
-//! or was killed, it asks those still known to end and kills them two seconds later. A process announces itself, between fork and
-//! exec: if the launcher did it afterwards, one could be running, and the launcher dead, before the guard knew of it.
+//! The parent-death signal reaches a process but not its children, and it can be ignored. So a small shell reads from a pipe
+//! that only the launcher holds and learns which groups exist. When the pipe closes, because the launcher has ended or was
+//! killed, the shell sends SIGTERM to the remaining groups and SIGKILL two seconds later. A process announces its own group,
+//! between fork and exec: if the launcher did it afterwards, it could die while a process runs that the guard does not know.
 //!
-//! A shell rather than ourselves: the launcher may be a Python interpreter, which would take longer to start than a whole
-//! job.
+//! It is a shell and not this program because the launcher may be a Python interpreter, which would take longer to start than a
+//! whole job.
 
 use std::io::{PipeWriter, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-/// Lines are `+ GROUP`, `- GROUP`, and `.` when all is over. It stays through whatever ends the launcher's own group.
+/// The lines of the pipe are `+ GROUP`, `- GROUP`, and `.` when the job is over. The shell ignores the signals that end the
+/// launcher's own group.
 const SCRIPT: &str = r#"
 trap '' INT TERM HUP QUIT
 groups=
@@ -35,12 +36,12 @@ for group in $groups; do kill -s KILL -- "-$group"; done
 #[derive(Debug)]
 pub(crate) struct Guard {
     shell: Child,
-    /// Closed when this is dropped, or when we are killed.
+    /// Closed on drop, or when the launcher is killed.
     pipe: Option<PipeWriter>,
 }
 
 impl Guard {
-    /// Starts it. Without a shell on the system there is none, and only the parent-death signal is left.
+    /// Starts the guard. If the system has no shell, only the parent-death signal remains.
     pub(crate) fn start() -> std::io::Result<Self> {
         let (reader, pipe) = std::io::pipe()?;
         let mut command = Command::new("/bin/sh");
@@ -49,7 +50,7 @@ impl Guard {
         Ok(Guard { shell: command.spawn()?, pipe: Some(pipe) })
     }
 
-    /// Where a process that is about to be started announces its group; `None` if somebody has killed the guard.
+    /// The pipe on which a new process announces its group; `None` if the guard was killed.
     pub(crate) fn line(&mut self) -> std::io::Result<Option<PipeWriter>> {
         match (&self.pipe, self.shell.try_wait()) {
             (Some(pipe), Ok(None)) => pipe.try_clone().map(Some),
@@ -57,25 +58,25 @@ impl Guard {
         }
     }
 
-    /// The group is no more.
+    /// Removes a group that has ended.
     pub(crate) fn forget(&mut self, group: u32) {
         self.tell(&format!("- {group}\n"));
     }
 
-    /// All groups have ended: there is nothing left to guard.
+    /// Ends the guard: all groups have ended.
     pub(crate) fn dismiss(mut self) {
         self.tell(".\n");
     }
 
     fn tell(&mut self, line: &str) {
         if let Some(pipe) = &mut self.pipe {
-            // A guard that somebody has killed cannot be told anything; the job goes on.
+            // The guard may have been killed; the job continues without it.
             let _ = pipe.write_all(line.as_bytes());
         }
     }
 }
 
-/// What a process writes to [`Guard::line`] to announce its group, whose number is its own. Allocates nothing.
+/// Announces a process's own group on [`Guard::line`]. Allocates nothing.
 pub(crate) fn announce(line: &mut PipeWriter, group: u32) -> std::io::Result<()> {
     let mut text = [0; 16];
     let mut rest = text.as_mut_slice();
@@ -87,7 +88,7 @@ pub(crate) fn announce(line: &mut PipeWriter, group: u32) -> std::io::Result<()>
 impl Drop for Guard {
     fn drop(&mut self) {
         drop(self.pipe.take());
-        // It has nothing left to do, or two seconds of it.
+        // It ends at once, or within two seconds.
         let _ = self.shell.wait();
     }
 }

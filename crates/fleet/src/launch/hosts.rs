@@ -1,24 +1,24 @@
 //! Which of the listed hosts this machine is.
 //!
-//! Its addresses are asked from the network interfaces, not from its name: on many systems the own name resolves to
-//! `127.0.0.1` or `127.0.1.1`, which is in nobody's list. A name in a list is this machine's if it is its host name, or
-//! resolves to one of its addresses. `--host` ends all guessing.
+//! The addresses come from the network interfaces, not from the host name: on many systems the machine's own name resolves to
+//! `127.0.0.1` or `127.0.1.1`, which is in no list. A name in a list means this machine if it is its host name or resolves to
+//! one of its addresses. `--host` overrides both.
 
 use std::net::{IpAddr, ToSocketAddrs};
 
 use nix::ifaddrs::getifaddrs;
 
-/// This machine, or the one that it was told to be.
+/// This machine, or the host that `--host` names.
 #[derive(Debug, Clone)]
 pub(crate) enum Machine {
-    /// Known by its interfaces and its name.
+    /// Identified by its interfaces and its host name.
     Own { addresses: Vec<IpAddr>, name: String },
     /// `--host`.
     Named(String),
 }
 
 impl Machine {
-    /// Asks the system. What it does not tell is left out: a list or `--host` may still do.
+    /// Asks the operating system. What it does not tell is left empty, because the lists or `--host` may be enough.
     pub(crate) fn this() -> Self {
         let mut addresses: Vec<IpAddr> = Vec::new();
         for interface in getifaddrs().into_iter().flatten() {
@@ -41,7 +41,7 @@ impl Machine {
             Machine::Own { addresses, name } => {
                 let short = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
                 let is_name = host.parse::<IpAddr>().is_err();
-                // `node1` and `node1.cluster` are one machine, `node1.a` and `node1.b` are not known to be.
+                // `node1` and `node1.cluster` are the same machine; `node1.a` and `node1.b` may not be.
                 let same_name = name.eq_ignore_ascii_case(host)
                     || (name.contains('.') != host.contains('.') && short(name) == short(host));
                 (is_name && !name.is_empty() && same_name)
@@ -50,7 +50,7 @@ impl Machine {
         }
     }
 
-    /// For an error: what this machine takes itself for.
+    /// The names of this machine, for an error.
     pub(crate) fn describe(&self) -> String {
         match self {
             Machine::Named(told) => format!("`{told}` (`--host`)"),
@@ -63,7 +63,7 @@ impl Machine {
     }
 }
 
-/// An address is itself; a name may have several, or none.
+/// The addresses of a host: itself if it is an address, otherwise what its name resolves to.
 fn resolve(host: &str) -> Vec<IpAddr> {
     if let Ok(address) = host.parse() {
         return vec![address];
@@ -79,7 +79,7 @@ mod tests {
     fn a_machine_knows_its_addresses_and_its_name() {
         let addresses = vec!["10.0.0.2".parse().unwrap(), "fe80::1".parse().unwrap()];
         let machine = Machine::Own { addresses, name: "node2.cluster".into() };
-        // Its addresses; loopback, whose every address is ours; its name, in any case, with or without the domain.
+        // Its addresses; any loopback address; its name in any case, with and without the domain.
         for own in ["10.0.0.2", "fe80::1", "127.0.0.1", "127.0.1.1", "localhost", "node2", "Node2.cluster"] {
             assert!(machine.owns(own), "{own}");
         }

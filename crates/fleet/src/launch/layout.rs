@@ -1,7 +1,7 @@
-//! Where every process of a job is: from counts or lists to endpoints.
+//! The endpoint of every process of a job, from counts or lists.
 //!
-//! All machines of a job read the same lists and must come to the same endpoints, so nothing here asks this machine
-//! anything; on one machine without lists, ports are left open for [`super::plan`] to choose.
+//! All machines of a job read the same lists and must derive the same endpoints, so nothing here depends on the machine. On one
+//! machine without lists, [`super::plan`] chooses the ports.
 
 use openfleet_core::{Endpoint, Error as CoreError};
 
@@ -9,35 +9,35 @@ use super::error::Error;
 use super::options::{JobOptions, RunMode};
 use crate::error::{Error as OptionError, Result};
 
-/// The first port where none was written, as in the original.
+/// The first port if none is given, as in PaddlePaddle.
 pub(crate) const START_PORT: u16 = 6170;
-/// Where processes meet that are all on one machine.
+/// The host of all processes of a job on one machine.
 pub(crate) const LOOPBACK: &str = "127.0.0.1";
 
-/// A process's host_port; the port may be open.
+/// The host of a process, and its port if it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HostPort {
     pub host: String,
-    /// `None`: any free one.
+    /// `None` for any free port.
     pub port: Option<u16>,
-    /// Whether the user wrote the port, rather than us counting on.
+    /// Whether the user wrote the port. Otherwise it was counted from the first port.
     pub written: bool,
 }
 
-/// Every process of a job.
+/// All processes of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct JobLayout {
     pub mode: RunMode,
     pub servers: Vec<HostPort>,
     pub workers: Vec<HostPort>,
-    /// Collective: where torch's processes meet.
+    /// Collective: where the processes of torch meet.
     pub rendezvous: Option<HostPort>,
-    /// Whether all of them are started here, whatever this machine is called.
+    /// Whether this machine starts all processes, whatever its name is.
     pub is_local: bool,
 }
 
 impl JobLayout {
-    /// Resolves the options, each contradiction with an error that names both sides.
+    /// Resolves the options. A contradiction is an error that names both options.
     pub(crate) fn resolve(job: &JobOptions) -> Result<Self> {
         match mode(job)? {
             RunMode::Ps => parameter_server(job),
@@ -46,7 +46,7 @@ impl JobLayout {
     }
 }
 
-/// Which options choose which kind of job.
+/// The kind of job that the options select.
 fn mode(job: &JobOptions) -> Result<RunMode> {
     let server_flags = [
         ("--server-num", job.server_num.is_some()),
@@ -102,7 +102,7 @@ fn parameter_server(job: &JobOptions) -> Result<JobLayout> {
                 });
             }
             let start = job.start_port.unwrap_or(START_PORT);
-            // By its host_port in the list, so that all machines count alike.
+            // By the position in the list, so that all machines count the same ports.
             number_ports(&mut workers, start, servers.len())?;
             Ok(JobLayout { mode: RunMode::Ps, servers, workers, rendezvous: None, is_local: false })
         }
@@ -162,13 +162,13 @@ fn collective(job: &JobOptions) -> Result<JobLayout> {
         number_ports(&mut hosts, start, 0)?;
         workers.append(&mut hosts);
     }
-    // One port beyond the first machine's workers.
+    // The port after those of the first machine's workers.
     let mut rendezvous = vec![machines[0].clone()];
     number_ports(&mut rendezvous, start, each)?;
     Ok(JobLayout { mode: RunMode::Collective, servers: vec![], workers, rendezvous: rendezvous.pop(), is_local: false })
 }
 
-/// Gives those without a port one by their index.
+/// Gives hosts without a port one by their index.
 fn number_ports(hosts: &mut [HostPort], start: u16, offset: usize) -> Result<()> {
     let count = offset + hosts.len();
     if usize::from(start) + count > usize::from(u16::MAX) + 1 {
@@ -191,7 +191,7 @@ fn agrees(number: Option<u32>, listed: usize, first: &'static str, second: &'sta
     }
 }
 
-/// `host:port,...`, or `host,...` where ports may be left out.
+/// Parses `host:port,...`, or `host,...` if ports are optional.
 fn list(option: &'static str, text: &str, needs_ports: bool) -> Result<Vec<HostPort>> {
     let items = text.split(',').map(str::trim);
     let host_port = |item: &str| -> Result<HostPort> {
@@ -210,12 +210,12 @@ fn list(option: &'static str, text: &str, needs_ports: bool) -> Result<Vec<HostP
     items.map(host_port).collect()
 }
 
-/// A host alone: any port makes an endpoint of it.
+/// Whether the text is a host without a port.
 fn is_host(text: &str) -> bool {
     format!("{text}:1").parse::<Endpoint>().is_ok() || format!("[{text}]:1").parse::<Endpoint>().is_ok()
 }
 
-/// With all ports chosen.
+/// The endpoints, after all ports have been chosen.
 pub(crate) fn endpoints(hosts: &[HostPort]) -> Result<Vec<Endpoint>, CoreError> {
     hosts.iter().map(|host_port| Endpoint::new(&host_port.host, host_port.port.unwrap_or_default())).collect()
 }

@@ -1,8 +1,8 @@
-//! What a process prints: every byte into its log file, whole lines with a prefix onto the screen, the last ones kept for
-//! the case that it fails.
+//! The output of a process: every byte goes to its log file, whole lines with a prefix go to the screen, and the last lines are
+//! kept for the case that it fails.
 //!
-//! A thread a process reads until the pipe has been closed by all who hold it, so nothing that was printed before an end
-//! is lost. The file gets bytes as they come; the screen gets lines, so that processes do not talk into each other's.
+//! One thread per process reads until every holder of the pipe has closed it, so no output is lost. The file gets bytes as they
+//! come; the screen gets whole lines, so that the output of processes does not mix within a line.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -13,12 +13,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::screen::{ProcessName, Screen};
 use crate::error::{Error, Result};
 
-/// How many of the last lines are shown when a process has failed.
+/// How many last lines are shown of a process that failed.
 pub(crate) const LAST_LINES: usize = 30;
-/// A line that is longer goes to the screen in pieces.
+/// A longer line is printed in pieces.
 const LONGEST_LINE: usize = 64 * 1024;
 
-/// The last lines a process has printed; shared with the thread that reads them.
+/// The last lines that a process has printed; shared with the thread that reads them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LastLines(Arc<Mutex<VecDeque<String>>>);
 
@@ -40,18 +40,18 @@ impl LastLines {
     }
 }
 
-/// Opens a process's log: empty for its first life, continued for the next ones.
+/// Opens a process's log: empty on its first attempt, appended to on later ones.
 pub(crate) fn open(path: &Path, is_first_life: bool) -> Result<File> {
     let mut options = OpenOptions::new();
     options.create(true).append(true);
     if is_first_life {
-        // Not `truncate`, which cannot be asked for together with `append`.
+        // `truncate` cannot be combined with `append`.
         File::create(path).map_err(Error::io("write the log", path))?;
     }
     options.open(path).map_err(Error::io("write the log", path))
 }
 
-/// Reads to the end. Runs on a thread of its own.
+/// Copies output until its end. Runs on its own thread.
 pub(crate) fn copy(mut from: PipeReader, mut file: File, screen: &Screen, process_name: ProcessName, last: &LastLines) {
     let mut buffer = vec![0; 16 * 1024];
     let mut lines = Lines::default();
@@ -66,7 +66,7 @@ pub(crate) fn copy(mut from: PipeReader, mut file: File, screen: &Screen, proces
         if let Err(error) = file.write_all(&buffer[..count])
             && std::mem::replace(&mut is_written, false)
         {
-            // The job is worth more than its log; the screen still has it.
+            // The job continues without its log; the screen still shows the output.
             screen.remark(&format!("warning: the log of {process_name} cannot be written any more: {error}"));
         }
         lines.take(&buffer[..count], |line| {
@@ -80,7 +80,7 @@ pub(crate) fn copy(mut from: PipeReader, mut file: File, screen: &Screen, proces
     });
 }
 
-/// Cuts bytes into lines, whatever the pieces in which they come.
+/// Splits bytes into lines.
 #[derive(Debug, Default)]
 struct Lines {
     begun: Vec<u8>,
@@ -99,7 +99,7 @@ impl Lines {
         }
     }
 
-    /// A last line without an end is one too.
+    /// Also passes on a last line without a line end.
     fn finish(mut self, mut each: impl FnMut(&str)) {
         if !self.begun.is_empty() {
             self.say(&mut each);
@@ -109,7 +109,7 @@ impl Lines {
     fn say(&mut self, each: &mut impl FnMut(&str)) {
         let text = String::from_utf8_lossy(&self.begun);
         let text = text.trim_end_matches('\r');
-        // A progress bar draws over itself: what one would see in the end.
+        // A progress bar overwrites itself with carriage returns: keep what is visible in the end.
         each(text.rsplit('\r').next().unwrap_or(text));
         self.begun.clear();
     }
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(lines(&[b"one\ntw", b"o\n\nth", b"ree"]), ["one", "two", "", "three"]);
         assert_eq!(lines(&[b"\n"]), [""]);
         assert_eq!(lines(&[b""]), Vec::<String>::new());
-        // Line ends of another system; a bar that is drawn three times; bytes that are no text.
+        // Windows line ends; a bar that is drawn three times; bytes that are not UTF-8.
         assert_eq!(lines(&[b"dos\r\n", b" 1%\r 50%\r100%\n", b"\xff\n"]), ["dos", "100%", "\u{fffd}"]);
         // A character cut in two.
         assert_eq!(lines(&["é\n".as_bytes().split_at(1).0, "é\n".as_bytes().split_at(1).1]), ["é"]);

@@ -1,16 +1,16 @@
-//! The launcher: the `fleetrun` program, which starts, watches and ends every process of a job on this machine.
+//! The launcher: the `fleetrun` program, which starts, supervises and ends every process of a job on this machine.
 //!
 //! ```text
-//! options   what the user wrote         layout    where every process of the job is
-//! program   what each of them runs      plan      what this machine starts, ports held, environment ready
-//! supervise the rules of continuing, restarting and ending, without processes or a clock
-//! position  how far the run has come, and the checkpoint that restarted servers load
-//! run       carries the plan out, with process, guard, logs, screen and remarks
-//! schedulers   the same job as a manifest or a script for Kubernetes, Slurm, MPI
+//! options       the command line as written       layout   the endpoint of every process of the job
+//! program       the command that each runs        plan     what this machine starts: ports reserved, environments ready
+//! supervise     the rules for restarting and ending, without processes or a clock
+//! position      the progress of the run, and the checkpoint that restarted servers load
+//! run           carries out the plan, with process, guard, logs, screen and announcements
+//! schedulers    the same job as a manifest or script for Kubernetes, Slurm and MPI
 //! ```
 //!
-//! The launcher writes the variables that role makers read ([`crate::variables`]) and knows nothing else of training: any
-//! program can be run. It reads no model, opens no connection and listens nowhere.
+//! The launcher writes the variables that role makers read ([`crate::variables`]) and knows nothing else about training: it can
+//! run any program. It reads no model, opens no connection and listens on no port.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -51,7 +51,7 @@ pub use error::Error;
 pub(crate) use options::duration;
 pub use process::Ending;
 
-/// Runs `fleetrun` with these arguments, the program's own name first, and returns its exit code. Errors have been printed.
+/// Runs `fleetrun` with these arguments, the program name first, prints any error and returns the exit code.
 pub fn main(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> u8 {
     Launcher::default().main(arguments)
 }
@@ -59,21 +59,21 @@ pub fn main(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) ->
 /// `fleetrun` as part of another program, such as a Python package.
 #[derive(Debug, Clone, Default)]
 pub struct Launcher {
-    /// The Python that runs scripts, unless `--python` says otherwise; `None`: `python3` on the PATH.
+    /// The Python interpreter for scripts, unless `--python` is given; `None` means `python3` on the PATH.
     pub python: Option<PathBuf>,
-    /// The directory in which programs are looked for before the PATH; `None`: that of the running executable.
+    /// The directory that is searched for programs before the PATH; `None` means that of the running executable.
     pub directory: Option<PathBuf>,
 }
 
 impl Launcher {
-    /// As [`main`]. To be called on a thread that stays until it returns.
+    /// Like [`main`]. The calling thread must live until it returns.
     pub fn main(&self, arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> u8 {
         let command = with_underscores(Cli::command());
         let parsed = command.try_get_matches_from(arguments).and_then(|matches| Cli::from_arg_matches(&matches));
         let cli = match parsed {
             Ok(cli) => cli,
             Err(error) => {
-                // Help and version are such errors too.
+                // `--help` and `--version` are errors of clap too.
                 let _ = error.print();
                 return u8::try_from(error.exit_code()).unwrap_or(2);
             }
@@ -115,7 +115,7 @@ impl Launcher {
     }
 }
 
-/// The error, and below it, so that they are the last on the screen, the words of the process that failed.
+/// Prints the error, then the last output lines of the process that failed, so that they are last on the screen.
 fn print_last(error: &dyn Hinted, log: Option<(PathBuf, Vec<String>)>) {
     let mut text = format!("error: {}\n", report(error));
     match log {

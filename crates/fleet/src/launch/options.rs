@@ -1,7 +1,6 @@
-//! What the user wrote on `fleetrun`'s command line, as written.
+//! The command line of `fleetrun`, as written.
 //!
-//! Nothing is judged here beyond the shape of a single value: which options go together, and what they come to, is
-//! [`super::plan`]'s and the schedulers' affair.
+//! Only single values are checked here. [`super::plan`] and the schedulers check which options go together and resolve them.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,9 +8,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-/// Start, watch and end every process of a job.
+/// Start, supervise and end every process of a job.
 ///
-/// Everything after SCRIPT is passed to it untouched. Options may be written with hyphens or underscores.
+/// Everything after SCRIPT is passed to it unchanged. Options may be written with hyphens or underscores.
 #[derive(Debug, Parser)]
 #[command(name = "fleetrun", version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "\
@@ -43,7 +42,7 @@ pub(crate) enum Scheduler {
     Mpi(MpiArgs),
 }
 
-/// How many processes, and where.
+/// The number of processes and their hosts.
 #[derive(Debug, Default, Args)]
 pub(crate) struct JobOptions {
     /// Servers to start on this machine
@@ -52,33 +51,33 @@ pub(crate) struct JobOptions {
     /// Workers to start on this machine
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536), help_heading = "Job")]
     pub worker_num: Option<u32>,
-    /// Another name of `--worker-num`
+    /// Alias of `--worker-num`
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536), help_heading = "Job")]
     pub trainer_num: Option<u32>,
-    /// Every server of the job, in rank order; each machine starts its own
+    /// All servers of the job, in rank order; each machine starts its own
     #[arg(long, value_name = "IP:PORT,...", help_heading = "Job")]
     pub servers: Option<String>,
-    /// Every worker of the job, in rank order; each machine starts its own
+    /// All workers of the job, in rank order; each machine starts its own
     #[arg(long, value_name = "IP[:PORT],...", alias = "trainers", help_heading = "Job")]
     pub workers: Option<String>,
     /// Collective workers to start on each machine
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Job")]
     pub nproc_per_node: Option<u32>,
-    /// Every machine of a collective job, in rank order
+    /// All machines of a collective job, in rank order
     #[arg(long, value_name = "IP,...", help_heading = "Job")]
     pub ips: Option<String>,
-    /// The first of the ports that were not written out (default: free ones here, 6170 across machines)
+    /// First of the ports that are not given (default: free ports on one machine, 6170 across machines)
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Job")]
     pub start_port: Option<u16>,
-    /// The kind of job, where the other options leave it open
+    /// Kind of job, if the other options leave it open
     #[arg(long, value_name = "KIND", help_heading = "Job")]
     pub run_mode: Option<RunMode>,
-    /// The job's name: processes of another job are refused
+    /// Name of the job; processes of other jobs are refused
     #[arg(long, value_name = "NAME", alias = "job-id", help_heading = "Job")]
     pub job: Option<String>,
 }
 
-/// With servers, or among workers only.
+/// Whether the job has servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RunMode {
     /// Servers keep the tables
@@ -88,7 +87,7 @@ pub(crate) enum RunMode {
 }
 
 impl RunMode {
-    /// As the user writes it.
+    /// The option as the user writes it.
     pub(crate) fn flag(self) -> &'static str {
         match self {
             RunMode::Ps => "--run-mode ps",
@@ -97,41 +96,41 @@ impl RunMode {
     }
 }
 
-/// How the processes are run here.
+/// How the processes run on this machine.
 #[derive(Debug, Default, Args)]
 pub(crate) struct RunOptions {
-    /// Which machine of the lists this is, where its own addresses do not tell
+    /// Host of this machine in the lists, if its addresses do not tell
     #[arg(long, value_name = "HOST", help_heading = "Run")]
     pub host: Option<String>,
-    /// Where the processes' output is kept, one file each
+    /// Directory for the output of the processes, one file each
     #[arg(long, value_name = "DIR", default_value = "log", help_heading = "Run")]
     pub log_dir: PathBuf,
-    /// How many restarts the job may use: a failed worker starts again alone, a failed server takes all processes back to the
-    /// newest checkpoint; -1: no limit
+    /// Most restarts of the job: a failed worker restarts alone, a failed server restarts all processes from the newest
+    /// checkpoint; -1 for no limit
     #[arg(long, value_name = "N", allow_negative_numbers = true, alias = "max-restart", help_heading = "Run")]
     #[arg(value_parser = clap::value_parser!(i64).range(-1..))]
     pub max_restarts: Option<i64>,
-    /// End the job with exit code 124 after so long: `90`, `90s`, `15m`, `2h`
+    /// End the job with exit code 124 after this time: `90`, `90s`, `15m`, `2h`
     #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Run")]
     pub timeout: Option<Duration>,
-    /// A file with the job's secret; without it `OPENFLEET_SECRET`, or a fresh one on one machine
+    /// File with the job's secret (default: `OPENFLEET_SECRET`, or a new secret on one machine)
     #[arg(long, value_name = "FILE", help_heading = "Run")]
     pub secret_file: Option<PathBuf>,
-    /// Print what would be started, with its environment, and start nothing
+    /// Print every process with its environment, and start nothing
     #[arg(long, help_heading = "Run")]
     pub dry_run: bool,
 }
 
-/// What each process runs.
+/// The command that each process runs.
 #[derive(Debug, Default, Args)]
 pub(crate) struct CommandWords {
     /// SCRIPT is the name of a Python module
     #[arg(short = 'm', long, help_heading = "Script")]
     pub module: bool,
-    /// The Python for scripts and modules (default: `python3` on the PATH)
+    /// Python interpreter for scripts and modules (default: `python3` on the PATH)
     #[arg(long, value_name = "PROGRAM", help_heading = "Script")]
     pub python: Option<PathBuf>,
-    /// Run a script written for the original: `import paddle` finds the names it had
+    /// Run a PaddlePaddle script: `import paddle` finds OpenFleet's compatibility package
     #[arg(long, help_heading = "Script")]
     pub compat: bool,
     /// A Python script, a module after `-m`, or any program, and its arguments
@@ -142,40 +141,40 @@ pub(crate) struct CommandWords {
 /// `fleetrun k8s`.
 #[derive(Debug, Args)]
 pub(crate) struct KubernetesArgs {
-    /// The container image that holds the script
+    /// Container image that holds the script
     #[arg(long, help_heading = "Kubernetes")]
     pub image: String,
-    /// What the objects are called
+    /// Name of the objects
     #[arg(long, default_value = "openfleet", help_heading = "Kubernetes")]
     pub name: String,
-    /// Where they live
+    /// Namespace of the objects
     #[arg(long, help_heading = "Kubernetes")]
     pub namespace: Option<String>,
-    /// CPUs of a worker
+    /// CPUs per worker
     #[arg(long, default_value = "1", help_heading = "Kubernetes")]
     pub cpu: String,
-    /// Memory of a worker
+    /// Memory per worker
     #[arg(long, default_value = "2Gi", help_heading = "Kubernetes")]
     pub memory: String,
-    /// CPUs of a server (default: as a worker)
+    /// CPUs per server (default: as a worker)
     #[arg(long, help_heading = "Kubernetes")]
     pub server_cpu: Option<String>,
-    /// Memory of a server (default: as a worker)
+    /// Memory per server (default: as a worker)
     #[arg(long, help_heading = "Kubernetes")]
     pub server_memory: Option<String>,
-    /// The port servers listen on
+    /// Port that servers listen on
     #[arg(long, default_value_t = 36000, value_parser = clap::value_parser!(u16).range(1..), help_heading = "Kubernetes")]
     pub port: u16,
-    /// The working directory inside the container
+    /// Working directory inside the container
     #[arg(long, value_name = "DIR", help_heading = "Kubernetes")]
     pub workdir: Option<String>,
-    /// Start a dead pod again, alone, so many times a rank
+    /// Most restarts of a failed pod per rank
     #[arg(long, value_name = "N", default_value_t = 3, help_heading = "Kubernetes")]
     pub max_restarts: u32,
-    /// End the job after so long: `90`, `90s`, `15m`, `2h`
+    /// End the job after this time: `90`, `90s`, `15m`, `2h`
     #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Kubernetes")]
     pub timeout: Option<Duration>,
-    /// Two Indexed Jobs and a Service, for clusters without JobSet
+    /// Print two Indexed Jobs and a Service, for clusters without JobSet
     #[arg(long, help_heading = "Kubernetes")]
     pub plain_jobs: bool,
     #[command(flatten)]
@@ -187,25 +186,25 @@ pub(crate) struct KubernetesArgs {
 /// `fleetrun slurm`.
 #[derive(Debug, Args)]
 pub(crate) struct SlurmArgs {
-    /// What the job is called
+    /// Name of the job
     #[arg(long, default_value = "openfleet", help_heading = "Slurm")]
     pub name: String,
-    /// Machines to ask for
+    /// Machines to request
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Slurm")]
     pub nodes: u32,
-    /// CPUs of a process
+    /// CPUs per process
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Slurm")]
     pub cpu: u32,
-    /// Memory of a machine, as Slurm writes it: `16G`
+    /// Memory per machine, in Slurm's notation: `16G`
     #[arg(long, help_heading = "Slurm")]
     pub memory: Option<String>,
-    /// The partition to run in
+    /// Partition to run in
     #[arg(long, help_heading = "Slurm")]
     pub partition: Option<String>,
-    /// The longest the job may take, as Slurm writes it: `02:00:00`
+    /// Time limit of the job, in Slurm's notation: `02:00:00`
     #[arg(long, help_heading = "Slurm")]
     pub time: Option<String>,
-    /// Where the processes' output is kept, one file each
+    /// Directory for the output of the processes, one file each
     #[arg(long, value_name = "DIR", default_value = "log", help_heading = "Slurm")]
     pub log_dir: PathBuf,
     #[command(flatten)]
@@ -223,7 +222,7 @@ pub(crate) struct MpiArgs {
     pub words: CommandWords,
 }
 
-/// `90`, `90s`, `15m`, `2h`.
+/// Parses `90`, `90s`, `15m` or `2h`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = match text.char_indices().last() {
         Some((at, 's')) => (&text[..at], 1.0),

@@ -1,7 +1,7 @@
-//! What this machine is to start, resolved and checked once: from options to processes with their environments.
+//! What this machine starts, resolved and checked once: from options to processes with their environments.
 //!
-//! A plan has been found possible when it was made: the lists agree, the script is there, the ports are free (and held
-//! until their owners start). It starts nothing itself; `--dry-run` prints it.
+//! A plan is checked when it is made: the lists agree, the script exists, the ports are free and stay reserved until their
+//! processes start. It starts nothing itself; `--dry-run` prints it.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -25,21 +25,21 @@ use crate::cli::output::plural;
 use crate::error::{Error as OptionError, Result};
 use crate::variables::{BIND, INCARNATION, JOB_FILE, PROGRESS_FILE, RESUME, RUN, SECRET};
 
-/// What this machine starts, and by which rules it goes on.
+/// What this machine starts, and the policy for restarting and ending.
 #[derive(Debug)]
 pub(crate) struct LaunchPlan {
     pub job: JobId,
     pub program: Program,
-    /// Those of this machine, servers first.
+    /// The processes of this machine, servers first.
     pub processes: Vec<PlannedProcess>,
     pub secret: Secret,
     pub log_dir: PathBuf,
     pub policy: Policy,
-    /// Where processes read what the launcher knows of the job.
+    /// The file in which the launcher tells its processes the state of the job.
     pub job_file: PathBuf,
-    /// Every server of the job, in rank order.
+    /// All servers of the job, in rank order.
     servers: Vec<Endpoint>,
-    /// Every worker of the job, in rank order.
+    /// All workers of the job, in rank order.
     workers: Vec<Endpoint>,
     mode: RunMode,
 }
@@ -50,21 +50,21 @@ pub(crate) struct PlannedProcess {
     pub role: Role,
     pub rank: usize,
     pub endpoint: Endpoint,
-    /// Without those of [`LaunchPlan::extra`].
+    /// Without the variables of [`LaunchPlan::extra`].
     pub variables: Vec<Variable>,
     pub log: PathBuf,
     pub progress: PathBuf,
-    /// Keeps its port until it starts.
+    /// Holds the port until the process starts.
     pub reserved: Option<PortReservation>,
 }
 
-/// When a job goes on and when it ends.
+/// The limits for restarting and ending a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Policy {
-    /// How many restarts the job may use. `None`: no limit.
+    /// The most restarts of the job; `None` for no limit.
     pub max_restarts: Option<u64>,
     pub timeout: Option<Duration>,
-    /// All workers of the job are on this machine: servers may be asked to end when these have.
+    /// Whether all workers of the job are on this machine. Only then may servers be asked to end after the workers.
     pub has_all_workers: bool,
 }
 
@@ -112,8 +112,8 @@ impl LaunchPlan {
         let log_dir = run.log_dir.clone();
         let absolute = std::path::absolute(&log_dir).map_err(crate::Error::io("resolve", &log_dir))?;
         let job_file = absolute.join("progress").join("job.json");
-        // Launchers do not talk to each other. On several machines the one that starts the first server decides; the other
-        // processes learn the run's identity from that server.
+        // Launchers do not talk to each other. On several machines, the one that starts the first server makes the identity of
+        // the run, and the other processes get it from that server.
         let run_id = (is_whole || owned.servers.contains(&0)).then(|| run_identity(run.dry_run));
         let own = |role: Role, rank: usize, endpoint: &Endpoint, reserved: Option<Port>| {
             let (reserved, bind) = reserved.map_or((None, None), |port| (Some(port.reserved), port.bind));
@@ -124,7 +124,7 @@ impl LaunchPlan {
             variables.push((PROGRESS_FILE, progress.display().to_string()));
             variables.push((JOB_FILE, job_file.display().to_string()));
             if layout.mode == RunMode::Collective && workers_per_machine > 1 && std::env::var_os(THREADS).is_none() {
-                // As torchrun does: processes that share a machine should not each start a thread a core.
+                // As torchrun does: processes that share a machine should not each start one thread per core.
                 variables.push((THREADS, "1".to_owned()));
             }
             let log = log_dir.join(format!("{role}log.{rank}"));
@@ -149,7 +149,7 @@ impl LaunchPlan {
         Ok(LaunchPlan { job, program, processes, secret, log_dir, policy, job_file, servers, workers, mode })
     }
 
-    /// The host of a process of the job, on whichever machine. `None`: the job has no such process.
+    /// The host of any process of the job; `None` if the job has no such process.
     pub(crate) fn host(&self, role: Role, rank: usize) -> Option<&str> {
         let endpoints = match role {
             Role::Server => &self.servers,
@@ -158,7 +158,7 @@ impl LaunchPlan {
         endpoints.get(rank).map(Endpoint::host)
     }
 
-    /// One line about the job and this machine's part.
+    /// One line about the job and this machine's part of it.
     pub(crate) fn headline(&self) -> String {
         let workers = plural(self.workers.len(), "worker");
         let job = match self.mode {
@@ -171,7 +171,7 @@ impl LaunchPlan {
         format!("job {}: {job}{part}; logs in `{}`", self.job, self.log_dir.display())
     }
 
-    /// What `--dry-run` prints: each process as a command that a shell could run. The secret is not shown.
+    /// The output of `--dry-run`: each process as a shell command. The secret is hidden.
     pub(crate) fn describe(&self) -> String {
         let mut text = format!("{}\n", self.headline());
         let words: Vec<String> = self.program.words.iter().map(|word| quoted(&word.to_string_lossy())).collect();
@@ -189,8 +189,8 @@ impl LaunchPlan {
         text
     }
 
-    /// The variables that change with every attempt of a process, and those that are not shown. `resume` is the checkpoint that
-    /// a restarted server loads.
+    /// The variables that change with every attempt of a process, and those that are hidden. `resume` is the checkpoint that a
+    /// restarted server loads.
     pub(crate) fn extra(&self, attempt: u64, resume: Option<&str>) -> Vec<(&'static str, OsString)> {
         let mut extra: Vec<(&'static str, OsString)> =
             vec![(INCARNATION, attempt.to_string().into()), (SECRET, self.secret.expose().into())];
@@ -202,12 +202,12 @@ impl LaunchPlan {
     }
 }
 
-/// Lets a Python script's lines reach the log when they are printed.
+/// Makes Python write its output lines to the log immediately.
 const UNBUFFERED: &str = "PYTHONUNBUFFERED";
-/// How many threads numeric libraries start.
+/// The number of threads of numeric libraries.
 const THREADS: &str = "OMP_NUM_THREADS";
 
-/// Ranks that this machine starts.
+/// The ranks that this machine starts.
 struct OwnRanks {
     servers: Vec<usize>,
     workers: Vec<usize>,
@@ -234,7 +234,7 @@ impl OwnRanks {
     }
 }
 
-/// The ports of this machine's processes, by rank.
+/// The reserved ports of this machine's processes, by rank.
 struct Ports {
     servers: std::collections::HashMap<usize, Port>,
     workers: std::collections::HashMap<usize, Port>,
@@ -242,13 +242,13 @@ struct Ports {
 
 struct Port {
     reserved: PortReservation,
-    /// Where to listen, if not at the endpoint's own address.
+    /// The address to listen on, if it differs from the endpoint's host.
     bind: Option<String>,
 }
 
 impl Ports {
-    /// Chooses the ports that are open and takes those that are not. A dry run leaves the latter alone: the job may be
-    /// running.
+    /// Chooses the ports that were left open and reserves the given ones. A dry run does not reserve given ports, because the
+    /// job may be running.
     fn reserve(layout: &mut JobLayout, owned: &OwnRanks, dry_run: bool) -> Result<Self> {
         let mut ports = Ports { servers: Default::default(), workers: Default::default() };
         let is_local = layout.is_local;
@@ -265,7 +265,7 @@ impl Ports {
                     taken.insert(rank, Port { reserved, bind: None });
                     continue;
                 };
-                // A worker of a list may never listen: only a port that somebody wrote is worth an error.
+                // A worker of a list may never listen, so only a port that the user wrote is worth an error.
                 if dry_run || (role == Role::Worker && !host_port.written && !is_local) {
                     continue;
                 }
@@ -275,7 +275,7 @@ impl Ports {
             }
         }
         if let Some(rendezvous) = layout.rendezvous.as_mut().filter(|rendezvous| rendezvous.port.is_none()) {
-            // Released at once: its owner is the first worker, whom torch's own code will tell.
+            // Released at once: the first worker listens there, and torch reports its own errors.
             rendezvous.port = Some(PortReservation::free(&rendezvous.host)?.1);
         }
         Ok(ports)
@@ -296,7 +296,8 @@ fn check_distinct(layout: &JobLayout, servers: &[Endpoint], workers: &[Endpoint]
     Ok(())
 }
 
-/// On one machine the script's name and something fresh; across machines what all of them come to by themselves.
+/// The default name of a job. On one machine: the script's name and random digits. On several: a name that every machine
+/// derives from the lists.
 fn default_name(layout: &JobLayout, program: &Program, servers: &[Endpoint], workers: &[Endpoint]) -> Result<JobId> {
     let name = if layout.is_local {
         let nonce = openfleet_dist::handshake::fresh_nonce();
@@ -320,7 +321,7 @@ pub(crate) fn run_identity(dry_run: bool) -> String {
     openfleet_dist::handshake::fresh_nonce()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Makes the directories of logs and progress files, and removes the reports of an earlier job.
+/// Creates the directories of logs and progress files, and removes the reports of an earlier job.
 pub(crate) fn make_directories(plan: &LaunchPlan) -> Result<()> {
     let mut directories = vec![plan.log_dir.as_path()];
     directories.extend(plan.processes.iter().filter_map(|process| process.progress.parent()).take(1));
@@ -335,6 +336,6 @@ pub(crate) fn make_directories(plan: &LaunchPlan) -> Result<()> {
 
 /// Removes the report of an earlier job or of an earlier attempt of a process.
 pub(crate) fn forget_progress(path: &Path) {
-    // Most often there is none.
+    // Usually there is none.
     let _ = std::fs::remove_file(path);
 }

@@ -1,9 +1,8 @@
-//! Ports for the processes of a job on one machine, held until the moment their owner is started.
+//! Ports for the processes of a job on one machine, reserved until their process starts.
 //!
-//! A port that the system gives out (`bind` to 0) lies in the range from which it also takes the source ports of
-//! outgoing connections. A worker that tries to reach a server which does not listen yet could be given the server's
-//! own port, and even connect to itself. So free ports are looked for below that range, and a listener keeps each of them
-//! from others until its owner starts.
+//! A port that the system assigns (`bind` to 0) is in the range that it also uses for the source ports of outgoing connections.
+//! A worker that tries to reach a server that does not listen yet could get the server's own port, and even connect to itself.
+//! So free ports are searched below that range, and a listener holds each of them until its process starts.
 
 use std::io::ErrorKind;
 use std::net::TcpListener;
@@ -14,23 +13,23 @@ use openfleet_core::topology::Role;
 use super::error::Error;
 use crate::error::Result;
 
-/// Where Linux says from which port on it takes source ports.
+/// The file in which Linux shows its range of source ports.
 const SOURCE_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
-/// What it says there, unless somebody changed it.
+/// The default of Linux.
 const USUAL_FIRST_SOURCE_PORT: u16 = 32768;
-/// Below are the well-known ones, and those that people choose by hand.
+/// Below are the well-known ports and those that people choose by hand.
 const LOWEST: u16 = 10_000;
-/// How often another port is tried before the system is asked for any.
+/// Attempts before the system is asked for any free port.
 const ATTEMPTS: u32 = 200;
 
-/// A port that nobody else can take while this lives.
+/// A port that no other process can take while this value lives.
 #[derive(Debug)]
 pub(crate) struct PortReservation {
     _listener: TcpListener,
 }
 
 impl PortReservation {
-    /// Exactly this place, for this process.
+    /// Reserves exactly this endpoint for a process.
     pub(crate) fn at(endpoint: &Endpoint, role: Role, rank: usize) -> Result<Self> {
         match TcpListener::bind((endpoint.host(), endpoint.port())) {
             Ok(listener) => Ok(PortReservation { _listener: listener }),
@@ -38,8 +37,8 @@ impl PortReservation {
         }
     }
 
-    /// As [`PortReservation::at`]; where the address is none of this machine's, as behind address translation, the port on all
-    /// of its addresses, and the address to bind to instead.
+    /// Like [`PortReservation::at`]. If the address is not one of this machine's, as behind address translation, it reserves
+    /// the port on all addresses and returns the address to bind to instead.
     pub(crate) fn at_or_behind(endpoint: &Endpoint, role: Role, rank: usize) -> Result<(Self, Option<String>)> {
         let everywhere = if endpoint.host().contains(':') { "::" } else { "0.0.0.0" };
         let refused = match PortReservation::at(endpoint, role, rank) {
@@ -54,7 +53,7 @@ impl PortReservation {
         }
     }
 
-    /// Any free port of `host`.
+    /// Reserves any free port of `host`.
     pub(crate) fn free(host: &str) -> Result<(Self, u16)> {
         let no_port = |source| Error::NoPort { host: host.to_owned(), source };
         let below = first_source_port();
@@ -75,7 +74,7 @@ fn first_source_port() -> u16 {
     range.split_whitespace().next().and_then(|first| first.parse().ok()).unwrap_or(USUAL_FIRST_SOURCE_PORT)
 }
 
-/// Two launchers that start together should not try the same ports in the same order.
+/// Random, so that two launchers that start together do not try the same ports in the same order.
 fn random(from: u16, below: u16) -> u16 {
     let nonce = openfleet_dist::handshake::fresh_nonce();
     from + u16::from_le_bytes([nonce[0], nonce[1]]) % (below - from)

@@ -1,17 +1,17 @@
-//! How far the run has come and what it has saved, as its servers report it: what a restarted server loads, and how much work
-//! that repeats.
+//! The progress of the run and its newest checkpoint, as servers report them: what a restarted server loads, and how much work
+//! is repeated.
 //!
-//! The launcher does not look into a checkpoint; it only passes on the address of one.
+//! The launcher does not read checkpoints; it only passes on an address.
 
 use crate::cli::output::count;
 use crate::progress::Progress;
 
-/// How far the run has come and what it has saved.
+/// The progress of the run and its newest checkpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Position {
-    /// The newest checkpoint that the run has committed. Kept over restarts.
+    /// The newest checkpoint that the run has committed. Kept across restarts.
     checkpoint: Option<Checkpoint>,
-    /// The step that the servers have reached since they were started.
+    /// The step that the servers have reached since they started.
     step: Option<u64>,
 }
 
@@ -22,7 +22,7 @@ struct Checkpoint {
 }
 
 impl Position {
-    /// Takes in what a server reports. The checkpoint of the largest step is kept; of two at the same step the later report.
+    /// Takes in a server's report. The checkpoint with the largest step is kept; for equal steps, the later report.
     pub(crate) fn note(&mut self, progress: &Progress) {
         self.step = self.step.max(progress.step);
         let Some(address) = progress.checkpoint.clone().filter(|address| !address.is_empty()) else { return };
@@ -32,18 +32,18 @@ impl Position {
         }
     }
 
-    /// What a restarted server loads.
+    /// The checkpoint that a restarted server loads.
     pub(crate) fn resume(&self) -> Option<&str> {
         self.checkpoint.as_ref().map(|checkpoint| checkpoint.address.as_str())
     }
 
-    /// Servers start again: how far they have come is not known until they report it.
+    /// Servers restart: their step is unknown until they report it.
     pub(crate) fn return_to_checkpoint(&mut self) {
         self.step = None;
     }
 
-    /// From where a job continues that starts again now, and how much it repeats: "from checkpoint `model` of step 120; 35 steps
-    /// are repeated".
+    /// Where a job that restarts now resumes, and how much it repeats: "from checkpoint `model` of step 120; 35 steps are
+    /// repeated".
     pub(crate) fn describe(&self) -> String {
         let (from, at) = match &self.checkpoint {
             Some(Checkpoint { address, step: Some(step) }) => {

@@ -1,8 +1,7 @@
-//! One process: started in a group of its own, signalled as a group, and its end noticed.
+//! One process: started in its own process group, signalled as a group, and checked for its end.
 //!
-//! The group is what makes an end an end: whatever the script has started itself is in it, unless it took pains to leave. If
-//! the launcher is killed, the kernel sends the process SIGTERM (Linux), and the [guard](super::guard) ends the rest of
-//! the group.
+//! The group contains everything that the script starts, unless it leaves the group deliberately. If the launcher is killed,
+//! the kernel sends the process SIGTERM (Linux), and the [guard](super::guard) ends the rest of the group.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -16,7 +15,7 @@ use nix::unistd::Pid;
 use super::environment::{ROLE_VARIABLES, Variable};
 use super::guard::announce;
 
-/// A process that was started, and whatever it has started.
+/// A started process and its group.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -24,9 +23,9 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts the words with these variables; what it prints on either stream comes out of the reader in the order in
-    /// which it was printed. It announces its group on `guard`. To be called on a thread that lives as long as the process should: the kernel takes the end
-    /// of the thread for the end of the parent.
+    /// Starts a command with these variables. The reader gets the output of both streams in the order in which it was printed.
+    /// The process announces its group on `guard`. The calling thread must live as long as the process should: the kernel takes
+    /// the end of the thread for the end of the parent.
     pub(crate) fn start(
         words: &[OsString],
         variables: &[Variable],
@@ -42,7 +41,7 @@ impl Process {
         }
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         command.envs(extra.iter().map(|(name, value)| (name, value)));
-        // A group in the background may not read the terminal.
+        // A background process group may not read the terminal.
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).process_group(0);
         end_with_parent(&mut command, guard);
         let child = command.spawn()?;
@@ -54,9 +53,9 @@ impl Process {
         self.child.id()
     }
 
-    /// How it ended, if it has.
+    /// How it ended; `None` while it runs.
     pub(crate) fn try_wait(&mut self) -> Option<Ending> {
-        // An error would mean that somebody else has waited for it: it is gone either way.
+        // An error would mean that it has been waited for elsewhere: it has ended either way.
         match self.child.try_wait() {
             Ok(None) => None,
             Ok(Some(status)) => Some(Ending::of(status)),
@@ -64,16 +63,16 @@ impl Process {
         }
     }
 
-    /// Sends a signal to the process and all of its group. That nobody is left is no error.
+    /// Sends a signal to the process and its group. An empty group is not an error.
     ///
-    /// The number of a group whose leader has been waited for stays taken while it has members. Once it is empty the system
-    /// may use it again, but not before it has used up all others; we stop asking within seconds.
+    /// The id of a group stays in use while the group has members, even after its leader was waited for. When the group is
+    /// empty the system may reuse the id, but only after all other ids, and signals are sent only for seconds.
     pub(crate) fn signal(&self, signal: Signal) {
         let _ = killpg(self.group, signal);
     }
 }
 
-/// Makes sure that neither the process nor its group outlives us.
+/// Ensures that neither the process nor its group outlives the launcher.
 fn end_with_parent(command: &mut Command, mut guard: Option<PipeWriter>) {
     let parent = nix::unistd::getpid();
     let arrange = move || {
@@ -82,21 +81,22 @@ fn end_with_parent(command: &mut Command, mut guard: Option<PipeWriter>) {
         }
         parent_death_signal()?;
         default_signals()?;
-        // We may have died before the lines above.
+        // The launcher may have died before the calls above.
         if nix::unistd::getppid() == parent { Ok(()) } else { Err(std::io::ErrorKind::BrokenPipe.into()) }
     };
-    // SAFETY: between fork and exec only async-signal-safe functions may run. These are system calls and the writing of a
-    // number into an array: neither they nor the errors made of a number allocate or take a lock.
+    // SAFETY: between fork and exec only async-signal-safe functions may run. These are system calls and formatting a number
+    // into an array; neither they nor their errors, which hold a number, allocate or take a lock.
     unsafe {
         command.pre_exec(arrange);
     }
 }
 
-/// What we were started with ignored (`nohup`, a background job of a script) is not what the process wants: it would not hear
-/// of an interrupt that we pass on. The mask is empty already: the standard library sees to that.
+/// Restores the default handling of signals that the launcher was started with ignored (`nohup`, a background job of a script):
+/// otherwise the process would not receive an interrupt that the launcher passes on. The standard library has already emptied
+/// the signal mask.
 fn default_signals() -> std::io::Result<()> {
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT] {
-        // SAFETY: no handler is installed: the default is no function of ours.
+        // SAFETY: this restores the default handler; no function of this program becomes a handler.
         unsafe { set_handler(signal, SigHandler::SigDfl) }?;
     }
     Ok(())
@@ -107,7 +107,7 @@ fn parent_death_signal() -> std::io::Result<()> {
     Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?)
 }
 
-/// Elsewhere the guard alone does it.
+/// On other systems the guard alone does this.
 #[cfg(not(target_os = "linux"))]
 fn parent_death_signal() -> std::io::Result<()> {
     Ok(())
@@ -116,16 +116,16 @@ fn parent_death_signal() -> std::io::Result<()> {
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// It chose to.
+    /// It exited with this code.
     Code(i32),
-    /// It was killed.
+    /// It was killed by this signal.
     Signal(i32),
-    /// Nobody knows.
+    /// The exit status is unknown.
     Unknown,
 }
 
 impl Ending {
-    /// The signal that cannot be refused.
+    /// The number of SIGKILL.
     pub(crate) const KILL: i32 = Signal::SIGKILL as i32;
 
     fn of(status: ExitStatus) -> Self {
@@ -136,12 +136,12 @@ impl Ending {
         }
     }
 
-    /// Whether all went well.
+    /// Whether it exited with code 0.
     pub fn is_success(self) -> bool {
         self == Ending::Code(0)
     }
 
-    /// What a shell would make of it.
+    /// The exit code that a shell would report.
     pub fn exit_code(self) -> u8 {
         match self {
             Ending::Code(code) => u8::try_from(code).unwrap_or(1),
@@ -151,7 +151,7 @@ impl Ending {
     }
 }
 
-/// With its verb: `exited with code 3`.
+/// Displayed with a verb: `exited with code 3`.
 impl fmt::Display for Ending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

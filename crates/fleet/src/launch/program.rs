@@ -1,6 +1,6 @@
-//! What each process runs: from SCRIPT and its neighbours on the command line to the words handed to the system.
+//! The command that each process runs, from SCRIPT and the options around it.
 //!
-//! All processes of a job run the same words; which of them is a server is told by its environment only.
+//! All processes of a job run the same command; only the environment says which of them is a server.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
@@ -10,22 +10,22 @@ use super::error::Error;
 use super::options::CommandWords;
 use crate::error::{Error as OptionError, Result};
 
-/// The module that lets scripts of the original find the names they import.
+/// The module that makes `import paddle` work in PaddlePaddle scripts.
 const COMPAT: &str = "openfleet.compat";
 
-/// The words of a command line, program first.
+/// A command, program first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Program {
     pub words: Vec<OsString>,
-    /// Whether it is Python, whose output we want unbuffered.
+    /// Whether it is Python, whose output must be unbuffered.
     pub is_python: bool,
-    /// For the job's name: the script without directories and ending.
+    /// The script's name without directories and extension, for the name of the job.
     pub stem: String,
 }
 
 impl Program {
-    /// Resolves and finds what is to be run on this machine. `python` is the caller's interpreter, if the caller is
-    /// one; `beside` is the directory in which to look for programs before the PATH.
+    /// Resolves and finds the command on this machine. `python` is the caller's interpreter, if the caller is one; `beside` is
+    /// searched for programs before the PATH.
     pub(crate) fn find(words: &CommandWords, python: Option<&Path>, beside: Option<&Path>) -> Result<Self> {
         let mut program = Program::elsewhere(words, python)?;
         let is_script = program.is_python && !words.module;
@@ -35,14 +35,14 @@ impl Program {
             return Err(Error::NoScript { path: script.to_owned() }.into());
         }
         if let Some(first) = program.words.first_mut() {
-            // A program that is not Python may stand beside us; Python is what the user's PATH says.
+            // A program that is not Python may be next to `fleetrun`; Python is found on the user's PATH.
             let beside = beside.filter(|_| !program.is_python);
             *first = find(first, beside)?.into_os_string();
         }
         Ok(program)
     }
 
-    /// Resolves what is to be run on another machine, whose files we cannot see.
+    /// Resolves the command for another machine, whose files are not visible.
     pub(crate) fn elsewhere(words: &CommandWords, python: Option<&Path>) -> Result<Self> {
         let Some(script) = words.command.first() else {
             return Err(OptionError::MissingOption {
@@ -89,7 +89,8 @@ fn has_python_ending(script: &OsStr) -> bool {
     ending.is_some_and(|ending| ["py", "pyc", "pyz"].contains(&ending))
 }
 
-/// As a shell finds a program, but beside us first: `fleetrun openfleet` means the one it came with.
+/// Finds a program as a shell does, but next to `fleetrun` first: `fleetrun openfleet` means the one that was installed with
+/// it.
 fn find(name: &OsStr, beside: Option<&Path>) -> Result<PathBuf> {
     let missing = |looked: String, here: bool| Error::NoProgram { name: name.to_string_lossy().into(), looked, here };
     if name.as_encoded_bytes().contains(&b'/') {

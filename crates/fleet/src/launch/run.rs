@@ -1,9 +1,7 @@
-//! Carries a plan out: starts its processes, tells the [`Supervisor`] what happens to them and what they report, and does what
-//! it answers.
+//! Carries out a plan: starts its processes, reports what happens to the [`Supervisor`] and performs the actions it returns.
 //!
-//! All processes are started, signalled and waited for on the calling thread (the parent-death signal asks for it, and
-//! a number can then not be used again between the look and the signal). Other threads read output and listen to signals,
-//! and wake this one.
+//! The calling thread starts, signals and waits for all processes. The parent-death signal requires that, and it ensures that a
+//! process id is not reused between a check and a signal. Other threads read output and wait for signals, and wake this one.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,21 +27,21 @@ use crate::error::Result;
 use crate::job_file::JobFile;
 use crate::progress::Progress;
 
-/// How often the status is drawn, and children are looked at in case that a signal about them was lost.
+/// How often the status is drawn. Children are checked as often, in case a SIGCHLD was lost.
 const EVERY: Duration = Duration::from_millis(250);
-/// How often the reports of the processes are read.
+/// How often the reports of processes are read.
 const READ_REPORTS: Duration = Duration::from_secs(1);
-/// How long whatever a process has left behind may go on before it is killed: Python's own helpers tidy up.
+/// How long the remaining processes of a group may run after its leader has ended: Python's own helpers clean up.
 const LEFT_BEHIND: Duration = Duration::from_secs(1);
 
 /// What wakes the loop.
 enum Event {
     Signal(Signal),
-    /// All that the process of this index had to say has been read.
+    /// All output of the process of this index has been read.
     Silent(usize),
 }
 
-/// Runs the job to its end. The screen has been told what failed, and of a failed process the last lines, last.
+/// Runs the job to its end. The caller prints the failure, and the last lines of a failed process, last.
 pub(crate) fn run(mut plan: LaunchPlan) -> Result<Ended> {
     make_directories(&plan)?;
     let (events, woken) = channel();
@@ -71,7 +69,7 @@ pub(crate) fn run(mut plan: LaunchPlan) -> Result<Ended> {
     };
     running.write_job_file(&plan);
     for index in 0..plan.processes.len() {
-        // Released at the last moment.
+        // Release the port at the last moment.
         drop(plan.processes[index].reserved.take());
         let actions = running.start(&plan, index, 1)?;
         running.perform(&plan, actions)?;
@@ -86,32 +84,32 @@ pub(crate) fn run(mut plan: LaunchPlan) -> Result<Ended> {
     running.judge(&plan, outcome)
 }
 
-/// A job that came to its end.
+/// A job that has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// What `fleetrun` exits with.
+    /// The exit code of `fleetrun`.
     pub exit_code: u8,
     pub failure: Option<Failure>,
 }
 
-/// What went wrong.
+/// What failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub error: Error,
-    /// Of the process that it went wrong with: its log, and the last lines of it.
+    /// The log of the process that failed, and its last lines.
     pub last_words: Option<(PathBuf, Vec<String>)>,
 }
 
-/// One process of the plan, over all of its attempts.
+/// One process of the plan, over all its attempts.
 #[derive(Debug, Default)]
 struct ProcessSlot {
     process: Option<Process>,
     pid: u32,
     reader: Option<JoinHandle<()>>,
     last: LastLines,
-    /// What its progress file held when it was last read.
+    /// The content of its progress file when it was last read.
     report: String,
-    /// Its process has ended; whatever it left behind is killed when the time comes, or when nothing more is printed.
+    /// The process has ended. The rest of its group is killed at this time, or when its output has been read.
     leftover: Option<Instant>,
 }
 
@@ -119,7 +117,7 @@ struct Running {
     slots: Vec<ProcessSlot>,
     supervisor: Supervisor,
     position: Position,
-    /// What the job file says; `None` before it is first written.
+    /// The content of the job file; `None` before it is first written.
     job_file: Option<JobFile>,
     guard: Option<Guard>,
     screen: Arc<Screen>,
@@ -130,7 +128,7 @@ struct Running {
 }
 
 impl Running {
-    /// Until all have ended.
+    /// Runs until all processes have ended.
     fn supervise(&mut self, plan: &LaunchPlan, woken: &Receiver<Event>) -> Result<Outcome> {
         let (mut shown, mut read) = (Instant::now(), Instant::now());
         let mut remarks = Announcements::default();
@@ -161,24 +159,24 @@ impl Running {
                     self.perform(plan, actions)?;
                 }
                 Ok(Event::Silent(index)) => self.silent(index),
-                // We hold a sender ourselves.
+                // This thread holds a sender itself.
                 Err(RecvTimeoutError::Disconnected) => {}
             }
         }
     }
 
-    /// Notices who has ended.
+    /// Finds processes that have ended.
     fn look(&mut self, plan: &LaunchPlan, now: Instant) -> Result<()> {
         let mut ended = Vec::new();
-        // Workers before servers: whoever failed because of a server is then never seen without it.
+        // Workers before servers: a worker that failed because of a server is then always seen together with it.
         for (index, slot) in self.slots.iter_mut().enumerate().rev().filter(|(_, slot)| slot.leftover.is_none()) {
             if let Some(ending) = slot.process.as_mut().and_then(Process::try_wait) {
                 slot.leftover = Some(now + LEFT_BEHIND);
                 ended.push((index, ending));
             }
         }
-        // Success cannot be undone by a failure of the same moment, and a server's failure is more often the cause than the
-        // effect of a worker's.
+        // A success cannot be undone by a failure at the same moment, and the failure of a server is more often the cause of a
+        // worker's failure than its effect.
         ended.sort_by_key(|&(index, ending)| match plan.processes[index].role {
             Role::Worker if ending.is_success() => (0, index),
             Role::Server => (1, index),
@@ -186,7 +184,7 @@ impl Running {
         });
         for (index, ending) in ended {
             if let Some(mut progress) = self.new_report(plan, index) {
-                // What an ended process says of its peers does not count.
+                // Ignore what an ended process says about its peers.
                 progress.silent.clear();
                 self.supervisor.reported(index, &progress, now);
             }
@@ -196,7 +194,7 @@ impl Running {
         Ok(())
     }
 
-    /// Tells the supervisor what the running processes report.
+    /// Passes the reports of running processes to the supervisor.
     fn read_reports(&mut self, plan: &LaunchPlan) -> Result<()> {
         for index in 0..self.slots.len() {
             if self.supervisor.state(index) == State::Running
@@ -209,7 +207,7 @@ impl Running {
         Ok(())
     }
 
-    /// A process's report, if it has changed. An unchanged one says nothing: its writer may be frozen.
+    /// The report of a process, if it has changed. An unchanged report says nothing: its writer may be frozen.
     fn new_report(&mut self, plan: &LaunchPlan, index: usize) -> Option<Progress> {
         let planned = &plan.processes[index];
         let report = std::fs::read_to_string(&planned.progress).unwrap_or_default();
@@ -225,7 +223,7 @@ impl Running {
         Some(progress)
     }
 
-    /// Tells the processes what has changed, before they notice it otherwise.
+    /// Tells the processes what has changed, before they can notice it otherwise.
     fn write_job_file(&mut self, plan: &LaunchPlan) {
         let file = JobFile { ending: self.supervisor.stopping().is_some(), departed: self.supervisor.departed() };
         if self.job_file.as_ref() == Some(&file) {
@@ -246,7 +244,7 @@ impl Running {
                         process.signal(signal);
                     }
                 }
-                // An earlier one of these could not be started.
+                // An earlier process could not be started.
                 Action::Start(index, _) if self.supervisor.stopping().is_some() => self.skip(index),
                 Action::Start(index, attempt) => {
                     let more = self.start(plan, index, attempt)?;
@@ -260,7 +258,7 @@ impl Running {
 
     fn say(&mut self, plan: &LaunchPlan, notice: Notice) {
         if let Notice::Return(..) = notice {
-            // The newest checkpoint, and how far the servers are.
+            // Read the newest checkpoint and the steps of the servers.
             for index in 0..self.slots.len() {
                 self.new_report(plan, index);
             }
@@ -274,7 +272,7 @@ impl Running {
         self.screen.remark(&line);
     }
 
-    /// Starts a process; a failure to do so is an end of the job like others.
+    /// Starts a process. A failure to start it ends the job.
     fn start(&mut self, plan: &LaunchPlan, index: usize, attempt: u64) -> Result<Vec<Action>> {
         self.vacate(index);
         let planned = &plan.processes[index];
@@ -304,18 +302,18 @@ impl Running {
         let (screen, last, events) = (self.screen.clone(), slot.last.clone(), self.events.clone());
         slot.reader = Some(std::thread::spawn(move || {
             logs::copy(output, log, &screen, process_name, &last);
-            // The loop may be over already.
+            // The loop may have ended.
             let _ = events.send(Event::Silent(index));
         }));
         Ok(vec![])
     }
 
-    /// Does not start a process: the job ends.
+    /// Does not start a process, because the job ends.
     fn skip(&mut self, index: usize) {
         self.supervisor.ended(index, Ending::Unknown, Instant::now());
     }
 
-    /// Kills what a process has left behind, when it has had its time.
+    /// Kills the rest of a group when its time is over.
     fn tidy(&mut self, now: Instant) {
         for index in 0..self.slots.len() {
             if self.slots[index].leftover.is_some_and(|until| now >= until) {
@@ -324,7 +322,7 @@ impl Running {
         }
     }
 
-    /// Nothing more will be printed: if the process has ended, so has all that it left behind, or it hides.
+    /// Handles the end of a process's output: if the process has ended, the rest of its group has ended too or is hidden.
     fn silent(&mut self, index: usize) {
         let slot = &self.slots[index];
         if slot.leftover.is_some() && slot.reader.as_ref().is_none_or(JoinHandle::is_finished) {
@@ -332,7 +330,7 @@ impl Running {
         }
     }
 
-    /// Ends whatever is left of a process's group.
+    /// Kills the rest of a process's group.
     fn vacate(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         if let Some(process) = slot.process.take() {
@@ -344,11 +342,11 @@ impl Running {
         slot.leftover = None;
     }
 
-    /// Kills what is left of all groups and reads what they have said.
+    /// Kills the rest of all groups and reads their output.
     fn finish(&mut self, woken: &Receiver<Event>) {
         let grace = Instant::now() + LEFT_BEHIND;
         let is_read = |slot: &ProcessSlot| slot.reader.as_ref().is_none_or(JoinHandle::is_finished);
-        // What was left behind by those that ended well may tidy up first; then what they have said is read.
+        // The helpers of processes that succeeded may clean up first; then their output is read.
         for limit in [grace, grace + LEFT_BEHIND] {
             while !self.slots.iter().all(is_read) && Instant::now() < limit {
                 let _ = woken.recv_timeout(Duration::from_millis(20));
@@ -358,7 +356,7 @@ impl Running {
             }
         }
         for slot in self.slots.iter_mut().filter(|slot| is_read(slot)) {
-            // A reader that is not finished reads from somebody who has left the group and still holds the pipe.
+            // A reader that has not finished reads from a process that has left the group and still holds the pipe.
             let _ = slot.reader.take().map(JoinHandle::join);
         }
         if let Some(guard) = self.guard.take() {
@@ -388,7 +386,7 @@ impl Running {
         self.screen.show(&rows, self.started.elapsed());
     }
 
-    /// From the outcome to an exit code and words.
+    /// Turns the outcome into an exit code and an error.
     fn judge(&mut self, plan: &LaunchPlan, outcome: Outcome) -> Result<Ended> {
         let failed = |index: usize, exit_code, error| {
             let last_words = Some((plan.processes[index].log.clone(), self.slots[index].last.get()));
@@ -434,7 +432,7 @@ impl Running {
     }
 }
 
-/// What `timeout` of the shell exits with.
+/// The exit code of the shell's `timeout`.
 const TIMED_OUT: u8 = 124;
 
 /// Turns signals into events until it is dropped.
@@ -445,7 +443,7 @@ struct Listener {
 
 impl Listener {
     fn start(events: Sender<Event>) -> Result<Self> {
-        // What whoever started us wants ignored (`nohup`, a shell's background job) stays ignored.
+        // Signals that the caller ignores (`nohup`, a background job of a shell) stay ignored.
         let ignored = ignored();
         let ends = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
         let wanted = ends.into_iter().filter(|signal| !ignored.contains(signal)).chain([Signal::SIGCHLD]);
@@ -470,7 +468,7 @@ impl Drop for Listener {
     }
 }
 
-/// The signals that were ignored when we were started, where the system tells (Linux).
+/// The signals that were ignored when this process started, if the system tells (Linux).
 fn ignored() -> Vec<Signal> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

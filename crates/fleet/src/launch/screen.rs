@@ -1,7 +1,7 @@
-//! What the user sees: the processes' lines with a prefix on standard output, the launcher's own words on standard error, and
-//! on a terminal a status below them that is drawn anew.
+//! What the user sees: the output of the processes with a prefix on standard output, the launcher's own lines on standard
+//! error, and on a terminal a status line per process below them.
 //!
-//! Colour and status are for terminals only, and colour only where `NO_COLOR` is not set (<https://no-color.org>).
+//! Colour and status are for terminals only, and colour only if `NO_COLOR` is not set (<https://no-color.org>).
 
 use std::fmt;
 use std::io::{IsTerminal, Write};
@@ -12,10 +12,10 @@ use openfleet_core::topology::Role;
 
 use crate::cli::output::{duration, rate};
 
-/// So many processes are shown one by one.
+/// Processes that are shown one by one; more are summed up.
 const ROWS: usize = 8;
 
-/// Whose line it is.
+/// The role and rank of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ProcessName {
     pub role: Role,
@@ -37,16 +37,16 @@ pub(crate) struct Row {
     pub samples_per_second: Option<f64>,
 }
 
-/// The terminal, or the files in its place. Shared by the threads that read the processes' output.
+/// The terminal, or the files that output is redirected to. Shared by the threads that read the processes' output.
 #[derive(Debug)]
 pub(crate) struct Screen {
     has_colour: bool,
-    /// On a terminal.
+    /// Only on a terminal.
     status: Option<ProgressBar>,
 }
 
 impl Screen {
-    /// Looks at where output goes.
+    /// Checks whether output goes to a terminal.
     pub(crate) fn new() -> Self {
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
@@ -58,35 +58,35 @@ impl Screen {
         Screen { has_colour: std::io::stdout().is_terminal() && !no_colour && !is_dumb, status }
     }
 
-    /// A line that a process has printed.
+    /// Prints a line of a process.
     pub(crate) fn line(&self, process_name: ProcessName, line: &str) {
         let line = prefixed(process_name, line, self.has_colour);
-        // A reader who has closed the pipe is no reason to end a job: the logs have it all.
+        // A closed pipe does not end the job: the logs have all output.
         self.undisturbed(|| {
             let _ = std::io::stdout().lock().write_all(line.as_bytes());
         });
     }
 
-    /// A line of the launcher's own.
+    /// Prints a line of the launcher.
     pub(crate) fn remark(&self, text: &str) {
         self.undisturbed(|| {
             let _ = writeln!(std::io::stderr().lock(), "{text}");
         });
     }
 
-    /// Whether there is a status to be kept fresh.
+    /// Whether there is a status to update.
     pub(crate) fn has_status(&self) -> bool {
         self.status.is_some()
     }
 
-    /// Draws the status anew.
+    /// Redraws the status.
     pub(crate) fn show(&self, rows: &[Row], elapsed: Duration) {
         if let Some(bar) = &self.status {
             bar.set_message(status(rows, elapsed));
         }
     }
 
-    /// Takes the status away.
+    /// Removes the status.
     pub(crate) fn clear(&self) {
         if let Some(bar) = &self.status {
             bar.finish_and_clear();
@@ -105,7 +105,7 @@ fn prefixed(process_name: ProcessName, line: &str, has_colour: bool) -> String {
     if !has_colour {
         return format!("[{process_name}] {line}\n");
     }
-    // Green, yellow, blue, magenta, cyan for workers; servers stay in the background.
+    // Green, yellow, blue, magenta, cyan for workers; servers are dimmed.
     let colour = match process_name.role {
         Role::Worker => [32, 33, 34, 35, 36][process_name.rank % 5],
         Role::Server => 90,
@@ -113,7 +113,7 @@ fn prefixed(process_name: ProcessName, line: &str, has_colour: bool) -> String {
     format!("\x1b[{colour}m[{process_name}]\x1b[0m {line}\n")
 }
 
-/// A row a process, and one about the rest where there are many.
+/// One row per process, and one for the rest if there are many.
 fn status(rows: &[Row], elapsed: Duration) -> String {
     let total: f64 = rows.iter().filter_map(|row| row.samples_per_second).sum();
     let speed = |speed: f64| format!("{} samples/s", rate(speed));

@@ -1,6 +1,6 @@
-//! The job's shared secret: from a file, from the environment, or made for one job on one machine.
+//! The job's shared secret: from a file, from the environment, or newly made for a job on one machine.
 //!
-//! It is handed down by environment only: command lines and logs are for every eye.
+//! It is passed on only in the environment, because others can read command lines and logs.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::error::Error;
 use crate::error::{Error as OptionError, Result};
 use crate::variables::SECRET;
 
-/// A secret that does not show itself.
+/// A secret that `Debug` does not print.
 #[derive(Clone)]
 pub(crate) struct Secret(String);
 
@@ -19,7 +19,7 @@ impl Secret {
         Secret(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// What the user gave; else a fresh one, if nobody outside this machine needs it. A dry run needs none.
+    /// The user's secret, or a new one if no other machine needs it. A dry run needs none.
     pub(crate) fn find(file: Option<&Path>, is_whole: bool, dry_run: bool) -> Result<Self> {
         if let Some(file) = file {
             let text = std::fs::read_to_string(file).map_err(OptionError::io("read the secret", file))?;

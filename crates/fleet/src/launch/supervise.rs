@@ -1,21 +1,21 @@
-//! The rules by which a job continues and ends, without processes, signals or a clock: the supervisor is told what happened
-//! and when, and answers what to do.
+//! The rules for restarting and ending a job, without processes, signals or a clock: callers report events with their time, and
+//! the supervisor returns actions.
 //!
 //! ```text
-//!    a worker fails: it pauses, then starts again alone
+//!    a worker fails: it pauses, then restarts alone
 //!        +---+                       a server fails or ends too early
 //!        |   v                  +------------------------------------------+
 //!       Running ----------------+                                          v
 //!        |   |  ^------------------------------------------------------ Returning
-//!        |   |    all processes have been killed; all start again, servers first
+//!        |   |    all processes have been killed; all restart, servers first
 //!        |   |
-//!        |   +-- no restart left / a silent process / a signal / the timeout --> Asked --> Killed --> Over
+//!        |   +-- no restart left / a silent process / a signal / the timeout --> Terminating --> Killing --> Ended
 //!        |                                                                       ^
 //!        +-- all workers of the job exited with 0 --> Leaving -------------------+
 //!                                  servers may end by themselves; the job has succeeded
 //! ```
 //!
-//! On a machine that has only some of the workers servers are never asked to end: the others still need them, and they end by
+//! On a machine with only some of the workers, servers are never asked to end: other machines still need them, and they end by
 //! themselves when the last worker has departed.
 
 use std::fmt;
@@ -32,64 +32,64 @@ use crate::progress::Progress;
 #[cfg(test)]
 mod tests;
 
-/// From SIGTERM to SIGKILL; with the time to notice, a failed job is over within five seconds.
+/// Time from SIGTERM to SIGKILL. Including the time to notice the failure, a failed job ends within five seconds.
 const ASKED: Duration = Duration::from_secs(3);
-/// The same where the user has asked: a worker may save what it has. A second request kills at once.
+/// The same after a request of the user: a worker may need the time to save. A second request kills at once.
 const ASKED_BY_USER: Duration = Duration::from_secs(10);
-/// From SIGKILL to giving up: a process may hang in the kernel.
+/// Time from SIGKILL to giving up: a process may hang in the kernel.
 const KILLED: Duration = Duration::from_secs(5);
-/// How long servers may take to end by themselves after the last worker has exited with 0.
+/// Time for servers to end by themselves after the last worker has exited with 0.
 const LEAVING: Duration = Duration::from_secs(1);
-/// How long workers may outlive a server that exited with 0. After that the server counts as failed, unless every worker that
-/// still runs has reported that it needs no server ([`Progress::DONE`]).
+/// Time for workers to end after a server has exited with 0. After that the server counts as failed, unless every running
+/// worker has reported that it needs no server ([`Progress::DONE`]).
 const OUTLIVING: Duration = Duration::from_secs(3);
-/// A process of this machine that a peer has not heard from for so long is frozen: it is killed.
+/// A process of this machine that has been silent this long for a peer is frozen: it is killed.
 const LOCAL_SILENCE: Duration = Duration::from_secs(8);
-/// A process of another machine that has been silent for so long is missing.
+/// A process of another machine that has been silent this long is missing.
 const REMOTE_SILENCE: Duration = Duration::from_secs(10);
-/// With restarts allowed, its own launcher may bring it back: the job ends only after so long.
+/// With restarts allowed, its own launcher may restart it: the job ends only after this time.
 pub(crate) const REMOTE_SILENCE_LIMIT: Duration = Duration::from_secs(120);
-/// The pause before a process starts again; doubled for each of its attempts.
+/// The pause before a restart; it doubles with each attempt of the process.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// How often a worker may ask to be started again at no charge: so often at first, and as often again for each restart that
-/// the job has been charged. Then asking counts as failing, so that a broken job does not loop for ever.
+/// Restarts that a worker may request free of charge. It gets this many again for each restart that the job was charged. After
+/// that a request counts as a failure, so that a broken job does not loop forever.
 const FREE_RESTARTS: u64 = 3;
 
-/// What to do next.
+/// What the caller must do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Start process `.0`; `.1` is the attempt, counted from 1.
     Start(usize, u64),
     /// Send process `.0` a signal.
     Signal(usize, Signal),
-    /// Tell the user.
+    /// Print a line for the user.
     Notify(Notice),
 }
 
 /// What the user is told while the job continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notice {
-    /// Worker `.0` failed and starts again alone.
+    /// Worker `.0` failed and restarts alone.
     WorkerRestart(usize, Cause),
-    /// Server `.0` failed, or worker `.0` when servers had ended; all processes of this machine start again.
+    /// Server `.0` failed, or worker `.0` failed after servers had ended. All processes of this machine restart.
     Return(usize, Cause),
-    /// Worker `.0` asked to be started again.
+    /// Worker `.0` requested a restart.
     FreeRestart(usize),
-    /// A process of another machine is silent. It is waited for until its silence reaches [`REMOTE_SILENCE_LIMIT`].
+    /// A process of another machine is silent. The job waits for it until its silence reaches [`REMOTE_SILENCE_LIMIT`].
     WaitForRemote { role: Role, rank: usize, silent: Duration },
 }
 
-/// Why a process counts as failed. Displayed with its verb: `exited with code 3`.
+/// Why a process counts as failed. Displayed with a verb: `exited with code 3`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// It ended by itself.
     Ended(Ending),
-    /// A peer had not heard from it for so long, and it was killed.
+    /// A peer had not heard from it for this long, and it was killed.
     Silent(Duration),
     /// A server that exited with 0 while workers needed it.
     EndedEarly,
-    /// It was killed and did not end.
+    /// It was killed but did not end.
     NotKilled,
 }
 
@@ -109,23 +109,23 @@ impl fmt::Display for Cause {
 pub(crate) enum Outcome {
     /// All workers succeeded.
     Done,
-    /// A process failed and could not be started again.
+    /// A process failed and may not be restarted.
     Failed(usize, Cause),
     /// A process could not be started.
     NotStarted(usize),
     /// A process of another machine was silent for too long.
     RemoteSilent { role: Role, rank: usize, silent: Duration },
-    /// A signal came.
+    /// The launcher received a signal.
     Interrupted(Signal),
-    /// The time was over.
+    /// The timeout expired.
     TimedOut,
 }
 
-/// What a process does now.
+/// The state of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Running,
-    /// To be started again at this time.
+    /// Restarts at this time.
     Paused(Instant),
     Ended(Ending),
 }
@@ -133,31 +133,31 @@ pub(crate) enum State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Running,
-    /// A server failed: all processes are killed, and start again when all have ended and this time has come.
+    /// A server failed: all processes are killed, and restart when all have ended and this time has come.
     Returning(Instant),
-    /// Workers have succeeded; servers are asked to end at this time.
+    /// The workers have succeeded; servers are asked to end at this time.
     Leaving(Instant),
-    /// Asked to end; killed at this time.
+    /// Processes were asked to end; they are killed at this time.
     Terminating(Instant),
-    /// Killed; given up at this time.
+    /// Processes were killed; the supervisor gives up at this time.
     Killing(Instant),
     Ended,
 }
 
-/// The rules applied to the processes of one machine.
+/// Applies the rules to the processes of one machine.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     policy: Policy,
     processes: Vec<SupervisedProcess>,
     phase: Phase,
-    /// Decided when stopping begins; [`Outcome::Done`] until then.
+    /// Decided when the job starts to end; [`Outcome::Done`] until then.
     outcome: Outcome,
     started: Instant,
-    /// Restarts that the budget was charged with.
+    /// Restarts charged to the budget.
     restarts: u64,
-    /// The first server that exited with 0, and how long workers may outlive it.
+    /// The first server that exited with 0, and the time by which workers must have ended.
     early: Option<(usize, Instant)>,
-    /// Silent processes of other machines that the user knows about, and when they were reported last.
+    /// Silent processes of other machines that the user has been told about, and the time of the last report of each.
     waited_for: Vec<(Role, usize, Instant)>,
 }
 
@@ -166,23 +166,23 @@ struct SupervisedProcess {
     role: Role,
     rank: usize,
     state: State,
-    /// How often it was started.
+    /// The number of times it was started.
     attempts: u64,
     free_restarts: u64,
     /// Start of the current attempt.
     since: Instant,
     /// It has reported [`Progress::DONE`] in this attempt.
     is_done: bool,
-    /// It is paused at the cost of one restart of the budget.
+    /// Its pause is charged to the budget as one restart.
     is_charged: bool,
-    /// It was killed because of a silence of so long.
+    /// It was killed because it had been silent this long.
     frozen: Option<Duration>,
-    /// It was killed and has to end by this time.
+    /// It was killed and must end by this time.
     killed_until: Option<Instant>,
 }
 
 impl Supervisor {
-    /// All processes, by role and rank, are being started.
+    /// Starts to supervise processes, given by role and rank, that are being started.
     pub(crate) fn new(processes: impl IntoIterator<Item = (Role, usize)>, policy: Policy, now: Instant) -> Self {
         let watched = |(role, rank)| SupervisedProcess {
             role,
@@ -208,7 +208,7 @@ impl Supervisor {
         }
     }
 
-    /// A process has ended.
+    /// Reports that a process has ended.
     pub(crate) fn ended(&mut self, index: usize, ending: Ending, now: Instant) -> Vec<Action> {
         let process = &mut self.processes[index];
         process.state = State::Ended(ending);
@@ -231,14 +231,14 @@ impl Supervisor {
                 self.processes[index].state = State::Paused(start);
                 vec![]
             }
-            // The workers have succeeded, or the job ends anyway.
+            // The workers have succeeded, or the job is ending.
             (Phase::Leaving(_) | Phase::Terminating(_) | Phase::Killing(_) | Phase::Ended, _) => vec![],
         };
         self.settle(now);
         actions
     }
 
-    /// A process could not be started.
+    /// Reports that a process could not be started.
     pub(crate) fn not_started(&mut self, index: usize, now: Instant) -> Vec<Action> {
         self.processes[index].state = State::Ended(Ending::Unknown);
         let actions = match self.phase {
@@ -249,7 +249,7 @@ impl Supervisor {
         actions
     }
 
-    /// A process has written a new report. Reports of a process that does not run any more, or that is being killed, do not count.
+    /// Handles a new report of a process. Reports of a process that has ended or is being killed are ignored.
     pub(crate) fn reported(&mut self, index: usize, progress: &Progress, now: Instant) -> Vec<Action> {
         let reporter = &mut self.processes[index];
         if reporter.state != State::Running || reporter.frozen.is_some() {
@@ -271,7 +271,7 @@ impl Supervisor {
         actions
     }
 
-    /// Somebody wants the job to end. The second time processes are killed.
+    /// Handles a request to end the job. The second request kills the processes.
     pub(crate) fn interrupted(&mut self, signal: Signal, now: Instant) -> Vec<Action> {
         let actions = match self.phase {
             Phase::Terminating(_) => {
@@ -287,7 +287,7 @@ impl Supervisor {
         actions
     }
 
-    /// Time has passed.
+    /// Handles the passing of time.
     pub(crate) fn tick(&mut self, now: Instant) -> Vec<Action> {
         let is_over = self.policy.timeout.is_some_and(|timeout| now >= self.started + timeout);
         let not_killed = self.processes.iter().position(|process| process.killed_until.is_some_and(|at| now >= at));
@@ -344,17 +344,17 @@ impl Supervisor {
         }
     }
 
-    /// How the job ended, when it has.
+    /// How the job ended; `None` while it runs.
     pub(crate) fn outcome(&self) -> Option<Outcome> {
         (self.phase == Phase::Ended).then_some(self.outcome)
     }
 
-    /// Whether the workers have succeeded and servers have not yet been asked to end.
+    /// Whether the workers have succeeded and the servers have not yet been asked to end.
     pub(crate) fn is_leaving(&self) -> bool {
         matches!(self.phase, Phase::Leaving(_))
     }
 
-    /// Why the job is being ended before its time, if it is.
+    /// Why the job is being ended early, if it is.
     pub(crate) fn stopping(&self) -> Option<Outcome> {
         (self.outcome != Outcome::Done).then_some(self.outcome)
     }
@@ -363,12 +363,12 @@ impl Supervisor {
         self.processes[index].state
     }
 
-    /// How many restarts the budget was charged with.
+    /// Restarts charged to the budget.
     pub(crate) fn restarts(&self) -> u64 {
         self.restarts
     }
 
-    /// Ranks of the workers that have exited with 0 and are not to be started again, ascending.
+    /// Ranks of the workers that have exited with 0 and will not restart, ascending.
     pub(crate) fn departed(&self) -> Vec<usize> {
         let has_departed = |process: &&SupervisedProcess| {
             process.role == Role::Worker && matches!(process.state, State::Ended(ending) if ending.is_success())
@@ -378,7 +378,7 @@ impl Supervisor {
         ranks
     }
 
-    /// How many of a role run, or are to be started again.
+    /// The number of processes of a role that run or will restart.
     pub(crate) fn unfinished(&self, role: Role) -> usize {
         let unfinished =
             |process: &&SupervisedProcess| process.role == role && !matches!(process.state, State::Ended(_));
@@ -399,12 +399,12 @@ impl Supervisor {
         self.processes.iter().any(|process| needs(process) && !matches!(process.state, State::Ended(_)))
     }
 
-    /// Whether so many charged restarts leave room for one more.
+    /// Whether the budget allows one more restart after this many.
     fn may_restart(&self, charged: u64) -> bool {
         self.policy.max_restarts.is_none_or(|most| charged < most)
     }
 
-    /// A worker is started again alone, at the cost of one restart of the budget.
+    /// Restarts a worker alone, charging one restart.
     fn worker_failed(&mut self, index: usize, cause: Cause, now: Instant) -> Vec<Action> {
         if !self.may_restart(self.restarts) {
             return self.stop(Outcome::Failed(index, cause), Signal::SIGTERM, now);
@@ -415,17 +415,17 @@ impl Supervisor {
         vec![Action::Notify(Notice::WorkerRestart(index, cause))]
     }
 
-    /// Who is to be named when a worker fails after a server has exited with 0: the server, unless one of them had reported that
-    /// the worker had departed.
+    /// The process to name when a worker fails after a server has exited with 0: the server, unless one of the two had reported
+    /// that the worker had departed.
     fn blame(&self, worker: usize, cause: Cause, server: usize) -> (usize, Cause) {
         let has_departed = self.processes[server].is_done || self.processes[worker].is_done;
         if has_departed { (worker, cause) } else { (server, Cause::EndedEarly) }
     }
 
-    /// All processes are killed and started again, at the cost of one restart, however many die of it. Process `index` is to
-    /// blame: a server that failed, or a worker that failed when servers had ended.
+    /// Kills and restarts all processes, charging one restart however many die. Process `index` is the cause: a server that
+    /// failed, or a worker that failed after servers had ended.
     fn return_all(&mut self, index: usize, cause: Cause, now: Instant) -> Vec<Action> {
-        // Workers that are still paused failed moments ago, most likely because of the server: the same event.
+        // Workers that are still paused failed moments ago, most likely because of the server: it is the same event.
         let merged = self.processes.iter().filter(|process| process.is_charged).count() as u64;
         let charged = self.restarts.saturating_sub(merged);
         if !self.may_restart(charged) {
@@ -447,7 +447,7 @@ impl Supervisor {
         actions
     }
 
-    /// Whether a worker that ended like this is started again without a charge.
+    /// Whether a worker that ended like this restarts free of charge.
     fn is_free(&self, index: usize, ending: Ending) -> bool {
         ending == Ending::Code(i32::from(RESTART_EXIT_CODE))
             && self.policy.max_restarts != Some(0)
@@ -460,10 +460,10 @@ impl Supervisor {
         vec![Action::Notify(Notice::FreeRestart(index))]
     }
 
-    /// A peer has not heard from a process of this machine.
+    /// Handles the silence of a process of this machine.
     fn local_silence(&mut self, index: usize, time: Duration, now: Instant) -> Vec<Action> {
         let process = &mut self.processes[index];
-        // A silence that began before the process started is its predecessor's.
+        // A silence that began before the process started belongs to its previous attempt.
         let is_own = now.saturating_duration_since(process.since) >= time;
         if process.state != State::Running || process.frozen.is_some() || !is_own || time < LOCAL_SILENCE {
             return vec![];
@@ -473,7 +473,7 @@ impl Supervisor {
         vec![Action::Signal(index, Signal::SIGKILL)]
     }
 
-    /// A peer has not heard from a process of another machine.
+    /// Handles the silence of a process of another machine.
     fn remote_silence(&mut self, role: Role, rank: usize, time: Duration, now: Instant) -> Vec<Action> {
         if time < REMOTE_SILENCE {
             return vec![];
@@ -481,7 +481,7 @@ impl Supervisor {
         if self.policy.max_restarts == Some(0) || time >= REMOTE_SILENCE_LIMIT {
             return self.stop(Outcome::RemoteSilent { role, rank, silent: time }, Signal::SIGTERM, now);
         }
-        // Who has not been reported for a while has been heard from: its next silence is news.
+        // A process that has not been reported for a while was heard from again: its next silence is a new one.
         self.waited_for.retain(|(_, _, last)| now.saturating_duration_since(*last) < REMOTE_SILENCE);
         match self.waited_for.iter_mut().find(|waited| (waited.0, waited.1) == (role, rank)) {
             Some(waited) => {
@@ -533,7 +533,7 @@ impl Supervisor {
         actions
     }
 
-    /// Goes on to the phase that the processes' states ask for.
+    /// Moves to the phase that the states of the processes require.
     fn settle(&mut self, now: Instant) {
         let (has_workers, has_servers) = (self.has_unfinished(Role::Worker), self.has_unfinished(Role::Server));
         match self.phase {
@@ -547,7 +547,7 @@ impl Supervisor {
     }
 }
 
-/// The pause after so many attempts.
+/// The pause after this many attempts.
 fn pause(attempts: u64) -> Duration {
     let doubled = FIRST_PAUSE * 2u32.pow(attempts.saturating_sub(1).min(10) as u32);
     doubled.min(LONGEST_PAUSE)

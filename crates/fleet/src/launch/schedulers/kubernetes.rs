@@ -1,11 +1,11 @@
-//! A Kubernetes manifest: a JobSet with one Indexed Job a role, or plain Indexed Jobs where there is no JobSet.
+//! A Kubernetes manifest: a JobSet with one Indexed Job per role, or plain Indexed Jobs without JobSet.
 //!
-//! - A pod's completion index is its rank, and gives it a name that stays when the pod is replaced; servers are listed by
-//!   these names, and clients resolve them again at every reconnect.
-//! - A dead pod comes back alone. A server's successor waits until it is gone for good (`podReplacementPolicy: Failed`): two
-//!   servers of one name would answer half of the workers each.
-//! - The JobSet succeeds when the workers have, which ends the servers with SIGTERM. Plain Jobs have nobody to do so: there
-//!   servers end by themselves when all workers have left.
+//! - A pod's completion index is its rank and gives it a name that stays when the pod is replaced. Servers are listed by these
+//!   names, and clients resolve them again at every reconnect.
+//! - A failed pod restarts alone. The replacement of a server waits until the old pod has terminated (`podReplacementPolicy:
+//!   Failed`): two servers of one name would each serve a part of the workers.
+//! - The JobSet succeeds when the workers have succeeded, which ends the servers with SIGTERM. Plain Jobs have no such rule:
+//!   there servers end by themselves when all workers have departed.
 //!
 //! Sources: <https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2/>,
 //! <https://kubernetes.io/docs/concepts/workloads/controllers/job/>.
@@ -25,11 +25,11 @@ use crate::variables::{
     TRAINING_ROLE, WORKER_COUNT, WORKER_RANK,
 };
 
-/// A pod is called after it, with `-server-0-4095` behind, in at most 63 characters.
+/// The longest name: pods are named after it with `-server-0-4095` appended, in at most 63 characters.
 const LONGEST_NAME: usize = 48;
-/// Grows from one life of a pod to the next. (In backquotes: Kubernetes takes `$( )` for a variable of its own.)
+/// The incarnation of a pod: larger for each replacement. (In backquotes, because Kubernetes expands `$( )` itself.)
 const START: &str = "export OPENFLEET_INCARNATION=`date +%s`; exec \"$@\"";
-/// Where a pod learns its index.
+/// The annotation with the pod's index.
 const INDEX: &str = "metadata.annotations['batch.kubernetes.io/job-completion-index']";
 
 /// The manifest, ready for `kubectl create -f -`.
@@ -74,7 +74,7 @@ struct Pods<'a> {
     job: JobId,
     servers: usize,
     workers: usize,
-    /// The identity of the run: that of all pods, however often they are replaced.
+    /// The identity of the run, the same for all pods and their replacements.
     run: String,
 }
 
@@ -92,14 +92,15 @@ impl Pods<'_> {
             "kind": "JobSet",
             "metadata": self.metadata(&self.arguments.name),
             "spec": {
-                // It makes the headless service itself. Servers are found before they are ready: workers wait for them.
+                // JobSet creates the headless service itself. Servers resolve before they are ready, because workers wait for
+                // them.
                 "network": {
                     "enableDNSHostnames": true,
                     "publishNotReadyAddresses": true,
                     "subdomain": self.arguments.name,
                 },
                 "successPolicy": { "operator": "All", "targetReplicatedJobs": ["worker"] },
-                // Pods come back alone; if one cannot, all have failed.
+                // Pods restart alone; if one cannot, the whole JobSet has failed.
                 "failurePolicy": { "maxRestarts": 0 },
                 "replicatedJobs": [replicated(Role::Server), replicated(Role::Worker)],
             },
@@ -134,7 +135,7 @@ impl Pods<'_> {
         if role == Role::Server {
             spec["podReplacementPolicy"] = json!("Failed");
         }
-        // A worker that ends with this code returns to a checkpoint with the others: that is no failure of its own.
+        // A worker that exits with this code returns to a checkpoint with the others: that is not a failure of its own.
         let returns = json!({ "operator": "In", "values": [RESTART_EXIT_CODE] });
         spec["podFailurePolicy"] = json!({ "rules": [{ "action": "Ignore", "onExitCodes": returns }] });
         spec
@@ -149,7 +150,7 @@ impl Pods<'_> {
                 arguments.server_memory.as_ref().unwrap_or(&arguments.memory),
             ),
         };
-        // What the user wrote is not for Kubernetes to replace.
+        // Kubernetes must not expand what the user wrote.
         let words = self.program.words.iter().map(|word| word.to_string_lossy().replace("$(", "$$("));
         let command: Vec<String> = ["sh", "-c", START, "fleet"].into_iter().map(str::to_owned).chain(words).collect();
         let mut container = json!({
@@ -157,7 +158,7 @@ impl Pods<'_> {
             "image": arguments.image,
             "command": command,
             "env": self.environment(role),
-            // No limit of CPU: it would only slow down a pod beside idle cores.
+            // No CPU limit: it would only slow down a pod next to idle cores.
             "resources": { "requests": { "cpu": cpu, "memory": memory }, "limits": { "memory": memory } },
         });
         if role == Role::Server {
@@ -177,7 +178,7 @@ impl Pods<'_> {
         spec
     }
 
-    /// In an order in which later ones can refer to earlier ones.
+    /// In an order in which later variables can refer to earlier ones.
     fn environment(&self, role: Role) -> Vec<Value> {
         let value = |name: &str, value: String| json!({ "name": name, "value": value });
         let index = |name: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": INDEX } } });
@@ -189,7 +190,7 @@ impl Pods<'_> {
         let mut all = vec![
             value(JOB, self.job.to_string()),
             value(RUN, self.run.clone()),
-            // Nobody writes it: a pod that is asked to stop ends at once, and continues when it is back.
+            // No launcher writes it: a pod that is asked to stop ends at once, and resumes when it is back.
             value(JOB_FILE, "/dev/null".to_owned()),
             json!({ "name": SECRET, "valueFrom": secret }),
             value(OWN_ROLE, role.to_string()),
@@ -214,7 +215,7 @@ impl Pods<'_> {
         all
     }
 
-    /// The name under which a server is found, whichever pod it is at the time.
+    /// The host name of a server, whichever pod currently has it.
     fn server_name(&self, rank: &str) -> String {
         let name = &self.arguments.name;
         match self.arguments.plain_jobs {

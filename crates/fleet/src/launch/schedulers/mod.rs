@@ -1,7 +1,7 @@
-//! The same job for somebody else's scheduler: one file each, from the same options to a text to be handed to it.
+//! The same job for another scheduler: one file each, from the same options to a text for it.
 //!
-//! What is printed stands by itself: it needs neither `fleetrun` nor this machine. The scheduler starts, watches and ends the
-//! processes; the text tells each its role and rank by the variables that role makers read.
+//! The text is self-contained: it needs neither `fleetrun` nor this machine. The scheduler starts, supervises and ends the
+//! processes; the text gives each its role and rank in the variables that role makers read.
 
 pub(crate) mod kubernetes;
 pub(crate) mod mpi;
@@ -13,10 +13,10 @@ use super::layout::JobLayout;
 use super::options::{JobOptions, RunMode};
 use crate::error::{Error, Result};
 
-/// The first port of servers where none was written, as in the original's cluster guides.
+/// The first port of servers if none is given, as in PaddlePaddle's cluster guides.
 const SERVER_PORT: u16 = 36000;
 
-/// How many servers and workers, for a scheduler that finds the machines itself.
+/// The numbers of servers and workers, for a scheduler that chooses the machines itself.
 fn counts(job: &JobOptions, owner: &str) -> Result<(usize, usize)> {
     let lists =
         [("--servers", job.servers.is_some()), ("--workers", job.workers.is_some()), ("--ips", job.ips.is_some())];
@@ -28,7 +28,7 @@ fn counts(job: &JobOptions, owner: &str) -> Result<(usize, usize)> {
     Ok((layout.servers.len(), layout.workers.len()))
 }
 
-/// The layout of a job with servers; others are not printed yet.
+/// The layout of a job with servers; collective jobs are not supported yet.
 fn with_servers(job: &JobOptions, owner: &str) -> Result<JobLayout> {
     let layout = JobLayout::resolve(job)?;
     if layout.mode == RunMode::Collective {

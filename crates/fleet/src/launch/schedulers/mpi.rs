@@ -1,8 +1,7 @@
-//! An `mpirun` script: one program with several contexts, servers first, so that a job can go where only MPI starts
-//! processes.
+//! An `mpirun` script: one call with several contexts, servers first, for clusters where only MPI can start processes.
 //!
-//! Each process is a context of its own with its role and rank written out: where a rank lands is then not left to the
-//! mapping rules, which differ between MPIs. The secret travels by environment, never on the command line.
+//! Each process is its own context with its role and rank written out, so that the placement of ranks does not depend on
+//! mapping rules, which differ between MPI implementations. The secret is passed in the environment, never on the command line.
 
 use openfleet_core::Endpoint;
 use openfleet_core::topology::{JobId, Role, Topology};
@@ -18,10 +17,10 @@ use crate::variables::{
     WORKER_RANK,
 };
 
-/// The script, ready for a shell on the machine from which `mpirun` is called.
+/// The script, to be run by a shell on the machine that calls `mpirun`.
 pub(crate) fn script(arguments: &MpiArgs) -> Result<String> {
     let mut layout = with_servers(&arguments.job, "`fleetrun mpi`")?;
-    // The ports are chosen now, for a job that runs some other time: fixed ones, that the user can change.
+    // The job runs later, so ports are fixed numbers that the user can change.
     let open = layout.servers.iter_mut().chain(&mut layout.workers).filter(|place| place.port.is_none());
     for (place, port) in open.zip(SERVER_PORT..) {
         place.port = Some(port);

@@ -1,6 +1,6 @@
-//! CommandWords as a shell reads them.
+//! Quoting of words for a shell.
 
-/// In quotes, unless it needs none.
+/// The word in quotes, if it needs any.
 pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {

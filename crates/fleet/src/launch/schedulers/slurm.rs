@@ -1,7 +1,7 @@
 //! A Slurm job script: servers and workers as two steps of one allocation.
 //!
-//! `SLURM_PROCID` counts from 0 in each step, so it is the rank within the role. Which server is on which node is laid down in a host
-//! file (`--distribution=arbitrary`), because every process must know the servers' names before any of them runs.
+//! `SLURM_PROCID` counts from 0 in each step, so it is the rank within the role. A host file (`--distribution=arbitrary`)
+//! assigns servers to nodes, because every process must know the servers' host names before any of them runs.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use super::shell::quoted;
 use super::{SERVER_PORT, counts};
 use crate::error::{Error, Result};
 
-/// The script, ready for `sbatch`.
+/// The script, to be passed to `sbatch`.
 pub(crate) fn script(arguments: &SlurmArgs) -> Result<String> {
     let (servers, workers) = counts(&arguments.job, "`fleetrun slurm`")?;
     let program = Program::elsewhere(&arguments.words, None)?;

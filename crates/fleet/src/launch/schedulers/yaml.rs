@@ -1,17 +1,17 @@
-//! JSON values as the YAML that people read. Every string that could be taken for something else stands in quotes.
+//! JSON values as readable YAML. Every string that YAML could read as another type is quoted.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// A document.
+/// A YAML document.
 pub(super) fn document(value: &Value) -> String {
     let mut text = String::from("---\n");
     write(&mut text, value, 0);
     text
 }
 
-/// A value whose first line begins at the current place, further ones at `indent`.
+/// A value whose first line starts at the current position and further lines at `indent`.
 fn write(text: &mut String, value: &Value, indent: usize) {
     match value {
         Value::Object(fields) if !fields.is_empty() => {
@@ -37,7 +37,7 @@ fn write(text: &mut String, value: &Value, indent: usize) {
     }
 }
 
-/// What follows `name:`.
+/// The text after `name:`.
 fn nested(text: &mut String, value: &Value, indent: usize) {
     let is_block = match value {
         Value::Object(fields) => !fields.is_empty(),
@@ -52,7 +52,7 @@ fn nested(text: &mut String, value: &Value, indent: usize) {
     write(text, value, indent);
 }
 
-/// Plain where nothing else could be meant; JSON's quotes are YAML's too.
+/// Unquoted if YAML can only read it as a string; JSON's quotes are valid in YAML.
 fn scalar(string: &str) -> String {
     let begins = string.starts_with(|c: char| c.is_ascii_alphabetic());
     let plain = string.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c));

@@ -1,4 +1,4 @@
-//! Every rule, with instants that are handed in.
+//! Tests of every rule, with instants passed in.
 
 use super::*;
 use crate::progress::Silent;
@@ -23,7 +23,7 @@ fn signals(signal: Signal, indices: &[usize]) -> Vec<Action> {
     indices.iter().map(|index| Action::Signal(*index, signal)).collect()
 }
 
-/// What a server's failure leads to while these others run.
+/// What the failure of a server causes while these others run.
 fn returns(index: usize, cause: Cause, others: &[usize]) -> Vec<Action> {
     let mut actions = vec![Action::Notify(Notice::Return(index, cause))];
     actions.extend(signals(Signal::SIGKILL, others));
@@ -34,7 +34,7 @@ fn worker_restarts(index: usize, ending: Ending) -> Vec<Action> {
     vec![Action::Notify(Notice::WorkerRestart(index, Cause::Ended(ending)))]
 }
 
-/// The processes that were killed end, and the next tick starts all.
+/// The killed processes end, and the next tick starts all.
 fn die_and_start(job: &mut Supervisor, killed: &[usize], now: Instant) -> (Vec<Action>, Instant) {
     for index in killed {
         assert_eq!(job.ended(*index, KILL, now), vec![], "part of the same event");
@@ -187,7 +187,7 @@ fn a_failed_server_kills_all_and_starts_all_servers_first_for_one_restart() {
     assert_eq!(started, starts([2, 2, 2, 2]));
     assert_eq!(job.restarts(), 1, "however many died");
     assert_eq!(job.next_tick(), None);
-    // The next one is another event.
+    // The next failure is another event.
     assert_eq!(job.ended(0, FAILED, at), returns(0, Cause::Ended(FAILED), &[1, 2, 3]));
     assert_eq!(job.restarts(), 2);
 }
@@ -203,7 +203,7 @@ fn without_a_restart_left_a_failed_server_ends_the_job() {
     assert!(job.next_tick().unwrap() - now < Duration::from_secs(5));
 }
 
-/// A drained pod's server: SIGTERM, exit code 143, no `done`.
+/// The server of a drained pod: SIGTERM, exit code 143, no `done`.
 #[test]
 fn a_server_that_was_asked_to_end_by_somebody_else_has_failed() {
     let (mut job, now) = job(POLICY);
@@ -256,7 +256,7 @@ fn servers_may_leave_long_before_workers_that_say_that_they_need_none() {
     let (mut job, now) = job(RESTARTING);
     for worker in [2, 3] {
         job.reported(worker, &done(), now);
-        // What it says later does not take it back.
+        // A later report does not take it back.
         job.reported(worker, &Progress { state: Some("exporting".into()), ..Progress::default() }, now);
     }
     job.ended(0, WELL, now);
@@ -270,7 +270,7 @@ fn servers_may_leave_long_before_workers_that_say_that_they_need_none() {
 
 #[test]
 fn a_worker_that_fails_when_servers_have_ended_needs_them_again() {
-    // A departed worker has itself to blame.
+    // A departed worker fails for its own reasons.
     let (mut departed, now) = job(RESTARTING);
     for index in 0..4 {
         departed.reported(index, &done(), now);
@@ -280,7 +280,7 @@ fn a_worker_that_fails_when_servers_have_ended_needs_them_again() {
     assert_eq!(departed.ended(3, FAILED, now), returns(3, Cause::Ended(FAILED), &[2]));
     assert_eq!(die_and_start(&mut departed, &[2], now).0, starts([2, 2, 2, 2]));
     assert_eq!(departed.restarts(), 1);
-    // Others fail because of the server.
+    // Other workers fail because of the server.
     let (mut left, now) = job(RESTARTING);
     left.ended(0, WELL, now);
     assert_eq!(left.ended(3, FAILED, now), returns(0, Cause::EndedEarly, &[1, 2]));
@@ -438,7 +438,7 @@ fn reports_count_only_from_running_peers_about_running_peers() {
     assert_eq!(job.reported(3, &silence(Role::Worker, 1, 20.0), now), vec![], "of itself");
     assert_eq!(job.reported(0, &silence(Role::Worker, 1, f64::NAN), now), vec![]);
     assert_eq!(job.reported(0, &silence(Role::Worker, 1, -20.0), now), vec![]);
-    // Of two that accuse each other the second is not believed.
+    // Of two processes that report each other, the second is ignored.
     assert_eq!(job.reported(0, &silence(Role::Worker, 1, 9.0), now), signals(Signal::SIGKILL, &[3]));
     assert_eq!(job.reported(3, &silence(Role::Server, 0, 9.0), now), vec![]);
 }
@@ -474,7 +474,7 @@ fn with_restarts_a_silent_process_of_another_machine_is_waited_for() {
     for seconds in 11..40 {
         assert_eq!(job.reported(2, &report(seconds), at(seconds)), vec![], "said once");
     }
-    // It came back, and is silent again.
+    // It was heard from again, and is silent again.
     assert_eq!(job.reported(0, &report(10), at(100)), vec![notice]);
     for seconds in 11..120 {
         assert_eq!(job.reported(0, &report(seconds), at(90 + seconds)), vec![]);
