@@ -1,10 +1,10 @@
-//! The role from explicit variables: `PADDLE_*` and `TRAINING_ROLE` as the seeds have them, and our own `OPENFLEET_*`.
+//! The role from explicit variables: PaddlePaddle's `PADDLE_*` and `TRAINING_ROLE`, and OpenFleet's own `OPENFLEET_*`.
 //!
-//! The two families are spellings of one set of facts. They may be mixed, one filling the gaps of the other; where both say
-//! something they must agree. A fact that nobody stated is asked for in the spelling that the user has begun with.
+//! The two families are spellings of the same facts. They may be mixed; if both state a fact, they must agree. An error about a
+//! missing fact uses the spelling that the user has started with.
 //!
-//! A server is who it is by `POD_IP` and `PADDLE_PORT` (or by `OPENFLEET_RANK`), never by `PADDLE_TRAINER_ID`, which some
-//! operators set everywhere. A worker needs neither `POD_IP` nor `PADDLE_PORT`.
+//! A server is identified by `POD_IP` and `PADDLE_PORT` (or by `OPENFLEET_RANK`), never by `PADDLE_TRAINER_ID`, which some
+//! operators set on every process. A worker needs neither `POD_IP` nor `PADDLE_PORT`.
 
 use openfleet_core::{Endpoint, Role, Topology};
 
@@ -16,7 +16,7 @@ use crate::variables::{self as names, Variables};
 /// The role from `OPENFLEET_*` and `PADDLE_*`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Environment {
-    /// Workers train with each other, without servers. Found out by itself where workers are listed and servers are not.
+    /// Whether workers train with each other, without servers. Detected if workers are listed and servers are not.
     pub collective: bool,
 }
 
@@ -34,7 +34,7 @@ const PADDLE: [&str; 8] = [
     names::CURRENT_ENDPOINT,
 ];
 
-/// Whether anything of this was said. `POD_IP` and `PADDLE_PORT` alone say nothing about a job.
+/// Whether any of these variables is set. `POD_IP` and `PADDLE_PORT` alone do not describe a job.
 pub(super) fn applies(variables: &Variables) -> bool {
     variables.any(&OWN) || variables.any(&PADDLE)
 }
@@ -56,7 +56,7 @@ impl RoleMaker for Environment {
     }
 }
 
-/// What was said, each value well formed, nothing yet compared.
+/// The variables, each parsed, not yet compared.
 pub(super) struct Raw {
     pub(super) spelling: Spelling,
     pub(super) role: Option<Read<Role>>,
@@ -71,7 +71,7 @@ pub(super) struct Raw {
     current: Option<Read<Endpoint>>,
 }
 
-/// The names to use in complaints about what was not said.
+/// The variable names for errors about missing facts.
 pub(super) struct Spelling {
     pub(super) role: &'static str,
     pub(super) roles: &'static str,
@@ -131,7 +131,7 @@ impl Raw {
         })
     }
 
-    /// Workers are listed, servers are not, and nobody claims to be one.
+    /// Whether workers are listed, servers are not, and this process does not claim to be a server.
     fn is_collective(&self) -> bool {
         let worker = self.role.as_ref().is_none_or(|role| role.value == Role::Worker);
         self.servers.is_none() && self.workers.is_some() && worker
@@ -147,7 +147,7 @@ impl Raw {
         self.with_rank(role, rank)
     }
 
-    /// The role, or a complaint that nobody said it.
+    /// The role, or an error if it is missing.
     pub(super) fn role(&self) -> Result<Role> {
         let Spelling { role, roles, .. } = self.spelling;
         let hint = format!(
@@ -162,7 +162,7 @@ impl Raw {
         self.role.as_ref().map(|role| role.value).ok_or_else(missing)
     }
 
-    /// The job's topology, once the rank is known.
+    /// The topology of the job, for a known rank.
     pub(super) fn with_rank(self, role: Role, rank: usize) -> Result<Topology> {
         let worker_count = self.worker_count(role)?;
         let servers = self.server_list(role)?.value.clone();
@@ -183,7 +183,7 @@ impl Raw {
         self.servers.as_ref().ok_or_else(missing)
     }
 
-    /// As said, or as many as are listed.
+    /// The stated number of workers, or the length of the list.
     fn worker_count(&self, role: Role) -> Result<usize> {
         match (&self.worker_count, &self.workers) {
             (Some(count), Some(workers)) if count.value != workers.value.len() => {
@@ -199,7 +199,7 @@ impl Raw {
         }
     }
 
-    /// A worker's rank as stated.
+    /// The stated rank of a worker.
     fn worker_rank(&self) -> Result<usize> {
         let count = self.worker_count(Role::Worker)?;
         let Some(rank) = agreed([self.own_rank.clone(), self.trainer_id.clone()])? else {
@@ -223,7 +223,7 @@ impl Raw {
         ))
     }
 
-    /// A server's rank as stated, or the place of its own endpoint in the list.
+    /// The stated rank of a server, or the position of its own endpoint in the list.
     fn server_rank(&self) -> Result<usize> {
         let servers = self.server_list(Role::Server)?;
         let last = servers.value.len() - 1;
@@ -308,7 +308,7 @@ impl Raw {
         let rank = match placed {
             Some(placed) if stated.is_none() => placed,
             None if stated.is_none() && count == 1 => 0,
-            // Says that it is missing, or out of range.
+            // Reports that the rank is missing or out of range.
             _ => self.worker_rank()?,
         };
         if let (Some(stated), Some(current)) = (&stated, &self.current)
@@ -348,7 +348,7 @@ fn port(text: &str) -> std::result::Result<u16, String> {
     port.filter(|&port| port > 0).ok_or_else(|| "a port from 1 to 65535".into())
 }
 
-/// `POD_IP` and `PADDLE_PORT` together.
+/// The endpoint made of `POD_IP` and `PADDLE_PORT`.
 fn own_endpoint(ip: &str, port: &Read<u16>) -> Result<Read<Endpoint>> {
     let value = Endpoint::new(ip, port.value).map_err(|error| Error::Value {
         name: names::POD_IP,

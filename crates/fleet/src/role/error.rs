@@ -1,4 +1,4 @@
-//! Why a process does not know what it is.
+//! The errors of role makers.
 
 use std::time::Duration;
 
@@ -7,96 +7,96 @@ use openfleet_core::{Endpoint, Hint, Hinted};
 /// `Result` with this module's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a process does not know what it is.
+/// Why the role of a process could not be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A variable or an argument that somebody has to set.
+    /// A variable or argument that is missing.
     #[error("`{name}` is not set: {needed}")]
     Missing {
         /// The variable or argument.
         name: &'static str,
-        /// Who needs it, and for what.
+        /// The process that needs it, and for what.
         needed: String,
-        /// What to write.
+        /// What to set.
         hint: Hint,
     },
-    /// A variable or an argument with a value it cannot have.
+    /// A variable or argument with an invalid value.
     #[error("`{name}` = `{value}`: expected {expected}")]
     Value {
         /// The variable or argument.
         name: &'static str,
-        /// What it says.
+        /// Its value.
         value: String,
-        /// What it may say.
+        /// The valid values.
         expected: String,
         /// What to do about it.
         hint: Option<Hint>,
     },
-    /// Two variables that cannot both be right.
+    /// Two variables that contradict each other.
     #[error("`{name}` = `{value}` contradicts `{other}` = `{other_value}`")]
     Contradiction {
-        /// One of them.
+        /// The first variable.
         name: &'static str,
-        /// What it says.
+        /// Its value.
         value: String,
-        /// The other.
+        /// The second variable.
         other: &'static str,
-        /// What that says.
+        /// Its value.
         other_value: String,
-        /// How to mean one thing.
+        /// How to resolve the contradiction.
         hint: Hint,
     },
-    /// Values that are fine one by one and make no job.
+    /// Values that are valid one by one but do not form a job.
     #[error(transparent)]
     Topology(#[from] openfleet_core::Error),
 
     // MPI
-    /// Symmetric MPI jobs have a server for each worker.
+    /// An MPI job with an odd number of processes: it needs one server per worker.
     #[error("`{name}` = `{size}`: expected an even number of processes, a server and a worker each")]
     OddSize {
         /// The variable.
         name: &'static str,
-        /// What it says.
+        /// Its value.
         size: usize,
     },
-    /// Addresses would cross the network unprotected.
+    /// A rendezvous over the network without a secret.
     #[error("refusing to exchange addresses at `{rendezvous}` without a secret: anybody could join the job")]
     NoSecret {
-        /// Where.
+        /// The address.
         rendezvous: Endpoint,
     },
-    /// Some ranks did not come.
+    /// Some ranks did not join in time.
     #[error(
         "{} of {size} did not come to the rendezvous at {place} within {} s", ranks(missing), waited.as_secs_f64()
     )]
     Absent {
-        /// Who.
+        /// The missing ranks.
         missing: Vec<usize>,
-        /// Of how many.
+        /// The number of processes.
         size: usize,
-        /// Where they were expected, in words.
+        /// The meeting point as text.
         place: String,
-        /// How long.
+        /// The time limit.
         waited: Duration,
     },
-    /// Rank 0 said no, or said nothing sensible.
+    /// Rank 0 refused this rank, or sent an invalid message.
     #[error("rank {rank} was turned away from the rendezvous at {place}: {reason}")]
     TurnedAway {
-        /// Who was.
+        /// The refused rank.
         rank: usize,
-        /// Where.
+        /// The meeting point as text.
         place: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The operating system refused.
+    /// An error of the operating system.
     #[error("cannot {action} {place}")]
     Io {
-        /// What was tried, as a verb.
+        /// The attempted action, as a verb.
         action: &'static str,
-        /// On what, in words.
+        /// Its object as text.
         place: String,
-        /// What it answered.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 }

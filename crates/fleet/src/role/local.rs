@@ -1,4 +1,4 @@
-//! One process that trains alone, its tables inside it.
+//! One process that trains alone and holds its own tables.
 
 use openfleet_core::Topology;
 

@@ -1,14 +1,14 @@
-//! Role makers: from what a process was told to a checked [`Topology`]. One a file.
+//! Role makers: from the environment or arguments of a process to a checked [`Topology`]. One per file.
 //!
-//! A role maker reads [`Variables`] (or the arguments of its constructor), first word for word, then checked once. With
-//! none given, [`choose`] takes the first whose variables are set:
+//! A role maker reads [`Variables`], or the arguments of its constructor, first as text and then checked. If none is given,
+//! [`choose`] takes the first whose variables are set:
 //!
 //! ```text
 //! OPENFLEET_*  >  PADDLE_*  >  torchrun  >  MPI  >  Slurm  >  one local process
 //! ```
 //!
-//! Explicit variables win over those of a scheduler that happens to run the processes; two explicit ones that disagree
-//! are an error naming both. Nothing here trains, binds a server's port or connects to one.
+//! Explicit variables take precedence over those of a scheduler that happens to run the processes. Two explicit variables that
+//! disagree are an error that names both. Role makers do not train, bind a server's port or connect to one.
 
 mod environment;
 mod error;
@@ -42,32 +42,32 @@ pub use user_defined_collective::UserDefinedCollective;
 
 use crate::variables::Variables;
 
-/// Says who exists, where, and who this process is.
+/// Determines the processes of a job and which of them this is.
 pub trait RoleMaker {
-    /// Where the answer comes from, for the line that says so: `PADDLE_* variables`.
+    /// Where the answer comes from, for the line that is printed: `PADDLE_* variables`.
     fn source(&self, variables: &Variables) -> String;
 
-    /// The answer. `settings` is what else the process was told: the secret and the limit of waits.
+    /// The answer. `settings` has the other variables of the process, such as the secret and the time limit of waits.
     fn assign(&self, variables: &Variables, settings: &Settings) -> Result<Assignment>;
 }
 
-/// What a role maker found.
+/// The result of a role maker.
 #[derive(Debug)]
 pub struct Assignment {
-    /// Who exists and who this is.
+    /// All processes of the job, and which of them this is.
     pub topology: Topology,
-    /// The address this server should bind to, where the role maker knows better than the list of servers.
+    /// The address to bind to, if it differs from the host in the list of servers.
     pub bind: Option<String>,
-    /// The job's secret, where the role maker made one for it.
+    /// The secret, if the role maker created one for the job.
     pub secret: Option<Secret>,
-    /// This server's port, kept for it until it listens.
+    /// The port of this server, reserved until it listens.
     pub reserved: Option<ReservedPort>,
-    /// Whether a job without a secret may use private addresses. Scripts of the `PADDLE_*` form never knew of secrets, and the
-    /// networks they were written for are closed; our own forms have no such past.
+    /// Whether a job without a secret may use private addresses. Scripts that use `PADDLE_*` variables were written for closed
+    /// networks and know no secrets; OpenFleet's own variables require one.
     pub trusts_private_network: bool,
 }
 
-/// A port that is bound and refuses connections, so that nobody else takes it before the server listens.
+/// A bound port that refuses connections, so that no other process takes it before the server listens.
 #[derive(Debug)]
 pub struct ReservedPort(#[allow(dead_code, reason = "held, not used")] tokio::net::TcpSocket);
 
@@ -77,7 +77,7 @@ impl From<Topology> for Assignment {
     }
 }
 
-/// Whether the environment makes this process part of a job: whether [`choose`] finds more than a process alone.
+/// Whether the environment makes this process part of a job: [`choose`] finds more than one local process.
 pub fn is_launched(variables: &Variables) -> bool {
     environment::applies(variables)
         || torchrun::applies(variables)
@@ -88,7 +88,7 @@ pub fn is_launched(variables: &Variables) -> bool {
 /// The role maker for a process that was given none.
 pub fn choose(variables: &Variables) -> Box<dyn RoleMaker> {
     let environment = environment::applies(variables);
-    // A role without a rank, in a step of Slurm: the step numbers its tasks.
+    // A role without a rank, in a Slurm step: the step numbers its tasks.
     if environment && !slurm::numbers(variables) {
         Box::new(Environment::default())
     } else if environment {

@@ -1,9 +1,9 @@
 //! The role from the rank of an MPI job: even ranks are servers, odd ranks are workers, the index is half the rank.
 //!
-//! Rank and size come from the variables of `mpirun`; no MPI library is needed. What those variables do not have are
-//! addresses: the ranks exchange them once, at a [rendezvous](super::rendezvous) that rank 0 opens. On one machine it is
-//! found through a file of the user's in the temporary directory, named after the job, so `mpirun -n 4 program` needs
-//! nothing else. On several machines `OPENFLEET_RENDEZVOUS` says where it is.
+//! Rank and size come from the variables of `mpirun`; no MPI library is needed. Those variables contain no addresses, so the
+//! ranks exchange addresses once, at a [rendezvous](super::rendezvous) that rank 0 hosts. On one machine it is found through a
+//! file in the user's temporary directory that is named after the job, so `mpirun -n 4 program` needs nothing else. On several
+//! machines `OPENFLEET_RENDEZVOUS` gives its address.
 
 use std::path::PathBuf;
 
@@ -21,32 +21,32 @@ use crate::variables::{self as names, Variables};
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Mpi;
 
-/// Rank and size: OpenMPI, then whatever speaks PMI (MPICH, Intel MPI, Slurm), then MVAPICH.
+/// Rank and size: Open MPI, then PMI (MPICH, Intel MPI, Slurm), then MVAPICH.
 const FAMILIES: [(&str, &str); 3] = [
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
     ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
 ];
 
-/// PMIx has a rank and no size; Slurm, which may be its launcher, has one.
+/// PMIx has a rank but no size; Slurm, which may be its launcher, has the size.
 const PMIX_RANK: &str = "PMIX_RANK";
 
 /// Processes of the job on this machine.
 const LOCAL_SIZES: [&str; 3] = ["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE"];
 
-/// What distinguishes one `mpirun` from another on the same machine, best first.
+/// Variables that distinguish one `mpirun` from another on the same machine, best first.
 const JOB_NAMES: [&str; 4] = ["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid", "PMI_JOBID"];
 
-/// Whether there are several MPI processes. A single one trains alone.
+/// Whether there are several MPI processes. A single process trains locally.
 pub(super) fn applies(variables: &Variables) -> bool {
     match rank_and_size(variables) {
         Ok(found) => found.is_some_and(|(_, size)| size.value > 1),
-        // It will say what is wrong.
+        // `assign` reports the error.
         Err(_) => true,
     }
 }
 
-/// What `mpirun` says; families that are set together must agree.
+/// Rank and size; families of variables that are both set must agree.
 pub(super) fn rank_and_size(variables: &Variables) -> Result<Option<(Read<usize>, Read<usize>)>> {
     let mut found: Option<(Read<usize>, Read<usize>)> = None;
     for (rank_name, size_name) in FAMILIES {
@@ -119,7 +119,7 @@ impl RoleMaker for Mpi {
         let participant = Participant {
             rank: rank.value,
             size: size.value,
-            // Not the name that servers go by: what is proved here proves nothing there.
+            // Not the job name that servers use: a proof of this handshake is not valid there.
             job: format!("{} rendezvous", settings.job),
             port,
         };
@@ -131,7 +131,7 @@ impl RoleMaker for Mpi {
     }
 }
 
-/// Where the ranks meet.
+/// The meeting point of the ranks.
 fn place(variables: &Variables, settings: &Settings, size: &Read<usize>) -> Result<MeetingPoint> {
     if let Some(at) = read(variables, names::RENDEZVOUS, endpoint)? {
         let rendezvous: Endpoint = at.value;
@@ -170,20 +170,20 @@ fn place(variables: &Variables, settings: &Settings, size: &Read<usize>) -> Resu
     Ok(MeetingPoint::File { temporary, name: job_name(variables, settings) })
 }
 
-/// A file name that the processes of this `mpirun` share and others do not.
+/// A file name that only the processes of this `mpirun` share.
 fn job_name(variables: &Variables, settings: &Settings) -> String {
     let step = || {
         let (job, step) = (variables.get("SLURM_JOB_ID")?, variables.get("SLURM_STEP_ID")?);
         Some(format!("slurm-{job}-{step}"))
     };
     let named = JOB_NAMES.iter().find_map(|name| variables.get(name)).map(str::to_owned).or_else(step);
-    // MPICH has no name for a job, but one parent for its processes on a machine.
+    // MPICH has no job name, but its processes on one machine have the same parent process.
     let named = named.unwrap_or_else(|| format!("child-of-{}", own_file::parent_id()));
     let letters = named.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' });
     format!("mpi-{}-{}", settings.job, letters.take(100).collect::<String>())
 }
 
-/// A free port on an address, kept.
+/// Reserves a free port on an address.
 fn reserve(address: &str) -> Result<(ReservedPort, u16)> {
     let reserve = || {
         let address = std::net::SocketAddr::new(address.parse().map_err(std::io::Error::other)?, 0);

@@ -1,4 +1,4 @@
-//! Files that belong to one user, and what else a machine with users knows.
+//! Files that only one user can read, and other facts about users and processes (Unix).
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write;
@@ -7,18 +7,18 @@ use std::path::{Path, PathBuf};
 
 use openfleet_dist::handshake::fresh_nonce;
 
-/// A file that only this user can read, gone when it is dropped.
+/// A file that only this user can read. It is removed on drop.
 pub(super) struct OwnFile(PathBuf);
 
 impl OwnFile {
-    /// Writes it under a name in the user's directory, in place of one that was there.
+    /// Writes the file in the user's directory, replacing an existing one.
     pub(super) fn write(temporary: &Path, name: &str, bytes: &[u8]) -> std::io::Result<Self> {
         let directory = own_directory(temporary)?;
         let (path, new) = (directory.join(name), directory.join(format!("{name}.{}.new", std::process::id())));
         let _ = std::fs::remove_file(&new);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         file.write_all(bytes)?;
-        // Whole or not at all.
+        // Atomic: write to a temporary name, then rename.
         std::fs::rename(&new, &path)?;
         Ok(OwnFile(path))
     }
@@ -30,9 +30,9 @@ impl Drop for OwnFile {
     }
 }
 
-/// A directory that belongs to this user and that nobody else can look into.
+/// A directory that belongs to this user and that no other user can read.
 pub(super) fn own_directory(temporary: &Path) -> std::io::Result<PathBuf> {
-    // Whose files are we making? Asking the file system needs no call to the C library.
+    // The owner of a new file is this user; that needs no call to the C library.
     let user = owner_of_new_files(temporary)?;
     let directory = temporary.join(format!("openfleet-{user}"));
     match DirBuilder::new().mode(0o700).create(&directory) {
@@ -56,7 +56,7 @@ fn owner_of_new_files(temporary: &Path) -> std::io::Result<u32> {
     Ok(owner)
 }
 
-/// The process that started this one.
+/// The id of the parent process.
 pub(super) fn parent_id() -> u32 {
     std::os::unix::process::parent_id()
 }

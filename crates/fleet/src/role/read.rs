@@ -1,11 +1,11 @@
-//! Variables as typed values that remember where they came from, so that every complaint can name its variable.
+//! Variables as typed values that remember their variable, so that errors can name it.
 
 use openfleet_core::{Endpoint, Hint};
 
 use super::error::{Error, Result};
 use crate::variables::Variables;
 
-/// A value, the variable it was read from, and how it was written there.
+/// A value, the variable it was read from, and its text.
 #[derive(Debug, Clone)]
 pub(super) struct Read<T> {
     pub(super) name: &'static str,
@@ -14,12 +14,12 @@ pub(super) struct Read<T> {
 }
 
 impl<T> Read<T> {
-    /// This value is not what was expected.
+    /// The error that this value is not what was expected.
     pub(super) fn wrong(&self, expected: impl Into<String>, hint: Option<Hint>) -> Error {
         Error::Value { name: self.name, value: self.text.clone(), expected: expected.into(), hint }
     }
 
-    /// This value and another cannot both be right.
+    /// The error that this value and another contradict each other.
     pub(super) fn contradicts<U>(&self, other: &Read<U>, hint: impl Into<Hint>) -> Error {
         Error::Contradiction {
             name: self.name,
@@ -31,7 +31,7 @@ impl<T> Read<T> {
     }
 }
 
-/// A variable, if it is set.
+/// Reads a variable; `None` if it is not set.
 pub(super) fn read<T>(
     variables: &Variables,
     name: &'static str,
@@ -44,7 +44,7 @@ pub(super) fn read<T>(
     }
 }
 
-/// The first of several spellings of one thing; those that are set must agree.
+/// Reads the first of several spellings of one fact; those that are set must agree.
 pub(super) fn agreed<T: PartialEq>(spellings: impl IntoIterator<Item = Option<Read<T>>>) -> Result<Option<Read<T>>> {
     let mut spellings = spellings.into_iter().flatten();
     let Some(first) = spellings.next() else { return Ok(None) };
@@ -54,19 +54,19 @@ pub(super) fn agreed<T: PartialEq>(spellings: impl IntoIterator<Item = Option<Re
     }
 }
 
-/// A whole number from 0 up.
+/// Parses an integer of at least 0.
 pub(super) fn number(text: &str) -> std::result::Result<usize, String> {
-    // `usize::from_str` would take `+2`.
+    // `usize::from_str` would accept `+2`.
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| digits).ok_or_else(|| "a whole number from 0 up".into())
 }
 
-/// A whole number from 1 up.
+/// Parses an integer of at least 1.
 pub(super) fn count(text: &str) -> std::result::Result<usize, String> {
     number(text).ok().filter(|&number| number > 0).ok_or_else(|| "a whole number from 1 up".into())
 }
 
-/// `host:port,host:port,...`, each once.
+/// Parses `host:port,host:port,...` without duplicates.
 pub(super) fn endpoints(text: &str) -> std::result::Result<Vec<Endpoint>, String> {
     let mut list: Vec<Endpoint> = Vec::new();
     for part in text.split(',') {
@@ -88,7 +88,7 @@ pub(super) fn endpoints(text: &str) -> std::result::Result<Vec<Endpoint>, String
     Ok(list)
 }
 
-/// `host:port`.
+/// Parses `host:port`.
 pub(super) fn endpoint(text: &str) -> std::result::Result<Endpoint, String> {
     text.parse().map_err(|error| match error {
         openfleet_core::Error::Endpoint { reason, .. } => format!("`host:port`, but {reason}"),

@@ -1,18 +1,18 @@
-//! Where processes that know only their rank learn where the servers are.
+//! How processes that know only their rank learn the endpoints of the servers.
 //!
-//! Rank 0 opens a port, everybody else comes to it once, says where it will listen, and is told the whole list when the
-//! last has come:
+//! Rank 0 listens on a port. Every other rank connects once, sends the port it will listen on, and gets the whole list when the
+//! last rank has joined:
 //!
 //! ```text
 //! rank n -> rank 0   Hello      job, rank, a nonce
 //! rank 0 -> rank n   Challenge  a nonce, and the proof that it knows the secret
-//! rank n -> rank 0   Join       the same proof from the other side; how many it thinks there are; its port
-//! rank 0 -> rank n   Answer     the servers, or why not
+//! rank n -> rank 0   Join       the proof of the other side; the number of processes it knows of; its port
+//! rank 0 -> rank n   Answer     the servers, or the reason of a refusal
 //! ```
 //!
-//! On one machine rank 0 writes its port and a fresh secret into a file that only this user can read, in a directory that
-//! only this user can write; a file left over from an earlier job leads nowhere and is replaced. Every wait has the same
-//! limit, after which those who did not come are named. This knows no roles: a rank with a port is a server.
+//! On one machine, rank 0 writes its port and a new secret into a file that only this user can read, in a directory that only
+//! this user can write. A file left over from an earlier job is replaced. Every wait has the same time limit, after which an
+//! error names the missing ranks. This module knows no roles: a rank with a port is a server.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -32,39 +32,39 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::error::{Error, Result};
 use super::own_file::{OwnFile, own_directory};
 
-/// Who comes.
+/// One rank of the job.
 #[derive(Debug, Clone)]
 pub(super) struct Participant {
     pub(super) rank: usize,
     pub(super) size: usize,
     pub(super) job: String,
-    /// Where it will listen, if it is a server.
+    /// The port it will listen on, if it is a server.
     pub(super) port: Option<u16>,
 }
 
-/// Where they meet.
+/// Where the ranks meet.
 #[derive(Debug, Clone)]
 pub(super) enum MeetingPoint {
-    /// On one machine: a file in a directory of the user's under `temporary` says at which port.
+    /// On one machine: a file in a directory of the user under `temporary` contains the port.
     File { temporary: PathBuf, name: String },
-    /// On several.
+    /// On several machines.
     Address(Endpoint),
 }
 
-/// What everybody knows afterwards.
+/// What every rank knows after the rendezvous.
 #[derive(Debug, Clone)]
 pub(super) struct Roster {
-    /// In rank order.
+    /// The servers, in rank order.
     pub(super) servers: Vec<Endpoint>,
-    /// What the file held, or what was given.
+    /// The secret from the file, or the given one.
     pub(super) secret: Secret,
 }
 
-/// The most bytes of one message: a list of 4,096 servers with long names.
+/// The largest message: a list of 4,096 servers with long names.
 const MAX_MESSAGE_BYTES: u64 = 1 << 20;
-/// A message that should come at once.
+/// The time limit for a reply that should come at once.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two attempts to find rank 0.
+/// The time between two attempts to reach rank 0.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -80,14 +80,14 @@ enum Answer {
     Refused(String),
 }
 
-/// What the file says.
+/// The content of the rendezvous file.
 #[derive(Debug, Serialize, Deserialize)]
 struct RendezvousFile {
     port: u16,
     secret: String,
 }
 
-/// Comes to the rendezvous, or holds it as rank 0; returns when all have come.
+/// Hosts the rendezvous on rank 0, joins it on other ranks. Returns when all ranks have joined.
 pub(super) fn meet(
     participant: &Participant,
     place: &MeetingPoint,
@@ -105,13 +105,13 @@ pub(super) fn meet(
     })
 }
 
-/// Whether a host is this machine talking to itself, by its spelling.
+/// Whether a host is a loopback address or `localhost`.
 pub(super) fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 impl MeetingPoint {
-    /// The address servers of the job bind to, as a number.
+    /// The address that servers of the job bind to.
     pub(super) fn bind(&self) -> String {
         match self {
             MeetingPoint::File { .. } => Ipv4Addr::LOCALHOST.to_string(),
@@ -139,7 +139,7 @@ fn io(action: &'static str, place: &MeetingPoint) -> impl Fn(std::io::Error) -> 
     move |source| Error::Io { action, place: place.clone(), source }
 }
 
-/// Rank 0: waits for all, then tells all.
+/// Rank 0: waits for all ranks, then replies to all.
 async fn host(participant: &Participant, place: &MeetingPoint, secret: &Secret, limit: Duration) -> Result<Roster> {
     let deadline = Instant::now() + limit;
     let port = match place {
@@ -181,7 +181,7 @@ async fn host(participant: &Participant, place: &MeetingPoint, secret: &Secret, 
                     }
                 });
             },
-            // A rank that comes again has lost its first connection.
+            // A rank that joins again has lost its first connection.
             Some(arrival) = arriving.recv() => {
                 came.insert(arrival.rank, arrival);
             }
@@ -199,18 +199,18 @@ async fn host(participant: &Participant, place: &MeetingPoint, secret: &Secret, 
 }
 
 impl MeetingPoint {
-    /// How others reach a rank that came from this address; `None` is rank 0.
+    /// The host under which others reach a rank that connected from this address; `None` is rank 0.
     fn host_of(&self, address: Option<IpAddr>) -> String {
         match (self, address.map(|ip| ip.to_canonical())) {
             (MeetingPoint::File { .. }, _) => Ipv4Addr::LOCALHOST.to_string(),
             (MeetingPoint::Address(_), Some(ip)) if !ip.is_loopback() => ip.to_string(),
-            // The same machine as rank 0.
+            // It is on the same machine as rank 0.
             (MeetingPoint::Address(at), _) => at.host().to_owned(),
         }
     }
 }
 
-/// A rank that has proved itself and waits for its answer.
+/// An authenticated rank that waits for its reply.
 struct Arrival {
     rank: usize,
     port: Option<u16>,
@@ -218,7 +218,7 @@ struct Arrival {
     stream: BufReader<TcpStream>,
 }
 
-/// `None` for whoever does not belong here.
+/// Authenticates a connection; `None` if it is refused.
 async fn accept(stream: TcpStream, participant: &Participant, secret: &Secret) -> Option<Arrival> {
     let address = stream.peer_addr().ok().map(|address| address.ip());
     let mut stream = BufReader::new(stream);
@@ -241,12 +241,12 @@ async fn accept(stream: TcpStream, participant: &Participant, secret: &Secret) -
     None
 }
 
-/// Whoever has gone meanwhile will come to its own limit.
+/// A rank that has disconnected reaches its own time limit.
 async fn reply(mut arrival: Arrival, answer: &Answer) {
     let _ = timeout(REPLY_TIMEOUT, send(&mut arrival.stream, answer)).await;
 }
 
-/// Any other rank: finds rank 0, joins, waits for the answer. A connection that breaks is made again.
+/// Other ranks: connect to rank 0, join, wait for the reply. A broken connection is retried.
 async fn join(participant: &Participant, place: &MeetingPoint, secret: &Secret, limit: Duration) -> Result<Roster> {
     let deadline = Instant::now() + limit;
     let route = match place {
@@ -262,7 +262,7 @@ async fn join(participant: &Participant, place: &MeetingPoint, secret: &Secret, 
             Ok(Ok((Answer::Refused(reason), _))) => {
                 return Err(Error::TurnedAway { rank: participant.rank, place: place.to_string(), reason });
             }
-            // Not there yet, or gone.
+            // Rank 0 does not listen yet, or the connection broke.
             Ok(Err(_)) if Instant::now() + RETRY_INTERVAL < deadline => tokio::time::sleep(RETRY_INTERVAL).await,
             _ => {
                 let place = place.to_string();
@@ -297,7 +297,7 @@ async fn ask(participant: &Participant, route: &Route<'_>, secret: &Secret) -> s
             Route::Address(_) => {
                 Ok((Answer::Refused("rank 0 does not know the secret of this rank".into()), Secret::default()))
             }
-            // Somebody else has the port of a job that is gone.
+            // Another process uses the port of a job that has ended.
             Route::File(_) => Err(std::io::Error::other("an old file")),
         };
     }

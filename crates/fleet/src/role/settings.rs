@@ -1,5 +1,5 @@
-//! What a process is told beside its role: which job it belongs to, the job's secret and certificates, which life of its
-//! rank this is, where to bind and how long to wait.
+//! The settings of a process besides its role: its job, the job's secret and certificates, its incarnation, the address to bind
+//! and the time limit of waits.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,40 +13,40 @@ use super::error::{Error, Result};
 use super::read::{count, number, read};
 use crate::variables::{self, Variables};
 
-/// What a process is told beside its role.
+/// The settings of a process besides its role.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The job; processes of another are refused.
+    /// The job; processes of other jobs are refused.
     pub job: JobId,
-    /// Shared by all processes of the job; empty for none.
+    /// The secret of the job; empty for none.
     pub secret: Secret,
-    /// Grows each time this rank is started again.
+    /// Larger each time this rank is restarted.
     pub incarnation: Incarnation,
-    /// The address a server binds to, where it is not the one in the list of servers.
+    /// The address that a server binds to, if it differs from the host in the list of servers.
     pub bind: Option<String>,
-    /// How long to wait for servers, and for other ranks at a rendezvous.
+    /// The time limit for waiting for servers, and for other ranks at a rendezvous.
     pub wait_limit: Duration,
-    /// Training threads of a worker.
+    /// Training threads per worker.
     pub threads: u32,
-    /// The file in which the process tells its launcher how it is doing.
+    /// The file in which the process reports its progress to the launcher.
     pub progress_file: Option<PathBuf>,
-    /// The identity of the run, where the launcher made one.
+    /// The identity of the run, if the launcher made one.
     pub run: Option<String>,
-    /// The newest checkpoint of the run, for a server that is started again.
+    /// The newest checkpoint of the run, for a restarted server.
     pub resume: Option<String>,
-    /// The file in which the launcher tells processes how the job is doing.
+    /// The file in which the launcher reports the state of the job.
     pub job_file: Option<PathBuf>,
-    /// What a server shows of itself, where it speaks TLS.
+    /// The certificate of a server that uses TLS.
     pub server_tls: Option<ServerTls>,
-    /// Whom a worker trusts, where its servers speak TLS.
+    /// The authorities that a worker trusts, if its servers use TLS.
     pub worker_tls: Option<ClientTls>,
 }
 
-/// How long to wait unless told otherwise.
+/// The default time limit.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(900);
 
 impl Settings {
-    /// Reads and checks them; each has a default.
+    /// Reads and checks the variables; each has a default.
     pub fn read(variables: &Variables) -> Result<Self> {
         let job = match variables.get(variables::JOB) {
             None => JobId::new(ServerConfig::default().job)?,
@@ -82,13 +82,13 @@ impl Settings {
     }
 }
 
-/// Without a launcher that counts, a process that is started later is the newer one.
+/// Without a launcher that counts, the process that started later has the larger incarnation.
 fn started() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(1, |now| now.as_millis() as u64)
 }
 
-/// A certificate and its key, or neither.
+/// A certificate with its key; `None` if neither is set.
 fn server_tls(variables: &Variables) -> Result<Option<ServerTls>> {
     let missing = |name, other| Error::Missing {
         name,
@@ -103,7 +103,7 @@ fn server_tls(variables: &Variables) -> Result<Option<ServerTls>> {
     }
 }
 
-/// A host name or an address, without a port.
+/// Checks a host name or an address without a port.
 fn address(text: &str) -> std::result::Result<String, String> {
     Endpoint::new(text, 1).map(|endpoint| endpoint.host().to_owned()).map_err(|_| "an address without a port".into())
 }

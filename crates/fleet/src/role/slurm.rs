@@ -1,7 +1,7 @@
 //! The rank from Slurm: two `srun` steps in one allocation, one of servers and one of workers.
 //!
-//! `SLURM_PROCID` numbers the tasks of a step, so within a step it is the rank. Slurm does not know which step is which: the
-//! script says so with `OPENFLEET_ROLE` (or `TRAINING_ROLE`) and lists the servers. `fleetrun slurm` prints such a script.
+//! `SLURM_PROCID` numbers the tasks of a step, so it is the rank within the role. Slurm does not know the roles of steps: the
+//! script sets `OPENFLEET_ROLE` (or `TRAINING_ROLE`) and lists the servers. `fleetrun slurm` prints such a script.
 
 use openfleet_core::Role;
 
@@ -15,12 +15,12 @@ use crate::variables::{self as names, Variables};
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Slurm;
 
-/// Whether a step of several tasks is running, and nobody sits before it.
+/// Whether a step of several tasks runs that is not an interactive session.
 pub(super) fn applies(variables: &Variables) -> bool {
     in_step(variables) && matches!(tasks(variables), Ok(Some(tasks)) if tasks.value > 1)
 }
 
-/// Whether a role was given without a rank, in a step: then the step's number is the rank.
+/// Whether a role is set without a rank, in a step: then the task number is the rank.
 pub(super) fn numbers(variables: &Variables) -> bool {
     let role = variables.any(&[names::OWN_ROLE, names::TRAINING_ROLE]);
     let server = variables.any(&[names::POD_IP, names::PORT]);
@@ -33,7 +33,7 @@ fn in_step(variables: &Variables) -> bool {
     variables.get(names::SLURM_RANK).is_some() && !interactive
 }
 
-/// Tasks of the step.
+/// The number of tasks of the step.
 fn tasks(variables: &Variables) -> Result<Option<Read<usize>>> {
     Ok(match read(variables, names::SLURM_STEP_TASKS, count)? {
         Some(tasks) => Some(tasks),

@@ -11,7 +11,7 @@ use crate::variables::{self as names, Variables};
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Torchrun;
 
-/// `RANK` alone is a common word; with `WORLD_SIZE` it is torchrun's.
+/// `RANK` alone is a common name; with `WORLD_SIZE` it is torchrun's.
 pub(super) fn applies(variables: &Variables) -> bool {
     variables.get(names::TORCH_RANK).is_some() && variables.get(names::TORCH_WORLD_SIZE).is_some()
 }
@@ -62,7 +62,7 @@ impl RoleMaker for Torchrun {
     }
 }
 
-/// Fails where torchrun's variables are set too and say otherwise: both describe the same collective job.
+/// Fails if torchrun's variables are also set and disagree: both describe the same collective job.
 pub(super) fn check_same(variables: &Variables, rank: &Read<usize>, workers: &Read<Vec<Endpoint>>) -> Result<()> {
     let hint = "unset one family of variables, or start the job with one launcher";
     if !applies(variables) {

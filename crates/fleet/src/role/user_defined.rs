@@ -1,4 +1,4 @@
-//! The role from arguments, as a script that knows its cluster writes them.
+//! The role from arguments, for a script that knows its cluster.
 
 use openfleet_core::{Endpoint, Role, Topology};
 
@@ -29,15 +29,15 @@ use crate::variables::Variables;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserDefined {
-    /// This process's rank within its role.
+    /// The rank of this process within its role.
     pub current_id: i64,
-    /// What it does.
+    /// The role of this process.
     pub role: Role,
-    /// How many workers there are; 0 takes as many as there are `worker_endpoints`.
+    /// The number of workers; 0 means the number of `worker_endpoints`.
     pub worker_num: i64,
-    /// Every server, `host:port`, in rank order.
+    /// All servers, `host:port`, in rank order.
     pub server_endpoints: Vec<String>,
-    /// Every worker, `host:port`, in rank order, or none.
+    /// All workers, `host:port`, in rank order; may be empty.
     pub worker_endpoints: Vec<String>,
 }
 
@@ -78,7 +78,7 @@ impl RoleMaker for UserDefined {
     }
 }
 
-/// The id of one of `count` processes.
+/// Checks the id of one of `count` processes.
 pub(super) fn rank(current_id: i64, count: usize, role: Role, because: &str) -> Result<usize> {
     let rank = usize::try_from(current_id).ok().filter(|&rank| rank < count);
     rank.ok_or_else(|| {
@@ -87,7 +87,7 @@ pub(super) fn rank(current_id: i64, count: usize, role: Role, because: &str) -> 
     })
 }
 
-/// A list with at least one endpoint.
+/// Parses a list with at least one endpoint.
 pub(super) fn listed(name: &'static str, list: &[String]) -> Result<Vec<Endpoint>> {
     if list.is_empty() {
         return Err(Error::Missing {

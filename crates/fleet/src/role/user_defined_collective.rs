@@ -12,7 +12,7 @@ use crate::variables::Variables;
 pub struct UserDefinedCollective {
     /// This worker's rank.
     pub current_id: i64,
-    /// Every worker, `host:port`, in rank order.
+    /// All workers, `host:port`, in rank order.
     pub worker_endpoints: Vec<String>,
 }
 

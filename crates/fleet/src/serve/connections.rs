@@ -1,8 +1,8 @@
-//! Takes connections, and closes those that hold a guard without using it.
+//! Accepts connections, and closes those that use up a slot without sending requests.
 //!
-//! A server without limits is ended by clients that do nothing: each open connection costs a file descriptor, and when those are
-//! used up the health check is not answered either and a load balancer ends a server that works. So there is a limit on each
-//! thing a client may be slow at, and a cap with connections behind it:
+//! Without limits, clients that do nothing can take a server down: each open connection costs a file descriptor, and when none
+//! is left, health checks fail too and a load balancer ends a server that works. So there is a time limit on each thing a
+//! client may be slow at, and a limit on the number of connections:
 //!
 //! ```text
 //! accepted -> Header --request complete--> Request --answered--> Idle --a byte--> Header
@@ -10,12 +10,13 @@
 //!         header limit               body limit (in mod.rs)    idle limit         then the connection is closed
 //! ```
 //!
-//! - Up to `max_connections` connections are *ordinary*: they may ask for anything.
-//! - One more closes the ordinary connection that has been without a request for longest, and takes its guard.
-//! - If all of them are at work, it is *over*: it gets health checks and metrics answered, `503` for anything else, and is
-//!   closed after one answer. Of these there are `RESERVE`; the next closes the one that waits longest.
+//! - Up to `max_connections` connections are *ordinary*: they may request anything.
+//! - One more closes the ordinary connection that has been idle longest, and takes its slot.
+//! - If all of them are busy, the new one is *over the limit*: it gets answers to health checks and metrics, `503` for anything
+//!   else, and is closed after one response. There are up to `RESERVE` of these; the next closes the one that has waited
+//!   longest.
 //!
-//! This file knows bytes, times and counts. What a health check is, is for the protocols to say.
+//! This module knows bytes, times and counts. The protocols know what a health check is.
 
 use std::collections::HashMap;
 use std::io::{IoSlice, Result};
@@ -37,30 +38,30 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-/// Connections over the cap: as many health checks as ever come at once, and few enough to fit under the usual limit of 1,024
-/// open files together with the default cap.
+/// Connections over the limit: enough for simultaneous health checks, and few enough to fit under the usual limit of 1,024 open
+/// files together with the default of `max_connections`.
 const RESERVE: usize = 32;
 
-/// How long an ordinary connection must have been without a request before another may take its guard. Clients that ask again
-/// and again on one connection pause for less.
+/// How long an ordinary connection must have been idle before a new one may take its slot. Clients that send request after
+/// request on one connection pause for less.
 const MIN_IDLE: Duration = Duration::from_secs(1);
 
-/// How long a connection that was told to close may take to send what it has left.
+/// How long a connection that was asked to close may take to send its remaining bytes.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Before accepting again when the system had no descriptor left.
+/// The pause before accepting again after the system had no file descriptor left.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// How many connections there may be, and how long each may take.
+/// Limits on the number of connections and on the time each may take.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections that may ask for predictions.
+    /// Connections that may request predictions.
     pub max_connections: usize,
     /// From the first byte of a request, or from connecting, to the end of its header.
     pub header: Duration,
     /// From the end of a request's header to the end of its body.
     pub body: Duration,
-    /// Without a request, or without the client taking more of its answer.
+    /// Without a request, or without the client reading more of its response.
     pub idle: Duration,
 }
 
@@ -70,25 +71,26 @@ impl Default for Limits {
             max_connections: 512,
             header: Duration::from_secs(10),
             body: Duration::from_secs(60),
-            // Longer than the minute that load balancers keep connections for, so that they are the ones to close.
+            // Longer than the minute that load balancers keep idle connections, so that the load balancer is the one to close.
             idle: Duration::from_secs(120),
         }
     }
 }
 
-/// What a request may ask for, beside it in its extensions.
+/// What a request may ask for; stored in its extensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
     Everything,
-    /// Its connection is over the cap: health only, and then the connection closes.
+    /// The connection is over the limit: health checks only, then it closes.
     HealthOnly,
 }
 
-/// Serves connections until `stopped`; then closes the listener and finishes the requests under way.
+/// Serves connections until `stopped`; then closes the listener and completes the requests in flight.
 pub(super) async fn run(listener: TcpListener, router: Router, limits: Limits, stopped: impl Future<Output = ()>) {
     let connections = Arc::new(Connections { limits, open: Mutex::default() });
     let router = TowerToHyperService::new(router);
-    // Every connection holds a receiver: it hears of the end by it, and all have ended when all are dropped.
+    // Every connection holds a receiver: it signals the end to them, and all connections have ended when all receivers are
+    // dropped.
     let (end, ended) = watch::channel(());
     let mut stopped = pin!(stopped);
     loop {
@@ -97,7 +99,7 @@ pub(super) async fn run(listener: TcpListener, router: Router, limits: Limits, s
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => stream,
                 Err(error) if is_of_one_connection(&error) => continue,
-                // Most likely there are no descriptors left. An idle connection has one.
+                // Most likely there is no file descriptor left. Close an idle connection to free one.
                 Err(_) => {
                     connections.open.lock().close_longest(Class::Ordinary, Duration::ZERO);
                     sleep(ACCEPT_RETRY).await;
@@ -105,7 +107,7 @@ pub(super) async fn run(listener: TcpListener, router: Router, limits: Limits, s
                 }
             },
         };
-        // An answer is written at once: nothing is gained by waiting for more. A socket that cannot be told so still works.
+        // Write responses at once. A socket that refuses the option still works.
         drop(stream.set_nodelay(true));
         if let Some(guard) = connections.admit() {
             tokio::spawn(serve_connection(stream, guard, router.clone(), ended.clone()));
@@ -116,13 +118,13 @@ pub(super) async fn run(listener: TcpListener, router: Router, limits: Limits, s
     end.closed().await;
 }
 
-/// The client's doing, not the listener's.
+/// Whether the error concerns one connection and not the listener.
 fn is_of_one_connection(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }
 
-/// One connection, from its first byte until it ends or is closed.
+/// Serves one connection until it ends or is closed.
 async fn serve_connection(
     stream: TcpStream,
     guard: ConnectionGuard,
@@ -140,12 +142,12 @@ async fn serve_connection(
         }
     });
     let io = TokioIo::new(TrackedStream { stream, connection_state: connection_state.clone() });
-    // Without a timer hyper has no limits of its own: its one for headers would also end idle connections.
+    // No timer for hyper: its header timeout would also close idle connections.
     let mut connection = pin!(http1::Builder::new().header_read_timeout(None).serve_connection(io, service));
     let (mut limits, mut is_ending) = (guard.connections.limits.clone(), false);
     loop {
         tokio::select! {
-            // A connection that breaks off is the client's affair.
+            // A broken connection is the client's problem.
             _ = connection.as_mut() => return,
             () = connection_state.close.notified() => {
                 connection.as_mut().graceful_shutdown();
@@ -159,7 +161,7 @@ async fn serve_connection(
             }
             _ = ended.changed(), if !is_ending => {
                 is_ending = true;
-                // A header of which no more comes is not a request under way.
+                // An incomplete header is not a request in flight.
                 limits.header = limits.header.min(CLOSE_TIMEOUT);
                 connection.as_mut().graceful_shutdown();
             }
@@ -167,7 +169,7 @@ async fn serve_connection(
     }
 }
 
-/// All connections that there are.
+/// All connections of the server.
 struct Connections {
     limits: Limits,
     open: Mutex<OpenConnections>,
@@ -175,30 +177,30 @@ struct Connections {
 
 #[derive(Default)]
 struct OpenConnections {
-    /// GivenColumn to a connection_state and never again.
+    /// The next connection number. Numbers are not reused.
     next: u64,
     states: HashMap<u64, Arc<ConnectionState>>,
     ordinary: usize,
 }
 
-/// A connection's membership, which ends with it. Lock order: `open`, then a connection_state's `state`.
+/// Removes the connection from the list on drop. Lock order: `open`, then `state` of a connection.
 struct ConnectionGuard {
     connections: Arc<Connections>,
     number: u64,
     connection_state: Arc<ConnectionState>,
 }
 
-/// What is known of one connection.
+/// The state of one connection, shared with its stream.
 struct ConnectionState {
     state: Mutex<State>,
-    /// Asks the connection to end.
+    /// Requests the connection to close.
     close: Notify,
 }
 
 struct State {
     class: Class,
     phase: Phase,
-    /// When the phase began, or when bytes of an answer were last open.
+    /// When the phase began, or when the client last read bytes of a response.
     since: Instant,
 }
 
@@ -206,7 +208,7 @@ struct State {
 enum Class {
     Ordinary,
     OverLimit,
-    /// It was told to close, and has no guard any more.
+    /// It was asked to close, and no longer counts.
     Closed,
 }
 
@@ -218,7 +220,7 @@ enum Phase {
 }
 
 impl Connections {
-    /// A guard for a new connection; none if all are at work, those of the reserve too.
+    /// Admits a new connection; `None` if all are busy, those over the limit too.
     fn admit(self: &Arc<Self>) -> Option<ConnectionGuard> {
         let mut open = self.open.lock();
         let class = if open.ordinary < self.limits.max_connections || open.close_longest(Class::Ordinary, MIN_IDLE) {
@@ -240,8 +242,8 @@ impl Connections {
 }
 
 impl OpenConnections {
-    /// Closes the connection of a class that has been without a request for longest, idle ones before those that have begun
-    /// a header; false if there is none that has been so for at least `min_idle`.
+    /// Closes the connection of a class that has been without a request for longest, idle ones before those that have sent a
+    /// part of a header. Returns false if none has been for at least `min_idle`.
     fn close_longest(&mut self, class: Class, min_idle: Duration) -> bool {
         let now = Instant::now();
         let waiting = self.states.iter().filter_map(|(&number, connection_state)| {
@@ -251,13 +253,13 @@ impl OpenConnections {
         });
         let Some((.., number)) = waiting.min() else { return false };
         let Some(connection_state) = self.states.get(&number).cloned() else { return false };
-        // Its request may have come a moment ago.
+        // Its request may have arrived just now.
         let mut state = connection_state.state.lock();
         if state.phase == Phase::Request {
             return false;
         }
         self.states.remove(&number);
-        // A request that comes from now on is refused by `begin`.
+        // `begin` refuses a request that arrives from now on.
         state.class = Class::Closed;
         self.ordinary -= usize::from(class == Class::Ordinary);
         connection_state.close.notify_one();
@@ -278,7 +280,8 @@ impl ConnectionGuard {
             Class::Closed => return Admission::HealthOnly,
             Class::OverLimit => {}
         }
-        // Somebody may have gone since it came. Only its own requests, one at a time, make it ordinary; at work, it is not closed.
+        // Another connection may have ended since this one was admitted. Only its own requests, one at a time, make it
+        // ordinary; while busy it is not closed.
         let mut open = self.connections.open.lock();
         if open.ordinary >= self.connections.limits.max_connections {
             return Admission::HealthOnly;
@@ -299,7 +302,7 @@ impl Drop for ConnectionGuard {
 }
 
 impl ConnectionState {
-    /// The answer is known; it is on its way until no more bytes are written.
+    /// The response is ready; it is being sent until no more bytes are written.
     fn answered(&self) {
         let mut state = self.state.lock();
         (state.phase, state.since) = (Phase::Idle, Instant::now());
@@ -332,7 +335,7 @@ impl ConnectionState {
         self.deadline(limits).is_some_and(|deadline| deadline <= Instant::now())
     }
 
-    /// When to ask `is_late`: a phase may end and another begin meanwhile, so no later than the shorter limit from now.
+    /// When to check `is_late` next. The phase may change before, so it is at most the shorter limit from now.
     fn next_check(&self, limits: &Limits) -> Instant {
         let soon = limits.header.min(limits.idle);
         let soon = Instant::now().checked_add(soon).unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
@@ -340,7 +343,7 @@ impl ConnectionState {
     }
 }
 
-/// A socket that tells its connection_state when bytes move.
+/// A socket that records in its connection state when bytes move.
 struct TrackedStream {
     stream: TcpStream,
     connection_state: Arc<ConnectionState>,

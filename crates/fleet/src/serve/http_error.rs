@@ -1,11 +1,11 @@
-//! Why a request was not answered: a status and one sentence, as JSON in either protocol.
+//! Why a request failed: a status and one sentence, as JSON in both protocols.
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use openfleet_core::error::report;
 use serde_json::json;
 
-/// A request that is not answered.
+/// An HTTP error response.
 #[derive(Debug, PartialEq)]
 pub(crate) struct HttpError {
     pub(crate) status: StatusCode,
@@ -14,28 +14,28 @@ pub(crate) struct HttpError {
 }
 
 impl HttpError {
-    /// The request says something that the model cannot take.
+    /// The request contains something that the model cannot take (400).
     pub(crate) fn bad(message: impl Into<String>) -> Self {
         HttpError { status: StatusCode::BAD_REQUEST, message: message.into() }
     }
 
-    /// There is no such thing here.
+    /// The path or the model does not exist (404).
     pub(crate) fn unknown(message: impl Into<String>) -> Self {
         HttpError { status: StatusCode::NOT_FOUND, message: message.into() }
     }
 
-    /// More than one request may bring.
+    /// The request is larger than the limit (413).
     pub(crate) fn too_large(message: impl Into<String>) -> Self {
         HttpError { status: StatusCode::PAYLOAD_TOO_LARGE, message: message.into() }
     }
 
-    /// The model's answer cannot be sent.
+    /// The result of the model cannot be sent (500).
     pub(crate) fn failed(message: impl Into<String>) -> Self {
         HttpError { status: StatusCode::INTERNAL_SERVER_ERROR, message: message.into() }
     }
 }
 
-/// What the engine refuses of a feed is the client's to correct; anything else is not.
+/// A feed that the engine refuses is the client's error; other errors are the server's.
 impl From<openfleet_engine::Error> for HttpError {
     fn from(error: openfleet_engine::Error) -> Self {
         use openfleet_engine::Error::{Core, FeedMismatch, NotFed, Value};

@@ -1,7 +1,7 @@
-//! What a request gives, made into what the model is fed: the same for both protocols.
+//! Turns the columns of a request into the model's feed, for both protocols.
 //!
-//! A protocol hands over named columns ([`GivenColumn`]): values, and how many of them are each row's. Here they are compared with
-//! what the model reads. Errors name the input and, where one is at fault, the row, counted from 0.
+//! A protocol passes named columns ([`GivenColumn`]): values and the number of values per row. This module compares them with
+//! what the model reads. Errors name the input and, if one row is at fault, the row, counted from 0.
 
 use openfleet_core::error::did_you_mean;
 use openfleet_core::{FieldKind, Key};
@@ -10,43 +10,43 @@ use openfleet_engine::{DType, Dim, Feed, Predictor, Shape};
 use super::http_error::HttpError;
 use super::numbers::{Number, Numbers};
 
-/// A companion input of this name gives the number of ids of each row, where the ids themselves are one flat list.
+/// The suffix of an input that gives the number of ids of each row, if the ids are one flat list.
 const LENGTHS: &str = ".lengths";
 
-/// Something the model reads.
+/// One input of the model.
 #[derive(Debug, Clone)]
 pub(crate) struct Input {
     pub(crate) name: String,
     pub(crate) kind: FieldKind,
     pub(crate) dtype: DType,
-    /// -1 is the batch, and the number of ids of a slot.
+    /// -1 stands for the batch, and for the number of ids of a slot.
     pub(crate) shape: Vec<i64>,
 }
 
-/// A column as a request gives it.
+/// A column as the request gives it.
 #[derive(Debug)]
 pub(crate) struct GivenColumn {
     pub(crate) name: String,
     pub(crate) values: Values,
-    /// How many values are each row's.
+    /// The number of values of each row.
     pub(crate) lengths: Vec<usize>,
-    /// The first thing that is no number: its row, and what it is.
+    /// The first element that is not a number: its row and its kind.
     pub(crate) odd: Option<(usize, String)>,
 }
 
 /// The values of a column.
 #[derive(Debug)]
 pub(crate) enum Values {
-    /// Of JSON.
+    /// Numbers parsed from JSON.
     Numbers(Vec<Number>),
-    /// Integers; below 0 by the same bits.
+    /// Integers; negative ones keep their bits.
     Keys(Vec<Key>),
     /// Floats.
     Floats(Vec<f32>),
 }
 
 impl Input {
-    /// What a model is fed, in order.
+    /// The inputs of a model, in order.
     pub(crate) fn all_of(predictor: &Predictor) -> openfleet_engine::Result<Vec<Input>> {
         let program = &predictor.model().program;
         let input = |name: &String| {
@@ -58,7 +58,7 @@ impl Input {
         predictor.feeds().iter().map(input).collect()
     }
 
-    /// A row of it, in words.
+    /// A row of the input as text.
     fn a_row(&self) -> String {
         match self.kind {
             FieldKind::Ids => "any number of ids a row".into(),
@@ -114,14 +114,14 @@ impl Input {
 }
 
 impl GivenColumn {
-    /// A column as JSON nests it.
+    /// A column from nested JSON lists.
     pub(crate) fn nested(name: String, numbers: Numbers) -> Self {
         let Numbers { values, lengths, odd, .. } = numbers;
         GivenColumn { name, values: Values::Numbers(values), lengths, odd }
     }
 }
 
-/// The feed of a request, and how many rows it has.
+/// The feed of a request and its number of rows.
 pub(crate) fn feed(inputs: &[Input], mut given: Vec<GivenColumn>, max_rows: usize) -> Result<(Feed, usize), HttpError> {
     check_names(inputs, &given)?;
     let mut feed = Feed::new();
@@ -144,7 +144,7 @@ pub(crate) fn feed(inputs: &[Input], mut given: Vec<GivenColumn>, max_rows: usiz
     Ok((feed, rows))
 }
 
-/// More rows than this would take more memory than a request should; none are no request.
+/// Refuses a request without rows, or with so many that it would take too much memory.
 pub(crate) fn check_rows(name: &str, rows: usize, max_rows: usize) -> Result<(), HttpError> {
     match rows {
         0 => Err(HttpError::bad(format!("input `{name}`: expected at least one row, got none"))),
@@ -155,7 +155,7 @@ pub(crate) fn check_rows(name: &str, rows: usize, max_rows: usize) -> Result<(),
     }
 }
 
-/// Dimensions as both protocols spell them.
+/// Dimensions as both protocols write them.
 pub(crate) fn signed(shape: &Shape) -> Vec<i64> {
     let one = |dim: &Dim| match dim {
         Dim::Fixed(size) => *size as i64,
@@ -169,7 +169,7 @@ pub(crate) fn names(inputs: &[Input]) -> String {
     inputs.iter().map(|input| format!("`{}`", input.name)).collect::<Vec<_>>().join(", ")
 }
 
-/// The slot that a name gives the lengths of.
+/// The slot whose lengths the name gives.
 pub(crate) fn lengths_of<'a>(inputs: &'a [Input], name: &str) -> Option<&'a Input> {
     let slot = name.strip_suffix(LENGTHS)?;
     inputs.iter().find(|input| input.name == slot && input.kind == FieldKind::Ids)
@@ -198,7 +198,7 @@ fn take(given: &mut Vec<GivenColumn>, name: &str) -> Option<GivenColumn> {
     Some(given.swap_remove(at))
 }
 
-/// Cuts one flat list of ids into rows.
+/// Cuts a flat list of ids into rows.
 fn cut(input: &Input, ids: GivenColumn, lengths: GivenColumn) -> Result<GivenColumn, HttpError> {
     let (total, name) = (ids.lengths.iter().sum::<usize>(), &lengths.name);
     let refuse = |row, got: &dyn std::fmt::Display| {
@@ -228,7 +228,7 @@ fn cut(input: &Input, ids: GivenColumn, lengths: GivenColumn) -> Result<GivenCol
 }
 
 impl Input {
-    /// Floats of 32 bits; what is too large for one is refused.
+    /// Values as 32-bit floats; values that are too large are refused.
     fn floats(&self, values: Values, lengths: &[usize]) -> Result<Vec<f32>, HttpError> {
         let numbers = match values {
             Values::Floats(floats) => return Ok(floats),
@@ -253,7 +253,7 @@ impl Input {
     }
 }
 
-/// The row that a value stands in.
+/// The row of a value.
 fn row_of(at: usize, lengths: &[usize]) -> usize {
     let mut end = 0;
     let ends = lengths.iter().map(|length| {

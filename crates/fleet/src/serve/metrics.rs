@@ -1,7 +1,7 @@
-//! What the server has done, in the text format of Prometheus.
+//! Counters of the server, in the text format of Prometheus.
 //!
-//! Counters only grow; rates and percentiles are the reader's to compute. The time of a request is that of the server:
-//! reading its body, predicting, and writing the answer to memory.
+//! Counters only grow; the reader computes rates and percentiles. The time of a request is that of the server: reading its
+//! body, predicting, and serializing the response.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,18 +10,19 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// Upper ends of the buckets of a request's time, in seconds: a row takes tens of microseconds, a large batch a second.
+/// Upper bounds of the histogram buckets of request time, in seconds: one row takes tens of microseconds, a large batch a
+/// second.
 const SECONDS: [f64; 14] =
     [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
 
-/// Which protocol a request speaks.
+/// The protocol of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Protocol {
-    /// Below `/v2`.
+    /// Paths below `/v2`.
     OpenInference,
-    /// Below `/v1`.
+    /// Paths below `/v1`.
     TfServing,
-    /// Neither.
+    /// Other paths.
     Other,
 }
 
@@ -51,21 +52,21 @@ pub(crate) struct Metrics {
     times: Mutex<Times>,
 }
 
-/// Requests for predictions by how long they took.
+/// Histogram of the time of prediction requests.
 #[derive(Debug, Default)]
 struct Times {
-    /// One more than there are ends: the last is for whatever took longer.
+    /// One more than the bounds: the last bucket is for slower requests.
     buckets: [u64; SECONDS.len() + 1],
     seconds: f64,
 }
 
 impl Metrics {
-    /// A request was answered.
+    /// Counts an answered request.
     pub(crate) fn answered(&self, protocol: Protocol, status: u16) {
         *self.requests.lock().entry((protocol, status)).or_default() += 1;
     }
 
-    /// It was one for predictions, and took so long.
+    /// Counts a prediction request and its time.
     pub(crate) fn took(&self, time: Duration) {
         let seconds = time.as_secs_f64();
         let mut times = self.times.lock();
@@ -73,12 +74,12 @@ impl Metrics {
         times.seconds += seconds;
     }
 
-    /// So many rows were predicted.
+    /// Counts predicted rows.
     pub(crate) fn predicted(&self, rows: usize) {
         self.rows.fetch_add(rows as u64, Ordering::Relaxed);
     }
 
-    /// Everything, for Prometheus.
+    /// All metrics as text.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         self.write(&mut text).unwrap_or_default();

@@ -1,14 +1,14 @@
-//! Answers predictions of a saved model over HTTP, in two protocols on one port.
+//! Serves predictions of a saved model over HTTP, in two protocols on one port.
 //!
-//! One protocol a file: `open_inference` (what Triton and KServe speak) and `tf_serving`. Each turns its requests into
-//! columns; `inputs` makes a feed of them, and `outputs` writes what the model gives. There is one model, in one version, and
-//! no authentication: whoever reaches the port is answered.
+//! There is one file per protocol: `open_inference` (Triton and KServe) and `tf_serving`. Each turns requests into columns;
+//! `inputs` makes a feed of them, and `outputs` writes the model's results. There is one model in one version, and no
+//! authentication: anyone who can reach the port gets answers.
 //!
-//! Small requests are answered where they were read. Large ones, of which as many run at once as there are threads, let the
-//! other connections of their thread move on first. Beside a client that asks for batches of 4,096 without a pause
+//! Small requests are answered on the thread that read them. Large ones, of which as many run at once as there are threads, let
+//! the other connections of their thread continue first. Next to a client that requests batches of 4,096 without a pause
 //! (`comparisons/serve.py`, three rounds on a busy machine), the slowest of a hundred single rows took 4 to 8 ms on one thread;
-//! 88 to 113 ms with everything answered where it was read, and 42 to 115 ms with small requests taking turns too. On two
-//! threads the three could not be told apart.
+//! 88 to 113 ms with everything answered on the thread that read it, and 42 to 115 ms with small requests queued too. On two
+//! threads there was no difference.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -47,36 +47,36 @@ mod open_inference;
 mod outputs;
 mod tf_serving;
 
-/// The one version there is.
+/// The only version of the model.
 const VERSION: &str = "1";
 
-/// Bodies up to this are answered on the thread that read them: some tens of rows, a fraction of a millisecond.
+/// Bodies up to this size are answered on the thread that read them: some tens of rows, a fraction of a millisecond.
 const SMALL: usize = 64 * 1024;
 
-/// How long requests under way may take once the server is asked to end.
+/// How long requests in flight may take after the server was asked to stop.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Between two looks at whether it is.
+/// The time between two checks of the stop flag.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// How a model is served.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What clients call the model.
+    /// The name of the model in URLs.
     pub name: String,
-    /// Where to listen; port 0 is any free one.
+    /// The address to listen on; port 0 chooses a free port.
     pub listen: SocketAddr,
-    /// Threads that answer.
+    /// Threads that compute predictions.
     pub threads: usize,
-    /// Bytes that a request's body may have.
+    /// The largest body of a request, in bytes.
     pub max_body: usize,
-    /// Rows that a request may have: memory grows with them, however few bytes they are written in.
+    /// The most rows of a request: memory grows with them, however few bytes they take in the request.
     pub max_rows: usize,
-    /// How many connections there may be, and how long each may take.
+    /// Limits on connections and their times.
     pub limits: Limits,
 }
 
-/// A model with everything that answering needs, shared by all connections.
+/// The model and everything needed to answer, shared by all connections.
 struct Served {
     name: String,
     predictor: Predictor,
@@ -86,14 +86,14 @@ struct Served {
     max_rows: usize,
     limits: Limits,
     metrics: Metrics,
-    /// For requests that are not small.
+    /// Limits the number of large requests that run at once.
     turns: Semaphore,
 }
 
 type Shared = Arc<Served>;
 
-/// Answers until `stop` is set; then finishes the requests under way. `ready` is told the address once connections are
-/// taken.
+/// Serves until `stop` is set, then completes the requests in flight. Calls `ready` with the address once connections are
+/// accepted.
 pub fn serve(predictor: Predictor, options: Options, stop: &AtomicBool, ready: impl FnOnce(SocketAddr)) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(options.threads.max(1))
@@ -102,7 +102,7 @@ pub fn serve(predictor: Predictor, options: Options, stop: &AtomicBool, ready: i
         .build()
         .map_err(|source| Error::Runtime { source })?;
     let ended = runtime.block_on(answer_until(predictor, options, stop, ready));
-    // A request that had its time and did not end is left behind.
+    // Requests that exceed their time are abandoned.
     runtime.shutdown_background();
     ended
 }
@@ -124,7 +124,7 @@ async fn answer_until(
     ready(address);
     asked_to(stop).await;
     end.notify_one();
-    // Requests that take longer are left behind.
+    // Slower requests are abandoned.
     drop(tokio::time::timeout(GRACE, server).await);
     Ok(())
 }
@@ -164,7 +164,7 @@ impl Served {
         })
     }
 
-    /// Whether it is this model that is asked for.
+    /// Checks that the request names this model.
     fn check(&self, asked: &Asked) -> Result<(), HttpError> {
         let Asked { name, version } = asked;
         if *name != self.name {
@@ -178,7 +178,7 @@ impl Served {
         }
     }
 
-    /// The outputs for what a request gives.
+    /// The outputs for the columns of a request.
     fn predict(&self, given: Vec<GivenColumn>) -> Result<Vec<Tensor>, HttpError> {
         let (feed, rows) = inputs::feed(&self.inputs, given, self.max_rows)?;
         let tensors = self.predictor.predict(feed)?;
@@ -187,14 +187,14 @@ impl Served {
     }
 }
 
-/// The model that a path names.
+/// The model name in a path.
 struct Asked {
     name: String,
     version: Option<String>,
 }
 
 impl Asked {
-    /// Takes the verb off the last segment, if it has one. A name may have colons of its own.
+    /// Splits the verb off the last segment, if it has one. A name may contain colons.
     fn split_verb(mut self) -> (Self, Option<String>) {
         let last = self.version.as_mut().unwrap_or(&mut self.name);
         let verb = last.rsplit_once(':').map(|(before, verb)| (before.len(), verb.to_owned()));
@@ -215,7 +215,7 @@ impl FromRequestParts<Shared> for Asked {
     }
 }
 
-/// Reads the body and has it answered, on this thread or beside the others.
+/// Reads the body and answers it, on this thread or as a large request.
 async fn answer_with(
     served: Shared,
     request: Request,
@@ -230,7 +230,7 @@ async fn answer_with(
     let too_large = |got: &str| {
         HttpError::too_large(format!("expected a body of at most {} bytes (`--max-body`), got {got}", served.max_body))
     };
-    // What is announced need not be waited for.
+    // A body that is announced as too large is not read.
     let announced =
         parts.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if let Some(length) = announced.filter(|&length| length > served.max_body as u64) {
@@ -251,7 +251,7 @@ async fn answer_with(
     if body.len() <= SMALL {
         return answer(&served, &parts.headers, &body);
     }
-    // It is never closed: there is always a turn.
+    // The semaphore is never closed.
     let _turn = served.turns.acquire().await;
     tokio::task::block_in_place(|| answer(&served, &parts.headers, &body))
 }
@@ -267,7 +267,7 @@ async fn measure(State(served): State<Shared>, request: Request, next: Next) -> 
     response
 }
 
-/// Answers a connection over the cap no more than whether the server is well, and closes it.
+/// On a connection over the limit, answers only health checks and closes the connection.
 async fn admit(State(served): State<Shared>, request: Request, next: Next) -> Response {
     if request.extensions().get() != Some(&Admission::HealthOnly) {
         return next.run(request).await;

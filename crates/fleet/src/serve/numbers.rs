@@ -1,8 +1,8 @@
-//! Lists of numbers as JSON nests them, read without a tree in between.
+//! Reads nested JSON lists of numbers without building a tree.
 //!
-//! The elements of the outermost list are the rows; whatever is below one belongs to it, in order, however it is nested.
-//! Integers stay integers, so that ids keep all their 64 bits. What is no number is remembered rather than refused here,
-//! because only the caller knows which input it stands in.
+//! The elements of the outermost list are the rows; everything inside an element belongs to its row, in order, however it is
+//! nested. Integers stay integers, so that ids keep all 64 bits. An element that is not a number is recorded and not refused
+//! here, because only the caller knows the name of the input.
 
 use std::fmt;
 
@@ -15,20 +15,20 @@ pub(crate) enum Number {
     Whole(u64),
     /// Below 0, from -2^63.
     Negative(i64),
-    /// With a fraction or an exponent, or beyond the others.
+    /// With a fraction or an exponent, or outside the other ranges.
     Float(f64),
 }
 
 /// The numbers of some rows.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Numbers {
-    /// Of all rows, one after the other.
+    /// The numbers of all rows, one after the other.
     pub(crate) values: Vec<Number>,
-    /// How many are each row's.
+    /// The number of values of each row.
     pub(crate) lengths: Vec<usize>,
-    /// Some row is a list, not a number.
+    /// Whether any row is a list and not a single number.
     pub(crate) nested: bool,
-    /// The first thing that is no number: its row, and what it is.
+    /// The first element that is not a number: its row and its kind.
     pub(crate) odd: Option<(usize, String)>,
 }
 
@@ -71,7 +71,7 @@ impl<'de> Visitor<'de> for Rows<'_> {
     }
 }
 
-/// Reads one row: a number, or lists of them.
+/// Reads one row: a number, or lists of numbers.
 pub(crate) struct Row<'a>(pub(crate) &'a mut Numbers);
 
 impl<'de> DeserializeSeed<'de> for Row<'_> {
@@ -86,7 +86,7 @@ impl<'de> DeserializeSeed<'de> for Row<'_> {
     }
 }
 
-/// Reads whatever is below a row; says whether it is a list.
+/// Reads everything inside a row; returns whether it is a list.
 struct Below<'a>(&'a mut Numbers);
 
 impl Below<'_> {
@@ -121,7 +121,7 @@ impl<'de> Visitor<'de> for Below<'_> {
     }
 
     fn visit_i64<E>(self, value: i64) -> Result<bool, E> {
-        // The parser calls this for numbers below 0 only.
+        // The parser calls this for negative numbers only.
         Ok(self.number(u64::try_from(value).map_or(Number::Negative(value), Number::Whole)))
     }
 

@@ -1,8 +1,7 @@
-//! The Open Inference Protocol, version 2, over HTTP, with its extension for binary tensors: what Triton, KServe and their
-//! clients speak.
+//! The Open Inference Protocol, version 2, over HTTP with the extension for binary tensors: the protocol of Triton and KServe.
 //!
-//! A slot of ids may have another number of ids in every row, for which the protocol has no tensor. Such an input is nested
-//! lists in JSON, a rectangle, or flat with a companion input `NAME.lengths`.
+//! A slot may have another number of ids in every row, for which the protocol has no tensor. Such an input is given as nested
+//! lists in JSON, as a rectangle, or flat with a companion input `NAME.lengths`.
 
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
@@ -19,10 +18,10 @@ use super::numbers::Numbers;
 use super::outputs::{Output, count};
 use super::{Asked, Served, Shared, VERSION, answer_with, json_response};
 
-/// Where the JSON of a body with binary tensors ends.
+/// The header with the length of the JSON in a body with binary tensors.
 const JSON_LENGTH: &str = "Inference-Header-Content-Length";
 
-/// What is answered below `/v2`.
+/// The routes below `/v2`.
 pub(crate) fn routes() -> Vec<(&'static str, MethodRouter<Shared>)> {
     let mut routes = vec![
         ("/v2", get(server)),
@@ -42,7 +41,7 @@ pub(crate) fn routes() -> Vec<(&'static str, MethodRouter<Shared>)> {
     routes
 }
 
-/// Whether a path asks for no more than whether the server or its model is well.
+/// Whether a path is a health check of the server or its model.
 pub(crate) fn is_health(path: &str) -> bool {
     path.starts_with("/v2/") && (path.ends_with("/live") || path.ends_with("/ready"))
 }
@@ -131,7 +130,7 @@ fn infer(served: &Served, headers: &HeaderMap, body: &[u8]) -> Result<Response, 
     write(served, request.id.as_deref(), wanted)
 }
 
-/// The JSON of a body, and the binary tensors behind it.
+/// Splits a body into its JSON and the binary tensors after it.
 fn split<'a>(headers: &HeaderMap, body: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), HttpError> {
     let Some(value) = headers.get(JSON_LENGTH) else { return Ok((body, &[])) };
     let length = value.to_str().ok().and_then(|text| text.trim().parse().ok());
@@ -142,7 +141,7 @@ fn split<'a>(headers: &HeaderMap, body: &'a [u8]) -> Result<(&'a [u8], &'a [u8])
 }
 
 impl RequestInput {
-    /// The column; takes its bytes off `binary`, if it has any there.
+    /// Reads a column; takes its bytes off `binary` if it has any there.
     fn read(self, served: &Served, binary: &mut &[u8]) -> Result<GivenColumn, HttpError> {
         let RequestInput { name, datatype, shape, data, parameters } = self;
         let refuse = |what: &str, expected: &str, got: String| {
@@ -162,7 +161,7 @@ impl RequestInput {
             Some((&rows, inner)) if rows >= 0 => (usize::try_from(rows).unwrap_or(usize::MAX), inner),
             _ => return refuse("a shape that begins with", "the number of rows", format!("{shape:?}")),
         };
-        // Of ids with a list of lengths these are no rows, and may be none.
+        // With a list of lengths these are not rows, and there may be none.
         let is_flat_slot = shape.len() == 1;
         if !is_flat_slot {
             check_rows(&name, rows, served.max_rows)?;
@@ -173,7 +172,7 @@ impl RequestInput {
         let binary_size = parameters.get("binary_data_size").and_then(Value::as_u64);
         let (values, nested, odd) = match (data, binary_size) {
             (Some(numbers), None) => {
-                // In a flat list every element counts as a row of its own.
+                // In a flat list every element counts as a row.
                 let width = if numbers.nested { 1 } else { per_row.unwrap_or(1).max(1) };
                 let odd = numbers.odd.map(|(at, what)| (at / width, what));
                 (Values::Numbers(numbers.values), numbers.nested.then_some(numbers.lengths), odd)
@@ -207,10 +206,10 @@ impl RequestInput {
             Some(lengths) if lengths.len() != rows => {
                 return refuse(&format!("{rows} rows, as its shape says,"), "in `data`", lengths.len().to_string());
             }
-            // A rectangle, or rows of any length where the shape does not say.
+            // A rectangle, or rows of any length if the shape does not say.
             Some(lengths) if shape.len() == 1 || total.is_none_or(|total| total == got) => lengths,
             None if total == Some(got) => vec![per_row.unwrap_or_default(); rows],
-            // What is no number was left out, and is complained of with its row.
+            // Elements that are not numbers were left out; the error names their row.
             _ if odd.is_some() => Vec::new(),
             _ => return refuse("as many values as its shape says,", &format!("{shape:?}"), got.to_string()),
         };
@@ -258,10 +257,10 @@ impl Element {
         matches!(self, Element::Float(_))
     }
 
-    /// A whole number of little-endian elements.
+    /// Reads little-endian elements; the bytes must be a whole number of them.
     fn read(self, bytes: &[u8]) -> Values {
         let elements = bytes.chunks_exact(self.size());
-        // The eight bytes of an integer, of which the missing ones repeat the sign.
+        // Extends to eight bytes by repeating the sign.
         let wide = |chunk: &[u8], negative: bool| {
             let mut eight = [if negative { 0xff } else { 0 }; 8];
             eight[..chunk.len()].copy_from_slice(chunk);
@@ -282,7 +281,8 @@ impl Element {
     }
 }
 
-/// Where the outputs are that are asked for, and whether as bytes, if it is said: all of them, unless some are named.
+/// The positions of the requested outputs, and whether each is wanted as bytes, if the request says so. All outputs, unless
+/// some are named.
 fn choose(served: &Served, asked: &[RequestOutput]) -> Result<Vec<(usize, Option<bool>)>, HttpError> {
     if asked.is_empty() {
         return Ok((0..served.outputs.len()).map(|at| (at, None)).collect());

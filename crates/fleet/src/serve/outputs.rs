@@ -1,24 +1,24 @@
-//! What the model gives, as JSON and as bytes: the same for both protocols.
+//! The outputs of the model as JSON and as bytes, for both protocols.
 //!
-//! Floats are written with the fewest digits that read back as the same 32 bits. JSON has no word for NaN and the
-//! infinities; a request whose answer has one fails and says where, unless it asked for bytes, which have all of them.
+//! Floats are written with the fewest digits that read back as the same 32 bits. JSON cannot express NaN and infinities: a
+//! request whose result has one fails with its position, unless it asked for bytes.
 
 use openfleet_engine::{DType, Elements, Predictor, Tensor};
 
 use super::http_error::HttpError;
 use super::inputs::signed;
 
-/// Something the model gives.
+/// One output of the model.
 #[derive(Debug, Clone)]
 pub(crate) struct Output {
     pub(crate) name: String,
     pub(crate) dtype: DType,
-    /// -1 is the batch.
+    /// -1 stands for the batch.
     pub(crate) shape: Vec<i64>,
 }
 
 impl Output {
-    /// What a model gives, in order.
+    /// The outputs of a model, in order.
     pub(crate) fn all_of(predictor: &Predictor) -> Vec<Output> {
         let program = &predictor.model().program;
         let output = |&target| {
@@ -28,23 +28,23 @@ impl Output {
         predictor.model().targets.iter().map(output).collect()
     }
 
-    /// One list of all elements.
+    /// All elements as one list.
     pub(crate) fn write_flat(&self, tensor: &Tensor, json: &mut Vec<u8>) -> Result<(), HttpError> {
         self.write(tensor, &[count(tensor)], 0, json)
     }
 
-    /// Lists as the dimensions nest.
+    /// Lists nested by the dimensions.
     pub(crate) fn write_nested(&self, tensor: &Tensor, json: &mut Vec<u8>) -> Result<(), HttpError> {
         self.write(tensor, tensor.dims(), 0, json)
     }
 
-    /// What is one row's.
+    /// The elements of one row.
     pub(crate) fn write_row(&self, tensor: &Tensor, row: usize, json: &mut Vec<u8>) -> Result<(), HttpError> {
         let inner = &tensor.dims()[1..];
         self.write(tensor, inner, row * inner.iter().product::<usize>(), json)
     }
 
-    /// Little-endian, row by row; a truth value is one byte.
+    /// Little-endian bytes, row by row; a boolean is one byte.
     pub(crate) fn write_bytes(&self, tensor: &Tensor, bytes: &mut Vec<u8>) {
         match tensor.elements() {
             Elements::F32(values) if self.dtype == DType::Bool => {
@@ -87,7 +87,7 @@ impl Output {
     }
 }
 
-/// How many elements there are.
+/// The number of elements.
 pub(crate) fn count(tensor: &Tensor) -> usize {
     tensor.dims().iter().product()
 }

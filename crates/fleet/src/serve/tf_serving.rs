@@ -1,7 +1,7 @@
-//! The REST interface of TensorFlow Serving: predictions by rows (`instances`) or by columns (`inputs`).
+//! The REST API of TensorFlow Serving: predictions by rows (`instances`) or by columns (`inputs`).
 //!
-//! Lists are read straight into columns; an instance is one object of inputs, or, of a model with one input, its value alone.
-//! The verb of a path such as `/v1/models/ctr:predict` stands in its last segment, which no router takes apart.
+//! Lists are read directly into columns. An instance is an object of inputs, or a single value if the model has one input. The
+//! verb of a path such as `/v1/models/ctr:predict` is in its last segment, which no router splits.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ use super::inputs::{GivenColumn, names};
 use super::numbers::{Numbers, Row, Rows};
 use super::{Asked, Served, Shared, VERSION, answer_with, json_response};
 
-/// What is answered below `/v1`.
+/// The routes below `/v1`.
 pub(crate) fn routes() -> Vec<(&'static str, MethodRouter<Shared>)> {
     let mut routes = Vec::new();
     for (model, metadata_of) in [
@@ -31,7 +31,7 @@ pub(crate) fn routes() -> Vec<(&'static str, MethodRouter<Shared>)> {
     routes
 }
 
-/// Whether a path that is read asks for the model's status, which is the health check of this protocol.
+/// Whether a path requests the model's status, which is the health check of this protocol.
 pub(crate) fn is_health(path: &str) -> bool {
     let Some(model) = path.strip_prefix("/v1/models/") else { return false };
     matches!(*model.split('/').collect::<Vec<_>>(), [_] | [_, "versions", _])
@@ -90,7 +90,7 @@ fn wrong_method(got: &Method, expected: &str) -> HttpError {
     HttpError { status: StatusCode::METHOD_NOT_ALLOWED, message: format!("expected {expected}, got {got}") }
 }
 
-/// How a request lists its rows, which is how they are answered.
+/// How a request lists its rows; the response uses the same form.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Form {
     Rows,
@@ -116,7 +116,7 @@ fn predict(served: &Served, _: &HeaderMap, body: &[u8]) -> Result<Response, Http
     Ok(([(header::CONTENT_TYPE, "application/json")], json).into_response())
 }
 
-/// The input that a value without a name is for.
+/// The input for a value without a name.
 fn only_input(served: &Served) -> Result<String, HttpError> {
     match served.inputs.as_slice() {
         [input] => Ok(input.name.clone()),
@@ -152,7 +152,7 @@ fn write_columns(served: &Served, tensors: &[Tensor], json: &mut Vec<u8>) -> Res
     Ok(())
 }
 
-/// An object of all outputs, or of a model with one output its value alone.
+/// An object of all outputs, or a single value if the model has one output.
 fn write_named(
     served: &Served,
     json: &mut Vec<u8>,
@@ -179,12 +179,12 @@ fn tf_type(dtype: DType) -> &'static str {
     }
 }
 
-/// What a request gives, by name; without one where it gives values alone.
+/// The columns of a request by name; the name is absent for a single input.
 #[derive(Default)]
 struct Columns(Vec<(Option<String>, Numbers)>);
 
 impl Columns {
-    /// Where a column is; a new one if it is not there yet. `near` is where it is likely to be.
+    /// The position of a column, which is created if it does not exist. `near` is a guess of the position.
     fn find(&mut self, name: Option<&str>, near: usize) -> usize {
         let is = |(known, _): &(Option<String>, Numbers)| known.as_deref() == name;
         if self.0.get(near).is_some_and(is) {
@@ -196,7 +196,7 @@ impl Columns {
         })
     }
 
-    /// The column of a key that is to have the values of a row next; every row before it has given its own.
+    /// The column of a key that gets the values of the next row; every earlier row must have given its own.
     fn at_row<E: Error>(&mut self, at: usize, row: usize) -> Result<&mut Numbers, E> {
         let (name, numbers) = &mut self.0[at];
         let name = name.as_deref().map_or_else(|| "value without a name".to_owned(), |name| format!("`{name}`"));
@@ -232,7 +232,7 @@ impl<'de> Visitor<'de> for Body<'_> {
             let this = match key.as_str() {
                 "instances" => Form::Rows,
                 "inputs" => Form::Columns,
-                // `signature_name` and what else clients add: there is one signature.
+                // `signature_name` and other fields are ignored: there is one signature.
                 _ => {
                     map.next_value::<IgnoredAny>()?;
                     continue;
@@ -273,7 +273,7 @@ impl<'de> Visitor<'de> for Instances<'_> {
         while instances.next_element_seed(Instance { columns: &mut *self.0, row: rows })?.is_some() {
             rows += 1;
         }
-        // What the last ones do not have.
+        // Columns that the last rows do not have.
         let short = (0..self.0.0.len()).find(|&at| self.0.0[at].1.lengths.len() < rows);
         short.map_or(Ok(()), |at| self.0.at_row(at, rows).map(drop))
     }
@@ -334,7 +334,7 @@ impl<'de> Visitor<'de> for Instance<'_> {
     }
 }
 
-/// Reads columns by name, or the only one.
+/// Reads columns by name, or the only column.
 struct Inputs<'a>(&'a mut Columns);
 
 impl<'de> DeserializeSeed<'de> for Inputs<'_> {
@@ -371,7 +371,7 @@ impl<'de> Visitor<'de> for Inputs<'_> {
     }
 }
 
-/// Reads a key: where its column is.
+/// Reads a key and finds its column.
 struct Name<'a> {
     columns: &'a mut Columns,
     near: usize,
