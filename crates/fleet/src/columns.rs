@@ -1,7 +1,7 @@
-//! What the lines of a file mean: the format, its description in TOML, and the fields that come of it.
+//! The format of data files: its description in TOML, and the fields that result from it.
 //!
-//! CSV and libsvm are described in the engine's own words (see `openfleet_engine::dataset::format`). MultiSlot text names
-//! nothing, so a description lists its slots in order:
+//! The engine defines the descriptions of CSV and libsvm (see `openfleet_engine::dataset::format`). MultiSlot text has no
+//! names, so a description lists its slots in order:
 //!
 //! ```toml
 //! [[fields]]
@@ -21,7 +21,7 @@
 //! name = "weight"
 //! ```
 //!
-//! Without one, the slots are those of `openfleet gen criteo`: `label`, `dense` and `C1` to `C26`.
+//! Without a description, the slots are those of `openfleet gen criteo`: `label`, `dense` and `C1` to `C26`.
 
 use std::path::Path;
 
@@ -33,38 +33,38 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::model::Salt;
 
-/// Floats in a row of Criteo-like data.
+/// Floats per row of Criteo-like data.
 pub const CRITEO_DENSE: usize = 13;
-/// Slots of a row of Criteo-like data.
+/// Slots per row of Criteo-like data.
 pub const CRITEO_SLOTS: usize = 26;
 
-/// The format of some files, and the fields read of them. It is saved with a model, so that `infer` reads data as
+/// The format of data files and the fields that are read from them. It is saved with a model, so that `infer` reads data as
 /// training did.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DataDescription {
-    /// How lines are read.
+    /// The format of a line.
     pub format: DataFormat,
-    /// What is read of them.
+    /// The fields that are read.
     pub schema: Schema,
 }
 
-/// How lines are read, with everything the format wants to know.
+/// The format of a line, with its options.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DataFormat {
     /// The slots of the text, in order.
     Multislot(Vec<String>),
-    /// Label, 13 numbers and 26 categories between tabs.
+    /// Label, 13 numbers and 26 categories, separated by tabs.
     Criteo(Criteo),
-    /// Cells between separators.
+    /// Cells separated by commas or another character.
     Csv(Box<ColumnsSpec>),
     /// A label, then `index:value` pairs.
     Libsvm(LibSvm),
-    /// Words between blanks.
+    /// Words separated by blanks.
     Text,
 }
 
-/// One slot of MultiSlot text as a user describes it.
+/// One slot of MultiSlot text in a description.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 enum SlotDescription {
@@ -81,7 +81,7 @@ struct SlotsDescription {
 }
 
 impl DataDescription {
-    /// MultiSlot text with the fields `label`, `dense` (left out where `dense` is 0) and `C1` to `C{slots}`.
+    /// MultiSlot text with the fields `label`, `dense` (absent if `dense` is 0) and `C1` to `C{slots}`.
     pub fn multislot(dense: usize, slots: usize) -> Result<Self> {
         let mut fields = vec![Field::new("label", FieldKind::FixedIds { length: 1 })];
         if dense > 0 {
@@ -92,7 +92,7 @@ impl DataDescription {
         Ok(DataDescription { format: DataFormat::Multislot(names), schema: Schema::new(fields)? })
     }
 
-    /// MultiSlot text as a TOML file describes it.
+    /// MultiSlot text with a description in TOML.
     pub fn multislot_of(path: &Path) -> Result<Self> {
         let description: SlotsDescription = read_toml(path, "MultiSlot text")?;
         let (mut names, mut fields) = (Vec::new(), Vec::new());
@@ -109,18 +109,18 @@ impl DataDescription {
         Ok(DataDescription { format: DataFormat::Multislot(names), schema: Schema::new(fields)? })
     }
 
-    /// Criteo's text; ids modulo `buckets` where given.
+    /// Criteo text; ids modulo `buckets` if given.
     pub fn criteo(options: Criteo) -> Self {
         let schema = options.schema();
         DataDescription { format: DataFormat::Criteo(options), schema }
     }
 
-    /// Criteo's text as a TOML file describes it.
+    /// Criteo text with a description in TOML.
     pub fn criteo_of(path: &Path) -> Result<Self> {
         Ok(Self::criteo(read_toml(path, "Criteo's text")?))
     }
 
-    /// CSV as a TOML file describes it.
+    /// CSV with a description in TOML.
     pub fn csv_of(path: &Path) -> Result<Self> {
         let columns: ColumnsSpec = read_toml(path, "CSV")?;
         let schema = columns.schema()?;
@@ -133,13 +133,13 @@ impl DataDescription {
         Ok(DataDescription { format: DataFormat::Libsvm(options), schema })
     }
 
-    /// libsvm text as a TOML file describes it.
+    /// libsvm text with a description in TOML.
     pub fn libsvm_of(path: &Path) -> Result<Self> {
         Self::libsvm(read_toml(path, "libsvm text")?)
     }
 
-    /// The same files without their labels: MultiSlot text has no such slot and CSV no such column; Criteo's text and
-    /// libsvm keep the place, whatever stands there.
+    /// The same files without labels: MultiSlot text has no such slot and CSV no such column. Lines of Criteo and libsvm files
+    /// still begin with a label, which is ignored.
     pub fn without_label(mut self) -> Result<Self> {
         match &mut self.format {
             DataFormat::Multislot(names) => names.retain(|name| name != "label"),
@@ -154,8 +154,8 @@ impl DataDescription {
         Ok(DataDescription { schema: Schema::new(fields)?, ..self })
     }
 
-    /// What a model salts the ids of this data with. Hashes of all 64 bits are of their slot already, since they are seeded
-    /// with its number or name; everything else (numbers of a vocabulary, buckets, raw ids) begins at 0 in every slot.
+    /// The salt of the ids of this data. 64-bit hashes are seeded with their slot's number or name and need none; all other ids
+    /// (numbers of a vocabulary, buckets, raw ids) start at 0 in every slot.
     pub fn salt(&self) -> Option<Salt> {
         let slots = self.schema.fields().iter().filter(|field| field.name != "label" && field.kind == FieldKind::Ids);
         let is_of_its_slot = match &self.format {
@@ -171,7 +171,7 @@ impl DataDescription {
         (slots.count() > 1 && !is_of_its_slot).then_some(Salt::SlotName)
     }
 
-    /// What a dataset of the engine is made of; `None` for text, which has a dataset of its own.
+    /// The engine's format; `None` for text, which has its own dataset.
     pub fn engine_format(&self) -> Option<Format> {
         Some(match &self.format {
             DataFormat::Multislot(names) => Format::MultiSlot(MultiSlot::with_slots(names.iter().cloned())),
@@ -184,7 +184,7 @@ impl DataDescription {
 }
 
 impl DataFormat {
-    /// As `--format` spells it.
+    /// The name on the command line.
     pub fn name(&self) -> &'static str {
         match self {
             DataFormat::Multislot(_) => "multislot",

@@ -1,4 +1,4 @@
-//! What can go wrong between the options and the result, each with its remedy.
+//! The errors of this crate, each with its hint.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use openfleet_engine::{dataset, synthetic};
 /// `Result` with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong between the options and the result.
+/// The errors of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     // Options
@@ -20,37 +20,37 @@ pub enum Error {
     MeaninglessOption {
         /// The option as the user writes it.
         option: &'static str,
-        /// What was chosen, in words.
+        /// The choice that excludes it, as text.
         owner: String,
-        /// Who takes it.
+        /// What it can be used with.
         takers: &'static str,
     },
-    /// An option without which the choice cannot be made.
+    /// An option that the choice requires.
     #[error("{owner} needs `{option}`")]
     MissingOption {
         /// The option as the user writes it.
         option: &'static str,
-        /// What was chosen, in words.
+        /// The choice that requires it, as text.
         owner: String,
         /// What to write.
         remedy: &'static str,
     },
-    /// An option with a value it cannot have.
+    /// An option with an invalid value.
     #[error("`{option}`: expected {expected}, got `{got}`")]
     BadOption {
         /// The option as the user writes it.
         option: &'static str,
-        /// What it takes.
+        /// The valid values.
         expected: &'static str,
         /// What was written.
         got: String,
     },
-    /// Two options of which one makes the other senseless.
+    /// Two options that contradict each other.
     #[error("`{first}` and `{second}` contradict each other")]
     Contradiction {
-        /// One of them.
+        /// The first option.
         first: &'static str,
-        /// The other.
+        /// The second option.
         second: &'static str,
         /// What to do about it.
         remedy: &'static str,
@@ -62,136 +62,136 @@ pub enum Error {
     Fields {
         /// The kind of model.
         model: &'static str,
-        /// The fields it reads, in words.
+        /// The fields it reads, as text.
         expected: &'static str,
         /// What the data has.
         got: String,
         /// What to do about it.
         remedy: &'static str,
     },
-    /// A file pattern that is not one.
+    /// An invalid file pattern.
     #[error("`{pattern}` is not a file pattern")]
     Pattern {
-        /// As given.
+        /// The pattern as given.
         pattern: String,
         /// What is wrong with it.
         source: glob::PatternError,
     },
-    /// A column description that is no TOML, or has other words than ours.
+    /// A column description that is not valid TOML or has unknown keys.
     #[error("`{}` is not a column description for {format}", path.display())]
     Columns {
         /// The file.
         path: PathBuf,
         /// The format it should describe.
         format: &'static str,
-        /// Where in the file, and what was expected there.
+        /// The position in the file and what was expected there.
         source: Box<toml::de::Error>,
     },
-    /// The operating system refused.
+    /// An error of the operating system.
     #[error("cannot {action} `{}`", path.display())]
     Io {
-        /// What was tried, as a verb.
+        /// The attempted action, as a verb.
         action: &'static str,
-        /// On which path.
+        /// The path.
         path: PathBuf,
-        /// What it answered.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 
     // Saved models
-    /// Something in the way that we did not write.
+    /// An address that exists and that OpenFleet did not write.
     #[error("`{address}` exists and is not a saved model")]
     NotOurs {
-        /// The directory, or where in a bucket.
+        /// The directory, or the address in a bucket.
         address: String,
     },
-    /// A file of a saved model does not hold what it should.
+    /// A file of a saved model with unexpected content.
     #[error("`{file}`: expected {expected}, got {got}")]
     Damaged {
         /// The file.
         file: String,
-        /// What should be there.
+        /// The expected content.
         expected: String,
-        /// What is there.
+        /// The actual content.
         got: String,
     },
 
-    // From the rooms below
-    /// Data could not be made.
+    // From other crates
+    /// Synthetic data could not be written.
     #[error(transparent)]
     Synthetic(#[from] synthetic::Error),
     /// Training or reading failed.
     #[error(transparent)]
     Engine(#[from] openfleet_engine::Error),
-    /// Servers could not be started or reached.
+    /// Servers could not be started or reached, or a request failed.
     #[error(transparent)]
     Dist(#[from] openfleet_dist::Error),
-    /// A job could not be started, or did not end well.
+    /// A job could not be started, or failed.
     #[cfg(unix)]
     #[error(transparent)]
     Launch(#[from] crate::launch::Error),
 
-    /// All workers are gone, and not all have departed.
+    /// All workers have been disconnected, and not all have departed.
     #[error("all workers have been disconnected for 600 s, and not all of them had finished")]
     Deserted,
 
     // Roles
-    /// The process does not know what it is.
+    /// The role of this process could not be determined.
     #[error(transparent)]
     Role(#[from] crate::role::Error),
     /// A call for processes of the other role.
     #[error("`{call}` is for a {expected}, this is {got}")]
     WrongRole {
-        /// What was called.
+        /// The method.
         call: &'static str,
-        /// Whom it is for.
+        /// The role that it is for.
         expected: Role,
-        /// What this process is.
+        /// The role of this process.
         got: String,
     },
-    /// A call before another that it needs.
+    /// A call before another call that it needs.
     #[error("`{call}` was called before `{missing}`")]
     TooEarly {
-        /// What was called.
+        /// The method.
         call: &'static str,
-        /// What should have been.
+        /// The missing call.
         missing: &'static str,
     },
-    /// A call after another that ended what it needs.
+    /// A call after another call that ended the process's work.
     #[error("`{call}` was called after `{after}`")]
     TooLate {
-        /// What was called.
+        /// The method.
         call: &'static str,
-        /// What had been.
+        /// The earlier call.
         after: &'static str,
     },
-    /// Something that this version cannot do.
+    /// A feature that this version does not have.
     #[error("{what} is not available yet")]
     Unavailable {
-        /// What was asked for.
+        /// The feature.
         what: &'static str,
     },
-    /// Servers that were waited for in vain.
+    /// Servers that did not answer within the limit.
     #[error("{} did not answer within {} s", servers(endpoints), waited.as_secs_f64())]
     ServersAbsent {
-        /// Which.
+        /// The servers.
         endpoints: Vec<String>,
-        /// How long.
+        /// The limit.
         waited: Duration,
     },
-    /// A server that answered and said no.
+    /// A server that refused this worker.
     #[error("this worker cannot join the job")]
     Unwelcome {
-        /// What it said.
+        /// The reason.
         source: openfleet_dist::Error,
     },
-    /// Servers beyond this machine without a secret.
+    /// Servers on other machines without a secret.
     #[error("refusing to train with server `{endpoint}` without a secret: anybody could read and change the tables")]
     NoSecret {
         /// The server.
         endpoint: Endpoint,
     },
-    /// Somebody did not want to wait any longer.
+    /// The wait for servers was interrupted.
     #[error("interrupted while waiting for servers")]
     WaitInterrupted,
 
@@ -199,27 +199,27 @@ pub enum Error {
     /// An address that cannot be listened on.
     #[error("cannot listen on `{address}`")]
     Listen {
-        /// As the user gave it.
+        /// The address as given.
         address: SocketAddr,
-        /// What the system answered.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The threads that servers run on could not be started.
+    /// The threads of the network runtime could not be started.
     #[error("cannot start the servers' threads")]
     Runtime {
-        /// What the system answered.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// A worker's thread panicked: a bug of ours.
+    /// A thread of a worker panicked: a bug in OpenFleet.
     #[error("worker {rank} panicked")]
     WorkerPanicked {
-        /// Which worker.
+        /// The rank of the worker.
         rank: usize,
     },
 }
 
 impl Error {
-    /// For `map_err` on calls to the operating system.
+    /// Wraps an I/O error, for `map_err`.
     pub fn io(action: &'static str, path: impl AsRef<Path>) -> impl FnOnce(std::io::Error) -> Error {
         let path = path.as_ref().to_owned();
         move |source| Error::Io { action, path, source }
@@ -245,7 +245,7 @@ impl From<openfleet_table::Error> for Error {
 }
 
 impl Error {
-    /// Whether the worker has to start again, because the job returned to an earlier moment.
+    /// Whether the worker must restart, because the job returned to an earlier checkpoint.
     pub fn is_recall(&self) -> bool {
         let dist = match self {
             Error::Dist(error) | Error::Engine(openfleet_engine::Error::Communicator(error)) => error,
@@ -269,7 +269,7 @@ impl Hinted for Error {
             Error::Pattern { .. } => Some("`*` and `?` stand for any text and any character, `[ab]` for a or b".into()),
             Error::NotOurs { .. } => Some("choose another place, or remove what is there first".into()),
             Error::Damaged { .. } => Some("the model was not written by this version, or was changed since".into()),
-            // The engine does not know how its setting is spelled on a command line.
+            // The engine does not know the name of its setting on a command line.
             Error::Engine(openfleet_engine::Error::Dataset(dataset::Error::BadLine { .. })) => Some(
                 "correct the line or the description of the fields, or leave bad lines out and count them with \
                  `--skip-bad-lines`"
@@ -331,7 +331,7 @@ impl Hinted for Error {
     }
 }
 
-/// Servers, as messages spell them.
+/// Servers as messages name them.
 fn servers(endpoints: &[String]) -> String {
     let names: Vec<String> = endpoints.iter().map(|endpoint| format!("`{endpoint}`")).collect();
     format!("server{} {}", if names.len() == 1 { "" } else { "s" }, names.join(", "))

@@ -1,8 +1,8 @@
-//! How good a model is on data it has not seen.
+//! Evaluation of a model on data.
 //!
-//! One pass with the test copy of the program, or with a saved model. Click models are judged by AUC, log loss and accuracy,
-//! regressions (whose label is a float) by squared and absolute error. The AUC is exact up to [`EXACT_ROWS`] rows, whose
-//! labels and predictions are kept; beyond that, and over several workers, it comes from counters of 4,096 buckets.
+//! One pass with the test copy of the program, or with a saved model. Click models are evaluated by AUC, log loss and accuracy,
+//! regressions (whose label is a float) by squared and absolute error. The AUC is exact up to [`EXACT_ROWS`] rows, whose labels
+//! and predictions are kept; beyond that, and over several workers, it is computed from 4,096 buckets.
 
 use std::io::Write;
 use std::path::Path;
@@ -18,57 +18,57 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::model::Network;
 
-/// Rows of which labels and predictions are kept for an exact AUC: 8 bytes each.
+/// The most rows whose labels and predictions are kept for an exact AUC, at 8 bytes each.
 pub const EXACT_ROWS: usize = 5_000_000;
 
-/// What a pass over the test rows found.
+/// The result of an evaluation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Evaluation {
-    /// Rows.
+    /// Evaluated rows.
     pub rows: u64,
     /// Area under the curve; `None` for regressions.
     pub auc: Option<f64>,
     /// Mean cross entropy in nats; `None` for regressions.
     pub logloss: Option<f64>,
-    /// Share of rows on the right side of one half; `None` for regressions.
+    /// Share of rows whose prediction is on the right side of 0.5; `None` for regressions.
     pub accuracy: Option<f64>,
-    /// Mean squared error; `None` for clicks.
+    /// Mean squared error; `None` for click models.
     pub mse: Option<f64>,
-    /// Mean absolute error; `None` for clicks.
+    /// Mean absolute error; `None` for click models.
     pub mae: Option<f64>,
-    /// How long it took.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// Bad lines left out.
+    /// Malformed lines that were skipped.
     pub skipped_lines: u64,
-    /// Ended before its data did.
+    /// Whether it was stopped before the end of the data.
     pub stopped: bool,
-    /// Rows with and without a click by predicted probability, as the AUC of several workers needs them; empty for
+    /// Rows with and without a click per bucket of predicted probability, for the AUC over several workers; empty for
     /// regressions.
     #[serde(skip)]
     pub buckets: [Vec<i64>; 2],
 }
 
-/// How to run over the rows.
+/// The options of an evaluation.
 pub struct Pass<'a> {
-    /// Threads; 0 takes the dataset's.
+    /// Threads; 0 means the dataset's number.
     pub threads: usize,
-    /// Whether the labels are real; if not, nothing is judged.
+    /// Whether the rows have labels; if not, only predictions are written.
     pub labelled: bool,
-    /// Ends the pass between two batches.
+    /// Set to stop between two batches.
     pub stop: &'a AtomicBool,
-    /// Takes one prediction a line, in the order of the rows if there is one thread.
+    /// Writes one prediction per line, in the order of the rows if there is one thread.
     pub predictions: Option<Predictions<'a>>,
 }
 
-/// Where predictions go.
+/// The file for predictions.
 pub struct Predictions<'a> {
-    /// The file's name, for errors.
+    /// The path, for errors.
     pub path: &'a Path,
     /// The file.
     pub file: &'a mut (dyn Write + Send),
 }
 
-/// Judges a network on a dataset. The counters of its AUC are set to zero first; parameters do not change.
+/// Evaluates a network on a dataset. Sets its AUC counters to zero first; parameters do not change.
 pub fn evaluate(
     executor: &mut Executor,
     network: &Network,
@@ -80,7 +80,7 @@ pub fn evaluate(
     judge(prediction, dataset, pass, |options| executor.infer_from_dataset(&network.net.main, dataset, options))
 }
 
-/// Judges the first target of a saved model on a dataset, which needs no `label` if nothing is judged.
+/// Evaluates the first target of a saved model on a dataset. The dataset needs no `label` if the rows have none.
 pub fn evaluate_saved(predictor: &Predictor, dataset: &dyn Dataset, pass: Pass<'_>) -> Result<Evaluation> {
     let Some(&prediction) = predictor.model().targets.first() else { return Ok(Evaluation::default()) };
     judge(prediction, dataset, pass, |options| predictor.infer_from_dataset(dataset, options))
@@ -100,7 +100,7 @@ fn judge(
         let values = fetched.f32s().unwrap_or_default();
         let width = (values.len() / view.batch.rows.max(1)).max(1);
         let last: Vec<f32> = values.iter().skip(width - 1).step_by(width).copied().collect();
-        // A thread that panicked under the lock has ended the pass: what is in there does not matter any more.
+        // A thread that panicked while it held the lock has ended the pass, so the values do not matter.
         let mut collected = collected.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         collected.write(&last);
         let Some(label) = label else { return Ok(()) };
@@ -116,7 +116,7 @@ fn judge(
     if let Some(error) = collected.write_error {
         return Err(error);
     }
-    // Of no rows at all there is nothing to say.
+    // Without rows there are no figures.
     let labelled = pass.labelled && report.samples > 0;
     let clicks = labelled && !regression;
     let auc = match (clicks, report.samples as usize <= EXACT_ROWS) {
@@ -140,8 +140,8 @@ fn judge(
 }
 
 impl Evaluation {
-    /// The evaluation of all workers' rows. `all_reduce` adds up the values of all workers, each of which calls this with its
-    /// own part (with no rows, if it had none). The AUC is that of the counters.
+    /// The evaluation of all workers' rows. Every worker calls it with its own part, which may have no rows; `all_reduce` sums
+    /// the values of all workers. The AUC is computed from the buckets.
     pub fn of_all_workers(
         &self,
         network: &Network,
@@ -153,7 +153,7 @@ impl Evaluation {
         let counts = [rows, self.skipped_lines as f64, f64::from(u8::from(self.stopped))];
         let (clicks, regression) = (network.auc.is_some(), network.auc.is_none());
         let bucket_count = if clicks { Auc::NUM_THRESHOLDS + 1 } else { 0 };
-        // Whoever had no rows has counted nothing.
+        // A worker without rows has no buckets.
         let of_one =
             |counts: &Vec<i64>| (0..bucket_count).map(|at| counts.get(at).map_or(0.0, |&n| n as f64)).collect();
         let buckets: Vec<Vec<f64>> = self.buckets.iter().map(of_one).collect();
@@ -179,7 +179,7 @@ impl Evaluation {
     }
 }
 
-/// What the threads of a pass bring together.
+/// What the threads of a pass collect.
 #[derive(Default)]
 struct Collected<'a> {
     labels: Vec<f32>,

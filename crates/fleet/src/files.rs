@@ -1,4 +1,4 @@
-//! From what the user wrote after `--train` to the list of files.
+//! Expands the patterns of `--train` and similar options to a list of files.
 
 use std::path::{Path, PathBuf};
 
@@ -6,12 +6,14 @@ use openfleet_engine::dataset;
 
 use crate::error::{Error, Result};
 
-/// The files of all patterns, sorted, each once. A pattern may be several with commas between them; one that names no
-/// file is an error.
+/// The files of all patterns, sorted, without duplicates. A pattern may contain several patterns separated by commas.
+///
+/// # Errors
+/// If a pattern is invalid or matches no file.
 pub fn expand(patterns: &[String]) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for given in patterns {
-        // A file may have a comma in its name: what exists is meant as it stands.
+        // A file name may contain a comma: an existing file is taken as it is.
         if Path::new(given).is_file() {
             files.push(PathBuf::from(given));
             continue;

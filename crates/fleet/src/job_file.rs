@@ -1,4 +1,4 @@
-//! What the launcher tells the processes of a job while they run: a small JSON file that is replaced whole.
+//! What the launcher tells the processes of a job while they run: a small JSON file that is replaced atomically.
 //!
 //! The launcher names the file in `OPENFLEET_JOB_FILE`; it exists before the first process starts. It is the counterpart of
 //! [`progress`](crate::progress), in which a process reports to the launcher:
@@ -7,7 +7,7 @@
 //! {"ending":false,"departed":[0,2]}
 //! ```
 //!
-//! Only the launcher writes it. A reader never sees half a file: it is written under another name and renamed.
+//! Only the launcher writes it. A reader never sees a partial file: it is written under another name and renamed.
 
 use std::path::Path;
 
@@ -15,18 +15,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// Exit code of a worker that asks to be started again, because the job returned to a checkpoint or another process recalled
-/// it. Such a restart is free: it does not count towards `--max-restarts`, as long as restarts are allowed at all.
+/// The exit code of a worker that requests a restart, because the job returned to a checkpoint or another process recalled it.
+/// Such a restart is free of charge: it does not count towards `--max-restarts`, as long as restarts are allowed.
 pub const RESTART_EXIT_CODE: u8 = 101;
 
-/// What the launcher knows of the job.
+/// The state of the job.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobFile {
-    /// The launcher has begun to end the job: it was interrupted, has timed out or has failed. Written before the launcher
-    /// signals any process, so a process that is signalled can tell why.
+    /// Whether the launcher has begun to end the job: it was interrupted, timed out or failed. Written before the launcher
+    /// signals a process, so that the process knows why it is signalled.
     pub ending: bool,
-    /// Ranks of the workers of this machine that exited with code 0, ascending. A worker that is started again is removed.
+    /// Ranks of the workers of this machine that exited with code 0, ascending. A restarted worker is removed.
     pub departed: Vec<usize>,
 }
 
@@ -35,7 +35,7 @@ impl JobFile {
     ///
     /// # Errors
     ///
-    /// When the file cannot be written or renamed.
+    /// If the file cannot be written or renamed.
     pub fn write(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string(self).unwrap_or_default();
         let new = path.with_extension("json.new");
@@ -43,7 +43,7 @@ impl JobFile {
         std::fs::rename(&new, path).map_err(Error::io("replace", path))
     }
 
-    /// Reads the file. The default (not ending, nobody departed) when it is missing or not in this format.
+    /// Reads the file. The default (not ending, no worker departed) if it is missing or malformed.
     pub fn read(path: &Path) -> Self {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         serde_json::from_str(&text).unwrap_or_default()

@@ -1,7 +1,7 @@
-//! A whole cluster inside one process: servers, and for each worker its view of them.
+//! A whole cluster inside one process: servers, and each worker's view of them.
 //!
-//! For tests, benches and first contact with a mode. Over sockets it is what a real job is, but for the processes; without
-//! them requests go straight to the servers' state.
+//! For tests, benches and trying out a mode. Over sockets it equals a real job except for the processes; without sockets,
+//! requests are direct calls.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use openfleet_dist::{ClientConfig, Cluster, Link, Resume, Server, ServerConfig, 
 
 use crate::error::{Error, Result};
 
-/// Servers in this process.
+/// Servers inside this process.
 pub struct LocalCluster {
     states: Vec<Arc<State>>,
-    /// Over sockets only.
+    /// Only with sockets.
     sockets: Option<Sockets>,
     strategy: Strategy,
     workers: u32,
@@ -39,7 +39,7 @@ impl LocalCluster {
         Ok(LocalCluster { states, sockets, strategy, workers, threads })
     }
 
-    /// The servers take their tables from a checkpoint when they are made.
+    /// Makes the servers load their tables from a checkpoint when workers create them.
     pub fn resume_from(&self, address: &str) -> Result<()> {
         for state in &self.states {
             state.resume_from(address, Resume::Run)?;
@@ -47,7 +47,7 @@ impl LocalCluster {
         Ok(())
     }
 
-    /// A worker's view of the servers.
+    /// The servers as a worker sees them.
     pub fn worker(&self, rank: u32) -> Cluster {
         let links = self.states.iter().enumerate().map(|(server, state)| match &self.sockets {
             None => Link::in_process(&format!("server {server}"), state.clone(), rank),

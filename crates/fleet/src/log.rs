@@ -1,8 +1,8 @@
-//! What the rooms below note while they work (`tracing` events): on standard error, or wherever a front end wants them.
+//! Where log events (`tracing`) go: to standard error, or to a front end.
 //!
-//! A Rust library has no say in where its process logs; programs have, and the Python package hands events to `logging`.
-//! Warnings and errors are shown unless `OPENFLEET_LOG` says otherwise. One line an event, no time stamps: the launcher and
-//! the schedulers have their own. Spans are not shown; nobody here opens any.
+//! A library does not decide where its process logs; the programs do, and the Python package passes events to `logging`.
+//! Warnings and errors are shown unless `OPENFLEET_LOG` sets another level. Each event is one line without a time stamp,
+//! because the launcher and the schedulers add their own. Spans are not shown; OpenFleet opens none.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -17,18 +17,18 @@ use crate::error::Result;
 use crate::role;
 use crate::variables::{self, Variables};
 
-/// Sends this process's events to standard error from now on. If something else has them already, it keeps them.
+/// Sends the events of this process to standard error. An existing subscriber keeps them.
 pub fn to_stderr(variables: &Variables) -> Result<()> {
     to(level(variables)?, |level, text| {
-        // In one piece: processes of a job often share this file.
+        // One write per line: the processes of a job often share this file.
         let _ = std::io::stderr().lock().write_all(format!("{}: {text}\n", name(level)).as_bytes());
     });
     Ok(())
 }
 
-/// Gives this process's events, down to a level, to somebody from now on. If something else has them already, it keeps them.
+/// Passes the events of this process down to a level to a function. An existing subscriber keeps them.
 pub fn to(level: LevelFilter, take: impl Fn(Level, String) + Send + Sync + 'static) {
-    // An error means that there is one already.
+    // An error means that there is a subscriber already.
     let _ = tracing::subscriber::set_global_default(Events { level, take });
 }
 
@@ -37,11 +37,11 @@ pub fn name(level: Level) -> String {
     level.as_str().to_ascii_lowercase()
 }
 
-/// What `OPENFLEET_LOG` says, or warnings and errors.
+/// The level of `OPENFLEET_LOG`; warnings and errors by default.
 pub fn level(variables: &Variables) -> Result<LevelFilter> {
     match variables.get(variables::LOG) {
         None => Ok(LevelFilter::WARN),
-        // `LevelFilter` would take numbers too.
+        // `LevelFilter` would accept numbers too.
         Some(text) => {
             text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_alphabetic())).ok_or_else(|| {
                 role::Error::Value {
@@ -63,7 +63,7 @@ struct Events<F> {
 
 impl<F: Fn(Level, String) + Send + Sync + 'static> Subscriber for Events<F> {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // Ours only: what the libraries underneath note is for their authors.
+        // Only OpenFleet's events: those of libraries are for their authors.
         *metadata.level() <= self.level && metadata.target().starts_with("openfleet")
     }
 

@@ -1,8 +1,7 @@
-//! A kind of model with its shape, and the network built of them.
+//! A kind of model with its sizes, and the network built from it.
 //!
-//! The same shape, schema and seed give the same network with the same names: that is how a saved model finds its values
-//! again. Which shapes exist is the engine's affair (`openfleet_engine::models`); this file puts them behind one enum that
-//! can be written into a file.
+//! Equal sizes, schema and seed give the same network with the same names, which is how a saved model finds its values. The
+//! engine defines the models (`openfleet_engine::models`); this module has one enum for them that can be saved.
 
 use std::fmt;
 
@@ -14,19 +13,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// A kind of model with everything that decides its network.
+/// A kind of model with everything that determines its network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the fields are those of the engine's structs of the same names")]
 pub enum ModelShape {
     /// Embeddings and floats through dense layers.
     CtrDnn { dim: usize, hidden: Vec<usize> },
-    /// A linear part beside a deep one.
+    /// A linear part next to a deep part.
     WideDeep { dim: usize, hidden: Vec<usize>, wide_ids: bool },
     /// First order, pairwise interactions and a deep part.
     #[serde(rename = "deepfm")]
     DeepFm { dim: usize, hidden: Vec<usize> },
-    /// Explicit crosses beside a deep part.
+    /// Explicit crosses next to a deep part.
     Dcn { dim: usize, hidden: Vec<usize>, crosses: usize },
     /// Skip-gram with negative sampling.
     Word2vec { dim: usize, window: usize, negatives: usize },
@@ -36,7 +35,7 @@ pub enum ModelShape {
     Counter { scale: u32 },
 }
 
-/// What the ids of a slot are salted with, so that slots do not share rows where their ids are equal.
+/// What the ids of a slot are salted with, so that equal ids of different slots have different rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Salt {
@@ -44,25 +43,25 @@ pub enum Salt {
     SlotName,
 }
 
-/// The remedy for data without a slot of ids.
+/// The hint for data without a slot of ids.
 const NO_SLOTS: &str = "describe categorical columns, or cut numbers into categories with `boundaries`";
 
 /// A network ready to be trained or run.
 pub struct Network {
-    /// Its programs.
+    /// Its main and startup programs.
     pub net: Net,
-    /// What training lowers.
+    /// The loss that training minimizes.
     pub loss: Var,
-    /// The loss adds up over the rows of a batch, rather than being their mean.
+    /// Whether the loss is a sum over the rows of a batch and not their mean.
     pub loss_is_sum: bool,
-    /// One prediction a row, in the last column; `None` where the model predicts nothing of a row.
+    /// The prediction, one per row, in the last column; `None` if the model predicts nothing per row.
     pub prediction: Option<Var>,
-    /// The area under the curve, of models that predict a click.
+    /// The AUC, for models that predict a click.
     pub auc: Option<AucVars>,
 }
 
 impl ModelShape {
-    /// As `--model` spells it.
+    /// The name on the command line.
     pub fn name(&self) -> &'static str {
         match self {
             ModelShape::CtrDnn { .. } => "ctr_dnn",
@@ -75,8 +74,8 @@ impl ModelShape {
         }
     }
 
-    /// Builds the network over the fields of a schema; all its random numbers follow from the seed. Slots of click models
-    /// have rows of their own where there is a salt.
+    /// Builds the network for the fields of a schema; the seed determines all random numbers. With a salt, every slot of a
+    /// click model has its own rows.
     pub fn build(&self, schema: &Schema, seed: u64, salt: Option<Salt>) -> Result<Network> {
         let mut net = Net::with_seed(seed);
         match self {
@@ -148,7 +147,7 @@ impl ModelShape {
         }
     }
 
-    /// The names of all fields of ids except the label.
+    /// The names of all id fields except the label.
     fn counted_slots<'a>(&self, schema: &'a Schema) -> Result<Vec<&'a str>> {
         let is_slot = |kind| matches!(kind, FieldKind::Ids | FieldKind::FixedIds { .. });
         let slots = schema.fields().iter().filter(|field| field.name != "label" && is_slot(field.kind));
@@ -178,7 +177,7 @@ impl ModelShape {
     }
 }
 
-/// The shape in one line, as the user would write the options.
+/// The sizes in one line, as the options write them.
 impl fmt::Display for ModelShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let layers = |hidden: &[usize]| hidden.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
@@ -203,7 +202,7 @@ impl fmt::Display for ModelShape {
 }
 
 impl Network {
-    /// Sets the counters of the area under the curve to zero, so that it is that of the rows to come.
+    /// Sets the AUC counters to zero, so that the AUC covers only the following rows.
     pub fn zero_auc(&self, scope: &Scope) -> Result<()> {
         for counter in self.auc.iter().flat_map(|auc| auc.counters) {
             let name = &self.net.main.variable(counter).name;
@@ -214,13 +213,13 @@ impl Network {
         Ok(())
     }
 
-    /// The area under the curve of all rows since the counters were zero.
+    /// The AUC of all rows since the counters were set to zero.
     pub fn counted_auc(&self, scope: &Scope) -> Option<f64> {
         let [positive, negative] = self.auc_buckets(scope)?;
         Some(openfleet_core::metrics::global_auc(&positive, &negative))
     }
 
-    /// Positives and negatives by predicted probability, since the counters were zero.
+    /// Positive and negative rows per bucket of predicted probability, since the counters were set to zero.
     pub fn auc_buckets(&self, scope: &Scope) -> Option<[Vec<i64>; 2]> {
         let [_, _, positive, negative] =
             self.auc?.counters.map(|counter| scope.get(&self.net.main.variable(counter).name));

@@ -1,8 +1,8 @@
-//! A trained model at an address: a checkpoint that says what it is a model of.
+//! A trained model at an address: a checkpoint that describes its model.
 //!
-//! The checkpoint's own words are in the table room and in docs/reference/checkpoint.md. What is added here is under `data` in
-//! its manifest: the kind and shape of the model and how its data is read, so that the network can be built anew. What
-//! `save_inference_model` wrote has its program there instead, and is opened by the same call.
+//! docs/reference/checkpoint.md describes the checkpoint itself. This module adds the kind and sizes of the model and the
+//! format of its data under `data` in the manifest, so that the network can be rebuilt. A model of `save_inference_model` has
+//! its program there instead, and is opened by the same call.
 
 use openfleet_dist::SaveOptions;
 use openfleet_dist::storage::{Addresses, Opened, Stores};
@@ -14,32 +14,31 @@ use crate::columns::DataDescription;
 use crate::error::{Error, Result};
 use crate::model::{ModelShape, Salt};
 
-/// What a manifest says of the model.
+/// The description of a model in a manifest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelDescription {
-    /// Kind and shape.
+    /// Kind and sizes.
     pub model: ModelShape,
-    /// Decides the rows of ids that were never seen.
+    /// The seed, which determines the rows of ids that were never seen.
     pub seed: u64,
-    /// How its data is read.
+    /// The format of its data.
     pub data: DataDescription,
-    /// What ids are salted with; absent where equal ids of different slots are one feature, as they were in all models before
-    /// there were salts.
+    /// The salt of ids; absent if equal ids of different slots share a row, as in all models saved before salts existed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub salt: Option<Salt>,
     /// Whether training ran to its end.
     pub complete: bool,
-    /// Epochs that were done, where positions in the data are not counted by batches.
+    /// Complete epochs, for modes that do not count positions in batches.
     pub epochs: u64,
-    /// Word2Vec only: the word of key 0, 1, 2 ...
+    /// word2vec only: the words of key 0, 1, 2, ...
     #[serde(default)]
     pub vocabulary: Vec<String>,
 }
 
 impl ModelDescription {
-    /// How a checkpoint of this model is saved.
+    /// The options for saving a checkpoint of this model.
     pub fn save_options(&self, job: &str) -> SaveOptions {
-        // Plain numbers, strings and lists: there is nothing that JSON cannot say.
+        // Numbers, strings and lists always serialize.
         let data = serde_json::to_value(self).unwrap_or_default();
         SaveOptions { job: job.to_owned(), data, ..SaveOptions::default() }
     }
@@ -47,21 +46,21 @@ impl ModelDescription {
 
 /// A saved model, ready to predict.
 pub struct SavedModel {
-    /// What was trained and how its data is read, where `train --save` wrote it.
+    /// The model and the format of its data, if `train --save` wrote it.
     pub description: Option<ModelDescription>,
-    /// Its program on its values.
+    /// The program with its values.
     pub predictor: Predictor,
 }
 
 impl SavedModel {
-    /// What it is, in a word.
+    /// The kind of model, in one word.
     pub fn kind(&self) -> &'static str {
         self.description.as_ref().map_or("model", |description| description.model.name())
     }
 }
 
-/// Whether an address can be saved to: nothing is there, an older model, which is replaced, or what a save has left that was
-/// killed. Worth asking before an hour of training.
+/// Checks that an address can be saved to: it is empty, or has an older model, which is replaced, or the remains of a save that
+/// was killed. Called before training.
 pub fn check_place(address: &str) -> Result<()> {
     let names = ask("list", address, |storage| storage.list(""))?;
     if names.iter().any(|name| name == MANIFEST) || names.iter().all(|name| is_of_a_save(name)) {
@@ -70,8 +69,8 @@ pub fn check_place(address: &str) -> Result<()> {
     Err(Error::NotOurs { address: address.to_owned() })
 }
 
-/// Writes a little and removes it: a place that is read-only or full is found before an hour of training. Asked of whoever will
-/// write: servers, or a process that trains alone.
+/// Writes a small file and removes it, so that a read-only or full disk is found before training. Called by the processes that
+/// will write: servers, or a process that trains locally.
 pub fn probe(address: &str) -> Result<()> {
     let directory = format!(".saving-{}", openfleet_dist::fresh_save_id());
     ask("write to", address, |storage| {
@@ -86,7 +85,7 @@ pub fn probe(address: &str) -> Result<()> {
     })
 }
 
-/// Whether there is something to go on from.
+/// Whether the address has a checkpoint to resume from.
 pub fn holds_checkpoint(address: &str) -> Result<bool> {
     Ok(ask("look for a checkpoint in", address, |storage| storage.size(MANIFEST))?.is_some())
 }
@@ -96,7 +95,7 @@ fn ask<T>(action: &'static str, address: &str, ask: impl FnOnce(&dyn Storage) ->
     Ok(answer.map_err(openfleet_dist::Error::checkpoint("saving to", address))?)
 }
 
-/// What an address holds, without its values.
+/// Reads the description of the model at an address, without its values.
 pub fn describe(address: &str) -> Result<(Manifest, ModelDescription)> {
     let manifest = Opened::new(&Addresses, address, "reading")?.manifest;
     let description = serde_json::from_value(manifest.data.clone()).map_err(|error| Error::Damaged {
@@ -107,8 +106,8 @@ pub fn describe(address: &str) -> Result<(Manifest, ModelDescription)> {
     Ok((manifest, description))
 }
 
-/// Opens a model to predict with: what `train --save` wrote, whose network is built anew and cut down to its prediction, or
-/// what `save_inference_model` wrote. `option` is how the user names the address.
+/// Opens a model for prediction: one of `train --save`, whose network is rebuilt and reduced to its prediction, or one of
+/// `save_inference_model`. `option` is the name of the address in errors.
 pub fn open(address: &str, option: &'static str) -> Result<SavedModel> {
     if Opened::new(&Addresses, address, "reading")?.manifest.data.get("model").is_none() {
         return Ok(SavedModel { description: None, predictor: Predictor::open(address)? });

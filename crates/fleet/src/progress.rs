@@ -1,6 +1,6 @@
-//! How a process reports to the launcher: a file that holds one line of JSON and is replaced whole.
+//! What a process reports to the launcher: a file with one line of JSON that is replaced atomically.
 //!
-//! The launcher names the file in `OPENFLEET_PROGRESS_FILE`. Every field is optional, and unknown fields are ignored, so that
+//! The launcher names the file in `OPENFLEET_PROGRESS_FILE`. Every field is optional and unknown fields are ignored, so that
 //! processes and launchers of different versions understand each other:
 //!
 //! ```text
@@ -8,8 +8,8 @@
 //! {"checkpoint":"model","checkpoint_step":120,"step":155,"silent":[{"role":"worker","rank":1,"seconds":4.5}]}
 //! ```
 //!
-//! A process that never writes the file is fine. A file counts only while its writer runs. A reader never sees half a line: it is
-//! written under another name and renamed.
+//! A process need not write the file. The file counts only while its writer runs. A reader never sees a partial line: the file
+//! is written under another name and renamed.
 
 use std::path::Path;
 
@@ -18,29 +18,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// How a process is doing.
+/// The progress of a process.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Progress {
-    /// What it does, in a word. [`Progress::DONE`] has a meaning.
+    /// What it does, in one word. [`Progress::DONE`] has a meaning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// How many samples it has trained on.
+    /// Samples trained so far.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,
-    /// How many a second, of late.
+    /// Samples per second, recently.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples_per_second: Option<f64>,
-    /// A server's: address of the newest checkpoint that this run has committed.
+    /// Servers only: address of the newest checkpoint that this run has committed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<String>,
     /// The step of `checkpoint`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_step: Option<u64>,
-    /// A server's: the step it has reached.
+    /// Servers only: the current step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
-    /// Peers that this process has not heard from lately.
+    /// Peers that this process has not heard from recently.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<Silent>,
 }
@@ -53,7 +53,7 @@ pub struct Silent {
     pub role: Role,
     /// Its rank within the role.
     pub rank: usize,
-    /// For how many seconds.
+    /// The seconds of silence.
     pub seconds: f64,
 }
 
@@ -66,15 +66,15 @@ enum RoleName {
 }
 
 impl Progress {
-    /// The state of a process that no longer needs its peers: a server that all workers have departed from, or a worker that has
-    /// departed and goes on alone (to export or to evaluate). Servers may end while such workers run.
+    /// The state of a process that no longer needs its peers: a server that all workers have departed from, or a worker that
+    /// has departed and still exports or evaluates. Servers may end while such workers run.
     pub const DONE: &'static str = "done";
 
-    /// Replaces the file. Not worth failing a training run for: callers may ignore the error.
+    /// Replaces the file. Callers may ignore the error: a training run should not fail because of it.
     ///
     /// # Errors
     ///
-    /// When the file cannot be written or renamed.
+    /// If the file cannot be written or renamed.
     pub fn write(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string(self).unwrap_or_default();
         let new = path.with_extension("json.new");
@@ -82,12 +82,12 @@ impl Progress {
         std::fs::rename(&new, path).map_err(Error::io("replace", path))
     }
 
-    /// Reads the file. Nothing is reported when it is missing or not in this format.
+    /// Reads the file; empty if it is missing or malformed.
     pub fn read(path: &Path) -> Self {
         Self::parse(&std::fs::read_to_string(path).unwrap_or_default())
     }
 
-    /// The contents of such a file. Nothing is reported when they are not in this format.
+    /// Parses the content of such a file; empty if it is malformed.
     pub fn parse(text: &str) -> Self {
         serde_json::from_str(text).unwrap_or_default()
     }

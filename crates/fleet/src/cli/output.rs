@@ -1,14 +1,14 @@
-//! Where text goes: results to standard output, everything else to standard error; and how numbers are written in it.
+//! Output: results go to standard output, everything else to standard error. Also formats numbers.
 
 use std::io::Write;
 use std::time::Duration;
 
-/// A line of result. A reader who has closed the pipe is no error.
+/// Prints a line of the result. A closed pipe is not an error.
 pub(crate) fn result(line: &str) {
     let _ = writeln!(std::io::stdout().lock(), "{line}");
 }
 
-/// A line beside the result.
+/// Prints a line that is not part of the result.
 pub(crate) fn remark(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
@@ -26,7 +26,7 @@ pub(crate) fn count(number: u64) -> String {
     text
 }
 
-/// A rate without decimals that nobody reads.
+/// A rate without decimals.
 pub(crate) fn rate(per_second: f64) -> String {
     count(per_second.round().max(0.0) as u64)
 }

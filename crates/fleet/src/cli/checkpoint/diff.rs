@@ -1,4 +1,4 @@
-//! `openfleet diff`: in what two checkpoints differ.
+//! `openfleet diff`: the differences between two checkpoints.
 
 use std::collections::HashMap;
 
@@ -28,7 +28,7 @@ pub(crate) struct DiffArgs {
 
 #[derive(Debug, Default, Serialize)]
 struct Difference {
-    /// Tables and parameters of the one and not of the other, or with other shapes.
+    /// Tables and parameters that only one checkpoint has, or that have different shapes.
     only_before: Vec<String>,
     only_after: Vec<String>,
     other_shape: Vec<String>,
@@ -82,7 +82,7 @@ fn tables(before: &Opened, after: &Opened, difference: &mut Difference) -> Resul
     Ok(())
 }
 
-/// Rows of one of the checkpoints that are in memory at a time, about.
+/// About how many rows of one checkpoint are in memory at a time.
 const ROWS_AT_ONCE: u64 = 4_000_000;
 
 fn rows(before: &Opened, old: &SparseEntry, after: &Opened, new: &SparseEntry) -> Result<TableDifference> {

@@ -1,4 +1,4 @@
-//! `openfleet inspect`: what a checkpoint holds.
+//! `openfleet inspect`: the contents of a checkpoint.
 
 use std::collections::BTreeMap;
 

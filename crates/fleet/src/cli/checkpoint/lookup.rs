@@ -1,4 +1,4 @@
-//! `openfleet lookup`: what a checkpoint knows of one key.
+//! `openfleet lookup`: the rows of one key in a checkpoint.
 
 use clap::Args;
 use openfleet_core::Key;
@@ -31,7 +31,7 @@ pub(crate) struct LookupArgs {
     json: bool,
 }
 
-/// A row.
+/// One row.
 #[derive(Debug, Serialize)]
 struct Found<'a> {
     table: &'a str,

@@ -1,6 +1,6 @@
-//! Looking into checkpoints: `inspect`, `lookup`, `diff`, `reshard`, `compact`, `export`, `verify`. One command a file.
+//! Commands on checkpoints: `inspect`, `lookup`, `diff`, `reshard`, `compact`, `export`, `verify`. One command per file.
 //!
-//! None of them needs a program or a job; a checkpoint says what it holds. Rows are read a few thousand at a time.
+//! None of them needs a program or a job: a checkpoint describes itself. Rows are read a few thousand at a time.
 
 pub(crate) mod compact;
 pub(crate) mod diff;
@@ -19,17 +19,17 @@ use openfleet_table::checkpoint::{self, SparseEntry};
 
 use crate::error::{Error, Result};
 
-/// A checkpoint that somebody looks into.
+/// An opened checkpoint.
 fn open(address: &str) -> Result<Opened> {
     Ok(Opened::new(&Addresses, address, "reading")?)
 }
 
-/// Shows every row of a table.
+/// Calls a function with every row of a table.
 fn each_row(opened: &Opened, table: &SparseEntry, look: impl FnMut(&Row<'_>) -> Result<()>) -> Result<()> {
     each_row_of(opened, table, 0..BUCKET_COUNT, look)
 }
 
-/// Shows the rows of some buckets of a table.
+/// Calls a function with the rows of some buckets of a table.
 fn each_row_of(
     opened: &Opened,
     table: &SparseEntry,
@@ -45,7 +45,7 @@ fn each_row_of(
     })
 }
 
-/// What is wrong with a file and what is wrong with looking are not told the same way.
+/// Distinguishes an error of the checkpoint from an error of the function that gets the rows.
 enum Stopped {
     Reading(openfleet_table::Error),
     Looking(Error),
@@ -57,7 +57,7 @@ impl From<openfleet_table::Error> for Stopped {
     }
 }
 
-/// The length of a vector.
+/// The Euclidean norm of a vector.
 fn norm(weights: &[f32]) -> f64 {
     weights.iter().map(|&weight| f64::from(weight) * f64::from(weight)).sum::<f64>().sqrt()
 }
