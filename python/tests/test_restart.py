@@ -122,7 +122,7 @@ if fleet.is_first_worker():
     ran = launch(tmp_path, script(tmp_path, text), options=["--max-restarts=1"])
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert TWO_WORKERS in ran.stdout
-    assert "(restart 1 of 1) and continues where its predecessor was" in ran.stderr
+    assert "(restart 1 of 1) and resumes where it was" in ran.stderr
     assert "30 batches will be skipped" in ran.stdout + ran.stderr
 
 

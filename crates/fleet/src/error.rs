@@ -186,7 +186,7 @@ pub enum Error {
         source: openfleet_dist::Error,
     },
     /// Servers on other machines without a secret.
-    #[error("refusing to train with server `{endpoint}` without a secret: anybody could read and change the tables")]
+    #[error("refusing to train with server `{endpoint}` without a secret: anyone could read and change the tables")]
     NoSecret {
         /// The server.
         endpoint: Endpoint,
@@ -265,13 +265,13 @@ impl Hinted for Error {
             Error::MissingOption { remedy, .. }
             | Error::Contradiction { remedy, .. }
             | Error::Fields { remedy, .. } => Some((*remedy).into()),
-            Error::Deserted => Some("look into the logs of the workers; start the job again to continue it".into()),
+            Error::Deserted => Some("read the logs of the workers; start the job again to resume it".into()),
             Error::Pattern { .. } => Some("`*` and `?` stand for any text and any character, `[ab]` for a or b".into()),
-            Error::NotOurs { .. } => Some("choose another place, or remove what is there first".into()),
+            Error::NotOurs { .. } => Some("choose another address, or remove what is there first".into()),
             Error::Damaged { .. } => Some("the model was not written by this version, or was changed since".into()),
             // The engine does not know the name of its setting on a command line.
             Error::Engine(openfleet_engine::Error::Dataset(dataset::Error::BadLine { .. })) => Some(
-                "correct the line or the description of the fields, or leave bad lines out and count them with \
+                "correct the line or the description of the fields, or skip and count malformed lines with \
                  `--skip-bad-lines`"
                     .into(),
             ),

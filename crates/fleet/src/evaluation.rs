@@ -19,11 +19,11 @@ use crate::error::{Error, Result};
 use crate::model::Network;
 
 /// The most rows whose labels and predictions are kept for an exact AUC, at 8 bytes each.
-pub const EXACT_ROWS: usize = 5_000_000;
+pub(crate) const EXACT_ROWS: usize = 5_000_000;
 
 /// The result of an evaluation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Evaluation {
+pub(crate) struct Evaluation {
     /// Evaluated rows.
     pub rows: u64,
     /// Area under the curve; `None` for regressions.
@@ -49,7 +49,7 @@ pub struct Evaluation {
 }
 
 /// The options of an evaluation.
-pub struct Pass<'a> {
+pub(crate) struct Pass<'a> {
     /// Threads; 0 means the dataset's number.
     pub threads: usize,
     /// Whether the rows have labels; if not, only predictions are written.
@@ -61,7 +61,7 @@ pub struct Pass<'a> {
 }
 
 /// The file for predictions.
-pub struct Predictions<'a> {
+pub(crate) struct Predictions<'a> {
     /// The path, for errors.
     pub path: &'a Path,
     /// The file.
@@ -69,7 +69,7 @@ pub struct Predictions<'a> {
 }
 
 /// Evaluates a network on a dataset. Sets its AUC counters to zero first; parameters do not change.
-pub fn evaluate(
+pub(crate) fn evaluate(
     executor: &mut Executor,
     network: &Network,
     dataset: &dyn Dataset,
@@ -81,7 +81,7 @@ pub fn evaluate(
 }
 
 /// Evaluates the first target of a saved model on a dataset. The dataset needs no `label` if the rows have none.
-pub fn evaluate_saved(predictor: &Predictor, dataset: &dyn Dataset, pass: Pass<'_>) -> Result<Evaluation> {
+pub(crate) fn evaluate_saved(predictor: &Predictor, dataset: &dyn Dataset, pass: Pass<'_>) -> Result<Evaluation> {
     let Some(&prediction) = predictor.model().targets.first() else { return Ok(Evaluation::default()) };
     judge(prediction, dataset, pass, |options| predictor.infer_from_dataset(dataset, options))
 }
@@ -142,7 +142,7 @@ fn judge(
 impl Evaluation {
     /// The evaluation of all workers' rows. Every worker calls it with its own part, which may have no rows; `all_reduce` sums
     /// the values of all workers. The AUC is computed from the buckets.
-    pub fn of_all_workers(
+    pub(crate) fn of_all_workers(
         &self,
         network: &Network,
         all_reduce: impl FnOnce(&mut [f64]) -> Result<()>,

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 ///
 /// # Errors
 /// If a pattern is invalid or matches no file.
-pub fn expand(patterns: &[String]) -> Result<Vec<PathBuf>> {
+pub(crate) fn expand(patterns: &[String]) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for given in patterns {
         // A file name may contain a comma: an existing file is taken as it is.

@@ -29,15 +29,14 @@
 //!
 //! # Modules
 //!
-//! [`role`] finds out what a process is, [`local_cluster`] has servers and workers inside one process. [`model`], [`columns`],
-//! [`evaluation`] and [`model_dir`] are what the `openfleet` program ([`cli`]) is made of; [`serve`] answers over HTTP. Nothing in this
-//! crate computes: that is the engine's work.
+//! [`role`] finds out the role of a process, [`local_cluster`] has servers and workers inside one process. [`cli`] is the `openfleet`
+//! program and [`launch`] the `fleetrun` program. Nothing in this crate computes: that is the engine's work.
 
 pub mod cli;
 pub mod columns;
-pub mod error;
-pub mod evaluation;
-pub mod files;
+mod error;
+mod evaluation;
+mod files;
 pub mod fleet;
 pub mod job_file;
 #[cfg(unix)]
@@ -46,9 +45,9 @@ pub mod local_cluster;
 pub mod log;
 pub mod model;
 pub mod model_dir;
-pub mod progress;
+mod progress;
 pub mod role;
-pub mod serve;
+mod serve;
 pub mod variables;
 
 pub use error::{Error, Result};

@@ -19,17 +19,16 @@ pub(crate) fn notice(
 ) -> String {
     let most = policy.max_restarts.map(|most| format!(" of {most}")).unwrap_or_default();
     match notice {
-        Notice::WorkerRestart(index, cause) => format!(
-            "{} {cause}; it is started again (restart {restarts}{most}) and continues where its predecessor was",
-            name(index)
-        ),
+        Notice::WorkerRestart(index, cause) => {
+            format!("{} {cause}; it is restarted (restart {restarts}{most}) and resumes where it was", name(index))
+        }
         Notice::Return(index, cause) => format!(
-            "{} {cause}; all {processes} processes start again (restart {restarts}{most}) {}",
+            "{} {cause}; all {processes} processes restart (restart {restarts}{most}) {}",
             name(index),
             position.describe()
         ),
         Notice::FreeRestart(index) => {
-            format!("{} returns to the checkpoint with the others; it is started again", name(index))
+            format!("{} returns to the checkpoint with the others; it is restarted", name(index))
         }
         Notice::WaitForRemote { role, rank, silent } => format!(
             "{role} {rank} of another machine has not answered for {} s; the job waits for it and ends when it has been \
@@ -77,7 +76,7 @@ impl Announcements {
             Outcome::RemoteSilent { role, rank, silent } => {
                 format!("{role} {rank} of another machine has not answered for {} s", silent.as_secs())
             }
-            Outcome::Interrupted(signal) => format!("{signal} was received (once more ends it at once)"),
+            Outcome::Interrupted(signal) => format!("{signal} was received (send it again to end at once)"),
             Outcome::TimedOut => "the time is over".to_owned(),
         };
         screen.remark(&format!("{why}; the job ends"));
@@ -107,23 +106,23 @@ mod tests {
         let killed = Cause::Ended(Ending::Signal(9));
         assert_eq!(
             line(Notice::WorkerRestart(1, killed), Some(3)),
-            "worker 1 (pid 123) was killed by signal 9 (SIGKILL); it is started again (restart 1 of 3) and continues where \
-             its predecessor was"
+            "worker 1 (pid 123) was killed by signal 9 (SIGKILL); it is restarted (restart 1 of 3) and resumes \
+             where it was"
         );
         assert_eq!(
             line(Notice::Return(0, killed), Some(3)),
-            "server 0 (pid 99) was killed by signal 9 (SIGKILL); all 4 processes start again (restart 1 of 3) from \
+            "server 0 (pid 99) was killed by signal 9 (SIGKILL); all 4 processes restart (restart 1 of 3) from \
              checkpoint `model` of step 120; 35 steps are repeated"
         );
         assert_eq!(
             line(Notice::FreeRestart(1), None),
-            "worker 1 (pid 123) returns to the checkpoint with the others; it is started again"
+            "worker 1 (pid 123) returns to the checkpoint with the others; it is restarted"
         );
         let frozen = Cause::Silent(Duration::from_millis(8900));
         assert_eq!(
             line(Notice::WorkerRestart(1, frozen), None),
-            "worker 1 (pid 123) did not answer for 8 s; it was killed; it is started again (restart 1) and continues where \
-             its predecessor was"
+            "worker 1 (pid 123) did not answer for 8 s; it was killed; it is restarted (restart 1) and resumes \
+             where it was"
         );
     }
 

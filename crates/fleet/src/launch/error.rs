@@ -17,7 +17,7 @@ const RESTARTS: i32 = RESTART_EXIT_CODE as i32;
 pub enum Error {
     // Before processes start
     /// None of the listed processes runs on this machine.
-    #[error("no process of the lists is to be started here: this machine is {own}, the lists have {listed}")]
+    #[error("no listed process runs on this machine: it is {own}, the lists have {listed}")]
     NoOwnProcess {
         /// Its addresses and its name, or the value of `--host`.
         own: String,
@@ -25,10 +25,10 @@ pub enum Error {
         listed: String,
     },
     /// A job on several machines without a shared secret.
-    #[error("a job on several machines needs a secret that all of them know, and there is none")]
+    #[error("a job on several machines needs a shared secret, and none is set")]
     NoSecret,
     /// A port that is already in use.
-    #[error("{role} {rank} cannot have `{endpoint}`")]
+    #[error("{role} {rank} cannot listen on `{endpoint}`")]
     PortInUse {
         /// The role of its process.
         role: Role,
@@ -84,7 +84,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The handler for signals cannot be installed.
-    #[error("signals cannot be watched for")]
+    #[error("cannot install signal handlers")]
     Signals {
         /// The error of the operating system.
         source: std::io::Error,
@@ -157,10 +157,10 @@ impl Hinted for Error {
     fn hint(&self) -> Option<Hint> {
         match self {
             Error::NoOwnProcess { .. } => {
-                Some("correct the lists, or say which of their hosts this machine is with `--host`".into())
+                Some("correct the lists, or name this machine's host with `--host`".into())
             }
             Error::NoSecret => Some(
-                "make one with `openssl rand -hex 16`, and give every machine the same in `OPENFLEET_SECRET` or by \
+                "create one with `openssl rand -hex 16`, and set the same on every machine in `OPENFLEET_SECRET` or by \
                  `--secret-file`"
                     .into(),
             ),

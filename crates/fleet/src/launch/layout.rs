@@ -68,7 +68,7 @@ fn mode(job: &JobOptions) -> Result<RunMode> {
         (_, None, None) => Err(OptionError::MissingOption {
             option: "--server-num",
             owner: "a job".into(),
-            remedy: "say how many processes, as in `--server-num 2 --worker-num 2`, or `--nproc-per-node 4` for a \
+            remedy: "give the numbers of processes, as in `--server-num 2 --worker-num 2`, or `--nproc-per-node 4` for a \
                      collective job",
         }),
     }
@@ -80,7 +80,7 @@ fn parameter_server(job: &JobOptions) -> Result<JobLayout> {
             return Err(OptionError::Contradiction {
                 first: "--worker-num",
                 second: "--trainer-num",
-                remedy: "they are two names of one number: write one of them",
+                remedy: "they are two names of one option: give one of them",
             });
         }
         (worker_num, trainer_num) => worker_num.or(trainer_num),
@@ -111,7 +111,7 @@ fn parameter_server(job: &JobOptions) -> Result<JobLayout> {
         }
         (None, Some(_)) => missing("--servers", "--workers", "list the servers too, as in `--servers 10.0.0.1:36000`"),
         (None, None) => {
-            let remedy = "say how many, as in `--server-num 2 --worker-num 2`";
+            let remedy = "give the numbers, as in `--server-num 2 --worker-num 2`";
             let Some(server_num) = job.server_num else {
                 let given = if job.worker_num.is_some() { "--worker-num" } else { "--trainer-num" };
                 return missing("--server-num", given, remedy);
@@ -185,7 +185,7 @@ fn agrees(number: Option<u32>, listed: usize, first: &'static str, second: &'sta
         Some(number) if number as usize != listed => Err(OptionError::Contradiction {
             first,
             second,
-            remedy: "a list says by itself how many there are: leave the number out, or correct one of them",
+            remedy: "the list already gives the number: omit the option, or correct one of them",
         }),
         _ => Ok(()),
     }

@@ -67,7 +67,7 @@ pub(crate) fn copy(mut from: PipeReader, mut file: File, screen: &Screen, proces
             && std::mem::replace(&mut is_written, false)
         {
             // The job continues without its log; the screen still shows the output.
-            screen.remark(&format!("warning: the log of {process_name} cannot be written any more: {error}"));
+            screen.remark(&format!("warning: cannot write the log of {process_name}: {error}"));
         }
         lines.take(&buffer[..count], |line| {
             last.push(line);

@@ -83,7 +83,7 @@ impl LaunchPlan {
             return Err(OptionError::Contradiction {
                 first: "--max-restarts",
                 second: if job.ips.is_some() { "--ips" } else { "--nproc-per-node" },
-                remedy: "collective workers step together: one that starts again alone would wait for the others for ever",
+                remedy: "collective workers step together: one that restarts alone would wait for the others forever",
             });
         }
         let owned = OwnRanks::of(&layout, machine)?;

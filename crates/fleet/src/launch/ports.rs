@@ -99,7 +99,7 @@ mod tests {
         let (reserved, port) = PortReservation::free("127.0.0.1").unwrap();
         let endpoint = Endpoint::new("127.0.0.1", port).unwrap();
         let refused = PortReservation::at(&endpoint, Role::Server, 1).unwrap_err();
-        assert_eq!(refused.to_string(), format!("server 1 cannot have `127.0.0.1:{port}`"));
+        assert_eq!(refused.to_string(), format!("server 1 cannot listen on `127.0.0.1:{port}`"));
         drop(reserved);
         PortReservation::at(&endpoint, Role::Server, 1).unwrap();
     }

@@ -160,7 +160,7 @@ impl fmt::Display for Ending {
                 Ok(signal) => write!(f, "was killed by signal {number} ({signal})"),
                 Err(_) => write!(f, "was killed by signal {number}"),
             },
-            Ending::Unknown => f.write_str("ended, and nobody knows how"),
+            Ending::Unknown => f.write_str("ended with unknown status"),
         }
     }
 }

@@ -50,7 +50,9 @@ pub(crate) fn run(mut plan: LaunchPlan) -> Result<Ended> {
     screen.remark(&plan.headline());
     let guard = Guard::start();
     if let Err(error) = &guard {
-        screen.remark(&format!("warning: no guard against the death of fleetrun itself (`/bin/sh`: {error})"));
+        screen.remark(&format!(
+            "warning: cannot start the guard, so processes may outlive fleetrun if it is killed (`/bin/sh`: {error})"
+        ));
     }
     let mut running = Running {
         slots: plan.processes.iter().map(|_| ProcessSlot::default()).collect(),
@@ -230,7 +232,7 @@ impl Running {
             return;
         }
         if let Err(error) = file.write(&plan.job_file) {
-            self.screen.remark(&format!("warning: the processes cannot be told how the job is doing: {error}"));
+            self.screen.remark(&format!("warning: cannot write the job file: {error}"));
         }
         self.job_file = Some(file);
     }
@@ -375,7 +377,7 @@ impl Running {
             let progress = if is_running { Progress::read(&planned.progress) } else { Progress::default() };
             let state = match self.supervisor.state(index) {
                 State::Running => progress.state.unwrap_or_else(|| "running".into()),
-                State::Paused(_) => "starts again".into(),
+                State::Paused(_) => "restarting".into(),
                 State::Ended(ending) if ending.is_success() => "done".into(),
                 State::Ended(ending) => ending.to_string(),
             };

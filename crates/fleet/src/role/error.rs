@@ -60,7 +60,7 @@ pub enum Error {
         size: usize,
     },
     /// A rendezvous over the network without a secret.
-    #[error("refusing to exchange addresses at `{rendezvous}` without a secret: anybody could join the job")]
+    #[error("refusing to exchange addresses at `{rendezvous}` without a secret: anyone could join the job")]
     NoSecret {
         /// The address.
         rendezvous: Endpoint,
@@ -80,7 +80,7 @@ pub enum Error {
         waited: Duration,
     },
     /// Rank 0 refused this rank, or sent an invalid message.
-    #[error("rank {rank} was turned away from the rendezvous at {place}: {reason}")]
+    #[error("rank {rank} was refused at the rendezvous at {place}: {reason}")]
     TurnedAway {
         /// The refused rank.
         rank: usize,

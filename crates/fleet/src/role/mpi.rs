@@ -57,7 +57,7 @@ pub(super) fn rank_and_size(variables: &Variables) -> Result<Option<(Read<usize>
                 let (name, other) = if rank.is_some() { (size_name, rank_name) } else { (rank_name, size_name) };
                 return Err(Error::Missing {
                     name,
-                    needed: format!("`{other}` is set, and one is of no use without the other"),
+                    needed: format!("`{other}` is set, and both are needed"),
                     hint: "start the processes with `mpirun`, or unset both".into(),
                 });
             }

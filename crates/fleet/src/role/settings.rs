@@ -43,7 +43,7 @@ pub struct Settings {
 }
 
 /// The default time limit.
-pub const WAIT_LIMIT: Duration = Duration::from_secs(900);
+pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(900);
 
 impl Settings {
     /// Reads and checks the variables; each has a default.
@@ -92,7 +92,7 @@ fn started() -> u64 {
 fn server_tls(variables: &Variables) -> Result<Option<ServerTls>> {
     let missing = |name, other| Error::Missing {
         name,
-        needed: format!("`{other}` is set, and one is of no use without the other"),
+        needed: format!("`{other}` is set, and both are needed"),
         hint: "set both to PEM files, or neither".into(),
     };
     match (variables.get(variables::TLS_CERTIFICATE), variables.get(variables::TLS_KEY)) {

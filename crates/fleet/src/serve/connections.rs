@@ -54,7 +54,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// Limits on the number of connections and on the time each may take.
 #[derive(Debug, Clone)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// Connections that may request predictions.
     pub max_connections: usize,
     /// From the first byte of a request, or from connecting, to the end of its header.

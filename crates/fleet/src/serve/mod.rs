@@ -32,7 +32,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::error::{Error, Result};
 use connections::Admission;
-pub use connections::Limits;
+pub(crate) use connections::Limits;
 use http_error::HttpError;
 use inputs::{GivenColumn, Input};
 use metrics::{Metrics, Protocol};
@@ -61,7 +61,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// How a model is served.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub(crate) struct Options {
     /// The name of the model in URLs.
     pub name: String,
     /// The address to listen on; port 0 chooses a free port.
@@ -94,7 +94,12 @@ type Shared = Arc<Served>;
 
 /// Serves until `stop` is set, then completes the requests in flight. Calls `ready` with the address once connections are
 /// accepted.
-pub fn serve(predictor: Predictor, options: Options, stop: &AtomicBool, ready: impl FnOnce(SocketAddr)) -> Result<()> {
+pub(crate) fn serve(
+    predictor: Predictor,
+    options: Options,
+    stop: &AtomicBool,
+    ready: impl FnOnce(SocketAddr),
+) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(options.threads.max(1))
         .thread_name("openfleet-serve")

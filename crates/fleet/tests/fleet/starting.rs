@@ -123,7 +123,7 @@ fn a_server_that_everybody_can_reach_needs_a_secret() {
     assert_eq!(
         message,
         format!(
-            "refusing to listen on `0.0.0.0:{port}` without a secret: anybody could read and change the tables\n\nhint: \
+            "refusing to listen on `0.0.0.0:{port}` without a secret: anyone could read and change the tables\n\nhint: \
              set `OPENFLEET_SECRET` to the same text for every process of the job, or start it with `fleetrun`, which \
              makes one; without a secret a server listens on 127.0.0.1 only, and with the role in `PADDLE_*` variables \
              alone on private addresses too"
@@ -158,7 +158,7 @@ fn a_worker_without_a_secret_is_told_so_instead_of_waiting_for_servers_that_may_
         let fleet = Fleet::init_in(None, context(told).0).unwrap();
         model(&fleet, Mode::Async);
         let message = report(&fleet.init_worker().unwrap_err());
-        let expected = format!("refusing to train with server `{server}` without a secret: anybody could");
+        let expected = format!("refusing to train with server `{server}` without a secret: anyone could");
         assert!(message.starts_with(&expected) && message.contains("hint: set `OPENFLEET_SECRET`"), "{message}");
     }
 }

@@ -64,10 +64,13 @@ fn python_prints_at_once() {
 /// Options, and how the message begins; the whole of it is part of the product.
 const REFUSED: &[(&str, &str)] = &[
     // Nothing is said about the job.
-    ("x.py", "a job needs `--server-num`\n\nhint: say how many processes, as in `--server-num 2 --worker-num 2`"),
+    (
+        "x.py",
+        "a job needs `--server-num`\n\nhint: give the numbers of processes, as in `--server-num 2 --worker-num 2`",
+    ),
     ("--run_mode ps x.py", "a job needs `--server-num`"),
     // Half of it.
-    ("--server_num 2 x.py", "`--server-num` needs `--worker-num`\n\nhint: say how many, as in"),
+    ("--server_num 2 x.py", "`--server-num` needs `--worker-num`\n\nhint: give the numbers, as in"),
     ("--worker_num 2 x.py", "`--worker-num` needs `--server-num`"),
     ("--trainer_num 2 x.py", "`--trainer-num` needs `--server-num`"),
     ("--servers a:1 x.py", "`--servers` needs `--workers`\n\nhint: list the workers too, as in"),

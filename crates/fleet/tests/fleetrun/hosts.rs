@@ -138,7 +138,7 @@ fn a_port_in_use_is_named_before_anything_is_started() {
         let ran = workspace.job(&options);
         let stderr = ran.failed(1);
         assert!(
-            stderr.starts_with(&format!("error: server 0 cannot have `127.0.0.1:{port}`\n  because: Address")),
+            stderr.starts_with(&format!("error: server 0 cannot listen on `127.0.0.1:{port}`\n  because: Address")),
             "{stderr}"
         );
         assert!(stderr.contains("\n\nhint: another process listens there"), "{stderr}");

@@ -41,7 +41,11 @@ fn interrupting_fleetrun_ends_everything_with_the_code_that_a_shell_expects() {
         let pids = pids(&workspace);
         running.signal(signal);
         let ran = running.end();
-        assert!(ran.failed(code).contains("was received (once more ends it at once); the job ends"), "{}", ran.stderr);
+        assert!(
+            ran.failed(code).contains("was received (send it again to end at once); the job ends"),
+            "{}",
+            ran.stderr
+        );
         assert_eq!(ran.stdout.matches("asked").count(), 4, "{}", ran.stdout);
         all_end(&pids);
     }

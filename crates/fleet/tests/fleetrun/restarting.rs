@@ -46,7 +46,7 @@ fn a_killed_worker_comes_back_alone_as_the_next_incarnation() {
     assert!(first[..3].iter().all(|pid| is_alive(*pid)), "the others were left alone");
     let stderr = succeed(&workspace, running);
     let said = format!(
-        "worker 1 (pid {killed}) was killed by signal 9 (SIGKILL); it is started again (restart 1 of 3) and continues where \
+        "worker 1 (pid {killed}) was killed by signal 9 (SIGKILL); it is restarted (restart 1 of 3) and continues where \
          its predecessor was\n"
     );
     assert!(stderr.contains(&said), "{stderr}");
@@ -70,7 +70,7 @@ fn a_killed_server_starts_all_processes_again_for_one_restart() {
     assert_eq!(departed(&workspace), Vec::<usize>::new(), "it works again");
     let stderr = succeed(&workspace, running);
     let said = format!(
-        "server 0 (pid {}) was killed by signal 9 (SIGKILL); all 4 processes start again (restart 1 of 3) from the beginning: \
+        "server 0 (pid {}) was killed by signal 9 (SIGKILL); all 4 processes restart (restart 1 of 3) from the beginning: \
          this run has no checkpoint\n",
         first[0]
     );
@@ -115,8 +115,9 @@ fn restarted_servers_are_told_the_newest_checkpoint_of_the_run() {
     }
     pids(&workspace, 3);
     let stderr = succeed(&workspace, running);
-    let first = "; all 4 processes start again (restart 1 of 3) from checkpoint `the model` of step 120; 35 steps are repeated\n";
-    let second = "; all 4 processes start again (restart 2 of 3) from checkpoint `the model` of step 120\n";
+    let first =
+        "; all 4 processes restart (restart 1 of 3) from checkpoint `the model` of step 120; 35 steps are repeated\n";
+    let second = "; all 4 processes restart (restart 2 of 3) from checkpoint `the model` of step 120\n";
     assert!(stderr.contains(first) && stderr.contains(second), "{stderr}");
     for (log, resumed) in [("serverlog.0", "the model"), ("serverlog.1", "the model"), ("workerlog.0", "nothing")] {
         let log = workspace.read(&format!("log/{log}"));
@@ -144,7 +145,7 @@ fn a_server_that_leaves_early_starts_all_processes_again() {
     pids(&workspace, 2);
     let stderr = succeed(&workspace, running);
     let said =
-        ") ended with exit code 0 while workers were still running; all 4 processes start again (restart 1 of 1) from";
+        ") ended with exit code 0 while workers were still running; all 4 processes restart (restart 1 of 1) from";
     assert!(stderr.contains(said), "{stderr}");
 }
 
@@ -184,7 +185,7 @@ fn a_worker_that_asks_to_be_started_again_uses_no_restart() {
         Workspace::with_job("[ $role = server ] && exec sleep 1000; [ $OPENFLEET_INCARNATION = 3 ] || exit 101");
     let ran = workspace.job("--server_num=1 --worker_num=1 --max-restarts 1");
     let stderr = &ran.succeeded().stderr;
-    let said = ") returns to the checkpoint with the others; it is started again\n";
+    let said = ") returns to the checkpoint with the others; it is restarted\n";
     assert_eq!((stderr.matches(said).count(), charged(stderr)), (2, 0), "{stderr}");
     // Where restarts are not allowed it is a failure.
     let ran = workspace.job("--server_num=1 --worker_num=1");
@@ -212,7 +213,7 @@ fn a_frozen_worker_is_killed_and_started_again() {
     let stderr = &ran.succeeded().stderr;
     let pid = workspace.pid("pid.1");
     assert!(stderr.contains(&format!("worker 0 (pid {pid}) did not answer for ")), "{stderr}");
-    assert!(stderr.contains(" s; it was killed; it is started again (restart 1 of 1) and continues"), "{stderr}");
+    assert!(stderr.contains(" s; it was killed; it is restarted (restart 1 of 1) and continues"), "{stderr}");
     all_end(&[pid]);
 }
 

@@ -103,7 +103,7 @@ fn whoever_does_not_know_the_secret_is_turned_away_and_missed() {
     assert_eq!(
         messages[1].lines().next(),
         Some(&*format!(
-            "rank 1 was turned away from the rendezvous at `127.0.0.1:{port}`: rank 0 does not know the secret of this \
+            "rank 1 was refused at the rendezvous at `127.0.0.1:{port}`: rank 0 does not know the secret of this \
              rank"
         ))
     );
