@@ -12,7 +12,7 @@ use openfleet_engine::{DType, Executor, Minimize, Net, RunOptions, Scope};
 use openfleet_table::{Adam, Optimizer};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Clicks of 500 users: who is young and has an even number clicks. One line a row: `count values...` a field.
+    // Clicks of 500 users: young users with an even number click. One row per line, each field as `count values...`.
     let directory = tempfile::tempdir()?;
     let file = directory.path().join("clicks.txt");
     let lines: String = (0..20_000u64)

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_are_told_when_an_object_made_room_for_another_and_not_when_a_value_changed() {
+    fn the_generation_changes_when_an_object_is_replaced_and_not_when_a_value_changes() {
         let scope = Scope::new();
         scope.set("x", floats(&[1.0])).unwrap();
         let first = scope.generation();

@@ -271,8 +271,8 @@ impl ExpectedTables {
             let Some(saved) = saved.filter(|_| loaded.takes_values(&name)) else { continue };
             let with_state = loaded.takes_state(&name) && fits(&spec.optimizer, &saved.spec.optimizer);
             let table = SparseTable::new(spec)?;
-            let hands = Threads::of_this_machine();
-            checkpoint::read_sparse(storage, manifest, saved, 0..BUCKET_COUNT, &table, with_state, &hands)?;
+            let threads = Threads::of_this_machine();
+            checkpoint::read_sparse(storage, manifest, saved, 0..BUCKET_COUNT, &table, with_state, &threads)?;
             tables.sparse.push((name, table));
         }
         let mut values = checkpoint::read_dense(storage, manifest)?;

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_has_the_words_asked_for_and_no_others() {
+    fn the_text_has_the_specified_number_of_words() {
         let (text, _, facts) = written(&small(3));
         let numbers: Vec<u32> =
             text.split_whitespace().map(|word| word.strip_prefix('w').unwrap().parse().unwrap()).collect();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_one_topic_meet_more_often_than_words_of_two() {
+    fn words_of_one_topic_co_occur_more_often_than_words_of_two() {
         let spec = WordsSpec { words: 200_000, ..small(5) };
         let generator = WordsGenerator::new(&spec).unwrap();
         // How often two words share a sentence, relative to what their frequencies alone would give.
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_keep_the_same_company_are_those_the_truth_calls_similar() {
+    fn words_with_similar_contexts_have_a_high_true_similarity() {
         // Count-based vectors: positive pointwise mutual information within 5 words, the matrix that skip-gram with negative
         // sampling factorises (Levy and Goldberg 2014). Their cosines should rank pairs as the true similarity does.
         let generator = WordsGenerator::new(&WordsSpec { pairs: 400, ..small(8) }).unwrap();
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn similarity_is_one_with_oneself_symmetric_and_zero_without_a_common_topic() {
+    fn similarity_is_reflexive_symmetric_and_zero_without_a_common_topic() {
         let generator = WordsGenerator::new(&small(6)).unwrap();
         for a in 0..520 {
             assert_eq!(generator.similarity(a, a), 1.0);

@@ -150,7 +150,7 @@ impl<'a> Compiler<'a> {
                 if variable.kind != VariableKind::Data {
                     return Err(Error::Input {
                         op: "embedding",
-                        expected: "ids of a sparse table straight from the data".into(),
+                        expected: "ids for a sparse table that come directly from the data".into(),
                         got: format!("`{}`, which an op computes", variable.name),
                     });
                 }
@@ -191,7 +191,7 @@ impl<'a> Compiler<'a> {
             if variable.kind != VariableKind::Data || !one_a_row {
                 return Err(Error::Input {
                     op: "embedding",
-                    expected: "shows and clicks straight from the data, one number a row".into(),
+                    expected: "shows and clicks directly from the data, one number per row".into(),
                     got: format!("`{name}` of shape {}", variable.shape),
                 });
             }
