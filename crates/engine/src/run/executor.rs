@@ -298,6 +298,8 @@ impl Executor {
         Ok(())
     }
 
+    /// The compiled program with memory for `threads` threads. It is compiled unless it was compiled before and no object of the
+    /// scope has been replaced since.
     fn prepare(&mut self, program: &Program, threads: usize) -> Result<&mut CompiledProgram> {
         let (fingerprint, generation) = (program.fingerprint(), self.scope.generation());
         self.prepared.retain(|prepared| prepared.scope_generation == generation);

@@ -84,17 +84,17 @@ pub fn write(address: &str, options: &OnnxOptions) -> Result<()> {
     let model = inference::model_in_manifest(&opened.manifest, address)?;
     opened.read(|_, manifest| checkpoint::check(&model.program, manifest))?;
     let (storage, manifest) = (opened.storage.as_ref(), &opened.manifest);
-    Export { address, storage, manifest, model: &model }.write(options)
+    OnnxExport { address, storage, manifest, model: &model }.write(options)
 }
 
-struct Export<'a> {
+struct OnnxExport<'a> {
     address: &'a str,
     storage: &'a dyn Storage,
     manifest: &'a Manifest,
     model: &'a InferenceModel,
 }
 
-impl Export<'_> {
+impl OnnxExport<'_> {
     fn write(&self, options: &OnnxOptions) -> Result<()> {
         let program = &self.model.program;
         let mut graph = OnnxGraph::new(program);
@@ -119,7 +119,7 @@ impl Export<'_> {
         let bytes: u64 = tables.iter().map(|table| table.bytes()).sum();
         let rows = match bytes > options.inline_bytes.min(LARGEST_FILE / 2) {
             true => self.external_rows(&tables)?,
-            false => tables.iter().map(Table::inline_rows).collect(),
+            false => tables.iter().map(ExportedTable::inline_rows).collect(),
         };
         graph.initializers.extend(rows);
         let fed = self.model.feeds.iter().map(|name| program.find(name)).collect::<Result<Vec<_>>>()?;
@@ -168,7 +168,7 @@ impl Export<'_> {
     }
 
     /// The sparse tables of the program, with their rows.
-    fn tables(&self) -> Result<Vec<Table>> {
+    fn tables(&self) -> Result<Vec<ExportedTable>> {
         let program = &self.model.program;
         let open = |(var, variable): (Var, &Variable)| {
             let (spec, saved) =
@@ -176,7 +176,7 @@ impl Export<'_> {
             let default = default_row(&spec);
             let rows = MappedTable::open(self.storage, self.manifest, saved, spec);
             let rows = rows.map_err(|source| Error::checkpoint("reading", self.address, source));
-            Some(rows.map(|rows| Table { var, name: variable.name.clone(), rows, default }))
+            Some(rows.map(|rows| ExportedTable { var, name: variable.name.clone(), rows, default }))
         };
         program.persistables().filter_map(open).collect()
     }
@@ -204,7 +204,7 @@ impl Export<'_> {
     }
 
     /// Writes the rows of all tables to one file and returns tensors that refer to it.
-    fn external_rows(&self, tables: &[Table]) -> Result<Vec<TensorProto>> {
+    fn external_rows(&self, tables: &[ExportedTable]) -> Result<Vec<TensorProto>> {
         let path = format!("{}/{EXTERNAL_FILE}", self.manifest.directory);
         let mut tensors = Vec::new();
         self.save(&path, |sink| {
@@ -256,14 +256,14 @@ impl Export<'_> {
 }
 
 /// A sparse table, followed by its default row.
-struct Table {
+struct ExportedTable {
     var: Var,
     name: String,
     rows: MappedTable,
     default: Vec<f32>,
 }
 
-impl Table {
+impl ExportedTable {
     fn dims(&self) -> [usize; 2] {
         [self.rows.len() + 1, self.rows.dim()]
     }
@@ -294,7 +294,7 @@ fn default_row(spec: &SparseSpec) -> Vec<f32> {
 }
 
 /// Adds the nodes that map the ids of all slots of a table to row numbers.
-fn index_tables(graph: &mut OnnxGraph<'_>, tables: &[Table]) {
+fn index_tables(graph: &mut OnnxGraph<'_>, tables: &[ExportedTable]) {
     let mut slots: BTreeMap<Var, Vec<(Var, u64)>> = BTreeMap::new();
     for node in graph.program.nodes() {
         for &(table, slot) in node.op.operator().lookups() {

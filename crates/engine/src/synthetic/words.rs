@@ -169,7 +169,11 @@ impl WordsGenerator {
         words.extend((0..length).map(|_| {
             let rank = self.zipf.draw(&mut random) as u32;
             // A rank is itself a word whose topic is random within its block.
-            if rank < FUNCTION_WORDS || random.uniform() < NOISE { rank } else { self.about(topic, rank, &mut random) }
+            if rank < FUNCTION_WORDS || random.uniform() < NOISE {
+                rank
+            } else {
+                self.word_of_topic(topic, rank, &mut random)
+            }
         }));
         topic
     }
@@ -223,7 +227,7 @@ impl WordsGenerator {
 
     /// The word that a topic uses at a rank: in the rank's block, the word with this main topic or the one with this second
     /// topic, in proportion to their shares.
-    fn about(&self, topic: u32, rank: u32, random: &mut Random) -> u32 {
+    fn word_of_topic(&self, topic: u32, rank: u32, random: &mut Random) -> u32 {
         let topics = self.spec.topics;
         let at = ((rank - FUNCTION_WORDS) / topics * topics + topic) as usize;
         let (main, second) = (self.main[at], self.second[at]);

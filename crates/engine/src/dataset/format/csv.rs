@@ -66,7 +66,7 @@ impl Csv {
             if let Some((position, kind)) = selection.get(&slot) {
                 resolved.order.push(position);
                 let kind = SlotKind::of(&slot, kind, false, "make it a slot of ids")?;
-                let parts = cross.parts().iter().map(|part| resolved.crossed(part)).collect();
+                let parts = cross.parts().iter().map(|part| resolved.cross_part(part)).collect();
                 let seed = slot_number(&slot);
                 resolved.fields.push(FieldSource::Cross { parts, seed, buckets: cross.buckets(), kind });
             }
@@ -109,7 +109,7 @@ impl Resolved {
     }
 
     /// A part of a cross: a slot by its name, else the text of a column.
-    fn crossed(&mut self, part: &str) -> Category {
+    fn cross_part(&mut self, part: &str) -> Category {
         let slot = self.spec.categorical.iter().find(|column| column.slot() == part).cloned();
         let column = slot.unwrap_or_else(|| CategoricalColumn { column: part.to_owned(), ..Default::default() });
         Category::new(self.use_column(&column.column), &column)
@@ -225,7 +225,7 @@ impl Row<'_> {
                         count
                     }
                     (None, _) => category.missing.map_or(0, |id| {
-                        records.push_key(category.fold(id));
+                        records.push_key(category.modulo(id));
                         1
                     }),
                 };
@@ -368,10 +368,10 @@ impl Category {
     }
 
     fn id(&self, text: &[u8]) -> Result<Key, LineError> {
-        Ok(self.fold(self.whole_id(text)?))
+        Ok(self.modulo(self.whole_id(text)?))
     }
 
-    fn fold(&self, id: Key) -> Key {
+    fn modulo(&self, id: Key) -> Key {
         self.buckets.map_or(id, |buckets| id % buckets)
     }
 

@@ -51,7 +51,7 @@ impl<'a> OnnxGraph<'a> {
     }
 
     /// A name that is not in use yet.
-    fn fresh(&mut self, about: &str) -> String {
+    fn unique_name(&mut self, about: &str) -> String {
         let numbered = (0..).map(|number: usize| format!("{about}/{number}"));
         let name = numbered.into_iter().find(|name| !self.names.contains(name)).unwrap_or_default();
         self.names.insert(name.clone());
@@ -65,7 +65,7 @@ impl<'a> OnnxGraph<'a> {
         inputs: &[&str],
         attributes: Vec<(&'static str, OnnxAttribute)>,
     ) -> String {
-        let output = self.fresh(op);
+        let output = self.unique_name(op);
         self.emit_to(op, inputs, attributes, vec![output.clone()]);
         output
     }
@@ -92,7 +92,7 @@ impl<'a> OnnxGraph<'a> {
 
     /// Adds a node with `count` results and returns their names.
     pub(crate) fn emit_many(&mut self, op: &'static str, inputs: &[&str], count: usize) -> Vec<String> {
-        let outputs: Vec<String> = (0..count).map(|_| self.fresh(op)).collect();
+        let outputs: Vec<String> = (0..count).map(|_| self.unique_name(op)).collect();
         self.emit_to(op, inputs, vec![("axis", OnnxAttribute::Int(0))], outputs.clone());
         outputs
     }
@@ -106,7 +106,7 @@ impl<'a> OnnxGraph<'a> {
         if let Some((name, _)) = self.constants.iter().find(|(_, known)| *known == tensor) {
             return name.clone();
         }
-        let name = self.fresh("constant");
+        let name = self.unique_name("constant");
         self.constants.push((name.clone(), tensor.clone()));
         self.initializers.push(TensorProto { name: Some(name.clone()), ..tensor });
         name

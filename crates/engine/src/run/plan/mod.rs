@@ -220,7 +220,7 @@ impl Plan {
     }
 
     /// Runs a step that the servers have applied before: computes the values to fetch, but creates no rows and pushes nothing.
-    pub fn repeat(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<()> {
+    pub(crate) fn repeat(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<()> {
         self.prepare(arena, batch)?;
         self.communicator.pull_sparse(&mut arena.sparse, Missing::Initial)?;
         self.communicator.pull_dense(&mut arena.dense)?;
@@ -228,7 +228,7 @@ impl Plan {
     }
 
     /// Pulls the rows of the prepared ids, and dense parameters that are newer than the arena's copy.
-    pub fn pull(&self, arena: &mut Arena) -> Result<()> {
+    pub(crate) fn pull(&self, arena: &mut Arena) -> Result<()> {
         let missing = if self.trains { Missing::Create } else { Missing::Initial };
         let started = Instant::now();
         self.communicator.pull_sparse(&mut arena.sparse, missing)?;

@@ -142,7 +142,7 @@ pub struct SplitSummary {
 pub fn write(spec: &CriteoSpec, directory: &Path) -> Result<CriteoSummary> {
     let generator = CriteoGenerator::new(spec)?;
     for split in [Split::Train, Split::Test] {
-        refuse_leftovers(spec, &directory.join(split.name()), parts_of(spec, split))?;
+        check_no_other_parts(spec, &directory.join(split.name()), parts_of(spec, split))?;
     }
     let train = write_split(&generator, Split::Train, directory, |_| ())?;
     let (mut labels, mut probabilities) = (Vec::new(), Vec::new());
@@ -278,7 +278,7 @@ fn push_four_decimals(text: &mut Vec<u8>, value: f32) {
 
 /// Fails if a split's directory has a part that this run does not replace: a pattern such as `train/part-*.txt` would silently
 /// mix two data sets.
-fn refuse_leftovers(spec: &CriteoSpec, directory: &Path, parts: u64) -> Result<()> {
+fn check_no_other_parts(spec: &CriteoSpec, directory: &Path, parts: u64) -> Result<()> {
     let unreadable = |source| Error::Io { action: "list the directory", path: directory.to_owned(), source };
     let entries = match std::fs::read_dir(directory) {
         Ok(entries) => entries,
