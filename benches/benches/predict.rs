@@ -1,11 +1,11 @@
-//! A saved Wide & Deep (26 x 9 and 13 floats -> 256-128-64, a weight an id) on one core, by rows in a batch.
+//! Predicts with a saved Wide & Deep (26 x 9 and 13 floats -> 256-128-64, one weight per id) on one core, by batch size.
 //!
-//! Each batch is fed as a server would feed it: the ids and floats are copied into a feed of their own.
+//! Each batch is fed as a server would feed it: the ids and floats are copied into a new feed.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use std::sync::Arc;
 
-use openfleet_benches::{ROWS, best_of, criteo_batches, criteo_schema, say};
+use openfleet_benches::{ROWS, best_of, criteo_batches, criteo_schema, print_result};
 use openfleet_core::{Batch, Column, Schema, WorkId};
 use openfleet_engine::models::{CtrInputs, WideDeep, wide_deep};
 use openfleet_engine::{Executor, Feed, Minimize, Net, Plan, Predictor, Scope};
@@ -27,12 +27,12 @@ fn main() {
         };
         run();
         let seconds = best_of(10, &mut [&mut run])[0].as_secs_f64();
-        say(&format!("predict, batch {rows}"), (calls * rows) as f64 / seconds, "samples/s");
-        say(&format!("predict, batch {rows}, one call"), seconds / calls as f64 * 1e6, "us");
+        print_result(&format!("predict, batch {rows}"), (calls * rows) as f64 / seconds, "samples/s");
+        print_result(&format!("predict, batch {rows}, one call"), seconds / calls as f64 * 1e6, "us");
     }
 }
 
-/// Trains on the batches once, so that every id of them has a row, and saves what predicts.
+/// Trains on the batches once, so that all of their ids have rows, and saves an inference model.
 fn save(batches: &[Batch], schema: &Schema, address: &str) {
     let mut net = Net::with_seed(1);
     let inputs = CtrInputs::declare(&mut net, schema).unwrap();

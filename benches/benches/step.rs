@@ -1,9 +1,9 @@
-//! One training step of the CTR-DNN (26 x 10 + 13 -> 400-400-400 -> 1, batch 512, Adam) against its own matrix products.
+//! Compares one training step of the CTR-DNN (26 x 10 + 13 -> 400-400-400 -> 1, batch size 512, Adam) with its matrix products.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use std::sync::Arc;
 
-use openfleet_benches::{DENSE, ROWS, SLOTS, best_of, criteo_batches, criteo_schema, nine_products, say};
+use openfleet_benches::{DENSE, ROWS, SLOTS, best_of, criteo_batches, criteo_schema, nine_products, print_result};
 use openfleet_core::WorkId;
 use openfleet_engine::op::{Activation, EmbeddingOptions};
 use openfleet_engine::{DType, Executor, Minimize, Net, ParamAttr, Plan, Scope};
@@ -55,7 +55,7 @@ fn main() {
     let steps = 20;
     let best = best_of(15, &mut [&mut || nine_products(steps), &mut || run(steps)]);
     let rate = |d: std::time::Duration| (steps * ROWS) as f64 / d.as_secs_f64();
-    say("nine matrix products alone", rate(best[0]), "samples/s");
-    say("whole step", rate(best[1]), "samples/s");
-    say("whole step / products", rate(best[1]) / rate(best[0]), "(at least 0.75)");
+    print_result("nine matrix products alone", rate(best[0]), "samples/s");
+    print_result("whole step", rate(best[1]), "samples/s");
+    print_result("whole step / products", rate(best[1]) / rate(best[0]), "(at least 0.75)");
 }

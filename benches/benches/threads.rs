@@ -1,12 +1,12 @@
-//! Two training threads on two cores against one, and a step from file to update against the matrix products alone.
+//! Compares two training threads on two cores with one, and a step from file to update with the matrix products alone.
 //!
-//! Both run the product's own path: generated MultiSlot files, a streaming or an in-memory dataset, `train_from_dataset`.
+//! Both use the product's own code path: generated MultiSlot files, a streaming or an in-memory dataset, `train_from_dataset`.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use openfleet_benches::{ROWS, criteo_schema, nine_products, say};
+use openfleet_benches::{ROWS, criteo_schema, nine_products, print_result};
 use openfleet_core::{Batch, WorkId};
 use openfleet_engine::dataset::{Dataset, DatasetConfig, Format, InMemoryDataset, MultiSlot, QueueDataset};
 use openfleet_engine::models::{CtrDnn, CtrInputs, ctr_dnn};
@@ -46,7 +46,7 @@ fn main() {
     let mut arena = plan.arena();
     plan.bind(&mut arena, queue.schema()).unwrap();
 
-    // Best of some rounds, in turns.
+    // The best of several rounds; the candidates take turns.
     let mut best = [0.0f64; 5];
     for round in 0..=ROUNDS {
         let mut rate = |which: usize, rows: u64, seconds: f64| {
@@ -73,13 +73,13 @@ fn main() {
         let report = executor.train_from_dataset(&net.main, &queue, &options).unwrap();
         rate(4, report.samples, report.elapsed.as_secs_f64());
     }
-    say("nine matrix products alone, one core", best[0], "samples/s");
-    say("from file to update, one training thread", best[1], "samples/s");
-    say("from file to update / products", best[1] / best[0], "(at least 0.70)");
-    say("in memory, one thread", best[2], "samples/s");
-    say("in memory, two threads", best[3], "samples/s");
-    say("two threads / one thread", best[3] / best[2], "(at least 1.8)");
-    say("streaming from files, two threads", best[4], "samples/s");
+    print_result("nine matrix products alone, one core", best[0], "samples/s");
+    print_result("from file to update, one training thread", best[1], "samples/s");
+    print_result("from file to update / products", best[1] / best[0], "(at least 0.70)");
+    print_result("in memory, one thread", best[2], "samples/s");
+    print_result("in memory, two threads", best[3], "samples/s");
+    print_result("two threads / one thread", best[3] / best[2], "(at least 1.8)");
+    print_result("streaming from files, two threads", best[4], "samples/s");
 }
 
 fn parse_and_train(queue: &QueueDataset, plan: &Plan, arena: &mut openfleet_engine::memory::Arena) -> u64 {

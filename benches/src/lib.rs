@@ -1,7 +1,7 @@
-//! What the benches share: a clock that takes the best of several rounds, and the batches they run on.
+//! What the benches share: a timer that takes the best of several rounds, and the batches they run on.
 //!
-//! Machines are noisy, so things that are compared run in turns within one process, each is judged by its best round,
-//! and what counts is their ratio. Results are printed as `name  value unit`; docs/benchmarks.md keeps them.
+//! Machines are noisy, so candidates take turns within one process, the best round of each counts, and the result is the ratio
+//! between them. Results are printed as `name  value unit`; docs/benchmarks.md records them.
 #![allow(clippy::print_stdout)]
 
 use std::time::{Duration, Instant};
@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 use openfleet_core::{Batch, Column, Field, FieldKind, Schema};
 use openfleet_engine::matrix::{Plain, Transposed, multiply};
 
-/// Runs the contenders in turns for some rounds and gives the best time of each.
-pub fn best_of(rounds: usize, contenders: &mut [&mut dyn FnMut()]) -> Vec<Duration> {
-    let mut best = vec![Duration::MAX; contenders.len()];
+/// Runs the candidates in turn for some rounds and returns the best time of each.
+pub fn best_of(rounds: usize, candidates: &mut [&mut dyn FnMut()]) -> Vec<Duration> {
+    let mut best = vec![Duration::MAX; candidates.len()];
     for _ in 0..rounds {
-        for (best, contender) in best.iter_mut().zip(contenders.iter_mut()) {
+        for (best, candidate) in best.iter_mut().zip(candidates.iter_mut()) {
             let started = Instant::now();
-            contender();
+            candidate();
             *best = (*best).min(started.elapsed());
         }
     }
     best
 }
 
-/// The nine matrix products of that CTR-DNN's step, forward and backward of three layers, `count` times: the limit that
-/// everything else is measured against.
+/// Runs the nine matrix products of a CTR-DNN step (forward and backward of three layers) `count` times: the upper limit that
+/// everything else is compared with.
 pub fn nine_products(count: usize) {
     const SIZES: [(usize, usize); 3] = [(SLOTS * 10 + DENSE, 400), (400, 400), (400, 400)];
     let fill = |n: usize| (0..n).map(|k| (k % 13) as f32 * 0.01).collect::<Vec<f32>>();
@@ -40,12 +40,12 @@ pub fn nine_products(count: usize) {
     }
 }
 
-/// One line of a result.
-pub fn say(name: &str, value: f64, unit: &str) {
+/// Prints one line of results.
+pub fn print_result(name: &str, value: f64, unit: &str) {
     println!("{name:<52} {value:>12.3} {unit}");
 }
 
-/// Rows, slots and dense fields of the CTR-DNN that DESIGN's roofline is about.
+/// Rows per batch of the CTR-DNN that the benches run.
 pub const ROWS: usize = 512;
 /// Categorical slots.
 pub const SLOTS: usize = 26;
@@ -59,10 +59,10 @@ pub fn criteo_schema() -> Schema {
         Field::new("dense", FieldKind::Floats { dim: DENSE }),
     ];
     fields.extend((1..=SLOTS).map(|i| Field::new(format!("C{i}"), FieldKind::Ids)));
-    Schema::new(fields).expect("names differ")
+    Schema::new(fields).expect("field names are distinct")
 }
 
-/// Batches of Zipf-like ids, about one third of them unique, from a space of a million.
+/// Batches of Zipf-like ids from a space of a million; about one third of the ids in a batch are unique.
 pub fn criteo_batches(count: usize) -> Vec<Batch> {
     let schema = criteo_schema();
     let mut state = 42u64;
@@ -79,7 +79,7 @@ pub fn criteo_batches(count: usize) -> Vec<Batch> {
                     match column {
                         Column::Ids { .. } if field == 0 => column.push_ids(&[u64::from(uniform() < 0.25)]),
                         Column::Ids { .. } => {
-                            // A slot's vocabulary grows with its number; ids follow a power law.
+                            // The vocabulary of a slot grows with its index; ids follow a power law.
                             let slot = field as f64 - 2.0;
                             let vocabulary = (4.0 * (slot * 0.42).exp()).min(200_000.0);
                             let rank = vocabulary.powf(uniform()) as u64;

@@ -87,7 +87,7 @@ def test_wrong_arguments_are_pythons_own_errors_with_our_words():
         static.nn.fc(x, size=2, activation="rlu")
     with pytest.raises(TypeError, match="expects a Variable, got list"):
         static.nn.relu([1.0])
-    with pytest.raises(ValueError, match="exists already"):
+    with pytest.raises(ValueError, match="already exists"):
         static.data("x", [None, 3])
     with pytest.raises(ValueError, match="must be a single float[^~]*hint: take the `mean`"):
         static.optimizer.SGD(0.1).minimize(static.nn.fc(x, size=2))

@@ -150,7 +150,7 @@ def test_a_missing_file_or_an_empty_list_ends_the_script_with_an_error(tmp_path)
     assert "FileNotFoundError: data file `nowhere/part-0.txt` does not exist" in missing.stderr
     empty = alone(tmp_path, READ, "none")
     assert empty.returncode == 1
-    assert "ValueError: the dataset gave no rows: batches of 8 from 0 files of 0 bytes" in empty.stderr
+    assert "ValueError: the dataset has no rows: batches of 8 from 0 files of 0 bytes" in empty.stderr
 
 
 def reader_of(model, path, **options):

@@ -1,7 +1,7 @@
-//! How fast text becomes rows and rows become batches, on one core.
+//! Measures how fast text becomes rows and rows become batches, on one core.
 //!
-//! Prints `name value unit` lines. Each figure is the best of several runs: what the code can do, not what the machine's
-//! neighbours left of it. Text is read from a temporary file, as in training, and is in the page cache by then.
+//! Prints `name value unit` lines. Each figure is the best of several runs: what the code can do, without the noise of other
+//! processes on the machine. Text is read from a temporary file, as in training, and is in the page cache by then.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use std::fmt::Write;
@@ -46,7 +46,7 @@ fn main() {
     }
 }
 
-/// Seconds for a batch, over a whole pass.
+/// Seconds per batch, over a whole pass.
 fn batch_seconds(dataset: &InMemoryDataset) -> f64 {
     let mut batch = Batch::new(dataset.schema());
     best(|| {
@@ -75,7 +75,7 @@ fn multislot_schema() -> Schema {
     Schema::new(fields).unwrap()
 }
 
-/// Ids below a million and decimals of a few digits, as the original's Criteo reader writes them.
+/// Ids below a million and decimals of a few digits, as PaddlePaddle's Criteo reader writes them.
 fn multislot_text() -> String {
     let mut text = String::new();
     for row in 0..ROWS {

@@ -23,7 +23,7 @@ pub enum Error {
         got: String,
     },
     /// Not enough memory for a value whose size the user chose.
-    #[error("there is not enough memory for `{name}`: {copies}dimensions {dims:?} need {bytes} bytes")]
+    #[error("not enough memory for `{name}`: {copies}dimensions {dims:?} need {bytes} bytes")]
     NoMemory {
         /// The parameter; the largest one if several are allocated together.
         name: String,
@@ -35,14 +35,14 @@ pub enum Error {
         bytes: String,
     },
     /// Another variable has the name.
-    #[error("a variable named `{name}` exists already with shape {existing}, expected {wanted}")]
+    #[error("a variable named `{name}` already exists with shape {existing}, expected {requested}")]
     NameTaken {
         /// The name.
         name: String,
         /// The shape of the existing variable.
         existing: String,
         /// The shape of the new variable.
-        wanted: String,
+        requested: String,
     },
     /// The program has no variable of this name.
     #[error("the program has no variable named `{name}`")]
@@ -66,17 +66,17 @@ pub enum Error {
         /// The loss variable.
         name: String,
     },
-    /// The program has no optimizer, or it is a copy for testing.
-    #[error("the program trains nothing: `minimize` was not called on it, or it is a copy for test")]
+    /// The program has no optimizer, or it is a copy for testinging.
+    #[error("the program trains nothing: `minimize` was not called on it, or it is a copy for testing")]
     NotMinimized,
     /// A second `minimize` on one program.
-    #[error("the program is trained by `{existing}` already")]
+    #[error("the program already has the optimizer `{existing}`")]
     AlreadyMinimized {
         /// The optimizer of the first `minimize`.
         existing: String,
     },
     /// A second `append_backward` on one program.
-    #[error("the gradients of `{existing}` are in the program already")]
+    #[error("the program already has the gradients of `{existing}`")]
     AlreadyDifferentiated {
         /// The loss of the first `append_backward`.
         existing: String,
@@ -125,7 +125,7 @@ pub enum Error {
         known: Vec<String>,
     },
     /// A field of the data does not match its data variable.
-    #[error("field `{name}` of the data does not fit the program: expected {expected}, got {got}")]
+    #[error("field `{name}` of the data does not match the program: expected {expected}, got {got}")]
     FeedMismatch {
         /// The data variable.
         name: String,
@@ -237,7 +237,7 @@ impl Hinted for Error {
     fn hint(&self) -> Option<Hint> {
         match self {
             Error::NameTaken { .. } => {
-                Some("give one of them another name, or build the second network under a fresh name generator".into())
+                Some("give one of them another name, or build the second network under a new name generator".into())
             }
             Error::UnknownVariable { name, known } | Error::NotFed { name, known } => {
                 Some(did_you_mean(name, known.iter().map(String::as_str)))
@@ -269,11 +269,9 @@ impl Hinted for Error {
             Error::NotFinite { .. } | Error::NotFiniteGradient { .. } => Some(
                 "lower the learning rate, clip the gradients, or look for extreme values in the dense inputs".into(),
             ),
-            Error::Threads { got, .. } => Some(
-                format!(
-                    "train on as many threads, or connect every worker with {got} (`CPU_NUM`, or `Fleet::threads`)"
-                )
-                .into(),
+            Error::Threads { got, known } => Some(
+                format!("train with {known} threads, or connect every worker with {got} (`CPU_NUM`, or `Fleet::threads`)")
+                    .into(),
             ),
             Error::Dataset(error) => error.hint(),
             Error::Table(error) => error.hint(),

@@ -3,6 +3,34 @@
 //! Build a network with a [`Net`], choose how to train it ([`Minimize`]), and run it with an [`Executor`] on the values of a [`Scope`].
 //! This crate starts no processes and knows no roles; the communicator knows where the tables are.
 //!
+//! # Examples
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use openfleet_engine::op::Activation;
+//! use openfleet_engine::{DType, Executor, Feed, Minimize, Net, Scope};
+//! use openfleet_table::{Optimizer, Sgd};
+//!
+//! # fn main() -> openfleet_engine::Result<()> {
+//! let mut net = Net::with_seed(1);
+//! let x = net.data("x", &[-1, 2], DType::F32)?;
+//! let label = net.data("label", &[-1, 1], DType::F32)?;
+//! let prediction = net.fc(x, 1, Activation::Linear)?;
+//! let errors = net.square_error_cost(prediction, label)?;
+//! let loss = net.mean(errors)?;
+//! Minimize::new(Optimizer::Sgd(Sgd::default()), 0.1).minimize(&mut net.main, loss)?;
+//!
+//! let mut executor = Executor::new(Arc::new(Scope::new()));
+//! executor.run_startup(&net.startup)?;
+//! let feed = Feed::new().floats("x", 2, vec![1.0, 2.0])?.floats("label", 1, vec![3.0])?;
+//! let before = executor.run(&net.main, feed.clone(), &[loss])?;
+//! let after = executor.run(&net.main, feed, &[loss])?;
+//! assert!(after[0].scalar() < before[0].scalar());
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Module groups
 //!
 //! A group may use the groups below it and never one above it:

@@ -1,7 +1,7 @@
 //! A warm training step allocates nothing of its own.
 //!
-//! The `gemm` crate allocates packing buffers inside its products; those are counted apart, by running the same products
-//! alone, and must be all that is left.
+//! The `gemm` crate allocates packing buffers inside its products. They are counted separately, by running the same products
+//! alone, and must account for all allocations.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -19,8 +19,8 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: every call is passed on to the system's allocator with its arguments unchanged; the counter is a plain
-// thread-local cell that needs no allocation of its own.
+// SAFETY: every call is forwarded to the system's allocator with its arguments unchanged; the counter is a plain thread-local
+// cell that allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));

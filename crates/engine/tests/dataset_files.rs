@@ -1,4 +1,4 @@
-//! What a user sees between a file list and the first batch: missing files, compression, bad lines, pipe commands.
+//! What a user sees between a file list and the first batch: missing files, compression, malformed lines, pipe commands.
 #![allow(clippy::unwrap_used)] // helpers outside `#[test]` functions are tests too
 
 use std::io::Write;
@@ -27,7 +27,7 @@ fn write(folder: &TempDir, name: &str, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// The first batch, and how many lines were skipped, by streaming and by loading: both must agree.
+/// The first batch, and the number of skipped lines, by streaming and by loading: both must agree.
 fn first_batch(config: DatasetConfig) -> Result<(Batch, u64)> {
     let streamed = {
         let dataset = QueueDataset::new(config.clone())?;
@@ -65,7 +65,7 @@ fn a_missing_file_is_named_before_any_training() {
     let good = write(&folder, "good", b"1 1 1 5\n");
     let absent = folder.path().join("absent");
     let config = config(&[good, absent.clone()]);
-    // `open` itself fails: no row of the good file is given first.
+    // `open` itself fails: no row of the good file is returned first.
     assert!(matches!(QueueDataset::new(config.clone()).unwrap().open().err(), Some(Error::MissingFile { .. })));
     let text = format!(
         "data file `{}` does not exist\n\nhint: check the path; relative paths start at the working directory",
@@ -75,7 +75,7 @@ fn a_missing_file_is_named_before_any_training() {
 }
 
 #[test]
-fn an_empty_file_list_gives_no_batch() {
+fn an_empty_file_list_is_an_error() {
     assert_eq!(first_batch(config(&[])).unwrap().0.rows, 0);
 }
 
@@ -160,12 +160,12 @@ fn a_bad_line_names_file_line_slot_expected_and_got() {
         ("1 1 1 5 9", ": expected the end of the line after slot `words`, got `9`"),
         ("", ": expected a row, got an empty line"),
     ];
-    for (line, complaint) in table {
+    for (line, expected) in table {
         let file = write(&folder, "file", format!("1 1 1 5\n1 0 1 6\n{line}\n1 1 1 7\n").as_bytes());
         assert_eq!(
             report(&first_batch(config(std::slice::from_ref(&file))).unwrap_err()),
             format!(
-                "`{}` line 3{complaint}\n\nhint: correct the line or the slots' order, \
+                "`{}` line 3{expected}\n\nhint: fix the line or the order of the slots, \
                  or skip and count bad lines with `on_bad_line = skip`",
                 file.display()
             )
@@ -184,7 +184,7 @@ fn line_numbers_count_across_pieces_of_a_large_file() {
 }
 
 #[test]
-fn skipped_lines_are_counted_and_leave_no_trace() {
+fn skipped_lines_are_counted_and_leave_no_rows() {
     let folder = TempDir::new().unwrap();
     let file = write(&folder, "file", b"1 1 1 5\n1 2 9\n\n1 3 1 x\n1 4 2 6 7\n");
     let (batch, skipped) = first_batch(config(&[file]).on_bad_line(OnBadLine::Skip)).unwrap();
@@ -193,7 +193,7 @@ fn skipped_lines_are_counted_and_leave_no_trace() {
 }
 
 #[test]
-fn a_wrong_header_is_not_a_line_to_skip() {
+fn a_wrong_header_is_never_skipped() {
     let folder = TempDir::new().unwrap();
     let file = write(&folder, "file.csv", b"a,b\n1,2\n");
     let columns: ColumnsSpec = toml::from_str("label = { column = \"c\" }\nignore = [\"*\"]").unwrap();

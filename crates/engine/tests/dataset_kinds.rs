@@ -1,4 +1,4 @@
-//! The two kinds of dataset: which rows come, to whom, in which order, and what they cost in memory.
+//! The two kinds of dataset: which rows are returned, to which thread, in which order, and how much memory they take.
 #![allow(clippy::unwrap_used)] // helpers outside `#[test]` functions are tests too
 
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use openfleet_engine::dataset::{
 };
 use tempfile::TempDir;
 
-/// Files of numbered rows: row `n` of the whole has the id `n`.
+/// Files of numbered rows: row `n` of all rows has the id `n`.
 fn numbered(folder: &TempDir, rows_of_files: &[u64]) -> Vec<PathBuf> {
     let mut next = 0;
     let mut files = Vec::new();
@@ -80,7 +80,7 @@ fn one_thread_reads_the_files_in_order_pass_after_pass() {
 }
 
 #[test]
-fn the_last_partial_batch_is_given_or_dropped_as_asked() {
+fn the_last_partial_batch_is_returned_or_dropped_as_configured() {
     let folder = TempDir::new().unwrap();
     let files = numbered(&folder, &[4, 3, 3]);
     for (drop_last, expected) in [(false, vec![4, 4, 2]), (true, vec![4, 4])] {
@@ -95,7 +95,7 @@ fn the_last_partial_batch_is_given_or_dropped_as_asked() {
 }
 
 #[test]
-fn several_threads_are_given_every_row_exactly_once_and_one_partial_batch() {
+fn several_threads_get_every_row_once_and_one_partial_batch() {
     let folder = TempDir::new().unwrap();
     let files = numbered(&folder, &[9_000, 1, 12_000, 0, 3_000]);
     let config = config(files).batch_size(70).thread_num(3);
@@ -126,7 +126,7 @@ fn several_threads_are_given_every_row_exactly_once_and_one_partial_batch() {
 }
 
 #[test]
-fn rows_loaded_by_several_threads_stand_in_file_order() {
+fn rows_loaded_by_several_threads_are_in_file_order() {
     let folder = TempDir::new().unwrap();
     let files = numbered(&folder, &[20_000, 5, 40_000, 1_000]);
     let dataset = loaded(config(files).batch_size(1_000).thread_num(4));
@@ -175,11 +175,11 @@ fn one_thread_gets_the_rows_before_an_error_first() {
 }
 
 #[test]
-fn a_pass_dropped_early_ends_its_readers_and_commands() {
+fn dropping_a_pass_early_stops_its_readers_and_commands() {
     let folder = TempDir::new().unwrap();
     let files = numbered(&folder, &[200_000, 200_000]);
     let plain = QueueDataset::new(config(files.clone()).batch_size(10).thread_num(2)).unwrap();
-    // A command that never ends, one whose rows nobody takes, and one that stays silent.
+    // A command that never ends, one whose rows are never read, and one that writes nothing.
     let endless = config(files.clone()).batch_size(10).thread_num(2).pipe_command("cat; sleep 600");
     let endless = QueueDataset::new(endless).unwrap();
     for dataset in [&plain, &endless] {
@@ -201,7 +201,7 @@ fn a_pass_dropped_early_ends_its_readers_and_commands() {
     assert!(!cfg!(target_os = "linux") || !process.exists(), "{} is still there", process.display());
 }
 
-/// What another process is about to write into a file.
+/// Waits for the text that another process writes into a file.
 fn wait_for_text(file: &std::path::Path) -> String {
     let started = Instant::now();
     loop {
@@ -214,7 +214,7 @@ fn wait_for_text(file: &std::path::Path) -> String {
 }
 
 #[test]
-fn a_stream_tells_how_far_it_is_in_bytes() {
+fn a_streaming_pass_reports_progress_in_bytes() {
     let folder = TempDir::new().unwrap();
     let files = numbered(&folder, &[10]);
     let bytes = std::fs::metadata(&files[0]).unwrap().len();
@@ -258,17 +258,17 @@ fn calls_out_of_order_say_what_to_call_first() {
     );
     assert_eq!(
         text(dataset.wait_preload_done().unwrap_err()),
-        "cannot wait for a preload: none was begun\n\nhint: call `preload_into_memory` first"
+        "cannot wait for a preload: no preload was started\n\nhint: call `preload_into_memory` first"
     );
     dataset.preload_into_memory().unwrap();
     assert_eq!(
         text(dataset.load_into_memory().unwrap_err()),
-        "cannot load into memory: a preload is under way\n\nhint: call `wait_preload_done` first"
+        "cannot load into memory: a preload is running\n\nhint: call `wait_preload_done` first"
     );
 }
 
 #[test]
-fn released_memory_is_gone_and_can_be_loaded_again() {
+fn released_rows_can_be_loaded_again() {
     let folder = TempDir::new().unwrap();
     let mut dataset = loaded(config(numbered(&folder, &[10])));
     assert_eq!((dataset.memory_rows(), dataset.rows()), (10, Some(10)));
@@ -280,7 +280,7 @@ fn released_memory_is_gone_and_can_be_loaded_again() {
 }
 
 #[test]
-fn the_next_files_are_read_while_the_current_ones_are_trained_on() {
+fn a_preload_reads_the_next_files_during_training() {
     let folder = TempDir::new().unwrap();
     let files = numbered(&folder, &[1_000, 500]);
     let mut dataset = loaded(config(files[..1].to_vec()).batch_size(100));
@@ -292,7 +292,7 @@ fn the_next_files_are_read_while_the_current_ones_are_trained_on() {
 }
 
 #[test]
-fn a_preload_that_fails_leaves_memory_as_it_was() {
+fn a_failed_preload_leaves_memory_unchanged() {
     let folder = TempDir::new().unwrap();
     let files = numbered(&folder, &[10]);
     let bad = folder.path().join("bad");
@@ -307,7 +307,7 @@ fn a_preload_that_fails_leaves_memory_as_it_was() {
 }
 
 #[test]
-fn a_dataset_dropped_during_its_preload_ends_the_command() {
+fn dropping_a_dataset_during_its_preload_kills_the_command() {
     let folder = TempDir::new().unwrap();
     let mut dataset = InMemoryDataset::new(config(numbered(&folder, &[10])).pipe_command("sleep 600")).unwrap();
     dataset.preload_into_memory().unwrap();
@@ -337,7 +337,7 @@ fn rows_in_memory_take_at_most_1_3_times_their_raw_arrays() {
     assert!((1.0..=1.3).contains(&ratio), "{ratio}");
 }
 
-/// Members of a shuffle in threads of one process: each gives its parts and takes what is for it.
+/// Members of a shuffle in threads of one process: each sends its parts and receives those for it.
 fn shuffled_together(datasets: &mut [InMemoryDataset], seed: u64) {
     let members = datasets.len();
     let table = std::sync::Mutex::new(vec![vec![Vec::new(); members]; members]);
@@ -360,10 +360,10 @@ fn shuffled_together(datasets: &mut [InMemoryDataset], seed: u64) {
 }
 
 #[test]
-fn a_global_shuffle_gives_every_row_to_one_member_whoever_had_it() {
+fn a_global_shuffle_gives_every_row_to_exactly_one_member() {
     let folder = TempDir::new().unwrap();
     let files = numbered(&folder, &[40_000, 7, 0, 3_000]);
-    // The first has nearly everything, the second one short file and an empty one, the third nothing at all.
+    // The first has nearly all rows, the second one short file and an empty one, the third nothing.
     let mut datasets = vec![
         loaded(config(vec![files[0].clone(), files[3].clone()])),
         loaded(config(files[1..3].to_vec())),

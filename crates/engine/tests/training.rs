@@ -6,8 +6,6 @@ use openfleet_engine::op::{Activation, EmbeddingOptions};
 use openfleet_engine::{DType, Executor, Feed, Minimize, Net, ParamAttr, Scope, Tensor};
 use openfleet_table::{Adam, Initializer, Optimizer, Sgd};
 
-/// y = 2 x0 - 3 x1 + 1, learnt by a single linear unit on logits of nothing: squared error through `sigmoid` is not
-/// needed to see the pieces work together.
 #[test]
 fn a_click_model_with_one_slot_learns_which_ids_are_clicked() {
     let mut net = Net::with_seed(1);
@@ -46,7 +44,7 @@ fn a_click_model_with_one_slot_learns_which_ids_are_clicked() {
 }
 
 #[test]
-fn one_sgd_step_of_a_linear_layer_is_the_textbook_step() {
+fn one_sgd_step_of_a_linear_layer_agrees_with_the_formula() {
     let mut net = Net::new();
     let x = net.data("x", &[-1, 2], DType::F32).unwrap();
     let constant = ParamAttr::init(Initializer::Constant(0.5));

@@ -12,7 +12,7 @@ use openfleet::{
 };
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Clicks of 500 users: young users with an even number click. One line per row, `count values...` per field.
+    // Clicks of 500 users: young users with an even number click. One row per line, each field as `count values...`.
     let directory = tempfile::tempdir()?;
     let file = directory.path().join("clicks.txt");
     let lines: String = (0..20_000u64)

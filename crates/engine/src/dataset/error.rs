@@ -27,7 +27,7 @@ pub enum Error {
     #[error("the dataset's file list is empty")]
     EmptyFileList,
     /// A pass over the dataset had no rows.
-    #[error("the dataset gave no rows: {data}, {skipped_lines} bad lines skipped")]
+    #[error("the dataset has no rows: {data}, {skipped_lines} bad lines skipped")]
     NoRows {
         /// A description of the data.
         data: String,
@@ -144,7 +144,7 @@ pub enum Error {
         remedy: &'static str,
     },
     /// Another worker's rows have different fields.
-    #[error("member {member} of the shuffle sent rows of other fields than this one's")]
+    #[error("member {member} of the shuffle sent rows with other fields than this member's")]
     OtherFields {
         /// The rank of the member.
         member: usize,
@@ -182,16 +182,16 @@ impl Hinted for Error {
             Error::MissingFile { .. } => Some("check the path; relative paths start at the working directory".into()),
             Error::EmptyFileList => Some("set the dataset's files".into()),
             Error::NoRows { skipped_lines: 0, .. } => {
-                Some("set files that are not empty; with `drop_last` a batch that is not full is left out".into())
+                Some("set files that are not empty; with `drop_last` a batch that is not full is skipped".into())
             }
             Error::NoRows { .. } => Some(
-                "every line is bad: check the format and the slots' order; without skipping the first is shown".into(),
+                "every line is malformed: check the format and the order of the slots; without skipping, the first error is shown".into(),
             ),
-            Error::NoMatch { .. } => Some("check the pattern, and quote it so that the shell leaves it alone".into()),
+            Error::NoMatch { .. } => Some("check the pattern, and quote it so that the shell does not expand it".into()),
             Error::BadLine { .. } => Some(
-                "correct the line or the slots' order, or skip and count bad lines with `on_bad_line = skip`".into(),
+                "fix the line or the order of the slots, or skip and count bad lines with `on_bad_line = skip`".into(),
             ),
-            Error::LongLine { .. } => Some("check that the file is text of the format chosen".into()),
+            Error::LongLine { .. } => Some("check that the file is text in the chosen format".into()),
             Error::PipeFailed { status, .. } if status == "exit code 127" => {
                 Some("the shell did not find the command: check its name and `PATH`".into())
             }
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(
             report(&error),
             "`part-0` line 12, slot `C3`: expected an integer, got `x`\n\n\
-             hint: correct the line or the slots' order, or skip and count bad lines with `on_bad_line = skip`"
+             hint: fix the line or the order of the slots, or skip and count bad lines with `on_bad_line = skip`"
         );
     }
 
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_is_told_apart_from_other_refusals() {
+    fn a_missing_file_differs_from_other_io_errors() {
         let absent = Error::io("open", Path::new("x"), std::io::ErrorKind::NotFound.into());
         assert!(matches!(absent, Error::MissingFile { .. }));
         let denied = Error::io("open", Path::new("x"), std::io::ErrorKind::PermissionDenied.into());

@@ -15,7 +15,7 @@ use super::source::Source;
 
 /// What the readers of a pass have read so far.
 #[derive(Default)]
-pub(crate) struct Counters {
+pub(crate) struct ReadCounters {
     pub(crate) bytes: Arc<AtomicU64>,
     pub(crate) skipped_lines: AtomicU64,
 }
@@ -25,13 +25,13 @@ pub(crate) struct Counters {
 pub(crate) fn read_file(
     read_plan: &ReadPlan,
     file: &Path,
-    counters: &Counters,
+    counters: &ReadCounters,
     stop: &Arc<StopSignal>,
     records: &mut Records,
     mut emit: impl FnMut(&mut Records) -> bool,
 ) -> Result<()> {
     let mut source = Source::open(file, read_plan.pipe_command.as_deref(), &counters.bytes, stop)?;
-    let mut lines = Lines {
+    let mut lines = LineReader {
         parser: read_plan.format.parser(),
         file,
         line: 0,
@@ -42,7 +42,7 @@ pub(crate) fn read_file(
     };
     while let Some(text) = source.next_lines()? {
         lines.parse(text, records)?;
-        source.set_lines_given(lines.line);
+        source.set_lines_returned(lines.line);
         if stop.is_requested() || !emit(records) {
             return Ok(());
         }
@@ -50,7 +50,7 @@ pub(crate) fn read_file(
     Ok(())
 }
 
-struct Lines<'a> {
+struct LineReader<'a> {
     parser: Box<dyn LineParser + 'a>,
     file: &'a Path,
     /// The line that was read last, from 1.
@@ -63,7 +63,7 @@ struct Lines<'a> {
     skipped_lines: &'a AtomicU64,
 }
 
-impl Lines<'_> {
+impl LineReader<'_> {
     fn parse(&mut self, text: &[u8], records: &mut Records) -> Result<()> {
         let mut start = 0;
         for end in memchr::memchr_iter(b'\n', text) {

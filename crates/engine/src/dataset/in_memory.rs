@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 
 use super::config::{DatasetConfig, ReadPlan, check_files};
 use super::error::{Error, Result};
-use super::file_reader::{Counters, read_file};
+use super::file_reader::{ReadCounters, read_file};
 use super::pipe::StopSignal;
 use super::records::{Records, append_rows};
 use super::shuffle::Shuffle;
@@ -37,12 +37,12 @@ pub(super) const CHUNK_KEYS: usize = 1 << 20;
 pub struct InMemoryDataset {
     read_plan: Arc<ReadPlan>,
     files: Vec<PathBuf>,
-    loaded: Option<Loaded>,
+    loaded: Option<LoadedRows>,
     preload: Option<Preload>,
 }
 
 struct Preload {
-    thread: JoinHandle<Result<Loaded>>,
+    thread: JoinHandle<Result<LoadedRows>>,
     stop: Arc<StopSignal>,
 }
 
@@ -85,7 +85,7 @@ impl InMemoryDataset {
         let Some(preload) = self.preload.take() else {
             return Err(Error::WrongState {
                 action: "wait for a preload",
-                reason: "none was begun",
+                reason: "no preload was started",
                 remedy: "call `preload_into_memory` first",
             });
         };
@@ -118,10 +118,10 @@ impl InMemoryDataset {
     ) -> Result<(), E> {
         let loaded = self.loaded.take();
         let (file_bytes, skipped_lines) = loaded.as_ref().map_or((0, 0), |l| (l.file_bytes, l.skipped_lines));
-        let mine = loaded.map_or_else(Vec::new, |loaded| loaded.chunks);
+        let own_rows = loaded.map_or_else(Vec::new, |loaded| loaded.chunks);
         let mut shuffle = Shuffle { layout: &self.read_plan.layout, seed, rank, members };
-        let chunks = shuffle.run(mine, exchange)?;
-        let mut loaded = Loaded::of(chunks, file_bytes, skipped_lines)?;
+        let chunks = shuffle.run(own_rows, exchange)?;
+        let mut loaded = LoadedRows::of(chunks, file_bytes, skipped_lines)?;
         loaded.order = Some(permutation(loaded.rows, key::mix(seed) ^ rank as u64));
         self.loaded = Some(loaded);
         Ok(())
@@ -139,7 +139,7 @@ impl InMemoryDataset {
 
     /// Bytes that the rows in memory take, including all overhead.
     pub fn memory_bytes(&self) -> usize {
-        self.loaded.as_ref().map_or(0, Loaded::memory_bytes)
+        self.loaded.as_ref().map_or(0, LoadedRows::memory_bytes)
     }
 
     /// Malformed lines that were skipped when the rows in memory were read.
@@ -152,7 +152,7 @@ impl InMemoryDataset {
             None => Ok(()),
             Some(_) => Err(Error::WrongState {
                 action,
-                reason: "a preload is under way",
+                reason: "a preload is running",
                 remedy: "call `wait_preload_done` first",
             }),
         }
@@ -203,7 +203,7 @@ fn not_loaded(action: &'static str) -> Error {
 /// A pass: threads take ranges of rows from one cursor, without a lock.
 struct InMemoryReader<'a> {
     read_plan: &'a ReadPlan,
-    loaded: &'a Loaded,
+    loaded: &'a LoadedRows,
     cursor: AtomicUsize,
 }
 
@@ -240,7 +240,7 @@ impl BatchReader for InMemoryReader<'_> {
 }
 
 /// Rows in memory, in chunks that never change.
-struct Loaded {
+struct LoadedRows {
     chunks: Vec<Records>,
     /// The index of each chunk's first row.
     starts: Vec<usize>,
@@ -251,9 +251,9 @@ struct Loaded {
     skipped_lines: u64,
 }
 
-impl Loaded {
-    fn new(chunks: Vec<Records>, counters: &Counters) -> Result<Self> {
-        Loaded::of(chunks, counters.bytes.load(Ordering::Relaxed), counters.skipped_lines.load(Ordering::Relaxed))
+impl LoadedRows {
+    fn new(chunks: Vec<Records>, counters: &ReadCounters) -> Result<Self> {
+        LoadedRows::of(chunks, counters.bytes.load(Ordering::Relaxed), counters.skipped_lines.load(Ordering::Relaxed))
     }
 
     fn of(chunks: Vec<Records>, file_bytes: u64, skipped_lines: u64) -> Result<Self> {
@@ -267,7 +267,7 @@ impl Loaded {
         if rows as u64 > limit {
             return Err(Error::TooManyRows { rows: rows as u64, limit });
         }
-        Ok(Loaded { chunks, starts, rows, order: None, file_bytes, skipped_lines })
+        Ok(LoadedRows { chunks, starts, rows, order: None, file_bytes, skipped_lines })
     }
 
     #[inline]
@@ -285,9 +285,9 @@ impl Loaded {
 }
 
 /// Reads all files; each thread reads whole files. The result does not depend on the number of threads.
-fn load(read_plan: &ReadPlan, files: &[PathBuf], stop: &Arc<StopSignal>) -> Result<Loaded> {
+fn load(read_plan: &ReadPlan, files: &[PathBuf], stop: &Arc<StopSignal>) -> Result<LoadedRows> {
     check_files(files)?;
-    let counters = Counters::default();
+    let counters = ReadCounters::default();
     let next_file = AtomicUsize::new(0);
     let by_file: Mutex<Vec<Vec<Records>>> = Mutex::new(vec![Vec::new(); files.len()]);
     let failure: Mutex<Option<Error>> = Mutex::new(None);
@@ -321,14 +321,14 @@ fn load(read_plan: &ReadPlan, files: &[PathBuf], stop: &Arc<StopSignal>) -> Resu
     if let Some(error) = failure.into_inner() {
         return Err(error);
     }
-    Loaded::new(by_file.into_inner().into_iter().flatten().collect(), &counters)
+    LoadedRows::new(by_file.into_inner().into_iter().flatten().collect(), &counters)
 }
 
 fn load_file(
     read_plan: &ReadPlan,
     files: &[PathBuf],
     index: usize,
-    counters: &Counters,
+    counters: &ReadCounters,
     stop: &Arc<StopSignal>,
     records: &mut Records,
 ) -> Result<Vec<Records>> {
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_is_as_likely_at_every_place() {
+    fn every_order_is_equally_likely() {
         // 24 000 shuffles of 4 rows: each of the 24 orders is expected 1000 times, with a standard deviation of 31.
         let mut counts = std::collections::HashMap::new();
         for seed in 0..24_000 {

@@ -53,7 +53,7 @@ impl Pipe {
         std::os::unix::process::CommandExt::process_group(&mut shell, 0);
         let mut child = shell.spawn().map_err(cannot)?;
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let (Some(stdin), Some(output), Some(stderr)) = pipes else { unreachable!("all three were requested for") };
+        let (Some(stdin), Some(output), Some(stderr)) = pipes else { unreachable!("all three pipes were requested") };
 
         let stderr_lines = Arc::new(Mutex::new(VecDeque::new()));
         let (input_result_sender, input_result) = crossbeam_channel::bounded(1);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn output_does_not_excuse_a_failure() {
+    fn a_failed_command_is_an_error_even_if_it_wrote_output() {
         let (output, result) = run("cat; echo one >&2; echo two >&2; exit 3", b"abc\n");
         assert_eq!(output, "abc\n");
         assert_eq!(
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_is_told_apart_from_an_exit_code() {
+    fn a_signal_is_reported_differently_from_an_exit_code() {
         let (_, result) = run("kill -9 $$", b"");
         assert_eq!(result.unwrap_err().to_string(), "`kill -9 $$` on `file` ended with signal 9");
     }
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_to_its_end_is_an_error_though_the_command_is_content() {
+    fn an_unreadable_file_is_an_error_even_if_the_command_succeeds() {
         struct Broken;
         impl Read for Broken {
             fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_to_stop_ends_the_command_and_its_children() {
+    fn requesting_a_stop_kills_the_command_and_its_children() {
         let stop = Arc::<StopSignal>::default();
         let mut pipe = Pipe::start("sleep 600 | sleep 600", Path::new("file"), Box::new(&b""[..]), &stop).unwrap();
         stop.request();
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_background_process_that_outlives_its_shell_is_ended_too() {
+    fn a_background_process_that_outlives_its_shell_is_killed_too() {
         let stop = Arc::<StopSignal>::default();
         let mut pipe = Pipe::start("sleep 600 & echo gone", Path::new("file"), Box::new(&b""[..]), &stop).unwrap();
         pipe.read_exact(&mut [0; 5]).unwrap();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_started_after_the_stop_is_ended_at_once() {
+    fn a_command_started_after_the_stop_is_killed_at_once() {
         let stop = Arc::<StopSignal>::default();
         stop.request();
         let mut pipe = Pipe::start("sleep 600", Path::new("file"), Box::new(&b""[..]), &stop).unwrap();

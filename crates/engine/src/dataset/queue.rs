@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 
 use super::config::{DatasetConfig, ReadPlan, check_files};
 use super::error::{Error, Result};
-use super::file_reader::{Counters, read_file};
+use super::file_reader::{ReadCounters, read_file};
 use super::pipe::StopSignal;
 use super::records::{Records, append_rows};
 use super::{BatchReader, Dataset, Progress, prepare};
@@ -111,7 +111,7 @@ struct ReaderCursor {
 struct ReaderState {
     read_plan: Arc<ReadPlan>,
     files: Arc<[PathBuf]>,
-    counters: Counters,
+    counters: ReadCounters,
     stop: Arc<StopSignal>,
     failure: Mutex<Option<Error>>,
     panicked: AtomicBool,
@@ -123,7 +123,7 @@ impl QueueReader {
         let shared = Arc::new(ReaderState {
             read_plan: dataset.read_plan.clone(),
             files: dataset.files.clone(),
-            counters: Counters::default(),
+            counters: ReadCounters::default(),
             stop: Arc::default(),
             failure: Mutex::new(None),
             panicked: AtomicBool::new(false),

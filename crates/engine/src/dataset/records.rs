@@ -142,11 +142,15 @@ impl Records {
     #[inline]
     pub(crate) fn commit_row(&mut self) {
         self.starts.push(self.keys.len() as u32);
-        debug_assert_eq!(self.floats.len(), self.rows() * self.layout.float_width, "a parser left out floats");
+        debug_assert_eq!(
+            self.floats.len(),
+            self.rows() * self.layout.float_width,
+            "the parser did not write all floats"
+        );
         debug_assert!(
             matches!(&self.lengths, Lengths::Wide(_))
                 || matches!(&self.lengths, Lengths::Narrow(l) if l.len() == self.rows() * self.layout.ragged_slots),
-            "a parser left out a slot"
+            "the parser did not write all slots"
         );
     }
 
@@ -295,7 +299,7 @@ fn append_block(layout: &RecordLayout, views: &mut [RowView<'_>], batch: &mut Ba
     let mut slot = 0;
     for field in &layout.ids {
         let Column::Ids { offsets, keys } = &mut batch.columns[field.column] else {
-            panic!("column {} of the batch is not of the dataset's schema", field.column);
+            panic!("column {} of the batch does not match the dataset's schema", field.column);
         };
         // Most slots have one id per row. For a block of such rows both columns grow by a known length, without a capacity check
         // per value.
@@ -323,7 +327,7 @@ fn append_block(layout: &RecordLayout, views: &mut [RowView<'_>], batch: &mut Ba
     }
     for field in &layout.floats {
         let Column::Floats { values, .. } = &mut batch.columns[field.column] else {
-            panic!("column {} of the batch is not of the dataset's schema", field.column);
+            panic!("column {} of the batch does not match the dataset's schema", field.column);
         };
         values.reserve(views.len() * field.dim);
         for view in views.iter() {
@@ -372,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_taken_back_leaves_no_trace() {
+    fn a_rolled_back_row_leaves_no_trace() {
         let schema = schema();
         let layout = Arc::new(RecordLayout::new(&schema, &[2, 0, 1]));
         let mut records = Records::new(layout.clone());
@@ -404,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_come_back_from_their_bytes_and_rows_of_another_layout_do_not() {
+    fn rows_survive_encoding_and_rows_of_another_layout_are_refused() {
         let layout = Arc::new(RecordLayout::new(&schema(), &[2, 0, 1]));
         let mut records = Records::new(layout.clone());
         write(&mut records, 1, &[7, u64::MAX], [0.5, f32::MIN]);
@@ -433,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn sealed_rows_hold_no_spare_memory() {
+    fn sealed_rows_have_no_spare_capacity() {
         let layout = Arc::new(RecordLayout::new(&schema(), &[2, 0, 1]));
         let mut records = Records::new(layout);
         for row in 0..1000 {

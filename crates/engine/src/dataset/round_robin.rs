@@ -61,7 +61,7 @@ impl Dataset for RoundRobinDataset<'_> {
         Ok(Box::new(RoundRobinReader {
             reader: self.dataset.open()?,
             queues: Mutex::new(queues),
-            taken: Condvar::new(),
+            batch_taken: Condvar::new(),
         }))
     }
 }
@@ -72,14 +72,14 @@ const MAX_QUEUED_BATCHES: usize = 8;
 struct RoundRobinReader<'a> {
     reader: Box<dyn BatchReader + 'a>,
     queues: Mutex<ThreadQueues>,
-    taken: Condvar,
+    batch_taken: Condvar,
 }
 
 struct ThreadQueues {
     batches: Vec<VecDeque<Batch>>,
     next_thread: usize,
     over: bool,
-    /// Memory of batches that were taken, for reuse.
+    /// Memory of batches that were batch_taken, for reuse.
     spare: Vec<Batch>,
 }
 
@@ -92,10 +92,10 @@ impl BatchReader for RoundRobinReader<'_> {
         let mut queues = self.queues.lock();
         let own = stream as usize % queues.batches.len();
         loop {
-            if let Some(mut dealt) = queues.batches[own].pop_front() {
-                std::mem::swap(batch, &mut dealt);
-                queues.spare.push(dealt);
-                self.taken.notify_all();
+            if let Some(mut queued) = queues.batches[own].pop_front() {
+                std::mem::swap(batch, &mut queued);
+                queues.spare.push(queued);
+                self.batch_taken.notify_all();
                 return Ok(true);
             }
             if queues.over {
@@ -103,7 +103,7 @@ impl BatchReader for RoundRobinReader<'_> {
             }
             let next_thread = queues.next_thread;
             if queues.batches[next_thread].len() >= MAX_QUEUED_BATCHES {
-                self.taken.wait(&mut queues);
+                self.batch_taken.wait(&mut queues);
                 continue;
             }
             // Read while holding the lock, so that the batches are assigned in order.
@@ -116,7 +116,7 @@ impl BatchReader for RoundRobinReader<'_> {
                 Ok(false) => queues.over = true,
                 Err(error) => {
                     queues.over = true;
-                    self.taken.notify_all();
+                    self.batch_taken.notify_all();
                     return Err(error);
                 }
             }
@@ -125,7 +125,7 @@ impl BatchReader for RoundRobinReader<'_> {
 
     fn end(&self) {
         self.queues.lock().over = true;
-        self.taken.notify_all();
+        self.batch_taken.notify_all();
     }
 
     fn progress(&self) -> Progress {
@@ -145,7 +145,7 @@ mod tests {
         count: i64,
     }
 
-    struct Counting<'a> {
+    struct NumbersReader<'a> {
         next: Mutex<i64>,
         numbers: &'a Numbers,
     }
@@ -168,11 +168,11 @@ mod tests {
         }
 
         fn open(&self) -> Result<Box<dyn BatchReader + '_>> {
-            Ok(Box::new(Counting { next: Mutex::new(0), numbers: self }))
+            Ok(Box::new(NumbersReader { next: Mutex::new(0), numbers: self }))
         }
     }
 
-    impl BatchReader for Counting<'_> {
+    impl BatchReader for NumbersReader<'_> {
         fn next(&self, batch: &mut Batch) -> Result<bool> {
             let mut next = self.next.lock();
             if *next == self.numbers.count {
@@ -200,11 +200,11 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_thread_that_has_ended() {
+    fn no_thread_waits_for_a_thread_that_has_ended() {
         let schema = Schema::new(vec![Field::new("n", FieldKind::Floats { dim: 1 })]).unwrap();
         let numbers = Numbers { schema, count: i64::MAX };
-        let dealt = RoundRobinDataset::new(&numbers, 2);
-        let reader = dealt.open().unwrap();
+        let round_robin = RoundRobinDataset::new(&numbers, 2);
+        let reader = round_robin.open().unwrap();
         std::thread::scope(|scope| {
             // The other thread never takes a batch, so this one has to wait for it.
             let taking = scope.spawn(|| {
@@ -226,8 +226,8 @@ mod tests {
     fn a_thread_gets_every_nth_batch_whatever_the_others_do() {
         let schema = Schema::new(vec![Field { name: "n".into(), kind: FieldKind::Floats { dim: 1 } }]).unwrap();
         let numbers = Numbers { schema, count: 100 };
-        let dealt = RoundRobinDataset::new(&numbers, 3);
-        let reader = dealt.open().unwrap();
+        let round_robin = RoundRobinDataset::new(&numbers, 3);
+        let reader = round_robin.open().unwrap();
         let taken: Vec<Vec<i64>> = std::thread::scope(|scope| {
             let take = |stream: u32| {
                 let reader = &reader;

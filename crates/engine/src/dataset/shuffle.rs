@@ -33,30 +33,30 @@ pub(super) struct Shuffle<'a> {
 }
 
 impl Shuffle<'_> {
-    /// Sends the rows of `mine` and returns the rows that this member keeps and receives.
+    /// Sends the rows of `own_rows` and returns the rows that this member keeps and receives.
     pub(super) fn run<E: From<Error>>(
         &mut self,
-        mine: Vec<Records>,
+        own_rows: Vec<Records>,
         mut exchange: impl FnMut(Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, E>,
     ) -> Result<Vec<Records>, E> {
-        let mut kept = ChunkBuilder { chunks: Vec::new(), open: Records::new(self.layout.clone()) };
+        let mut received = ChunkBuilder { chunks: Vec::new(), open: Records::new(self.layout.clone()) };
         let mut outgoing: Vec<Records> = (0..self.members).map(|_| Records::new(self.layout.clone())).collect();
-        let mut mine = mine.into_iter();
+        let mut own_rows = own_rows.into_iter();
         // The chunk being sent, its next row, and that row's index among all rows.
-        let (mut chunk, mut row, mut number) = (mine.next(), 0, 0u64);
+        let (mut chunk, mut row, mut number) = (own_rows.next(), 0, 0u64);
         loop {
             let mut bytes = 0;
             while bytes < ROUND_BYTES
-                && let Some(dealt) = &chunk
+                && let Some(sending) = &chunk
             {
-                if row == dealt.rows() {
-                    (chunk, row) = (mine.next(), 0);
+                if row == sending.rows() {
+                    (chunk, row) = (own_rows.next(), 0);
                     continue;
                 }
-                let (view, to) = (dealt.row(row), self.receiver(number));
+                let (view, to) = (sending.row(row), self.receiver(number));
                 if to == self.rank {
-                    kept.open.push_row(view);
-                    kept.seal_if_full();
+                    received.open.push_row(view);
+                    received.seal_if_full();
                 } else {
                     bytes += view.written_bytes(self.layout);
                     outgoing[to].push_row(view);
@@ -73,11 +73,11 @@ impl Shuffle<'_> {
             for (member, part) in exchange(parts)?.iter().enumerate() {
                 let (more, rows) = part.split_first().ok_or(Error::OtherFields { member })?;
                 any_member_has_more |= *more == MORE;
-                kept.open.read(rows).ok_or(Error::OtherFields { member })?;
-                kept.seal_if_full();
+                received.open.read(rows).ok_or(Error::OtherFields { member })?;
+                received.seal_if_full();
             }
             if !any_member_has_more {
-                return Ok(kept.all());
+                return Ok(received.all());
             }
         }
     }

@@ -23,11 +23,11 @@ pub(crate) struct Source {
     file: PathBuf,
     input: Input,
     buffer: Vec<u8>,
-    /// `buffer[..given]` was the last piece; `buffer[given..filled]` is the start of the next.
-    given: usize,
+    /// `buffer[..returned]` was the last piece; `buffer[returned..filled]` is the start of the next.
+    returned: usize,
     filled: usize,
     ended: bool,
-    lines_given: u64,
+    lines_returned: u64,
 }
 
 enum Input {
@@ -55,15 +55,15 @@ impl Source {
 
     fn new(file: &Path, input: Input) -> Self {
         let file = file.to_owned();
-        Source { file, input, buffer: vec![0; PIECE], given: 0, filled: 0, ended: false, lines_given: 0 }
+        Source { file, input, buffer: vec![0; PIECE], returned: 0, filled: 0, ended: false, lines_returned: 0 }
     }
 
     /// The next whole lines; only the last line of a file may lack its line ending. Returns `None` at the end of the file; a pipe
     /// command has then succeeded.
     pub(crate) fn next_lines(&mut self) -> Result<Option<&[u8]>> {
-        self.buffer.copy_within(self.given..self.filled, 0);
-        self.filled -= self.given;
-        self.given = 0;
+        self.buffer.copy_within(self.returned..self.filled, 0);
+        self.filled -= self.returned;
+        self.returned = 0;
         let mut searched = 0;
         while !self.ended {
             if self.filled == self.buffer.len() {
@@ -77,13 +77,13 @@ impl Source {
                     pipe.finish()?;
                 }
             } else if let Some(last) = memchr::memrchr(b'\n', &self.buffer[searched..self.filled]) {
-                self.given = searched + last + 1;
-                return Ok(Some(&self.buffer[..self.given]));
+                self.returned = searched + last + 1;
+                return Ok(Some(&self.buffer[..self.returned]));
             }
             searched = self.filled;
         }
-        self.given = self.filled;
-        Ok((self.given > 0).then(|| &self.buffer[..self.given]))
+        self.returned = self.filled;
+        Ok((self.returned > 0).then(|| &self.buffer[..self.returned]))
     }
 
     fn read(&mut self) -> Result<usize> {
@@ -100,10 +100,10 @@ impl Source {
         }
     }
 
-    /// Makes room for a line that is longer than the buffer.
+    /// Grows the buffer for a line that does not fit.
     fn grow(&mut self) -> Result<()> {
         if self.buffer.len() >= LONGEST_LINE {
-            let line = self.lines_given + 1;
+            let line = self.lines_returned + 1;
             return Err(Error::LongLine { file: self.file.clone(), line, limit: LONGEST_LINE });
         }
         self.buffer.resize(self.buffer.len() * 2, 0);
@@ -111,8 +111,8 @@ impl Source {
     }
 
     /// Sets the number of lines in the pieces so far, for error messages.
-    pub(crate) fn set_lines_given(&mut self, lines: u64) {
-        self.lines_given = lines;
+    pub(crate) fn set_lines_returned(&mut self, lines: u64) {
+        self.lines_returned = lines;
     }
 }
 
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn compression_is_told_by_the_first_bytes_or_else_by_the_name() {
+    fn compression_is_detected_by_the_first_bytes_or_else_the_extension() {
         let packed = zstd::encode_all(&b"text\n"[..], 1).unwrap();
         let mut text = String::new();
         let reader = decompressed(Path::new("misnamed.txt"), std::io::Cursor::new(packed));

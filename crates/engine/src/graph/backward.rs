@@ -57,7 +57,7 @@ impl Program {
         if variable.dtype != DType::F32 || variable.shape.elements(2) != 1 || variable.shape.elements(3) != 1 {
             return Err(Error::LossShape { name: variable.name.clone(), shape: variable.shape.to_string() });
         }
-        let wanted = |program: &Program, var: Var| {
+        let takes_gradient = |program: &Program, var: Var| {
             let v = program.variable(var);
             let is_parameter = matches!(v.kind, VariableKind::Parameter(_) | VariableKind::SparseTable(_));
             !v.stop_gradient && !frozen.contains(&var) && (!is_parameter || only.is_none_or(|only| only.contains(&var)))
@@ -67,7 +67,8 @@ impl Program {
         for i in 0..depends.len() {
             let var = Var(i as u32);
             let kind = &self.variable(var).kind;
-            depends[i] = matches!(kind, VariableKind::Parameter(_) | VariableKind::SparseTable(_)) && wanted(self, var);
+            depends[i] =
+                matches!(kind, VariableKind::Parameter(_) | VariableKind::SparseTable(_)) && takes_gradient(self, var);
         }
         for node in self.nodes() {
             let operator = node.op.operator();
@@ -75,9 +76,9 @@ impl Program {
                 .inputs
                 .iter()
                 .enumerate()
-                .any(|(i, var)| depends[var.index()] && operator.has_gradient(i) && wanted(self, *var));
+                .any(|(i, var)| depends[var.index()] && operator.has_gradient(i) && takes_gradient(self, *var));
             for &output in &node.outputs {
-                depends[output.index()] = reaches && wanted(self, output);
+                depends[output.index()] = reaches && takes_gradient(self, output);
             }
         }
         if !depends[loss.index()] {

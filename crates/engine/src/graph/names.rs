@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_word_counts_for_itself() {
+    fn each_word_has_its_own_counter() {
         let mut names = NameGenerator::default();
         assert_eq!(names.generate("fc"), "fc_0");
         assert_eq!(names.generate("fc.w"), "fc.w_0");

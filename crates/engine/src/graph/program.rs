@@ -274,7 +274,7 @@ impl Program {
             return Err(Error::NameTaken {
                 name: variable.name,
                 existing: self.variable(existing).shape.to_string(),
-                wanted: variable.shape.to_string(),
+                requested: variable.shape.to_string(),
             });
         }
         self.add_to_hash(&variable);
@@ -337,8 +337,8 @@ impl Program {
 pub(crate) fn describe_data(variable: &Variable) -> String {
     match variable.field_kind() {
         FieldKind::Ids => "a slot of ids".into(),
-        FieldKind::FixedIds { length } => format!("{length} integer(s) a row"),
-        FieldKind::Floats { dim } => format!("{dim} float(s) a row"),
+        FieldKind::FixedIds { length } => format!("{length} integer(s) per row"),
+        FieldKind::Floats { dim } => format!("{dim} float(s) per row"),
     }
 }
 

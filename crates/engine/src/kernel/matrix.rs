@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn every_orientation_equals_the_textbook_product() {
+    fn every_orientation_agrees_with_a_naive_product() {
         let (m, n, k) = (5, 7, 3);
         let a: Vec<f32> = (0..m * k).map(|i| i as f32 * 0.5 - 3.0).collect();
         let b: Vec<f32> = (0..k * n).map(|i| (i as f32 * 0.7).sin()).collect();

@@ -95,28 +95,28 @@ impl Scope {
     /// Creates a value, or replaces whatever has that name, including optimizer state.
     pub fn replace(&self, name: &str, value: Tensor) {
         if self.values.write().insert(name.to_owned(), Value::Tensor(Arc::new(Mutex::new(value)))).is_some() {
-            self.moved_on();
+            self.bump_generation();
         }
     }
 
     /// Removes a value, if there is one.
     pub fn remove(&self, name: &str) {
         if self.values.write().remove(name).is_some() {
-            self.moved_on();
+            self.bump_generation();
         }
     }
 
     /// Removes all values.
     pub fn clear(&self) {
         self.values.write().clear();
-        self.moved_on();
+        self.bump_generation();
     }
 
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    fn moved_on(&self) {
+    fn bump_generation(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -175,7 +175,7 @@ impl Scope {
                     // applies.
                     let table = Arc::new(SparseTable::new(spec)?);
                     values.insert(name.to_owned(), Value::Sparse(table.clone()));
-                    self.moved_on();
+                    self.bump_generation();
                     return Ok(table);
                 }
                 Err(Error::ScopeMismatch {
@@ -217,7 +217,7 @@ impl Scope {
                     return Err(mismatch(format!("a parameter of dimensions {:?}", table.spec().shape)));
                 }
                 copy.assign(&table.read(<[f32]>::to_vec))?;
-                self.moved_on();
+                self.bump_generation();
                 Arc::new(copy)
             }
             Some(Value::Dense(table)) if table.spec().shape != spec.shape => {
@@ -249,13 +249,13 @@ impl Scope {
     /// Stores a sparse table in place of whatever had that name.
     pub(crate) fn put_sparse(&self, name: &str, table: SparseTable) {
         self.values.write().insert(name.to_owned(), Value::Sparse(Arc::new(table)));
-        self.moved_on();
+        self.bump_generation();
     }
 
     /// Stores a dense table in place of whatever had that name.
     pub(crate) fn put_dense(&self, name: &str, table: DenseTable) {
         self.values.write().insert(name.to_owned(), Value::Dense(Arc::new(table)));
-        self.moved_on();
+        self.bump_generation();
     }
 
     fn value(&self, name: &str) -> Option<Value> {
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_are_told_when_an_object_made_room_for_another_and_not_when_a_value_changed() {
+    fn the_generation_changes_when_an_object_is_replaced_and_not_when_a_value_changes() {
         let scope = Scope::new();
         scope.set("x", floats(&[1.0])).unwrap();
         let first = scope.generation();

@@ -95,7 +95,7 @@ impl<'a> Inputs<'a> {
     /// The pulled rows of a sparse table for a slot; `table` and `slot` are inputs.
     pub fn table(&self, table: usize, slot: usize) -> RowsView<'a> {
         let ValueLocation::Rows { stage, lookup } = self.node.inputs[table] else {
-            panic!("`{}` looks up a table that is none", self.node.op_name)
+            panic!("`{}` looks up an input that is not a table", self.node.op_name)
         };
         let stage = &self.arena.sparse[stage];
         // The stage lists its slots in order: this one starts where the ones before it end.
@@ -116,7 +116,7 @@ impl<'a> Inputs<'a> {
     /// A state in the scope. Hold its lock for as long as the op changes it.
     pub fn state(&self, input: usize) -> &'a State {
         let ValueLocation::State(i) = self.node.inputs[input] else {
-            panic!("`{}` changes a state that is none", self.node.op_name)
+            panic!("`{}` changes an input that is not a state", self.node.op_name)
         };
         &self.arena.states[i]
     }

@@ -36,9 +36,9 @@ pub fn deepfm(net: &mut Net, inputs: &CtrInputs, shape: &DeepFm) -> Result<CtrOu
         logit = net.add(logit, linear)?;
         let count = net.shape(dense).columns().unwrap_or(1);
         let small = Initializer::Normal { mean: 0.0, std: EMBEDDING_STD };
-        let learnt = net.parameter("dense_vectors.w", &[count, dim], &ParamAttr::default(), small)?;
+        let dense_vectors = net.parameter("dense_vectors.w", &[count, dim], &ParamAttr::default(), small)?;
         let values = net.unsqueeze(dense, &[2])?;
-        let scaled = net.multiply(values, learnt)?;
+        let scaled = net.multiply(values, dense_vectors)?;
         vectors.push(net.reshape(scaled, &[-1, (count * dim) as i64])?);
     }
     let x = net.concat(&vectors, 1)?;

@@ -129,7 +129,7 @@ impl Executor {
             }
             if !is_next || !plan.trains() {
                 // The thread's copies of dense values may be stale: they are from its own last step.
-                thread.forget_dense();
+                thread.invalidate_dense();
             }
         }
         if program.is_for_test() {
@@ -163,7 +163,7 @@ impl Executor {
         if program.minimize.is_none() || program.is_for_test() {
             return Err(Error::NotMinimized);
         }
-        self.pass(program, dataset, options)
+        self.recorded_pass(program, dataset, options)
     }
 
     /// Runs one evaluation pass over a dataset. It creates no rows and changes only states such as AUC counters.
@@ -174,18 +174,23 @@ impl Executor {
         options: &RunOptions<'_>,
     ) -> Result<RunReport> {
         if program.is_for_test() {
-            return self.pass(program, dataset, options);
+            return self.recorded_pass(program, dataset, options);
         }
-        self.pass(&program.clone_for_test(), dataset, options)
+        self.recorded_pass(&program.clone_for_test(), dataset, options)
     }
 
     /// Runs a pass. On a cluster a pass is a recorded action: a restarted worker skips it if it was complete.
-    fn pass(&mut self, program: &Program, dataset: &dyn Dataset, options: &RunOptions<'_>) -> Result<RunReport> {
+    fn recorded_pass(
+        &mut self,
+        program: &Program,
+        dataset: &dyn Dataset,
+        options: &RunOptions<'_>,
+    ) -> Result<RunReport> {
         let trains = program.minimize.is_some() && !program.is_for_test();
         // What `each_batch` collects during an evaluation is not recorded, so such a pass runs again after a restart.
         let is_recorded = trains || options.each_batch.is_none();
         let Some(cluster) = self.cluster.clone().filter(|_| is_recorded) else {
-            return self.pass_over(program, dataset, options);
+            return self.run_pass(program, dataset, options);
         };
         let kind = if trains { ActionKind::Train } else { ActionKind::Evaluate };
         let threads = if options.threads == 0 { dataset.thread_num() } else { options.threads }.max(1);
@@ -216,9 +221,9 @@ impl Executor {
         let report = match trains {
             // Which thread gets which batch must be deterministic, or a restarted worker could not tell what it has done.
             true if !dataset.is_round_robin() => {
-                self.pass_over(program, &RoundRobinDataset::new(dataset, threads), options)?
+                self.run_pass(program, &RoundRobinDataset::new(dataset, threads), options)?
             }
-            _ => self.pass_over(program, dataset, options)?,
+            _ => self.run_pass(program, dataset, options)?,
         };
         if !report.stopped {
             let ends = if trains { cluster.thread_positions()? } else { Vec::new() };
@@ -230,7 +235,7 @@ impl Executor {
         Ok(report)
     }
 
-    fn pass_over(&mut self, program: &Program, dataset: &dyn Dataset, options: &RunOptions<'_>) -> Result<RunReport> {
+    fn run_pass(&mut self, program: &Program, dataset: &dyn Dataset, options: &RunOptions<'_>) -> Result<RunReport> {
         let threads = if options.threads == 0 { dataset.thread_num() } else { options.threads }.max(1);
         let known = self.cluster.as_ref().map(|cluster| cluster.worker().threads as usize);
         let (scope, cluster) = (self.scope.clone(), self.cluster.clone());
@@ -251,7 +256,7 @@ impl Executor {
             plan.communicator().flush()?;
         }
         for thread in &mut prepared.threads[..threads] {
-            thread.make_ready(&plan, dataset.schema(), options)?;
+            thread.prepare(&plan, dataset.schema(), options)?;
         }
         if !loaded.is_empty() && loaded.len() != threads {
             // The batches of the checkpoint were distributed over another number of threads.
@@ -293,6 +298,8 @@ impl Executor {
         Ok(())
     }
 
+    /// The compiled program with memory for `threads` threads. It is compiled unless it was compiled before and no object of the
+    /// scope has been replaced since.
     fn prepare(&mut self, program: &Program, threads: usize) -> Result<&mut CompiledProgram> {
         let (fingerprint, generation) = (program.fingerprint(), self.scope.generation());
         self.prepared.retain(|prepared| prepared.scope_generation == generation);
@@ -335,8 +342,8 @@ struct CompletePass {
 
 /// Fails if this number of training threads does not match what the servers know.
 fn check_threads(plan: &Plan, threads: usize, known: Option<usize>) -> Result<()> {
-    let misfits = |known: usize| threads > known || (threads < known && plan.communicator().steps_together());
-    match known.filter(|&known| plan.trains() && misfits(known)) {
+    let is_mismatch = |known: usize| threads > known || (threads < known && plan.communicator().steps_together());
+    match known.filter(|&known| plan.trains() && is_mismatch(known)) {
         Some(known) => Err(Error::Threads { got: threads, known }),
         None => Ok(()),
     }

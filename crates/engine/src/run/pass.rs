@@ -29,8 +29,8 @@ pub(crate) fn run(
 ) -> Result<RunReport> {
     let started = Instant::now();
     let reader = dataset.open()?;
-    let shared = PassState {
-        is_shared: threads.len() > 1,
+    let pass = PassState {
+        has_several_threads: threads.len() > 1,
         plan,
         reader: reader.as_ref(),
         options,
@@ -43,16 +43,16 @@ pub(crate) fn run(
     let mut failed_pause = Ok(());
     let mut outcomes: Vec<Result<ThreadReport>> = threads.iter().map(|_| Ok(ThreadReport::default())).collect();
     loop {
-        shared.run_until_pause(threads, &mut outcomes);
+        pass.run_until_pause(threads, &mut outcomes);
         if !outcomes.iter().any(|outcome| matches!(outcome, Ok(report) if report.paused)) {
             break;
         }
-        if shared.failed.load(Ordering::Relaxed) {
+        if pass.failed.load(Ordering::Relaxed) {
             // Paused threads still have to finish properly, because other workers may wait for them.
             continue;
         }
         if let Err(error) = on_pause(threads.iter().map(|thread| thread.steps).collect()) {
-            shared.failed.store(true, Ordering::Relaxed);
+            pass.failed.store(true, Ordering::Relaxed);
             failed_pause = Err(error);
         }
     }
@@ -113,15 +113,15 @@ impl TrainingThread {
     }
 
     /// Makes the next step pull every dense value.
-    pub(crate) fn forget_dense(&mut self) {
+    pub(crate) fn invalidate_dense(&mut self) {
         self.arena.dense.iter_mut().for_each(|stage| stage.version = 0);
     }
 
     /// Prepares the thread for a pass over rows of this schema.
-    pub(crate) fn make_ready(&mut self, plan: &Plan, schema: &Schema, options: &RunOptions<'_>) -> Result<()> {
+    pub(crate) fn prepare(&mut self, plan: &Plan, schema: &Schema, options: &RunOptions<'_>) -> Result<()> {
         plan.bind(&mut self.arena, schema)?;
         // Others may have trained in between, so the copies of dense values may be stale.
-        self.forget_dense();
+        self.invalidate_dense();
         self.arena.profile = options.debug.then(|| vec![0; plan.op_names().len()]);
         if self.schema.as_ref() != Some(schema) {
             self.batch = Batch::new(schema);
@@ -134,7 +134,7 @@ impl TrainingThread {
 /// What the training threads of one pass share.
 struct PassState<'a> {
     /// Whether there is more than one thread.
-    is_shared: bool,
+    has_several_threads: bool,
     plan: &'a Plan,
     reader: &'a (dyn BatchReader + 'a),
     options: &'a RunOptions<'a>,
@@ -196,7 +196,7 @@ impl PassState<'_> {
         if outcome.is_err() {
             self.failed.store(true, Ordering::Relaxed);
             self.reader.end();
-            if self.plan.trains() && self.is_shared && self.plan.communicator().steps_together() {
+            if self.plan.trains() && self.has_several_threads && self.plan.communicator().steps_together() {
                 // The other threads may wait for this one at a step that it will never take.
                 self.plan.communicator().abandon();
             }

@@ -41,12 +41,15 @@ impl InferenceModel {
     /// The part of a program that leads to the targets. Fails unless `feeds` names exactly the data variables that it reads.
     pub fn of(program: &Program, feeds: &[String], targets: &[Var]) -> Result<Self> {
         let InferenceModel { program, feeds: needed, targets } = Self::leading_to(program, targets);
-        let misfit = |expected: String, got: String| Err(Error::Input { op: "save_inference_model", expected, got });
+        let mismatch = |expected: String, got: String| Err(Error::Input { op: "save_inference_model", expected, got });
         if let Some(missing) = needed.iter().find(|name| !feeds.contains(name)) {
-            return misfit(format!("`{missing}` among the feeds, which the targets are computed from"), quoted(feeds));
+            return mismatch(
+                format!("`{missing}` among the feeds, because the targets are computed from it"),
+                quoted(feeds),
+            );
         }
         if let Some(extra) = feeds.iter().find(|name| !needed.contains(name)) {
-            return misfit(
+            return mismatch(
                 format!("feeds that the targets are computed from ({})", quoted(&needed)),
                 format!("`{extra}`"),
             );

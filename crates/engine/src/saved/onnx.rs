@@ -28,8 +28,8 @@ use crate::graph::onnx_builder::proto::{
     Dimension, FLOAT, GraphProto, INT64, ModelProto, OperatorSetIdProto, StringStringEntryProto, TensorProto,
     TensorShapeProto, TensorType, TypeProto, ValueInfoProto,
 };
-pub use crate::graph::onnx_builder::{Attribute, OnnxNode};
 use crate::graph::onnx_builder::{ML_DOMAIN, OnnxGraph, ids_name, keys, lengths_name};
+pub use crate::graph::onnx_builder::{OnnxAttribute, OnnxNode};
 
 use crate::error::{Error, Result};
 use crate::graph::op::Op;
@@ -84,17 +84,17 @@ pub fn write(address: &str, options: &OnnxOptions) -> Result<()> {
     let model = inference::model_in_manifest(&opened.manifest, address)?;
     opened.read(|_, manifest| checkpoint::check(&model.program, manifest))?;
     let (storage, manifest) = (opened.storage.as_ref(), &opened.manifest);
-    Export { address, storage, manifest, model: &model }.write(options)
+    OnnxExport { address, storage, manifest, model: &model }.write(options)
 }
 
-struct Export<'a> {
+struct OnnxExport<'a> {
     address: &'a str,
     storage: &'a dyn Storage,
     manifest: &'a Manifest,
     model: &'a InferenceModel,
 }
 
-impl Export<'_> {
+impl OnnxExport<'_> {
     fn write(&self, options: &OnnxOptions) -> Result<()> {
         let program = &self.model.program;
         let mut graph = OnnxGraph::new(program);
@@ -104,33 +104,33 @@ impl Export<'_> {
         if keys > LARGEST_FILE {
             return Err(Error::Input {
                 op: "onnx",
-                expected: format!("at most {} rows, which an ONNX file can have the keys of", LARGEST_FILE / 16),
+                expected: format!("at most {} rows, because an ONNX file holds all keys", LARGEST_FILE / 16),
                 got: format!("{} rows", keys / 16),
             });
         }
         // Write the ops first, so that an op without an ONNX form is found before anything is written.
         index_tables(&mut graph, &tables);
-        let is_given = |node: &&Node| options.pooled_inputs && matches!(node.op, Op::Embedding(_));
-        let given: Vec<&Node> = program.nodes().iter().filter(is_given).collect();
-        for node in program.nodes().iter().filter(|node| !is_given(node)) {
+        let is_pooled = |node: &&Node| options.pooled_inputs && matches!(node.op, Op::Embedding(_));
+        let pooled_nodes: Vec<&Node> = program.nodes().iter().filter(is_pooled).collect();
+        for node in program.nodes().iter().filter(|node| !is_pooled(node)) {
             node.op.operator().onnx(&mut OnnxNode { graph: &mut graph, node })?;
         }
         self.add_values(&mut graph)?;
         let bytes: u64 = tables.iter().map(|table| table.bytes()).sum();
         let rows = match bytes > options.inline_bytes.min(LARGEST_FILE / 2) {
             true => self.external_rows(&tables)?,
-            false => tables.iter().map(Table::inline_rows).collect(),
+            false => tables.iter().map(ExportedTable::inline_rows).collect(),
         };
         graph.initializers.extend(rows);
         let fed = self.model.feeds.iter().map(|name| program.find(name)).collect::<Result<Vec<_>>>()?;
         // Ids that were only used for lookups are then no inputs.
         let read = |var: &Var| {
-            let reads = |node: &Node| node.inputs.contains(var) && !given.contains(&node);
+            let reads = |node: &Node| node.inputs.contains(var) && !pooled_nodes.contains(&node);
             program.nodes().iter().any(reads) || self.model.targets.contains(var)
         };
-        let fed = fed.into_iter().filter(|var| given.is_empty() || read(var));
-        let given_rows = given.iter().map(|node| node.outputs[0]);
-        let inputs = fed.chain(given_rows).flat_map(|var| inputs_of(program.variable(var)));
+        let fed = fed.into_iter().filter(|var| pooled_nodes.is_empty() || read(var));
+        let pooled_rows = pooled_nodes.iter().map(|node| node.outputs[0]);
+        let inputs = fed.chain(pooled_rows).flat_map(|var| inputs_of(program.variable(var)));
         let outputs = self.model.targets.iter().map(|&target| {
             let variable = program.variable(target);
             value(&variable.name, variable, variable.shape.0.iter().map(dimension).collect())
@@ -144,14 +144,14 @@ impl Export<'_> {
         };
         let name = |var: Var| program.variable(var).name.as_str();
         let mut metadata_props = vec![StringStringEntryProto::new("openfleet.model", &self.manifest.id)];
-        metadata_props.extend(given.iter().map(|node| {
+        metadata_props.extend(pooled_nodes.iter().map(|node| {
             let (slot, table) = (name(node.inputs[0]), name(node.inputs[1]));
             StringStringEntryProto::new(
                 &format!("openfleet.pooled.{}", name(node.outputs[0])),
                 format!("{slot} of {table}"),
             )
         }));
-        metadata_props.extend(given.iter().filter_map(|node| {
+        metadata_props.extend(pooled_nodes.iter().filter_map(|node| {
             let salt = node.op.operator().salt()?;
             Some(StringStringEntryProto::new(&format!("openfleet.salt.{}", name(node.outputs[0])), salt))
         }));
@@ -168,7 +168,7 @@ impl Export<'_> {
     }
 
     /// The sparse tables of the program, with their rows.
-    fn tables(&self) -> Result<Vec<Table>> {
+    fn tables(&self) -> Result<Vec<ExportedTable>> {
         let program = &self.model.program;
         let open = |(var, variable): (Var, &Variable)| {
             let (spec, saved) =
@@ -176,7 +176,7 @@ impl Export<'_> {
             let default = default_row(&spec);
             let rows = MappedTable::open(self.storage, self.manifest, saved, spec);
             let rows = rows.map_err(|source| Error::checkpoint("reading", self.address, source));
-            Some(rows.map(|rows| Table { var, name: variable.name.clone(), rows, default }))
+            Some(rows.map(|rows| ExportedTable { var, name: variable.name.clone(), rows, default }))
         };
         program.persistables().filter_map(open).collect()
     }
@@ -204,7 +204,7 @@ impl Export<'_> {
     }
 
     /// Writes the rows of all tables to one file and returns tensors that refer to it.
-    fn external_rows(&self, tables: &[Table]) -> Result<Vec<TensorProto>> {
+    fn external_rows(&self, tables: &[ExportedTable]) -> Result<Vec<TensorProto>> {
         let path = format!("{}/{EXTERNAL_FILE}", self.manifest.directory);
         let mut tensors = Vec::new();
         self.save(&path, |sink| {
@@ -256,14 +256,14 @@ impl Export<'_> {
 }
 
 /// A sparse table, followed by its default row.
-struct Table {
+struct ExportedTable {
     var: Var,
     name: String,
     rows: MappedTable,
     default: Vec<f32>,
 }
 
-impl Table {
+impl ExportedTable {
     fn dims(&self) -> [usize; 2] {
         [self.rows.len() + 1, self.rows.dim()]
     }
@@ -294,7 +294,7 @@ fn default_row(spec: &SparseSpec) -> Vec<f32> {
 }
 
 /// Adds the nodes that map the ids of all slots of a table to row numbers.
-fn index_tables(graph: &mut OnnxGraph<'_>, tables: &[Table]) {
+fn index_tables(graph: &mut OnnxGraph<'_>, tables: &[ExportedTable]) {
     let mut slots: BTreeMap<Var, Vec<(Var, u64)>> = BTreeMap::new();
     for node in graph.program.nodes() {
         for &(table, slot) in node.op.operator().lookups() {
@@ -311,7 +311,7 @@ fn index_tables(graph: &mut OnnxGraph<'_>, tables: &[Table]) {
         let sizes: Vec<String> = ids.iter().map(|ids| graph.emit("Shape", &[ids], vec![])).collect();
         let joined = |names: &[String], graph: &mut OnnxGraph<'_>| {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            graph.emit("Concat", &names, vec![("axis", Attribute::Int(0))])
+            graph.emit("Concat", &names, vec![("axis", OnnxAttribute::Int(0))])
         };
         let (ids, sizes) = (joined(&ids, graph), joined(&sizes, graph));
         let default = table.rows.len() as i64;
@@ -324,9 +324,9 @@ fn index_tables(graph: &mut OnnxGraph<'_>, tables: &[Table]) {
             numbers.push(default);
         }
         let attributes = vec![
-            ("keys_tensor", Attribute::IntTensor(keys)),
-            ("values_tensor", Attribute::IntTensor(numbers)),
-            ("default_tensor", Attribute::IntTensor(vec![default])),
+            ("keys_tensor", OnnxAttribute::IntTensor(keys)),
+            ("values_tensor", OnnxAttribute::IntTensor(numbers)),
+            ("default_tensor", OnnxAttribute::IntTensor(vec![default])),
         ];
         let numbers = graph.emit("LabelEncoder", &[&ids], attributes);
         let indexes = graph.emit_many("Split", &[&numbers, &sizes], slots.len());

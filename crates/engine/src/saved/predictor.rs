@@ -105,7 +105,7 @@ impl Predictor {
         options.fetch.iter().try_for_each(|&var| self.plan.check_fetch(var))?;
         let mut threads: Vec<TrainingThread> = (0..count).map(|_| TrainingThread::new(&self.plan)).collect();
         for thread in &mut threads {
-            thread.make_ready(&self.plan, dataset.schema(), options)?;
+            thread.prepare(&self.plan, dataset.schema(), options)?;
         }
         // Nothing changes that could be saved in a pause.
         pass::run(&self.plan, &mut threads, dataset, options, None, &|_| Ok(()))

@@ -80,14 +80,16 @@ impl Hinted for Error {
         match self {
             Error::Count { what, minimum, got, .. } if got < minimum => Some(match *what {
                 "ids" => format!("26 slots with at least 4 ids each need {minimum}").into(),
-                "test_rows" => "the Bayes AUC is measured on the test rows: ask for some, 100000 say".into(),
-                "vocabulary" => "every topic needs a few words of its own: ask for more words or fewer topics".into(),
-                _ => format!("ask for at least {minimum}").into(),
+                "test_rows" => "the Bayes AUC is measured on the test rows: generate some, for example 100000".into(),
+                "vocabulary" => "every topic needs a few words of its own: use more words or fewer topics".into(),
+                _ => format!("use at least {minimum}").into(),
             }),
             Error::Count { what: "ids", .. } => Some("Criteo's text holds an id as 8 hexadecimal digits".into()),
-            Error::Count { maximum, .. } => Some(format!("ask for at most {maximum}").into()),
-            Error::Share { what: "auc", .. } => Some("0.5 is a coin, 1 an oracle: 0.8 is like real click logs".into()),
-            Error::Share { .. } => Some("give a share of one, 0.25 for a quarter".into()),
+            Error::Count { maximum, .. } => Some(format!("use at most {maximum}").into()),
+            Error::Share { what: "auc", .. } => {
+                Some("0.5 is random guessing, 1 is perfect; 0.8 is like real click logs".into())
+            }
+            Error::Share { .. } => Some("use a fraction, 0.25 for a quarter".into()),
             Error::NoFormat => Some("choose `MultiSlot`, `Tsv` or both".into()),
             Error::Leftover { .. } => Some("choose another directory, or remove the old parts first".into()),
             Error::Metric(error) => error.hint(),

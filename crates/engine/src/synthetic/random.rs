@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn uniform_and_bell_have_the_moments_they_promise() {
+    fn uniform_and_bell_have_the_right_moments() {
         let mut random = Random::at(1, 1, 1);
         let n = 100_000;
         let moments = |values: &[f64]| {

@@ -169,7 +169,11 @@ impl WordsGenerator {
         words.extend((0..length).map(|_| {
             let rank = self.zipf.draw(&mut random) as u32;
             // A rank is itself a word whose topic is random within its block.
-            if rank < FUNCTION_WORDS || random.uniform() < NOISE { rank } else { self.about(topic, rank, &mut random) }
+            if rank < FUNCTION_WORDS || random.uniform() < NOISE {
+                rank
+            } else {
+                self.word_of_topic(topic, rank, &mut random)
+            }
         }));
         topic
     }
@@ -223,7 +227,7 @@ impl WordsGenerator {
 
     /// The word that a topic uses at a rank: in the rank's block, the word with this main topic or the one with this second
     /// topic, in proportion to their shares.
-    fn about(&self, topic: u32, rank: u32, random: &mut Random) -> u32 {
+    fn word_of_topic(&self, topic: u32, rank: u32, random: &mut Random) -> u32 {
         let topics = self.spec.topics;
         let at = ((rank - FUNCTION_WORDS) / topics * topics + topic) as usize;
         let (main, second) = (self.main[at], self.second[at]);
@@ -267,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_has_the_words_asked_for_and_no_others() {
+    fn the_text_has_the_specified_number_of_words() {
         let (text, _, facts) = written(&small(3));
         let numbers: Vec<u32> =
             text.split_whitespace().map(|word| word.strip_prefix('w').unwrap().parse().unwrap()).collect();
@@ -292,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_one_topic_meet_more_often_than_words_of_two() {
+    fn words_of_one_topic_co_occur_more_often_than_words_of_two() {
         let spec = WordsSpec { words: 200_000, ..small(5) };
         let generator = WordsGenerator::new(&spec).unwrap();
         // How often two words share a sentence, relative to what their frequencies alone would give.
@@ -327,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_keep_the_same_company_are_those_the_truth_calls_similar() {
+    fn words_with_similar_contexts_have_a_high_true_similarity() {
         // Count-based vectors: positive pointwise mutual information within 5 words, the matrix that skip-gram with negative
         // sampling factorises (Levy and Goldberg 2014). Their cosines should rank pairs as the true similarity does.
         let generator = WordsGenerator::new(&WordsSpec { pairs: 400, ..small(8) }).unwrap();
@@ -378,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn similarity_is_one_with_oneself_symmetric_and_zero_without_a_common_topic() {
+    fn similarity_is_reflexive_symmetric_and_zero_without_a_common_topic() {
         let generator = WordsGenerator::new(&small(6)).unwrap();
         for a in 0..520 {
             assert_eq!(generator.similarity(a, a), 1.0);

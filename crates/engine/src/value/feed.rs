@@ -48,7 +48,7 @@ impl Feed {
         if total != keys.len() || u32::try_from(total).is_err() {
             return Err(Error::FeedMismatch {
                 name: name.to_owned(),
-                expected: format!("{total} ids, as the lengths of its rows add up to (at most 2^32)"),
+                expected: format!("{total} ids, the sum of the row lengths (at most 2^32)"),
                 got: format!("{} ids", keys.len()),
             });
         }
@@ -72,7 +72,7 @@ impl Feed {
         if !self.fields.is_empty() && rows != self.batch.rows {
             return Err(Error::FeedMismatch {
                 name: name.to_owned(),
-                expected: format!("{} rows, as `{}` has", self.batch.rows, self.fields[0].name),
+                expected: format!("{} rows, like `{}`", self.batch.rows, self.fields[0].name),
                 got: format!("{rows} rows"),
             });
         }

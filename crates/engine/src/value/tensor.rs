@@ -122,11 +122,11 @@ pub(crate) fn check_memory_for(name: &str, dims: &[usize], element_bytes: usize,
 
 /// Whether this many bytes can be allocated in one piece. The memory is freed at once and never touched.
 pub(crate) fn can_allocate(bytes: usize) -> bool {
-    let mut room = Vec::<u8>::new();
-    let had = room.try_reserve_exact(bytes).is_ok();
+    let mut memory = Vec::<u8>::new();
+    let is_allocated = memory.try_reserve_exact(bytes).is_ok();
     // Without this the compiler may remove the unused allocation and treat it as one that succeeded.
-    std::hint::black_box(&room);
-    had
+    std::hint::black_box(&memory);
+    is_allocated
 }
 
 #[cfg(test)]
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn truth_values_are_kept_as_floats() {
+    fn booleans_are_stored_as_floats() {
         let truth = Tensor::zeros(&[2], DType::Bool);
         assert_eq!((truth.f32s(), truth.i64s()), (Some(&[0.0, 0.0][..]), None));
     }

@@ -1,4 +1,4 @@
-//! Async: one worker that merges nothing and waits for its values trains exactly as one process.
+//! Async: one worker that merges nothing and waits for its values trains exactly like one process.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use openfleet_engine::op::Activation;
 use openfleet_engine::{DType, Executor, Feed, Minimize, Net, Scope};
 use openfleet_table::{Adagrad, Adam, Optimizer, Sgd};
 
-use crate::harness::{Road, alone, on_cluster, together};
+use crate::harness::{Transport, alone, on_cluster, together};
 
 #[test]
 fn async_with_one_worker_and_no_merging_equals_one_process_to_the_bit() {
@@ -21,18 +21,18 @@ fn async_with_one_worker_and_no_merging_equals_one_process_to_the_bit() {
     for (optimizer, rate) in rules {
         let minimize = Minimize::new(optimizer, rate);
         let expected = alone(&minimize, 1, 60);
-        for (servers, road) in [(1, Road::InProcess), (2, Road::Tcp)] {
-            let got = together(&options, &minimize, (1, servers), road, |_| 60);
+        for (servers, transport) in [(1, Transport::InProcess), (2, Transport::Tcp)] {
+            let got = together(&options, &minimize, (1, servers), transport, |_| 60);
             assert_eq!(got, expected, "{optimizer:?}, {servers} servers");
         }
     }
 }
 
-/// A parameter is cut into blocks that lie on several servers, each with a step of its own, by which Adam corrects its moments.
+/// A parameter is split into blocks on several servers. Each block has its own step counter, by which Adam corrects its moments.
 #[test]
-fn a_gradient_that_is_unusable_in_one_block_is_left_out_of_all_blocks() {
+fn a_gradient_refused_in_one_block_is_skipped_in_all_blocks() {
     for mode in [Mode::Sync, Mode::Async, Mode::Hybrid] {
-        let states = on_cluster(&StrategyOptions::for_mode(mode), (1, 2), Road::InProcess, |cluster| {
+        let states = on_cluster(&StrategyOptions::for_mode(mode), (1, 2), Transport::InProcess, |cluster| {
             let mut net = Net::with_seed(1);
             let x = net.data("x", &[-1, 200], DType::F32).unwrap();
             let y = net.fc(x, 200, Activation::Linear).unwrap();

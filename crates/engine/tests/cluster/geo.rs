@@ -1,5 +1,5 @@
-//! Geo: copies on the workers, differences to the servers every k batches. The arithmetic, worked by hand, is tested beside
-//! the communicator; here whole clusters train.
+//! Geo: workers train on local copies and send differences to the servers every k batches. The arithmetic, worked by hand, is
+//! tested next to the communicator; here whole clusters train.
 
 use std::sync::{Arc, Barrier};
 
@@ -9,7 +9,7 @@ use openfleet_engine::{Executor, Scope};
 use openfleet_table::{Adagrad, Adam, Optimizer, Sgd};
 use parking_lot::Mutex;
 
-use crate::harness::{Road, alone, feed, model, on_cluster, together};
+use crate::harness::{Transport, alone, feed, model, on_cluster, together};
 
 fn every(k_steps: i64) -> StrategyOptions {
     StrategyOptions { k_steps: Some(k_steps), ..StrategyOptions::for_mode(Mode::Geo) }
@@ -25,35 +25,36 @@ fn geo_with_one_worker_equals_local_training() {
     for (optimizer, rate) in rules {
         let minimize = Minimize::new(optimizer, rate);
         let expected = alone(&minimize, 1, 50);
-        for (k_steps, scale, servers, road) in [
-            (1, GeoScale::Mean, 1, Road::InProcess),
-            (1, GeoScale::Sum, 2, Road::InProcess),
-            (1, GeoScale::Mean, 3, Road::Tcp),
-            // The last batches are fewer than k: the flush brings them.
-            (7, GeoScale::Mean, 2, Road::InProcess),
-            (1000, GeoScale::Mean, 2, Road::Tcp),
+        for (k_steps, scale, servers, transport) in [
+            (1, GeoScale::Mean, 1, Transport::InProcess),
+            (1, GeoScale::Sum, 2, Transport::InProcess),
+            (1, GeoScale::Mean, 3, Transport::Tcp),
+            // The last batches are fewer than k: the flush sends them.
+            (7, GeoScale::Mean, 2, Transport::InProcess),
+            (1000, GeoScale::Mean, 2, Transport::Tcp),
         ] {
             let options = StrategyOptions { geo_scale: Some(scale), ..every(k_steps) };
-            let distance = together(&options, &minimize, (1, servers), road, |_| 50).distance(&expected);
+            let distance = together(&options, &minimize, (1, servers), transport, |_| 50).distance(&expected);
             assert!(
                 distance < 1e-6,
-                "{optimizer:?}, k = {k_steps}, {scale:?}, {servers} servers, {road:?}: {distance}"
+                "{optimizer:?}, k = {k_steps}, {scale:?}, {servers} servers, {transport:?}: {distance}"
             );
         }
     }
 }
 
-/// To the byte it is tested beside the communicator, where a test can wait for each exchange.
+/// The exact bytes are tested next to the communicator, where a test can wait for each exchange.
 #[test]
 fn traffic_falls_as_one_over_k() {
     const BATCHES: u64 = 200;
     let traffic = |k_steps: u64| {
         let travelled = Mutex::new((0, 0));
-        let states = on_cluster(&every(k_steps as i64), (1, 2), Road::InProcess, |cluster| {
+        let states = on_cluster(&every(k_steps as i64), (1, 2), Transport::InProcess, |cluster| {
             let model = model(&Minimize::new(Optimizer::Sgd(Sgd::default()), 0.1));
             let mut executor = Executor::on_cluster(Arc::new(Scope::new()), cluster.clone());
             executor.run_startup(&model.net.startup).unwrap();
-            // One batch again and again: after its first time every row is here, and only exchanges travel.
+            // The same batch again and again: after the first time every row is on the worker, and only exchanges use the
+            // network.
             let mut step = || drop(executor.run(&model.net.main, feed(0, 0..1), &[]).unwrap());
             let bytes = || cluster.traffic().0 + cluster.traffic().1;
             step();
@@ -68,7 +69,7 @@ fn traffic_falls_as_one_over_k() {
         }
         travelled.into_inner()
     };
-    // Without a window: what the beginning takes, and a flush of every row there is.
+    // Without a window: the traffic of the start, and of a flush of all rows.
     let (beginning, all) = traffic(BATCHES + 1);
     let exchange = all - beginning;
     for k_steps in [1, 10, 100] {
@@ -79,20 +80,20 @@ fn traffic_falls_as_one_over_k() {
 }
 
 #[test]
-fn two_workers_on_two_servers_learn_with_either_scale_over_either_road() {
-    for road in [Road::InProcess, Road::Tcp] {
+fn two_workers_on_two_servers_learn_with_either_scale_and_transport() {
+    for transport in [Transport::InProcess, Transport::Tcp] {
         for (scale, flush_residual) in [(GeoScale::Mean, true), (GeoScale::Sum, true), (GeoScale::Mean, false)] {
             let options =
                 StrategyOptions { geo_scale: Some(scale), geo_flush_residual: Some(flush_residual), ..every(5) };
             let (losses, together) = (Mutex::new(Vec::new()), Barrier::new(2));
-            on_cluster(&options, (2, 2), road, |cluster| {
+            on_cluster(&options, (2, 2), transport, |cluster| {
                 let rank = u64::from(cluster.worker().rank);
                 let model = model(&Minimize::new(Optimizer::Adagrad(Adagrad::default()), 0.05));
                 let mut executor = Executor::on_cluster(Arc::new(Scope::new()), cluster);
                 executor.run_startup(&model.net.startup).unwrap();
-                // Four batches a worker, learnt by heart.
+                // Four batches per worker, overfitted.
                 let mut pass = || {
-                    // Or one worker might be done before the other begins.
+                    // Otherwise one worker might be done before the other begins.
                     together.wait();
                     let losses = (0..4).map(|step| {
                         let feed = feed(step, rank..rank + 1);
@@ -105,7 +106,7 @@ fn two_workers_on_two_servers_learn_with_either_scale_over_either_road() {
                 losses.lock().push((first, last));
             });
             for (first, last) in losses.into_inner() {
-                assert!(last < first * 0.6, "{road:?}, {scale:?}: from {first} to {last}");
+                assert!(last < first * 0.6, "{transport:?}, {scale:?}: from {first} to {last}");
             }
         }
     }

@@ -13,7 +13,7 @@ use openfleet_dist::{ClientConfig, Cluster, Link, Server, ServerConfig, State};
 use openfleet_engine::op::{Activation, EmbeddingOptions};
 use openfleet_engine::{DType, Executor, Feed, Minimize, Net, ParamAttr, Scope, Var};
 
-/// Rows of one worker's batch.
+/// Rows per batch of one worker.
 pub const ROWS: usize = 6;
 
 /// A net with one shared table and two dense layers.
@@ -42,7 +42,7 @@ pub fn model(minimize: &Minimize) -> Model {
     Model { net, loss }
 }
 
-/// The rows of some batches of a step, one after the other.
+/// The rows of some batches of a step, concatenated.
 pub fn feed(step: u64, batches: std::ops::Range<u64>) -> Feed {
     let (mut a, mut b, mut x, mut labels) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for batch in batches {
@@ -60,29 +60,30 @@ pub fn feed(step: u64, batches: std::ops::Range<u64>) -> Feed {
     feed.floats("x", 2, x).unwrap().ints("label", 1, &labels).unwrap()
 }
 
-/// Everything that was learnt: dense values by name, rows by key.
+/// Everything that was trained: dense values by name, rows by key.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Learnt {
+pub struct TrainedValues {
     pub dense: BTreeMap<String, Vec<f32>>,
     pub rows: BTreeMap<u64, Vec<f32>>,
 }
 
-impl Learnt {
-    /// The length of the difference relative to the length of the values, of the parameter or table where it is largest.
-    pub fn relative_difference(&self, other: &Learnt) -> f64 {
+impl TrainedValues {
+    /// The norm of the difference relative to the norm of the values, for the parameter or table where it is largest.
+    pub fn relative_difference(&self, other: &TrainedValues) -> f64 {
         assert_eq!(self.rows.keys().collect::<Vec<_>>(), other.rows.keys().collect::<Vec<_>>());
         let length = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
         let relative = |ours: Vec<f32>, theirs: Vec<f32>| {
             let difference = length(&mut ours.iter().zip(&theirs).map(|(&a, &b)| f64::from(a) - f64::from(b)));
             difference / length(&mut theirs.iter().map(|&value| f64::from(value)))
         };
-        let table = |learnt: &Learnt| learnt.rows.values().flatten().copied().collect::<Vec<f32>>();
+        let table =
+            |trained_values: &TrainedValues| trained_values.rows.values().flatten().copied().collect::<Vec<f32>>();
         let dense = self.dense.values().zip(other.dense.values()).map(|(a, b)| relative(a.clone(), b.clone()));
         dense.fold(relative(table(self), table(other)), f64::max)
     }
 
     /// The largest difference of any single value, relative to the size of the two.
-    pub fn distance(&self, other: &Learnt) -> f64 {
+    pub fn distance(&self, other: &TrainedValues) -> f64 {
         assert_eq!(self.rows.keys().collect::<Vec<_>>(), other.rows.keys().collect::<Vec<_>>());
         let pairs = self.dense.values().zip(other.dense.values()).chain(self.rows.values().zip(other.rows.values()));
         let mut worst = 0.0f64;
@@ -98,12 +99,12 @@ impl Learnt {
 const PARAMETERS: [&str; 4] = ["fc_0.w_0", "fc_0.b_0", "fc_1.w_0", "fc_1.b_0"];
 
 /// One process on the joined batches of `workers` workers.
-pub fn alone(minimize: &Minimize, workers: u64, steps: u64) -> Learnt {
+pub fn alone(minimize: &Minimize, workers: u64, steps: u64) -> TrainedValues {
     alone_on(minimize, steps, |_| 0..workers)
 }
 
-/// One process; `batches(step)` says whose batches it joins.
-pub fn alone_on(minimize: &Minimize, steps: u64, batches: impl Fn(u64) -> std::ops::Range<u64>) -> Learnt {
+/// One process; `batches(step)` says which workers' batches it joins.
+pub fn alone_on(minimize: &Minimize, steps: u64, batches: impl Fn(u64) -> std::ops::Range<u64>) -> TrainedValues {
     let model = model(minimize);
     let mut executor = Executor::new(Arc::new(Scope::new()));
     executor.run_startup(&model.net.startup).unwrap();
@@ -117,25 +118,25 @@ pub fn alone_on(minimize: &Minimize, steps: u64, batches: impl Fn(u64) -> std::o
     scope.sparse("table").unwrap().for_each(|key, weights, _| {
         rows.insert(key, weights.to_vec());
     });
-    Learnt { dense, rows }
+    TrainedValues { dense, rows }
 }
 
 /// How workers reach their servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Road {
+pub enum Transport {
     InProcess,
     Tcp,
 }
 
-/// A cluster of one-thread workers that feed batch by batch; `steps(rank)` says how many steps a worker has.
+/// Trains on a cluster of one-thread workers that feed batch by batch; `steps(rank)` is the number of steps of a worker.
 pub fn together(
     options: &StrategyOptions,
     minimize: &Minimize,
     shape: (u32, usize),
-    road: Road,
+    transport: Transport,
     steps: impl Fn(u32) -> u64 + Sync,
-) -> Learnt {
-    let states = on_cluster(options, shape, road, |cluster| {
+) -> TrainedValues {
+    let states = on_cluster(options, shape, transport, |cluster| {
         let rank = cluster.worker().rank;
         let model = model(minimize);
         let mut executor = Executor::on_cluster(Arc::new(Scope::new()), cluster);
@@ -145,14 +146,14 @@ pub fn together(
             executor.run(&model.net.main, feed(step, batch..batch + 1), &[model.loss]).unwrap();
         }
     });
-    learnt(&states)
+    trained_values(&states)
 }
 
-/// Starts servers and one-thread workers, lets each worker do `work` and leave, and gives the servers' state when all have.
+/// Starts servers and one-thread workers, lets each worker do `work` and leave, and returns the servers' state afterwards.
 pub fn on_cluster(
     options: &StrategyOptions,
     (workers, servers): (u32, usize),
-    road: Road,
+    transport: Transport,
     work: impl Fn(Arc<Cluster>) + Sync,
 ) -> Vec<Arc<State>> {
     let strategy = Strategy::resolve(options).unwrap();
@@ -180,9 +181,9 @@ pub fn on_cluster(
                     rank,
                     incarnation: Incarnation(1),
                 };
-                let links = (0..states.len()).map(|server| match road {
-                    Road::InProcess => Link::in_process(&format!("server {server}"), states[server].clone(), rank),
-                    Road::Tcp => Link::remote(
+                let links = (0..states.len()).map(|server| match transport {
+                    Transport::InProcess => Link::in_process(&format!("server {server}"), states[server].clone(), rank),
+                    Transport::Tcp => Link::remote(
                         runtime.handle(),
                         endpoints[server].clone(),
                         ClientConfig::new(identity.clone()),
@@ -196,15 +197,15 @@ pub fn on_cluster(
             });
         }
     });
-    // Everybody has left: the servers end by themselves.
+    // All workers have left: the servers shut down by themselves.
     for server in running {
         runtime.block_on(server).unwrap().unwrap();
     }
     states
 }
 
-/// What the servers have, put together again.
-pub fn learnt(states: &[Arc<State>]) -> Learnt {
+/// What the servers hold, merged.
+pub fn trained_values(states: &[Arc<State>]) -> TrainedValues {
     let mut blocks: BTreeMap<(String, usize), Vec<f32>> = BTreeMap::new();
     let mut rows = BTreeMap::new();
     for state in states {
@@ -222,5 +223,5 @@ pub fn learnt(states: &[Arc<State>]) -> Learnt {
     for ((parameter, _), values) in blocks {
         dense.entry(parameter).or_default().extend(values);
     }
-    Learnt { dense, rows }
+    TrainedValues { dense, rows }
 }

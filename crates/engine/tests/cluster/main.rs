@@ -1,4 +1,4 @@
-//! Whole clusters in one process: servers, workers and the modes between them, against training in one process.
+//! Whole clusters in one process: servers, workers and every mode, compared with training in one process.
 #![allow(clippy::unwrap_used)] // helpers outside `#[test]` functions are tests too
 
 mod asynchronous;

@@ -1,4 +1,4 @@
-//! Jobs that end in the middle and go on from their checkpoint: every sample is learnt from exactly once.
+//! Jobs that are interrupted and resume from their checkpoint: every sample is trained exactly once.
 //!
 //! Each sample pushes -1 to each of its ids with SGD at rate 1, so a row of the table counts its id.
 
@@ -17,7 +17,7 @@ use openfleet_engine::{DType, Executor, Feed, Minimize, Net, ParamAttr, Pause, R
 use openfleet_table::{Accessor, CtrOptions, Initializer, Optimizer, Sgd};
 use tempfile::TempDir;
 
-use crate::harness::{Road, learnt, on_cluster};
+use crate::harness::{Transport, on_cluster, trained_values};
 
 const WORKERS: u32 = 2;
 const ROWS: u64 = 200;
@@ -36,7 +36,7 @@ fn counter() -> Net {
     net
 }
 
-/// A file a worker, and how often each id is in all of them.
+/// One file per worker, and how often each id occurs in all of them.
 fn data(directory: &TempDir) -> (Vec<PathBuf>, BTreeMap<u64, u64>) {
     let mut counts = BTreeMap::new();
     let files = (0..WORKERS).map(|rank| {
@@ -56,19 +56,19 @@ fn data(directory: &TempDir) -> (Vec<PathBuf>, BTreeMap<u64, u64>) {
     (files, counts)
 }
 
-/// What one life of the job does.
-struct Life<'a> {
+/// One run of the job between two interruptions.
+struct JobRun<'a> {
     files: &'a [PathBuf],
     threads: u32,
     strategy: Strategy,
     checkpoint: &'a Path,
     resume: bool,
-    /// Ends without a word after so many saves; 0: at the end of the data.
+    /// Stops without leaving after this many saves; 0 means at the end of the data.
     saves: u64,
 }
 
-impl Life<'_> {
-    fn live(&self) -> Vec<Arc<State>> {
+impl JobRun<'_> {
+    fn run(&self) -> Vec<Arc<State>> {
         let states: Vec<Arc<State>> = (0..2).map(|_| Arc::new(State::new())).collect();
         if self.resume {
             states
@@ -125,7 +125,7 @@ impl Life<'_> {
 }
 
 #[test]
-fn every_sample_counts_once_however_often_the_job_ends_in_the_middle() {
+fn every_sample_counts_once_however_often_the_job_is_interrupted() {
     for (mode, threads) in
         [(Mode::Sync, 1), (Mode::Sync, 2), (Mode::HalfAsync, 1), (Mode::Async, 1), (Mode::Async, 2), (Mode::Hybrid, 1)]
     {
@@ -133,11 +133,12 @@ fn every_sample_counts_once_however_often_the_job_ends_in_the_middle() {
         let (files, counts) = data(&directory);
         let checkpoint = directory.path().join("checkpoint");
         let strategy = Strategy::resolve(&StrategyOptions::for_mode(mode)).unwrap();
-        let life = |resume, saves| Life { files: &files, threads, strategy, checkpoint: &checkpoint, resume, saves };
-        life(false, 1).live();
-        life(true, 2).live();
-        let rows = learnt(&life(true, 0).live()).rows;
-        // In sync mode a step is the mean over all streams; they all have as many.
+        let job_run =
+            |resume, saves| JobRun { files: &files, threads, strategy, checkpoint: &checkpoint, resume, saves };
+        job_run(false, 1).run();
+        job_run(true, 2).run();
+        let rows = trained_values(&job_run(true, 0).run()).rows;
+        // In sync mode a step is the mean over all streams, and all streams have the same number of steps.
         let mean = if mode == Mode::Sync { (WORKERS * threads) as f32 } else { 1.0 };
         for (id, count) in counts {
             let got = rows.get(&id).map_or(0.0, |row| row[0]) * mean;
@@ -146,14 +147,14 @@ fn every_sample_counts_once_however_often_the_job_ends_in_the_middle() {
     }
 }
 
-/// What is behind the keys travels in every mode that pushes gradients, and is added up, not averaged.
+/// Shows and clicks are sent in every mode that pushes gradients, and are summed, not averaged.
 #[test]
 fn servers_count_the_shows_and_clicks_of_all_workers() {
     for mode in [Mode::Sync, Mode::HalfAsync, Mode::Async, Mode::Hybrid] {
         let directory = tempfile::tempdir().unwrap();
         let checkpoint = directory.path().join("checkpoint");
         let options = StrategyOptions::for_mode(mode);
-        on_cluster(&options, (WORKERS, 2), Road::InProcess, |cluster| {
+        on_cluster(&options, (WORKERS, 2), Transport::InProcess, |cluster| {
             let (net, loss) = counting();
             let rank = cluster.worker().rank;
             let mut executor = Executor::on_cluster(Arc::new(Scope::new()), cluster.clone());
@@ -163,7 +164,7 @@ fn servers_count_the_shows_and_clicks_of_all_workers() {
                 let feed = feed.floats("show", 1, vec![1.0, 2.0]).unwrap().ints("click", 1, &[1, 0]).unwrap();
                 executor.run(&net.main, feed, &[loss]).unwrap();
             }
-            // Whoever saves sends first what it has queued; the last one has everything.
+            // A worker sends its queued pushes before it saves, so the last save has everything.
             for saves in [1, 0] {
                 if rank == saves {
                     executor.save(&net.main, checkpoint.to_str().unwrap(), &SaveOptions::default()).unwrap();

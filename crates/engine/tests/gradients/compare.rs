@@ -1,8 +1,8 @@
-//! Comparisons, logic and the choice between two tensors.
+//! Comparisons, logical ops and `select`.
 
 use openfleet_engine::{DType, Error, Feed, Net, Result, Tensor, Var};
 
-use crate::harness::{Options, check, complaint, compute, compute_of};
+use crate::harness::{Options, build_error, check, compute, compute_of};
 
 type Binary = fn(&mut Net, Var, Var) -> Result<Var>;
 
@@ -15,12 +15,12 @@ const COMPARISONS: [(&str, Binary); 6] = [
     ("not_equal", Net::not_equal),
 ];
 
-/// The answers of each comparison for less, equal and greater.
+/// The results of each comparison for less, equal and greater.
 const ANSWERS: [[f32; 3]; 6] =
     [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 1.0, 1.0], [0.0, 1.0, 0.0], [1.0, 0.0, 1.0]];
 
 #[test]
-fn comparisons_of_floats_and_of_integers_give_truth_values() {
+fn comparisons_of_floats_and_of_integers_return_booleans() {
     for ((name, op), answers) in COMPARISONS.into_iter().zip(ANSWERS) {
         let floats = compute_of(|net, p| op(net, p[0], p[1]), &[(&[3], &[-1.0, 2.0, 3.5]), (&[1], &[2.0])]);
         assert_eq!(floats.1, answers, "{name} of floats");
@@ -30,7 +30,7 @@ fn comparisons_of_floats_and_of_integers_give_truth_values() {
                 let y = net.data("y", &[-1, 1], DType::I64)?;
                 op(net, x, y)
             },
-            // A negative integer is less, although its bits are more; 2^53 + 1 is no float.
+            // A negative integer is less, although its bits are larger; 2^53 + 1 is not representable as a float.
             Feed::new()
                 .ints("x", 3, &[-1, 2, 3, 1 << 53, (1 << 53) + 1, (1 << 53) + 2])
                 .unwrap()
@@ -45,7 +45,7 @@ fn comparisons_of_floats_and_of_integers_give_truth_values() {
 fn comparisons_refuse_what_cannot_be_compared() {
     for (name, op) in COMPARISONS {
         assert_eq!(
-            complaint(|net, v| op(net, v[0], v[1]), &[&[-1, 3], &[2]]),
+            build_error(|net, v| op(net, v[0], v[1]), &[&[-1, 3], &[2]]),
             format!("`{name}` expects dimensions that are equal or 1, aligned at the right, got [-1, 3] and [2]")
         );
         let mixed = |net: &mut Net, v: &[Var]| {
@@ -53,7 +53,7 @@ fn comparisons_refuse_what_cannot_be_compared() {
             op(net, v[0], label)
         };
         assert_eq!(
-            complaint(mixed, &[&[-1, 1]]),
+            build_error(mixed, &[&[-1, 1]]),
             format!(
                 "`{name}` expects floats and floats, or integers and integers, got one of each; `cast` one of them first"
             )
@@ -62,13 +62,16 @@ fn comparisons_refuse_what_cannot_be_compared() {
             let slot = net.slot("slot")?;
             op(net, slot, slot)
         };
-        let message = complaint(ragged, &[]);
-        assert_eq!(message, format!("`{name}` expects a fixed number of elements a row, got a slot of any length"));
+        let message = build_error(ragged, &[]);
+        assert_eq!(
+            message,
+            format!("`{name}` expects a fixed number of elements per row, got a slot of variable length")
+        );
     }
 }
 
 #[test]
-fn logic_follows_its_truth_tables() {
+fn logical_ops_follow_their_truth_tables() {
     let x: (&[usize], &[f32]) = (&[2, 1], &[0.0, 1.0]);
     let y: (&[usize], &[f32]) = (&[1, 2], &[0.0, 2.0]);
     let of = |op: Binary| compute_of(|net, p| op(net, p[0], p[1]), &[x, y]);
@@ -78,10 +81,10 @@ fn logic_follows_its_truth_tables() {
 }
 
 #[test]
-fn logic_refuses_integers_and_shapes_that_do_not_meet() {
+fn logical_ops_refuse_integers_and_shapes_that_cannot_be_broadcast() {
     for (name, op) in [("logical_and", Net::logical_and as Binary), ("logical_or", Net::logical_or)] {
         assert_eq!(
-            complaint(|net, v| op(net, v[0], v[1]), &[&[-1, 3], &[-1, 2]]),
+            build_error(|net, v| op(net, v[0], v[1]), &[&[-1, 3], &[-1, 2]]),
             format!("`{name}` expects dimensions that are equal or 1, aligned at the right, got [-1, 3] and [-1, 2]")
         );
     }
@@ -90,13 +93,13 @@ fn logic_refuses_integers_and_shapes_that_do_not_meet() {
         net.logical_not(label)
     };
     assert_eq!(
-        complaint(not_of_integers, &[]),
+        build_error(not_of_integers, &[]),
         "`logical_not` expects floats, got integers as input 0; `cast` them first"
     );
 }
 
 #[test]
-fn no_gradient_flows_through_a_comparison_or_through_logic() {
+fn no_gradient_flows_through_comparisons_or_logical_ops() {
     for op in COMPARISONS.map(|(_, op)| op).into_iter().chain([Net::logical_and as Binary, Net::logical_or]) {
         let mut net = Net::new();
         let attr = openfleet_engine::ParamAttr::default();
@@ -110,8 +113,8 @@ fn no_gradient_flows_through_a_comparison_or_through_logic() {
 }
 
 #[test]
-fn a_choice_has_the_gradient_of_finite_differences() {
-    // x where x > y is the larger one, where the numbers are far enough apart.
+fn select_has_the_gradient_of_finite_differences() {
+    // x where x > y is the larger one, if the numbers are far enough apart.
     let larger = |net: &mut Net, x: Var, y: Var| {
         let condition = net.greater_than(x, y)?;
         net.select(condition, x, y)
@@ -141,7 +144,7 @@ fn a_choice_has_the_gradient_of_finite_differences() {
 }
 
 #[test]
-fn a_choice_takes_from_x_where_the_condition_is_true() {
+fn select_takes_from_x_where_the_condition_is_true() {
     let chosen = compute_of(
         |net, p| {
             let condition = net.less_than(p[0], p[1])?;
@@ -163,17 +166,17 @@ fn a_choice_takes_from_x_where_the_condition_is_true() {
 }
 
 #[test]
-fn a_choice_refuses_numbers_as_condition_and_shapes_that_do_not_meet() {
+fn select_refuses_numbers_as_condition_and_shapes_that_cannot_be_broadcast() {
     assert_eq!(
-        complaint(|net, v| net.select(v[0], v[0], v[0]), &[&[-1, 2]]),
-        "`where` expects truth values as the condition, got numbers; compare them with something first"
+        build_error(|net, v| net.select(v[0], v[0], v[0]), &[&[-1, 2]]),
+        "`where` expects booleans as the condition, got numbers; compare them with something first"
     );
     let apart = |net: &mut Net, v: &[Var]| {
         let condition = net.logical_not(v[0])?;
         net.select(condition, v[0], v[1])
     };
     assert_eq!(
-        complaint(apart, &[&[-1, 2], &[-1, 3]]),
+        build_error(apart, &[&[-1, 2], &[-1, 3]]),
         "`where` expects dimensions that are equal or 1, aligned at the right, got [-1, 2] and [-1, 2] and [-1, 3]"
     );
     let mixed = |net: &mut Net, v: &[Var]| {
@@ -182,7 +185,7 @@ fn a_choice_refuses_numbers_as_condition_and_shapes_that_do_not_meet() {
         net.select(condition, v[0], label)
     };
     assert_eq!(
-        complaint(mixed, &[&[-1, 2]]),
+        build_error(mixed, &[&[-1, 2]]),
         "`where` expects floats and floats, or integers and integers, got one of each"
     );
 }

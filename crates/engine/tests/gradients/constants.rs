@@ -1,4 +1,4 @@
-//! Tensors of given numbers as inputs of an op, without feeding them; and looking at numbers.
+//! Constant tensors as inputs of an op, without feeding them; and assertions on numbers.
 
 use openfleet_engine::{DType, Net, Tensor, Var};
 
@@ -19,7 +19,7 @@ pub fn integers(net: &mut Net, numbers: &[i64]) -> Var {
     net.cast(column, DType::I64).unwrap()
 }
 
-/// Fails unless every number is what is wanted, but for rounding.
+/// Fails unless every number is as expected, up to rounding.
 #[track_caller]
 pub fn assert_near(got: &[f32], wanted: &[f32]) {
     let near = |(got, wanted): (&f32, &f32)| (got - wanted).abs() <= 2e-6 * wanted.abs().max(1.0);

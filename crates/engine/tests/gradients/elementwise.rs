@@ -1,16 +1,16 @@
-//! Ops that work element by element, on one tensor or on two that meet by broadcasting.
+//! Elementwise ops on one tensor or on two that are broadcast.
 
 use openfleet_engine::{DType, Feed, Net, Result, Var};
 
-use crate::harness::{Options, check, complaint, compute, compute_of, drawn, gradients_at};
+use crate::harness::{Options, build_error, check, compute, compute_of, drawn, gradients_at};
 
 type Unary = fn(&mut Net, Var) -> Result<Var>;
 type Binary = fn(&mut Net, Var, Var) -> Result<Var>;
 
-/// Every way in which two tensors can meet.
-const MEETINGS: &[(&[usize], &[usize])] = &[
+/// Every way in which two tensors can be broadcast.
+const BROADCASTS: &[(&[usize], &[usize])] = &[
     (&[2, 3], &[2, 3]),
-    // A row vector, on either side.
+    // A row vector, as either input.
     (&[2, 3], &[3]),
     (&[3], &[2, 3]),
     // A single number.
@@ -32,11 +32,11 @@ fn spaced(seed: u64, count: usize, offset: f32) -> Vec<f32> {
 }
 
 fn check_binary(op: Binary, values: impl Fn(u64, usize, f32) -> Vec<f32> + Copy + 'static) {
-    for &(x, y) in MEETINGS {
+    for &(x, y) in BROADCASTS {
         let (x_values, y_values) = (values(1, x.iter().product(), 0.0), values(2, y.iter().product(), 0.05));
         check(|net, p| op(net, p[0], p[1]), &[x, y], Options::values(&[&x_values, &y_values]));
     }
-    // A batch of any size on one side, as a row vector, a number, and a column of the batch's own length meet it.
+    // A batch of any size, broadcast with a row vector, a scalar, and a column as long as the batch.
     check(
         |net, p| {
             let x = net.data("x", &[-1, 3], DType::F32)?;
@@ -72,7 +72,7 @@ fn an_op_on_a_tensor_with_itself_adds_both_gradients() {
     for op in [Net::add, Net::subtract, Net::multiply, Net::divide] as [Binary; 4] {
         check(|net, p| op(net, p[0], p[0]), &[&[2, 3]], Options::range(0.5, 1.5));
     }
-    // Also where it meets a part of itself.
+    // Also with a part of itself.
     check(
         |net, p| {
             let row = net.slice(p[0], &[0], &[0], &[1])?;
@@ -84,8 +84,8 @@ fn an_op_on_a_tensor_with_itself_adds_both_gradients() {
 }
 
 #[test]
-fn an_axis_says_where_the_tensor_of_lower_rank_begins() {
-    // "If shape(X) = (2, 3, 4, 5), shape(Y) = (2,), with axis=0": the examples of the original's manual, smaller.
+fn an_axis_aligns_the_lower_rank_tensor() {
+    // "If shape(X) = (2, 3, 4, 5), shape(Y) = (2,), with axis=0": the examples of PaddlePaddle's manual, smaller.
     for (y, axis) in [(&[2][..], 0), (&[3, 2], 1), (&[2, 3], 0), (&[3], 1), (&[3, 1], 1), (&[3, 2, 1, 1], 1)] {
         check(|net, p| net.multiply_at(p[0], p[1], axis), &[&[2, 3, 2], y], Options::default());
         check(|net, p| net.divide_at(p[1], p[0], axis), &[&[2, 3, 2], y], Options::range(0.5, 1.5));
@@ -103,7 +103,7 @@ fn an_axis_says_where_the_tensor_of_lower_rank_begins() {
 }
 
 #[test]
-fn arithmetic_of_two_tensors_gives_the_numbers_of_the_blackboard() {
+fn arithmetic_of_two_tensors_agrees_with_a_calculation_by_hand() {
     let x: (&[usize], &[f32]) = (&[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     let of = |op: Binary, y: (&[usize], &[f32])| compute_of(|net, p| op(net, p[0], p[1]), &[x, y]).1;
     let row: (&[usize], &[f32]) = (&[3], &[1.0, 2.0, 4.0]);
@@ -122,7 +122,7 @@ fn arithmetic_of_two_tensors_gives_the_numbers_of_the_blackboard() {
 }
 
 #[test]
-fn a_batch_meets_a_column_of_its_own_length() {
+fn a_batch_broadcasts_with_a_column_of_its_own_length() {
     let masked = |rows: usize| {
         let feed = Feed::new().floats("x", 2, (0..rows * 2).map(|v| v as f32).collect()).unwrap();
         let feed = feed.floats("mask", 1, (0..rows).map(|r| (r % 2) as f32).collect()).unwrap();
@@ -141,7 +141,7 @@ fn a_batch_meets_a_column_of_its_own_length() {
 }
 
 #[test]
-fn tensors_that_do_not_meet_are_refused_with_both_shapes() {
+fn tensors_that_cannot_be_broadcast_are_refused_with_both_shapes() {
     for (op, name) in [
         (Net::add as Binary, "elementwise_add"),
         (Net::subtract, "elementwise_sub"),
@@ -151,28 +151,28 @@ fn tensors_that_do_not_meet_are_refused_with_both_shapes() {
         (Net::minimum, "elementwise_min"),
     ] {
         assert_eq!(
-            complaint(|net, v| op(net, v[0], v[1]), &[&[-1, 3], &[2]]),
+            build_error(|net, v| op(net, v[0], v[1]), &[&[-1, 3], &[2]]),
             format!("`{name}` expects dimensions that are equal or 1, aligned at the right, got [-1, 3] and [2]")
         );
     }
-    // How many rows a batch has is not known before it comes.
-    let message = complaint(|net, v| net.add(v[0], v[1]), &[&[-1, 3], &[4, 3]]);
+    // The number of rows in a batch is not known when the program is built.
+    let message = build_error(|net, v| net.add(v[0], v[1]), &[&[-1, 3], &[4, 3]]);
     assert!(message.ends_with("got [-1, 3] and [4, 3]"), "{message}");
     assert_eq!(
-        complaint(|net, v| net.multiply_at(v[0], v[1], 1), &[&[2, 3, 4], &[2, 3]]),
+        build_error(|net, v| net.multiply_at(v[0], v[1], 1), &[&[2, 3, 4], &[2, 3]]),
         "`elementwise_mul` expects dimensions that are equal or 1 from axis 1 on, got [2, 3, 4] and [2, 3]"
     );
     assert_eq!(
-        complaint(|net, v| net.add_at(v[0], v[1], 2), &[&[2, 3, 4], &[4, 3]]),
+        build_error(|net, v| net.add_at(v[0], v[1], 2), &[&[2, 3, 4], &[4, 3]]),
         "`elementwise_add` expects an axis at which one of [2, 3, 4] and [4, 3] fits into the other, got 2"
     );
     for axis in [-2, 4] {
-        let message = complaint(|net, v| net.add_at(v[0], v[1], axis), &[&[2, 3, 4], &[4]]);
+        let message = build_error(|net, v| net.add_at(v[0], v[1], axis), &[&[2, 3, 4], &[4]]);
         assert!(message.ends_with(&format!("got {axis}")), "{message}");
     }
 }
 
-/// A range that keeps away from kinks and poles, and the op.
+/// An op with a range that avoids kinks and poles.
 fn functions() -> Vec<(&'static str, Unary, (f32, f32))> {
     vec![
         ("abs", Net::abs, (0.2, 1.0)),
@@ -211,7 +211,7 @@ fn functions_of_one_tensor_have_the_gradient_of_finite_differences() {
 }
 
 #[test]
-fn functions_of_one_tensor_give_the_numbers_of_the_blackboard() {
+fn functions_of_one_tensor_agree_with_a_calculation_by_hand() {
     let of = |op: Unary, x: &[f32]| compute_of(|net, p| op(net, p[0]), &[(&[x.len()], x)]).1;
     let e = std::f32::consts::E;
     assert_eq!(of(Net::abs, &[-2.0, 0.0, 3.0]), [2.0, 0.0, 3.0]);
@@ -229,7 +229,7 @@ fn functions_of_one_tensor_give_the_numbers_of_the_blackboard() {
 }
 
 #[test]
-fn at_a_kink_the_gradient_is_that_of_the_original() {
+fn at_a_kink_the_gradient_is_paddlepaddles() {
     let at = |op: Unary, x: &[f32]| gradients_at(|net, p| op(net, p[0]), &[(&[x.len()], x)]).remove(0);
     assert_eq!(at(Net::abs, &[0.0, -0.0, -3.0]), [0.0, 0.0, -1.0]);
     assert_eq!(at(|net, x| net.clip(x, -1.0, 1.0), &[-1.0, 0.0, 1.0, 2.0]), [0.0, 1.0, 0.0, 0.0]);
@@ -243,7 +243,7 @@ fn at_a_kink_the_gradient_is_that_of_the_original() {
 #[test]
 fn functions_of_floats_refuse_integers_and_say_what_to_do() {
     for (name, op, _) in functions() {
-        let message = complaint(
+        let message = build_error(
             |net, _| {
                 let x = net.data("label", &[-1, 1], DType::I64)?;
                 op(net, x)
@@ -252,6 +252,6 @@ fn functions_of_floats_refuse_integers_and_say_what_to_do() {
         );
         assert_eq!(message, format!("`{name}` expects floats, got integers as input 0; `cast` them first"));
     }
-    let message = complaint(|net, v| net.clip(v[0], 2.0, 1.0), &[&[-1, 2]]);
+    let message = build_error(|net, v| net.clip(v[0], 2.0, 1.0), &[&[-1, 2]]);
     assert_eq!(message, "`clip` expects min <= max, got min 2 and max 1");
 }

@@ -1,18 +1,18 @@
-//! Ops that give numbers from nowhere, the sizes of dimensions, and the greatest elements of a row.
+//! Ops without inputs, the sizes of dimensions, and the greatest elements of a row.
 
 use openfleet_engine::op::LiteralValues;
 use openfleet_engine::{DType, Feed, Net, Tensor, Var};
 use openfleet_table::Initializer;
 
 use crate::constants::assert_tensor;
-use crate::harness::{Options, check, complaint, compute, compute_of, drawn, gradients_at};
+use crate::harness::{Options, build_error, check, compute, compute_of, drawn, gradients_at};
 
 fn rows(count: usize) -> Feed {
     Feed::new().floats("x", 1, vec![0.0; count]).unwrap()
 }
 
 #[test]
-fn given_numbers_are_what_was_given() {
+fn a_literal_has_the_given_numbers() {
     let floats = compute(|net| net.literal(&[2, 2], LiteralValues::F32(vec![1.0, -2.0, 0.5, 4.0])), rows(3)).unwrap();
     assert_tensor(&floats, &[2, 2], &[1.0, -2.0, 0.5, 4.0]);
     let ints = compute(|net| net.literal(&[3], LiteralValues::I64(vec![-1, 0, 1 << 40])), rows(3)).unwrap();
@@ -28,7 +28,7 @@ fn given_numbers_are_what_was_given() {
     );
     assert_eq!((dims, values), (vec![2, 2], vec![1.0, 0.0, 3.0, 4.0]));
     assert_eq!(
-        complaint(|net, _| net.literal(&[2, 3], LiteralValues::F32(vec![1.0])), &[]),
+        build_error(|net, _| net.literal(&[2, 3], LiteralValues::F32(vec![1.0])), &[]),
         "`literal` expects 6 numbers for [2, 3], got 1"
     );
 }
@@ -45,7 +45,7 @@ fn random_numbers_fill_the_batch_and_are_the_same_in_a_repeated_run() {
     assert!((mean - 3.0).abs() < 0.05, "mean {mean}");
     assert_eq!(once, draw(uniform, None));
     assert_ne!(once, draw(uniform, Some(5)));
-    let message = complaint(|net, _| net.random(&[2], Initializer::Constant(1.0), None), &[]);
+    let message = build_error(|net, _| net.random(&[2], Initializer::Constant(1.0), None), &[]);
     assert!(message.starts_with("`random` expects a distribution"), "{message}");
 }
 
@@ -61,7 +61,7 @@ fn sizes_are_those_of_this_step() {
 }
 
 #[test]
-fn the_greatest_elements_come_in_order_and_of_equal_ones_the_first() {
+fn topk_is_sorted_and_the_first_of_equal_elements_wins() {
     let x: (&[usize], &[f32]) = (&[2, 4], &[1.0, 3.0, 3.0, 2.0, f32::NAN, -1.0, 0.5, f32::NEG_INFINITY]);
     let values = |k, largest| compute_of(|net, p| Ok(net.topk(p[0], k, largest)?.0), &[x]);
     assert_eq!(values(2, true), (vec![2, 2], vec![3.0, 3.0, 0.5, -1.0]));
@@ -78,8 +78,8 @@ fn the_greatest_elements_come_in_order_and_of_equal_ones_the_first() {
 }
 
 #[test]
-fn the_greatest_elements_have_the_gradient_of_finite_differences() {
-    // Numbers far enough from each other that a step of the differences changes no order.
+fn topk_has_the_gradient_of_finite_differences() {
+    // Numbers far enough apart that a finite difference changes no order.
     let apart: Vec<f32> = (0..12).map(|i| (i * 7 % 12) as f32 / 10.0).collect();
     for (k, largest) in [(1, true), (3, true), (2, false), (4, false)] {
         check(|net, p| Ok(net.topk(p[0], k, largest)?.0), &[&[3, 4]], Options::values(&[&apart]));
@@ -94,15 +94,15 @@ fn the_greatest_elements_have_the_gradient_of_finite_differences() {
         Options::values(&[&[1.0, 2.0, 3.0]])
             .fed(|rows| Feed::new().floats("x", 3, drawn(5, rows * 3, (1.0, 1.1))).unwrap()),
     );
-    // What was not among them learns nothing.
+    // Elements that were not selected get no gradient.
     let gradients = gradients_at(|net, p| Ok(net.topk(p[0], 2, true)?.0), &[(&[1, 4], &[1.0, 3.0, 3.0, 3.0])]);
     assert_eq!(gradients, [[0.0, 1.0, 1.0, 0.0]]);
 }
 
 #[test]
-fn more_than_there_are_is_refused() {
+fn topk_refuses_a_k_above_the_row_length() {
     assert_eq!(
-        complaint(|net, v| net.topk(v[0], 4, true), &[&[-1, 3]]),
+        build_error(|net, v| net.topk(v[0], 4, true), &[&[-1, 3]]),
         "`topk` expects a fixed last dimension of at least k = 4 elements, k from 1, got [-1, 3]"
     );
 }

@@ -1,8 +1,8 @@
 //! Checks the gradient of anything built from parameters against central finite differences.
 //!
-//! The op's output is multiplied by fixed pseudo-random weights, so that every element counts differently, and summed to
-//! a loss. Each check runs on the parameters themselves (the op is the only one to reach them), and on copies of them that
-//! are used once more before and once more after the op: there the op's backward must write first or add, as it comes.
+//! The op's output is multiplied by fixed pseudo-random weights, so that every element counts differently, and summed to a loss.
+//! Each check runs on the parameters themselves (only the op uses them), and on copies of them that are also used before and
+//! after the op: there the op's backward must either write first or add.
 
 use std::sync::Arc;
 
@@ -12,21 +12,21 @@ use openfleet_table::Initializer;
 /// The size of a batch that nothing reads: results must not depend on it.
 const SOME_ROWS: usize = 3;
 
-/// How a gradient is checked.
+/// Options of a gradient check.
 pub struct Options {
-    /// Parameters are drawn from here; keep it away from kinks and poles.
+    /// Parameters are drawn from this range; it must avoid kinks and poles.
     pub range: (f32, f32),
-    /// Parameters are given instead of drawn, in order; those missing are drawn.
+    /// Values of the parameters in order; parameters without values are drawn.
     pub values: Vec<Vec<f32>>,
-    /// What else is fed for a batch of so many rows.
+    /// What else is fed for a batch of this many rows.
     pub feed: Box<dyn Fn(usize) -> Feed>,
-    /// Batches to check, one after the other on the same executor.
+    /// Batch sizes to check, in this order, on the same executor.
     pub rows: Vec<usize>,
     /// The step of the finite differences.
     pub epsilon: f32,
     /// How far the two gradients may differ, relative to the larger.
     pub tolerance: f64,
-    /// How far they may always differ.
+    /// A difference that is always allowed.
     pub floor: f64,
 }
 
@@ -55,7 +55,7 @@ impl Options {
         Options { values: values.iter().map(|v| v.to_vec()).collect(), ..Options::default() }
     }
 
-    /// Feeds a batch too, in several sizes one after the other: longer, shorter, and a single row.
+    /// Also feeds batches of several sizes: longer, shorter, and a single row.
     pub fn fed(mut self, feed: impl Fn(usize) -> Feed + 'static) -> Self {
         self.feed = Box::new(feed);
         self.rows = vec![2, 5, 3, 1];
@@ -71,7 +71,7 @@ enum Others {
     After,
 }
 
-/// Checks what `build` makes of parameters of the given dimensions.
+/// Checks what `build` computes from parameters of the given dimensions.
 #[track_caller]
 pub fn check(build: impl Fn(&mut Net, &[Var]) -> Result<Var>, dims: &[&[usize]], options: Options) {
     for others in [Others::None, Others::Before, Others::After] {
@@ -185,7 +185,7 @@ fn weigh(net: &mut Net, x: Var, dims: &[usize], constants: &mut Vec<(String, Ten
     times(net, x, dims, values, constants)
 }
 
-/// A variable with the values of `x` that is no parameter.
+/// A variable with the values of `x` that is not a parameter.
 fn copy(net: &mut Net, x: Var, dims: &[usize], constants: &mut Vec<(String, Tensor)>) -> Var {
     times(net, x, dims, vec![1.0; dims.iter().product()], constants)
 }
@@ -196,14 +196,14 @@ fn times(net: &mut Net, x: Var, dims: &[usize], values: Vec<f32>, constants: &mu
     net.multiply(x, constant).unwrap()
 }
 
-/// Weights of the elements of a mean. They grow with the number of elements, so that no gradient becomes small, and
-/// keep away from zero: what is weighed by almost nothing is checked by almost nothing.
+/// Weights of the elements of a mean. They grow with the number of elements, so that no gradient becomes small, and are not near
+/// zero: an element with a tiny weight would hardly be checked.
 fn weights(seed: u64, count: usize) -> Vec<f32> {
     let signed = |w: f32| if w < 1.0 { w - 1.5 } else { w - 0.5 };
     drawn(seed, count, (0.0, 2.0)).into_iter().map(|w| signed(w) * count as f32).collect()
 }
 
-/// Numbers between two bounds, spread evenly and in no order, the same ones each time.
+/// Pseudo-random numbers between two bounds, evenly spread, the same ones each time.
 pub fn drawn(seed: u64, count: usize, (low, high): (f32, f32)) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (0..count)
@@ -234,8 +234,8 @@ pub fn compute_of(
     (value.dims().to_vec(), value.f32s().unwrap().to_vec())
 }
 
-/// The gradients, with respect to these parameters, of the sum of what `build` computes: for kinks, where there are no
-/// finite differences to compare with.
+/// The gradients, with respect to these parameters, of the sum of what `build` computes. For kinks, where finite differences
+/// cannot be used.
 #[track_caller]
 pub fn gradients_at(
     build: impl FnOnce(&mut Net, &[Var]) -> Result<Var>,
@@ -250,7 +250,7 @@ pub fn gradients_at(
     gradients.iter().map(|g| g.f32s().unwrap().iter().map(|g| g * count as f32).collect()).collect()
 }
 
-/// A net on parameters that have their values.
+/// A net with parameters that are set to these values.
 fn placed(
     build: impl FnOnce(&mut Net, &[Var]) -> Result<Var>,
     parameters: &[(&[usize], &[f32])],
@@ -272,9 +272,9 @@ fn some_rows() -> Feed {
     Feed::new().floats("rows", 1, vec![0.0; SOME_ROWS]).unwrap()
 }
 
-/// What `build` complains about, given float variables of these shapes, where -1 in front is the batch.
+/// The error of `build` on float variables of these shapes, where a leading -1 is the batch.
 #[track_caller]
-pub fn complaint<T>(build: impl FnOnce(&mut Net, &[Var]) -> Result<T>, shapes: &[&[i64]]) -> String {
+pub fn build_error<T>(build: impl FnOnce(&mut Net, &[Var]) -> Result<T>, shapes: &[&[i64]]) -> String {
     let mut net = Net::new();
     let vars: Vec<Var> = shapes.iter().map(|shape| floats(&mut net, shape)).collect();
     match build(&mut net, &vars) {

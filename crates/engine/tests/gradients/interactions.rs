@@ -5,7 +5,7 @@ use std::sync::Arc;
 use openfleet_engine::{DType, Executor, Feed, Net, ParamAttr, Scope};
 
 use crate::constants::assert_near;
-use crate::harness::{Options, check, complaint, compute_of, drawn};
+use crate::harness::{Options, build_error, check, compute_of, drawn};
 
 #[test]
 fn fm_adds_up_the_products_of_all_pairs() {
@@ -21,7 +21,7 @@ fn fm_adds_up_the_products_of_all_pairs() {
 #[test]
 fn fm_has_the_gradient_of_finite_differences() {
     check(|net, p| net.fm(p[0]), &[&[2, 3, 2]], Options::default());
-    // Longer than the eight lanes of a product, with a rest.
+    // Longer than the eight lanes of a product, with a remainder.
     check(|net, p| net.fm_of(p[0], 2), &[&[2, 22]], Options::default());
     check(
         |net, p| {
@@ -35,17 +35,17 @@ fn fm_has_the_gradient_of_finite_differences() {
 }
 
 #[test]
-fn fm_says_which_shapes_it_takes() {
+fn fm_refuses_unsupported_shapes() {
     assert_eq!(
-        complaint(|net, v| net.fm(v[0]), &[&[-1, 6]]),
+        build_error(|net, v| net.fm(v[0]), &[&[-1, 6]]),
         "`fm` expects [B, F, D]; `fm_of` takes [B, F * D], got [-1, 6]"
     );
     assert_eq!(
-        complaint(|net, v| net.fm_of(v[0], 4), &[&[-1, 6]]),
+        build_error(|net, v| net.fm_of(v[0], 4), &[&[-1, 6]]),
         "`fm` expects [B, 4, D] or [B, 4 * D], got [-1, 6]"
     );
     assert_eq!(
-        complaint(|net, v| net.fm_of(v[0], 0), &[&[-1, 6]]),
+        build_error(|net, v| net.fm_of(v[0], 0), &[&[-1, 6]]),
         "`fm` expects [B, 0, D] or [B, 0 * D], got [-1, 6]"
     );
 }
@@ -83,7 +83,7 @@ fn cross_has_the_gradient_of_finite_differences() {
 }
 
 #[test]
-fn cross_makes_its_parameters_and_checks_its_inputs() {
+fn cross_creates_its_parameters_and_checks_its_inputs() {
     let mut net = Net::with_seed(1);
     let x = net.data("x", &[-1, 3], DType::F32).unwrap();
     net.cross(x, x).unwrap();
@@ -91,11 +91,11 @@ fn cross_makes_its_parameters_and_checks_its_inputs() {
     executor.run_startup(&net.startup).unwrap();
     assert_eq!(executor.scope().names(), ["cross_0.b_0", "cross_0.w_0"]);
     assert_eq!(
-        complaint(|net, v| net.cross(v[0], v[1]), &[&[-1, 3], &[-1, 4]]),
+        build_error(|net, v| net.cross(v[0], v[1]), &[&[-1, 3], &[-1, 4]]),
         "`cross` expects x0 [B, N], x [B, N], w [N] and b [N], got [-1, 3] and [-1, 4] and [3] and [3]"
     );
     assert_eq!(
-        complaint(|net, v| net.cross(v[0], v[0]), &[&[-1, 3, 2]]),
+        build_error(|net, v| net.cross(v[0], v[0]), &[&[-1, 3, 2]]),
         "`cross` expects x0 and x [B, N], got [-1, 3, 2]"
     );
 }

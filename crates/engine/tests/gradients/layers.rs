@@ -1,9 +1,9 @@
-//! The ops that every model is made of: dense layers, activations, joining, the mean and the click loss.
+//! The ops of every model: dense layers, activations, concat, the mean and the click loss.
 
 use openfleet_engine::op::{Activation, Fc};
 use openfleet_engine::{DType, Feed, Net, Tensor, Var};
 
-use crate::harness::{Options, check, complaint, compute};
+use crate::harness::{Options, build_error, check, compute};
 
 #[test]
 fn a_dense_layer_passes_gradients_to_its_input_weights_and_bias() {
@@ -19,7 +19,7 @@ fn a_dense_layer_passes_gradients_to_its_input_weights_and_bias() {
         }
     }
     assert_eq!(
-        complaint(|net, v| net.fc(v[0], 4, Activation::Linear), &[&[-1]]),
+        build_error(|net, v| net.fc(v[0], 4, Activation::Linear), &[&[-1]]),
         "`fc` expects more than 1 dimension(s), got [-1]"
     );
 }
@@ -31,7 +31,7 @@ fn a_dense_layer_flattens_what_follows_its_rows() {
 }
 
 #[test]
-fn relu_and_sigmoid_pass_gradients_and_clear_or_squash() {
+fn relu_and_sigmoid_have_their_values_and_gradients() {
     check(|net, p| net.relu(p[0]), &[&[2, 2]], Options::values(&[&[1.0, -1.0, 0.5, -0.3]]));
     check(|net, p| net.sigmoid(p[0]), &[&[2, 3]], Options::range(-3.0, 3.0));
     let feed = || Feed::new().floats("x", 2, vec![-2.0, 3.0]).unwrap();
@@ -56,16 +56,16 @@ fn relu_and_sigmoid_pass_gradients_and_clear_or_squash() {
 }
 
 #[test]
-fn joining_passes_each_part_its_own_gradient() {
+fn concat_passes_each_part_its_own_gradient() {
     for axis in [0, 1, -1] {
         check(|net, p| net.concat(&[p[0], p[1], p[0]], axis), &[&[2, 3], &[2, 3]], Options::default());
     }
     check(|net, p| net.concat(&[p[0], p[1]], 1), &[&[2, 1, 2], &[2, 3, 2]], Options::default());
     assert_eq!(
-        complaint(|net, v| net.concat(&[v[0], v[1]], 1), &[&[-1, 3], &[-1, 3, 1]]),
+        build_error(|net, v| net.concat(&[v[0], v[1]], 1), &[&[-1, 3], &[-1, 3, 1]]),
         "`concat` expects equal dimensions but for axis 1, got [-1, 3] and [-1, 3, 1]"
     );
-    // Integers too, but not some of each.
+    // Integers too, but not mixed with floats.
     let ids = Feed::new().ints("a", 1, &[1, -2]).unwrap().ints("b", 2, &[3, 4, 5, 6]).unwrap();
     let joined = compute(
         |net| {
@@ -80,7 +80,7 @@ fn joining_passes_each_part_its_own_gradient() {
         net.concat(&[v[0], ids], 1)
     };
     assert_eq!(
-        complaint(mixed, &[&[-1, 3]]),
+        build_error(mixed, &[&[-1, 3]]),
         "`concat` expects only floats or only integers, got some of each; `cast` some of them first"
     );
 }
@@ -101,7 +101,7 @@ fn the_click_loss_has_the_gradient_of_its_formula() {
         Options::range(-4.0, 4.0),
     );
     assert_eq!(
-        complaint(|net, v| net.sigmoid_cross_entropy_with_logits(v[0], v[1]), &[&[-1, 1], &[-1, 2]]),
+        build_error(|net, v| net.sigmoid_cross_entropy_with_logits(v[0], v[1]), &[&[-1, 1], &[-1, 2]]),
         "`sigmoid_cross_entropy_with_logits` expects logits and labels of one shape, got [-1, 1] and [-1, 2]"
     );
 }

@@ -6,7 +6,7 @@ use openfleet_engine::op::{DenseEmbeddingOptions, Pooling};
 use openfleet_engine::{DType, Executor, Feed, Net, ParamAttr, Result, Scope, Tensor};
 
 use crate::constants::assert_tensor;
-use crate::harness::{Options, check, complaint};
+use crate::harness::{Options, build_error, check};
 
 /// Four rows of two.
 const TABLE: &[f32] = &[0.0, 1.0, 10.0, 11.0, 20.0, 21.0, 30.0, 31.0];
@@ -15,7 +15,7 @@ fn options(pooling: Pooling, padding_idx: Option<i64>) -> DenseEmbeddingOptions 
     DenseEmbeddingOptions { table: ParamAttr::named("p_0"), pooling, padding_idx }
 }
 
-/// What slots of any length, or pairs of ids, give of `TABLE`.
+/// The result of looking ragged slots, or pairs of ids, up in `TABLE`.
 fn run(ragged: bool, options: &DenseEmbeddingOptions, rows: &[&[u64]]) -> Result<Tensor> {
     let mut net = Net::new();
     let ids = if ragged { net.slot("ids")? } else { net.data("ids", &[-1, 2], DType::I64)? };
@@ -73,7 +73,7 @@ fn lookups_have_the_gradient_of_finite_differences() {
             );
         }
     }
-    // Two lookups in one table, of which one is of integers that an op computes.
+    // Two lookups in one table; one of them has ids that an op computes.
     check(
         |net, _| {
             let ids = net.data("ids", &[-1, 2], DType::I64)?;
@@ -106,12 +106,12 @@ fn an_id_without_a_row_is_named_with_slot_and_row() {
 #[test]
 fn ids_of_the_wrong_kind_are_refused() {
     assert_eq!(
-        complaint(|net, v| net.dense_embedding(v[0], [4, 2], &DenseEmbeddingOptions::default()), &[&[-1, 3]]),
+        build_error(|net, v| net.dense_embedding(v[0], [4, 2], &DenseEmbeddingOptions::default()), &[&[-1, 3]]),
         "`dense_embedding` expects integer ids, got floats of shape [-1, 3]"
     );
     assert_eq!(
         run(true, &options(Pooling::Each, None), &[&[1]]).unwrap_err().to_string(),
-        "`dense_embedding` expects ids of a fixed shape for pooling `Each`, got a slot of any length"
+        "`dense_embedding` expects ids of a fixed shape for pooling `Each`, got a slot of variable length"
     );
     assert_eq!(
         run(true, &options(Pooling::Sum, Some(-5)), &[&[1]]).unwrap_err().to_string(),

@@ -4,7 +4,7 @@ use openfleet_engine::op::ClassLabels;
 use openfleet_engine::{DType, Feed, Net, Result, Var};
 
 use crate::constants::{assert_near, assert_tensor, floats, integers};
-use crate::harness::{Options, check, complaint, compute, compute_of, drawn};
+use crate::harness::{Options, build_error, check, compute, compute_of, drawn};
 
 const X: &[f32] = &[0.5, -1.0, 2.0, 0.0, 3.0, -2.0];
 const SOFT: &[&[f32]] = &[&[0.2, 0.3, 0.5], &[1.0, 0.0, 0.0]];
@@ -34,14 +34,14 @@ fn softmax_is_a_distribution_along_its_axis() {
     assert_near(&rows, &[0.1752904, 0.03911257, 0.785597, 0.04712342, 0.9464991, 0.006377461]);
     let (_, columns) = compute_of(|net, p| net.softmax_along(p[0], 0), &[(&[2, 3], X)]);
     assert_near(&columns, &[0.6224593, 0.01798621, 0.9820138, 0.3775407, 0.9820138, 0.01798621]);
-    // What would overflow without taking the greatest off.
+    // These values would overflow if the maximum were not subtracted.
     let (_, large) = compute_of(|net, p| net.softmax(p[0]), &[(&[1, 2], &[1000.0, 1000.0])]);
     assert_near(&large, &[0.5, 0.5]);
     for axis in [-1, 0, 1] {
         check(|net, p| net.softmax_along(p[0], axis), &[&[2, 3, 2]], Options::default());
     }
     assert_eq!(
-        complaint(|net, v| net.softmax_along(v[0], 2), &[&[-1, 3]]),
+        build_error(|net, v| net.softmax_along(v[0], 2), &[&[-1, 3]]),
         "`softmax` expects an axis of [-1, 3], got 2"
     );
 }
@@ -62,7 +62,7 @@ fn softmax_with_cross_entropy_agrees_with_the_formula_for_both_kinds_of_labels()
     let softmax = |net: &mut Net, x, z| Ok(net.softmax_with_cross_entropy_of(x, z, ClassLabels::default())?.1);
     let softmax = fed(softmax, 3, X, &[2, 0]).unwrap();
     assert_near(&softmax[..3], &[0.1752904, 0.03911257, 0.785597]);
-    // A logit that would overflow an exponential: the loss is the difference to the greatest.
+    // A logit whose exponential would overflow: the loss is the difference to the maximum.
     assert_near(&fed(|net, x, z| net.softmax_with_cross_entropy(x, z), 2, &[0.0, 500.0], &[0]).unwrap(), &[500.0]);
 }
 
@@ -77,7 +77,7 @@ fn softmax_with_cross_entropy_has_the_gradient_of_finite_differences() {
         &[&[3, 4]],
         Options::default(),
     );
-    // The gradient of labels that do not add up to 1 is exact, too.
+    // The gradient is exact even for labels that do not add up to 1.
     check(
         |net, p| {
             let z = floats(net, &[&[0.1, 0.2, 0.3], &[0.0, 2.0, 0.5]]);
@@ -116,7 +116,7 @@ fn cross_entropy_is_the_logarithm_of_the_right_probability() {
     let p = [0.2, 0.3, 0.5, 0.9, 0.1, 0.0];
     let loss = fed(|net, p, z| net.cross_entropy(p, z), 3, &p, &[1, 0]).unwrap();
     assert_near(&loss, &[-(0.3f32.ln()), -(0.9f32.ln())]);
-    // 0.2 ln 0.2 + 0.3 ln 0.3 + 0.5 ln 0.5 = -1.029653; a probability of 0 that nobody labels costs nothing.
+    // 0.2 ln 0.2 + 0.3 ln 0.3 + 0.5 ln 0.5 = -1.029653; a probability of 0 for a class that is never the label costs nothing.
     let (dims, soft) = compute_of(
         |net, v| {
             let z = floats(net, SOFT);
@@ -126,7 +126,7 @@ fn cross_entropy_is_the_logarithm_of_the_right_probability() {
     );
     assert_eq!(dims, [2, 1]);
     assert_near(&soft, &[1.029653, -(0.9f32.ln())]);
-    // A probability of 0 for the right class is dear, not infinite.
+    // A probability of 0 for the right class is expensive, not infinite.
     assert_near(&fed(|net, p, z| net.cross_entropy(p, z), 3, &p, &[1, 2]).unwrap()[1..], &[46.0517]);
     check(
         |net, p| {
@@ -179,28 +179,28 @@ fn a_bad_label_or_probability_is_named_with_its_row() {
 #[test]
 fn labels_of_the_wrong_kind_or_shape_are_refused() {
     assert_eq!(
-        complaint(|net, v| net.cross_entropy(v[0], v[1]), &[&[-1, 3], &[-1, 1]]),
+        build_error(|net, v| net.cross_entropy(v[0], v[1]), &[&[-1, 3], &[-1, 1]]),
         "`cross_entropy` expects scores [.., C] and one integer label [.., 1] for each row, \
          got [-1, 3] and float labels [-1, 1]"
     );
     assert_eq!(
-        complaint(|net, v| net.softmax_with_cross_entropy_of(v[0], v[1], ClassLabels::soft()), &[&[-1, 3], &[-1, 2]]),
+        build_error(|net, v| net.softmax_with_cross_entropy_of(v[0], v[1], ClassLabels::soft()), &[&[-1, 3], &[-1, 2]]),
         "`softmax_with_cross_entropy` expects soft labels that are floats of the scores' shape, \
          got [-1, 3] and [-1, 2]"
     );
     assert_eq!(
-        complaint(|net, v| net.log_loss(v[0], v[1]), &[&[-1, 1], &[-1, 2]]),
+        build_error(|net, v| net.log_loss(v[0], v[1]), &[&[-1, 1], &[-1, 2]]),
         "`log_loss` expects probabilities and labels of one shape, got [-1, 1] and [-1, 2]"
     );
     assert_eq!(
-        complaint(|net, v| net.binary_cross_entropy(v[0], v[1]), &[&[-1, 1], &[-1, 2]]),
+        build_error(|net, v| net.binary_cross_entropy(v[0], v[1]), &[&[-1, 1], &[-1, 2]]),
         "`binary_cross_entropy` expects probabilities and labels of one shape, got [-1, 1] and [-1, 2]"
     );
     assert_eq!(
-        complaint(|net, v| net.square_error_cost(v[0], v[1]), &[&[-1, 1], &[-1, 2]]),
+        build_error(|net, v| net.square_error_cost(v[0], v[1]), &[&[-1, 1], &[-1, 2]]),
         "`square_error_cost` expects predictions and labels of one shape, got [-1, 1] and [-1, 2]"
     );
-    // A label is as good without the last dimension.
+    // The last dimension of labels is optional.
     let mut net = Net::new();
     let x = net.data("x", &[-1, 3], DType::F32).unwrap();
     let label = net.data("label", &[-1], DType::I64).unwrap();
@@ -225,12 +225,12 @@ fn binary_losses_agree_with_their_formulas() {
     // 0.1^2, 0.5^2, 0.1^2, 0.5^2.
     of_probabilities(Net::square_error_cost, &[0.01, 0.25, 0.01, 0.25]);
     check(|net, p| net.square_error_cost(p[0], p[1]), &[&[2, 3], &[2, 3]], Options::default());
-    // The same variable on both sides: the two gradients cancel.
+    // The same variable as both inputs: the two gradients cancel.
     check(|net, p| net.square_error_cost(p[0], p[0]), &[&[2, 3]], Options::default());
 }
 
 #[test]
-fn a_wrong_certainty_costs_a_hundred() {
+fn a_certain_wrong_prediction_costs_100() {
     let build = |net: &mut Net, p: &[Var]| {
         let z = floats(net, &[&[1.0, 0.0, 1.0, 0.0]]);
         net.binary_cross_entropy(p[0], z)
@@ -258,10 +258,10 @@ fn accuracy_counts_labels_among_the_highest_and_lower_classes_win_ties() {
             (accuracy.f32s().unwrap()[0], count(1), count(2))
         })
     };
-    // Row 0: right. Row 1: class 1 is second. Row 2: class 0 comes before class 1. Row 3: no number is never right.
+    // Row 0: right. Row 1: class 1 is second. Row 2: class 0 comes before class 1. Row 3: NaN is never right.
     assert_eq!(run(1, &[1, 1, 0, 2]).unwrap(), (0.5, 2, 4));
     assert_eq!(run(1, &[1, 1, 1, 0]).unwrap(), (0.5, 2, 4));
-    // Of two equal seconds only the first is among two.
+    // Of two equal second-highest scores, only the first is among the two highest.
     assert_eq!(run(2, &[1, 1, 1, 2]).unwrap(), (0.75, 3, 4));
     assert_eq!(run(2, &[1, 2, 1, 1]).unwrap(), (0.75, 3, 4));
     assert_eq!(run(3, &[0, 2, 2, 1]).unwrap(), (1.0, 4, 4));
@@ -292,7 +292,7 @@ fn one_hot_has_a_single_one_in_each_row() {
         "`one_hot`: an integer must be in 0..3, got 3 at row 1"
     );
     assert_eq!(
-        complaint(|net, v| net.one_hot(v[0], 3), &[&[-1, 1]]),
+        build_error(|net, v| net.one_hot(v[0], 3), &[&[-1, 1]]),
         "`one_hot` expects integers of a fixed shape, got floats; `cast` them first"
     );
 }

@@ -1,4 +1,4 @@
-//! Every op alone: its numbers against a calculation by hand, its gradient against finite differences, its complaints.
+//! Every op alone: its numbers against a calculation by hand, its gradient against finite differences, its errors.
 #![allow(clippy::unwrap_used)] // helpers outside `#[test]` functions are tests too
 
 mod compare;

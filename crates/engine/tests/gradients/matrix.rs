@@ -2,13 +2,13 @@
 
 use openfleet_engine::{DType, Feed};
 
-use crate::harness::{Options, check, complaint, compute, compute_of, drawn};
+use crate::harness::{Options, build_error, check, compute, compute_of, drawn};
 
-/// Dimensions of x and y as they are multiplied; the test exchanges the last two where it says "transposed".
+/// Dimensions of x and y as they are multiplied; the test swaps the last two where it says "transposed".
 const PRODUCTS: &[(&[usize], &[usize])] = &[
     (&[2, 3], &[3, 4]),
     (&[1, 3], &[3, 1]),
-    // One matrix a batch.
+    // One matrix per batch.
     (&[2, 2, 3], &[2, 3, 2]),
     (&[2, 2, 1, 3], &[2, 2, 3, 2]),
     // One y for all.
@@ -16,7 +16,7 @@ const PRODUCTS: &[(&[usize], &[usize])] = &[
     (&[2, 2, 2, 3], &[3, 2]),
     // One x for all.
     (&[2, 3], &[2, 3, 2]),
-    // Batches of 1 are repeated, on both sides.
+    // Batches of size 1 are broadcast, for both inputs.
     (&[2, 1, 2, 3], &[3, 3, 2]),
     (&[1, 2, 3], &[2, 3, 2]),
 ];
@@ -54,7 +54,7 @@ fn products_have_the_gradient_of_finite_differences_in_every_orientation() {
 #[test]
 fn a_batch_times_a_parameter_has_the_gradient_of_finite_differences() {
     let fed = || Options::default().fed(|rows| Feed::new().floats("x", 6, drawn(5, rows * 6, (-1.0, 1.0))).unwrap());
-    // [B, 2, 3] x [3, 2], and x transposed, which is a product a row.
+    // [B, 2, 3] x [3, 2], and x transposed, which is one product per row.
     for transpose_x in [false, true] {
         check(
             |net, p| {
@@ -65,7 +65,7 @@ fn a_batch_times_a_parameter_has_the_gradient_of_finite_differences() {
             fed(),
         );
     }
-    // The interactions of a row's vectors with one another: [B, 2, 3] x [B, 3, 2].
+    // The interactions of a row's vectors: [B, 2, 3] x [B, 3, 2].
     check(
         |net, p| {
             let x = net.data("x", &[-1, 2, 3], DType::F32)?;
@@ -75,7 +75,7 @@ fn a_batch_times_a_parameter_has_the_gradient_of_finite_differences() {
         &[&[2, 3]],
         fed(),
     );
-    // Every row with every other, and back to a row each: [B, 6] x [B, 6]ᵀ x [B, 6].
+    // Every row with every other, and back to one result per row: [B, 6] x [B, 6]ᵀ x [B, 6].
     check(
         |net, p| {
             let x = net.data("x", &[-1, 6], DType::F32)?;
@@ -105,7 +105,7 @@ fn a_product_for_each_row_has_the_gradient_of_finite_differences() {
 }
 
 #[test]
-fn products_give_the_numbers_of_the_blackboard() {
+fn products_agree_with_a_calculation_by_hand() {
     let x: (&[usize], &[f32]) = (&[2, 2], &[1.0, 2.0, 3.0, 4.0]);
     let y: (&[usize], &[f32]) = (&[2, 2], &[5.0, 6.0, 7.0, 8.0]);
     let product = |transpose_x, transpose_y, alpha| {
@@ -139,21 +139,21 @@ fn the_batch_can_be_a_dimension_of_the_matrix_itself() {
 }
 
 #[test]
-fn matrices_that_do_not_fit_are_refused_with_both_shapes() {
+fn mismatched_matrices_are_refused_with_both_shapes() {
     assert_eq!(
-        complaint(|net, v| net.matmul(v[0], v[1]), &[&[-1, 3], &[4, 5]]),
+        build_error(|net, v| net.matmul(v[0], v[1]), &[&[-1, 3], &[4, 5]]),
         "`matmul` expects x [.., M, K] and y [.., K, N], got [-1, 3] and [4, 5]"
     );
     assert_eq!(
-        complaint(|net, v| net.matmul_with(v[0], v[1], false, true, 1.0), &[&[-1, 3], &[3, 5]]),
+        build_error(|net, v| net.matmul_with(v[0], v[1], false, true, 1.0), &[&[-1, 3], &[3, 5]]),
         "`matmul` expects x [.., M, K] and y transposed [.., K, N], got [-1, 3] and [3, 5]"
     );
     assert_eq!(
-        complaint(|net, v| net.matmul(v[0], v[1]), &[&[-1, 2, 3], &[2, 3, 2]]),
-        "`matmul` expects dimensions in front of the matrices that are equal or 1, got [-1, 2, 3] and [2, 3, 2]"
+        build_error(|net, v| net.matmul(v[0], v[1]), &[&[-1, 2, 3], &[2, 3, 2]]),
+        "`matmul` expects leading dimensions that are equal or 1, got [-1, 2, 3] and [2, 3, 2]"
     );
     assert_eq!(
-        complaint(|net, v| net.bmm(v[0], v[1]), &[&[-1, 2, 3], &[3, 2]]),
+        build_error(|net, v| net.bmm(v[0], v[1]), &[&[-1, 2, 3], &[3, 2]]),
         "`bmm` expects x [B, M, K] and y [B, K, N], got [-1, 2, 3] and [3, 2]"
     );
 }

@@ -1,4 +1,4 @@
-//! Normalisations and drop-out. Numbers without a calculation beside them come from tests/golden/ops.py.
+//! Normalisations and dropout. Numbers without a calculation next to them come from tests/golden/ops.py.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use openfleet_engine::op::{BatchNormOptions, Dropout, DropoutMode, LayerNormOpti
 use openfleet_engine::{DType, Executor, Feed, Net, ParamAttr, Result, Scope, Tensor, Var};
 
 use crate::constants::{assert_near, assert_tensor};
-use crate::harness::{Options, check, complaint, compute_of, drawn};
+use crate::harness::{Options, build_error, check, compute_of, drawn};
 
 const X: &[f32] = &[0.5, -1.0, 2.0, 0.0, 3.0, -2.0];
 
-/// Finite differences of the training program itself: the harness takes those of its copy for evaluation, which drop-out
-/// and batch statistics differ in.
+/// Finite differences of the training program itself. The harness uses its copy for evaluation, where dropout and batch
+/// statistics differ.
 #[track_caller]
 fn check_in_training(build: impl Fn(&mut Net, &[Var]) -> Result<Var>, dims: &[&[usize]]) {
     let mut net = Net::with_seed(7);
@@ -86,10 +86,10 @@ fn layer_norm_has_the_gradient_of_finite_differences() {
 }
 
 #[test]
-fn layer_norm_says_which_axes_it_takes() {
+fn layer_norm_refuses_unsupported_axes() {
     let options = LayerNormOptions { begin_norm_axis: 2, ..LayerNormOptions::default() };
     assert_eq!(
-        complaint(|net, v| net.layer_norm(v[0], &options), &[&[-1, 3]]),
+        build_error(|net, v| net.layer_norm(v[0], &options), &[&[-1, 3]]),
         "`layer_norm` expects `begin_norm_axis` in 1..2, got 2"
     );
 }
@@ -106,7 +106,7 @@ fn l2_normalize_gives_vectors_of_length_one() {
         check(|net, p| net.l2_normalize(p[0], axis), &[&[2, 3, 2]], Options::range(0.5, 2.0));
     }
     assert_eq!(
-        complaint(|net, v| net.l2_normalize(v[0], 2), &[&[-1, 3]]),
+        build_error(|net, v| net.l2_normalize(v[0], 2), &[&[-1, 3]]),
         "`l2_normalize` expects an axis of [-1, 3], got 2"
     );
 }
@@ -137,7 +137,7 @@ fn batch_norm_normalises_by_the_batch_and_evaluates_by_the_running_statistics() 
     assert_tensor(&state(&executor, 1), &[2], &[1.0, 1.0]);
     assert_tensor(&state(&executor, 2), &[2], &[0.3, 2.0]);
     assert_tensor(&state(&executor, 3), &[2], &[1.366667, 7.566667]);
-    // Evaluation: one row is enough, and nothing moves.
+    // Evaluation: one row is enough, and the statistics do not change.
     let got = executor.run(&net.main.clone_for_test(), rows_of_two(&[1.0, 10.0]), &[y]).unwrap();
     assert_tensor(&got[0], &[1, 2], &[0.5987771, 2.908288]);
     assert_tensor(&state(&executor, 2), &[2], &[0.3, 2.0]);
@@ -174,14 +174,14 @@ fn batch_norm_has_the_gradient_of_finite_differences() {
     check_in_training(|net, p| net.batch_norm(p[0], &options(false, false)), &[&[5, 3], &[3], &[3]]);
     check_in_training(|net, p| net.batch_norm(p[0], &options(false, false)), &[&[3, 2, 2, 2], &[2], &[2]]);
     check_in_training(|net, p| net.batch_norm(p[0], &options(true, false)), &[&[3, 2, 2], &[2], &[2]]);
-    // With fixed statistics training and evaluation are one formula, which the harness can check with other uses.
+    // With fixed statistics, training and evaluation have the same formula, which the harness can check with other uses.
     check(|net, p| net.batch_norm(p[0], &options(false, true)), &[&[3, 2, 2], &[2], &[2]], Options::default());
 }
 
 #[test]
-fn batch_norm_says_which_shapes_it_takes() {
+fn batch_norm_refuses_unsupported_shapes() {
     assert_eq!(
-        complaint(|net, v| net.batch_norm(v[0], &BatchNormOptions::default()), &[&[-1]]),
+        build_error(|net, v| net.batch_norm(v[0], &BatchNormOptions::default()), &[&[-1]]),
         "`batch_norm` expects [N, C] or [N, C, ..] with fixed channels in axis 1, got [-1]"
     );
 }
@@ -190,7 +190,7 @@ fn dropout(probability: f32, mode: DropoutMode, seed: Option<u64>) -> Dropout {
     Dropout { probability, mode, seed }
 }
 
-/// What drop-out makes of ones, `rows` of ten, in some steps of training and one of evaluation.
+/// The result of dropout on ones, `rows` of ten, in some steps of training and one of evaluation.
 fn ones_through(dropout: Dropout, rows: usize, steps: usize) -> (Vec<Vec<f32>>, Vec<f32>) {
     let mut net = Net::with_seed(3);
     let x = net.data("x", &[-1, 10], DType::F32).unwrap();
@@ -202,7 +202,7 @@ fn ones_through(dropout: Dropout, rows: usize, steps: usize) -> (Vec<Vec<f32>>, 
 }
 
 #[test]
-fn dropout_keeps_the_expectation_where_the_mode_says() {
+fn dropout_keeps_the_expectation_in_both_modes() {
     let p = 0.3f32;
     for (mode, kept, evaluated) in
         [(DropoutMode::DowngradeInInfer, 1.0, 1.0 - p), (DropoutMode::UpscaleInTrain, 1.0 / (1.0 - p), 1.0)]
@@ -223,14 +223,14 @@ fn dropout_repeats_with_the_run_and_changes_with_the_step() {
     assert_eq!(first, second, "a repeated run drops the same elements");
     assert_ne!(first[0], first[1], "each step drops others");
     assert_ne!(first[1], first[2]);
-    // With a seed of its own, as in the original, every step drops the same.
+    // With a fixed seed, as in PaddlePaddle, every step drops the same elements.
     let fixed = each(Some(1));
     assert_eq!(fixed[0], fixed[1]);
     assert_ne!(fixed[0], each(Some(2))[0]);
 }
 
 #[test]
-fn dropout_of_nothing_and_of_everything() {
+fn dropout_with_probability_0_and_1() {
     let all = |p| ones_through(dropout(p, DropoutMode::UpscaleInTrain, None), 3, 1).0.remove(0);
     assert_eq!(all(0.0), [1.0; 30]);
     assert_eq!(all(1.0), [0.0; 30]);

@@ -1,4 +1,4 @@
-//! Sums, means and maxima over axes; constants, copies and free parameters.
+//! Sums, means and maxima over axes; constants, copies and parameters without a layer.
 
 use std::sync::Arc;
 
@@ -6,16 +6,16 @@ use openfleet_engine::{DType, Executor, Feed, Net, ParamAttr, Result, Scope, Var
 use openfleet_table::Initializer;
 
 use crate::constants::{assert_near, assert_tensor};
-use crate::harness::{Options, check, complaint, compute, compute_of};
+use crate::harness::{Options, build_error, check, compute, compute_of};
 
 type Reduction = fn(&mut Net, Var, &[i64], bool) -> Result<Var>;
 
-/// Axes together and apart, in front, in the middle and at the end.
+/// Adjacent and separate axes, at the front, in the middle and at the end.
 const AXES: &[&[i64]] = &[&[], &[0], &[1], &[-1], &[0, 1], &[1, 2], &[0, 2], &[1, 3], &[-1, 0], &[0, 1, 2, 3]];
 
 #[test]
 fn reductions_have_the_gradient_of_finite_differences_over_any_axes() {
-    // Numbers far enough from each other that a step of the differences changes no maximum.
+    // Numbers far enough apart that a finite difference changes no maximum.
     let apart: Vec<f32> = (0..24).map(|i| (i * 7 % 24) as f32 / 10.0).collect();
     for axes in AXES {
         for keep_dim in [false, true] {
@@ -56,25 +56,25 @@ fn reductions_over_the_batch_follow_its_size() {
 }
 
 #[test]
-fn axes_that_are_not_there_or_named_twice_are_refused() {
+fn missing_or_repeated_axes_are_refused() {
     for (reduce, name) in [
         (Net::reduce_sum as Reduction, "reduce_sum"),
         (Net::reduce_mean, "reduce_mean"),
         (Net::reduce_max, "reduce_max"),
     ] {
         assert_eq!(
-            complaint(|net, v| reduce(net, v[0], &[1, 3], false), &[&[-1, 3]]),
+            build_error(|net, v| reduce(net, v[0], &[1, 3], false), &[&[-1, 3]]),
             format!("`{name}` expects axes of [-1, 3], got 3")
         );
         assert_eq!(
-            complaint(|net, v| reduce(net, v[0], &[1, -1], false), &[&[-1, 3]]),
+            build_error(|net, v| reduce(net, v[0], &[1, -1], false), &[&[-1, 3]]),
             format!("`{name}` expects each axis once, got axis 1 twice")
         );
     }
 }
 
 #[test]
-fn a_constant_has_the_size_of_the_batch_where_asked() {
+fn a_constant_can_have_the_size_of_the_batch() {
     let feed = || Feed::new().floats("x", 2, vec![5.0; 6]).unwrap();
     let x = |net: &mut Net| net.data("x", &[-1, 2], DType::F32).unwrap();
     let fixed = compute(|net| net.fill_constant(&[2, 1], 0.5), feed()).unwrap();
@@ -107,7 +107,7 @@ fn a_copy_carries_values_and_gradients() {
     let slot = net.slot("slot").unwrap();
     assert_eq!(
         net.assign(slot).unwrap_err().to_string(),
-        "`assign` expects a fixed number of elements a row, got a slot of any length"
+        "`assign` expects a fixed number of elements per row, got a slot of variable length"
     );
 }
 

@@ -2,9 +2,9 @@
 
 use openfleet_engine::{DType, Error, Feed, Net, Result, Tensor, Var};
 
-use crate::harness::{Options, check, complaint, compute, compute_of, drawn};
+use crate::harness::{Options, build_error, check, compute, compute_of, drawn};
 
-/// Six numbers that say where they came from.
+/// Six numbers that encode their position.
 const SIX: (&[usize], &[f32]) = (&[2, 3], &[11.0, 12.0, 13.0, 21.0, 22.0, 23.0]);
 
 /// Checks an op on a parameter, and on a batch [B, 2, 3] that depends on one.
@@ -25,7 +25,7 @@ fn check_moving(
     );
 }
 
-/// What an op makes of the integers 1 to 12, fed as [B, 2, 3] with two rows.
+/// The result of an op on the integers 1 to 12, fed as [B, 2, 3] with two rows.
 fn integers(op: impl FnOnce(&mut Net, Var) -> Result<Var>) -> Tensor {
     let build = |net: &mut Net| {
         let x = net.data("x", &[-1, 2, 3], DType::I64)?;
@@ -38,14 +38,14 @@ fn ints(dims: &[usize], values: &[i64]) -> Tensor {
     Tensor::from_i64(dims, values.to_vec()).unwrap()
 }
 
-/// No op works on a slot whose rows have different lengths.
+/// The op refuses a slot whose rows have different lengths.
 fn refuses_ragged(name: &str, op: impl FnOnce(&mut Net, Var) -> Result<Var>) {
     let ragged = |net: &mut Net, _: &[Var]| {
         let slot = net.slot("slot")?;
         op(net, slot)
     };
-    let message = format!("`{name}` expects a fixed number of elements a row, got a slot of any length");
-    assert_eq!(complaint(ragged, &[]), message);
+    let message = format!("`{name}` expects a fixed number of elements per row, got a slot of variable length");
+    assert_eq!(build_error(ragged, &[]), message);
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn reshape_keeps_the_elements_and_knows_the_batch() {
 
 #[test]
 fn reshape_refuses_another_number_of_elements() {
-    let message = |shape: &[i64]| complaint(|net, v| net.reshape(v[0], shape), &[&[-1, 2, 3]]);
+    let message = |shape: &[i64]| build_error(|net, v| net.reshape(v[0], shape), &[&[-1, 2, 3]]);
     assert_eq!(
         message(&[-1, 4]),
         "`reshape` expects dimensions whose product divides the elements of [-1, 2, 3], got [-1, 4]"
@@ -84,7 +84,7 @@ fn reshape_refuses_another_number_of_elements() {
 }
 
 #[test]
-fn squeeze_and_unsqueeze_take_and_give_dimensions_of_1() {
+fn squeeze_and_unsqueeze_remove_and_insert_dimensions_of_1() {
     check_moving(
         &[2, 1, 3],
         |net, x| net.squeeze(x, &[1]),
@@ -119,17 +119,17 @@ fn squeeze_and_unsqueeze_take_and_give_dimensions_of_1() {
 }
 
 #[test]
-fn squeeze_and_unsqueeze_refuse_axes_that_are_not_there() {
-    let message = complaint(|net, v| net.squeeze(v[0], &[2]), &[&[-1, 1]]);
+fn squeeze_and_unsqueeze_refuse_missing_axes() {
+    let message = build_error(|net, v| net.squeeze(v[0], &[2]), &[&[-1, 1]]);
     assert_eq!(message, "`squeeze` expects axes of [-1, 1], got 2");
-    let message = complaint(|net, v| net.unsqueeze(v[0], &[3]), &[&[-1, 1]]);
+    let message = build_error(|net, v| net.unsqueeze(v[0], &[3]), &[&[-1, 1]]);
     assert_eq!(message, "`unsqueeze` expects axes at which [-1, 1] can take another dimension, got 3");
     refuses_ragged("squeeze", |net, x| net.squeeze(x, &[]));
     refuses_ragged("unsqueeze", |net, x| net.unsqueeze(x, &[0]));
 }
 
 #[test]
-fn transpose_exchanges_dimensions() {
+fn transpose_permutes_dimensions() {
     check_moving(&[2, 3], |net, x| net.transpose(x, &[1, 0]), |net, x| net.transpose(x, &[0, 2, 1]));
     check_moving(&[2, 3, 2], |net, x| net.transpose(x, &[2, 0, 1]), |net, x| net.transpose(x, &[2, 0, 1]));
     check_moving(&[2, 3, 2, 2], |net, x| net.transpose(x, &[0, 2, 3, 1]), |net, x| net.transpose(x, &[0, 1, 2]));
@@ -140,7 +140,7 @@ fn transpose_exchanges_dimensions() {
         ints(&[2, 2, 3], &[1, 2, 3, 7, 8, 9, 4, 5, 6, 10, 11, 12])
     );
     assert_eq!(
-        complaint(|net, v| net.transpose(v[0], &[0, 0]), &[&[-1, 2]]),
+        build_error(|net, v| net.transpose(v[0], &[0, 0]), &[&[-1, 2]]),
         "`transpose` expects each dimension of [-1, 2] once, got [0, 0]"
     );
     refuses_ragged("transpose", |net, x| net.transpose(x, &[0, 1]));
@@ -164,13 +164,13 @@ fn slice_takes_ranges_that_may_count_from_the_end() {
 }
 
 #[test]
-fn slice_refuses_to_cut_the_batch_and_ranges_without_elements() {
+fn slice_refuses_the_batch_dimension_and_empty_ranges() {
     let message = |axes: &[i64], starts: &[i64], ends: &[i64]| {
-        complaint(|net, v| net.slice(v[0], axes, starts, ends), &[&[-1, 3]])
+        build_error(|net, v| net.slice(v[0], axes, starts, ends), &[&[-1, 3]])
     };
     assert_eq!(
         message(&[0], &[0], &[4]),
-        "`slice` expects the whole batch (0..2147483647) along axis 0, which cannot be cut, got 0..4"
+        "`slice` expects the whole batch (0..2147483647) along axis 0, which cannot be sliced, got 0..4"
     );
     assert_eq!(message(&[1], &[2], &[2]), "`slice` expects a range with elements along axis 1 of [-1, 3], got 2..2");
     assert_eq!(message(&[1, -1], &[0, 0], &[1, 1]), "`slice` expects different axes of [-1, 3], got [1, -1]");
@@ -198,7 +198,7 @@ fn tile_repeats_whole_dimensions() {
         ints(&[4, 1, 2], &[1, 2, 7, 8, 1, 2, 7, 8])
     );
     assert_eq!(
-        complaint(|net, v| net.tile(v[0], &[0, 1]), &[&[-1, 2]]),
+        build_error(|net, v| net.tile(v[0], &[0, 1]), &[&[-1, 2]]),
         "`tile` expects to repeat at least once, got [0, 1]"
     );
     refuses_ragged("tile", |net, x| net.tile(x, &[1]));
@@ -214,7 +214,7 @@ fn expand_repeats_dimensions_of_1() {
             net.expand(x, &[-1, 4, -1, 3])
         },
     );
-    // A parameter for each row of the batch.
+    // One parameter row per row of the batch.
     check(
         |net, p| {
             let x = net.data("x", &[-1, 2], DType::F32)?;
@@ -226,11 +226,11 @@ fn expand_repeats_dimensions_of_1() {
     let expanded = compute_of(|net, p| net.expand(p[0], &[2, 3]), &[(&[2, 1], &[1.0, 2.0])]);
     assert_eq!(expanded, (vec![2, 3], vec![1.0, 1.0, 1.0, 2.0, 2.0, 2.0]));
     assert_eq!(
-        complaint(|net, v| net.expand(v[0], &[4, 4]), &[&[4, 2]]),
+        build_error(|net, v| net.expand(v[0], &[4, 4]), &[&[4, 2]]),
         "`expand` expects dimensions that are 1 or those of [4, 4], aligned at the right, got [4, 2]"
     );
     assert_eq!(
-        complaint(|net, v| net.expand(v[0], &[-1, 4, 2]), &[&[4, 2]]),
+        build_error(|net, v| net.expand(v[0], &[-1, 4, 2]), &[&[4, 2]]),
         "`expand` expects sizes, and -1 only where [4, 2] has a dimension, got [-1, 4, 2]"
     );
     refuses_ragged("expand", |net, x| net.expand(x, &[-1, -1]));
@@ -267,19 +267,19 @@ fn stack_joins_along_a_new_axis() {
 #[test]
 fn stack_refuses_inputs_of_different_shapes() {
     assert_eq!(
-        complaint(|net, v| net.stack(v, 0), &[&[-1, 2], &[-1, 3]]),
+        build_error(|net, v| net.stack(v, 0), &[&[-1, 2], &[-1, 3]]),
         "`stack` expects inputs of one shape, got [-1, 2] and [-1, 3]"
     );
     assert_eq!(
-        complaint(|net, v| net.stack(v, 3), &[&[-1, 2], &[-1, 2]]),
+        build_error(|net, v| net.stack(v, 3), &[&[-1, 2], &[-1, 2]]),
         "`stack` expects an axis at which [-1, 2] can take another dimension, got 3"
     );
-    assert_eq!(complaint(|net, v| net.stack(v, 0), &[]), "`stack` expects at least one input, got none");
+    assert_eq!(build_error(|net, v| net.stack(v, 0), &[]), "`stack` expects at least one input, got none");
     refuses_ragged("stack", |net, x| net.stack(&[x], 0));
 }
 
 #[test]
-fn split_is_concat_the_other_way_round() {
+fn split_is_the_inverse_of_concat() {
     for axis in [0, 1, -1] {
         // One part is used twice, one not at all.
         let parts = |net: &mut Net, x| {
@@ -300,7 +300,7 @@ fn split_is_concat_the_other_way_round() {
             net.concat(&[parts[1], parts[0]], 2)
         },
     );
-    // No gradient flows back from a part that is cut off.
+    // No gradient flows back from a part with `stop_gradient`.
     check(
         |net, p| {
             let parts = net.split(p[0], 3, 1)?;
@@ -317,26 +317,26 @@ fn split_is_concat_the_other_way_round() {
 }
 
 #[test]
-fn split_refuses_parts_that_do_not_make_up_the_axis() {
-    let equal = |parts, axis| complaint(|net, v| net.split(v[0], parts, axis), &[&[-1, 6]]);
+fn split_refuses_parts_that_do_not_add_up_to_the_axis() {
+    let equal = |parts, axis| build_error(|net, v| net.split(v[0], parts, axis), &[&[-1, 6]]);
     assert_eq!(equal(4, 1), "`split` expects a number of parts that divides 6, got 4");
     assert_eq!(equal(0, 1), "`split` expects a number of parts that divides 6, got 0");
     assert_eq!(equal(2, 0), "`split` expects an axis other than the batch, whose size is not known, got 0");
     assert_eq!(equal(2, 2), "`split` expects an axis of [-1, 6], got 2");
-    let sections = |sections: &[i64]| complaint(|net, v| net.split_sections(v[0], sections, 1), &[&[-1, 6]]);
+    let sections = |sections: &[i64]| build_error(|net, v| net.split_sections(v[0], sections, 1), &[&[-1, 6]]);
     for wrong in [&[2, 3][..], &[-1, -1], &[7, -1], &[8, -2], &[]] {
         assert_eq!(
             sections(wrong),
-            format!("`split` expects sizes that make up 6, one of them -1 at most, got {wrong:?}")
+            format!("`split` expects sizes that add up to 6, at most one of them -1, got {wrong:?}")
         );
     }
     refuses_ragged("split", |net, x| Ok(net.split(x, 1, 1)?[0]));
 }
 
 #[test]
-fn gather_picks_rows_by_number() {
+fn gather_selects_rows_by_index() {
     let index = |net: &mut Net| net.data("index", &[-1, 1], DType::I64);
-    // Rows of a parameter; some picked twice, some never.
+    // Rows of a parameter; some selected twice, some never.
     check(
         |net, p| {
             let index = index(net)?;
@@ -383,23 +383,23 @@ fn gather_picks_rows_by_number() {
 }
 
 #[test]
-fn gather_refuses_an_index_that_is_none() {
+fn gather_refuses_an_invalid_index() {
     assert_eq!(
-        complaint(|net, v| net.gather(v[0], v[1]), &[&[4, 2], &[-1, 1]]),
+        build_error(|net, v| net.gather(v[0], v[1]), &[&[4, 2], &[-1, 1]]),
         "`gather` expects an index of integers, [M] or [M, 1], got floats of shape [-1, 1]"
     );
     let wide = |net: &mut Net, v: &[Var]| {
         let index = net.data("index", &[-1, 2], DType::I64)?;
         net.gather(v[0], index)
     };
-    let message = complaint(wide, &[&[4, 2]]);
+    let message = build_error(wide, &[&[4, 2]]);
     assert_eq!(message, "`gather` expects an index of integers, [M] or [M, 1], got [-1, 2]");
     let ragged = |net: &mut Net, v: &[Var]| {
         let slot = net.slot("slot")?;
         net.gather(v[0], slot)
     };
-    let message = complaint(ragged, &[&[4, 2]]);
-    assert_eq!(message, "`gather` expects an index of integers, [M] or [M, 1], got a slot of any length");
+    let message = build_error(ragged, &[&[4, 2]]);
+    assert_eq!(message, "`gather` expects an index of integers, [M] or [M, 1], got a slot of variable length");
 }
 
 #[test]

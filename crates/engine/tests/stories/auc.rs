@@ -67,7 +67,7 @@ fn the_area_over_many_batches_and_threads_is_the_exact_one_up_to_a_bucket() {
 }
 
 #[test]
-fn counters_set_to_zero_through_the_scope_begin_again() {
+fn counters_restart_after_being_reset_through_the_scope() {
     let (net, auc) = network(1);
     let names = auc.counters.map(|counter| net.main.variable(counter).name.clone());
     assert_eq!(names, COUNTERS);
@@ -108,7 +108,7 @@ fn a_window_covers_its_last_batches_and_no_others() {
 }
 
 #[test]
-fn a_window_of_no_batches_is_one_of_all_batches() {
+fn a_window_of_zero_batches_covers_all_batches() {
     let (net, auc) = network(0);
     let mut executor = started(&net);
     for i in 0..3 {
@@ -119,7 +119,7 @@ fn a_window_of_no_batches_is_one_of_all_batches() {
 }
 
 #[test]
-fn a_batch_of_one_class_has_no_area_but_counts() {
+fn a_batch_with_one_class_has_no_area_but_is_counted() {
     let (net, auc) = network(1);
     let mut executor = started(&net);
     let values = executor.run(&net.main, feed(&[1, 1], &[0.5, 1.0]), &[auc.auc, auc.batch_auc]).unwrap();
@@ -129,7 +129,7 @@ fn a_batch_of_one_class_has_no_area_but_counts() {
 }
 
 #[test]
-fn a_score_that_is_no_probability_is_named_with_its_row_and_a_remedy() {
+fn a_score_outside_0_to_1_is_reported_with_its_row_and_a_hint() {
     for (bad, shown) in [(1.5, "1.5"), (-0.25, "-0.25"), (f32::NAN, "NaN")] {
         let (net, auc) = network(1);
         let mut executor = started(&net);

@@ -114,7 +114,7 @@ fn a_parameter_list_restricts_what_is_differentiated() {
 }
 
 #[test]
-fn a_loss_of_many_numbers_is_refused_with_a_remedy() {
+fn a_loss_with_several_elements_is_refused_with_a_hint() {
     let mut net = Net::new();
     let x = net.data("x", &[-1, 1], DType::F32).unwrap();
     let w = constant(&mut net, "w", &[1], 1.0);
@@ -133,7 +133,7 @@ fn a_loss_of_many_numbers_is_refused_with_a_remedy() {
 }
 
 #[test]
-fn a_loss_that_nothing_trainable_leads_to_is_refused_with_a_remedy() {
+fn a_loss_without_trainable_parameters_is_refused_with_a_hint() {
     let mut net = Net::new();
     let x = net.data("x", &[-1, 1], DType::F32).unwrap();
     let frozen = ParamAttr { frozen: true, ..ParamAttr::named("w") };
@@ -197,7 +197,7 @@ fn gradients_without_an_optimizer_change_nothing_and_create_no_rows() {
     assert_eq!(values[0].f32s().unwrap(), [1.0, 1.0]);
     assert!(executor.scope().sparse("rows").unwrap().is_empty());
 
-    // Nor does it stand in the way of a program that trains, or push through that one's rule.
+    // It does not block a program that trains either, and does not push with that program's rule.
     executor.run(&trained, ids(), &[]).unwrap();
     let after = bits(&executor);
     executor.run(&net.main, ids(), &[gradient]).unwrap();
@@ -205,7 +205,7 @@ fn gradients_without_an_optimizer_change_nothing_and_create_no_rows() {
 }
 
 #[test]
-fn minimize_after_append_backward_gives_the_same_pairs() {
+fn minimize_after_append_backward_returns_the_same_pairs() {
     let (mut net, loss) = mixed();
     let pairs = net.main.append_backward(loss, None, &[]).unwrap();
     assert_eq!(sgd(1.0).minimize(&mut net.main, loss).unwrap(), pairs);
@@ -226,7 +226,7 @@ fn the_gradient_of_a_table_cannot_be_fetched() {
 
 #[test]
 fn two_programs_can_train_different_parameters_of_one_scope_by_different_rules() {
-    // As an adversarial pair does: each program reads what the other trains.
+    // Like an adversarial pair: each program reads what the other trains.
     let (net, [w1, _, w3], _, loss) = chain();
     let (mut first, mut second) = (net.main.clone(), net.main.clone());
     first.append_backward(loss, Some(&[w1]), &[]).unwrap();

@@ -1,4 +1,4 @@
-//! What a program of one process has learnt, saved and taken up again.
+//! Saving and loading checkpoints of a single process.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ fn save(executor: &mut Executor, model: &Model, path: &Path) {
 const STRICT: LoadOptions = LoadOptions { partial: false, tables_only: false };
 
 #[test]
-fn training_goes_on_from_a_checkpoint_as_if_it_had_never_stopped() {
+fn training_resumes_from_a_checkpoint_as_if_never_interrupted() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("model");
     let model = model(6, adam());
@@ -76,18 +76,18 @@ fn training_goes_on_from_a_checkpoint_as_if_it_had_never_stopped() {
     let mut first = begun(&model);
     steps(&mut first, &model, 0..8);
     save(&mut first, &model, &path);
-    // No startup program: everything comes from the checkpoint, the counters of the AUC too.
+    // No startup program: everything comes from the checkpoint, including the AUC counters.
     let mut second = Executor::new(Arc::new(Scope::new()));
     second.load(&model.net.main, path.to_str().unwrap(), STRICT).unwrap();
     assert_eq!(steps(&mut second, &model, 8..20), expected[8..], "to the bit");
-    // Nor does a save change anything, or what was trained since outlive a load.
+    // A save changes nothing, and a load discards what was trained since.
     assert_eq!(steps(&mut first, &model, 8..20), expected[8..]);
     first.load(&model.net.main, path.to_str().unwrap(), STRICT).unwrap();
     assert_eq!(steps(&mut first, &model, 8..20), expected[8..]);
 }
 
 #[test]
-fn a_program_that_only_predicts_takes_what_it_needs() {
+fn a_program_that_only_predicts_loads_what_it_needs() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("model");
     let model = model(6, adam());
@@ -99,7 +99,7 @@ fn a_program_that_only_predicts_takes_what_it_needs() {
     let mut other = Executor::new(Arc::new(Scope::new()));
     other.load(&test, path.to_str().unwrap(), STRICT).unwrap();
     assert_eq!(other.run(&test, feed(2), &[model.probability]).unwrap(), expected);
-    // Where the tables are those of a program that trains, their rule's state comes along.
+    // If the tables belong to a program that trains, the optimizer state is loaded too.
     other.load(&model.net.main, path.to_str().unwrap(), STRICT).unwrap();
     other.load(&test, path.to_str().unwrap(), STRICT).unwrap();
     // The prediction above was counted in the AUC of one of the two.
@@ -109,7 +109,7 @@ fn a_program_that_only_predicts_takes_what_it_needs() {
 }
 
 #[test]
-fn what_does_not_fit_is_named_and_left_out_only_where_asked() {
+fn a_mismatch_is_named_and_skipped_only_with_partial() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("model");
     let address = path.to_str().unwrap();
@@ -157,7 +157,7 @@ fn only_what_is_named_is_saved() {
 }
 
 #[test]
-fn an_inference_model_holds_what_prediction_needs_and_nothing_else() {
+fn an_inference_model_contains_only_what_prediction_needs() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("model");
     let address = path.to_str().unwrap();
@@ -175,7 +175,7 @@ fn an_inference_model_holds_what_prediction_needs_and_nothing_else() {
     assert!(!ops.contains(&"auc") && !ops.contains(&"mean"), "{ops:?}");
     let ids = Feed::new().slot("id", &[&[2], &[9], &[u64::MAX], &[2]]).unwrap();
     assert_eq!(other.run(&loaded.program, ids, &loaded.targets).unwrap(), expected);
-    // A key that was never seen has the row that training would have given it.
+    // A key that was never seen gets the first values that training would have given it.
     let unseen = || Feed::new().slot("id", &[&[12345]]).unwrap();
     let (pruned, targets) = model.net.main.prune(&[model.probability]);
     let expected = trained.run(&pruned, unseen(), &targets).unwrap();
@@ -188,7 +188,7 @@ fn an_inference_model_holds_what_prediction_needs_and_nothing_else() {
 }
 
 #[test]
-fn a_program_that_knows_no_initializer_has_the_rows_of_the_one_that_was_trained() {
+fn unseen_rows_use_the_initializer_of_the_training_program() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("model");
     let build = |initializer: Initializer, seed: u64| {

@@ -1,4 +1,4 @@
-//! Running programs: batch by batch and over datasets, on one thread and several, and what goes wrong on the way.
+//! Running programs: batch by batch and over datasets, on one thread and several, and their errors.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use crate::{Numbers, bits, dense, file, loaded, multislot, row, started};
 
-/// A click model with everything a step can have: shared embeddings, dense layers, drop-out, AUC, Adam.
+/// A click model with everything that a step can have: shared embeddings, dense layers, dropout, AUC, Adam.
 struct Clicks {
     net: Net,
     loss: Var,
@@ -70,7 +70,7 @@ fn click_rows(seed: u64, count: usize) -> Vec<Click> {
         .map(|_| {
             let a: Vec<Key> = (0..1 + numbers.below(3)).map(|_| numbers.below(20)).collect();
             let b = (0..numbers.below(3)).map(|_| numbers.below(20)).collect();
-            // Quarters survive the way through text.
+            // Multiples of a quarter are exact in text.
             let dense = [0, 1].map(|_| numbers.below(8) as f32 / 4.0);
             Click { label: i64::from(a[0] % 2 == 1), dense, a, b }
         })
@@ -131,7 +131,7 @@ fn a_pass_over_a_dataset_is_a_loop_of_single_steps_bit_for_bit() {
 }
 
 #[test]
-fn startup_run_again_begins_again_with_optimizer_state_and_rows() {
+fn running_startup_again_resets_optimizer_state_and_rows() {
     let Clicks { net, loss, .. } = clicks();
     let rows = click_rows(2, 32);
     let mut executor = started(&net);
@@ -163,7 +163,7 @@ fn a_run_on_one_thread_is_the_same_every_time() {
 }
 
 #[test]
-fn without_startup_the_missing_parameter_is_named_with_a_remedy() {
+fn without_startup_the_missing_parameter_is_named_with_a_hint() {
     let Clicks { net, .. } = clicks();
     let mut executor = Executor::new(Arc::new(Scope::new()));
     let error = executor.run(&net.main, click_feed(&click_rows(1, 2)), &[]).unwrap_err();
@@ -177,7 +177,7 @@ fn without_startup_the_missing_parameter_is_named_with_a_remedy() {
 }
 
 #[test]
-fn a_feed_that_does_not_fit_is_refused_and_changes_nothing() {
+fn a_mismatched_feed_is_refused_and_changes_nothing() {
     let Clicks { net, .. } = clicks();
     let mut executor = started(&net);
     executor.run(&net.main, click_feed(&click_rows(1, 4)), &[]).unwrap();
@@ -195,23 +195,23 @@ fn a_feed_that_does_not_fit_is_refused_and_changes_nothing() {
     let wide = executor.run(&net.main, full(3).slot("b", &[&[], &[]]).unwrap(), &[]).unwrap_err();
     assert_eq!(
         wide.to_string(),
-        "field `dense` of the data does not fit the program: expected 2 float(s) a row, got 3 float(s) a row"
+        "field `dense` of the data does not match the program: expected 2 float(s) per row, got 3 float(s) per row"
     );
     let kind = Feed::new().slot("label", &[&[1]]).and_then(|feed| feed.ints("dense", 2, &[1, 2])).unwrap();
     let kind = executor.run(&net.main, kind.slot("a", &[&[]]).unwrap().slot("b", &[&[]]).unwrap(), &[]).unwrap_err();
     assert_eq!(
         kind.to_string(),
-        "field `dense` of the data does not fit the program: expected 2 float(s) a row, got 2 integer(s) a row"
+        "field `dense` of the data does not match the program: expected 2 float(s) per row, got 2 integer(s) per row"
     );
     let uneven = Feed::new().ints("label", 1, &[0, 1]).unwrap().slot("a", &[&[1], &[2], &[3]]).unwrap_err();
     assert_eq!(
         uneven.to_string(),
-        "field `a` of the data does not fit the program: expected 2 rows, as `label` has, got 3 rows"
+        "field `a` of the data does not match the program: expected 2 rows, like `label`, got 3 rows"
     );
     let ragged = Feed::new().floats("dense", 2, vec![0.0; 3]).unwrap_err();
     assert_eq!(
         ragged.to_string(),
-        "field `dense` of the data does not fit the program: expected a multiple of 2 values, got 3 values"
+        "field `dense` of the data does not match the program: expected a multiple of 2 values, got 3 values"
     );
     let twice = full(2).slot("b", &[&[], &[]]).unwrap().slot("b", &[&[], &[]]).unwrap();
     let twice = executor.run(&net.main, twice, &[]).unwrap_err();
@@ -234,7 +234,7 @@ fn a_batch_fetched_back_has_the_shape_it_was_declared_with() {
 }
 
 #[test]
-fn what_cannot_be_fetched_is_said_before_anything_is_trained() {
+fn an_impossible_fetch_is_refused_before_training() {
     let folder = TempDir::new().unwrap();
     let Clicks { mut net, .. } = clicks();
     let early = net.main.clone();
@@ -249,7 +249,7 @@ fn what_cannot_be_fetched_is_said_before_anything_is_trained() {
     for (program, var, message) in [
         (&net.main, table, "`rows` cannot be fetched: it is a sparse table"),
         (&net.main, unread, "`unread` cannot be fetched: no op of this program computes or reads it"),
-        // The copy was made before the variable: it knows no name for it.
+        // The copy was made before the variable, so it does not have it.
         (&early, unread, "cannot be fetched: it is a variable of another program"),
     ] {
         let error = executor.run(program, click_feed(&rows), &[var]).unwrap_err();
@@ -302,7 +302,7 @@ fn two_executors_on_one_scope_see_the_same_parameters() {
     let mut trainer = started(&net);
     let mut evaluator = Executor::new(trainer.scope().clone());
     let fetch = [probability];
-    // The evaluator comes first: the tables it finds are replaced when the trainer brings its rule.
+    // The evaluator comes first: its tables are replaced when the training program is compiled with its rule.
     let mut last = evaluator.run(&test, click_feed(&rows), &fetch).unwrap();
     for _ in 0..3 {
         trainer.run(&net.main, click_feed(&rows), &[]).unwrap();
@@ -372,13 +372,13 @@ fn every_row_is_trained_on_exactly_once_whatever_the_number_of_threads() {
     }
 }
 
-/// Opening 9 and 10: train, evaluate, train, evaluate, as often as one likes; evaluation looks and changes nothing.
+/// Training and evaluation can alternate any number of times; evaluation changes nothing.
 #[test]
-fn training_and_evaluation_take_turns_and_evaluation_changes_nothing() {
+fn evaluation_between_training_passes_changes_nothing() {
     let folder = TempDir::new().unwrap();
     let schema = clicks_schema();
     let train = loaded(multislot(&schema, vec![click_file(&folder, "train", &click_rows(1, 200))]).batch_size(16));
-    // Ids that training never saw: evaluation gives them their first values and creates no rows.
+    // Ids that training never saw: evaluation uses their first values and creates no rows.
     let mut unseen = click_rows(2, 60);
     unseen.iter_mut().for_each(|row| row.b.push(1_000_000 + row.a[0]));
     let test_files = vec![click_file(&folder, "test", &unseen)];
@@ -388,7 +388,7 @@ fn training_and_evaluation_take_turns_and_evaluation_changes_nothing() {
     let test = net.main.clone_for_test();
     for threads in [1, 2] {
         let mut executor = started(&net);
-        // Evaluating first is no obstacle either.
+        // Evaluating first works too.
         executor.infer_from_dataset(&test, &queue, &RunOptions::default()).unwrap();
         assert_eq!(executor.scope().sparse("rows").unwrap().len(), 0);
         let options = RunOptions { threads, ..RunOptions::default() };
@@ -396,7 +396,7 @@ fn training_and_evaluation_take_turns_and_evaluation_changes_nothing() {
             executor.train_from_dataset(&net.main, &train, &options).unwrap();
             let before = bits(&executor);
             let mut seen = Vec::new();
-            // A copy for test and the training program itself, which is evaluated as its copy would be.
+            // A copy for testing and the training program itself, which is evaluated like its copy.
             for (program, dataset) in [(&test, &queue as &dyn Dataset), (&net.main, &in_memory)] {
                 let (sum, rows) = (Mutex::new(0.0), AtomicU64::new(0));
                 let each_batch = |view: &BatchView<'_>| {
@@ -418,7 +418,7 @@ fn training_and_evaluation_take_turns_and_evaluation_changes_nothing() {
 }
 
 #[test]
-fn a_bad_line_ends_the_pass_with_its_file_and_line_and_the_executor_goes_on() {
+fn a_bad_line_ends_the_pass_with_file_and_line_and_the_executor_stays_usable() {
     let folder = TempDir::new().unwrap();
     let net = counter();
     let good = file(&folder, "good", &"1 5\n".repeat(10));
@@ -432,7 +432,7 @@ fn a_bad_line_ends_the_pass_with_its_file_and_line_and_the_executor_goes_on() {
         let Error::Dataset(dataset::Error::BadLine { ref file, line, .. }) = error else { panic!("{error}") };
         assert_eq!((file, line), (&bad, 51));
         assert!(error.to_string().contains("`ids`") && error.to_string().contains("`five`"), "{error}");
-        // Whatever was trained before the bad line stays; the next pass is whole.
+        // Whatever was trained before the bad line stays; the next pass is complete.
         let before = executor.scope().sparse("counts").unwrap().read(5, |row, _| row[0]).unwrap_or(0.0);
         assert!(before <= 50.0);
         let dataset = QueueDataset::new(config(&good)).unwrap();
@@ -502,7 +502,7 @@ fn the_observer_sees_fetched_values_every_print_period() {
     let expected: Vec<_> = [3u64, 6, 9].into_iter().map(|step| (step, 2 * step, 2 * step, loss_of(step))).collect();
     assert_eq!(*seen.lock().unwrap(), expected);
 
-    // Without a period nobody is called, and a second pass counts its steps from the beginning.
+    // Without a period the observer is not called, and a second pass counts its steps from the beginning.
     seen.lock().unwrap().clear();
     let silent = RunOptions { print_period: 0, ..options };
     executor.train_from_dataset(&net.main, &dataset, &silent).unwrap();
@@ -534,7 +534,7 @@ fn fetched_values_are_called_by_fetch_info_or_by_their_names() {
 }
 
 #[test]
-fn debug_gives_a_time_to_every_op_by_name() {
+fn debug_reports_the_time_of_every_op_by_name() {
     let folder = TempDir::new().unwrap();
     let Clicks { net, .. } = clicks();
     let dataset = loaded(multislot(&clicks_schema(), vec![click_file(&folder, "part", &click_rows(1, 64))]));
@@ -552,7 +552,7 @@ fn debug_gives_a_time_to_every_op_by_name() {
 }
 
 #[test]
-fn a_panic_while_looking_at_a_batch_becomes_an_error_and_ends_all_threads() {
+fn a_panic_in_each_batch_becomes_an_error_and_stops_all_threads() {
     let folder = TempDir::new().unwrap();
     let net = counter();
     let files = vec![file(&folder, "part", &"1 5\n".repeat(400))];
@@ -573,7 +573,7 @@ fn a_panic_while_looking_at_a_batch_becomes_an_error_and_ends_all_threads() {
         let options = RunOptions { print_period: 1, observer: Some(&observer), ..RunOptions::default() };
         let error = executor.train_from_dataset(&net.main, dataset, &options).unwrap_err();
         assert_eq!(error.to_string(), "a training thread panicked: 1 is enough");
-        // The executor goes on as if nothing had been.
+        // The executor continues as if nothing had happened.
         let before = row(&executor, "counts", 5)[0];
         let options = RunOptions { threads: 2, ..RunOptions::default() };
         executor.train_from_dataset(&net.main, dataset, &options).unwrap();
@@ -582,7 +582,7 @@ fn a_panic_while_looking_at_a_batch_becomes_an_error_and_ends_all_threads() {
 }
 
 #[test]
-fn an_error_of_whoever_looks_at_a_batch_reaches_the_caller() {
+fn an_error_in_each_batch_reaches_the_caller() {
     let folder = TempDir::new().unwrap();
     let net = counter();
     let dataset = loaded(multislot(&ids_schema(), vec![file(&folder, "part", &"1 5\n".repeat(40))]));

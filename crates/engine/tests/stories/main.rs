@@ -1,4 +1,4 @@
-//! Whole stories through the front of the engine: programs are built, differentiated, trained, evaluated and read back.
+//! Stories through the public interface of the engine: programs are built, differentiated, trained, evaluated and read back.
 #![allow(clippy::unwrap_used)] // helpers outside `#[test]` functions are tests too
 
 mod auc;
@@ -22,14 +22,14 @@ use openfleet_engine::{Executor, Net, ParamAttr, Scope, Var};
 use openfleet_table::Initializer;
 use tempfile::TempDir;
 
-/// An executor on a scope of its own where the network's parameters have their first values.
+/// An executor on a new scope where the network's parameters have their first values.
 fn started(net: &Net) -> Executor {
     let mut executor = Executor::new(Arc::new(Scope::new()));
     executor.run_startup(&net.startup).unwrap();
     executor
 }
 
-/// A free parameter with one number everywhere.
+/// A parameter without a layer, filled with one number.
 fn constant(net: &mut Net, name: &str, dims: &[usize], value: f32) -> Var {
     net.create_parameter(dims, &ParamAttr { name: Some(name.into()), ..ParamAttr::init(Initializer::Constant(value)) })
         .unwrap()
@@ -82,7 +82,7 @@ fn loaded(config: DatasetConfig) -> InMemoryDataset {
     dataset
 }
 
-/// Numbers that look random and are the same everywhere (splitmix64).
+/// Numbers that look random and are the same on every machine (splitmix64).
 struct Numbers(u64);
 
 impl Numbers {

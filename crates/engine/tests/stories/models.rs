@@ -62,12 +62,12 @@ fn parameters(net: &Net) -> Vec<(String, String)> {
 }
 
 #[test]
-fn click_models_have_the_shapes_of_the_original_by_default() {
+fn click_models_have_paddlepaddles_sizes_by_default() {
     let cases: [(&str, &[(&str, &str)]); 5] = [
         (
             "ctr_dnn",
             &[
-                // 26 slots of 10 floats beside 13 floats.
+                // 26 slots of 10 floats and 13 floats.
                 ("fc_0.w_0", "[273, 400]"),
                 ("fc_0.b_0", "[400]"),
                 ("fc_1.w_0", "[400, 400]"),
@@ -82,7 +82,7 @@ fn click_models_have_the_shapes_of_the_original_by_default() {
         (
             "wide_deep",
             &[
-                // 26 slots of 9 floats beside 13 floats.
+                // 26 slots of 9 floats and 13 floats.
                 ("fc_0.w_0", "[247, 512]"),
                 ("fc_0.b_0", "[512]"),
                 ("fc_1.w_0", "[512, 256]"),
@@ -142,7 +142,7 @@ fn click_models_have_the_shapes_of_the_original_by_default() {
 }
 
 #[test]
-fn every_click_model_learns_a_small_batch_by_heart() {
+fn every_click_model_can_overfit_a_small_batch() {
     let rows = click_rows(24);
     for model in CLICK_MODELS {
         let (mut net, outputs) = build(model);
@@ -271,15 +271,15 @@ fn word_vectors_of_one_topic_are_neighbours() {
         let number = number_of.get(format!("w{word}").as_str())?;
         table.read(*number, |vector, _| vector.to_vec())
     };
-    let (mut truth, mut learnt) = (Vec::new(), Vec::new());
+    let (mut truth, mut similarities) = (Vec::new(), Vec::new());
     for (a, b, similarity) in WordsGenerator::new(&spec).unwrap().pairs() {
         if let (Some(a), Some(b)) = (vector(a), vector(b)) {
             truth.push(similarity);
-            learnt.push(cosine(&a, &b));
+            similarities.push(cosine(&a, &b));
         }
     }
     assert!(truth.len() > 200, "{} pairs", truth.len());
-    let correlation = spearman(&truth, &learnt);
+    let correlation = spearman(&truth, &similarities);
     assert!(correlation > 0.6, "{correlation}");
 }
 
@@ -288,7 +288,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
 
-/// The correlation of the ranks, ties at the mean of theirs.
+/// The rank correlation; ties share their mean rank.
 fn spearman(a: &[f64], b: &[f64]) -> f64 {
     let ranks = |values: &[f64]| -> Vec<f64> {
         let rank = |value: f64| {
@@ -319,7 +319,7 @@ fn two_slots(share_ids: bool) -> (Net, Feed) {
 }
 
 #[test]
-fn equal_ids_of_two_slots_have_rows_of_their_own_unless_they_are_shared() {
+fn equal_ids_of_two_slots_have_separate_rows_unless_shared() {
     for (share_ids, rows) in [(false, 6), (true, 3)] {
         let (net, feed) = two_slots(share_ids);
         let mut executor = started(&net);
@@ -331,7 +331,7 @@ fn equal_ids_of_two_slots_have_rows_of_their_own_unless_they_are_shared() {
 }
 
 #[test]
-fn rows_of_plain_ids_are_not_taken_for_rows_of_salted_ones() {
+fn a_table_of_plain_ids_is_refused_where_salted_ids_are_expected() {
     let directory = TempDir::new().unwrap();
     for saved_shared in [true, false] {
         let address = directory.path().join(saved_shared.to_string());

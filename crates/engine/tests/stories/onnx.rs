@@ -1,5 +1,5 @@
-//! A saved model as an ONNX file. What the file computes is compared with onnxruntime, in `python/tests/test_predictor.py`;
-//! here is what becomes of files.
+//! A saved model as an ONNX file. What the file computes is compared with onnxruntime in `python/tests/test_predictor.py`; this
+//! file tests which files are written and removed.
 
 use std::path::Path;
 
@@ -42,7 +42,7 @@ fn data(address: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn large_tables_have_a_file_of_their_own_and_small_ones_none() {
+fn large_tables_go_into_a_separate_file_and_small_ones_do_not() {
     let directory = tempfile::tempdir().unwrap();
     let address = directory.path().join("model").to_str().unwrap().to_owned();
     let (mut executor, net, y) = model();
@@ -57,12 +57,12 @@ fn large_tables_have_a_file_of_their_own_and_small_ones_none() {
     assert_eq!(rows[2 * 4 * 4..], [0; 16]);
     let has = |file: &[u8], bytes: &[u8]| file.windows(bytes.len()).any(|window| window == bytes);
     assert!(has(&inside, &rows) && !has(&outside, &rows));
-    // Nor does either of them disturb the model.
+    // Neither of them disturbs the model.
     assert_eq!(Predictor::open(&address).unwrap().predict(feed()).unwrap().len(), 1);
 }
 
 #[test]
-fn saving_another_model_removes_the_graph_of_the_old_one() {
+fn saving_another_model_removes_the_old_onnx_files() {
     let directory = tempfile::tempdir().unwrap();
     let address = directory.path().join("model").to_str().unwrap().to_owned();
     let (mut executor, net, y) = model();
@@ -75,7 +75,7 @@ fn saving_another_model_removes_the_graph_of_the_old_one() {
 }
 
 #[test]
-fn an_op_that_onnx_has_no_words_for_is_named() {
+fn an_op_without_an_onnx_form_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let address = directory.path().join("model").to_str().unwrap().to_owned();
     let mut net = Net::with_seed(2);

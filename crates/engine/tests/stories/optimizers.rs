@@ -1,5 +1,5 @@
-//! `minimize`: each rule's first two steps against its formula worked in double precision, on dense parameters and on
-//! sparse rows, and everything that changes a gradient or a rate on its way to the rule.
+//! `minimize`: the first two steps of each rule against its formula in double precision, on dense parameters and on sparse rows,
+//! and everything that changes a gradient or a learning rate on its way to the rule.
 
 use openfleet_core::error::report;
 use openfleet_engine::op::EmbeddingOptions;
@@ -160,7 +160,7 @@ fn adam_is_lazy_on_rows_and_counts_the_steps_of_the_table() {
 }
 
 #[test]
-fn a_parameter_can_have_a_learning_rate_of_its_own() {
+fn a_parameter_can_have_its_own_learning_rate() {
     let slow = ParamAttr { learning_rate: Some(0.25), ..ParamAttr::default() };
     let fast = ParamAttr { learning_rate: Some(3.0), ..ParamAttr::default() };
     let (mut net, loss) = linear(slow, fast);
@@ -186,7 +186,7 @@ fn a_frozen_parameter_never_changes_not_even_by_decay() {
 }
 
 #[test]
-fn a_regularizer_of_its_own_replaces_the_global_one() {
+fn a_parameters_regularizer_replaces_the_global_one() {
     let own = || ParamAttr { regularizer: Some(Regularizer::L2(0.5)), ..ParamAttr::default() };
     for (w, rows) in [(own(), ParamAttr::default()), (ParamAttr::default(), own())] {
         let (w_has_own, rows_has_own) = (w.regularizer.is_some(), rows.regularizer.is_some());
@@ -247,12 +247,12 @@ fn a_second_minimize_is_refused_and_names_the_first() {
     let before = net.main.clone();
     let error = sgd(1.0).minimize(&mut net.main, loss).unwrap_err();
     assert!(matches!(error, Error::AlreadyMinimized { .. }));
-    assert_eq!(error.to_string(), "the program is trained by `adam` already");
+    assert_eq!(error.to_string(), "the program already has the optimizer `adam`");
     assert_eq!(net.main, before);
 }
 
 #[test]
-fn numbers_outside_their_domain_are_refused_by_minimize() {
+fn minimize_refuses_settings_that_are_out_of_range() {
     let cases = [
         (sgd(0.1).clip(Clip::GlobalNorm(-1.0)), "`norm` of clip by global norm must be a number above 0, got -1"),
         (sgd(0.1).regularizer(Regularizer::L2(-0.5)), "`coefficient` of the regularizer must be a number not below 0"),

@@ -1,4 +1,4 @@
-//! A saved model that many threads predict with, and its rows where they lie.
+//! A saved model that many threads predict with, with its rows mapped into memory.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const ROWS: usize = 24;
 
 type Build = fn(&mut Net, &CtrInputs) -> CtrOutputs;
 
-/// The models, made small.
+/// The models, with small sizes.
 const MODELS: [(&str, Build); 4] = [
     ("ctr-dnn", |net, inputs| ctr_dnn(net, inputs, &CtrDnn { dim: 5, hidden: vec![16, 8] }).unwrap()),
     ("wide-deep", |net, inputs| {
@@ -32,7 +32,7 @@ fn schema() -> Schema {
     Schema::new(slots.chain([Field::new("dense", FieldKind::Floats { dim: 3 }), label]).collect()).unwrap()
 }
 
-/// Rows with no, one or some ids a slot; ids use all 64 bits.
+/// Rows with zero, one or several ids per slot; ids use all 64 bits.
 fn batch(seed: u64, vocabulary: u64) -> Feed {
     let mut numbers = Numbers(seed);
     let mut feed = Feed::new();
@@ -55,7 +55,7 @@ fn labelled(seed: u64) -> Feed {
     batch(seed, 50).ints("label", 1, &labels).unwrap()
 }
 
-/// Trains a model a little and saves what predicts; gives the executor that trained it and what it was saved for.
+/// Trains a model a little and saves an inference model; returns the executor that trained it and the target.
 fn saved(build: Build, address: &str) -> (Executor, Net, Var) {
     let mut net = Net::with_seed(11);
     let inputs = CtrInputs::declare(&mut net, &schema()).unwrap();
@@ -79,7 +79,7 @@ fn bits(tensors: &[Tensor]) -> Vec<u32> {
 }
 
 #[test]
-fn a_predictor_gives_what_the_executor_gives_to_the_bit() {
+fn a_predictor_agrees_with_the_executor_to_the_bit() {
     for (name, build) in MODELS {
         let directory = tempfile::tempdir().unwrap();
         let address = path(&directory);
@@ -90,7 +90,7 @@ fn a_predictor_gives_what_the_executor_gives_to_the_bit() {
         let mut executor = Executor::new(Arc::new(Scope::new()));
         let model = executor.load_inference_model(&address).unwrap();
         let test = net.main.clone_for_test();
-        // Ids that were trained, and then such as were not.
+        // Ids that were trained, and then ids that were not.
         for (seed, vocabulary) in [(100, 50), (101, 50), (102, 5000), (103, u64::MAX)] {
             let got = predictor.predict(batch(seed, vocabulary)).unwrap();
             let expected = executor.run(&model.program, batch(seed, vocabulary), &model.targets).unwrap();
@@ -103,7 +103,7 @@ fn a_predictor_gives_what_the_executor_gives_to_the_bit() {
 }
 
 #[test]
-fn a_checkpoint_of_training_predicts_with_the_part_of_its_program_that_leads_there() {
+fn a_training_checkpoint_can_predict_with_a_pruned_program() {
     for (name, build) in MODELS {
         let directory = tempfile::tempdir().unwrap();
         let address = path(&directory);
@@ -143,7 +143,7 @@ fn many_threads_predict_at_once() {
 }
 
 #[test]
-fn a_model_that_is_replaced_goes_on_as_it_was_opened() {
+fn an_open_predictor_keeps_its_model_when_the_files_are_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let address = path(&directory);
     saved(MODELS[0].1, &address);
@@ -178,7 +178,7 @@ fn running_statistics_are_those_that_were_saved() {
 }
 
 #[test]
-fn what_does_not_fit_is_named_and_the_next_prediction_is_as_before() {
+fn a_bad_feed_is_named_and_does_not_affect_the_next_prediction() {
     let directory = tempfile::tempdir().unwrap();
     let address = path(&directory);
     saved(MODELS[3].1, &address);
@@ -198,7 +198,7 @@ fn what_does_not_fit_is_named_and_the_next_prediction_is_as_before() {
 }
 
 #[test]
-fn what_is_no_model_or_a_damaged_one_is_refused_when_it_is_opened() {
+fn opening_refuses_damaged_models_and_other_checkpoints() {
     let directory = tempfile::tempdir().unwrap();
     let address = path(&directory);
     let error = report(&Predictor::open(&address).unwrap_err());

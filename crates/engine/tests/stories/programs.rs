@@ -1,4 +1,4 @@
-//! Building programs: names, guards, sharing, copies, and what is refused.
+//! Building programs: names, guards, sharing, copies, and errors.
 
 use openfleet_core::error::report;
 use openfleet_engine::op::{Activation, EmbeddingOptions, FcOptions, Initialize};
@@ -11,7 +11,7 @@ fn sgd(rate: f64) -> Minimize {
     Minimize::new(Optimizer::Sgd(Sgd::default()), rate)
 }
 
-/// Two dense layers on `x`; gives their output and its mean.
+/// Two dense layers on `x`; returns their output and its mean.
 fn network(net: &mut Net) -> (Var, Var) {
     let x = net.data("x", &[-1, 2], DType::F32).unwrap();
     let hidden = net.fc(x, 3, Activation::Tanh).unwrap();
@@ -29,7 +29,7 @@ fn parameter_names(program: &Program) -> Vec<String> {
 }
 
 #[test]
-fn a_second_network_under_fresh_name_counters_finds_the_parameters_of_the_first() {
+fn a_second_network_with_new_name_counters_finds_the_parameters_of_the_first() {
     let mut net = Net::with_seed(3);
     let (y, loss) = network(&mut net);
     sgd(0.1).minimize(&mut net.main, loss).unwrap();
@@ -46,7 +46,7 @@ fn a_second_network_under_fresh_name_counters_finds_the_parameters_of_the_first(
 }
 
 #[test]
-fn names_go_on_counting_after_a_guard() {
+fn name_counters_continue_after_a_guard() {
     let mut net = Net::new();
     assert_eq!(net.unique_name("fc"), "fc_0");
     assert_eq!(net.unique_name_guard(|net| net.unique_name("fc")), "fc_0");
@@ -54,7 +54,7 @@ fn names_go_on_counting_after_a_guard() {
 }
 
 #[test]
-fn program_guard_gives_the_outer_programs_back_even_after_an_error() {
+fn program_guard_restores_the_outer_programs_even_after_an_error() {
     let mut net = Net::new();
     network(&mut net);
     let (outer_main, outer_startup) = (net.main.clone(), net.startup.clone());
@@ -95,19 +95,19 @@ fn a_copy_for_test_has_no_backward_and_no_update_and_keeps_the_handles() {
 }
 
 #[test]
-fn two_variables_of_one_name_clash_with_a_remedy() {
+fn two_variables_of_one_name_are_an_error_with_a_hint() {
     let mut net = Net::new();
     net.data("x", &[-1, 2], DType::F32).unwrap();
     let error = net.data("x", &[-1, 3], DType::F32).unwrap_err();
     assert_eq!(
         report(&error),
-        "a variable named `x` exists already with shape [-1, 2], expected [-1, 3]\n\nhint: give one of them another \
-         name, or build the second network under a fresh name generator"
+        "a variable named `x` already exists with shape [-1, 2], expected [-1, 3]\n\nhint: give one of them another \
+         name, or build the second network under a new name generator"
     );
 }
 
 #[test]
-fn data_without_the_batch_in_front_is_refused() {
+fn data_without_a_leading_batch_dimension_is_refused() {
     let mut net = Net::new();
     for (shape, shown) in [(&[2i64, 3][..], "[2, 3]"), (&[-1, -1], "[-1, -1]"), (&[], "[]")] {
         let error = net.data("x", shape, DType::F32).unwrap_err();
@@ -120,7 +120,7 @@ fn data_without_the_batch_in_front_is_refused() {
 }
 
 #[test]
-fn an_unknown_variable_is_answered_with_the_nearest_name() {
+fn an_unknown_variable_error_suggests_the_nearest_name() {
     let mut net = Net::new();
     network(&mut net);
     let error = net.main.find("fc_0.w").unwrap_err();
@@ -146,8 +146,8 @@ fn layers_that_name_one_parameter_share_it_and_its_gradient() {
     sgd(1.0).minimize(&mut net.main, loss).unwrap();
     let mut executor = started(&net);
     executor.run(&net.main, feed(), &[]).unwrap();
-    // The mean row of x is [2, -1]; the second layer sees it twice: d loss / dw = 3 [2, -1]. The first to name it says
-    // what it starts from.
+    // The mean row of x is [2, -1]; the second layer sees it twice: d loss / dw = 3 [2, -1]. The first layer that names it
+    // decides its first values.
     assert_eq!(dense(&executor, "shared"), [0.5 - 6.0, 0.5 + 3.0]);
 
     let error = net.fc_with(x, 2, shared(0.5)).unwrap_err();
@@ -155,7 +155,7 @@ fn layers_that_name_one_parameter_share_it_and_its_gradient() {
 }
 
 #[test]
-fn a_table_a_state_or_a_gradient_is_no_input_of_a_plain_op() {
+fn a_plain_op_refuses_a_table_a_state_or_a_gradient_as_input() {
     let mut net = Net::new();
     let table = net
         .sparse_table("t", 4, None, &ParamAttr::named("rows"), Initializer::Constant(0.0), &RowLife::default())
@@ -177,7 +177,7 @@ fn a_table_a_state_or_a_gradient_is_no_input_of_a_plain_op() {
 }
 
 #[test]
-fn ids_that_an_op_computed_are_refused_with_their_name() {
+fn ids_computed_by_an_op_are_refused_by_name() {
     let mut net = Net::new();
     let ids = net.data("ids", &[-1, 2], DType::I64).unwrap();
     let copy = net.assign(ids).unwrap();
@@ -188,12 +188,14 @@ fn ids_that_an_op_computed_are_refused_with_their_name() {
     let error = executor.run(&net.main, feed, &[pooled]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        format!("`embedding` expects ids of a sparse table straight from the data, got `{name}`, which an op computes")
+        format!(
+            "`embedding` expects ids for a sparse table that come directly from the data, got `{name}`, which an op computes"
+        )
     );
 }
 
 #[test]
-fn a_program_survives_being_written_and_read() {
+fn a_program_survives_a_serialization_round_trip() {
     let mut net = Net::with_seed(11);
     let slot = net.slot("ids").unwrap();
     let embedded = net.embedding(slot, 2, &EmbeddingOptions::default()).unwrap();
@@ -220,7 +222,7 @@ fn a_program_survives_being_written_and_read() {
 }
 
 #[test]
-fn a_program_that_grew_is_compiled_anew() {
+fn a_program_that_changed_is_compiled_again() {
     let mut net = Net::new();
     let x = net.data("x", &[-1, 2], DType::F32).unwrap();
     let doubled = net.scale(x, 2.0, 0.0).unwrap();
@@ -232,7 +234,7 @@ fn a_program_that_grew_is_compiled_anew() {
 }
 
 #[test]
-fn programs_that_differ_only_in_their_optimizer_are_not_mistaken_for_each_other() {
+fn programs_that_differ_only_in_their_optimizer_get_separate_plans() {
     let mut net = Net::with_seed(1);
     let (_, loss) = network(&mut net);
     let mut other = net.main.clone();
@@ -240,7 +242,8 @@ fn programs_that_differ_only_in_their_optimizer_are_not_mistaken_for_each_other(
     Minimize::new(Optimizer::Momentum(Momentum::default()), 0.1).minimize(&mut other, loss).unwrap();
     let mut executor = started(&net);
     executor.run(&net.main, feed(), &[]).unwrap();
-    // What one rule has trained keeps that rule's state: the other program is told, not trained by the wrong rule.
+    // A parameter keeps the state of the rule that trained it: the other program gets an error and does not train it with the
+    // wrong rule.
     let error = executor.run(&other, feed(), &[]).unwrap_err();
     assert!(matches!(error, Error::ScopeMismatch { .. }), "{error}");
 }

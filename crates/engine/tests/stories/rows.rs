@@ -1,4 +1,4 @@
-//! Which ids get a row, and what becomes of gradients that are not finite: asked for where the layer and the rule are made.
+//! Which ids get a row, and what happens to gradients that are not finite, as configured in the layer and the optimizer.
 
 use openfleet_engine::op::EmbeddingOptions;
 use openfleet_engine::{DType, Executor, Feed, Minimize, Net, ParamAttr, RowLife, Var};
@@ -41,7 +41,7 @@ fn an_id_gets_a_row_when_it_has_been_seen_often_enough() {
 }
 
 #[test]
-fn a_gradient_that_is_not_finite_is_refused_or_ends_the_run_as_was_asked() {
+fn a_non_finite_gradient_is_refused_or_stops_the_run_as_configured() {
     let (net, loss, mut executor) = model(RowLife::default(), NonFinite::Skip);
     executor.run(&net.main, feed(&[7], f32::NAN), &[loss]).unwrap();
     let table = executor.scope().sparse("table").unwrap();
@@ -50,7 +50,7 @@ fn a_gradient_that_is_not_finite_is_refused_or_ends_the_run_as_was_asked() {
     let (net, loss, mut executor) = model(RowLife::default(), NonFinite::Stop);
     let error = executor.run(&net.main, feed(&[7], f32::NAN), &[loss]).unwrap_err();
     assert_eq!(error.to_string(), "the loss `mean_0.tmp_0` became NaN at step 0");
-    // A loss may be finite where its gradient is none that a table takes.
+    // A loss may be finite while its gradient is not.
     let error = executor.run(&net.main, feed(&[7], 1e30), &[loss]).unwrap_err();
     let expected = "the gradient of row 7 of `table` is not finite at step 0: nothing of this step was applied";
     assert_eq!(error.to_string(), expected);
@@ -79,7 +79,7 @@ fn rows_count_the_shows_and_clicks_of_their_samples() {
     let counted = |key| table.read_row(key, |row| row.ctr.map(|ctr| (ctr.show, ctr.click))).flatten();
     assert_eq!((counted(1), counted(2)), (Some((3.0, 1.0)), Some((1.0, 1.0))));
 
-    // A program that does not train reads no counts, nor does one that was pruned.
+    // A program that does not train reads no counts, and neither does a pruned one.
     let ids = || Feed::new().slot("id", &[&[1]]).unwrap();
     executor.run(&net.main.clone_for_test(), ids(), &[row]).unwrap();
     let (pruned, targets) = net.main.prune(&[row]);

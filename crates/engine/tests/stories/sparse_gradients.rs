@@ -1,8 +1,8 @@
 //! The gradients of table rows against central finite differences.
 //!
-//! One step of SGD at rate 1 moves every row by its gradient, which is compared with what the loss does when one number
-//! of one row is moved by hand and the copy for test is run. Losses are quadratic or smooth in the rows, so that a row
-//! counted twice or at the wrong place shows.
+//! One step of SGD at rate 1 moves every row by its gradient. This is compared with the change of the loss when one number of one
+//! row is changed by hand and the copy for testing is run. Losses are quadratic or smooth in the rows, so that a row that is
+//! counted twice or at the wrong position is found.
 
 use openfleet_core::Key;
 use openfleet_engine::op::{EmbeddingOptions, Pooling, SkipGramOptions};
@@ -15,7 +15,7 @@ use crate::{Numbers, row, started};
 type Rows<'a> = (&'a str, usize, &'a [Key]);
 
 /// A key that no batch has.
-const STRANGER: Key = 424_242;
+const UNSEEN_KEY: Key = 424_242;
 const EPSILON: f32 = 1e-2;
 
 #[track_caller]
@@ -27,12 +27,12 @@ fn check(build: impl Fn(&mut Net) -> Result<Vec<Var>>, feed: impl Fn() -> Feed, 
     Minimize::new(Optimizer::Sgd(Sgd::default()), 1.0).minimize(&mut net.main, loss).unwrap();
     let test = net.main.clone_for_test();
     let mut executor = started(&net);
-    // Compiling puts the tables into the scope, under the rule of the program that trains them.
+    // Compiling creates the tables in the scope, with the rule of the program that trains them.
     executor.run(&net.main, feed(), &[]).unwrap();
     let mut numbers = Numbers(5);
     let mut first: Vec<(&str, Key, Vec<f32>)> = Vec::new();
     for &(table, dim, keys) in tables {
-        for &key in keys.iter().chain(&[STRANGER]) {
+        for &key in keys.iter().chain(&[UNSEEN_KEY]) {
             let values: Vec<f32> = (0..dim).map(|_| numbers.uniform() * 2.0 - 1.0).collect();
             set(&executor, table, key, &values);
             first.push((table, key, values));
@@ -60,7 +60,7 @@ fn check(build: impl Fn(&mut Net) -> Result<Vec<Var>>, feed: impl Fn() -> Feed, 
                 (got - difference).abs() <= 1e-3 + 5e-3 * difference.abs(),
                 "column {column} of row {key} of `{table}`: backward gives {got}, finite differences {difference}"
             );
-            assert_eq!(*key == STRANGER, got == 0.0, "row {key} of `{table}` moved by {got}");
+            assert_eq!(*key == UNSEEN_KEY, got == 0.0, "row {key} of `{table}` moved by {got}");
         }
     }
 }
@@ -75,7 +75,7 @@ fn total(executor: &mut Executor, test: &Program, feed: Feed, parts: &[Var]) -> 
     parts.iter().flat_map(|part| part.f32s().unwrap()).map(|&v| f64::from(v)).sum()
 }
 
-/// The squares of a [B, n] variable, each with a weight of its own.
+/// The squares of a [B, n] variable, each with its own weight.
 fn weigh(net: &mut Net, x: Var) -> Result<Var> {
     let per_row = net.shape(x).elements(1);
     let x = net.reshape(x, &[-1, per_row as i64])?;
@@ -118,7 +118,7 @@ fn every_pooling_spreads_its_gradient_over_repeated_single_and_absent_ids() {
 }
 
 #[test]
-fn the_padding_id_counts_as_absent_and_learns_nothing() {
+fn the_padding_id_counts_as_absent_and_is_not_trained() {
     let padded = |pooling| EmbeddingOptions { padding_idx: Some(0), ..pooled("t", pooling) };
     for (pooling, expected) in [(Pooling::Sum, 8.0), (Pooling::Mean, 4.0), (Pooling::Sqrtn, 8.0 / 2f32.sqrt())] {
         let mut net = Net::new();
@@ -153,7 +153,7 @@ fn the_padding_id_counts_as_absent_and_learns_nothing() {
         || weights(Feed::new().ints("a", 2, &[3, 7, 7, 5]).unwrap(), 2, &[6]),
         &[("t", 3, &[3, 5])],
     );
-    // From the end of a vocabulary, and not beyond it.
+    // Counted from the end of a vocabulary, and not beyond it.
     let mut net = Net::new();
     let slot = net.slot("a").unwrap();
     let bounded =
@@ -220,11 +220,11 @@ fn two_tables_on_the_same_slots_keep_their_gradients_apart() {
 }
 
 #[test]
-fn one_slot_in_two_tables_with_other_slots_finds_its_own_place_in_each() {
+fn one_slot_in_two_tables_has_the_right_offset_in_each() {
     check(
         |net| {
             let (a, b) = (net.slot("a")?, net.slot("b")?);
-            // `t` meets b before a, `u` has a alone, `v` meets a before b: three lists of ids.
+            // `t` sees b before a, `u` has a alone, `v` sees a before b: three lists of ids.
             let mut parts = Vec::new();
             for (slot, table) in [(b, "t"), (a, "t"), (a, "u"), (a, "v"), (b, "v")] {
                 let embedded = net.embedding(slot, 2, &pooled(table, Pooling::Sum))?;
@@ -255,7 +255,7 @@ fn one_slot_looked_up_twice_in_one_table_counts_twice() {
 }
 
 #[test]
-fn a_slot_of_fixed_length_can_give_each_row_its_own_place() {
+fn a_slot_of_fixed_length_can_return_each_row_separately() {
     check(
         |net| {
             let ids = net.data("ids", &[-1, 3], DType::I64)?;
@@ -270,13 +270,13 @@ fn a_slot_of_fixed_length_can_give_each_row_its_own_place() {
 }
 
 #[test]
-fn each_needs_a_fixed_length() {
+fn pooling_each_requires_a_fixed_length() {
     let mut net = Net::new();
     let slot = net.slot("a").unwrap();
     let error = net.embedding(slot, 2, &pooled("t", Pooling::Each)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "`embedding` expects a slot of fixed length for pooling `Each`, got a slot of any length"
+        "`embedding` expects a slot of fixed length for pooling `Each`, got a slot of variable length"
     );
     let x = net.data("x", &[-1, 2], DType::F32).unwrap();
     let error = net.embedding(x, 2, &pooled("u", Pooling::Sum)).unwrap_err();

@@ -22,7 +22,7 @@ fn a_network_too_large_for_the_memory_is_refused_with_the_layer_and_its_size() {
     ] {
         let train = ["train", "--model", "deepfm", "--train", "clicks/train/part-0.txt", "--threads", "1", "--quiet"];
         let error = limited(&workspace, &[train.as_slice(), &sizes].concat()).failed(1);
-        assert!(error.starts_with("error: there is not enough memory for `fc_"), "{sizes:?}: {error}");
+        assert!(error.starts_with("error: not enough memory for `fc_"), "{sizes:?}: {error}");
         assert!(error.contains(layer) && error.contains("\n\nhint: make layers"), "{sizes:?}: {error}");
     }
 }

@@ -15,7 +15,7 @@ fn a_pattern_without_files_is_named() {
     let workspace = Workspace::with_clicks(100);
     let train = ["train", "--model", "dcn", "--train", "clicks/train/*.txt,clicks/train/*.csv"];
     let expected = "error: no file matches `clicks/train/*.csv`\n\n\
-                    hint: check the pattern, and quote it so that the shell leaves it alone\n";
+                    hint: check the pattern, and quote it so that the shell does not expand it\n";
     assert_eq!(workspace.run(&train).failed(1), expected);
 }
 
@@ -125,7 +125,7 @@ fn nothing_to_train_on_is_an_error() {
         workspace.write("rows.txt", text);
         let train = ["train", "--model", "ctr_dnn", "--train", "rows.txt", "--slots", "1", "--dense", "0", "-q"];
         let stderr = workspace.run(&[train.as_slice(), SMALL, options].concat()).failed(1);
-        assert!(stderr.contains("error: the dataset gave no rows") && stderr.contains(said), "{stderr}");
+        assert!(stderr.contains("error: the dataset has no rows") && stderr.contains(said), "{stderr}");
     }
 }
 

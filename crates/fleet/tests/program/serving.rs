@@ -280,7 +280,7 @@ fn what_is_wrong_with_a_request_is_said_with_the_field_and_the_row() {
         (with("user", json!([null, 1])), "input `user`, row 0: expected integers, got null"),
         (
             with("user", json!([[1]])),
-            "`item` of the data does not fit the program: expected 1 rows, as `user` has, got 2 rows",
+            "`item` of the data does not match the program: expected 1 rows, like `user`, got 2 rows",
         ),
         (with("user", json!([])), "input `user`: expected at least one row, got none"),
         (with("dense", json!([[0.1, 0.2], [0.3]])), "input `dense`, row 1: expected 2 float(s) a row, got 1"),

@@ -248,7 +248,7 @@ impl ColumnsSpec {
                 return bad(format!("slot `{slot}` has 0 buckets"), "leave `buckets` out for all 64 bits");
             }
             if column.boundaries.as_ref().is_some_and(|values| values.windows(2).any(|pair| pair[0] >= pair[1])) {
-                return bad(format!("the boundaries of slot `{slot}` do not ascend"), "");
+                return bad(format!("the boundaries of slot `{slot}` are not ascending"), "");
             }
             if column.multi.is_some_and(|multi| !multi.is_ascii() || multi == self.separator) {
                 return bad(
@@ -276,7 +276,7 @@ impl ColumnsSpec {
             let multi =
                 self.categorical.iter().find(|c| c.multi.is_some() && cross.parts().iter().any(|p| p == c.slot()));
             if let Some(column) = multi {
-                return bad(format!("cross `{slot}`: slot `{}` has several ids a row", column.slot()), "");
+                return bad(format!("cross `{slot}`: slot `{}` has several ids per row", column.slot()), "");
             }
         }
         Ok(())
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_means_nothing_is_refused() {
+    fn an_unknown_setting_is_refused() {
         let error = toml::from_str::<ColumnsSpec>("seperator = \";\"").unwrap_err();
         assert!(error.to_string().contains("unknown field `seperator`"), "{error}");
     }
@@ -354,12 +354,12 @@ mod tests {
                 "categorical = [{ column = \"a\", vocabulary = [], boundaries = [] }]",
                 "slot `a` has both a vocabulary and boundaries",
             ),
-            ("categorical = [{ column = \"a\", boundaries = [2, 1] }]", "the boundaries of slot `a` do not ascend"),
+            ("categorical = [{ column = \"a\", boundaries = [2, 1] }]", "the boundaries of slot `a` are not ascending"),
             ("categorical = [{ column = \"a\", buckets = 0 }]", "slot `a` has 0 buckets"),
             ("crosses = [[\"a\"]]", "cross `a`: expected 2 to 8 parts, got 1"),
             (
                 "crosses = [[\"a\", \"b\"]]\ncategorical = [{ column = \"a\", multi = \"|\" }]",
-                "cross `a_x_b`: slot `a` has several ids a row",
+                "cross `a_x_b`: slot `a` has several ids per row",
             ),
             (
                 "dense = [{ column = \"a\", std = 0.0 }]",

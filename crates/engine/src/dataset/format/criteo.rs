@@ -68,21 +68,21 @@ impl Criteo {
             return Err(Error::bad_format("`buckets` is 0", "leave it out for all 64 bits of the hash"));
         }
         let names = self.schema().fields().iter().map(|field| field.name.clone()).collect();
-        let wanted = FieldSelection::new(schema, names, "Criteo's columns")?;
+        let selection = FieldSelection::new(schema, names, "Criteo's columns")?;
         let mut resolved =
             Resolved { format: self.clone(), order: Vec::new(), label: None, dense: false, slots: [None; CATEGORIES] };
-        if let Some((position, kind)) = wanted.get("label") {
+        if let Some((position, kind)) = selection.get("label") {
             resolved.order.push(position);
             resolved.label = Some(LabelKind::of("label", kind)?);
         }
-        if let Some((position, kind)) = wanted.get("dense") {
+        if let Some((position, kind)) = selection.get("dense") {
             resolved.order.push(position);
             floats_of_dim("dense", kind, DENSE)?;
             resolved.dense = true;
         }
         for (index, slot) in resolved.slots.iter_mut().enumerate() {
             let name = format!("C{}", index + 1);
-            if let Some((position, kind)) = wanted.get(&name) {
+            if let Some((position, kind)) = selection.get(&name) {
                 resolved.order.push(position);
                 let always_one = self.empty == EmptyCategory::Hash;
                 *slot = Some(SlotKind::of(&name, kind, always_one, "hash empty categories, or make it a slot of ids")?);
@@ -117,7 +117,7 @@ struct Parser<'a> {
 impl LineParser for Parser<'_> {
     fn parse(&mut self, line: &[u8], records: &mut Records) -> Result<Parsed, LineError> {
         let Resolved { format, label, dense, slots, .. } = self.format;
-        let mut cells = Cells { rest: Some(line) };
+        let mut cells = TabCells { rest: Some(line) };
 
         let cell = cells.next().ok_or_else(|| too_few(line))?;
         if let Some(label) = label {
@@ -147,11 +147,11 @@ impl LineParser for Parser<'_> {
 }
 
 /// The cells of a line; `rest` is `None` after the last.
-struct Cells<'a> {
+struct TabCells<'a> {
     rest: Option<&'a [u8]>,
 }
 
-impl<'a> Cells<'a> {
+impl<'a> TabCells<'a> {
     #[inline(always)]
     fn next(&mut self) -> Option<&'a [u8]> {
         let rest = self.rest?;
@@ -168,7 +168,7 @@ impl<'a> Cells<'a> {
     }
 }
 
-/// Cells are short: comparing eight bytes at once finds most tabs, while a call to `memchr` costs more than the cell.
+/// TabCells are short: comparing eight bytes at once finds most tabs, while a call to `memchr` costs more than the cell.
 #[inline(always)]
 fn tab_position(text: &[u8]) -> Option<usize> {
     const ONES: u64 = 0x0101_0101_0101_0101;
@@ -290,12 +290,12 @@ mod tests {
         let error = Criteo::default().resolve(&schema).err().unwrap();
         assert_eq!(
             error.to_string(),
-            "bad format description: slot `C1` has exactly 1 integer a row, but a row may have no value for it"
+            "bad format description: slot `C1` has exactly 1 integer per row, but a row may have no value for it"
         );
     }
 
     #[test]
-    fn tabs_are_found_wherever_they_stand() {
+    fn tabs_are_found_at_every_position() {
         for length in 0..40 {
             for position in 0..length {
                 let mut text = vec![0x89u8; length];

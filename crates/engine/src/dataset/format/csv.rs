@@ -33,7 +33,7 @@ impl Csv {
             return Err(Error::bad_format(format!("column `{column}`: expected {expected} among `names`"), ""));
         }
         let available = spec.schema()?.fields().iter().map(|field| field.name.clone()).collect();
-        let wanted = FieldSelection::new(schema, available, "the columns' description")?;
+        let selection = FieldSelection::new(schema, available, "the column description")?;
         let mut resolved = Resolved {
             missing: spec.missing.iter().map(|text| text.clone().into_bytes()).collect(),
             spec: spec.clone(),
@@ -41,34 +41,34 @@ impl Csv {
             fields: Vec::new(),
             order: Vec::new(),
         };
-        if let Some((position, kind)) = spec.label.as_ref().and_then(|_| wanted.get("label")) {
+        if let Some((position, kind)) = spec.label.as_ref().and_then(|_| selection.get("label")) {
             resolved.order.push(position);
             resolved.push_label(kind)?;
         }
-        if let Some((position, kind)) = (!spec.dense.is_empty()).then(|| wanted.get("dense")).flatten() {
+        if let Some((position, kind)) = (!spec.dense.is_empty()).then(|| selection.get("dense")).flatten() {
             resolved.order.push(position);
             floats_of_dim("dense", kind, spec.dense.len())?;
             let dense = spec.dense.iter().map(|column| Number::new(resolved.use_column(&column.column), column));
             let dense = dense.collect();
-            resolved.fields.push(FieldOf::Dense(dense));
+            resolved.fields.push(FieldSource::Dense(dense));
         }
         for column in &spec.categorical {
-            if let Some((position, kind)) = wanted.get(column.slot()) {
+            if let Some((position, kind)) = selection.get(column.slot()) {
                 resolved.order.push(position);
                 let always_one = column.multi.is_none() && column.if_missing == IfMissing::OwnId;
                 let kind = SlotKind::of(column.slot(), kind, always_one, "set `if_missing = \"own_id\"`")?;
                 let category = Category::new(resolved.use_column(&column.column), column);
-                resolved.fields.push(FieldOf::Category { category, kind });
+                resolved.fields.push(FieldSource::Category { category, kind });
             }
         }
         for cross in &spec.crosses {
             let slot = cross.slot();
-            if let Some((position, kind)) = wanted.get(&slot) {
+            if let Some((position, kind)) = selection.get(&slot) {
                 resolved.order.push(position);
                 let kind = SlotKind::of(&slot, kind, false, "make it a slot of ids")?;
-                let parts = cross.parts().iter().map(|part| resolved.crossed(part)).collect();
+                let parts = cross.parts().iter().map(|part| resolved.cross_part(part)).collect();
                 let seed = slot_number(&slot);
-                resolved.fields.push(FieldOf::Cross { parts, seed, buckets: cross.buckets(), kind });
+                resolved.fields.push(FieldSource::Cross { parts, seed, buckets: cross.buckets(), kind });
             }
         }
         Ok(Box::new(resolved))
@@ -80,12 +80,12 @@ struct Resolved {
     missing: Vec<Vec<u8>>,
     /// The columns that the fields below read. Their positions in a line are known once a file's column names are.
     columns: Vec<String>,
-    fields: Vec<FieldOf>,
+    fields: Vec<FieldSource>,
     order: Vec<usize>,
 }
 
 /// How a field is made. Columns are indexes into [`Resolved::columns`].
-enum FieldOf {
+enum FieldSource {
     Label { column: usize, spec: LabelColumn, kind: LabelKind },
     Dense(Vec<Number>),
     Category { category: Category, kind: SlotKind },
@@ -104,12 +104,12 @@ impl Resolved {
         let Some(spec) = self.spec.label.clone() else { return Ok(()) };
         let kind = LabelKind::of("label", kind)?;
         let column = self.use_column(&spec.column);
-        self.fields.push(FieldOf::Label { column, spec, kind });
+        self.fields.push(FieldSource::Label { column, spec, kind });
         Ok(())
     }
 
     /// A part of a cross: a slot by its name, else the text of a column.
-    fn crossed(&mut self, part: &str) -> Category {
+    fn cross_part(&mut self, part: &str) -> Category {
         let slot = self.spec.categorical.iter().find(|column| column.slot() == part).cloned();
         let column = slot.unwrap_or_else(|| CategoricalColumn { column: part.to_owned(), ..Default::default() });
         Category::new(self.use_column(&column.column), &column)
@@ -197,17 +197,17 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    fn write(&self, field: &FieldOf, records: &mut Records) -> Result<(), LineError> {
+    fn write(&self, field: &FieldSource, records: &mut Records) -> Result<(), LineError> {
         match field {
-            FieldOf::Label { column, spec, kind } => self.write_label(*column, spec, *kind, records),
-            FieldOf::Dense(numbers) => {
+            FieldSource::Label { column, spec, kind } => self.write_label(*column, spec, *kind, records),
+            FieldSource::Dense(numbers) => {
                 for number in numbers {
                     let value = self.cell(number.column).map_or(Ok(0.0), |cell| number.read(cell))?;
                     records.push_float(value);
                 }
                 Ok(())
             }
-            FieldOf::Category { category, kind } => {
+            FieldSource::Category { category, kind } => {
                 let count = match (self.cell(category.column), category.multi) {
                     (Some(cell), None) => {
                         records.push_key(category.id(cell)?);
@@ -225,14 +225,14 @@ impl Row<'_> {
                         count
                     }
                     (None, _) => category.missing.map_or(0, |id| {
-                        records.push_key(category.fold(id));
+                        records.push_key(category.modulo(id));
                         1
                     }),
                 };
                 kind.end(count, records);
                 Ok(())
             }
-            FieldOf::Cross { parts, seed, buckets, kind } => {
+            FieldSource::Cross { parts, seed, buckets, kind } => {
                 // At most 8 parts: `ColumnsSpec::check`.
                 let mut bytes = [0u8; 8 * 8];
                 let mut length = 0;
@@ -368,10 +368,10 @@ impl Category {
     }
 
     fn id(&self, text: &[u8]) -> Result<Key, LineError> {
-        Ok(self.fold(self.whole_id(text)?))
+        Ok(self.modulo(self.whole_id(text)?))
     }
 
-    fn fold(&self, id: Key) -> Key {
+    fn modulo(&self, id: Key) -> Key {
         self.buckets.map_or(id, |buckets| id % buckets)
     }
 
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn vocabularies_number_their_texts_and_know_the_unknown() {
+    fn vocabularies_number_their_texts_and_map_unknown_ones() {
         let (format, schema) = csv(r#"
             names = ["a", "b"]
             categorical = [
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_without_a_wanted_column_ends_the_file() {
+    fn a_header_without_a_required_column_ends_the_file() {
         let (format, schema) = csv("label = { column = \"y\" }");
         let refusal = parse(&format, &schema, "x,z\n").unwrap_err();
         assert!(refusal.fatal);

@@ -64,7 +64,7 @@ impl LibSvm {
         let dim = self.dense_dim()?;
         let mut names: Vec<String> = ["label", "ids", "qid"].map(str::to_owned).to_vec();
         names.extend(dim.map(|_| "dense".to_owned()));
-        let wanted = FieldSelection::new(schema, names, "the libsvm fields")?;
+        let selection = FieldSelection::new(schema, names, "the libsvm fields")?;
         let mut resolved = Resolved {
             order: Vec::new(),
             label: None,
@@ -76,23 +76,23 @@ impl LibSvm {
             id_values: self.id_values,
             regression: self.regression,
         };
-        if let Some((position, kind)) = wanted.get("label") {
+        if let Some((position, kind)) = selection.get("label") {
             resolved.order.push(position);
             resolved.label = Some(LabelKind::of("label", kind)?);
         }
-        if let Some((position, kind)) = wanted.get("qid") {
+        if let Some((position, kind)) = selection.get("qid") {
             resolved.order.push(position);
             resolved.qid = true;
             if kind != (FieldKind::FixedIds { length: 1 }) {
                 return Err(super::wrong_kind("qid", "exactly 1 integer", kind));
             }
         }
-        if let Some((position, kind)) = dim.and_then(|_| wanted.get("dense")) {
+        if let Some((position, kind)) = dim.and_then(|_| selection.get("dense")) {
             resolved.order.push(position);
             resolved.dense = true;
             floats_of_dim("dense", kind, resolved.dim)?;
         }
-        if let Some((position, kind)) = wanted.get("ids") {
+        if let Some((position, kind)) = selection.get("ids") {
             resolved.order.push(position);
             resolved.ids = Some(SlotKind::of("ids", kind, false, "make it a slot of ids")?);
         }

@@ -202,7 +202,7 @@ impl SlotKind {
             FieldKind::Ids => Ok(SlotKind { ragged: true }),
             FieldKind::FixedIds { length: 1 } if always_one => Ok(SlotKind { ragged: false }),
             FieldKind::FixedIds { length: 1 } => Err(Error::bad_format(
-                format!("slot `{name}` has exactly 1 integer a row, but a row may have no value for it"),
+                format!("slot `{name}` has exactly 1 integer per row, but a row may have no value for it"),
                 remedy,
             )),
             other => Err(wrong_kind(name, "a slot of ids", other)),

@@ -32,11 +32,11 @@ impl MultiSlot {
             Some(names) => names.clone(),
             None => schema.fields().iter().map(|field| field.name.clone()).collect(),
         };
-        let wanted = FieldSelection::new(schema, names.clone(), "the file's slots")?;
+        let selection = FieldSelection::new(schema, names.clone(), "the file's slots")?;
         let mut resolved = Resolved { slots: Vec::with_capacity(names.len()), order: Vec::new() };
         for name in names {
             // A name listed twice would be written twice.
-            let field = wanted.get(&name).filter(|(position, _)| !resolved.order.contains(position));
+            let field = selection.get(&name).filter(|(position, _)| !resolved.order.contains(position));
             if let Some((position, _)) = field {
                 resolved.order.push(position);
             }
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_the_schema_does_not_want_are_stepped_over() {
+    fn slots_that_the_schema_does_not_have_are_skipped() {
         let format = Format::MultiSlot(MultiSlot::with_slots(["ins_id", "dense", "other", "words", "label"]));
         let batch = parse(&format, &schema(), "1 abc 2 1 2 3 x y z 1 9 1 1").unwrap();
         assert_eq!(batch.columns[0], Column::Ids { offsets: vec![0, 1], keys: vec![1] });

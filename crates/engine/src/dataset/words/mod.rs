@@ -99,7 +99,7 @@ impl WordsDataset {
             }
         }
         if !(0.0..=1.0).contains(&config.subsample) {
-            let (expected, got) = ("a share of the text, from 0 to 1", config.subsample.to_string());
+            let (expected, got) = ("a fraction of the text, from 0 to 1", config.subsample.to_string());
             return Err(Error::BadSetting { name: "subsample", expected, got });
         }
         if config.files.is_empty() {
@@ -112,7 +112,7 @@ impl WordsDataset {
         if words.is_empty() {
             return Err(Error::BadSetting {
                 name: "min_count",
-                expected: "low enough for some word of the corpus",
+                expected: "low enough to keep some words of the corpus",
                 got: config.min_count.to_string(),
             });
         }
@@ -368,18 +368,18 @@ mod tests {
     }
 
     #[test]
-    fn a_share_that_is_none_is_refused() {
+    fn a_subsample_outside_0_to_1_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "a b\n").unwrap();
         for subsample in [f64::NAN, -1.0, 2.0] {
             let config = WordsConfig { files: vec![file.path().to_owned()], subsample, ..WordsConfig::default() };
             let error = WordsDataset::load(config).err().unwrap().to_string();
-            assert!(error.starts_with("`subsample`: expected a share of the text, from 0 to 1, got"), "{error}");
+            assert!(error.starts_with("`subsample`: expected a fraction of the text, from 0 to 1, got"), "{error}");
         }
     }
 
     #[test]
-    fn words_are_numbered_by_frequency_and_rare_ones_left_out() {
+    fn words_are_numbered_by_frequency_and_rare_ones_dropped() {
         let dataset = corpus("b a a\nb a c\n", WordsConfig { min_count: 2, ..WordsConfig::default() });
         assert_eq!(dataset.words(), ["a", "b"]);
         assert_eq!(dataset.counts(), [3, 2]);

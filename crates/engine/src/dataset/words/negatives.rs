@@ -2,7 +2,7 @@
 
 use openfleet_core::key::mix;
 
-/// A random generator that starts anew for each span.
+/// A random generator; each span starts a new one.
 pub(super) struct SpanRandom(pub(super) u64);
 
 impl SpanRandom {

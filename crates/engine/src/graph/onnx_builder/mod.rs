@@ -12,13 +12,13 @@ use crate::value::{DType, Dim, Shape};
 pub(crate) const ML_DOMAIN: &str = "ai.onnx.ml";
 
 /// The value of an attribute of an ONNX node.
-pub enum Attribute {
+pub enum OnnxAttribute {
     /// An integer or an enum value.
     Int(i64),
     /// Several integers.
     Ints(Vec<i64>),
     /// A string.
-    Word(&'static str),
+    Text(&'static str),
     /// Integers as a tensor of one dimension.
     IntTensor(Vec<i64>),
 }
@@ -51,7 +51,7 @@ impl<'a> OnnxGraph<'a> {
     }
 
     /// A name that is not in use yet.
-    fn fresh(&mut self, about: &str) -> String {
+    fn unique_name(&mut self, about: &str) -> String {
         let numbered = (0..).map(|number: usize| format!("{about}/{number}"));
         let name = numbered.into_iter().find(|name| !self.names.contains(name)).unwrap_or_default();
         self.names.insert(name.clone());
@@ -63,9 +63,9 @@ impl<'a> OnnxGraph<'a> {
         &mut self,
         op: &'static str,
         inputs: &[&str],
-        attributes: Vec<(&'static str, Attribute)>,
+        attributes: Vec<(&'static str, OnnxAttribute)>,
     ) -> String {
-        let output = self.fresh(op);
+        let output = self.unique_name(op);
         self.emit_to(op, inputs, attributes, vec![output.clone()]);
         output
     }
@@ -75,7 +75,7 @@ impl<'a> OnnxGraph<'a> {
         &mut self,
         op: &'static str,
         inputs: &[&str],
-        attributes: Vec<(&'static str, Attribute)>,
+        attributes: Vec<(&'static str, OnnxAttribute)>,
         outputs: Vec<String>,
     ) {
         // The only op we use that is not in ONNX's default domain.
@@ -92,8 +92,8 @@ impl<'a> OnnxGraph<'a> {
 
     /// Adds a node with `count` results and returns their names.
     pub(crate) fn emit_many(&mut self, op: &'static str, inputs: &[&str], count: usize) -> Vec<String> {
-        let outputs: Vec<String> = (0..count).map(|_| self.fresh(op)).collect();
-        self.emit_to(op, inputs, vec![("axis", Attribute::Int(0))], outputs.clone());
+        let outputs: Vec<String> = (0..count).map(|_| self.unique_name(op)).collect();
+        self.emit_to(op, inputs, vec![("axis", OnnxAttribute::Int(0))], outputs.clone());
         outputs
     }
 
@@ -106,7 +106,7 @@ impl<'a> OnnxGraph<'a> {
         if let Some((name, _)) = self.constants.iter().find(|(_, known)| *known == tensor) {
             return name.clone();
         }
-        let name = self.fresh("constant");
+        let name = self.unique_name("constant");
         self.constants.push((name.clone(), tensor.clone()));
         self.initializers.push(TensorProto { name: Some(name.clone()), ..tensor });
         name
@@ -126,10 +126,10 @@ impl<'a> OnnxGraph<'a> {
         let (zero, one) = (self.ints(&[0]), self.ints(&[1]));
         let count = self.emit("Shape", &[&ids], vec![]);
         let places = self.emit("Add", &[&count, &one], vec![]);
-        let none = self.emit("ConstantOfShape", &[&places], vec![("value", Attribute::IntTensor(vec![0]))]);
+        let none = self.emit("ConstantOfShape", &[&places], vec![("value", OnnxAttribute::IntTensor(vec![0]))]);
         let ends = self.emit("CumSum", &[&lengths, &axis], vec![]);
         let batch = self.emit("Shape", &[&lengths], vec![]);
-        let ones = self.emit("ConstantOfShape", &[&batch], vec![("value", Attribute::IntTensor(vec![1]))]);
+        let ones = self.emit("ConstantOfShape", &[&batch], vec![("value", OnnxAttribute::IntTensor(vec![1]))]);
         let marks = self.emit("ScatterElements", &[&none, &ends, &ones], scatter());
         let sums = self.emit("CumSum", &[&marks, &axis], vec![]);
         let rows = self.emit("Slice", &[&sums, &zero, &count], vec![]);
@@ -139,26 +139,26 @@ impl<'a> OnnxGraph<'a> {
 }
 
 /// Attributes of `ScatterElements` that add values with the same index.
-fn scatter() -> Vec<(&'static str, Attribute)> {
-    vec![("axis", Attribute::Int(0)), ("reduction", Attribute::Word("add"))]
+fn scatter() -> Vec<(&'static str, OnnxAttribute)> {
+    vec![("axis", OnnxAttribute::Int(0)), ("reduction", OnnxAttribute::Text("add"))]
 }
 
-fn attribute(name: &'static str, value: Attribute) -> AttributeProto {
+fn attribute(name: &'static str, value: OnnxAttribute) -> AttributeProto {
     let mut proto = AttributeProto { name: Some(name.to_owned()), ..AttributeProto::default() };
     proto.kind = Some(match value {
-        Attribute::Int(int) => {
+        OnnxAttribute::Int(int) => {
             proto.i = Some(int);
             2
         }
-        Attribute::Word(word) => {
+        OnnxAttribute::Text(word) => {
             proto.s = Some(word.as_bytes().to_vec());
             3
         }
-        Attribute::IntTensor(ints) => {
+        OnnxAttribute::IntTensor(ints) => {
             proto.t = Some(TensorProto::ints(&[ints.len()], ints));
             4
         }
-        Attribute::Ints(ints) => {
+        OnnxAttribute::Ints(ints) => {
             proto.ints = ints;
             7
         }
@@ -206,7 +206,12 @@ impl OnnxNode<'_, '_> {
     }
 
     /// Adds a node with one result and returns the result's name.
-    pub fn emit(&mut self, op: &'static str, inputs: &[&str], attributes: Vec<(&'static str, Attribute)>) -> String {
+    pub fn emit(
+        &mut self,
+        op: &'static str,
+        inputs: &[&str],
+        attributes: Vec<(&'static str, OnnxAttribute)>,
+    ) -> String {
         self.graph.emit(op, inputs, attributes)
     }
 
@@ -216,14 +221,14 @@ impl OnnxNode<'_, '_> {
         output: usize,
         op: &'static str,
         inputs: &[&str],
-        attributes: Vec<(&'static str, Attribute)>,
+        attributes: Vec<(&'static str, OnnxAttribute)>,
     ) {
         let name = self.graph.program.variable(self.node.outputs[output]).name.clone();
         self.graph.emit_to(op, inputs, attributes, vec![name]);
     }
 
     /// Writes the op as one node that reads all of its inputs.
-    pub fn same(&mut self, op: &'static str, attributes: Vec<(&'static str, Attribute)>) {
+    pub fn single_node(&mut self, op: &'static str, attributes: Vec<(&'static str, OnnxAttribute)>) {
         let inputs: Vec<String> = (0..self.count()).map(|input| self.input(input)).collect();
         let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
         self.finish(0, op, &inputs, attributes);
@@ -261,7 +266,7 @@ impl OnnxNode<'_, '_> {
         let lengths = lengths_name(&self.input(slot));
         let last = self.ints(&[1]);
         let column = self.emit("Unsqueeze", &[&lengths, &last], vec![]);
-        self.emit("Cast", &[&column], vec![("to", Attribute::Int(1))])
+        self.emit("Cast", &[&column], vec![("to", OnnxAttribute::Int(1))])
     }
 
     /// The table row of each id of a slot, `[ids, D]`. Unknown ids get the default row.
@@ -269,7 +274,7 @@ impl OnnxNode<'_, '_> {
         let (table, slot) = (self.node.inputs[table], self.node.inputs[slot]);
         let index = self.graph.indexes.get(&(table, slot, self.node.salt())).cloned().unwrap_or_default();
         let table = self.graph.program.variable(table).name.clone();
-        self.emit("Gather", &[&table, &index], vec![("axis", Attribute::Int(0))])
+        self.emit("Gather", &[&table, &index], vec![("axis", OnnxAttribute::Int(0))])
     }
 
     /// Sums `[ids, D]` over the ids of each batch row of a ragged slot: `[B, D]`.
@@ -279,7 +284,7 @@ impl OnnxNode<'_, '_> {
         let lengths = lengths_name(&self.graph.program.variable(slot).name);
         let dim = self.ints(&[dim as i64]);
         let (batch, shape) = (self.emit("Shape", &[&lengths], vec![]), self.emit("Shape", &[values], vec![]));
-        let sizes = self.emit("Concat", &[&batch, &dim], vec![("axis", Attribute::Int(0))]);
+        let sizes = self.emit("Concat", &[&batch, &dim], vec![("axis", OnnxAttribute::Int(0))]);
         // Without a `value` attribute this gives float zeros.
         let zeros = self.emit("ConstantOfShape", &[&sizes], vec![]);
         let last = self.ints(&[1]);

@@ -37,7 +37,7 @@ impl Operator for Abs {
     }
 
     fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
-        node.same("Abs", vec![]);
+        node.single_node("Abs", vec![]);
         Ok(())
     }
 }

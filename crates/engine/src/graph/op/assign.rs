@@ -30,7 +30,7 @@ impl Operator for Assign {
 
     fn infer(&self, inputs: &[Signature]) -> Result<Vec<Signature>> {
         if inputs[0].ragged {
-            return expected(self.name(), "a fixed number of elements a row", "a slot of any length");
+            return expected(self.name(), "a fixed number of elements per row", "a slot of variable length");
         }
         Ok(vec![inputs[0].clone()])
     }
@@ -56,7 +56,7 @@ impl Operator for Assign {
     }
 
     fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
-        node.same("Identity", vec![]);
+        node.single_node("Identity", vec![]);
         Ok(())
     }
 }

@@ -84,7 +84,7 @@ impl Operator for Auc {
 
     fn infer(&self, inputs: &[Signature]) -> Result<Vec<Signature>> {
         if !inputs[0].dtype.is_float() || inputs[1].ragged {
-            return expected(self.name(), "float predictions and one label a row", &inputs[0].shape);
+            return expected(self.name(), "float predictions and one label per row", &inputs[0].shape);
         }
         Ok(vec![Signature::float(Shape::fixed(&[1])); 2])
     }

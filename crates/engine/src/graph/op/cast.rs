@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{Operator, Signature, expected};
 use crate::error::Result;
 use crate::graph::{Net, Var};
-use crate::graph::onnx_builder::{Attribute, OnnxNode};
+use crate::graph::onnx_builder::{OnnxAttribute, OnnxNode};
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::DType;
 
@@ -31,7 +31,7 @@ impl Operator for Cast {
 
     fn infer(&self, inputs: &[Signature]) -> Result<Vec<Signature>> {
         if inputs[0].ragged {
-            return expected(self.name(), "a fixed number of elements a row", "a slot of any length");
+            return expected(self.name(), "a fixed number of elements per row", "a slot of variable length");
         }
         Ok(vec![Signature { dtype: self.to, ..inputs[0].clone() }])
     }
@@ -79,7 +79,7 @@ impl Operator for Cast {
             // Here booleans are floats that are 0 or 1.
             DType::Bool => return super::no_onnx_form(self.name()),
         };
-        node.same("Cast", vec![("to", Attribute::Int(kind))]);
+        node.single_node("Cast", vec![("to", OnnxAttribute::Int(kind))]);
         Ok(())
     }
 }

@@ -65,7 +65,7 @@ pub(super) fn expect_class_labels(op: &'static str, scores: &Signature, labels: 
     let fits = labels.shape.0 == rows || labels.shape.0.split_last() == Some((&Dim::Fixed(1), rows));
     if labels.dtype.is_float() || labels.ragged || !fits {
         let kind = match (labels.ragged, labels.dtype.is_float()) {
-            (true, _) => "a slot of any length",
+            (true, _) => "a slot of variable length",
             (_, true) => "float labels",
             _ => "integer labels",
         };

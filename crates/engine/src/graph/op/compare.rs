@@ -8,7 +8,7 @@ use crate::value::DType;
 /// Booleans in the broadcast shape of x and y, which are both floats or both integers.
 pub(super) fn infer(op: &'static str, inputs: &[Signature]) -> Result<Vec<Signature>> {
     if inputs.iter().any(|input| input.ragged) {
-        return expected(op, "a fixed number of elements a row", "a slot of any length");
+        return expected(op, "a fixed number of elements per row", "a slot of variable length");
     }
     if inputs[0].dtype.is_float() != inputs[1].dtype.is_float() {
         return expected(op, "floats and floats, or integers and integers", "one of each; `cast` one of them first");

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Operator, Signature, expected, shapes, view};
 use crate::error::Result;
 use crate::graph::{Net, Var};
-use crate::graph::onnx_builder::{Attribute, OnnxNode};
+use crate::graph::onnx_builder::{OnnxAttribute, OnnxNode};
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::{DType, Dim, Shape};
 
@@ -115,7 +115,7 @@ impl Operator for Concat {
     }
 
     fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
-        node.same("Concat", vec![("axis", Attribute::Int(self.axis as i64))]);
+        node.single_node("Concat", vec![("axis", OnnxAttribute::Int(self.axis as i64))]);
         Ok(())
     }
 }

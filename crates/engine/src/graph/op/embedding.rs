@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{Operator, Signature, expected};
 use crate::error::Result;
 use crate::graph::{Net, ParamAttr, RowLife, Var};
-use crate::graph::onnx_builder::{Attribute, OnnxNode};
+use crate::graph::onnx_builder::{OnnxAttribute, OnnxNode};
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::{DType, Dim, Shape};
 
@@ -130,7 +130,7 @@ impl Operator for Embedding {
             return Ok(vec![Signature::float(Shape::batch_by(self.dim))]);
         }
         if slot.ragged {
-            return expected(self.name(), "a slot of fixed length for pooling `Each`", "a slot of any length");
+            return expected(self.name(), "a slot of fixed length for pooling `Each`", "a slot of variable length");
         }
         let mut dims = slot.shape.0.clone();
         dims.push(Dim::Fixed(self.dim));
@@ -228,7 +228,7 @@ pub(super) fn onnx_pooled(
         let (ids, padding, last) = (node.ids(0), node.int(padding as i64), node.ints(&[1]));
         let is_padding = node.emit("Equal", &[&ids, &padding], vec![]);
         let counts = node.emit("Not", &[&is_padding], vec![]);
-        let counts = node.emit("Cast", &[&counts], vec![("to", Attribute::Int(1))]);
+        let counts = node.emit("Cast", &[&counts], vec![("to", OnnxAttribute::Int(1))]);
         node.emit("Unsqueeze", &[&counts, &last], vec![])
     });
     if let Some(counted) = &counted {
@@ -246,7 +246,7 @@ pub(super) fn onnx_pooled(
         }
         let (shape, last) = (node.ints(&[-1, length as i64, width as i64]), node.ints(&[1]));
         let by_row = node.emit("Reshape", &[values, &shape], vec![]);
-        node.emit("ReduceSum", &[&by_row, &last], vec![("keepdims", Attribute::Int(0))])
+        node.emit("ReduceSum", &[&by_row, &last], vec![("keepdims", OnnxAttribute::Int(0))])
     };
     let sums = sum(node, &rows, dim);
     if pooling == Pooling::Sum {

@@ -37,7 +37,7 @@ impl Operator for Exp {
     }
 
     fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
-        node.same("Exp", vec![]);
+        node.single_node("Exp", vec![]);
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use super::{Operator, Signature, expect_floats, expected};
 use crate::kernel;
 use crate::error::Result;
 use crate::graph::{Net, Var};
-use crate::graph::onnx_builder::{Attribute, OnnxNode};
+use crate::graph::onnx_builder::{OnnxAttribute, OnnxNode};
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::{Dim, Shape};
 
@@ -85,7 +85,7 @@ impl Operator for Fm {
         let x = node.emit("Reshape", &[&x, &shape], vec![]);
         let (one, half) = (node.ints(&[1]), node.float(0.5));
         let sum = |node: &mut OnnxNode<'_, '_>, x: &str, axis: &str, keep: i64| {
-            node.emit("ReduceSum", &[x, axis], vec![("keepdims", Attribute::Int(keep))])
+            node.emit("ReduceSum", &[x, axis], vec![("keepdims", OnnxAttribute::Int(keep))])
         };
         // [B, D]: the square of the sum, and the sum of the squares.
         let sums = sum(node, &x, &one, 0);

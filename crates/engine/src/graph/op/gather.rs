@@ -36,13 +36,13 @@ impl Operator for Gather {
         if index.dtype != DType::I64 || index.ragged || !one_each {
             let got = match (index.dtype.is_float(), index.ragged) {
                 (true, _) => format!("floats of shape {}", index.shape),
-                (false, true) => "a slot of any length".into(),
+                (false, true) => "a slot of variable length".into(),
                 (false, false) => index.shape.to_string(),
             };
             return expected(self.name(), "an index of integers, [M] or [M, 1]", got);
         }
         if x.rank() == 0 {
-            return expected(self.name(), "rows to pick from", x);
+            return expected(self.name(), "rows to select from", x);
         }
         let mut shape = x.clone();
         shape.0[0] = index.shape.0[0];

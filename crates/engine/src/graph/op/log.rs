@@ -37,7 +37,7 @@ impl Operator for Log {
     }
 
     fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
-        node.same("Log", vec![]);
+        node.single_node("Log", vec![]);
         Ok(())
     }
 }

@@ -16,7 +16,7 @@ use super::{Operator, Pooling, Signature, expected, shapes};
 use crate::kernel;
 use crate::error::{Error, Result};
 use crate::graph::{Net, ParamAttr, Var};
-use crate::graph::onnx_builder::{Attribute, OnnxNode};
+use crate::graph::onnx_builder::{OnnxAttribute, OnnxNode};
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::{DType, Dim, Shape};
 
@@ -131,7 +131,7 @@ impl Operator for Lookup {
         let mut dims = ids.shape.0.clone();
         match (self.pooling, ids.ragged) {
             (Pooling::Each, true) => {
-                return expected(self.name(), "ids of a fixed shape for pooling `Each`", "a slot of any length");
+                return expected(self.name(), "ids of a fixed shape for pooling `Each`", "a slot of variable length");
             }
             (Pooling::Each, false) => dims.push(dim),
             _ => {
@@ -180,7 +180,7 @@ impl Operator for Lookup {
 
     fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
         let (ids, table) = (node.ids(0), node.input(1));
-        let rows = node.emit("Gather", &[&table, &ids], vec![("axis", Attribute::Int(0))]);
+        let rows = node.emit("Gather", &[&table, &ids], vec![("axis", OnnxAttribute::Int(0))]);
         let dim = node.input_shape(1).columns().unwrap_or(1);
         onnx_pooled(node, rows, dim, self.pooling, self.padding);
         Ok(())

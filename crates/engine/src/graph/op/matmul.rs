@@ -58,7 +58,7 @@ impl Operator for Matmul {
         }
         let batches = |dims: &[Dim]| dims[..dims.len().saturating_sub(2)].to_vec();
         let Some(mut dims) = broadcast::broadcast_dims(&batches(x), &batches(y)) else {
-            return expected(self.name(), "dimensions in front of the matrices that are equal or 1", shapes(inputs));
+            return expected(self.name(), "leading dimensions that are equal or 1", shapes(inputs));
         };
         if x.len() > 1 {
             dims.push(m);

@@ -6,7 +6,7 @@ use super::{Operator, Signature, expect_floats};
 use crate::kernel;
 use crate::error::Result;
 use crate::graph::{Net, Var};
-use crate::graph::onnx_builder::{Attribute, OnnxNode};
+use crate::graph::onnx_builder::{OnnxAttribute, OnnxNode};
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::Shape;
 
@@ -47,7 +47,7 @@ impl Operator for Mean {
 
     fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
         let x = node.input(0);
-        let mean = node.emit("ReduceMean", &[&x], vec![("keepdims", Attribute::Int(0))]);
+        let mean = node.emit("ReduceMean", &[&x], vec![("keepdims", OnnxAttribute::Int(0))]);
         node.finish_reshaped(0, &mean);
         Ok(())
     }

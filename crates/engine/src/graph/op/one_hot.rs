@@ -37,7 +37,7 @@ impl Operator for OneHot {
 
     fn infer(&self, inputs: &[Signature]) -> Result<Vec<Signature>> {
         if inputs[0].dtype.is_float() || inputs[0].ragged {
-            let got = if inputs[0].ragged { "a slot of any length" } else { "floats; `cast` them first" };
+            let got = if inputs[0].ragged { "a slot of variable length" } else { "floats; `cast` them first" };
             return expected(self.name(), "integers of a fixed shape", got);
         }
         if self.depth == 0 {

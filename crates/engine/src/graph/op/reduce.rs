@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Signature, expect_floats, expected};
 use crate::error::Result;
-use crate::graph::onnx_builder::{Attribute, OnnxNode};
+use crate::graph::onnx_builder::{OnnxAttribute, OnnxNode};
 use crate::memory::Inputs;
 use crate::value::{Dim, Shape};
 
@@ -62,7 +62,7 @@ impl Axes {
     pub(super) fn onnx(&self, node: &mut OnnxNode<'_, '_>, op: &'static str) {
         let axes: Vec<i64> = (0..).zip(&self.reduced).filter(|(_, reduced)| **reduced).map(|(axis, _)| axis).collect();
         let (x, axes) = (node.input(0), node.ints(&axes));
-        let y = node.emit(op, &[&x, &axes], vec![("keepdims", Attribute::Int(i64::from(self.keep_dim)))]);
+        let y = node.emit(op, &[&x, &axes], vec![("keepdims", OnnxAttribute::Int(i64::from(self.keep_dim)))]);
         // If no axis is left, ONNX has no dimension and we have one.
         node.finish_reshaped(0, &y);
     }

@@ -38,7 +38,7 @@ impl Operator for Relu {
     }
 
     fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
-        node.same("Relu", vec![]);
+        node.single_node("Relu", vec![]);
         Ok(())
     }
 }

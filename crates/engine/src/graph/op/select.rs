@@ -47,7 +47,7 @@ impl Operator for Select {
         if condition.dtype != DType::Bool {
             return expected(
                 self.name(),
-                "truth values as the condition",
+                "booleans as the condition",
                 "numbers; compare them with something first",
             );
         }

@@ -37,7 +37,7 @@ impl Operator for Sigmoid {
     }
 
     fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
-        node.same("Sigmoid", vec![]);
+        node.single_node("Sigmoid", vec![]);
         Ok(())
     }
 }

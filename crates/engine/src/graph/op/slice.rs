@@ -83,7 +83,7 @@ impl Operator for Slice {
             match shape.0[axis] {
                 Dim::PerRow(_) if start == 0 && end >= TO_THE_END => {}
                 Dim::PerRow(_) => {
-                    let wanted = format!("the whole batch (0..{TO_THE_END}) along axis {named}, which cannot be cut");
+                    let wanted = format!("the whole batch (0..{TO_THE_END}) along axis {named}, which cannot be sliced");
                     return expected(self.name(), wanted, format!("{start}..{end}"));
                 }
                 Dim::Fixed(size) => {

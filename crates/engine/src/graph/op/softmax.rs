@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Operator, Signature, expected, unary};
 use crate::error::Result;
 use crate::graph::{Net, Var};
-use crate::graph::onnx_builder::{Attribute, OnnxNode};
+use crate::graph::onnx_builder::{OnnxAttribute, OnnxNode};
 use crate::memory::{Gradients, Inputs, Outputs};
 
 /// exp(x) / sum exp(x) along an axis.
@@ -79,7 +79,7 @@ impl Operator for Softmax {
     }
 
     fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
-        node.same("Softmax", vec![("axis", Attribute::Int(self.axis as i64))]);
+        node.single_node("Softmax", vec![("axis", OnnxAttribute::Int(self.axis as i64))]);
         Ok(())
     }
 }

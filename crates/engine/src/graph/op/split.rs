@@ -34,7 +34,7 @@ impl Net {
     pub fn split_sections(&mut self, x: Var, sections: &[i64], axis: i64) -> Result<Vec<Var>> {
         let (axis, size) = fixed_axis(self.shape(x), axis)?;
         let wrong =
-            || expected("split", format!("sizes that make up {size}, one of them -1 at most"), format!("{sections:?}"));
+            || expected("split", format!("sizes that add up to {size}, at most one of them -1"), format!("{sections:?}"));
         let (mut known, mut open) = (0usize, 0);
         for &section in sections {
             match usize::try_from(section) {

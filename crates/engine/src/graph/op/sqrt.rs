@@ -37,7 +37,7 @@ impl Operator for Sqrt {
     }
 
     fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
-        node.same("Sqrt", vec![]);
+        node.single_node("Sqrt", vec![]);
         Ok(())
     }
 }

@@ -63,9 +63,9 @@ impl Operator for Stack {
         let (inner, count) = (self.inner(inputs), inputs.count());
         for input in 0..count {
             if self.integers {
-                place(inputs.ints(input), outputs.ints(0), input, count, inner);
+                copy_runs(inputs.ints(input), outputs.ints(0), input, count, inner);
             } else {
-                place(inputs.floats(input), outputs.floats(0), input, count, inner);
+                copy_runs(inputs.floats(input), outputs.floats(0), input, count, inner);
             }
         }
         Ok(())
@@ -94,7 +94,7 @@ impl Operator for Stack {
 }
 
 /// Copies the runs of one input to their positions in the result.
-fn place<T: Copy>(from: &[T], to: &mut [T], input: usize, count: usize, inner: usize) {
+fn copy_runs<T: Copy>(from: &[T], to: &mut [T], input: usize, count: usize, inner: usize) {
     if inner == 0 {
         return;
     }

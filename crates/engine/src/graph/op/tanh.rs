@@ -37,7 +37,7 @@ impl Operator for Tanh {
     }
 
     fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
-        node.same("Tanh", vec![]);
+        node.single_node("Tanh", vec![]);
         Ok(())
     }
 }

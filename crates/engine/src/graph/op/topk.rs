@@ -42,20 +42,20 @@ impl TopK {
         by_value.then(a.cmp(&b))
     }
 
-    /// The positions of the first k elements of a row, in order. Insertion into k places allocates nothing, and k is small.
-    fn places(&self, row: &[f32], places: &mut [u64]) {
+    /// The positions of the first k elements of a row, in order. Insertion into k positions allocates nothing, and k is small.
+    fn positions(&self, row: &[f32], positions: &mut [u64]) {
         let mut found = 0;
         for at in 0..row.len() as u64 {
             let mut to = found;
-            while to > 0 && self.order(row, at, places[to - 1]) == Ordering::Less {
-                if to < places.len() {
-                    places[to] = places[to - 1];
+            while to > 0 && self.order(row, at, positions[to - 1]) == Ordering::Less {
+                if to < positions.len() {
+                    positions[to] = positions[to - 1];
                 }
                 to -= 1;
             }
-            if to < places.len() {
-                places[to] = at;
-                found = places.len().min(found + 1);
+            if to < positions.len() {
+                positions[to] = at;
+                found = positions.len().min(found + 1);
             }
         }
     }
@@ -77,17 +77,17 @@ impl Operator for TopK {
                 return expected(self.name(), wanted, &inputs[0].shape);
             }
         }
-        let places = Signature { shape: shape.clone(), dtype: DType::I64, ragged: false };
-        Ok(vec![Signature::float(shape), places])
+        let positions = Signature { shape: shape.clone(), dtype: DType::I64, ragged: false };
+        Ok(vec![Signature::float(shape), positions])
     }
 
     fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
         let (x, n) = (inputs.floats(0), inputs.columns(0));
-        let [values, places] = outputs.all() else { return Ok(()) };
-        let (values, places) = (values.floats.chunks_exact_mut(self.k), places.ints.chunks_exact_mut(self.k));
-        for ((row, values), places) in x.chunks_exact(n).zip(values).zip(places) {
-            self.places(row, places);
-            values.iter_mut().zip(&*places).for_each(|(value, &at)| *value = row[at as usize]);
+        let [values, positions] = outputs.all() else { return Ok(()) };
+        let (values, positions) = (values.floats.chunks_exact_mut(self.k), positions.ints.chunks_exact_mut(self.k));
+        for ((row, values), positions) in x.chunks_exact(n).zip(values).zip(positions) {
+            self.positions(row, positions);
+            values.iter_mut().zip(&*positions).for_each(|(value, &at)| *value = row[at as usize]);
         }
         Ok(())
     }
@@ -95,10 +95,10 @@ impl Operator for TopK {
     fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()> {
         let Some(gradient) = gradients.of(0) else { return Ok(()) };
         let n = inputs.columns(0);
-        let (places, dy) = (inputs.output_ints(1), inputs.output_gradient(0));
+        let (positions, dy) = (inputs.output_ints(1), inputs.output_gradient(0));
         let dx = gradient.accumulate().chunks_exact_mut(n);
-        for ((dx, places), dy) in dx.zip(places.chunks_exact(self.k)).zip(dy.chunks_exact(self.k)) {
-            places.iter().zip(dy).for_each(|(&at, dy)| dx[at as usize] += dy);
+        for ((dx, positions), dy) in dx.zip(positions.chunks_exact(self.k)).zip(dy.chunks_exact(self.k)) {
+            positions.iter().zip(dy).for_each(|(&at, dy)| dx[at as usize] += dy);
         }
         Ok(())
     }

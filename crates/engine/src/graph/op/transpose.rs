@@ -6,7 +6,7 @@ use super::view::{self, View};
 use super::{Operator, Signature, expected};
 use crate::error::Result;
 use crate::graph::{Net, Var};
-use crate::graph::onnx_builder::{Attribute, OnnxNode};
+use crate::graph::onnx_builder::{OnnxAttribute, OnnxNode};
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::Shape;
 
@@ -61,7 +61,7 @@ impl Operator for Transpose {
 
     fn onnx(&self, node: &mut OnnxNode<'_, '_>) -> Result<()> {
         let perm = self.perm.iter().map(|&axis| axis as i64).collect();
-        node.same("Transpose", vec![("perm", Attribute::Ints(perm))]);
+        node.single_node("Transpose", vec![("perm", OnnxAttribute::Ints(perm))]);
         Ok(())
     }
 }

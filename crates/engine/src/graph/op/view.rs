@@ -20,7 +20,7 @@ pub(super) fn moved(op: &'static str, inputs: &[Signature], shape: Shape) -> Res
 /// Fails if an input is ragged or has too many dimensions.
 pub(super) fn expect_tensors(op: &'static str, inputs: &[Signature]) -> Result<()> {
     if inputs.iter().any(|input| input.ragged) {
-        return expected(op, "a fixed number of elements a row", "a slot of any length");
+        return expected(op, "a fixed number of elements per row", "a slot of variable length");
     }
     match inputs.iter().find(|input| input.shape.rank() > MAX_RANK) {
         Some(input) => expected(op, format!("at most {MAX_RANK} dimensions"), &input.shape),

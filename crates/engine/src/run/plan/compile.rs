@@ -73,17 +73,17 @@ impl<'a> Compiler<'a> {
 
     fn compile(mut self, scope: &Scope, tables: TableSource<'_>) -> Result<Plan> {
         let program = self.program;
-        self.place_tables()?;
+        self.locate_tables()?;
         for node in program.nodes() {
             for &var in &node.inputs {
-                self.place_input(var)?;
+                self.locate_input(var)?;
             }
             for &var in &node.outputs {
                 self.locations[var.index()] = Some(ValueLocation::Buffer(self.buffer_count));
                 self.buffer_count += 1;
             }
         }
-        let (backward, loss_gradient) = self.place_gradients();
+        let (backward, loss_gradient) = self.locate_gradients();
         let nodes = program.nodes().iter().map(|node| self.node(node)).collect::<Vec<_>>();
         let communicator = self.communicator(scope, tables)?;
         let states =
@@ -123,7 +123,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// Sparse tables come first: tables that are looked up with the same slots share a stage, so their ids are deduplicated once.
-    fn place_tables(&mut self) -> Result<()> {
+    fn locate_tables(&mut self) -> Result<()> {
         let program = self.program;
         let mut tables: Vec<(Var, Vec<(Var, u64)>)> = Vec::new();
         for node in program.nodes() {
@@ -150,7 +150,7 @@ impl<'a> Compiler<'a> {
                 if variable.kind != VariableKind::Data {
                     return Err(Error::Input {
                         op: "embedding",
-                        expected: "ids of a sparse table straight from the data".into(),
+                        expected: "ids for a sparse table that come directly from the data".into(),
                         got: format!("`{}`, which an op computes", variable.name),
                     });
                 }
@@ -191,7 +191,7 @@ impl<'a> Compiler<'a> {
             if variable.kind != VariableKind::Data || !one_a_row {
                 return Err(Error::Input {
                     op: "embedding",
-                    expected: "shows and clicks straight from the data, one number a row".into(),
+                    expected: "shows and clicks directly from the data, one number per row".into(),
                     got: format!("`{name}` of shape {}", variable.shape),
                 });
             }
@@ -200,7 +200,7 @@ impl<'a> Compiler<'a> {
         Ok((feed(show)?, feed(click)?))
     }
 
-    fn place_input(&mut self, var: Var) -> Result<()> {
+    fn locate_input(&mut self, var: Var) -> Result<()> {
         if self.locations[var.index()].is_some() {
             return Ok(());
         }
@@ -242,7 +242,7 @@ impl<'a> Compiler<'a> {
         feed
     }
 
-    fn place_gradients(&mut self) -> (Vec<usize>, Option<(GradientLocation, usize)>) {
+    fn locate_gradients(&mut self) -> (Vec<usize>, Option<(GradientLocation, usize)>) {
         let Some(backward) = &self.program.backward else { return (Vec::new(), None) };
         for (of, gradient) in backward.gradients() {
             let location = match self.locations[of.index()] {
@@ -269,13 +269,13 @@ impl<'a> Compiler<'a> {
     fn node(&self, node: &Node) -> PlanNode {
         let program = self.program;
         let inputs: Vec<ValueLocation> =
-            node.inputs.iter().map(|var| self.locations[var.index()].expect("inputs were placed")).collect();
+            node.inputs.iter().map(|var| self.locations[var.index()].expect("every input has a location")).collect();
         let outputs = node
             .outputs
             .iter()
             .map(|var| match self.locations[var.index()] {
                 Some(ValueLocation::Buffer(i)) => i,
-                _ => unreachable!("outputs were given buffers"),
+                _ => unreachable!("every output has a buffer"),
             })
             .collect();
         let lookups = node

@@ -33,7 +33,7 @@ impl Plan {
         }
         if self.is_first_warning(name) {
             let cause = self.describe_bad_field(arena, batch);
-            warn!("the loss `{name}` is {value} at step {step}{cause}; this is said once");
+            warn!("the loss `{name}` is {value} at step {step}{cause}; logged once");
         }
         Ok(())
     }
@@ -127,13 +127,11 @@ impl Plan {
         match self.non_finite {
             NonFinite::Stop => return Err(Error::NotFiniteGradient { of, step }),
             NonFinite::Skip if self.is_first_warning(name) => {
-                warn!(
-                    "the gradient of {of} is not finite at step {step}: it is left out; this is said once for `{name}`"
-                );
+                warn!("the gradient of {of} is not finite at step {step}: it is skipped; logged once for `{name}`");
             }
             NonFinite::Clip(limit) if self.is_first_warning(name) => {
                 warn!(
-                    "the gradient of {of} is not finite at step {step}: clipped to {limit}; this is said once for `{name}`"
+                    "the gradient of {of} is not finite at step {step}: clipped to {limit}; logged once for `{name}`"
                 );
             }
             NonFinite::Skip | NonFinite::Clip(_) => {}

@@ -187,8 +187,8 @@ impl Plan {
             if !fits {
                 let got = match kind {
                     FieldKind::Ids => "a slot of ids".to_owned(),
-                    FieldKind::FixedIds { length } => format!("{length} integer(s) a row"),
-                    FieldKind::Floats { dim } => format!("{dim} float(s) a row"),
+                    FieldKind::FixedIds { length } => format!("{length} integer(s) per row"),
+                    FieldKind::Floats { dim } => format!("{dim} float(s) per row"),
                 };
                 return Err(Error::FeedMismatch { name: feed.name.clone(), expected: feed.described.clone(), got });
             }
@@ -220,7 +220,7 @@ impl Plan {
     }
 
     /// Runs a step that the servers have applied before: computes the values to fetch, but creates no rows and pushes nothing.
-    pub fn repeat(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<()> {
+    pub(crate) fn repeat(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<()> {
         self.prepare(arena, batch)?;
         self.communicator.pull_sparse(&mut arena.sparse, Missing::Initial)?;
         self.communicator.pull_dense(&mut arena.dense)?;
@@ -228,19 +228,19 @@ impl Plan {
     }
 
     /// Pulls the rows of the prepared ids, and dense parameters that are newer than the arena's copy.
-    pub fn pull(&self, arena: &mut Arena) -> Result<()> {
+    pub(crate) fn pull(&self, arena: &mut Arena) -> Result<()> {
         let missing = if self.trains { Missing::Create } else { Missing::Initial };
-        let asked = Instant::now();
+        let started = Instant::now();
         self.communicator.pull_sparse(&mut arena.sparse, missing)?;
         self.communicator.pull_dense(&mut arena.dense)?;
-        self.waited_since(asked, arena);
+        self.waited_since(started, arena);
         Ok(())
     }
 
     /// Counts the time as waiting if servers answered; tables in this process count as work.
-    fn waited_since(&self, asked: Instant, arena: &mut Arena) {
+    fn waited_since(&self, started: Instant, arena: &mut Arena) {
         if !self.communicator.refuses_here() {
-            arena.waited += asked.elapsed();
+            arena.waited += started.elapsed();
         }
     }
 
@@ -283,12 +283,12 @@ impl Plan {
             return Ok(PushReport::default());
         }
         let refused = self.refused_gradients(arena, work)?;
-        let asked = Instant::now();
+        let started = Instant::now();
         let pushed = match refused.is_empty() {
             true => self.push_clipped(arena, work)?,
             false => self.push_without(&refused, arena, work)?,
         };
-        self.waited_since(asked, arena);
+        self.waited_since(started, arena);
         Ok(pushed)
     }
 
@@ -350,8 +350,8 @@ impl Plan {
             match location {
                 ValueLocation::Feed(feed) => return Some(&self.feeds[feed].name),
                 ValueLocation::Buffer(buffer) => {
-                    let maker = self.nodes.iter().find(|node| node.locations.outputs.contains(&buffer))?;
-                    location = *maker.locations.inputs.first()?;
+                    let producer = self.nodes.iter().find(|node| node.locations.outputs.contains(&buffer))?;
+                    location = *producer.locations.inputs.first()?;
                 }
                 _ => return None,
             }

@@ -142,7 +142,7 @@ pub struct SplitSummary {
 pub fn write(spec: &CriteoSpec, directory: &Path) -> Result<CriteoSummary> {
     let generator = CriteoGenerator::new(spec)?;
     for split in [Split::Train, Split::Test] {
-        refuse_leftovers(spec, &directory.join(split.name()), parts_of(spec, split))?;
+        check_no_other_parts(spec, &directory.join(split.name()), parts_of(spec, split))?;
     }
     let train = write_split(&generator, Split::Train, directory, |_| ())?;
     let (mut labels, mut probabilities) = (Vec::new(), Vec::new());
@@ -278,7 +278,7 @@ fn push_four_decimals(text: &mut Vec<u8>, value: f32) {
 
 /// Fails if a split's directory has a part that this run does not replace: a pattern such as `train/part-*.txt` would silently
 /// mix two data sets.
-fn refuse_leftovers(spec: &CriteoSpec, directory: &Path, parts: u64) -> Result<()> {
+fn check_no_other_parts(spec: &CriteoSpec, directory: &Path, parts: u64) -> Result<()> {
     let unreadable = |source| Error::Io { action: "list the directory", path: directory.to_owned(), source };
     let entries = match std::fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn both_formats_say_the_rows_of_the_world() {
+    fn both_formats_contain_the_rows_of_the_generator() {
         let spec = small(7);
         let (files, facts) = written(&spec);
         let generator = CriteoGenerator::new(&spec).unwrap();
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bayes_auc_and_the_click_rate_are_those_asked_for() {
+    fn the_bayes_auc_and_the_click_rate_are_those_of_the_spec() {
         for (auc, click_rate) in [(0.80, 0.25), (0.70, 0.05), (0.95, 0.5)] {
             let spec = CriteoSpec { rows: 1, test_rows: 60_000, auc, click_rate, ..small(3) };
             let (_, facts) = written(&CriteoSpec { formats: vec![CriteoFormat::Tsv], ..spec });
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_ceiling_holds_for_a_million_ids() {
+    fn the_bayes_auc_holds_for_a_million_ids() {
         let spec = CriteoSpec { test_rows: 40_000, ..CriteoSpec::default() };
         let generator = CriteoGenerator::new(&spec).unwrap();
         let (labels, scores): (Vec<f32>, Vec<f32>) =
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_id_space_is_four_ids_a_slot() {
+    fn the_smallest_id_space_has_four_ids_per_slot() {
         let generator = CriteoGenerator::new(&CriteoSpec { ids: 104, ..small(1) }).unwrap();
         assert!(generator.slots.iter().all(|slot| slot.ids == 4));
         let seen: HashSet<Key> = generator.rows(Split::Train).flat_map(|row| row.ids).collect();
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn train_and_test_are_different_rows_of_one_world() {
+    fn train_and_test_are_different_rows_of_one_generator() {
         let generator = CriteoGenerator::new(&small(2)).unwrap();
         assert_ne!(generator.row(Split::Train, 0), generator.row(Split::Test, 0));
         assert_eq!(generator.row(Split::Train, 9), generator.row(Split::Train, 9));
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_rows_than_parts_make_one_file_a_row() {
+    fn fewer_rows_than_parts_make_one_file_per_row() {
         let (files, _) = written(&CriteoSpec { rows: 2, test_rows: 1, parts: 5, ..small(1) });
         assert_eq!(files.len(), 2 * 3);
         assert!(files.values().all(|bytes| bytes.ends_with(b"\n")));
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_other_data_in_the_way_are_refused_before_anything_is_written() {
+    fn parts_of_other_data_are_refused_before_anything_is_written() {
         let directory = tempfile::tempdir().unwrap();
         write(&CriteoSpec { parts: 4, ..small(1) }, directory.path()).unwrap();
         let before = contents(directory.path());
