@@ -1,4 +1,4 @@
-//! GEO: a worker was asked for all that it has learnt, and has sent it.
+//! GEO: a worker was asked to flush, and has sent all its progress.
 
 use super::{Request, done, geo_flush::GeoFlush};
 use crate::error::Result;
@@ -8,7 +8,7 @@ use crate::server::{Caller, Outcome, State};
 /// The request.
 #[derive(Debug, Clone)]
 pub(crate) struct GeoFlushDone {
-    /// That of the [`GeoFlush`] that asked for it.
+    /// The ticket of the [`GeoFlush`].
     pub ticket: u64,
 }
 

@@ -130,13 +130,13 @@ fn who_did_not_come_is_named() {
     let client = ClientConfig { patience: Duration::from_millis(1), ..network.client(1, 1) };
     let hasty = cluster(network.links(runtime.handle(), &client), 1, 4);
     let error = hasty.barrier().unwrap_err();
-    assert_eq!(error.to_string(), "workers 0, 2, 3 did not come to the barrier within 0.001 s");
+    assert_eq!(error.to_string(), "workers 0, 2, 3 did not reach the barrier within 0.001 s");
     // The barrier is still open: whoever comes for something else hears of it.
     let patient = cluster(network.links(runtime.handle(), &network.client(1, 1)), 1, 4);
     let mut values = [5.0];
     let error = patient.all_reduce(Reduce::Max, &mut values).unwrap_err();
-    let expected = "server `server:1` could not do `all-reduce`: worker 1 came for the max of 1 values of 4 workers, \
-                    worker 1 for a barrier of 4 workers\n\nhint: call the same barriers, all-reduces and shuffles in the same \
+    let expected = "server `server:1` failed to do `all-reduce`: worker 1 called the max of 1 values of 4 workers, \
+                    worker 1 called a barrier of 4 workers\n\nhint: call the same barriers, all-reduces and shuffles in the same \
                     order on every worker";
     assert_eq!(error.to_string(), expected);
     assert_eq!(values, [5.0]);
@@ -202,7 +202,10 @@ fn a_shrink_counts_once_on_all_servers_however_often_it_is_repeated() {
     let rows: Vec<u64> = cluster.status().unwrap().iter().map(|status| status.sparse[0].1).collect();
     assert_eq!(rows, [0, 0]);
     let error = cluster.shrink(&Shrink { table: Some("click".into()), ..Shrink::default() }).unwrap_err();
-    assert!(error.to_string().contains("no sparse table is named `click`; there are: `counts`, `clicks`"), "{error}");
+    assert!(
+        error.to_string().contains("no sparse table is named `click`; existing tables: `counts`, `clicks`"),
+        "{error}"
+    );
 }
 
 #[test]

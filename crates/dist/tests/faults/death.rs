@@ -176,7 +176,7 @@ fn nobody_speaks_for_a_stream_of_another_worker() {
         };
         for &kind in kinds {
             for &stream in streams {
-                let expected = format!("worker 0 may not speak for stream {stream}, which is worker 1's");
+                let expected = format!("worker 0 cannot use stream {stream}, which belongs to worker 1");
                 assert_eq!(ask(kind, stream).to_string(), expected, "{kind:?} in mode {mode}");
             }
         }

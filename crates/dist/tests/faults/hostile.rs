@@ -181,7 +181,7 @@ async fn another_version_is_named_with_both_numbers() {
     let own = crc32c::crc32c(&bytes[..HEADER - 4]);
     bytes[HEADER - 4..HEADER].copy_from_slice(&own.to_le_bytes());
     attack(&state, &bytes).await;
-    let expected = format!("this side speaks protocol version {VERSION}, the other side version {}", VERSION + 1);
+    let expected = format!("this process uses protocol version {VERSION}, the peer version {}", VERSION + 1);
     assert!(log.take().contains(&expected));
 }
 

@@ -66,7 +66,7 @@ fn a_step_is_applied_when_every_member_has_pushed_it_and_a_repeat_is_answered() 
     assert_eq!(told(job.push(WorkId::step(0, 0), false, 20).unwrap()), ["step of 0+1 for 20+21"]);
     assert_eq!(told(job.push(WorkId::step(0, 0), false, 30).unwrap()), ["30: repeated"]);
     let error = job.push(WorkId::step(0, 2), false, 31).unwrap_err();
-    assert_eq!(error.to_string(), "stream 0 pushed its step 2, and 1 is the next");
+    assert_eq!(error.to_string(), "stream 0 pushed step 2, expected step 1");
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_measured_step_is_applied_when_its_factor_is_known() {
     job.join(1, 1, 2);
     assert!(told(job.push(WorkId::step(1, 0), true, 11).unwrap()).is_empty());
     let error = job.scale(1, 0, 0.5, 12).unwrap_err();
-    assert_eq!(error.to_string(), "stream 1 scales its step 0, which was not measured");
+    assert_eq!(error.to_string(), "stream 1 sent a scale factor for step 0, which was not measured");
     assert_eq!(told(job.push(WorkId::step(0, 0), true, 10).unwrap()), ["measure of 0+1 for 11+10"]);
     // Worker 0 is killed; its successor pushes the step again, and is told the same measure.
     assert_eq!(told(job.push(WorkId::step(0, 0), true, 20).unwrap()), ["measure of 0+1 for 20"]);
@@ -163,7 +163,7 @@ fn collectives_are_recorded_and_answered_as_they_were() {
     assert_eq!(told(job.arrive(1, 0, sum, number(9.0), 5).unwrap()), ["5: [3.0]"]);
     assert_eq!(told(job.arrive(1, 1, barrier, Contribution::Nothing, 6).unwrap()), ["6: []"]);
     let error = job.arrive(1, 0, barrier, Contribution::Nothing, 7).unwrap_err().to_string();
-    let expected = "collective 0 of worker 1 was the sum of 1 values of 2 workers before it was restarted, and is a barrier of \
+    let expected = "collective 0 of worker 1 was the sum of 1 values of 2 workers before the restart, and is a barrier of \
                     2 workers now";
     assert_eq!(error, expected);
     // After a return to a checkpoint the same.
@@ -253,7 +253,7 @@ fn an_action_is_recorded_once_and_another_one_in_its_place_is_named() {
     assert_eq!(journal.states, Some((ActionKind::Train, 0, vec![1, 2, 255])));
     assert_eq!(journal.begin(ActionKind::Train, 0, "file a").unwrap(), Some(action));
     let error = journal.begin(ActionKind::Train, 0, "file b").unwrap_err().to_string();
-    assert_eq!(error, "training pass 1 of this script was `file a` before it was restarted, and is `file b` now");
+    assert_eq!(error, "training pass 1 of this script was `file a` before the restart, and is `file b` now");
     journal.begin(ActionKind::Train, 1, "file c").unwrap();
     assert!(journal.begin(ActionKind::Train, 1, "file d").is_err(), "also one that has only begun");
     assert!(journal.begin(ActionKind::Save, 1, "model").is_err(), "actions come one after the other");
