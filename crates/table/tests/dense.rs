@@ -116,7 +116,7 @@ fn wrong_lengths_and_shapes_are_errors() {
     let spec = DenseSpec { shape: vec![2, 0], ..table.spec().clone() };
     assert_eq!(
         DenseTable::new(spec).unwrap_err().to_string(),
-        "`shape` of a dense table must be sides of at least 1 with a countable product, got [2, 0]"
+        "`shape` of a dense table must be dimensions of at least 1 whose product fits into `usize`, got [2, 0]"
     );
 }
 

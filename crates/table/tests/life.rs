@@ -356,7 +356,7 @@ fn settings_that_cannot_work_are_refused_with_their_reason() {
     let refused = |spec: SparseSpec| SparseTable::new(spec).unwrap_err().to_string();
     assert_eq!(
         refused(SparseSpec { capacity: Some(3), ..spec(1) }),
-        "`capacity` of a sparse table must be at least one row a shard, got 3"
+        "`capacity` of a sparse table must be at least one row per shard, got 3"
     );
     assert_eq!(
         refused(SparseSpec {
