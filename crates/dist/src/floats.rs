@@ -21,7 +21,7 @@ use crate::frame::{Payload, Reader};
 pub(crate) fn put(payload: &mut Payload, width: FloatWidth, gradients: &[f32], chance: u64) {
     match width {
         FloatWidth::Bits32 => payload.put(gradients),
-        FloatWidth::Bits16 => round_stochastically(gradients, payload.room(gradients.len()), chance),
+        FloatWidth::Bits16 => round_stochastically(gradients, payload.append_zeroed(gradients.len()), chance),
     }
 }
 
@@ -36,11 +36,11 @@ pub(crate) fn put_rows<'a>(
 ) {
     match width {
         FloatWidth::Bits32 => {
-            let room = payload.room::<f32>(count * dim);
+            let room = payload.append_zeroed::<f32>(count * dim);
             room.chunks_exact_mut(dim).zip(rows).for_each(|(to, from)| to.copy_from_slice(from));
         }
         FloatWidth::Bits16 => {
-            let room = payload.room::<bf16>(count * dim);
+            let room = payload.append_zeroed::<bf16>(count * dim);
             for (row, (to, from)) in room.chunks_exact_mut(dim).zip(rows).enumerate() {
                 round_stochastically(from, to, mix(chance ^ row as u64));
             }
@@ -56,7 +56,7 @@ const CHUNK: usize = 256;
 /// differences are.
 ///
 /// ```text
-/// for each 256 values: the largest difference / 127 | for each value: its difference in units of that
+/// per 256 values: the largest difference / 127 | per value: its difference in units of that
 /// ```
 pub(crate) fn put_differences(payload: &mut Payload, values: &[f32], held: &mut [f32]) {
     let mut units = Vec::with_capacity(values.len());
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_bring_what_is_held_to_the_value() {
+    fn differences_bring_a_copy_to_the_value() {
         let mut values: Vec<f32> = (0..600).map(|at| (at as f32 * 0.37).sin() * 3.0).collect();
         (values[0], values[1], values[2]) = (1e6, -9.876_543e-3, -1e-30);
         let (mut sent, mut held) = (vec![0.0f32; 600], vec![0.0f32; 600]);

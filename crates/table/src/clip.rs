@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn one_number_that_is_not_finite_is_seen_wherever_it_stands() {
+    fn one_non_finite_number_is_found_at_any_position() {
         for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             for at in 0..19 {
                 let mut gradient = [f32::MAX; 19];

@@ -5,8 +5,8 @@
 //! the keys that others have changed since its last exchange:
 //!
 //! ```text
-//! A sends deltas of K:    add(K, deltas);  record(A, K)      B and C have K to fetch, A has not
-//! B asks:                 take_changed(B)                    K, once; its rows are read when it asks
+//! A sends deltas of K:    add(K, deltas);  record(A, K)      B and C have to fetch K, A does not
+//! B asks:                 take_changed(B)                    K, once; its rows are read at that time
 //! ```
 //!
 //! The sender's keys are not recorded for itself; PaddlePaddle records them too and sends every row back. The sender does not
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn who_left_costs_nothing_and_who_comes_later_hears_of_later_changes() {
+    fn a_worker_that_left_costs_nothing_and_one_that_joins_gets_later_changes() {
         let mut changed = three();
         changed.record(A, &[1]);
         changed.leave(B);

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_range_of_steps_is_reported_and_harmless() {
+    fn work_that_is_not_a_range_of_steps_is_reported_and_harmless() {
         let mut ledger = Ledger::new();
         for (first, last) in [(5, 4), (u64::MAX, u64::MAX), (0, u64::MAX), (u64::MAX, 0)] {
             assert_eq!(ledger.apply_once(work(first, last), || ()), Applied::Part);
@@ -251,7 +251,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_merged_ledger_has_what_either_has(
+        fn a_merged_ledger_is_the_union(
             left in prop::collection::vec((0u32..2, 0u64..40, 0u64..4), 0..20),
             right in prop::collection::vec((0u32..2, 0u64..40, 0u64..4), 0..20),
         ) {

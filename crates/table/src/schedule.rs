@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schedule_goes_on_after_the_last_step_anybody_planned() {
+    fn a_schedule_continues_after_its_last_step() {
         let cosine = Schedule::Cosine { base: 0.1, step_each_epoch: 1, epochs: 3 };
         let cycle = Schedule::Polynomial { base: 0.1, decay_steps: 7, end: 0.01, power: 1.0, cycle: true };
         assert!(cosine.rate(u64::MAX).is_finite() && cycle.rate(u64::MAX).is_finite());

@@ -1,10 +1,10 @@
 //! Takes a consistent snapshot on all servers.
 //!
 //! ```text
-//! prepare   pushes are held back; the answer is what has been applied here
-//! cut       the asker has put together what any server has applied; what of that is on its way here is let through,
-//!           and when all of it is applied, the moment is marked and everything goes on. Until then: "not yet"
-//! release   the save is given up: everything goes on
+//! prepare   pushes are held back; the reply is what this server has applied
+//! cut       the target is everything that any server has applied; pushes of it that are in flight may pass. When all of it is
+//!           applied, the snapshot is taken and pushes continue. Until then the reply is "not yet"
+//! release   the save is aborted: pushes continue
 //! ```
 //!
 //! Every push goes to all servers, so what one server has applied, the others have applied or will receive shortly. If the

@@ -1,8 +1,8 @@
 //! GEO: sends a worker's differences, and returns the rows that others have changed and the dense values.
 //!
 //! ```text
-//! request   the bytes of a push, with differences in the place of gradients
-//! answer    ticket | for each table: changed keys, their rows | for each block: values
+//! request   the bytes of a push, with differences instead of gradients
+//! reply     ticket | for each table: changed keys, their rows | for each block: values
 //! ```
 //!
 //! The server adds differences as they are. A repeated request gets the same reply, byte for byte: the set of changed rows was

@@ -13,7 +13,7 @@ pub(crate) struct GeoFlush {
 }
 
 impl Request for GeoFlush {
-    const NAME: &'static str = "unsent";
+    const NAME: &'static str = "geo flush";
 
     fn encode(&self) -> Result<Payload> {
         let mut payload = Payload::new();

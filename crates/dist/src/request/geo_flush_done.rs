@@ -13,7 +13,7 @@ pub(crate) struct GeoFlushDone {
 }
 
 impl Request for GeoFlushDone {
-    const NAME: &'static str = "sent";
+    const NAME: &'static str = "geo flush done";
 
     fn encode(&self) -> Result<Payload> {
         GeoFlush { ticket: self.ticket }.encode()

@@ -13,7 +13,7 @@ pub(crate) struct GeoPositions {
 }
 
 impl Request for GeoPositions {
-    const NAME: &'static str = "hand in";
+    const NAME: &'static str = "geo positions";
 
     fn encode(&self) -> Result<Payload> {
         let mut payload = Payload::new();

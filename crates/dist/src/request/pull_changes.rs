@@ -2,7 +2,7 @@
 //! rounding leaves out of one difference is in the next.
 //!
 //! ```text
-//! answer   number, whether differences follow or values | for each block: differences of 8 bits, or values
+//! reply    number, whether differences follow or values | for each block: differences of 8 bits, or values
 //! ```
 
 use super::{Request, now};

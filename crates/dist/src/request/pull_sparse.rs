@@ -71,7 +71,7 @@ impl Request for PullSparse {
                     // Before the rows are read: changes from here on are recorded again.
                     geo.changed(number)?.lock().forget(caller.rank, keys);
                 }
-                let rows = reply.room::<f32>(keys.len() * dim as usize);
+                let rows = reply.append_zeroed::<f32>(keys.len() * dim as usize);
                 table
                     .table
                     .pull(keys, missing, rows, &mut scratch)

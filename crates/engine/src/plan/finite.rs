@@ -80,7 +80,7 @@ impl Plan {
 
     /// Sends what is left of a step without these gradients. Tables that are here refuse and count them by themselves.
     pub(super) fn push_without(&self, unusable: &[Unusable], arena: &mut Arena, work: WorkId) -> Result<PushReport> {
-        if self.communicator.refuses_here() {
+        if self.communicator.counts_refusals() {
             return self.push_clipped(arena, work);
         }
         let limit = match self.non_finite {

@@ -230,12 +230,12 @@ impl Plan {
             self.compute(arena, batch, work)
         });
         if self.trains && computed.is_err() {
-            self.communicator.give_back_step(work.stream);
+            self.communicator.return_step(work.stream);
         }
         computed?;
         self.push(arena, work).inspect_err(|error| {
             if matches!(error, Error::NotFiniteGradient { .. }) {
-                self.communicator.give_back_step(work.stream);
+                self.communicator.return_step(work.stream);
             }
         })
     }
@@ -289,7 +289,7 @@ impl Plan {
 
     /// What the servers take is waited for; tables in this process are work.
     fn waited_since(&self, asked: Instant, arena: &mut Arena) {
-        if !self.communicator.refuses_here() {
+        if !self.communicator.counts_refusals() {
             arena.waited += asked.elapsed();
         }
     }
@@ -297,7 +297,7 @@ impl Plan {
     /// Forward, backward and clipping.
     pub fn compute(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<()> {
         // Every stream of the job has chances of its own, as the rows of one process on the joined batch have.
-        let stream = self.communicator.number_in_job(work.stream);
+        let stream = self.communicator.job_stream(work.stream);
         let step_seed = mix(self.seed ^ mix(work.last_step ^ (u64::from(stream) << 40)));
         for (index, node) in self.nodes.iter().enumerate() {
             let started = arena.profile.is_some().then(Instant::now);

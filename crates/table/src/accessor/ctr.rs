@@ -4,14 +4,14 @@
 //! enough score a long part with the other D - 1 (`embedx`):
 //!
 //! ```text
-//! row        show | click | delta_score | unseen_days | where the long part is | weight | its state
-//! long part  whose it is | D - 1 weights | their state, slot by slot
+//! row        show | click | delta_score | unseen_days | number of the long part | weight | its state
+//! long part  number of the row | D - 1 weights | their state, slot by slot
 //!
 //! score       = (show - click) * nonclk_coeff + click * click_coeff
 //! each push:    show += ds   click += dc   delta_score += (ds - dc) * nonclk_coeff + dc * click_coeff
-//!               unseen_days = 0, then the rule, then the long part is created where score >= embedx_threshold
+//!               unseen_days = 0, then the update rule, then the long part is created if score >= embedx_threshold
 //! end of day:   unseen_days += 1
-//! shrink:       show, click *= show_click_decay_rate; the row goes where score < delete_threshold
+//! shrink:       show, click *= show_click_decay_rate; the row is removed if score < delete_threshold
 //!               or unseen_days > delete_after_unseen_days
 //! ```
 //!

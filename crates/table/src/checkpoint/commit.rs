@@ -1,12 +1,12 @@
 //! Commits the parts of all servers as a checkpoint: the order of these steps makes it atomic.
 //!
 //! ```text
-//! begin     .saving-ID is made
+//! begin     .saving-ID is created
 //!           every server writes its part into it                    (write_part)
-//! commit    every file is there; dense blocks become whole parameters
-//!           .saving-ID is renamed to data-ID                        still unknown to everybody
+//! commit    every file exists; dense blocks are merged into whole parameters
+//!           .saving-ID is renamed to data-ID                        not visible to readers yet
 //!           manifest.json.saving is written and synced
-//!           manifest.json.saving is renamed to manifest.json        from here on the new one counts
+//!           manifest.json.saving is renamed to manifest.json        the checkpoint is committed
 //!           what no manifest names is removed
 //! ```
 //!
@@ -313,7 +313,7 @@ mod tests {
 
     // Files in `.saving-ID` mean nothing in a directory, but everything in a storage where that is `data-ID`.
     #[test]
-    fn what_the_manifest_names_is_not_abandoned() {
+    fn files_that_the_manifest_names_are_not_abandoned() {
         let storage = Memory::new();
         for id in IDS {
             storage.put(&format!("{}/rows", temporary(id)), vec![1]);

@@ -229,7 +229,7 @@ mod tests {
     use crate::checkpoint::Memory;
 
     #[test]
-    fn a_file_comes_back_as_it_was_over_many_blocks() {
+    fn a_file_of_many_blocks_round_trips() {
         let storage = Memory::new();
         let bytes: Vec<u8> = (0..2 * BLOCK_BYTES + 77).map(|at| ((at * 31) >> 3) as u8).collect();
         let mut writer = FileWriter::create(&storage, "d", "f").unwrap();
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_cut_short_is_named() {
+    fn a_missing_or_truncated_file_is_named() {
         let storage = Memory::new();
         let entry = FileEntry { path: "f".into(), bytes: 10, crc32c: "00000000".into() };
         let open = |storage: &Memory| FileReader::open(storage, "d", &entry).err();

@@ -227,7 +227,7 @@ impl Manifest {
         of_layers.chain(self.files.iter().map(|file| (&*self.directory, file)))
     }
 
-    /// Bytes of the files that hold the rows of a table, in every save that it consists of.
+    /// Bytes of the files with rows of a table, in all saves of the checkpoint.
     pub fn bytes_of(&self, entry: &SparseEntry) -> u64 {
         let of_part = |stored: Stored<'_>, part: &SparsePart| {
             let is_of = |path: &str| path.strip_prefix(&part.prefix).is_some_and(|rest| rest.starts_with('.'));
@@ -236,12 +236,12 @@ impl Manifest {
         self.stored(entry).flat_map(|stored| stored.entry.parts.iter().map(move |part| of_part(stored, part))).sum()
     }
 
-    /// A file of its own by its path.
+    /// A file of the newest save by its path.
     pub(super) fn file(&self, path: &str) -> Result<&FileEntry> {
         find_file(&self.files, path)
     }
 
-    /// A table in the saves that have rows of it, newest first.
+    /// A table in all saves that have rows of it, newest first.
     pub(super) fn stored<'a>(&'a self, entry: &'a SparseEntry) -> impl Iterator<Item = Stored<'a>> {
         let own = Stored { directory: &self.directory, entry, files: &self.files };
         let older = self.layers.iter().rev().filter_map(|layer| {
@@ -251,17 +251,17 @@ impl Manifest {
         std::iter::once(own).chain(older)
     }
 
-    /// As an older save of another one.
+    /// Turns a checkpoint into layers of a newer save.
     pub(super) fn into_layers(self) -> Vec<Layer> {
         let Manifest { id, step, directory, sparse, files, mut layers, dense_file, states_file, .. } = self;
-        // Dense values and states are whole in every save.
+        // Dense values and states are complete in every save.
         let is_beside = |path: &String| [&dense_file, &states_file].into_iter().flatten().any(|beside| beside == path);
         let files = files.into_iter().filter(|file| !is_beside(&file.path)).collect();
         layers.push(Layer { id, step, directory, sparse, files });
         layers
     }
 
-    /// As the bytes of a file.
+    /// Encodes the manifest as the bytes of a file.
     pub(super) fn encode(&self) -> Result<Vec<u8>> {
         let mut bytes = serde_json::to_vec_pretty(self).map_err(|error| damaged(error.to_string()))?;
         bytes.truncate(bytes.len() - "\n}".len());
@@ -270,10 +270,10 @@ impl Manifest {
         Ok(bytes)
     }
 
-    /// From the bytes of a file.
+    /// Decodes the bytes of a file. Fails if it is damaged or of another version.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
         let content = bytes.len().checked_sub(tail(0).len()).map(|end| &bytes[..end]).unwrap_or_default();
-        // Another version may have another end: say so rather than that it is damaged.
+        // Another version may have another ending: report the version, not damage.
         let version = serde_json::from_slice::<VersionOnly>(bytes).ok().filter(|known| known.format == FORMAT);
         if let Some(VersionOnly { version, .. }) = version
             && !(1..=VERSION).contains(&version)
@@ -319,12 +319,12 @@ fn tail(checksum: u32) -> String {
     format!("{TAIL}{checksum:08x}{END}")
 }
 
-/// The manifest of a checkpoint.
+/// Reads the manifest of a checkpoint. Fails if there is none.
 pub fn read_manifest(storage: &dyn Storage) -> Result<Manifest> {
     find_manifest(storage)?.ok_or_else(|| Error::NotACheckpoint { name: storage.name() })
 }
 
-/// The manifest of a checkpoint, if there is one.
+/// Reads the manifest of a checkpoint, if there is one.
 pub fn find_manifest(storage: &dyn Storage) -> Result<Option<Manifest>> {
     if storage.size(MANIFEST).map_err(Error::storage("open", MANIFEST))?.is_none() {
         return Ok(None);
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_comes_back_as_it_was_and_is_plain_json() {
+    fn a_manifest_round_trips_and_is_plain_json() {
         let manifest = manifest();
         let bytes = manifest.encode().unwrap();
         assert_eq!(Manifest::decode(&bytes).unwrap(), manifest);

@@ -1,8 +1,8 @@
-//! A saved sparse table read where it lies: keys and weights stay in their files, and an index finds a key's row.
+//! A saved sparse table that is read in place: keys and weights stay in their files, and an index finds the row of a key.
 //!
-//! What predicts does not change rows, so it needs neither shards nor locks, nor a copy of a table that may be larger than
-//! its memory. Opening reads everything once: every byte is compared with its checksum, and every key goes to the index (12
-//! bytes a row, the only memory of our own). After that rows are looked at in place, from any number of threads.
+//! Prediction does not change rows, so it needs neither shards nor locks, nor a copy of a table that may be larger than memory.
+//! Opening reads everything once: every byte is compared with its checksum, and every key is added to the index (12 bytes per
+//! row, the only memory used). After that, any number of threads read rows in place.
 
 use openfleet_core::Key;
 use openfleet_core::key::mix;
@@ -22,19 +22,19 @@ use crate::sparse::{SparseSpec, SparseTable};
 pub struct MappedTable {
     dim: usize,
     parts: Vec<MappedPart>,
-    /// Has no rows: it knows what a key starts from.
+    /// Has no rows; provides the initial values of keys without a row.
     absent: SparseTable,
 }
 
 /// The rows of a range of buckets.
 struct MappedPart {
-    /// The first and the last.
+    /// The first and the last bucket.
     buckets: (usize, usize),
     keys: MappedColumn,
     weights: MappedColumn,
-    /// Rows that no newer save has or has removed.
+    /// Number of rows that no newer save has or has removed.
     rows: usize,
-    /// Of those.
+    /// Index of those rows.
     index: Index,
 }
 
@@ -45,7 +45,7 @@ struct MappedColumn {
     width: usize,
 }
 
-/// Keys whose places in the index are asked for together.
+/// Number of keys whose index entries are prefetched together.
 const BATCH: usize = 16;
 
 impl MappedTable {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_those_of_the_table_and_absent_keys_give_what_it_would_give() {
+    fn rows_equal_those_of_the_table_also_for_absent_keys() {
         for admission in [Admission::All, Admission::Count(3), Admission::Probability(0.5)] {
             let table = filled(admission);
             let (storage, manifest) = saved(&table);

@@ -1,9 +1,9 @@
 //! Checkpoints: the contents of tables and the work they have applied, as files that outlive the job.
 //!
 //! ```text
-//! DIR/manifest.json                   what there is, with the checksum of every block of every file
+//! DIR/manifest.json                   the contents, with the checksum of every block of every file
 //! DIR/data-ID/dense.safetensors       dense parameters and their optimizer state, whole
-//! DIR/data-ID/states.safetensors      what the program keeps beside them: running statistics, counters of metrics
+//! DIR/data-ID/states.safetensors      the program's own state: running statistics, counters of metrics
 //! DIR/data-ID/00-emb/0000-2047.keys.npy, .weights.npy, .state.npy, .stats.npy       rows, column by column
 //! ```
 //!

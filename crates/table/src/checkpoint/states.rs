@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_come_back_as_they_were() {
+    fn states_round_trip() {
         let floats = StateValue { dims: vec![2, 1], elements: StateElements::F32(vec![1.5, -0.0]) };
         let counts = StateValue { dims: vec![3], elements: StateElements::I64(vec![i64::MIN, 0, 7]) };
         let states = States::from([("mean".to_owned(), floats), ("positive".to_owned(), counts)]);

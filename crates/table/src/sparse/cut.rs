@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! position   0 ........ next ................ rows ........
-//!            read out   | in place, or aside  | came later, not part of the cut
+//!            read       | in place, or copied | added later, not part of the cut
 //! ```
 //!
 //! A removed row is copied, and so is the row that takes its number: positions whose rows are copied are skipped, whatever is

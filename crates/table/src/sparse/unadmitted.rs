@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_nobody_sees_any_more_makes_way() {
+    fn a_key_that_is_no_longer_seen_is_replaced() {
         let mut waiting = UnadmittedCounts::new(WAYS);
         (0..3).for_each(|_| add_once(&mut waiting, 0..WAYS as u64));
         add_once(&mut waiting, 100..200);

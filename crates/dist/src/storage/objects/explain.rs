@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_told_without_its_markup() {
+    fn xml_markup_is_removed_from_an_error() {
         let said = chain(&generic(
             "404 Not Found: <?xml?><Error><Code>NoSuchBucket</Code><Message>It is not</Message></Error>",
         ));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_wrong_has_a_kind_and_a_hint() {
+    fn an_error_has_a_kind_and_a_hint() {
         let missing = explained(Error::NotFound { path: "p/file".into(), source: "404".into() });
         assert_eq!((missing.kind, missing.hint), (io::ErrorKind::NotFound, None));
         let bucket = explained(generic("<Code>NoSuchBucket</Code>"));
