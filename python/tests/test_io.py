@@ -70,7 +70,7 @@ def test_a_save_of_what_has_changed_loads_as_a_whole_one_does(tmp_path: Path) ->
     assert diff.returncode == 0 and " 0 changed" in diff.stdout, diff
     with static.scope_guard(static.Scope()):
         exe.run(startup)
-        with pytest.raises(openfleet.CheckpointError, match="not known here what has changed"):
+        with pytest.raises(openfleet.CheckpointError, match="no change history since save"):
             static.save(main, tmp_path / "chain", mode="delta")
         with pytest.raises(ValueError, match='"whole" or "delta", got 1'):
             static.save(main, tmp_path / "chain", mode=1)

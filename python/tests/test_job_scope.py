@@ -277,7 +277,7 @@ for number in range(5):
 @pytest.mark.parametrize(
     "entry, call, what",
     [
-        ("static.CountFilterEntry(5)", "", "table `table`: admitting rows by how often their ids occur"),
+        ("static.CountFilterEntry(5)", "", "table `table`: admission by occurrence count"),
         ("None", "fleet.shrink(3)", "removing rows"),
     ],
 )
@@ -288,7 +288,7 @@ exe.run(feed={{"ids": [[1, 2]]}})
 """
     ran = launch_sparse(tmp_path, text, entry, k_steps=2)
     assert ran.returncode == 1
-    assert f"{what} is not possible in geo mode" in ran.stderr, ran.stderr
+    assert f"{what} is not supported in geo mode" in ran.stderr, ran.stderr
 
 
 def test_a_geo_save_has_what_every_worker_has_learnt(tmp_path):

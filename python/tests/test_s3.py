@@ -211,7 +211,7 @@ def test_a_bucket_that_is_not_there_is_named(bucket):
     model()
     static.Executor().run(static.default_startup_program())
     with pytest.raises(
-        FileNotFoundError, match=r"no-such-bucket/m[^~]*bucket does not exist[^~]*hint: make the bucket"
+        FileNotFoundError, match=r"no-such-bucket/m[^~]*bucket does not exist[^~]*hint: create the bucket"
     ):
         static.save(static.default_main_program(), "s3://no-such-bucket/m")
     with pytest.raises(FileNotFoundError, match=r"s3://no-such-bucket/m[^~]*bucket does not exist"):
@@ -219,7 +219,7 @@ def test_a_bucket_that_is_not_there_is_named(bucket):
     with pytest.raises(FileNotFoundError, match="nothing-here"):
         static.load(static.default_main_program(), f"{bucket}/nothing-here")
     run = openfleet_command("verify", "s3://no-such-bucket/m")
-    assert run.returncode == 1 and "hint: make the bucket first" in run.stderr, said(run)
+    assert run.returncode == 1 and "hint: create the bucket first" in run.stderr, said(run)
 
 
 def test_a_server_that_is_not_there_is_an_error_with_its_address(bucket, monkeypatch):

@@ -1,6 +1,7 @@
-//! What AUC costs a training step of 512 rows: `cargo bench -p openfleet-core --bench auc`.
+//! The cost of AUC for a training step of 512 rows: `cargo bench -p openfleet-core --bench auc`.
 //!
-//! Prints microseconds for counting a batch and for integrating the batch window, which a step pays only if it asks.
+//! Prints microseconds for counting a batch and for integrating the batch window, which a step pays only if it asks for the
+//! value.
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods)] // a bench prints, and reads the clock
 

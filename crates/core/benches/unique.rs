@@ -1,7 +1,7 @@
-//! De-duplication speed on a batch of 26 slots x 512 rows: `cargo bench -p openfleet-core --bench unique`.
+//! Deduplication speed on a batch of 26 slots x 512 rows: `cargo bench -p openfleet-core --bench unique`.
 //!
-//! Prints one line a case: how many distinct ids, and millions of ids a second (the best of several rounds, because
-//! neighbours on the machine only ever slow it down). The budget is 50 M ids/s a core on the Zipf case.
+//! Prints one line per case: the number of distinct ids, and millions of ids per second (the best of several rounds, because
+//! other processes can only slow it down). The budget is 50 M ids/s per core on the Zipf case.
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods)] // a bench prints, and reads the clock
 
@@ -12,7 +12,7 @@ use openfleet_core::{Key, Unique, key::mix};
 
 const SLOTS: usize = 26;
 const ROWS: usize = 512;
-/// Different batches in turn, so that the branch predictor cannot learn one by heart.
+/// Different batches in turn, so that the branch predictor cannot memorize one.
 const BATCHES: usize = 64;
 
 fn main() {

@@ -1,29 +1,29 @@
-//! What one training step eats: some rows of every field.
+//! The input of one training step: some rows of every field.
 //!
-//! A [`Schema`] names the fields and their kinds; a [`Batch`] holds one [`Column`] a field. Ids are stored in CSR form
-//! (offsets and keys), so a row of a slot may have any number of ids, none included. Columns are reused from step to
-//! step: `clear` keeps their memory, so a warm step allocates nothing.
+//! A [`Schema`] names the fields and their kinds; a [`Batch`] has one [`Column`] per field. Ids are stored in CSR form (offsets
+//! and keys), so a row of a slot may have any number of ids, including none. Columns are reused from step to step: `clear`
+//! keeps their memory, so a step allocates nothing after warm-up.
 //!
-//! This module does not know where rows come from (datasets, the network, a user's arrays) nor what reads them.
+//! This module does not know where rows come from (datasets, the network, a user's arrays) or what reads them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::key::Key;
 
-/// What a field holds in each row.
+/// What a field has in each row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FieldKind {
-    /// 64-bit integers: a sparse slot. Any number a row.
+    /// 64-bit integers: a sparse slot. Any number per row.
     Ids,
-    /// Exactly `length` 64-bit integers a row: a label, or a slot of fixed length.
+    /// Exactly `length` 64-bit integers per row: a label, or a slot of fixed length.
     FixedIds {
-        /// How many a row.
+        /// Integers per row.
         length: usize,
     },
-    /// Exactly `dim` floats a row.
+    /// Exactly `dim` floats per row.
     Floats {
-        /// How many a row.
+        /// Floats per row.
         dim: usize,
     },
 }
@@ -31,9 +31,9 @@ pub enum FieldKind {
 /// One field's name and kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Field {
-    /// The name a program's data variable has.
+    /// The name of a program's data variable.
     pub name: String,
-    /// What it holds.
+    /// Its kind.
     pub kind: FieldKind,
 }
 
@@ -66,7 +66,7 @@ impl Schema {
         &self.fields
     }
 
-    /// Where a field stands.
+    /// The position of a field. Fails if there is no field of this name.
     pub fn position(&self, name: &str) -> Result<usize> {
         self.fields.iter().position(|field| field.name == name).ok_or_else(|| Error::UnknownField {
             name: name.to_owned(),
@@ -80,14 +80,14 @@ impl Schema {
 pub enum Column {
     /// Row `r` has `keys[offsets[r]..offsets[r + 1]]`; `offsets` starts with 0 and has one more entry than there are rows.
     Ids {
-        /// Where each row begins, then the end.
+        /// The start of each row, then the end of the last.
         offsets: Vec<u32>,
         /// The ids of all rows, one after the other.
         keys: Vec<Key>,
     },
     /// Row `r` has `values[r * dim..(r + 1) * dim]`.
     Floats {
-        /// How many a row.
+        /// Floats per row.
         dim: usize,
         /// The values of all rows, one after the other.
         values: Vec<f32>,
@@ -103,7 +103,7 @@ impl Column {
         }
     }
 
-    /// Forgets the rows and keeps the memory.
+    /// Removes the rows and keeps the memory.
     pub fn clear(&mut self) {
         match self {
             Column::Ids { offsets, keys } => {
@@ -114,7 +114,7 @@ impl Column {
         }
     }
 
-    /// How many rows are complete.
+    /// Number of complete rows.
     pub fn rows(&self) -> usize {
         match self {
             Column::Ids { offsets, .. } => offsets.len() - 1,
@@ -122,14 +122,14 @@ impl Column {
         }
     }
 
-    /// Adds one row of ids. Calling it on floats is our bug.
+    /// Adds one row of ids. Must not be called on a column of floats.
     pub fn push_ids(&mut self, ids: &[Key]) {
         let Column::Ids { offsets, keys } = self else { panic!("push_ids on a column of floats") };
         keys.extend_from_slice(ids);
         offsets.push(keys.len() as u32);
     }
 
-    /// Adds one row of floats. Calling it on ids is our bug.
+    /// Adds one row of floats. Must not be called on a column of ids.
     pub fn push_floats(&mut self, row: &[f32]) {
         let Column::Floats { dim, values } = self else { panic!("push_floats on a column of ids") };
         assert_eq!(row.len(), *dim, "a row of floats has the field's dim");
@@ -140,9 +140,9 @@ impl Column {
 /// Some rows of every field of a schema.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Batch {
-    /// How many rows; every column has as many.
+    /// Number of rows, the same in every column.
     pub rows: usize,
-    /// One column a field, in the schema's order.
+    /// One column per field, in the schema's order.
     pub columns: Vec<Column>,
 }
 
@@ -152,7 +152,7 @@ impl Batch {
         Batch { rows: 0, columns: schema.fields().iter().map(|field| Column::new(field.kind)).collect() }
     }
 
-    /// Forgets the rows and keeps the memory.
+    /// Removes the rows and keeps the memory.
     pub fn clear(&mut self) {
         self.rows = 0;
         self.columns.iter_mut().for_each(Column::clear);

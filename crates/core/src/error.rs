@@ -1,8 +1,8 @@
-//! Errors that carry their remedy.
+//! Errors with hints.
 //!
-//! A message says what failed, on what, expected and got; the remedy is data beside it, a [`Hint`], so that a program
-//! can show it, drop it or test it. Each library crate has one error enum and implements [`Hinted`] for it; `report`
-//! is the one place that turns an error, its causes and its hint into text for people.
+//! A message says what failed, on what, expected and got; the hint is separate data ([`Hint`]), so that a program can show it,
+//! drop it or test it. Each library crate has one error enum that implements [`Hinted`]; `report` is the one place that turns
+//! an error, its causes and its hint into text.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -10,12 +10,12 @@ use std::fmt::Write as _;
 use crate::strategy::Mode;
 use crate::topology::{Endpoint, Role};
 
-/// What the reader of an error can do about it.
+/// What the user can do about an error.
 pub type Hint = Cow<'static, str>;
 
-/// An error that may know its own remedy.
+/// An error that may have a hint.
 pub trait Hinted: std::error::Error {
-    /// The remedy, or `None` where there is nothing better to say than the message.
+    /// The hint, or `None` if there is nothing to add to the message.
     fn hint(&self) -> Option<Hint> {
         None
     }
@@ -24,7 +24,7 @@ pub trait Hinted: std::error::Error {
 /// `Result` with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong with plain values.
+/// Errors of the core crate.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Error {
     /// Two fields of a schema share a name.
@@ -33,10 +33,10 @@ pub enum Error {
         /// The repeated name.
         name: String,
     },
-    /// A field was asked for by a name the schema does not have.
+    /// A field name that the schema does not have.
     #[error("no field is named `{name}`")]
     UnknownField {
-        /// The name asked for.
+        /// The requested name.
         name: String,
         /// The names that exist.
         known: Vec<String>,
@@ -48,12 +48,12 @@ pub enum Error {
         metric: &'static str,
         /// What it expects, in words.
         expected: &'static str,
-        /// The offending value.
+        /// The invalid value.
         got: f64,
-        /// Where it stood in the input.
+        /// Its row in the input.
         row: usize,
     },
-    /// Two arrays that must be of one length are not.
+    /// Two arrays must have the same length and do not.
     #[error("{what}: expected {expected} values, got {got}")]
     Length {
         /// What was measured.
@@ -64,8 +64,8 @@ pub enum Error {
         got: usize,
     },
 
-    // Placement.
-    /// A number of servers that no bucket range can be made for.
+    // Placement
+    /// A number of servers that the buckets cannot be divided among.
     #[error("a job has between 1 and 4096 servers, got {got}")]
     ServerCount {
         /// The number given.
@@ -86,7 +86,7 @@ pub enum Error {
         shape: Vec<usize>,
     },
 
-    // Options of a strategy.
+    // Options of a strategy
     /// An option outside its range.
     #[error("`{name}` expects {expected}, got {got}")]
     OptionRange {
@@ -94,23 +94,23 @@ pub enum Error {
         name: &'static str,
         /// What it accepts, in words.
         expected: &'static str,
-        /// What was written.
+        /// The given value.
         got: String,
     },
-    /// An option that is one of a few words was given another.
+    /// A value that is not one of an option's choices.
     #[error("`{name}` cannot be `{got}`")]
     OptionChoice {
         /// The option.
         name: &'static str,
-        /// What was written.
+        /// The given value.
         got: String,
-        /// The words it accepts.
+        /// The allowed values.
         choices: &'static [&'static str],
     },
-    /// A name that no option has.
+    /// An option name that does not exist.
     #[error("no option is named `{name}`")]
     UnknownOption {
-        /// The name written.
+        /// The given name.
         name: String,
         /// The names that exist.
         known: &'static [&'static str],
@@ -120,12 +120,12 @@ pub enum Error {
     ForeignOption {
         /// The option.
         name: &'static str,
-        /// The object it was written into.
+        /// The object that it was set on.
         front: &'static str,
-        /// What to write there instead.
+        /// What to set there instead.
         hint: &'static str,
     },
-    /// Two options that cannot both be meant.
+    /// Two options that contradict each other.
     #[error("`{name}` = {value} contradicts `{other}` = {other_value}")]
     Contradiction {
         /// One of them.
@@ -136,34 +136,34 @@ pub enum Error {
         other: &'static str,
         /// The other's value.
         other_value: String,
-        /// How to mean one thing.
+        /// How to resolve the contradiction.
         hint: &'static str,
     },
-    /// An option that the chosen mode does not read.
+    /// An option that the chosen mode does not use.
     #[error("`{name}` = {value} has no effect in mode {mode} (chosen by {because})")]
     IgnoredOption {
         /// The option.
         name: &'static str,
-        /// What was written.
+        /// The given value.
         value: String,
         /// The mode.
         mode: Mode,
-        /// What chose it.
+        /// The option that chose the mode.
         because: String,
-        /// The modes that read the option.
+        /// The modes that use the option.
         modes: &'static [Mode],
     },
 
-    // Topology.
+    // Topology
     /// Text that is not `host:port`.
     #[error("`{text}` is not an endpoint: {reason}")]
     Endpoint {
-        /// What was written.
+        /// The given text.
         text: String,
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// Two processes cannot listen at one place.
+    /// Two processes cannot listen at the same endpoint.
     #[error("endpoint `{endpoint}` is listed twice")]
     DuplicateEndpoint {
         /// The repeated endpoint.
@@ -172,28 +172,28 @@ pub enum Error {
     /// A job without workers.
     #[error("a job has at least one worker, got none")]
     NoWorkers,
-    /// Workers have endpoints, but not one each.
+    /// Some workers have an endpoint and others do not.
     #[error("{worker_count} workers have {got} endpoints")]
     WorkerEndpoints {
-        /// How many workers there are.
+        /// Number of workers.
         worker_count: usize,
-        /// How many endpoints were given.
+        /// Number of endpoints.
         got: usize,
     },
     /// A rank that does not exist.
     #[error("{role} {rank} does not exist: there are {count}, counted from 0")]
     Rank {
-        /// Of which role.
+        /// The role.
         role: Role,
         /// The rank given.
         rank: usize,
-        /// How many there are.
+        /// Number of processes of the role.
         count: usize,
     },
-    /// A job's name that could not be a file's.
+    /// A job name that could not be a file name.
     #[error("`{name}` cannot name a job")]
     JobId {
-        /// What was written.
+        /// The given name.
         name: String,
     },
 }
@@ -244,7 +244,7 @@ impl Hinted for Error {
     }
 }
 
-/// The sentence that lists the choices, nearest first where one is close.
+/// A sentence that lists the choices, or suggests the nearest one if it is close.
 pub fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Hint {
     let mut known: Vec<&str> = known.collect();
     if known.is_empty() {
@@ -261,12 +261,12 @@ pub fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Hin
     format!("choose one of {}{more}", shown.join(", ")).into()
 }
 
-/// An error with its causes, one a line, then a blank line and `hint: ...` where there is one.
+/// An error with its causes, one per line, then a blank line and `hint: ...` if there is a hint.
 pub fn report(error: &dyn Hinted) -> String {
     let mut text = format!("{error}");
     let mut cause = error.source();
     while let Some(inner) = cause {
-        // A transparent wrapper repeats its cause word for word: say it once.
+        // A transparent wrapper repeats its cause verbatim: print it once.
         let said = inner.to_string();
         if !text.ends_with(&said) {
             let _ = write!(text, "\n  because: {said}");

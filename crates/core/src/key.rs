@@ -1,8 +1,8 @@
-//! Feature ids and the two hashes that everything agrees on.
+//! Feature ids, and the two hashes that all processes agree on.
 //!
-//! A key is 64 bits and means nothing but itself; id 0 is as legal as any other. Both hashes are part of the file
-//! formats (checkpoints, placement, trained models): they never change within a format version, and never depend on the
-//! process, the machine or a seed of the day, as Python's `hash` does.
+//! A key is 64 bits without further meaning; id 0 is as valid as any other. Both hashes are part of the file formats
+//! (checkpoints, placement, trained models): they never change within a format version, and never depend on the process, the
+//! machine or a random seed, as Python's `hash` does.
 
 /// A feature id.
 pub type Key = u64;
@@ -18,18 +18,18 @@ pub fn mix(key: Key) -> u64 {
     h ^ (h >> 33)
 }
 
-/// The key of a categorical value in a slot: XXH3 of its bytes, seeded with the slot's number, so that the same text in
-/// two slots is two features.
+/// The key of a categorical value in a slot: XXH3 of its bytes, seeded with the slot's number, so that the same text in two
+/// slots gives two features.
 #[inline]
 pub fn of_category(slot: u32, text: &[u8]) -> Key {
     xxhash_rust::xxh3::xxh3_64_with_seed(text, u64::from(slot))
 }
 
-/// The salt of a slot: XXH3 of its name. The key of an id in a salted slot is `id ^ salt`, so that equal ids of two slots are
-/// two features; the same operation gives the id back.
+/// The salt of a slot: XXH3 of its name. The key of an id in a salted slot is `id ^ salt`, so equal ids of two slots are two
+/// features; the same operation gives the id back.
 ///
-/// Two slots share a key only where two of their ids differ by exactly the difference of the salts, 64 random bits: small ids
-/// never do in practice, and random ones no more often than without salts.
+/// Two slots share a key only if two of their ids differ by exactly the difference of the salts, which is 64 random bits: small
+/// ids never do in practice, and random ids no more often than without salts.
 pub fn salt(slot: &str) -> u64 {
     of_category(0, slot.as_bytes())
 }
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn category_keys_are_the_published_xxh3_values() {
-        // XXH3's reference implementation gives this for the empty input with seed 0.
+        // The value of XXH3's reference implementation for the empty input with seed 0.
         assert_eq!(of_category(0, b""), 0x2d06_8005_38d3_94c2);
     }
 

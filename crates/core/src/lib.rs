@@ -1,8 +1,8 @@
-//! The words every other room speaks: keys, batches, placement, strategy, topology, metrics and errors.
+//! The vocabulary of all other crates: keys, batches, placement, strategy, topology, metrics and errors.
 //!
-//! Plain values and arithmetic. This crate opens nothing, reads no environment, knows no clock and starts no thread;
-//! its `clippy.toml` makes that a build error. Whatever needs a file, a socket or a thread lives further right in the
-//! chain `core <- table <- dist <- engine <- fleet <- python`.
+//! Plain values and arithmetic. This crate opens nothing, reads no environment, has no clock and starts no thread; its
+//! `clippy.toml` makes that a build error. Whatever needs a file, a socket or a thread is in a later crate of the chain `core
+//! <- table <- dist <- engine <- fleet <- python`.
 
 mod batch;
 pub mod error;

@@ -1,19 +1,18 @@
-//! A batch's ids, each once, and where every id went.
+//! Deduplicates the ids of a batch, and records where every id went.
 //!
-//! One third of the ids of a click batch are distinct, so pulling, updating and pushing rows start here: the distinct
-//! keys travel, and `inverse` brings their rows back to every place that asked. This runs over all ids of every step.
+//! One third of the ids of a click batch are distinct, so pulling, updating and pushing rows start here: only the distinct keys
+//! are sent, and `inverse` maps their rows back to every id. This runs over all ids of every step.
 //!
-//! The index is a power-of-two table of `u32` positions in `keys`, searched linearly from a multiplied hash. Nothing is
-//! ever cleared: a table slot counts only while the position it names points back at it (`slot_of`), and whatever an
-//! earlier batch left behind does not. So `start` is free however large the table has grown, and its size can follow
-//! the batches down as well as up.
+//! The index is a power-of-two table of `u32` positions in `keys`, with linear probing from a multiplicative hash. Nothing is
+//! ever cleared: a table slot is valid only if the position in it points back at the slot (`slot_of`), and leftovers of earlier
+//! batches do not. So `start` costs nothing however large the table is, and its size can follow the batches down as well as up.
 //!
-//! The order is that of first sight: it depends on the ids alone, not on the history of the scratch. This module does
-//! not know what a key stands for, nor which slot it came from.
+//! The order is that of first occurrence: it depends only on the ids, not on earlier batches. This module does not know what a
+//! key means, or which slot it came from.
 
 use crate::key::Key;
 
-/// Reusable scratch that lists distinct ids in the order of first sight.
+/// Reusable scratch that lists distinct ids in the order of first occurrence.
 ///
 /// ```
 /// let mut unique = openfleet_core::Unique::new();
@@ -25,19 +24,19 @@ use crate::key::Key;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Unique {
-    /// Table slot -> position in `keys`, or anything: see `slot_of`. Only the first `2^bits` slots are in use.
+    /// Table slot -> position in `keys`, or a leftover: see `slot_of`. Only the first `2^bits` slots are in use.
     table: Vec<u32>,
     bits: u32,
-    /// The distinct ids are the first `count`; the rest is room for more and what earlier batches left.
+    /// The distinct ids are the first `count`; the rest is free space and leftovers.
     keys: Vec<Key>,
-    /// Position in `keys` -> its table slot. Of equal length with `keys`.
+    /// Position in `keys` -> its table slot. As long as `keys`.
     slot_of: Vec<u32>,
     count: usize,
     inverse: Vec<u32>,
 }
 
-/// Slots per distinct id before the table doubles. Half as many cost a fifth of the speed in collisions; twice as many
-/// gain nothing and take more cache.
+/// Slots per distinct id before the table doubles. With half as many, collisions cost a fifth of the speed; twice as many gain
+/// nothing and use more cache.
 const SLOTS_PER_KEY: usize = 4;
 /// 1,024 slots, 4 KB.
 const SMALLEST_BITS: u32 = 10;
@@ -57,10 +56,10 @@ impl Unique {
         unique
     }
 
-    /// Forgets the last batch and makes room for `expected` ids. More may come; fewer waste nothing.
+    /// Removes the last batch and prepares for `expected` ids. There may be more; fewer waste nothing.
     pub fn start(&mut self, expected: usize) {
-        // As many distinct ids as last time, and an eighth more: a guess that saves growing in the middle of a batch and
-        // brings the table back into cache after an unusual one.
+        // As many distinct ids as last time plus an eighth: an estimate that avoids growing in the middle of a batch, and
+        // shrinks the table back into the cache after an unusual one.
         let likely = self.count + self.count / 8;
         self.bits = (likely * SLOTS_PER_KEY).next_power_of_two().trailing_zeros().max(SMALLEST_BITS);
         self.fit_table();
@@ -69,13 +68,13 @@ impl Unique {
         self.inverse.reserve(expected);
     }
 
-    /// Adds ids after those already there.
+    /// Appends ids.
     pub fn add(&mut self, ids: &[Key]) {
         self.add_salted(ids, 0);
     }
 
-    /// Adds `id ^ salt` for each id: with a salt for each slot, equal ids of two slots are two keys. Salt 0 adds the ids
-    /// themselves.
+    /// Appends `id ^ salt` for each id: with one salt per slot, equal ids of two slots are two keys. Salt 0 appends the ids
+    /// unchanged.
     pub fn add_salted(&mut self, ids: &[Key], salt: u64) {
         let mut rest = ids;
         while !rest.is_empty() {
@@ -90,20 +89,19 @@ impl Unique {
         }
     }
 
-    /// The distinct ids in the order of first sight.
+    /// The distinct ids in the order of first occurrence.
     pub fn keys(&self) -> &[Key] {
         &self.keys[..self.count]
     }
 
-    /// For each id added, in order, its position in `keys`.
+    /// For each id in the order of appending, its position in `keys`.
     pub fn inverse(&self) -> &[u32] {
         &self.inverse
     }
 
-    /// Adds ids that fit even if all are new, so that the loop has one branch: collision or not. Whether an id is new is
-    /// a coin toss no processor predicts, so both cases run the same stores and differ in what they store, and `&` stands
-    /// where `&&` would branch: half as fast again as the branching loop. A position from the past is in bounds, because
-    /// `keys` never shrinks.
+    /// Appends ids that fit even if all are new, so that the loop has one branch: collision or not. Whether an id is new cannot
+    /// be predicted by the processor, so both cases execute the same stores with different values, and `&` is used where `&&`
+    /// would branch: 1.5 times as fast as the branching loop. A leftover position is in bounds, because `keys` never shrinks.
     fn add_within_room(&mut self, ids: &[Key], salt: u64) {
         let mask = (1_usize << self.bits) - 1;
         let shift = 64 - self.bits;
@@ -133,12 +131,12 @@ impl Unique {
         self.count = count;
     }
 
-    /// How many ids can be added before the table must double.
+    /// How many ids can be appended before the table must double.
     fn room(&self) -> usize {
         (1 << self.bits) / SLOTS_PER_KEY - self.count
     }
 
-    /// Doubles the table and finds every key a slot in it.
+    /// Doubles the table and inserts every key again.
     #[cold]
     fn grow(&mut self) {
         self.bits += 1;
@@ -147,7 +145,7 @@ impl Unique {
         let mask = (1_usize << self.bits) - 1;
         for position in 0..self.count {
             let mut slot = (hash(self.keys[position]) >> (64 - self.bits)) as usize;
-            // Keys already moved are those before `position`; everything else in the table is from the past.
+            // Keys before `position` are already inserted; everything else in the table is a leftover.
             while (self.table[slot] as usize) < position && self.slot_of[self.table[slot] as usize] == slot as u32 {
                 slot = (slot + 1) & mask;
             }
@@ -156,8 +154,8 @@ impl Unique {
         }
     }
 
-    /// Memory for `2^bits` slots, and for as many keys as they may hold with one to spare: the main loop writes the id
-    /// it looks at behind the last key before it knows whether to keep it.
+    /// Allocates memory for `2^bits` slots, and for as many keys as they may hold plus one: the main loop writes each id after
+    /// the last key before it knows whether to keep it.
     fn fit_table(&mut self) {
         let slots = 1_usize << self.bits;
         if self.table.len() < slots {
@@ -174,8 +172,8 @@ impl Default for Unique {
     }
 }
 
-/// Fibonacci hashing: one multiplication, of which the table takes the highest bits. Ids chosen to collide make it slow,
-/// never wrong; `key::mix` would cost a sixth of the speed on every batch.
+/// Fibonacci hashing: one multiplication, whose highest bits are used. Ids chosen to collide make it slow, never wrong;
+/// `key::mix` would cost a sixth of the speed on every batch.
 #[inline(always)]
 fn hash(id: Key) -> u64 {
     id.wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -245,7 +243,7 @@ mod tests {
 
     #[test]
     fn ids_that_all_collide_are_still_told_apart() {
-        // Multiples of the inverse of the hash's factor hash to small numbers: every one wants table slot 0.
+        // Multiples of the inverse of the hash's factor hash to small numbers: all of them hash to table slot 0.
         let factor = hash(1);
         let mut inverse = 1_u64;
         for _ in 0..6 {

@@ -1,5 +1,5 @@
-//! A warm training step allocates nothing: what `core` contributes to that promise. Each thread counts
-//! for itself: the test runner's own thread allocates when it likes.
+//! A training step allocates nothing after warm-up: the part of that promise that `core` is responsible for. Allocations are
+//! counted per thread, because the test runner's own thread allocates too.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -1,5 +1,5 @@
-//! How fast a table is saved and loaded beside the disk it goes to, and what pushes notice of it:
-//! `cargo bench -p openfleet-dist --bench checkpoint`, with a number of million rows as an argument to try another size.
+//! How fast a table is saved and loaded compared with the disk, and how that affects pushes: `cargo bench -p openfleet-dist
+//! --bench checkpoint`, with a number of million rows as an argument to try another size.
 //!
 //! Rows of 20 floats: ten weights and their AdaGrad state. The disk's own speed is that of the same bytes written front to back and
 //! synced, or read, in turns with the table's in the same run. Before something is read the system is asked to forget it,
@@ -33,7 +33,7 @@ fn main() {
     let rows = millions * 1_000_000;
     let table = Arc::new(SparseTable::new(spec()).expect("a sound specification"));
     fill(&table, rows);
-    // Beside the build, not in a directory that may be memory.
+    // In the build directory, because a temporary directory may be in memory.
     let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("room for a checkpoint");
     let (path, plain) = (place.path().join("checkpoint"), place.path().join("plain"));
     println!("{millions} M rows of 20 floats");
@@ -166,7 +166,7 @@ fn write_plainly(path: &Path, bytes: u64) {
     file.sync_all().expect("a disk that lasts");
 }
 
-/// Reads a file into memory that is new, as what is loaded has to be.
+/// Reads a file into newly allocated memory, as loading has to.
 fn read_plainly(path: &Path) -> Vec<Vec<u8>> {
     let (mut file, mut blocks) = (File::open(path).expect("the file"), Vec::new());
     loop {
@@ -178,7 +178,7 @@ fn read_plainly(path: &Path) -> Vec<Vec<u8>> {
     }
 }
 
-/// Reads a file into the same memory again and again: what the disk can do.
+/// Reads a file into the same memory repeatedly: the speed of the disk.
 fn read_and_forget(path: &Path) -> usize {
     let (mut file, mut block, mut total) = (File::open(path).expect("the file"), vec![0; 1 << 20], 0);
     while let Ok(read @ 1..) = file.read(&mut block) {
@@ -187,12 +187,12 @@ fn read_and_forget(path: &Path) -> usize {
     total
 }
 
-/// Asks the system to forget what it has read of files.
+/// Asks the system to drop its cache of files.
 fn forget() -> bool {
     fs::write("/proc/sys/vm/drop_caches", "3").is_ok()
 }
 
-/// How pushes go on while it is saved, for as long as that takes, and how before.
+/// How long pushes take during a save, and before it.
 fn while_pushing(path: &Path, table: &Arc<SparseTable>, row_count: usize) {
     let stop = AtomicBool::new(false);
     let push = |during: Duration| {

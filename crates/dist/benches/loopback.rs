@@ -1,4 +1,4 @@
-//! What a server costs over loopback sockets: `cargo bench -p openfleet-dist`.
+//! The cost of a server over loopback sockets: `cargo bench -p openfleet-dist`.
 //!
 //! Processor time, not wall time: client and server share the cores of a small machine, and a server core is what is paid
 //! for. Two figures: unique rows a second of a server's core, pulled and pushed back with AdaGrad in batches of a Criteo
@@ -45,7 +45,7 @@ fn main() {
     cluster.close().unwrap();
 }
 
-/// A server on a runtime of its own, with one thread.
+/// A server with its own runtime of one thread.
 struct Running {
     clients: tokio::runtime::Runtime,
     _servers: tokio::runtime::Runtime,
@@ -88,7 +88,7 @@ impl Running {
 fn rows(communicator: &dyn Communicator) {
     let mut stages: Vec<[SparseStage; 1]> = (0..64u64).map(|batch| [stage(batch)]).collect();
     let unique: usize = stages.iter().map(|[stage]| stage.unique.keys().len()).sum();
-    // Not trained: only rows travel.
+    // Not trained: only rows are sent.
     let mut dense = [DenseStage { values: vec![0.0; MEGABYTE], ..DenseStage::default() }];
     let mut step = 0;
     let mut round = || {

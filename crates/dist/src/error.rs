@@ -1,4 +1,4 @@
-//! What can go wrong while values travel between a worker and its tables.
+//! Errors of distributed training: tables, connections, requests, collectives and checkpoints.
 
 use std::time::Duration;
 
@@ -12,99 +12,99 @@ use crate::server::Collective;
 /// `Result` with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong while values travel between a worker and its tables.
+/// Errors of distributed training.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The table refused the request.
     #[error("{action} table `{table}` failed")]
     Table {
-        /// Pull or push.
+        /// What was being done, such as `pulling from`.
         action: &'static str,
         /// The table's name.
         table: String,
-        /// What the table said.
+        /// The table's error.
         source: openfleet_table::Error,
     },
 
-    /// A push to tables that are only read.
-    #[error("table `{table}` is a file that is only read")]
+    /// A push to tables that are read-only.
+    #[error("table `{table}` is read-only")]
     ReadOnly {
-        /// The first of them.
+        /// The first such table.
         table: String,
     },
 
-    // Frames.
-    /// The other side speaks something else.
+    // Frames
+    /// The peer does not speak this protocol.
     #[error("expected a frame that begins with {MAGIC:#010x}, got {got:#010x}")]
     NotOurs {
-        /// The first four bytes.
+        /// Its first four bytes.
         got: u32,
     },
-    /// The other side speaks another version.
-    #[error("this side speaks protocol version {expected}, the other side version {got}")]
+    /// The peer uses another protocol version.
+    #[error("this process uses protocol version {expected}, the peer version {got}")]
     Version {
-        /// Ours.
+        /// Our version.
         expected: u16,
-        /// Theirs.
+        /// The peer's version.
         got: u16,
     },
-    /// A checksum or a length does not fit.
+    /// A checksum or a length does not match, or a message makes no sense.
     #[error("a damaged {what}")]
     Damaged {
-        /// Which part.
+        /// What is damaged.
         what: &'static str,
     },
-    /// A payload longer than allowed here.
+    /// A payload that exceeds the limit.
     #[error("a payload of {length} bytes, at most {cap} are allowed here")]
     TooLong {
-        /// What the header says.
+        /// Its length in bytes.
         length: u64,
-        /// What is allowed.
+        /// The limit in bytes.
         cap: u64,
     },
-    /// A kind of frame that has no meaning here.
+    /// An unknown kind of frame.
     #[error("a frame of unknown kind {kind}")]
     UnknownKind {
         /// The kind.
         kind: u16,
     },
 
-    // Sessions.
-    /// The other side does not know the job's secret.
+    // Sessions
+    /// The peer does not know the job's secret.
     #[error("the other side does not know the secret of this job")]
     WrongSecret,
-    /// The server closed the door.
+    /// The server refused the worker.
     #[error("server `{endpoint}` refused worker {rank}: {reason}")]
     Refused {
         /// The server.
         endpoint: String,
-        /// Who asked.
+        /// Rank of the worker.
         rank: u32,
-        /// In the server's words.
+        /// The server's reason.
         reason: String,
     },
-    /// A process that was started again speaks for the worker now.
+    /// A restarted process has replaced this one.
     #[error("incarnation {incarnation} of worker {rank} was replaced by a newer one")]
     Replaced {
         /// The worker.
         rank: u32,
-        /// The older one.
+        /// The older incarnation.
         incarnation: Incarnation,
     },
-    /// Binding beyond loopback without a secret.
+    /// Listening beyond loopback without a secret.
     #[error("refusing to listen on `{endpoint}` without a secret: anybody could read and change the tables")]
     OpenDoor {
         /// The address.
         endpoint: String,
     },
-    /// A server that is not to be trusted, or does not speak TLS at all.
+    /// The server cannot be trusted, or does not use TLS.
     #[error("no TLS with server `{endpoint}`, trusting `{authorities}`: {reason}")]
     Tls {
         /// The server.
         endpoint: String,
-        /// The file of authorities.
+        /// The file with the certificates of the authorities.
         authorities: String,
-        /// In the words of TLS.
+        /// The reason that TLS reports.
         reason: String,
     },
     /// A file of certificates or keys that cannot be used.
@@ -112,178 +112,178 @@ pub enum Error {
     TlsFile {
         /// The file.
         path: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// TLS was asked for.
-    #[error("TLS is configured, and this build of OpenFleet has none")]
+    /// TLS is configured, but this build does not support it.
+    #[error("TLS is configured, but this build of OpenFleet does not support it")]
     NoTls,
     /// A socket failed.
     #[error("{action} `{endpoint}` failed")]
     Socket {
-        /// Connecting to, reading from, ...
+        /// What was being done, such as `connecting to`.
         action: &'static str,
-        /// The other side.
+        /// The peer.
         endpoint: String,
-        /// The system's words.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// No answer in time.
+    /// A request without a reply in time.
     #[error("server `{endpoint}` did not answer `{request}` within {} s", waited.as_secs_f64())]
     Deadline {
         /// The server.
         endpoint: String,
-        /// What was asked.
+        /// Name of the request.
         request: &'static str,
-        /// How long.
+        /// The time limit.
         waited: Duration,
     },
     /// The server answered with an error.
-    #[error("server `{endpoint}` could not do `{request}`: {message}")]
+    #[error("server `{endpoint}` failed to do `{request}`: {message}")]
     Server {
         /// The server.
         endpoint: String,
-        /// What was asked.
+        /// Name of the request.
         request: &'static str,
-        /// In the server's words.
+        /// The server's error message.
         message: String,
     },
-    /// The connection or runtime is gone for good.
-    #[error("the connection to server `{endpoint}` has ended")]
+    /// The link to the server is closed permanently.
+    #[error("the connection to server `{endpoint}` is closed")]
     Closed {
         /// The server.
         endpoint: String,
     },
 
-    // Requests.
-    /// A request about a table that does not exist.
+    // Requests
+    /// A request for a table that does not exist.
     #[error("{}", no_such_table(*table, *count))]
     UnknownTable {
-        /// The number.
+        /// Number of the table.
         table: u32,
-        /// How many there are.
+        /// How many tables exist.
         count: usize,
     },
-    /// A factor for a step that nobody has measured.
-    #[error("stream {stream} scales its step {step}, which was not measured")]
+    /// A scale factor for a step that was not measured.
+    #[error("stream {stream} sent a scale factor for step {step}, which was not measured")]
     NotMeasured {
         /// The stream.
         stream: u32,
         /// Its step.
         step: u64,
     },
-    /// Nobody to train, or absurdly many.
+    /// No training threads, or too many.
     #[error("{workers} workers of {threads} threads: expected from 1 to {most} training threads in all")]
     Streams {
-        /// Workers of the job.
+        /// Number of workers.
         workers: u32,
-        /// Threads of each.
+        /// Threads per worker.
         threads: u32,
-        /// The bound.
+        /// The limit.
         most: u32,
     },
-    /// A request about a stream that no worker has.
+    /// A request for a stream that does not exist.
     #[error("no stream has number {stream}; there are {count}")]
     UnknownStream {
-        /// The number.
+        /// Number of the stream.
         stream: u32,
-        /// How many there are.
+        /// How many streams exist.
         count: u32,
     },
-    /// A request in another worker's name.
-    #[error("worker {worker} may not speak for stream {stream}, which is worker {owner}'s")]
+    /// A request for another worker's stream.
+    #[error("worker {worker} cannot use stream {stream}, which belongs to worker {owner}")]
     NotYours {
-        /// Who asked.
+        /// The worker that sent it.
         worker: u32,
         /// The stream it named.
         stream: u32,
-        /// Whose that is.
+        /// The worker that owns the stream.
         owner: u32,
     },
-    /// A worker that the job does not have.
+    /// A rank that does not exist.
     #[error("no worker has rank {worker}; there are {count}")]
     UnknownWorker {
         /// The rank.
         worker: u32,
-        /// How many there are.
+        /// How many workers exist.
         count: u32,
     },
-    /// Two workers came to one collective for different things.
-    #[error("worker {worker} came for {wanted}, worker {other} for {other_wanted}")]
+    /// Two workers called different collectives.
+    #[error("worker {worker} called {wanted}, worker {other} called {other_wanted}")]
     Disagreement {
-        /// One.
+        /// One worker.
         worker: u32,
-        /// What it came for.
+        /// What it called.
         wanted: Collective,
-        /// Another.
+        /// Another worker.
         other: u32,
-        /// What that came for.
+        /// What that one called.
         other_wanted: Collective,
     },
-    /// A worker that left, or is out of step with the others.
-    #[error("worker {worker} came to collective {number}, where nobody meets any more: the next is {expected}")]
+    /// A worker that departed, or whose collectives are out of step with the others'.
+    #[error("worker {worker} called collective {number}, but the next one is {expected}")]
     NotMeeting {
-        /// Who.
+        /// The worker.
         worker: u32,
-        /// Where.
+        /// Number of its collective.
         number: u64,
-        /// Where the others are.
+        /// Number of the others' collective.
         expected: u64,
     },
-    /// Something was for a worker that is gone.
-    #[error("something was sent to worker {worker}, which has left the job")]
+    /// A part for a worker that has departed.
+    #[error("an all-to-all has a part for worker {worker}, which has departed")]
     Undeliverable {
-        /// Who left.
+        /// The departed worker.
         worker: u32,
     },
-    /// Workers that did not come.
-    #[error("{} did not come to the {what} within {} s", listed(workers), waited.as_secs_f64())]
+    /// Workers that did not reach a collective in time.
+    #[error("{} did not reach the {what} within {} s", listed(workers), waited.as_secs_f64())]
     Missed {
         /// Barrier, all-reduce or all-to-all.
         what: &'static str,
-        /// Who did not come.
+        /// The missing workers.
         workers: Vec<u32>,
-        /// How long they were waited for.
+        /// The time limit.
         waited: Duration,
     },
-    /// A table that does not exist, by name.
-    #[error("no sparse table is named `{table}`; there are: {names}")]
+    /// A table name that does not exist.
+    #[error("no sparse table is named `{table}`; existing tables: {names}")]
     NoSuchTable {
-        /// The name asked for.
+        /// The requested name.
         table: String,
-        /// The names there are.
+        /// The existing names.
         names: String,
     },
     /// Two workers describe one table differently.
-    #[error("table `{table}` exists with other settings: {existing}, asked for {wanted}")]
+    #[error("table `{table}` exists with other settings: {existing}, requested {wanted}")]
     TableMismatch {
         /// The table.
         table: String,
-        /// What it was made from.
+        /// The spec that it was created with.
         existing: String,
-        /// What was asked for.
+        /// The requested spec.
         wanted: String,
     },
-    /// An array that does not fit its table.
+    /// An array of the wrong length.
     #[error("{what}: expected {expected} values, got {got}")]
     Length {
         /// Which array.
         what: String,
-        /// What fits.
+        /// The right length.
         expected: usize,
-        /// What came.
+        /// Its length.
         got: usize,
     },
-    /// Another kind of work than the mode has.
-    #[error("{what} does not fit mode `{mode}`")]
+    /// A request that the mode does not have.
+    #[error("`{what}` cannot be used in mode `{mode}`")]
     WrongMode {
         /// The request.
         what: &'static str,
         /// The job's mode.
         mode: String,
     },
-    /// Work that overlaps what was applied, without being it.
-    #[error("work {first}..={last} of stream {stream} was applied in part")]
+    /// A push that overlaps applied work without being a repeat of it.
+    #[error("steps {first}..={last} of stream {stream} were applied in part")]
     Overlap {
         /// The stream.
         stream: u32,
@@ -292,66 +292,66 @@ pub enum Error {
         /// Last step of the push.
         last: u64,
     },
-    /// A stream's steps come one after the other.
-    #[error("stream {stream} pushed its step {got}, and {expected} is the next")]
+    /// A step out of order.
+    #[error("stream {stream} pushed step {got}, expected step {expected}")]
     StepOutOfOrder {
         /// The stream.
         stream: u32,
         /// Its next step.
         expected: u64,
-        /// What came.
+        /// The step that was pushed.
         got: u64,
     },
-    /// The servers did not settle on one generation.
-    #[error("worker {rank} could not enter the job: its servers kept returning to an earlier moment")]
+    /// The servers kept changing their generation.
+    #[error("worker {rank} could not enter the job: its servers kept returning to a checkpoint")]
     NotEntered {
         /// The worker.
         rank: u32,
     },
-    /// Servers that would begin from different moments.
+    /// Servers that would begin from different checkpoints.
     #[error("one server begins from `{first}`, another from `{other}`")]
     OtherCheckpoint {
-        /// One.
+        /// One checkpoint.
         first: String,
-        /// Another.
+        /// The other.
         other: String,
     },
-    /// A restarted script that does something else than before.
-    #[error("{kind} {number} of this script was `{before}` before it was restarted, and is `{now}` now")]
+    /// A restarted script did something else than before.
+    #[error("{kind} {number} of this script was `{before}` before the restart, and is `{now}` now")]
     OtherAction {
-        /// What kind of action.
+        /// Kind of action.
         kind: &'static str,
-        /// Which one, from 1.
+        /// Number of the action, from 1.
         number: u64,
         /// Before the restart.
         before: String,
-        /// After it.
+        /// After the restart.
         now: String,
     },
-    /// A restarted script whose collectives come in another order.
-    #[error("collective {number} of worker {worker} was {before} before it was restarted, and is {now} now")]
+    /// The collectives of a restarted script are in another order.
+    #[error("collective {number} of worker {worker} was {before} before the restart, and is {now} now")]
     OtherCollective {
         /// The worker.
         worker: u32,
-        /// Which one, from 0.
+        /// Number of the collective, from 0.
         number: u64,
         /// Before the restart.
         before: Collective,
-        /// After it.
+        /// After the restart.
         now: Collective,
     },
-    /// Actions are complete one after the other.
-    #[error("{kind} {got} came before {kind} {expected}")]
+    /// An action out of order.
+    #[error("got {kind} {got}, expected {kind} {expected}")]
     ActionOutOfOrder {
-        /// What kind of action.
+        /// Kind of action.
         kind: &'static str,
-        /// The next one.
+        /// The next number.
         expected: u64,
-        /// What came.
+        /// The number that was sent.
         got: u64,
     },
-    /// The worker has to start again: the job returned to a checkpoint, or all workers have to repeat something together.
-    #[error("worker {rank} has to start again: the job returned to an earlier moment because of another process")]
+    /// The worker has to restart: the job returned to a checkpoint, or all workers have to repeat a collective together.
+    #[error("worker {rank} has to restart: the job returned to a checkpoint because of another process")]
     Recalled {
         /// The worker.
         rank: u32,
@@ -359,75 +359,75 @@ pub enum Error {
     /// A checkpoint could not be written or read.
     #[error("{action} the checkpoint `{address}` failed")]
     Checkpoint {
-        /// Saving or loading.
+        /// What was being done, such as `loading`.
         action: &'static str,
-        /// Where it is.
+        /// Address of the checkpoint.
         address: Box<str>,
-        /// What the table room said.
+        /// The table crate's error.
         source: openfleet_table::Error,
     },
-    /// An address of a kind that is not known here.
-    #[error("`{address}` is not a place that a checkpoint could be in")]
+    /// An address with an unknown scheme.
+    #[error("`{address}` is not a valid address of a checkpoint")]
     NoSuchStorage {
         /// The address.
         address: String,
     },
-    /// An address of a kind that was left out when this was built.
-    #[error("`{address}` is in a bucket of a kind that this build of OpenFleet leaves out")]
+    /// An address that this build does not support.
+    #[error("this build of OpenFleet does not support buckets such as `{address}`")]
     NotBuilt {
         /// The address.
         address: Box<str>,
-        /// What it is built with.
+        /// The feature that supports it.
         feature: &'static str,
     },
-    /// An object store that cannot even be asked.
+    /// An object store that could not be set up.
     #[error("the object store of `{address}` could not be set up")]
     StorageSetup {
         /// The address.
         address: Box<str>,
-        /// What is wrong.
+        /// The reason.
         source: Box<StorageError>,
     },
-    /// No tables yet.
-    #[error("there are no tables that could be saved")]
+    /// There are no tables to save.
+    #[error("there are no tables to save")]
     NothingToSave,
-    /// The servers could not be brought to one moment.
-    #[error("the servers did not come to one moment within {} s: {because}", waited.as_secs())]
+    /// No consistent snapshot could be taken.
+    #[error("no consistent snapshot of the servers within {} s: {because}", waited.as_secs())]
     NoCut {
         /// How long it was tried.
         waited: Duration,
-        /// What was in the way last.
+        /// The last reason for a retry.
         because: String,
     },
-    /// A part of a save that was given up.
-    #[error("this save was given up: pushes go on")]
+    /// A request of a save that was aborted.
+    #[error("this save was aborted")]
     CutOver,
-    /// Tables cannot be exchanged under those who train on them.
+    /// Tables cannot be loaded while workers train on them.
     #[error("a checkpoint cannot be loaded while workers train")]
     LoadWhileTraining,
-    /// A checkpoint that is to be loaded while workers train on copies of the tables.
+    /// Tables cannot be loaded while workers have copies of them.
     #[error("in geo mode a checkpoint cannot be loaded once workers have copies of the tables")]
     LoadOverCopies,
-    /// What geo mode cannot do.
-    #[error("{what} is not possible in geo mode, where workers keep copies of the rows that they train")]
+    /// Something that geo mode does not support.
+    #[error("{what} is not supported in geo mode, because workers keep copies of the rows they train")]
     NotInGeo {
-        /// What was asked for.
+        /// What was requested.
         what: String,
     },
-    /// A plain value was wrong.
+    /// An error of the core crate.
     #[error(transparent)]
     Core(#[from] openfleet_core::Error),
     /// A worker's background thread failed.
     #[error("the communicator's background thread failed: {message}")]
     Background {
-        /// What it said.
+        /// Its error message.
         message: String,
     },
 }
 
 fn no_such_table(table: u32, count: usize) -> String {
     match count {
-        0 => "the server has no tables: it was started again without them, or no worker has made them yet".into(),
+        0 => "the server has no tables: it was restarted without them, or no worker has created them yet".into(),
         _ => format!("no table has number {table}; there are {count}"),
     }
 }
@@ -436,7 +436,7 @@ impl Hinted for Error {
     fn hint(&self) -> Option<Hint> {
         match self {
             Error::Table { source, .. } => source.hint(),
-            Error::NotOurs { .. } => Some("check that the address is that of an OpenFleet server".into()),
+            Error::NotOurs { .. } => Some("check that the address belongs to an OpenFleet server".into()),
             Error::Version { .. } => Some("install the same version of OpenFleet on every machine".into()),
             Error::WrongSecret => {
                 Some("start all processes of a job with one launcher, or give them the same secret".into())
@@ -460,15 +460,15 @@ impl Hinted for Error {
                 Some("call the same barriers, all-reduces and shuffles in the same order on every worker".into())
             }
             Error::OtherAction { .. } | Error::OtherCollective { .. } => Some(
-                "a restarted script has to do what it did before, in the same order; start the job anew to do something else"
+                "a restarted script must do the same as before, in the same order; start a new job to do something else"
                     .into(),
             ),
             Error::NotEntered { .. } => {
-                Some("look into the logs of the servers and of the other workers: some of them keep being restarted".into())
+                Some("check the logs of the servers and of the other workers: some of them keep restarting".into())
             }
-            Error::OtherCheckpoint { .. } => Some("give all servers the same checkpoint to begin from".into()),
+            Error::OtherCheckpoint { .. } => Some("give all servers the same checkpoint".into()),
             Error::Missed { .. } => {
-                Some("look into the logs of these workers: they may have failed, or be slow".into())
+                Some("check the logs of these workers: they may have failed, or be slow".into())
             }
             Error::TableMismatch { .. } => Some("run the same program with the same options on every worker".into()),
             Error::Checkpoint { source, .. } => source.hint(),
@@ -483,9 +483,9 @@ impl Hinted for Error {
             Error::LoadWhileTraining => Some("load before training begins, or between two passes".into()),
             Error::TooLong { .. } => Some("use smaller batches, or more servers".into()),
             Error::LoadOverCopies => {
-                Some("begin from it with `init_server`, or load it before the first program is run".into())
+                Some("pass it to `init_server`, or load it before the first program runs".into())
             }
-            Error::NotInGeo { .. } => Some("leave it out, or train in another mode: in async, for example".into()),
+            Error::NotInGeo { .. } => Some("remove it, or train in another mode, such as async".into()),
             Error::Core(error) => error.hint(),
             _ => None,
         }
@@ -493,7 +493,7 @@ impl Hinted for Error {
 }
 
 impl Error {
-    /// The worker that has to start again, if that is what this says.
+    /// The worker that has to restart, if this is [`Error::Recalled`].
     pub fn recalled(&self) -> Option<u32> {
         match self {
             Error::Recalled { rank } => Some(*rank),

@@ -1,10 +1,10 @@
-//! How floats are written into a payload and read from it: as they are, or rounded to 16 bits.
+//! How floats are encoded in a payload: with 32 bits, or rounded to 16 bits.
 //!
-//! Full floats are copied once and read in place. Narrow ones (`bfloat16`: a float without its lower half) cost a pass over
-//! the numbers on either side and halve the bytes between them. Gradients are rounded stochastically: up with the probability
-//! that their lower half gives, so that they are unbiased and training converges where it would with full floats; a number that 16
-//! bits hold stays as it is. Dense values travel narrow only as differences of 8 bits to what the reader holds, with error
-//! feedback. The strategy chooses.
+//! Full floats are copied once and read in place. Narrow ones (`bfloat16`: a float without its lower half) cost a pass over the
+//! numbers on both sides and halve the traffic. Gradients are rounded stochastically: up with a probability given by their
+//! lower half, so they are unbiased and training converges as with full floats; a number that fits into 16 bits is unchanged.
+//! Dense values are narrow only as 8-bit differences from the reader's copy, with error feedback. The strategy chooses the
+//! width.
 
 use std::borrow::Cow;
 
@@ -17,15 +17,15 @@ use openfleet_core::strategy::FloatWidth;
 use crate::error::Result;
 use crate::frame::{Payload, Reader};
 
-/// Appends gradients; `chance` decides how narrow ones are rounded.
+/// Appends gradients; `chance` is the seed for rounding narrow ones.
 pub(crate) fn put(payload: &mut Payload, width: FloatWidth, gradients: &[f32], chance: u64) {
     match width {
         FloatWidth::Bits32 => payload.put(gradients),
-        FloatWidth::Bits16 => round_stochastically(gradients, payload.room(gradients.len()), chance),
+        FloatWidth::Bits16 => round_stochastically(gradients, payload.append_zeroed(gradients.len()), chance),
     }
 }
 
-/// Appends `count` rows of `dim` gradients each; `chance` decides how narrow ones are rounded.
+/// Appends `count` rows of `dim` gradients each; `chance` is the seed for rounding narrow ones.
 pub(crate) fn put_rows<'a>(
     payload: &mut Payload,
     width: FloatWidth,
@@ -36,11 +36,11 @@ pub(crate) fn put_rows<'a>(
 ) {
     match width {
         FloatWidth::Bits32 => {
-            let room = payload.room::<f32>(count * dim);
+            let room = payload.append_zeroed::<f32>(count * dim);
             room.chunks_exact_mut(dim).zip(rows).for_each(|(to, from)| to.copy_from_slice(from));
         }
         FloatWidth::Bits16 => {
-            let room = payload.room::<bf16>(count * dim);
+            let room = payload.append_zeroed::<bf16>(count * dim);
             for (row, (to, from)) in room.chunks_exact_mut(dim).zip(rows).enumerate() {
                 round_stochastically(from, to, mix(chance ^ row as u64));
             }
@@ -48,14 +48,15 @@ pub(crate) fn put_rows<'a>(
     }
 }
 
-/// Differences that share a scale.
+/// Number of differences that share a scale.
 const CHUNK: usize = 256;
 
-/// Appends the differences of values to what the reader holds, as 8 bits each, and moves `held` by what it will read. This is error
-/// feedback: what rounding leaves out of one difference is part of the next, so nothing is lost, however coarse they are.
+/// Appends the differences of `values` from the reader's copy, 8 bits each, and adds to `held` what the reader will add. This
+/// is error feedback: what rounding leaves out of one difference is part of the next, so nothing is lost, however coarse the
+/// differences are.
 ///
 /// ```text
-/// for each 256 values: the largest difference / 127 | for each value: its difference in units of that
+/// per 256 values: the largest difference / 127 | per value: its difference in units of that
 /// ```
 pub(crate) fn put_differences(payload: &mut Payload, values: &[f32], held: &mut [f32]) {
     let mut units = Vec::with_capacity(values.len());
@@ -69,7 +70,7 @@ pub(crate) fn put_differences(payload: &mut Payload, values: &[f32], held: &mut 
     payload.put(&units);
 }
 
-/// Adds the next differences to what is held.
+/// Adds the next differences to `held`.
 pub(crate) fn add_differences(reader: &mut Reader<'_>, held: &mut [f32]) -> Result<()> {
     let scales = reader.take::<f32>(held.len().div_ceil(CHUNK))?;
     let units = reader.take::<i8>(held.len())?;
@@ -79,13 +80,13 @@ pub(crate) fn add_differences(reader: &mut Reader<'_>, held: &mut [f32]) -> Resu
     Ok(())
 }
 
-/// Writes differences in units of the largest one / 127, which it gives, and moves `held` by them.
+/// Quantizes differences in units of the largest one / 127, which it returns, and adds the result to `held`.
 #[multiversion(targets("x86_64+avx2+fma"))]
 fn quantize(values: &[f32], held: &mut [f32], units: &mut [i8]) -> f32 {
-    // Added to a float below 2^22 and taken away again, it leaves the nearest whole number.
+    // Adding it to a float below 2^22 and subtracting it again rounds to the nearest integer.
     const ROUND: f32 = 1.5 * (1u32 << 23) as f32;
     let largest = values.iter().zip(held.iter()).fold(0.0f32, |most, (value, held)| most.max((value - held).abs()));
-    // Two values whose difference is no float: it takes two turns.
+    // If a difference overflows a float, it takes two rounds.
     let scale = largest.min(f32::MAX / 2.0) / 127.0;
     let inverse = if scale > f32::MIN_POSITIVE { 1.0 / scale } else { 0.0 };
     for ((value, held), unit) in values.iter().zip(held).zip(units) {
@@ -103,12 +104,12 @@ fn add_units(held: &mut [f32], units: &[i8], scale: f32) {
     }
 }
 
-/// The next `count` values.
+/// Reads the next `count` values.
 pub(crate) fn take<'a>(reader: &mut Reader<'a>, width: FloatWidth, count: usize) -> Result<Cow<'a, [f32]>> {
     Ok(match width {
         FloatWidth::Bits32 => Cow::Borrowed(reader.take(count)?),
         FloatWidth::Bits16 => {
-            // The bytes are there before as many values are allocated.
+            // Check that the bytes exist before memory for as many values is allocated.
             let narrow = reader.take::<bf16>(count)?;
             let mut values = vec![0.0; count];
             widen(narrow, &mut values);
@@ -117,7 +118,7 @@ pub(crate) fn take<'a>(reader: &mut Reader<'a>, width: FloatWidth, count: usize)
     })
 }
 
-/// Passes over the next `count` values.
+/// Skips the next `count` values.
 pub(crate) fn skip(reader: &mut Reader<'_>, width: FloatWidth, count: usize) -> Result<()> {
     match width {
         FloatWidth::Bits32 => reader.take::<f32>(count).map(drop),
@@ -125,13 +126,13 @@ pub(crate) fn skip(reader: &mut Reader<'_>, width: FloatWidth, count: usize) -> 
     }
 }
 
-/// Reads the next values into a place that is there already.
+/// Reads the next values into a slice.
 pub(crate) fn take_into(reader: &mut Reader<'_>, values: &mut [f32]) -> Result<()> {
     values.copy_from_slice(reader.take(values.len())?);
     Ok(())
 }
 
-/// Up with the probability that the lower half is of the step between two neighbours, else down.
+/// Rounds up with a probability equal to the lower half's share of the step between two neighbours, else down.
 fn round_stochastically(from: &[f32], to: &mut [bf16], chance: u64) {
     const EXPONENT: u32 = 0x7f80_0000;
     let seed = (mix(chance) >> 32) as u32;
@@ -140,7 +141,7 @@ fn round_stochastically(from: &[f32], to: &mut [bf16], chance: u64) {
         random = (random ^ (random >> 16)).wrapping_mul(0x85eb_ca6b);
         random = (random ^ (random >> 13)).wrapping_mul(0xc2b2_ae35);
         let bits = from.to_bits();
-        // Infinities and NaN have nothing to round, and NaN must not become an infinity.
+        // Infinities and NaN are not rounded; NaN must not become an infinity.
         let special = bits & EXPONENT == EXPONENT;
         let rounded = bits.wrapping_add(if special { 0 } else { random >> 16 });
         let quiet = if special && bits << 9 != 0 { 0x0040 } else { 0 };
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_bring_what_is_held_to_the_value() {
+    fn differences_bring_a_copy_to_the_value() {
         let mut values: Vec<f32> = (0..600).map(|at| (at as f32 * 0.37).sin() * 3.0).collect();
         (values[0], values[1], values[2]) = (1e6, -9.876_543e-3, -1e-30);
         let (mut sent, mut held) = (vec![0.0f32; 600], vec![0.0f32; 600]);
@@ -200,7 +201,7 @@ mod tests {
         }
         let near = |value: f32, held: f32| (value - held).abs() <= value.abs() * f32::EPSILON + 1e-9;
         assert!(values.iter().zip(&held).all(|(&value, &held)| near(value, held)));
-        // What cannot be subtracted in one piece comes in several.
+        // A difference that overflows takes several rounds.
         let (values, mut held) = ([f32::MAX, -f32::MAX], [-f32::MAX, f32::MAX]);
         for _ in 0..8 {
             put_differences(&mut Payload::new(), &values, &mut held);

@@ -120,7 +120,7 @@ impl Payload {
     }
 
     /// Appends `count` zeroed values at the next multiple of 8 bytes, and returns them to be filled.
-    pub fn room<T: bytemuck::Pod>(&mut self, count: usize) -> &mut [T] {
+    pub fn append_zeroed<T: bytemuck::Pod>(&mut self, count: usize) -> &mut [T] {
         let bytes = count * std::mem::size_of::<T>();
         let start = self.grow(bytes);
         bytemuck::cast_slice_mut(&mut self.bytes_mut()[start..start + bytes])
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_comes_back_as_it_was() {
+    fn a_header_round_trips() {
         let header = Header::of(7, 42, b"payload");
         assert_eq!(Header::decode(&header.encode(), 100).unwrap(), header);
         header.check(b"payload").unwrap();
@@ -207,7 +207,7 @@ mod tests {
         let mut payload = Payload::new();
         payload.put(&[1u32]);
         payload.put(&[5u64, 6]);
-        payload.room::<f32>(3).copy_from_slice(&[1.0, 2.0, 3.0]);
+        payload.append_zeroed::<f32>(3).copy_from_slice(&[1.0, 2.0, 3.0]);
         let mut reader = Reader::new(payload.bytes());
         assert_eq!(reader.one::<u32>().unwrap(), 1);
         assert_eq!(reader.take::<u64>(2).unwrap(), [5, 6]);

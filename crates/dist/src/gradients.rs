@@ -1,11 +1,11 @@
-//! The bytes of a push: gradients of sparse rows and dense blocks, of one step of a stream or of several steps merged.
+//! The encoding of a push: gradients of sparse rows and dense blocks, of one step of a stream or of several merged steps.
 //!
 //! ```text
 //! head | for each stage: tables, keys, for each table the gradients of the keys' rows, counts | for each block: gradient
 //! ```
 //!
-//! [`PushEncoder`] writes the parts in this order, and only in this order; [`PushView`] reads them in place. GEO's exchanges
-//! have the same bytes with differences in the place of gradients. This module knows no server and no request.
+//! [`PushEncoder`] writes the parts in exactly this order; [`PushView`] reads them in place. Exchanges of geo mode have the
+//! same encoding, with differences instead of gradients. This module knows no server and no request.
 
 use std::borrow::Cow;
 
@@ -18,24 +18,24 @@ use crate::error::{Error, Result};
 use crate::floats;
 use crate::frame::{Payload, Reader};
 
-/// What a push is, before what is in it.
+/// The header of a push.
 #[derive(Debug, Clone, Copy)]
 pub struct Head {
-    /// What it stands for.
+    /// The steps that it contains.
     pub work: WorkId,
-    /// Whether the new values of its blocks are wanted.
+    /// Whether the reply should contain the new values of its blocks.
     pub want_values: bool,
-    /// How the floats of the push travel; values in its answer keep their 32 bits.
+    /// Width of the floats in the push; values in its reply always have 32 bits.
     pub width: FloatWidth,
-    /// Whether shows and clicks come with the stages.
+    /// Whether the stages have shows and clicks.
     pub counted: bool,
-    /// Whether the step is measured before it is applied: its answer is the sum of squares of the step's mean gradients, and the
-    /// step waits for the factor by which to scale them.
+    /// Whether the step is measured before it is applied: the reply is the sum of squares of the step's mean gradients, and the
+    /// step waits for a scale factor.
     pub measured: bool,
 }
 
 impl Head {
-    /// A push that wants nothing back, with floats as they are.
+    /// A push of 32-bit floats that requests no values.
     pub fn of(work: WorkId) -> Self {
         Head { work, want_values: false, width: FloatWidth::Bits32, counted: false, measured: false }
     }
@@ -47,8 +47,8 @@ const NARROW: u32 = 2;
 const COUNTED: u32 = 4;
 const MEASURED: u32 = 8;
 
-/// Writes a push. Stages come first, then [`PushEncoder::blocks`] gives what writes the dense blocks: the compiler keeps the
-/// order that [`PushView::decode`] reads.
+/// Writes a push. Stages come first; then [`PushEncoder::blocks`] returns the encoder of the dense blocks, so that the types
+/// enforce the order that [`PushView::decode`] reads.
 #[must_use = "a push ends with its blocks: call `blocks` and then `finish`"]
 pub struct PushEncoder {
     payload: Payload,
@@ -56,7 +56,7 @@ pub struct PushEncoder {
     stages: u32,
 }
 
-/// Where the encoder notes how many stages and blocks a push has.
+/// Offset at which the encoder writes the numbers of stages and blocks.
 const COUNTS_AT: usize = 8;
 
 impl PushEncoder {
@@ -72,8 +72,8 @@ impl PushEncoder {
         PushEncoder { payload, head, stages: 0 }
     }
 
-    /// Adds a stage: its keys, for each of its tables the gradients of the keys' rows, and what is behind the keys if the
-    /// head says that they are counted. Counts keep their 32 bits: a count that is rounded is none.
+    /// Adds a stage: its keys, the gradients of their rows for each table, and shows and clicks if the head says so. Counts
+    /// keep their 32 bits: a rounded count would be wrong.
     pub fn stage<'a, R: Iterator<Item = &'a [f32]>>(
         &mut self,
         tables: &[u32],
@@ -92,20 +92,20 @@ impl PushEncoder {
             self.payload.put(&[u64::from(counts.is_some())]);
             if let Some(Counts { show, click }) = counts {
                 for (room, from) in [show, click].into_iter().map(|from| (keys.len(), from)) {
-                    let room = self.payload.room::<f32>(room);
+                    let room = self.payload.append_zeroed::<f32>(room);
                     room.iter_mut().zip(from).for_each(|(room, count)| *room = count);
                 }
             }
         }
     }
 
-    /// Another one for every list of gradients, and the same if the step is pushed again.
+    /// A seed for rounding: different for every list of gradients, and the same if the step is pushed again.
     fn chance(&self) -> u64 {
         let WorkId { stream, first_step, .. } = self.head.work;
         mix(mix(first_step ^ (u64::from(stream) << 40)) ^ self.payload.bytes().len() as u64)
     }
 
-    /// All stages are written: dense blocks follow.
+    /// Ends the stages; dense blocks follow.
     pub fn blocks(self) -> BlockEncoder {
         BlockEncoder { push: self, blocks: 0 }
     }
@@ -113,9 +113,9 @@ impl PushEncoder {
 
 /// Shows and clicks of the keys of a stage, in their order.
 pub struct Counts<'a> {
-    /// Samples with the key.
+    /// Number of samples with the key.
     pub show: &'a mut dyn Iterator<Item = f32>,
-    /// Those of them with a click.
+    /// Number of those samples with a click.
     pub click: &'a mut dyn Iterator<Item = f32>,
 }
 
@@ -135,7 +135,7 @@ impl BlockEncoder {
         floats::put(&mut self.push.payload, self.push.head.width, gradient, chance);
     }
 
-    /// The whole push.
+    /// Returns the encoded push.
     pub fn finish(self) -> Payload {
         let PushEncoder { mut payload, stages, .. } = self.push;
         let counts = &mut payload.bytes_mut()[COUNTS_AT..COUNTS_AT + 8];
@@ -145,20 +145,20 @@ impl BlockEncoder {
     }
 }
 
-/// What a push of a measured step is answered with.
+/// The reply to a push of a measured step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Measure {
-    /// The sum of the squares of the step's mean gradients, of those that the server keeps.
+    /// The sum of squares of the mean gradients that the server has of the step.
     Squares(f64),
     /// The step was applied before.
     Applied {
-        /// What its gradients were multiplied by; NaN if that is not known any more.
+        /// The scale factor that was used; NaN if it is no longer known.
         factor: f32,
     },
 }
 
 impl Measure {
-    /// The bytes of the answer.
+    /// Encodes the reply.
     pub fn encode(self) -> Payload {
         let mut payload = Payload::new();
         match self {
@@ -168,7 +168,7 @@ impl Measure {
         payload
     }
 
-    /// Reads an answer.
+    /// Decodes a reply.
     pub fn decode(reply: &[u8]) -> Result<Self> {
         let mut reader = Reader::new(reply);
         let [kind, value] = [reader.one::<u64>()?, reader.one::<u64>()?];
@@ -181,41 +181,41 @@ impl Measure {
     }
 }
 
-/// A push, read in place.
+/// A push, decoded in place.
 #[derive(Debug)]
 pub struct PushView<'a> {
-    /// What it stands for.
+    /// The steps that it contains.
     pub work: WorkId,
-    /// Whether the new values of its blocks are wanted.
+    /// Whether the reply should contain the new values of its blocks.
     pub want_values: bool,
-    /// How its floats travelled.
+    /// Width of its floats.
     pub width: FloatWidth,
-    /// Whether shows and clicks came with the stages.
+    /// Whether the stages have shows and clicks.
     pub counted: bool,
     /// Whether the step is measured before it is applied.
     pub measured: bool,
-    /// Keys with, for each table, the gradients of their rows.
+    /// Per stage: the keys, and for each table the gradients of their rows.
     pub stages: Vec<PushedStage<'a>>,
-    /// Block and gradient.
+    /// Block number and gradient.
     pub blocks: Vec<(u32, Cow<'a, [f32]>)>,
 }
 
 /// The keys of a stage and what is pushed to them.
 #[derive(Debug)]
 pub struct PushedStage<'a> {
-    /// The keys, and which tables have them.
+    /// The keys, and their tables.
     pub keys: KeysView<'a>,
     /// For each table, the gradients of their rows.
     pub gradients: Vec<Cow<'a, [f32]>>,
-    /// What is behind each key, where it was counted.
+    /// Shows and clicks per key, if the push has them.
     pub show_click: Option<ShowClick<'a>>,
 }
 
-/// The most stages or blocks a push may have: a bound on what is allocated for the lists.
+/// Maximum number of stages or blocks of a push. Bounds the memory for the lists.
 const MOST: u32 = 1 << 16;
 
 impl<'a> PushView<'a> {
-    /// Reads a request.
+    /// Decodes a push. Fails if the payload is damaged.
     pub fn decode(payload: &'a [u8]) -> Result<Self> {
         let mut reader = Reader::new(payload);
         let (head, stage_count, block_count) = take_head(&mut reader)?;
@@ -241,7 +241,7 @@ impl<'a> PushView<'a> {
     }
 }
 
-/// The blocks whose new values a push wants; its floats are passed over.
+/// The blocks whose new values a push requests; its floats are skipped.
 pub(crate) fn wanted(payload: &[u8]) -> Result<Vec<u32>> {
     let mut reader = Reader::new(payload);
     let (Head { want_values, width, counted, .. }, stage_count, block_count) = take_head(&mut reader)?;
@@ -266,7 +266,7 @@ pub(crate) fn wanted(payload: &[u8]) -> Result<Vec<u32>> {
     Ok(blocks)
 }
 
-/// The head, and how many stages and blocks follow.
+/// Reads the head, and the numbers of stages and blocks.
 fn take_head(reader: &mut Reader<'_>) -> Result<(Head, usize, usize)> {
     let head = reader.take::<u32>(4)?;
     let steps = reader.take::<u64>(2)?;
@@ -288,12 +288,12 @@ fn take_counts<'a>(reader: &mut Reader<'a>, keys: usize) -> Result<Option<ShowCl
     }
 }
 
-/// The unique keys that one server keeps of a stage, and the tables they are looked up in.
+/// The unique keys of a stage that belong to one server, and the tables they are looked up in.
 #[derive(Debug, Clone)]
 pub struct KeysView<'a> {
-    /// Tables by number.
+    /// Numbers of the tables.
     pub tables: &'a [u32],
-    /// Floats in a row of each.
+    /// Weights per row of each table.
     pub dims: &'a [u32],
     /// The keys.
     pub keys: &'a [u64],

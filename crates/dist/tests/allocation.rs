@@ -1,4 +1,5 @@
-//! Promise P12: a stranger makes a server allocate at most 1 MiB. In a binary of its own, because an allocator is for all.
+//! Promise P12: an unauthenticated peer makes a server allocate at most 1 MiB. In its own binary, because an allocator is
+//! global.
 #![allow(clippy::unwrap_used)] // helpers outside `#[test]` functions are tests too
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -34,7 +35,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Bytes that one connection makes the server hold at most, with the pipe it came through.
+/// Maximum bytes that one connection makes the server hold, including the pipe.
 async fn cost(bytes: &[u8]) -> usize {
     let state = Arc::new(State::new());
     let config = Arc::new(ServerConfig { secret: Secret::new("secret"), ..ServerConfig::default() });
@@ -42,7 +43,7 @@ async fn cost(bytes: &[u8]) -> usize {
     MOST.store(before, Relaxed);
     let (mut ours, theirs) = duplex(4096);
     let served = tokio::spawn(serve(theirs, config, state, "stranger".into()));
-    // The server may hang up before it has read everything.
+    // The server may disconnect before it has read everything.
     let _ = ours.write_all(bytes).await;
     let _ = ours.shutdown().await;
     let mut answer = [0; 512];
@@ -61,12 +62,12 @@ async fn at_most_a_mebibyte_is_allocated_before_a_peer_has_proved_itself() {
         let cost = cost(&bytes).await;
         assert!(cost < MEBIBYTE, "{cost} bytes for a frame of {length}");
     }
-    // The most that is believed: a frame at the cap, full of what is worst for a parser.
+    // The largest frame that is accepted, with the worst content for a parser.
     let nested = [b'['; 4096];
     let mut bytes = Header::of(0x4001, 1, &nested).encode().to_vec();
     bytes.extend_from_slice(&nested);
     assert!(cost(&bytes).await < MEBIBYTE);
-    // A job's name of full length comes back in the refusal and goes into the log.
+    // A job name of full length is repeated in the refusal and in the log.
     let hello = format!(r#"{{"job":"{}","rank":0,"incarnation":1,"nonce":[{}0]}}"#, "x".repeat(4000), "0,".repeat(15));
     let mut bytes = Header::of(0x4001, 1, hello.as_bytes()).encode().to_vec();
     bytes.extend_from_slice(hello.as_bytes());

@@ -1,11 +1,11 @@
-//! How fast and how large tables are: `cargo bench -p openfleet-table`, with a number of million rows as an argument to
-//! run one size only (`cargo bench -p openfleet-table -- 1`).
+//! Speed and size of tables: `cargo bench -p openfleet-table`, with a number of million rows as an argument to run one size
+//! only (`cargo bench -p openfleet-table -- 1`).
 //!
-//! Three things stand beside each other in one run: plain tables of several shapes, the same requests on dashmap, and
-//! what accessors, admission and a capacity cost.
+//! One run compares three things: plain tables of several shapes, the same requests on dashmap, and the cost of accessors,
+//! admission and a capacity.
 //!
-//! One thread, keys in random order over the whole table, requests of 4,096 keys: what a server core sees. Each figure
-//! is the best of several rounds, because a neighbour can only make a round slower. Nothing here is asserted.
+//! One thread, keys in random order over the whole table, requests of 4,096 keys: the load of a server core. Each figure is the
+//! best of several rounds, because other processes can only make a round slower. Nothing is asserted.
 
 #![allow(clippy::disallowed_methods, reason = "a bench is the one place of this crate that needs a clock")]
 #![allow(clippy::print_stdout, reason = "the lines are the result")]
@@ -77,8 +77,8 @@ fn fill(table: &SparseTable, row_count: usize) {
     }
 }
 
-/// Lookups and AdaGrad updates of rows of 20 floats (10 weights and their state), here and on dashmap, as it comes and with a
-/// hasher as cheap as ours, on one core.
+/// Lookups and AdaGrad updates of rows of 20 floats (10 weights and their state), here and on dashmap, with its default hasher
+/// and with one as cheap as ours, on one core.
 fn against_dashmap(row_count: usize) {
     const DIM: usize = 10;
     let batches = draw(row_count, (row_count / REQUEST).clamp(100, 1000));
@@ -124,7 +124,7 @@ fn against_dashmap(row_count: usize) {
     }
 }
 
-/// Keys a second that a map of rows gives and updates.
+/// Keys per second that a map of rows returns and updates.
 fn on_dashmap<S: BuildHasher + Clone>(
     map: &DashMap<u64, [f32; 20], S>,
     row_count: usize,
@@ -179,7 +179,7 @@ impl Hasher for Mix {
     }
 }
 
-/// What the kinds of tables cost beside the plain one, with rows of 10 weights under AdaGrad.
+/// The cost of other kinds of tables compared with the plain one, with rows of 10 weights and AdaGrad.
 fn kinds(row_count: usize) {
     let base = || spec(10, Optimizer::Adagrad(Adagrad::default()));
     let batches = draw(row_count, (row_count / REQUEST).clamp(100, 1000));
@@ -241,7 +241,7 @@ fn sparse(name: &str, row_count: usize, dim: usize, optimizer: Optimizer) {
     fill(&table, row_count);
     let create = row_count as f64 / started.elapsed().as_secs_f64();
     let resident = resident_bytes().saturating_sub(resident_before);
-    // Later tables live in memory that earlier ones have left behind: only the first shows what it takes.
+    // Later tables use memory that earlier ones have freed: only the first shows how much it needs.
     let resident = if resident_before < 64 << 20 {
         format!("; resident {:.1}", resident as f64 / row_count as f64)
     } else {
@@ -279,11 +279,11 @@ fn sparse(name: &str, row_count: usize, dim: usize, optimizer: Optimizer) {
     );
 }
 
-/// Keys a second of a thread that pulls and of one that pushes, on the same table at the same time.
+/// Keys per second of a thread that pulls and of one that pushes, on the same table at the same time.
 fn side_by_side(table: &SparseTable, batches: &[Vec<u64>], gradients: &[f32]) -> (f64, f64) {
     let running = AtomicUsize::new(2);
-    // The sides start half a round apart, or one would find in the cache what the other has just touched. Whoever has
-    // done its share first goes on, uncounted, so that the other never runs alone.
+    // The two sides start half a round apart, otherwise one would find in the cache what the other has just touched. The side
+    // that finishes first continues, uncounted, so that the other never runs alone.
     let race = |start: usize, request: &mut dyn FnMut(&[u64])| {
         let mut keys = batches.iter().cycle().skip(start);
         let started = Instant::now();
@@ -352,7 +352,7 @@ fn best(mut round: impl FnMut()) -> f64 {
         .fold(f64::INFINITY, f64::min)
 }
 
-/// Resident memory of this process where the system tells, 0 elsewhere.
+/// Resident memory of this process if the system provides it, else 0.
 fn resident_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * 4096

@@ -1,13 +1,12 @@
 //! Which keys get a row.
 //!
-//! A key that is not admitted pulls as zeros and its gradients are dropped and counted; the model trains as if the
-//! feature were absent. It costs 16 bytes while it is being counted and nothing otherwise. Whether a key is admitted
-//! never depends on its neighbours in a request, on the number of shards, or on the order of requests for other keys,
-//! until more keys are waiting than [`UNADMITTED_LIMIT`] and some of them are forgotten.
+//! A key that is not admitted pulls zeros, and its gradients are dropped and counted; the model trains as if the feature were
+//! absent. It costs 16 bytes while it is being counted, and nothing otherwise. Whether a key is admitted never depends on its
+//! neighbours in a request, on the number of shards, or on the order of requests for other keys, until more keys are being
+//! counted than [`UNADMITTED_LIMIT`] and some of them are forgotten.
 //!
-//! Once a key has a row it keeps it until the row is evicted, and then has to earn it again. Counts of waiting keys are
-//! not part of a checkpoint. Only training counts: a pull with [`Missing::Initial`](crate::Missing::Initial) admits
-//! nobody.
+//! A key that has a row keeps it until the row is evicted, and must then be admitted again. Counts of keys without a row are
+//! not part of a checkpoint. Only training counts: a pull with [`Missing::Initial`](crate::Missing::Initial) admits no key.
 
 use openfleet_core::Key;
 use openfleet_core::key::mix;
@@ -19,34 +18,34 @@ use crate::error::{Result, require};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Admission {
-    /// None: every key has a row as soon as it is seen.
+    /// Every key gets a row as soon as it is seen.
     #[default]
     All,
-    /// The key has been pulled this often for training; the pull that makes it so gets the new row. 0 and 1 admit at
-    /// first sight. Pulls count and pushes do not, because every sample that pushes a key has pulled it.
+    /// The key has been pulled this many times for training; the pull that reaches the count gets the new row. 0 and 1 admit at
+    /// once. Pulls count and pushes do not, because every sample that pushes a key has pulled it.
     Count(u32),
-    /// Drawn once per key with this probability, by a hash of the table's seed and the key: the same keys whenever they
-    /// are asked for, on any server, after any restart.
+    /// Drawn once per key with this probability, by a hash of the table's seed and the key: always the same keys, on any
+    /// server, after any restart.
     Probability(f64),
-    /// The key's pushes have brought this many shows and this many clicks. The push that makes it so creates the row;
-    /// its own gradient was computed on zeros and is dropped like those before it.
+    /// The key's pushes have brought this many shows and this many clicks. The push that reaches both creates the row; its own
+    /// gradient was computed on zeros and is dropped like those before it.
     ShowClick {
-        /// Samples with the key.
+        /// Number of samples with the key.
         show: f32,
-        /// Those of them with a positive label.
+        /// Number of those samples with a positive label.
         click: f32,
     },
 }
 
-/// Keys that a table counts at most while they wait for a row: 64 MiB.
+/// Maximum number of keys without a row that a table counts: 64 MiB.
 pub(crate) const UNADMITTED_LIMIT: usize = 1 << 22;
 
 impl Admission {
-    /// What is wrong with the numbers, if anything.
+    /// Fails if a number is out of range.
     pub fn validate(&self) -> Result<()> {
         match *self {
             Admission::All => Ok(()),
-            // Counts are kept as floats, which have no whole numbers beyond this one.
+            // Counts are stored as floats, which cannot represent every integer above this.
             Admission::Count(count) => {
                 require(count <= 1 << 24, "admission by count", "count", "at most 16777216", count)
             }
@@ -61,7 +60,7 @@ impl Admission {
         }
     }
 
-    /// Whether a key that was never seen is admitted already.
+    /// Whether a key that was never seen before is admitted at once.
     pub(crate) fn at_once(&self, seed: u64, key: Key) -> bool {
         match *self {
             Admission::All | Admission::Count(0 | 1) => true,
@@ -71,7 +70,7 @@ impl Admission {
     }
 }
 
-/// A number in `[0, 1)` that belongs to a key, and is another one than those its first weights come from.
+/// A number in `[0, 1)` derived from the key, independent of its first weights.
 fn unit(seed: u64, key: Key) -> f64 {
     let hash = mix(mix(seed ^ 0xd6e8_feb8_6659_fd93) ^ mix(key));
     (hash >> 11) as f64 / (1u64 << 53) as f64
@@ -89,7 +88,10 @@ mod tests {
         assert!(admitted.abs_diff(30_000) < 580, "{admitted}");
         let again = (0..100_000).filter(|key| admission.at_once(7, *key)).count();
         assert_eq!(admitted, again);
-        assert!((0..100).any(|key| admission.at_once(7, key) != admission.at_once(8, key)), "another table draws anew");
+        assert!(
+            (0..100).any(|key| admission.at_once(7, key) != admission.at_once(8, key)),
+            "another table admits other keys"
+        );
         assert!(!(0..1000).any(|key| Admission::Probability(0.0).at_once(7, key)));
         assert!((0..1000).all(|key| Admission::Probability(1.0).at_once(7, key)));
     }

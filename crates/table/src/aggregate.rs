@@ -1,16 +1,16 @@
-//! Merging the pushes of one step: the state behind sync.
+//! Merging the pushes of one step: the state behind sync mode.
 //!
-//! A step is complete when every live member has contributed. Then its gradients are added in the order of the ranks
-//! and divided by the number of members that took part, dense and sparse alike:
+//! A step is complete when every live member has contributed. Then its gradients are added in the order of the ranks and
+//! divided by the number of members that took part, for dense and sparse tables alike:
 //!
 //! ```text
 //! dense    g = (g_0 + g_1 + ... + g_n-1) / n
 //! sparse   for each key:  (sum over the members that have the key, in the order of their ranks) / n
 //! ```
 //!
-//! Dividing by those that took part, and not by those that happen to have the key, is what makes N workers on a batch
-//! each equal one process on the N batches together. The order of the ranks is what makes two runs equal to the bit:
-//! float addition is not associative, and arrival is never twice the same.
+//! Dividing by the members that took part, not by those that have the key, makes N workers with one batch each equal to one
+//! process on the N batches together. Adding in the order of ranks makes two runs bit-identical: float addition is not
+//! associative, and the order of arrival is never the same twice.
 //!
 //! ```text
 //!                contribute (last member missing) / leave (last member missing)
@@ -19,8 +19,8 @@
 //!     +--------------------------------- take: step + 1 -----------------------------+
 //! ```
 //!
-//! [`Aggregate`] knows who has come and holds whatever they brought (`T`, perhaps the bytes of a request, which nobody
-//! has to copy); [`DenseMean`] and [`SparseMean`] do the sums for one table each. None of them waits, locks or sends.
+//! [`Aggregate`] knows who has contributed and holds the contributions (`T`, such as the bytes of a request, which need not be
+//! copied); [`DenseMean`] and [`SparseMean`] do the sums for one table each. None of them waits, locks or sends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,28 +35,28 @@ use crate::push::ShowClick;
 pub struct Aggregate<T> {
     step: u64,
     members: BTreeSet<u32>,
-    /// Of members, and of those that left after they had contributed.
+    /// Of members, and of ranks that left after they had contributed.
     contributions: BTreeMap<u32, T>,
 }
 
-/// How a step stands after a contribution.
+/// The state of a step after a contribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// Kept; others are missing.
+    /// Accepted; other contributions are missing.
     Waiting,
-    /// Kept, and the last one: [`Aggregate::take`] the step now.
+    /// Accepted, and the last one: [`Aggregate::take`] the step now.
     Complete,
-    /// The rank had contributed to this step before. The first contribution stays, this one is dropped.
+    /// The rank had already contributed to this step. The first contribution is kept, this one is dropped.
     Repeat,
 }
 
 impl<T> Aggregate<T> {
-    /// A group at its first step.
+    /// A group, at the given first step.
     pub fn new(members: impl IntoIterator<Item = u32>, step: u64) -> Self {
         Aggregate { step, members: members.into_iter().collect(), contributions: BTreeMap::new() }
     }
 
-    /// Takes what `rank` has for `step`. An error drops the contribution and changes nothing else.
+    /// Accepts the contribution of `rank` to `step`. After an error the contribution is dropped and nothing else has changed.
     pub fn contribute(&mut self, rank: u32, step: u64, contribution: T) -> Result<Arrival> {
         let current = self.step;
         match step.cmp(&current) {
@@ -74,8 +74,8 @@ impl<T> Aggregate<T> {
         Ok(if self.is_complete() { Arrival::Complete } else { Arrival::Waiting })
     }
 
-    /// A member leaves, and says whether the step is complete without it. What it has contributed to this step counts;
-    /// where it has not, the divisor shrinks.
+    /// Removes a member, and returns whether the step is complete without it. If it has contributed to this step, its
+    /// contribution counts; otherwise the divisor shrinks.
     pub fn leave(&mut self, rank: u32) -> bool {
         self.members.remove(&rank);
         self.is_complete()
@@ -86,13 +86,13 @@ impl<T> Aggregate<T> {
         self.members.insert(rank);
     }
 
-    /// Whether there is something to apply and nobody to wait for.
+    /// Whether there is something to apply and no contribution is missing.
     pub fn is_complete(&self) -> bool {
         !self.contributions.is_empty() && self.missing().next().is_none()
     }
 
-    /// A complete step's contributions in the order of their ranks; the group moves on to the next step. `None` while
-    /// somebody is missing. The divisor is the length.
+    /// The contributions of a complete step in the order of their ranks; the group continues with the next step. `None` while a
+    /// contribution is missing. The divisor is the length.
     pub fn take(&mut self) -> Option<BTreeMap<u32, T>> {
         if !self.is_complete() {
             return None;
@@ -116,19 +116,19 @@ impl<T> Aggregate<T> {
         self.members.iter().copied()
     }
 
-    /// The members that have yet to contribute, in order: whom everybody waits for.
+    /// The members that have not contributed yet, in order.
     pub fn missing(&self) -> impl Iterator<Item = u32> {
         self.members.iter().copied().filter(|rank| !self.contributions.contains_key(rank))
     }
 }
 
-/// Means of dense gradients; its buffer is used again for the next step.
+/// Means of dense gradients; its buffer is reused for the next step.
 #[derive(Debug, Default)]
 pub struct DenseMean {
     sum: Vec<f32>,
 }
 
-/// Floats added together: the sum of a block stays in the first-level cache while every contribution passes by.
+/// Floats added at a time: the sum of a block stays in the first-level cache while all contributions are added.
 const BLOCK: usize = 2048;
 
 impl DenseMean {
@@ -137,8 +137,8 @@ impl DenseMean {
         DenseMean::default()
     }
 
-    /// The sum of `gradients`, which come in the order of their ranks, divided by `took_part`. A member may have taken
-    /// part with no gradient for this table. An error where lengths differ.
+    /// The sum of `gradients`, in the order of their ranks, divided by `took_part`. A member may have taken part without a
+    /// gradient for this table. Fails if lengths differ.
     pub fn mean<'a>(
         &mut self,
         took_part: usize,
@@ -152,7 +152,7 @@ impl DenseMean {
         for (number, sum) in self.sum.chunks_mut(BLOCK).enumerate() {
             let here = number * BLOCK..number * BLOCK + sum.len();
             let mut gradients = gradients.clone();
-            // Copied and not added to zero: -0.0 stays what it is with one worker.
+            // Copied, not added to zero, so that -0.0 is unchanged with one worker.
             gradients.next().into_iter().for_each(|first| sum.copy_from_slice(&first[here.clone()]));
             gradients.for_each(|gradient| add(sum, &gradient[here.clone()]));
             divide(sum, took_part);
@@ -164,15 +164,15 @@ impl DenseMean {
 /// One member's gradients for a sparse table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SparsePart<'a> {
-    /// The keys; one named twice is added twice, in order.
+    /// The keys; a key that appears twice is added twice, in order.
     pub keys: &'a [Key],
     /// `keys.len() * dim` floats.
     pub gradients: &'a [f32],
-    /// How often the keys were shown and clicked, for tables that count it.
+    /// Shows and clicks of the keys, for tables that count them.
     pub show_click: Option<ShowClick<'a>>,
 }
 
-/// Means of the gradients of one sparse table; its buffers are used again for the next step.
+/// Means of the gradients of one sparse table; its buffers are reused for the next step.
 #[derive(Debug)]
 pub struct SparseMean {
     dim: usize,
@@ -184,20 +184,20 @@ pub struct SparseMean {
 }
 
 impl SparseMean {
-    /// For a table of `dim` weights a row.
+    /// For a table with `dim` weights per row.
     pub fn new(dim: usize) -> Self {
         let (unique, sums, show, click) = (Unique::new(), Vec::new(), Vec::new(), Vec::new());
         SparseMean { dim, counts: false, unique, sums, show, click }
     }
 
-    /// For a table whose accessor counts shows and clicks: they are added and never divided, because they are events
-    /// and not estimates of anything.
+    /// For a table whose accessor counts shows and clicks: they are added and never divided, because they are events, not
+    /// estimates.
     pub fn counting(dim: usize) -> Self {
         SparseMean { counts: true, ..SparseMean::new(dim) }
     }
 
-    /// The keys of all `parts`, which come in the order of their ranks, each once, in the order of first sight, with
-    /// the sums of their gradients divided by `took_part`. An error where a part's lengths do not agree.
+    /// The keys of all `parts`, each once in the order of first occurrence, with the sums of their gradients divided by
+    /// `took_part`. The parts come in the order of their ranks. Fails if the lengths of a part do not match.
     pub fn mean<'a>(
         &mut self,
         took_part: usize,
@@ -255,12 +255,12 @@ fn add(sum: &mut [f32], gradient: &[f32]) {
     }
 }
 
-/// Adds each gradient to the row it belongs to.
+/// Adds each gradient to its row.
 #[multiversion(targets("x86_64+avx2+fma"))]
 fn add_rows(sums: &mut Vec<f32>, dim: usize, gradients: &[f32], rows: &[u32]) {
     for (gradient, row) in gradients.chunks_exact(dim).zip(rows) {
         let start = *row as usize * dim;
-        // Positions count up with first sight, so a new key's row is always the next one.
+        // Positions are assigned in the order of first occurrence, so a new key's row is always the next one.
         if start == sums.len() {
             sums.extend_from_slice(gradient);
             continue;
@@ -271,7 +271,7 @@ fn add_rows(sums: &mut Vec<f32>, dim: usize, gradients: &[f32], rows: &[u32]) {
     }
 }
 
-/// Divides rather than multiplies by a reciprocal, which would round twice where the number is no power of two.
+/// Divides instead of multiplying by a reciprocal, which would round twice unless the divisor is a power of two.
 #[multiversion(targets("x86_64+avx2+fma"))]
 fn divide(sum: &mut [f32], by: usize) {
     if by > 1 {
@@ -289,7 +289,7 @@ mod tests {
     use super::*;
     use crate::initializer::Initializer;
 
-    /// What one member brings: a dense gradient, keys and their gradients.
+    /// The contribution of one member: a dense gradient, keys and their gradients.
     #[derive(Debug, Clone)]
     struct Contribution {
         dense: Vec<f32>,

@@ -1,8 +1,8 @@
-//! Keeping gradients within bounds before they are pushed.
+//! Gradient clipping before a push.
 //!
-//! By value and by norm look at one gradient; the global norm looks at all of a step's gradients together, so it has
-//! two phases: add up [`sum_of_squares`] over every gradient, then scale each by [`global_scale`]. Who holds the
-//! gradients, and whether they lie on one worker, is the caller's business.
+//! Clipping by value and by norm looks at one gradient. The global norm looks at all gradients of a step together, so it has
+//! two phases: add up [`sum_of_squares`] of every gradient, then scale each by [`global_scale`]. Where the gradients are, and
+//! whether they are all on one worker, is up to the caller.
 
 use multiversion::multiversion;
 use serde::{Deserialize, Serialize};
@@ -13,21 +13,21 @@ use crate::error::{Result, require};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Clip {
-    /// Each number into `[min, max]`.
+    /// Clamps each number to `[min, max]`.
     Value {
-        /// The least number.
+        /// The lower bound.
         min: f32,
-        /// The greatest number.
+        /// The upper bound.
         max: f32,
     },
-    /// Each gradient scaled down to this Euclidean norm where it is longer.
+    /// Scales each gradient down to this Euclidean norm if it is longer.
     Norm(f32),
-    /// All gradients of a step scaled by one factor, down to this norm of them all.
+    /// Scales all gradients of a step by one factor, so that their global norm is at most this.
     GlobalNorm(f32),
 }
 
 impl Clip {
-    /// What is wrong with the bounds, if anything.
+    /// Fails if a bound is out of range.
     pub fn validate(&self) -> Result<()> {
         match *self {
             Clip::Value { min, max } => {
@@ -38,7 +38,7 @@ impl Clip {
         }
     }
 
-    /// Clips one step's gradients, whichever the kind.
+    /// Clips the gradients of one step.
     pub fn apply(&self, gradients: &mut [&mut [f32]]) {
         match *self {
             Clip::Value { min, max } => gradients.iter_mut().for_each(|gradient| by_value(gradient, min, max)),
@@ -54,7 +54,7 @@ impl Clip {
     }
 }
 
-/// Puts each number into `[min, max]`. A NaN stays one, for the table to refuse.
+/// Clamps each number to `[min, max]`. NaN is unchanged, so that the table refuses it.
 #[multiversion(targets("x86_64+avx2+fma"))]
 pub fn by_value(gradient: &mut [f32], min: f32, max: f32) {
     for g in gradient {
@@ -63,7 +63,7 @@ pub fn by_value(gradient: &mut [f32], min: f32, max: f32) {
     }
 }
 
-/// Scales `gradient` down to the Euclidean norm `max_norm` where it is longer.
+/// Scales `gradient` down to the Euclidean norm `max_norm` if it is longer.
 pub fn by_norm(gradient: &mut [f32], max_norm: f32) {
     let factor = global_scale(sum_of_squares(gradient), max_norm);
     if factor < 1.0 {
@@ -71,8 +71,7 @@ pub fn by_norm(gradient: &mut [f32], max_norm: f32) {
     }
 }
 
-/// The factor that brings gradients whose squares add up to `total` down to `max_norm`: `max_norm / max(norm,
-/// max_norm)`.
+/// The factor that scales gradients with a sum of squares `total` down to `max_norm`: `max_norm / max(norm, max_norm)`.
 pub fn global_scale(total: f64, max_norm: f32) -> f32 {
     let max_norm = f64::from(max_norm);
     (max_norm / total.sqrt().max(max_norm)) as f32
@@ -86,9 +85,9 @@ pub fn scale(gradient: &mut [f32], factor: f32) {
     }
 }
 
-/// The sum of the squares, in double precision.
+/// The sum of squares, in double precision.
 ///
-/// Sixteen sums side by side, added up in a fixed order: the same bits whatever the machine's vectors are.
+/// Sixteen partial sums, added in a fixed order: bit-identical whatever the machine's vector width.
 #[multiversion(targets("x86_64+avx2+fma"))]
 pub fn sum_of_squares(gradient: &[f32]) -> f64 {
     let mut sums = [0.0f64; 16];
@@ -109,37 +108,38 @@ pub fn sum_of_squares(gradient: &[f32]) -> f64 {
 /// Whether every number is neither NaN nor infinite.
 #[multiversion(targets("x86_64+avx2+fma"))]
 pub fn is_finite(gradient: &[f32]) -> bool {
-    // An exponent of all ones is an infinity or a NaN. Comparing and or-ing integers needs no order, so it vectorises.
+    // An exponent of all ones is an infinity or NaN. Comparing and or-ing integers is independent of the order, so it
+    // vectorises.
     const EXPONENT: u32 = 0x7f80_0000;
     gradient.iter().fold(0u32, |found, g| found | u32::from(g.to_bits() & EXPONENT == EXPONENT)) == 0
 }
 
-/// Numbers of this size and beyond are no gradients a table takes: their squares, which most rules add up, would soon
-/// be infinite, and an infinite sum of squares is a weight that never moves again.
+/// Gradients of this size and above are refused by tables: most rules add up squares, which would soon be infinite, and a
+/// weight with an infinite sum of squares never changes again.
 pub const TOO_LARGE: f32 = (1u64 << 60) as f32;
 
-/// Whether every number is one that a table takes: finite and smaller than [`TOO_LARGE`].
+/// Whether a table accepts every number: finite and smaller than [`TOO_LARGE`].
 #[multiversion(targets("x86_64+avx2+fma"))]
 pub fn is_usable(gradient: &[f32]) -> bool {
     all_usable(gradient)
 }
 
-/// [`is_usable`] for callers that are compiled for their machine already.
+/// [`is_usable`] for callers that are already compiled for the machine's vector instructions.
 #[inline(always)]
 pub(crate) fn all_usable(gradient: &[f32]) -> bool {
-    // Without their signs the bits of floats are ordered as the floats are, with the infinities and NaNs above all.
+    // Without the sign, the bits of floats are ordered like the floats, with infinities and NaNs above all.
     const BOUND: i32 = TOO_LARGE.to_bits() as i32;
     const MAGNITUDE: u32 = 0x7fff_ffff;
     gradient.iter().fold(0u32, |found, g| found | u32::from((g.to_bits() & MAGNITUDE) as i32 >= BOUND)) == 0
 }
 
-/// Whether every number lies in `[-limit, limit]`; a NaN does not.
+/// Whether every number is in `[-limit, limit]`; NaN is not.
 #[multiversion(targets("x86_64+avx2+fma"))]
 pub fn is_within(gradient: &[f32], limit: f32) -> bool {
     gradient.iter().fold(true, |within, g| within & (g.abs() <= limit))
 }
 
-/// Puts each number into `[-limit, limit]` and 0 in the place of each NaN; says whether anything changed.
+/// Clamps each number to `[-limit, limit]` and replaces NaN by 0; returns whether anything changed.
 pub fn mend(gradient: &mut [f32], limit: f32) -> bool {
     let mut changed = false;
     for g in gradient {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn one_number_that_is_not_finite_is_seen_wherever_it_stands() {
+    fn one_non_finite_number_is_found_at_any_position() {
         for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             for at in 0..19 {
                 let mut gradient = [f32::MAX; 19];

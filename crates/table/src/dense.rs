@@ -1,7 +1,7 @@
 //! Dense tables: one array of parameters with its optimizer state.
 //!
-//! A dense table is small enough to be pulled whole and is changed by every step, so it stands behind one lock and is
-//! updated in one pass. How a large parameter is cut into tables, and which server keeps them, is placement's matter.
+//! A dense table is small enough to be pulled as a whole and changes with every step, so it has one lock and is updated in one
+//! pass. Placement decides how a large parameter is split into tables, and which server has them.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,13 +19,13 @@ use crate::schedule::Schedule;
 /// What a dense table is made from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DenseSpec {
-    /// The array's shape; `[]` is a single number.
+    /// Shape of the array; `[]` is a single number.
     pub shape: Vec<usize>,
     /// The update rule.
     pub optimizer: Optimizer,
     /// The learning rate over the table's steps.
     pub schedule: Schedule,
-    /// Added to each gradient before the rule.
+    /// Added to each gradient before the update rule.
     pub regularizer: Option<Regularizer>,
     /// What happens to gradients that are not finite.
     #[serde(default)]
@@ -33,7 +33,7 @@ pub struct DenseSpec {
 }
 
 impl DenseSpec {
-    /// The same array without an optimizer's state: for a table that only ever has differences added to it.
+    /// The same spec without optimizer state: for a table that only has differences added to it.
     pub fn without_state(&self) -> Self {
         DenseSpec { optimizer: Optimizer::Sgd(Sgd::default()), ..self.clone() }
     }
@@ -44,7 +44,7 @@ impl DenseSpec {
 pub struct DenseTable {
     spec: DenseSpec,
     parameters: RwLock<Parameters>,
-    /// A copy of `Parameters::version`, written under the lock, so that "is there anything new?" takes none.
+    /// A copy of `Parameters::version`, written under the lock, so that checking for new values needs no lock.
     version: AtomicU64,
     non_finite: AtomicU64,
 }
@@ -52,24 +52,24 @@ pub struct DenseTable {
 #[derive(Debug)]
 struct Parameters {
     values: Vec<f32>,
-    /// Slot-major, as `Optimizer` lays it out.
+    /// Slot-major, see `Optimizer`.
     state: Vec<f32>,
     step: u64,
     version: u64,
 }
 
-/// Floats updated and copied out together: three arrays of this length lie in the first-level cache.
+/// Floats updated and copied at a time: three arrays of this length fit into the first-level cache.
 const BLOCK: usize = 1024;
 
 impl DenseTable {
-    /// A table of zeros; give it first values with [`assign`](Self::assign).
+    /// A table of zeros; set initial values with [`assign`](Self::assign).
     pub fn new(spec: DenseSpec) -> Result<Self> {
         spec.optimizer.validate()?;
         spec.schedule.validate()?;
         spec.regularizer.as_ref().map_or(Ok(()), Regularizer::validate)?;
         spec.non_finite.validate()?;
         let len = spec.shape.iter().try_fold(1usize, |len, side| len.checked_mul(*side)).filter(|len| *len > 0);
-        let sane = "sides of at least 1 with a countable product";
+        let sane = "dimensions of at least 1 whose product fits into `usize`";
         require(len.is_some(), "a dense table", "shape", sane, format!("{:?}", spec.shape))?;
         let len = len.unwrap_or_default();
         let mut state = vec![0.0; spec.optimizer.state_slots() * len];
@@ -86,8 +86,8 @@ impl DenseTable {
         Ok(())
     }
 
-    /// Copies the values to `out` if they changed since `seen_version`, moves that on and says whether it did. A reader
-    /// that has seen nothing starts from 0.
+    /// Copies the values to `out` if they changed since `seen_version`, updates `seen_version`, and returns whether it did. A
+    /// reader without values starts at 0.
     pub fn pull_if_newer(&self, seen_version: &mut u64, out: &mut [f32]) -> Result<bool> {
         same_length("values", self.len(), out.len())?;
         if self.version.load(Ordering::Acquire) == *seen_version {
@@ -99,14 +99,15 @@ impl DenseTable {
         Ok(true)
     }
 
-    /// One step: applies `gradient`.
+    /// Applies `gradient`: one step.
     ///
-    /// A gradient that is not finite is dealt with as the table's policy says; one refused is reported and not a step.
+    /// A gradient that is not finite is handled by the table's policy; a refused gradient is reported and does not count as a
+    /// step.
     pub fn push(&self, gradient: &[f32]) -> Result<PushReport> {
         self.step_with(gradient, None)
     }
 
-    /// One step that also brings a worker's copy up to date in the same pass, whatever others pushed in between.
+    /// Applies a gradient and brings a worker's copy up to date in the same pass, including what others pushed in between.
     pub fn push_and_pull(&self, gradient: &[f32], seen_version: &mut u64, out: &mut [f32]) -> Result<PushReport> {
         same_length("values", self.len(), out.len())?;
         let report = self.step_with(gradient, Some((&mut *seen_version, &mut *out)))?;
@@ -143,7 +144,7 @@ impl DenseTable {
         Ok(report)
     }
 
-    /// Adds `delta` to the values as it is, past the rule and its state: how GEO's differences arrive.
+    /// Adds `delta` to the values directly, without the optimizer: how differences of geo mode are applied.
     pub fn add(&self, delta: &[f32]) -> Result<PushReport> {
         same_length("delta", self.len(), delta.len())?;
         let (delta, report) = self.inspect(delta)?;
@@ -158,7 +159,7 @@ impl DenseTable {
         Ok(report)
     }
 
-    /// Replaces the values; state and step stay.
+    /// Replaces the values; state and step are unchanged.
     pub fn assign(&self, values: &[f32]) -> Result<()> {
         same_length("values", self.len(), values.len())?;
         let mut parameters = self.parameters.write();
@@ -167,18 +168,18 @@ impl DenseTable {
         Ok(())
     }
 
-    /// Shows the values without a copy; pushes wait while `look` runs.
+    /// Calls `look` with the values, without copying; pushes wait meanwhile.
     pub fn read<T>(&self, look: impl FnOnce(&[f32]) -> T) -> T {
         look(&self.parameters.read().values)
     }
 
-    /// Shows values, optimizer state (slot-major) and step at one moment, for a checkpoint.
+    /// Calls `look` with values, optimizer state (slot-major) and step, consistently, for a checkpoint.
     pub fn read_all<T>(&self, look: impl FnOnce(&[f32], &[f32], u64) -> T) -> T {
         let parameters = self.parameters.read();
         look(&parameters.values, &parameters.state, parameters.step)
     }
 
-    /// Puts back what [`read_all`](Self::read_all) showed.
+    /// Restores what [`read_all`](Self::read_all) returned.
     pub fn restore(&self, values: &[f32], state: &[f32], step: u64) -> Result<()> {
         let mut parameters = self.parameters.write();
         same_length("values", parameters.values.len(), values.len())?;
@@ -190,18 +191,18 @@ impl DenseTable {
         Ok(())
     }
 
-    /// How many numbers the array holds.
+    /// How many numbers the array has.
     #[allow(clippy::len_without_is_empty, reason = "a dense table is never empty")]
     pub fn len(&self) -> usize {
         self.spec.shape.iter().product()
     }
 
-    /// Updates so far.
+    /// Number of updates so far.
     pub fn step(&self) -> u64 {
         self.parameters.read().step
     }
 
-    /// Grows with every change of the values, whatever made it.
+    /// Increases with every change of the values.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
@@ -216,12 +217,12 @@ impl DenseTable {
         &self.spec.shape
     }
 
-    /// What the table was made from.
+    /// The spec of the table.
     pub fn spec(&self) -> &DenseSpec {
         &self.spec
     }
 
-    /// What there is to apply of a gradient or a difference, and what to report of it.
+    /// What to apply of a gradient or a difference, and what to report about it.
     fn inspect<'a>(&self, gradient: &'a [f32]) -> Result<(Cow<'a, [f32]>, PushReport)> {
         let sound = PushReport { applied: 1, ..PushReport::default() };
         let mut out = (Cow::Borrowed(gradient), sound);

@@ -1,7 +1,7 @@
-//! What can go wrong with tables, said with expected and got.
+//! Errors of tables, with expected and actual values.
 //!
-//! Everything here is a caller's mistake found before any state changed. A gradient that is not finite is a count in
-//! [`PushReport`](crate::PushReport), and an error only where the table was asked to stop at it.
+//! Every error is a mistake of the caller that was found before any state changed. A gradient that is not finite is counted in
+//! [`PushReport`](crate::PushReport), and is an error only if the table's policy says so.
 
 use openfleet_core::{Hint, Hinted, Key};
 
@@ -10,172 +10,172 @@ use crate::checkpoint::{Flip, StorageError};
 /// `Result` with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong with tables and the rules that change them.
+/// Errors of tables, update rules and checkpoints.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Error {
     // --- requests ---
-    /// An array of a request has the wrong length; the table is as it was.
+    /// An array of a request has the wrong length; the table is unchanged.
     #[error("{what}: expected {expected} values, got {got}")]
     Length {
-        /// Which array.
+        /// The array.
         what: &'static str,
         /// The length required.
         expected: usize,
         /// The length given.
         got: usize,
     },
-    /// A request names more keys than the 32-bit positions of a request can count.
+    /// A request has more keys than its 32-bit positions can count.
     #[error("a request takes at most {limit} keys, got {got}")]
     TooManyKeys {
-        /// The most keys one request may name.
+        /// Maximum number of keys per request.
         limit: usize,
-        /// How many were given.
+        /// The number of keys.
         got: usize,
     },
-    /// A sparse push holds a gradient that is not finite, and the table stops at those; it is as it was.
+    /// A sparse push has a gradient that is not finite, and the table's policy is to stop; the table is unchanged.
     #[error("the gradient of key {key} is not finite")]
     NonFiniteRow {
         /// The key of the first such gradient.
         key: Key,
     },
-    /// A dense push holds a number that is not finite, and the table stops at those; it is as it was.
+    /// A dense push has a number that is not finite, and the table's policy is to stop; the table is unchanged.
     #[error("the gradient of a dense table is not finite at element {index}")]
     NonFiniteElement {
-        /// Where the first such number stands.
+        /// Index of the first such number.
         index: usize,
     },
 
     // --- steps taken together ---
-    /// A contribution to a step that is complete already: its sender was thought to have left.
-    #[error("rank {rank} contributes to step {step}, but the group is at step {current}")]
+    /// A contribution to a step that is already complete: its sender was considered gone.
+    #[error("rank {rank} contributed to step {step}, but the group is at step {current}")]
     Late {
-        /// Who sent it.
+        /// The sender.
         rank: u32,
-        /// The step it is for.
+        /// Its step.
         step: u64,
-        /// The step being collected.
+        /// The current step of the group.
         current: u64,
     },
-    /// A contribution to a step that nobody may have reached.
-    #[error("rank {rank} contributes to step {step}, but the group is still at step {current}")]
+    /// A contribution to a step that the group has not reached yet.
+    #[error("rank {rank} contributed to step {step}, but the group is still at step {current}")]
     Early {
-        /// Who sent it.
+        /// The sender.
         rank: u32,
-        /// The step it is for.
+        /// Its step.
         step: u64,
-        /// The step being collected.
+        /// The current step of the group.
         current: u64,
     },
     /// A contribution from a rank that has not joined, or has left.
     #[error("rank {rank} is not a member of the group at step {current}")]
     NotAMember {
-        /// Who sent it.
+        /// The sender.
         rank: u32,
-        /// The step being collected.
+        /// The current step of the group.
         current: u64,
     },
 
     // --- checkpoints ---
-    /// A cut while another one is read out.
-    #[error("the table is being saved already")]
+    /// A cut while another one is being read.
+    #[error("the table is already being saved")]
     CutTwice,
-    /// A storage failed; the checkpoint that was there before still is.
+    /// The storage failed; an existing checkpoint is unchanged.
     #[error("cannot {action} `{file}` of the checkpoint")]
     Storage {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// On what.
+        /// The file.
         file: String,
-        /// What the storage said.
+        /// The storage's error.
         source: Box<StorageError>,
     },
-    /// A save of which nobody here knows what has changed since.
-    #[error("it is not known here what has changed since the save {save}")]
+    /// A delta since a save that the table does not know.
+    #[error("cannot save a delta: no change history since save `{save}`")]
     UnknownSave {
-        /// Its id.
+        /// Id of the save.
         save: String,
     },
-    /// A save of changes without what they need.
-    #[error("a save of what has changed has to have {what}")]
+    /// A delta save without something that it needs.
+    #[error("a delta save must have {what}")]
     DeltaWithout {
-        /// What.
+        /// What is missing.
         what: &'static str,
     },
-    /// Somebody else wrote to the same place.
+    /// Another job or tool wrote to the same address.
     #[error("the checkpoint in `{name}` was replaced meanwhile: expected save {expected}, got {got}")]
     ReplacedMeanwhile {
-        /// Where.
+        /// The address.
         name: String,
-        /// The save that stood there.
+        /// The save that was there.
         expected: Box<str>,
-        /// The one that stands there now.
+        /// The save that is there now.
         got: Box<str>,
     },
-    /// No manifest.
+    /// There is no manifest.
     #[error("`{name}` is not a checkpoint: it has no `manifest.json`")]
     NotACheckpoint {
-        /// Where it was looked for.
+        /// The address.
         name: String,
     },
-    /// A checkpoint that was not to be replaced.
-    #[error("there is a checkpoint in `{name}` already")]
+    /// A checkpoint exists and may not be replaced.
+    #[error("`{name}` already has a checkpoint")]
     CheckpointExists {
-        /// Where.
+        /// The address.
         name: String,
     },
-    /// A checkpoint of another time.
+    /// A checkpoint in another format version.
     #[error("`{file}` has format version {got}, expected {expected}")]
     FormatVersion {
         /// The manifest.
         file: String,
-        /// What this version of OpenFleet writes.
+        /// The version that this build writes.
         expected: u32,
-        /// What it says.
+        /// The version in the manifest.
         got: u32,
     },
-    /// A file that the manifest names.
+    /// A file that the manifest names does not exist.
     #[error("`{file}` of the checkpoint is missing")]
     MissingFile {
-        /// Which.
+        /// The file.
         file: String,
     },
-    /// A file of another length.
+    /// A file has the wrong length.
     #[error("`{file}` of the checkpoint: expected {expected} bytes, got {got}")]
     FileLength {
-        /// Which.
+        /// The file.
         file: String,
-        /// What the manifest says.
+        /// The length in the manifest.
         expected: u64,
-        /// What there is.
+        /// The actual length.
         got: u64,
     },
-    /// Bytes that are not those that were written.
+    /// A checksum does not match.
     #[error("`{file}` of the checkpoint is damaged at {}", place(*offset, *length, flip))]
     DamagedBlock {
-        /// Which file.
+        /// The file.
         file: String,
-        /// Where the block begins.
+        /// Offset of the block.
         offset: u64,
         /// Bytes of the block.
         length: u64,
-        /// Which bit, if it is just one.
+        /// The flipped bit, if it is exactly one.
         flip: Option<Flip>,
     },
-    /// A file that is what was written, but makes no sense.
-    #[error("`{file}` of the checkpoint makes no sense: {reason}")]
+    /// A file has the right checksum, but its content is invalid.
+    #[error("`{file}` of the checkpoint is invalid: {reason}")]
     DamagedManifest {
-        /// Which file.
+        /// The file.
         file: String,
-        /// What is wrong with it.
+        /// What is invalid.
         reason: String,
     },
-    /// Servers that have not saved the same thing.
+    /// Servers have saved different things.
     #[error("the servers do not agree on {what}")]
     PartsDisagree {
-        /// On what.
+        /// What differs.
         what: String,
     },
-    /// Something the program has and the checkpoint has not.
+    /// The program has something that the checkpoint does not have.
     #[error("the checkpoint has no {kind} `{name}`")]
     NotSaved {
         /// Sparse table or parameter.
@@ -183,59 +183,59 @@ pub enum Error {
         /// Its name.
         name: String,
     },
-    /// Something the checkpoint has and the program has not.
-    #[error("the checkpoint has a {kind} `{name}`, which the program has not")]
+    /// The checkpoint has something that the program does not have.
+    #[error("the checkpoint has a {kind} `{name}`, which the program does not have")]
     NotWanted {
         /// Sparse table or parameter.
         kind: &'static str,
         /// Its name.
         name: String,
     },
-    /// Another shape.
+    /// The shape differs.
     #[error("`{name}`: expected {expected}, the checkpoint has {got}")]
     SavedShape {
         /// Table or parameter.
         name: String,
-        /// What the program has.
+        /// The program's shape.
         expected: Box<str>,
-        /// What was saved.
+        /// The saved shape.
         got: Box<str>,
     },
-    /// Ids that would not find the rows of the checkpoint.
+    /// The program computes other keys from ids than the checkpoint has.
     #[error("keys of sparse table `{name}` are {expected}, in the checkpoint {got}")]
     SavedKeys {
-        /// Table.
+        /// Name of the table.
         name: String,
-        /// What the program has.
+        /// The program's kind of keys.
         expected: &'static str,
-        /// What was saved.
+        /// The saved kind of keys.
         got: &'static str,
     },
-    /// Another rule.
+    /// The optimizer differs.
     #[error("`{name}` is trained by `{expected}`, in the checkpoint by `{got}`")]
     SavedOptimizer {
         /// Table or parameter.
         name: String,
-        /// What the program has.
+        /// The program's optimizer.
         expected: &'static str,
-        /// What was saved.
+        /// The saved optimizer.
         got: &'static str,
     },
 
     // --- settings ---
-    /// A number in a specification, a rule, a schedule or an initializer is outside its domain.
+    /// A number in a spec, a rule, a schedule or an initializer is out of range.
     #[error("`{field}` of {owner} must be {expected}, got {got}")]
     Setting {
-        /// The thing being built, as the manual calls it.
+        /// What is being built, in the words of the manual.
         owner: &'static str,
         /// The field's name.
         field: &'static str,
-        /// The domain, in words.
+        /// The allowed range, in words.
         expected: &'static str,
-        /// The value given.
+        /// The given value.
         got: String,
     },
-    /// An initializer that scales with the number of rows was given to a table, which has no such number.
+    /// An initializer that depends on the number of rows was given to a sparse table, which has no fixed number of rows.
     #[error("initializer `{initializer}` needs `{field}`: a sparse table has no fixed number of rows")]
     FansUnknown {
         /// The initializer's name.
@@ -257,41 +257,41 @@ impl Hinted for Error {
                     .into(),
             ),
             Error::Late { .. } | Error::NotAMember { .. } => Some(
-                "the rank was taken for dead or left early; it may join again and go on from the current step".into(),
+                "the rank was considered dead or left early; it can join again at the current step".into(),
             ),
             Error::FansUnknown { .. } => Some(
-                "give the fans, or take them from the declared size with `with_fans_of(&[vocabulary, dim])`".into(),
+                "give the fans, or derive them from the declared size with `with_fans_of(&[vocabulary, dim])`".into(),
             ),
             Error::Storage { source, .. } if source.hint.is_some() => source.hint.clone().map(Hint::from),
             Error::Storage { source, .. } if source.kind == std::io::ErrorKind::StorageFull => {
-                Some("make room and save again; the checkpoint before this one is as it was".into())
+                Some("free some space and save again; the previous checkpoint is unchanged".into())
             }
             Error::UnknownSave { .. } => Some(
-                "save the whole once in this place: changes are known since a save or a load of this very job, among its last \
-                 48, unless most rows were removed since"
+                "make one full save to this address first: changes are known since saves and loads of this job, the last \
+                 48 of them, unless most rows were removed since"
                     .into(),
             ),
-            Error::DeltaWithout { .. } => Some("save the whole, or leave that option out".into()),
-            Error::ReplacedMeanwhile { .. } => Some("let one job or tool at a time write to a place".into()),
-            Error::CheckpointExists { .. } => Some("choose another name, or allow it to be replaced".into()),
+            Error::DeltaWithout { .. } => Some("make a full save, or remove that option".into()),
+            Error::ReplacedMeanwhile { .. } => Some("only one job or tool at a time may write to an address".into()),
+            Error::CheckpointExists { .. } => Some("choose another address, or allow replacing it".into()),
             Error::FormatVersion { .. } => Some("read it with the version of OpenFleet that wrote it".into()),
             Error::MissingFile { .. } => Some(
-                "every server must see the same directory: use a shared file system or a bucket where they run on several \
+                "every server must see the same directory: use a shared file system or a bucket if they run on several \
                  machines; and two jobs must not save to one address at the same time"
                     .into(),
             ),
             Error::DamagedBlock { .. } | Error::FileLength { .. } => {
-                Some("go on from another checkpoint, or fetch this one again from where it was copied".into())
+                Some("resume from another checkpoint, or copy this one again from its source".into())
             }
             Error::NotSaved { .. }
             | Error::NotWanted { .. }
             | Error::SavedShape { .. }
             | Error::SavedOptimizer { .. } => {
-                Some("load with `partial` to take what fits and begin the rest afresh".into())
+                Some("load with `partial` to take what fits and initialize the rest".into())
             }
             Error::SavedKeys { .. } => Some(
                 "build the model as it was trained: with `share_ids` equal ids of different slots are one feature and keys \
-                 are plain ids, which is also how models were trained before there were salts"
+                 are plain ids, as in models trained before salts were introduced"
                     .into(),
             ),
             _ => None,
@@ -300,7 +300,7 @@ impl Hinted for Error {
 }
 
 impl Error {
-    /// Wraps what a storage said: what was tried, and on which file.
+    /// Wraps an error of the storage, with the operation and the file.
     pub fn storage(action: &'static str, file: &str) -> impl FnOnce(std::io::Error) -> Error {
         let file = file.to_owned();
         move |error| Error::Storage { action, file, source: Box::new(error.into()) }
@@ -314,7 +314,7 @@ fn place(offset: u64, length: u64, flip: &Option<Flip>) -> String {
     }
 }
 
-/// Ok where `holds`, otherwise the error that names the field and its domain.
+/// Fails with an error that names the field and its range unless `holds`.
 pub(crate) fn require(
     holds: bool,
     owner: &'static str,
@@ -325,7 +325,7 @@ pub(crate) fn require(
     if holds { Ok(()) } else { Err(Error::Setting { owner, field, expected, got: got.to_string() }) }
 }
 
-/// Ok where the two lengths agree.
+/// Fails unless the two lengths are equal.
 pub(crate) fn same_length(what: &'static str, expected: usize, got: usize) -> Result<()> {
     if expected == got { Ok(()) } else { Err(Error::Length { what, expected, got }) }
 }

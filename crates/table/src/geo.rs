@@ -1,18 +1,18 @@
-//! The server's side of GEO: who has yet to hear of which rows.
+//! The server's side of geo mode: which changes each worker has not received yet.
 //!
-//! In GEO workers train on copies and send differences, which a server adds to its tables as they are
-//! ([`SparseTable::add`](crate::SparseTable::add), [`DenseTable::add`](crate::DenseTable::add)). What is kept here is,
-//! per worker, the keys that others have changed since it last asked:
+//! In geo mode workers train on copies and send differences, which a server adds to its tables directly
+//! ([`SparseTable::add`](crate::SparseTable::add), [`DenseTable::add`](crate::DenseTable::add)). This file tracks, per worker,
+//! the keys that others have changed since its last exchange:
 //!
 //! ```text
-//! A sends deltas of K:    add(K, deltas);  record(A, K)      B and C have K to fetch, A has not
-//! B asks:                 take_changed(B)                    K, once; its rows are read when it asks
+//! A sends deltas of K:    add(K, deltas);  record(A, K)      B and C have to fetch K, A does not
+//! B asks:                 take_changed(B)                    K, once; its rows are read at that time
 //! ```
 //!
-//! The sender is left out, where the original marked its keys for it as well and sent every row back. It needs none: it
-//! has added the same difference to the same base, to the bit, unless somebody else changed the row in between, and
-//! then the row stands in its set because of them. Values are read when they are fetched, so ten changes of a row are
-//! one row to fetch, and a set never holds more than the distinct keys of the table.
+//! The sender's keys are not recorded for itself; PaddlePaddle records them too and sends every row back. The sender does not
+//! need them: it has added the same difference to the same base, bit by bit, unless another worker changed the row in between,
+//! and then that change is in its set. Values are read when they are fetched, so ten changes of a row are one row to fetch, and
+//! a set never has more than the distinct keys of the table.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -21,7 +21,7 @@ use openfleet_core::Key;
 use openfleet_core::key::mix;
 use serde::{Deserialize, Serialize};
 
-/// Per worker, the keys of one sparse table whose rows others have changed.
+/// Per worker, the keys of one sparse table whose rows other workers have changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "BTreeMap<u32, Vec<Key>>", into = "BTreeMap<u32, Vec<Key>>")]
 pub struct Changed {
@@ -31,39 +31,39 @@ pub struct Changed {
 type Keys = HashSet<Key, BuildHasherDefault<KeyHasher>>;
 
 impl Changed {
-    /// Nobody, and nothing changed.
+    /// No workers, and no changes.
     pub fn new() -> Self {
         Changed::default()
     }
 
-    /// A worker takes part from now on: what changes after this reaches it. Joining again changes nothing.
+    /// Adds a worker: it receives all changes from now on. Idempotent.
     pub fn join(&mut self, worker: u32) {
         self.workers.entry(worker).or_default();
     }
 
-    /// A worker takes part no more; its set is freed.
+    /// Removes a worker and frees its set.
     pub fn leave(&mut self, worker: u32) {
         self.workers.remove(&worker);
     }
 
-    /// The rows of `keys` changed by `from`: everybody else has them to fetch. A key may be named twice.
+    /// Records that `from` changed the rows of `keys`, for all other workers. A key may appear twice.
     pub fn record(&mut self, from: u32, keys: &[Key]) {
         for (_, changed) in self.workers.iter_mut().filter(|(worker, _)| **worker != from) {
             changed.extend(keys);
         }
     }
 
-    /// The keys a worker has to fetch, ascending, each once; they are no longer to fetch. Nothing for a worker that has
-    /// not joined.
+    /// Takes the keys that a worker has to fetch, ascending, each once. Empty for a worker that has not joined.
     pub fn take_changed(&mut self, worker: u32) -> Vec<Key> {
         let Some(changed) = self.workers.get_mut(&worker) else { return Vec::new() };
-        // Drained and not replaced: the next round needs about as much room. Sorted because a set's order is nobody's.
+        // Drained and not replaced: the next round needs about as much memory. Sorted because the order of a hash set is
+        // arbitrary.
         let mut keys: Vec<Key> = changed.drain().collect();
         keys.sort_unstable();
         keys
     }
 
-    /// The worker has just read the rows of `keys` some other way, as with a first pull: they need not be sent again.
+    /// A worker has read the rows of `keys` in another way, such as a pull: they need not be sent to it.
     pub fn forget(&mut self, worker: u32, keys: &[Key]) {
         if let Some(changed) = self.workers.get_mut(&worker).filter(|changed| !changed.is_empty()) {
             keys.iter().for_each(|key| {
@@ -72,7 +72,7 @@ impl Changed {
         }
     }
 
-    /// Puts keys back that were taken for a reply which never arrived.
+    /// Puts keys back that were taken for a reply that never arrived.
     pub fn put_back(&mut self, worker: u32, keys: &[Key]) {
         if let Some(changed) = self.workers.get_mut(&worker) {
             changed.extend(keys);
@@ -90,7 +90,7 @@ impl Changed {
     }
 }
 
-/// Sorted on the way out, so that equal state is saved as equal bytes.
+/// Sorted, so that equal states are saved as equal bytes.
 impl From<Changed> for BTreeMap<u32, Vec<Key>> {
     fn from(mut changed: Changed) -> Self {
         let workers: Vec<u32> = changed.workers().collect();
@@ -104,7 +104,7 @@ impl From<BTreeMap<u32, Vec<Key>>> for Changed {
     }
 }
 
-/// One round of mixing: keys come from authenticated workers, and the standard hasher costs five times as much.
+/// One round of mixing: keys come from authenticated workers, and the standard hasher takes five times as long.
 #[derive(Debug, Clone, Copy, Default)]
 struct KeyHasher(u64);
 
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn who_left_costs_nothing_and_who_comes_later_hears_of_later_changes() {
+    fn a_worker_that_left_costs_nothing_and_one_that_joins_gets_later_changes() {
         let mut changed = three();
         changed.record(A, &[1]);
         changed.leave(B);

@@ -1,8 +1,8 @@
-//! First values.
+//! Initial values of parameters and rows.
 //!
-//! Every number is a pure function of a seed and a place: (seed, index) in a dense array, (seed, key, column) in a
-//! sparse row. So a row that was evicted and comes back, or that another number of servers keeps, starts from the same
-//! values, and the order in which rows are created does not matter. There is no generator to carry around.
+//! Every number is a pure function of a seed and a position: (seed, index) in a dense array, (seed, key, column) in a sparse
+//! row. A row that was evicted and is created again, or that is on another number of servers, starts with the same values, and
+//! the order in which rows are created does not matter. There is no generator state.
 
 use openfleet_core::Key;
 use openfleet_core::key::mix;
@@ -10,66 +10,66 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result, require};
 
-/// How first values are drawn.
+/// The distribution of initial values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Initializer {
-    /// One number everywhere.
+    /// The same number everywhere.
     Constant(f32),
     /// Uniform in `[low, high)`.
     Uniform {
-        /// The least value.
+        /// The lower bound.
         low: f32,
-        /// The bound above.
+        /// The upper bound, exclusive.
         high: f32,
     },
-    /// Normal.
+    /// Normal distribution.
     Normal {
         /// The mean.
         mean: f32,
         /// The standard deviation.
         std: f32,
     },
-    /// Normal, conditioned on lying within two standard deviations of the mean.
+    /// Normal distribution, conditioned on being within two standard deviations of the mean.
     TruncatedNormal {
         /// The mean.
         mean: f32,
-        /// The standard deviation before the cut.
+        /// The standard deviation before truncation.
         std: f32,
     },
     /// Glorot and Bengio 2010: uniform within `sqrt(6 / (fan_in + fan_out))`, or normal with
     /// `std = sqrt(2 / (fan_in + fan_out))`.
     Xavier {
-        /// Uniform rather than normal.
+        /// Uniform instead of normal.
         uniform: bool,
-        /// Inputs of a unit; from the shape where absent.
+        /// Inputs of a unit; derived from the shape if `None`.
         #[serde(default)]
         fan_in: Option<f64>,
-        /// Outputs of a unit; from the shape where absent.
+        /// Outputs of a unit; derived from the shape if `None`.
         #[serde(default)]
         fan_out: Option<f64>,
     },
     /// He et al. 2015: uniform within `sqrt(6 / fan_in)`, or normal with `std = sqrt(2 / fan_in)`.
     Msra {
-        /// Uniform rather than normal.
+        /// Uniform instead of normal.
         uniform: bool,
-        /// Inputs of a unit; from the shape where absent.
+        /// Inputs of a unit; derived from the shape if `None`.
         #[serde(default)]
         fan_in: Option<f64>,
     },
 }
 
-/// How many inputs and outputs a unit has, which scales Xavier's and MSRA's first values.
+/// The numbers of inputs and outputs of a unit, which scale Xavier and MSRA initialization.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Fans {
-    /// Inputs.
+    /// Number of inputs.
     pub fan_in: f64,
-    /// Outputs.
+    /// Number of outputs.
     pub fan_out: f64,
 }
 
 impl Fans {
-    /// The original's reading of a shape: `[in, out]` for a matrix, `[n]` counts as `n` both ways, and
+    /// Derives the fans from a shape as PaddlePaddle does: `[in, out]` for a matrix, `n` for both if the shape is `[n]`, and
     /// `[out, in, ...]` times the receptive field for convolution filters.
     pub fn of(shape: &[usize]) -> Self {
         let (fan_in, fan_out) = match shape {
@@ -86,10 +86,11 @@ impl Fans {
 }
 
 impl Initializer {
-    /// Fills a dense array of `shape`, row-major; the seed is the array's own.
+    /// Fills a dense array of `shape`, row-major; every array should have its own seed.
     ///
     /// # Panics
-    /// Where `out` is not as long as `shape` says.
+    ///
+    /// If the length of `out` does not match `shape`.
     pub fn fill(&self, seed: u64, shape: &[usize], out: &mut [f32]) {
         assert_eq!(out.len(), shape.iter().product::<usize>(), "the shape counts the values");
         self.draw(mix(seed ^ DENSE), Fans::of(shape), out);
@@ -97,12 +98,11 @@ impl Initializer {
 
     /// Fills the row of `key` in the table with this seed.
     pub fn row(&self, seed: u64, key: Key, fans: Fans, out: &mut [f32]) {
-        // Two rounds, so that neither neighbouring keys nor neighbouring seeds share a sequence.
+        // Two rounds of mixing, so that neither neighbouring keys nor neighbouring seeds share a sequence.
         self.draw(mix(mix(seed ^ SPARSE) ^ key.wrapping_mul(GOLDEN)), fans, out);
     }
 
-    /// This initializer with the fans that are still missing taken from a declared size, `[vocabulary, dim]` for an
-    /// embedding.
+    /// This initializer with missing fans derived from a declared size, `[vocabulary, dim]` for an embedding.
     pub fn with_fans_of(self, shape: &[usize]) -> Self {
         let fans = Fans::of(shape);
         match self {
@@ -118,7 +118,7 @@ impl Initializer {
         }
     }
 
-    /// What is wrong with the numbers, if anything.
+    /// Fails if a number is out of range.
     pub fn validate(&self) -> Result<()> {
         match *self {
             Initializer::Constant(value) => finite("value", value),
@@ -144,7 +144,7 @@ impl Initializer {
         }
     }
 
-    /// The fans of a table's rows, or the error that says which the initializer lacks.
+    /// The fans of a sparse table's rows. Fails if the initializer lacks one.
     pub(crate) fn fans_of_rows(&self) -> Result<Fans> {
         let missing = |initializer, field| Error::FansUnknown { initializer, field };
         match *self {
@@ -195,7 +195,7 @@ fn bits(stream: u64, index: usize) -> u64 {
 fn uniform(stream: u64, low: f32, high: f32, out: &mut [f32]) {
     let width = high - low;
     for (i, value) in out.iter_mut().enumerate() {
-        // 24 bits are all an f32 in [0, 1) can hold evenly.
+        // An f32 in [0, 1) has 24 evenly spaced bits.
         let unit = (bits(stream, i) >> 40) as f32 * (1.0 / (1u32 << 24) as f32);
         *value = low + width * unit;
     }
@@ -204,7 +204,7 @@ fn uniform(stream: u64, low: f32, high: f32, out: &mut [f32]) {
 /// Normal values from one uniform number each: the quantile of `from + u * width`.
 fn normal(stream: u64, mean: f32, std: f32, from: f64, width: f64, out: &mut [f32]) {
     for (i, value) in out.iter_mut().enumerate() {
-        // The half keeps u off both ends, whose quantiles are infinite.
+        // Adding a half keeps u away from both ends, whose quantiles are infinite.
         let unit = ((bits(stream, i) >> 12) as f64 + 0.5) * (1.0 / (1u64 << 52) as f64);
         *value = (f64::from(mean) + f64::from(std) * quantile(from + unit * width)) as f32;
     }
@@ -221,7 +221,7 @@ fn scaled(stream: u64, is_uniform: bool, fans: f64, out: &mut [f32]) {
 
 /// The standard normal quantile, to seven digits (Wichura 1988, algorithm AS 241, `PPND7`).
 ///
-/// Chosen over Box-Muller because it needs one number a value, so a truncated value is one draw too, and most values
+/// Chosen over Box-Muller because it needs one number per value, so a truncated value also needs only one draw, and most values
 /// cost two short polynomials and a division.
 fn quantile(p: f64) -> f64 {
     let q = p - 0.5;
@@ -301,7 +301,7 @@ mod tests {
         assert!(uniform.iter().all(|value| (-1.0..3.0).contains(value)));
 
         let cut = filled(Initializer::TruncatedNormal { mean: 1.0, std: 2.0 }, &shape);
-        // Conditioned on two standard deviations, a normal variable's own is 0.8796 of what it was.
+        // Truncated at two standard deviations, the standard deviation is 0.8796 of the original.
         assert!((moments(&cut).1 - 2.0 * 0.8796).abs() < 0.02);
         assert!(cut.iter().all(|value| (-3.0..=5.0).contains(value)));
     }

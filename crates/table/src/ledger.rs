@@ -1,19 +1,18 @@
-//! What has been applied: the half of exactly-once that is state.
+//! Which work has been applied: the state behind exactly-once updates.
 //!
-//! Every push names the steps of a stream it stands for ([`WorkId`]). A ledger keeps, per stream, the set of steps that
-//! have been applied, so that a client may send anything again and a repeat changes nothing. It belongs beside the
-//! rows, under the same lock and in the same checkpoint: rows without their ledger, or a ledger without its rows, would
-//! count work twice or not at all.
+//! Every push has the steps of a stream that it contains ([`WorkId`]). A ledger has, per stream, the set of applied steps, so a
+//! client may retry anything and a repeat changes nothing. It must be kept with the rows, under the same lock and in the same
+//! checkpoint: rows without their ledger, or a ledger without its rows, would apply work twice or not at all.
 //!
-//! Steps of a stream arrive nearly in order, so the set is a prefix and a few ranges beyond it:
+//! Steps of a stream arrive almost in order, so the set is a prefix and a few ranges beyond it:
 //!
 //! ```text
 //! 0 1 2 3 4 5 6 7 8 9 ...
 //! x x x x . . x x . x        next = 4, beyond = [6..=7, 9..=9]
 //! ```
 //!
-//! A stream costs some dozen bytes and each gap another sixteen, however long the job runs. This file knows no table,
-//! no worker and no network, and a stream is only a number to it.
+//! A stream costs a few dozen bytes and each gap another sixteen, however long the job runs. This file knows no table, no
+//! worker and no network; a stream is just a number.
 
 use std::collections::BTreeMap;
 
@@ -33,20 +32,20 @@ use serde::{Deserialize, Serialize};
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
-    /// Ordered, so that two ledgers of equal content are saved as equal bytes.
+    /// Ordered, so that ledgers of equal content are saved as equal bytes.
     streams: BTreeMap<u32, Steps>,
 }
 
-/// What became of work offered to a ledger.
+/// The result of offering work to a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "work that was applied in part, or is no range of steps, was not applied and has to be reported"]
+#[must_use = "work that was applied in part, or is not a range of steps, was not applied and must be reported"]
 pub enum Applied<R> {
-    /// It was new and has been applied now; what applying it gave.
+    /// It was new and has been applied; the result of applying it.
     Now(R),
-    /// A repeat: all its steps had been applied, and nothing was done.
+    /// A repeat: all its steps had been applied before, and nothing was done.
     Before,
-    /// Some of its steps had been applied and others not, or its ends are the wrong way round. Nothing was done: a
-    /// merged gradient cannot be taken apart again. A client that repeats what it sent never causes this.
+    /// Some of its steps had been applied and others not, or its first step is after its last. Nothing was done: a merged
+    /// gradient cannot be taken apart. A client that retries exactly what it sent never causes this.
     Part,
 }
 
@@ -57,17 +56,17 @@ pub enum Covered {
     No,
     /// Every step.
     All,
-    /// Some steps, or the work is not a range of steps at all.
+    /// Some steps, or the work is not a valid range.
     Part,
 }
 
 impl Ledger {
-    /// A ledger in which nothing has been applied.
+    /// An empty ledger.
     pub fn new() -> Self {
         Ledger::default()
     }
 
-    /// Runs `apply` if no step of `work` has been applied, and notes that they all have.
+    /// Runs `apply` if no step of `work` has been applied, and records all its steps.
     pub fn apply_once<R>(&mut self, work: WorkId, apply: impl FnOnce() -> R) -> Applied<R> {
         match self.try_apply_once(work, || Ok::<R, std::convert::Infallible>(apply())) {
             Ok(applied) => applied,
@@ -75,8 +74,8 @@ impl Ledger {
         }
     }
 
-    /// [`apply_once`](Self::apply_once) for work that can fail: after an error the ledger is as it was, and the same
-    /// work may be offered again.
+    /// [`apply_once`](Self::apply_once) for work that can fail: after an error the ledger is unchanged, and the same work may
+    /// be offered again.
     pub fn try_apply_once<R, E>(
         &mut self,
         work: WorkId,
@@ -95,20 +94,20 @@ impl Ledger {
 
     /// How much of `work` has been applied.
     pub fn is_applied(&self, work: WorkId) -> Covered {
-        // The last number of all has no successor and so cannot end a range; at a million steps a second it would take
-        // half a million years to get there.
+        // The greatest number has no successor and so cannot end a range; at a million steps per second it would be reached
+        // after half a million years.
         if work.first_step > work.last_step || work.last_step == u64::MAX {
             return Covered::Part;
         }
         self.streams.get(&work.stream).map_or(Covered::No, |steps| steps.covered(work.first_step, work.last_step))
     }
 
-    /// The first step of a stream that has not been applied: where a restarted worker goes on. 0 for an unknown stream.
+    /// The first step of a stream that has not been applied, where a restarted worker resumes. 0 for an unknown stream.
     pub fn position(&self, stream: u32) -> u64 {
         self.streams.get(&stream).map_or(0, |steps| steps.next)
     }
 
-    /// Adds everything that another ledger has.
+    /// Adds everything in another ledger.
     pub fn merge(&mut self, other: &Ledger) {
         for (stream, theirs) in &other.streams {
             if theirs.next > 0 || !theirs.beyond.is_empty() {
@@ -117,7 +116,7 @@ impl Ledger {
         }
     }
 
-    /// A ledger for each stream.
+    /// One ledger per stream.
     pub fn by_stream(&self) -> impl Iterator<Item = (u32, Ledger)> {
         self.streams.iter().map(|(&stream, steps)| (stream, Ledger { streams: [(stream, steps.clone())].into() }))
     }
@@ -131,9 +130,9 @@ impl Ledger {
 /// A set of steps.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Steps {
-    /// Every step below this one is in the set, and this one is not.
+    /// Every step below this one is in the set; this one is not.
     next: u64,
-    /// First and last of the ranges above `next`, ascending, with at least one step missing before each.
+    /// First and last steps of the ranges above `next`, ascending, with at least one missing step before each.
     beyond: Vec<(u64, u64)>,
 }
 
@@ -175,11 +174,11 @@ impl Steps {
         self.beyond = joined;
     }
 
-    /// Adds steps of which none is in the set.
+    /// Adds steps, none of which is in the set.
     fn insert(&mut self, first: u64, last: u64) {
         if first == self.next {
             self.next = last + 1;
-            // What stood waiting for this gap to close joins the prefix.
+            // The gap before this range is closed: merge it into the prefix.
             if self.beyond.first().is_some_and(|range| range.0 == self.next) {
                 self.next = self.beyond.remove(0).1 + 1;
             }
@@ -241,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_range_of_steps_is_reported_and_harmless() {
+    fn work_that_is_not_a_range_of_steps_is_reported_and_harmless() {
         let mut ledger = Ledger::new();
         for (first, last) in [(5, 4), (u64::MAX, u64::MAX), (0, u64::MAX), (u64::MAX, 0)] {
             assert_eq!(ledger.apply_once(work(first, last), || ()), Applied::Part);
@@ -252,7 +251,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_merged_ledger_has_what_either_has(
+        fn a_merged_ledger_is_the_union(
             left in prop::collection::vec((0u32..2, 0u64..40, 0u64..4), 0..20),
             right in prop::collection::vec((0u32..2, 0u64..40, 0u64..4), 0..20),
         ) {

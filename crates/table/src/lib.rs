@@ -1,14 +1,13 @@
-//! What a server keeps and how one row changes: tables, optimizers, schedules and first values.
+//! What a server keeps and how one row changes: tables, optimizers, schedules and initializers.
 //!
-//! State only. Nothing here opens a file or a socket, reads a clock or starts a thread (this crate's `clippy.toml`
-//! makes that a build error); tables are driven by calls, from as many threads as the caller likes. The table does not
-//! know the mode, the rank or how many servers there are: its rows depend on its own seed, its keys and what was
-//! pushed.
+//! State only. Nothing here opens a file or a socket, reads a clock or starts a thread (this crate's `clippy.toml` makes that a
+//! build error); tables are driven by calls, from any number of threads. A table does not know the mode, the rank or the number
+//! of servers: its rows depend only on its seed, its keys and what was pushed.
 //!
-//! Start at [`SparseTable`] and [`DenseTable`]; [`Optimizer`] is the one arithmetic that both of them run. Beside them
-//! stands what a server has to remember between requests: which work it has applied ([`Ledger`]), the gradients of a
-//! step that others have yet to join ([`Aggregate`]), and the rows that workers have yet to fetch ([`Changed`]). What of
-//! all this outlives the job is in [`checkpoint`].
+//! Start at [`SparseTable`] and [`DenseTable`]; [`Optimizer`] is the arithmetic that both use. Other modules have what a server
+//! must remember between requests: which work it has applied ([`Ledger`]), the gradients of a step that other streams have not
+//! pushed yet ([`Aggregate`]), and the rows that workers have not fetched yet ([`Changed`]). What is saved of all this is in
+//! [`checkpoint`].
 
 pub mod accessor;
 mod admission;

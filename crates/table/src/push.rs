@@ -1,30 +1,28 @@
-//! What comes with a push, and what became of it.
+//! Extra inputs of a push, and its report.
 //!
-//! A gradient that is not a number must neither enter a table nor stop a job by surprise: what happens to it is the
-//! table's policy ([`NonFinite`]), and the caller is told how many there were, to count them, to warn or to stop.
+//! A gradient that is not a number must neither enter a table nor silently stop a job: the table has a policy for it
+//! ([`NonFinite`]), and the caller gets the count, to log it, to warn or to stop.
 
 use serde::{Deserialize, Serialize};
 
 use crate::clip::TOO_LARGE;
 use crate::error::{Result, require};
 
-/// What a table does about gradients that hold a NaN, an infinity or a number too large to be squared
-/// ([`TOO_LARGE`]).
+/// What a table does with gradients that contain NaN, an infinity or a number too large to be squared ([`TOO_LARGE`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NonFinite {
-    /// Refuse them where they stand and count them: of a sparse push the rows concerned, a dense push whole.
+    /// Refuse and count them: in a sparse push the affected rows, in a dense push all of it.
     #[default]
     Skip,
-    /// Put every number of every gradient into `[-limit, limit]`, and 0 in the place of NaN, and count the gradients
-    /// that this changed.
+    /// Clamp every number to `[-limit, limit]`, replace NaN by 0, and count the gradients that this changed.
     Clip(f32),
     /// Refuse the whole push with an error that names the first of them.
     Stop,
 }
 
 impl NonFinite {
-    /// What is wrong with the limit, if anything.
+    /// Fails if the limit is out of range.
     pub fn validate(&self) -> Result<()> {
         match *self {
             NonFinite::Clip(limit) => {
@@ -36,25 +34,25 @@ impl NonFinite {
     }
 }
 
-/// How often the keys of a push were shown and clicked; one number each a key, in the order of the keys.
+/// Shows and clicks of the keys of a push; one number per key, in the order of the keys.
 ///
-/// Without it a key was shown once and not clicked.
+/// Without it, every key counts as shown once and not clicked.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ShowClick<'a> {
-    /// Samples with the key.
+    /// Number of samples with the key.
     pub show: &'a [f32],
-    /// Those of them with a positive label.
+    /// Number of those samples with a positive label.
     pub click: &'a [f32],
 }
 
 /// What a table did with one push.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PushReport {
-    /// Gradients applied: rows of a sparse table, one for the whole array of a dense table.
+    /// Gradients applied: the number of rows of a sparse table, 1 for a dense table.
     pub applied: usize,
-    /// Gradients refused because they are not finite; what they would have changed is as it was.
+    /// Gradients refused because they are not finite; the rows are unchanged.
     pub non_finite: usize,
-    /// Gradients among the applied that were not finite or beyond the limit, and were put into range.
+    /// Applied gradients that were not finite or beyond the limit, and were clamped.
     pub clipped: usize,
     /// Gradients dropped because their keys are not admitted.
     pub not_admitted: usize,
@@ -73,16 +71,16 @@ impl PushReport {
 /// How many rows a shrink removed, and why. A row that more than one reason would remove counts under the first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Shrunk {
-    /// The score had fallen below the accessor's threshold.
+    /// The score was below the accessor's threshold.
     pub by_score: usize,
     /// Not pushed for more days than the accessor allows.
     pub by_unseen_days: usize,
-    /// Not touched within the age asked for.
+    /// Not touched within the given age.
     pub by_age: usize,
 }
 
 impl Shrunk {
-    /// Rows removed.
+    /// Number of rows removed.
     pub fn total(&self) -> usize {
         self.by_score + self.by_unseen_days + self.by_age
     }

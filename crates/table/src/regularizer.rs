@@ -1,12 +1,12 @@
-//! Weight decay as the original knows it: a term added to the gradient before the rule sees it.
+//! Weight decay as in PaddlePaddle: a term added to the gradient before the update rule.
 //!
-//! Sparse rows decay only when they are pushed; a row nobody touches keeps its weights, as in the original.
+//! Sparse rows decay only when they are pushed; an untouched row keeps its weights, as in PaddlePaddle.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, require};
 
-/// A penalty on the weights, as its gradient.
+/// A penalty on the weights, given by its gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Regularizer {
@@ -20,9 +20,10 @@ impl Regularizer {
     /// Adds the penalty's gradient to `gradient`.
     ///
     /// # Panics
-    /// Where the two lengths differ.
+    ///
+    /// If the two lengths differ.
     pub fn add_to(&self, weights: &[f32], gradient: &mut [f32]) {
-        assert_eq!(weights.len(), gradient.len(), "one gradient a weight");
+        assert_eq!(weights.len(), gradient.len(), "one gradient per weight");
         match *self {
             Regularizer::L1(coefficient) => {
                 for (g, w) in gradient.iter_mut().zip(weights) {
@@ -37,7 +38,7 @@ impl Regularizer {
         }
     }
 
-    /// What is wrong with the coefficient, if anything.
+    /// Fails if the coefficient is out of range.
     pub fn validate(&self) -> Result<()> {
         let (Regularizer::L1(coefficient) | Regularizer::L2(coefficient)) = *self;
         require(

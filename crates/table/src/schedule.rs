@@ -1,8 +1,8 @@
 //! Learning rates as functions of the step.
 //!
-//! A schedule is pure: the same step gives the same rate on every server, after every restart. It does not know which
-//! rule uses the rate. Formulas and edge cases are those of fluid's `learning_rate_scheduler`: steps count from 0, so
-//! `rate(0)` is the rate of the first update, except Noam's, which counts from 1 because it divides by the step.
+//! A schedule is pure: the same step gives the same rate on every server, after every restart. It does not know which rule uses
+//! the rate. Formulas and edge cases are those of fluid's `learning_rate_scheduler`: steps count from 0, so `rate(0)` is the
+//! rate of the first update. Noam's schedule counts from 1, because it divides by the step.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use crate::error::{Result, require};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Schedule {
-    /// The same rate for ever.
+    /// The same rate for all steps.
     Constant(f64),
     /// `base * decay_rate ^ (step / decay_steps)`.
     Exponential {
@@ -22,7 +22,7 @@ pub enum Schedule {
         decay_steps: u64,
         /// The factor.
         decay_rate: f64,
-        /// Decay in whole steps of the staircase (`floor(step / decay_steps)`) rather than smoothly.
+        /// Decay in discrete steps (`floor(step / decay_steps)`) instead of smoothly.
         #[serde(default)]
         staircase: bool,
     },
@@ -50,8 +50,8 @@ pub enum Schedule {
         #[serde(default)]
         staircase: bool,
     },
-    /// `(base - end) * (1 - step / decay_steps) ^ power + end`, then `end` for ever; with `cycle` the rate rises again
-    /// each time it has reached `end`, over ever longer periods.
+    /// `(base - end) * (1 - step / decay_steps) ^ power + end`, then `end`; with `cycle` the rate rises again each time it has
+    /// reached `end`, over increasingly long periods.
     Polynomial {
         /// The rate of step 0.
         base: f64,
@@ -84,15 +84,15 @@ pub enum Schedule {
     /// `base * d_model ^ -0.5 * min(n ^ -0.5, n * warmup_steps ^ -1.5)` with `n = step + 1` ("Attention is all you
     /// need", section 5.3).
     Noam {
-        /// A factor over the whole curve; 1 in the paper.
+        /// A factor for the whole curve; 1 in the paper.
         base: f64,
         /// The width of the model.
         d_model: f64,
         /// Steps during which the rate rises.
         warmup_steps: u64,
     },
-    /// A straight line from `start` to `end` over `warmup_steps`, then `after`, which is given the same step count: it
-    /// has been decaying unseen, as in the original.
+    /// A straight line from `start` to `end` over `warmup_steps`, then `after`. That schedule gets the same step count, so it
+    /// decays during the warm-up too, as in PaddlePaddle.
     Warmup {
         /// Steps of the line.
         warmup_steps: u64,
@@ -100,14 +100,14 @@ pub enum Schedule {
         start: f64,
         /// The rate the line would reach at step `warmup_steps`.
         end: f64,
-        /// What follows.
+        /// The schedule after the warm-up.
         after: Box<Schedule>,
     },
-    /// Another schedule times a factor: a parameter with a learning rate of its own.
+    /// Another schedule times a factor: for a parameter with its own learning rate.
     Scaled {
         /// The factor.
         factor: f64,
-        /// What is multiplied.
+        /// The schedule that is multiplied.
         of: Box<Schedule>,
     },
 }
@@ -118,7 +118,7 @@ impl Schedule {
         if factor == 1.0 { self } else { Schedule::Scaled { factor, of: Box::new(self) } }
     }
 
-    /// The rate for the update that follows `step` finished ones.
+    /// The rate of the update after `step` completed ones.
     pub fn rate(&self, step: u64) -> f64 {
         match self {
             Schedule::Constant(rate) => *rate,
@@ -133,7 +133,7 @@ impl Schedule {
             }
             Schedule::Polynomial { base, decay_steps, end, power, cycle } => {
                 let (step, period) = if *cycle {
-                    // Step 0 belongs to the first period, although its quotient rounds up to none.
+                    // Step 0 belongs to the first period, although its quotient rounds up to 0.
                     (step, decay_steps.saturating_mul(step.div_ceil(*decay_steps).max(1)))
                 } else {
                     (step.min(*decay_steps), *decay_steps)
@@ -162,13 +162,13 @@ impl Schedule {
         }
     }
 
-    /// This schedule, or what is wrong with its numbers. Tables call it when they are made.
+    /// Returns this schedule, or an error if a number is out of range. Tables call it when they are created.
     pub fn validated(self) -> Result<Self> {
         self.validate()?;
         Ok(self)
     }
 
-    /// What is wrong with the numbers of this schedule, if anything.
+    /// Fails if a number is out of range.
     pub fn validate(&self) -> Result<()> {
         let positive = "at least 1";
         match self {
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schedule_goes_on_after_the_last_step_anybody_planned() {
+    fn a_schedule_continues_after_its_last_step() {
         let cosine = Schedule::Cosine { base: 0.1, step_each_epoch: 1, epochs: 3 };
         let cycle = Schedule::Polynomial { base: 0.1, decay_steps: 7, end: 0.01, power: 1.0, cycle: true };
         assert!(cosine.rate(u64::MAX).is_finite() && cycle.rate(u64::MAX).is_finite());

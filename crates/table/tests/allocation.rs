@@ -1,4 +1,4 @@
-//! A warm request allocates nothing: a training step must not wait for the allocator, nor one thread for another in it.
+//! A request allocates nothing after warm-up: a training step must not wait for the allocator, nor for another thread in it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -11,7 +11,7 @@ use openfleet_table::{
 struct Counting;
 
 thread_local! {
-    // Per thread, so that the test harness's own threads do not count.
+    // Per thread, so that the threads of the test harness are not counted.
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 

@@ -1,4 +1,4 @@
-//! Every key fares as if it were alone.
+//! Every key behaves as if it were alone.
 //!
 //! A table of many keys is driven through random requests, days and shrinks; beside it stands one table for each key
 //! that is given the same requests with all other keys left out. Whatever is admitted, refused, evicted or removed around
@@ -100,7 +100,7 @@ fn specs() -> impl Strategy<Value = SparseSpec> {
     )
 }
 
-/// Numbers with, now and then, a row that no table should take.
+/// Random numbers; occasionally a row that a table should refuse.
 fn numbers(seed: u64, count: usize, dim: usize) -> Vec<f32> {
     let mut values = vec![0.0; count * dim];
     Initializer::Uniform { low: -1.0, high: 1.0 }.fill(seed, &[count, dim], &mut values);
@@ -112,7 +112,7 @@ fn numbers(seed: u64, count: usize, dim: usize) -> Vec<f32> {
 
 type Saved = (u32, Vec<u32>, Vec<u32>, Option<(u32, u32, u32, u32, bool)>);
 
-/// A row down to its bits.
+/// A row, bit by bit.
 fn saved(table: &SparseTable, key: Key) -> Option<Saved> {
     let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
     table.read_row(key, |row| {
@@ -133,7 +133,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_key_fares_as_if_it_were_alone(spec in specs(), events in events()) {
+    fn every_key_behaves_as_if_it_were_alone(spec in specs(), events in events()) {
         let dim = spec.dim;
         let together = SparseTable::new(spec.clone()).unwrap();
         let lonely = || SparseTable::new(SparseSpec { capacity: None, shards: 1, ..spec.clone() }).unwrap();
@@ -199,7 +199,7 @@ proptest! {
                 let row = saved(&together, *key);
                 rows += usize::from(row.is_some());
                 if spec.capacity.is_some() && row.is_none() && !table.is_empty() {
-                    // Evicted to make room: the key starts from nothing, here as there.
+                    // Evicted: the key starts from nothing, in both tables.
                     let step = table.step();
                     *table = lonely();
                     table.set_step(step);

@@ -56,7 +56,7 @@ fn a_checkpoint_of_version_1_is_read() {
         let rows = read_sparse(&storage, &manifest, entry, 0..BUCKET_COUNT, &whole, true, &Sequential).unwrap();
         assert_eq!((rows, whole.len() as u64, whole.step()), (entry.rows, entry.rows, 3));
         assert!(rows > 50);
-        // Three servers have the same rows between them.
+        // Three servers have the same rows together.
         let buckets = Buckets::new(3).unwrap();
         let mut total = 0;
         for server in 0..3 {

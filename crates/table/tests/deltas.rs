@@ -1,4 +1,4 @@
-//! Saves of what has changed: whatever happens between them, a chain of them is what one whole save would have been.
+//! Delta saves: whatever happens between them, a chain of them equals one full save.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -114,7 +114,7 @@ fn act() -> impl Strategy<Value = Act> {
 
 proptest! {
     #[test]
-    fn a_chain_is_what_one_whole_save_would_have_been(
+    fn a_chain_of_deltas_equals_one_full_save(
         acts in prop::collection::vec(act(), 0..50),
         capacity in prop::option::of(8usize..30),
         is_ctr: bool,
@@ -151,7 +151,7 @@ proptest! {
                     mapped.pull(&keys, &mut theirs).unwrap();
                     prop_assert_eq!(ours, theirs);
                 }
-                // What is not written is still to be saved.
+                // What is not written still has to be saved.
                 Act::SaveThatFails => drop(table.cut_since(Some(saved.moment())).unwrap()),
                 Act::Compact => {
                     let before = rows(&loaded(&storage, spec.clone()));
@@ -161,7 +161,7 @@ proptest! {
                     prop_assert_eq!(rows(&loaded(&storage, spec.clone())), before);
                     saved = compacted;
                 }
-                // Goes on from what was saved.
+                // Resumes from the last save.
                 Act::Restart => {
                     let fresh = SparseTable::new(spec.clone()).unwrap();
                     read_sparse(&storage, &saved, &saved.sparse[0], 0..BUCKET_COUNT, &fresh, true, &Sequential).unwrap();
@@ -174,7 +174,7 @@ proptest! {
 }
 
 #[test]
-fn a_save_of_changes_has_what_changed_and_names_the_saves_below_it() {
+fn a_delta_save_has_the_changed_rows_and_names_its_layers() {
     let (table, storage, mut scratch) = (plain(), Memory::new(), Scratch::new());
     let keys: Vec<Key> = (0..1000).collect();
     table.push(&keys, &[0.25; 3000], &mut scratch).unwrap();
@@ -185,7 +185,7 @@ fn a_save_of_changes_has_what_changed_and_names_the_saves_below_it() {
     assert_eq!((second.sparse[0].parts[0].rows, second.sparse[0].rows), (3, 1001));
     let third = save(&storage, &table, 3, true).unwrap();
     assert_eq!((third.sparse[0].parts[0].rows, third.layers.len()), (0, 2));
-    // A whole save needs none of the others, and removes them.
+    // A full save needs none of the others, and removes them.
     let whole = save(&storage, &table, 4, false).unwrap();
     assert_eq!((whole.version, whole.layers.len(), whole.sparse[0].parts[0].rows), (1, 0, 1001));
     let directories: BTreeSet<_> =
@@ -221,7 +221,7 @@ fn a_chain_is_divided_among_other_servers_as_a_whole_save_is() {
     }
 }
 
-/// Three that take turns.
+/// Three shares that run one after the other.
 struct Three;
 
 impl Parallelism for Three {
@@ -235,7 +235,7 @@ impl Parallelism for Three {
 }
 
 #[test]
-fn rows_that_several_hands_read_are_those_that_one_reads() {
+fn rows_read_in_parallel_equal_those_read_sequentially() {
     let (table, storage, mut scratch) = (plain(), Memory::new(), Scratch::new());
     let keys: Vec<Key> = (0..60_000).map(|key: Key| key.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
     table.push(&keys, &vec![0.25; 3 * keys.len()], &mut scratch).unwrap();
@@ -253,7 +253,7 @@ fn rows_that_several_hands_read_are_those_that_one_reads() {
         assert!(read(0..BUCKET_COUNT, &Three) == rows(&table), "{servers} parts");
         assert!(read(1000..3000, &Three) == read(1000..3000, &Sequential), "{servers} parts");
     }
-    // A number of rows that cannot be is not believed, whoever meets it.
+    // An impossible number of rows is refused by every reader.
     for rows in [60_001, u64::MAX / 8, u64::MAX] {
         let mut wrong = manifest.clone();
         (wrong.sparse[0].rows, wrong.sparse[0].parts[0].rows) = (rows, rows);
@@ -262,7 +262,7 @@ fn rows_that_several_hands_read_are_those_that_one_reads() {
             assert!(matches!(read, Err(Error::FileLength { .. })), "{rows}: {read:?}");
         }
     }
-    // Whoever meets it tells of a flipped bit.
+    // Every reader reports a flipped bit.
     let weights = storage.files().into_iter().find(|(path, _)| path.ends_with(".weights.npy"));
     let (path, bytes) = weights.unwrap();
     for at in [0, 300_000, 500_000, bytes.len() - 1] {
@@ -275,7 +275,7 @@ fn rows_that_several_hands_read_are_those_that_one_reads() {
 }
 
 #[test]
-fn changes_since_a_save_that_nobody_knows_are_refused() {
+fn a_delta_since_an_unknown_save_is_refused() {
     let (table, storage) = (plain(), Memory::new());
     assert!(matches!(save(&storage, &table, 1, true), Err(Error::NotACheckpoint { .. })));
     save(&storage, &table, 1, false).unwrap();
@@ -283,7 +283,7 @@ fn changes_since_a_save_that_nobody_knows_are_refused() {
     let error = save(&storage, &other, 2, true).unwrap_err();
     assert_eq!(error, Error::UnknownSave { save: id(1) });
     assert!(other.cut().is_ok(), "a cut that was refused is over");
-    // Nor may somebody else have saved in between.
+    // Another job must not have saved in between.
     let stale = read_manifest(&storage).unwrap();
     save(&storage, &other, 3, false).unwrap();
     let error = compact(&storage, &stale, &id(4)).unwrap_err();

@@ -1,4 +1,4 @@
-//! What the dense table promises, one sentence a test.
+//! What the dense table promises, one sentence per test.
 
 use openfleet_table::{Adam, DenseSpec, DenseTable, Error, Momentum, NonFinite, Optimizer, Regularizer, Schedule, Sgd};
 
@@ -77,7 +77,7 @@ fn added_differences_pass_the_rule_by() {
 }
 
 #[test]
-fn what_was_read_can_be_restored_and_training_goes_on_the_same() {
+fn a_restored_table_trains_like_the_original() {
     let make = || table(&[3], Optimizer::Momentum(Momentum::default()), 0.1, None);
     let (first, second) = (make(), make());
     first.push(&[1.0, 2.0, 3.0]).unwrap();
@@ -116,12 +116,12 @@ fn wrong_lengths_and_shapes_are_errors() {
     let spec = DenseSpec { shape: vec![2, 0], ..table.spec().clone() };
     assert_eq!(
         DenseTable::new(spec).unwrap_err().to_string(),
-        "`shape` of a dense table must be sides of at least 1 with a countable product, got [2, 0]"
+        "`shape` of a dense table must be dimensions of at least 1 whose product fits into `usize`, got [2, 0]"
     );
 }
 
 #[test]
-fn the_policy_decides_what_becomes_of_a_gradient_that_is_not_finite() {
+fn the_policy_decides_about_gradients_that_are_not_finite() {
     let make = |non_finite| {
         let (optimizer, schedule) = (Optimizer::Sgd(Sgd {}), Schedule::Constant(1.0));
         DenseTable::new(DenseSpec { shape: vec![4], optimizer, schedule, regularizer: None, non_finite }).unwrap()

@@ -1,5 +1,5 @@
-//! Rules and schedules against numbers worked out elsewhere: `golden/*.py` compute them in double precision from the
-//! formulas of fluid's documentation, `golden/*.json` are what they print.
+//! Rules and schedules against independently computed numbers: `golden/*.py` compute them in double precision from the formulas
+//! of fluid's documentation, `golden/*.json` is their output.
 
 use openfleet_table::{Optimizer, Schedule};
 use serde::Deserialize;

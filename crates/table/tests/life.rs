@@ -1,4 +1,4 @@
-//! The life of a row: who gets one, what it keeps, and when it goes.
+//! The lifetime of a row: admission, contents, and removal.
 
 use openfleet_core::Key;
 use openfleet_table::{
@@ -142,7 +142,7 @@ fn rows_older_than_asked_go_and_their_memory_is_given_back_and_used_again() {
     table.for_each(|key, _, _| shown.push(key));
     shown.sort_unstable();
     assert_eq!(shown, young);
-    // A row that comes back starts from its first values, as if it had never been there.
+    // A row that is created again starts from its initial values, as if it had never existed.
     let fresh = self::table(spec(8));
     assert_eq!(pull(&table, &old, Missing::Create), pull(&fresh, &old, Missing::Create));
     assert!(table.bytes() <= before + before / 8);
@@ -163,9 +163,9 @@ fn a_table_never_keeps_more_rows_than_its_capacity() {
         assert!(table.len() <= 1000);
     }
     assert!(table.len() > 900, "full shards, not empty ones: {}", table.len());
-    // Created again by their push are at most those of a round that were evicted before it.
+    // At most the rows of a round that were evicted before their push are created again.
     assert!(table.evicted() >= created + 100 - 1000);
-    // What is seen in every round was never the least recently seen.
+    // Rows that are used in every round were never the least recently used.
     let survivors = hot.iter().filter(|key| table.stamp(**key).is_some()).count();
     assert_eq!(survivors, 100);
     let bytes_a_row = table.bytes() / table.len();
@@ -223,13 +223,13 @@ fn the_long_part_is_zeros_until_the_score_reaches_the_threshold() {
     let plain = self::table(spec(4));
     let first = pull(&plain, &[7], Missing::Initial);
     assert_eq!(pull(&table, &[7], Missing::Create), [0.0; 4], "the weight starts from 0 as well");
-    // Nine shows without a click score 0.9: the weight learns, the long part does not exist.
+    // Nine shows without a click score 0.9: the weight is trained, the long part does not exist.
     for _ in 0..9 {
         assert_eq!(push(&table, &[7], &[-1.0, -1.0, -1.0, -1.0]).applied, 1);
     }
     assert_eq!(pull(&table, &[7], Missing::Create), [9.0, 0.0, 0.0, 0.0]);
     let short_bytes = table.bytes();
-    // The tenth creates it from first values, and the gradient that came with it was computed on zeros.
+    // The tenth creates it with initial values; the gradient of that push was computed on zeros.
     show(&table, 7, 1.0, 1.0);
     assert_eq!(pull(&table, &[7], Missing::Create), [9.0, first[1], first[2], first[3]]);
     push(&table, &[7], &[-1.0, -1.0, -1.0, -1.0]);
@@ -356,7 +356,7 @@ fn settings_that_cannot_work_are_refused_with_their_reason() {
     let refused = |spec: SparseSpec| SparseTable::new(spec).unwrap_err().to_string();
     assert_eq!(
         refused(SparseSpec { capacity: Some(3), ..spec(1) }),
-        "`capacity` of a sparse table must be at least one row a shard, got 3"
+        "`capacity` of a sparse table must be at least one row per shard, got 3"
     );
     assert_eq!(
         refused(SparseSpec {

@@ -1,4 +1,4 @@
-//! What the sparse table promises, one sentence a test.
+//! What the sparse table promises, one sentence per test.
 
 use openfleet_core::{Hinted, Key};
 use openfleet_table::sparse::DEFAULT_SHARDS;

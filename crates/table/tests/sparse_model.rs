@@ -1,7 +1,7 @@
-//! The sparse table against the plainest thing that could be it: a map from keys to vectors.
+//! The sparse table against the simplest possible model: a map from keys to vectors.
 //!
-//! Equality is exact, to the bit: the same rule runs on both sides, so whatever differs is a row lost, doubled, mixed up
-//! with a neighbour or read from the wrong place.
+//! Equality is exact, bit by bit: the same rule runs on both sides, so any difference is a row that was lost, duplicated, mixed
+//! up with a neighbour or read from the wrong position.
 
 use std::collections::HashMap;
 
@@ -82,7 +82,7 @@ fn optimizers() -> impl Strategy<Value = Optimizer> {
     ]
 }
 
-/// Some keys everybody uses, some from anywhere, and few enough of the first that duplicates are common.
+/// Some common keys, few enough that duplicates are frequent, and some arbitrary ones.
 fn keys() -> impl Strategy<Value = Vec<Key>> {
     let key = prop_oneof![4 => 0u64..40, 2 => 0u64..3_000, 1 => any::<u64>(), 1 => Just(u64::MAX)];
     prop::collection::vec(key, 0..600)
@@ -116,7 +116,7 @@ fn specs() -> impl Strategy<Value = SparseSpec> {
     )
 }
 
-/// Gradients with, now and then, one that must be refused.
+/// Gradients; occasionally one that must be refused.
 fn gradients(seed: u64, count: usize, dim: usize) -> Vec<f32> {
     let mut values = vec![0.0; count * dim];
     Initializer::Uniform { low: -1.0, high: 1.0 }.fill(seed, &[count, dim], &mut values);

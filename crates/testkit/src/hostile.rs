@@ -1,4 +1,4 @@
-//! Whatever reads bytes from the network, fed with any bytes: what the fuzzer and the test of its corpus run.
+//! Feeds arbitrary bytes to everything that reads from the network; used by the fuzzer and by the test of its corpus.
 
 use openfleet_core::strategy::Mode;
 use openfleet_dist::frame::{HEADER, Header, Payload, Reader};
@@ -12,7 +12,7 @@ use openfleet_dist::request::{
 use openfleet_dist::server::{Outcome, State};
 use openfleet_table::{Adam, DenseSpec, Initializer, Optimizer, Schedule, SparseSpec};
 
-/// Decodes bytes as everything that a peer may send. Must return, whatever they are.
+/// Decodes bytes as everything that a peer may send. Must return, whatever the bytes are.
 pub fn decode_as_everything(bytes: &[u8]) {
     if let Some(header) = bytes.first_chunk::<HEADER>() {
         let _ = Header::decode(header, 1 << 20);
@@ -35,15 +35,15 @@ pub fn decode_as_everything(bytes: &[u8]) {
         assert_eq!(view.rows.len(), view.keys.len() * 3);
     }
     let _ = pull_sparse::take_rows(&mut Reader::new(bytes), bytes.len(), usize::MAX);
-    // A slice is always ready: one poll reads what there is.
+    // A slice is always ready: one poll reads everything.
     let mut from = bytes;
     let mut reading = std::pin::pin!(read_frame(&mut from, 1 << 20, "a test"));
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     let _ = std::future::Future::poll(reading.as_mut(), &mut context);
 }
 
-/// Asks a server, in the mode that the first byte says, for whatever the others spell: for each request its kind, the worker
-/// that asks, the words of its payload, and the payload. Must return, whatever they are.
+/// Sends arbitrary requests to a server in the mode given by the first byte. The other bytes give, for each request, its kind,
+/// the worker that sends it, the number of words in its payload, and the payload. Must return, whatever the bytes are.
 pub fn ask_anything(bytes: &[u8]) {
     let Some((&mode, mut rest)) = bytes.split_first() else { return };
     let state = State::new();
@@ -51,7 +51,7 @@ pub fn ask_anything(bytes: &[u8]) {
     let create = CreateTables { description: tables, first_values: vec![vec![0.0; 3]] };
     let Ok(payload) = create.encode() else { panic!("a description is encoded") };
     assert!(matches!(state.handle(0, Kind::CreateTables, payload), Outcome::Now(Ok(_))));
-    // Answers that come later are waited for by nobody, but somebody must hold them.
+    // No one waits for later replies, but their channels must stay open.
     let mut waiting = Vec::new();
     while let [kind, worker, words, more @ ..] = rest {
         let length = (usize::from(*words) * 4).min(more.len());
@@ -64,7 +64,7 @@ pub fn ask_anything(bytes: &[u8]) {
     let _ = state.status();
 }
 
-/// Two workers of two threads, a table of two floats a row and an array of three.
+/// Two workers of two threads, a table with two floats per row and an array of three.
 fn tables(mode: Mode) -> Description {
     let (optimizer, schedule) = (Optimizer::Adam(Adam::default()), Schedule::Constant(0.1));
     let sparse = SparseSpec {

@@ -1,13 +1,14 @@
-//! A bad network in one process: real clients and real servers, and between them a relay that knows frames and means harm.
+//! A bad network in one process: real clients and real servers, and between them a relay that understands frames and injects
+//! faults.
 //!
 //! ```text
 //! client == pipe == relay == pipe == server::serve
 //! ```
 //!
-//! By a seeded generator the relay loses answers and requests, cuts frames in two, sends them twice, lets others overtake
-//! them, and delivers what stood in the buffers of a connection long after its client has given it up. A lost frame ends
-//! its connection, as TCP would have it: a stream with a hole in it does not go on. Nothing here sleeps; a late frame is
-//! late by turns of the runtime or by frames that overtake it, so a faultless run and a faulty one cost about the same.
+//! With a seeded random generator the relay loses replies and requests, cuts frames in two, sends them twice, reorders them,
+//! and delivers frames from the buffers of a connection long after its client has given it up. A lost frame ends its
+//! connection, as in TCP: a stream with a gap cannot continue. Nothing here sleeps; a late frame is delayed by turns of the
+//! runtime or by frames that overtake it, so a run with faults takes about as long as one without.
 
 use std::future::Future;
 use std::io;
@@ -28,10 +29,10 @@ use tokio::io::{AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf, duplex, split}
 use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 
-/// How often what goes wrong, in thousandths of all frames.
+/// Rates of faults, in thousandths of all frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Faults {
-    /// Answers lost; the connection breaks.
+    /// Replies lost; the connection breaks.
     pub lost_answers: u64,
     /// Requests lost; the connection breaks.
     pub lost_requests: u64,
@@ -49,12 +50,12 @@ impl Faults {
     /// A perfect network.
     pub const NONE: Faults =
         Faults { lost_answers: 0, lost_requests: 0, cut: 0, twice: 0, overtaken: 0, unreachable: 0 };
-    /// One answer in ten is lost, and everything else happens too.
+    /// One reply in ten is lost, and every other fault occurs too.
     pub const BAD: Faults =
         Faults { lost_answers: 100, lost_requests: 20, cut: 10, twice: 50, overtaken: 50, unreachable: 100 };
 }
 
-/// What has happened so far.
+/// Numbers of faults so far.
 #[derive(Debug, Default)]
 pub struct Events {
     /// Frames lost.
@@ -86,12 +87,12 @@ struct Inner {
 struct Reach {
     state: Arc<State>,
     partitioned: AtomicBool,
-    /// Tells open connections to look at `partitioned`.
+    /// Tells open connections to check `partitioned`.
     changed: Notify,
 }
 
 impl Network {
-    /// Servers with these states.
+    /// One server per state.
     pub fn new(seed: u64, faults: Faults, config: ServerConfig, states: &[Arc<State>]) -> Self {
         let reach = |state: &Arc<State>| Reach {
             state: state.clone(),
@@ -104,12 +105,12 @@ impl Network {
         }
     }
 
-    /// What has happened so far.
+    /// Numbers of faults so far.
     pub fn events(&self) -> &Events {
         &self.inner.events
     }
 
-    /// The times of a client, short where a test would have to wait for them.
+    /// Client settings with short timeouts where a test would have to wait for them.
     pub fn client(&self, rank: u32, incarnation: u64) -> ClientConfig {
         let ServerConfig { job, secret, .. } = self.inner.config.as_ref().clone();
         let mut config = ClientConfig::new(Identity { job, secret, rank, incarnation: Incarnation(incarnation) });
@@ -117,13 +118,13 @@ impl Network {
         config
     }
 
-    /// A link of a client to each server.
+    /// One link of a client per server.
     pub fn links(&self, runtime: &tokio::runtime::Handle, config: &ClientConfig) -> Vec<Link> {
         let link = |server| Link::remote(runtime, endpoint(server), config.clone(), Arc::new(self.clone()));
         (0..self.inner.servers.len()).map(link).collect()
     }
 
-    /// Cuts a server off, or heals the cut.
+    /// Partitions a server from its clients, or heals the partition.
     pub fn partition(&self, server: usize, is_cut: bool) {
         let reach = &self.inner.servers[server];
         reach.partitioned.store(is_cut, Ordering::SeqCst);
@@ -143,7 +144,7 @@ impl Connector for Network {
         Box::pin(async move {
             let number = inner.events.connections.fetch_add(1, Ordering::Relaxed);
             let mut chance = Random(mix(inner.seed ^ mix(number)));
-            // Whatever is tried again at once gives others their turn here.
+            // Give other tasks a turn, because the client may retry at once.
             tokio::task::yield_now().await;
             if inner.servers[server].partitioned.load(Ordering::SeqCst) || chance.happens(inner.faults.unreachable) {
                 return Err(io::ErrorKind::ConnectionRefused.into());
@@ -158,7 +159,7 @@ impl Connector for Network {
     }
 }
 
-/// A small generator: the same seed, the same harm.
+/// A small random generator: the same seed gives the same faults.
 pub struct Random(pub u64);
 
 impl Random {
@@ -168,12 +169,12 @@ impl Random {
         mix(self.0)
     }
 
-    /// Below a bound.
+    /// The next number below a bound.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.draw() % bound.max(1)
     }
 
-    /// Whether something of so many thousandths happens now.
+    /// Whether an event with this probability, in thousandths, happens now.
     pub fn happens(&mut self, thousandths: u64) -> bool {
         self.below(1000) < thousandths
     }
@@ -194,13 +195,13 @@ struct Relay {
     down: WriteHalf<DuplexStream>,
     arrivals: mpsc::UnboundedReceiver<(Direction, Option<Frame>)>,
     readers: [AbortHandle; 2],
-    /// Held back until so many frames have passed or nothing else happens.
+    /// Frames that are held back until this many frames have passed or nothing else happens.
     held: Vec<(u64, Direction, Frame)>,
 }
 
-/// The most bytes of a frame here.
+/// Maximum payload of a frame, in bytes.
 const CAP: u64 = 1 << 30;
-/// Handshakes are cut but not shuffled: they have no request numbers, and nobody would repeat a part of one.
+/// Handshakes are cut but not reordered: they have no request numbers, and no client would repeat a part of one.
 const HANDSHAKE_BIT: u16 = 0x4000;
 
 impl Relay {
@@ -231,7 +232,7 @@ impl Relay {
                 }
             };
             let Some((direction, Some(frame))) = arrival else { break };
-            // Cut while the frame arrived: it does not get through.
+            // The server was partitioned while the frame arrived: drop it.
             if reach.partitioned.load(Ordering::SeqCst) || !self.pass(direction, frame).await {
                 break;
             }
@@ -239,7 +240,7 @@ impl Relay {
         self.end().await;
     }
 
-    /// Delivers a frame, or not; false when the connection has broken.
+    /// Delivers a frame, or not; returns false when the connection has broken.
     async fn pass(&mut self, direction: Direction, frame: Frame) -> bool {
         let (faults, inner) = (self.inner.faults, self.inner.clone());
         let count = |event: &AtomicU64| event.fetch_add(1, Ordering::Relaxed);
@@ -257,7 +258,7 @@ impl Relay {
             let lost = if direction == Direction::Down { faults.lost_answers } else { faults.lost_requests };
             if self.chance.happens(lost) {
                 count(&inner.events.lost);
-                // Sometimes the request is still on its way, and arrives when nobody expects it any more.
+                // Sometimes the request is still in flight, and arrives when no client waits for it any more.
                 if direction == Direction::Up && self.chance.happens(500) {
                     self.held.push((0, direction, frame));
                 }
@@ -299,7 +300,7 @@ impl Relay {
         write_frame(self.side(direction), frame.kind, frame.request, frame.payload.bytes(), "relay").await.is_ok()
     }
 
-    /// The client sees the end at once; the server sees it after the requests that were still on their way.
+    /// The client sees the end at once; the server sees it after the requests that were still in flight.
     async fn end(mut self) {
         let Relay { chance, held, readers, .. } = &mut self;
         readers[0].abort();
@@ -316,7 +317,7 @@ impl Relay {
     }
 }
 
-/// Reads one side to its end, whatever the other does: a relay that writes never keeps a peer from being read.
+/// Reads one side to its end, whatever the other side does: a relay that is writing never blocks a peer from being read.
 fn read_all(
     direction: Direction,
     mut from: ReadHalf<DuplexStream>,
@@ -334,7 +335,7 @@ fn read_all(
     reading.abort_handle()
 }
 
-/// Lets others have their turn.
+/// Gives other tasks some turns.
 async fn turns(count: u64) {
     for _ in 0..count {
         tokio::task::yield_now().await;

@@ -1,5 +1,4 @@
-//! Storages that fail when they are told to: the n-th operation of a save dies, or the whole process does, or the disk is
-//! full.
+//! Storages that fail on demand: the n-th operation of a save dies, or the whole process does, or the disk is full.
 
 use std::io::{self, Read, Write};
 use std::process::Command;
@@ -9,43 +8,43 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use openfleet_dist::storage::Stores;
 use openfleet_table::checkpoint::{Sink, Storage};
 
-/// What happens, and when.
+/// Which fault happens, and at which operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing.
+    /// No fault.
     Never,
-    /// Before this operation, counted from 0, everything dies: neither it nor any later one has an effect.
+    /// Everything dies before this operation, counted from 0: neither it nor any later one has an effect.
     DiesBefore(u64),
-    /// This operation has its effect, but nobody hears of it, and none after it has.
+    /// This operation has its effect but reports a failure, and no later one has an effect.
     DiesAfter(u64),
     /// A write leaves half of its bytes, and everything dies.
     DiesHalfway(u64),
-    /// From this operation on nothing can be written: there is no room.
+    /// From this operation on the disk is full.
     Full(u64),
 }
 
-/// A storage whose operations that change something are counted, and may fail.
+/// A storage that counts its modifying operations, and may fail.
 #[derive(Clone)]
 pub struct FailingStorage {
     storage: Arc<dyn Storage>,
     fault: Fault,
     count: Arc<AtomicU64>,
-    /// What dies is the process, by a signal that it cannot catch.
+    /// Whether the process is killed, by a signal that it cannot catch.
     kills: bool,
 }
 
 impl FailingStorage {
-    /// On top of what is in another one.
+    /// Wraps another storage.
     pub fn new(storage: Arc<dyn Storage>, fault: Fault) -> Self {
         FailingStorage { storage, fault, count: Arc::default(), kills: false }
     }
 
-    /// One that kills this process rather than to say that something has died.
+    /// Wraps another storage; kills this process instead of returning an error.
     pub fn killing(storage: Arc<dyn Storage>, fault: Fault) -> Self {
         FailingStorage { kills: true, ..FailingStorage::new(storage, fault) }
     }
 
-    /// Operations so far.
+    /// Number of operations so far.
     pub fn operations(&self) -> u64 {
         self.count.load(Ordering::SeqCst)
     }
@@ -54,7 +53,7 @@ impl FailingStorage {
         let number = self.count.fetch_add(1, Ordering::SeqCst);
         let dead = || {
             if self.kills {
-                // It does not return, unless the system refuses, which the test that waits for it notices.
+                // It does not return unless the system refuses the signal, which the waiting test notices.
                 let _ = Command::new("kill").args(["-KILL", &std::process::id().to_string()]).status();
             }
             Err(io::Error::other("killed by the test"))
@@ -144,7 +143,7 @@ impl Storage for FailingStorage {
     }
 }
 
-/// One storage, whatever the address.
+/// The same storage for every address.
 pub struct OneStorage(pub Arc<dyn Storage>);
 
 impl Stores for OneStorage {

@@ -1,9 +1,9 @@
-//! The share of rows whose class was guessed: among the k best scores, or on the right side of 0.5.
+//! The share of correctly predicted rows: the label is among the k highest scores, or on the right side of 0.5.
 
 use super::{Target, is_positive, probability, same_length};
 use crate::error::{Error, Result};
 
-/// Correct rows over all rows.
+/// Correct rows divided by all rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Accuracy {
     correct: u64,
@@ -11,19 +11,18 @@ pub struct Accuracy {
 }
 
 impl Accuracy {
-    /// Nothing seen yet.
+    /// No rows yet.
     pub fn new() -> Self {
         Accuracy::default()
     }
 
-    /// The value behind sums that were added up elsewhere, over all workers for instance.
+    /// From sums that were computed elsewhere, for example over all workers.
     pub fn from_parts(correct: u64, count: u64) -> Self {
         Accuracy { correct, count }
     }
 
-    /// Takes B labels and B x `classes` scores: a row is correct when its label's score is among the `k` highest. Of
-    /// equal scores the lower class comes first, so a row of equal scores is not correct for every label. A refused batch
-    /// changes nothing.
+    /// Adds B labels and B x `classes` scores: a row is correct if its label's score is among the `k` highest. Of equal scores
+    /// the lower class wins, so a row of equal scores is not correct for every label. A refused batch changes nothing.
     pub fn update_top_k<T: Target>(&mut self, labels: &[T], scores: &[f32], classes: usize, k: usize) -> Result<()> {
         same_length("scores of `accuracy`", labels.len() * classes, scores.len())?;
         let mut correct = 0;
@@ -49,8 +48,8 @@ impl Accuracy {
         Ok(())
     }
 
-    /// Takes one probability for each label: above 0.5 guesses positive, exactly as the better of the two scores
-    /// `1 - p` and `p` would. A refused batch changes nothing.
+    /// Adds one probability per label: above 0.5 predicts positive, exactly as the higher of the two scores `1 - p` and `p`
+    /// would. A refused batch changes nothing.
     pub fn update_binary<T: Target>(&mut self, labels: &[T], probabilities: &[f32]) -> Result<()> {
         same_length("probabilities of `accuracy`", labels.len(), probabilities.len())?;
         let mut correct = 0;
@@ -63,28 +62,28 @@ impl Accuracy {
         Ok(())
     }
 
-    /// The share of correct rows, or 0 when nothing was seen.
+    /// The share of correct rows, or 0 if there are none.
     pub fn value(&self) -> f64 {
         if self.count == 0 { 0.0 } else { self.correct as f64 / self.count as f64 }
     }
 
-    /// How many rows were correct.
+    /// Number of correct rows.
     pub fn correct(&self) -> u64 {
         self.correct
     }
 
-    /// How many rows were seen.
+    /// Number of rows.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Adds what another accumulator saw.
+    /// Adds the rows of another accumulator.
     pub fn merge(&mut self, other: &Accuracy) {
         self.correct += other.correct;
         self.count += other.count;
     }
 
-    /// Forgets everything.
+    /// Removes all rows.
     pub fn reset(&mut self) {
         *self = Accuracy::default();
     }

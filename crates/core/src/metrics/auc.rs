@@ -1,10 +1,10 @@
-//! Area under the ROC curve from counters, exactly as the original counts, and exactly.
+//! Area under the ROC curve: from counters, exactly as PaddlePaddle counts, and without buckets.
 //!
-//! [`Auc`] sorts probabilities into 4,096 buckets (`floor(p * 4095)`, in `f32` as the original multiplies) and counts
+//! [`Auc`] sorts probabilities into 4,096 buckets (`floor(p * 4095)`, multiplied in `f32` as in PaddlePaddle) and counts
 //! positives and negatives in each: over all batches (`stat_pos`, `stat_neg`) and over the last `slide_steps` batches
-//! (`batch_stat_pos`, `batch_stat_neg`). The counters are plain integers under the original's names: a program zeroes
-//! them before inference, a checkpoint keeps them, and workers add them up. The area is integrated only when asked for,
-//! so a batch costs in proportion to its rows and never to the buckets, and a warm update allocates nothing.
+//! (`batch_stat_pos`, `batch_stat_neg`). The counters are plain integers with PaddlePaddle's names: a program zeroes them
+//! before inference, a checkpoint saves them, and workers add them up. The area is computed only on request, so the cost of a
+//! batch depends on its rows and not on the buckets, and an update allocates nothing after warm-up.
 //!
 //! [`exact_auc`] is the rank statistic without buckets, for evaluation and for checking the other.
 
@@ -21,17 +21,17 @@ pub struct Auc {
     negative: Vec<i64>,
     window_positive: Vec<i64>,
     window_negative: Vec<i64>,
-    /// The batches inside the window, oldest first, each as its rows' codes (see `code`): what must be taken out of the
-    /// window again when the batch leaves it. A sparse histogram: 512 rows touch few of 8,192 counters.
+    /// The batches in the window, oldest first, each as the codes of its rows (see `code`): what must be subtracted when the
+    /// batch leaves the window. A sparse histogram: 512 rows touch few of 8,192 counters.
     window: VecDeque<Vec<u32>>,
-    /// Where a batch is checked before anything is counted; trades its memory with the batch that leaves the window.
+    /// A batch is checked here before anything is counted; swaps its memory with the batch that leaves the window.
     incoming: Vec<u32>,
-    /// The window's counters were set from outside: no batch in `window` explains them.
+    /// The window's counters were set from outside: they do not match the batches in `window`.
     window_was_set: bool,
 }
 
 impl Auc {
-    /// As many thresholds as the original: 4,096 buckets.
+    /// PaddlePaddle's number of thresholds: 4,096 buckets.
     pub const NUM_THRESHOLDS: usize = 4095;
 
     /// 4,096 buckets, and a batch window of one batch.
@@ -39,7 +39,7 @@ impl Auc {
         Auc::with(Self::NUM_THRESHOLDS, 1)
     }
 
-    /// `num_thresholds + 1` buckets (at least 2), and a window of `slide_steps` batches; 0 steps mean all batches.
+    /// `num_thresholds + 1` buckets (at least 2), and a window of `slide_steps` batches; 0 means all batches.
     pub fn with(num_thresholds: usize, slide_steps: usize) -> Self {
         let buckets = num_thresholds.max(1) + 1;
         Auc {
@@ -54,14 +54,14 @@ impl Auc {
         }
     }
 
-    /// Takes one batch: a label (above 0 positive, 0 negative) and a probability of the positive class for each row.
-    /// A refused batch changes nothing.
+    /// Adds one batch: a label (above 0 positive, 0 negative) and a probability of the positive class per row. A refused batch
+    /// changes nothing.
     pub fn update<T: Target>(&mut self, labels: &[T], probabilities: &[f32]) -> Result<()> {
         self.update_last_column(labels, probabilities, 1)
     }
 
-    /// Takes one batch of B labels and B x `width` predictions, whose last column is the probability of the positive
-    /// class: the output of a softmax goes in as it is.
+    /// Adds one batch of B labels and B x `width` predictions, whose last column is the probability of the positive class: the
+    /// output of a softmax can be passed directly.
     pub fn update_last_column<T: Target>(&mut self, labels: &[T], predictions: &[f32], width: usize) -> Result<()> {
         let width = width.max(1);
         same_length("predictions of `auc`", labels.len() * width, predictions.len())?;
@@ -90,28 +90,28 @@ impl Auc {
         Ok(())
     }
 
-    /// The AUC of all batches, with the operator's answer 0 where there is no positive or no negative.
+    /// The AUC of all batches; 0, like PaddlePaddle's operator, if there is no positive or no negative.
     pub fn value(&self) -> f64 {
         operator_auc(&self.positive, &self.negative)
     }
 
-    /// The AUC of all batches, with the distributed metric's answer 0.5 where there is no positive or no negative.
+    /// The AUC of all batches; 0.5, like PaddlePaddle's distributed metric, if there is no positive or no negative.
     pub fn global_value(&self) -> f64 {
         global_auc(&self.positive, &self.negative)
     }
 
-    /// The AUC of the last `slide_steps` batches, with the operator's answer 0 where there is no positive or no negative.
+    /// The AUC of the last `slide_steps` batches; 0, like PaddlePaddle's operator, if there is no positive or no negative.
     pub fn batch_value(&self) -> f64 {
         operator_auc(&self.window_positive, &self.window_negative)
     }
 
-    /// How many rows all batches had.
+    /// Number of rows in all batches.
     pub fn count(&self) -> u64 {
         self.positive.iter().chain(&self.negative).sum::<i64>() as u64
     }
 
-    /// Adds the counters over all batches of another thread or worker. The batch window stays: it belongs to one stream
-    /// of batches. Fails, changing nothing, when the numbers of buckets differ.
+    /// Adds the counters over all batches of another thread or worker. The batch window is unchanged: it belongs to one stream
+    /// of batches. Fails, changing nothing, if the numbers of buckets differ.
     pub fn merge(&mut self, other: &Auc) -> Result<()> {
         same_length("buckets of `auc`", self.buckets(), other.buckets())?;
         add(&mut self.positive, &other.positive);
@@ -131,7 +131,7 @@ impl Auc {
         self.counts_mut(counter).fill(0);
     }
 
-    /// One counter, a number a bucket.
+    /// One counter, one number per bucket.
     pub fn counts(&self, counter: AucCounter) -> &[i64] {
         match counter {
             AucCounter::BatchStatPos => &self.window_positive,
@@ -141,9 +141,9 @@ impl Auc {
         }
     }
 
-    /// Replaces one counter: a checkpoint's, or a sum over workers. Fails, changing nothing, on a wrong length or a
-    /// negative count. A batch counter set this way counts as one batch that the next update replaces (unless the
-    /// window is all batches).
+    /// Replaces one counter, with that of a checkpoint or a sum over workers. Fails, changing nothing, on a wrong length or a
+    /// negative count. A batch counter set in this way counts as one batch, which the next update replaces (unless the window
+    /// is all batches).
     pub fn set_counts(&mut self, counter: AucCounter, counts: &[i64]) -> Result<()> {
         same_length("buckets of `auc`", self.buckets(), counts.len())?;
         if let Some((row, &count)) = counts.iter().enumerate().find(|&(_, &count)| count < 0) {
@@ -154,7 +154,7 @@ impl Auc {
         Ok(())
     }
 
-    /// How many buckets each counter has.
+    /// Number of buckets of each counter.
     pub fn buckets(&self) -> usize {
         self.positive.len()
     }
@@ -171,8 +171,8 @@ impl Auc {
         }
     }
 
-    /// Makes room in the window for one batch. A window set from outside ends as a whole; otherwise the oldest batch is
-    /// taken out row by row, which is cheaper than clearing all buckets.
+    /// Removes the oldest batch from a full window. A window that was set from outside is removed as a whole; otherwise the
+    /// batch is subtracted row by row, which is cheaper than clearing all buckets.
     fn leave_window(&mut self) {
         if self.slide_steps == 0 {
             return;
@@ -212,11 +212,11 @@ pub enum AucCounter {
 }
 
 impl AucCounter {
-    /// All four, in the order the original returns them.
+    /// All four, in the order in which PaddlePaddle returns them.
     pub const ALL: [AucCounter; 4] =
         [AucCounter::BatchStatPos, AucCounter::BatchStatNeg, AucCounter::StatPos, AucCounter::StatNeg];
 
-    /// The original's name.
+    /// PaddlePaddle's name.
     pub fn name(self) -> &'static str {
         match self {
             AucCounter::BatchStatPos => "batch_stat_pos",
@@ -226,7 +226,7 @@ impl AucCounter {
         }
     }
 
-    /// The counter of a name.
+    /// The counter with this name.
     pub fn from_name(name: &str) -> Result<Self> {
         AucCounter::ALL.into_iter().find(|counter| counter.name() == name).ok_or_else(|| Error::UnknownField {
             name: name.to_owned(),
@@ -235,7 +235,7 @@ impl AucCounter {
     }
 }
 
-/// Counts one batch into counters that somebody else keeps: those of a program's scope. Arguments as
+/// Counts one batch into counters of the caller, such as those in a program's scope. Arguments as in
 /// [`Auc::update_last_column`]; a refused batch may have been counted in part.
 pub fn count_batch<T: Target>(
     labels: &[T],
@@ -255,20 +255,20 @@ pub fn count_batch<T: Target>(
     Ok(())
 }
 
-/// The area that counters describe, as the original's `auc` operator gives it: where there is no positive or no negative
-/// the area is not normalised, which leaves 0.
+/// The area of counters as PaddlePaddle's `auc` operator computes it: without a positive or a negative the area is not
+/// normalised, which gives 0.
 pub fn operator_auc(positive: &[i64], negative: &[i64]) -> f64 {
     ratio(positive, negative).unwrap_or(0.0)
 }
 
-/// The area that counters describe, as the original's distributed metric gives it after adding counters over all
-/// workers: where there is no positive or no negative it is 0.5.
+/// The area of counters as PaddlePaddle's distributed metric computes it after adding up the counters of all workers: 0.5
+/// without a positive or a negative.
 pub fn global_auc(positive: &[i64], negative: &[i64]) -> f64 {
     ratio(positive, negative).unwrap_or(0.5)
 }
 
-/// The AUC without buckets: the share of (positive, negative) pairs in which the positive has the higher score, ties
-/// counting half. Scores may be any numbers but NaN; 0.5 where there is no positive or no negative.
+/// The AUC without buckets: the share of (positive, negative) pairs in which the positive has the higher score, ties counting
+/// half. Scores may be any numbers except NaN; 0.5 without a positive or a negative.
 pub fn exact_auc<T: Target>(labels: &[T], scores: &[f32]) -> Result<f64> {
     same_length("scores of `exact_auc`", labels.len(), scores.len())?;
     // Score and label in one integer that sorts by score: sorting integers is twice as fast as sorting pairs.
@@ -297,8 +297,8 @@ pub fn exact_auc<T: Target>(labels: &[T], scores: &[f32]) -> Result<f64> {
     Ok(twice_pairs as f64 / 2.0 / (positives as f64 * negatives as f64))
 }
 
-/// Trapezoids from the highest bucket down. A bucket's x side is its negatives, its y sides the positives above it and
-/// up to it; the original sums the same trapezoids in the same order.
+/// Trapezoids from the highest bucket down. A bucket's x side is its negatives, its y sides are the positives above it and up
+/// to it; PaddlePaddle sums the same trapezoids in the same order.
 fn ratio(positive: &[i64], negative: &[i64]) -> Option<f64> {
     let (mut area, mut positives, mut negatives) = (0.0, 0_i64, 0_i64);
     for (&p, &n) in positive.iter().zip(negative).rev() {
@@ -314,7 +314,7 @@ fn add(sums: &mut [i64], counts: &[i64]) {
     sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
 }
 
-/// One row as the counter it adds to.
+/// Encodes a row as the counter it adds to.
 fn code(bucket: u32, positive: bool) -> u32 {
     bucket << 1 | u32::from(positive)
 }
@@ -323,7 +323,7 @@ fn decode(code: u32) -> (usize, bool) {
     ((code >> 1) as usize, code & 1 == 1)
 }
 
-/// An integer that orders as the float does; both zeros are one.
+/// An integer with the same order as the float; both zeros are equal.
 fn ordered_bits(score: f32) -> u32 {
     let bits = (score + 0.0).to_bits();
     if bits >> 31 == 1 { !bits } else { bits | 1 << 31 }
@@ -336,7 +336,7 @@ mod tests {
     use crate::key::mix;
     use proptest::prelude::*;
 
-    /// What `Auc` should say about its last `batches`, counted from scratch.
+    /// The counters of the last `batches`, counted from scratch.
     fn recounted(batches: &[(Vec<i64>, Vec<f32>)]) -> (Vec<i64>, Vec<i64>) {
         let (mut positive, mut negative) = (vec![0; 4096], vec![0; 4096]);
         for (label, p) in batches.iter().flat_map(|(labels, ps)| labels.iter().zip(ps)) {
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn probabilities_fall_into_the_original_buckets() {
+    fn probabilities_fall_into_paddlepaddles_buckets() {
         let mut auc = Auc::new();
         auc.update(&[1_i64, 1, 0, 0], &[0.0, 1.0, 0.5, 0.999_999]).unwrap();
         let positive = auc.counts(AucCounter::StatPos);
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_read_written_and_zeroed_by_the_original_names() {
+    fn counters_are_read_written_and_zeroed_by_paddlepaddles_names() {
         let (labels, probabilities) = random_batch(1, 300);
         let (mut saved, mut loaded) = (Auc::new(), Auc::with(Auc::NUM_THRESHOLDS, 2));
         saved.update(&labels, &probabilities).unwrap();
@@ -465,7 +465,7 @@ mod tests {
             loaded.set_counts(counter, saved.counts(counter)).unwrap();
         }
         assert_eq!((loaded.value(), loaded.batch_value()), (saved.value(), saved.batch_value()));
-        // The window that was set leaves as one batch; the global counters go on.
+        // The window that was set leaves as one batch; the global counters continue.
         loaded.update(&[1_i64, 0], &[0.9, 0.1]).unwrap();
         assert_eq!((loaded.batch_value(), loaded.count()), (1.0, 302));
         loaded.reset();

@@ -1,6 +1,6 @@
-//! How surprised a predicted probability is by the label: -log p for a positive, -log(1 - p) for a negative.
+//! Log loss of predicted probabilities: -log p for a positive label, -log(1 - p) for a negative.
 //!
-//! A certain and wrong prediction would cost infinity and hide all the rest, so probabilities are brought to at least
+//! A certain but wrong prediction would have an infinite loss and hide all others, so probabilities are clamped to at least
 //! [`LogLoss::EPSILON`] from both ends first.
 
 use super::mean::Mean;
@@ -14,20 +14,20 @@ pub struct LogLoss {
 }
 
 impl LogLoss {
-    /// How near to 0 and 1 a probability may come: about the spacing of `f32` just below 1.
+    /// Minimum distance of a probability from 0 and 1: about the spacing of `f32` just below 1.
     pub const EPSILON: f64 = 1e-7;
 
-    /// Nothing seen yet.
+    /// No rows yet.
     pub fn new() -> Self {
         LogLoss::default()
     }
 
-    /// The value behind sums that were added up elsewhere, over all workers for instance.
+    /// From sums that were computed elsewhere, for example over all workers.
     pub fn from_parts(total: f64, count: u64) -> Self {
         LogLoss { loss: Mean::from_parts(total, count) }
     }
 
-    /// Takes one probability for each label; a label above 0 is positive. A refused batch changes nothing.
+    /// Adds one probability per label; a label above 0 is positive. A refused batch changes nothing.
     pub fn update<T: Target>(&mut self, labels: &[T], probabilities: &[f32]) -> Result<()> {
         same_length("probabilities of `logloss`", labels.len(), probabilities.len())?;
         let mut total = 0.0;
@@ -39,7 +39,7 @@ impl LogLoss {
         Ok(())
     }
 
-    /// The mean loss, or 0 when nothing was seen.
+    /// The mean loss, or 0 if there are no rows.
     pub fn value(&self) -> f64 {
         self.loss.value()
     }
@@ -49,17 +49,17 @@ impl LogLoss {
         self.loss.total()
     }
 
-    /// How many rows were seen.
+    /// Number of rows.
     pub fn count(&self) -> u64 {
         self.loss.count()
     }
 
-    /// Adds what another accumulator saw.
+    /// Adds the rows of another accumulator.
     pub fn merge(&mut self, other: &LogLoss) {
         self.loss.merge(&other.loss);
     }
 
-    /// Forgets everything.
+    /// Removes all rows.
     pub fn reset(&mut self) {
         self.loss.reset();
     }

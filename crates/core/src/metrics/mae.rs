@@ -1,4 +1,4 @@
-//! How far predictions are from their targets on average: |target - prediction|.
+//! The mean distance of predictions from their targets: |target - prediction|.
 
 use super::mean::Mean;
 use super::{Target, same_length};
@@ -11,17 +11,17 @@ pub struct Mae {
 }
 
 impl Mae {
-    /// Nothing seen yet.
+    /// No rows yet.
     pub fn new() -> Self {
         Mae::default()
     }
 
-    /// The value behind sums that were added up elsewhere, over all workers for instance.
+    /// From sums that were computed elsewhere, for example over all workers.
     pub fn from_parts(total: f64, count: u64) -> Self {
         Mae { distance: Mean::from_parts(total, count) }
     }
 
-    /// Takes one prediction for each target.
+    /// Adds one prediction per target.
     pub fn update<T: Target>(&mut self, targets: &[T], predictions: &[f32]) -> Result<()> {
         same_length("predictions of `mae`", targets.len(), predictions.len())?;
         let errors =
@@ -30,7 +30,7 @@ impl Mae {
         Ok(())
     }
 
-    /// The mean absolute error, or 0 when nothing was seen.
+    /// The mean absolute error, or 0 if there are no rows.
     pub fn value(&self) -> f64 {
         self.distance.value()
     }
@@ -40,17 +40,17 @@ impl Mae {
         self.distance.total()
     }
 
-    /// How many pairs were seen.
+    /// Number of rows.
     pub fn count(&self) -> u64 {
         self.distance.count()
     }
 
-    /// Adds what another accumulator saw.
+    /// Adds the rows of another accumulator.
     pub fn merge(&mut self, other: &Mae) {
         self.distance.merge(&other.distance);
     }
 
-    /// Forgets everything.
+    /// Removes all rows.
     pub fn reset(&mut self) {
         self.distance.reset();
     }

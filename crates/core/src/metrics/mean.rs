@@ -1,4 +1,4 @@
-//! The average of whatever is handed in: a loss, a rate, a sum of squares. The other averaging metrics are built on it.
+//! The mean of any values: a loss, a rate, a sum of squares. The other averaging metrics are built on it.
 
 /// A running average.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -8,29 +8,29 @@ pub struct Mean {
 }
 
 impl Mean {
-    /// Nothing seen yet.
+    /// No values yet.
     pub fn new() -> Self {
         Mean::default()
     }
 
-    /// The average behind sums that were added up elsewhere, over all workers for instance.
+    /// From sums that were computed elsewhere, for example over all workers.
     pub fn from_parts(total: f64, count: u64) -> Self {
         Mean { total, count }
     }
 
-    /// Takes every value with weight one. NaN makes the average NaN, so that a diverged loss shows.
+    /// Adds every value with weight one. NaN makes the mean NaN, so that a diverged loss is visible.
     pub fn update(&mut self, values: &[f32]) {
         self.total += values.iter().map(|&value| f64::from(value)).sum::<f64>();
         self.count += values.len() as u64;
     }
 
-    /// Takes `count` values by their sum.
+    /// Adds `count` values by their sum.
     pub fn add(&mut self, total: f64, count: u64) {
         self.total += total;
         self.count += count;
     }
 
-    /// The average, or 0 when nothing was seen.
+    /// The mean, or 0 if there are no values.
     pub fn value(&self) -> f64 {
         if self.count == 0 { 0.0 } else { self.total / self.count as f64 }
     }
@@ -40,17 +40,17 @@ impl Mean {
         self.total
     }
 
-    /// How many values were seen.
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Adds what another accumulator saw.
+    /// Adds the values of another accumulator.
     pub fn merge(&mut self, other: &Mean) {
         self.add(other.total, other.count);
     }
 
-    /// Forgets everything.
+    /// Removes all values.
     pub fn reset(&mut self) {
         *self = Mean::default();
     }

@@ -1,11 +1,11 @@
-//! How good a model is: one metric a file, all with the same four verbs.
+//! Metrics of a model: one per file, all with the same four methods.
 //!
-//! `update` takes a batch, `value` answers for everything seen, `merge` adds what another thread or worker saw, `reset`
-//! forgets. An accumulator is a few sums, so merging in any order gives the value one thread would have found (up to the
-//! rounding of `f64` sums; AUC counts in integers and is exact). [`Auc`] keeps its sums as the original's counters, and
-//! the others give theirs as `total` and `count`, which is what workers add up before they divide.
+//! `update` adds a batch, `value` is the metric of everything added, `merge` adds another thread's or worker's accumulator,
+//! `reset` removes everything. An accumulator is a few sums, so merging in any order gives the value that one thread would have
+//! computed (up to the rounding of `f64` sums; AUC counts in integers and is exact). [`Auc`] has its sums as PaddlePaddle's
+//! counters, and the others as `total` and `count`, which workers add up before they divide.
 //!
-//! A metric does not know who feeds it, when it is printed, or how sums cross processes.
+//! A metric does not know who feeds it, when it is printed, or how sums are sent between processes.
 
 mod accuracy;
 mod auc;
@@ -60,7 +60,7 @@ fn same_length(what: &'static str, expected: usize, got: usize) -> Result<()> {
     if expected == got { Ok(()) } else { Err(Error::Length { what, expected, got }) }
 }
 
-/// A probability, or the error that names its row.
+/// Checks that a value is a probability; the error names its row.
 fn probability(metric: &'static str, value: f32, row: usize) -> Result<f32> {
     // Written so that NaN fails too.
     if (0.0..=1.0).contains(&value) {
@@ -70,7 +70,7 @@ fn probability(metric: &'static str, value: f32, row: usize) -> Result<f32> {
     }
 }
 
-/// Whether a label says positive: above 0 it does, 0 does not, and anything else is an error that names its row.
+/// Whether a label is positive: above 0 is, 0 is not, and anything else is an error that names its row.
 fn is_positive(what: &'static str, label: impl Target, row: usize) -> Result<bool> {
     let value = label.as_f64();
     if value >= 0.0 {

@@ -1,4 +1,4 @@
-//! How far predictions are from their targets, large misses counting more: (target - prediction)^2.
+//! The mean squared distance of predictions from their targets: (target - prediction)^2.
 
 use super::mean::Mean;
 use super::{Target, same_length};
@@ -11,17 +11,17 @@ pub struct Mse {
 }
 
 impl Mse {
-    /// Nothing seen yet.
+    /// No rows yet.
     pub fn new() -> Self {
         Mse::default()
     }
 
-    /// The value behind sums that were added up elsewhere, over all workers for instance.
+    /// From sums that were computed elsewhere, for example over all workers.
     pub fn from_parts(total: f64, count: u64) -> Self {
         Mse { square: Mean::from_parts(total, count) }
     }
 
-    /// Takes one prediction for each target.
+    /// Adds one prediction per target.
     pub fn update<T: Target>(&mut self, targets: &[T], predictions: &[f32]) -> Result<()> {
         same_length("predictions of `mse`", targets.len(), predictions.len())?;
         let errors =
@@ -30,7 +30,7 @@ impl Mse {
         Ok(())
     }
 
-    /// The mean squared error, or 0 when nothing was seen.
+    /// The mean squared error, or 0 if there are no rows.
     pub fn value(&self) -> f64 {
         self.square.value()
     }
@@ -40,17 +40,17 @@ impl Mse {
         self.square.total()
     }
 
-    /// How many pairs were seen.
+    /// Number of rows.
     pub fn count(&self) -> u64 {
         self.square.count()
     }
 
-    /// Adds what another accumulator saw.
+    /// Adds the rows of another accumulator.
     pub fn merge(&mut self, other: &Mse) {
         self.square.merge(&other.square);
     }
 
-    /// Forgets everything.
+    /// Removes all rows.
     pub fn reset(&mut self) {
         self.square.reset();
     }

@@ -1,5 +1,5 @@
-//! The mean squared error brought back to the unit of the target by a square root. It merges as [`Mse`] does: roots are
-//! taken once, after the sums are complete.
+//! The square root of the mean squared error, in the unit of the target. It merges like [`Mse`]: the root is taken once, after
+//! the sums are complete.
 
 use super::Target;
 use super::mse::Mse;
@@ -12,22 +12,22 @@ pub struct Rmse {
 }
 
 impl Rmse {
-    /// Nothing seen yet.
+    /// No rows yet.
     pub fn new() -> Self {
         Rmse::default()
     }
 
-    /// The value behind sums that were added up elsewhere, over all workers for instance.
+    /// From sums that were computed elsewhere, for example over all workers.
     pub fn from_parts(total: f64, count: u64) -> Self {
         Rmse { mse: Mse::from_parts(total, count) }
     }
 
-    /// Takes one prediction for each target.
+    /// Adds one prediction per target.
     pub fn update<T: Target>(&mut self, targets: &[T], predictions: &[f32]) -> Result<()> {
         self.mse.update(targets, predictions)
     }
 
-    /// The root of the mean squared error, or 0 when nothing was seen.
+    /// The root of the mean squared error, or 0 if there are no rows.
     pub fn value(&self) -> f64 {
         self.mse.value().sqrt()
     }
@@ -37,17 +37,17 @@ impl Rmse {
         self.mse.total()
     }
 
-    /// How many pairs were seen.
+    /// Number of rows.
     pub fn count(&self) -> u64 {
         self.mse.count()
     }
 
-    /// Adds what another accumulator saw.
+    /// Adds the rows of another accumulator.
     pub fn merge(&mut self, other: &Rmse) {
         self.mse.merge(&other.mse);
     }
 
-    /// Forgets everything.
+    /// Removes all rows.
     pub fn reset(&mut self) {
         self.mse.reset();
     }

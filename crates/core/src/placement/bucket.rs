@@ -1,19 +1,19 @@
-//! Which server keeps a sparse key.
+//! Which server has a sparse key.
 //!
-//! A key has a bucket for life: the top 12 bits of its mixed hash. Servers own contiguous ranges of buckets, so a
-//! checkpoint sorted by bucket can be read by any number of servers, and consecutive ids are spread over all of them
-//! (`id mod P`, as the original has it, puts all even ids on one of two servers).
+//! The bucket of a key never changes: it is the top 12 bits of the mixed hash. Servers own contiguous ranges of buckets, so a
+//! checkpoint sorted by bucket can be read by any number of servers, and consecutive ids are spread over all servers
+//! (PaddlePaddle's `id mod P` puts all even ids on one of two servers).
 //!
-//! Bucket b of 4096 belongs to server floor(b * P / 4096): a multiplication and a shift, no table and no division, and
-//! servers differ by at most one bucket for every P up to 4096. The top bits are spent here; a hash index inside a
-//! server should take lower ones, which are still evenly spread among its keys.
+//! Bucket b of 4096 belongs to server floor(b * P / 4096): a multiplication and a shift, no table and no division, and servers
+//! differ by at most one bucket for every P up to 4096. This uses the top bits; a hash index inside a server should use lower
+//! ones, which are still evenly distributed among its keys.
 
 use std::ops::Range;
 
 use crate::error::{Error, Result};
 use crate::key::{Key, mix};
 
-/// How many buckets there are, whatever the number of servers; part of the checkpoint format.
+/// Number of buckets, whatever the number of servers; part of the checkpoint format.
 pub const BUCKET_COUNT: usize = 1 << BUCKET_BITS;
 const BUCKET_BITS: u32 = 12;
 
@@ -23,7 +23,7 @@ pub fn bucket_of(key: Key) -> usize {
     (mix(key) >> (u64::BITS - BUCKET_BITS)) as usize
 }
 
-/// The rule from buckets to servers.
+/// Assigns buckets to servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Buckets {
     server_count: u32,
@@ -38,7 +38,7 @@ impl Buckets {
         }
     }
 
-    /// How many servers share the buckets.
+    /// Number of servers.
     pub fn server_count(&self) -> usize {
         self.server_count as usize
     }
@@ -84,7 +84,7 @@ mod tests {
         }
     }
 
-    /// A change here moves every row of every checkpoint: these values are a format, not an implementation.
+    /// A change here would move every row of every checkpoint: these values are part of the format.
     #[test]
     fn buckets_are_the_top_bits_of_the_mixed_key() {
         let rows = [

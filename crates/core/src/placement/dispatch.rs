@@ -1,14 +1,14 @@
 //! Which server gets the next dense block.
 //!
-//! `RoundRobin` deals blocks like cards, one cursor over all parameters in program order, so servers differ by at most
-//! one block. `HashName` goes by the block's name alone: a parameter added to the program moves no other. The hash is
-//! XXH3, part of the format like those of `key`; a hash of the process, as Python's, would send every process elsewhere.
+//! `RoundRobin` assigns blocks in turn, with one cursor over all parameters in program order, so servers differ by at most one
+//! block. `HashName` uses only the block's name: adding a parameter to the program moves no other one. The hash is XXH3, part
+//! of the format like those of `key`; a per-process hash like Python's would give every process another placement.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// How blocks are dealt to servers.
+/// How blocks are assigned to servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum SplitMethod {
     /// In turn.
@@ -27,7 +27,7 @@ impl SplitMethod {
         }
     }
 
-    /// The method of this name; the classes of the seeds and the spelling of a configuration file are both understood.
+    /// The method with this name; accepts PaddlePaddle's class names and the spelling of a configuration file.
     pub fn parse(name: &str) -> Result<Self> {
         match name {
             "RoundRobin" | "round_robin" => Ok(SplitMethod::RoundRobin),
@@ -41,12 +41,12 @@ impl SplitMethod {
     }
 }
 
-/// Deals the blocks of one placement.
+/// Assigns the blocks of one placement.
 #[derive(Debug, Clone)]
 pub struct Dispatcher {
     method: SplitMethod,
     server_count: usize,
-    /// Where `RoundRobin` stands.
+    /// The next server of `RoundRobin`.
     cursor: usize,
 }
 
@@ -56,7 +56,7 @@ impl Dispatcher {
         Dispatcher { method, server_count, cursor: 0 }
     }
 
-    /// The server of the next block; `RoundRobin` counts on being asked once for each, in order.
+    /// The server of the next block; `RoundRobin` must be called once per block, in order.
     pub fn server_of(&mut self, parameter: &str, index: usize) -> usize {
         match self.method {
             SplitMethod::RoundRobin => {
@@ -89,15 +89,15 @@ mod tests {
         assert_eq!(servers, [0, 1, 2, 0, 1, 2, 0]);
     }
 
-    /// A change here moves every dense block of every saved job: these values are a format, not an implementation.
+    /// A change here would move every dense block of every saved job: these values are part of the format.
     #[test]
     fn hash_name_is_xxh3_of_the_block_name() {
         let rows = [
-            // XXH3 with seed 0 of `fc_0.w_0.block0`, worked out from its specification apart from the crate used here.
+            // XXH3 with seed 0 of `fc_0.w_0.block0`, computed from its specification independently of the crate used here.
             ("fc_0.w_0", 0, 0x6735_b4a7_5db7_4fea_u64),
-            // The next block goes elsewhere.
+            // The next block has another server.
             ("fc_0.w_0", 1, 0x4606_3b7f_39d9_b807),
-            // And so does the bias.
+            // So has the bias.
             ("fc_0.b_0", 0, 0xc5b0_b138_d9b7_e8ec),
         ];
         for (parameter, index, hash) in rows {

@@ -1,33 +1,33 @@
-//! A batch's keys sorted by server, and the way back.
+//! The keys of a batch sorted by server, and their original positions.
 //!
-//! One request a server a batch: [`Grouping`] lists each server's keys together and remembers where every one stood, so
-//! that gradients can be scattered to servers and rows gathered from their replies in the order the worker knows. A
-//! counting sort in two passes; within a server the order of the batch is kept. Memory is reused: warm, nothing here
-//! allocates.
+//! There is one request per server and batch: [`Grouping`] lists each server's keys together and keeps the position of every
+//! key, so that gradients can be scattered to servers and rows gathered from their replies in the order of the batch. A
+//! counting sort in two passes; within a server the order of the batch is kept. Memory is reused: nothing is allocated after
+//! warm-up.
 
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::placement::bucket::Buckets;
 
-/// Reusable scratch that holds one batch's keys by server.
+/// Reusable scratch with one batch's keys by server.
 #[derive(Debug, Clone, Default)]
 pub struct Grouping {
     /// Each key's server, in the order of the batch. 4096 servers fit 16 bits.
     servers: Vec<u16>,
-    /// Server -> where its keys begin, then the end.
+    /// Start of each server's keys, then the end of the last.
     starts: Vec<u32>,
     keys: Vec<Key>,
-    /// For each of `keys`, where it stood in the batch.
+    /// For each of `keys`, its position in the batch.
     positions: Vec<u32>,
 }
 
 impl Grouping {
-    /// Empty scratch, of no servers.
+    /// Empty scratch, without servers.
     pub fn new() -> Self {
         Grouping::default()
     }
 
-    /// Forgets the last batch and sorts `keys` by server.
+    /// Removes the last batch and sorts `keys` by server.
     ///
     /// # Panics
     /// If a batch has 2^32 keys or more.
@@ -43,8 +43,8 @@ impl Grouping {
             self.positions.extend(0..keys.len() as u32);
             return;
         }
-        // Counted one server late: after the sums below `starts[s + 1]` is where server s begins, and the second pass
-        // moves it to where s ends, which is where s + 1 begins.
+        // Counted one server late: after the sums below, `starts[s + 1]` is where server s begins, and the second pass moves it
+        // to where s ends, which is where s + 1 begins.
         let starts = &mut self.starts[..];
         self.servers.clear();
         self.servers.extend(keys.iter().map(|&key| {
@@ -67,17 +67,17 @@ impl Grouping {
         }
     }
 
-    /// How many keys the batch has.
+    /// Number of keys in the batch.
     pub fn key_count(&self) -> usize {
         self.keys.len()
     }
 
-    /// How many servers the batch was sorted over; 0 before the first.
+    /// Number of servers that the batch was sorted over; 0 before the first.
     pub fn server_count(&self) -> usize {
         self.starts.len().saturating_sub(1)
     }
 
-    /// The keys of a server, in the order of the batch; may be none.
+    /// The keys of a server in the order of the batch; may be empty.
     ///
     /// # Panics
     /// If there is no such server, here and below.
@@ -85,13 +85,13 @@ impl Grouping {
         &self.keys[self.range(server)]
     }
 
-    /// For each key of a server, where it stood in the batch.
+    /// For each key of a server, its position in the batch.
     pub fn positions(&self, server: usize) -> &[u32] {
         &self.positions[self.range(server)]
     }
 
-    /// What a push to one server carries: of `rows`, `width` values for each key of the batch in its order, those of
-    /// this server's keys, put behind whatever `out` holds.
+    /// Appends to `out` the values that a push to one server contains: `rows` has `width` values per key of the batch, and
+    /// those of this server's keys are copied.
     pub fn scatter<T: Copy>(&self, server: usize, width: usize, rows: &[T], out: &mut Vec<T>) -> Result<()> {
         check_length("rows of the batch", self.keys.len() * width, rows.len())?;
         if self.server_count() == 1 {
@@ -107,8 +107,8 @@ impl Grouping {
         Ok(())
     }
 
-    /// Puts one server's reply, `width` values for each of its keys, where those keys stood in the batch. After the
-    /// replies of all servers every row is filled. A reply of another length is refused and changes nothing.
+    /// Copies one server's reply, `width` values per key, to the positions of its keys in the batch. After the replies of all
+    /// servers every row is filled. A reply of another length is refused and changes nothing.
     pub fn gather<T: Copy>(&self, server: usize, width: usize, reply: &[T], rows: &mut [T]) -> Result<()> {
         let positions = self.positions(server);
         check_length("reply of a server", positions.len() * width, reply.len())?;
@@ -194,7 +194,7 @@ mod tests {
                 1..4),
             width in 1_usize..5,
         ) {
-            // One scratch for all batches: what an earlier one left must not show.
+            // One scratch for all batches: nothing of an earlier batch may be visible.
             let mut grouping = Grouping::new();
             for (keys, server_count) in batches {
                 let buckets = Buckets::new(server_count).unwrap();

@@ -1,11 +1,11 @@
-//! Who keeps what: dense parameters in blocks and sparse keys in buckets, over the servers of a job.
+//! Placement over the servers of a job: dense parameters in blocks and sparse keys in buckets.
 //!
-//! Every process computes the same [`Placement`] from the same three things (the parameters in program order, the
-//! number of servers, the rule), so nobody has to ask. Two paths that never meet: a dense parameter is cut into blocks
-//! ([`mod@slice`]) that are dealt to servers ([`dispatch`]); a sparse key has a bucket for life, and servers own ranges of
-//! buckets ([`bucket`]). [`group`] sorts a batch's keys by server and brings the answers back in order.
+//! Every process computes the same [`Placement`] from the same inputs (the parameters in program order, the number of servers,
+//! the rule), so no communication is needed. There are two independent parts: a dense parameter is split into blocks
+//! ([`mod@slice`]) that are assigned to servers ([`dispatch`]); a sparse key has a fixed bucket, and servers own ranges of
+//! buckets ([`bucket`]). [`group`] sorts a batch's keys by server and restores the order of the replies.
 //!
-//! This module does not know what a row or a block contains, nor how it travels; a server is a number here.
+//! This module does not know what a row or a block contains, or how it is sent; a server is just a number.
 
 pub mod bucket;
 pub mod dispatch;
@@ -22,12 +22,12 @@ pub use slice::{MIN_BLOCK_SIZE, SliceRule};
 use crate::error::{Error, Result};
 use crate::key::Key;
 
-/// How dense parameters are cut and dealt; the user's choice, already checked.
+/// How dense parameters are split and assigned; the user's choice, already checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PlacementRule {
-    /// How a parameter is cut into blocks.
+    /// How a parameter is split into blocks.
     pub slice: SliceRule,
-    /// How blocks are dealt to servers.
+    /// How blocks are assigned to servers.
     pub split_method: SplitMethod,
 }
 
@@ -46,7 +46,7 @@ impl DenseParameter {
         DenseParameter { name: name.into(), shape: shape.into() }
     }
 
-    /// How many elements it has; fails if there are none, or more than a machine can count.
+    /// Number of elements; fails if there are none, or more than fit into `usize`.
     fn element_count(&self) -> Result<usize> {
         let count = self.shape.iter().try_fold(1_usize, |count, &dim| count.checked_mul(dim));
         count
@@ -55,22 +55,22 @@ impl DenseParameter {
     }
 }
 
-/// A contiguous run of one parameter's elements, kept by one server.
+/// A contiguous range of one parameter's elements, on one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
-    /// Which parameter, by its position in [`Placement::parameters`].
+    /// Position of the parameter in [`Placement::parameters`].
     pub parameter: usize,
-    /// Which block of that parameter, from 0.
+    /// Number of the block within the parameter, from 0.
     pub index: usize,
     /// The first element.
     pub offset: usize,
-    /// How many elements; never 0.
+    /// Number of elements; never 0.
     pub length: usize,
-    /// The server that keeps it.
+    /// The server of the block.
     pub server: usize,
 }
 
-/// Where every dense block and every sparse key of a job lives.
+/// The servers of all dense blocks and all sparse keys of a job.
 ///
 /// ```
 /// use openfleet_core::placement::{DenseParameter, Grouping, Placement, PlacementRule};
@@ -93,9 +93,9 @@ pub struct Block {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     parameters: Vec<DenseParameter>,
-    /// In parameter order, then by offset: the order in which they were dealt.
+    /// In parameter order, then by offset: the order in which they were assigned.
     blocks: Vec<Block>,
-    /// Parameter -> its first block, then the number of blocks.
+    /// Index of each parameter's first block, then the number of blocks.
     first_block: Vec<usize>,
     buckets: Buckets,
 }
@@ -103,8 +103,8 @@ pub struct Placement {
 impl Placement {
     /// Places `parameters`, in program order, and all keys on `server_count` servers.
     ///
-    /// Fails if there is no server or more than [`BUCKET_COUNT`], if two parameters share a name (checkpoints and
-    /// `HashName` go by it), or if one has no elements.
+    /// Fails if there is no server or more than [`BUCKET_COUNT`], if two parameters share a name (which identifies them in
+    /// checkpoints and for `HashName`), or if one has no elements.
     pub fn new(parameters: Vec<DenseParameter>, server_count: usize, rule: PlacementRule) -> Result<Self> {
         let buckets = Buckets::new(server_count)?;
         let mut names = HashSet::with_capacity(parameters.len());
@@ -134,7 +134,7 @@ impl Placement {
         Ok(Placement { parameters, blocks, first_block, buckets })
     }
 
-    /// How many servers there are.
+    /// Number of servers.
     pub fn server_count(&self) -> usize {
         self.buckets.server_count()
     }
@@ -149,7 +149,7 @@ impl Placement {
         &self.blocks
     }
 
-    /// The blocks of one parameter, by offset; together they are the whole of it.
+    /// The blocks of one parameter, by offset; together they cover it.
     ///
     /// # Panics
     /// If there is no such parameter.
@@ -157,22 +157,22 @@ impl Placement {
         &self.blocks[self.first_block[parameter]..self.first_block[parameter + 1]]
     }
 
-    /// What one server keeps of the dense parameters, in parameter order; may be nothing.
+    /// The dense blocks of one server, in parameter order; may be empty.
     pub fn blocks_on(&self, server: usize) -> impl Iterator<Item = &Block> {
         self.blocks.iter().filter(move |block| block.server == server)
     }
 
-    /// A block's name, as `HashName` hashes it and a table is called: `fc_0.w_0.block2`.
+    /// A block's name, used by `HashName` and as the name of its table: `fc_0.w_0.block2`.
     pub fn block_name(&self, block: &Block) -> String {
         dispatch::block_name(&self.parameters[block.parameter].name, block.index)
     }
 
-    /// Which buckets, and so which keys, belong to whom.
+    /// Which buckets, and so which keys, each server owns.
     pub fn buckets(&self) -> Buckets {
         self.buckets
     }
 
-    /// The server that keeps a key's row.
+    /// The server of a key's row.
     #[inline]
     pub fn server_of(&self, key: Key) -> usize {
         self.buckets.server_of(key)
@@ -199,7 +199,7 @@ mod tests {
         let parameters: &[(&str, &[usize])] = &[("w0", &[400, 400]), ("b0", &[400]), ("w1", &[16_384]), ("b1", &[])];
         let placement = place(parameters, 3, PlacementRule::default()).unwrap();
         let servers: Vec<usize> = placement.blocks().iter().map(|block| block.server).collect();
-        // w0 in three, b0 whole, w1 in two, b1 whole: seven blocks dealt 0, 1, 2, 0, 1, 2, 0.
+        // w0 in three, b0 whole, w1 in two, b1 whole: seven blocks assigned 0, 1, 2, 0, 1, 2, 0.
         assert_eq!(servers, [0, 1, 2, 0, 1, 2, 0]);
         assert_eq!(placement.blocks_of(2).len(), 2);
         assert_eq!(placement.block_name(&placement.blocks_of(2)[1]), "w1.block1");
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_placed_is_an_error() {
+    fn a_parameter_that_cannot_be_placed_is_an_error() {
         let rule = PlacementRule::default();
         assert_eq!(
             place(&[("w", &[1]), ("w", &[2])], 1, rule),

@@ -1,15 +1,15 @@
-//! How a dense parameter is cut into blocks.
+//! How a dense parameter is split into blocks.
 //!
-//! The seeds' rule: no block smaller than `min_block_size` on purpose, no more blocks than servers, whole rows only. One
-//! of the seeds says "parameters larger than 8192 elements are split"; the rule it describes gives two blocks only from
-//! twice `min_block_size` on, and that is what stands here.
+//! PaddlePaddle's rule: no block is made smaller than `min_block_size`, there are no more blocks than servers, and blocks have
+//! whole rows. PaddlePaddle's documentation says "parameters larger than 8192 elements are split"; its rule gives two blocks
+//! only from twice `min_block_size` on, which is what this code does.
 
 use crate::error::{Error, Result};
 
-/// The smallest `min_block_size`, and the default: below it a block's message costs more than its content.
+/// Minimum and default of `min_block_size`: for a smaller block, the message costs more than its content.
 pub const MIN_BLOCK_SIZE: usize = 8192;
 
-/// Whether and how finely parameters are cut.
+/// Whether and how finely parameters are split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SliceRule {
     slice_var_up: bool,
@@ -17,7 +17,7 @@ pub struct SliceRule {
 }
 
 impl SliceRule {
-    /// Fails if `min_block_size`, in elements, is below [`MIN_BLOCK_SIZE`], even where `slice_var_up` is off.
+    /// Fails if `min_block_size`, in elements, is below [`MIN_BLOCK_SIZE`], even if `slice_var_up` is false.
     pub fn new(slice_var_up: bool, min_block_size: usize) -> Result<Self> {
         if min_block_size < MIN_BLOCK_SIZE {
             return Err(Error::OptionRange {
@@ -29,20 +29,20 @@ impl SliceRule {
         Ok(SliceRule { slice_var_up, min_block_size })
     }
 
-    /// Whether large parameters are cut at all.
+    /// Whether large parameters are split at all.
     pub fn slice_var_up(&self) -> bool {
         self.slice_var_up
     }
 
-    /// The fewest elements a parameter must have per block.
+    /// Minimum number of elements per block.
     pub fn min_block_size(&self) -> usize {
         self.min_block_size
     }
 
-    /// The length of every block but the last, which takes the rest: whole rows of `row_length` elements, so that a
-    /// matrix is cut between rows. Rounding up to rows may leave fewer blocks than there are servers.
+    /// The length of every block except the last, which has the rest: whole rows of `row_length` elements, so that a matrix is
+    /// split between rows. Rounding up to rows may give fewer blocks than servers.
     ///
-    /// None of the arguments is 0, and `row_length` divides `element_count`.
+    /// None of the arguments may be 0, and `row_length` must divide `element_count`.
     pub fn block_length(&self, element_count: usize, row_length: usize, server_count: usize) -> usize {
         let most = if self.slice_var_up { (element_count / self.min_block_size).max(1) } else { 1 };
         element_count.div_ceil(most.min(server_count)).div_ceil(row_length) * row_length
@@ -67,7 +67,7 @@ mod tests {
         (0..element_count).step_by(block).map(|offset| block.min(element_count - offset)).collect()
     }
 
-    /// The vectors were computed from the rule of the system our seeds describe, apart from this code.
+    /// The vectors were computed from PaddlePaddle's rule, independently of this code.
     #[test]
     fn golden_vectors_of_the_slicing_rule() {
         let rows: &[(&[usize], usize, &[usize])] = &[
@@ -77,15 +77,15 @@ mod tests {
             (&[8193], 2, &[8193]),
             // Two minimal blocks do.
             (&[16_384], 2, &[8192, 8192]),
-            // An embedding table: cut between rows of 9.
+            // An embedding table: split between rows of 9.
             (&[1_000_001, 9], 3, &[3_000_006, 3_000_006, 2_999_997]),
             // A square layer: 133.3 rows become 134.
             (&[400, 400], 3, &[53_600, 53_600, 52_800]),
             // Long rows: three blocks on four servers.
             (&[10, 3000], 4, &[12_000, 12_000, 6000]),
-            // A single row is never cut.
+            // A single row is never split.
             (&[1, 100_000], 4, &[100_000]),
-            // One server keeps everything whole.
+            // With one server everything stays whole.
             (&[400, 400], 1, &[160_000]),
         ];
         for (shape, server_count, expected) in rows {

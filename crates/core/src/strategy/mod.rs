@@ -1,12 +1,13 @@
-//! The user's choice of mode and knobs, resolved and checked once.
+//! The user's choice of mode and options, resolved and checked once.
 //!
-//! [`StrategyOptions`] is what was written, [`Strategy`] what it means: one mode, and for that mode only the knobs it
-//! has. Two options that contradict each other are an error naming both, and so is a knob that the chosen mode would not
-//! read. One kind of exception: an option written with the value it would have had anyway (`send_queue_size` 16 in sync
-//! mode) asks for nothing and is accepted everywhere, because scripts copy whole dictionaries. `independent_recv_thread`
-//! is harmless as false in this sense, since the modes without that thread do what it says.
+//! [`StrategyOptions`] is what the user wrote, [`Strategy`] what it means: one mode, and only the options that the mode uses.
+//! Two options that contradict each other are an error that names both, and so is an option that the chosen mode would ignore.
+//! There is one exception: an option with its default value (such as `send_queue_size` 16 in sync mode) has no effect and is
+//! accepted in every mode, because scripts copy whole dictionaries. `independent_recv_thread` = false is accepted in this sense
+//! too, because the modes without that thread do what it says.
 //!
-//! A mode's algorithm is not here: `dist` chooses a communicator by [`ModeSettings`] and a server its aggregation by [`Mode`].
+//! The algorithms of the modes are not here: `dist` chooses a communicator by [`ModeSettings`], and a server its aggregation by
+//! [`Mode`].
 
 mod options;
 mod resolve;
@@ -20,19 +21,19 @@ pub use options::{Front, OptionValue, StrategyOptions};
 use crate::error::{Error, Result};
 use crate::placement::PlacementRule;
 
-/// When gradients travel and who waits for whom.
+/// When gradients are sent, and who waits for whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// All live workers wait for each other at every step.
     Sync,
-    /// A worker's threads wait for each other, workers do not.
+    /// The threads of a worker wait for each other; workers do not.
     HalfAsync,
-    /// A background thread pushes, nobody waits.
+    /// A background thread pushes; nothing waits.
     Async,
-    /// Sparse as async, dense as sync, with a bound on the batches in flight.
+    /// Sparse parameters as in async, dense parameters as in sync, with a bound on the batches in flight.
     Hybrid,
-    /// Workers train on copies and exchange differences now and then.
+    /// Workers train on copies and exchange differences periodically.
     Geo,
 }
 
@@ -51,7 +52,7 @@ impl Mode {
         }
     }
 
-    /// The mode of this name; hyphens may stand for underscores.
+    /// The mode with this name; hyphens are accepted for underscores.
     pub fn parse(name: &str) -> Result<Self> {
         Mode::ALL.into_iter().find(|mode| mode.name() == name.replace('-', "_")).ok_or_else(|| Error::OptionChoice {
             name: "mode",
@@ -67,12 +68,12 @@ impl fmt::Display for Mode {
     }
 }
 
-/// A mode with the knobs it reads, and no others.
+/// A mode with the options that it uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModeSettings {
-    /// Nothing to choose.
+    /// No options.
     Sync,
-    /// Nothing to choose.
+    /// No options.
     HalfAsync,
     /// See [`AsyncSettings`].
     Async(AsyncSettings),
@@ -82,81 +83,81 @@ pub enum ModeSettings {
     Geo(GeoSettings),
 }
 
-/// The knobs of async.
+/// Options of async mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AsyncSettings {
     /// How gradients are merged before a push.
     pub merge: Merge,
-    /// Gradients that may wait to be pushed; a full queue makes training wait.
+    /// Maximum number of gradients in the send queue; a full queue blocks training.
     pub send_queue_size: usize,
-    /// Who pulls dense parameters.
+    /// When dense parameters are pulled.
     pub receive: DenseReceive,
 }
 
-/// The knobs of hybrid.
+/// Options of hybrid mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HybridSettings {
-    /// Batches whose gradients are not yet applied, at most; at least 1.
+    /// Maximum number of batches whose gradients are not applied yet; at least 1.
     pub staleness: usize,
 }
 
-/// The knobs of geo.
+/// Options of geo mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GeoSettings {
     /// Batches between two pushes; at least 1.
     pub k_steps: u64,
-    /// What a difference is divided by.
+    /// The divisor of a difference.
     pub scale: GeoScale,
-    /// Whether what was not yet sent is sent at save and stop.
+    /// Whether unsent differences are sent at save and stop.
     pub flush_residual: bool,
-    /// Windows of `k_steps` batches that may wait to be sent; a full queue makes training wait.
+    /// Maximum number of windows of `k_steps` batches in the send queue; a full queue blocks training.
     pub send_queue_size: usize,
 }
 
-/// How queued gradients become one push.
+/// How queued gradients are merged into one push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Merge {
-    /// Gradients in one push, at most; at least 1.
+    /// Maximum number of gradients in one push; at least 1.
     pub max_gradients: usize,
-    /// How long an incomplete merge waits for more.
+    /// How long an incomplete merge waits for more gradients, in milliseconds.
     pub wait_ms: u64,
 }
 
-/// Who pulls dense parameters in async.
+/// When dense parameters are pulled in async mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DenseReceive {
-    /// Whoever has just pushed.
+    /// After each push, by the thread that pushed.
     AfterSend,
-    /// A thread of its own, each time at least this many gradients were sent.
+    /// By a separate thread, each time at least this many gradients were sent.
     Independent {
         /// At least 1.
         min_sent: u64,
     },
 }
 
-/// How many bits a float has on its way between workers and servers. Tables and arithmetic have 32 in any case.
+/// Width of floats that are sent between workers and servers. Tables and arithmetic always use 32 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum FloatWidth {
-    /// As it is.
+    /// Unchanged.
     #[default]
     Bits32,
-    /// Rounded to the nearest `bfloat16`: the range of 32 bits with 8 of its 24 digits. Half the traffic.
+    /// Rounded to `bfloat16`: the range of 32 bits with 8 of its 24 bits of precision. Half the traffic.
     Bits16,
 }
 
-/// What a geo difference is divided by.
+/// The divisor of a geo difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GeoScale {
-    /// The number of workers, as the seeds have it.
+    /// The number of workers, as in PaddlePaddle.
     #[default]
     Mean,
-    /// Nothing: a worker's whole progress is sent at once.
+    /// No division: a worker's whole progress is sent at once.
     Sum,
 }
 
 impl GeoScale {
-    /// The word a user writes.
+    /// The name that a user writes.
     pub fn name(self) -> &'static str {
         match self {
             GeoScale::Mean => "mean",
@@ -164,7 +165,7 @@ impl GeoScale {
         }
     }
 
-    /// The scale of this name.
+    /// The scale with this name.
     pub fn parse(name: &str) -> Result<Self> {
         match name {
             "mean" => Ok(GeoScale::Mean),
@@ -174,9 +175,9 @@ impl GeoScale {
     }
 }
 
-/// What the options mean: a mode, its knobs, and what every mode has.
+/// The resolved options: a mode, its options, and the options of all modes.
 ///
-/// `Display` is the one line a job prints when it starts.
+/// `Display` is the line that a job prints when it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Strategy {
     settings: ModeSettings,
@@ -199,27 +200,27 @@ impl Strategy {
         }
     }
 
-    /// The mode with its knobs.
+    /// The mode with its options.
     pub fn settings(&self) -> &ModeSettings {
         &self.settings
     }
 
-    /// Whether workers train on copies of the tables, which nothing may take away from under them.
+    /// Whether workers train on copies of the tables, whose rows must not be removed on the servers.
     pub fn trains_on_copies(&self) -> bool {
         matches!(self.settings, ModeSettings::Geo(_))
     }
 
-    /// How dense parameters are cut and dealt.
+    /// How dense parameters are split and assigned.
     pub fn placement(&self) -> PlacementRule {
         self.placement
     }
 
-    /// How floats travel.
+    /// Width of gradients that are sent.
     pub fn float_width(&self) -> FloatWidth {
         self.float_width
     }
 
-    /// Threads of a worker that send and receive; at least 1.
+    /// Number of threads of a worker that send and receive; at least 1.
     pub fn thread_pool_size(&self) -> usize {
         self.thread_pool_size
     }
@@ -229,13 +230,13 @@ impl Strategy {
         self.launch_barrier
     }
 
-    /// How often the original's servers hear of the global step; at least 1. Here they count it themselves, so learning
-    /// rates follow every step, and the description says so where a number was written.
+    /// How often PaddlePaddle's servers receive the global step; at least 1. Our servers count it themselves, so learning rates
+    /// follow every step, and the description says so if the option was set.
     pub fn lr_decay_steps(&self) -> u64 {
         self.lr_decay_steps
     }
 
-    /// What the options resolved to, in one line; the same as `to_string`.
+    /// The resolved options in one line; the same as `to_string`.
     pub fn describe(&self) -> String {
         self.to_string()
     }
@@ -274,7 +275,7 @@ impl fmt::Display for Strategy {
         if self.float_width == FloatWidth::Bits16 {
             write!(f, "; gradients travel as 16 bits")?;
         }
-        // What every mode has is said only where it is not as usual.
+        // Options of all modes are only printed if they differ from their defaults.
         let usual = PlacementRule::default();
         if !self.placement.slice.slice_var_up() {
             write!(f, "; parameters kept whole")?;

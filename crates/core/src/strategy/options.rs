@@ -1,21 +1,21 @@
-//! What the user wrote about a strategy, word for word.
+//! The options of a strategy as the user wrote them.
 //!
-//! Every option is absent until somebody writes it: a default that was never written cannot contradict anything. Names
-//! are those of the seeds' scripts, with four of our own (`staleness`, `geo_scale`, `geo_flush_residual`, `wire_bits`). Nothing is
-//! checked here beyond the kind of a value; [`Strategy::resolve`](super::Strategy::resolve) checks all of it at once.
+//! Every option is absent until it is set: a default that was never set cannot contradict anything. Names are those of the
+//! PaddlePaddle scripts, plus four of our own (`staleness`, `geo_scale`, `geo_flush_residual`, `wire_bits`). Only the types of
+//! values are checked here; [`Strategy::resolve`](super::Strategy::resolve) checks everything else at once.
 
 use super::{GeoScale, Mode};
 use crate::error::{Error, Result};
 use crate::placement::SplitMethod;
 
-/// Which of the two configuration objects of the seeds the options were written into. They choose a mode by different
-/// words and start from different modes.
+/// Which of PaddlePaddle's two configuration objects the options were set on. They have different options for the mode, and
+/// different default modes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Front {
-    /// `DistributedStrategy`: `a_sync`, `k_steps` and `staleness` choose; async where nothing is written.
+    /// `DistributedStrategy`: `a_sync`, `k_steps` and `staleness` choose the mode; async by default.
     DistributedStrategy,
-    /// `DistributeTranspilerConfig`: `sync_mode`, `runtime_split_send_recv` and `geo_sgd_mode` choose; sync where nothing
-    /// is written.
+    /// `DistributeTranspilerConfig`: `sync_mode`, `runtime_split_send_recv` and `geo_sgd_mode` choose the mode; sync by
+    /// default.
     TranspilerConfig,
 }
 
@@ -29,19 +29,19 @@ impl Front {
     }
 }
 
-/// A value as a dictionary holds it.
+/// A value in a dictionary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OptionValue {
     /// True or false.
     Bool(bool),
-    /// A whole number.
+    /// An integer.
     Int(i64),
-    /// A word.
+    /// A string.
     Text(String),
 }
 
 impl OptionValue {
-    /// A value as a command line holds it: a whole number, `true` or `false`, else a word.
+    /// Parses a value from a command line: an integer, `true` or `false`, else a string.
     pub fn parse(text: &str) -> Self {
         match text {
             "true" | "True" => OptionValue::Bool(true),
@@ -61,16 +61,16 @@ impl std::fmt::Display for OptionValue {
     }
 }
 
-/// What an option can be.
+/// The type of an option.
 trait Kind: Sized {
     fn read(name: &'static str, value: OptionValue) -> Result<Self>;
     fn write(self) -> OptionValue;
 }
 
-/// Makes the struct, its dictionary of names, and the way in and out by name from one list, so that they cannot differ.
+/// Generates the struct, the list of names, and the setter and getter by name from one list, so that they cannot differ.
 macro_rules! options {
     ($($(#[$doc:meta])* $name:ident: $kind:ty,)*) => {
-        /// What was written; `None` where nothing was.
+        /// The options that were set; the others are `None`.
         ///
         /// ```
         /// use openfleet_core::strategy::{Strategy, StrategyOptions};
@@ -85,21 +85,21 @@ macro_rules! options {
         /// ```
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct StrategyOptions {
-            /// The object that was written into.
+            /// The object that they were set on.
             pub front: Front,
             $($(#[$doc])* pub $name: Option<$kind>,)*
         }
 
         impl StrategyOptions {
-            /// Every option's name.
+            /// The names of all options.
             pub const NAMES: &[&str] = &[$(stringify!($name)),*];
 
             fn untouched(front: Front) -> Self {
                 StrategyOptions { front, $($name: None,)* }
             }
 
-            /// Writes one option by name, as from a dictionary. `wait_port` is an older word for `launch_barrier`; 0 and
-            /// 1 are understood as false and true. An unknown name or another kind of value changes nothing.
+            /// Sets one option by name, as from a dictionary. `wait_port` is an older name of `launch_barrier`; 0 and 1 are
+            /// accepted as false and true. An unknown name or a value of the wrong type changes nothing.
             pub fn set(&mut self, name: &str, value: OptionValue) -> Result<()> {
                 match name {
                     $(stringify!($name) => self.$name = Some(Kind::read(stringify!($name), value)?),)*
@@ -109,8 +109,8 @@ macro_rules! options {
                 Ok(())
             }
 
-            /// What was written under a name; `None` if nothing was, or if there is no such option. Defaults do not
-            /// show: a dictionary read back and written again says no more than the first did.
+            /// The value that was set for a name; `None` if none was, or if there is no such option. Defaults are not returned,
+            /// so a dictionary that is read and set again means the same.
             pub fn get(&self, name: &str) -> Option<OptionValue> {
                 match name {
                     $(stringify!($name) => self.$name.map(Kind::write),)*
@@ -123,8 +123,8 @@ macro_rules! options {
 }
 
 options! {
-    // The mode, in the words of `DistributedStrategy`. In the original, assigning `a_sync` resets `k_steps`; here the
-    // order of lines means nothing.
+    // The mode, in terms of `DistributedStrategy`. In PaddlePaddle, assigning `a_sync` resets `k_steps`; here the order of
+    // assignments does not matter.
     /// False = sync; true = async, or geo with `k_steps`, or hybrid with `staleness`.
     a_sync: bool,
     /// Geo: batches between two pushes; 0 = not geo.
@@ -132,67 +132,66 @@ options! {
     /// 0 = sync, n = hybrid with at most n batches in flight, -1 = async.
     staleness: i64,
 
-    // The mode, in the words of `DistributeTranspilerConfig`.
+    // The mode, in terms of `DistributeTranspilerConfig`.
     /// True (its default) = sync.
     sync_mode: bool,
-    /// Geo, where `sync_mode` is false.
+    /// Geo, if `sync_mode` is false.
     geo_sgd_mode: bool,
     /// Geo: batches between two pushes.
     geo_sgd_need_push_nums: i64,
 
-    // The mode, in the words of both.
-    /// Half-async: a worker waits for its own threads only.
+    // The mode, in terms of both.
+    /// Half-async: a worker waits only for its own threads.
     half_async: bool,
-    /// True with `sync_mode` false = async. We always split gradients as they are sent, so beyond that choice there is
-    /// nothing to switch.
+    /// True with `sync_mode` false = async. Gradients are always split when they are sent, so the option has no other effect.
     runtime_split_send_recv: bool,
 
-    // When pushes and pulls travel.
-    /// Gradients merged into one push at most.
+    // When pushes and pulls are sent.
+    /// Maximum number of gradients merged into one push.
     max_merge_var_num: i64,
-    /// Gradients (geo: windows of `k_steps` batches) that may wait to be sent before training waits too.
+    /// Maximum number of gradients (geo: windows of `k_steps` batches) in the send queue before training blocks.
     send_queue_size: i64,
-    /// Whether dense parameters are pulled by a thread of their own rather than after each push.
+    /// Whether dense parameters are pulled by a separate thread instead of after each push.
     independent_recv_thread: bool,
-    /// Gradients sent before that thread pulls again.
+    /// Number of gradients sent before that thread pulls again.
     min_send_grad_num_before_recv: i64,
-    /// Waits of 10 ms for more gradients to merge before an incomplete merge is sent.
+    /// How often to wait 10 ms for more gradients before an incomplete merge is sent.
     send_wait_times: i64,
-    /// Threads of a worker that send and receive.
+    /// Number of threads of a worker that send and receive.
     thread_pool_size: i64,
     /// Whether workers wait for the servers before they start.
     launch_barrier: bool,
-    /// How often the original's servers hear of the global step; ours count it themselves.
+    /// How often PaddlePaddle's servers receive the global step; ours count it themselves.
     lr_decay_steps: i64,
     /// Geo: whether differences are divided by the number of workers.
     geo_scale: GeoScale,
-    /// Geo: whether what was not yet sent is sent at save and stop.
+    /// Geo: whether unsent differences are sent at save and stop.
     geo_flush_residual: bool,
     /// Bits of a float on the wire: 32 or 16.
     wire_bits: i64,
 
-    // Where dense parameters live.
-    /// Whether large parameters are cut into blocks.
+    // Placement of dense parameters.
+    /// Whether large parameters are split into blocks.
     slice_var_up: bool,
-    /// The fewest elements a parameter must have per block.
+    /// Minimum number of elements per block.
     min_block_size: i64,
-    /// How blocks are dealt to servers.
+    /// How blocks are assigned to servers.
     split_method: SplitMethod,
 }
 
 impl StrategyOptions {
-    /// An untouched `DistributedStrategy`: async.
+    /// A `DistributedStrategy` without options: async.
     pub fn distributed_strategy() -> Self {
         Self::untouched(Front::DistributedStrategy)
     }
 
-    /// An untouched `DistributeTranspilerConfig`: sync.
+    /// A `DistributeTranspilerConfig` without options: sync.
     pub fn transpiler_config() -> Self {
         Self::untouched(Front::TranspilerConfig)
     }
 
-    /// A `DistributedStrategy` in which a mode was asked for by name: hybrid with 4 batches in flight and geo with a push
-    /// every 100 batches until `staleness` and `k_steps` say otherwise.
+    /// A `DistributedStrategy` for a mode that was chosen by name: hybrid with 4 batches in flight, and geo with a push every
+    /// 100 batches, unless `staleness` and `k_steps` are set.
     pub fn for_mode(mode: Mode) -> Self {
         let mut options = Self::distributed_strategy();
         match mode {
@@ -305,13 +304,13 @@ mod tests {
         let rows = [
             // A word for a number.
             ("k_steps", OptionValue::Text("400".into()), "`k_steps` expects a whole number, got `400`"),
-            // Python's `True` is no count.
+            // Python's `True` is not a count.
             ("k_steps", OptionValue::Bool(true), "`k_steps` expects a whole number, got true"),
             // 2 is neither true nor false.
             ("a_sync", OptionValue::Int(2), "`a_sync` expects true or false, got 2"),
             // A word that is none of the choices.
             ("geo_scale", OptionValue::Text("max".into()), "`geo_scale` cannot be `max`"),
-            // The older word is checked under its own name.
+            // The older name is checked under its own name.
             ("wait_port", OptionValue::Int(3), "`wait_port` expects true or false, got 3"),
         ];
         for (name, value, message) in rows {

@@ -1,7 +1,7 @@
-//! From what was written to what it means: the mode first, then every option against it.
+//! Resolves options: first the mode, then every option against it.
 //!
-//! The order of checks is the order in which a reader would ask: is this word known to this object, which mode is it, is
-//! anything written that the mode does not read, are the numbers in range. The first answer that is no is the error.
+//! The order of the checks: does this object have the option, which mode is chosen, does the mode use every option, are the
+//! numbers in range. The first failure is the error.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -78,11 +78,11 @@ impl Strategy {
     }
 }
 
-/// What stands where nothing was written; those of the seeds' `a_sync_configs`.
+/// Default values; those of PaddlePaddle's `a_sync_configs`.
 pub(super) mod default {
     pub(super) const MAX_MERGE_VAR_NUM: i64 = 1;
     pub(super) const SEND_QUEUE_SIZE: i64 = 16;
-    /// The seeds' dictionary says false and its runtime true; the design says true.
+    /// PaddlePaddle's dictionary says false and its runtime true; its design document says true.
     pub(super) const INDEPENDENT_RECV_THREAD: bool = true;
     pub(super) const MIN_SEND_GRAD_NUM_BEFORE_RECV: i64 = 1;
     pub(super) const SEND_WAIT_TIMES: i64 = 1;
@@ -93,10 +93,10 @@ pub(super) mod default {
 
 /// The unit of `send_wait_times`.
 const SEND_WAIT_MS: u64 = 10;
-/// Queues and merges are allocated ahead and counted in batches: more than this is a slip of the keyboard.
+/// Queues and merges are allocated ahead and counted in batches: more than this is probably a typing error.
 const MOST_BATCHES: i64 = 65_536;
 
-/// The mode, the number that came with it (staleness, or batches between pushes), and the option that decided.
+/// The mode, the number that came with it (staleness, or batches between pushes), and the option that chose it.
 struct Choice {
     mode: Mode,
     count: u64,
@@ -109,7 +109,7 @@ impl Choice {
     }
 }
 
-/// `a_sync`, `k_steps`, `staleness` and `half_async`; async where none is written.
+/// `a_sync`, `k_steps`, `staleness` and `half_async`; async by default.
 fn choose_by_distributed_strategy(options: &StrategyOptions) -> Result<Choice> {
     let StrategyOptions { a_sync, k_steps, staleness, half_async, runtime_split_send_recv, .. } = *options;
     if let Some(k_steps) = k_steps {
@@ -123,7 +123,7 @@ fn choose_by_distributed_strategy(options: &StrategyOptions) -> Result<Choice> {
     }
     let geo_steps = k_steps.filter(|&k_steps| k_steps > 0);
     let half_async = half_async == Some(true);
-    // Of each two that cannot both be meant, the first found is told.
+    // If several pairs contradict each other, the first one is reported.
     if let Some(staleness) = staleness {
         if let Some(a_sync) = a_sync.filter(|&a_sync| a_sync == (staleness == 0)) {
             return Err(contradiction(
@@ -173,10 +173,10 @@ fn choose_by_distributed_strategy(options: &StrategyOptions) -> Result<Choice> {
     Ok(choice)
 }
 
-/// `sync_mode`, `runtime_split_send_recv`, `geo_sgd_mode` and `half_async`; sync where none is written.
+/// `sync_mode`, `runtime_split_send_recv`, `geo_sgd_mode` and `half_async`; sync by default.
 ///
-/// `sync_mode` false alone is half-async, as in the version that has all these options; the geo flag needs no
-/// `runtime_split_send_recv` beside it (where the original silently trains something else without).
+/// `sync_mode` false alone is half-async, as in the PaddlePaddle version that has all these options. The geo flag does not need
+/// `runtime_split_send_recv` (without it, PaddlePaddle silently trains in another mode).
 fn choose_by_transpiler_config(options: &StrategyOptions) -> Result<Choice> {
     let StrategyOptions { sync_mode, runtime_split_send_recv: split, geo_sgd_mode, half_async, .. } = *options;
     if sync_mode.unwrap_or(true) {
@@ -220,7 +220,7 @@ fn choose_by_transpiler_config(options: &StrategyOptions) -> Result<Choice> {
     }
 }
 
-/// The words that choose a mode belong to one of the two objects; mixed, each would have to win over the other.
+/// The options that choose a mode belong to one of the two objects; mixing them would be ambiguous.
 fn refuse_foreign(options: &StrategyOptions) -> Result<()> {
     let rows: &[(&'static str, &'static str)] = match options.front {
         Front::DistributedStrategy => &[
@@ -240,7 +240,7 @@ fn refuse_foreign(options: &StrategyOptions) -> Result<()> {
     }
 }
 
-/// A knob written with another value than it would have had, in a mode that does not read it.
+/// Refuses an option that differs from its default in a mode that does not use it.
 fn refuse_ignored(options: &StrategyOptions, choice: &Choice) -> Result<()> {
     use Mode::{Async, Geo, HalfAsync, Hybrid, Sync};
     use OptionValue::{Bool, Int, Text};
@@ -287,8 +287,8 @@ fn dense_receive(options: &StrategyOptions) -> Result<DenseReceive> {
     Ok(DenseReceive::AfterSend)
 }
 
-/// Where dense values come by themselves, they are a little old in any case, and 16 bits halve what travels; everywhere
-/// else a worker trains with exactly what the servers have.
+/// If dense values arrive asynchronously they are slightly stale anyway, and 16 bits halve the traffic. In all other modes a
+/// worker trains with exactly the servers' values.
 fn float_width(options: &StrategyOptions, settings: &ModeSettings) -> Result<FloatWidth> {
     match (options.wire_bits, settings) {
         (Some(32), _) => Ok(FloatWidth::Bits32),

@@ -1,9 +1,9 @@
-//! Tables of what a user may write, one comment a row.
+//! Tables of what a user may write, one comment per row.
 
 use super::*;
 use crate::error::Hinted;
 
-/// `"a_sync=true k_steps=400"` written into an untouched object.
+/// `"a_sync=true k_steps=400"` set on an object without options.
 fn written(front: Front, text: &str) -> StrategyOptions {
     let mut options = match front {
         Front::DistributedStrategy => StrategyOptions::distributed_strategy(),
@@ -28,13 +28,13 @@ fn resolve(front: Front, text: &str) -> Result<Strategy> {
 #[test]
 fn a_distributed_strategy_resolves_to() {
     let rows = [
-        // Untouched: async (one seed's default), printed.
+        // No options: async (a default of PaddlePaddle), printed.
         (
             "",
             "mode async: push each gradient, queue of 16, dense pulled by its own thread after 1 gradient; \
              gradients travel as 16 bits",
         ),
-        // Written out, the same.
+        // The same, set explicitly.
         (
             "a_sync=true",
             "mode async: push each gradient, queue of 16, dense pulled by its own thread after 1 gradient; \
@@ -50,17 +50,17 @@ fn a_distributed_strategy_resolves_to() {
             "a_sync=false k_steps=0",
             "mode sync: every step waits for all live workers and applies the mean of their gradients",
         ),
-        // The seed's geo script.
+        // The geo script of PaddlePaddle.
         ("a_sync=true k_steps=400", "mode geo: push differences every 400 batches, residual flushed at save and stop"),
-        // `a_sync` is true by default; the order of lines means nothing.
+        // `a_sync` is true by default; the order of assignments does not matter.
         ("k_steps=400 a_sync=true", "mode geo: push differences every 400 batches, residual flushed at save and stop"),
         ("k_steps=1", "mode geo: push differences every batch, residual flushed at save and stop"),
-        // Geo's own knobs, and the queue it has too.
+        // The options of geo mode, and the queue that it has too.
         (
             "k_steps=7 geo_scale=sum geo_flush_residual=false send_queue_size=2",
             "mode geo: push undivided differences every 7 batches, residual kept by the worker",
         ),
-        // One integer for people who do not want to choose.
+        // One integer for users who do not want to choose.
         ("staleness=0", "mode sync: every step waits for all live workers and applies the mean of their gradients"),
         ("staleness=1", "mode hybrid: at most 1 batch in flight, dense as sync, sparse as async"),
         (
@@ -72,24 +72,24 @@ fn a_distributed_strategy_resolves_to() {
             "mode async: push each gradient, queue of 16, dense pulled by its own thread after 1 gradient; \
              gradients travel as 16 bits",
         ),
-        // Ours: the original's 2.x has no way to half-async.
+        // Ours: PaddlePaddle 2.x has no option for half-async.
         (
             "half_async=true",
             "mode half_async: every step waits for the worker's own threads and pushes the mean of their gradients",
         ),
-        // Every knob of async.
+        // Every option of async mode.
         (
             "max_merge_var_num=20 send_queue_size=40 send_wait_times=0 min_send_grad_num_before_recv=3",
             "mode async: push up to 20 merged gradients, waiting 0 ms for more, queue of 40, dense pulled by its own \
              thread after 3 gradients; gradients travel as 16 bits",
         ),
-        // All of a float, although dense values come by themselves.
+        // Full floats, although dense values arrive asynchronously.
         (
             "wire_bits=32",
             "mode async: push each gradient, queue of 16, dense pulled by its own thread after 1 gradient",
         ),
         ("independent_recv_thread=false", "mode async: push each gradient, queue of 16, dense pulled after each push"),
-        // What every mode has is said where it is unusual.
+        // Options of all modes are printed if they differ from their defaults.
         (
             "a_sync=false slice_var_up=false split_method=HashName launch_barrier=false",
             "mode sync: every step waits for all live workers and applies the mean of their gradients; parameters kept \
@@ -100,14 +100,14 @@ fn a_distributed_strategy_resolves_to() {
             "mode geo: push differences every 2 batches, residual flushed at save and stop; parameters cut into blocks \
              of at least 81920 elements",
         ),
-        // The original's dictionary copied whole: defaults ask for nothing, whatever the mode.
+        // PaddlePaddle's whole dictionary: default values are accepted in every mode.
         (
             "a_sync=false k_steps=0 max_merge_var_num=1 send_queue_size=16 independent_recv_thread=false \
              min_send_grad_num_before_recv=1 thread_pool_size=1 send_wait_times=1 runtime_split_send_recv=false \
              launch_barrier=true lr_decay_steps=10",
             "mode sync: every step waits for all live workers and applies the mean of their gradients",
         ),
-        // The servers of the original hear of the global step now and then; ours count it.
+        // PaddlePaddle's servers receive the global step periodically; ours count it.
         (
             "a_sync=false thread_pool_size=5 lr_decay_steps=20",
             "mode sync: every step waits for all live workers and applies the mean of their gradients; 5 threads send \
@@ -128,12 +128,12 @@ fn a_distributed_strategy_resolves_to() {
 #[test]
 fn a_transpiler_config_resolves_to() {
     let rows = [
-        // Untouched: sync.
+        // No options: sync.
         ("", Mode::Sync),
-        // As a seed writes it.
+        // As a PaddlePaddle script writes it.
         ("sync_mode=true", Mode::Sync),
         ("sync_mode=true runtime_split_send_recv=false", Mode::Sync),
-        // The seeds' async script.
+        // The async script of PaddlePaddle.
         ("sync_mode=false runtime_split_send_recv=true", Mode::Async),
         // `sync_mode` false alone.
         ("sync_mode=false", Mode::HalfAsync),
@@ -141,12 +141,12 @@ fn a_transpiler_config_resolves_to() {
         // The half-async flag, with and without the split.
         ("sync_mode=false half_async=true", Mode::HalfAsync),
         ("sync_mode=false half_async=true runtime_split_send_recv=true", Mode::HalfAsync),
-        // Half-async refused in words leaves async.
+        // Half-async set to false leaves async.
         ("sync_mode=false half_async=false", Mode::Async),
-        // Geo with the split, and without: the original would run half-async with a geo program.
+        // Geo with the split, and without: PaddlePaddle would run half-async with a geo program.
         ("sync_mode=false geo_sgd_mode=true runtime_split_send_recv=true", Mode::Geo),
         ("sync_mode=false geo_sgd_mode=true geo_sgd_need_push_nums=400", Mode::Geo),
-        // Flags written false change nothing.
+        // Flags set to false change nothing.
         ("geo_sgd_mode=false half_async=false geo_sgd_need_push_nums=100", Mode::Sync),
     ];
     for (text, mode) in rows {
@@ -160,7 +160,7 @@ fn a_transpiler_config_resolves_to() {
 fn contradictions_name_both_options() {
     use Front::{DistributedStrategy as New, TranspilerConfig as Old};
     let rows = [
-        // No staleness is no asynchrony.
+        // No staleness means no asynchrony.
         (New, "staleness=0 a_sync=true", "`staleness` = 0 contradicts `a_sync` = true"),
         (New, "staleness=4 a_sync=false", "`staleness` = 4 contradicts `a_sync` = false"),
         (New, "staleness=-1 a_sync=false", "`staleness` = -1 contradicts `a_sync` = false"),
@@ -182,7 +182,7 @@ fn contradictions_name_both_options() {
             "staleness=0 runtime_split_send_recv=true",
             "`runtime_split_send_recv` = true contradicts `staleness` = 0",
         ),
-        // A count that nobody would look at.
+        // A count that would have no effect.
         (
             New,
             "independent_recv_thread=false min_send_grad_num_before_recv=5",
@@ -192,7 +192,7 @@ fn contradictions_name_both_options() {
         (New, "send_wait_times=5", "`send_wait_times` = 5 contradicts `max_merge_var_num` = 1"),
         // Whole parameters have no blocks.
         (New, "slice_var_up=false min_block_size=16384", "`min_block_size` = 16384 contradicts `slice_var_up` = false"),
-        // The seeds' own check, in both forms: written, and by default.
+        // PaddlePaddle's own check, with the option set and by default.
         (
             Old,
             "sync_mode=true runtime_split_send_recv=true",
@@ -234,7 +234,7 @@ fn contradictions_name_both_options() {
 fn a_knob_the_mode_does_not_read_is_an_error_naming_both() {
     use Front::{DistributedStrategy as New, TranspilerConfig as Old};
     let rows = [
-        // Sync and half-async merge the worker's threads, no more and no less.
+        // Sync and half-async merge the worker's threads, nothing else.
         (
             New,
             "a_sync=false max_merge_var_num=4",
@@ -247,14 +247,14 @@ fn a_knob_the_mode_does_not_read_is_an_error_naming_both() {
             "`send_queue_size` = 4 has no effect in mode half_async (chosen by `half_async` = true)",
             "leave it out, or choose mode async or geo",
         ),
-        // Hybrid's queue is its staleness.
+        // Hybrid's queue is bounded by its staleness.
         (
             New,
             "staleness=4 send_queue_size=4",
             "`send_queue_size` = 4 has no effect in mode hybrid (chosen by `staleness` = 4)",
             "leave it out, or choose mode async or geo",
         ),
-        // Geo sends differences: there is nothing to merge, and rows come with the answer.
+        // Geo sends differences: there is nothing to merge, and rows come with the reply.
         (
             New,
             "k_steps=400 max_merge_var_num=4",
@@ -267,7 +267,7 @@ fn a_knob_the_mode_does_not_read_is_an_error_naming_both() {
             "`independent_recv_thread` = true has no effect in mode geo (chosen by `k_steps` = 400)",
             "leave it out, or choose mode async",
         ),
-        // Geo's knobs elsewhere.
+        // Options of geo in other modes.
         (
             New,
             "geo_scale=sum",
@@ -298,10 +298,10 @@ fn a_knob_the_mode_does_not_read_is_an_error_naming_both() {
 fn options_of_the_other_object_are_refused() {
     use Front::{DistributedStrategy as New, TranspilerConfig as Old};
     let rows = [
-        // The old words in the new object.
+        // Options of the old object in the new one.
         (New, "sync_mode=true", "`sync_mode` is not an option of `DistributedStrategy`"),
         (New, "geo_sgd_mode=false", "`geo_sgd_mode` is not an option of `DistributedStrategy`"),
-        // The new words in the old one.
+        // Options of the new object in the old one.
         (Old, "a_sync=true", "`a_sync` is not an option of `DistributeTranspilerConfig`"),
         (Old, "k_steps=4", "`k_steps` is not an option of `DistributeTranspilerConfig`"),
         (Old, "staleness=4", "`staleness` is not an option of `DistributeTranspilerConfig`"),
@@ -316,14 +316,14 @@ fn options_of_the_other_object_are_refused() {
 #[test]
 fn numbers_out_of_range_are_errors() {
     let rows = [
-        // The original's "no mode at all".
+        // PaddlePaddle's value for no mode at all.
         ("k_steps=-1", "`k_steps` expects 0 or a number of batches, got -1"),
-        // -1 is the only negative with a meaning.
+        // -1 is the only meaningful negative number.
         ("staleness=-2", "`staleness` expects -1, 0 or a number of batches up to 65536, got -2"),
         ("staleness=65537", "`staleness` expects -1, 0 or a number of batches up to 65536, got 65537"),
         // Floats have two widths.
         ("wire_bits=8", "`wire_bits` expects 32 or 16, got 8"),
-        // Nothing can be merged from nothing.
+        // At least one gradient must be merged.
         ("max_merge_var_num=0", "`max_merge_var_num` expects a number from 1 to 65536, got 0"),
         ("send_queue_size=0", "`send_queue_size` expects a number from 1 to 65536, got 0"),
         (
@@ -337,7 +337,7 @@ fn numbers_out_of_range_are_errors() {
         ),
         ("thread_pool_size=0", "`thread_pool_size` expects a number from 1 to 1024, got 0"),
         ("lr_decay_steps=0", "`lr_decay_steps` expects a number above 0, got 0"),
-        // As in the seeds, whether or not anything would be cut.
+        // As in PaddlePaddle, whether or not anything would be split.
         ("min_block_size=8191", "`min_block_size` expects at least 8192 elements, got 8191"),
         ("min_block_size=-1 slice_var_up=false", "`min_block_size` expects at least 8192 elements, got -1"),
     ];

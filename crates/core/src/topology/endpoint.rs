@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// A host and a port, written `host:port`; an IPv6 address stands in brackets.
+/// A host and a port, written `host:port`; an IPv6 address is in brackets.
 ///
-/// Names are compared without regard to case, as DNS does; whether two different names are one machine is not known.
+/// Names are compared case-insensitively, as in DNS; whether two different names are the same machine is not known.
 ///
 /// ```
 /// let endpoint: openfleet_core::Endpoint = "10.0.0.2:36000".parse()?;
@@ -34,7 +34,7 @@ impl Endpoint {
             return Err(Error::Endpoint { text: text(), reason: "port 0 is nowhere" });
         }
         match host.parse::<Ipv6Addr>() {
-            // One spelling for one address.
+            // One spelling per address.
             Ok(address) => Ok(Endpoint { host: address.to_string(), port }),
             Err(_) => {
                 check_host(host).map_err(|reason| Error::Endpoint { text: text(), reason })?;
@@ -54,7 +54,7 @@ impl Endpoint {
     }
 }
 
-/// Looks for what people write by mistake; whether a name resolves is for others to find out.
+/// Finds common mistakes; whether a name resolves is not checked.
 fn check_host(host: &str) -> std::result::Result<(), &'static str> {
     if host.is_empty() {
         return Err("the host is missing");
@@ -81,13 +81,13 @@ impl FromStr for Endpoint {
         let host = match bracketed {
             Some(inner) if inner.parse::<Ipv6Addr>().is_ok() => inner,
             Some(_) => return Err(wrong("brackets hold an IPv6 address")),
-            // `::1:80` could mean two things.
+            // `::1:80` is ambiguous.
             None if host.parse::<Ipv6Addr>().is_ok() || text.parse::<Ipv6Addr>().is_ok() => {
                 return Err(wrong("an IPv6 address stands in brackets"));
             }
             None => host,
         };
-        // `u16::from_str` would take `+80`.
+        // `u16::from_str` would accept `+80`.
         let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
         let port = port.parse().ok().filter(|_| digits).ok_or_else(|| wrong("the port is a number from 1 to 65535"))?;
         Endpoint::new(host, port).map_err(|error| match error {
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn endpoints_that_are_understood() {
         let rows = [
-            // What the seeds write.
+            // What the PaddlePaddle scripts write.
             ("127.0.0.1:36011", "127.0.0.1:36011"),
             // A name, in any case, with the underscore that container networks use.
             ("Ps_0.Example.com:1", "ps_0.example.com:1"),
@@ -156,11 +156,11 @@ mod tests {
             (":36000", "the host is missing"),
             // No port after the colon.
             ("host:", "the port is a number from 1 to 65535"),
-            // One more than there are.
+            // One more than the maximum.
             ("host:65536", "the port is a number from 1 to 65535"),
-            // A sign is no digit.
+            // A sign is not a digit.
             ("host:+80", "the port is a number from 1 to 65535"),
-            // A place to listen, not a place to be found.
+            // Valid for listening, not for connecting.
             ("host:0", "port 0 is nowhere"),
             // A URL.
             ("tcp://host:80", "a scheme is not part of an endpoint"),
@@ -168,7 +168,7 @@ mod tests {
             ("a:1,b:2", "the host has a colon but is no IPv6 address"),
             // A blank left by splitting at commas.
             (" host:80", "a host has letters, digits, `-`, `.` and `_` only"),
-            // Is 80 the port or the last group?
+            // 80 could be the port or the last group.
             ("::1:80", "an IPv6 address stands in brackets"),
             // Brackets around a name.
             ("[host]:80", "brackets hold an IPv6 address"),

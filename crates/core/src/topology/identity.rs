@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// The name all processes of a job share; a process of another job is turned away by it.
+/// The name that all processes of a job share; a process of another job is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct JobId(String);
 
 impl JobId {
-    /// The longest name, in bytes.
+    /// Maximum length in bytes.
     pub const MAX_BYTES: usize = 128;
 
-    /// Fails unless the name could be a file's: letters, digits, `-`, `_` and `.`, beginning with a letter or a digit,
-    /// at most [`JobId::MAX_BYTES`].
+    /// Fails unless the name could be a file name: letters, digits, `-`, `_` and `.`, beginning with a letter or a digit, at
+    /// most [`JobId::MAX_BYTES`].
     pub fn new(name: impl Into<String>) -> Result<Self> {
         let name = name.into();
         let allowed = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
@@ -50,13 +50,13 @@ impl From<JobId> for String {
     }
 }
 
-/// Which life of a rank this is. A restarted process has a larger one, and whoever has seen it refuses the older: two
-/// processes of one rank cannot both be believed.
+/// Counts the restarts of a rank. A restarted process has a larger number, and a peer that has seen it refuses the older
+/// process: only one process of a rank is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Incarnation(pub u64);
 
 impl Incarnation {
-    /// The life after this one.
+    /// The incarnation after this one.
     #[must_use]
     pub fn next(self) -> Self {
         Incarnation(self.0 + 1)

@@ -1,8 +1,8 @@
-//! Who exists, where, and who I am.
+//! The processes of a job: roles, ranks and endpoints, and which one this process is.
 //!
-//! A [`Topology`] is a value that was checked when it was made: ranks are in range, endpoints are distinct, there is a
-//! worker, and there are servers unless the job has none by design. Role makers read an environment and build one; the
-//! launcher goes the other way. Nothing here looks at a host name, opens a port or asks whether anybody answers.
+//! A [`Topology`] is checked when it is created: ranks are in range, endpoints are distinct, there is a worker, and there are
+//! servers unless the job has none by design. Role makers read an environment and create one; the launcher does the reverse.
+//! Nothing here resolves a host name, opens a port or connects to a process.
 
 mod endpoint;
 mod identity;
@@ -47,24 +47,23 @@ pub struct Topology {
     shape: Shape,
 }
 
-/// What kind of job the processes make up together.
+/// What kind of job it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Shape {
     /// Workers train with servers.
     Servers,
     /// Workers train with each other.
     Collective { rendezvous: Option<Endpoint> },
-    /// There is this process and no other.
+    /// This is the only process.
     Local,
 }
 
 impl Topology {
-    /// Checks and keeps what a role maker found.
+    /// Checks and stores what a role maker found.
     ///
-    /// `servers` in rank order; `worker_endpoints` in rank order too, or empty where nobody needs to reach a worker (a
-    /// parameter server job without global shuffle). Fails if there is no server or no worker, if `rank` is not below
-    /// the number of processes in its role, if an endpoint occurs twice, or if some workers have an endpoint and others
-    /// do not.
+    /// `servers` are in rank order, and so are `worker_endpoints`, which may be empty if no process connects to a worker (a
+    /// parameter server job without global shuffle). Fails if there is no server or no worker, if `rank` is not below the
+    /// number of processes in its role, if an endpoint occurs twice, or if some workers have an endpoint and others do not.
     pub fn new(
         role: Role,
         rank: usize,
@@ -72,12 +71,12 @@ impl Topology {
         worker_count: usize,
         worker_endpoints: Vec<Endpoint>,
     ) -> Result<Self> {
-        // As many servers as can own a bucket, and at least one.
+        // At least one server, and no more than there are buckets.
         Buckets::new(servers.len())?;
         Topology { role, rank, servers, worker_count, worker_endpoints, shape: Shape::Servers }.check()
     }
 
-    /// One process that is the only worker and keeps its tables itself.
+    /// A single process that is the only worker and has its own tables.
     pub fn local() -> Self {
         let (servers, worker_endpoints) = (Vec::new(), Vec::new());
         Topology { role: Role::Worker, rank: 0, servers, worker_count: 1, worker_endpoints, shape: Shape::Local }
@@ -85,8 +84,8 @@ impl Topology {
 
     /// Workers that train with each other, without servers.
     ///
-    /// `worker_endpoints` as in [`Topology::new`]; where they are not known in advance, `rendezvous` is where the workers
-    /// can find each other.
+    /// `worker_endpoints` as in [`Topology::new`]; if they are not known in advance, the workers find each other at
+    /// `rendezvous`.
     pub fn collective(
         rank: usize,
         worker_count: usize,
@@ -117,12 +116,12 @@ impl Topology {
         Ok(self)
     }
 
-    /// What this process does.
+    /// The role of this process.
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// Which of its role this process is, from 0.
+    /// The rank of this process within its role, from 0.
     pub fn rank(&self) -> usize {
         self.rank
     }
@@ -137,7 +136,7 @@ impl Topology {
         matches!(self.shape, Shape::Collective { .. })
     }
 
-    /// Where the workers of a collective job can find each other, if that was said.
+    /// Where the workers of a collective job find each other, if given.
     pub fn rendezvous(&self) -> Option<&Endpoint> {
         match &self.shape {
             Shape::Collective { rendezvous } => rendezvous.as_ref(),
@@ -145,22 +144,22 @@ impl Topology {
         }
     }
 
-    /// Where the servers are, in rank order; empty in a local or collective job.
+    /// Endpoints of the servers, in rank order; empty in a local or collective job.
     pub fn servers(&self) -> &[Endpoint] {
         &self.servers
     }
 
-    /// How many servers there are; 0 in a local or collective job only.
+    /// Number of servers; 0 only in a local or collective job.
     pub fn server_count(&self) -> usize {
         self.servers.len()
     }
 
-    /// How many workers there are; at least 1.
+    /// Number of workers; at least 1.
     pub fn worker_count(&self) -> usize {
         self.worker_count
     }
 
-    /// Where the workers are, in rank order, or empty where it was not said.
+    /// Endpoints of the workers, in rank order, or empty if not given.
     pub fn worker_endpoints(&self) -> &[Endpoint] {
         &self.worker_endpoints
     }
@@ -175,12 +174,12 @@ impl Topology {
         self.role == Role::Server
     }
 
-    /// Whether this is the worker of rank 0, who speaks for all of them.
+    /// Whether this is the worker of rank 0, which acts for all of them.
     pub fn is_first_worker(&self) -> bool {
         self.is_worker() && self.rank == 0
     }
 
-    /// Where this process is; a worker may have no endpoint.
+    /// Endpoint of this process; a worker may have none.
     pub fn own_endpoint(&self) -> Option<&Endpoint> {
         match self.role {
             Role::Server => self.servers.get(self.rank),
@@ -189,8 +188,8 @@ impl Topology {
     }
 }
 
-/// Who this is and of how many, as a log line begins: `worker 1 of 4 (2 servers)`, `worker 1 of 4 (collective)` or `one
-/// local process`.
+/// Role, rank and counts, as a log line begins: `worker 1 of 4 (2 servers)`, `worker 1 of 4 (collective)` or `one local
+/// process`.
 impl fmt::Display for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counted = |count: usize, role: Role| format!("{count} {role}{}", if count == 1 { "" } else { "s" });
@@ -226,7 +225,7 @@ mod tests {
             (make(Role::Server, 0, two(), 0, vec![]), Error::NoWorkers),
             // Ranks begin at 0: with two workers there is no worker 2.
             (make(Role::Worker, 2, two(), 2, vec![]), Error::Rank { role: Role::Worker, rank: 2, count: 2 }),
-            // A server's rank is among the servers, however many workers there are.
+            // A server's rank is below the number of servers, however many workers there are.
             (make(Role::Server, 2, two(), 9, vec![]), Error::Rank { role: Role::Server, rank: 2, count: 2 }),
             // The same server twice, once in capitals.
             (
@@ -238,7 +237,7 @@ mod tests {
                 make(Role::Worker, 0, two(), 1, endpoints(&["b:1"])),
                 Error::DuplicateEndpoint { endpoint: "b:1".parse().unwrap() },
             ),
-            // Endpoints for some of the workers only.
+            // Endpoints for only some of the workers.
             (
                 make(Role::Worker, 0, two(), 3, endpoints(&["c:1", "d:1"])),
                 Error::WorkerEndpoints { worker_count: 3, got: 2 },

@@ -233,7 +233,7 @@ impl Communicator for Async {
         Ok(PushReport::default())
     }
 
-    fn number_in_job(&self, stream: u32) -> u32 {
+    fn job_stream(&self, stream: u32) -> u32 {
         self.shared.remote.worker.stream(stream)
     }
 
@@ -241,8 +241,8 @@ impl Communicator for Async {
         Ok(self.shared.remote.streams.next(stream, None))
     }
 
-    fn give_back_step(&self, stream: u32) {
-        self.shared.remote.streams.give_back(stream);
+    fn return_step(&self, stream: u32) {
+        self.shared.remote.streams.return_step(stream);
     }
 
     fn begin(&self, stream: u32) -> Result<()> {

@@ -219,11 +219,11 @@ impl Communicator for Geo {
         Ok(report)
     }
 
-    fn refuses_here(&self) -> bool {
+    fn counts_refusals(&self) -> bool {
         true
     }
 
-    fn number_in_job(&self, stream: u32) -> u32 {
+    fn job_stream(&self, stream: u32) -> u32 {
         self.shared.remote.worker.stream(stream)
     }
 
@@ -231,8 +231,8 @@ impl Communicator for Geo {
         Ok(self.shared.remote.streams.next(stream, None))
     }
 
-    fn give_back_step(&self, stream: u32) {
-        self.shared.remote.streams.give_back(stream);
+    fn return_step(&self, stream: u32) {
+        self.shared.remote.streams.return_step(stream);
     }
 
     fn begin(&self, stream: u32) -> Result<()> {

@@ -71,7 +71,7 @@ impl Communicator for Hybrid {
         pull_if_empty(&self.remote, stages)
     }
 
-    fn number_in_job(&self, stream: u32) -> u32 {
+    fn job_stream(&self, stream: u32) -> u32 {
         self.remote.worker.stream(stream)
     }
 
@@ -102,8 +102,8 @@ impl Communicator for Hybrid {
         true
     }
 
-    fn give_back_step(&self, stream: u32) {
-        self.remote.streams.give_back(stream);
+    fn return_step(&self, stream: u32) {
+        self.remote.streams.return_step(stream);
     }
 
     fn begin(&self, stream: u32) -> Result<()> {

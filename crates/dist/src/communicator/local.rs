@@ -52,7 +52,7 @@ impl Communicator for Local {
         Ok(())
     }
 
-    fn refuses_here(&self) -> bool {
+    fn counts_refusals(&self) -> bool {
         true
     }
 

@@ -63,12 +63,12 @@ pub trait Communicator: Send + Sync {
     }
 
     /// The job-wide number of a stream, unique among all workers. Random numbers in a step are derived from it.
-    fn number_in_job(&self, stream: u32) -> u32 {
+    fn job_stream(&self, stream: u32) -> u32 {
         stream
     }
 
     /// Whether the tables are in this process: then [`push`](Communicator::push) itself counts the gradients that they refuse.
-    fn refuses_here(&self) -> bool {
+    fn counts_refusals(&self) -> bool {
         false
     }
 
@@ -77,7 +77,7 @@ pub trait Communicator: Send + Sync {
     fn next_step(&self, stream: u32) -> Result<Step>;
 
     /// Returns the last step number that was taken, because the step failed before it was pushed. The number is used again.
-    fn give_back_step(&self, _stream: u32) {}
+    fn return_step(&self, _stream: u32) {}
 
     /// A stream begins a pass over its data. If streams step together, this waits until all of them begin one.
     fn begin(&self, _stream: u32) -> Result<()> {

@@ -39,7 +39,7 @@ impl Communicator for Stepwise {
         pull_if_empty(&self.remote, stages)
     }
 
-    fn number_in_job(&self, stream: u32) -> u32 {
+    fn job_stream(&self, stream: u32) -> u32 {
         self.remote.worker.stream(stream)
     }
 
@@ -67,8 +67,8 @@ impl Communicator for Stepwise {
         true
     }
 
-    fn give_back_step(&self, stream: u32) {
-        self.remote.streams.give_back(stream);
+    fn return_step(&self, stream: u32) {
+        self.remote.streams.return_step(stream);
     }
 
     fn begin(&self, stream: u32) -> Result<()> {

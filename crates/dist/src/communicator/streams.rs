@@ -87,7 +87,7 @@ impl Streams {
     }
 
     /// Returns the last step number that was taken, to be used again.
-    pub(super) fn give_back(&self, thread: u32) {
+    pub(super) fn return_step(&self, thread: u32) {
         let mut threads = self.threads.lock();
         let counter = &mut threads[thread as usize];
         counter.next = counter.next.saturating_sub(1);

@@ -78,12 +78,12 @@ impl Communicator for TableSubset {
         self.with_sparse(sparse, |sparse| self.with_dense(dense, |dense| push(sparse, dense)))
     }
 
-    fn number_in_job(&self, stream: u32) -> u32 {
-        self.whole.number_in_job(stream)
+    fn job_stream(&self, stream: u32) -> u32 {
+        self.whole.job_stream(stream)
     }
 
-    fn refuses_here(&self) -> bool {
-        self.whole.refuses_here()
+    fn counts_refusals(&self) -> bool {
+        self.whole.counts_refusals()
     }
 
     fn begin(&self, stream: u32) -> Result<()> {
@@ -98,8 +98,8 @@ impl Communicator for TableSubset {
         self.whole.next_step(stream)
     }
 
-    fn give_back_step(&self, stream: u32) {
-        self.whole.give_back_step(stream);
+    fn return_step(&self, stream: u32) {
+        self.whole.return_step(stream);
     }
 
     fn finish_implicit(&self) -> Result<()> {

@@ -12,31 +12,31 @@ use crate::server::{Action, ActionKind, Caller, Outcome, State};
 pub struct ActionRequest {
     /// What the script does.
     pub step: ScriptStep,
-    /// With a complete action: what the worker's programs keep beside their tables.
+    /// With a completed action: the programs' own state, outside of their tables.
     pub states: Vec<u8>,
 }
 
 /// What the script does.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum ScriptStep {
-    /// It begins; the answer is the recorded action, if it is complete already.
+    /// Begins an action; the reply is the recorded action if it is already complete.
     Begin {
-        /// What kind of action.
+        /// Kind of action.
         kind: ActionKind,
         /// Its number among the actions of its kind, from 0.
         number: u64,
-        /// What it is, in words that two runs of a script share.
+        /// Description of the action, the same in every replay of the script.
         what: String,
-        /// Whether this process began one of the same number before, which failed.
+        /// Whether this process began an action with this number before, and it failed.
         again: bool,
     },
-    /// It is complete.
+    /// Completes an action.
     Complete {
-        /// What kind of action.
+        /// Kind of action.
         kind: ActionKind,
         /// Its number among the actions of its kind, from 0.
         number: u64,
-        /// What it was, and what came of it.
+        /// The action and its result.
         action: Action,
     },
 }
@@ -44,7 +44,7 @@ pub enum ScriptStep {
 impl Request for ActionRequest {
     const NAME: &'static str = "action";
 
-    /// JSON after its length, then the states.
+    /// The length of the JSON, the JSON, then the states.
     fn encode(&self) -> Result<Payload> {
         let json = serde_json::to_vec(&self.step).map_err(|_| Error::Damaged { what: "action" })?;
         let mut payload = Payload::new();
@@ -69,7 +69,7 @@ impl Request for ActionRequest {
     fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
         match self.step {
             ScriptStep::Begin { kind, number, what, again } => {
-                now(to_json(&server.begin_action(caller, kind, number, &what, again)?, "answer to an action")?)
+                now(to_json(&server.begin_action(caller, kind, number, &what, again)?, "reply to an action")?)
             }
             ScriptStep::Complete { kind, number, action } => {
                 server.complete_action(caller, kind, number, action, self.states)?;
@@ -79,7 +79,7 @@ impl Request for ActionRequest {
     }
 }
 
-/// Reads the answer to the beginning of an action.
+/// Decodes the reply to the start of an action.
 pub fn decode(reply: &[u8]) -> Result<Option<Action>> {
-    from_json(reply, "answer to an action")
+    from_json(reply, "reply to an action")
 }

@@ -1,7 +1,7 @@
-//! Numbers of all workers, reduced: each sends as many, and everybody gets their sum, or the largest, or the smallest.
+//! Reduces the numbers of all workers: each sends the same count, and all get the sum, the maximum or the minimum.
 //!
-//! The server reduces in the order of ranks, in double precision: the result does not depend on who came first. Meant for
-//! metrics and decisions, a few kilobytes now and then; gradients travel by other ways.
+//! The server reduces in the order of ranks, in double precision, so the result does not depend on the order of arrival. Meant
+//! for metrics and decisions, a few kilobytes occasionally; gradients are pushed instead.
 
 use super::Request;
 use crate::error::Result;
@@ -14,7 +14,7 @@ pub use crate::server::{Collective, Reduce};
 pub struct AllReduce {
     /// Its number among the worker's collectives, from 0.
     pub number: u64,
-    /// How many workers the job has.
+    /// Number of workers in the job.
     pub workers: u32,
     /// How numbers are reduced.
     pub op: Reduce,
@@ -44,7 +44,7 @@ impl Request for AllReduce {
         Ok(AllReduce { number, workers: head[0], op: Reduce::from_number(head[1])?, values })
     }
 
-    /// Answers when the last one asks.
+    /// Replies when the last worker has arrived.
     fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
         let AllReduce { number, workers, op, values } = self;
         let collective = Collective::AllReduce { workers, op, length: values.len() };
@@ -52,7 +52,7 @@ impl Request for AllReduce {
     }
 }
 
-/// Reads an answer: as many numbers as were sent.
+/// Decodes a reply: as many numbers as were sent.
 pub fn decode(reply: &[u8], values: &mut [f64]) -> Result<()> {
     let mut reader = Reader::new(reply);
     values.copy_from_slice(reader.take(values.len())?);

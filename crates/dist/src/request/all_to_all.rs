@@ -1,8 +1,8 @@
-//! Something of every worker for every worker: each sends parts addressed to others, and gets those addressed to it.
+//! Every worker sends parts to other workers, and gets the parts that are addressed to it.
 //!
-//! This is how rows move between workers, which know no way to each other but the servers. A part goes to the server that
-//! its receiver's rank picks, so with S servers each passes on one S-th; a server holds a round until the last worker has
-//! come, so workers bring a few megabytes at a time.
+//! This moves rows between workers, which have no connections to each other, only to the servers. The receiver's rank selects
+//! the server that relays a part, so each of S servers relays one S-th. A server holds all parts of a round until the last
+//! worker has arrived, so workers send a few megabytes at a time.
 
 use std::collections::BTreeMap;
 
@@ -16,9 +16,9 @@ use crate::server::{Caller, Collective, Contribution, Outcome, State, put_parts}
 pub(crate) struct AllToAll {
     /// Its number among the worker's collectives, from 0.
     pub number: u64,
-    /// How many workers the job has.
+    /// Number of workers in the job.
     pub workers: u32,
-    /// What this worker has for whom.
+    /// This worker's parts, by the rank of the receiver.
     pub parts: BTreeMap<u32, Vec<u8>>,
 }
 
@@ -48,14 +48,14 @@ impl Request for AllToAll {
         Ok(AllToAll { number, workers, parts })
     }
 
-    /// Answers when the last one asks.
+    /// Replies when the last worker has arrived.
     fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
         let AllToAll { number, workers, parts } = self;
         server.arrive(caller, number, Collective::AllToAll { workers }, Contribution::Parts(parts))
     }
 }
 
-/// Reads an answer: what others have for this worker, by their ranks.
+/// Decodes a reply: the parts for this worker, with the ranks of their senders.
 pub(crate) fn decode(answer: &[u8]) -> Result<Vec<(u32, &[u8])>> {
     let mut reader = Reader::new(answer);
     let parts = take_parts(&mut reader)?;
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_come_back_as_they_were_also_empty_ones() {
+    fn parts_round_trip_even_if_they_are_empty() {
         for parts in [vec![], vec![(3, &b""[..])], vec![(0, &b"a"[..]), (7, b"123456789"), (2, b"")]] {
             assert_eq!(decode(answer(&parts).bytes()).unwrap(), parts);
         }

@@ -1,7 +1,7 @@
-//! Wait until every worker that has not departed has come here too.
+//! Waits until every worker that has not departed has arrived at the barrier.
 //!
-//! Barriers, all-reduces and all-to-alls of a job are numbered together, by each worker alike: who meets whom is then never
-//! in doubt.
+//! Barriers, all-reduces and all-to-alls of a job share one sequence of numbers, which every worker counts in the same way, so
+//! it is always clear which calls belong together.
 
 use super::Request;
 use crate::error::Result;
@@ -13,7 +13,7 @@ use crate::server::{Caller, Collective, Contribution, Outcome, State};
 pub(crate) struct Barrier {
     /// Its number among the worker's collectives, from 0.
     pub number: u64,
-    /// How many workers the job has.
+    /// Number of workers in the job.
     pub workers: u32,
 }
 
@@ -34,7 +34,7 @@ impl Request for Barrier {
         Ok(Barrier { number, workers })
     }
 
-    /// Answers when the last one asks.
+    /// Replies when the last worker has arrived.
     fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
         let Barrier { number, workers } = self;
         server.arrive(caller, number, Collective::Barrier { workers }, Contribution::Nothing)

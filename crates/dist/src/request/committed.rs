@@ -1,4 +1,4 @@
-//! A checkpoint of this run was committed: it is what servers return to from now on.
+//! A checkpoint of this run was committed: from now on servers return to it.
 
 use super::{Request, done, from_json, to_json};
 use crate::error::Result;

@@ -1,8 +1,8 @@
-//! Make the tables of a program: every worker asks, the first one's request makes them.
+//! Creates the tables of a program: every worker sends this, and the first request creates them.
 //!
-//! Workers run the same program, so they ask for the same; a difference is an error that names the table. The request
-//! carries first values of the dense blocks, which count only where the block is new: a restarted worker does not undo
-//! what was learnt.
+//! Workers run the same program, so they send the same description; a difference is an error that names the table. The request
+//! carries initial values of the dense blocks, which are used only if the block is new: a restarted worker does not overwrite
+//! trained values.
 
 use super::{Request, from_json, now};
 use crate::error::{Error, Result};
@@ -15,7 +15,7 @@ pub use crate::server::{Created, Description, ServerShare};
 pub struct CreateTables {
     /// What the program needs of this server.
     pub description: Description,
-    /// First values of the dense blocks, in order.
+    /// Initial values of the dense blocks, in order.
     pub first_values: Vec<Vec<f32>>,
 }
 
@@ -59,7 +59,7 @@ impl Request for CreateTables {
     }
 }
 
-/// Reads an answer.
+/// Decodes a reply.
 pub fn decode(reply: &[u8]) -> Result<Created> {
     let mut reader = Reader::new(reply);
     let (is_new, session, length) = (reader.one::<u32>()? == 1, reader.one()?, reader.one::<u64>()?);

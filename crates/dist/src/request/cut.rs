@@ -1,14 +1,14 @@
-//! Bring all servers to the same moment, and mark it.
+//! Takes a consistent snapshot on all servers.
 //!
 //! ```text
-//! prepare   pushes are held back; the answer is what has been applied here
-//! cut       the asker has put together what any server has applied; what of that is on its way here is let through,
-//!           and when all of it is applied, the moment is marked and everything goes on. Until then: "not yet"
-//! release   the save is given up: everything goes on
+//! prepare   pushes are held back; the reply is what this server has applied
+//! cut       the target is everything that any server has applied; pushes of it that are in flight may pass. When all of it is
+//!           applied, the snapshot is taken and pushes continue. Until then the reply is "not yet"
+//! release   the save is aborted: pushes continue
 //! ```
 //!
-//! Every push goes to all servers, so what one has applied the others have or will get within a moment. A server whose
-//! asker dies goes on by itself after a while.
+//! Every push goes to all servers, so what one server has applied, the others have applied or will receive shortly. If the
+//! worker that saves dies, a server continues by itself after a timeout.
 
 use openfleet_table::checkpoint::Work;
 use serde::{Deserialize, Serialize};
@@ -19,26 +19,26 @@ use crate::frame::Payload;
 pub use crate::server::CutAnswer as Answer;
 use crate::server::{Caller, Outcome, State};
 
-/// The request; `id` is another one for every attempt.
+/// The request; every attempt has its own `id`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Cut {
     /// Hold pushes back.
     Prepare {
-        /// Which attempt.
+        /// Id of the attempt.
         id: String,
     },
-    /// Mark the moment when all of this is applied.
+    /// Take the snapshot when everything in `target` is applied.
     Cut {
-        /// Which attempt.
+        /// Id of the attempt.
         id: String,
-        /// What any server has applied.
+        /// Everything that any server has applied.
         target: Work,
-        /// The save since which changes are wanted; all rows where there is none.
+        /// The save to take changes since; `None` for all rows.
         since: Option<String>,
     },
-    /// Give the save up.
+    /// Abort the save.
     Release {
-        /// Which attempt.
+        /// Id of the attempt.
         id: String,
     },
 }
@@ -63,11 +63,11 @@ impl Request for Cut {
                 Answer::Done
             }
         };
-        now(to_json(&answer, "answer to a cut")?)
+        now(to_json(&answer, "reply to a cut")?)
     }
 }
 
-/// Reads an answer.
+/// Decodes a reply.
 pub fn decode(reply: &[u8]) -> Result<Answer> {
-    from_json(reply, "answer to a cut")
+    from_json(reply, "reply to a cut")
 }

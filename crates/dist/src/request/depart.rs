@@ -1,5 +1,5 @@
-//! A worker is done, whether it ever made tables or not: nobody waits for it any more. The server ends when all are done.
-//! Departing is a statement of success; a process that fails or is killed has not departed.
+//! A worker is done, whether it ever created tables or not: no other worker waits for it any more. The server stops when all
+//! workers have departed. Departing means success; a process that fails or is killed has not departed.
 
 use super::{Request, done};
 use crate::error::Result;
@@ -9,7 +9,7 @@ use crate::server::{Caller, Outcome, State};
 /// The request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Depart {
-    /// How many workers the job has.
+    /// Number of workers in the job.
     pub workers: u32,
 }
 

@@ -23,11 +23,11 @@ impl Request for EnterRequest {
     }
 
     fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
-        now(to_json(&server.enter(caller, &self.0)?, "answer to an enter")?)
+        now(to_json(&server.enter(caller, &self.0)?, "reply to an enter")?)
     }
 }
 
-/// Reads an answer.
+/// Decodes a reply.
 pub fn decode(reply: &[u8]) -> Result<Entered> {
-    from_json(reply, "answer to an enter")
+    from_json(reply, "reply to an enter")
 }

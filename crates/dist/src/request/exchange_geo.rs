@@ -1,12 +1,12 @@
-//! GEO: a worker's differences go up, and the rows that others changed come down with the dense values, in one exchange.
+//! GEO: sends a worker's differences, and returns the rows that others have changed and the dense values.
 //!
 //! ```text
-//! request   the bytes of a push, with differences in the place of gradients
-//! answer    ticket | for each table: changed keys, their rows | for each block: values
+//! request   the bytes of a push, with differences instead of gradients
+//! reply     ticket | for each table: changed keys, their rows | for each block: values
 //! ```
 //!
-//! The server adds differences as they are. A repeated request gets the first one's answer again, byte for byte: the set of
-//! changed rows was taken for it and is not taken twice.
+//! The server adds differences as they are. A repeated request gets the same reply, byte for byte: the set of changed rows was
+//! consumed by the original and cannot be read again.
 
 use super::Request;
 use crate::error::Result;
@@ -33,7 +33,7 @@ impl Request for ExchangeGeo {
     }
 }
 
-/// Reads the beginning of an answer: the ticket of somebody who waits for all that the worker has learnt, or 0.
+/// Reads the first field of a reply: the ticket of a save that waits for the worker's unsent progress, or 0.
 pub fn take_ticket(reply: &mut Reader<'_>) -> Result<u64> {
     reply.one()
 }
@@ -43,11 +43,11 @@ pub fn take_ticket(reply: &mut Reader<'_>) -> Result<u64> {
 pub struct ChangedView<'a> {
     /// The keys.
     pub keys: &'a [u64],
-    /// Their rows as they are now.
+    /// Their current rows.
     pub rows: &'a [f32],
 }
 
-/// Reads the next table of an answer.
+/// Reads the next table of a reply.
 pub fn take_changed<'a>(reply: &mut Reader<'a>, dim: usize) -> Result<ChangedView<'a>> {
     let count = reply.one::<u64>()? as usize;
     let keys = reply.take(count)?;

@@ -1,4 +1,4 @@
-//! GEO: which workers have learnt something that no server has. Asking makes them send it with their next exchange.
+//! GEO: asks workers with unsent progress to send it with their next exchange. The reply lists those that have not done so yet.
 
 use super::{Request, now};
 use crate::error::Result;
@@ -8,12 +8,12 @@ use crate::server::{Caller, Outcome, State};
 /// The request.
 #[derive(Debug, Clone)]
 pub(crate) struct GeoFlush {
-    /// Another one for everything that waits, such as a save; the same each time it asks.
+    /// Unique per save; the same each time the save polls.
     pub ticket: u64,
 }
 
 impl Request for GeoFlush {
-    const NAME: &'static str = "unsent";
+    const NAME: &'static str = "geo flush";
 
     fn encode(&self) -> Result<Payload> {
         let mut payload = Payload::new();
@@ -35,7 +35,7 @@ impl Request for GeoFlush {
     }
 }
 
-/// Reads an answer: the workers that have not sent it yet.
+/// Decodes a reply: the workers that have not flushed yet.
 pub(crate) fn decode(reply: &[u8]) -> Result<Vec<u32>> {
     let mut reader = Reader::new(reply);
     let workers = reader.take::<u32>(reply.len() / size_of::<u32>())?.to_vec();

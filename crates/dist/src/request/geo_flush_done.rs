@@ -1,4 +1,4 @@
-//! GEO: a worker was asked for all that it has learnt, and has sent it.
+//! GEO: a worker was asked to flush, and has sent all its progress.
 
 use super::{Request, done, geo_flush::GeoFlush};
 use crate::error::Result;
@@ -8,12 +8,12 @@ use crate::server::{Caller, Outcome, State};
 /// The request.
 #[derive(Debug, Clone)]
 pub(crate) struct GeoFlushDone {
-    /// That of the [`GeoFlush`] that asked for it.
+    /// The ticket of the [`GeoFlush`].
     pub ticket: u64,
 }
 
 impl Request for GeoFlushDone {
-    const NAME: &'static str = "sent";
+    const NAME: &'static str = "geo flush done";
 
     fn encode(&self) -> Result<Payload> {
         GeoFlush { ticket: self.ticket }.encode()

@@ -1,4 +1,4 @@
-//! GEO: the servers have all that a worker has learnt up to these steps of its streams. Its successor begins there.
+//! GEO: the servers have all progress of a worker up to these steps of its streams. A restarted worker resumes there.
 
 use super::{Request, done};
 use crate::error::Result;
@@ -8,12 +8,12 @@ use crate::server::{Caller, Outcome, State};
 /// The request.
 #[derive(Debug, Clone)]
 pub(crate) struct GeoPositions {
-    /// Stream and how many of its steps.
+    /// Stream, and how many of its steps the servers have.
     pub positions: Vec<(u32, u64)>,
 }
 
 impl Request for GeoPositions {
-    const NAME: &'static str = "hand in";
+    const NAME: &'static str = "geo positions";
 
     fn encode(&self) -> Result<Payload> {
         let mut payload = Payload::new();

@@ -1,4 +1,4 @@
-//! A sign of life, answered with who is missing: so the death of a worker reaches all others within a second or two.
+//! A heartbeat. The reply lists missing workers, so the death of a worker is known to all others within a second or two.
 
 use super::{Request, from_json, now, to_json};
 use crate::error::Result;
@@ -22,14 +22,14 @@ impl Request for Heartbeat {
     }
 
     fn apply(self, server: &State, _caller: Caller) -> Result<Outcome> {
-        // Whoever is alive moves the clock on.
+        // Heartbeats also make the server check its timeouts.
         server.tick();
         let absent = server.absent();
         if absent.is_empty() { super::done() } else { now(to_json(&absent, "absent workers")?) }
     }
 }
 
-/// Reads an answer: workers that are missing.
+/// Decodes a reply: the missing workers.
 pub fn decode(reply: &[u8]) -> Result<Vec<Absent>> {
     if reply.is_empty() { Ok(Vec::new()) } else { from_json(reply, "absent workers") }
 }

@@ -1,4 +1,4 @@
-//! What a worker sees of a server before it enters the job.
+//! Asks for what a worker has to know about a server before it enters the job.
 
 use super::{Request, from_json, now, to_json};
 use crate::error::Result;
@@ -10,7 +10,7 @@ use crate::server::{Caller, Outcome, ServerView, State};
 pub struct Inspect;
 
 impl Request for Inspect {
-    const NAME: &'static str = "look";
+    const NAME: &'static str = "inspect";
     const ENTERS: bool = true;
 
     fn encode(&self) -> Result<Payload> {
@@ -22,11 +22,11 @@ impl Request for Inspect {
     }
 
     fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
-        now(to_json(&server.view_for(caller), "answer to a look")?)
+        now(to_json(&server.view_for(caller), "reply to an inspect")?)
     }
 }
 
-/// Reads an answer.
+/// Decodes a reply.
 pub fn decode(reply: &[u8]) -> Result<ServerView> {
-    from_json(reply, "answer to a look")
+    from_json(reply, "reply to an inspect")
 }

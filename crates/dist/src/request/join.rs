@@ -1,7 +1,7 @@
 //! A stream joins a pass; answered when every other stream of its group has joined it too, has left it, or has departed.
 //!
-//! Waiting here is what keeps the passes of all workers aligned: whoever is done early waits for the others' pass to end
-//! before the next one begins, and all begin at the same step on every server. Joining again changes nothing.
+//! This keeps the passes of all workers aligned: a worker that is done early waits for the others to end their pass before it
+//! begins the next one, and all begin at the same step on every server. Idempotent.
 
 use super::Request;
 use crate::error::Result;
@@ -11,7 +11,7 @@ use crate::server::{Caller, Outcome, State};
 /// The request.
 #[derive(Debug, Clone, Copy)]
 pub struct Join {
-    /// Which stream.
+    /// Number of the stream.
     pub stream: u32,
     /// The pass, counted from 1 by the worker's script.
     pub pass: u64,
@@ -39,7 +39,7 @@ impl Request for Join {
     }
 }
 
-/// Reads an answer: the group's step.
+/// Decodes a reply: the group's step.
 pub fn decode(reply: &[u8]) -> Result<u64> {
     Reader::new(reply).one()
 }

@@ -1,4 +1,4 @@
-//! A stream takes part no more in a pass: the others go on with one divisor less. Leaving again changes nothing.
+//! A stream leaves a pass: the others continue, and means are divided by one less. Idempotent.
 
 use super::{Request, done, join::Join};
 use crate::error::Result;
@@ -8,7 +8,7 @@ use crate::server::{Caller, Outcome, State};
 /// The request.
 #[derive(Debug, Clone, Copy)]
 pub struct Leave {
-    /// Which stream.
+    /// Number of the stream.
     pub stream: u32,
     /// The pass, counted from 1 by the worker's script.
     pub pass: u64,

@@ -1,5 +1,5 @@
-//! Take the values of tables from a checkpoint: of those that are there, or of those that will be made. What has been applied
-//! stays as it is: loading is an action of the script, not a return to an earlier moment.
+//! Loads tables from a checkpoint: the existing ones, or those that will be created. The record of applied pushes stays:
+//! loading is an action of the script, not a return to a checkpoint.
 
 use super::{Request, from_json, now, to_json};
 use crate::error::Result;
@@ -23,7 +23,7 @@ impl Request for LoadRequest {
         Ok(LoadRequest(from_json(payload.bytes(), "load")?))
     }
 
-    /// The answer is what the program kept beside its tables. Idempotent.
+    /// The reply is the program's own state. Idempotent.
     fn apply(self, server: &State, _caller: Caller) -> Result<Outcome> {
         let mut states = Payload::new();
         states.put(&server.load(&self.0)?);

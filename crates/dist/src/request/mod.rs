@@ -1,7 +1,7 @@
-//! What a worker can ask of a server. One request a file: its bytes, its answer's bytes, and what it does.
+//! Requests of a worker to a server. One request per file: its encoding, the encoding of its reply, and what it does.
 //!
-//! A request is encoded into a [`Payload`] by the client, decoded in place by the server (keys and floats are not copied),
-//! and applied to a server's [`State`]. Requests know no sockets; servers know no requests.
+//! The client encodes a request into a [`Payload`]; the server decodes it in place (keys and floats are not copied) and applies
+//! it to its [`State`]. Requests know no sockets; servers know no requests.
 
 pub mod action;
 pub mod all_reduce;
@@ -39,27 +39,28 @@ use crate::error::{Error, Result};
 use crate::frame::Payload;
 use crate::server::{Caller, Outcome, State};
 
-/// Answers carry the kind of their request with this bit.
+/// A reply has the kind of its request with this bit set.
 pub const REPLY: u16 = 0x8000;
-/// An answer that says what went wrong.
+/// Kind of a reply that carries an error message.
 pub const FAILED: u16 = 0xffff;
-/// An answer that says that the worker has to start again: the job returned to a checkpoint, or needs all workers.
+/// Kind of a reply that tells the worker to restart: the job returned to a checkpoint, or all workers have to repeat a
+/// collective.
 pub const RECALLED: u16 = 0xfffe;
 
-/// One kind of request. Its bytes are a payload: most are written field by field, or are JSON where nothing is hot.
+/// One kind of request. Most payloads are written field by field; requests that are not time-critical use JSON.
 pub trait Request: Sized {
-    /// As messages spell it.
+    /// The name in messages.
     const NAME: &'static str;
-    /// Whether it may keep a thread busy for seconds: then it must not be one that other requests need.
+    /// Whether it may block a thread for seconds. Such a request runs on a thread of its own.
     const IS_SLOW: bool = false;
-    /// Whether it may be asked by a worker that has to enter again.
+    /// Whether a worker may send it before it has entered.
     const ENTERS: bool = false;
 
-    /// As bytes.
+    /// Encodes the request.
     fn encode(&self) -> Result<Payload>;
-    /// From bytes, which may be anybody's.
+    /// Decodes a request. The bytes are untrusted.
     fn decode(payload: Payload) -> Result<Self>;
-    /// Does it, and answers now or later.
+    /// Carries the request out, and replies now or later.
     fn apply(self, server: &State, caller: Caller) -> Result<Outcome>;
 }
 
@@ -73,17 +74,17 @@ macro_rules! requests {
         }
 
         impl Kind {
-            /// All of them.
+            /// All kinds.
             pub const ALL: &[Kind] = &[$(Kind::$kind),*];
 
-            /// As messages spell it.
+            /// The name in messages.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Kind::$kind => <$request as Request>::NAME,)*
                 }
             }
 
-            /// Whether it may keep a thread busy for seconds.
+            /// Whether it may block a thread for seconds.
             pub fn is_slow(self) -> bool {
                 match self {
                     $(Kind::$kind => <$request as Request>::IS_SLOW,)*
@@ -116,46 +117,46 @@ pub trait Numbered: Request {
 }
 
 requests! {
-    Heartbeat = 1: heartbeat::Heartbeat, "A sign of life, answered with who is missing.";
-    CreateTables = 16: create_tables::CreateTables, "Make the tables of a program, once.";
-    PullSparse = 17: pull_sparse::PullSparse, "Rows of sparse tables.";
-    PullDense = 18: pull_dense::PullDense, "Values of dense blocks.";
-    Push = 19: push::Push, "Gradients of sparse rows and dense blocks.";
-    ExchangeGeo = 20: exchange_geo::ExchangeGeo, "Differences up, and what others changed down.";
+    Heartbeat = 1: heartbeat::Heartbeat, "A heartbeat; the reply lists missing workers.";
+    CreateTables = 16: create_tables::CreateTables, "Create the tables of a program, once.";
+    PullSparse = 17: pull_sparse::PullSparse, "Pull rows of sparse tables.";
+    PullDense = 18: pull_dense::PullDense, "Pull values of dense blocks.";
+    Push = 19: push::Push, "Push gradients of sparse rows and dense blocks.";
+    ExchangeGeo = 20: exchange_geo::ExchangeGeo, "GEO: send differences, receive what others changed.";
     Barrier = 21: barrier::Barrier, "Wait for all workers.";
     Leave = 22: leave::Leave, "A stream has no more work in a pass.";
-    Status = 23: status::StatusRequest, "How the server stands.";
-    Stop = 25: stop::Stop, "End the server.";
+    Status = 23: status::StatusRequest, "The status of the server.";
+    Stop = 25: stop::Stop, "Stop the server.";
     Join = 26: join::Join, "A stream joins a pass.";
-    Depart = 27: depart::Depart, "A worker is done.";
-    AllReduce = 28: all_reduce::AllReduce, "Numbers of all workers, reduced.";
-    Shrink = 29: shrink::ShrinkRequest, "Remove rows that no longer earn their place.";
-    Cut = 30: cut::Cut, "Bring all servers to one moment, and mark it.";
+    Depart = 27: depart::Depart, "A worker departs.";
+    AllReduce = 28: all_reduce::AllReduce, "Reduce the numbers of all workers.";
+    Shrink = 29: shrink::ShrinkRequest, "Decay rows and remove those with low scores.";
+    Cut = 30: cut::Cut, "Take a consistent snapshot on all servers.";
     Save = 31: save::Save, "Write a checkpoint.";
-    Load = 32: load::LoadRequest, "Take tables from a checkpoint.";
-    AllToAll = 33: all_to_all::AllToAll, "Something of every worker for every worker.";
-    Inspect = 34: inspect::Inspect, "What a worker sees before it enters.";
+    Load = 32: load::LoadRequest, "Load tables from a checkpoint.";
+    AllToAll = 33: all_to_all::AllToAll, "Exchange parts between all workers.";
+    Inspect = 34: inspect::Inspect, "What a worker has to know before it enters.";
     Enter = 35: enter::EnterRequest, "A worker enters the job.";
     Action = 36: action::ActionRequest, "A worker's script begins or completes an action.";
-    GeoPositions = 37: geo_positions::GeoPositions, "GEO: all that was learnt so far was sent.";
+    GeoPositions = 37: geo_positions::GeoPositions, "GEO: the servers have all progress up to these steps.";
     Committed = 38: committed::Committed, "A checkpoint was committed.";
-    Recall = 39: recall::Recall, "Make all workers start again.";
-    GeoFlush = 40: geo_flush::GeoFlush, "GEO: who has learnt what no server has.";
-    GeoFlushDone = 41: geo_flush_done::GeoFlushDone, "GEO: what was asked for was sent.";
-    Scale = 43: scale::Scale, "By which factor a measured step is scaled.";
-    PullChanges = 42: pull_changes::PullChanges, "How dense blocks differ from what a worker holds.";
+    Recall = 39: recall::Recall, "Make all workers restart.";
+    GeoFlush = 40: geo_flush::GeoFlush, "GEO: ask workers to send their unsent progress.";
+    GeoFlushDone = 41: geo_flush_done::GeoFlushDone, "GEO: the requested flush is done.";
+    Scale = 43: scale::Scale, "The scale factor of a measured step.";
+    PullChanges = 42: pull_changes::PullChanges, "Pull how dense blocks differ from a worker's copy.";
 }
 
 impl Kind {
-    /// From a frame.
+    /// Decodes the kind in a frame.
     pub fn from_number(kind: u16) -> Result<Self> {
         Kind::ALL.iter().copied().find(|known| *known as u16 == kind).ok_or(Error::UnknownKind { kind })
     }
 }
 
 impl State {
-    /// Answers one request of a worker that said hello, unless a newer incarnation of it was let in: from then on nothing
-    /// that an older one sent changes anything, not even what was being read when the newer came.
+    /// Handles one request of an authenticated worker, unless a newer incarnation of it was admitted: from then on nothing that
+    /// an older incarnation sent has an effect, not even a request that was being read at that moment.
     pub fn handle_as(
         &self,
         rank: u32,
@@ -168,31 +169,31 @@ impl State {
         answer.and_then(|answer| answer).unwrap_or_else(|error| Outcome::Now(Err(error)))
     }
 
-    /// Answers one request of a worker in this process, which has no older incarnations.
+    /// Handles one request of a worker in this process, which has no older incarnations.
     pub fn handle(&self, worker: u32, kind: Kind, payload: Payload) -> Outcome {
         let caller = Caller { rank: worker, incarnation: None };
         apply(self, caller, kind, payload).unwrap_or_else(|error| Outcome::Now(Err(error)))
     }
 }
 
-/// A value as JSON.
+/// Encodes a value as JSON.
 fn to_json(value: &impl Serialize, what: &'static str) -> Result<Payload> {
     let mut payload = Payload::new();
     payload.put(&serde_json::to_vec(value).map_err(|_| Error::Damaged { what })?);
     Ok(payload)
 }
 
-/// A value from JSON.
+/// Decodes a value from JSON.
 fn from_json<T: DeserializeOwned>(bytes: &[u8], what: &'static str) -> Result<T> {
     serde_json::from_slice(bytes).map_err(|_| Error::Damaged { what })
 }
 
-/// An answer that is there at once.
+/// An immediate reply.
 fn now(answer: Payload) -> Result<Outcome> {
     Ok(Outcome::Now(Ok(answer)))
 }
 
-/// An answer without content, there at once.
+/// An immediate reply without content.
 fn done() -> Result<Outcome> {
     now(Payload::new())
 }

@@ -1,8 +1,8 @@
-//! By how much dense blocks differ from what the worker holds of them: a quarter of the bytes of their values, and nothing is lost.
-//! What rounding leaves out of one difference is in the next.
+//! Pulls how dense blocks differ from the worker's copy: a quarter of the bytes of full values, and nothing is lost. What
+//! rounding leaves out of one difference is in the next.
 //!
 //! ```text
-//! answer   number, whether differences follow or values | for each block: differences of 8 bits, or values
+//! reply    number, whether differences follow or values | for each block: differences of 8 bits, or values
 //! ```
 
 use super::{Request, now};
@@ -13,9 +13,9 @@ use crate::server::{Caller, Outcome, State};
 /// The request.
 #[derive(Debug, Clone)]
 pub(crate) struct PullChanges {
-    /// The number of the last answer that the worker has added; 0 where it holds nothing.
+    /// The number of the last reply that the worker has added; 0 if it has no copy.
     pub held: u64,
-    /// Which blocks, the same each time.
+    /// The blocks, the same each time.
     pub blocks: Vec<u32>,
 }
 
@@ -43,7 +43,7 @@ impl Request for PullChanges {
     }
 }
 
-/// Reads the beginning of an answer: its number, and whether differences follow.
+/// Reads the first fields of a reply: its number, and whether differences follow.
 pub(crate) fn take_number(reply: &mut Reader<'_>) -> Result<(u64, bool)> {
     Ok((reply.one()?, reply.one::<u64>()? == 1))
 }

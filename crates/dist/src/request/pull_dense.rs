@@ -1,6 +1,6 @@
-//! Values of dense blocks: all that one server keeps, in one request.
+//! Pulls values of dense blocks: all that one server has, in one request.
 //!
-//! The answer is their values, one block after the other, in the order asked for.
+//! The reply is their values, one block after the other, in the requested order.
 
 use super::{Request, now};
 use crate::error::Result;
@@ -10,7 +10,7 @@ use crate::server::{Caller, Outcome, State};
 /// The request.
 #[derive(Debug, Clone)]
 pub struct PullDense {
-    /// Which blocks.
+    /// Numbers of the blocks.
     pub blocks: Vec<u32>,
 }
 

@@ -1,8 +1,9 @@
-//! Rows of sparse tables for the unique keys of a batch: all stages and tables in one request.
+//! Pulls rows of sparse tables for the unique keys of a batch: all stages and tables in one request.
 //!
-//! The answer is the rows, table by table in the order asked for, each table's as `keys x dim` floats. In GEO a worker that
-//! trains keeps what it pulled: others' earlier changes have reached it with that, and are not sent to it again. A pull is
-//! numbered for that reason: one that was repeated, and whose original arrives late, must not hide what changed in between.
+//! The reply is the rows, table by table in the requested order, each table as `keys x dim` floats. In geo mode a worker that
+//! trains keeps the rows it pulled: they contain the others' earlier changes, which are not sent to it again. That is why pulls
+//! are numbered: if the original of a repeated pull arrives late, it must not make the server forget changes that happened in
+//! between.
 
 use openfleet_table::Missing;
 
@@ -16,7 +17,7 @@ use crate::server::{Caller, Outcome, State, check_answer};
 #[derive(Debug, Clone)]
 pub struct PullSparse(pub Payload);
 
-/// Begins a request for some stages; `number` is another one for each pull of a worker.
+/// Begins a request for some stages; every pull of a worker has its own `number`.
 pub fn begin(payload: &mut Payload, missing: Missing, number: u64, stages: usize) {
     payload.clear();
     payload.put(&[u32::from(missing == Missing::Create), stages as u32]);
@@ -28,7 +29,7 @@ pub fn add_stage(payload: &mut Payload, tables: &[u32], dims: &[u32], keys: &[u6
     put_keys(payload, tables, dims, keys);
 }
 
-/// Reads the rows of the next table of an answer.
+/// Reads the rows of the next table of a reply.
 pub fn take_rows<'a>(reply: &mut Reader<'a>, keys: usize, dim: usize) -> Result<&'a [f32]> {
     reply.take(keys.saturating_mul(dim))
 }
@@ -50,7 +51,7 @@ impl Request for PullSparse {
         let number = reader.one::<u64>()?;
         let missing = if head[0] == 1 { Missing::Create } else { Missing::Initial };
         let tables = &server.tables;
-        // New rows and stamps are changes too.
+        // New rows and stamps change the table too.
         let _permit = (missing == Missing::Create).then(|| tables.permit());
         let geo = tables.geo().filter(|geo| missing == Missing::Create && geo.is_first(caller.rank, number));
         if let Some(geo) = &geo {
@@ -67,10 +68,10 @@ impl Request for PullSparse {
                 let table = tables.sparse(number)?;
                 table.check_dim(dim)?;
                 if let Some(geo) = &geo {
-                    // Before the rows are read: what changes from here on is noted anew.
+                    // Before the rows are read: changes from here on are recorded again.
                     geo.changed(number)?.lock().forget(caller.rank, keys);
                 }
-                let rows = reply.room::<f32>(keys.len() * dim as usize);
+                let rows = reply.append_zeroed::<f32>(keys.len() * dim as usize);
                 table
                     .table
                     .pull(keys, missing, rows, &mut scratch)

@@ -1,8 +1,9 @@
-//! Gradients of one step of a stream, or of several steps merged; their bytes are in [`gradients`](crate::gradients).
+//! Pushes the gradients of one step of a stream, or of several merged steps; the encoding is in
+//! [`gradients`](crate::gradients).
 //!
-//! Every push names its work, and a server applies a piece of work once: a repeat is answered as the first was, with the
-//! values as they are now. Where streams step together the answer comes when every member of the group has pushed the step
-//! and it has been applied; otherwise at once.
+//! Every push has the number of its work, and a server applies a piece of work once: a repeat is answered like the original,
+//! with the current values. If streams step together, the reply comes when every member of the group has pushed the step and it
+//! has been applied; otherwise at once.
 
 use super::Request;
 use crate::error::Result;

@@ -1,5 +1,5 @@
-//! A restarted worker has come to a collective whose result was too large to record: all workers have to start again, and
-//! repeat it together. The tables stay.
+//! A restarted worker has reached a collective whose result was too large to record: all workers have to restart and repeat it
+//! together. The tables stay.
 
 use super::{Request, now};
 use crate::error::Result;
@@ -9,7 +9,7 @@ use crate::server::{Caller, Outcome, State};
 /// The request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Recall {
-    /// The collective.
+    /// Number of the collective.
     pub number: u64,
 }
 
@@ -30,7 +30,7 @@ impl Request for Recall {
         Ok(Recall { number })
     }
 
-    /// The answer says whether it was needed.
+    /// The reply tells whether it was necessary.
     fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
         let mut payload = Payload::new();
         payload.put(&[u64::from(server.recall(caller, self.number))]);

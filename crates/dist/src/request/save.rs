@@ -1,7 +1,7 @@
-//! Write a checkpoint: what takes long. The moment was marked by [`cut`](super::cut).
+//! Writes a checkpoint, the slow part of a save. The snapshot was taken by [`cut`](super::cut).
 //!
-//! The first server begins and commits, because a worker need not see the directory; every server writes its own part.
-//! A repeat is answered with the first one's answer.
+//! The first server begins and commits, because a worker may not have access to the directory; every server writes its own
+//! part. A repeat gets the reply of the original.
 
 use openfleet_table::checkpoint::{Commit, Manifest, ServerPart};
 use serde::{Deserialize, Serialize};
@@ -14,48 +14,48 @@ use crate::server::{Caller, Outcome, State};
 /// The request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Save {
-    /// Make room for a save.
+    /// Prepare the address for a save.
     Begin {
-        /// Where.
+        /// Address of the checkpoint.
         address: String,
-        /// Which save.
+        /// Id of the save.
         id: String,
-        /// Whether a checkpoint that stands there may be replaced.
+        /// Whether an existing checkpoint may be replaced.
         replace: bool,
-        /// Whether it is to be of what has changed since the one that stands there: then the answer says which that is.
+        /// Whether to save only what changed since the existing checkpoint. The reply then tells which one that is.
         delta: bool,
     },
-    /// Write what was marked.
+    /// Write the snapshot.
     Write {
-        /// Where.
+        /// Address of the checkpoint.
         address: String,
-        /// Which save.
+        /// Id of the save.
         id: String,
-        /// By which cut.
+        /// Id of the snapshot.
         cut: String,
-        /// Which tables and parameters; all of them where none is named.
+        /// Tables and parameters to write; empty for all of them.
         only: Vec<String>,
-        /// Whether the optimizer's state is left out.
+        /// Whether to leave out optimizer state.
         without_state: bool,
     },
-    /// Make it a checkpoint.
+    /// Commit the parts of all servers as one checkpoint.
     Commit {
-        /// Where.
+        /// Address of the checkpoint.
         address: String,
-        /// What it is to become.
+        /// What the manifest is made from.
         commit: Box<Commit>,
     },
-    /// Remove what was written.
+    /// Remove the written files.
     Abandon {
-        /// Where.
+        /// Address of the checkpoint.
         address: String,
-        /// Which save.
+        /// Id of the save.
         id: String,
     },
 }
 
 impl Save {
-    /// By which a repeat is recognised.
+    /// The key that identifies repeats.
     fn key(&self) -> (&str, &'static str) {
         match self {
             Save::Begin { id, .. } => (id, "begin"),
@@ -84,13 +84,13 @@ impl Save {
     }
 }
 
-const ANSWER: &str = "answer to a save";
+const ANSWER: &str = "reply to a save";
 
 impl Request for Save {
     const NAME: &'static str = "save";
     const IS_SLOW: bool = true;
 
-    /// JSON after its length, then, of a commit, the bytes of its states.
+    /// The length of the JSON, the JSON, and for a commit the bytes of its states.
     fn encode(&self) -> Result<Payload> {
         let json = serde_json::to_vec(self).map_err(|_| Error::Damaged { what: "save" })?;
         let mut payload = Payload::new();
@@ -120,26 +120,26 @@ impl Request for Save {
     }
 }
 
-/// The save that changes build on.
+/// The checkpoint that a delta is based on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Base {
-    /// Its id.
+    /// Id of its save.
     pub id: String,
-    /// The save whose moment it shows.
+    /// The save whose snapshot it contains.
     pub moment: String,
 }
 
-/// Reads the answer to the beginning of a save of changes; where nothing stands there is none.
+/// Decodes the reply to the start of a delta save; `None` if there is no checkpoint at the address.
 pub(crate) fn decode_base(reply: &[u8]) -> Result<Option<Base>> {
     from_json(reply, ANSWER)
 }
 
-/// Reads the answer to a write.
+/// Decodes the reply to a write.
 pub(crate) fn decode_part(reply: &[u8]) -> Result<ServerPart> {
     from_json(reply, ANSWER)
 }
 
-/// Reads the answer to a commit.
+/// Decodes the reply to a commit.
 pub(crate) fn decode_manifest(reply: &[u8]) -> Result<Manifest> {
     from_json(reply, ANSWER)
 }

@@ -1,8 +1,8 @@
-//! By which factor the gradients of a step that was measured are to be scaled. Answered when the step is applied, with the values of
-//! the blocks that are named; a repeat is answered alike.
+//! Sets the scale factor for the gradients of a measured step. The reply comes when the step is applied, with the values of the
+//! named blocks; a repeat gets the same kind of reply.
 //!
-//! Workers clip by the global norm of what they push together with it: each server's answer to a measured push is the sum of
-//! squares of its part of the mean gradients, and all workers make the same factor of them.
+//! Workers use it to clip by the global norm of what they push together: each server's reply to a measured push is the sum of
+//! squares of its part of the mean gradients, and all workers compute the same factor from these sums.
 
 use super::Request;
 use crate::error::{Error, Result};
@@ -12,13 +12,13 @@ use crate::server::{Caller, Outcome, State};
 /// The request.
 #[derive(Debug, Clone)]
 pub struct Scale {
-    /// Which stream.
+    /// Number of the stream.
     pub stream: u32,
     /// Its step.
     pub step: u64,
-    /// At most 1; 1 leaves gradients as they are.
+    /// At most 1; 1 leaves gradients unchanged.
     pub factor: f32,
-    /// The blocks whose new values are wanted.
+    /// The blocks whose new values are requested.
     pub blocks: Vec<u32>,
 }
 

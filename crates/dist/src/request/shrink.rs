@@ -1,7 +1,7 @@
-//! Let rows fade, and remove those that no longer earn their place: once, however often it is asked for.
+//! Decays rows and removes those with low scores. Idempotent.
 //!
-//! Shows and clicks decay with every shrink, so a repeat must not count twice: a request has a number of its own, and its
-//! repeat is answered with the first one's counts.
+//! Shows and clicks decay with every shrink, so a repeat must not be applied twice: a request has an id, and a repeat gets the
+//! counts of the original.
 
 use openfleet_table::Shrunk;
 
@@ -15,9 +15,9 @@ use crate::server::{Caller, Outcome, State};
 /// The request.
 #[derive(Debug, Clone)]
 pub struct ShrinkRequest {
-    /// Another one for every shrink; the same for its repeats.
+    /// Unique per shrink; repeats have the same one.
     pub id: Nonce,
-    /// What is to shrink.
+    /// Which rows to remove.
     pub shrink: Shrink,
 }
 
@@ -51,7 +51,7 @@ impl Request for ShrinkRequest {
     }
 }
 
-/// Reads an answer: how many rows were removed, and why.
+/// Decodes a reply: how many rows were removed, and why.
 pub fn decode(reply: &[u8]) -> Result<Shrunk> {
     let mut reader = Reader::new(reply);
     let counts = reader.take::<u64>(3)?;

@@ -1,4 +1,4 @@
-//! How a server stands: rows, steps, what each stream has had applied, whom it waits for.
+//! The status of a server: rows, steps, positions of the streams, and who it waits for.
 
 use super::{Request, from_json, now, to_json};
 use crate::error::Result;
@@ -27,7 +27,7 @@ impl Request for StatusRequest {
     }
 }
 
-/// Reads an answer.
+/// Decodes a reply.
 pub fn decode(reply: &[u8]) -> Result<Status> {
     from_json(reply, "status")
 }

@@ -1,4 +1,4 @@
-//! End the server, whoever still needs it.
+//! Stops the server, even if workers still use it.
 
 use super::{Request, done};
 use crate::error::Result;
@@ -20,7 +20,7 @@ impl Request for Stop {
         Ok(Stop)
     }
 
-    /// The server ends once the answer is on its way.
+    /// The server shuts down once the reply is sent.
     fn apply(self, server: &State, _caller: Caller) -> Result<Outcome> {
         server.stop();
         done()

@@ -209,7 +209,7 @@ impl Tables {
         for block in blocks {
             let block = self.dense(block)?;
             check_answer(reply, block.table.len())?;
-            let values = reply.room::<f32>(block.table.len());
+            let values = reply.append_zeroed::<f32>(block.table.len());
             block.table.pull(values).map_err(|error| block.error("pulling from", error))?;
         }
         Ok(())

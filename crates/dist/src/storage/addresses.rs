@@ -1,6 +1,6 @@
-//! What an address means, by what stands before its `://`.
+//! The meaning of an address, by its scheme.
 //!
-//! The only place that knows schemes. What a bucket needs beside its name comes from the environment, see
+//! The only place that knows schemes. Settings of a bucket other than its name come from the environment, see
 //! `docs/guide/saving.md`.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use openfleet_table::checkpoint::Storage;
 use super::{Directory, Stores};
 use crate::error::{Error, Result};
 
-/// Directories of this machine, by path or `file://`, and buckets, by `s3://`, `gs://` or `az://`.
+/// Directories on this machine, by path or `file://`, and buckets, by `s3://`, `gs://` or `az://`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Addresses;
 
@@ -18,7 +18,7 @@ impl Stores for Addresses {
     fn open(&self, address: &str) -> Result<Arc<dyn Storage>> {
         let path = address.strip_prefix("file://").unwrap_or(address);
         let cloud = address.split_once("://").and_then(|(scheme, _)| Cloud::of(scheme));
-        // `s3:/bucket` is what path libraries make of an address, and nobody's directory.
+        // Path libraries turn an address into `s3:/bucket`, which is certainly not meant as a directory.
         let is_address =
             path.contains("://") || path.split_once(":/").is_some_and(|(scheme, _)| Cloud::of(scheme).is_some());
         match cloud {
@@ -29,10 +29,10 @@ impl Stores for Addresses {
     }
 }
 
-/// Whose buckets.
+/// The provider of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cloud {
-    /// Amazon S3, and all that speak its protocol.
+    /// Amazon S3 and compatible stores.
     S3,
     /// Google Cloud Storage.
     Gcs,
@@ -50,7 +50,7 @@ impl Cloud {
         }
     }
 
-    /// The feature of this crate that has it.
+    /// The feature of this crate that supports it.
     pub(super) fn feature(self) -> &'static str {
         match self {
             Cloud::S3 => "s3",
@@ -85,7 +85,7 @@ mod tests {
     fn an_address_of_no_known_kind_is_refused_with_the_known_ones() {
         for address in ["", "file://", "hdfs://there/x", "S3://bucket/x", "file://s3://x", "s3:/bucket/x"] {
             let Err(error @ Error::NoSuchStorage { .. }) = Addresses.open(address).map(drop) else {
-                panic!("{address:?} was taken for something")
+                panic!("{address:?} was accepted")
             };
             let report = openfleet_core::error::report(&error);
             assert!(report.contains("`file://`") && report.contains("`s3://`"), "{report}");

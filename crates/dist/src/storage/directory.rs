@@ -1,6 +1,7 @@
-//! A checkpoint in a directory of this machine.
+//! A checkpoint in a directory on this machine.
 //!
-//! The table room says what is written and in which order; here it becomes files. Columns are mapped, not read.
+//! The table crate decides what is written and in which order; this file writes it to disk. Columns are memory-mapped, not
+//! read.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -18,13 +19,13 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// At a path, where nothing has to be yet.
+    /// The directory at a path; it need not exist yet.
     pub fn new(root: impl AsRef<Path>) -> Self {
         Directory { root: root.as_ref().to_owned() }
     }
 
     fn at(&self, path: &str) -> PathBuf {
-        // Joining an empty path would add a slash, which a file system may mind.
+        // Joining an empty path would append a slash, which some file systems reject.
         if path.is_empty() { self.root.clone() } else { self.root.join(path) }
     }
 }
@@ -57,9 +58,9 @@ impl Storage for Directory {
 
     fn map(&self, path: &str) -> io::Result<Bytes> {
         let file = File::open(self.at(path))?;
-        // SAFETY: the bytes must not change while they are mapped. A checkpoint's files do not: they are written under
-        // another name, never opened for writing once a manifest names them, and a file that is removed lives on for
-        // those who map it. Somebody who cuts one short by hand ends the process (SIGBUS), as with any mapped file.
+        // SAFETY: the bytes must not change while they are mapped. A checkpoint's files do not change: they are written under
+        // another name, never opened for writing once a manifest names them, and a deleted file exists as long as it is mapped.
+        // Truncating such a file by hand ends the process (SIGBUS), as with any mapped file.
         Ok(Box::new(unsafe { Mmap::map(&file)? }))
     }
 
@@ -81,7 +82,7 @@ impl Storage for Directory {
     }
 
     fn sync_directory(&self, path: &str) -> io::Result<()> {
-        // Elsewhere a directory cannot be opened as a file, and names last by other means.
+        // On other systems a directory cannot be opened as a file, and renames are made durable differently.
         if cfg!(unix) { File::open(self.at(path))?.sync_all() } else { Ok(()) }
     }
 

@@ -1,22 +1,22 @@
-//! A file that is written front to back, with the disk at work meanwhile.
+//! A file that is written front to back, and written to disk meanwhile.
 //!
-//! The disk would otherwise wait for whoever formats rows, and he for it: what is written is handed over every few
-//! mebibytes, so that the sync at the end finds little left to do.
+//! Otherwise formatting rows and writing to the disk would wait for each other: every few mebibytes the kernel is asked to
+//! write back what it has, so little is left to do for the fsync at the end.
 
 use std::fs::File;
 use std::io::{self, Write};
 
 use openfleet_table::checkpoint::Sink;
 
-/// A file being written.
+/// A file that is being written.
 pub(super) struct Written {
     file: File,
     written: u64,
-    /// How much of it the disk was asked to take.
+    /// Up to which byte the kernel was asked to write back.
     handed_over: u64,
 }
 
-/// Bytes handed to the disk at a time.
+/// Bytes between two such requests.
 const HANDED_OVER: u64 = 8 << 20;
 
 impl Written {
@@ -47,8 +47,8 @@ impl Sink for Written {
     }
 }
 
-/// Lets the disk begin with some bytes of a file, and waits for nothing. Just advice: where it is not taken, the sync at the
-/// end does it all.
+/// Asks the kernel to start writing back a range of a file, without waiting. This is only advice: if it is ignored, the fsync
+/// at the end does all the work.
 #[cfg(target_os = "linux")]
 fn hand_over(file: &File, from: u64, to: u64) {
     use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};

@@ -1,5 +1,5 @@
-//! TLS by rustls, version 1.3 only: both sides are ours. Its provider of cryptography is handed over and not installed for
-//! the process.
+//! TLS with rustls, version 1.3 only, because both sides are ours. The crypto provider is passed explicitly and not installed
+//! for the process.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use super::{ClientTls, ServerTls};
 use crate::error::{Error, Result};
 use crate::net::Stream;
 
-/// The server's half.
+/// The server side.
 #[derive(Clone)]
 pub struct Acceptor(TlsAcceptor);
 
 impl Acceptor {
-    /// Reads the files.
+    /// Reads the certificate and the key. Fails if a file cannot be used.
     pub fn new(config: &ServerTls) -> Result<Self> {
         let chain = certificates(&config.certificates)?;
         let key = PrivateKeyDer::from_pem_file(&config.key).map_err(|source| unusable(&config.key, source))?;
@@ -32,13 +32,13 @@ impl Acceptor {
         Ok(Acceptor(TlsAcceptor::from(Arc::new(config))))
     }
 
-    /// Agrees with a worker on keys.
+    /// Does the TLS handshake with a worker.
     pub async fn accept<S: Stream>(&self, stream: S) -> std::io::Result<server::TlsStream<S>> {
         self.0.accept(stream).await
     }
 }
 
-/// The worker's half.
+/// The client side.
 #[derive(Clone)]
 pub struct Connector {
     connector: TlsConnector,
@@ -46,7 +46,7 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Reads the file.
+    /// Reads the certificates of the authorities. Fails if the file cannot be used.
     pub fn new(config: &ClientTls) -> Result<Self> {
         let path = &config.authorities;
         let mut roots = RootCertStore::empty();
@@ -61,8 +61,8 @@ impl Connector {
         Ok(Connector { connector: TlsConnector::from(Arc::new(config)), authorities: path.display().to_string() })
     }
 
-    /// Agrees with a server on keys, and checks that its certificate names the host and is signed by an authority. A server
-    /// that is not to be trusted is [`Error::Tls`]; one that went away is [`Error::Socket`], and may be tried again.
+    /// Does the TLS handshake with a server, and checks that its certificate names the host and is signed by an authority. A
+    /// server that cannot be trusted is [`Error::Tls`]; a lost connection is [`Error::Socket`], and may be retried.
     pub async fn connect<S: Stream>(&self, host: &str, stream: S, endpoint: &str) -> Result<client::TlsStream<S>> {
         let untrusted = |reason: String| Error::Tls {
             endpoint: endpoint.to_owned(),

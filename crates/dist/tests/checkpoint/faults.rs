@@ -1,4 +1,4 @@
-//! Whatever dies, is full, or is flipped.
+//! Crashes, full disks and flipped bits.
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use openfleet_testkit::storage::{FailingStorage, Fault};
 
 use crate::harness::{cluster, content, servers, tables, train};
 
-/// Trains and saves twice, the second time with a fault. What the first save and what the second left, and how it went.
+/// Trains and saves twice, the second time with a fault. Returns the storage after the first save and after the second, and the
+/// second result.
 fn save_twice(fault: Fault) -> (Memory, Memory, openfleet_dist::Result<()>, u64) {
     save_twice_with(fault, &SaveOptions::default())
 }
@@ -25,7 +26,7 @@ fn save_twice_with(fault: Fault, options: &SaveOptions) -> (Memory, Memory, open
     let first = Memory::new();
     memory.files().into_iter().for_each(|(path, bytes)| first.put(&path, bytes));
     drop(worker);
-    // Other servers, of which the storage may fail, go on.
+    // Other servers, whose storage may fail, continue.
     let failing = FailingStorage::new(Arc::new(memory.clone()), fault);
     let storage: Arc<dyn Storage> = Arc::new(failing.clone());
     let states = servers(2, &storage);
@@ -35,14 +36,14 @@ fn save_twice_with(fault: Fault, options: &SaveOptions) -> (Memory, Memory, open
     train(&worker, &tables, 2..4);
     let saved = worker.save("anywhere", options).map(drop);
     if saved.is_err() {
-        // Training goes on, whatever became of the checkpoint.
+        // Training continues, whatever happened to the checkpoint.
         train(&worker, &tables, 4..5);
     }
     (first, memory, saved, failing.operations())
 }
 
 #[test]
-fn whatever_dies_in_a_save_the_old_checkpoint_or_the_new_one_loads() {
+fn after_a_crash_in_a_save_the_old_or_the_new_checkpoint_loads() {
     for delta in [false, true] {
         let options = SaveOptions { delta, ..SaveOptions::default() };
         let (_, new, saved, operations) = save_twice_with(Fault::Never, &options);
@@ -83,14 +84,14 @@ fn leftovers_of_a_save_that_died_are_gone_after_the_next_one() {
 }
 
 #[test]
-fn on_a_full_disk_the_old_checkpoint_stays_and_training_goes_on() {
+fn on_a_full_disk_the_old_checkpoint_stays_and_training_continues() {
     let (.., operations) = save_twice(Fault::Never);
     for at in [0, operations / 3, operations / 2] {
         let (first, memory, saved, _) = save_twice(Fault::Full(at));
         match saved {
             Err(error @ Error::Checkpoint { source: TableError::Storage { .. }, .. }) => {
                 let said = openfleet_core::error::report(&error);
-                assert!(said.contains("No space left") && said.contains("hint: make room"), "{said}");
+                assert!(said.contains("No space left") && said.contains("hint: free some space"), "{said}");
             }
             other => panic!("{other:?}"),
         }
@@ -123,7 +124,7 @@ fn one_flipped_bit_is_refused_with_file_and_offset_wherever_it_is() {
             Err(TableError::DamagedBlock { file, offset, length, flip }) => {
                 assert_eq!(file, *path);
                 assert!((offset..offset + length).contains(&(at as u64)));
-                // But for the manifest's own checksum, which is the other side of the comparison.
+                // Except for the manifest's own checksum, which is the other side of the comparison.
                 assert!(flip.is_none_or(|flip| flip.offset == at as u64 && flip.bit == number as u32 % 8));
                 assert!(flip.is_some() || path == MANIFEST, "{path} {at}");
             }

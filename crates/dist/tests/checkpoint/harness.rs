@@ -16,7 +16,7 @@ use openfleet_table::{
 };
 use openfleet_testkit::storage::OneStorage;
 
-/// Values of the dense parameter: enough to be cut into blocks.
+/// Values of the dense parameter: enough to be split into blocks.
 pub const DENSE: usize = 3 * 8192;
 
 pub type Tables = (Vec<(String, SparseSpec)>, Vec<(String, DenseSpec, Vec<f32>)>);
@@ -104,7 +104,7 @@ impl Thread {
         }
     }
 
-    /// Pulls some keys and pushes the gradient `gradient` for each time a key is named.
+    /// Pulls some keys and pushes the gradient `gradient` once per occurrence of a key.
     pub fn step(&mut self, communicator: &dyn Communicator, keys: &[u64], gradient: f32) {
         let stage = &mut self.sparse[0];
         stage.unique.start(keys.len());
@@ -126,7 +126,7 @@ impl Thread {
     }
 }
 
-/// Trains alone for some steps, in sync mode. A job that continues replays its script: a pass that is complete is skipped.
+/// Trains alone for some steps, in sync mode. A resumed job replays its script: a complete pass is skipped.
 pub fn train(cluster: &Cluster, tables: &Tables, steps: std::ops::Range<u64>) {
     let begun = cluster.begin_action(ActionKind::Train, format!("{steps:?}")).unwrap();
     if let Some(ends) = begun.recorded::<Vec<u64>>() {
@@ -145,7 +145,7 @@ pub fn train(cluster: &Cluster, tables: &Tables, steps: std::ops::Range<u64>) {
 
 type Bits = (u32, Vec<u32>, Vec<u32>, Option<(u32, u32, u32, u32, bool)>);
 
-/// Everything that a checkpoint holds, to the bit, whoever wrote it.
+/// Everything in a checkpoint, bit by bit, independent of who wrote it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Content {
     pub rows: BTreeMap<(String, u64), Bits>,
@@ -172,7 +172,7 @@ pub fn content(storage: &dyn Storage) -> openfleet_table::Result<(Manifest, Cont
     let dense = dense.into_iter().map(|(name, v)| (name, (bits(&v.values), bits(&v.state), v.step))).collect();
     let steps = manifest.sparse.iter().map(|table| table.step).collect();
     let mut work = manifest.work.clone();
-    // In how many passes it was trained does not matter.
+    // The number of passes does not matter.
     work.groups.iter_mut().for_each(|group| group.left.clear());
     Ok((manifest, Content { rows, dense, steps, work }))
 }

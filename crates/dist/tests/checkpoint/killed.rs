@@ -1,4 +1,4 @@
-//! The same on a real disk: processes that are killed while they save, and a file system without room.
+//! The same on a real disk: processes that are killed while they save, and a full file system.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::harness::{Content, cluster, content, servers, tables, train};
 const DIRECTORY: &str = "OPENFLEET_TEST_DIRECTORY";
 const KILLED_AT: &str = "OPENFLEET_TEST_KILLED_AT";
 
-/// Goes on from what is in a directory, if there is something, for two steps.
+/// Resumes from the checkpoint in a directory, if there is one, and trains two steps.
 fn trained(storage: &Arc<dyn Storage>) -> Cluster {
     let states = servers(2, storage);
     let resumed = states.iter().all(|state| state.resume_from("anywhere", Resume::Run).is_ok());
@@ -63,7 +63,7 @@ fn one_save() {
     println!("operations: {}", failing.operations());
 }
 
-/// The output of a process that saves and, unless it gets that far, is killed.
+/// The output of a process that saves and is killed unless it completes first.
 fn save_in_a_process(directory: &Path, killed_at: &str) -> Option<String> {
     let program = std::env::current_exe().unwrap();
     let output = Command::new(program)
@@ -104,7 +104,7 @@ fn whenever_a_process_is_killed_in_a_save_a_whole_checkpoint_is_on_the_disk() {
                     old_ones += 1;
                 }
             }
-            // What it left does not stop the next one.
+            // Its leftovers do not prevent the next save.
             if at % 8 == 0 {
                 assert!(save_in_a_process(&directory, "never").is_some());
             }
@@ -115,7 +115,7 @@ fn whenever_a_process_is_killed_in_a_save_a_whole_checkpoint_is_on_the_disk() {
     println!("{operations} operations, {old_ones} times the old checkpoint, {new_ones} times the new one");
 }
 
-/// A small file system of its own, for as long as this lives.
+/// A small file system that exists as long as this value.
 struct Small(tempfile::TempDir);
 
 impl Small {
@@ -137,8 +137,8 @@ impl Drop for Small {
 }
 
 #[test]
-fn on_a_file_system_without_room_the_old_checkpoint_stays_and_training_goes_on() {
-    // Room for one checkpoint while it is written, but not beside another one.
+fn on_a_full_file_system_the_old_checkpoint_stays_and_training_continues() {
+    // Space for one checkpoint, but not for a second one beside it.
     let Some(small) = Small::mount(900 << 10) else {
         println!("skipped: a small file system cannot be mounted here");
         return;
@@ -150,11 +150,14 @@ fn on_a_file_system_without_room_the_old_checkpoint_stays_and_training_goes_on()
     train(&worker, &tables(), 2..4);
     let error = worker.save("anywhere", &SaveOptions::default()).unwrap_err();
     let report = openfleet_core::error::report(&error);
-    assert!(report.contains("No space left on device") && report.contains("make room and save again"), "{report}");
+    assert!(
+        report.contains("No space left on device") && report.contains("free some space and save again"),
+        "{report}"
+    );
     assert!(saved(small.0.path()) == old);
     let names: Vec<_> = std::fs::read_dir(small.0.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names.len(), 2, "what was written of it is gone: {names:?}");
-    // Training goes on, and is saved once there is room.
+    // Training continues, and is saved once there is space.
     train(&worker, &tables(), 4..5);
     let elsewhere = tempfile::tempdir().unwrap();
     let roomy: Arc<dyn Storage> = Arc::new(Directory::new(elsewhere.path()));

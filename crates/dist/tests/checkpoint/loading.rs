@@ -1,4 +1,4 @@
-//! From any number of servers to any other, and what is refused.
+//! Loading with any number of servers, and what is refused.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ fn rows_and_state_are_the_same_to_the_bit_on_any_number_of_servers() {
 }
 
 #[test]
-fn a_job_that_goes_on_from_a_checkpoint_ends_as_one_that_never_stopped() {
+fn a_job_that_resumes_from_a_checkpoint_ends_like_one_that_never_stopped() {
     let (memory, tables) = saved(2);
     let storage: Arc<dyn Storage> = Arc::new(memory.clone());
     let states = servers(3, &storage);
@@ -63,7 +63,7 @@ fn a_job_that_goes_on_from_a_checkpoint_ends_as_one_that_never_stopped() {
     assert!(content(&memory).unwrap().1 == content(&other).unwrap().1);
 }
 
-/// Yesterday's model learns from today's data: another run takes the values, and its data begins at the start.
+/// Yesterday's model is trained on today's data: another run takes the values and reads its data from the start.
 #[test]
 fn another_run_takes_the_values_and_trains_all_of_its_own_data() {
     let (memory, tables) = saved(2);
@@ -80,7 +80,7 @@ fn another_run_takes_the_values_and_trains_all_of_its_own_data() {
 }
 
 #[test]
-fn a_chain_of_changes_ends_as_one_whole_save_whoever_wrote_its_parts() {
+fn a_chain_of_deltas_equals_one_full_save_whichever_servers_wrote_it() {
     let delta = SaveOptions { delta: true, ..SaveOptions::default() };
     let (memory, tables) = saved(2);
     let storage: Arc<dyn Storage> = Arc::new(memory.clone());
@@ -106,21 +106,21 @@ fn a_chain_of_changes_ends_as_one_whole_save_whoever_wrote_its_parts() {
     let states = servers(2, &elsewhere);
     let worker = cluster(&states, 0, 1, Mode::Sync);
     script.iter().for_each(|steps| train(&worker, &tables, steps.clone()));
-    // Where nothing stands, everything is written.
+    // If there is no checkpoint, everything is written.
     assert_eq!(worker.save("anywhere", &delta).unwrap().layers.len(), 0);
     assert!(content(&memory).unwrap().1 == content(&other).unwrap().1);
-    // Servers that know nothing of a save do not build on it.
+    // Servers that do not know a save cannot write a delta since it.
     let strangers = servers(1, &storage);
     let worker = cluster(&strangers, 0, 1, Mode::Sync);
     train(&worker, &tables, 0..1);
     let before = memory.files();
     let error = worker.save("anywhere", &delta).unwrap_err();
-    assert!(openfleet_core::error::report(&error).contains("what has changed since the save"), "{error:?}");
+    assert!(openfleet_core::error::report(&error).contains("no change history since save"), "{error:?}");
     assert!(memory.files() == before, "nothing was left");
 }
 
 #[test]
-fn what_does_not_fit_is_named_and_with_partial_left_out() {
+fn a_mismatch_is_named_and_with_partial_skipped() {
     let (memory, right) = saved(2);
     let load = |tables: &Tables, partial: bool| {
         let storage: Arc<dyn Storage> = Arc::new(memory.clone());
@@ -162,7 +162,7 @@ fn what_does_not_fit_is_named_and_with_partial_left_out() {
         }
         load(&tables, true).unwrap();
     }
-    // Another rule: weights are there, its state is new.
+    // With another optimizer, weights are loaded and its state is new.
     let (rows, mut seen) = (content(&memory).unwrap().1.rows, 0);
     for state in load(&change(momentum), true).unwrap() {
         state
@@ -192,7 +192,7 @@ fn a_checkpoint_is_not_loaded_under_those_who_train() {
 }
 
 #[test]
-fn what_is_no_checkpoint_is_said_to_be_none() {
+fn a_directory_without_a_manifest_is_not_a_checkpoint() {
     let storage: Arc<dyn Storage> = Arc::new(Memory::new());
     let error = servers(1, &storage)[0].resume_from("nowhere", Resume::Values).unwrap_err();
     assert!(matches!(error, Error::Checkpoint { source: TableError::NotACheckpoint { .. }, .. }));

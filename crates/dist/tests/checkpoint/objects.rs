@@ -31,7 +31,7 @@ fn get(storage: &dyn Storage, path: &str) -> Vec<u8> {
     bytes
 }
 
-/// Every file of a manifest, and itself.
+/// Every file of a manifest, and the manifest.
 fn files(storage: &dyn Storage, manifest: &Manifest) -> BTreeMap<String, Vec<u8>> {
     let paths = manifest.all_files().map(|(directory, file)| format!("{directory}/{}", file.path));
     paths.chain([MANIFEST.to_owned()]).map(|path| (path.clone(), get(storage, &path))).collect()
@@ -65,7 +65,7 @@ fn files_come_and_go_under_their_names() {
 }
 
 #[test]
-fn a_large_file_goes_in_parts_and_comes_back_in_pieces() {
+fn a_large_file_is_uploaded_in_parts_and_downloaded_in_pieces() {
     let store = Arc::new(InMemory::new());
     let storage = objects(&store, "");
     let bytes: Vec<u8> = (0..(41 << 20) + 7u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -110,7 +110,7 @@ fn a_checkpoint_is_the_same_bytes_as_in_memory() {
     let worker = cluster(&states, 0, 1, Mode::Sync);
     train(&worker, &tables, 0..5);
     worker.save("m", &SaveOptions::default()).unwrap();
-    // The same save written once to each: rows of a table have no order of their own, so two saves may differ in theirs.
+    // The same save, copied to each: rows of a table have no fixed order, so two saves may differ in it.
     let (source, id) = (read_manifest(&memory).unwrap(), "00000000000000aa");
     let (twin, storage) = (Memory::new(), objects(&Arc::new(InMemory::new()), "a/b"));
     let buckets = openfleet_core::placement::Buckets::new(3).unwrap();
@@ -122,7 +122,7 @@ fn a_checkpoint_is_the_same_bytes_as_in_memory() {
 }
 
 #[test]
-fn a_job_saves_replaces_and_goes_on_from_a_bucket() {
+fn a_job_saves_to_replaces_in_and_resumes_from_a_bucket() {
     let (store, tables) = (Arc::new(InMemory::new()), tables());
     let storage = Arc::new(objects(&store, "model"));
     let shared = storage.clone() as Arc<dyn Storage>;
@@ -136,7 +136,7 @@ fn a_job_saves_replaces_and_goes_on_from_a_bucket() {
     let second = worker.save("m", &SaveOptions::default()).unwrap();
     assert_eq!(storage.list("").unwrap(), [second.directory.as_str(), MANIFEST], "the older one is gone");
     let (_, saved) = content(storage.as_ref()).unwrap();
-    // Three other servers take it up and save it elsewhere.
+    // Three other servers load it and save it elsewhere.
     let copy = Arc::new(objects(&store, "copy"));
     let states = servers(3, &shared);
     states.iter().for_each(|state| drop(state.resume_from("m", openfleet_dist::Resume::Run).unwrap()));
@@ -158,7 +158,7 @@ fn a_job_saves_replaces_and_goes_on_from_a_bucket() {
 }
 
 #[test]
-fn a_save_of_what_has_changed_keeps_the_saves_it_needs() {
+fn a_delta_save_keeps_the_saves_it_needs() {
     let (store, tables) = (Arc::new(InMemory::new()), tables());
     let storage = Arc::new(objects(&store, "model"));
     let states = servers(2, &(storage.clone() as Arc<dyn Storage>));
@@ -176,7 +176,7 @@ fn a_save_of_what_has_changed_keeps_the_saves_it_needs() {
     names.push(MANIFEST.to_owned());
     assert_eq!(storage.list("").unwrap(), names);
     verify(storage.as_ref(), last).unwrap();
-    // A late word that one of them came to nothing removes nothing.
+    // A late request to abort one of them removes nothing.
     for manifest in &manifests {
         abandon(storage.as_ref(), &manifest.id);
     }

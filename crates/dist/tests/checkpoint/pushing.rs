@@ -1,4 +1,4 @@
-//! Saving while workers push: the counter table of the checkpoint is exactly the work that its manifest says was applied.
+//! Saving while workers push: the counter table of the checkpoint matches exactly the applied work in its manifest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ fn sample(rank: u32, step: u64) -> Vec<u64> {
     (0..4).map(|at| (u64::from(rank) * 31 + step * 7 + at * at * 13) % 90).collect()
 }
 
-/// What a checkpoint should count, by the work it says was applied.
+/// The counts that a checkpoint should have, according to its applied work.
 fn check(memory: &Memory, mode: Mode) -> u64 {
     let (manifest, content) = content(memory).unwrap();
     let positions = manifest.work.positions();
-    // Hybrid's sparse pushes have streams of their own, after the others.
+    // Hybrid's sparse pushes have their own streams, numbered after the others.
     let first = if mode == Mode::Hybrid { WORKERS } else { 0 };
     let (mut expected, mut samples) = (BTreeMap::new(), 0);
     for rank in 0..WORKERS {
@@ -37,13 +37,13 @@ fn check(memory: &Memory, mode: Mode) -> u64 {
     }
     let mut got: BTreeMap<u64, f32> =
         content.rows.iter().map(|((_, key), row)| (*key, f32::from_bits(row.1[0]))).collect();
-    // Rows that were pulled and not pushed yet.
+    // Rows that were pulled but not pushed yet.
     got.retain(|_, count| *count != 0.0);
     assert_eq!(got, expected, "{mode}");
     samples
 }
 
-/// Over a bad network, so that servers are never at the same moment by themselves.
+/// Over a bad network, so that the servers' states differ unless they are synchronized.
 fn save_while_pushing(mode: Mode, seed: u64) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
     let memory = Memory::new();
@@ -65,7 +65,7 @@ fn save_while_pushing(mode: Mode, seed: u64) {
     let (tables, done) = (counters(), AtomicBool::new(false));
     let steps = AtomicU64::new(0);
     let clusters: Vec<Cluster> = (0..WORKERS).map(cluster).collect();
-    // Sync divides by those that took part, so each brings as much more.
+    // Sync divides by the workers that took part, so each pushes as much more.
     let gradient = if mode == Mode::Sync { -(WORKERS as f32) } else { -1.0 };
     std::thread::scope(|scope| {
         for (rank, cluster) in clusters.iter().enumerate() {
@@ -74,7 +74,7 @@ fn save_while_pushing(mode: Mode, seed: u64) {
                 let communicator = cluster.communicator(&tables.0, &tables.1).unwrap();
                 let mut thread = Thread::new(tables);
                 communicator.begin(0).unwrap();
-                // Where workers wait for each other, the one that ends first must not leave the other a smaller divisor.
+                // If workers wait for each other, the one that ends first must not reduce the divisor of the other.
                 let most = if mode == Mode::Sync { 600 } else { u64::MAX };
                 for step in 0..most {
                     if mode != Mode::Sync && done.load(Ordering::SeqCst) {
@@ -91,14 +91,14 @@ fn save_while_pushing(mode: Mode, seed: u64) {
         }
         let mut checkpoints = Vec::new();
         for number in 0..6 {
-            // Whole ones, and changes since them and since each other.
+            // Full saves, and deltas since them and since each other.
             let options = SaveOptions { delta: number % 3 > 0, ..SaveOptions::default() };
             let saved = clusters[0].save("anywhere", &options);
             let copy = Memory::new();
             memory.files().into_iter().for_each(|(path, bytes)| copy.put(&path, bytes));
             checkpoints.push((saved, copy));
         }
-        // Before anything is compared: a test that fails must not leave its workers training.
+        // Before anything is compared: a failing test must not leave its workers training.
         done.store(true, Ordering::SeqCst);
         let mut before = 0;
         for (number, (saved, checkpoint)) in checkpoints.into_iter().enumerate() {
@@ -134,9 +134,9 @@ fn a_checkpoint_counts_what_its_manifest_says_in_hybrid_mode() {
     (0..3).for_each(|seed| save_while_pushing(Mode::Hybrid, seed));
 }
 
-/// What a worker in geo mode has learnt and not handed in yet is part of what it saves.
+/// A save in geo mode contains the unsent progress of the worker that saves.
 #[test]
-fn a_worker_in_geo_mode_hands_in_what_it_knows_before_it_saves() {
+fn a_save_in_geo_mode_contains_the_workers_unsent_progress() {
     let (memory, tables) = (Memory::new(), counters());
     let storage: Arc<dyn Storage> = Arc::new(memory.clone());
     let worker = cluster(&servers(2, &storage), 0, 1, Mode::Geo);
@@ -145,7 +145,7 @@ fn a_worker_in_geo_mode_hands_in_what_it_knows_before_it_saves() {
     communicator.begin(0).unwrap();
     let mut expected = BTreeMap::new();
     for step in 0..7 {
-        // Far fewer than there are between two exchanges.
+        // Far fewer than between two exchanges.
         thread.step(communicator.as_ref(), &sample(0, step), -1.0);
         sample(0, step).iter().for_each(|id| *expected.entry(*id).or_insert(0.0f32) += 1.0);
     }
@@ -156,9 +156,9 @@ fn a_worker_in_geo_mode_hands_in_what_it_knows_before_it_saves() {
     communicator.finish(0).unwrap();
 }
 
-/// Whoever asked for a save is gone in the middle of it: pushes that were held back for it pass after a while.
+/// The worker that saves dies in the middle of it: pushes that were held back are applied after a timeout.
 #[test]
-fn pushes_go_on_when_the_worker_that_saves_is_gone() {
+fn pushes_continue_when_the_worker_that_saves_is_gone() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (memory, tables) = (Memory::new(), counters());
     let storage: Arc<dyn Storage> = Arc::new(memory.clone());

@@ -1,4 +1,4 @@
-//! A checkpoint in real files, and what NumPy makes of it.
+//! A checkpoint in real files, and reading it with NumPy.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,7 +27,7 @@ fn save(directory: &Path) -> Manifest {
     save_chain(directory, &[3])
 }
 
-/// Two servers, which save after so many steps: first everything, then what has changed.
+/// Two servers that save after these numbers of steps: first everything, then deltas.
 fn save_chain(directory: &Path, steps: &[u64]) -> Manifest {
     let (states, tables) = ([Arc::new(State::new()), Arc::new(State::new())], small_tables());
     let worker = cluster(&states, 0, 1, Mode::Sync);
@@ -41,14 +41,14 @@ fn save_chain(directory: &Path, steps: &[u64]) -> Manifest {
     saved.unwrap()
 }
 
-/// Where `OPENFLEET_FIXTURE` has what `crates/table/tests/fixtures` keeps of this version, or somewhere else.
+/// In `OPENFLEET_FIXTURE`, to create what `crates/table/tests/fixtures` has of this version, or else in another directory.
 fn fixture(name: &str, elsewhere: &Path) -> PathBuf {
     let fixtures = std::env::var_os("OPENFLEET_FIXTURE").map(PathBuf::from);
     fixtures.unwrap_or_else(|| elsewhere.join("new")).join(name)
 }
 
 #[test]
-fn a_chain_in_files_is_what_one_save_would_have_been() {
+fn a_chain_of_deltas_in_files_equals_one_full_save() {
     let directory = tempfile::tempdir().unwrap();
     let chain = fixture("checkpoint-v2", directory.path());
     let manifest = save_chain(&chain, &[3, 4, 6]);
@@ -60,7 +60,7 @@ fn a_chain_in_files_is_what_one_save_would_have_been() {
 }
 
 #[test]
-fn files_hold_what_memory_would() {
+fn files_have_the_same_bytes_as_memory() {
     let directory = tempfile::tempdir().unwrap();
     let path = fixture("checkpoint-v1", directory.path());
     let manifest = save(&path);
@@ -75,7 +75,7 @@ fn files_hold_what_memory_would() {
     assert_ne!(replaced.directory, manifest.directory);
 }
 
-/// The lines of the documentation, as they stand there.
+/// The lines of the documentation, verbatim.
 #[test]
 fn three_lines_of_numpy_read_a_row() {
     let python = std::env::var("OPENFLEET_PYTHON").unwrap_or_else(|_| "python3".into());

@@ -1,4 +1,4 @@
-//! What concerns the whole job: workers that meet, tables that shrink, servers that end.
+//! The whole job: collectives, shrinking tables, servers that shut down.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -71,7 +71,7 @@ fn every_part_arrives_once_whatever_the_network_does() {
             scope.spawn(move || {
                 let cluster = cluster(links, rank, WORKERS);
                 for round in 0..40u32 {
-                    // Barriers and all-reduces count the same rounds.
+                    // Barriers and all-reduces share their numbers.
                     if round % 5 == 0 {
                         cluster.barrier().unwrap();
                     }
@@ -107,7 +107,7 @@ fn a_worker_that_left_is_not_waited_for_and_one_that_came_back_is() {
     };
     assert_eq!(sums([&first, &second, &third]), [7.0; 3]);
     assert_eq!(sums([&first, &second, &third]), [7.0; 3]);
-    // Its script begins anew: what the job has passed is answered as it was, whatever it brings now.
+    // Its script starts from the beginning: completed collectives get the recorded replies, whatever it contributes now.
     let again = start(1, 2);
     assert_eq!([sum(&again, 100.0), sum(&again, 2.0)], [7.0; 2]);
     assert_eq!(sums([&first, &again, &third]), [7.0; 3]);
@@ -130,13 +130,13 @@ fn who_did_not_come_is_named() {
     let client = ClientConfig { patience: Duration::from_millis(1), ..network.client(1, 1) };
     let hasty = cluster(network.links(runtime.handle(), &client), 1, 4);
     let error = hasty.barrier().unwrap_err();
-    assert_eq!(error.to_string(), "workers 0, 2, 3 did not come to the barrier within 0.001 s");
-    // The barrier is still open: whoever comes for something else hears of it.
+    assert_eq!(error.to_string(), "workers 0, 2, 3 did not reach the barrier within 0.001 s");
+    // The barrier is still open: calling another collective is an error.
     let patient = cluster(network.links(runtime.handle(), &network.client(1, 1)), 1, 4);
     let mut values = [5.0];
     let error = patient.all_reduce(Reduce::Max, &mut values).unwrap_err();
-    let expected = "server `server:1` could not do `all-reduce`: worker 1 came for the max of 1 values of 4 workers, \
-                    worker 1 for a barrier of 4 workers\n\nhint: call the same barriers, all-reduces and shuffles in the same \
+    let expected = "server `server:1` failed to do `all-reduce`: worker 1 called the max of 1 values of 4 workers, \
+                    worker 1 called a barrier of 4 workers\n\nhint: call the same barriers, all-reduces and shuffles in the same \
                     order on every worker";
     assert_eq!(error.to_string(), expected);
     assert_eq!(values, [5.0]);
@@ -202,11 +202,14 @@ fn a_shrink_counts_once_on_all_servers_however_often_it_is_repeated() {
     let rows: Vec<u64> = cluster.status().unwrap().iter().map(|status| status.sparse[0].1).collect();
     assert_eq!(rows, [0, 0]);
     let error = cluster.shrink(&Shrink { table: Some("click".into()), ..Shrink::default() }).unwrap_err();
-    assert!(error.to_string().contains("no sparse table is named `click`; there are: `counts`, `clicks`"), "{error}");
+    assert!(
+        error.to_string().contains("no sparse table is named `click`; existing tables: `counts`, `clicks`"),
+        "{error}"
+    );
 }
 
 #[test]
-fn servers_end_when_they_are_told_to_by_a_worker_or_by_their_own_process() {
+fn servers_shut_down_when_a_worker_or_their_own_process_says_so() {
     let runtime = runtime();
     let serve = || {
         let state = Arc::new(State::new());

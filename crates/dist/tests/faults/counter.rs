@@ -1,6 +1,6 @@
-//! The counter table: every sample pushes -1 to each of its ids, with SGD at rate 1. The final table is the histogram of the
-//! data, exactly (floats count exactly below 2^24), or an update was lost or doubled. Promise P4: one answer in ten is lost,
-//! requests are repeated and overtake each other.
+//! The counter table: every sample pushes -1 to each of its ids, with SGD at rate 1. The final table must be exactly the
+//! histogram of the data (floats count exactly below 2^24), otherwise an update was lost or applied twice. Promise P4: one
+//! reply in ten is lost, requests are repeated and overtake each other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ impl Thread {
         Thread { sparse: vec![sparse], dense: vec![dense], norm: None }
     }
 
-    /// Pulls and pushes one sample. The scales undo the division by the number of streams, where there is one.
+    /// Pulls and pushes one sample. The scales undo the division by the number of streams, if there is one.
     pub fn step(
         &mut self,
         communicator: &dyn Communicator,
@@ -143,7 +143,7 @@ pub fn check(states: &[Arc<State>], samples: impl Iterator<Item = Vec<u64>>, con
     assert_eq!(dense, [steps; DENSE], "{context}");
 }
 
-/// Every mode, with every way that async and geo have.
+/// Every mode, with all variants of async and geo.
 fn variants(steps: u64) -> Vec<(&'static str, StrategyOptions)> {
     let merged = |merge, independent| {
         let mut options = StrategyOptions::for_mode(Mode::Async);
@@ -176,7 +176,7 @@ fn variants(steps: u64) -> Vec<(&'static str, StrategyOptions)> {
     ]
 }
 
-/// Trains `passes` times `steps` samples a worker; gives how many pushes were made and how many the servers saw again.
+/// Trains `passes` times `steps` samples per worker; returns how many pushes were made and how many were repeats.
 fn count(seed: u64, name: &str, options: &StrategyOptions, (passes, steps): (u64, u64)) -> (u64, u64) {
     let strategy = Strategy::resolve(options).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -199,7 +199,7 @@ fn count(seed: u64, name: &str, options: &StrategyOptions, (passes, steps): (u64
                 let (sparse, dense) = tables();
                 let communicator = for_mode(remote, strategy, &sparse, &dense).unwrap();
                 let mut thread = Thread::new();
-                // No step is longer: it is measured, and not changed.
+                // No gradient is longer: the step is measured, but not changed.
                 thread.norm = name.ends_with("measured").then_some(1e6);
                 for pass in 0..passes {
                     communicator.begin(0).unwrap();
@@ -221,15 +221,14 @@ fn count(seed: u64, name: &str, options: &StrategyOptions, (passes, steps): (u64
     assert!(states.iter().all(|state| *state.stopping().borrow()), "all have left, so the servers end");
     let repeats = states.iter().map(|state| state.status().repeats).sum();
     let pushes = match strategy.settings() {
-        // An exchange a window, and one at the end of each pass.
+        // One exchange per window, and one at the end of each pass.
         ModeSettings::Geo(plan) => passes * (steps / plan.k_steps + 1),
         _ => passes * steps,
     };
     (u64::from(WORKERS) * pushes, repeats)
 }
 
-/// `OPENFLEET_COUNTER_SEEDS` asks for more seeds than the few of an ordinary run; with 200 they are more than a million
-/// pushes.
+/// `OPENFLEET_COUNTER_SEEDS` sets the number of seeds; 200 of them are more than a million pushes.
 #[test]
 fn counts_equal_the_histogram_in_every_mode_whatever_the_network_does() {
     let seeds = std::env::var("OPENFLEET_COUNTER_SEEDS").ok().map(|seeds| seeds.parse::<u64>().unwrap());

@@ -1,4 +1,4 @@
-//! Workers that die and come back, servers that fall silent, networks that are cut or only slow.
+//! Workers that die and restart, servers that fall silent, networks that are partitioned or slow.
 
 use std::future::Future;
 use std::io;
@@ -29,8 +29,8 @@ use tokio::time::Instant;
 use crate::counter::{Thread, check, config, remote, sample, states, tables};
 use crate::hostile::Log;
 
-/// The script of a worker, from its first step on: a step that the servers have applied is skipped, the others are pushed. Ends
-/// at the first error.
+/// The script of a worker from its first step: skips the steps that the servers have applied, pushes the others. Ends at the
+/// first error.
 fn replay(communicator: &dyn Communicator, seed: u64, rank: u32, steps: u64) -> openfleet_dist::Result<u64> {
     let mut skipped = 0;
     for step in 0..steps {
@@ -46,9 +46,9 @@ fn replay(communicator: &dyn Communicator, seed: u64, rank: u32, steps: u64) -> 
     Ok(skipped)
 }
 
-/// A restarted worker replays its script with the numbers it had before (design, section 17): the server that had the last
-/// push recognises it, the other one applies it. `batch` is how many steps a push stands for; `repeats` how many pushes the
-/// first server sees again.
+/// A restarted worker replays its script with the same numbers (design, section 17): the server that has the last push
+/// recognises it, the other one applies it. `batch` is the number of steps per push; `repeats` is the number of repeated pushes
+/// at the first server.
 fn dies_between_two_servers(options: &StrategyOptions, batch: u64, repeats: u64) {
     const ALONE: Worker = Worker { rank: 0, count: 1, threads: 1 };
     let strategy = Strategy::resolve(options).unwrap();
@@ -70,7 +70,7 @@ fn dies_between_two_servers(options: &StrategyOptions, batch: u64, repeats: u64)
     assert_eq!(replay(first.as_ref(), 9, 0, whole).unwrap(), 0);
     first.flush().unwrap();
     network.partition(1, true);
-    // In the same process the counters go on: these are steps 6 and later.
+    // In the same process the counters continue: these are steps 6 and later.
     let outcomes: Vec<_> = (whole..whole + batch)
         .map(|step| {
             let mut thread = Thread::new();
@@ -100,7 +100,7 @@ fn merging(merge: i64) -> StrategyOptions {
 }
 
 #[test]
-fn a_worker_that_died_between_two_servers_goes_on_without_counting_twice() {
+fn a_worker_that_died_between_two_servers_resumes_without_counting_twice() {
     dies_between_two_servers(&merging(1), 1, 1);
     dies_between_two_servers(&StrategyOptions::for_mode(Mode::Sync), 1, 1);
     dies_between_two_servers(&StrategyOptions::for_mode(Mode::HalfAsync), 1, 1);
@@ -113,9 +113,9 @@ fn a_merged_push_that_reached_one_of_two_servers_is_taken_up_again_step_by_step(
     dies_between_two_servers(&merging(3), 3, 3);
 }
 
-/// The gap between looking whether an incarnation is the newest and doing what it asks: nothing may happen in it.
+/// Checks the gap between checking that an incarnation is the newest and handling its request: nothing may happen in it.
 #[test]
-fn once_a_newer_incarnation_is_let_in_nothing_of_an_older_one_is_applied() {
+fn once_a_newer_incarnation_is_admitted_nothing_of_an_older_one_is_applied() {
     for round in 0..50 {
         let states = states(1);
         let link = Link::in_process("here", states[0].clone(), 0);
@@ -151,7 +151,7 @@ fn once_a_newer_incarnation_is_let_in_nothing_of_an_older_one_is_applied() {
 }
 
 #[test]
-fn nobody_speaks_for_a_stream_of_another_worker() {
+fn a_worker_cannot_use_a_stream_of_another_worker() {
     for mode in [Mode::Sync, Mode::Async, Mode::Hybrid, Mode::Geo] {
         let states = states(1);
         let link = Link::in_process("here", states[0].clone(), 0);
@@ -168,7 +168,7 @@ fn nobody_speaks_for_a_stream_of_another_worker() {
             }
         };
         let (kinds, streams): (&[Kind], &[u32]) = match mode {
-            // One stream a worker, after those of all training threads.
+            // One stream per worker, after those of all training threads.
             Mode::Geo => (&[Kind::ExchangeGeo], &[6]),
             // Hybrid's sparse streams come after the others.
             Mode::Hybrid => (&[Kind::Push, Kind::Join, Kind::Leave], &[2, 3, 6, 7]),
@@ -176,15 +176,15 @@ fn nobody_speaks_for_a_stream_of_another_worker() {
         };
         for &kind in kinds {
             for &stream in streams {
-                let expected = format!("worker 0 may not speak for stream {stream}, which is worker 1's");
+                let expected = format!("worker 0 cannot use stream {stream}, which belongs to worker 1");
                 assert_eq!(ask(kind, stream).to_string(), expected, "{kind:?} in mode {mode}");
             }
         }
     }
 }
 
-/// A pull was asked for twice, because its answer was late; then the original, held up in the network, arrives after another
-/// worker has changed the row.
+/// A pull was repeated because its reply was late; then the original, delayed in the network, arrives after another worker has
+/// changed the row.
 #[test]
 fn a_pull_that_arrives_late_does_not_hide_what_changed_since() {
     const KEY: u64 = 7;
@@ -240,7 +240,7 @@ fn servers_of_geo_keep_no_state_of_rules_that_run_on_the_workers() {
     }
 }
 
-/// A client that pauses between two attempts, as clients do: a driven clock moves on only while everybody waits.
+/// A client that pauses between two attempts, as real clients do: a paused clock advances only while all tasks wait.
 fn patient(network: &Network) -> ClientConfig {
     ClientConfig { shortest_pause: Duration::from_millis(20), ..network.client(0, 1) }
 }
@@ -297,7 +297,7 @@ async fn a_server_out_of_reach_is_named_when_the_deadline_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_wait_tells_the_log_for_what_and_on_whom() {
+async fn a_long_wait_is_logged_with_the_request_and_the_server() {
     let (log, states) = (Log::listen(), states(1));
     let network = Network::new(1, Faults::NONE, config(), &states);
     let link = network.links(&tokio::runtime::Handle::current(), &patient(&network)).remove(0);
@@ -309,7 +309,7 @@ async fn a_long_wait_tells_the_log_for_what_and_on_whom() {
     assert_eq!(told, expected);
 }
 
-/// A server that moves bytes slowly, and whose first connection can be frozen.
+/// A server that sends and receives slowly, and whose first connection can be frozen.
 struct Slow {
     state: Arc<State>,
     config: Arc<ServerConfig>,
@@ -370,7 +370,7 @@ async fn a_request_that_takes_longer_than_the_silence_of_a_dead_peer_arrives() {
     assert_eq!(slow.connections.load(Ordering::SeqCst), 1, "nobody was taken for dead");
 }
 
-/// A server would hang up on it, however often it is sent.
+/// A server would disconnect at every attempt.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_no_server_takes_fails_at_once() {
     let states = states(1);

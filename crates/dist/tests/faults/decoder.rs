@@ -1,4 +1,4 @@
-//! Decoders: any bytes give a value or an error, and what was encoded comes back.
+//! Decoders: any bytes give a value or an error, and encoded values round-trip.
 
 use openfleet_core::WorkId;
 use openfleet_core::strategy::FloatWidth;
@@ -9,13 +9,13 @@ use openfleet_testkit::hostile::{ask_anything, decode_as_everything};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Bytes as of a request: many small numbers, so that counts can be believed, and some of any size.
+/// Bytes of a plausible request: many small numbers, so that counts are plausible, and some of any size.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![4 => 0u32..4, 1 => any::<u32>(), 1 => Just(u32::MAX), 1 => Just(1 << 16)];
     vec(word, 0..64).prop_map(|words| words.iter().flat_map(|word| word.to_le_bytes()).collect())
 }
 
-/// Tables, keys and what is asked of them.
+/// Tables and keys of a stage.
 type Stage = (Vec<u32>, Vec<u64>);
 
 proptest! {
@@ -28,7 +28,7 @@ proptest! {
     }
 
     #[test]
-    fn a_header_is_read_as_it_was_written_and_no_other_way(
+    fn a_header_must_match_byte_by_byte(
         kind in any::<u16>(), request in any::<u64>(), payload in vec(any::<u8>(), 0..50), at in 0..HEADER, flip in 1u8..,
     ) {
         let header = Header::of(kind, request, &payload);
@@ -40,7 +40,7 @@ proptest! {
     }
 
     #[test]
-    fn a_push_is_read_as_it_was_written(
+    fn a_push_round_trips(
         (stream, first, more) in any::<(u32, u64, u8)>(),
         (want_values, narrow, counted, measured) in any::<(bool, bool, bool, bool)>(),
         stages in vec((vec(0u32..9, 0..3), vec(any::<u64>(), 0..6)), 0..3),
@@ -51,7 +51,7 @@ proptest! {
         let stages: Vec<Stage> = stages;
         let width = if narrow { FloatWidth::Bits16 } else { FloatWidth::Bits32 };
         let mut push = PushEncoder::new(Head { work, want_values, width, counted, measured });
-        // Small whole numbers are the same in 16 bits.
+        // Small integers are exact in 16 bits.
         let gradient = |table: usize, at: usize| (table * 100 + at) as f32;
         for (tables, keys) in &stages {
             let dims: Vec<u32> = tables.iter().map(|table| table + 1).collect();
@@ -85,7 +85,7 @@ proptest! {
             }
         }
         for ((block, values), (number, expected)) in view.blocks.iter().zip(&blocks) {
-            // Either neighbour of 16 bits.
+            // Either neighbour in 16 bits.
             let bound = |value: f32| if narrow { value.abs() / 128.0 } else { 0.0 };
             prop_assert_eq!((block, values.len()), (number, expected.len()));
             prop_assert!(values.iter().zip(expected).all(|(got, &sent)| (got - sent).abs() <= bound(sent)));
@@ -95,7 +95,7 @@ proptest! {
     }
 }
 
-/// What the fuzzer starts from, and whatever it has found: a folder of `fuzz/corpus` for each target.
+/// The corpus of the fuzzer: one folder of `fuzz/corpus` per target.
 fn corpus(target: &str, run: fn(&[u8])) {
     let folder = format!("{}/../../fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
     let mut count = 0;

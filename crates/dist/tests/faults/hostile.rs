@@ -1,4 +1,4 @@
-//! Promises P12 and P13: bytes from a stranger never hurt, and the log names who sent them.
+//! Promises P12 and P13: bytes from an unauthenticated peer do no harm, and the log names the sender.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -30,8 +30,8 @@ thread_local! {
     static SAID: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// The log of this thread. One subscriber serves all tests of the process: those of single threads, coming and going, make
-/// `tracing` forget now and then who listens.
+/// The log of this thread. One subscriber serves all tests of the process: with per-thread subscribers that come and go,
+/// `tracing` sometimes forgets who listens.
 #[derive(Clone, Copy)]
 pub struct Log;
 
@@ -43,7 +43,7 @@ impl Log {
         Log
     }
 
-    /// What was said since the last time.
+    /// The messages since the last call.
     pub fn take(self) -> String {
         SAID.take()
     }
@@ -80,7 +80,7 @@ fn open(state: &Arc<State>) -> (DuplexStream, JoinHandle<Disconnect>) {
     (ours, tokio::spawn(serving))
 }
 
-/// Sends bytes, hangs up, and gives what came back.
+/// Sends bytes, disconnects, and returns the reply.
 async fn attack(state: &Arc<State>, bytes: &[u8]) -> Vec<u8> {
     let (mut stream, served) = open(state);
     let _ = stream.write_all(bytes).await;
@@ -116,7 +116,7 @@ async fn hear(stream: &mut DuplexStream) -> Frame {
 /// What a peer without the secret may send as its proof.
 type Forgery = dyn Fn(&Hello, &Challenge) -> [u8; 32];
 
-/// Plays the worker's half by hand; gives the last frame and the proof that was sent.
+/// Does the worker's half of the handshake by hand; returns the last frame and the proof that was sent.
 async fn shake_hands(state: &Arc<State>, proof: impl Fn(&Hello, &Challenge) -> [u8; 32]) -> (Frame, [u8; 32]) {
     let (mut stream, served) = open(state);
     say(&mut stream, HELLO, &hello()).await;
@@ -130,7 +130,7 @@ async fn shake_hands(state: &Arc<State>, proof: impl Fn(&Hello, &Challenge) -> [
 }
 
 #[tokio::test(start_paused = true)]
-async fn strangers_bytes_end_the_connection_and_the_log_names_the_peer() {
+async fn unauthenticated_bytes_end_the_connection_and_the_log_names_the_peer() {
     let (log, state) = (Log::listen(), Arc::new(State::new()));
     let mut chance = Random(1);
     let valid = frame(HELLO, &json(&hello()));
@@ -181,7 +181,7 @@ async fn another_version_is_named_with_both_numbers() {
     let own = crc32c::crc32c(&bytes[..HEADER - 4]);
     bytes[HEADER - 4..HEADER].copy_from_slice(&own.to_le_bytes());
     attack(&state, &bytes).await;
-    let expected = format!("this side speaks protocol version {VERSION}, the other side version {}", VERSION + 1);
+    let expected = format!("this process uses protocol version {VERSION}, the peer version {}", VERSION + 1);
     assert!(log.take().contains(&expected));
 }
 
@@ -207,7 +207,7 @@ async fn a_wrong_secret_and_a_replayed_proof_are_refused_and_a_right_one_is_not(
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_job_is_refused_with_both_names_and_a_false_server_is_not_believed() {
+async fn another_job_is_refused_with_both_names_and_a_false_server_is_not_trusted() {
     let state = Arc::new(State::new());
     let identity = |job: &str, secret: &str| Identity {
         job: job.into(),
@@ -225,7 +225,7 @@ async fn another_job_is_refused_with_both_names_and_a_false_server_is_not_believ
     assert!(matches!(error, Error::WrongSecret), "the server proves itself first: {error}");
 }
 
-/// Words that lead a decoder deep, and words that lead it astray.
+/// Payloads that get far into a decoder, and payloads that mislead it.
 fn words(chance: &mut Random) -> Vec<u8> {
     const SOME: [u32; 10] = [0, 1, 2, 3, 5, 1 << 16, 1 << 31, u32::MAX, u32::MAX - 1, 0x7f80_0000];
     let count = chance.below(24);
@@ -241,7 +241,7 @@ fn words(chance: &mut Random) -> Vec<u8> {
         .collect()
 }
 
-/// A worker of the job that has lost its mind: whatever it asks, it gets an answer or loses its connection.
+/// A worker of the job that sends garbage: every request gets a reply or ends the connection.
 #[tokio::test(start_paused = true)]
 async fn garbage_in_every_request_of_a_worker_is_answered_or_ends_its_connection() {
     for (round, mode) in [Mode::Sync, Mode::HalfAsync, Mode::Async, Mode::Hybrid, Mode::Geo].into_iter().enumerate() {
@@ -306,7 +306,7 @@ fn tables(chance: &mut Random) -> Vec<u8> {
     payload.bytes().to_vec()
 }
 
-/// Requests of a few bytes that would be expensive to believe.
+/// Requests of a few bytes that would be expensive if they were trusted.
 #[test]
 fn small_requests_cannot_ask_for_endless_work() {
     use openfleet_dist::request::Request;

@@ -1,4 +1,4 @@
-//! What the modes promise about waiting, seen from hand-filled stages; and about servers that are not there.
+//! What the modes promise about waiting, with hand-filled stages; and what happens if servers are gone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -151,7 +151,7 @@ fn half_async_threads_of_a_worker_see_equal_values_after_each_step() {
 }
 
 #[test]
-fn workers_that_disagree_about_the_job_hear_what_differs() {
+fn workers_that_disagree_about_the_job_get_an_error_with_the_difference() {
     let states = states(1);
     remote(in_process(&states, 0), Worker { count: 2, ..ALONE }, Mode::Async).unwrap();
     let error = remote(in_process(&states, 1), Worker { rank: 1, count: 3, threads: 1 }, Mode::Async).err().unwrap();
@@ -160,7 +160,7 @@ fn workers_that_disagree_about_the_job_hear_what_differs() {
 }
 
 #[test]
-fn workers_that_describe_a_table_differently_hear_which_one_and_how() {
+fn workers_that_describe_a_table_differently_get_an_error_that_names_it() {
     let states = states(1);
     let strategy = Strategy::resolve(&StrategyOptions::for_mode(Mode::Async)).unwrap();
     let ask = |rank, (sparse, dense): Described| {
@@ -223,7 +223,7 @@ fn dies_and_comes_back(mode: Mode) {
         "{mode}: {error}"
     );
 
-    // The same tables behind another listener: the worker comes back, leaves, and the server ends by itself.
+    // The same tables behind another listener: the worker reconnects and departs, and the server shuts down by itself.
     let server = runtime.block_on(Server::bind("127.0.0.1", endpoint.port(), config(), state.clone())).unwrap();
     let running = runtime.spawn(server.run());
     thread.step(communicator.as_ref(), &[1], (1.0, 1.0)).unwrap();

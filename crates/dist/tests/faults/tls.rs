@@ -1,4 +1,4 @@
-//! TLS over real sockets, with certificates made for the occasion: it works, it replaces nothing, and what does not fit is
+//! TLS over real sockets, with certificates created by the test: it works, it does not replace the secret, and mismatches are
 //! named.
 
 use std::path::{Path, PathBuf};
@@ -78,7 +78,7 @@ fn cluster(links: Vec<Link>, worker: Worker) -> Cluster {
     Cluster::new(links, worker, Strategy::resolve(&StrategyOptions::for_mode(Mode::Sync)).unwrap())
 }
 
-/// What a worker hears that asks how a server stands.
+/// The error that a worker gets when it asks a server for its status.
 fn refusal(runtime: &Runtime, endpoint: &Endpoint, secret: &str, tls: Option<ClientTls>) -> String {
     let link = link(runtime, endpoint, 0, secret, tls);
     let error = cluster(vec![link], Worker { rank: 0, count: 1, threads: 1 }).status().unwrap_err();
@@ -142,7 +142,7 @@ fn a_server_signed_by_another_authority_or_for_another_host_is_not_trusted() {
 }
 
 #[test]
-fn one_side_without_tls_hears_what_the_other_wants() {
+fn a_side_without_tls_gets_a_readable_refusal() {
     let (runtime, files) = (runtime(), Files::for_host("127.0.0.1"));
     let (_state, endpoint, _running) = start(&runtime, Some(files.server.clone()));
     let said = refusal(&runtime, &endpoint, "a test's secret", None);

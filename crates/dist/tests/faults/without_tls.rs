@@ -1,4 +1,4 @@
-//! A build without TLS says so where TLS is configured.
+//! A build without TLS reports an error if TLS is configured.
 
 use std::sync::Arc;
 

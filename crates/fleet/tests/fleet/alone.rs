@@ -41,7 +41,10 @@ fn the_same_program_trains_in_one_process() {
     let shrunk = fleet.shrink(&Shrink { now: Some(5), max_age: 3, ..Shrink::default() }).unwrap().unwrap();
     assert_eq!((shrunk.by_age, scope.sparse("table").unwrap().len()), (rows, 0));
     let other = Shrink { table: Some("other".into()), ..Shrink::default() };
-    assert_eq!(fleet.shrink(&other).unwrap_err().to_string(), "no sparse table is named `other`; there are: `table`");
+    assert_eq!(
+        fleet.shrink(&other).unwrap_err().to_string(),
+        "no sparse table is named `other`; existing tables: `table`"
+    );
     fleet.stop_worker().unwrap();
 }
 

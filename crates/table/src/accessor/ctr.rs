@@ -1,24 +1,23 @@
-//! The ctr accessor: rows that grow and fade with the shows and clicks behind them.
+//! The ctr accessor: rows that grow and are removed depending on their shows and clicks.
 //!
-//! A table of `dim` D keeps, for every key, a short row with one weight (`embed_w`, the first of the D), and for keys
-//! that have earned it a long part with the other D - 1 (`embedx`):
+//! A table of `dim` D has, for every key, a short row with one weight (`embed_w`, the first of the D), and for keys with a high
+//! enough score a long part with the other D - 1 (`embedx`):
 //!
 //! ```text
-//! row        show | click | delta_score | unseen_days | where the long part is | weight | its state
-//! long part  whose it is | D - 1 weights | their state, slot by slot
+//! row        show | click | delta_score | unseen_days | number of the long part | weight | its state
+//! long part  number of the row | D - 1 weights | their state, slot by slot
 //!
 //! score       = (show - click) * nonclk_coeff + click * click_coeff
 //! each push:    show += ds   click += dc   delta_score += (ds - dc) * nonclk_coeff + dc * click_coeff
-//!               unseen_days = 0, then the rule, then the long part is created where score >= embedx_threshold
+//!               unseen_days = 0, then the update rule, then the long part is created if score >= embedx_threshold
 //! end of day:   unseen_days += 1
-//! shrink:       show, click *= show_click_decay_rate; the row goes where score < delete_threshold
+//! shrink:       show, click *= show_click_decay_rate; the row is removed if score < delete_threshold
 //!               or unseen_days > delete_after_unseen_days
 //! ```
 //!
-//! While there is no long part a pull shows zeros for it and its gradients are dropped; the push that creates it
-//! creates it from first values, as the original does. Gradients are applied as they come: the original multiplies them
-//! by the batch size on the way and divides them by `show` in some rules and not in others, which is the update rule's
-//! business and nobody's here.
+//! As long as there is no long part, a pull returns zeros for it and its gradients are dropped. The push that creates the long
+//! part initializes it, as PaddlePaddle does. Gradients are applied unchanged: PaddlePaddle multiplies them by the batch size
+//! and divides them by `show` in some rules and not in others, which is up to the update rule and does not belong here.
 
 use openfleet_core::Key;
 use serde::{Deserialize, Serialize};
@@ -29,31 +28,31 @@ use crate::optimizer;
 use crate::sparse::SparseSpec;
 use crate::sparse::rows::Rows;
 
-/// The numbers of a ctr row's life, with the defaults that the original's Python front gives them: a long part at once,
-/// no decay, and deletion after 30 unseen days only.
+/// The thresholds and rates of a ctr row. The defaults are those of PaddlePaddle's Python API: a long part at once, no decay,
+/// and deletion only after 30 unseen days.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CtrOptions {
-    /// What a show without a click adds to the score.
+    /// Added to the score by a show without a click.
     pub nonclk_coeff: f32,
-    /// What a click adds to the score.
+    /// Added to the score by a click.
     pub click_coeff: f32,
-    /// The score from which on a row is part of a base model.
+    /// Minimum score of rows in a base model.
     pub base_threshold: f32,
-    /// The score gained since the last save from which on a row is part of a delta model.
+    /// Minimum score gained since the last save of rows in a delta model.
     pub delta_threshold: f32,
-    /// The most days a row of a base or delta model may have been unseen.
+    /// Maximum unseen days of rows in a base or delta model.
     pub delta_keep_days: u32,
-    /// What shows and clicks are multiplied by at each shrink.
+    /// Shows and clicks are multiplied by this at each shrink.
     pub show_click_decay_rate: f32,
-    /// The score below which a shrink deletes a row.
+    /// A shrink deletes rows with a lower score.
     pub delete_threshold: f32,
-    /// The unseen days beyond which a shrink deletes a row.
+    /// A shrink deletes rows with more unseen days.
     pub delete_after_unseen_days: u32,
-    /// The score from which on a row has a long part.
+    /// Minimum score of rows with a long part.
     pub embedx_threshold: f32,
-    /// Whether the short row's weight starts from 0 rather than from the initializer; it never does in a table with no
-    /// long part, where nothing else would tell keys apart.
+    /// Whether the weight of the short row starts at 0 instead of being initialized. Ignored in a table without long parts,
+    /// where all keys would be equal.
     pub zero_init: bool,
 }
 
@@ -74,12 +73,12 @@ impl Default for CtrOptions {
     }
 }
 
-/// What a ctr row keeps beside its weights.
+/// What a ctr row has besides its weights.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CtrFields {
-    /// Samples with the key, decayed.
+    /// Number of samples with the key, decayed.
     pub show: f32,
-    /// Those of them with a positive label, decayed.
+    /// Number of those samples with a positive label, decayed.
     pub click: f32,
     /// The score gained since the last save.
     pub delta_score: f32,
@@ -90,7 +89,7 @@ pub struct CtrFields {
 }
 
 impl CtrOptions {
-    /// What a row is worth.
+    /// The score of a row.
     pub fn score(&self, show: f32, click: f32) -> f32 {
         (show - click) * self.nonclk_coeff + click * self.click_coeff
     }
@@ -127,16 +126,16 @@ impl CtrOptions {
     }
 }
 
-// Where the fields stand in a row.
+// Offsets of the fields in a row.
 const SHOW: usize = 0;
 const CLICK: usize = 1;
 const DELTA_SCORE: usize = 2;
 const UNSEEN_DAYS: usize = 3;
-/// The number of the long part plus one, as bits; 0 where there is none.
+/// The number of the long part plus one, as bits; 0 if there is none.
 const LONG: usize = 4;
 const WEIGHT: usize = 5;
 
-/// The owner's number, as bits, before the weights of a long part.
+/// The number of the owning row, as bits, before the weights of a long part.
 const OWNER: usize = 1;
 
 impl RowLayout for CtrOptions {
@@ -169,7 +168,7 @@ impl RowLayout for CtrOptions {
     }
 
     #[inline(always)]
-    fn look_further(&self, rows: &Rows, row: u32, floats: usize) {
+    fn prefetch_long(&self, rows: &Rows, row: u32, floats: usize) {
         if let Some(long) = long_of(rows, row) {
             rows.long.prefetch(long, floats);
         }
@@ -189,8 +188,8 @@ impl RowLayout for CtrOptions {
         let spec = push.new_row.spec;
         let mut long = [Target::default(); crate::sparse::BATCH];
         let mut long_count = 0;
-        // Counts and long parts first, in the order of the request, then the rule: the weights of a row and of its long
-        // part do not depend on each other, so this equals taking one key after another, duplicates included.
+        // First counts and long parts in the order of the request, then the update rule. The weights of a row and of its long
+        // part do not depend on each other, so this gives the same result as one key after another, including duplicates.
         for target in targets {
             let (show, click) = push.show_click(target.at);
             let fields = rows.get_mut(target.row);
@@ -225,7 +224,7 @@ impl RowLayout for CtrOptions {
         }
     }
 
-    fn fades(&self) -> bool {
+    fn decays(&self) -> bool {
         true
     }
 
@@ -233,7 +232,7 @@ impl RowLayout for CtrOptions {
         rows.get_mut(row)[UNSEEN_DAYS] += 1.0;
     }
 
-    fn fade(&self, rows: &mut Rows, row: u32) -> Retention {
+    fn decay(&self, rows: &mut Rows, row: u32) -> Retention {
         let fields = rows.get_mut(row);
         fields[SHOW] *= self.show_click_decay_rate;
         fields[CLICK] *= self.show_click_decay_rate;
@@ -242,7 +241,7 @@ impl RowLayout for CtrOptions {
         } else if fields[UNSEEN_DAYS] as u32 > self.delete_after_unseen_days {
             Retention::Unseen
         } else {
-            Retention::Stays
+            Retention::Keep
         }
     }
 
@@ -267,7 +266,7 @@ impl RowLayout for CtrOptions {
         spec.optimizer.init_state(dim, &mut buffer[dim..]);
         let fields = rows.get(row);
         let long = long_of(rows, row).map(|long| &rows.long.get(long)[OWNER..]);
-        // Weights and slots alike: the first of D floats from the row, the others from the long part.
+        // Weights and slots alike: the first of D floats is from the row, the others from the long part.
         for (slot, floats) in buffer.chunks_exact_mut(dim).enumerate() {
             floats[0] = fields[WEIGHT + slot];
             if let Some(long) = long {
@@ -336,20 +335,20 @@ fn long_of(rows: &Rows, row: u32) -> Option<u32> {
     rows.get(row)[LONG].to_bits().checked_sub(1)
 }
 
-/// Gives a row its long part, from first values: columns 1 to D - 1 of what the initializer draws for the key.
+/// Creates the long part of a row and initializes it: columns 1 to D - 1 of the key's initial values.
 #[cold]
 fn extend(rows: &mut Rows, row: u32, new_row: &NewRow<'_>) {
     let (key, dim) = (rows.key(row), new_row.spec.dim);
     let long = rows.long.push();
     rows.get_mut(row)[LONG] = f32::from_bits(long + 1);
     let part = rows.long.get_mut(long);
-    // Column 0 is drawn too, over the owner's place, and makes way for it.
+    // Column 0 is drawn too, in the position of the owner's number, which overwrites it.
     new_row.first_weights(key, &mut part[..dim]);
     part[0] = f32::from_bits(row);
     new_row.spec.optimizer.init_state(dim - 1, &mut part[dim..]);
 }
 
-/// The single weights of the rows that a rule is to change.
+/// The single weights of the rows to update.
 struct Short<'a> {
     rows: &'a mut Rows,
     push: &'a Push<'a>,
@@ -366,7 +365,7 @@ impl optimizer::Rows for Short<'_> {
     }
 }
 
-/// The long parts that a rule is to change; targets name them by their own numbers.
+/// The long parts to update; targets refer to them by their own numbers.
 struct Long<'a> {
     rows: &'a mut Rows,
     push: &'a Push<'a>,

@@ -1,8 +1,8 @@
-//! Accessors: layout and life of a sparse row, never the update rule.
+//! Accessors: layout and lifetime of a sparse row, never the update rule.
 //!
-//! An accessor says which floats a row consists of, what a pull shows of them, what a push notes beside the gradient,
-//! and when a row has outlived its use. One accessor a file, each behind `RowLayout`; a shard runs any of them and is
-//! compiled once for each, so that a plain table does not pay for what another kind keeps.
+//! An accessor defines the floats of a row, what a pull returns, what a push records besides the gradient, and when a row is
+//! removed. One accessor per file, each implementing `RowLayout`. A shard works with any of them and is compiled once for each,
+//! so a plain table does not pay for what another accessor stores.
 
 mod ctr;
 mod plain;
@@ -27,12 +27,12 @@ pub enum Accessor {
     /// Weights, their optimizer state and a last-seen stamp.
     #[default]
     Plain,
-    /// Shows and clicks beside the weights, and a long part that rows get when they are worth it.
+    /// Also shows and clicks, and a long part for rows with a high enough score.
     Ctr(CtrOptions),
 }
 
 impl Accessor {
-    /// What is wrong with the options, if anything.
+    /// Fails if an option is out of range.
     pub fn validate(&self) -> Result<()> {
         match self {
             Accessor::Plain => Ok(()),
@@ -41,22 +41,22 @@ impl Accessor {
     }
 }
 
-/// A row with everything that has to be saved of it.
+/// A row with everything that is saved of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row<'a> {
-    /// Whose row it is.
+    /// The key of the row.
     pub key: Key,
     /// When it was last touched.
     pub stamp: u32,
-    /// `dim` weights; zeros where a long part is missing.
+    /// `dim` weights; zeros if the long part is missing.
     pub weights: &'a [f32],
-    /// The optimizer's slots, `dim` floats each; as at the start where a long part is missing.
+    /// The optimizer's slots, `dim` floats each; initial values if the long part is missing.
     pub state: &'a [f32],
-    /// What the ctr accessor keeps beside them.
+    /// The fields of the ctr accessor.
     pub ctr: Option<CtrFields>,
 }
 
-/// What a row is made from, and the stamp that touched rows get.
+/// What a new row is made from, and the stamp that touched rows get.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NewRow<'a> {
     pub(crate) spec: &'a SparseSpec,
@@ -65,12 +65,13 @@ pub(crate) struct NewRow<'a> {
 }
 
 impl NewRow<'_> {
-    /// The first weights of a key's row.
+    /// The initial weights of a key's row.
     pub(crate) fn first_weights(&self, key: Key, out: &mut [f32]) {
         self.spec.initializer.row(self.spec.seed, key, self.fans, out);
     }
 
-    /// What a pull shows of a key that has no row and gets none: first values, or zeros if it would have to earn a row.
+    /// What a pull returns for a key that has no row and gets none: initial values, or zeros if the key is not admitted at
+    /// once.
     pub(crate) fn show_absent(&self, layout: &impl RowLayout, key: Key, out: &mut [f32]) {
         if self.spec.admission.at_once(self.spec.seed, key) {
             layout.initial(self, key, out);
@@ -80,7 +81,7 @@ impl NewRow<'_> {
     }
 }
 
-/// A push on its way through the shards.
+/// A push to the shards of a table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Push<'a> {
     pub(crate) new_row: NewRow<'a>,
@@ -104,37 +105,37 @@ impl<'a> Push<'a> {
     }
 }
 
-/// One key of a push whose row is known: where it stands in the request, and the row.
+/// One key of a push with a known row: its position in the request, and the number of its row.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Target {
     pub(crate) at: u32,
     pub(crate) row: u32,
 }
 
-/// Why a row goes.
+/// Whether a shrink keeps a row, or why not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Retention {
-    Stays,
+    Keep,
     LowScore,
     Unseen,
 }
 
-/// What a shard asks of an accessor. Rows are named by number and may be renumbered when another one is removed.
+/// What a shard needs of an accessor. Rows have numbers, which may change when another row is removed.
 pub(crate) trait RowLayout {
-    /// Floats of a row and of a long part, with `slots` floats of state a weight.
+    /// Floats of a row and of a long part, with `slots` floats of state per weight.
     fn widths(&self, dim: usize, slots: usize) -> (usize, usize);
 
     /// Floats at the front of a row that a pull reads.
     fn pulled_floats(&self, dim: usize) -> usize;
 
-    /// Writes a new row, which is all zeros, with the shows and clicks that earned it.
+    /// Initializes a new row, which is all zeros, with the shows and clicks that led to its admission.
     fn create(&self, rows: &mut Rows, row: u32, new_row: &NewRow<'_>, show: f32, click: f32);
 
-    /// What a pull would show of a row just created.
+    /// What a pull would return for a row that was just created.
     fn initial(&self, new_row: &NewRow<'_>, key: Key, out: &mut [f32]);
 
-    /// Asks for the first `floats` floats of what a row has elsewhere; the row itself is in the cache.
-    fn look_further(&self, _rows: &Rows, _row: u32, _floats: usize) {}
+    /// Prefetches the first `floats` floats of a row's long part; the row itself is in the cache.
+    fn prefetch_long(&self, _rows: &Rows, _row: u32, _floats: usize) {}
 
     /// Copies the weights of a row.
     fn pull(&self, rows: &Rows, row: u32, out: &mut [f32]);
@@ -142,32 +143,32 @@ pub(crate) trait RowLayout {
     /// Applies the gradients of `targets`, one after another.
     fn push(&self, rows: &mut Rows, push: &Push<'_>, targets: &[Target]);
 
-    /// Adds to the weights as they are.
+    /// Adds to the weights directly.
     fn add(&self, rows: &mut Rows, row: u32, delta: &[f32]);
 
-    /// Whether days and shrinking change rows that stay.
-    fn fades(&self) -> bool {
+    /// Whether the end of a day and shrinking change rows that are kept.
+    fn decays(&self) -> bool {
         false
     }
 
     /// A day has passed.
     fn end_of_day(&self, _rows: &mut Rows, _row: u32) {}
 
-    /// Lets a row fade, and says whether it still earns its place.
-    fn fade(&self, _rows: &mut Rows, _row: u32) -> Retention {
-        Retention::Stays
+    /// Decays a row, and tells whether it is kept.
+    fn decay(&self, _rows: &mut Rows, _row: u32) -> Retention {
+        Retention::Keep
     }
 
-    /// The row is about to be removed: gives back what it holds elsewhere.
+    /// The row is about to be removed: frees its long part.
     fn release(&self, _rows: &mut Rows, _row: u32) {}
 
-    /// The row has this number now.
+    /// The row has a new number.
     fn renumbered(&self, _rows: &mut Rows, _row: u32) {}
 
-    /// The row as it is saved; `buffer` is for accessors whose weights do not lie side by side.
+    /// The row as it is saved; `buffer` is for accessors whose weights are not contiguous.
     fn show<'a>(&self, rows: &'a Rows, row: u32, spec: &SparseSpec, buffer: &'a mut Vec<f32>) -> Row<'a>;
 
-    /// Writes weights and state, and the fields where they are given.
+    /// Writes weights and state, and the ctr fields if given.
     fn restore(
         &self,
         rows: &mut Rows,

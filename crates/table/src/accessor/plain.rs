@@ -1,5 +1,5 @@
-//! The plain accessor: D weights, then the optimizer's slots, D floats each. Nothing else, and never deleted but by age
-//! or capacity, which the table sees to.
+//! The plain accessor: D weights, then the optimizer's slots, D floats each. Rows are only removed by age or capacity, which
+//! the table handles.
 
 use openfleet_core::Key;
 
@@ -75,7 +75,7 @@ impl RowLayout for Plain {
     }
 }
 
-/// The rows that a rule is to change, with their gradients.
+/// The rows to update, with their gradients.
 struct Touched<'a> {
     rows: &'a mut Rows,
     push: &'a Push<'a>,

@@ -1,7 +1,7 @@
-//! The columns of a sparse part: `.npy` files of which everything is known before the first byte is written.
+//! The columns of a sparse part: `.npy` files whose contents are fully determined before the first byte is written.
 //!
-//! The header of such a file is a Python literal. A reader does not interpret it: it knows from the manifest what must
-//! stand there, to the byte.
+//! The header of such a file is a Python literal. A reader does not parse it: it knows from the manifest what the header must
+//! be, byte by byte.
 
 use crate::accessor::{Accessor, CtrFields};
 use crate::error::{Error, Result};
@@ -14,12 +14,12 @@ pub(super) enum Column {
     Weights,
     State,
     Stats,
-    /// Keys that have lost their rows: not one of the rows' columns.
+    /// Keys whose rows were removed; not one of the rows' columns.
     Removed,
 }
 
 impl Column {
-    /// Those of the rows.
+    /// The columns of rows.
     pub(super) const ROWS: [Column; 4] = [Column::Keys, Column::Weights, Column::State, Column::Stats];
 
     pub(super) fn name(self) -> &'static str {
@@ -32,7 +32,7 @@ impl Column {
         }
     }
 
-    /// Bytes of a row; 0 where the table has no such column.
+    /// Bytes per row; 0 if the table has no such column.
     pub(super) fn width(self, spec: &SparseSpec) -> usize {
         match self {
             Column::Keys | Column::Removed => 8,
@@ -45,7 +45,7 @@ impl Column {
         }
     }
 
-    /// What stands before the rows; an error if a file cannot have them all, or has more.
+    /// The header of the file; fails if the file is too short or too long for its rows.
     pub(super) fn checked_header(self, spec: &SparseSpec, rows: u64, path: &str, bytes: u64) -> Result<Vec<u8>> {
         let header = self.header(spec, rows);
         let length = rows.checked_mul(self.width(spec) as u64);
@@ -59,12 +59,12 @@ impl Column {
         }
     }
 
-    /// Something else stands there.
+    /// An error about a header that differs.
     pub(super) fn strange_header(self, rows: u64, file: String) -> Error {
-        Error::DamagedManifest { file, reason: format!("its header is not that of {rows} {}", self.name()) }
+        Error::DamagedManifest { file, reason: format!("its header does not match {rows} {}", self.name()) }
     }
 
-    /// What stands before the rows.
+    /// The header of the file.
     pub(super) fn header(self, spec: &SparseSpec, rows: u64) -> Vec<u8> {
         let stamp = "('stamp', '<u4')";
         let (kind, shape) = match self {
@@ -85,10 +85,10 @@ impl Column {
     }
 }
 
-/// What stands before the elements of a `.npy` file: their kind and the shape as Python literals.
+/// The header of a `.npy` file: element type and shape as Python literals.
 pub fn npy_header(kind: &str, shape: &str) -> Vec<u8> {
     let mut text = format!("{{'descr': {kind}, 'fortran_order': False, 'shape': {shape}, }}").into_bytes();
-    // Magic, version 1.0, two bytes of length; all of it a multiple of 64 so that the rows are aligned.
+    // Magic, version 1.0, two bytes of length; padded to a multiple of 64 so that the rows are aligned.
     let padded = (10 + text.len() + 1).next_multiple_of(64) - 10;
     text.resize(padded - 1, b' ');
     text.push(b'\n');
@@ -98,7 +98,7 @@ pub fn npy_header(kind: &str, shape: &str) -> Vec<u8> {
     header
 }
 
-/// Appends what is kept beside a row's weights, as `stats` has it.
+/// Appends a row's stamp and ctr fields, as in the `stats` column.
 pub(super) fn put_stats(out: &mut Vec<u8>, stamp: u32, ctr: Option<CtrFields>) {
     out.extend_from_slice(&stamp.to_le_bytes());
     if let Some(ctr) = ctr {
@@ -110,7 +110,7 @@ pub(super) fn put_stats(out: &mut Vec<u8>, stamp: u32, ctr: Option<CtrFields>) {
     }
 }
 
-/// Reads it back; `bytes` is one row of the column.
+/// Reads them back; `bytes` is one row of the column.
 pub(super) fn take_stats(bytes: &[u8]) -> (u32, Option<CtrFields>) {
     let word = |at: usize| {
         let mut word = [0; 4];
@@ -128,7 +128,7 @@ pub(super) fn take_stats(bytes: &[u8]) -> (u32, Option<CtrFields>) {
     (word(0), ctr)
 }
 
-/// Appends floats as a column has them.
+/// Appends floats as a column stores them.
 pub(super) fn put_floats(out: &mut Vec<u8>, floats: &[f32]) {
     out.extend(floats.iter().flat_map(|float| float.to_le_bytes()));
 }

@@ -1,17 +1,17 @@
-//! From the parts of all servers to a checkpoint: the steps whose order makes it all or nothing.
+//! Commits the parts of all servers as a checkpoint: the order of these steps makes it atomic.
 //!
 //! ```text
-//! begin     .saving-ID is made
+//! begin     .saving-ID is created
 //!           every server writes its part into it                    (write_part)
-//! commit    every file is there; dense blocks become whole parameters
-//!           .saving-ID is renamed to data-ID                        still unknown to everybody
+//! commit    every file exists; dense blocks are merged into whole parameters
+//!           .saving-ID is renamed to data-ID                        not visible to readers yet
 //!           manifest.json.saving is written and synced
-//!           manifest.json.saving is renamed to manifest.json        from here on the new one counts
+//!           manifest.json.saving is renamed to manifest.json        the checkpoint is committed
 //!           what no manifest names is removed
 //! ```
 //!
-//! A storage without directories may write to `data-ID` from the beginning, where `.saving-ID` is but another name for it:
-//! nothing there counts before the manifest names it.
+//! A storage without directories may write to `data-ID` from the start, with `.saving-ID` as just another name for it: nothing
+//! there is part of a checkpoint before the manifest names it.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,53 +23,56 @@ use super::storage::Storage;
 use super::write::{ServerPart, TableCuts, temporary, write_part};
 use crate::error::{Error, Result};
 
-/// What a save is to become.
+/// What the manifest of a save is made from.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Commit {
-    /// 16 hexadecimal digits, another one for every save.
+    /// 16 hexadecimal digits, unique per save.
     pub id: String,
-    /// The job.
+    /// Name of the job.
     pub job: String,
-    /// How it trains.
+    /// Training mode.
     pub mode: String,
-    /// Its workers.
+    /// Number of workers.
     pub workers: u32,
-    /// Training threads of each.
+    /// Training threads per worker.
     pub threads: u32,
-    /// Whatever the caller wants back.
+    /// User data that is returned when the checkpoint is loaded.
     pub data: serde_json::Value,
-    /// What the program keeps beside its tables, as [`encode_states`](super::encode_states) gives it. Bytes, which are no JSON.
+    /// The program's own state, encoded by [`encode_states`](super::encode_states). Bytes, not JSON.
     #[serde(skip)]
     pub states: Vec<u8>,
     /// What each server has written, in order.
     pub parts: Vec<ServerPart>,
-    /// What it takes the place of.
+    /// What it replaces.
     #[serde(default)]
     pub replaces: Replaces,
-    /// The save whose moment it shows, if it is not its own.
+    /// The save whose snapshot it contains, if that is another one.
     #[serde(default)]
     pub moment: Option<String>,
-    /// The run that it is part of.
+    /// Id of the run.
     #[serde(default)]
     pub run: String,
 }
 
-/// What a save takes the place of.
+/// What a save replaces.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Replaces {
-    /// Whatever stands there.
+    /// Whatever is there.
     #[default]
     Anything,
-    /// The save of this id, whole.
+    /// The save with this id, completely.
     Whole(String),
-    /// The save of this id, whose rows count where there are no newer ones.
+    /// The save with this id, whose rows are still used if there are no newer ones.
     Changes(String),
 }
 
-/// Makes room for the save `id`. Refuses where a checkpoint stands and is not to be replaced.
+/// Prepares a storage for the save `id`. Fails if there is a checkpoint and `replace` is false.
 pub fn begin(storage: &dyn Storage, id: &str, replace: bool) -> Result<()> {
     if !is_id(id) {
-        return Err(Error::DamagedManifest { file: temporary(id), reason: "it is not named by 16 digits".into() });
+        return Err(Error::DamagedManifest {
+            file: temporary(id),
+            reason: "its id is not 16 hexadecimal digits".into(),
+        });
     }
     if !replace && storage.size(MANIFEST).map_err(Error::storage("open", MANIFEST))?.is_some() {
         return Err(Error::CheckpointExists { name: storage.name() });
@@ -78,25 +81,25 @@ pub fn begin(storage: &dyn Storage, id: &str, replace: bool) -> Result<()> {
     storage.make_directory(&directory).map_err(Error::storage("create", &directory))
 }
 
-/// Removes what a save that came to nothing has left.
+/// Removes the files of a save that failed.
 ///
-/// It may have come to something all the same: whoever asked did not get the answer. So nothing is removed that the manifest
-/// names, and nothing at all while it cannot be read. Not to be called while the same save is being committed.
+/// The save may have succeeded after all, if the caller did not get the reply. So nothing is removed that the manifest names,
+/// and nothing at all if the manifest cannot be read. Must not be called while the same save is being committed.
 pub fn abandon(storage: &dyn Storage, id: &str) {
     let Ok(standing) = find_manifest(storage) else { return };
     if is_id(id) && !standing.is_some_and(|standing| is_named(&standing, &directory(id))) {
-        // Worth no error of its own: the next save that succeeds removes it.
+        // Not worth an error: the next successful save removes it.
         let _ = storage.remove(&temporary(id));
     }
 }
 
-/// Whether an entry of a checkpoint's directory is one that saves make, finished or not.
+/// Whether saves create entries of this name in a checkpoint's directory, complete or not.
 pub fn is_of_a_save(name: &str) -> bool {
     let id = name.strip_prefix("data-").or_else(|| name.strip_prefix(".saving-"));
     id.is_some_and(is_id) || name == new_manifest()
 }
 
-/// Saves what one process keeps, from the beginning to the end; `save` has no parts yet.
+/// Saves the tables of a single process; `save` has no parts yet.
 pub fn save_alone(storage: &dyn Storage, mut save: Commit, cuts: TableCuts, replace: bool) -> Result<Manifest> {
     let id = save.id.clone();
     begin(storage, &id, replace)?;
@@ -110,7 +113,7 @@ pub fn save_alone(storage: &dyn Storage, mut save: Commit, cuts: TableCuts, repl
     saved
 }
 
-/// Makes the parts of all servers a checkpoint.
+/// Commits the parts of all servers as a checkpoint.
 pub fn commit(storage: &dyn Storage, commit: Commit) -> Result<Manifest> {
     let (from, to) = (temporary(&commit.id), directory(&commit.id));
     for file in commit.parts.iter().flat_map(|part| part.files.iter().chain(&part.dense_file)) {
@@ -174,7 +177,8 @@ pub fn commit(storage: &dyn Storage, commit: Commit) -> Result<Manifest> {
     Ok(manifest)
 }
 
-/// The older saves that a save needs: none, if it is whole. Fails where another one stands there than it was made for.
+/// The older saves that a delta needs; empty for a full save. Fails if the checkpoint at the address is not the one that the
+/// delta is based on.
 fn layers(storage: &dyn Storage, commit: &Commit, sparse: &[SparseEntry]) -> Result<Vec<Layer>> {
     let (expected, is_whole) = match &commit.replaces {
         Replaces::Anything => (None, true),
@@ -189,34 +193,34 @@ fn layers(storage: &dyn Storage, commit: &Commit, sparse: &[SparseEntry]) -> Res
     });
     let standing = standing.transpose()?.filter(|_| !is_whole);
     let since = standing.as_ref().map(Manifest::moment);
-    // A server without sparse tables has nothing that changes.
+    // A server without sparse tables has no rows that could change.
     if commit.parts.iter().any(|part| !part.sparse.is_empty() && part.since.as_deref() != since) {
         return Err(Error::PartsDisagree { what: "the save before".into() });
     }
     let Some(standing) = standing.filter(|_| !sparse.is_empty()) else { return Ok(Vec::new()) };
     let names = |tables: &[SparseEntry]| tables.iter().map(|table| table.name.clone()).collect::<Vec<_>>();
     if names(&standing.sparse) != names(sparse) {
-        return Err(Error::DeltaWithout { what: "the tables of the save before, no more and no fewer" });
+        return Err(Error::DeltaWithout { what: "exactly the tables of the previous save" });
     }
     Ok(standing.into_layers())
 }
 
-/// Where the files of a complete save are.
+/// The directory of a complete save.
 fn directory(id: &str) -> String {
     format!("data-{id}")
 }
 
-/// Where a manifest is until it counts.
+/// Name of a manifest before it is committed.
 fn new_manifest() -> String {
     format!("{MANIFEST}.saving")
 }
 
-/// Whether a manifest needs what is in a directory.
+/// Whether a manifest needs a directory.
 fn is_named(manifest: &Manifest, directory: &str) -> bool {
     manifest.directory == directory || manifest.layers.iter().any(|layer| layer.directory == directory)
 }
 
-/// Puts the manifest in the old one's place.
+/// Replaces the manifest atomically.
 fn put_manifest(storage: &dyn Storage, manifest: &Manifest) -> Result<()> {
     let new = new_manifest();
     let mut sink = storage.create(&new).map_err(Error::storage("create", &new))?;
@@ -227,7 +231,7 @@ fn put_manifest(storage: &dyn Storage, manifest: &Manifest) -> Result<()> {
     storage.sync_directory("").map_err(Error::storage("sync", &storage.name()))
 }
 
-/// Removes what earlier saves have left: only names that a save gives, and only after the new manifest stands.
+/// Removes what earlier saves have left: only names that saves create, and only after the new manifest is in place.
 fn sweep(storage: &dyn Storage, manifest: &Manifest) {
     for name in storage.list("").unwrap_or_default() {
         if is_of_a_save(&name) && !is_named(manifest, &name) {
@@ -240,7 +244,7 @@ fn is_id(id: &str) -> bool {
     id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
 
-/// Tables with the parts of all servers.
+/// Merges the tables of all servers' parts.
 fn merge_sparse(parts: &[ServerPart]) -> Result<Vec<SparseEntry>> {
     let mut tables: Vec<SparseEntry> = Vec::new();
     for (number, part) in parts.iter().enumerate() {
@@ -271,7 +275,7 @@ mod tests {
     use crate::checkpoint::Memory;
     use crate::{DenseSpec, Optimizer, Schedule, Sgd};
 
-    /// A manifest of the save `id` on top of another one.
+    /// A manifest of the save `id` on top of other saves.
     fn manifest(id: &str, layers: &[&str]) -> Manifest {
         let layer = |id: &&str| Layer {
             id: (*id).into(),
@@ -307,9 +311,9 @@ mod tests {
 
     const IDS: [&str; 3] = ["0000000000000001", "0000000000000002", "0000000000000003"];
 
-    // That files are still there in `.saving-ID` means nothing in a directory, and everything where that is `data-ID`.
+    // Files in `.saving-ID` mean nothing in a directory, but everything in a storage where that is `data-ID`.
     #[test]
-    fn what_the_manifest_names_is_not_abandoned() {
+    fn files_that_the_manifest_names_are_not_abandoned() {
         let storage = Memory::new();
         for id in IDS {
             storage.put(&format!("{}/rows", temporary(id)), vec![1]);
@@ -319,7 +323,11 @@ mod tests {
             abandon(&storage, id);
         }
         let left = storage.list("").unwrap();
-        assert_eq!(left, [temporary(IDS[0]), temporary(IDS[1]), MANIFEST.to_owned()], "its own and its layer's stay");
+        assert_eq!(
+            left,
+            [temporary(IDS[0]), temporary(IDS[1]), MANIFEST.to_owned()],
+            "its own files and those of its layer stay"
+        );
     }
 
     #[test]
@@ -331,10 +339,10 @@ mod tests {
         assert_eq!(storage.list("").unwrap().len(), 2);
         storage.remove(MANIFEST).unwrap();
         abandon(&storage, IDS[0]);
-        assert!(storage.files().is_empty(), "nothing stands: it can go");
+        assert!(storage.files().is_empty(), "there is no manifest: it can be removed");
     }
 
-    /// Two jobs that save to one address at once: the one that is late fails, and what the other one saved stays whole.
+    /// Two jobs save to one address at the same time: the later one fails, and what the other one saved stays intact.
     #[test]
     fn a_save_whose_files_another_save_removed_fails_and_changes_nothing() {
         let spec = DenseSpec {

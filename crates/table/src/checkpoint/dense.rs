@@ -1,4 +1,4 @@
-//! Dense parameters: blocks of many servers in, one safetensors file of whole parameters out, and back.
+//! Dense parameters: merges the blocks of many servers into one safetensors file of whole parameters, and reads it.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +13,19 @@ use super::storage::Storage;
 use super::write::ServerPart;
 use crate::error::{Error, Result};
 
-/// The one file.
+/// Name of the file.
 pub(super) const FILE: &str = "dense.safetensors";
 
-/// A parameter being put together: values, then slots, each `length` floats as bytes.
+/// A parameter being assembled: values, then slots, each `length` floats as bytes.
 struct AssembledParameter {
     entry: DenseEntry,
     length: usize,
     bytes: Vec<u8>,
-    /// Floats that came.
+    /// Number of floats received.
     filled: usize,
 }
 
-/// Puts the blocks of all parts together and writes them; the parts' files are no longer needed then.
+/// Merges the blocks of all parts and writes them; the parts' files are not needed after that.
 pub(super) fn merge(
     storage: &dyn Storage,
     directory: &str,
@@ -53,7 +53,7 @@ pub(super) fn merge(
             if parameter.entry.spec != block.spec || !fits {
                 return Err(Error::PartsDisagree { what: format!("parameter `{}`", block.parameter) });
             }
-            // Blocks of one parameter may have met one push more or less where nobody waits.
+            // Without sync, blocks of one parameter may differ by a push.
             parameter.entry.step = parameter.entry.step.max(block.step);
             parameter.filled += block.length;
             for slot in 0..=slots.len() {
@@ -88,7 +88,7 @@ pub(super) fn merge(
     Ok((entries, Some(writer.finish()?)))
 }
 
-/// The values of a parameter are under its name, a slot under `name/slot`.
+/// The values of a parameter are stored under its name, a slot under `name/slot`.
 fn tensor_name(entry: &DenseEntry, slot: usize) -> String {
     match slot.checked_sub(1) {
         None => entry.name.clone(),
@@ -96,7 +96,7 @@ fn tensor_name(entry: &DenseEntry, slot: usize) -> String {
     }
 }
 
-/// Reads parameters out of the file's bytes.
+/// Reads parameters from the file's bytes.
 pub(super) fn take(file: &str, bytes: &[u8], entries: &[DenseEntry]) -> Result<BTreeMap<String, DenseValues>> {
     let damaged = |reason: String| Error::DamagedManifest { file: file.to_owned(), reason };
     let tensors = SafeTensors::deserialize(bytes).map_err(|error| damaged(error.to_string()))?;

@@ -1,7 +1,7 @@
-//! One file of a checkpoint, with a checksum for every block.
+//! One file of a checkpoint, with a checksum per block.
 //!
-//! A block is a mebibyte. Its CRC32C says whether it is what was written, and where a single bit was flipped it even says
-//! which: a checksum is linear, so the difference of two tells the place.
+//! A block is one mebibyte. Its CRC32C tells whether it is intact, and if a single bit was flipped also which one: a CRC is
+//! linear, so the difference of two checksums gives the position.
 
 use std::io::Read;
 
@@ -10,26 +10,26 @@ use serde::{Deserialize, Serialize};
 use super::storage::{Bytes, Sink, Storage};
 use crate::error::{Error, Result};
 
-/// Bytes of every block but a file's last.
+/// Bytes of every block except a file's last.
 pub const BLOCK_BYTES: usize = 1 << 20;
 
-/// A file as the manifest knows it.
+/// A file in the manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// Within the checkpoint's data directory.
+    /// Path within the checkpoint's data directory.
     pub path: String,
-    /// How long it is.
+    /// Its length.
     pub bytes: u64,
     /// CRC32C of every block, eight hexadecimal digits each, one after the other.
     pub crc32c: String,
 }
 
-/// Where one bit is not what was written.
+/// The position of a flipped bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flip {
-    /// Which byte of the file.
+    /// Offset of the byte in the file.
     pub offset: u64,
-    /// Which bit of it, 0 the lowest.
+    /// Bit of the byte, 0 is the lowest.
     pub bit: u32,
 }
 
@@ -38,7 +38,7 @@ impl FileEntry {
         u32::from_str_radix(self.crc32c.get(block * 8..block * 8 + 8)?, 16).ok()
     }
 
-    /// Fails where a block is not what was written.
+    /// Fails if the checksum of a block does not match.
     fn check(&self, path: &str, block: usize, bytes: &[u8]) -> Result<()> {
         let (expected, got) = (self.checksum(block), crc32c::crc32c(bytes));
         if expected == Some(got) {
@@ -55,10 +55,10 @@ impl FileEntry {
     }
 }
 
-/// Writes a file, a block at a time.
+/// Writes a file block by block.
 pub(super) struct FileWriter {
     sink: Box<dyn Sink>,
-    /// Within the storage, for messages; the entry has its own.
+    /// Path within the storage, for messages; the entry has its own.
     path: String,
     entry: FileEntry,
     block: Vec<u8>,
@@ -85,7 +85,7 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Makes it last, and says what was written.
+    /// Flushes the file to stable storage (`fsync`), and returns its entry.
     pub(super) fn finish(mut self) -> Result<FileEntry> {
         if !self.block.is_empty() {
             self.write_block()?;
@@ -103,15 +103,15 @@ impl FileWriter {
     }
 }
 
-/// Reads a file that a manifest describes; nothing is shown that was not checked.
+/// Reads a file of a manifest; all bytes are checked before they are returned.
 pub(super) struct FileReader<'a> {
     source: Box<dyn Read + Send>,
     path: String,
     entry: &'a FileEntry,
-    /// Blocks read so far.
+    /// Number of blocks read so far.
     blocks: usize,
     block: Vec<u8>,
-    /// How much of the block was taken.
+    /// Number of bytes of the current block that were consumed.
     taken: usize,
 }
 
@@ -120,10 +120,10 @@ impl<'a> FileReader<'a> {
         FileReader::open_at(storage, directory, entry, 0)
     }
 
-    /// From some byte on.
+    /// Opens a file at byte `from`.
     pub(super) fn open_at(storage: &dyn Storage, directory: &str, entry: &'a FileEntry, from: u64) -> Result<Self> {
         let path = locate(storage, directory, entry)?;
-        // The blocks that are read are read whole, or they could not be checked.
+        // Blocks are always read completely, because a part of one cannot be checked.
         let blocks = (from / BLOCK_BYTES as u64) as usize;
         let source = storage.open_at(&path, (blocks * BLOCK_BYTES) as u64).map_err(Error::storage("open", &path))?;
         let mut reader = FileReader { source, path, entry, blocks, block: Vec::new(), taken: 0 };
@@ -134,7 +134,7 @@ impl<'a> FileReader<'a> {
         Ok(reader)
     }
 
-    /// What people find it under.
+    /// Path of the file, for messages.
     pub(super) fn path(&self) -> &str {
         &self.path
     }
@@ -157,7 +157,7 @@ impl<'a> FileReader<'a> {
         Ok(())
     }
 
-    /// All that is left.
+    /// Reads the rest of the file.
     pub(super) fn read_to_end(&mut self) -> Result<Vec<u8>> {
         let mut bytes = self.block[self.taken..].to_vec();
         while self.next_block()? {
@@ -167,7 +167,7 @@ impl<'a> FileReader<'a> {
         Ok(bytes)
     }
 
-    /// The next block, checked; false at the end.
+    /// Reads and checks the next block; false at the end.
     pub(super) fn next_block(&mut self) -> Result<bool> {
         let offset = self.blocks as u64 * BLOCK_BYTES as u64;
         let length = self.entry.bytes.saturating_sub(offset).min(BLOCK_BYTES as u64) as usize;
@@ -183,7 +183,7 @@ impl<'a> FileReader<'a> {
     }
 }
 
-/// A whole file for looking things up in it, every byte of it checked; and what people find it under.
+/// Maps a whole file for lookups, after checking every byte; also returns its path for messages.
 pub(super) fn map(storage: &dyn Storage, directory: &str, entry: &FileEntry) -> Result<(String, Bytes)> {
     let path = locate(storage, directory, entry)?;
     let bytes = storage.map(&path).map_err(Error::storage("map", &path))?;
@@ -197,7 +197,7 @@ pub(super) fn map(storage: &dyn Storage, directory: &str, entry: &FileEntry) -> 
     Ok((path, bytes))
 }
 
-/// The path of a file that is there and as long as it should be.
+/// The path of a file; fails if it does not exist or has the wrong length.
 fn locate(storage: &dyn Storage, directory: &str, entry: &FileEntry) -> Result<String> {
     let path = format!("{directory}/{}", entry.path);
     match storage.size(&path).map_err(Error::storage("open", &path))? {
@@ -209,8 +209,8 @@ fn locate(storage: &dyn Storage, directory: &str, entry: &FileEntry) -> Result<S
 
 /// The one bit whose flipping turns the checksum `expected` of `length` bytes into `got`, if there is one.
 ///
-/// Flipping the last bit that a CRC takes in changes it by the polynomial; flipping the one before, by the polynomial
-/// taken one step further; and so on. Bits go in from the lowest of the first byte to the highest of the last.
+/// Flipping the last bit of the input changes a CRC by the polynomial; flipping the bit before, by the polynomial advanced one
+/// step; and so on. Bits are processed from the lowest of the first byte to the highest of the last.
 pub(super) fn find_flip(expected: u32, got: u32, length: usize) -> Option<Flip> {
     const POLYNOMIAL: u32 = 0x82f6_3b78;
     let (wanted, mut difference) = (expected ^ got, POLYNOMIAL);
@@ -229,7 +229,7 @@ mod tests {
     use crate::checkpoint::Memory;
 
     #[test]
-    fn a_file_comes_back_as_it_was_over_many_blocks() {
+    fn a_file_of_many_blocks_round_trips() {
         let storage = Memory::new();
         let bytes: Vec<u8> = (0..2 * BLOCK_BYTES + 77).map(|at| ((at * 31) >> 3) as u8).collect();
         let mut writer = FileWriter::create(&storage, "d", "f").unwrap();
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_cut_short_is_named() {
+    fn a_missing_or_truncated_file_is_named() {
         let storage = Memory::new();
         let entry = FileEntry { path: "f".into(), bytes: 10, crc32c: "00000000".into() };
         let open = |storage: &Memory| FileReader::open(storage, "d", &entry).err();

@@ -1,7 +1,7 @@
-//! The manifest: what a checkpoint consists of, and the only file whose presence makes it one.
+//! The manifest: lists the contents of a checkpoint. A checkpoint exists if and only if its manifest does.
 //!
-//! It is JSON for people and their tools. Its last member is the CRC32C of everything before that line, so that a bit
-//! that was flipped in a hyper-parameter is noticed like one that was flipped in a row.
+//! It is JSON for people and their tools. Its last member is the CRC32C of everything before that line, so a flipped bit in a
+//! hyper-parameter is detected like one in a row.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -17,42 +17,41 @@ use crate::error::{Error, Result};
 use crate::ledger::Ledger;
 use crate::sparse::SparseSpec;
 
-/// Its name in the checkpoint's directory.
+/// File name in the checkpoint's directory.
 pub const MANIFEST: &str = "manifest.json";
-/// What its first member says.
+/// Value of its first member.
 pub const FORMAT: &str = "openfleet checkpoint";
-/// Changes whenever an older reader could misunderstand. Version 2 has older saves below its own; without any, what is
-/// written is version 1.
+/// Incremented with every incompatible change. Version 2 has layers of older saves; without layers, version 1 is written.
 pub const VERSION: u32 = 2;
 
-/// What a checkpoint consists of.
+/// The contents of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// [`FORMAT`].
     pub format: String,
     /// [`VERSION`], or an earlier one.
     pub version: u32,
-    /// Another one for every save; 16 hexadecimal digits.
+    /// Id of the save, unique; 16 hexadecimal digits.
     pub id: String,
-    /// The save whose moment it shows, where that was written anew in another shape.
+    /// The save whose snapshot it contains, if that was rewritten in another form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moment: Option<String>,
     /// The job that wrote it.
     pub job: String,
-    /// The run that wrote it: one launch of the job with all its restarts. Positions count only there.
+    /// Id of the run that wrote it: one launch of the job with all its restarts. Positions are only used in that run.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub run: String,
-    /// How that job trained.
+    /// Training mode of that job.
     pub mode: String,
-    /// Its workers.
+    /// Number of workers.
     pub workers: u32,
-    /// Training threads of each.
+    /// Training threads per worker.
     pub threads: u32,
-    /// The servers that wrote it; those that read it may be more or fewer.
+    /// Number of servers that wrote it; any number of servers can read it.
     pub servers: u32,
-    /// The furthest that any table had come, in pushes.
+    /// The maximum step of all tables, in pushes.
     pub step: u64,
-    /// Where the files are.
+    /// Directory of the files.
     pub directory: String,
     /// Sparse tables, in the program's order.
     pub sparse: Vec<SparseEntry>,
@@ -60,40 +59,40 @@ pub struct Manifest {
     pub dense: Vec<DenseEntry>,
     /// The file with the dense parameters, if there are any.
     pub dense_file: Option<String>,
-    /// The file with what the program keeps beside them, if there is anything.
+    /// The file with the program's own state, if there is any.
     #[serde(default)]
     pub states_file: Option<String>,
-    /// What has been applied, on every server alike.
+    /// The work that every server has applied.
     pub work: Work,
-    /// How far the job was, beside what has been applied; nothing where that is not known.
+    /// How far the job was, besides the applied work; null if that is not known.
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub position: serde_json::Value,
-    /// Whatever the caller wants back: an epoch, a position in the data.
+    /// User data that is returned when the checkpoint is loaded, such as an epoch or a position in the data.
     #[serde(default)]
     pub data: serde_json::Value,
     /// Every file with its checksums.
     pub files: Vec<FileEntry>,
-    /// Where the rows are that have not changed since: older saves, oldest first.
+    /// Older saves with the rows that have not changed since, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<Layer>,
 }
 
-/// An older save, of which those rows count that no later one has or has removed.
+/// An older save. Its rows are used unless a later save has or has removed them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Layer {
-    /// Its id.
+    /// Id of the save.
     pub id: String,
-    /// The furthest that any table had come then.
+    /// The maximum step of all tables at that time.
     pub step: u64,
-    /// Where its files are.
+    /// Directory of its files.
     pub directory: String,
     /// Its sparse tables.
     pub sparse: Vec<SparseEntry>,
-    /// Those files of it that hold rows.
+    /// Its files with rows.
     pub files: Vec<FileEntry>,
 }
 
-/// A sparse table in one of the saves that a checkpoint consists of.
+/// A sparse table in one of the saves of a checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stored<'a> {
     pub(super) directory: &'a str,
@@ -119,17 +118,17 @@ fn damaged(reason: String) -> Error {
 /// A sparse table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SparseEntry {
-    /// What people call it.
+    /// Name of the table.
     pub name: String,
-    /// What it was made from: schema, rule, hyper-parameters.
+    /// The spec of the table.
     pub spec: SparseSpec,
-    /// Pushes so far.
+    /// Number of pushes so far.
     pub step: u64,
-    /// The stamp that touched rows got.
+    /// The stamp of touched rows.
     pub stamp: u32,
-    /// Its rows at that moment, wherever they are saved.
+    /// Number of rows in the table at that time, in whichever save they are stored.
     pub rows: u64,
-    /// What the optimizer's slots hold, in order.
+    /// Names of the optimizer's slots, in order.
     pub slots: Vec<String>,
     /// Its rows, by range of buckets.
     pub parts: Vec<SparsePart>,
@@ -140,11 +139,11 @@ pub struct SparseEntry {
 pub struct SparsePart {
     /// The first and the last bucket.
     pub buckets: (u32, u32),
-    /// How many rows.
+    /// Number of rows.
     pub rows: u64,
-    /// Of the files: with `.keys.npy` it is the keys, with `.weights.npy` the weights.
+    /// Prefix of the files: with `.keys.npy` it is the keys, with `.weights.npy` the weights.
     pub prefix: String,
-    /// How many keys have lost their rows since the save before; they are in `.removed.npy`.
+    /// Number of keys whose rows were removed since the previous save; they are in `.removed.npy`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub removed: u64,
 }
@@ -154,7 +153,7 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl SparsePart {
-    /// Whether there may be keys of these buckets in it.
+    /// Whether it may have keys of these buckets.
     pub fn meets(&self, buckets: &Range<usize>) -> bool {
         (self.buckets.0 as usize) < buckets.end && buckets.start <= self.buckets.1 as usize
     }
@@ -163,41 +162,41 @@ impl SparsePart {
 /// A dense parameter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DenseEntry {
-    /// Its name, and that of its tensor; slots are `name/slot`.
+    /// Name of the parameter, and of its tensor; slots are `name/slot`.
     pub name: String,
     /// Shape, rule, hyper-parameters.
     pub spec: DenseSpec,
-    /// Updates so far.
+    /// Number of updates so far.
     pub step: u64,
-    /// What the optimizer's slots hold, in order.
+    /// Names of the optimizer's slots, in order.
     pub slots: Vec<String>,
 }
 
 /// Work that has been applied.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
-    /// By stream, where nobody waits.
+    /// Streams outside of groups.
     pub streams: Ledger,
-    /// By groups that step together.
+    /// Groups of streams that step together.
     pub groups: Vec<GroupWork>,
 }
 
-/// How far streams have come that step together.
+/// The progress of streams that step together.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupWork {
-    /// The first of its streams and the one after the last.
+    /// The first of its streams, and the one after the last.
     pub streams: (u32, u32),
-    /// Steps that were applied.
+    /// Number of steps that were applied.
     pub step: u64,
-    /// Of those, how many each stream took part in: its position in its data.
+    /// Per stream: the number of those steps that it took part in, which is its position in its data.
     pub taken: BTreeMap<u32, u64>,
-    /// The pass that each stream left last.
+    /// Per stream: the pass it left last.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub left: BTreeMap<u32, u64>,
 }
 
 impl Work {
-    /// What either of two servers has applied: what both have to reach before they are at the same moment.
+    /// Adds what another server has applied. Both servers have to apply the result before a consistent snapshot.
     pub fn merge(&mut self, other: &Work) {
         self.streams.merge(&other.streams);
         for theirs in &other.groups {
@@ -217,18 +216,18 @@ impl Work {
 }
 
 impl Manifest {
-    /// The save whose moment it shows.
+    /// The save whose snapshot it contains.
     pub fn moment(&self) -> &str {
         self.moment.as_deref().unwrap_or(&self.id)
     }
 
-    /// Every file of every save that it consists of, with its directory.
+    /// Every file of every save in the checkpoint, with its directory.
     pub fn all_files(&self) -> impl Iterator<Item = (&str, &FileEntry)> {
         let of_layers = self.layers.iter().flat_map(|layer| layer.files.iter().map(|file| (&*layer.directory, file)));
         of_layers.chain(self.files.iter().map(|file| (&*self.directory, file)))
     }
 
-    /// Bytes of the files that hold the rows of a table, in every save that it consists of.
+    /// Bytes of the files with rows of a table, in all saves of the checkpoint.
     pub fn bytes_of(&self, entry: &SparseEntry) -> u64 {
         let of_part = |stored: Stored<'_>, part: &SparsePart| {
             let is_of = |path: &str| path.strip_prefix(&part.prefix).is_some_and(|rest| rest.starts_with('.'));
@@ -237,12 +236,12 @@ impl Manifest {
         self.stored(entry).flat_map(|stored| stored.entry.parts.iter().map(move |part| of_part(stored, part))).sum()
     }
 
-    /// A file of its own by its path.
+    /// A file of the newest save by its path.
     pub(super) fn file(&self, path: &str) -> Result<&FileEntry> {
         find_file(&self.files, path)
     }
 
-    /// A table in the saves that have rows of it, newest first.
+    /// A table in all saves that have rows of it, newest first.
     pub(super) fn stored<'a>(&'a self, entry: &'a SparseEntry) -> impl Iterator<Item = Stored<'a>> {
         let own = Stored { directory: &self.directory, entry, files: &self.files };
         let older = self.layers.iter().rev().filter_map(|layer| {
@@ -252,17 +251,17 @@ impl Manifest {
         std::iter::once(own).chain(older)
     }
 
-    /// As an older save of another one.
+    /// Turns a checkpoint into layers of a newer save.
     pub(super) fn into_layers(self) -> Vec<Layer> {
         let Manifest { id, step, directory, sparse, files, mut layers, dense_file, states_file, .. } = self;
-        // Dense values and states are whole in every save.
+        // Dense values and states are complete in every save.
         let is_beside = |path: &String| [&dense_file, &states_file].into_iter().flatten().any(|beside| beside == path);
         let files = files.into_iter().filter(|file| !is_beside(&file.path)).collect();
         layers.push(Layer { id, step, directory, sparse, files });
         layers
     }
 
-    /// As the bytes of a file.
+    /// Encodes the manifest as the bytes of a file.
     pub(super) fn encode(&self) -> Result<Vec<u8>> {
         let mut bytes = serde_json::to_vec_pretty(self).map_err(|error| damaged(error.to_string()))?;
         bytes.truncate(bytes.len() - "\n}".len());
@@ -271,10 +270,10 @@ impl Manifest {
         Ok(bytes)
     }
 
-    /// From the bytes of a file.
+    /// Decodes the bytes of a file. Fails if it is damaged or of another version.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
         let content = bytes.len().checked_sub(tail(0).len()).map(|end| &bytes[..end]).unwrap_or_default();
-        // Another version may have another end: say so rather than that it is damaged.
+        // Another version may have another ending: report the version, not damage.
         let version = serde_json::from_slice::<VersionOnly>(bytes).ok().filter(|known| known.format == FORMAT);
         if let Some(VersionOnly { version, .. }) = version
             && !(1..=VERSION).contains(&version)
@@ -320,12 +319,12 @@ fn tail(checksum: u32) -> String {
     format!("{TAIL}{checksum:08x}{END}")
 }
 
-/// The manifest of a checkpoint.
+/// Reads the manifest of a checkpoint. Fails if there is none.
 pub fn read_manifest(storage: &dyn Storage) -> Result<Manifest> {
     find_manifest(storage)?.ok_or_else(|| Error::NotACheckpoint { name: storage.name() })
 }
 
-/// The manifest of a checkpoint, if there is one.
+/// Reads the manifest of a checkpoint, if there is one.
 pub fn find_manifest(storage: &dyn Storage) -> Result<Option<Manifest>> {
     if storage.size(MANIFEST).map_err(Error::storage("open", MANIFEST))?.is_none() {
         return Ok(None);
@@ -373,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_comes_back_as_it_was_and_is_plain_json() {
+    fn a_manifest_round_trips_and_is_plain_json() {
         let manifest = manifest();
         let bytes = manifest.encode().unwrap();
         assert_eq!(Manifest::decode(&bytes).unwrap(), manifest);

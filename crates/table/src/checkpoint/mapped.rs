@@ -1,8 +1,8 @@
-//! A saved sparse table read where it lies: keys and weights stay in their files, and an index finds a key's row.
+//! A saved sparse table that is read in place: keys and weights stay in their files, and an index finds the row of a key.
 //!
-//! What predicts does not change rows, so it needs neither shards nor locks, nor a copy of a table that may be larger than
-//! its memory. Opening reads everything once: every byte is compared with its checksum, and every key goes to the index (12
-//! bytes a row, the only memory of our own). After that rows are looked at in place, from any number of threads.
+//! Prediction does not change rows, so it needs neither shards nor locks, nor a copy of a table that may be larger than memory.
+//! Opening reads everything once: every byte is compared with its checksum, and every key is added to the index (12 bytes per
+//! row, the only memory used). After that, any number of threads read rows in place.
 
 use openfleet_core::Key;
 use openfleet_core::key::mix;
@@ -22,19 +22,19 @@ use crate::sparse::{SparseSpec, SparseTable};
 pub struct MappedTable {
     dim: usize,
     parts: Vec<MappedPart>,
-    /// Has no rows: it knows what a key starts from.
+    /// Has no rows; provides the initial values of keys without a row.
     absent: SparseTable,
 }
 
 /// The rows of a range of buckets.
 struct MappedPart {
-    /// The first and the last.
+    /// The first and the last bucket.
     buckets: (usize, usize),
     keys: MappedColumn,
     weights: MappedColumn,
-    /// Rows that no newer save has or has removed.
+    /// Number of rows that no newer save has or has removed.
     rows: usize,
-    /// Of those.
+    /// Index of those rows.
     index: Index,
 }
 
@@ -45,12 +45,12 @@ struct MappedColumn {
     width: usize,
 }
 
-/// Keys whose places in the index are asked for together.
+/// Number of keys whose index entries are prefetched together.
 const BATCH: usize = 16;
 
 impl MappedTable {
-    /// A table of a checkpoint; `spec` is what the program that reads it makes of the table, and decides what keys without a
-    /// row start from. Whoever calls this has compared it with what was saved ([`Loaded`](super::Loaded)).
+    /// Opens a table of a checkpoint. `spec` is the reading program's spec, which determines the values of keys without a row.
+    /// The caller has compared it with the saved one ([`Loaded`](super::Loaded)).
     pub fn open(storage: &dyn Storage, manifest: &Manifest, entry: &SparseEntry, spec: SparseSpec) -> Result<Self> {
         let (mut parts, mut newer) = (Vec::new(), Newer::new(manifest));
         for stored in manifest.stored(entry) {
@@ -68,12 +68,12 @@ impl MappedTable {
         Ok(MappedTable { dim, parts, absent })
     }
 
-    /// Copies the weights of `keys[i]` to `rows[i * dim..]`; a key that has no row gives what a
-    /// [`pull`](SparseTable::pull) with [`Missing::Initial`](crate::Missing::Initial) does.
+    /// Copies the weights of `keys[i]` to `rows[i * dim..]`; a key without a row gives the same as [`pull`](SparseTable::pull)
+    /// with [`Missing::Initial`](crate::Missing::Initial).
     pub fn pull(&self, keys: &[Key], rows: &mut [f32]) -> Result<()> {
         same_length("rows", keys.len().saturating_mul(self.dim), rows.len())?;
         for (keys, rows) in keys.chunks(BATCH).zip(rows.chunks_mut(BATCH * self.dim)) {
-            // The misses of a batch overlap: first in the index, then in the files.
+            // The cache misses of a batch overlap: first in the index, then in the files.
             for &key in keys {
                 self.parts_of(key).for_each(|part| part.index.prefetch(tag(key)));
             }
@@ -90,7 +90,7 @@ impl MappedTable {
         Ok(())
     }
 
-    /// Shows every key with its weights, in the order of the files.
+    /// Calls `look` with every key and its weights, in the order of the files.
     pub fn for_each(&self, mut look: impl FnMut(Key, &[f32])) {
         let mut weights = vec![0.0; self.dim];
         for part in &self.parts {
@@ -105,29 +105,29 @@ impl MappedTable {
         }
     }
 
-    /// How many rows there are.
+    /// Number of rows.
     pub fn len(&self) -> usize {
         self.parts.iter().map(|part| part.rows).sum()
     }
 
-    /// Whether there is no row.
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Weights in a row.
+    /// Weights per row.
     pub fn dim(&self) -> usize {
         self.dim
     }
 
-    /// What keys without a row start from is decided by this.
+    /// The spec, which determines the values of keys without a row.
     pub fn spec(&self) -> &SparseSpec {
         self.absent.spec()
     }
 
-    /// Parts that may have a key: as many as saves have rows. One of them at most has it.
+    /// Parts that may have a key: one per save. At most one of them has it.
     fn parts_of(&self, key: Key) -> impl Iterator<Item = &MappedPart> {
-        // As many as servers wrote it: one or a few.
+        // As many as servers that wrote it: one or a few.
         let bucket = bucket_of(key);
         self.parts.iter().filter(move |part| part.buckets.0 <= bucket && bucket <= part.buckets.1)
     }
@@ -147,7 +147,7 @@ impl MappedPart {
         let damaged = |reason: String| Error::DamagedManifest { file: file.clone(), reason };
         // The index numbers rows from 1 in 32 bits.
         let rows = u32::try_from(part.rows).ok().filter(|rows| *rows < u32::MAX);
-        let rows = rows.ok_or_else(|| damaged(format!("{} rows, more than a part can have", part.rows)))?;
+        let rows = rows.ok_or_else(|| damaged(format!("{} rows are more than a part can have", part.rows)))?;
         let mut index = Index::with_capacity(rows as usize);
         let mut counting = 0;
         for row in 0..rows {
@@ -165,7 +165,7 @@ impl MappedPart {
         Ok(MappedPart { buckets: (first as usize, last as usize), keys, weights, rows: counting, index })
     }
 
-    /// Asks for the row that a key with this tag probably has.
+    /// Prefetches the row that a key with this tag probably has.
     fn look_ahead(&self, tag: u32) {
         if let Some(row) = self.index.find(tag, |_| true) {
             self.keys.prefetch(row as usize);
@@ -211,7 +211,7 @@ impl MappedColumn {
     }
 }
 
-/// The index's part of a key's hash: the end that does not decide the bucket, which keys of a part have in common.
+/// The index's part of a key's hash: not the bits that determine the bucket, which the keys of a part share.
 fn tag(key: Key) -> u32 {
     mix(key) as u32
 }
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_those_of_the_table_and_absent_keys_give_what_it_would_give() {
+    fn rows_equal_those_of_the_table_also_for_absent_keys() {
         for admission in [Admission::All, Admission::Count(3), Admission::Probability(0.5)] {
             let table = filled(admission);
             let (storage, manifest) = saved(&table);
@@ -315,7 +315,7 @@ mod tests {
         let table = Arc::new(SparseTable::new(spec.clone()).unwrap());
         let mut scratch = Scratch::new();
         let keys: Vec<Key> = (0..100).collect();
-        // The first half has shown enough.
+        // The first half has enough shows.
         let shows: Vec<f32> = keys.iter().map(|&key| if key < 50 { 100.0 } else { 1.0 }).collect();
         for step in 0..3 {
             let gradients: Vec<f32> = (0..300).map(|i| ((i * 7 + step) % 11) as f32 * 0.1 - 0.5).collect();
@@ -330,7 +330,7 @@ mod tests {
         assert!(row[0] != 0.0 && row[1..] == [0.0; 2], "{row:?}");
     }
 
-    /// Rows of keys of which some are there and some are not, as bits.
+    /// Rows of keys, some of which exist, as bits.
     fn pulled(mapped: &MappedTable) -> Vec<u32> {
         let mut rows = vec![1.0; KEYS * 3];
         mapped.pull(&keys(), &mut rows).unwrap();
@@ -345,7 +345,7 @@ mod tests {
 
     const KEYS: usize = 12_000;
 
-    /// Those of `filled`, more of the same kind, and small ones.
+    /// The keys of `filled`, more of the same kind, and small ones.
     fn keys() -> Vec<Key> {
         (0..6000).flat_map(|at: u64| [at, at.wrapping_mul(0x9E37_79B9_7F4A_7C15)]).collect()
     }
@@ -371,6 +371,6 @@ mod tests {
         table.pull(&[7], Missing::Initial, &mut expected, &mut Scratch::new()).unwrap();
         mapped.pull(&[7], &mut got).unwrap();
         assert!(mapped.is_empty() && got == expected);
-        assert!(mapped.pull(&[7, 8], &mut got).is_err(), "room for one row");
+        assert!(mapped.pull(&[7, 8], &mut got).is_err(), "capacity for one row");
     }
 }

@@ -1,4 +1,4 @@
-//! A checkpoint in memory: for tests, and for whoever wants to move one over a wire.
+//! A checkpoint in memory: for tests, and for sending one over a network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Cursor, Read, Write};
@@ -8,24 +8,24 @@ use parking_lot::Mutex;
 
 use super::storage::{Sink, Storage};
 
-/// Files that are gone with the process. Clones share them.
+/// Files in memory. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Memory {
     files: Arc<Mutex<BTreeMap<String, Vec<u8>>>>,
 }
 
 impl Memory {
-    /// Nothing yet.
+    /// No files.
     pub fn new() -> Self {
         Memory::default()
     }
 
-    /// Every file with its bytes.
+    /// All files with their bytes.
     pub fn files(&self) -> BTreeMap<String, Vec<u8>> {
         self.files.lock().clone()
     }
 
-    /// Puts a file's bytes there.
+    /// Creates a file.
     pub fn put(&self, path: &str, bytes: Vec<u8>) {
         self.files.lock().insert(path.to_owned(), bytes);
     }

@@ -1,22 +1,22 @@
-//! Checkpoints: what tables hold and which work they have applied, as files that outlive the job.
+//! Checkpoints: the contents of tables and the work they have applied, as files that outlive the job.
 //!
 //! ```text
-//! DIR/manifest.json                   what there is, with the checksum of every block of every file
+//! DIR/manifest.json                   the contents, with the checksum of every block of every file
 //! DIR/data-ID/dense.safetensors       dense parameters and their optimizer state, whole
-//! DIR/data-ID/states.safetensors      what the program keeps beside them: running statistics, counters of metrics
+//! DIR/data-ID/states.safetensors      the program's own state: running statistics, counters of metrics
 //! DIR/data-ID/00-emb/0000-2047.keys.npy, .weights.npy, .state.npy, .stats.npy       rows, column by column
 //! ```
 //!
-//! Servers write their parts side by side into `.saving-ID`; then the directory gets its name, and last of all the new
-//! manifest takes the old one's place, in one rename. Whatever dies before that leaves the old checkpoint as it was, and
-//! whatever dies after it leaves the new one: no file is ever changed once a manifest names it. Columns are `.npy` files
-//! because NumPy, and so everybody, can map them, and because they are written front to back, as object stores want it.
+//! Servers write their parts in parallel into `.saving-ID`. Then the directory gets its final name, and last of all the new
+//! manifest replaces the old one, in one rename. A crash before that leaves the old checkpoint unchanged, a crash after it
+//! leaves the new one: no file changes once a manifest names it. Columns are `.npy` files because NumPy, and therefore almost
+//! every tool, can map them, and because they are written front to back, as object stores require.
 //!
-//! How many servers wrote a checkpoint does not matter to those that read it: a part says which buckets it holds, and a
-//! reader takes the keys that are its own. The format is described for people in `docs/reference/checkpoint.md`.
+//! Any number of servers can read a checkpoint, whatever the number that wrote it: a part tells which buckets it has, and a
+//! reader takes the keys that belong to it. The format is documented in `docs/reference/checkpoint.md`.
 //!
-//! This room opens no file: bytes go to and come from a [`Storage`] that is handed in. Nor does it know requests: who
-//! asks for the cut, and when, is the server's affair.
+//! This crate opens no files: bytes are written to and read from a [`Storage`] that the caller passes. It knows no requests
+//! either: the server decides who takes a cut, and when.
 
 mod columns;
 mod commit;

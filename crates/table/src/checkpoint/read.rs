@@ -1,4 +1,4 @@
-//! Reading a checkpoint: whole or in part, by any number of servers.
+//! Reading a checkpoint: completely or partially, by any number of servers.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
@@ -17,35 +17,35 @@ use crate::dense::DenseSpec;
 use crate::error::{Error, Result};
 use crate::sparse::{SparseSpec, SparseTable};
 
-/// What was left out, where that was allowed.
+/// What a partial load skipped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeftOut {
-    /// Not in the checkpoint: it begins afresh.
+    /// Not in the checkpoint: it is initialized.
     Missing {
         /// Table or parameter.
         name: String,
     },
-    /// In the checkpoint, but the program has no such thing.
+    /// In the checkpoint, but not in the program.
     Extra {
         /// Table or parameter.
         name: String,
     },
-    /// Another shape or row layout: it begins afresh.
+    /// Another shape or row layout: it is initialized.
     Shape {
         /// Table or parameter.
         name: String,
     },
-    /// Another optimizer: the values are there, its state begins afresh.
+    /// Another optimizer: the values are loaded, its state is initialized.
     State {
         /// Table or parameter.
         name: String,
     },
 }
 
-/// What a program wants of a checkpoint, compared with what there is.
+/// A comparison of what a program needs with what a checkpoint has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Loaded {
-    /// What was left out.
+    /// What was skipped.
     pub left: Vec<LeftOut>,
 }
 
@@ -114,7 +114,7 @@ impl Loaded {
         Ok(Loaded { left })
     }
 
-    /// Whether values of this name are to be taken.
+    /// Whether values of this name are loaded.
     pub fn takes_values(&self, name: &str) -> bool {
         !self.left.iter().any(|left| match left {
             LeftOut::Missing { name: left } | LeftOut::Extra { name: left } | LeftOut::Shape { name: left } => {
@@ -124,14 +124,14 @@ impl Loaded {
         })
     }
 
-    /// Whether the optimizer's state of this name is to be taken.
+    /// Whether optimizer state of this name is loaded.
     pub fn takes_state(&self, name: &str) -> bool {
         self.takes_values(name)
             && !self.left.iter().any(|left| matches!(left, LeftOut::State { name: left } if left == name))
     }
 }
 
-/// What must be the same for weights to fit.
+/// What must be equal for weights to fit, as text.
 fn layout(spec: &SparseSpec) -> String {
     let rows = match spec.accessor {
         Accessor::Plain => "plain",
@@ -140,12 +140,12 @@ fn layout(spec: &SparseSpec) -> String {
     format!("{rows} rows of {} weights", spec.dim)
 }
 
-/// What the keys of a table are, in words.
+/// The kind of a table's keys, as text.
 fn keys(spec: &SparseSpec) -> &'static str {
     if spec.salted { "ids salted by slot" } else { "plain ids" }
 }
 
-/// Puts the rows of some buckets into a table, with the optimizer's state or without, and says how many.
+/// Loads the rows of some buckets into a table, with or without optimizer state; returns how many.
 pub fn read_sparse(
     storage: &dyn Storage,
     manifest: &Manifest,
@@ -155,12 +155,12 @@ pub fn read_sparse(
     with_state: bool,
     parallelism: &dyn Parallelism,
 ) -> Result<u64> {
-    // Keys are spread evenly.
+    // Keys are distributed evenly.
     table.reserve(rows_there(storage, manifest, entry)?.saturating_mul(buckets.len() as u64) / BUCKET_COUNT as u64);
     let rows = AtomicU64::new(0);
     let parts: Vec<_> = entry.parts.iter().filter(|part| part.meets(&buckets)).collect();
     let total = parts.iter().fold(0u64, |total, part| total.saturating_add(part.rows));
-    // Which rows of an older save count is known when all newer ones were read.
+    // Which rows of an older save are used is only known after all newer saves were read.
     let shares = if manifest.layers.is_empty() && total > CHUNK { parallelism.count() as u64 } else { 1 };
     let read_share = |share: u64| {
         let (mut restorer, mut restored) = (table.restorer(with_state), 0);
@@ -171,7 +171,7 @@ pub fn read_sparse(
         if shares <= 1 {
             each_row(storage, manifest, entry, buckets.clone(), &mut restore)?;
         } else if let Some(stored) = manifest.stored(entry).next() {
-            // Side by side in the files, so that no two want the same shard.
+            // Contiguous shares of the files, so that no two threads need the same shard.
             let at = |share: u64| (u128::from(total) * u128::from(share) / u128::from(shares)) as u64;
             let (mut from, mut to) = (at(share), at(share + 1));
             for part in &parts {
@@ -197,7 +197,8 @@ pub fn read_sparse(
     Ok(rows.into_inner())
 }
 
-/// About how many rows there are, by the manifest and no more than the files have room for: memory is asked for by it.
+/// The approximate number of rows according to the manifest, limited by the size of the files, because memory is reserved for
+/// it.
 fn rows_there(storage: &dyn Storage, manifest: &Manifest, entry: &SparseEntry) -> Result<u64> {
     let mut rows = 0u64;
     for stored in manifest.stored(entry) {
@@ -210,8 +211,8 @@ fn rows_there(storage: &dyn Storage, manifest: &Manifest, entry: &SparseEntry) -
     Ok(rows.min(entry.rows))
 }
 
-/// Shows the rows of some buckets, each as its newest save has it, until `look` fails. Of saves that others were built on,
-/// keys are in memory.
+/// Calls `look` with the rows of some buckets, each from the newest save that has it, until `look` fails. If there are several
+/// saves, the keys of all but the oldest are held in memory.
 pub fn each_row<E: From<Error>>(
     storage: &dyn Storage,
     manifest: &Manifest,
@@ -232,12 +233,12 @@ pub fn each_row<E: From<Error>>(
     Ok(())
 }
 
-/// Keys that a newer save has dealt with, on the way from the newest to the oldest.
+/// Keys that a newer save has or has removed, when reading from the newest save to the oldest.
 pub(super) struct Newer {
     keys: HashSet<Key>,
-    /// Those of the save that is looked at.
+    /// Keys of the current save.
     shown: Vec<Key>,
-    /// How many saves are still to come.
+    /// Number of saves still to read.
     older: usize,
 }
 
@@ -246,7 +247,7 @@ impl Newer {
         Newer { keys: HashSet::new(), shown: Vec::new(), older: manifest.layers.len() }
     }
 
-    /// Whether a row counts, which is looked at now.
+    /// Whether the current row is used.
     pub(super) fn shows(&mut self, key: Key) -> bool {
         let counts = self.keys.is_empty() || !self.keys.contains(&key);
         if counts && self.older > 0 {
@@ -255,7 +256,7 @@ impl Newer {
         counts
     }
 
-    /// All rows of a save were looked at.
+    /// All rows of a save were read: continue with the next older one.
     pub(super) fn go_back(&mut self, storage: &dyn Storage, stored: Stored<'_>, buckets: &Range<usize>) -> Result<()> {
         self.older = self.older.saturating_sub(1);
         self.keys.extend(self.shown.drain(..));
@@ -271,7 +272,7 @@ impl Newer {
     }
 }
 
-/// A column from some row on. Its header is read with the first row.
+/// Opens a column at some row. Its header is read with the first row.
 fn open_column<'a>(
     storage: &dyn Storage,
     stored: Stored<'a>,
@@ -297,10 +298,10 @@ fn open_column<'a>(
     Ok(reader)
 }
 
-/// Rows of one part.
+/// The rows of one part.
 struct Columns<'a> {
     entry: &'a SparseEntry,
-    /// With the bytes of the rows that are looked at.
+    /// The columns, with the bytes of the current rows.
     columns: Vec<(Column, FileReader<'a>, Vec<u8>)>,
     left: u64,
 }
@@ -316,7 +317,7 @@ impl<'a> Columns<'a> {
         Ok(Columns { entry, columns: columns.map(open).collect::<Result<_>>()?, left: rows.end - rows.start })
     }
 
-    /// Shows the rows of some buckets.
+    /// Calls `look` with the rows of some buckets.
     fn each<E: From<Error>>(
         mut self,
         buckets: &Range<usize>,
@@ -348,7 +349,7 @@ impl<'a> Columns<'a> {
         Ok(())
     }
 
-    /// The next rows, and how many.
+    /// Reads the next rows and returns how many.
     fn read(&mut self) -> Result<usize> {
         let rows = self.left.min(CHUNK) as usize;
         self.left -= rows as u64;
@@ -360,19 +361,19 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// A dense parameter, whole.
+/// A whole dense parameter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DenseValues {
     /// Its values.
     pub values: Vec<f32>,
     /// The optimizer's slots, one after the other.
     pub state: Vec<f32>,
-    /// Updates so far.
+    /// Number of updates so far.
     pub step: u64,
 }
 
 impl DenseValues {
-    /// What a block of it holds: values and slots.
+    /// Values and slots of a block of it.
     pub fn block(&self, offset: usize, length: usize) -> Option<(&[f32], Vec<f32>)> {
         let values = self.values.get(offset..offset.checked_add(length)?)?;
         let slots = self.state.chunks_exact(self.values.len().max(1));
@@ -380,7 +381,7 @@ impl DenseValues {
     }
 }
 
-/// Every dense parameter by name.
+/// Reads all dense parameters, by name.
 pub fn read_dense(storage: &dyn Storage, manifest: &Manifest) -> Result<BTreeMap<String, DenseValues>> {
     let Some(path) = &manifest.dense_file else { return Ok(BTreeMap::new()) };
     let mut reader = FileReader::open(storage, &manifest.directory, manifest.file(path)?)?;
@@ -388,7 +389,7 @@ pub fn read_dense(storage: &dyn Storage, manifest: &Manifest) -> Result<BTreeMap
     dense::take(reader.path(), &bytes, &manifest.dense)
 }
 
-/// Reads every byte and compares it with its checksum; says how many there were. The first difference is an error.
+/// Reads every byte and compares it with its checksum; returns how many there were. The first difference is an error.
 pub fn verify(storage: &dyn Storage, manifest: &Manifest) -> Result<u64> {
     let mut bytes = 0;
     for (directory, file) in manifest.all_files() {

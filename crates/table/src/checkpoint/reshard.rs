@@ -1,6 +1,6 @@
-//! Writing a checkpoint anew: in another number of parts, or as one save where it consists of several.
+//! Rewriting a checkpoint: with another number of parts, or several saves merged into one.
 //!
-//! Any number of servers reads any checkpoint; parts that are as many as the servers are merely read with less waste.
+//! Any number of servers can read any checkpoint; it is just more efficient if there is one part per server.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use super::write::{DenseCut, ServerPart, SparseCut, TableCuts, write_part};
 use crate::error::{Error, Result};
 use crate::sparse::{SparseSpec, SparseTable};
 
-/// Copies a checkpoint as if the servers that share these buckets had written it. `id` is 16 hexadecimal digits, another
-/// one for every save. One part at a time is in memory.
+/// Copies a checkpoint as if servers with these buckets had written it. `id` is 16 hexadecimal digits, unique per save. Has one
+/// part in memory at a time.
 pub fn reshard(
     from: &dyn Storage,
     manifest: &Manifest,
@@ -29,7 +29,7 @@ pub fn reshard(
     copy(from, manifest, to, id, buckets, Replaces::Anything)
 }
 
-/// Makes one save of the several that a checkpoint consists of, in its place.
+/// Merges the several saves of a checkpoint into one, in place.
 pub fn compact(storage: &dyn Storage, manifest: &Manifest, id: &str) -> Result<Manifest> {
     let servers = Buckets::new(manifest.servers.max(1) as usize);
     let servers =
@@ -81,7 +81,7 @@ fn write_parts(
     for server in 0..servers {
         let range = buckets.range(server as usize);
         let sparse = manifest.sparse.iter().map(|entry| {
-            // A bound on rows is a server's own; all of them are copied.
+            // The row limit belongs to a server; here all rows are copied.
             let table = Arc::new(SparseTable::new(SparseSpec { capacity: None, ..entry.spec.clone() })?);
             read_sparse(from, manifest, entry, range.clone(), &table, true, &Sequential)?;
             Ok(SparseCut { name: entry.name.clone(), cut: table.cut()?, without_state: false })
@@ -90,7 +90,7 @@ fn write_parts(
             server,
             sparse: sparse.collect::<Result<_>>()?,
             buckets: range,
-            // Whole parameters: the dense file does not say who wrote what.
+            // Whole parameters: the dense file does not tell which server wrote which block.
             dense: std::mem::take(&mut dense),
             work: manifest.work.clone(),
             position: manifest.position.clone(),

@@ -1,6 +1,6 @@
-//! What a program keeps beside parameters and tables: running statistics, the counters of a metric.
+//! The program's own state, outside of parameters and tables: running statistics, the counters of a metric.
 //!
-//! Servers do not have them; the worker that saves hands in its own. One safetensors file, which describes itself.
+//! Servers do not have it; the worker that saves passes its own. One safetensors file, which describes itself.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::manifest::Manifest;
 use super::storage::Storage;
 use crate::error::{Error, Result};
 
-/// The one file.
+/// Name of the file.
 pub(super) const FILE: &str = "states.safetensors";
 
 /// Values by name.
@@ -24,11 +24,11 @@ pub type States = BTreeMap<String, StateValue>;
 pub struct StateValue {
     /// Its dimensions.
     pub dims: Vec<usize>,
-    /// Its elements, last dimension first.
+    /// Its elements in row-major order.
     pub elements: StateElements,
 }
 
-/// What is kept.
+/// The elements of a value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StateElements {
     /// Statistics.
@@ -37,7 +37,7 @@ pub enum StateElements {
     I64(Vec<i64>),
 }
 
-/// As the bytes of a file; none where there are no values.
+/// Encodes values as the bytes of a file; empty if there are no values.
 pub fn encode_states(states: &States) -> Result<Vec<u8>> {
     if states.is_empty() {
         return Ok(Vec::new());
@@ -66,17 +66,17 @@ pub fn encode_states(states: &States) -> Result<Vec<u8>> {
     file.map_err(|error| damaged(FILE, error.to_string()))
 }
 
-/// From the bytes of a file.
+/// Decodes the bytes of a file.
 pub fn decode_states(bytes: &[u8]) -> Result<States> {
     take(FILE, bytes)
 }
 
-/// Those of a checkpoint.
+/// Reads the values of a checkpoint.
 pub fn read_states(storage: &dyn Storage, manifest: &Manifest) -> Result<States> {
     take(FILE, &read_states_file(storage, manifest)?)
 }
 
-/// Those of a checkpoint as they are, checked; nothing where it has none.
+/// Reads the file of a checkpoint and checks it; empty if there is none.
 pub fn read_states_file(storage: &dyn Storage, manifest: &Manifest) -> Result<Vec<u8>> {
     let Some(path) = &manifest.states_file else { return Ok(Vec::new()) };
     FileReader::open(storage, &manifest.directory, manifest.file(path)?)?.read_to_end()
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_come_back_as_they_were() {
+    fn states_round_trip() {
         let floats = StateValue { dims: vec![2, 1], elements: StateElements::F32(vec![1.5, -0.0]) };
         let counts = StateValue { dims: vec![3], elements: StateElements::I64(vec![i64::MIN, 0, 7]) };
         let states = States::from([("mean".to_owned(), floats), ("positive".to_owned(), counts)]);

@@ -1,7 +1,7 @@
-//! Where a checkpoint's bytes go: a directory, as seen from inside.
+//! Where a checkpoint's bytes are stored: the interface of a directory.
 //!
-//! Paths are relative to the checkpoint's own directory and use `/`. Whoever implements this opens files, or keeps bytes
-//! in memory or in a bucket, or fails on purpose. Names that a save gives and takes are decided elsewhere (`commit.rs`).
+//! Paths are relative to the checkpoint's own directory and use `/`. An implementation may use files, memory, a bucket, or fail
+//! on purpose. The names of files are decided elsewhere (`commit.rs`).
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -10,66 +10,65 @@ use crate::error::Result;
 
 /// Files of one checkpoint.
 pub trait Storage: Send + Sync {
-    /// Makes a directory and those above it; one that is there is fine.
+    /// Creates a directory and its parents. Idempotent.
     fn make_directory(&self, path: &str) -> io::Result<()>;
 
-    /// A new file, or an empty one in place of an old one.
+    /// Creates a file, or truncates an existing one.
     fn create(&self, path: &str) -> io::Result<Box<dyn Sink>>;
 
-    /// A file, from its beginning.
+    /// Opens a file at its beginning.
     fn open(&self, path: &str) -> io::Result<Box<dyn Read + Send>>;
 
-    /// A file, from some byte on.
+    /// Opens a file at byte `from`.
     fn open_at(&self, path: &str, from: u64) -> io::Result<Box<dyn Read + Send>> {
         let mut file = self.open(path)?;
         io::copy(&mut (&mut file).take(from), &mut io::sink())?;
         Ok(file)
     }
 
-    /// All bytes of a file, for looking things up in it. Where the storage can, they are read when they are first looked at;
-    /// here they are read at once.
+    /// All bytes of a file, for lookups. A storage may map the file and read it on first use; by default it is read at once.
     fn map(&self, path: &str) -> io::Result<Bytes> {
         let mut bytes = Vec::new();
         self.open(path)?.read_to_end(&mut bytes)?;
         Ok(Box::new(bytes))
     }
 
-    /// Bytes of a file; `None` where there is none.
+    /// Size of a file in bytes; `None` if it does not exist.
     fn size(&self, path: &str) -> io::Result<Option<u64>>;
 
-    /// The names in a directory, sorted; none where there is no such directory.
+    /// The names in a directory, sorted; empty if the directory does not exist.
     fn list(&self, path: &str) -> io::Result<Vec<String>>;
 
-    /// Gives a file or a directory another name, in one step. A file takes the place of another one.
+    /// Renames a file or a directory atomically. A file replaces an existing one.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Makes names last: those of the files in a directory.
+    /// Flushes the names in a directory to stable storage (`fsync`).
     fn sync_directory(&self, path: &str) -> io::Result<()>;
 
-    /// Removes a file, or a directory with all that is in it; what is not there is fine.
+    /// Removes a file, or a directory with its contents. Idempotent.
     fn remove(&self, path: &str) -> io::Result<()>;
 
-    /// What people call the checkpoint: its path or address.
+    /// Path or address of the checkpoint, for messages.
     fn name(&self) -> String;
 }
 
-/// The bytes of a file, wherever they are.
+/// The bytes of a file, in memory or mapped.
 pub type Bytes = Box<dyn AsRef<[u8]> + Send + Sync>;
 
 /// A file being written, front to back.
 pub trait Sink: Write + Send {
-    /// Makes what was written last.
+    /// Flushes written data to stable storage (`fsync`).
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// What a storage said, in a form that can be compared and kept.
+/// An error of a storage, in a form that can be compared and cloned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StorageError {
-    /// What kind of failure.
+    /// Kind of error.
     pub kind: io::ErrorKind,
-    /// In the storage's words.
+    /// Message of the storage.
     pub message: String,
-    /// What may help, where the storage knows.
+    /// A hint, if the storage has one.
     pub hint: Option<String>,
 }
 
@@ -83,7 +82,7 @@ impl std::error::Error for StorageError {}
 
 impl From<io::Error> for StorageError {
     fn from(error: io::Error) -> Self {
-        // A storage that has a remedy to offer wraps one of these.
+        // A storage with a hint wraps a `StorageError`.
         match error.get_ref().and_then(|inner| inner.downcast_ref::<StorageError>()) {
             Some(inner) => inner.clone(),
             None => StorageError { kind: error.kind(), message: error.to_string(), hint: None },
@@ -97,16 +96,16 @@ impl From<StorageError> for io::Error {
     }
 }
 
-/// Those who do a large piece of work side by side. This room starts no threads: whoever has some hands them in.
+/// Runs work in parallel. This crate starts no threads; the caller passes an implementation that has some.
 pub trait Parallelism: Sync {
-    /// How many there are.
+    /// Number of shares, one per thread.
     fn count(&self) -> usize;
 
-    /// Lets each do its share, by number; the first error counts.
+    /// Runs `share` once per number below `count`; returns the first error.
     fn work(&self, share: &(dyn Fn(usize) -> Result<()> + Sync)) -> Result<()>;
 }
 
-/// Whoever calls.
+/// Runs everything on the calling thread.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sequential;
 

@@ -1,4 +1,4 @@
-//! Writing what one server keeps: its rows column by column, its dense blocks, and what it has applied.
+//! Writing the tables of one server: its rows column by column, its dense blocks, and the work it has applied.
 
 use std::ops::Range;
 
@@ -12,25 +12,25 @@ use crate::dense::DenseSpec;
 use crate::error::{Error, Result};
 use crate::sparse::Cut;
 
-/// What one server keeps, at the moment of a cut.
+/// The tables of one server at the time of a snapshot.
 #[derive(Debug)]
 pub struct TableCuts {
-    /// Which server.
+    /// Number of the server.
     pub server: u32,
-    /// The buckets whose keys it keeps.
+    /// The buckets of its keys.
     pub buckets: Range<usize>,
     /// Its sparse tables, in the program's order.
     pub sparse: Vec<SparseCut>,
     /// Its dense blocks.
     pub dense: Vec<DenseCut>,
-    /// What it has applied.
+    /// The work it has applied.
     pub work: Work,
-    /// How far the job is, where this server knows; plain JSON, which this crate does not look into.
+    /// How far the job is, if this server knows; JSON that this crate does not interpret.
     pub position: serde_json::Value,
 }
 
 impl TableCuts {
-    /// Forgets tables and parameters that are not named, unless none is.
+    /// Removes tables and parameters that are not named; an empty list keeps all.
     pub fn keep_only(&mut self, names: &[String]) {
         if !names.is_empty() {
             self.sparse.retain(|table| names.contains(&table.name));
@@ -38,7 +38,7 @@ impl TableCuts {
         }
     }
 
-    /// The save since which all its rows have changed.
+    /// The save that all its rows have changed since.
     fn since(&self) -> Result<Option<String>> {
         let mut since = self.sparse.iter().map(|table| (table.cut.since(), table.without_state));
         let Some((first, _)) = since.next() else { return Ok(None) };
@@ -51,7 +51,7 @@ impl TableCuts {
         }
     }
 
-    /// Leaves the optimizer's state out: what prediction needs is the rest.
+    /// Removes optimizer state, which prediction does not need.
     pub fn drop_state(&mut self) {
         self.sparse.iter_mut().for_each(|table| table.without_state = true);
         for block in &mut self.dense {
@@ -61,53 +61,53 @@ impl TableCuts {
     }
 }
 
-/// A sparse table at the moment of a cut.
+/// A sparse table at the time of a snapshot.
 #[derive(Debug)]
 pub struct SparseCut {
-    /// What people call it.
+    /// Name of the table.
     pub name: String,
     /// Its rows.
     pub cut: Cut,
-    /// Whether the optimizer's state is left out.
+    /// Whether optimizer state is left out.
     pub without_state: bool,
 }
 
-/// A dense block at the moment of a cut: dense values are few, and copied.
+/// A dense block at the time of a snapshot; dense values are small and copied.
 #[derive(Debug, Clone)]
 pub struct DenseCut {
-    /// Which parameter it is a block of.
+    /// The parameter that it is a block of.
     pub parameter: String,
-    /// Where it begins in that.
+    /// Offset in the parameter.
     pub offset: usize,
-    /// Of the whole parameter.
+    /// Spec of the whole parameter.
     pub spec: DenseSpec,
     /// Its values.
     pub values: Vec<f32>,
     /// The optimizer's slots, one after the other.
     pub state: Vec<f32>,
-    /// Updates so far.
+    /// Number of updates so far.
     pub step: u64,
 }
 
-/// What one server has written.
+/// The files that one server has written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServerPart {
-    /// Which server.
+    /// Number of the server.
     pub server: u32,
-    /// The save since which its rows have changed; none where it wrote all of them.
+    /// The save that its rows have changed since; `None` if it wrote all rows.
     #[serde(default)]
     pub since: Option<String>,
-    /// Its sparse tables, with a part each.
+    /// Its sparse tables, with one part each.
     pub sparse: Vec<SparseEntry>,
     /// Its dense blocks, in the order of their file.
     pub dense: Vec<DenseBlock>,
-    /// Floats of those, values and slots, block by block; becomes part of the one dense file.
+    /// The floats of those blocks, values and slots, block by block; becomes part of the one dense file.
     pub dense_file: Option<FileEntry>,
     /// Its other files.
     pub files: Vec<FileEntry>,
-    /// What it had applied.
+    /// The work it had applied.
     pub work: Work,
-    /// How far the job was, as the first server knows it.
+    /// How far the job was; only the first server knows.
     #[serde(default)]
     pub position: serde_json::Value,
 }
@@ -115,27 +115,27 @@ pub struct ServerPart {
 /// A dense block that was written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DenseBlock {
-    /// Which parameter it is a block of.
+    /// The parameter that it is a block of.
     pub parameter: String,
-    /// Where it begins in that.
+    /// Offset in the parameter.
     pub offset: usize,
-    /// How long it is.
+    /// Length in floats.
     pub length: usize,
-    /// Of the whole parameter.
+    /// Spec of the whole parameter.
     pub spec: DenseSpec,
-    /// Updates so far.
+    /// Number of updates so far.
     pub step: u64,
 }
 
-/// Where the files of a save are until it is complete.
+/// Directory of a save's files until it is complete.
 pub(super) fn temporary(id: &str) -> String {
     format!(".saving-{id}")
 }
 
-/// Rows read out with one lock held: a tenth of a millisecond or so.
+/// Rows read while a lock is held: about a tenth of a millisecond.
 const ROWS_AT_ONCE: u32 = 2048;
 
-/// Writes one server's part of the save `id`, which has begun. From then on its tables know what changes after it.
+/// Writes one server's part of the save `id`, which has begun. From then on its tables record what changes after it.
 pub fn write_part(storage: &dyn Storage, id: &str, cuts: TableCuts) -> Result<ServerPart> {
     let directory = temporary(id);
     let mut files = Vec::new();

@@ -5,13 +5,13 @@ use serde::{Deserialize, Serialize};
 use super::Rule;
 use crate::error::{Result, require};
 
-/// A rate per weight that shrinks with the squares it has seen; one slot.
+/// A learning rate per weight that shrinks with the sum of squared gradients; one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Adagrad {
     /// Keeps the first steps finite.
     pub epsilon: f64,
-    /// What `G` starts from.
+    /// Initial value of `G`.
     pub initial_accumulator: f64,
 }
 

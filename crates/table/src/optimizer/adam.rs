@@ -1,4 +1,4 @@
-//! Adam (Kingma and Ba 2015) in Paddle's form, where epsilon is scaled by the bias correction:
+//! Adam (Kingma and Ba 2015) in PaddlePaddle's form, where epsilon is scaled by the bias correction:
 //!
 //! ```text
 //! m = beta1 * m + (1 - beta1) * g
@@ -6,10 +6,10 @@
 //! w -= rate * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + epsilon * sqrt(1 - beta2^t))
 //! ```
 //!
-//! which is the paper's and PyTorch's `m^ / (sqrt(v^) + epsilon)` written without the two divisions.
+//! This is `m^ / (sqrt(v^) + epsilon)` of the paper and of PyTorch, written without the two divisions.
 //!
-//! `t` is the table's step. On sparse rows Adam is therefore lazy: a row that is not pushed keeps its moments, and when
-//! it is pushed again the correction is the table's, not the row's own.
+//! `t` is the table's step. On sparse rows Adam is therefore lazy: a row that is not pushed keeps its moments, and when it is
+//! pushed again, the bias correction uses the table's step, not a step of the row.
 
 use serde::{Deserialize, Serialize};
 

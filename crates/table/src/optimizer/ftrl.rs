@@ -7,8 +7,8 @@
 //! w = (l1 * sign(z) - z) / (n'^-p / rate + 2 * l2)      elsewhere
 //! ```
 //!
-//! Both penalties carry fluid's extra 1e-10: with l1 = l2 = 0 a weight whose gradients were all zero would otherwise be
-//! 0 / 0. A row's first weight is forgotten at its first update, since `z` starts from 0: that is the algorithm.
+//! Both penalties have fluid's extra 1e-10: with l1 = l2 = 0 a weight whose gradients were all zero would otherwise be 0 / 0.
+//! The initial weight of a row has no effect after its first update, because `z` starts at 0: that is the algorithm.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ pub struct Ftrl {
     pub l1: f64,
     /// The penalty that makes weights small.
     pub l2: f64,
-    /// The power of the rate's decay; 0 keeps it fixed.
+    /// Exponent of the learning rate's decay; 0 keeps it fixed.
     pub lr_power: f64,
 }
 
@@ -63,7 +63,7 @@ impl Factors {
     }
 }
 
-/// The usual power, whose root is one instruction.
+/// The usual exponent, whose root is one instruction.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SqrtUpdate(Factors);
 
@@ -82,7 +82,7 @@ impl Rule<2> for SqrtUpdate {
     }
 }
 
-/// Any other power.
+/// Any other exponent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PowerUpdate {
     factors: Factors,

@@ -1,13 +1,13 @@
-//! The update rules: how weights and their state change under a gradient.
+//! The update rules: how a gradient changes weights and optimizer state.
 //!
-//! One rule a file, each the formula of one element; this file alone knows how elements lie in memory and how they are
-//! vectorised. The same arithmetic serves dense blocks and sparse rows, so a model trains alike wherever its parameters
-//! live. A rule does not know the schedule (it is given the rate now), the table, or whether it runs on a server.
+//! One rule per file, each the formula of one element; only this file knows the memory layout and how elements are vectorised.
+//! Dense blocks and sparse rows use the same arithmetic, so a model trains the same wherever its parameters are. A rule does
+//! not know the schedule (it gets the current rate), the table, or whether it runs on a server.
 //!
-//! Layout: `weights` are D floats; `state` holds the rule's slots one after another, D floats each (slot-major).
+//! Layout: `weights` are D floats; `state` has the rule's slots one after another, D floats each (slot-major).
 //!
-//! Hyper-parameters are f64 and become f32 once per call: `1 - 0.999` in f32 is off by 1e-5 of itself. No fused
-//! multiply-add is used anywhere, so that machines with and without it compute the same bits.
+//! Hyper-parameters are f64 and converted to f32 once per call: `1 - 0.999` in f32 has a relative error of 1e-5. No fused
+//! multiply-add is used anywhere, so machines with and without it compute the same bits.
 
 mod adagrad;
 mod adam;
@@ -35,20 +35,20 @@ use crate::regularizer::Regularizer;
 pub enum Optimizer {
     /// Gradient descent.
     Sgd(Sgd),
-    /// Gradient descent with a velocity.
+    /// Gradient descent with momentum.
     Momentum(Momentum),
-    /// A rate per weight that shrinks with the squares seen.
+    /// A learning rate per weight that shrinks with the sum of squared gradients.
     Adagrad(Adagrad),
     /// First and second moments with bias correction.
     Adam(Adam),
-    /// A rate per weight from a running mean of squares.
+    /// A learning rate per weight from a running mean of squared gradients.
     RmsProp(RmsProp),
-    /// Follow the regularized leader: weights of exactly zero.
+    /// Follow the regularized leader: weights become exactly zero.
     Ftrl(Ftrl),
 }
 
 impl Optimizer {
-    /// How many arrays of D floats are kept beside D weights.
+    /// Number of slots: arrays of D floats that belong to D weights.
     pub fn state_slots(&self) -> usize {
         match self {
             Optimizer::Sgd(_) => 0,
@@ -58,10 +58,11 @@ impl Optimizer {
         }
     }
 
-    /// Writes the state of `dim` weights that no gradient has reached; `state.len()` is `state_slots() * dim`.
+    /// Initializes the state of `dim` weights; `state.len()` is `state_slots() * dim`.
     ///
     /// # Panics
-    /// Where `state` has another length.
+    ///
+    /// If `state` has another length.
     pub fn init_state(&self, dim: usize, state: &mut [f32]) {
         assert_eq!(state.len(), self.state_slots() * dim, "state is slots times dim");
         state.fill(match self {
@@ -73,14 +74,15 @@ impl Optimizer {
     /// One update of D weights with the learning rate `rate`; `step` counts the table's updates from 1.
     ///
     /// # Panics
-    /// Where `gradient` is not D floats or `state` not `state_slots() * D`.
+    ///
+    /// If `gradient` is not D floats long, or `state` is not `state_slots() * D` floats long.
     pub fn apply(&self, rate: f32, step: u64, weights: &mut [f32], state: &mut [f32], gradient: &[f32]) {
         assert_eq!(state.len(), self.state_slots() * weights.len(), "state is slots times dim");
         let dim = weights.len();
         self.at(rate, step).apply_part(None, weights, state, dim, 0, gradient);
     }
 
-    /// What is wrong with the hyper-parameters, if anything. Tables call it when they are made.
+    /// Fails if a hyper-parameter is out of range. Tables call it when they are created.
     pub fn validate(&self) -> Result<()> {
         match self {
             Optimizer::Sgd(_) => Ok(()),
@@ -104,7 +106,7 @@ impl Optimizer {
         }
     }
 
-    /// What the rule's slots hold, in order, for whoever saves or shows them.
+    /// Names of the rule's slots, in order, for saving and showing them.
     pub fn slot_names(&self) -> &'static [&'static str] {
         match self {
             Optimizer::Sgd(_) => &[],
@@ -116,7 +118,7 @@ impl Optimizer {
         }
     }
 
-    /// The rule with everything worked out that is the same for all elements of one step.
+    /// The rule with everything precomputed that is the same for all elements of one step.
     pub(crate) fn at(&self, rate: f32, step: u64) -> Step {
         match self {
             Optimizer::Sgd(_) => Step::Sgd(sgd::Update { rate }),
@@ -126,7 +128,7 @@ impl Optimizer {
             Optimizer::Adam(rule) => Step::Adam(adam::Update::new(rule, rate, step)),
             Optimizer::RmsProp(rule) if rule.centered => Step::CenteredRmsProp(rmsprop::Update::new(rule, rate)),
             Optimizer::RmsProp(rule) => Step::RmsProp(rmsprop::Update::new(rule, rate)),
-            // FTRL divides by the rate. A schedule that warms up from 0 or decays to it means "do not move".
+            // FTRL divides by the rate. A rate of 0, from a schedule that warms up from 0 or decays to 0, means no update.
             Optimizer::Ftrl(_) if rate == 0.0 => Step::Nothing,
             Optimizer::Ftrl(rule) if rule.lr_power == -0.5 => Step::FtrlSqrt(ftrl::SqrtUpdate::new(rule, rate)),
             Optimizer::Ftrl(rule) => Step::FtrlPower(ftrl::PowerUpdate::new(rule, rate)),
@@ -134,7 +136,7 @@ impl Optimizer {
     }
 }
 
-/// One element's update in a rule of `SLOTS` slots: all a rule's file has to say.
+/// One element's update in a rule of `SLOTS` slots; this is all that a rule's file has to define.
 pub(crate) trait Rule<const SLOTS: usize> {
     /// The new weight and state of an element.
     fn element(&self, weight: f32, state: [f32; SLOTS], gradient: f32) -> (f32, [f32; SLOTS]);
@@ -152,13 +154,13 @@ pub(crate) enum Step {
     CenteredRmsProp(rmsprop::Update),
     FtrlSqrt(ftrl::SqrtUpdate),
     FtrlPower(ftrl::PowerUpdate),
-    /// Weights and state stay as they are.
+    /// Weights and state are unchanged.
     Nothing,
 }
 
 impl Step {
-    /// Updates part of a longer array: `weights` and `gradient` are its elements from `offset` on, `state` is the whole
-    /// state, whose slots are `stride` floats each.
+    /// Updates part of a longer array: `weights` and `gradient` are its elements from `offset` on, `state` is the whole state,
+    /// whose slots are `stride` floats each.
     pub(crate) fn apply_part(
         &self,
         regularizer: Option<&Regularizer>,
@@ -168,12 +170,12 @@ impl Step {
         offset: usize,
         gradient: &[f32],
     ) {
-        assert_eq!(weights.len(), gradient.len(), "one gradient a weight");
+        assert_eq!(weights.len(), gradient.len(), "one gradient per weight");
         let mut part = SingleRow { weights, state, gradient, done: false };
         self.run(regularizer, stride, offset, &mut part);
     }
 
-    /// Updates many rows of weights followed by their state, compiled once for the machine rather than called per row.
+    /// Updates many rows of weights followed by their state. Vectorised as a whole, instead of one call per row.
     pub(crate) fn apply_rows(&self, regularizer: Option<&Regularizer>, dim: usize, rows: &mut impl Rows) {
         self.run(regularizer, dim, 0, rows);
     }
@@ -194,13 +196,13 @@ impl Step {
     }
 }
 
-/// Rows handed out one at a time: weights, state, gradient.
+/// An iterator over rows: weights, state, gradient.
 pub(crate) trait Rows {
     /// The next row, or `None` after the last.
     fn next(&mut self) -> Option<(&mut [f32], &mut [f32], &[f32])>;
 }
 
-/// A single stretch of weights as the only row.
+/// Contiguous weights as the only row.
 struct SingleRow<'a> {
     weights: &'a mut [f32],
     state: &'a mut [f32],
@@ -230,7 +232,7 @@ fn each<R: Rule<SLOTS>, S: Rows, const SLOTS: usize>(
         let dim = weights.len();
         assert!(gradient.len() == dim && (SLOTS == 0 || offset + dim <= stride) && state.len() == SLOTS * stride);
         let mut at = 0;
-        // Eight floats are one AVX2 register. The rest goes by halves: a row of 10 is 8 and 2 single ones.
+        // Eight floats are one AVX2 register. The rest is done in smaller blocks: a row of 10 is 8 and 2 single elements.
         while at + 8 <= dim {
             block::<_, SLOTS, 8>(rule, regularizer, weights, state, gradient, at, stride, offset);
             at += 8;
@@ -246,8 +248,8 @@ fn each<R: Rule<SLOTS>, S: Rows, const SLOTS: usize>(
     }
 }
 
-/// `LANES` elements from `at` on: everything is loaded before anything is stored, which is what lets the compiler
-/// vectorise without proving that the arrays do not overlap.
+/// `LANES` elements from `at` on: everything is loaded before anything is stored, so the compiler can vectorise without proving
+/// that the arrays do not overlap.
 #[inline(always)]
 fn block<R: Rule<SLOTS>, const SLOTS: usize, const LANES: usize>(
     rule: &R,
@@ -302,7 +304,7 @@ mod tests {
             Optimizer::Ftrl(Ftrl { lr_power: -0.3, ..Ftrl::default() }),
         ];
         for rule in rules {
-            // 15 = 8 + 4 + 3 single ones.
+            // 15 = 8 + 4 + 3 single elements.
             let (dim, slots) = (15, rule.state_slots());
             let mut weights: Vec<f32> = (0..dim).map(|i| i as f32 * 0.37 - 2.0).collect();
             let mut state = vec![0.0; slots * dim];

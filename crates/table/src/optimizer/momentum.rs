@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use super::Rule;
 use crate::error::{Result, require};
 
-/// Gradient descent with a velocity; one slot.
+/// Gradient descent with momentum; one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Momentum {
-    /// What remains of the velocity after a step. The original has no default; 0.9 is everybody's choice.
+    /// The share of the velocity that is kept. PaddlePaddle has no default; 0.9 is the usual choice.
     pub momentum: f64,
-    /// Look ahead along the velocity.
+    /// Nesterov momentum: look ahead along the velocity.
     pub nesterov: bool,
 }
 

@@ -1,4 +1,4 @@
-//! RMSProp (Hinton's lecture 6e) in fluid's form, where epsilon stands under the root:
+//! RMSProp (Hinton's lecture 6e) in fluid's form, where epsilon is under the root:
 //!
 //! ```text
 //! s = rho * s + (1 - rho) * g^2
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::Rule;
 use crate::error::{Result, require};
 
-/// A rate per weight from a running mean of squares; two slots, three when centered.
+/// A learning rate per weight from a running mean of squared gradients; two slots, three when centered.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RmsProp {
@@ -20,9 +20,9 @@ pub struct RmsProp {
     pub rho: f64,
     /// Keeps the quotient finite.
     pub epsilon: f64,
-    /// What remains of the last update.
+    /// The share of the last update that is kept.
     pub momentum: f64,
-    /// Divide by the standard deviation rather than by the root mean square.
+    /// Divide by the standard deviation instead of the root mean square.
     pub centered: bool,
 }
 
@@ -79,7 +79,7 @@ impl Rule<3> for Update {
     fn element(&self, weight: f32, [squares, update, mean]: [f32; 3], gradient: f32) -> (f32, [f32; 3]) {
         let squares = self.rho * squares + self.one_minus_rho * (gradient * gradient);
         let mean = self.rho * mean + self.one_minus_rho * gradient;
-        // Never negative but for rounding; the original takes the root of that too and stores a NaN.
+        // Negative only by rounding; PaddlePaddle takes the root of that too and stores NaN.
         let variance = squares - mean * mean;
         let variance = if variance > 0.0 { variance } else { 0.0 };
         let update = self.momentum * update + self.rate * gradient / (variance + self.epsilon).sqrt();

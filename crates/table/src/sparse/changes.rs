@@ -1,8 +1,8 @@
-//! Which rows have changed since an earlier save, so that the next one need not write all of them.
+//! Which rows have changed since an earlier save, so that the next save can be a delta.
 //!
-//! Every cut has a number, and a row remembers the last number under which it was changed: two bytes a row, from the first
-//! cut on. Numbers only grow, so a save that comes to nothing loses nothing. Keys whose rows were removed are listed
-//! until no known save is older than their removal.
+//! Every cut has a number, and every row the number of the cut it last changed under: two bytes per row, from the first cut on.
+//! Numbers only increase, so a failed save loses nothing. Keys whose rows were removed are listed until no known save is older
+//! than their removal.
 
 use std::collections::VecDeque;
 
@@ -12,37 +12,37 @@ use openfleet_core::Key;
 #[derive(Debug, Default)]
 pub(super) struct Saves {
     next: u16,
-    /// By name, with the number of its cut, oldest first.
+    /// Id of each save with the number of its cut, oldest first.
     known: VecDeque<(String, u16)>,
 }
 
-/// Saves that are known: a day's worth, if each hour has two.
+/// Number of known saves: one day with two saves per hour.
 const KNOWN: usize = 48;
 
 impl Saves {
-    /// The number of a save, if it is known, and will be after the next cut.
+    /// The number of a save, if it is known and will still be known after the next cut.
     pub(super) fn number_of(&self, save: &str) -> Option<u16> {
         let known = self.known.iter().rev().find(|(name, _)| name == save && !self.restarts());
         known.map(|(_, number)| *number)
     }
 
-    /// The number of the cut that is made now.
-    pub(super) fn close(&mut self) -> Moment {
+    /// Begins a new cut.
+    pub(super) fn close(&mut self) -> NewCut {
         let restarts = self.restarts();
         if restarts {
             *self = Saves::default();
         }
         let number = self.next;
         self.next += 1;
-        Moment { number, oldest: self.known.front().map_or(number, |(_, number)| *number), restarts }
+        NewCut { number, oldest: self.known.front().map_or(number, |(_, number)| *number), restarts }
     }
 
-    /// Numbers come to an end once in 65,535 cuts: then nothing is known of earlier ones.
+    /// Numbers are used up after 65,535 cuts: then nothing is known about earlier ones.
     fn restarts(&self) -> bool {
         self.next == u16::MAX
     }
 
-    /// A cut has become a save.
+    /// A cut was saved.
     pub(super) fn remember(&mut self, save: &str, number: u16) {
         self.known.retain(|(name, _)| name != save);
         self.known.push_back((save.to_owned(), number));
@@ -54,45 +54,45 @@ impl Saves {
 
 /// A cut that is being made.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Moment {
-    /// Rows that change from now on get a greater one.
+pub(super) struct NewCut {
+    /// Rows that change from now on get a greater number.
     pub(super) number: u16,
-    /// That of the oldest save that is known.
+    /// Number of the oldest known save.
     oldest: u16,
-    /// Whether the numbers begin again.
+    /// Whether the numbers start from 0 again.
     restarts: bool,
 }
 
-/// What has happened to the rows of a shard.
+/// What has changed in the rows of a shard.
 #[derive(Debug)]
 pub(super) struct Changes {
-    /// What rows get that change now.
+    /// The number for rows that change now.
     number: u16,
-    /// By row.
+    /// Number per row.
     of_row: Vec<u16>,
-    /// Keys that have lost their rows, with the number of that time.
+    /// Keys whose rows were removed, and the number at that time.
     removed: Vec<(Key, u16)>,
-    /// Removals up to this number are not known any more.
+    /// Removals up to this number have been forgotten.
     forgotten: u16,
 }
 
-/// Removals that are listed whatever the number of rows.
+/// Removals that are always listed, whatever the number of rows.
 const REMOVALS: usize = 1 << 16;
 
 impl Changes {
-    /// From the first cut on.
+    /// No changes; called at the first cut.
     fn new(rows: u32) -> Self {
         Changes { number: 0, of_row: vec![0; rows as usize], removed: Vec::new(), forgotten: 0 }
     }
 
-    /// A cut is made of a shard with so many rows.
-    pub(super) fn cut(changes: &mut Option<Box<Self>>, rows: u32, moment: Moment) {
-        if moment.restarts {
+    /// Begins a cut of a shard with this many rows.
+    pub(super) fn cut(changes: &mut Option<Box<Self>>, rows: u32, new_cut: NewCut) {
+        if new_cut.restarts {
             *changes = None;
         }
         let changes = changes.get_or_insert_with(|| Box::new(Changes::new(rows)));
-        changes.number = moment.number + 1;
-        changes.removed.retain(|(_, number)| *number > moment.oldest);
+        changes.number = new_cut.number + 1;
+        changes.removed.retain(|(_, number)| *number > new_cut.oldest);
     }
 
     #[inline(always)]
@@ -104,7 +104,7 @@ impl Changes {
         self.of_row.push(self.number);
     }
 
-    /// The last row takes the removed one's number.
+    /// The last row gets the removed row's number.
     pub(super) fn removed(&mut self, row: u32, key: Key) {
         self.of_row.swap_remove(row as usize);
         self.removed.push((key, self.number));
@@ -114,7 +114,7 @@ impl Changes {
         }
     }
 
-    /// Whether it is known what has changed since a cut.
+    /// Whether all changes since a cut are known.
     pub(super) fn knows(&self, since: u16) -> bool {
         since >= self.forgotten
     }
@@ -124,7 +124,7 @@ impl Changes {
         self.of_row[row as usize] > since
     }
 
-    /// Keys that have lost a row since a cut; some may have a new one.
+    /// Keys whose rows were removed since a cut; some may have a new row.
     pub(super) fn removed_since(&self, since: u16) -> impl Iterator<Item = Key> {
         self.removed.iter().filter(move |(_, number)| *number > since).map(|(key, _)| *key)
     }
@@ -133,7 +133,7 @@ impl Changes {
         self.of_row.capacity() * size_of::<u16>() + self.removed.capacity() * size_of::<(Key, u16)>()
     }
 
-    /// Gives back what is not needed now.
+    /// Frees memory that is not needed now.
     pub(super) fn release(&mut self) {
         self.of_row.shrink_to_fit();
         self.removed.shrink_to_fit();
@@ -149,14 +149,14 @@ mod tests {
         let mut saves = Saves::default();
         let mut changes = None;
         for _ in 0..u16::MAX {
-            let moment = saves.close();
-            Changes::cut(&mut changes, 1, moment);
-            saves.remember("a save", moment.number);
+            let new_cut = saves.close();
+            Changes::cut(&mut changes, 1, new_cut);
+            saves.remember("a save", new_cut.number);
         }
         assert_eq!((saves.number_of("a save"), changes.as_ref().unwrap().number), (None, u16::MAX));
-        let moment = saves.close();
-        Changes::cut(&mut changes, 1, moment);
-        assert_eq!((moment.number, saves.number_of("a save")), (0, None));
+        let new_cut = saves.close();
+        Changes::cut(&mut changes, 1, new_cut);
+        assert_eq!((new_cut.number, saves.number_of("a save")), (0, None));
         changes.as_mut().unwrap().changed(0);
         assert!(changes.unwrap().is_newer(0, 0));
     }
@@ -166,9 +166,9 @@ mod tests {
         let mut saves = Saves::default();
         let mut changes = None;
         for save in 0..KNOWN + 2 {
-            let moment = saves.close();
-            Changes::cut(&mut changes, 0, moment);
-            saves.remember(&save.to_string(), moment.number);
+            let new_cut = saves.close();
+            Changes::cut(&mut changes, 0, new_cut);
+            saves.remember(&save.to_string(), new_cut.number);
             let changes = changes.as_mut().unwrap();
             changes.created();
             changes.removed(0, save as Key);

@@ -1,18 +1,17 @@
-//! A table as it was at one moment, read out while it goes on changing.
+//! A consistent snapshot of a table, read while the table continues to change.
 //!
-//! A cut marks every shard and copies nothing. From then on whoever is about to change a row that was there and has not
-//! been read out yet first puts a copy of it aside; everything else is read out where it stands, some thousand rows a
-//! lock. So pushes wait for a few hundred microseconds at most, and memory is needed for the rows that change before
-//! their turn comes, and for no others. Copying whole shards would be simpler, but right after the cut every push meets
-//! every shard, and the first one would copy the table.
+//! A cut marks every shard and copies nothing. From then on, before a row changes that was there and has not been read yet, a
+//! copy of it is saved. All other rows are read in place, a few thousand per lock. Pushes wait for a few hundred microseconds
+//! at most, and memory is needed only for rows that change before they are read. Copying whole shards would be simpler, but
+//! right after the cut every push touches every shard, and the first push would copy the table.
 //!
 //! ```text
 //! position   0 ........ next ................ rows ........
-//!            read out   | in place, or aside  | came later, not part of the cut
+//!            read       | in place, or copied | added later, not part of the cut
 //! ```
 //!
-//! A row that is removed goes aside, and so does the one that takes its number: a position whose row is aside is passed
-//! by, whatever stands there now.
+//! A removed row is copied, and so is the row that takes its number: positions whose rows are copied are skipped, whatever is
+//! there now.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,18 +23,18 @@ use crate::accessor::{CtrFields, Row};
 use crate::error::{Error, Result};
 use crate::sparse::SparseSpec;
 
-/// What is left to be read out of a shard.
+/// The part of a shard's cut that has not been read yet.
 #[derive(Debug)]
 pub(super) struct ShardCut {
     pub(super) spec: Arc<SparseSpec>,
-    /// Rows that were there.
+    /// Number of rows at the time of the cut.
     pub(super) rows: u32,
-    /// The first position that has not been read out.
+    /// The first position that has not been read.
     pub(super) next: u32,
-    /// A bit a position: its row is aside, or not part of the cut.
+    /// One bit per position: its row is copied, or not part of the cut.
     is_copied: Vec<u64>,
     copied: CopiedRows,
-    /// What an accessor whose weights do not lie side by side shows a row in.
+    /// Buffer for accessors whose weights are not contiguous.
     pub(super) buffer: Vec<f32>,
 }
 
@@ -55,7 +54,7 @@ impl ShardCut {
         ShardCut { spec, rows, next: 0, is_copied, copied: CopiedRows::default(), buffer: Vec::new() }
     }
 
-    /// Passes rows by; says how many.
+    /// Excludes rows from the cut; returns how many.
     pub(super) fn leave_out(&mut self, is_left_out: impl Fn(u32) -> bool) -> u32 {
         let mut left_out = 0;
         for (at, word) in (0..).zip(&mut self.is_copied) {
@@ -67,13 +66,13 @@ impl ShardCut {
         left_out
     }
 
-    /// Whether the row at a position has yet to be read out, from there.
+    /// Whether the row at a position still has to be read from there.
     #[inline(always)]
     pub(super) fn is_wanted(&self, position: u32) -> bool {
         (self.next..self.rows).contains(&position) && self.is_copied[position as usize / 64] >> (position % 64) & 1 == 0
     }
 
-    /// Puts the row of a position aside.
+    /// Copies the row at a position.
     pub(super) fn copy_row(&mut self, position: u32, row: &Row<'_>) {
         self.is_copied[position as usize / 64] |= 1 << (position % 64);
         self.copied.keys.push(row.key);
@@ -83,7 +82,7 @@ impl ShardCut {
         self.copied.ctr.push(row.ctr);
     }
 
-    /// Reads out what is aside, and gives its memory back.
+    /// Reads the copied rows, and frees their memory.
     pub(super) fn read_copied(&mut self, look: &mut impl FnMut(&Row<'_>)) {
         let CopiedRows { keys, stamps, weights, state, ctr } = std::mem::take(&mut self.copied);
         let (dim, floats) = (self.spec.dim, self.spec.dim * self.spec.optimizer.state_slots());
@@ -102,7 +101,7 @@ impl ShardCut {
 #[derive(Debug)]
 pub struct Cut {
     table: Arc<SparseTable>,
-    /// Its number, by which later changes are told from earlier ones.
+    /// Number of the cut: separates later changes from earlier ones.
     number: u16,
     since: Option<String>,
     rows: u64,
@@ -114,20 +113,20 @@ pub struct Cut {
 }
 
 impl SparseTable {
-    /// Marks this moment. One cut at a time. The caller sees to it that nothing changes the table while this runs, or
-    /// the moment is not the same in every shard; it takes a lock a shard, and does not depend on how many rows there
-    /// are but for a bit each.
+    /// Takes a snapshot; only one at a time. The caller must make sure that nothing changes the table during this call,
+    /// otherwise the shards are not consistent. It locks each shard once; the time hardly depends on the number of rows (one
+    /// bit each).
     pub fn cut(self: &Arc<Self>) -> Result<Cut> {
         self.cut_since(None)
     }
 
-    /// [`cut`](Self::cut) of the rows that have changed since a save that this table knows: one that it was
-    /// [remembered](Cut::remember) by or [read](Self::follows) from.
+    /// [`cut`](Self::cut) of the rows that have changed since a save that this table knows: one that was
+    /// [remembered](Cut::remember) or [loaded](Self::follows).
     pub fn cut_since(self: &Arc<Self>, save: Option<&str>) -> Result<Cut> {
         if self.is_cut.swap(true, Ordering::AcqRel) {
             return Err(Error::CutTwice);
         }
-        // From here on dropping it ends the cut.
+        // From here on, dropping it ends the cut.
         let (step, stamp) = (self.step(), self.stamp.load(Ordering::Relaxed));
         let since = save.map(str::to_owned);
         let (number, removed) = (0, Vec::new());
@@ -143,70 +142,70 @@ impl SparseTable {
                 Some(number.ok_or_else(|| Error::UnknownSave { save: save.to_owned() })?)
             }
         };
-        let moment = saves.close();
+        let new_cut = saves.close();
         let spec = Arc::new(self.spec.clone());
         for shard in &self.shards {
             let mut shard = shard.lock();
             cut.rows += u64::from(shard.cut(spec.clone(), since, &mut cut.removed));
             cut.table_rows += shard.len() as u64;
-            shard.begin_changes(moment);
+            shard.begin_changes(new_cut);
         }
-        cut.number = moment.number;
+        cut.number = new_cut.number;
         Ok(cut)
     }
 
-    /// The rows are those of a save: the next one may consist of what changes from now on.
+    /// The rows were loaded from a save: the next save may be a delta since it.
     pub fn follows(&self, save: &str) {
         let mut saves = self.saves.lock();
-        let moment = saves.close();
-        self.shards.iter().for_each(|shard| shard.lock().begin_changes(moment));
-        saves.remember(save, moment.number);
+        let new_cut = saves.close();
+        self.shards.iter().for_each(|shard| shard.lock().begin_changes(new_cut));
+        saves.remember(save, new_cut.number);
     }
 }
 
 impl Cut {
-    /// How many rows are part of it.
+    /// Number of rows in the cut.
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// How many rows the table had.
+    /// Number of rows in the table at the time of the cut.
     pub fn table_rows(&self) -> u64 {
         self.table_rows
     }
 
-    /// The save since which its rows have changed; none where all rows are part of it.
+    /// The save that the rows have changed since; `None` if the cut has all rows.
     pub fn since(&self) -> Option<&str> {
         self.since.as_deref()
     }
 
-    /// Keys that have lost a row since then; some may have a new one.
+    /// Keys whose rows were removed since that save; some may have a new row.
     pub fn removed(&self) -> &[Key] {
         &self.removed
     }
 
-    /// It was written, as a save of this name: a later cut may be of what has changed since.
+    /// The cut was saved under this id: a later cut may be a delta since it.
     pub fn remember(&self, save: &str) {
         self.table.saves.lock().remember(save, self.number);
     }
 
-    /// Pushes before this moment.
+    /// Number of pushes before the cut.
     pub fn step(&self) -> u64 {
         self.step
     }
 
-    /// The stamp that touched rows got at this moment.
+    /// The stamp of touched rows at the time of the cut.
     pub fn stamp(&self) -> u32 {
         self.stamp
     }
 
-    /// What the table was made from.
+    /// The spec of the table.
     pub fn spec(&self) -> &SparseSpec {
         self.table.spec()
     }
 
-    /// Shows some more rows, about `most`, while one shard is locked; `look` must not call the table. Says whether there
-    /// may be more. All rows are shown after a while, each of them once, in no particular order.
+    /// Calls `look` with about `most` more rows, while one shard is locked; `look` must not call the table. Returns whether
+    /// there may be more. Every row is read exactly once, in no particular order.
     pub fn read(&mut self, most: u32, mut look: impl FnMut(&Row<'_>)) -> bool {
         let Some(shard) = self.table.shards.get(self.shard) else { return false };
         if self.table.read_cut(&mut shard.lock(), most, &mut look) {
@@ -293,7 +292,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_cut_shows_the_rows_of_its_moment_whatever_happens_while_it_is_read(
+        fn a_cut_has_the_rows_of_its_time_whatever_changes_while_it_is_read(
             before in prop::collection::vec(0u64..60, 0..80),
             operations in prop::collection::vec(operation(), 0..30),
             capacity in prop::option::of(8usize..40),

@@ -1,14 +1,14 @@
-//! Where a key's row stands: open addressing over 8-byte entries.
+//! Finds the row of a key: open addressing with 8-byte entries.
 //!
-//! An entry is `tag << 32 | (row + 1)`, 0 is empty. The tag is 32 bits of the key's hash and also decides the entry's
-//! home (`tag * capacity >> 32`), so the index grows from its own entries, in order and without touching a row, and any
-//! capacity will do, not only powers of two: growing by an eighth keeps 0.67 to 0.75 of the entries in use (12 bytes a
-//! row at most), where doubling would keep 0.37 to 0.75 (up to 21). Two keys may share a tag; the index does not know
-//! keys, the caller compares them.
+//! An entry is `tag << 32 | (row + 1)`; 0 is empty. The tag is 32 bits of the key's hash and also determines the entry's home
+//! (`tag * capacity >> 32`), so the index grows from its own entries, in order and without reading rows, and any capacity is
+//! possible, not only powers of two: growing by an eighth keeps 0.67 to 0.75 of the entries in use (12 bytes per row at most),
+//! where doubling would keep 0.37 to 0.75 (up to 21). Two keys may share a tag; the index does not know keys, the caller
+//! compares them.
 
 use super::prefetch::prefetch;
 
-/// Tags to rows.
+/// Maps tags to rows.
 #[derive(Debug)]
 pub(crate) struct Index {
     entries: Vec<u64>,
@@ -20,31 +20,31 @@ impl Index {
         Index { entries: vec![0; 16], used: 0 }
     }
 
-    /// Room for as many rows.
+    /// An index with capacity for this many rows.
     pub(crate) fn with_capacity(rows: usize) -> Self {
         Index { entries: vec![0; rows + rows / 2 + 16], used: 0 }
     }
 
-    /// Makes room for so many more rows.
+    /// Reserves capacity for this many more rows.
     pub(crate) fn reserve(&mut self, rows: usize) {
         let wanted = self.used + rows;
         let wanted = wanted + wanted / 2 + 16;
         if self.entries.len() < wanted {
             self.resize(wanted);
             if self.used == 0 {
-                // Pages that are looked at before they are written fault twice, and the second time every core hears of it.
+                // Pages that are read before they are written fault twice, and the second fault interrupts every core.
                 std::hint::black_box(&mut self.entries).fill(0);
             }
         }
     }
 
-    /// Asks for the entries a lookup of `tag` begins with.
+    /// Prefetches the entries where a lookup of `tag` begins.
     #[inline(always)]
     pub(crate) fn prefetch(&self, tag: u32) {
         prefetch(&self.entries, self.home(tag), 1);
     }
 
-    /// The first row under `tag` for which `is_it` says yes.
+    /// The first row with this tag for which `is_it` returns true.
     #[inline(always)]
     pub(crate) fn find(&self, tag: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut at = self.home(tag);
@@ -61,7 +61,7 @@ impl Index {
         }
     }
 
-    /// Adds a row under `tag`; the caller knows that its key is not there yet.
+    /// Adds a row under `tag`. The caller has checked that its key is not in the index.
     pub(crate) fn insert(&mut self, tag: u32, row: u32) {
         if (self.used + 1) * 4 > self.entries.len() * 3 {
             self.grow();
@@ -70,8 +70,8 @@ impl Index {
         self.used += 1;
     }
 
-    /// Takes away the entry of `row` under `tag`. What stands behind it moves up to where a search would look for it,
-    /// so that there are no tombstones and searches stay as short as if the row had never been there.
+    /// Removes the entry of `row` under `tag`. Entries after it move closer to their homes, so there are no tombstones and
+    /// searches stay as short as if the row had never been there.
     pub(crate) fn remove(&mut self, tag: u32, row: u32) {
         let mut hole = self.position(tag, row);
         let mut at = hole;
@@ -81,7 +81,7 @@ impl Index {
             if entry == 0 {
                 break;
             }
-            // An entry may move back to the hole unless that lies before its home.
+            // An entry may move back to the hole unless the hole is before its home.
             let home = self.home((entry >> 32) as u32);
             if self.distance(home, at) >= self.distance(hole, at) {
                 self.entries[hole] = entry;
@@ -92,13 +92,13 @@ impl Index {
         self.used -= 1;
     }
 
-    /// The row under `tag` that was numbered `from` is numbered `to` now.
+    /// The row `from` under `tag` has the number `to` now.
     pub(crate) fn renumber(&mut self, tag: u32, from: u32, to: u32) {
         let at = self.position(tag, from);
         self.entries[at] = u64::from(tag) << 32 | (u64::from(to) + 1);
     }
 
-    /// Gives back what the entries do not need now, where that is more than half.
+    /// Frees memory if more than half of it is not needed.
     pub(crate) fn release(&mut self) {
         let wanted = self.used + self.used / 2 + 16;
         if self.entries.len() > 2 * wanted {
@@ -127,7 +127,7 @@ impl Index {
         self.entries[at] = entry;
     }
 
-    /// Where the entry of `row` stands, which must be there.
+    /// The position of the entry of `row`, which must exist.
     fn position(&self, tag: u32, row: u32) -> usize {
         let wanted = u64::from(tag) << 32 | (u64::from(row) + 1);
         let mut at = self.home(tag);
@@ -138,7 +138,7 @@ impl Index {
         at
     }
 
-    /// Steps from one place to another, going round at the end.
+    /// Number of steps from one position to another, wrapping around at the end.
     fn distance(&self, from: usize, to: usize) -> usize {
         if to >= from { to - from } else { to + self.entries.len() - from }
     }
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn rows_that_remain_are_found_whatever_is_removed_around_them() {
-        // Tags in few clusters, some of them at the very end so that they wrap round.
+        // Tags in a few clusters, some of them at the very end so that they wrap around.
         let tag = |row: u32| (row % 7) * 100_000_000 + row % 3 + if row.is_multiple_of(5) { 3_690_000_000 } else { 0 };
         let mut index = Index::new();
         (0..3_000).for_each(|row| index.insert(tag(row), row));
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn rows_that_share_a_tag_are_offered_one_after_another() {
         let mut index = Index::new();
-        // The last home of all: the second row has to wrap round to the front.
+        // The last home of all: the second row has to wrap around to the front.
         index.insert(u32::MAX, 7);
         index.insert(u32::MAX, 8);
         let mut offered = Vec::new();

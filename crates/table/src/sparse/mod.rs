@@ -1,14 +1,14 @@
 //! Sparse tables: u64 key to row, unbounded unless a capacity is given.
 //!
-//! A table is a power of two of shards, each behind one lock that a request takes once: keys are first grouped by shard
-//! ([`Scratch`]), then run through it in batches whose cache misses overlap (`shard`), over an open-addressing index
-//! (`index`) and slabs of rows without gaps (`rows`). What a row starts from depends on the table's seed and the key
-//! alone, so neither the number of shards, nor the order of requests, nor the number of servers shows in the values.
+//! A table has a power of two of shards, each with one lock that a request takes once: keys are first grouped by shard
+//! ([`Scratch`]), then processed in batches whose cache misses overlap (`shard`), with an open-addressing index (`index`) and
+//! slabs of rows without gaps (`rows`). The initial values of a row depend only on the table's seed and the key, so neither the
+//! number of shards, nor the order of requests, nor the number of servers affects the values.
 //!
-//! What a row consists of is its [`Accessor`]'s matter, who gets one that of [`Admission`], and rows
-//! go by [`shrink`](SparseTable::shrink) or when there are more than the capacity.
+//! The [`Accessor`] defines what a row consists of, and [`Admission`] which keys get one. Rows are removed by
+//! [`shrink`](SparseTable::shrink), or when there are more than the capacity.
 //!
-//! The table does not know who pushes, in which mode, or what time it is: the stamp on a touched row is a number the
+//! The table does not know who pushes, in which mode, or what time it is: the stamp of a touched row is a number that the
 //! caller sets.
 
 mod changes;
@@ -48,19 +48,19 @@ use shard::Shard;
 /// What a sparse table is made from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SparseSpec {
-    /// Weights in a row.
+    /// Weights per row.
     pub dim: usize,
     /// The update rule.
     pub optimizer: Optimizer,
     /// The learning rate over the table's steps.
     pub schedule: Schedule,
-    /// Added to the gradients of pushed rows before the rule.
+    /// Added to the gradients of pushed rows before the update rule.
     pub regularizer: Option<Regularizer>,
-    /// First weights of a row.
+    /// Initial weights of a row.
     pub initializer: Initializer,
-    /// Decides the first weights together with the key.
+    /// Determines the initial weights together with the key.
     pub seed: u64,
-    /// Locks; a power of two. [`DEFAULT_SHARDS`] suits up to a few dozen threads.
+    /// Number of shards, a power of two. [`DEFAULT_SHARDS`] is enough for a few dozen threads.
     pub shards: usize,
     /// What a row consists of.
     #[serde(default)]
@@ -68,48 +68,48 @@ pub struct SparseSpec {
     /// Which keys get a row.
     #[serde(default)]
     pub admission: Admission,
-    /// The most rows the table keeps, if there is a limit: beyond it, rows that were not seen lately make way for new
-    /// ones. At least one a shard.
+    /// Maximum number of rows, if there is a limit: beyond it, rows that were not used recently are evicted. At least one per
+    /// shard.
     #[serde(default)]
     pub capacity: Option<usize>,
     /// What happens to gradients that are not finite.
     #[serde(default)]
     pub non_finite: NonFinite,
-    /// Keys are ids salted by their slot, rather than plain ids. Tables do not care; it is kept with their rows because
-    /// ids that are salted find none among rows of plain ids.
+    /// Whether keys are ids salted by their slot, instead of plain ids. The table does not use it; it is saved with the rows
+    /// because salted ids do not find rows of plain ids.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub salted: bool,
 }
 
 impl SparseSpec {
-    /// The same rows without an optimizer's state: for a table that only ever has differences added to it.
+    /// The same spec without optimizer state: for a table that only has differences added to it.
     pub fn without_state(&self) -> Self {
         SparseSpec { optimizer: Optimizer::Sgd(Sgd::default()), ..self.clone() }
     }
 }
 
-/// Shards of a table unless somebody has measured better.
+/// Default number of shards.
 pub const DEFAULT_SHARDS: usize = 64;
 
-/// What a pull does about keys that have no row.
+/// What a pull does with keys that have no row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
-    /// Create the row, if the key is admitted: training.
+    /// Create the row if the key is admitted: for training.
     Create,
-    /// Give the values the row would start from and create nothing: evaluation.
+    /// Return the initial values and create nothing: for evaluation.
     Initial,
 }
 
-/// What a put does about keys that have a row.
+/// What a put does with keys that have a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Existing {
-    /// Leave the row as it is: whoever came first has perhaps trained on it.
+    /// Leave the row unchanged: another thread may have trained it already.
     Keep,
     /// Replace its weights; the optimizer's state stays.
     Replace,
 }
 
-/// Runs `$body` with `$layout` as the table's accessor: what calls a shard is compiled once for each kind.
+/// Runs `$body` with `$layout` as the table's accessor: code that calls a shard is compiled once per accessor.
 macro_rules! with_layout {
     ($spec:expr, $layout:ident => $body:expr) => {
         match &$spec.accessor {
@@ -124,7 +124,7 @@ macro_rules! with_layout {
 
 use with_layout;
 
-/// Rows by key, pulled and pushed from many threads.
+/// Rows by key, pulled and pushed by many threads.
 #[derive(Debug)]
 pub struct SparseTable {
     spec: SparseSpec,
@@ -134,14 +134,14 @@ pub struct SparseTable {
     stamp: AtomicU32,
     non_finite: AtomicU64,
     not_admitted: AtomicU64,
-    /// While a cut is read out.
+    /// True while a cut is being read.
     is_cut: AtomicBool,
-    /// Since which it is known what has changed.
+    /// The saves that changes are known since.
     saves: Mutex<changes::Saves>,
 }
 
 impl SparseTable {
-    /// An empty table.
+    /// An empty table. Fails if the spec is invalid.
     pub fn new(spec: SparseSpec) -> Result<Self> {
         let owner = "a sparse table";
         require((1..=1 << 20).contains(&spec.dim), owner, "dim", "from 1 to 1048576", spec.dim)?;
@@ -155,7 +155,7 @@ impl SparseTable {
         spec.admission.validate()?;
         spec.non_finite.validate()?;
         let room = spec.capacity.is_none_or(|capacity| capacity >= spec.shards);
-        require(room, owner, "capacity", "at least one row a shard", spec.capacity.unwrap_or_default())?;
+        require(room, owner, "capacity", "at least one row per shard", spec.capacity.unwrap_or_default())?;
         let fans = spec.initializer.fans_of_rows()?;
         let shards = with_layout!(spec, layout => {
             (0..spec.shards).map(|_| Mutex::new(Shard::new(&spec, layout))).collect()
@@ -167,8 +167,7 @@ impl SparseTable {
         Ok(SparseTable { spec, fans, shards, step, stamp, non_finite, not_admitted, is_cut, saves })
     }
 
-    /// Copies the weights of `keys[i]` to `rows[i * dim..]`. A key may be named twice. One that is not admitted gives
-    /// zeros.
+    /// Copies the weights of `keys[i]` to `rows[i * dim..]`. A key may appear twice. A key that is not admitted gives zeros.
     pub fn pull(&self, keys: &[Key], missing: Missing, rows: &mut [f32], scratch: &mut Scratch) -> Result<()> {
         same_length("rows", keys.len().saturating_mul(self.spec.dim), rows.len())?;
         scratch.group(keys, self.shards.len())?;
@@ -179,9 +178,9 @@ impl SparseTable {
         Ok(())
     }
 
-    /// Copies the weights of those `keys` that have a row to their places in `rows`, and lists the positions of the others
-    /// in `absent`, ascending; their places are left alone. Creates nothing and stamps nothing: how a worker that keeps
-    /// copies finds out what it has yet to fetch.
+    /// Copies the weights of those `keys` that have a row to their positions in `rows`, and lists the positions of the others
+    /// in `absent`, ascending; `rows` is unchanged there. Creates no rows and sets no stamps: a worker that keeps copies uses
+    /// it to find out what to fetch.
     pub fn pull_present(
         &self,
         keys: &[Key],
@@ -199,8 +198,8 @@ impl SparseTable {
         Ok(())
     }
 
-    /// Sets the weights of `keys[i]` to `rows[i * dim..]`, where there is no row yet or `existing` says so. The optimizer
-    /// starts afresh on a new row. Not a step.
+    /// Sets the weights of `keys[i]` to `rows[i * dim..]` if there is no row yet or `existing` says so. Optimizer state of a
+    /// new row is initialized. Does not count as a step.
     pub fn put(&self, keys: &[Key], rows: &[f32], existing: Existing, scratch: &mut Scratch) -> Result<()> {
         same_length("rows", keys.len().saturating_mul(self.spec.dim), rows.len())?;
         scratch.group(keys, self.shards.len())?;
@@ -211,18 +210,17 @@ impl SparseTable {
         Ok(())
     }
 
-    /// One step of the table: applies `gradients[i * dim..]` to the row of `keys[i]`, creating rows that do not exist
-    /// yet. A key named twice is updated twice, in order; other keys do not notice. A gradient whose key is not
-    /// admitted is dropped and reported; one that is not finite is dealt with as the table's policy says, and where it
-    /// is refused it creates no row.
+    /// One step of the table: applies `gradients[i * dim..]` to the row of `keys[i]`, creating missing rows. A key that appears
+    /// twice is updated twice, in order; other keys are not affected. A gradient whose key is not admitted is dropped and
+    /// reported; one that is not finite is handled by the table's policy, and if refused creates no row.
     ///
-    /// An empty push is a step too: a server that holds none of a batch's keys keeps in step with the others.
+    /// An empty push is a step too: a server with none of a batch's keys stays in step with the others.
     pub fn push(&self, keys: &[Key], gradients: &[f32], scratch: &mut Scratch) -> Result<PushReport> {
         self.push_with(keys, gradients, None, scratch)
     }
 
-    /// [`push`](Self::push) with the shows and clicks behind each key, for accessors and admissions that count them;
-    /// others ignore them. Counts below 0 or not finite are refused as gradients are that are not finite.
+    /// [`push`](Self::push) with shows and clicks per key, for accessors and admissions that count them; others ignore them.
+    /// Counts that are negative or not finite are refused like gradients that are not finite.
     pub fn push_with(
         &self,
         keys: &[Key],
@@ -248,9 +246,9 @@ impl SparseTable {
         })
     }
 
-    /// Adds `deltas[i * dim..]` to the weights of `keys[i]` as they are, past the rule and its state: how GEO's
-    /// differences arrive. A row that does not exist is created from its first values, which are what the sender's copy
-    /// started from too. Admission and the policy for what is not finite are those of a push. Not a step.
+    /// Adds `deltas[i * dim..]` to the weights of `keys[i]` directly, without the optimizer: how differences of geo mode are
+    /// applied. A missing row is created with its initial values, which are also what the sender's copy started from. Admission
+    /// and the policy for non-finite numbers are those of a push. Does not count as a step.
     pub fn add(&self, keys: &[Key], deltas: &[f32], scratch: &mut Scratch) -> Result<PushReport> {
         same_length("deltas", keys.len().saturating_mul(self.spec.dim), deltas.len())?;
         scratch.group(keys, self.shards.len())?;
@@ -263,9 +261,9 @@ impl SparseTable {
         })
     }
 
-    /// Lets every row fade as its accessor prescribes, and removes those that no longer earn their place and those that
-    /// were last touched more than `max_age` before the stamp `now`; `u32::MAX` spares every age. One shard at a time:
-    /// requests for others go on. Memory that is free afterwards is given back.
+    /// Decays every row by its accessor's rules, removes rows with low scores and rows that were last touched more than
+    /// `max_age` before the stamp `now` (`u32::MAX` keeps rows of every age). Locks one shard at a time: requests for other
+    /// shards continue. Frees unused memory.
     pub fn shrink(&self, now: u32, max_age: u32) -> Shrunk {
         let mut shrunk = Shrunk::default();
         with_layout!(self.spec, layout => {
@@ -274,38 +272,38 @@ impl SparseTable {
         shrunk
     }
 
-    /// Tells every row that a day has passed: with the ctr accessor, one more that it was not seen.
+    /// Tells every row that a day has passed: the ctr accessor adds one unseen day.
     pub fn end_of_day(&self) {
         with_layout!(self.spec, layout => {
             self.shards.iter().for_each(|shard| shard.lock().end_of_day(layout));
         });
     }
 
-    /// Shows every row: key, weights, optimizer state (slot-major). Each shard is locked while its rows are shown, so
-    /// `look` must not call the table. The order is by shard, then by creation until a row is removed.
+    /// Calls `look` with every row: key, weights, optimizer state (slot-major). Each shard is locked while its rows are read,
+    /// so `look` must not call the table. The order is by shard, then by creation until a row is removed.
     pub fn for_each(&self, mut look: impl FnMut(Key, &[f32], &[f32])) {
         self.for_each_row(|row| look(row.key, row.weights, row.state));
     }
 
-    /// Shows every row with everything that has to be saved of it, as [`for_each`](Self::for_each) does.
+    /// Calls `look` with every row and everything that is saved of it, like [`for_each`](Self::for_each).
     pub fn for_each_row(&self, mut look: impl FnMut(&Row<'_>)) {
         with_layout!(self.spec, layout => {
             self.shards.iter().for_each(|shard| shard.lock().for_each(layout, &self.spec, &mut look));
         });
     }
 
-    /// Shows the weights and state of one row, if it exists. The shard is locked while `look` runs.
+    /// Calls `look` with the weights and state of one row, if it exists. The shard is locked meanwhile.
     pub fn read<T>(&self, key: Key, look: impl FnOnce(&[f32], &[f32]) -> T) -> Option<T> {
         self.read_row(key, |row| look(row.weights, row.state))
     }
 
-    /// Shows one row with everything that has to be saved of it, as [`read`](Self::read) does.
+    /// Calls `look` with one row and everything that is saved of it, like [`read`](Self::read).
     pub fn read_row<T>(&self, key: Key, look: impl FnOnce(&Row<'_>) -> T) -> Option<T> {
         let shard = self.shard(key).lock();
         with_layout!(self.spec, layout => shard.read(layout, &Wanted::new(key, 0), &self.spec, look))
     }
 
-    /// Sets a row, creating it where needed, admitted or not; without `state` the optimizer starts afresh on it.
+    /// Sets a row and creates it if necessary, admitted or not; without `state` its optimizer state is initialized.
     pub fn assign(&self, key: Key, weights: &[f32], state: Option<&[f32]>) -> Result<()> {
         same_length("weights", self.spec.dim, weights.len())?;
         if let Some(state) = state {
@@ -318,35 +316,35 @@ impl SparseTable {
         Ok(())
     }
 
-    /// Puts back what [`for_each_row`](Self::for_each_row) showed, stamp included.
+    /// Restores a row that [`for_each_row`](Self::for_each_row) returned, including its stamp.
     pub fn restore(&self, row: &Row<'_>) -> Result<()> {
         self.restorer(true).restore(row)
     }
 
-    /// Puts back many rows, with the state of the optimizer or, if that is another one now, without.
+    /// Restores many rows, with optimizer state, or without if the optimizer has changed.
     pub fn restorer(&self, with_state: bool) -> RowRestorer<'_> {
         RowRestorer::new(self, with_state)
     }
 
-    /// Makes room for about so many more rows.
+    /// Reserves capacity for about this many more rows.
     pub fn reserve(&self, rows: u64) {
         let most = self.spec.capacity.unwrap_or(usize::MAX);
-        // A shard that gets more than its share makes room by itself.
+        // A shard that gets more than its share grows by itself.
         let each = usize::try_from(rows).unwrap_or(usize::MAX).min(most) / self.shards.len();
         self.shards.iter().for_each(|shard| shard.lock().reserve(each));
     }
 
-    /// How many rows there are.
+    /// Number of rows.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
-    /// Whether there is no row.
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Pushes so far.
+    /// Number of pushes so far.
     pub fn step(&self) -> u64 {
         self.step.load(Ordering::Relaxed)
     }
@@ -356,13 +354,13 @@ impl SparseTable {
         self.step.store(step, Ordering::Relaxed);
     }
 
-    /// The stamp that rows get from now on when they are pushed, or pulled with [`Missing::Create`]: a day, a pass,
+    /// Sets the stamp that rows get from now on when they are pushed, or pulled with [`Missing::Create`]: a day, a pass, or
     /// whatever the caller counts.
     pub fn set_stamp(&self, stamp: u32) {
         self.stamp.store(stamp, Ordering::Relaxed);
     }
 
-    /// The newest stamp: the table's own, or one of a row that came from a checkpoint.
+    /// The newest stamp: the table's own, or that of a row from a checkpoint.
     pub fn latest_stamp(&self) -> u32 {
         let mut latest = self.stamp.load(Ordering::Relaxed);
         self.for_each_row(|row| latest = latest.max(row.stamp));
@@ -374,7 +372,7 @@ impl SparseTable {
         self.shard(key).lock().stamp(&Wanted::new(key, 0))
     }
 
-    /// Weights in a row.
+    /// Weights per row.
     pub fn dim(&self) -> usize {
         self.spec.dim
     }
@@ -394,18 +392,18 @@ impl SparseTable {
         self.shards.iter().map(|shard| shard.lock().evicted()).sum()
     }
 
-    /// Bytes in use by rows, indexes and the counts of keys that wait for a row.
+    /// Bytes used by rows, indexes and the counts of keys without a row.
     pub fn bytes(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().bytes()).sum()
     }
 
-    /// What the table was made from.
+    /// The spec of the table.
     pub fn spec(&self) -> &SparseSpec {
         &self.spec
     }
 
-    /// Runs each group through its shard, one lock at a time. A shard that is held is put off until the others are done
-    /// rather than waited for: its holder may have lost its core to somebody else.
+    /// Runs each group through its shard, one lock at a time. A locked shard is deferred until the others are done, instead of
+    /// waiting for it: the thread that holds it may have been preempted.
     fn visit(&self, scratch: &mut Scratch, mut work: impl FnMut(&mut Shard, &[Wanted])) {
         let mut deferred = std::mem::take(&mut scratch.deferred);
         for (number, group) in scratch.groups() {
@@ -420,7 +418,7 @@ impl SparseTable {
         scratch.deferred = deferred;
     }
 
-    /// Runs `work` on the gradients as the policy for those that are not finite leaves them, and counts.
+    /// Applies the policy for non-finite gradients, runs `work` on the result, and counts.
     fn inspected(
         &self,
         keys: &[Key],
@@ -446,7 +444,7 @@ impl SparseTable {
                 self.non_finite.fetch_add(1 + rows.count() as u64, Ordering::Relaxed);
                 return Err(Error::NonFiniteRow { key });
             }
-            // Skipping is the shards' work, where the gradients are read anyway.
+            // Shards skip such gradients themselves, because they read them anyway.
             _ => work(gradients, scratch),
         };
         self.non_finite.fetch_add((report.non_finite + report.clipped) as u64, Ordering::Relaxed);
@@ -454,12 +452,12 @@ impl SparseTable {
         Ok(report)
     }
 
-    /// Shows about `most` rows of a shard's cut; says whether those were the last.
+    /// Calls `look` with about `most` rows of a shard's cut; returns whether those were the last.
     fn read_cut(&self, shard: &mut Shard, most: u32, look: &mut impl FnMut(&Row<'_>)) -> bool {
         with_layout!(self.spec, layout => shard.read_cut(layout, most, look))
     }
 
-    /// Writes what a pull shows of keys that have no row to `rows`, whoever has the rows of the others.
+    /// Writes what a pull returns for a key without a row to `row`, whatever table the rows are in.
     pub(crate) fn show_absent(&self, key: Key, row: &mut [f32]) {
         let new_row = self.new_row();
         with_layout!(self.spec, layout => new_row.show_absent(layout, key, row));

@@ -1,9 +1,9 @@
-//! Asking for memory before it is needed.
+//! Prefetching memory before it is needed.
 //!
-//! A lookup is two cache misses in a row, and a batch of lookups is many misses side by side if each is asked for early.
-//! This is only ever a hint: it changes no value and cannot fault, so a wrong address costs time and nothing else.
+//! A lookup is two dependent cache misses; the misses of a batch overlap if each is requested early. This is only a hint: it
+//! changes no value and cannot fault, so a wrong address only costs time.
 
-/// Starts loading the cache lines under the first `count` elements of `slice` from `start` on, as far as they exist.
+/// Prefetches the cache lines of the first `count` elements of `slice` from `start` on, as far as they exist.
 #[inline(always)]
 pub(crate) fn prefetch<T>(slice: &[T], start: usize, count: usize) {
     const LINE_BYTES: usize = 64;

@@ -1,12 +1,12 @@
 //! The rows of a shard.
 //!
-//! A row is 3 header words (key low, key high, last-seen stamp), then what its accessor lays out: for a plain table D
-//! weights and the optimizer's slots. The header lies before the weights rather than in arrays of its own because a
-//! lookup reads both: one run of cache lines instead of two. Header words are kept as the bits of floats, which copies
-//! preserve and nobody computes with.
+//! A row is 3 header words (key low, key high, last-seen stamp), followed by the floats of its accessor: for a plain table D
+//! weights and the optimizer's slots. The header is before the weights instead of in separate arrays because a lookup reads
+//! both: one run of cache lines instead of two. Header words are stored as the bits of floats, which copies preserve and no
+//! code computes with.
 //!
-//! A row may have a long part in a second store, as the ctr accessor's rows have once they are worth it; who has one,
-//! and where it is, only the accessor knows. This file knows no hashes and no rules.
+//! A row may have a long part in a second store, as rows of the ctr accessor with a high enough score have; only the accessor
+//! knows which rows have one and where it is. This file knows no hashes and no rules.
 
 use openfleet_core::Key;
 
@@ -52,7 +52,7 @@ impl Rows {
         self.slabs.get(row)[2].to_bits()
     }
 
-    /// Marks the row as seen; a stamp that is already there is not written again, to leave the line clean.
+    /// Sets the stamp of a row. An equal stamp is not written again, to keep the cache line clean.
     #[inline(always)]
     pub(super) fn set_stamp(&mut self, row: u32, stamp: u32) {
         if self.stamp(row) != stamp {
@@ -60,25 +60,25 @@ impl Rows {
         }
     }
 
-    /// What the accessor keeps in a row.
+    /// The accessor's floats of a row.
     #[inline(always)]
     pub(crate) fn get(&self, row: u32) -> &[f32] {
         &self.slabs.get(row)[HEADER..]
     }
 
-    /// What the accessor keeps in a row.
+    /// The accessor's floats of a row, mutable.
     #[inline(always)]
     pub(crate) fn get_mut(&mut self, row: u32) -> &mut [f32] {
         &mut self.slabs.get_mut(row)[HEADER..]
     }
 
-    /// Asks for the header and the first `floats` floats of a row.
+    /// Prefetches the header and the first `floats` floats of a row.
     #[inline(always)]
     pub(super) fn prefetch(&self, row: u32, floats: usize) {
         self.slabs.prefetch(row, HEADER + floats);
     }
 
-    /// Adds a row of zeros and gives its number.
+    /// Adds a row of zeros and returns its number.
     pub(super) fn push(&mut self, key: Key, stamp: u32) -> u32 {
         let row = self.slabs.push();
         let header = self.slabs.get_mut(row);
@@ -88,12 +88,12 @@ impl Rows {
         row
     }
 
-    /// Removes a row, not its long part; the last row takes its number. Says whether there was one to move.
+    /// Removes a row without its long part; the last row takes its number. Returns whether a row was moved.
     pub(super) fn swap_remove(&mut self, row: u32) -> bool {
         self.slabs.swap_remove(row)
     }
 
-    /// Gives back what the rows do not need now.
+    /// Frees memory that is not needed now.
     pub(super) fn release(&mut self) {
         self.slabs.release();
         self.long.release();

@@ -1,7 +1,7 @@
 //! The keys of a request, grouped by shard.
 //!
-//! Grouping comes first so that each shard's lock is taken once a request. The buffers belong to the caller, one set a
-//! thread: a request no larger than those before it allocates nothing.
+//! Keys are grouped first so that each shard's lock is taken once per request. The buffers belong to the caller, one set per
+//! thread: a request that is not larger than earlier ones allocates nothing.
 
 use openfleet_core::Key;
 use openfleet_core::key::mix;
@@ -13,11 +13,11 @@ use crate::error::{Error, Result};
 pub struct Scratch {
     hashes: Vec<u64>,
     grouped: Vec<Wanted>,
-    /// Where each shard's group ends in `grouped`.
+    /// End of each shard's group in `grouped`.
     ends: Vec<u32>,
-    /// Shards somebody else held when their turn came.
+    /// Shards that another thread had locked.
     pub(super) deferred: Vec<usize>,
-    /// Gradients that were put into range.
+    /// Gradients that were clamped.
     pub(super) mended: Vec<f32>,
 }
 
@@ -25,9 +25,9 @@ pub struct Scratch {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Wanted {
     pub(super) key: Key,
-    /// The index's part of the hash.
+    /// The part of the hash that the index uses.
     pub(super) tag: u32,
-    /// Where the key stands in the request.
+    /// Position of the key in the request.
     pub(super) at: u32,
 }
 
@@ -43,7 +43,7 @@ impl Scratch {
         Scratch::default()
     }
 
-    /// Sorts the keys by shard, in request order within a shard: duplicates meet their shard one after another.
+    /// Sorts the keys by shard, in request order within a shard, so that duplicates are processed one after another.
     pub(super) fn group(&mut self, keys: &[Key], shards: usize) -> Result<()> {
         let limit = u32::MAX as usize;
         if keys.len() > limit {
@@ -63,7 +63,7 @@ impl Scratch {
         if self.grouped.len() < keys.len() {
             self.grouped.resize(keys.len(), Wanted::default());
         }
-        // Each shard's start moves on to its end as the keys are laid down.
+        // Each shard's start moves to its end while the keys are written.
         for (at, (key, hash)) in keys.iter().zip(&self.hashes).enumerate() {
             let next = &mut self.ends[shard(*hash, shards)];
             self.grouped[*next as usize] = Wanted { key: *key, tag: tag(*hash), at: at as u32 };
@@ -72,7 +72,7 @@ impl Scratch {
         Ok(())
     }
 
-    /// The groups that are not empty, with their shard's number.
+    /// The non-empty groups, with their shard numbers.
     pub(super) fn groups(&self) -> impl Iterator<Item = (usize, &[Wanted])> {
         (0..self.ends.len()).map(|shard| (shard, self.group_of(shard))).filter(|(_, group)| !group.is_empty())
     }
@@ -84,18 +84,18 @@ impl Scratch {
     }
 }
 
-/// The shard that keeps `key`.
+/// The shard of `key`.
 pub(super) fn shard_of(key: Key, shards: usize) -> usize {
     shard(hash(key), shards)
 }
 
-/// Another function of the key than placement's `mix(key)`: one server's keys share bits of that.
+/// A different function of the key than placement's `mix(key)`: the keys of one server share bits of that.
 #[inline(always)]
 fn hash(key: Key) -> u64 {
     mix(key ^ 0x5bd1_e995_2545_f491)
 }
 
-/// Shard and tag come from different halves of the hash, or a shard's tags would cluster.
+/// Shard and tag come from different halves of the hash; otherwise the tags of a shard would cluster.
 #[inline(always)]
 fn shard(hash: u64, shards: usize) -> usize {
     hash as u32 as usize & (shards - 1)

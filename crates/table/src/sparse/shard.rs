@@ -1,17 +1,16 @@
-//! One shard: an index over rows, and how a group of keys runs through it.
+//! One shard: an index over rows, and how a group of keys is processed.
 //!
-//! Keys are taken in batches of [`BATCH`]: ask for all their index entries, then for all their rows, then work. The
-//! misses of a batch overlap, which is worth a factor of four at ten million rows. Rows are removed between batches
-//! only, so that a row found for a key is that key's row until the batch is done. The lock is the table's; a shard is
-//! called with it held.
+//! Keys are processed in batches of [`BATCH`]: prefetch all their index entries, then all their rows, then work. The cache
+//! misses of a batch overlap, which is a factor of four at ten million rows. Rows are removed only between batches, so that a
+//! row found for a key is valid until the batch is done. The lock belongs to the table; a shard is called with it held.
 //!
-//! What a row consists of is the accessor's matter ([`RowLayout`]); here keys are found, admitted, touched and evicted.
+//! The accessor ([`RowLayout`]) defines what a row consists of; this file finds, admits, touches and evicts keys.
 
 use std::sync::Arc;
 
 use openfleet_core::Key;
 
-use super::changes::{Changes, Moment};
+use super::changes::{Changes, NewCut};
 use super::cut::ShardCut;
 use super::index::Index;
 use super::rows::Rows;
@@ -24,29 +23,29 @@ use crate::clip::all_usable;
 use crate::push::{PushReport, Shrunk};
 use crate::sparse::SparseSpec;
 
-/// Lookups in flight together. More than a core's outstanding misses, few enough to stay in the first-level cache.
+/// Number of lookups in flight together: more than a core's outstanding misses, few enough to stay in the first-level cache.
 pub(crate) const BATCH: usize = 128;
 
 /// No row.
 const NONE: u32 = u32::MAX;
 
-/// Part of a table behind one lock, on cache lines of its own: neighbours are locked by other threads.
+/// Part of a table behind one lock, on its own cache lines, because other threads lock its neighbours.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Shard {
     index: Index,
     rows: Rows,
     unadmitted: UnadmittedCounts,
-    /// For each row whether it was touched since the hand last passed; empty in a table without a capacity.
+    /// Per row: whether it was touched since the clock hand last passed it; empty in a table without a capacity.
     recent: Vec<bool>,
-    /// Where the search for a row to evict goes on.
+    /// Clock hand: the row where the search for a row to evict continues.
     hand: u32,
-    /// The most rows there are while the lock is free.
+    /// Maximum number of rows when the lock is released.
     capacity: usize,
     evicted: u64,
-    /// While a cut is read out.
+    /// A cut that is being read.
     cut: Option<Box<ShardCut>>,
-    /// From the first cut on.
+    /// Changes since the first cut.
     changes: Option<Box<Changes>>,
 }
 
@@ -59,7 +58,7 @@ impl Shard {
             unadmitted: UnadmittedCounts::new(UNADMITTED_LIMIT / spec.shards),
             recent: Vec::new(),
             hand: 0,
-            // Rounded down, so that the shards together never exceed what was asked for.
+            // Rounded down, so that the shards together never exceed the capacity.
             capacity: spec.capacity.map_or(usize::MAX, |capacity| capacity / spec.shards),
             evicted: 0,
             cut: None,
@@ -67,7 +66,7 @@ impl Shard {
         }
     }
 
-    /// Copies the weights of each wanted key to its place in `out`.
+    /// Copies the weights of each wanted key to its position in `out`.
     pub(super) fn pull(
         &mut self,
         layout: &impl RowLayout,
@@ -82,7 +81,7 @@ impl Shard {
             self.look_ahead(layout, batch, layout.pulled_floats(dim), dim, &mut hints);
             for (wanted, hint) in batch.iter().zip(hints) {
                 let place = &mut out[wanted.at as usize * dim..][..dim];
-                let row = match (self.settle(wanted, hint), missing) {
+                let row = match (self.find_row(wanted, hint), missing) {
                     (Some(row), _) => row,
                     (None, Missing::Create) => match self.admit_pulled(layout, wanted, new_row) {
                         Some(row) => row,
@@ -98,7 +97,7 @@ impl Shard {
                 };
                 if missing == Missing::Create {
                     if self.rows.stamp(row) != new_row.stamp {
-                        self.keep(layout, row);
+                        self.record_change(layout, row);
                     }
                     self.touch(row, new_row.stamp);
                 }
@@ -108,7 +107,7 @@ impl Shard {
         }
     }
 
-    /// Copies the weights of each wanted key that has a row to its place in `out`; names the places of the others.
+    /// Copies the weights of each wanted key that has a row to its position in `out`; lists the positions of the others.
     pub(super) fn pull_present(
         &self,
         layout: &impl RowLayout,
@@ -121,7 +120,7 @@ impl Shard {
         for batch in group.chunks(BATCH) {
             self.look_ahead(layout, batch, layout.pulled_floats(dim), dim, &mut hints);
             for (wanted, hint) in batch.iter().zip(hints) {
-                match self.settle(wanted, hint) {
+                match self.find_row(wanted, hint) {
                     Some(row) => layout.pull(&self.rows, row, &mut out[wanted.at as usize * dim..][..dim]),
                     None => absent.push(wanted.at),
                 }
@@ -145,10 +144,10 @@ impl Shard {
             self.look_ahead(layout, batch, layout.pulled_floats(dim), dim, &mut hints);
             for (wanted, hint) in batch.iter().zip(hints) {
                 let weights = &rows[wanted.at as usize * dim..][..dim];
-                match (self.settle(wanted, hint), existing) {
+                match (self.find_row(wanted, hint), existing) {
                     (Some(_), Existing::Keep) => {}
                     (Some(row), Existing::Replace) => {
-                        self.keep(layout, row);
+                        self.record_change(layout, row);
                         let shown = layout.show(&self.rows, row, new_row.spec, &mut buffer);
                         state.clear();
                         state.extend_from_slice(shown.state);
@@ -165,7 +164,7 @@ impl Shard {
         }
     }
 
-    /// Applies to each wanted key its gradient; rows that do not exist are created first, where the key is admitted.
+    /// Applies its gradient to each wanted key; creates missing rows first if the key is admitted.
     pub(super) fn push(&mut self, layout: &impl RowLayout, group: &[Wanted], push: &Push<'_>) -> PushReport {
         let mut report = PushReport::default();
         let mut hints = [NONE; BATCH];
@@ -174,16 +173,16 @@ impl Shard {
             self.look_ahead(layout, batch, self.rows.floats(), usize::MAX, &mut hints);
             let mut count = 0;
             for (wanted, hint) in batch.iter().zip(hints) {
-                // Refused before its row is looked for, so that it creates none.
+                // Refused before its row is searched, so that none is created.
                 if !all_usable(push.gradient(wanted.at)) || !counts_are_sound(push, wanted.at) {
                     report.non_finite += 1;
                     continue;
                 }
-                let Some(row) = self.settle(wanted, hint).or_else(|| self.admit_pushed(layout, wanted, push)) else {
+                let Some(row) = self.find_row(wanted, hint).or_else(|| self.admit_pushed(layout, wanted, push)) else {
                     report.not_admitted += 1;
                     continue;
                 };
-                self.keep(layout, row);
+                self.record_change(layout, row);
                 self.touch(row, push.new_row.stamp);
                 targets[count] = Target { at: wanted.at, row };
                 count += 1;
@@ -195,8 +194,7 @@ impl Shard {
         report
     }
 
-    /// Adds to the weights of each wanted key its difference; rows that do not exist are created first, where the key
-    /// is admitted.
+    /// Adds its difference to the weights of each wanted key; creates missing rows first if the key is admitted.
     pub(super) fn add(
         &mut self,
         layout: &impl RowLayout,
@@ -216,7 +214,7 @@ impl Shard {
                     continue;
                 }
                 let at_once = || new_row.spec.admission.at_once(new_row.spec.seed, wanted.key);
-                let row = match self.settle(wanted, hint) {
+                let row = match self.find_row(wanted, hint) {
                     Some(row) => row,
                     None if at_once() => self.create(layout, wanted, new_row, 0.0, 0.0),
                     None => {
@@ -225,7 +223,7 @@ impl Shard {
                     }
                 };
                 report.applied += 1;
-                self.keep(layout, row);
+                self.record_change(layout, row);
                 self.touch(row, new_row.stamp);
                 layout.add(&mut self.rows, row, delta);
             }
@@ -234,7 +232,7 @@ impl Shard {
         report
     }
 
-    /// Shows the row of a single key.
+    /// Calls `look` with the row of a single key.
     pub(super) fn read<T>(
         &self,
         layout: &impl RowLayout,
@@ -242,16 +240,16 @@ impl Shard {
         spec: &SparseSpec,
         look: impl FnOnce(&Row<'_>) -> T,
     ) -> Option<T> {
-        let row = self.settle(wanted, NONE)?;
+        let row = self.find_row(wanted, NONE)?;
         Some(look(&layout.show(&self.rows, row, spec, &mut Vec::new())))
     }
 
     /// The last-seen stamp of a single key.
     pub(super) fn stamp(&self, wanted: &Wanted) -> Option<u32> {
-        self.settle(wanted, NONE).map(|row| self.rows.stamp(row))
+        self.find_row(wanted, NONE).map(|row| self.rows.stamp(row))
     }
 
-    /// Sets the row of a single key, which is created where there is none, admitted or not.
+    /// Sets the row of a single key; creates it if necessary, admitted or not.
     pub(super) fn restore(
         &mut self,
         layout: &impl RowLayout,
@@ -261,9 +259,9 @@ impl Shard {
         state: Option<&[f32]>,
         ctr: Option<CtrFields>,
     ) {
-        let row = match self.settle(wanted, NONE) {
+        let row = match self.find_row(wanted, NONE) {
             Some(row) => {
-                self.keep(layout, row);
+                self.record_change(layout, row);
                 self.touch(row, new_row.stamp);
                 row
             }
@@ -276,17 +274,17 @@ impl Shard {
         self.evict_surplus(layout);
     }
 
-    /// Asks for the entries of the index that a key needs.
+    /// Prefetches the index entries that a key needs.
     pub(super) fn prefetch(&self, wanted: &Wanted) {
         self.index.prefetch(wanted.tag);
     }
 
-    /// Makes room for so many more rows.
+    /// Reserves capacity for this many more rows.
     pub(super) fn reserve(&mut self, rows: usize) {
         self.index.reserve(rows);
     }
 
-    /// Shows every row; in the order of creation until one is removed.
+    /// Calls `look` with every row, in the order of creation until one is removed.
     pub(super) fn for_each(&self, layout: &impl RowLayout, spec: &SparseSpec, look: &mut impl FnMut(&Row<'_>)) {
         let mut buffer = Vec::new();
         for row in 0..self.rows.len() {
@@ -294,21 +292,21 @@ impl Shard {
         }
     }
 
-    /// Lets every row fade, and removes those that no longer earn their place or were not touched for longer than
-    /// `max_age` before `now`.
+    /// Decays every row, and removes rows with low scores and rows that were not touched for longer than `max_age` before
+    /// `now`.
     pub(super) fn shrink(&mut self, layout: &impl RowLayout, now: u32, max_age: u32) -> Shrunk {
         let mut shrunk = Shrunk::default();
-        // Backwards: what takes a removed row's number has been looked at.
+        // Backwards: the row that takes a removed row's number has already been checked.
         for row in (0..self.rows.len()).rev() {
-            if layout.fades() {
-                self.keep(layout, row);
+            if layout.decays() {
+                self.record_change(layout, row);
             }
             let too_old = now.saturating_sub(self.rows.stamp(row)) > max_age;
-            let removed = match layout.fade(&mut self.rows, row) {
+            let removed = match layout.decay(&mut self.rows, row) {
                 Retention::LowScore => &mut shrunk.by_score,
                 Retention::Unseen => &mut shrunk.by_unseen_days,
-                Retention::Stays if too_old => &mut shrunk.by_age,
-                Retention::Stays => continue,
+                Retention::Keep if too_old => &mut shrunk.by_age,
+                Retention::Keep => continue,
             };
             *removed += 1;
             self.remove(layout, row);
@@ -324,17 +322,17 @@ impl Shard {
 
     /// A day has passed for every row.
     pub(super) fn end_of_day(&mut self, layout: &impl RowLayout) {
-        if !layout.fades() {
+        if !layout.decays() {
             return;
         }
         for row in 0..self.rows.len() {
-            self.keep(layout, row);
+            self.record_change(layout, row);
             layout.end_of_day(&mut self.rows, row);
         }
     }
 
-    /// Marks this moment, for the rows that have changed since another one or for all of them; says how many those are, and
-    /// lists the keys that have lost a row since then.
+    /// Begins a cut of the rows that have changed since another cut, or of all rows. Returns how many rows it has, and lists
+    /// the keys whose rows were removed since then.
     pub(super) fn cut(&mut self, spec: Arc<SparseSpec>, since: Option<u16>, removed: &mut Vec<Key>) -> u32 {
         let mut cut = ShardCut::new(spec, self.rows.len());
         let mut wanted = self.rows.len();
@@ -346,18 +344,17 @@ impl Shard {
         wanted
     }
 
-    /// Rows that change from now on are newer than this moment.
-    pub(super) fn begin_changes(&mut self, moment: Moment) {
-        Changes::cut(&mut self.changes, self.rows.len(), moment);
+    /// Rows that change from now on are newer than this cut.
+    pub(super) fn begin_changes(&mut self, new_cut: NewCut) {
+        Changes::cut(&mut self.changes, self.rows.len(), new_cut);
     }
 
-    /// Whether it is known what has changed since a cut.
+    /// Whether all changes since a cut are known.
     pub(super) fn knows_changes(&self, since: u16) -> bool {
         self.changes.as_ref().is_some_and(|changes| changes.knows(since))
     }
 
-    /// Shows about `most` of the rows that were there at the cut and were not shown yet; says whether those were the
-    /// last.
+    /// Calls `look` with about `most` rows of the cut that were not read yet; returns whether those were the last.
     pub(super) fn read_cut(&mut self, layout: &impl RowLayout, most: u32, look: &mut impl FnMut(&Row<'_>)) -> bool {
         let Some(cut) = &mut self.cut else { return true };
         cut.read_copied(look);
@@ -377,7 +374,7 @@ impl Shard {
         is_read
     }
 
-    /// Nobody reads the cut any more.
+    /// Ends the cut.
     pub(super) fn end_cut(&mut self) {
         self.cut = None;
     }
@@ -396,8 +393,8 @@ impl Shard {
         self.evicted
     }
 
-    /// For each key of a batch the row it probably has, with its first `floats` floats, and `further` of what the row
-    /// has elsewhere, on their way to the cache.
+    /// Finds the probable row of each key of a batch, and prefetches its first `floats` floats and `further` floats of its long
+    /// part.
     #[inline(always)]
     fn look_ahead(
         &self,
@@ -418,37 +415,37 @@ impl Shard {
         }
         for hint in &hints[..batch.len()] {
             if *hint != NONE {
-                layout.look_further(&self.rows, *hint, further);
+                layout.prefetch_long(&self.rows, *hint, further);
             }
         }
     }
 
-    /// The row of a key, trying the hint first. A hint is wrong where two keys share a tag, and none where the key was
-    /// created a moment ago, by a duplicate in the same batch.
+    /// The row of a key, trying the hint first. A hint is wrong if two keys share a tag, and missing if the key was just
+    /// created by a duplicate in the same batch.
     #[inline(always)]
-    fn settle(&self, wanted: &Wanted, hint: u32) -> Option<u32> {
+    fn find_row(&self, wanted: &Wanted, hint: u32) -> Option<u32> {
         if hint != NONE && self.rows.key(hint) == wanted.key {
             return Some(hint);
         }
         self.index.find(wanted.tag, |row| self.rows.key(row) == wanted.key)
     }
 
-    /// The row is about to change: the next save wants it, and where a cut has yet to show it, a copy goes aside.
+    /// The row is about to change: record that for the next save, and copy the row if a cut still has to read it.
     #[inline(always)]
-    fn keep(&mut self, layout: &impl RowLayout, row: u32) {
+    fn record_change(&mut self, layout: &impl RowLayout, row: u32) {
         if let Some(changes) = &mut self.changes {
             changes.changed(row);
         }
-        self.keep_for_cut(layout, row);
+        self.copy_for_cut(layout, row);
     }
 
-    /// The row is about to have another number.
+    /// The row is about to get another number.
     #[inline(always)]
-    fn keep_for_cut(&mut self, layout: &impl RowLayout, row: u32) {
+    fn copy_for_cut(&mut self, layout: &impl RowLayout, row: u32) {
         if let Some(cut) = &mut self.cut
             && cut.is_wanted(row)
         {
-            keep_aside(layout, &self.rows, cut, row);
+            copy_to_cut(layout, &self.rows, cut, row);
         }
     }
 
@@ -460,7 +457,7 @@ impl Shard {
         }
     }
 
-    /// A row for a key that training has pulled and that has none, if it is admitted.
+    /// Creates a row for a key that training has pulled and that has none, if it is admitted.
     #[cold]
     fn admit_pulled(&mut self, layout: &impl RowLayout, wanted: &Wanted, new_row: &NewRow<'_>) -> Option<u32> {
         let spec = new_row.spec;
@@ -474,7 +471,7 @@ impl Shard {
         Some(self.create(layout, wanted, new_row, 0.0, 0.0))
     }
 
-    /// A row for a key that was pushed and has none, if its gradient is to be applied to one.
+    /// Creates a row for a key that was pushed and has none, if its gradient is to be applied.
     #[cold]
     fn admit_pushed(&mut self, layout: &impl RowLayout, wanted: &Wanted, push: &Push<'_>) -> Option<u32> {
         let spec = push.new_row.spec;
@@ -499,7 +496,7 @@ impl Shard {
         row
     }
 
-    /// A row of zeros for a key that has none.
+    /// Adds a row of zeros for a key that has none.
     fn add_row(&mut self, wanted: &Wanted, stamp: u32) -> u32 {
         let row = self.rows.push(wanted.key, stamp);
         self.index.insert(wanted.tag, row);
@@ -514,8 +511,8 @@ impl Shard {
 
     /// Removes a row; the last one takes its number.
     fn remove(&mut self, layout: &impl RowLayout, row: u32) {
-        self.keep_for_cut(layout, row);
-        self.keep_for_cut(layout, self.rows.len() - 1);
+        self.copy_for_cut(layout, row);
+        self.copy_for_cut(layout, self.rows.len() - 1);
         if let Some(changes) = &mut self.changes {
             changes.removed(row, self.rows.key(row));
         }
@@ -538,9 +535,9 @@ impl Shard {
         }
     }
 
-    /// Removes rows that were not touched lately until the capacity holds again. A hand goes round over the rows: one
-    /// that was touched since it last passed is passed by once more, so each touch costs it one step at most, and what
-    /// goes is about the least recently seen.
+    /// Removes rows that were not touched recently until there are no more than the capacity. This is the clock algorithm: the
+    /// hand goes around over the rows and skips a row once if it was touched since the last round, so approximately the least
+    /// recently used rows are evicted.
     #[cold]
     fn evict(&mut self, layout: &impl RowLayout) {
         while self.len() > self.capacity {
@@ -558,13 +555,13 @@ impl Shard {
 }
 
 #[cold]
-fn keep_aside(layout: &impl RowLayout, rows: &Rows, cut: &mut ShardCut, row: u32) {
+fn copy_to_cut(layout: &impl RowLayout, rows: &Rows, cut: &mut ShardCut, row: u32) {
     let (mut buffer, spec) = (std::mem::take(&mut cut.buffer), cut.spec.clone());
     cut.copy_row(row, &layout.show(rows, row, &spec, &mut buffer));
     cut.buffer = buffer;
 }
 
-/// Whether the shows and clicks of a key are counts at all: one that is not a number would stay in its row for good.
+/// Whether the shows and clicks of a key are valid counts: NaN would stay in its row forever.
 #[inline(always)]
 fn counts_are_sound(push: &Push<'_>, at: u32) -> bool {
     push.show_click.is_none_or(|counts| {

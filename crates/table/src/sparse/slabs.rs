@@ -1,19 +1,19 @@
 //! Records of equal width, numbered from 0 without gaps, in slabs.
 //!
-//! Growth adds a slab and copies nothing. Only the first slab grows like a vector, so that a table of ten rows does not
-//! reserve megabytes in each shard. Removal moves the last record into the gap: there is never a hole to skip, to reuse
-//! or to explain, and slabs that empty at the end are given back. This file knows floats and nothing else.
+//! Growth adds a slab and copies nothing. Only the first slab grows like a vector, so that a table of ten rows does not reserve
+//! megabytes in each shard. Removal moves the last record into the gap, so there are never holes, and empty slabs at the end
+//! are freed. This file only knows floats.
 
 use super::prefetch::prefetch;
 
-/// Large enough that the page an allocator adds to each slab does not count, small enough to be reserved ahead.
+/// Large enough that the page an allocator adds to each slab does not matter, small enough to be reserved ahead.
 const SLAB_BYTES: usize = 2 << 20;
 
 /// Records by number.
 #[derive(Debug)]
 pub(crate) struct Slabs {
     slabs: Vec<Vec<f32>>,
-    /// Floats of a record.
+    /// Floats per record.
     width: usize,
     slab_shift: u32,
     len: u32,
@@ -51,14 +51,14 @@ impl Slabs {
         &mut self.slabs[slab][start..start + self.width]
     }
 
-    /// Asks for the first `floats` floats of a record, or as many as there are.
+    /// Prefetches the first `floats` floats of a record, or as many as there are.
     #[inline(always)]
     pub(crate) fn prefetch(&self, number: u32, floats: usize) {
         let (slab, start) = self.place(number);
         prefetch(&self.slabs[slab], start, floats.min(self.width));
     }
 
-    /// Adds a record of zeros and gives its number.
+    /// Adds a record of zeros and returns its number.
     pub(crate) fn push(&mut self) -> u32 {
         let number = self.len;
         assert!(number < u32::MAX - 1, "a shard numbers its rows in 32 bits; give the table more shards");
@@ -69,8 +69,8 @@ impl Slabs {
         }
         let slab = &mut self.slabs[slab];
         if start + self.width > slab.capacity() {
-            // The first slab, from 16 records by doubling to the size of the others exactly, and a last one that was
-            // cut to its content.
+            // The first slab doubles from 16 records up to exactly the size of the others; a last slab that was truncated grows
+            // in the same way.
             slab.reserve_exact(start.max(16 * self.width).min(full - start));
         }
         slab.resize(start + self.width, 0.0);
@@ -78,7 +78,7 @@ impl Slabs {
         number
     }
 
-    /// Removes a record; the last one takes its number. Says whether there was one to move.
+    /// Removes a record; the last one takes its number. Returns whether a record was moved.
     pub(crate) fn swap_remove(&mut self, number: u32) -> bool {
         let last = self.len - 1;
         let ((slab, start), (last_slab, last_start)) = (self.place(number), self.place(last));
@@ -91,12 +91,12 @@ impl Slabs {
         }
         from.truncate(last_start);
         self.len = last;
-        // One empty slab may wait at the end, so that a record coming and going there does not cost an allocation each.
+        // Keep one empty slab at the end, so that adding and removing a record there does not allocate each time.
         self.slabs.truncate(last_slab + 2);
         number != last
     }
 
-    /// Gives back what the records do not need now.
+    /// Frees memory that is not needed now.
     pub(super) fn release(&mut self) {
         let in_use = (self.len as usize).div_ceil(1 << self.slab_shift).max(1);
         self.slabs.truncate(in_use);
@@ -104,7 +104,7 @@ impl Slabs {
         self.slabs.shrink_to_fit();
     }
 
-    /// Floats that the slabs have room for.
+    /// Floats that fit into the slabs.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         self.slabs.iter().map(Vec::capacity).sum()

@@ -1,28 +1,28 @@
-//! How often keys were seen that have no row yet.
+//! Counts of keys that have no row yet.
 //!
-//! Most ids of a click log are seen once or twice, and anybody can make up more, so what is kept for a key that is not
-//! admitted must be small and bounded: 16 bytes, in buckets of eight that double up to a limit. A key may stand in
-//! either of two buckets, which lets them fill to nine tenths before they have to double. Counts are exact until the
-//! limit is reached. From then on a newcomer takes the place of the least counted key of a bucket, and the one unseen
-//! for longest there loses a count: a flood of ids seen once displaces its own kind first, and nothing stays for good.
-//! A displaced key starts again from nothing, so it is admitted later than it should be, never earlier.
+//! Most ids of a click log are seen once or twice, and anyone can make up more, so a key that is not admitted must use little
+//! and bounded memory: 16 bytes, in buckets of eight that double up to a limit. A key may be in either of two buckets, which
+//! lets them fill to nine tenths before they have to double. Counts are exact until the limit is reached. From then on, a new
+//! key replaces the least counted key of a bucket, and the one that was unseen for longest there loses a count: a flood of ids
+//! seen once replaces its own kind first, and nothing stays forever. A replaced key starts from zero again, so it is admitted
+//! later than it should be, never earlier.
 
 use openfleet_core::Key;
 use openfleet_core::key::mix;
 
-/// Keys of a bucket, most recently seen first, free places last.
+/// Keys per bucket, most recently seen first, free entries last.
 const WAYS: usize = 8;
 
 /// Counts by key.
 #[derive(Debug)]
 pub(super) struct UnadmittedCounts {
-    /// Bucket after bucket, a power of two of them or none.
+    /// Bucket after bucket; the number of buckets is a power of two, or 0.
     entries: Vec<CountEntry>,
-    /// The most places there may be.
+    /// Maximum number of entries.
     limit: usize,
 }
 
-/// A key with its counts; free where both are 0.
+/// A key with its counts; free if both are 0.
 #[derive(Debug, Clone, Copy, Default)]
 struct CountEntry {
     key: Key,
@@ -37,12 +37,12 @@ impl CountEntry {
 }
 
 impl UnadmittedCounts {
-    /// Room for about `limit` keys at most; none is taken before the first key comes.
+    /// Space for at most about `limit` keys; allocates nothing before the first key.
     pub(super) fn new(limit: usize) -> Self {
         UnadmittedCounts { entries: Vec::new(), limit: limit.max(WAYS) }
     }
 
-    /// Adds to the counts of a key and gives what they are now.
+    /// Adds to the counts of a key and returns the sums.
     pub(super) fn add(&mut self, key: Key, show: f32, click: f32) -> (f32, f32) {
         if self.entries.is_empty() {
             self.entries.resize(WAYS, CountEntry::default());
@@ -59,7 +59,7 @@ impl UnadmittedCounts {
                 }
             }
             if show == 0.0 && click == 0.0 {
-                // Nothing to remember, and a place without counts would be a free one in the midst of the others.
+                // There is nothing to count, and an entry without counts would be a free one between the others.
                 return (0.0, 0.0);
             }
             let used = buckets.map(|number| self.bucket(number).iter().filter(|entry| !entry.is_free()).count());
@@ -70,7 +70,7 @@ impl UnadmittedCounts {
             let bucket = self.bucket(buckets[emptier]);
             let oldest = &mut bucket[WAYS - 1];
             oldest.show = (oldest.show - 1.0).max(0.0);
-            // The last of the least counted: the one unseen for longest among them, and a free place above all.
+            // The last of the least counted entries: the one unseen for longest, or preferably a free one.
             let mut least = WAYS - 1;
             for at in (0..WAYS - 1).rev() {
                 if bucket[at].show < bucket[least].show && !bucket[least].is_free() {
@@ -83,7 +83,7 @@ impl UnadmittedCounts {
         }
     }
 
-    /// Forgets a key, which has a row now.
+    /// Forgets a key that has a row now.
     pub(super) fn forget(&mut self, key: Key) {
         if self.entries.is_empty() {
             return;
@@ -102,7 +102,7 @@ impl UnadmittedCounts {
         self.entries.len() * size_of::<CountEntry>()
     }
 
-    /// Twice as many buckets, where that is allowed. Each bucket's keys go to the two that take its place, so all fit.
+    /// Doubles the number of buckets, if that is allowed. Each bucket's keys go to the two buckets that replace it, so all fit.
     fn grow(&mut self) -> bool {
         if self.entries.len() * 2 > self.limit {
             return false;
@@ -119,9 +119,9 @@ impl UnadmittedCounts {
         true
     }
 
-    /// The buckets a key may stand in.
+    /// The two buckets of a key.
     fn buckets_of(&self, key: Key) -> [usize; 2] {
-        // Neither the shard's bits nor placement's: a shard's keys share those.
+        // Use neither the shard's bits nor placement's: the keys of a shard share those.
         let hash = mix(key ^ 0x94d0_49bb_1331_11eb);
         let count = (self.entries.len() / WAYS) as u64;
         [hash >> 32, hash & 0xffff_ffff].map(|half| ((half * count) >> 32) as usize)
@@ -151,7 +151,7 @@ mod tests {
             }
         }
         (0..2_000).step_by(2).for_each(|key| waiting.forget(key));
-        assert_eq!(waiting.bytes(), 4096 * 16, "twice as many places as keys at most");
+        assert_eq!(waiting.bytes(), 4096 * 16, "at most twice as many entries as keys");
         assert_eq!((waiting.add(4, 1.0, 0.0), waiting.add(5, 1.0, 0.0)), ((1.0, 0.0), (6.0, 2.5)));
     }
 
@@ -167,7 +167,7 @@ mod tests {
             add_once(&mut waiting, 1_000_000 + round * 200..1_000_200 + round * 200);
         }
         assert!(waiting.bytes() <= 1024 * 16);
-        assert!(kept > 50 * 19 * 9 / 10, "{kept} of {} counts went on", 50 * 19);
+        assert!(kept > 50 * 19 * 9 / 10, "{kept} of {} counts were kept", 50 * 19);
     }
 
     #[test]
@@ -176,11 +176,11 @@ mod tests {
         add_once(&mut waiting, 0..WAYS as u64 - 1);
         assert_eq!(waiting.add(50, 0.0, 0.0), (0.0, 0.0));
         add_once(&mut waiting, 60..61);
-        assert_eq!(waiting.add(0, 1.0, 0.0), (2.0, 0.0), "the last place was still free");
+        assert_eq!(waiting.add(0, 1.0, 0.0), (2.0, 0.0), "the last entry was still free");
     }
 
     #[test]
-    fn a_key_nobody_sees_any_more_makes_way() {
+    fn a_key_that_is_no_longer_seen_is_replaced() {
         let mut waiting = UnadmittedCounts::new(WAYS);
         (0..3).for_each(|_| add_once(&mut waiting, 0..WAYS as u64));
         add_once(&mut waiting, 100..200);

@@ -1,7 +1,7 @@
 //! The local copies of a GEO worker: the rows it trains on, and the servers' rows as last received.
 //!
 //! ```text
-//!              first sight: pulled, base = local = the server's row
+//!              first use: pulled , base = local = the server's row
 //!   absent ---------------------------------------------------------> local copy, kept until the end
 //! ```
 //!
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_a_change_overtook_on_its_way_is_pulled_again() {
+    fn a_row_that_changes_while_it_is_pulled_is_pulled_again() {
         let local_rows = local_rows();
         assert_eq!(local_rows.claim(&[(0, vec![1, 2, 3])]).unwrap(), [(0, vec![1, 2, 3])]);
         assert_eq!(local_rows.claim(&[(0, vec![3, 4])]).unwrap(), [(0, vec![4])], "a row is pulled by one thread");
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arrives_is_added_to_what_training_did_meanwhile() {
+    fn received_changes_are_added_to_local_progress() {
         let (local_rows, mut scratch) = (local_rows(), Scratch::new());
         local_rows.claim(&[(0, vec![1])]).unwrap();
         local_rows.store_pulled(&[pulled(&[1], vec![1.0])]).unwrap();
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_gives_up_leaves_its_rows_to_others() {
+    fn a_thread_that_fails_leaves_its_rows_to_others() {
         let local_rows = local_rows();
         let claimed = local_rows.claim(&[(0, vec![1])]).unwrap();
         drop(Claim { local_rows: &local_rows, keys: claimed.iter().flat_map(pairs).collect() });

@@ -153,7 +153,7 @@ fn the_servers_move_per_round_as_the_golden_table_says() {
 }
 
 #[test]
-fn after_a_flush_the_servers_stand_at_the_start_plus_everybodys_progress() {
+fn after_a_flush_the_servers_have_the_progress_of_all_workers() {
     for (scale, server_count) in [(GeoScale::Mean, 1), (GeoScale::Mean, 3), (GeoScale::Sum, 2)] {
         let states = servers(server_count);
         let workers = workers(&states, 4, GeoSettings { scale, ..settings(3) });

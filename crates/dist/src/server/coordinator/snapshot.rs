@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!          prepare                      cut: all of the target is applied
-//! open ------------> closed, no target ----------------------------------> marked, open again
-//!   ^                     |    cut: some of it is on its way                   |
+//! open ------------> closed, no target ----------------------------------> snapshot taken, open again
+//!   ^                     |    cut: some of it is in flight                    |
 //!   |                     +------> closed, with a target ----------------------+
-//!   +--- release, the owner's death, or nobody continues for a while ---+
+//!   +--- release, the owner's death, or no request for a while ---------+
 //! ```
 //!
 //! While the gate is closed, pushes of streams outside of groups are held back, except those that the target contains. Streams

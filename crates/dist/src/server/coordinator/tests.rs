@@ -1,7 +1,7 @@
-//! Histories of events, and what the coordinator makes of them.
+//! Sequences of events, and the coordinator's effects.
 //!
-//! First tables of single histories, each a sentence; then random interleavings of joins, deaths, returns, pushes, cuts,
-//! releases and departures, after each of which the invariants have to hold.
+//! First single histories, each as a table; then random interleavings of joins, deaths, returns, pushes, snapshots, releases
+//! and departures. The invariants must hold after each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -66,7 +66,7 @@ fn a_step_is_applied_when_every_member_has_pushed_it_and_a_repeat_is_answered() 
     assert_eq!(told(job.push(WorkId::step(0, 0), false, 20).unwrap()), ["step of 0+1 for 20+21"]);
     assert_eq!(told(job.push(WorkId::step(0, 0), false, 30).unwrap()), ["30: repeated"]);
     let error = job.push(WorkId::step(0, 2), false, 31).unwrap_err();
-    assert_eq!(error.to_string(), "stream 0 pushed its step 2, and 1 is the next");
+    assert_eq!(error.to_string(), "stream 0 pushed step 2, expected step 1");
 }
 
 #[test]
@@ -76,15 +76,15 @@ fn a_measured_step_is_applied_when_its_factor_is_known() {
     job.join(1, 1, 2);
     assert!(told(job.push(WorkId::step(1, 0), true, 11).unwrap()).is_empty());
     let error = job.scale(1, 0, 0.5, 12).unwrap_err();
-    assert_eq!(error.to_string(), "stream 1 scales its step 0, which was not measured");
+    assert_eq!(error.to_string(), "stream 1 sent a scale factor for step 0, which was not measured");
     assert_eq!(told(job.push(WorkId::step(0, 0), true, 10).unwrap()), ["measure of 0+1 for 11+10"]);
-    // Worker 0 is killed; its successor pushes the step again, and is told the same measure.
+    // Worker 0 is killed; its successor pushes the step again, and gets the same measure.
     assert_eq!(told(job.push(WorkId::step(0, 0), true, 20).unwrap()), ["measure of 0+1 for 20"]);
     assert_eq!(told(job.scale(1, 0, 0.5, 21).unwrap()), ["step scaled by 0.5"]);
-    // The other one's factor comes too late, and a push that is repeated over a new connection as well.
+    // The other worker's factor arrives too late, and so does a push that is repeated over a new connection.
     assert_eq!(told(job.scale(0, 0, 0.5, 22).unwrap()), ["22: repeated"]);
     assert_eq!(told(job.push(WorkId::step(0, 0), true, 23).unwrap()), ["23: applied with 0.5"]);
-    // Steps that nobody measures are applied as ever.
+    // Steps that are not measured are applied as usual.
     job.push(WorkId::step(0, 1), false, 30).unwrap();
     assert_eq!(told(job.push(WorkId::step(1, 1), false, 31).unwrap()), ["step of 0+1 for 30+31"]);
 }
@@ -96,7 +96,7 @@ fn a_measured_step_takes_no_new_member_and_waits_for_a_snapshot() {
     job.join(1, 1, 2);
     job.depart(1, 2).unwrap();
     assert_eq!(told(job.push(WorkId::step(0, 0), true, 3).unwrap()), ["measure of 0 for 3"]);
-    // A worker that had departed is back: it takes part from the next step on.
+    // A departed worker is back: it takes part from the next step on.
     job.enter(1);
     assert!(told(job.join(1, 2, 4)).is_empty());
     job.prepare_cut("a", owner(0, 0), Instant::now()).unwrap();
@@ -112,11 +112,11 @@ fn a_restarted_worker_stays_a_member_of_the_pass_it_died_in() {
     job.join(0, 1, 1);
     job.join(1, 1, 2);
     job.push(WorkId::step(0, 0), false, 3).unwrap();
-    // Worker 1 is killed. Its successor joins the pass again, which changes nothing, and pushes the step that is missing.
+    // Worker 1 is killed. Its successor joins the pass again, which changes nothing, and pushes the missing step.
     assert_eq!(told(job.join(1, 1, 4)), ["4: yes"]);
     assert_eq!(told(job.push(WorkId::step(1, 0), false, 5).unwrap()), ["step of 0+1 for 3+5"]);
-    // The survivor ends the pass and waits in the next one; the successor dies in between, and its own successor
-    // leaves the first pass once more.
+    // The other worker ends the pass and waits in the next one; the successor dies in between, and its own successor leaves the
+    // first pass once more.
     job.leave(0, 1);
     assert!(told(job.join(0, 2, 6)).is_empty());
     job.leave(1, 1);
@@ -126,7 +126,7 @@ fn a_restarted_worker_stays_a_member_of_the_pass_it_died_in() {
 }
 
 #[test]
-fn whoever_is_done_early_waits_for_the_pass_of_the_others_to_end_also_after_a_return() {
+fn a_worker_that_is_done_early_waits_for_the_others_to_end_their_pass_also_after_a_return() {
     let mut job = coordinator(Mode::Sync, 2);
     // The checkpoint was taken when stream 1 had left pass 2 and stream 0 had not.
     let group = GroupWork { streams: (0, 2), step: 7, taken: [(0, 7), (1, 5)].into(), left: [(0, 1), (1, 2)].into() };
@@ -159,14 +159,14 @@ fn collectives_are_recorded_and_answered_as_they_were() {
     assert_eq!(told(job.arrive(1, 0, sum, number(2.0), 2).unwrap()), ["1: [3.0]", "2: [3.0]"]);
     job.arrive(0, 1, barrier, Contribution::Nothing, 3).unwrap();
     job.arrive(1, 1, barrier, Contribution::Nothing, 4).unwrap();
-    // Worker 1 starts again, with other numbers.
+    // Worker 1 restarts, with other numbers.
     assert_eq!(told(job.arrive(1, 0, sum, number(9.0), 5).unwrap()), ["5: [3.0]"]);
     assert_eq!(told(job.arrive(1, 1, barrier, Contribution::Nothing, 6).unwrap()), ["6: []"]);
     let error = job.arrive(1, 0, barrier, Contribution::Nothing, 7).unwrap_err().to_string();
-    let expected = "collective 0 of worker 1 was the sum of 1 values of 2 workers before it was restarted, and is a barrier of \
+    let expected = "collective 0 of worker 1 was the sum of 1 values of 2 workers before the restart, and is a barrier of \
                     2 workers now";
     assert_eq!(error, expected);
-    // After a return to a checkpoint the same.
+    // The same after a return to a checkpoint.
     let position = serde_json::to_string(&job.position()).unwrap();
     let mut returned = coordinator(Mode::Async, 2);
     returned.begin(team(Mode::Async, 2, 1), None, Some(serde_json::from_str(&position).unwrap()));
@@ -175,7 +175,7 @@ fn collectives_are_recorded_and_answered_as_they_were() {
 }
 
 #[test]
-fn what_was_too_large_to_record_is_repeated_by_all_workers_together() {
+fn a_result_too_large_to_record_is_repeated_by_all_workers_together() {
     let mut job = coordinator(Mode::Async, 2);
     let all = Collective::AllToAll { workers: 2 };
     let parts = |to: u32| Contribution::Parts([(to, vec![to as u8])].into());
@@ -186,7 +186,7 @@ fn what_was_too_large_to_record_is_repeated_by_all_workers_together() {
     assert!(job.needs_all(0), "a restarted worker cannot come here alone");
     assert!(!job.needs_all(3), "a new one is nobody's to repeat");
     job.recall();
-    assert!(!job.needs_all(0) && !job.needs_all(1), "whoever comes now is one of those that were restarted");
+    assert!(!job.needs_all(0) && !job.needs_all(1), "any worker that arrives now was restarted");
     for number in 0..3 {
         assert!(told(job.arrive(0, number, all, parts(1), 3).unwrap()).is_empty());
         assert_eq!(told(job.arrive(1, number, all, parts(0), 4).unwrap()).len(), 2);
@@ -228,11 +228,11 @@ fn a_save_belongs_to_one_incarnation_and_never_blocks_a_later_one() {
     assert_eq!(told(job.marked("a")), ["open", "retry 7"]);
     let (busy, _) = job.prepare_cut("b", owner(1, 1), now).unwrap();
     assert_eq!(busy, Some("another checkpoint is being written"));
-    // The worker dies between the cut and the write, and starts again.
+    // The worker dies between the snapshot and the write, and restarts.
     assert_eq!(told(job.admit(0, Incarnation(2)).unwrap()), ["forget a"]);
     let (busy, effects) = job.prepare_cut("b", owner(1, 1), now).unwrap();
     assert_eq!((busy, told(effects)), (None, vec!["closed".to_owned()]));
-    // This one dies for good: the gate opens by itself, or when it is known to be gone.
+    // This one dies and is not restarted: the gate opens by itself, or when the worker is known to be gone.
     assert_eq!(told(job.tick(now + Duration::from_secs(3))), ["open"]);
     assert!(job.prepare_cut("b", owner(1, 1), now).is_ok_and(|(busy, _)| busy.is_none()), "it is asked again");
     job.marked("b");
@@ -253,19 +253,19 @@ fn an_action_is_recorded_once_and_another_one_in_its_place_is_named() {
     assert_eq!(journal.states, Some((ActionKind::Train, 0, vec![1, 2, 255])));
     assert_eq!(journal.begin(ActionKind::Train, 0, "file a").unwrap(), Some(action));
     let error = journal.begin(ActionKind::Train, 0, "file b").unwrap_err().to_string();
-    assert_eq!(error, "training pass 1 of this script was `file a` before it was restarted, and is `file b` now");
+    assert_eq!(error, "training pass 1 of this script was `file a` before the restart, and is `file b` now");
     journal.begin(ActionKind::Train, 1, "file c").unwrap();
     assert!(journal.begin(ActionKind::Train, 1, "file d").is_err(), "also one that has only begun");
     assert!(journal.begin(ActionKind::Save, 1, "model").is_err(), "actions come one after the other");
     assert_eq!(journal.passes_only().actions.len(), 1);
 }
 
-/// What may happen to a job of two workers, and when.
+/// Events in a job of two workers.
 #[derive(Debug, Clone)]
 enum Event {
-    /// A worker's process does the next thing of its script.
+    /// A worker's process executes the next step of its script.
     Work(u32),
-    /// It is killed, and another one takes its place.
+    /// It is killed, and restarted.
     Restart(u32),
     Prepare(u32),
     Aim,
@@ -292,7 +292,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 const PASSES: u64 = 3;
 const STEPS: u64 = 4;
 
-/// Where a worker's process is in its script.
+/// The position of a worker's process in its script.
 #[derive(Debug, Clone, Copy, Default)]
 struct Script {
     incarnation: u64,
@@ -301,7 +301,7 @@ struct Script {
     joined: bool,
     /// The request that it waits for.
     waits: Option<Ticket>,
-    /// Its step was measured, and it has yet to send the factor.
+    /// Its step was measured, and it has not sent the factor yet.
     measured: bool,
     departed: bool,
 }
@@ -372,7 +372,8 @@ impl World {
         }
     }
 
-    /// The next thing of a worker's script, unless it waits. Numbers come from the script: a restarted one begins again.
+    /// Executes the next step of a worker's script, unless it waits. Numbers come from the script: a restarted one starts from
+    /// the beginning.
     fn work(&mut self, rank: u32) {
         let script = &mut self.scripts[rank as usize];
         if script.waits.is_some() || script.departed {
@@ -454,8 +455,8 @@ impl World {
 }
 
 proptest! {
-    /// No push is lost and none applied twice, a save never blocks a later one, and somebody can always make progress: whatever
-    /// happens, scripts that are left to run come to their end, and the server with them.
+    /// No push is lost or applied twice, a save never blocks a later one, and some worker can always make progress: scripts
+    /// that are left to run reach their end, and the server shuts down.
     #[test]
     fn whatever_is_interleaved_every_step_is_applied_once_and_the_job_ends(events in events(), measures in any::<bool>()) {
         let mut world = World::new(measures);
@@ -463,7 +464,7 @@ proptest! {
             world.play(event);
             prop_assert!(world.applied.values().all(|&times| times == 1), "{:?}", world.applied);
         }
-        // From here on nobody dies; a save that was begun is given up in time.
+        // From here on no worker dies; a save in progress is aborted in time.
         for round in 0..200 {
             world.play(&Event::Wait(if round == 0 { 3000 } else { 0 }));
             [0, 1].into_iter().for_each(|rank| world.work(rank));

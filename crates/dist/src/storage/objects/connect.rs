@@ -1,7 +1,7 @@
-//! From a cloud to a client of its buckets, with what the environment says.
+//! Creates the client of a bucket, with settings from the environment.
 //!
-//! Names of variables are object_store's, which takes them over from the clouds' own tools. How long things may take is decided
-//! here: a server that is not there is an error within half a minute.
+//! The names of the variables are object_store's, which uses those of the clouds' own tools. The timeouts are set here: an
+//! unreachable server is an error within half a minute.
 
 use std::io;
 use std::sync::Arc;
@@ -18,22 +18,23 @@ use super::explain::{BucketAddress, chain};
 use crate::error::{Error, Result};
 use crate::storage::addresses::Cloud;
 
-/// How long it may take until somebody answers at all.
+/// Timeout for establishing a connection.
 const CONNECTING: Duration = Duration::from_secs(5);
-/// How long an answer may stand still. (One that goes on may take as long as it likes: parts are large, lines may be slow.)
+/// Timeout for a reply without progress. (A reply that makes progress has no time limit: parts are large, and networks may be
+/// slow.)
 const STANDING_STILL: Duration = Duration::from_secs(20);
-/// How often something is tried again, and until when.
+/// How often a request is retried, and for how long.
 const RETRIES: usize = 4;
 const RETRYING: Duration = Duration::from_secs(15);
 
-/// A client of the bucket that `bucket_url` names.
+/// A client of the bucket in `bucket_url`.
 pub(super) fn connect(
     cloud: Cloud,
     address: &str,
     bucket_url: &str,
     place: &BucketAddress,
 ) -> Result<Arc<dyn ObjectStore>> {
-    // Builders of different types with methods of the same names.
+    // The builders have different types, but methods of the same names.
     macro_rules! build {
         ($builder:ty) => {
             <$builder>::from_env()
@@ -70,7 +71,8 @@ fn retries() -> RetryConfig {
     RetryConfig { backoff, max_retries: RETRIES, retry_timeout: RETRYING }
 }
 
-/// HTTP with our cryptography. (object_store's own connector wants it chosen for the whole process, which is not ours to do.)
+/// HTTP with our TLS provider. (object_store's own connector needs a provider installed for the whole process, which a library
+/// must not do.)
 #[derive(Debug)]
 struct Connector;
 

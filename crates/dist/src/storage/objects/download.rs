@@ -1,7 +1,7 @@
-//! A file on its way out of a bucket, front to back: while one piece of it is looked at, the next one comes.
+//! Reads a file from a bucket, front to back: the next piece is downloaded while one is being used.
 //!
-//! Pieces are asked for one by one, rather than in one long answer, so that whoever takes long between two reads holds no
-//! connection open, and a connection that breaks costs one piece.
+//! Pieces are requested one by one instead of in one long response. A slow reader then holds no connection open, and a broken
+//! connection costs one piece.
 
 use std::io::{self, Read};
 
@@ -12,21 +12,21 @@ use object_store::path::Path;
 use super::Bucket;
 use super::driver::Task;
 
-/// Bytes that are asked for at a time.
+/// Bytes per request.
 const PIECE_BYTES: u64 = 8 << 20;
 
 pub(super) struct Download {
     bucket: Bucket,
     key: Path,
     size: u64,
-    /// Up to where it has been asked for.
+    /// Up to which byte it has been requested.
     asked: u64,
     coming: Option<Task<object_store::Result<Bytes>>>,
     piece: Bytes,
 }
 
 impl Download {
-    /// From some byte on.
+    /// Starts at byte `from`.
     pub(super) fn new(bucket: Bucket, key: Path, size: u64, from: u64) -> Self {
         let mut download = Download { bucket, key, size, asked: from.min(size), coming: None, piece: Bytes::new() };
         download.ask();

@@ -1,7 +1,7 @@
-//! Runs what is asynchronous for callers that wait.
+//! Runs asynchronous work for callers that block.
 //!
-//! A thread of its own, and a channel that the caller waits on: so it does not matter whether the caller's thread belongs to a
-//! runtime already. It knows nothing of object stores.
+//! It has its own thread, and the caller waits on a channel, so it does not matter whether the caller's thread belongs to a
+//! runtime. It knows nothing about object stores.
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use tokio::runtime::{Builder, Runtime};
 
-/// A thread that drives what is begun. Clones share it; it ends with the last of them.
+/// A runtime with one thread. Clones share it; it shuts down with the last of them.
 #[derive(Clone)]
 pub(super) struct Driver {
     running: Arc<Running>,
@@ -17,7 +17,7 @@ pub(super) struct Driver {
 
 struct Running(Option<Runtime>);
 
-/// Something that was begun.
+/// Work in progress.
 pub(super) struct Task<T>(Receiver<T>);
 
 impl Driver {
@@ -27,7 +27,7 @@ impl Driver {
         Ok(Driver { running: Arc::new(Running(Some(runtime))) })
     }
 
-    /// Begins something; it goes on whether or not anybody waits for it.
+    /// Starts some work; it continues whether or not the caller waits for it.
     pub(super) fn start<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Task<T> {
         let (sender, receiver) = channel();
         if let Some(runtime) = &self.running.0 {
@@ -40,9 +40,9 @@ impl Driver {
 }
 
 impl<T> Task<T> {
-    /// Waits until it is done.
+    /// Waits for the result.
     pub(super) fn wait(self) -> io::Result<T> {
-        // Only a panic in the work drops the sender.
+        // The sender is dropped only if the work panics.
         self.0.recv().map_err(|_| io::Error::other("the work on an object store panicked, which is a bug"))
     }
 }
@@ -50,7 +50,7 @@ impl<T> Task<T> {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
-            // Waiting for its thread would be forbidden where this is dropped on a thread of another runtime.
+            // Waiting for its thread is forbidden if this is dropped on a thread of another runtime.
             runtime.shutdown_background();
         }
     }

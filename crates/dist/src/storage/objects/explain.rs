@@ -1,6 +1,6 @@
-//! What went wrong with an object store, in words that help: what, where, and what to look at.
+//! Error messages for object stores: what failed, where, and what to check.
 //!
-//! Addresses and answers are told; keys and tokens never are, since nothing here has them.
+//! Messages contain addresses and responses. They cannot contain credentials, because nothing here has them.
 
 use std::error::Error as _;
 use std::io;
@@ -11,9 +11,9 @@ use openfleet_table::checkpoint::StorageError;
 
 use crate::storage::addresses::Cloud;
 
-/// Which bucket, and where its settings come from.
+/// A bucket, and its cloud.
 pub(super) struct BucketAddress {
-    /// What people call it: its address.
+    /// The bucket's address, for messages.
     pub(super) name: String,
     cloud: Option<Cloud>,
 }
@@ -23,7 +23,7 @@ impl BucketAddress {
         BucketAddress { name: name.to_owned(), cloud }
     }
 
-    /// What was tried with a key came to nothing.
+    /// Turns the failure of an operation on a key into an error with a hint.
     pub(super) fn explain(&self, error: Error, key: &Path) -> io::Error {
         let said = chain(&error);
         let is_no_bucket =
@@ -51,22 +51,22 @@ impl BucketAddress {
             Some(Cloud::Azure) => " and `AZURE_STORAGE_ACCOUNT_NAME`",
             _ => "",
         };
-        Some(format!("make the bucket first, or check its name in `{}`{endpoint}", self.name))
+        Some(format!("create the bucket first, or check its name in `{}`{endpoint}", self.name))
     }
 
-    /// Where credentials come from.
+    /// Where the credentials are configured.
     pub(super) fn credentials_hint(&self) -> &'static str {
         match self.cloud {
             Some(Cloud::S3) => {
                 "set `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY` in every process of the job (servers write \
-                 checkpoints), of somebody who may list the bucket and read, write and delete its objects"
+                 checkpoints), for an account that may list the bucket and read, write and delete its objects"
             }
             Some(Cloud::Gcs) => {
                 "set `GOOGLE_APPLICATION_CREDENTIALS` to the file of an account that may list the bucket and read, write \
                  and delete its objects"
             }
             Some(Cloud::Azure) => {
-                "set `AZURE_STORAGE_ACCOUNT_NAME` and `AZURE_STORAGE_ACCOUNT_KEY`, of somebody who may list the container \
+                "set `AZURE_STORAGE_ACCOUNT_NAME` and `AZURE_STORAGE_ACCOUNT_KEY`, for an account that may list the container \
                  and read, write and delete its blobs"
             }
             None => "check the store's credentials",
@@ -84,14 +84,14 @@ impl BucketAddress {
         match self.cloud {
             Some(Cloud::S3) if std::env::var_os("AWS_ACCESS_KEY_ID").is_none() => self.credentials_hint(),
             Some(Cloud::S3) => {
-                "check that the server of `AWS_ENDPOINT_URL`, or of `AWS_REGION` at Amazon, can be reached from here"
+                "check that the server in `AWS_ENDPOINT_URL`, or the Amazon region in `AWS_REGION`, is reachable from this machine"
             }
-            _ => "check that the object store can be reached from here",
+            _ => "check that the object store is reachable from this machine",
         }
     }
 }
 
-/// What an error says with all its causes, each once.
+/// The text of an error and all its causes, each once.
 pub(super) fn chain(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -105,7 +105,7 @@ pub(super) fn chain(error: &Error) -> String {
     without_markup(text)
 }
 
-/// Clouds answer with a page of XML, of which two elements are for people.
+/// Clouds respond with an XML page; two of its elements are readable.
 fn without_markup(text: String) -> String {
     let inside = |tag: &str| {
         let (_, rest) = text.split_once(&format!("<{tag}>"))?;
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_told_without_its_markup() {
+    fn xml_markup_is_removed_from_an_error() {
         let said = chain(&generic(
             "404 Not Found: <?xml?><Error><Code>NoSuchBucket</Code><Message>It is not</Message></Error>",
         ));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_wrong_has_a_kind_and_a_hint() {
+    fn an_error_has_a_kind_and_a_hint() {
         let missing = explained(Error::NotFound { path: "p/file".into(), source: "404".into() });
         assert_eq!((missing.kind, missing.hint), (io::ErrorKind::NotFound, None));
         let bucket = explained(generic("<Code>NoSuchBucket</Code>"));

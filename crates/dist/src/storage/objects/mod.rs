@@ -1,13 +1,12 @@
 //! A checkpoint in a bucket: keys below a prefix, in an object store.
 //!
-//! Object stores have no directories and no renaming, and need neither: a file of `.saving-ID` is written to the key that it
-//! will have in `data-ID`, where nobody looks for it until the manifest names it. Making, syncing and renaming that directory
-//! are nothing. `manifest.json.saving` is copied to `manifest.json`, which is one step in every object store, and the step
-//! at which a checkpoint begins to count.
+//! Object stores have no directories and no renaming, and need neither: a file of `.saving-ID` is written directly to its final
+//! key in `data-ID`, which no reader uses until the manifest names it. Creating, syncing and renaming that directory do
+//! nothing. `manifest.json.saving` is copied to `manifest.json`, which is atomic in every object store and commits the
+//! checkpoint.
 //!
-//! [`Storage`] is called from any thread and waits; object stores are asynchronous. `driver` is between them, `upload` and
-//! `download` are a file going there and coming back, `connect` has what is special about each cloud, and `explain` says
-//! what went wrong in words that help.
+//! [`Storage`] is called from any thread and blocks; object stores are asynchronous. `driver` connects the two, `upload` and
+//! `download` transfer a file, `connect` has the differences between clouds, and `explain` writes error messages.
 
 mod connect;
 mod download;
@@ -39,7 +38,7 @@ pub struct Objects {
     prefix: Path,
 }
 
-/// What a file of it needs, on its way there and back.
+/// What the upload or download of a file needs.
 #[derive(Clone)]
 struct Bucket {
     store: Arc<dyn ObjectStore>,
@@ -48,12 +47,12 @@ struct Bucket {
 }
 
 impl Objects {
-    /// The keys below `prefix` in a store that somebody else has set up; `name` is what people call that.
+    /// The keys below `prefix` in an existing store; `name` is used in messages.
     pub fn new(store: Arc<dyn ObjectStore>, prefix: &str, name: &str) -> Result<Self> {
         Objects::of(store, prefix, BucketAddress::new(name, None))
     }
 
-    /// What an address says, with the rest from the environment. Asks nobody yet.
+    /// The store at an address, with settings from the environment. Makes no request yet.
     pub(super) fn open(cloud: Cloud, address: &str) -> Result<Self> {
         let (scheme, rest) = address.split_once("://").unwrap_or(("", address));
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
@@ -72,9 +71,9 @@ impl Objects {
             }),
         };
         let prefix = Path::parse(prefix.trim_end_matches('/'))
-            .map_err(|error| failed(&error, "a prefix is names with `/` between them, none of them empty"))?;
-        let driver =
-            Driver::new().map_err(|error| failed(&error, "it needs a thread: check the limits of this process"))?;
+            .map_err(|error| failed(&error, "a prefix is a list of non-empty names with `/` between them"))?;
+        let driver = Driver::new()
+            .map_err(|error| failed(&error, "a thread could not be started: check the limits of this process"))?;
         Ok(Objects { bucket: Bucket { store, driver, place: Arc::new(place) }, prefix })
     }
 
@@ -95,7 +94,7 @@ impl Objects {
 }
 
 impl Bucket {
-    /// Does something with a key, and waits until it is done.
+    /// Runs an operation on a key, and waits for it.
     fn wait<T, F>(&self, key: &Path, act: impl FnOnce(Arc<dyn ObjectStore>, Path) -> F) -> io::Result<T>
     where
         T: Send + 'static,
@@ -104,7 +103,7 @@ impl Bucket {
         self.take(key, self.driver.start(act(self.store.clone(), key.clone())))
     }
 
-    /// Waits for what was begun.
+    /// Waits for an operation that was started.
     fn take<T>(&self, key: &Path, begun: driver::Task<object_store::Result<T>>) -> io::Result<T> {
         begun.wait()?.map_err(|error| self.place.explain(error, key))
     }
@@ -143,7 +142,7 @@ impl Storage for Objects {
             }
         })?;
         if head.is_none() {
-            // That answer has no body, so it does not say whether the bucket is there at all. This one does.
+            // The response to a HEAD request has no body, so it does not tell whether the bucket exists. Listing does.
             self.list("")?;
         }
         Ok(head)
@@ -164,7 +163,7 @@ impl Storage for Objects {
         }
         self.bucket.wait(&from, |store, from| async move {
             store.copy(&from, &to).await?;
-            // It has its new name, which is what counts; what is left behind is in nobody's way.
+            // The object has its new name; an old copy that is left behind does no harm.
             let _ = store.delete(&from).await;
             Ok(())
         })

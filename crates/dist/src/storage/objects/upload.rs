@@ -1,7 +1,7 @@
-//! A file on its way into a bucket: in one piece where it is small, else in parts, a few of which travel at a time.
+//! Writes a file to a bucket: in one request if it is small, else in parts, a few of which are in flight at a time.
 //!
-//! Nobody sees anything of it before [`Sink::sync`]. A file that is dropped without it leaves nothing behind, unless the process
-//! is killed; then the parts that have arrived stay in the bucket, unseen, until a lifecycle rule of the bucket removes them.
+//! Nothing is visible before [`Sink::sync`]. A file that is dropped without it leaves nothing behind, unless the process is
+//! killed: then the uploaded parts stay in the bucket, invisible, until a lifecycle rule of the bucket removes them.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -13,19 +13,19 @@ use openfleet_table::checkpoint::Sink;
 use super::Bucket;
 use super::driver::Task;
 
-/// Bytes of the first parts. S3 wants at least 5 MiB.
+/// Bytes of the first parts. S3 requires at least 5 MiB.
 const PART_BYTES: usize = 8 << 20;
-/// After so many parts they become twice as large: S3 takes no more than 10,000, and those make half a terabyte then.
+/// The part size doubles after this many parts: S3 accepts at most 10,000, which then make half a terabyte.
 const PARTS_OF_A_SIZE: usize = 2000;
-/// Parts that travel at a time.
+/// Maximum parts in flight.
 const IN_FLIGHT: usize = 3;
 
 pub(super) struct Upload {
     bucket: Bucket,
     key: Path,
-    /// What has been written since the last part.
+    /// Bytes written since the last part.
     buffer: Vec<u8>,
-    /// Where there is more than one part.
+    /// The multipart upload, if there is more than one part.
     parts: Option<Box<dyn MultipartUpload>>,
     begun: usize,
     in_flight: VecDeque<Task<object_store::Result<()>>>,
@@ -41,7 +41,7 @@ impl Upload {
         PART_BYTES << (self.begun / PARTS_OF_A_SIZE).min(8)
     }
 
-    /// Sends off what has been written.
+    /// Sends what has been written as a part.
     fn send_part(&mut self) -> io::Result<()> {
         self.land(IN_FLIGHT - 1)?;
         let parts = match &mut self.parts {
@@ -56,7 +56,7 @@ impl Upload {
         Ok(())
     }
 
-    /// Waits until no more than `left` parts are on their way.
+    /// Waits until at most `left` parts are in flight.
     fn land(&mut self, left: usize) -> io::Result<()> {
         while self.in_flight.len() > left
             && let Some(part) = self.in_flight.pop_front()
@@ -70,7 +70,7 @@ impl Upload {
 impl Write for Upload {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.is_done {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "the object is complete, and cannot be added to"));
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "the object is complete and cannot be appended to"));
         }
         if self.buffer.len() >= self.part_bytes() {
             self.send_part()?;
@@ -115,7 +115,7 @@ impl Sink for Upload {
 impl Drop for Upload {
     fn drop(&mut self) {
         if let Some(mut parts) = self.parts.take() {
-            // A part that arrives after it was called off would stay.
+            // A part that arrives after the upload was aborted would stay in the bucket.
             while let Some(part) = self.in_flight.pop_front() {
                 let _ = part.wait();
             }

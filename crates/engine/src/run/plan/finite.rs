@@ -86,7 +86,7 @@ impl Plan {
         arena: &mut Arena,
         work: WorkId,
     ) -> Result<PushReport> {
-        if self.communicator.refuses_here() {
+        if self.communicator.counts_refusals() {
             return self.push_clipped(arena, work);
         }
         let limit = match self.non_finite {

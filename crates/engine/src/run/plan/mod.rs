@@ -209,12 +209,12 @@ impl Plan {
             self.compute(arena, batch, work)
         });
         if self.trains && computed.is_err() {
-            self.communicator.give_back_step(work.stream);
+            self.communicator.return_step(work.stream);
         }
         computed?;
         self.push(arena, work).inspect_err(|error| {
             if matches!(error, Error::NotFiniteGradient { .. }) {
-                self.communicator.give_back_step(work.stream);
+                self.communicator.return_step(work.stream);
             }
         })
     }
@@ -239,7 +239,7 @@ impl Plan {
 
     /// Counts the time as waiting if servers answered; tables in this process count as work.
     fn waited_since(&self, started: Instant, arena: &mut Arena) {
-        if !self.communicator.refuses_here() {
+        if !self.communicator.counts_refusals() {
             arena.waited += started.elapsed();
         }
     }
@@ -247,7 +247,7 @@ impl Plan {
     /// Runs forward, backward and the clipping of single gradients.
     pub fn compute(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<()> {
         // Every stream of the job has its own random numbers, like the rows of one process on the joined batch.
-        let stream = self.communicator.number_in_job(work.stream);
+        let stream = self.communicator.job_stream(work.stream);
         let step_seed = mix(self.seed ^ mix(work.last_step ^ (u64::from(stream) << 40)));
         for (index, node) in self.nodes.iter().enumerate() {
             let started = arena.profile.is_some().then(Instant::now);
