@@ -65,7 +65,7 @@ fn stage(keys: &[Key]) -> SparseStage {
     stage
 }
 
-/// A batch with these keys, that moves their rows and the dense parameter by `progress`.
+/// Trains a batch with these keys, whose rows and the dense parameter change by `progress`.
 fn train(geo: &Geo, keys: &[Key], progress: f32) {
     let mut sparse = [stage(keys)];
     let gradient = vec![-progress; FIRST.len()];
@@ -142,7 +142,7 @@ fn the_servers_move_per_round_as_the_golden_table_says() {
                 assert!((moved - expected).abs() < 0.0051, "{count} workers, round {round}: {moved} for {expected}");
             }
         }
-        // Its own part of what was not sent yet, when it was the last to hear of the others.
+        // Its own part of the unsent progress, because it was the last to receive the others' changes.
         let last = &workers[count as usize - 1];
         assert!((seen(last, 7) - rows(&states)[&7] - gap).abs() < 0.01);
         assert!((dense_seen(last) - dense(&states) - gap).abs() < 0.01);
@@ -160,7 +160,7 @@ fn after_a_flush_the_servers_have_the_progress_of_all_workers() {
         let (mut expected, mut expected_dense) = (BTreeMap::new(), 0.0);
         for batch in 0..10u64 {
             for (rank, geo) in workers.iter().enumerate() {
-                // Some keys are everybody's, some a worker's own, some seen in one batch only.
+                // Some keys are shared by all workers, some are a worker's own, some are in one batch only.
                 let keys = [batch % 2, 10 + rank as Key, 100 + batch * 4 + rank as Key];
                 let progress = (rank + 1) as f32;
                 train(geo, &keys, progress);
@@ -169,9 +169,9 @@ fn after_a_flush_the_servers_have_the_progress_of_all_workers() {
             }
         }
         workers.iter().for_each(|geo| geo.flush().unwrap());
-        // Whole numbers divided by a power of two: nothing is lost to rounding.
+        // Integers divided by a power of two: nothing is lost to rounding.
         assert_eq!((rows(&states), dense(&states)), (expected.clone(), expected_dense));
-        // And with the next exchange everybody has what everybody did.
+        // After the next exchange every worker has the progress of all workers.
         workers.iter().for_each(|geo| geo.flush().unwrap());
         for geo in &workers {
             assert!(expected.iter().all(|(&key, &value)| seen(geo, key) == value));
@@ -213,7 +213,7 @@ fn a_row_changed_by_one_worker_reaches_another_exactly_once() {
     exchange(&b);
     assert_eq!((seen(&b, 1), seen(&a, 1), rows(&states)[&1]), (3.0, 3.0, 3.0));
 
-    // A row that is first seen after the change comes with it, and is not sent again.
+    // A row that is first used after the change contains it, and is not sent again.
     train(&a, &[2], 4.0);
     a.settle().unwrap();
     train(&b, &[2], 0.5);
@@ -221,7 +221,7 @@ fn a_row_changed_by_one_worker_reaches_another_exactly_once() {
     assert_eq!(exchange(&b), after);
     assert_eq!((seen(&b, 2), rows(&states)[&2]), (4.5, 4.5));
 
-    // A row that is sent and not kept here is pulled when it is first seen: with every change, each once.
+    // A row that is sent but has no local copy is pulled when it is first used: with every change, each once.
     train(&a, &[9], 1.0);
     a.settle().unwrap();
     exchange(&b);
@@ -248,7 +248,7 @@ fn an_exchange_comes_strictly_every_k_batches_of_all_threads_and_with_a_flush() 
     assert!(geo.most_queued() <= 2);
     geo.flush().unwrap();
     assert_eq!((geo.exchanges(), dense(&states)), (11, 104.0));
-    // A flush begins a window.
+    // A flush starts a new window.
     (0..9).for_each(|_| train(&geo, &[1], 1.0));
     geo.settle().unwrap();
     assert_eq!(geo.exchanges(), 11);
@@ -266,7 +266,7 @@ fn traffic_falls_as_one_over_k_to_the_byte() {
     let travelled = [1, 10, 100].map(|k_steps| {
         let geo = worker(&servers(2), 0, 1, settings(k_steps));
         let keys: Vec<Key> = (0..50).collect();
-        // The first window pulls the rows; from then on only exchanges travel.
+        // The first window pulls the rows; after that only exchanges are sent.
         let train_batches = |batches: u64| {
             for _ in 0..batches {
                 train(&geo, &keys, 1.0);
@@ -280,9 +280,9 @@ fn traffic_falls_as_one_over_k_to_the_byte() {
         bytes(&geo) - before
     });
     assert_eq!([travelled[0], travelled[0]], [travelled[1] * 10, travelled[2] * 100]);
-    // A window's worth: its rows with their keys and the dense parameter both ways, and little else.
+    // The content of a window: its rows with their keys and the dense parameter in both directions, and little else.
     let content = 50 * (size_of::<Key>() + DIM * size_of::<f32>()) + 2 * FIRST.len() * size_of::<f32>();
-    assert!((travelled[0] / BATCHES) as usize <= content + 256, "{travelled:?} for {content} a window");
+    assert!((travelled[0] / BATCHES) as usize <= content + 256, "{travelled:?} for {content} per window");
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn evaluation_reads_copies_where_there_are_any_and_keeps_nothing() {
     assert_eq!((seen(&b, 1), seen(&b, 99)), (1.0, 0.0));
     train(&a, &[1], 1.0);
     a.settle().unwrap();
-    assert_eq!(seen(&b, 1), 2.0, "a row that was only looked at is looked at anew");
+    assert_eq!(seen(&b, 1), 2.0, "a row that was only read is pulled again");
     assert_eq!(rows(&states), BTreeMap::from([(1, 2.0)]));
     let long = worker(&states, 1, 2, settings(100));
     train(&long, &[1], 5.0);
