@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .static.nn import _auc_variables, _variable
+from .static.nn._ops import variable
+from .static.nn.metrics import auc_variables
 from .static.program import Variable, _net_of
 
 
@@ -39,8 +40,8 @@ def _click(model: str, slots: Sequence[Variable], dense: Variable | None, label:
     net = _net_of(*slots, *([] if dense is None else [dense]), label)
     inputs = [slot.name for slot in slots], None if dense is None else dense.name, label.name
     loss, probability, auc = getattr(net, model)(*inputs, *shape)
-    total, batch, counters = _auc_variables(auc)
-    return ClickModel(_variable(loss), _variable(probability), total, batch, counters)
+    total, batch, counters = auc_variables(auc)
+    return ClickModel(variable(loss), variable(probability), total, batch, counters)
 
 
 def ctr_dnn(
@@ -95,4 +96,4 @@ def dcn(
 
 def word2vec(dim: int = 100, window: int = 5, negatives: int = 5) -> Variable:
     """Skip-gram with negative sampling over the fields `context` and `target`, which it declares; gives the loss."""
-    return _variable(_net_of().word2vec(dim, window, negatives))
+    return variable(_net_of().word2vec(dim, window, negatives))

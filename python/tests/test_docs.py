@@ -181,5 +181,3 @@ def test_blocks_that_do_not_run_say_why(page):
 def test_a_console_block_gives_its_commands_and_not_their_output():
     body = "$ a \\\n    b\noutput\n$ c 'two\nlines'\nmore output\n"
     assert commands(Block(ROOT, 1, "console", "", body)) == "a \\\n    b\nc 'two\nlines'"
-
-

@@ -67,6 +67,13 @@ def scope() -> Scope:
     return _scope
 
 
+def program() -> Program:
+    """Returns the program that the job trains, or the default main program before `minimize`."""
+    from ..static.program import default_main_program
+
+    return default_main_program() if main_program is None else main_program
+
+
 def of_scope(scope: Scope) -> _native.Fleet | None:
     """The job, where it is at work and this is the scope that it trains in. Any other scope is this process's own."""
     return _fleet if _working and scope is _scope else None

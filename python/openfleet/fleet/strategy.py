@@ -18,6 +18,7 @@ from .. import _native
 class DistributedStrategy:
     """`a_sync` False is sync, True is async, or GEO with `k_steps`; `staleness` n is hybrid, n batches in flight."""
 
+    _options: _native.Options
     _properties = ("a_sync", "a_sync_configs", "staleness", "half_async")
 
     def __init__(self) -> None:

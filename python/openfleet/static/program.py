@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 from .. import _native
@@ -214,7 +215,7 @@ class Variable:
         return _nn().not_equal(self, other)
 
     def __getitem__(self, index: Any) -> Variable:
-        return _nn()._getitem(self, index)
+        return _nn().shapes.getitem(self, index)
 
     def __iter__(self) -> Iterator[Variable]:
         # Without this, Python would take `__getitem__` for a sequence without an end.
@@ -285,7 +286,8 @@ def _net_of(*variables: Any) -> _native.Net:
     return net.native
 
 
-def _nn() -> Any:
+def _nn() -> ModuleType:
+    # Imported late: layers are built on this module.
     from . import nn
 
     return nn
