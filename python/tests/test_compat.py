@@ -196,7 +196,7 @@ def test_a_collective_fleet_says_that_minimize_follows_later():
     from openfleet.compat.paddle.fluid.incubate.fleet.collective import fleet
 
     optimizer = fleet.distributed_optimizer(paddle.fluid.optimizer.SGD(0.1))
-    with pytest.raises(NotImplementedError, match="collective training follows later"):
+    with pytest.raises(NotImplementedError, match="collective training is not available yet"):
         optimizer.minimize(None)
     with pytest.raises(TypeError, match="expects an optimizer"):
         fleet.distributed_optimizer("SGD")

@@ -217,7 +217,7 @@ def test_workers_without_servers_do_not_train_a_model_each(tmp_path, init, optim
         for env in (two, one)
     )
     assert several.returncode == 1, several.stdout + several.stderr
-    assert "collective training follows later: each of the 2 workers" in several.stderr
+    assert "collective training is not available yet: each of the 2 workers" in several.stderr
     assert alone.returncode == 0 and "trained" in alone.stdout, alone.stderr
 
 

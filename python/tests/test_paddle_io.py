@@ -131,8 +131,8 @@ def test_a_schedule_says_what_it_does_not_do():
         paddle.optimizer.lr.ExponentialDecay(0.5, 0.9, last_epoch=3)
     with pytest.raises(NotImplementedError, match="`verbose=True`"):
         paddle.optimizer.lr.ExponentialDecay(0.5, 0.9, verbose=True)
-    paddle.optimizer.lr._Counted._told = False
-    with pytest.warns(UserWarning, match="go on with every batch"):
+    paddle.optimizer.lr._Counted._warned = False
+    with pytest.warns(UserWarning, match="advance with every batch"):
         paddle.optimizer.lr.ExponentialDecay(0.5, 0.9).step()
 
 

@@ -152,7 +152,7 @@ def test_files_that_nobody_loads_are_told(tmp_path, caplog):
     for _ in range(2):
         assert exe.train_from_dataset(dataset=data).samples == 2
     told = [record.message for record in caplog.records if "set_filelist" in record.message]
-    assert told == ["`set_filelist` was called after `load_into_memory`: this pass reads the 2 rows of before"]
+    assert told == ["`set_filelist` was called after `load_into_memory`: this pass uses the 2 rows loaded before"]
     data.load_into_memory()
     assert exe.train_from_dataset(dataset=data).samples == 3
 
