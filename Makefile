@@ -20,6 +20,7 @@ demo:          ## Generate click data, train a CTR-DNN on it with two servers an
 
 test: pytest   ## Build everything and run every test
 	$(CARGO) test --workspace
+	$(CARGO) test --workspace --benches --quiet
 	$(MAKE) chaos-short
 
 pytest: $(VENV)/ready  ## Build the Python package into target/venv and run its tests
