@@ -10,6 +10,7 @@ An HTML comment above a block changes that:
 - `<!-- no-run: reason -->`: the block is not run. The reason is required.
 - `<!-- background -->`: a server. It runs until the page ends; the next block starts when it answers on its port.
 - `<!-- fails -->`: the last command must fail.
+- `<!-- file: NAME -->`: the block, of any language, is not run but saved as the file NAME in that directory.
 
 Port 8501, the default of `openfleet serve`, becomes a free port, so that pages can be tested side by side.
 """
@@ -88,7 +89,9 @@ class Reader:
         self.environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
 
     def run(self, block: Block) -> None:
-        if block.language == "console":
+        if block.mark.startswith("file: "):
+            (self.directory / block.mark.removeprefix("file: ")).write_text(block.body)
+        elif block.language == "console":
             self.run_console(block)
         elif block.language == "python":
             self.run_python(block)
@@ -152,6 +155,8 @@ class Reader:
 
 
 def runs(block: Block) -> bool:
+    if block.mark.startswith("file: "):
+        return True
     return block.language in ("console", "python") and not block.mark.startswith("no-run")
 
 
