@@ -138,7 +138,7 @@ class Reader:
 
     def run_python(self, block: Block) -> None:
         if ">>>" not in block.body:
-            code = "\n" * block.line + block.body
+            code = "\n" * block.line + block.body.replace("8501", str(self.port))
             exec(compile(code, str(block.page), "exec"), self.names)
             return
         test = doctest.DocTestParser().get_doctest(block.body, self.names, block.name, str(block.page), block.line)
