@@ -188,3 +188,47 @@ def test_a_console_block_gives_its_commands_and_not_their_output():
     assert commands(Block(ROOT, 1, "console", "", body)) == "a \\\n    b\nc 'two\nlines'"
 
 
+COMMANDS = ROOT / "docs" / "reference" / "commands.md"
+OPTION = r"(?:-\w, )?(--[a-z0-9-]+)"
+
+
+def section(title: str) -> str:
+    """The text of commands.md below a heading of the second level."""
+    return re.split(r"^## ", COMMANDS.read_text().split(f"## {title}\n", 1)[1], maxsplit=1, flags=re.M)[0]
+
+
+@pytest.mark.parametrize("title", re.findall(r"^## (.*)$", COMMANDS.read_text() if COMMANDS.exists() else "", re.M))
+def test_the_command_reference_lists_the_options_of_help(title):
+    program, *verbs = title.split()
+    scripts = sysconfig.get_path("scripts")
+    run = subprocess.run([os.path.join(scripts, program), *verbs, "--help"], capture_output=True, text=True, check=True)
+    told = set(re.findall(rf"^ +{OPTION}", run.stdout, re.M)) - {"--help", "--version"}
+    listed = set(re.findall(rf"^\| `{OPTION}", section(title), re.M))
+    if "options **Job** and **Script** of `fleetrun`" in section(title):
+        for group in ("Job", "Script"):
+            table = section("fleetrun").split(f"**{group}**", 1)[1].split("**", 1)[0]
+            listed |= set(re.findall(rf"^\| `{OPTION}", table, re.M))
+    assert listed == told
+
+
+def test_the_command_reference_lists_every_command():
+    listed = re.findall(r"^## (.*)$", COMMANDS.read_text(), re.M)
+    scripts = sysconfig.get_path("scripts")
+    for program in ("openfleet", "fleetrun"):
+        run = subprocess.run([os.path.join(scripts, program), "--help"], capture_output=True, text=True, check=True)
+        block = run.stdout.split("Commands:\n", 1)[1].split("\n\n", 1)[0]
+        for verb in set(re.findall(r"^  ([a-z0-9]+) ", block, re.M)) - {"help"}:
+            assert any(title.startswith(f"{program} {verb}") for title in listed), f"`{program} {verb}` is missing"
+
+
+def test_python_names_of_the_names_page_exist():
+    import openfleet.models
+    from openfleet import fleet, static
+
+    roots = {"openfleet": openfleet, "fleet": fleet, "static": static}
+    page = (ROOT / "docs" / "reference" / "names.md").read_text()
+    for name in sorted(set(re.findall(r"`((?:openfleet|fleet|static)\.[A-Za-z_.]*[A-Za-z_])", page))):
+        found: object = roots[name.split(".")[0]]
+        for part in name.split(".")[1:]:
+            assert hasattr(found, part), f"names.md: `{name}` does not exist"
+            found = getattr(found, part)
