@@ -232,3 +232,13 @@ def test_python_names_of_the_names_page_exist():
         for part in name.split(".")[1:]:
             assert hasattr(found, part), f"names.md: `{name}` does not exist"
             found = getattr(found, part)
+
+
+def test_every_promise_that_a_test_cites_is_on_the_promises_page():
+    page = (ROOT / "docs" / "concepts" / "promises.md").read_text()
+    promised = set(re.findall(r"^\| (P\d+) \|", page, re.M))
+    sources = [*(ROOT / "crates").rglob("*.rs"), *(ROOT / "python" / "tests").glob("*.py")]
+    cited = {number for source in sources for number in re.findall(r"\bP\d+\b", source.read_text())}
+    assert cited <= promised
+    for path in re.findall(r"`((?:crates|python|fuzz)/[^`]*)`", page):
+        assert (ROOT / path).exists(), f"promises.md: `{path}` does not exist"
