@@ -64,7 +64,7 @@ docs: $(VENV)/docs-ready  ## Build the documentation site into target/site
 	cp -r target/doc target/site/rust
 
 $(VENV)/docs-ready: $(VENV)/ready
-	$(VENV)/bin/pip install --quiet 'mkdocs<2' 'mkdocs-material<10' 'mkdocstrings[python]<1'
+	$(VENV)/bin/pip install --quiet 'mkdocs<2' 'mkdocs-material<10' 'mkdocstrings[python]<1' 'pymdown-extensions<11'  # mkdocstrings 0.30 calls their old highlighter
 	touch $@
 
 bench:         ## Run every benchmark; figures belong into docs/benchmarks.md
