@@ -9,7 +9,7 @@ use openfleet_table::Initializer;
 use crate::data::Workspace;
 
 /// In `own`: two slots and two floats; gives two numbers between 0 and 1, and `exp` of the floats.
-pub fn saved(workspace: &Workspace) -> Predictor {
+pub(crate) fn saved(workspace: &Workspace) -> Predictor {
     let mut net = Net::with_seed(3);
     let (user, item) = (net.slot("user").unwrap(), net.slot("item").unwrap());
     let dense = net.data("dense", &[-1, 2], DType::F32).unwrap();
