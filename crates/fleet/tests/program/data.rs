@@ -1,11 +1,11 @@
-//! A directory, small data in it, and the program run on them.
+//! A directory with small data, and the program run on it.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// A directory that goes away with the test.
+/// A directory that is removed with the test.
 pub(crate) struct Workspace {
     directory: tempfile::TempDir,
 }
@@ -68,7 +68,7 @@ impl Workspace {
         command
     }
 
-    /// Runs `train` with a small network and two threads on the click data, unless told otherwise by later options.
+    /// Runs `train` with a small network and two threads on the click data; later options override these.
     pub(crate) fn train(&self, model: &str, options: &[&str]) -> Value {
         let files = ["--train", "clicks/train/*.txt", "--test", "clicks/test/*.txt"];
         let arguments = [["train", "--model", model, "--json"].as_slice(), &files, SMALL, options].concat();
@@ -76,10 +76,10 @@ impl Workspace {
     }
 }
 
-/// Small enough for an unoptimised build, and with a rate that lets a few batches show.
+/// Small enough for an unoptimised build, with a learning rate that has an effect in a few batches.
 pub(crate) const SMALL: &[&str] = &["--batch-size", "64", "--hidden", "16,8", "--dim", "4", "--learning-rate", "0.01"];
 
-/// What came of a run.
+/// The result of a run.
 pub(crate) struct Ran {
     pub output: Output,
 }
@@ -104,7 +104,7 @@ impl Ran {
         last_json(&self.stdout())
     }
 
-    /// Standard error of a run that ended with this code.
+    /// Standard error of a run that ended with this exit code.
     pub(crate) fn failed(&self, code: i32) -> String {
         assert_eq!(self.output.status.code(), Some(code), "{}", self.stderr());
         self.stderr()

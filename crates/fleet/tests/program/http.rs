@@ -1,4 +1,4 @@
-//! `openfleet serve` as a child, and as much of an HTTP client as it takes to talk to it.
+//! `openfleet serve` as a child process, and a minimal HTTP client for it.
 #![cfg(unix)]
 
 use std::collections::HashMap;
@@ -11,14 +11,14 @@ use serde_json::Value;
 
 use crate::data::Workspace;
 
-/// A server on a free port, which ends with the test.
+/// A server on a free port, killed when the test ends.
 pub(crate) struct Server {
     child: Child,
     address: String,
     stderr: BufReader<std::process::ChildStderr>,
 }
 
-/// An answer.
+/// An HTTP response.
 pub(crate) struct Answer {
     pub status: u16,
     /// Names in lower case.
@@ -27,7 +27,7 @@ pub(crate) struct Answer {
 }
 
 impl Server {
-    /// Serves a directory of the workspace; answers are asked for once it says where it listens.
+    /// Serves a directory of the workspace; returns when the server has printed its address.
     pub(crate) fn start(workspace: &Workspace, options: &[&str]) -> Self {
         let arguments = [&["serve"], options, &["--listen", "127.0.0.1:0"]].concat();
         let mut child = workspace.command(&arguments).stderr(Stdio::piped()).spawn().unwrap();
@@ -45,7 +45,7 @@ impl Server {
         &self.address
     }
 
-    /// A connection that can be used again and again.
+    /// A connection for several requests.
     pub(crate) fn connect(&self) -> Connection {
         let stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -65,7 +65,7 @@ impl Server {
         assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
-    /// Sends a signal and waits for the end; gives the exit code and what else was said on standard error.
+    /// Sends a signal and waits for the end; returns the exit code and the rest of standard error.
     pub(crate) fn end(mut self, signal: &str) -> (Option<i32>, String) {
         self.signal(signal);
         let mut rest = String::new();
@@ -73,7 +73,7 @@ impl Server {
         (self.child.wait().unwrap().code(), rest)
     }
 
-    /// Waits for an end that was asked for; gives the exit code.
+    /// Waits for an end that was requested; returns the exit code.
     pub(crate) fn wait(&mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
     }
@@ -100,16 +100,16 @@ impl Connection {
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) {
-        // A server that has refused a body may have closed already; its answer is still there.
+        // A server that has refused a body may have closed the connection; its response is still readable.
         let _ = self.0.get_mut().write_all(bytes);
     }
 
-    /// Whether the server took the bytes: it does not once it has closed.
+    /// Whether the server accepted the bytes: it does not after it has closed.
     pub(crate) fn try_send(&mut self, bytes: &[u8]) -> bool {
         self.0.get_mut().write_all(bytes).is_ok()
     }
 
-    /// Sends the same bytes again and again until the server has closed; gives how often it did not notice.
+    /// Sends the same bytes repeatedly until the server has closed; returns how often they were accepted.
     pub(crate) fn send_until_closed(&mut self, bytes: &[u8]) -> usize {
         let mut sent = 0;
         while self.try_send(bytes) {
@@ -126,12 +126,12 @@ impl Connection {
         line.trim_end().to_owned()
     }
 
-    /// Waits until the server closes the connection; gives what it sent before. Hung is what takes a minute.
+    /// Waits until the server closes the connection; returns what it sent before. Fails after one minute.
     pub(crate) fn closed(&mut self) -> String {
         let mut rest = Vec::new();
         match self.0.read_to_end(&mut rest) {
             Ok(_) => {}
-            // Closed with bytes of ours unread.
+            // Closed while bytes of the client were unread.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
             Err(error) => panic!("the server did not close the connection: {error}"),
         }
@@ -161,13 +161,13 @@ impl Answer {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The JSON of a good answer.
+    /// The JSON of a successful response.
     pub(crate) fn json(&self) -> Value {
         assert_eq!(self.status, 200, "{}", self.text());
         serde_json::from_slice(&self.body).unwrap()
     }
 
-    /// What a refusal says.
+    /// The error text of a refused request.
     pub(crate) fn error(&self, status: u16) -> String {
         assert_eq!(self.status, status, "{}", self.text());
         assert_eq!(self.headers["content-type"], "application/json");
