@@ -56,7 +56,7 @@ advisories: $(DENY)  ## Known vulnerabilities of the dependencies; downloads the
 	$(DENY) --all-features check advisories
 
 target/tools/bin/cargo-deny:
-	$(CARGO) install --quiet --locked --debug --root target/tools --target-dir target/tools/build cargo-deny@0.18
+	$(CARGO) install --quiet --locked --debug --root target/tools --target-dir target/tools/build cargo-deny@0.18.9
 
 docs: $(VENV)/docs-ready  ## Build the documentation site into target/site
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet

@@ -1,4 +1,4 @@
-"""Reads test rows from the model that `train.py` saved, in one process whoever trained it.
+"""Reads test rows from the model that `train.py` saved, in one process, however it was trained.
 
 python examples/ctr_dnn/infer.py
 """

@@ -1,4 +1,4 @@
-//! Jobs across machines: each starts its own part. Loopback has many addresses.
+//! Jobs across machines: each starts its own part. The machines are addresses of the loopback interface.
 
 use std::net::TcpListener;
 
@@ -18,7 +18,7 @@ fn each_simulated_host_starts_its_own_part_of_the_same_lists() {
     let port = free_ports(2);
     let (lists, last) = (lists(port), port + 1);
     let of = format!("of 127.0.0.1:{port},127.0.0.2:{port}, 3 workers, job-127.0.0.1-{port}");
-    // Workers without a port are numbered from 6170 on, behind the servers.
+    // Workers without a port are numbered from 6170, after the servers.
     let first = vec![format!("[server 0] at 127.0.0.1:{port}"), "[worker 0] at 127.0.0.1:6172".into()];
     let second = vec![
         format!("[server 1] at 127.0.0.2:{port}"),
@@ -38,7 +38,7 @@ fn each_simulated_host_starts_its_own_part_of_the_same_lists() {
 
 #[test]
 fn servers_stay_for_the_workers_of_other_machines() {
-    // This machine's worker is done at once; the server ends only when the other's has been there.
+    // This machine's worker ends at once; the server ends only after the other machine's worker has connected and left.
     let workspace = Workspace::with_job(
         "[ $role = worker ] && mark mine x && exit 0; until [ -e other ]; do sleep 0.02; done; echo served",
     );
@@ -61,7 +61,7 @@ fn servers_stay_for_the_workers_of_other_machines() {
     assert_eq!(running.end().succeeded().stdout, "[server 0] served\n");
 }
 
-/// Launchers do not talk to each other: one of them makes the run's identity.
+/// Launchers do not talk to each other: one of them makes the identity of the run.
 #[test]
 fn the_machine_of_the_first_server_makes_the_identity_of_the_run() {
     let workspace = Workspace::with_job("echo ${OPENFLEET_RUN:+made}");
@@ -146,7 +146,7 @@ fn a_port_in_use_is_named_before_anything_is_started() {
     assert!(!workspace.path("started").exists());
 }
 
-/// As behind address translation: nobody here has the address by which the others know us.
+/// As behind address translation: no interface has the address in the list.
 #[test]
 fn a_server_whose_address_is_not_on_this_machine_is_told_to_bind_to_all() {
     let workspace = Workspace::with_job("echo ${OPENFLEET_BIND-none}");
