@@ -242,3 +242,10 @@ def test_every_promise_that_a_test_cites_is_on_the_promises_page():
     assert cited <= promised
     for path in re.findall(r"`((?:crates|python|fuzz)/[^`]*)`", page):
         assert (ROOT / path).exists(), f"promises.md: `{path}` does not exist"
+
+
+def test_the_rust_lines_of_the_readme_are_those_of_the_example():
+    example = (ROOT / "crates" / "fleet" / "examples" / "own_model.rs").read_text()
+    (block,) = [block for block in blocks(ROOT / "README.md") if block.language == "rust"]
+    for line in block.body.splitlines():
+        assert line.strip() in example
