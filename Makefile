@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := target/venv
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test pytest wheel lint ruff deny advisories docs bench chaos chaos-short clean
+.PHONY: help demo test pytest wheel lint ruff mypy deny advisories docs bench chaos chaos-short clean
 
 help:          ## Show this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -37,14 +37,20 @@ $(VENV)/ready: pyproject.toml
 	$(VENV)/bin/pip install --quiet 'maturin>=1.8,<2' 'numpy>=1.21' 'pytest>=7' ruff mypy onnx onnxruntime 'tritonclient[http]' 'moto[server]'
 	touch $@
 
-lint: ruff deny  ## Formatting, clippy, Python linters and types, licences, documentation
+lint: ruff mypy deny  ## Formatting, clippy, Python linters and types, licences, documentation
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
 ruff: $(VENV)/ready    ## Lint and format check of the Python code
-	$(VENV)/bin/ruff check python examples tests docs
-	$(VENV)/bin/ruff format --check python examples tests/chaos docs
+	$(VENV)/bin/ruff check python examples tests docs/hooks.py
+	$(VENV)/bin/ruff format --check python examples tests/chaos docs/hooks.py
+
+# `stubtest` compares `_native.pyi` with the compiled module, so the module is built first.
+mypy: $(VENV)/ready    ## Check the types of the Python package, and the stubs of its compiled module
+	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --quiet
+	$(VENV)/bin/python -m mypy
+	$(VENV)/bin/python -m mypy.stubtest openfleet._native
 
 # An installed cargo-deny is used; otherwise it is built once, without optimisation.
 DENY = $(shell command -v cargo-deny || echo target/tools/bin/cargo-deny)

@@ -1,10 +1,13 @@
-"""OpenFleet trains recommendation and click models on ordinary CPU machines, from one script.
+"""OpenFleet trains recommendation and click models on CPU machines, from one script.
 
 >>> import openfleet.static as static
 >>> import openfleet.fleet as fleet
 
-`openfleet.static` has programs, layers and the executor, `openfleet.dataset` what they train on, `openfleet.fleet` what
-makes one script a job of servers and workers, `openfleet.models` the models people train.
+- `openfleet.static`: programs, layers, optimizers, the executor, saving and loading.
+- `openfleet.dataset`: the data to train on.
+- `openfleet.fleet`: runs one script as a job of servers and workers.
+- `openfleet.models`: models of click prediction, and word2vec.
+- `openfleet.compat`: runs scripts that were written for PaddlePaddle.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Not imported until somebody predicts: the commands need neither NumPy nor layers.
+    # Imported on first use: the commands need neither NumPy nor layers.
     if name == "Predictor":
         from .static import Predictor
 

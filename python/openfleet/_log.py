@@ -1,7 +1,7 @@
-"""Warnings of the native part, in Python's `logging` under the name `openfleet`.
+"""Log events of the native module, in Python's `logging` under the name `openfleet`.
 
-Without any configuration warnings and errors are shown on standard error, as `logging` does by itself. `OPENFLEET_LOG`
-(`error`, `warn`, `info`, `debug`, `trace`, `off`) chooses a level, and shows it where nobody has configured `logging`.
+Without configuration, `logging` prints warnings and errors to standard error. `OPENFLEET_LOG` (`error`, `warn`, `info`,
+`debug`, `trace`, `off`) sets a level, and adds a handler for it if `logging` has none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ logger = logging.getLogger("openfleet")
 
 
 def begin() -> None:
-    """Hands over events from now on. Called once, when `openfleet.static` is imported."""
+    """Passes events to `logging` from now on. Called once, when `openfleet.static` is imported."""
     level = _native.log_to(logger.log)
     if level is not None:
         logger.setLevel(level)

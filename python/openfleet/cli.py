@@ -1,4 +1,4 @@
-"""The command `openfleet`: makes data, trains the models of the zoo, predicts."""
+"""The command `openfleet`: generates data, trains models, predicts and serves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from . import _native
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs `openfleet`."""
+    """Runs the command `openfleet` and returns its exit code."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     return _native.openfleet(["openfleet", *(sys.argv[1:] if arguments is None else arguments)])
 

@@ -1,4 +1,4 @@
-"""The command `fleetrun`: starts, watches and ends the processes of a job."""
+"""The command `fleetrun`: starts, monitors and stops the processes of a job."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from . import _native
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs `fleetrun`; scripts are run by this Python. With `--compat` they can `import paddle`."""
-    # The launcher listens to signals itself; Python would otherwise remember them and raise when it has ended.
+    """Runs the command `fleetrun` and returns its exit code. Scripts run with this Python; `--compat` lets them
+    `import paddle`."""
+    # The launcher handles signals itself. Otherwise Python would raise KeyboardInterrupt after the launcher has ended.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     arguments = sys.argv[1:] if arguments is None else arguments
     return _native.fleetrun(["fleetrun", *arguments], sys.executable, os.path.dirname(sys.executable))

@@ -1,15 +1,16 @@
-"""The models people train, with the shapes of the original where nothing else is asked for.
+"""Models of click prediction, and word2vec. Default sizes are those of PaddlePaddle's models.
+
+All click models take these arguments: `slots`, a list of slots; `dense`, floats [B, N], or None; `label`, [B, 1]
+`int64`, 1 for a click; `dim`, the size of an embedding vector; `hidden`, the sizes of the dense layers.
 
 All slots of a click model are looked up in one table. Equal ids of different slots are different features: ids are
-salted with the slot's name, in training and in everything that reads the saved model, whose callers give plain ids.
-`share_ids=True` makes them one feature: for slots of one vocabulary, and for checkpoints that were trained before there
-were salts.
+salted with the slot's name, in training and in everything that reads the saved model. Callers pass plain ids.
+`share_ids=True` makes equal ids one feature: for slots with a common vocabulary, and for checkpoints from before salts.
 
->>> from openfleet import static, models
->>> with static.program_guard(static.Program(), static.Program()):
-...     slots = [static.data(f"C{i}", [None, 1], "int64", lod_level=1) for i in range(3)]
-...     dense, label = static.data("dense", [None, 2]), static.data("label", [None, 1], "int64")
-...     model = models.wide_deep(slots, dense, label, hidden=[16, 8])
+>>> from openfleet import models
+>>> slots = [static.data(f"C{i}", [None, 1], "int64", lod_level=1) for i in range(3)]
+>>> dense, label = static.data("dense", [None, 2]), static.data("label", [None, 1], "int64")
+>>> model = models.wide_deep(slots, dense, label, hidden=[16, 8])
 >>> model.probability.shape
 (-1, 1)
 """
@@ -20,13 +21,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .static.nn import _auc_variables, _variable
+from .static.nn._ops import variable
+from .static.nn.metrics import auc_variables
 from .static.program import Variable, _net_of
 
 
 @dataclass(frozen=True)
 class ClickModel:
-    """What a click model gives."""
+    """The variables of a click model.
+
+    Attributes:
+        loss: The mean loss [1], to minimize.
+        probability: The probability of a click per row, [B, 1].
+        auc: The AUC [1] over all batches.
+        batch_auc: The AUC [1] over the last batches.
+        auc_counters: The counters of the AUC, for `fleet.metrics.auc`.
+    """
 
     loss: Variable
     probability: Variable
@@ -39,8 +49,8 @@ def _click(model: str, slots: Sequence[Variable], dense: Variable | None, label:
     net = _net_of(*slots, *([] if dense is None else [dense]), label)
     inputs = [slot.name for slot in slots], None if dense is None else dense.name, label.name
     loss, probability, auc = getattr(net, model)(*inputs, *shape)
-    total, batch, counters = _auc_variables(auc)
-    return ClickModel(_variable(loss), _variable(probability), total, batch, counters)
+    total, batch, counters = auc_variables(auc)
+    return ClickModel(variable(loss), variable(probability), total, batch, counters)
 
 
 def ctr_dnn(
@@ -51,7 +61,7 @@ def ctr_dnn(
     hidden: Sequence[int] = (400, 400, 400),
     share_ids: bool = False,
 ) -> ClickModel:
-    """Embeddings and floats into dense layers and a softmax of two."""
+    """CTR-DNN: embeddings and floats, dense layers, and a softmax of two classes."""
     return _click("ctr_dnn", slots, dense, label, dim, list(hidden), share_ids)
 
 
@@ -64,7 +74,10 @@ def wide_deep(
     wide_ids: bool = False,
     share_ids: bool = False,
 ) -> ClickModel:
-    """A linear part that remembers beside a deep part that generalises."""
+    """Wide & Deep (Cheng et al. 2016): a linear part that memorizes, and dense layers that generalize.
+
+    With `wide_ids` the linear part has a weight per id too, not only weights of `dense`.
+    """
     return _click("wide_deep", slots, dense, label, dim, list(hidden), wide_ids, share_ids)
 
 
@@ -76,7 +89,7 @@ def deepfm(
     hidden: Sequence[int] = (512, 256, 128, 32),
     share_ids: bool = False,
 ) -> ClickModel:
-    """Products of all pairs of fields beside a deep part."""
+    """DeepFM (Guo et al. 2017): a factorization machine and dense layers on the same embeddings."""
     return _click("deepfm", slots, dense, label, dim, list(hidden), share_ids)
 
 
@@ -89,10 +102,17 @@ def dcn(
     hidden: Sequence[int] = (512, 256, 128, 32),
     share_ids: bool = False,
 ) -> ClickModel:
-    """Cross layers beside a deep part."""
+    """Deep & Cross Network (Wang et al. 2017): `crosses` cross layers and dense layers on the same input."""
     return _click("dcn", slots, dense, label, dim, crosses, list(hidden), share_ids)
 
 
 def word2vec(dim: int = 100, window: int = 5, negatives: int = 5) -> Variable:
-    """Skip-gram with negative sampling over the fields `context` and `target`, which it declares; gives the loss."""
-    return _variable(_net_of().word2vec(dim, window, negatives))
+    """Declares the fields `context` and `target`, and returns the loss [1] of skip-gram with negative sampling.
+
+    `WordsDataset` feeds the fields; `window` and `negatives` are the same numbers there.
+
+    >>> from openfleet import models
+    >>> models.word2vec(dim=16).shape
+    (1,)
+    """
+    return variable(_net_of().word2vec(dim, window, negatives))

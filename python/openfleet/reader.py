@@ -1,4 +1,4 @@
-"""Readers: functions that give an iterator of rows.
+"""Readers: functions without arguments that return an iterator of rows.
 
 >>> list(batch(lambda: iter(range(5)), 2)())
 [[0, 1], [2, 3], [4]]
@@ -16,7 +16,7 @@ Reader = Callable[[], Iterator[Any]]
 
 
 def batch(reader: Reader, batch_size: int, drop_last: bool = False) -> Reader:
-    """Rows in lists of `batch_size`."""
+    """Groups rows into lists of `batch_size`; `drop_last` skips a last list that is shorter."""
     if batch_size < 1:
         raise ValueError(f"`batch_size` expects at least 1, got {batch_size}")
 
@@ -34,7 +34,7 @@ def batch(reader: Reader, batch_size: int, drop_last: bool = False) -> Reader:
 
 
 def shuffle(reader: Reader, buf_size: int, seed: int | None = None) -> Reader:
-    """Rows in random order, `buf_size` of them at a time."""
+    """Shuffles rows within buffers of `buf_size` rows; a seed fixes the order."""
 
     def shuffled() -> Iterator[Any]:
         chance = random.Random(seed)
@@ -46,7 +46,7 @@ def shuffle(reader: Reader, buf_size: int, seed: int | None = None) -> Reader:
 
 
 def map_readers(func: Callable[..., Any], *readers: Reader) -> Reader:
-    """What a function makes of the rows of several readers.
+    """Applies a function to the rows of several readers, one row of each at a time.
 
     >>> list(map_readers(lambda a, b: a + b, lambda: iter([1, 2]), lambda: iter([3, 4]))())
     [4, 6]
@@ -55,7 +55,11 @@ def map_readers(func: Callable[..., Any], *readers: Reader) -> Reader:
 
 
 def chain(*readers: Reader) -> Reader:
-    """The rows of one reader after the other."""
+    """Reads several readers one after the other.
+
+    >>> list(chain(lambda: iter([1, 2]), lambda: iter([3]))())
+    [1, 2, 3]
+    """
 
     def chained() -> Iterator[Any]:
         for reader in readers:
@@ -65,7 +69,11 @@ def chain(*readers: Reader) -> Reader:
 
 
 def firstn(reader: Reader, n: int) -> Reader:
-    """The first rows."""
+    """Reads the first n rows.
+
+    >>> list(firstn(lambda: iter(range(9)), 2)())
+    [0, 1]
+    """
 
     def first() -> Iterator[Any]:
         for at, row in enumerate(reader()):
@@ -77,7 +85,9 @@ def firstn(reader: Reader, n: int) -> Reader:
 
 
 def compose(*readers: Reader, check_alignment: bool = True) -> Reader:
-    """Rows of several readers side by side, as one tuple each.
+    """Joins the rows of several readers into one tuple each.
+
+    Raises ValueError, while reading, where one reader ends before another; `check_alignment=False` stops there instead.
 
     >>> list(compose(lambda: iter([1, 2]), lambda: iter([(3, 4), (5, 6)]))())
     [(1, 3, 4), (2, 5, 6)]
@@ -101,7 +111,7 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Reader:
 
 
 def cache(reader: Reader) -> Reader:
-    """The rows of the first time, each time.
+    """Reads the rows once and keeps them in memory for later passes.
 
     >>> once = iter([1, 2])
     >>> cached = cache(lambda: once)
@@ -120,7 +130,7 @@ def cache(reader: Reader) -> Reader:
 
 
 def buffered(reader: Reader, size: int) -> Reader:
-    """Rows read ahead by a thread, at most `size` of them. An error of the reader comes where its row would have.
+    """Reads up to `size` rows ahead on another thread. An exception of the reader is raised in place of its row.
 
     >>> list(buffered(lambda: iter(range(4)), 2)())
     [0, 1, 2, 3]
@@ -147,7 +157,7 @@ def buffered(reader: Reader, size: int) -> Reader:
                     if not put("row", row):
                         return
                 put("end", None)
-            except BaseException as error:  # told to whoever waits for the row
+            except BaseException as error:  # raised again by the thread that waits for the row
                 put("error", error)
 
         threading.Thread(target=work, daemon=True).start()
@@ -168,7 +178,9 @@ def buffered(reader: Reader, size: int) -> Reader:
 def xmap_readers(
     mapper: Callable[[Any], Any], reader: Reader, process_num: int, buffer_size: int, order: bool = False
 ) -> Reader:
-    """What a function makes of each row, by several threads; in the order of the rows where asked.
+    """Applies a function to each row on `process_num` threads, with at most `buffer_size` rows in flight.
+
+    `order` keeps the order of the rows.
 
     >>> list(xmap_readers(lambda row: row * row, lambda: iter(range(4)), 2, 4, order=True)())
     [0, 1, 4, 9]

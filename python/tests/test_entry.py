@@ -92,7 +92,7 @@ def test_rules_with_wrong_numbers_are_refused(make, message):
     [
         ({"table_class": "SSDSparseTable"}, NotImplementedError, "`table_class` `SSDSparseTable`"),
         ({"is_test": True}, NotImplementedError, "`is_test=True`"),
-        ({"entry": "count_filter_entry:5"}, TypeError, "`entry` expects a rule of admission"),
+        ({"entry": "count_filter_entry:5"}, TypeError, "`entry` expects an admission rule"),
     ],
 )
 def test_what_a_sparse_table_cannot_be_told_is_named(options, kind, message):

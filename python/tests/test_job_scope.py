@@ -162,7 +162,7 @@ with static.scope_guard(static.Scope()):
 """
     ran = launch(tmp_path, text)
     assert ran.returncode == 1
-    assert "trained in another scope than the one that was current at `fleet.init_worker`" in ran.stderr
+    assert "trained in a scope other than the one that was current at `fleet.init_worker`" in ran.stderr
 
 
 COLLECTIVE = """

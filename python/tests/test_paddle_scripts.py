@@ -166,7 +166,7 @@ def test_script_002_trains_with_its_variables_by_hand_in_either_order(start, fir
 
 @pytest.fixture
 def machines():
-    """The two machines of script 002: network namespaces joined by a cable, with its addresses, which only they can see."""
+    """Two network namespaces joined by a virtual cable: the machines of script 002, with its addresses."""
     names = [f"paddle-{os.getpid()}-{letter}" for letter in "ab"]
     cables = [f"sd{os.getpid()}{letter}" for letter in "ab"]
     steps = [
@@ -195,7 +195,7 @@ def machines():
 
 
 def script_002_job(machines, start):
-    """Functions that start the servers and workers of script 002 on its machines, with its variables as it prints them."""
+    """Functions that start the servers and workers of script 002 on its machines, with the variables it prints."""
     command = [*COMPAT, str(SCRIPTS / "002_by_hand.py"), "--is_cloud=1"]
     common = {
         "PADDLE_PSERVERS_IP_PORT_LIST": "10.89.176.11:36000,10.89.176.12:36000",

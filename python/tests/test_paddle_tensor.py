@@ -283,7 +283,7 @@ REFUSED = {
     "masked_select": (
         lambda x: paddle.static.Executor().run(feed={}, fetch_list=[paddle.masked_select(x, x > 0.0)]),
         NotImplementedError,
-        "as many elements as its mask is true",
+        "as many elements as its mask has true values",
     ),
     "masked_select of two masks": (
         lambda x: paddle.masked_select(x, x > 0.0) + paddle.masked_select(x, x > 1.0),

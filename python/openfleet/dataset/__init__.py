@@ -1,4 +1,4 @@
-"""Where batches come from: files of text, streamed or kept in memory, and the programs that write such text."""
+"""Datasets: text files as batches, streamed or in memory, and base classes of programs that write such text."""
 
 from .data_generator import DataGenerator, MultiSlotDataGenerator, MultiSlotStringDataGenerator
 from .dataset import DatasetBase, InMemoryDataset, QueueDataset

@@ -1,4 +1,4 @@
-"""Programs that turn lines of any kind into MultiSlot text, to be used as a `pipe_command`.
+"""Base classes of programs that convert lines to MultiSlot text, for use as a `pipe_command`.
 
 >>> class Words(MultiSlotDataGenerator):
 ...     def generate_sample(self, line):
@@ -21,30 +21,30 @@ Sample = Sequence[tuple[str, Sequence[Any]]]
 
 
 class DataGenerator:
-    """Override `generate_sample`, and `generate_batch` where rows are made of several lines."""
+    """Base class. Override `generate_sample`, and `generate_batch` if a row depends on several lines."""
 
     def __init__(self) -> None:
         self.batch_size_ = 32
         self._names: list[str] | None = None
 
     def set_batch(self, batch_size: int) -> None:
-        """How many rows `generate_batch` is given."""
+        """Sets how many rows `generate_batch` receives."""
         self.batch_size_ = batch_size
 
     def generate_sample(self, line: str | None) -> Callable[[], Iterable[Sample]]:
-        """Gives a function that gives the rows of a line (of nothing, in `run_from_memory`)."""
-        raise NotImplementedError("override `generate_sample`: it gives a function that gives rows of (name, [values])")
+        """Returns a function that returns the rows of a line. The line is None in `run_from_memory`."""
+        raise NotImplementedError("override `generate_sample`: return a function that returns rows of (name, [values])")
 
     def generate_batch(self, samples: list[Sample]) -> Callable[[], Iterable[Sample]]:
-        """Gives a function that gives the rows made of several; as they are, unless overridden."""
+        """Returns a function that returns the rows for several rows; by default the same rows."""
         return lambda: iter(samples)
 
     def run_from_stdin(self) -> None:
-        """Each line of standard input becomes rows on standard output."""
+        """Converts each line of standard input to rows on standard output."""
         self._write(row for line in sys.stdin for row in self._rows(line))
 
     def run_from_memory(self) -> None:
-        """Rows from nothing to standard output."""
+        """Writes the rows of `generate_sample(None)` to standard output."""
         self._write(self._rows(None))
 
     def _rows(self, line: str | None) -> Iterator[Sample]:
@@ -82,7 +82,7 @@ class DataGenerator:
 
 
 class MultiSlotDataGenerator(DataGenerator):
-    """Values are integers or floats, and checked. An empty slot is legal."""
+    """Writes integers and floats, and checks them. A slot may be empty."""
 
     def _gen_str(self, line: Sample) -> str:
         self._check_names(line)
@@ -99,7 +99,7 @@ class MultiSlotDataGenerator(DataGenerator):
 
 
 class MultiSlotStringDataGenerator(DataGenerator):
-    """Values are text already, and not checked."""
+    """Writes values that are strings already, without a check."""
 
     def _gen_str(self, line: Sample) -> str:
         return " ".join(" ".join([str(len(values)), *values]) for _, values in line) + "\n"

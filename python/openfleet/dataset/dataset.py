@@ -1,6 +1,7 @@
-"""Datasets: which rows, from which files, how many at a time.
+"""Datasets: which rows to train on, from which files, and how many at a time.
 
-A missing file is found when a pass begins; a bad line ends it with the file, the line and the slot.
+A missing file raises FileNotFoundError when a pass begins. A malformed line ends the pass with a DataError that names
+the file, the line and the slot.
 
 >>> import tempfile, os
 >>> from openfleet import static
@@ -23,19 +24,36 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import _native
+from .._deprecated import IGNORED, Deprecated, accepts_deprecated
 from .._log import logger
 from ..static.program import Variable
 
 
+def check_local(value: Any, default: Any) -> None:
+    """Raises NotImplementedError for PaddlePaddle's options of remote file systems."""
+    if value != default:
+        raise NotImplementedError(
+            "`fs_name`, `fs_ugi`, `download_cmd`, `input_type`: files are read from the local disk"
+        )
+
+
+def _local_only(default: Any) -> Deprecated:
+    def check(value: Any) -> dict[str, Any]:
+        check_local(value, default)
+        return {}
+
+    return Deprecated("leave it out, files are read from the local disk", check)
+
+
 class DatasetBase:
-    """What both kinds of dataset have."""
+    """Base class of the datasets that read files."""
 
     _in_memory = False
-    # Other files were set than those whose rows are in memory, and nobody has begun to read them.
+    # Whether `set_filelist` was called after the rows in memory were read.
     _files_unread = False
 
     def __init__(self) -> None:
@@ -53,31 +71,38 @@ class DatasetBase:
         self._files: list[str] = []
         self._native: _native.Dataset | None = None
 
+    @accepts_deprecated(
+        "self batch_size thread_num use_var pipe_command input_type fs_name fs_ugi download_cmd drop_last "
+        "skip_bad_lines format columns",
+        input_type=_local_only(0),
+        fs_name=_local_only(""),
+        fs_ugi=_local_only(""),
+        download_cmd=_local_only("cat"),
+    )
     def init(
         self,
         batch_size: int = 1,
         thread_num: int = 1,
         use_var: Sequence[Variable] = (),
         pipe_command: str | None = None,
-        input_type: int = 0,
-        fs_name: str = "",
-        fs_ugi: str = "",
-        download_cmd: str = "cat",
+        *,
         drop_last: bool = False,
         skip_bad_lines: bool = False,
         format: str = "multislot",
         columns: Mapping[str, Any] | str | os.PathLike[str] | None = None,
     ) -> None:
-        """Batches of `batch_size` rows for `thread_num` threads; `use_var` in the order in which a line has them.
+        """Sets how files become batches.
 
-        `pipe_command` is given each file on its standard input and writes the lines to read. `format` is `multislot`,
-        `criteo`, `csv` or `libsvm`; fields of the last three are found by name. `columns` describes the files, as a
-        mapping or as the TOML file that `openfleet train --columns` takes.
+        Args:
+            batch_size: Rows per batch.
+            thread_num: Training threads, and files that are read at the same time.
+            use_var: The data variables, in the order of a line's fields.
+            pipe_command: A command that reads each file on its standard input and writes the lines to parse.
+            drop_last: Whether to skip a last batch that is not full.
+            skip_bad_lines: Whether to skip malformed lines and count them instead of stopping.
+            format: `multislot`, `criteo`, `csv` or `libsvm`; fields of the last three are found by name.
+            columns: Describes the files: a mapping, or the TOML file that `openfleet train --columns` takes.
         """
-        if fs_name or fs_ugi or download_cmd != "cat" or input_type != 0:
-            raise NotImplementedError(
-                "`fs_name`, `fs_ugi`, `download_cmd`, `input_type`: files are read from the local disk"
-            )
         self.set_use_var(use_var)
         described = isinstance(columns, Mapping)
         self._settings = {
@@ -92,7 +117,7 @@ class DatasetBase:
         }
 
     def set_filelist(self, filelist: Sequence[str | os.PathLike[str]]) -> None:
-        """The files, in the order in which they are read: plain, gzip or zstd."""
+        """Sets the files, in the order in which they are read: plain text, gzip or zstd."""
         if isinstance(filelist, (str, os.PathLike)):
             raise TypeError("`set_filelist` expects a list of files, got one path")
         self._files = [os.fspath(file) for file in filelist]
@@ -103,21 +128,21 @@ class DatasetBase:
             self._native = None
 
     def get_filelist(self) -> list[str]:
-        """The files."""
+        """Returns the files."""
         return list(self._files)
 
-    def _for_a_pass(self) -> _native.Dataset:
+    def _for_pass(self) -> _native.Dataset:
         native = self._prepared()
         if self._files_unread:
             self._files_unread = False
             logger.warning(
-                "`set_filelist` was called after `load_into_memory`: this pass reads the %d rows of before",
+                "`set_filelist` was called after `load_into_memory`: this pass uses the %d rows loaded before",
                 native.memory_rows(),
             )
         return native
 
     def _prepared(self) -> _native.Dataset:
-        """The dataset as the engine has it."""
+        """Returns the native dataset, and creates it on first use."""
         if self._native is None:
             if not self._use_var:
                 raise ValueError("the dataset has no fields\n\nhint: call `init(use_var=[...])` first")
@@ -127,12 +152,13 @@ class DatasetBase:
         return self._native
 
     def update_settings(self, **settings: Any) -> None:
-        """Changes some of what `init` was given. Rows in memory are forgotten.
+        """Changes settings of `init`: `batch_size`, `thread_num`, `use_var` or `pipe_command`. Drops the rows in
+        memory.
 
         >>> dataset = QueueDataset()
         >>> dataset.update_settings(batch_size=32, thread_num=2)
         """
-        setters = {
+        setters: dict[str, Callable[[Any], None]] = {
             "batch_size": self.set_batch_size,
             "thread_num": self.set_thread,
             "use_var": self.set_use_var,
@@ -145,22 +171,22 @@ class DatasetBase:
         for name, value in settings.items():
             setters[name](value)
 
-    # The setters of the original's first version.
+    # Setters of PaddlePaddle 1.x.
 
     def _set(self, name: str, value: Any) -> None:
         self._settings[name] = value
         self._native = None
 
     def set_batch_size(self, batch_size: int) -> None:
-        """Rows in a batch."""
+        """Sets the number of rows per batch."""
         self._set("batch_size", int(batch_size))
 
     def set_thread(self, thread_num: int) -> None:
-        """Training threads."""
+        """Sets the number of training threads."""
         self._set("thread_num", int(thread_num))
 
     def set_use_var(self, var_list: Sequence[Variable]) -> None:
-        """The fields, in the order in which a line has them."""
+        """Sets the data variables, in the order of a line's fields."""
         for variable in var_list:
             if not isinstance(variable, Variable):
                 raise TypeError(f"`use_var` expects data variables, got {type(variable).__name__}")
@@ -168,24 +194,29 @@ class DatasetBase:
         self._native = None
 
     def set_pipe_command(self, pipe_command: str) -> None:
-        """The command between a file and the reader."""
+        """Sets the command that reads each file and writes the lines to parse."""
         self._set("pipe_command", pipe_command)
 
 
 class QueueDataset(DatasetBase):
-    """Files streamed once a pass, in bounded memory."""
+    """Streams its files once per pass, in bounded memory.
+
+    >>> dataset = QueueDataset()
+    >>> dataset.init(batch_size=32, thread_num=2, use_var=[static.data("x", [None, 2])])
+    """
 
     def local_shuffle(self) -> None:
-        """Not for a dataset that streams."""
+        """Raises NotImplementedError: streamed rows cannot be shuffled."""
         raise NotImplementedError("a QueueDataset streams and cannot be shuffled: use InMemoryDataset")
 
-    def global_shuffle(self, fleet: Any = None, thread_num: int = 12) -> None:
-        """Not for a dataset that streams."""
+    @accepts_deprecated(thread_num=IGNORED)
+    def global_shuffle(self, fleet: Any = None) -> None:
+        """Raises NotImplementedError: streamed rows cannot be shuffled."""
         self.local_shuffle()
 
 
 class InMemoryDataset(DatasetBase):
-    """Files loaded into memory, shuffled, and gone over as often as asked."""
+    """Loads its files into memory, where rows can be shuffled and used for any number of passes."""
 
     _in_memory = True
 
@@ -194,30 +225,35 @@ class InMemoryDataset(DatasetBase):
         self._shuffles = 0
 
     def load_into_memory(self, is_shuffle: bool = False) -> None:
-        """Reads all files."""
+        """Reads all files into memory; with `is_shuffle` it shuffles the rows."""
         self._files_unread = False
         self._prepared().load_into_memory()
         if is_shuffle:
             self.local_shuffle()
 
-    def preload_into_memory(self, thread_num: int | None = None) -> None:
-        """Begins to read the files in the background."""
+    @accepts_deprecated(thread_num=IGNORED)
+    def preload_into_memory(self) -> None:
+        """Starts to read the files in the background."""
         self._files_unread = False
         self._prepared().preload_into_memory()
 
     def wait_preload_done(self) -> None:
-        """Waits for the background reading; its rows replace those in memory."""
+        """Waits until the files are read; their rows replace those in memory."""
         self._prepared().wait_preload_done()
 
     def local_shuffle(self, seed: int | None = None) -> None:
-        """Puts the rows in another order, each time a new one; a seed says which."""
+        """Shuffles the rows of this worker, differently at each call; a seed fixes the order."""
         self._prepared().local_shuffle(self._next_seed(seed))
 
-    def global_shuffle(self, fleet: Any = None, thread_num: int = 12, seed: int | None = None) -> None:
-        """Deals the rows of all workers to all workers at random, each row to one of them.
+    @accepts_deprecated("self fleet thread_num seed", thread_num=IGNORED)
+    def global_shuffle(self, fleet: Any = None, *, seed: int | None = None) -> None:
+        """Distributes the rows of all workers among all workers at random. Each row goes to one worker.
 
-        Every worker calls it; the lists of files may differ, and a worker without files may have loaded nothing. Rows
-        travel over the servers, a few megabytes at a time. In one process it is a `local_shuffle`.
+        Every worker calls it. Their lists of files may differ, and a worker without files need not load anything. Rows
+        are sent over the servers, a few megabytes at a time. In a process alone it is a `local_shuffle`.
+
+        Raises:
+            openfleet.OrderError: `fleet` is given and `fleet.init_worker` was not called.
         """
         from ..fleet import _job
 
@@ -235,12 +271,12 @@ class InMemoryDataset(DatasetBase):
         return self._shuffles - 1 if seed is None else seed
 
     def release_memory(self) -> None:
-        """Forgets the rows."""
+        """Drops the rows in memory."""
         self._files_unread = False
         self._prepared().release_memory()
 
     def get_memory_data_size(self, fleet: Any = None) -> int:
-        """Rows in memory, of all workers where `fleet` is given."""
+        """Returns the number of rows in memory: of this worker, or of all workers where `fleet` is given."""
         rows = self._prepared().memory_rows()
         if fleet is None:
             return rows
@@ -249,5 +285,5 @@ class InMemoryDataset(DatasetBase):
         return int(_job.current().all_reduce("sum", [float(rows)])[0])
 
     def get_shuffle_data_size(self, fleet: Any = None) -> int:
-        """Rows in memory after a shuffle: `get_memory_data_size` by its other name."""
+        """Returns the number of rows in memory after a shuffle, like `get_memory_data_size`."""
         return self.get_memory_data_size(fleet)

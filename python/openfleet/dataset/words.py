@@ -1,4 +1,4 @@
-"""Text for `models.word2vec`: centre words with their contexts and negative samples.
+"""Reads text for `models.word2vec`: centre words with their contexts and negative samples.
 
 >>> import os, tempfile
 >>> path = os.path.join(tempfile.mkdtemp(), "text")
@@ -19,14 +19,29 @@ from .dataset import DatasetBase
 
 
 class WordsDataset(DatasetBase):
-    """A corpus in memory: plain, gzip or zstd text, words between blanks, a sentence a line.
+    """A text in memory, with one sentence per line and words separated by blanks: plain, gzip or zstd.
 
-    Each batch has the fields `context` and `target`, which `models.word2vec` declares. Frequent words are dropped and
-    negatives drawn as Mikolov et al. 2013 do, all by `seed`.
+    Each batch has the fields `context` and `target`, which `models.word2vec` declares. Frequent words are dropped at
+    random and negatives are drawn as in Mikolov et al. 2013; `seed` fixes both.
 
-    In a job every worker gives the same files: all of them number the words of the whole text alike, and each trains on
-    its part of it, so that an epoch of all workers goes over the text once. `part=(i, n)` is the part of worker i of n,
-    `part=(0, 1)` the whole text; None is this worker's part after `fleet.init`, and the whole text otherwise.
+    In a job every worker passes the same files. All workers number the words of the whole text in the same way, and
+    each trains on its part, so that one epoch of all workers covers the text once.
+
+    Args:
+        filelist: The files.
+        batch_size: Centre words per batch.
+        thread_num: Training threads.
+        window: The largest distance between a centre word and a context word.
+        negatives: Negative samples per centre word.
+        min_count: Words with fewer occurrences are ignored.
+        subsample: The threshold of dropping frequent words; smaller values drop more.
+        seed: The seed of all random choices.
+        part: `(i, n)` is the part of worker i of n, `(0, 1)` the whole text. By default it is this worker's part after
+            `fleet.init`, and the whole text otherwise.
+
+    Raises:
+        FileNotFoundError: A file does not exist.
+        ValueError: `part` is out of range.
     """
 
     def __init__(
@@ -57,27 +72,27 @@ class WordsDataset(DatasetBase):
         )
 
     def vocabulary(self) -> list[str]:
-        """The words, the most frequent first: word number i has id i."""
+        """Returns the words, the most frequent first: word i has id i."""
         return self._prepared().vocabulary()
 
     def _set(self, name: str, value: object) -> None:
-        raise NotImplementedError(f"`{name}` of a WordsDataset is chosen when it is made")
+        raise NotImplementedError(f"`{name}` of a WordsDataset can only be set when it is created")
 
     def init(self, *args: object, **kwargs: object) -> None:
-        """Not for text: everything is chosen when it is made."""
+        """Raises NotImplementedError: the constructor takes all settings."""
         self._set("init", None)
 
     def set_filelist(self, filelist: Sequence[str | os.PathLike[str]]) -> None:
-        """Not for text: everything is chosen when it is made."""
+        """Raises NotImplementedError: the constructor takes all settings."""
         self._set("filelist", None)
 
     def set_use_var(self, var_list: object) -> None:
-        """Not for text: its fields are `context` and `target`."""
+        """Raises NotImplementedError: the fields are `context` and `target`."""
         self._set("use_var", None)
 
 
 def _own_part() -> tuple[int, int]:
-    """This worker's part of a text that the workers of its job share."""
+    """Returns this worker's part of a text that all workers of its job share."""
     from ..fleet import _job
 
     job = _job.joined()

@@ -1,9 +1,18 @@
-"""One script for every process of a job.
+"""Runs one script in every process of a job.
 
     init -> distributed_optimizer -+- server: init_server -> run_server
                                    +- worker: init_worker -> train -> stop_worker
 
-The environment says which of the two this process is; without one the same script trains alone.
+Environment variables, which `fleetrun` sets, say whether this process is a server or a worker. Without them the same
+script trains alone, in one process:
+
+>>> from openfleet import fleet
+>>> fleet.init()
+>>> fleet.is_first_worker(), fleet.worker_num(), fleet.server_num()
+(True, 1, 0)
+>>> x, label = static.data("x", [None, 2]), static.data("label", [None, 1])
+>>> loss = static.nn.mean(static.nn.square_error_cost(static.nn.fc(x, 1), label))
+>>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(loss)
 """
 
 from __future__ import annotations
@@ -14,6 +23,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import _native
+from .._deprecated import IGNORED, accepts_deprecated
 from ..dataset import MultiSlotDataGenerator, MultiSlotStringDataGenerator
 from ..static import io as static_io
 from ..static.executor import Executor
@@ -67,19 +77,30 @@ def __getattr__(name: str) -> Any:
     if name in ("main_program", "startup_program"):
         program = getattr(_job, name)
         if program is None:
-            hint = "call `minimize` of what `fleet.distributed_optimizer` gives first"
+            hint = "call `fleet.distributed_optimizer(...).minimize(loss)` first"
             raise _native.OrderError(f"`fleet.{name}` is read before `minimize`\n\nhint: {hint}")
         return program
     raise AttributeError(f"`fleet` has no `{name}`\n\nhint: {_native.nearest(name, __all__)}")
 
 
+@accepts_deprecated(log_level=IGNORED)
 def init(
-    role_maker: RoleMakerBase | None = None,
-    is_collective: bool = False,
-    strategy: DistributedStrategy | None = None,
-    log_level: str = "INFO",
+    role_maker: RoleMakerBase | None = None, is_collective: bool = False, strategy: DistributedStrategy | None = None
 ) -> None:
-    """Finds out what this process is. One line on standard error says what, and how it knows."""
+    """Determines the role of this process. One line on standard error says which role, and from which source.
+
+    Call it first, once per process.
+
+    Args:
+        role_maker: Where the role comes from; the environment by default.
+        is_collective: Whether the job has workers only. Raises where it has servers.
+        strategy: How the job trains, where `distributed_optimizer` is not given one.
+
+    Raises:
+        TypeError: An argument has another type.
+        ValueError: `is_collective` is True and the job has servers.
+        openfleet.RoleError: The environment is incomplete or contradicts itself.
+    """
     if role_maker is not None and not isinstance(role_maker, RoleMakerBase):
         raise TypeError(f"`role_maker` expects a role maker, got {type(role_maker).__name__}")
     if strategy is not None and not isinstance(strategy, DistributedStrategy):
@@ -93,54 +114,64 @@ def init(
 
 
 def is_worker() -> bool:
-    """Whether this process reads data and computes gradients."""
+    """Returns whether this process is a worker, which reads data and computes gradients. True in a process alone."""
     return _job.current().is_worker()
 
 
 def is_server() -> bool:
-    """Whether this process keeps tables."""
+    """Returns whether this process is a server, which keeps tables."""
     return _job.current().is_server()
 
 
 def is_first_worker() -> bool:
-    """Whether this is the worker that speaks for all of them."""
+    """Returns whether this is worker 0, which saves, loads and shrinks for the whole job."""
     return _job.current().is_first_worker()
 
 
 def worker_index() -> int:
-    """This worker's rank."""
+    """Returns the rank of this worker, from 0."""
     return _job.current().worker_index()
 
 
 def worker_num() -> int:
-    """How many workers there are."""
+    """Returns the number of workers in the job."""
     return _job.current().worker_num()
 
 
 def server_index() -> int:
-    """This server's rank."""
+    """Returns the rank of this server, from 0."""
     return _job.current().server_index()
 
 
 def server_num() -> int:
-    """How many servers there are; 0 where this process trains alone."""
+    """Returns the number of servers in the job; 0 where this process trains alone."""
     return _job.current().server_num()
 
 
 def server_endpoints(to_string: bool = False) -> Any:
-    """Where the servers are, in rank order."""
+    """Returns the `host:port` of every server in rank order, as a list or as one string with commas."""
     endpoints = _job.current().server_endpoints()
     return ",".join(endpoints) if to_string else endpoints
 
 
 def worker_endpoints(to_string: bool = False) -> Any:
-    """Where the workers are, in rank order, where it was said."""
+    """Returns the `host:port` of every worker in rank order, where the environment or the role maker lists them."""
     endpoints = _job.current().worker_endpoints()
     return ",".join(endpoints) if to_string else endpoints
 
 
 def distributed_optimizer(optimizer: Optimizer, strategy: DistributedStrategy | None = None) -> DistributedOptimizer:
-    """Chooses how the job trains. One line says what the strategy means."""
+    """Returns an optimizer that trains in the mode of a strategy. One line on standard error says which mode.
+
+    Args:
+        optimizer: One of `static.optimizer`.
+        strategy: The mode and its settings; by default that of `init`, or async.
+
+    Raises:
+        TypeError: An argument has another type.
+        ValueError: Settings of the strategy contradict each other.
+        NotImplementedError: The job has several workers and no server.
+    """
     strategy = strategy or _job.strategy or DistributedStrategy()
     if not hasattr(strategy, "_options"):
         raise TypeError(f"`strategy` expects a DistributedStrategy, got {type(strategy).__name__}")
@@ -148,22 +179,37 @@ def distributed_optimizer(optimizer: Optimizer, strategy: DistributedStrategy | 
     return DistributedOptimizer(optimizer, strategy)
 
 
-def init_server(dirname: str | os.PathLike[str] | None = None, var_names: Any = None, **kwargs: Any) -> None:
-    """Prepares a server. `dirname` is a checkpoint to begin from, written by any number of servers.
+@accepts_deprecated("dirname var_names", var_names=IGNORED, kwargs=IGNORED)
+def init_server(dirname: str | os.PathLike[str] | None = None) -> None:
+    """Prepares a server.
 
-    Its values are taken, and data is read from the start: yesterday's model learns from today's data. A server that the
-    launcher starts again continues from the newest checkpoint of its own run instead, whatever `dirname` says.
+    `dirname` is a checkpoint to start from, written by any number of servers. Its values are loaded and data is read
+    from the start, so that yesterday's model trains on today's data. A server that the launcher restarts resumes from
+    the newest checkpoint of its own run instead, whatever `dirname` is.
+
+    Raises:
+        FileNotFoundError: There is no checkpoint.
+        openfleet.RoleError: This process is a worker.
     """
     _job.current().init_server(None if dirname is None else os.fspath(dirname))
 
 
 def run_server() -> None:
-    """Serves until all workers have left."""
+    """Serves the tables until all workers have stopped."""
     _job.current().run_server()
 
 
-def init_worker(scopes: Any = None) -> None:
-    """Waits for the servers and connects to them. The job trains in the scope that is current now; others are local."""
+@accepts_deprecated(scopes=IGNORED)
+def init_worker() -> None:
+    """Waits for the servers and connects to them.
+
+    Call it after `minimize` and the startup program. The job trains in the scope that is current now; any other scope
+    is local to this process.
+
+    Raises:
+        openfleet.ServerError: The servers do not answer in time.
+        openfleet.OrderError: It was called before `init` or `minimize`.
+    """
     _job.current().init_worker()
     _job.begin_work(global_scope())
     _ending.depart_at_exit(_depart)
@@ -175,7 +221,7 @@ def _depart() -> None:
 
 
 def stop_worker() -> None:
-    """This worker is done. When all workers are, the servers end.
+    """Leaves the job. The servers shut down once all workers have left.
 
     A script that ends with exit code 0 need not call it.
     """
@@ -184,33 +230,47 @@ def stop_worker() -> None:
 
 
 def barrier_worker() -> None:
-    """Waits until every worker that has not left has come here too."""
+    """Waits until every worker that has not left the job calls it too."""
     _job.current().barrier_worker()
 
 
 def all_reduce(input: Any, mode: str = "sum") -> Any:
-    """The values of all workers made one, position by position."""
+    """Combines the arrays of all workers element by element: `sum`, `max` or `min`. Every worker calls it."""
     return util.all_reduce(input, mode)
 
 
 def split_files(files: list[str]) -> list[str]:
-    """This worker's part of a list of files."""
+    """Returns this worker's part of a list of files: contiguous runs, whose sizes differ by one at most.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> fleet.split_files(["a", "b"])
+    ['a', 'b']
+    """
     return util.get_file_shard(files)
 
 
 def shrink(
     threshold: int | None = None, *, now: int | None = None, table: str | None = None, end_of_day: bool = False
 ) -> Any:
-    """Removes rows that no longer earn their place: those not touched for `threshold` passes, and by their scores.
+    """Removes stale rows from sparse tables: those not updated for `threshold` passes, and those with low scores.
 
-    Every call ends a pass; `now` counts in something else instead: a day, say. The first worker does it for the job and
-    is told how many rows went; others get None.
+    Only the first worker's call has an effect.
+
+    Args:
+        threshold: The age in passes above which a row is removed.
+        now: The current time in a unit of your choice, such as days; by default every call ends a pass.
+        table: The name of one table; all tables by default.
+        end_of_day: Whether a day ends for the counts of shows and clicks.
+
+    Returns:
+        How many rows were removed, on the first worker; None on the others.
     """
     shrunk = _job.current().shrink(table, now, threshold, end_of_day)
     return None if shrunk is None else sum(shrunk)
 
 
-def _working(call: str) -> _native.Fleet:
+def _require_working(call: str) -> _native.Fleet:
     _job.current()
     job = _job.at_work()
     if job is None:
@@ -222,7 +282,7 @@ def _working(call: str) -> _native.Fleet:
 
 
 def table_rows() -> dict[str, int]:
-    """How many rows each sparse table of the job has, on all servers together."""
+    """Returns the number of rows of each sparse table, on all servers together, by name."""
     rows = _job.current().table_rows()
     if rows is not None:
         return rows
@@ -239,29 +299,38 @@ def save_persistables(
     mode: str = "whole",
     only: Sequence[Any] | None = None,
 ) -> None:
-    """Saves every table of the job with its optimizer's state, from one moment, while training goes on.
+    """Saves a checkpoint of the job: a snapshot of every table with its optimizer's state, while training continues.
 
-    The first worker does it for the job; the others need not call it, and nothing happens if they do. The servers
-    write: all of them have to see the directory or bucket. A checkpoint that stands there is replaced, and stays
-    whole if this fails. `mode="delta"` writes only the rows that have changed since it; `only` names the tables and
-    parameters that are wanted.
+    Only the first worker's call has an effect. The servers write, so all of them need access to the directory or
+    bucket.
+
+    Args:
+        executor: The executor that trains.
+        dirname: A directory, or `s3://bucket/prefix`. An existing checkpoint is replaced once the new one is complete.
+        main_program: The program; that of `minimize` by default.
+        mode: `whole`, or `delta` to write only the rows that changed since the existing checkpoint.
+        only: The tables and parameters to save; all by default.
+
+    Raises:
+        openfleet.OrderError: This process is not between `init_worker` and `stop_worker`.
+        OSError: The checkpoint cannot be written. The existing one stays as it was.
     """
-    _working("save_persistables")
+    _require_working("save_persistables")
     with scope_guard(_job.scope()):
         static_io.save_persistables(executor, dirname, main_program or _job.main_program, mode=mode, only=only)
 
 
 def save_one_table(table: Any, dirname: str | os.PathLike[str], *, mode: str = "whole") -> None:
-    """Saves one table or parameter of the job, by its name, as `save_persistables` saves all of them."""
-    _working("save_one_table")
+    """Saves one table or parameter of the job by its name, as `save_persistables` saves all of them."""
+    _require_working("save_one_table")
     with scope_guard(_job.scope()):
-        static_io.save(_job.main_program, dirname, mode=mode, only=[table])
+        static_io.save(_job.program(), dirname, mode=mode, only=[table])
 
 
 def save(
     dirname: str | os.PathLike[str], feed: Sequence[Any] = (), fetch: Sequence[Any] = (), *, mode: str = "whole"
 ) -> None:
-    """Saves what predicting `fetch` from `feed` needs; without them everything, to go on from."""
+    """Saves an inference model that predicts `fetch` from `feed`; without `fetch` a checkpoint to resume from."""
     executor = Executor()
     if fetch:
         names = [each if isinstance(each, str) else each.name for each in feed]
@@ -277,17 +346,21 @@ def save_inference_model(
     target_vars: Sequence[Any],
     main_program: Any = None,
 ) -> None:
-    """Saves what predicting `target_vars` needs. The first worker does it for the job; the servers write their rows."""
-    _working("save_inference_model")
+    """Saves an inference model that predicts `target_vars` from the data named `feeded_var_names`.
+
+    Only the first worker's call has an effect; the servers write their rows.
+    """
+    _require_working("save_inference_model")
     with scope_guard(_job.scope()):
         static_io.save_inference_model(dirname, feeded_var_names, target_vars, executor, program=main_program)
 
 
 def load_model(path: str | os.PathLike[str], *, partial: bool = False) -> None:
-    """Takes every table of the job from a checkpoint, whatever number of servers wrote it.
+    """Loads every table of the job from a checkpoint, which any number of servers may have written.
 
-    The first worker does it for the job, before training or between two passes.
+    Only the first worker's call has an effect. Call it before training or between two passes. `partial=True` skips
+    values that are missing or do not fit.
     """
-    _working("load_model")
+    _require_working("load_model")
     with scope_guard(_job.scope()):
-        static_io.load(_job.main_program, path, partial=partial)
+        static_io.load(_job.program(), path, partial=partial)

@@ -1,8 +1,8 @@
-"""How a script that never calls `fleet.stop_worker` ends.
+"""Stops the worker when a script ends without `fleet.stop_worker`.
 
-Leaving the script with exit code 0 is enough: the worker departs then. A script that ends by an exception, or by
-`sys.exit` with another code, has not departed: it failed, and its launcher may start it again. (`raise SystemExit(3)`
-without `sys.exit` cannot be told from a good end here; a launcher sees the exit code all the same.)
+A script that ends with exit code 0 departs from the job. A script that ends with an exception, or with another code of
+`sys.exit`, does not: it failed, and its launcher may restart it. (`raise SystemExit(3)` without `sys.exit` cannot be
+distinguished from a successful end here; the launcher still sees the exit code.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _is_watching = False
 
 
 def depart_at_exit(depart: Callable[[], None]) -> None:
-    """Calls `depart` when the script ends well. Idempotent."""
+    """Registers `depart` to be called when the script ends successfully. Idempotent."""
     global _is_watching
     if _is_watching:
         return
@@ -38,6 +38,6 @@ def depart_at_exit(depart: Callable[[], None]) -> None:
 
 
 def fail() -> None:
-    """The script does not end well, whatever its exit code says: it has to start again."""
+    """Marks the script as failed, whatever its exit code will be. Called from the native side when it must restart."""
     global _has_failed
     _has_failed = True

@@ -1,4 +1,7 @@
-"""What a number is over all workers: every worker calls, and every worker gets the same answer."""
+"""Metrics over all workers: every worker calls the function, and every worker gets the same result.
+
+Values are numbers, arrays, or variables (or names) whose value is read from a scope, the global scope by default.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from .._deprecated import IGNORED, accepts_deprecated
 from ..static.program import Variable
 from ..static.scope import Scope, global_scope
 from . import _job
 
 
 def _array(value: Any, scope: Scope | None) -> np.ndarray[Any, Any]:
-    """A number, an array, or the value of a variable (or of a name) in a scope."""
+    """Returns a number or an array as an array, or the value of a variable (or of a name) in a scope."""
     if isinstance(value, (Variable, str)):
         name = value if isinstance(value, str) else value.name
         return np.array((global_scope() if scope is None else scope).var(name).get_tensor())
@@ -24,23 +28,27 @@ def _reduced(mode: str, value: Any, scope: Scope | None) -> np.ndarray[Any, Any]
     return np.asarray(_job.current().all_reduce(mode, array.reshape(-1).astype(float).tolist())).reshape(array.shape)
 
 
-def sum(input: Any, scope: Scope | None = None, util: Any = None) -> np.ndarray[Any, Any]:
-    """Position by position, the sum."""
+@accepts_deprecated(util=IGNORED)
+def sum(input: Any, scope: Scope | None = None) -> np.ndarray[Any, Any]:
+    """Returns the sum over workers, element by element."""
     return _reduced("sum", input, scope)
 
 
-def max(input: Any, scope: Scope | None = None, util: Any = None) -> np.ndarray[Any, Any]:
-    """Position by position, the largest."""
+@accepts_deprecated(util=IGNORED)
+def max(input: Any, scope: Scope | None = None) -> np.ndarray[Any, Any]:
+    """Returns the largest value of all workers, element by element."""
     return _reduced("max", input, scope)
 
 
-def min(input: Any, scope: Scope | None = None, util: Any = None) -> np.ndarray[Any, Any]:
-    """Position by position, the smallest."""
+@accepts_deprecated(util=IGNORED)
+def min(input: Any, scope: Scope | None = None) -> np.ndarray[Any, Any]:
+    """Returns the smallest value of all workers, element by element."""
     return _reduced("min", input, scope)
 
 
-def auc(stat_pos: Any, stat_neg: Any, scope: Scope | None = None, util: Any = None) -> float:
-    """The AUC of all workers' rows, from the counters of the `auc` layer."""
+@accepts_deprecated(util=IGNORED)
+def auc(stat_pos: Any, stat_neg: Any, scope: Scope | None = None) -> float:
+    """Returns the AUC of all workers' rows, from the counters of positives and negatives of the `auc` layer."""
     positive, negative = (_array(stat, scope).reshape(-1).astype(np.int64).tolist() for stat in (stat_pos, stat_neg))
     return _job.current().auc(positive, negative)
 
@@ -50,21 +58,25 @@ def _ratio(metric: str, part: Any, total: Any, scope: Scope | None) -> float:
     return _job.current().ratio_metric(metric, part_sum, round(rows))
 
 
-def acc(correct: Any, total: Any, scope: Scope | None = None, util: Any = None) -> float:
-    """Accuracy: the share of rows that were predicted correctly."""
+@accepts_deprecated(util=IGNORED)
+def acc(correct: Any, total: Any, scope: Scope | None = None) -> float:
+    """Returns the accuracy: the share of rows that were predicted correctly."""
     return _ratio("acc", correct, total, scope)
 
 
-def mae(abserr: Any, total_ins_num: Any, scope: Scope | None = None, util: Any = None) -> float:
-    """Mean absolute error, from the sum of absolute errors."""
+@accepts_deprecated(util=IGNORED)
+def mae(abserr: Any, total_ins_num: Any, scope: Scope | None = None) -> float:
+    """Returns the mean absolute error, from the sum of absolute errors and the number of rows."""
     return _ratio("mae", abserr, total_ins_num, scope)
 
 
-def mse(sqrerr: Any, total_ins_num: Any, scope: Scope | None = None, util: Any = None) -> float:
-    """Mean squared error, from the sum of squared errors."""
+@accepts_deprecated(util=IGNORED)
+def mse(sqrerr: Any, total_ins_num: Any, scope: Scope | None = None) -> float:
+    """Returns the mean squared error, from the sum of squared errors and the number of rows."""
     return _ratio("mse", sqrerr, total_ins_num, scope)
 
 
-def rmse(sqrerr: Any, total_ins_num: Any, scope: Scope | None = None, util: Any = None) -> float:
-    """Root of the mean squared error, from the sum of squared errors."""
+@accepts_deprecated(util=IGNORED)
+def rmse(sqrerr: Any, total_ins_num: Any, scope: Scope | None = None) -> float:
+    """Returns the root of the mean squared error, from the sum of squared errors and the number of rows."""
     return _ratio("rmse", sqrerr, total_ins_num, scope)

@@ -1,4 +1,4 @@
-"""An optimizer that knows in which mode its job trains."""
+"""The optimizer of a job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from . import _job
 
 
 class DistributedOptimizer:
-    """What `distributed_optimizer` makes of an ordinary one."""
+    """An optimizer together with the strategy of its job, as `fleet.distributed_optimizer` returns it."""
 
     def __init__(self, optimizer: Optimizer, strategy: Any) -> None:
         if not isinstance(optimizer, Optimizer):
@@ -28,7 +28,17 @@ class DistributedOptimizer:
         parameter_list: Sequence[Any] | None = None,
         no_grad_set: Any = None,
     ) -> tuple[list[Any], list[tuple[Variable, Variable]]]:
-        """Appends the backward of `loss` and trains every parameter that has a gradient. The same on every process."""
+        """Adds the gradients of a loss and their updates to its program. Call it the same way in every process.
+
+        Args:
+            loss: One number, [1].
+            startup_program: The program with the first values; the default startup program by default.
+            parameter_list: The parameters to train; all that have a gradient by default.
+            no_grad_set: Variables that no gradient flows through.
+
+        Returns:
+            An empty list, as in PaddlePaddle, and the pairs of parameter and gradient.
+        """
         if not isinstance(loss, Variable):
             raise TypeError(f"`minimize` expects a Variable, got {type(loss).__name__}")
         prepare_backward(

@@ -1,4 +1,4 @@
-"""Role makers: how a process finds out what it is."""
+"""Role makers: where a process gets its role from."""
 
 from __future__ import annotations
 
@@ -8,21 +8,34 @@ from .. import _native
 
 
 class Role:
-    """What a process does."""
+    """The roles of a process: `WORKER` reads data and computes gradients, `SERVER` keeps tables."""
 
     WORKER = 1
     SERVER = 2
 
 
 class RoleMakerBase:
-    """How a process finds out what it is."""
+    """Base class of role makers."""
 
     def _native(self) -> _native.RoleMaker | None:
         raise NotImplementedError
 
 
 class UserDefinedRoleMaker(RoleMakerBase):
-    """The role from arguments, as a script that knows its cluster writes them."""
+    """Takes the role from arguments, for scripts that know their cluster.
+
+    Args:
+        current_id: The rank of this process within its role, from 0.
+        role: `Role.WORKER` or `Role.SERVER`.
+        worker_num: The number of workers.
+        server_endpoints: The `host:port` of every server, in rank order.
+        worker_endpoints: The `host:port` of every worker, in rank order.
+        is_collective: Whether the job has workers only.
+
+    Raises:
+        ValueError: There is no such role.
+        TypeError: `server_endpoints` is one string.
+    """
 
     def __init__(
         self,
@@ -47,18 +60,18 @@ class UserDefinedRoleMaker(RoleMakerBase):
 
 
 class PaddleCloudRoleMaker(RoleMakerBase):
-    """The role from the environment: `TRAINING_ROLE` and its companions, or whatever scheduler started this process."""
+    """Takes the role from the environment: `TRAINING_ROLE` and related variables, or those of a scheduler."""
 
     def __init__(self, is_collective: bool = False) -> None:
         self._is_collective = is_collective
 
     def _native(self) -> _native.RoleMaker | None:
-        # The environment is what a process without a role maker looks at.
+        # Without a role maker the native side reads the environment.
         return None
 
 
 class MPISymetricRoleMaker(RoleMakerBase):
-    """Even ranks of an MPI job are servers, odd ranks workers."""
+    """Takes the role from the rank in an MPI job: even ranks are servers, odd ranks are workers."""
 
     def _native(self) -> _native.RoleMaker | None:
         return _native.RoleMaker.mpi()

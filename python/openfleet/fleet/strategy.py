@@ -1,4 +1,4 @@
-"""How a job trains: a mode and its knobs, checked as they are written.
+"""Strategies: the mode of a job and its settings, checked when they are set.
 
 >>> strategy = DistributedStrategy()
 >>> strategy.a_sync = True
@@ -16,8 +16,17 @@ from .. import _native
 
 
 class DistributedStrategy:
-    """`a_sync` False is sync, True is async, or GEO with `k_steps`; `staleness` n is hybrid, n batches in flight."""
+    """The mode that a job trains in.
 
+    `a_sync=False` is sync; `a_sync=True` is async, or geo with `k_steps` in `a_sync_configs`; `staleness=n` is hybrid,
+    with at most n batches in flight. `print(strategy)` says what the settings mean.
+
+    Raises:
+        AttributeError: There is no such setting; the hint names the nearest one.
+        ValueError: A value is out of range.
+    """
+
+    _options: _native.Options
     _properties = ("a_sync", "a_sync_configs", "staleness", "half_async")
 
     def __init__(self) -> None:
@@ -32,7 +41,7 @@ class DistributedStrategy:
 
     @property
     def a_sync(self) -> bool:
-        """Whether workers do not wait for each other."""
+        """Whether workers train without waiting for each other."""
         written = self._options.get("a_sync")
         return True if written is None else written
 
@@ -42,7 +51,7 @@ class DistributedStrategy:
 
     @property
     def staleness(self) -> int | None:
-        """0 is sync, n hybrid with at most n batches in flight, -1 async; None where it was not written."""
+        """0 is sync, n hybrid with at most n batches in flight, -1 async; None if it was not set."""
         return self._options.get("staleness")
 
     @staleness.setter
@@ -60,7 +69,7 @@ class DistributedStrategy:
 
     @property
     def a_sync_configs(self) -> dict[str, Any]:
-        """What was written, by name."""
+        """The settings that were set, by name."""
         written = {name: self._options.get(name) for name in _native.Options.names()}
         return {name: value for name, value in written.items() if value is not None and name != "a_sync"}
 
@@ -68,7 +77,7 @@ class DistributedStrategy:
     def a_sync_configs(self, configs: Mapping[str, Any]) -> None:
         if not isinstance(configs, Mapping):
             raise TypeError(f"`a_sync_configs` expects a dict, got {type(configs).__name__}")
-        # All or nothing: a name that is wrong leaves the strategy as it was.
+        # All or nothing: an unknown name leaves the strategy unchanged.
         options = self._options.copy()
         for name, value in configs.items():
             options.set(name, value)

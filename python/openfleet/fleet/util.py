@@ -1,4 +1,4 @@
-"""Small things that scripts need."""
+"""Collectives among workers, and the files of a worker."""
 
 from __future__ import annotations
 
@@ -6,29 +6,42 @@ from typing import Any
 
 import numpy as np
 
+from .._deprecated import Deprecated, accepts_deprecated
 from . import _job
 
 
+def check_comm_world(comm_world: str) -> None:
+    """Raises NotImplementedError for PaddlePaddle's groups that include servers."""
+    if comm_world != "worker":
+        raise NotImplementedError(f"`comm_world` `{comm_world}`: collectives are among workers")
+
+
+def _comm_world(value: str) -> dict[str, Any]:
+    check_comm_world(value)
+    return {}
+
+
+_COMM_WORLD = Deprecated("leave it out, collectives are among workers", _comm_world)
+
+
 def get_file_shard(files: list[str]) -> list[str]:
-    """This worker's part of a list of files: contiguous runs, of which the first have one more."""
+    """Returns this worker's part of a list of files: contiguous runs, the first of them one file longer."""
     if not isinstance(files, list):
         raise TypeError(f"`get_file_shard` expects a list of files, got {type(files).__name__}")
     return _job.current().split_files(files)
 
 
-def all_reduce(input: Any, mode: str = "sum", comm_world: str = "worker") -> Any:
-    """The values of all workers made one, position by position: `sum`, `max` or `min`."""
-    if comm_world != "worker":
-        raise NotImplementedError(f"`comm_world` `{comm_world}`: workers reduce among each other")
+@accepts_deprecated(comm_world=_COMM_WORLD)
+def all_reduce(input: Any, mode: str = "sum") -> Any:
+    """Combines the arrays of all workers element by element: `sum`, `max` or `min`. Every worker calls it."""
     array = np.asarray(input)
     values = _job.current().all_reduce(mode, array.reshape(-1).astype(np.float64).tolist())
     return np.asarray(values).reshape(array.shape).astype(array.dtype)
 
 
-def all_gather(input: Any, comm_world: str = "worker") -> list[Any]:
-    """The number or array of every worker, in the order of ranks. Who has left counts as zeros."""
-    if comm_world != "worker":
-        raise NotImplementedError(f"`comm_world` `{comm_world}`: workers gather among each other")
+@accepts_deprecated(comm_world=_COMM_WORLD)
+def all_gather(input: Any) -> list[Any]:
+    """Returns the number or array of every worker in rank order; zeros for a worker that has left the job."""
     array, job = np.asarray(input), _job.current()
     everybody = np.zeros((job.worker_num(), *array.shape), array.dtype)
     everybody[job.worker_index()] = array
@@ -36,15 +49,14 @@ def all_gather(input: Any, comm_world: str = "worker") -> list[Any]:
     return [one.item() if array.ndim == 0 else one for one in gathered]
 
 
-def barrier(comm_world: str = "worker") -> None:
-    """Waits until every worker has come here too."""
-    if comm_world != "worker":
-        raise NotImplementedError(f"`comm_world` `{comm_world}`: workers wait for each other")
+@accepts_deprecated(comm_world=_COMM_WORLD)
+def barrier() -> None:
+    """Waits until every worker calls it too."""
     _job.current().barrier_worker()
 
 
 def print_on_rank(message: str, rank_id: int) -> None:
-    """Prints on the worker of this rank."""
+    """Prints a message on the worker of this rank only."""
     job = _job.current()
     if job.is_worker() and job.worker_index() == rank_id:
         print(message, flush=True)

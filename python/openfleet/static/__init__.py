@@ -1,13 +1,14 @@
-"""Programs, layers and the executor.
+"""Programs, layers, optimizers and the executor.
+
+Declare data and layers, which are added to the default main program; run the startup program once; then run batches:
 
 >>> import numpy as np
 >>> from openfleet import static
->>> with static.program_guard(static.Program(), static.Program()):
-...     x = static.data("x", [None, 2])
-...     y = static.nn.fc(x, size=1, weight_attr=static.ParamAttr(initializer=static.initializer.Constant(2.0)))
-...     exe = static.Executor()
-...     _ = exe.run(static.default_startup_program())
-...     (value,) = exe.run(feed={"x": np.ones((3, 2))}, fetch_list=[y])
+>>> x = static.data("x", [None, 2])
+>>> y = static.nn.fc(x, size=1, weight_attr=static.initializer.Constant(2.0))
+>>> exe = static.Executor()
+>>> _ = exe.run(static.default_startup_program())
+>>> (value,) = exe.run(feed={"x": np.ones((3, 2))}, fetch_list=[y])
 >>> value.tolist()
 [[4.0], [4.0], [4.0]]
 """

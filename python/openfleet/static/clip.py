@@ -1,38 +1,44 @@
-"""Limits on gradients, applied by the worker before they travel."""
+"""Gradient clipping. The worker clips the gradients of a step before it pushes them.
+
+>>> adam = static.optimizer.Adam(0.001, grad_clip=static.clip.ClipGradByGlobalNorm(10.0))
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from .._deprecated import IGNORED, accepts_deprecated
+
 
 class ClipGradByValue:
-    """Each number into `[min, max]`; `min` is `-max` where it is not given."""
+    """Limits every element of a gradient to `[min, max]`; `min` is `-max` by default."""
 
     def __init__(self, max: float, min: float | None = None) -> None:
         self.max, self.min = float(max), float(-max if min is None else min)
 
     def to_json(self) -> Any:
-        """As the engine reads it."""
+        """Returns the JSON that the engine reads."""
         return {"value": {"min": self.min, "max": self.max}}
 
 
 class ClipGradByNorm:
-    """Each gradient scaled down to this Euclidean norm where it is longer."""
+    """Scales each gradient whose Euclidean norm is above `clip_norm` down to that norm."""
 
     def __init__(self, clip_norm: float) -> None:
         self.clip_norm = float(clip_norm)
 
     def to_json(self) -> Any:
-        """As the engine reads it."""
+        """Returns the JSON that the engine reads."""
         return {"norm": self.clip_norm}
 
 
 class ClipGradByGlobalNorm:
-    """All gradients of a step scaled by one factor, down to this norm of them all."""
+    """Scales all gradients of a step by one factor, so that their common Euclidean norm is at most `clip_norm`."""
 
-    def __init__(self, clip_norm: float, group_name: str = "default_group") -> None:
+    @accepts_deprecated(group_name=IGNORED)
+    def __init__(self, clip_norm: float) -> None:
         self.clip_norm = float(clip_norm)
 
     def to_json(self) -> Any:
-        """As the engine reads it."""
+        """Returns the JSON that the engine reads."""
         return {"global_norm": self.clip_norm}

@@ -1,6 +1,6 @@
-"""Rules of admission: which ids of a sparse table get a row of their own.
+"""Admission rules: which ids of a sparse table get a row.
 
-An id without one reads as zeros, and what it would learn is dropped.
+An id without a row reads as zeros, and its gradients are dropped.
 
 >>> CountFilterEntry(5).to_json()["admission"]
 {'count': 5}
@@ -12,18 +12,25 @@ from typing import Any
 
 
 class EntryAttr:
-    """Which ids get a row, and what a row keeps beside its weights."""
+    """Base class: which ids get a row, and what a row stores beside its weights."""
 
     def __init__(self, admission: Any, accessor: Any = "plain", counts: tuple[str, str] | None = None) -> None:
         self._admission, self._accessor, self._counts = admission, accessor, counts
 
     def to_json(self) -> dict[str, Any]:
-        """As the engine reads it."""
+        """Returns the JSON that the engine reads."""
         return {"admission": self._admission, "accessor": self._accessor, "capacity": None, "counts": self._counts}
 
 
 class CountFilterEntry(EntryAttr):
-    """An id gets a row when it has been seen `count_filter` times in training."""
+    """Admits an id once it has been seen `count_filter` times in training.
+
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> x = static.nn.sparse_embedding(user, size=[0, 8], entry=static.CountFilterEntry(5))
+
+    Raises:
+        ValueError: `count_filter` is not an int, or is negative.
+    """
 
     def __init__(self, count_filter: int) -> None:
         if isinstance(count_filter, bool) or not isinstance(count_filter, int):
@@ -35,7 +42,11 @@ class CountFilterEntry(EntryAttr):
 
 
 class ProbabilityEntry(EntryAttr):
-    """An id gets a row with this probability, drawn once for each id."""
+    """Admits an id with this probability, drawn once per id.
+
+    Raises:
+        ValueError: `probability` is not a float between 0 and 1.
+    """
 
     def __init__(self, probability: float) -> None:
         if not isinstance(probability, float):
@@ -47,9 +58,14 @@ class ProbabilityEntry(EntryAttr):
 
 
 class ShowClickEntry(EntryAttr):
-    """Rows count how often their id was shown and clicked, which decides what `shrink` keeps.
+    """Admits all ids, and counts per row how often its id was shown and clicked. `fleet.shrink` decides by these
+    counts.
 
-    `show_name` and `click_name` are data variables, one number a row. In geo mode workers count on copies of their own.
+    `show_name` and `click_name` name data variables with one number per row of the batch. In geo mode workers count on
+    their own copies.
+
+    Raises:
+        ValueError: A name is not a string.
     """
 
     def __init__(self, show_name: str, click_name: str) -> None:

@@ -1,7 +1,7 @@
 """Runs programs: one batch at a time, or a whole dataset on several threads.
 
-On a worker of a job, after `fleet.init_worker()`, every executor works on the tables of the job's servers, in the scope
-that was current then. Any other scope is this process's own: a model that is loaded into it changes nothing of the job.
+On a worker of a job, after `fleet.init_worker()`, executors train the tables of the job's servers in the scope that was
+current at that call. Any other scope is local to this process: loading a model into it does not change the job.
 """
 
 from __future__ import annotations
@@ -14,39 +14,52 @@ from typing import Any
 import numpy as np
 
 from .. import _native
+from .._deprecated import IGNORED, Deprecated, accepts_deprecated
 from .feed import columns
 from .program import Program, Variable, default_main_program
 from .scope import Scope, global_scope
 
 
 class CPUPlace:
-    """The only place there is."""
+    """The CPU, the only device that programs run on."""
 
     def __repr__(self) -> str:
         return "CPUPlace()"
 
 
 class FetchHandler:
-    """Looks at fetched values now and then: override `handler`."""
+    """Calls `handler` with fetched values every `period_secs` seconds of a pass. Subclasses override `handler`.
+
+    >>> handler = static.FetchHandler({"loss": static.nn.literal([0.5])}, period_secs=10)
+    >>> handler.handler({"loss": 0.25})
+    loss: 0.25
+    """
 
     def __init__(self, var_dict: Mapping[str, Variable], period_secs: int = 60) -> None:
         self.var_dict, self.period_secs = dict(var_dict), period_secs
 
     def handler(self, res_dict: Mapping[str, Any]) -> None:
-        """Called with the values by name."""
+        """Receives the values by name. By default it prints them."""
         for name, value in res_dict.items():
             print(f"{name}: {_text(value)}")
 
 
 class Executor:
-    """Runs programs on the values of a scope."""
+    """Runs programs on the values of a scope.
 
-    def __init__(self, place: Any = None) -> None:
-        self.place = CPUPlace() if place is None else place
+    >>> x = static.data("x", [None, 2])
+    >>> exe = static.Executor()
+    >>> exe.run(feed={"x": np.ones((3, 2))}, fetch_list=[static.nn.sum(x)])[0].tolist()
+    [6.0]
+    """
+
+    @accepts_deprecated(place=IGNORED)
+    def __init__(self) -> None:
+        self.place: Any = CPUPlace()
         self._executors: dict[tuple[int, int], tuple[_native.Executor, Any, Any]] = {}
 
-    def _native(self, scope: Scope | None, gives_values: bool = False) -> _native.Executor:
-        """For a scope; `gives_values` says that all its parameters get values now."""
+    def _for_scope(self, scope: Scope | None, gives_values: bool = False) -> _native.Executor:
+        """Returns the native executor of a scope. `gives_values`: the caller sets all parameters of the scope now."""
         from ..fleet import _job
 
         scope = global_scope() if scope is None else scope
@@ -58,28 +71,59 @@ class Executor:
         elif scope._trained_elsewhere:
             raise _native.OrderError(
                 "the parameters of this scope were on the job's servers, which this worker has left\n\n"
-                "hint: evaluate before `fleet.stop_worker`, load a checkpoint, or run the startup program to begin anew"
+                "hint: evaluate before `fleet.stop_worker`, load a checkpoint, or run the startup program to start over"
             )
         key = id(scope), id(job)
         if key not in self._executors:
             native = _native.Executor(scope._native) if job is None else job.executor(scope._native)
-            # The scope and the job are kept, so that their numbers are not given to others.
+            # Keeps the scope and the job alive, so that Python does not reuse their ids.
             self._executors[key] = native, scope, job
         return self._executors[key][0]
 
+    @accepts_deprecated(
+        "self program feed fetch_list feed_var_name fetch_var_name scope return_numpy use_program_cache use_prune",
+        feed_var_name=IGNORED,
+        fetch_var_name=IGNORED,
+        return_numpy=Deprecated("leave it out, values are always arrays"),
+        use_program_cache=IGNORED,
+        use_prune=IGNORED,
+    )
     def run(
         self,
         program: Program | None = None,
         feed: Mapping[str, Any] | None = None,
         fetch_list: Sequence[Variable | str] | None = None,
-        feed_var_name: str = "feed",
-        fetch_var_name: str = "fetch",
+        *,
         scope: Scope | None = None,
-        return_numpy: bool = True,
-        use_program_cache: bool = True,
-        use_prune: bool = False,
     ) -> list[np.ndarray[Any, Any]]:
-        """One step: a program that is trained updates its parameters. A startup program gives first values."""
+        """Runs a program on one batch. After `minimize` this is one training step, which updates the parameters.
+
+        Running a startup program, without `feed` and `fetch_list`, gives parameters their first values.
+
+        Args:
+            program: The program; the default main program by default.
+            feed: One array per data variable, by name, of shape [B, ...]. A slot is fed as a list of lists of ids, as a
+                two-dimensional array, or as a `LoDTensor`.
+            fetch_list: The variables, or names, whose values are wanted.
+            scope: Where the values of parameters are; the global scope by default.
+
+        Returns:
+            One array per entry of `fetch_list`. An array of one number can be formatted like a number.
+
+        Raises:
+            TypeError: An argument, or a value to feed, has another type.
+            ValueError: A value to feed has another shape than its variable, or a variable cannot be fetched.
+            openfleet.ProgramError: A parameter has no value yet, or a loss or gradient is not finite.
+            openfleet.OrderError: A job's program is trained before `fleet.init_worker` or after `fleet.stop_worker`.
+            openfleet.ServerError: A server of the job does not answer.
+
+        >>> x = static.data("x", [None, 2])
+        >>> y = static.nn.fc(x, size=1, bias_attr=False, weight_attr=static.initializer.Constant(2.0))
+        >>> exe.run(static.default_startup_program())
+        []
+        >>> exe.run(feed={"x": [[1.0, 2.0]]}, fetch_list=[y])[0].tolist()
+        [[6.0]]
+        """
         from ..fleet import _job
 
         program = _checked(program)
@@ -87,7 +131,7 @@ class Executor:
             raise TypeError(f"`feed` expects a mapping from names to arrays, got {type(feed).__name__}")
         is_startup = not feed and not fetch_list and _is_startup(program)
         _job.check_training(program, global_scope() if scope is None else scope)
-        native = self._native(scope, gives_values=is_startup)
+        native = self._for_scope(scope, gives_values=is_startup)
         if is_startup:
             native.run_startup(program._native)
             return []
@@ -107,7 +151,28 @@ class Executor:
         print_period: int = 100,
         fetch_handler: FetchHandler | None = None,
     ) -> _native.RunReport:
-        """One pass of training; every `print_period` batches of the first thread prints what `fetch_list` names."""
+        """Trains a program on one pass over a dataset.
+
+        Args:
+            program: A program with an optimizer (`minimize`); the default main program by default.
+            dataset: A `QueueDataset`, `InMemoryDataset` or `WordsDataset`.
+            scope: Where the values of parameters are; the global scope by default.
+            thread: The number of training threads; by default, and at most, that of the dataset.
+            debug: Whether to print how long each op took.
+            fetch_list: Variables to print every `print_period` batches of the first thread.
+            fetch_info: How to label them; by their names by default.
+            print_period: How many batches are between two lines.
+            fetch_handler: Receives the values of its variables instead, by time.
+
+        Returns:
+            A report with `samples`, `steps`, `seconds`, `samples_per_second`, `skipped_lines` and other counters. A
+            restarted worker skips what it trained before; the report says so (`skipped`, `skipped_steps`).
+
+        Raises:
+            openfleet.DataError: A line is malformed.
+            FileNotFoundError: A file of the dataset does not exist.
+            openfleet.OrderError: A worker of a job trains before `fleet.init_worker`.
+        """
         args = program, dataset, scope, thread, debug, fetch_list, fetch_info, print_period, fetch_handler
         return self._pass(False, *args)
 
@@ -123,7 +188,10 @@ class Executor:
         print_period: int = 100,
         fetch_handler: FetchHandler | None = None,
     ) -> _native.RunReport:
-        """One pass that changes nothing but counters such as those of `auc`."""
+        """Runs a program on one pass over a dataset without training: only counters such as those of `auc` change.
+
+        Arguments, result and errors are those of `train_from_dataset`.
+        """
         args = program, dataset, scope, thread, debug, fetch_list, fetch_info, print_period, fetch_handler
         return self._pass(True, *args)
 
@@ -149,18 +217,18 @@ class Executor:
         scope = global_scope() if scope is None else scope
         if not infer:
             _job.check_training(program, scope)
-        native = self._native(scope)
-        source = dataset._for_a_pass()
+        native = self._for_scope(scope)
+        source = dataset._for_pass()
         threads = min(thread, source.thread_num) if thread > 0 else source.thread_num
         job = _job.of_scope(scope)
         if job is not None and job.server_num() > 0 and not infer:
             known = job.thread_num()
             if threads > known:
-                _say(f"{threads} training threads asked for, {known} used: `CPU_NUM` says how many a worker has")
+                _say(f"using {known} training threads instead of {threads}: `CPU_NUM` sets how many a worker has")
             threads = min(threads, known)
         names, tell = _names(fetch_list), _printer(list(fetch_info or []), _names(fetch_list))
         if fetch_handler is not None:
-            names, tell = _names(list(fetch_handler.var_dict.values())), _handed(fetch_handler)
+            names, tell = _names(list(fetch_handler.var_dict.values())), _periodic(fetch_handler)
 
         def observe(step: int, values: list[Any], samples: int, rate: float) -> None:
             if job is not None:
@@ -188,7 +256,7 @@ class Executor:
         return report
 
     def close(self) -> None:
-        """Gives the memory of compiled programs back."""
+        """Releases the memory of compiled programs."""
         self._executors.clear()
 
 
@@ -218,10 +286,10 @@ def _names(fetch_list: Sequence[Variable | str] | Variable | str | None) -> list
     return [one if isinstance(one, str) else one.name for one in fetch_list]
 
 
-class Fetched(np.ndarray):  # type: ignore[type-arg]
-    """One fetched number: an array of shape [1] as the original gives it, and a number where one is wanted.
+class Fetched(np.ndarray):
+    """One fetched number: an array of shape [1], as PaddlePaddle returns it, that also converts to a number.
 
-    NumPy no longer takes such an array for a number, which `print("%f" % loss)` of many scripts counts on.
+    NumPy no longer converts such an array, but `print("%f" % loss)` in many scripts relies on it.
 
     >>> loss = np.array([0.25]).view(Fetched)
     >>> "%f" % loss, f"{loss:.1f}", bool(loss[0] == 0.25)
@@ -259,7 +327,7 @@ def _printer(info: list[str], names: list[str]) -> Callable[[int, list[Any], flo
     return tell
 
 
-def _handed(handler: FetchHandler) -> Callable[[int, list[Any], float], None]:
+def _periodic(handler: FetchHandler) -> Callable[[int, list[Any], float], None]:
     last = time.monotonic()
 
     def tell(step: int, values: list[Any], rate: float) -> None:

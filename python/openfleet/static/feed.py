@@ -1,4 +1,4 @@
-"""From rows and arrays to what a step eats."""
+"""Converts rows and arrays to the columns that a step reads."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from .._deprecated import IGNORED, accepts_deprecated
 from .program import Program, Variable
 
 
 class LoDTensor:
-    """Ids of all rows, one after the other, and how many each row has.
+    """The ids of a slot: `ids` of all rows one after the other, and `lengths`, the number of ids per row [B].
 
     >>> create_lod_tensor([[1, 2], [], [3]]).recursive_sequence_lengths()
     [[2, 0, 1]]
@@ -23,24 +24,33 @@ class LoDTensor:
         self.lengths = _integers(lengths).reshape(-1)
 
     def recursive_sequence_lengths(self) -> list[list[int]]:
-        """How many ids each row has."""
+        """Returns the number of ids per row, in a list of one level."""
         return [self.lengths.tolist()]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return self.ids.reshape(-1, 1) if dtype is None else self.ids.reshape(-1, 1).astype(dtype)
 
 
-def create_lod_tensor(
-    data: Any, recursive_seq_lens: Sequence[Sequence[int]] | None = None, place: Any = None
-) -> LoDTensor:
-    """From a list of lists, or from all ids and the lengths of the rows."""
+@accepts_deprecated(place=IGNORED)
+def create_lod_tensor(data: Any, recursive_seq_lens: Sequence[Sequence[int]] | None = None) -> LoDTensor:
+    """Makes the value of a slot from a list of rows, or from all ids and the lengths of the rows.
+
+    Raises:
+        NotImplementedError: There is more than one level of lengths.
+        TypeError: The ids are not integers.
+
+    >>> static.create_lod_tensor([[1, 2], [], [3]]).ids.tolist()
+    [1, 2, 3]
+    >>> static.create_lod_tensor([1, 2, 3], [[2, 0, 1]]).lengths.tolist()
+    [2, 0, 1]
+    """
     if recursive_seq_lens is not None:
         if len(recursive_seq_lens) != 1:
             raise NotImplementedError("a slot has one level of rows")
         return LoDTensor(data, recursive_seq_lens[0])
     rows: list[Any] = list(data)
     if all(isinstance(row, (list, tuple)) for row in rows):
-        # One array of all ids is made at once: an array a row would cost more than the step that it is for.
+        # Builds one array of all ids: an array per row would cost more than the training step itself.
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
         ids = _integers(list(chain.from_iterable(rows)))
         if ids.ndim == 1:
@@ -65,7 +75,7 @@ Columns = tuple[list[tuple[str, Any]], list[tuple[str, Any]], list[tuple[str, An
 
 
 def columns(program: Program, feed: Mapping[str, Any]) -> Columns:
-    """The floats, integers and slots of a feed, as the engine reads them."""
+    """Returns the floats, integers and slots of a feed as the engine reads them."""
     floats: list[tuple[str, Any]] = []
     ints: list[tuple[str, Any]] = []
     slots: list[tuple[str, Any, Any]] = []
@@ -96,7 +106,7 @@ def _slot(name: str, value: Any) -> LoDTensor:
 
 
 def _check_shape(name: str, got: tuple[int, ...], expected: list[int]) -> None:
-    """A row has the elements that the program says, whatever dimensions of 1 are written."""
+    """Raises ValueError unless a row has as many elements as the program declares; dimensions of 1 do not matter."""
     per_row = int(np.prod(expected[1:]))
     fits = len(got) > 0 and int(np.prod(got[1:])) == per_row
     if not fits and not (len(got) == 1 and got[0] == per_row and len(expected) == 2):
@@ -104,23 +114,25 @@ def _check_shape(name: str, got: tuple[int, ...], expected: list[int]) -> None:
 
 
 class DataFeeder:
-    """Rows to named columns.
+    """Turns rows into one array per variable, for `Executor.run(feed=...)`.
 
-    >>> from openfleet import static
-    >>> with static.program_guard(static.Program(), static.Program()):
-    ...     feeder = DataFeeder([static.data("x", [None, 2]), static.data("y", [None, 1], "int64")])
+    `feed_list` has the data variables, or their names, in the order of a row's fields; names are looked up in
+    `program`, the default main program by default.
+
+    >>> feeder = static.DataFeeder([static.data("x", [None, 2]), static.data("y", [None, 1], "int64")])
     >>> feeder.feed([([1.0, 2.0], 0), ([3.0, 4.0], 1)])["y"].tolist()
     [[0], [1]]
     """
 
-    def __init__(self, feed_list: Sequence[Variable | str], place: Any = None, program: Program | None = None) -> None:
+    @accepts_deprecated("self feed_list place program", place=IGNORED)
+    def __init__(self, feed_list: Sequence[Variable | str], *, program: Program | None = None) -> None:
         from .program import default_main_program
 
         owner = default_main_program() if program is None else program
         self._variables = [owner.var(v) if isinstance(v, str) else v for v in feed_list]
 
     def feed(self, iterable: Iterable[Sequence[Any]]) -> dict[str, Any]:
-        """A mapping from names to arrays."""
+        """Returns the arrays of these rows by variable name. Raises ValueError for a row with other fields."""
         rows = list(iterable)
         for at, row in enumerate(rows):
             if len(row) != len(self._variables):

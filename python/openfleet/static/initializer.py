@@ -1,22 +1,24 @@
-"""First values of parameters and rows.
+"""Initializers: the first values of parameters and of embedding rows.
 
->>> Uniform(-0.1, 0.1).to_json()
-{'uniform': {'low': -0.1, 'high': 0.1}}
+>>> static.initializer.Uniform(-0.1, 0.1)
+Uniform({'uniform': {'low': -0.1, 'high': 0.1}})
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from .._deprecated import IGNORED, accepts_deprecated
+
 
 class Initializer:
-    """How first values are drawn."""
+    """Base class: how the first values of a parameter are drawn. The seed of its program decides which values."""
 
     def __init__(self, json: Any) -> None:
         self._json = json
 
     def to_json(self) -> Any:
-        """As the engine reads it."""
+        """Returns the JSON that the engine reads."""
         return self._json
 
     def __repr__(self) -> str:
@@ -24,56 +26,79 @@ class Initializer:
 
 
 class Constant(Initializer):
-    """One number everywhere."""
+    """Starts every element with `value`.
+
+    >>> weight = static.create_parameter([2], default_initializer=static.initializer.Constant(0.5))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> exe.run(fetch_list=[static.nn.assign(weight)])[0].tolist()
+    [0.5, 0.5]
+    """
 
     def __init__(self, value: float = 0.0) -> None:
         super().__init__({"constant": float(value)})
 
 
 class Uniform(Initializer):
-    """Uniform in `[low, high)`."""
+    """Draws every element uniformly from `[low, high)`."""
 
-    def __init__(self, low: float = -1.0, high: float = 1.0, name: str | None = None) -> None:
+    @accepts_deprecated(name=IGNORED)
+    def __init__(self, low: float = -1.0, high: float = 1.0) -> None:
         super().__init__({"uniform": {"low": float(low), "high": float(high)}})
 
 
 class Normal(Initializer):
-    """Normal with mean `loc` and standard deviation `scale`."""
+    """Draws every element from a normal distribution with mean `loc` and standard deviation `scale`."""
 
-    def __init__(self, loc: float = 0.0, scale: float = 1.0, name: str | None = None) -> None:
+    @accepts_deprecated(name=IGNORED)
+    def __init__(self, loc: float = 0.0, scale: float = 1.0) -> None:
         super().__init__({"normal": {"mean": float(loc), "std": float(scale)}})
 
 
 class TruncatedNormal(Initializer):
-    """Normal, within two standard deviations of the mean."""
+    """Draws every element from a normal distribution, within two standard deviations of the mean."""
 
-    def __init__(self, loc: float = 0.0, scale: float = 1.0, name: str | None = None) -> None:
+    @accepts_deprecated(name=IGNORED)
+    def __init__(self, loc: float = 0.0, scale: float = 1.0) -> None:
         super().__init__({"truncated_normal": {"mean": float(loc), "std": float(scale)}})
 
 
 class XavierUniform(Initializer):
-    """Glorot and Bengio 2010, uniform."""
+    """Draws uniformly with a variance that suits the sizes of a layer (Glorot and Bengio 2010).
 
-    def __init__(self, fan_in: float | None = None, fan_out: float | None = None, name: str | None = None) -> None:
+    `fan_in` and `fan_out` are the numbers of inputs and outputs; by default those of the parameter's shape.
+    """
+
+    @accepts_deprecated(name=IGNORED)
+    def __init__(self, fan_in: float | None = None, fan_out: float | None = None) -> None:
         super().__init__({"xavier": {"uniform": True, "fan_in": fan_in, "fan_out": fan_out}})
 
 
 class XavierNormal(Initializer):
-    """Glorot and Bengio 2010, normal."""
+    """Draws from a normal distribution with a variance that suits the sizes of a layer (Glorot and Bengio 2010).
 
-    def __init__(self, fan_in: float | None = None, fan_out: float | None = None, name: str | None = None) -> None:
+    `fan_in` and `fan_out` are the numbers of inputs and outputs; by default those of the parameter's shape.
+    """
+
+    @accepts_deprecated(name=IGNORED)
+    def __init__(self, fan_in: float | None = None, fan_out: float | None = None) -> None:
         super().__init__({"xavier": {"uniform": False, "fan_in": fan_in, "fan_out": fan_out}})
 
 
 class KaimingUniform(Initializer):
-    """He et al. 2015, uniform."""
+    """Draws uniformly with a variance that suits a layer followed by `relu` (He et al. 2015).
+
+    `fan_in` is the number of inputs; by default that of the parameter's shape.
+    """
 
     def __init__(self, fan_in: float | None = None) -> None:
         super().__init__({"msra": {"uniform": True, "fan_in": fan_in}})
 
 
 class KaimingNormal(Initializer):
-    """He et al. 2015, normal."""
+    """Draws from a normal distribution with a variance that suits a layer followed by `relu` (He et al. 2015).
+
+    `fan_in` is the number of inputs; by default that of the parameter's shape.
+    """
 
     def __init__(self, fan_in: float | None = None) -> None:
         super().__init__({"msra": {"uniform": False, "fan_in": fan_in}})

@@ -1,18 +1,15 @@
-"""Saving what a program has learnt, and taking it up again: one call, whether the tables are here or on servers.
+"""Saves and loads models: the same calls whether the tables are in this process or on servers.
 
-A checkpoint is a directory, or a place in a bucket (`s3://bucket/prefix`): parameters, tables, the optimizer's state
-and the program's own states (running statistics, counters of metrics), checked and all or nothing. It does not know how
-many servers wrote it.
+A checkpoint is a directory, or a prefix in a bucket (`s3://bucket/prefix`). It holds parameters, tables, the
+optimizer's state and the program's own states (running statistics, counters of metrics). It has checksums, is written
+completely or not at all, and can be loaded by any number of servers.
 
 >>> import os, tempfile
->>> from openfleet import static
->>> with static.program_guard(static.Program(), static.Program()), static.unique_name.guard():
-...     y = static.nn.fc(static.data("x", [None, 2]), size=1)
-...     exe = static.Executor()
-...     _ = exe.run(static.default_startup_program())
-...     path = os.path.join(tempfile.mkdtemp(), "model")
-...     _ = static.save(static.default_main_program(), path)
-...     sorted(static.load_program_state(path))
+>>> y = static.nn.fc(static.data("x", [None, 2]), size=1)
+>>> _ = exe.run(static.default_startup_program())
+>>> path = os.path.join(tempfile.mkdtemp(), "model")
+>>> _ = static.save(static.default_main_program(), path)
+>>> sorted(static.load_program_state(path))
 ['fc_0.b_0', 'fc_0.w_0']
 """
 
@@ -26,12 +23,27 @@ from typing import Any, Union
 import numpy as np
 
 from .. import _native
+from .._deprecated import Deprecated, accepts_deprecated
 from .._log import logger
 from .executor import Executor
 from .program import Program, Variable, default_main_program
 from .scope import global_scope
 
 Path = Union[str, "os.PathLike[str]"]
+
+
+def check_filename(filename: str | None) -> None:
+    """Raises ValueError for PaddlePaddle's option to save into one file."""
+    if filename is not None:
+        raise ValueError("`filename`: a checkpoint is a directory of several files\n\nhint: leave `filename` out")
+
+
+def _filename(value: Any) -> dict[str, Any]:
+    check_filename(value)
+    return {}
+
+
+_FILENAME = Deprecated("leave it out, a checkpoint is a directory of several files", _filename)
 
 
 def save(
@@ -43,11 +55,32 @@ def save(
     mode: str = "whole",
     only: Sequence[Variable | str] | None = None,
 ) -> dict[str, Any]:
-    """Saves everything that outlives a step: parameters, tables, the optimizer's state, the program's states.
+    """Saves a checkpoint: parameters, tables, the optimizer's state and the program's states.
 
-    A checkpoint that stands there is replaced, unless `replace=False` makes that an error, and stays whole if this
-    fails. `mode="delta"` writes only the rows that have changed since the checkpoint that stands there, which becomes
-    part of the new one. `only` names the tables, parameters and states that are wanted. Gives the manifest.
+    On a worker of a job the servers write all tables of the job, and only the first worker's call has an effect. An
+    existing checkpoint is replaced once the new one is complete; if saving fails, the old one stays as it was.
+
+    Args:
+        program: The program whose values are saved, from the global scope.
+        model_path: A directory, or `s3://bucket/prefix`.
+        executor: The executor to save with; a new one by default.
+        replace: False raises an error where a checkpoint exists.
+        mode: `whole`, or `delta` to write only the rows that changed since the existing checkpoint, which becomes part
+            of the new one.
+        only: The tables, parameters and states to save, as variables or names; all by default.
+
+    Returns:
+        The manifest of the checkpoint; an empty dict on a worker that is not the first.
+
+    Raises:
+        FileExistsError: A checkpoint exists and `replace` is False.
+        OSError: The checkpoint cannot be written.
+        ValueError: There is no such mode.
+
+    >>> import tempfile
+    >>> y = static.nn.fc(static.data("x", [None, 2]), size=1)
+    >>> _ = exe.run(static.default_startup_program())
+    >>> manifest = static.save(static.default_main_program(), tempfile.mkdtemp() + "/model")
     """
     chosen = _chosen(_program(program), only, None) if only is not None else ()
     return _save(program, model_path, executor, chosen, replace, mode)
@@ -61,84 +94,84 @@ def load(
     *,
     partial: bool = False,
 ) -> None:
-    """Takes everything from a checkpoint, whoever wrote it; no startup program is needed before.
+    """Loads the values of a program from a checkpoint into the global scope. No startup program has to run before.
 
-    What a program that trains expects and does not find, or finds with another shape or optimizer, is an error that
-    names it; `partial=True` leaves it out. A program that does not train takes what it needs.
+    Args:
+        program: The program. One that trains needs everything it would save; one that does not train needs its
+            parameters only.
+        model_path: A directory, or `s3://bucket/prefix`.
+        executor: The executor to load with; a new one by default.
+        var_list: Dense variables, or names, to load; everything by default.
+        partial: Skips values that are missing, or that have another shape or optimizer, instead of raising.
+
+    Raises:
+        FileNotFoundError: There is no checkpoint.
+        openfleet.CheckpointError: It is damaged, or a value is missing or does not fit.
     """
     if var_list is not None:
         return load_vars(executor or Executor(), model_path, program, vars=var_list)
-    native = (executor or Executor())._native(None, gives_values=True)
+    native = (executor or Executor())._for_scope(None, gives_values=True)
     native.load(_program(program)._native, os.fspath(model_path), partial=partial, tables_only=False)
 
 
+@accepts_deprecated(filename=_FILENAME)
 def save_persistables(
     executor: Executor,
     dirname: Path,
     main_program: Program | None = None,
-    filename: str | None = None,
     *,
     mode: str = "whole",
     only: Sequence[Variable | str] | None = None,
 ) -> None:
-    """Saves everything that outlives a step. On a worker the job's servers write, all tables of the job.
+    """Saves a checkpoint, as `save` does, by PaddlePaddle's name and argument order.
 
-    The first worker does it for all; nothing happens if the others do. `mode` and `only` are those of `save`.
+    `mode` and `only` are those of `save`.
     """
-    _one_directory(filename)
     save(_program(main_program), dirname, executor=executor, mode=mode, only=only)
 
 
-def load_persistables(
-    executor: Executor, dirname: Path, main_program: Program | None = None, filename: str | None = None
-) -> None:
-    """Takes everything that outlives a step from a checkpoint; the program may be another one with the same names."""
-    _one_directory(filename)
+@accepts_deprecated(filename=_FILENAME)
+def load_persistables(executor: Executor, dirname: Path, main_program: Program | None = None) -> None:
+    """Loads everything from a checkpoint, as `load` does. The program may be another one with the same names."""
     load(_program(main_program), dirname, executor)
 
 
-def save_params(
-    executor: Executor, dirname: Path, main_program: Program | None = None, filename: str | None = None
-) -> None:
-    """Saves parameters and tables, without the program's states."""
-    _one_directory(filename)
+@accepts_deprecated(filename=_FILENAME)
+def save_params(executor: Executor, dirname: Path, main_program: Program | None = None) -> None:
+    """Saves parameters and tables without the program's states, such as running statistics."""
     program = _program(main_program)
     _save(program, dirname, executor, [name for name, kind in _persistables(program) if kind != "state"])
 
 
-def load_params(
-    executor: Executor, dirname: Path, main_program: Program | None = None, filename: str | None = None
-) -> None:
-    """Takes parameters and tables from a checkpoint, and leaves the program's states."""
-    _one_directory(filename)
-    native = executor._native(None, gives_values=True)
+@accepts_deprecated(filename=_FILENAME)
+def load_params(executor: Executor, dirname: Path, main_program: Program | None = None) -> None:
+    """Loads parameters and tables from a checkpoint, and leaves the program's states as they are."""
+    native = executor._for_scope(None, gives_values=True)
     native.load(_program(main_program)._native, os.fspath(dirname), partial=False, tables_only=True)
 
 
+@accepts_deprecated(filename=_FILENAME)
 def save_vars(
     executor: Executor,
     dirname: Path,
     main_program: Program | None = None,
     vars: Sequence[Variable | str] | None = None,
     predicate: Callable[[Variable], bool] | None = None,
-    filename: str | None = None,
 ) -> None:
-    """Saves the variables that are listed, or those that `predicate` likes."""
-    _one_directory(filename)
+    """Saves the listed variables, or those for which `predicate(variable)` is true."""
     program = _program(main_program)
     _save(program, dirname, executor, _chosen(program, vars, predicate))
 
 
+@accepts_deprecated(filename=_FILENAME)
 def load_vars(
     executor: Executor,
     dirname: Path,
     main_program: Program | None = None,
     vars: Sequence[Variable | str] | None = None,
     predicate: Callable[[Variable], bool] | None = None,
-    filename: str | None = None,
 ) -> None:
-    """Takes the dense variables that are listed, or those that `predicate` likes, from a checkpoint."""
-    _one_directory(filename)
+    """Loads the listed dense variables, or those for which `predicate(variable)` is true, from a checkpoint."""
     program = _program(main_program)
     state = load_program_state(dirname, _chosen(program, vars, predicate))
     set_program_state(program, state)
@@ -153,40 +186,67 @@ def save_inference_model(
     *,
     onnx: bool = False,
 ) -> None:
-    """Saves what predicting `fetch_vars` needs: the ops that lead to them, their parameters and rows.
+    """Saves an inference model: the ops that compute `fetch_vars`, their parameters and embedding rows.
 
-    `feed_vars` are the data they are computed from. The optimizer's state is left out. On a worker the servers write;
-    the first worker does it for all. `onnx` adds `model.onnx`, as `write_onnx` does.
+    The optimizer's state is not saved. On a worker of a job the servers write their rows, and only the first worker's
+    call has an effect.
+
+    Args:
+        path_prefix: A directory, or `s3://bucket/prefix`.
+        feed_vars: The data variables, or names, that predictions are computed from.
+        fetch_vars: The variables to predict.
+        executor: The executor whose values are saved.
+        program: The program; by default the one of `fetch_vars`.
+        onnx: Whether to write `model.onnx` too, as `write_onnx` does.
+
+    >>> import tempfile
+    >>> x = static.data("x", [None, 2])
+    >>> y = static.nn.fc(x, size=1, activation="sigmoid")
+    >>> _ = exe.run(static.default_startup_program())
+    >>> path = tempfile.mkdtemp() + "/model"
+    >>> static.save_inference_model(path, [x], [y], exe)
+    >>> static.Predictor(path).feeds
+    ['x']
     """
     fetch = [fetch_vars] if isinstance(fetch_vars, Variable) else list(fetch_vars)
     feed = [feed_vars] if isinstance(feed_vars, (Variable, str)) else list(feed_vars)
     if program is None:
         program = fetch[0].program if fetch else default_main_program()
     names = [_name(variable) for variable in feed], [_name(variable) for variable in fetch]
-    saved = executor._native(None).save_inference_model(_program(program)._native, *names, os.fspath(path_prefix))
+    saved = executor._for_scope(None).save_inference_model(_program(program)._native, *names, os.fspath(path_prefix))
     if onnx and saved is not None:
         write_onnx(path_prefix)
 
 
 def write_onnx(path_prefix: Path, inline_bytes: int = 256 << 20, pooled_inputs: bool = False) -> None:
-    """Writes `model.onnx` beside a saved inference model, which then needs nothing of OpenFleet.
+    """Writes `model.onnx` beside a saved inference model, for runtimes without OpenFleet.
 
-    Floats and integers are fed by their names; a slot of any length is `NAME.ids`, the ids of all rows, and
-    `NAME.lengths`, how many each row has. Ids that the model does not know share one row, of zeros unless all rows
-    began with the same number. Rows that take more than `inline_bytes` have a file of their own. It belongs to the
-    model as it is now: saving another one there removes it.
+    Floats and integers are fed by their names. A slot is two inputs: `NAME.ids`, the ids of all rows, and
+    `NAME.lengths`, the number of ids per row. Unknown ids share one row, which is zeros unless all rows started with
+    the same number. Saving another model to the same path removes the file.
 
-    With `pooled_inputs` it is `model.pooled.onnx`, without tables: whoever keeps the rows elsewhere feeds what each
-    embedding gives, by its name.
+    Args:
+        path_prefix: Where `save_inference_model` saved the model.
+        inline_bytes: Embedding rows larger than this have a file of their own beside `model.onnx`.
+        pooled_inputs: Writes `model.pooled.onnx` without tables instead: its inputs are the results of the embeddings,
+            by their names, for services that keep the rows elsewhere.
     """
     _native.write_onnx(os.fspath(path_prefix), inline_bytes, pooled_inputs)
 
 
 def load_inference_model(path_prefix: Path, executor: Executor) -> list[Any]:
-    """The program of a saved model, the names of what it is fed, and its targets, ready to run in the global scope.
+    """Loads an inference model into the global scope, ready to run.
 
-    On a worker of a job the scope has to be another one than the job's (`scope_guard(Scope())`): there it would replace
-    what the job has learnt. `fleet.load_model` does that.
+    On a worker of a job, load it into a scope of its own (`scope_guard(Scope())`): in the job's scope it would
+    overwrite the parameters in training. `fleet.load_model` continues training from a model.
+
+    Returns:
+        A list of the program, the names of its inputs, and its target variables.
+
+    Raises:
+        openfleet.OrderError: The global scope is the one that a job trains in.
+        FileNotFoundError: There is no model.
+        openfleet.CheckpointError: The model is damaged.
     """
     from ..fleet import _job
 
@@ -195,13 +255,17 @@ def load_inference_model(path_prefix: Path, executor: Executor) -> list[Any]:
             "a saved model would be loaded over the parameters that the job is training\n\n"
             "hint: load it under `scope_guard(Scope())`, or call `fleet.load_model` to continue from it"
         )
-    native, feeds, targets = executor._native(None).load_inference_model(os.fspath(path_prefix))
+    native, feeds, targets = executor._for_scope(None).load_inference_model(os.fspath(path_prefix))
     program = Program._of(native)
     return [program, feeds, [Variable(program, name) for name in targets]]
 
 
 def load_program_state(model_path: Path, var_list: Iterable[Variable | str] | None = None) -> dict[str, Any]:
-    """The dense values of a checkpoint as arrays by name, without the optimizer's state."""
+    """Reads the dense values of a checkpoint as arrays by name, without the optimizer's state.
+
+    Raises:
+        ValueError: A variable of `var_list` is not in the checkpoint.
+    """
     arrays = _native.read_dense(os.fspath(model_path))
     if var_list is None:
         return arrays
@@ -215,7 +279,7 @@ def load_program_state(model_path: Path, var_list: Iterable[Variable | str] | No
 
 
 def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
-    """Gives variables of a program the values of a dict, in the global scope.
+    """Sets variables of a program in the global scope to the arrays of a dict, by name.
 
     Names that the program does not have are skipped, with one warning.
     """
@@ -246,7 +310,7 @@ def _save(
 ) -> dict[str, Any]:
     if mode not in MODES:
         raise ValueError(f'`mode` expects "whole" or "delta", got {mode!r}')
-    native = (executor or Executor())._native(None)
+    native = (executor or Executor())._for_scope(None)
     text = native.save(
         _program(program)._native, os.fspath(path), only=list(only), replace=replace, delta=mode == "delta"
     )
@@ -277,8 +341,3 @@ def _persistables(program: Program) -> list[tuple[str, str]]:
 
 def _name(variable: Variable | str) -> str:
     return variable if isinstance(variable, str) else variable.name
-
-
-def _one_directory(filename: str | None) -> None:
-    if filename is not None:
-        raise ValueError("`filename`: a checkpoint is a directory of several files\n\nhint: leave `filename` out")

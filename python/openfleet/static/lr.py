@@ -1,6 +1,6 @@
-"""Learning rates by global step: whoever keeps a table counts its steps, so there is no `step()` to call.
+"""Learning-rate schedules by global step. Each table counts its own steps, so there is no `step()` to call.
 
-Schedules whose original counts epochs take `decay_steps`, the steps of one of its units (1 by default).
+Schedules that count epochs in PaddlePaddle take `decay_steps`, the number of steps per epoch (1 by default).
 
 >>> PiecewiseDecay([100], [0.1, 0.01]).to_json()
 {'piecewise': {'boundaries': [100], 'values': [0.1, 0.01]}}
@@ -13,20 +13,20 @@ from typing import Any
 
 
 class LRScheduler:
-    """A learning rate by global step."""
+    """Base class: a learning rate that depends on the global step."""
 
     def __init__(self, base: float, json: Any) -> None:
         self.base, self._json = float(base), json
 
     def to_json(self) -> Any:
-        """As the engine reads it."""
+        """Returns the JSON that the engine reads."""
         return self._json
 
     def step(self, epoch: int | None = None) -> None:
-        """Nothing: steps are counted where the tables are."""
+        """Does nothing: tables count their steps."""
 
     def get_lr(self) -> float:
-        """The rate of the first step."""
+        """Returns the learning rate of the first step."""
         return self.base
 
 
@@ -36,7 +36,10 @@ def _decay(word: str, base: float, steps: int, rate: float, staircase: bool) -> 
 
 
 class ExponentialDecay(LRScheduler):
-    """`learning_rate * gamma ^ (step / decay_steps)`."""
+    """`learning_rate * gamma ^ (step / decay_steps)`; with `staircase` the exponent is rounded down.
+
+    >>> sgd = static.optimizer.SGD(static.optimizer.lr.ExponentialDecay(0.1, gamma=0.9, decay_steps=1000))
+    """
 
     def __init__(self, learning_rate: float, gamma: float, decay_steps: int = 1, staircase: bool = False) -> None:
         super().__init__(learning_rate, _decay("exponential", learning_rate, decay_steps, gamma, staircase))
@@ -57,7 +60,7 @@ class InverseTimeDecay(LRScheduler):
 
 
 class PolynomialDecay(LRScheduler):
-    """From `learning_rate` to `end_lr` over `decay_steps`."""
+    """Falls from `learning_rate` to `end_lr` over `decay_steps`; with `cycle` it starts over after that."""
 
     def __init__(
         self, learning_rate: float, decay_steps: int, end_lr: float = 0.0001, power: float = 1.0, cycle: bool = False
@@ -67,7 +70,7 @@ class PolynomialDecay(LRScheduler):
 
 
 class PiecewiseDecay(LRScheduler):
-    """`values[i]` where `i` boundaries are at or before the step."""
+    """`values[i]`, where i is the number of boundaries at or before the step."""
 
     def __init__(self, boundaries: Sequence[int], values: Sequence[float]) -> None:
         numbers = {"boundaries": [int(b) for b in boundaries], "values": [float(v) for v in values]}
@@ -83,7 +86,7 @@ class CosineDecay(LRScheduler):
 
 
 class NoamDecay(LRScheduler):
-    """Rises for `warmup_steps`, then falls with the root of the step."""
+    """Rises for `warmup_steps`, then falls with the square root of the step (Vaswani et al. 2017)."""
 
     def __init__(self, d_model: float, warmup_steps: int, learning_rate: float = 1.0) -> None:
         values = {"base": float(learning_rate), "d_model": float(d_model), "warmup_steps": int(warmup_steps)}
@@ -91,7 +94,7 @@ class NoamDecay(LRScheduler):
 
 
 class LinearWarmup(LRScheduler):
-    """A straight line from `start_lr` to `end_lr`, then another schedule."""
+    """Rises or falls linearly from `start_lr` to `end_lr` over `warmup_steps`, then follows `learning_rate`."""
 
     def __init__(self, learning_rate: float | LRScheduler, warmup_steps: int, start_lr: float, end_lr: float) -> None:
         after = (

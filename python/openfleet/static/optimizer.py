@@ -1,4 +1,4 @@
-"""Update rules and learning-rate schedules.
+"""Optimizers: update rules, with learning-rate schedules in `lr`.
 
 >>> from openfleet.static import optimizer
 >>> optimizer.Adam(optimizer.lr.ExponentialDecay(0.1, gamma=0.5)).to_json()["optimizer"]
@@ -12,16 +12,29 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from .._deprecated import IGNORED, accepts_deprecated
 from . import lr
 from .lr import LRScheduler
-from .program import Program, Variable
+from .program import Variable
 from .regularizer import L2Decay, Regularizer
 
 __all__ = ["SGD", "Adagrad", "Adam", "Ftrl", "Momentum", "Optimizer", "RMSProp", "lr"]
 
 
 class Optimizer:
-    """An update rule with its rate, decay and clipping."""
+    """Base class: an update rule with its learning rate, weight decay and gradient clipping.
+
+    All optimizers take these arguments:
+
+    Args:
+        learning_rate: A number, or a schedule of `static.optimizer.lr`.
+        parameters: The parameters to train; all that have a gradient by default.
+        weight_decay: A regularizer, or the coefficient of `L2Decay`.
+        grad_clip: One of `static.clip`.
+
+    Raises:
+        TypeError: An argument has another type.
+    """
 
     def __init__(
         self,
@@ -42,7 +55,7 @@ class Optimizer:
         self._parameters = None if parameters is None else list(parameters)
 
     def to_json(self) -> dict[str, Any]:
-        """As the engine reads it."""
+        """Returns the JSON that the engine reads."""
         rate = self._learning_rate
         return {
             "optimizer": self._rule,
@@ -51,14 +64,30 @@ class Optimizer:
             "clip": self._grad_clip and self._grad_clip.to_json(),
         }
 
+    @accepts_deprecated("self loss startup_program parameters no_grad_set", startup_program=IGNORED)
     def minimize(
-        self,
-        loss: Variable,
-        startup_program: Program | None = None,
-        parameters: Sequence[Any] | None = None,
-        no_grad_set: Any = None,
+        self, loss: Variable, *, parameters: Sequence[Any] | None = None, no_grad_set: Any = None
     ) -> tuple[list[Any], list[tuple[Variable, Variable]]]:
-        """Appends the backward of `loss` and trains every parameter that has a gradient."""
+        """Adds the gradients of a loss and their updates to its program. Running the program then trains it.
+
+        Args:
+            loss: One number, [1], such as the `mean` of a loss per row.
+            parameters: The parameters to train, as variables or names; all that have a gradient by default.
+            no_grad_set: Variables that no gradient flows through.
+
+        Returns:
+            An empty list, as in PaddlePaddle, and the pairs of parameter and gradient.
+
+        Raises:
+            TypeError: `loss` is not a variable.
+            ValueError: A number of the rule is infinite or NaN.
+
+        >>> x, label = static.data("x", [None, 2]), static.data("label", [None, 1])
+        >>> loss = static.nn.mean(static.nn.square_error_cost(static.nn.fc(x, 1), label))
+        >>> _, pairs = static.optimizer.SGD(0.1).minimize(loss)
+        >>> [parameter.name for parameter, gradient in pairs]
+        ['fc_0.w_0', 'fc_0.b_0']
+        """
         if not isinstance(loss, Variable):
             raise TypeError(f"`minimize` expects a Variable, got {type(loss).__name__}")
         prepare_backward(loss, self._parameters if parameters is None else parameters, no_grad_set)
@@ -69,13 +98,13 @@ class Optimizer:
         return [], [(Variable(loss.program, p), Variable(loss.program, g)) for p, g in pairs]
 
     def get_lr(self) -> float:
-        """The rate of the first step."""
+        """Returns the learning rate of the first step."""
         rate = self._learning_rate
         return rate.base if isinstance(rate, LRScheduler) else float(rate)
 
 
 def _check_finite(name: str, value: Any) -> None:
-    """JSON has no NaN and no infinity, and no rule has a use for them."""
+    """Raises ValueError for NaN and infinity: JSON cannot hold them, and no rule has a use for them."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"`{name}` of the optimizer: expected a finite number, got {value}")
     if isinstance(value, dict):
@@ -84,7 +113,7 @@ def _check_finite(name: str, value: Any) -> None:
 
 
 def prepare_backward(loss: Variable, parameters: Sequence[Any] | None, no_grad_set: Any) -> None:
-    """Appends the backward where only some parameters are trained."""
+    """Adds the gradients first where only some parameters are trained."""
     from .backward import append_backward
 
     if parameters is not None or no_grad_set:
@@ -92,22 +121,23 @@ def prepare_backward(loss: Variable, parameters: Sequence[Any] | None, no_grad_s
 
 
 class SGD(Optimizer):
-    """Gradient descent."""
+    """Gradient descent: `weight -= rate * gradient`."""
 
+    @accepts_deprecated(name=IGNORED)
     def __init__(
         self,
         learning_rate: float | LRScheduler = 0.001,
         parameters: Any = None,
         weight_decay: Any = None,
         grad_clip: Any = None,
-        name: str | None = None,
     ) -> None:
         super().__init__(learning_rate, {"sgd": {}}, weight_decay, grad_clip, parameters)
 
 
 class Momentum(Optimizer):
-    """Gradient descent with a velocity."""
+    """Gradient descent with a velocity: `velocity = momentum * velocity + gradient`, `weight -= rate * velocity`."""
 
+    @accepts_deprecated(name=IGNORED)
     def __init__(
         self,
         learning_rate: float | LRScheduler = 0.001,
@@ -116,15 +146,17 @@ class Momentum(Optimizer):
         use_nesterov: bool = False,
         weight_decay: Any = None,
         grad_clip: Any = None,
-        name: str | None = None,
     ) -> None:
         rule = {"momentum": {"momentum": float(momentum), "nesterov": bool(use_nesterov)}}
         super().__init__(learning_rate, rule, weight_decay, grad_clip, parameters)
 
 
 class Adagrad(Optimizer):
-    """A rate per weight that shrinks with the squares seen."""
+    """Divides the rate of each weight by the root of the sum of its squared gradients (Duchi et al. 2011)."""
 
+    @accepts_deprecated(
+        "self learning_rate epsilon parameters weight_decay grad_clip name initial_accumulator_value", name=IGNORED
+    )
     def __init__(
         self,
         learning_rate: float | LRScheduler,
@@ -132,7 +164,7 @@ class Adagrad(Optimizer):
         parameters: Any = None,
         weight_decay: Any = None,
         grad_clip: Any = None,
-        name: str | None = None,
+        *,
         initial_accumulator_value: float = 0.0,
     ) -> None:
         rule = {"adagrad": {"epsilon": float(epsilon), "initial_accumulator": float(initial_accumulator_value)}}
@@ -140,8 +172,12 @@ class Adagrad(Optimizer):
 
 
 class Adam(Optimizer):
-    """First and second moments with bias correction. Rows of sparse tables are always updated lazily."""
+    """Adam (Kingma and Ba 2015): first and second moments with bias correction.
 
+    A row of a sparse table is updated only in steps that push a gradient for it.
+    """
+
+    @accepts_deprecated(lazy_mode=IGNORED, name=IGNORED)
     def __init__(
         self,
         learning_rate: float | LRScheduler = 0.001,
@@ -151,16 +187,15 @@ class Adam(Optimizer):
         parameters: Any = None,
         weight_decay: Any = None,
         grad_clip: Any = None,
-        lazy_mode: bool = False,
-        name: str | None = None,
     ) -> None:
         rule = {"adam": {"beta1": float(beta1), "beta2": float(beta2), "epsilon": float(epsilon)}}
         super().__init__(learning_rate, rule, weight_decay, grad_clip, parameters)
 
 
 class RMSProp(Optimizer):
-    """A rate per weight from a running mean of squares."""
+    """Divides the rate of each weight by the root of a running mean of its squared gradients."""
 
+    @accepts_deprecated(name=IGNORED)
     def __init__(
         self,
         learning_rate: float | LRScheduler,
@@ -171,15 +206,15 @@ class RMSProp(Optimizer):
         parameters: Any = None,
         weight_decay: Any = None,
         grad_clip: Any = None,
-        name: str | None = None,
     ) -> None:
         values = {"rho": float(rho), "epsilon": float(epsilon), "momentum": float(momentum), "centered": bool(centered)}
         super().__init__(learning_rate, {"rms_prop": values}, weight_decay, grad_clip, parameters)
 
 
 class Ftrl(Optimizer):
-    """Follow the regularized leader: weights of exactly zero."""
+    """Follow the regularized leader (McMahan et al. 2013): `l1` makes weights exactly zero."""
 
+    @accepts_deprecated(name=IGNORED)
     def __init__(
         self,
         learning_rate: float | LRScheduler,
@@ -188,7 +223,6 @@ class Ftrl(Optimizer):
         lr_power: float = -0.5,
         weight_decay: Any = None,
         grad_clip: Any = None,
-        name: str | None = None,
     ) -> None:
         rule = {"ftrl": {"l1": float(l1), "l2": float(l2), "lr_power": float(lr_power)}}
         super().__init__(learning_rate, rule, weight_decay, grad_clip)

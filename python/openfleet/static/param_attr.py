@@ -1,4 +1,4 @@
-"""How a layer's parameter is named, initialised and trained."""
+"""`ParamAttr`: how the parameter of a layer is named, initialised and trained."""
 
 from __future__ import annotations
 
@@ -6,17 +6,38 @@ import copy
 import json
 from typing import Any
 
+from .._deprecated import IGNORED, accepts_deprecated, only
 from .initializer import Initializer
 from .regularizer import Regularizer
 
 
 class ParamAttr:
-    """How a layer's parameter is named, initialised and trained. What is not said is left to the layer.
+    """Says how the parameter of a layer is named, initialised and trained. The layer decides what is left out.
 
-    >>> ParamAttr(name="w", learning_rate=0.5).name
-    'w'
+    Args:
+        name: The name of the parameter. Two layers with the same name share one parameter.
+        initializer: Its first values, one of `static.initializer`.
+        learning_rate: A factor for the optimizer's learning rate.
+        regularizer: Its weight decay, instead of the optimizer's.
+        trainable: False keeps the first values.
+
+    Raises:
+        TypeError: The initializer or the regularizer is something else.
+
+    >>> attr = static.ParamAttr(name="w", initializer=static.initializer.Constant(1.0), learning_rate=0.5)
+    >>> y = static.nn.fc(static.data("x", [None, 4]), size=1, weight_attr=attr)
+    >>> static.default_main_program().has_var("w")
+    True
     """
 
+    @accepts_deprecated(
+        do_model_average=IGNORED,
+        need_clip=only(
+            True,
+            "leave it out, gradients are clipped together or not at all",
+            lambda value: NotImplementedError("`need_clip=False`: gradients are clipped together or not at all"),
+        ),
+    )
     def __init__(
         self,
         name: str | None = None,
@@ -24,14 +45,10 @@ class ParamAttr:
         learning_rate: float = 1.0,
         regularizer: Regularizer | None = None,
         trainable: bool = True,
-        do_model_average: bool = True,
-        need_clip: bool = True,
     ) -> None:
         for what, value, kind in (("initializer", initializer, Initializer), ("regularizer", regularizer, Regularizer)):
             if value is not None and not isinstance(value, kind):
                 raise TypeError(f"`{what}` of a ParamAttr expects a {kind.__name__}, got {type(value).__name__}")
-        if not need_clip:
-            raise NotImplementedError("`need_clip=False`: gradients are clipped together or not at all")
         self.name = name
         self.initializer = initializer
         self.learning_rate = float(learning_rate)
@@ -39,7 +56,7 @@ class ParamAttr:
         self.trainable = bool(trainable)
 
     def to_json(self) -> dict[str, Any]:
-        """As the engine reads it."""
+        """Returns the JSON that the engine reads."""
         return {
             "name": self.name,
             "initializer": self.initializer and self.initializer.to_json(),
@@ -50,7 +67,7 @@ class ParamAttr:
 
 
 def attr_of(attr: Any) -> ParamAttr:
-    """A ParamAttr, a name, an initializer, a regularizer, or nothing, as a ParamAttr."""
+    """Returns a ParamAttr from a ParamAttr, a name, an initializer, a regularizer, or None."""
     if attr is None or attr is True:
         return ParamAttr()
     if isinstance(attr, str):
@@ -65,7 +82,7 @@ def attr_of(attr: Any) -> ParamAttr:
 
 
 def with_defaults(attr: Any, name: str | None = None, initializer: Initializer | None = None) -> ParamAttr:
-    """A ParamAttr with a name and an initializer where it has none."""
+    """Returns a copy with this name and this initializer where it has none."""
     filled = copy.copy(attr_of(attr))
     filled.name = name if filled.name is None else filled.name
     filled.initializer = initializer if filled.initializer is None else filled.initializer
@@ -73,5 +90,5 @@ def with_defaults(attr: Any, name: str | None = None, initializer: Initializer |
 
 
 def attr_json(attr: Any) -> str:
-    """What is written of a parameter, as the engine reads it."""
+    """Returns the JSON that the engine reads for the attributes of a parameter."""
     return json.dumps(attr_of(attr).to_json())

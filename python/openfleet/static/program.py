@@ -1,20 +1,21 @@
-"""A `Program` is a static graph: variables with shapes, ops in order, parameters with initializers.
+"""Programs: static graphs of variables with shapes, ops in order, and parameters with initializers.
 
-Layers go into the default programs, or into those of a `program_guard`. A variable is known by its name: one that a
-program's copy has too can be fetched from the copy.
+Layers are added to the default programs, or to those of a `program_guard`. Variables are identified by name, so a
+variable of a program can be fetched from a copy of the program too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 from .. import _native
 
 
 class Program:
-    """Variables and ops in order; it holds no values.
+    """A static graph: variables, and ops in the order in which they run. Values are in a `Scope`.
 
     >>> program = Program()
     >>> program.random_seed = 7
@@ -33,7 +34,7 @@ class Program:
 
     @property
     def random_seed(self) -> int:
-        """Every random choice of this program is a function of this number."""
+        """The seed of every random choice of this program. Equal seeds give equal first values."""
         return self._native.seed
 
     @random_seed.setter
@@ -45,37 +46,46 @@ class Program:
         self._native.seed = seed
 
     def clone(self, for_test: bool = False) -> Program:
-        """A copy; with `for_test` one without backward and update, in which drop-out and batch statistics are fixed."""
+        """Returns a copy, which shares its parameters by name.
+
+        With `for_test` the copy has no gradients and no updates, dropout keeps all elements, and batch normalisation
+        uses its moving averages. Make it before or after `minimize`.
+
+        >>> y = static.nn.dropout(static.data("x", [None, 2]), 0.5)
+        >>> test = static.default_main_program().clone(for_test=True)
+        >>> exe.run(test, feed={"x": [[1.0, 2.0]]}, fetch_list=[y])[0].tolist()
+        [[1.0, 2.0]]
+        """
         return Program._of(self._native.clone(for_test))
 
     def global_block(self) -> Program:
-        """The program itself: it has one block."""
+        """Returns the program itself: a program has one block."""
         return self
 
     def var(self, name: str) -> Variable:
-        """The variable of this name."""
+        """Returns the variable with this name. Raises ValueError if there is none."""
         self._native.variable(name)
         return Variable(self, name)
 
     def has_var(self, name: str) -> bool:
-        """Whether there is a variable of this name."""
+        """Returns whether there is a variable with this name."""
         return name in self._native.names()
 
     def list_vars(self) -> list[Variable]:
-        """All variables, in order of creation."""
+        """Returns all variables, in order of creation."""
         return [Variable(self, name) for name in self._native.names()]
 
     def all_parameters(self) -> list[Variable]:
-        """Dense parameters and sparse tables."""
+        """Returns the dense parameters and the sparse tables."""
         return [v for v in self.list_vars() if v.kind in ("parameter", "table")]
 
     @property
     def ops(self) -> list[tuple[str, list[str], list[str]]]:
-        """What each op computes, from what, into what."""
+        """The ops in order, each as its name, the names of its inputs and the names of its outputs."""
         return self._native.nodes()
 
     def to_string(self, throw_on_error: bool = True, with_details: bool = False) -> str:
-        """One line an op."""
+        """Returns the program as text, one line per op. The arguments have no effect."""
         lines = [f"{', '.join(outputs)} = {op}({', '.join(inputs)})" for op, inputs, outputs in self.ops]
         return "\n".join(lines)
 
@@ -87,12 +97,10 @@ class Program:
 
 
 class Variable:
-    """A named value with a shape, of one program.
+    """A value of a program, with a name, a shape and a dtype. Operators add layers:
 
-    >>> from openfleet import static
-    >>> with static.program_guard(static.Program(), static.Program()):
-    ...     x = static.data("x", [None, 4])
-    ...     y = (x * 2.0 - 1.0) / (x + 3.0)
+    >>> x = static.data("x", [None, 4])
+    >>> y = (x * 2.0 - 1.0) / (x + 3.0)
     >>> y.shape, y.dtype
     ((-1, 4), 'float32')
     """
@@ -106,7 +114,7 @@ class Variable:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its dimensions; -1 grows with the batch."""
+        """The sizes of its dimensions; -1 depends on the batch size."""
         return tuple(self._info()[0])
 
     @property
@@ -121,22 +129,22 @@ class Variable:
 
     @property
     def lod_level(self) -> int:
-        """1 where a row has any number of ids."""
+        """1 for a slot, whose rows have any number of ids; otherwise 0."""
         return int(self._info()[3])
 
     @property
     def ndim(self) -> int:
-        """How many dimensions."""
+        """The number of dimensions."""
         return len(self.shape)
 
     @property
     def persistable(self) -> bool:
-        """Whether it outlives a step."""
+        """Whether the scope keeps its value between steps: true for parameters, tables and states."""
         return self.kind in ("parameter", "table", "state")
 
     @property
     def stop_gradient(self) -> bool:
-        """Whether no gradient flows into it. Once true it stays so."""
+        """Whether no gradient flows into it. It can be set to True, but not back to False."""
         return self._info()[4]
 
     @stop_gradient.setter
@@ -144,10 +152,10 @@ class Variable:
         if stop and not self.stop_gradient:
             _net_of(self).stop_gradient(self.name)
         elif not stop and self.stop_gradient:
-            raise ValueError(f"`{self.name}` has stop_gradient already, which cannot be undone")
+            raise ValueError(f"`stop_gradient` of `{self.name}` is already True and cannot be set to False")
 
     def astype(self, dtype: Any) -> Variable:
-        """A copy of another kind."""
+        """Returns the elements converted to another dtype, as `nn.cast` does."""
         from . import nn
 
         return nn.cast(self, dtype)
@@ -214,26 +222,36 @@ class Variable:
         return _nn().not_equal(self, other)
 
     def __getitem__(self, index: Any) -> Variable:
-        return _nn()._getitem(self, index)
+        return _nn().shapes.getitem(self, index)
 
     def __iter__(self) -> Iterator[Variable]:
-        # Without this, Python would take `__getitem__` for a sequence without an end.
+        # Without this, Python would iterate over `__getitem__` without an end.
         raise TypeError(f"`{self.name}` cannot be iterated over: use `static.nn.split`")
 
 
 def default_main_program() -> Program:
-    """Where ops go."""
+    """Returns the program that layers are added to."""
     return _stack[-1].main
 
 
 def default_startup_program() -> Program:
-    """Where first values go."""
+    """Returns the program that gives parameters their first values. Run it once before training."""
     return _stack[-1].startup
 
 
 @contextmanager
 def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
-    """Layers go into other programs as long as it lasts."""
+    """Adds layers to other programs inside the `with` block.
+
+    Raises:
+        TypeError: An argument is not a program.
+
+    >>> main, startup = static.Program(), static.Program()
+    >>> with static.program_guard(main, startup):
+    ...     x = static.data("x", [None, 2])
+    >>> main.has_var("x")
+    True
+    """
     for program in (main_program, startup_program):
         if program is not None and not isinstance(program, Program):
             raise TypeError(f"`program_guard` expects a Program, got {type(program).__name__}")
@@ -243,7 +261,7 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
 
 
 class _Net:
-    """The programs that layers are added to, and the names in use."""
+    """The programs that layers are added to, and the generator of their names."""
 
     def __init__(self, native: _native.Net, main: Program, startup: Program) -> None:
         self.native, self.main, self.startup = native, main, startup
@@ -272,7 +290,7 @@ def _net() -> _Net:
 
 
 def _net_of(*variables: Any) -> _native.Net:
-    """The net that a layer on these variables is added to."""
+    """Returns the native net that a layer on these variables is added to. Raises for variables of another program."""
     net = _stack[-1]
     for variable in variables:
         if not isinstance(variable, Variable):
@@ -285,12 +303,13 @@ def _net_of(*variables: Any) -> _native.Net:
     return net.native
 
 
-def _nn() -> Any:
+def _nn() -> ModuleType:
+    # Imported late: layers are built on this module.
     from . import nn
 
     return nn
 
 
 def _is_float_op(variable: Variable, other: Any) -> bool:
-    """Whether a plain number can be folded into a `scale`."""
+    """Returns whether an operation with a plain number can be one `scale` op."""
     return isinstance(other, (int, float)) and not isinstance(other, bool) and variable.dtype == "float32"

@@ -1,10 +1,13 @@
-"""Weight decay."""
+"""Weight decay: a term that is added to every gradient of a parameter.
+
+>>> sgd = static.optimizer.SGD(0.1, weight_decay=static.regularizer.L2Decay(1e-4))
+"""
 
 from __future__ import annotations
 
 
 class Regularizer:
-    """Added to every gradient of a parameter."""
+    """Base class: a term that is added to every gradient of a parameter."""
 
     _word = ""
 
@@ -12,12 +15,12 @@ class Regularizer:
         self.coeff = float(coeff)
 
     def to_json(self) -> dict[str, float]:
-        """As the engine reads it."""
+        """Returns the JSON that the engine reads."""
         return {self._word: self.coeff}
 
 
 class L1Decay(Regularizer):
-    """`coeff * sign(weight)`.
+    """Adds `coeff * sign(weight)` to the gradient.
 
     >>> L1Decay(0.01).coeff
     0.01
@@ -27,6 +30,6 @@ class L1Decay(Regularizer):
 
 
 class L2Decay(Regularizer):
-    """`coeff * weight`."""
+    """Adds `coeff * weight` to the gradient."""
 
     _word = "l2"

@@ -1,4 +1,4 @@
-"""Values by name: parameters, tables, counters.
+"""Scopes: the values of parameters, tables and counters, by name.
 
 >>> import numpy as np
 >>> scope = Scope()
@@ -19,51 +19,51 @@ from .. import _native
 
 
 class Scope:
-    """Values by name, shared by executors."""
+    """Values by name. Executors with the same scope share them."""
 
     def __init__(self) -> None:
         self._native = _native.Scope()
-        # Whether servers have the newer values of its parameters.
+        # Whether the newest values of its parameters are on servers.
         self._trained_elsewhere = False
 
     def var(self, name: str) -> ScopeVariable:
-        """The place of a value, whether there is one or not."""
+        """Returns the entry of this name, whether it has a value or not."""
         return ScopeVariable(self, name)
 
     def find_var(self, name: str) -> ScopeVariable | None:
-        """The place of a value, if there is one."""
+        """Returns the entry of this name, or None if it has no value."""
         return ScopeVariable(self, name) if name in self._native.names() else None
 
     def names(self) -> list[str]:
-        """All names, sorted."""
+        """Returns all names, sorted."""
         return self._native.names()
 
     def erase(self, names: list[str]) -> None:
-        """Forgets values."""
+        """Removes values."""
         for name in names:
             self._native.erase(name)
 
     def drop_kids(self) -> None:
-        """Nothing: a scope has no scopes inside it."""
+        """Does nothing: a scope has no child scopes."""
 
 
 class ScopeVariable:
-    """The place of a value in a scope."""
+    """An entry of a scope."""
 
     def __init__(self, scope: Scope, name: str) -> None:
         self._scope, self.name = scope, name
 
     def get_tensor(self) -> Tensor:
-        """Its value, to read and to set."""
+        """Returns a view of its value, to read and to set."""
         return Tensor(self._scope, self.name)
 
     def rows(self) -> int | None:
-        """How many rows a sparse table has; None for anything else."""
+        """Returns the number of rows of a sparse table; None for anything else."""
         return self._scope._native.rows(self.name)
 
 
 class Tensor:
-    """A view of a value in a scope, by its name: it shows what the value is now, and writing into it changes the value.
+    """A view of a value in a scope, by name. Reading gives the current value; writing changes it.
 
     >>> scope = Scope()
     >>> tensor = scope.var("x").get_tensor()
@@ -72,10 +72,10 @@ class Tensor:
     >>> (tensor + np.ones(2)).tolist(), tensor.shape(), len(tensor)
     ([[8.0, 8.0], [1.0, 1.0]], [2, 2], 2)
 
-    The memory itself is not shared: training threads write into it, and an array over it would see half a step.
+    The memory is not shared: training threads write into it, and an array over it would see half a step.
     """
 
-    # `array + tensor` asks the tensor, which answers with arrays.
+    # Makes NumPy call the operators of the tensor for `array + tensor`.
     __array_priority__ = 1.0
 
     def __init__(self, scope: Scope, name: str) -> None:
@@ -94,7 +94,7 @@ class Tensor:
         return value if dtype is None else value.astype(dtype, copy=False)
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """A copy of its value."""
+        """Returns a copy of its value."""
         return self._value()
 
     def __getitem__(self, index: Any) -> Any:
@@ -132,17 +132,17 @@ class Tensor:
 
     @property
     def dtype(self) -> Any:
-        """The kind of its elements."""
+        """The dtype of its elements."""
         return self._value().dtype
 
     def shape(self) -> list[int]:
-        """Its dimensions."""
+        """Returns the sizes of its dimensions."""
         return list(self._value().shape)
 
     _get_dims = shape
 
     def set(self, array: Any, place: Any = None) -> None:
-        """Replaces its value; an existing one keeps its dimensions and its kind."""
+        """Replaces its value. An existing value keeps its dimensions and dtype. `place` has no effect."""
         array = np.asarray(array)
         existing = self._scope._native.get(self._name)
         kind = np.dtype("int64" if np.issubdtype(array.dtype, np.integer) else "float32")
@@ -154,13 +154,21 @@ _scopes = [Scope()]
 
 
 def global_scope() -> Scope:
-    """The scope that executors use."""
+    """Returns the scope that executors use by default."""
     return _scopes[-1]
 
 
 @contextmanager
 def scope_guard(scope: Scope) -> Iterator[None]:
-    """Executors use another scope as long as it lasts."""
+    """Makes another scope the global one inside the `with` block.
+
+    Raises:
+        TypeError: The argument is not a scope.
+
+    >>> with static.scope_guard(static.Scope()):
+    ...     static.global_scope().names()
+    []
+    """
     if not isinstance(scope, Scope):
         raise TypeError(f"`scope_guard` expects a Scope, got {type(scope).__name__}")
     depth = len(_scopes)

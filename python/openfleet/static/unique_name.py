@@ -1,4 +1,4 @@
-"""Unique names: `fc_0`, `fc_1`, ..., one counter a word.
+"""Unique names: `fc_0`, `fc_1`, ..., one counter per word.
 
 >>> from openfleet.static import unique_name
 >>> with unique_name.guard():
@@ -11,19 +11,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from .._deprecated import accepts_deprecated, only
 from .program import _Net, _net, _pushed
 
 
 def generate(key: str) -> str:
-    """`key_N`, unique within the current generator."""
+    """Returns `key_N` with the next free N of the current generator.
+
+    >>> static.unique_name.generate("tower")
+    'tower_0'
+    """
     return _net().native.unique_name(key)
 
 
+@accepts_deprecated(
+    new_generator=only(
+        None,
+        "leave it out",
+        lambda value: NotImplementedError("`new_generator` of `unique_name.guard`: names count from 0 for each word"),
+    )
+)
 @contextmanager
-def guard(new_generator: object | None = None) -> Iterator[None]:
-    """Names count from 0 as long as it lasts: a second network built the same way has the same parameter names."""
-    if new_generator is not None:
-        raise NotImplementedError("`new_generator` of `unique_name.guard`: names count from 0 under their own words")
+def guard() -> Iterator[None]:
+    """Counts names from 0 again inside the `with` block.
+
+    A second network that is built the same way gets the same parameter names, and so finds the same parameters.
+    """
     net = _net()
     with _pushed(_Net(net.native.with_fresh_names(), net.main, net.startup)):
         yield

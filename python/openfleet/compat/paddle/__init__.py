@@ -9,11 +9,13 @@ from typing import Any
 from openfleet import compat
 from openfleet.fleet import _job
 from openfleet.reader import batch
-from openfleet.static import CPUPlace, ParamAttr, create_parameter
+from openfleet.static import CPUPlace, create_parameter
 from openfleet.static import default_main_program as _main
 from openfleet.static import default_startup_program as _startup
+from openfleet.static.nn._ops import dtype_name as _dtype_name
 
 from . import distributed, fluid, io, nn, optimizer, reader, regularizer, static, tensor
+from ._parameters import ParamAttr
 from .tensor import *  # noqa: F403
 
 _job.paddle_lines = True
@@ -43,7 +45,7 @@ def get_default_dtype() -> str:
 
 def set_default_dtype(d: Any) -> None:
     """Parameters are floats of 32 bits."""
-    if nn.functional._nn._dtype(d) != "float32" or "64" in str(d):
+    if _dtype_name(d) != "float32" or "64" in str(d):
         raise NotImplementedError(f"`paddle.set_default_dtype({d!r})`: parameters are `float32`")
 
 

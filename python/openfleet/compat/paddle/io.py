@@ -78,7 +78,7 @@ class BatchSampler:
         yield from _batches(numbers, self.batch_size, self.drop_last)
 
     def __len__(self) -> int:
-        samples = len(self._dataset if self._dataset is not None else self._sampler)  # type: ignore[arg-type]
+        samples = len(self._dataset if self._dataset is not None else self._sampler)
         return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
 
 
@@ -142,7 +142,7 @@ class DataLoader:
             raise TypeError(f"{type(self.dataset).__name__} does not know how many samples it has")
         if self.batch_sampler is None:
             return len(self.dataset)
-        return len(self.batch_sampler)  # type: ignore[arg-type]
+        return len(self.batch_sampler)
 
     def _arrays(self) -> Iterator[Any]:
         if isinstance(self.dataset, IterableDataset):

@@ -1,4 +1,4 @@
-"""`paddle.tensor`: functions on variables, with the original's argument names and defaults.
+"""`paddle.tensor`: functions on variables, with PaddlePaddle's argument names and defaults.
 
 What differs from `openfleet.static.nn` is here; what does not is only named again.
 """
@@ -12,7 +12,10 @@ import numpy as np
 
 from openfleet import compat
 from openfleet.static import nn as _nn
-from openfleet.static.nn import (
+from openfleet.static.nn._ops import dtype_name as _dtype_name
+from openfleet.static.program import Variable
+
+from ._layers import (
     abs,
     add,
     add_n,
@@ -63,7 +66,6 @@ from openfleet.static.nn import (
     unsqueeze,
     zeros_like,
 )
-from openfleet.static.program import Variable
 
 Tensor = Variable
 
@@ -108,13 +110,13 @@ def zeros(shape: Sequence[Any], dtype: Any = None, name: str | None = None) -> V
 
 
 def _filled(shape: Sequence[Any], value: float, dtype: Any) -> Variable:
-    if _nn._dtype(dtype) == "bool":
+    if _dtype_name(dtype) == "bool":
         return _nn.cast(_nn.full(shape, float(value != 0)), "bool")
     return _nn.full(shape, value, dtype)
 
 
 def _float_only(what: str, dtype: Any) -> None:
-    if dtype is not None and _nn._dtype(dtype) != "float32":
+    if dtype is not None and _dtype_name(dtype) != "float32":
         raise NotImplementedError(f"`dtype` `{dtype}` of `{what}`: random numbers are `float32`")
 
 
@@ -185,7 +187,7 @@ def argmax(
     """The place of the greatest element along an axis."""
     if axis is None:
         raise NotImplementedError("`axis=None` of `paddle.argmax`: say an axis")
-    if _nn._dtype(dtype) != "int64":
+    if _dtype_name(dtype) != "int64":
         raise NotImplementedError(f"`dtype` `{dtype}` of `paddle.argmax`: places are `int64`")
     places = _nn.topk(x, 1, axis)[1]
     return places if keepdim else _nn.squeeze(places, [axis])

@@ -6,10 +6,10 @@ import os
 from typing import Any
 
 from openfleet import compat
-from openfleet.dataset import InMemoryDataset, QueueDataset
 from openfleet.fleet import _job
 from openfleet.static import CountFilterEntry, ProbabilityEntry, ShowClickEntry
 
+from .._datasets import InMemoryDataset, QueueDataset
 from . import fleet
 
 

@@ -3,16 +3,11 @@
 from openfleet import compat
 from openfleet.static import (
     CPUPlace,
-    DataFeeder,
-    Executor,
     FetchHandler,
     LoDTensor,
-    ParamAttr,
     Program,
     Scope,
     append_backward,
-    clip,
-    create_lod_tensor,
     data,
     default_main_program,
     default_startup_program,
@@ -20,12 +15,14 @@ from openfleet.static import (
     gradients,
     program_guard,
     scope_guard,
-    unique_name,
 )
-from openfleet.static.nn import embedding
 
+from .._executor import DataFeeder, Executor, create_lod_tensor
+from .._layers import embedding
+from .._parameters import ParamAttr
 from . import (
     backward,
+    clip,
     core,
     executor,
     framework,
@@ -36,6 +33,7 @@ from . import (
     param_attr,
     regularizer,
     transpiler,
+    unique_name,
 )
 from .dataset import DatasetFactory
 from .framework import cpu_places, in_dygraph_mode, is_compiled_with_cuda, name_scope

@@ -1,4 +1,4 @@
-"""`fluid.core`: the few names of the original's native module that scripts use."""
+"""`fluid.core`: the few names of PaddlePaddle's native module that scripts use."""
 
 from openfleet import compat
 from openfleet.static import CPUPlace, LoDTensor, Scope

@@ -1,7 +1,8 @@
 """`fluid.dataset`: datasets by the names of their classes."""
 
 from openfleet import _native, compat
-from openfleet.dataset import DatasetBase, InMemoryDataset, QueueDataset
+from openfleet.compat.paddle._datasets import InMemoryDataset, QueueDataset
+from openfleet.dataset import DatasetBase
 
 
 class DatasetFactory:

@@ -1,7 +1,8 @@
 """`fluid.executor`."""
 
 from openfleet import compat
-from openfleet.static import Executor, FetchHandler, global_scope, scope_guard
+from openfleet.compat.paddle._executor import Executor
+from openfleet.static import FetchHandler, global_scope, scope_guard
 
 __all__ = ["Executor", "FetchHandler", "global_scope", "scope_guard"]
 __getattr__ = compat.absent(__name__, __all__)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from openfleet import compat
 from openfleet.static import nn as _nn
-from openfleet.static.nn import embedding
 from openfleet.static.program import Variable
+
+from .._layers import embedding
 
 
 def one_hot(input: Variable, depth: int, allow_out_of_range: bool = False) -> Variable:

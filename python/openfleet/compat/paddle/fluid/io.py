@@ -10,22 +10,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from openfleet import compat
+from openfleet.compat._arguments import with_arguments as _with_arguments
 from openfleet.reader import batch, chain, firstn, map_readers, shuffle
 from openfleet.static import io as _io
-from openfleet.static.io import (
-    load,
-    load_params,
-    load_persistables,
-    load_program_state,
-    load_vars,
-    save,
-    save_params,
-    save_persistables,
-    save_vars,
-    set_program_state,
-)
+from openfleet.static.io import load, load_program_state, save, set_program_state
 
 from ..io import DataLoader
+
+
+def _one_directory(name: str) -> Any:
+    return _with_arguments(getattr(_io, name), filename=(None, _io.check_filename))
+
+
+load_params, load_persistables, load_vars = map(_one_directory, ("load_params", "load_persistables", "load_vars"))
+save_params, save_persistables, save_vars = map(_one_directory, ("save_params", "save_persistables", "save_vars"))
 
 
 def save_inference_model(

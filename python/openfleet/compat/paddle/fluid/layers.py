@@ -9,7 +9,11 @@ from typing import Any
 from openfleet import compat
 from openfleet.static import lr as _lr
 from openfleet.static import nn as _nn
-from openfleet.static.nn import (
+from openfleet.static.nn._ops import activated as _activated
+from openfleet.static.program import Variable
+
+from .. import _layers
+from .._layers import (
     abs,
     auc,
     batch_norm,
@@ -48,8 +52,7 @@ from openfleet.static.nn import (
     transpose,
     zeros_like,
 )
-from openfleet.static.nn import accuracy as accuracy
-from openfleet.static.program import Variable
+from .._layers import accuracy as accuracy
 
 
 def data(
@@ -91,7 +94,7 @@ def embedding(
     dtype: Any = "float32",
 ) -> Variable:
     """Looks ids up; a last dimension of 1 of the ids gives way to the vector."""
-    rows = _nn.embedding(input, size, is_sparse, is_distributed, padding_idx, param_attr, dtype)
+    rows = _layers.embedding(input, size, is_sparse, is_distributed, padding_idx, param_attr, dtype)
     if isinstance(rows, _nn.SlotEmbedding) or input.shape[-1] != 1:
         return rows
     return _nn.squeeze(rows, [len(input.shape) - 1])
@@ -118,7 +121,7 @@ def dropout(
 
 def _elementwise(function: Any) -> Any:
     def layer(x: Variable, y: Any, axis: int = -1, act: str | None = None, name: str | None = None) -> Variable:
-        return _nn._activated(function(x, y, axis), act)
+        return _activated(function(x, y, axis), act)
 
     layer.__doc__ = function.__doc__
     return layer
@@ -276,7 +279,7 @@ def reshape(
     """The same elements in another shape."""
     if actual_shape is not None:
         raise NotImplementedError("`actual_shape` of `fluid.layers.reshape`: say the shape, with -1 for the batch")
-    return _nn._activated(_nn.reshape(x, shape), act)
+    return _activated(_nn.reshape(x, shape), act)
 
 
 def sigmoid_cross_entropy_with_logits(

@@ -8,8 +8,10 @@ from openfleet import compat
 from openfleet.static import optimizer as _rules
 from openfleet.static.optimizer import Optimizer
 
+from ..optimizer import _Paddle
 
-class SGD(_rules.SGD):
+
+class SGD(_Paddle, _rules.SGD):
     """Gradient descent."""
 
     def __init__(
@@ -20,10 +22,10 @@ class SGD(_rules.SGD):
         grad_clip: Any = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(learning_rate, parameter_list, regularization, grad_clip)
+        _rules.SGD.__init__(self, learning_rate, parameter_list, regularization, grad_clip)
 
 
-class Momentum(_rules.Momentum):
+class Momentum(_Paddle, _rules.Momentum):
     """Gradient descent with a velocity."""
 
     def __init__(
@@ -36,10 +38,10 @@ class Momentum(_rules.Momentum):
         grad_clip: Any = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(learning_rate, momentum, parameter_list, use_nesterov, regularization, grad_clip)
+        _rules.Momentum.__init__(self, learning_rate, momentum, parameter_list, use_nesterov, regularization, grad_clip)
 
 
-class Adagrad(_rules.Adagrad):
+class Adagrad(_Paddle, _rules.Adagrad):
     """A rate per weight that shrinks with the squares seen."""
 
     def __init__(
@@ -52,12 +54,18 @@ class Adagrad(_rules.Adagrad):
         name: str | None = None,
         initial_accumulator_value: float = 0.0,
     ) -> None:
-        super().__init__(
-            learning_rate, epsilon, parameter_list, regularization, grad_clip, None, initial_accumulator_value
+        _rules.Adagrad.__init__(
+            self,
+            learning_rate,
+            epsilon,
+            parameter_list,
+            regularization,
+            grad_clip,
+            initial_accumulator_value=initial_accumulator_value,
         )
 
 
-class Adam(_rules.Adam):
+class Adam(_Paddle, _rules.Adam):
     """First and second moments with bias correction."""
 
     def __init__(
@@ -72,10 +80,10 @@ class Adam(_rules.Adam):
         name: str | None = None,
         lazy_mode: bool = False,
     ) -> None:
-        super().__init__(learning_rate, beta1, beta2, epsilon, parameter_list, regularization, grad_clip, lazy_mode)
+        _rules.Adam.__init__(self, learning_rate, beta1, beta2, epsilon, parameter_list, regularization, grad_clip)
 
 
-class RMSProp(_rules.RMSProp):
+class RMSProp(_Paddle, _rules.RMSProp):
     """A rate per weight from a running mean of squares."""
 
     def __init__(
@@ -90,10 +98,12 @@ class RMSProp(_rules.RMSProp):
         grad_clip: Any = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(learning_rate, rho, epsilon, momentum, centered, parameter_list, regularization, grad_clip)
+        _rules.RMSProp.__init__(
+            self, learning_rate, rho, epsilon, momentum, centered, parameter_list, regularization, grad_clip
+        )
 
 
-class Ftrl(_rules.Ftrl):
+class Ftrl(_Paddle, _rules.Ftrl):
     """Follow the regularized leader."""
 
     def __init__(
@@ -107,7 +117,7 @@ class Ftrl(_rules.Ftrl):
         grad_clip: Any = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(learning_rate, l1, l2, lr_power, regularization, grad_clip)
+        _rules.Ftrl.__init__(self, learning_rate, l1, l2, lr_power, regularization, grad_clip)
         self._parameters = parameter_list
 
 

@@ -1,7 +1,7 @@
 """`fluid.param_attr`."""
 
 from openfleet import compat
-from openfleet.static import ParamAttr
+from openfleet.compat.paddle._parameters import ParamAttr
 
 __all__ = ["ParamAttr"]
 __getattr__ = compat.absent(__name__, __all__)

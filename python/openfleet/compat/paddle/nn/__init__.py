@@ -1,9 +1,9 @@
 """`paddle.nn`: layers, in static programs."""
 
 from openfleet import compat
-from openfleet.static import ParamAttr
-from openfleet.static.clip import ClipGradByGlobalNorm, ClipGradByNorm, ClipGradByValue
+from openfleet.static.clip import ClipGradByNorm, ClipGradByValue
 
+from .._parameters import ClipGradByGlobalNorm, ParamAttr
 from . import functional, initializer
 from .common import (
     BatchNorm,

@@ -7,6 +7,7 @@ from typing import Any
 from openfleet.static import nn as _nn
 from openfleet.static import unique_name
 from openfleet.static.initializer import Constant
+from openfleet.static.nn._ops import activated as _activated
 from openfleet.static.param_attr import ParamAttr, with_defaults
 from openfleet.static.program import Variable
 
@@ -110,7 +111,7 @@ class _Norm(Layer):
         super().__init__()
         self._momentum, self._epsilon, self._layout = momentum, epsilon, layout
         self._use_global_stats = bool(use_global_stats)
-        # As there, what is switched off is 1 or 0 for ever.
+        # As in PaddlePaddle, a scale or shift that is switched off stays 1 or 0.
         frozen = ParamAttr(trainable=False)
         scale, shift = (frozen if attr is False else attr for attr in (weight_attr, bias_attr))
         self.weight = self.create_parameter([channels], scale, default_initializer=Constant(1.0))
@@ -123,15 +124,14 @@ class _Norm(Layer):
         attrs = [ParamAttr(name=parameter.name) for parameter in (self.weight, self.bias)]
         return _nn.batch_norm(
             input,
-            None,
-            not self.training,
-            self._momentum,
-            self._epsilon,
-            *attrs,
+            momentum=self._momentum,
+            epsilon=self._epsilon,
+            param_attr=attrs[0],
+            bias_attr=attrs[1],
             data_layout=self._layout,
             moving_mean_name=self._moving[0],
             moving_variance_name=self._moving[1],
-            use_global_stats=self._use_global_stats,
+            use_global_stats=self._use_global_stats or not self.training,
         )
 
 
@@ -165,7 +165,7 @@ class BatchNorm(_Norm):
 
     def forward(self, input: Variable) -> Variable:
         """Normalises each of the channels over the batch, then an activation."""
-        return _nn._activated(super().forward(input), self._act)
+        return _activated(super().forward(input), self._act)
 
 
 class BatchNorm1D(_Norm):

@@ -6,8 +6,11 @@ from typing import Any
 
 from openfleet import compat
 from openfleet.static import nn as _nn
-from openfleet.static.nn import (
-    _summed,
+from openfleet.static.nn.losses import reduced as _reduced
+from openfleet.static.param_attr import ParamAttr as _ParamAttr
+from openfleet.static.program import Variable
+
+from .._layers import (
     leaky_relu,
     log_loss,
     prelu,
@@ -17,8 +20,6 @@ from openfleet.static.nn import (
     square_error_cost,
     tanh,
 )
-from openfleet.static.param_attr import ParamAttr as _ParamAttr
-from openfleet.static.program import Variable
 
 
 def softmax(x: Variable, axis: int = -1, dtype: Any = None, name: str | None = None) -> Variable:
@@ -132,7 +133,7 @@ def binary_cross_entropy(
 ) -> Variable:
     """Binary cross entropy of probabilities with float labels."""
     losses = _nn.binary_cross_entropy(input, label, "none")
-    return _summed(losses if weight is None else _nn.multiply(losses, weight), reduction)
+    return _reduced(losses if weight is None else _nn.multiply(losses, weight), reduction)
 
 
 def binary_cross_entropy_with_logits(
@@ -146,10 +147,10 @@ def binary_cross_entropy_with_logits(
     """Binary cross entropy of logits with float labels."""
     losses = _nn.sigmoid_cross_entropy_with_logits(logit, label)
     if pos_weight is not None:
-        # As the original has it: both halves of the loss are weighed.
+        # As in PaddlePaddle, both terms of the loss are weighted.
         extra = _nn.multiply(label, _nn.scale(pos_weight, 1.0, -1.0))
         losses = _nn.multiply(losses, _nn.scale(extra, 1.0, 1.0))
-    return _summed(losses if weight is None else _nn.multiply(losses, weight), reduction)
+    return _reduced(losses if weight is None else _nn.multiply(losses, weight), reduction)
 
 
 def softmax_with_cross_entropy(
@@ -196,7 +197,7 @@ def cross_entropy(
         weights = _nn.cast(_nn.not_equal(labels, ignore_index), "float32")
     if reduction == "mean" and weights is not None:
         return _nn.divide(_nn.sum(losses), _nn.sum(weights))
-    return _summed(_nn.squeeze(losses, [-1]) if flat and reduction == "none" else losses, reduction)
+    return _reduced(_nn.squeeze(losses, [-1]) if flat and reduction == "none" else losses, reduction)
 
 
 def _last_axis(what: str, x: Variable, axis: int) -> None:
@@ -206,12 +207,12 @@ def _last_axis(what: str, x: Variable, axis: int) -> None:
 
 def mse_loss(input: Variable, label: Variable, reduction: str = "mean", name: str | None = None) -> Variable:
     """The squared difference."""
-    return _summed(_nn.square_error_cost(input, label), reduction)
+    return _reduced(_nn.square_error_cost(input, label), reduction)
 
 
 def l1_loss(input: Variable, label: Variable, reduction: str = "mean", name: str | None = None) -> Variable:
     """The absolute difference."""
-    return _summed(_nn.abs(_nn.subtract(input, label)), reduction)
+    return _reduced(_nn.abs(_nn.subtract(input, label)), reduction)
 
 
 __all__ = [name for name in dir() if name[0].islower() and name not in ("annotations", "compat")]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from openfleet import compat
 from openfleet.static import initializer as _initializer
-from openfleet.static.initializer import Constant, Initializer, Uniform, XavierNormal, XavierUniform
+from openfleet.static.initializer import Constant, Initializer
+
+from .._parameters import Uniform, XavierNormal, XavierUniform
 
 
 class Normal(_initializer.Normal):

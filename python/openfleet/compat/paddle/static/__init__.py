@@ -8,13 +8,10 @@ from typing import Any
 from openfleet import compat
 from openfleet.static import (
     CPUPlace,
-    Executor,
     Program,
     Scope,
     Variable,
-    accuracy,
     append_backward,
-    auc,
     create_parameter,
     data,
     default_main_program,
@@ -30,7 +27,10 @@ from openfleet.static import (
     scope_guard,
     set_program_state,
 )
+from openfleet.static.nn._ops import dtype_name as _dtype_name
 
+from .._executor import Executor
+from .._layers import accuracy, auc
 from ..fluid.framework import cpu_places, name_scope
 from . import nn
 
@@ -42,11 +42,11 @@ class InputSpec:
         self, shape: Sequence[int | None], dtype: Any = "float32", name: str | None = None, stop_gradient: bool = False
     ) -> None:
         self.shape = tuple(-1 if size is None else int(size) for size in shape)
-        self.dtype, self.name, self.stop_gradient = nn._nn._dtype(dtype), name, stop_gradient
+        self.dtype, self.name, self.stop_gradient = _dtype_name(dtype), name, stop_gradient
 
     @classmethod
     def from_tensor(cls, tensor: Variable, name: str | None = None) -> InputSpec:
-        """That of a variable."""
+        """Returns the specification of a variable."""
         return cls(tensor.shape, tensor.dtype, name or tensor.name)
 
     def __repr__(self) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from openfleet import compat
-from openfleet.static import nn as _nn
 from openfleet.static.initializer import Constant as _Constant
-from openfleet.static.nn import (
+from openfleet.static.param_attr import with_defaults as _with_defaults
+from openfleet.static.program import Variable
+
+from .._layers import (
     batch_norm,
     continuous_value_model,
     create_parameter,
@@ -17,19 +19,18 @@ from openfleet.static.nn import (
     sequence_pool,
     sparse_embedding,
 )
-from openfleet.static.param_attr import with_defaults as _with_defaults
-from openfleet.static.program import Variable
+from .._layers import prelu as _prelu
 
 
 def prelu(
     x: Variable, mode: str, param_attr: Any = None, data_format: str = "NCHW", name: str | None = None
 ) -> Variable:
-    """x above 0, x times a weight that is learnt below: one weight for `all`, one a `channel`."""
+    """Returns x above 0 and x times a trained weight below: one weight for `all`, or one per `channel`."""
     sizes = {"all": 1, "channel": x.shape[1] if x.ndim > 1 else 1}
     if mode not in sizes:
         raise NotImplementedError(f"`mode` `{mode}` of `prelu`: there are `all` and `channel`")
     weight = create_parameter([sizes[mode]], attr=_with_defaults(param_attr, None, _Constant(0.25)))
-    return _nn.prelu(x, weight, data_format)
+    return _prelu(x, weight, data_format)
 
 
 __all__ = [name for name in dir() if name[0].islower() and name not in ("annotations", "compat")]

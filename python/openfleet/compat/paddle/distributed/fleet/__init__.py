@@ -6,14 +6,24 @@ from typing import Any
 
 import openfleet.fleet as _fleet
 from openfleet import compat as _compat
-from openfleet.dataset import InMemoryDataset, QueueDataset
+from openfleet.compat._arguments import with_arguments as _with_arguments
+from openfleet.compat.paddle._datasets import InMemoryDataset, QueueDataset
 from openfleet.fleet import *  # noqa: F403
 from openfleet.fleet import __all__ as _names
 
-from . import base, data_generator
+from . import base, data_generator, metrics, util
 from .saving import load_model, save, save_inference_model, save_one_table, save_persistables  # numbers as modes
 
 __all__ = [*_names, "InMemoryDataset", "QueueDataset", "base", "data_generator"]
+init = _with_arguments(_fleet.init, log_level="INFO")
+init_worker = _with_arguments(_fleet.init_worker, scopes=None)
+
+
+def init_server(*args: Any, **kwargs: Any) -> None:
+    """Prepares a server. The first argument is a checkpoint to start from; the others have no effect."""
+    _fleet.init_server(*args[:1] or (kwargs.get("dirname"),))
+
+
 _missing = _compat.absent(__name__, __all__)
 
 

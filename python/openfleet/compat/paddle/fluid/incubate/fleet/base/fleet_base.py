@@ -6,6 +6,7 @@ from typing import Any
 
 import openfleet.fleet as _fleet
 from openfleet import compat
+from openfleet.compat.paddle.distributed import fleet as _paddle_fleet
 from openfleet.fleet.optimizer import DistributedOptimizer
 
 from .mode import Mode
@@ -20,7 +21,8 @@ class Fleet:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return getattr(_fleet, name)
+        # Functions with PaddlePaddle's arguments; saving has the same arguments as in `openfleet.fleet`.
+        return getattr(_paddle_fleet if name in ("init_worker", "metrics", "util") else _fleet, name)
 
     def init(self, role_maker: Any = None) -> None:
         """Finds out what this process is."""

@@ -1,0 +1,44 @@
+"""`Executor`, and what is fed to it, with PaddlePaddle's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from openfleet import static as _static
+from openfleet.compat._arguments import with_arguments as _with_arguments
+from openfleet.static import Program, Scope, Variable
+
+
+class Executor(_static.Executor):
+    """Runs programs. The place, and options about the names of variables and caches, have no effect."""
+
+    def __init__(self, place: Any = None) -> None:
+        super().__init__()
+        if place is not None:
+            self.place = place
+
+    def run(
+        self,
+        program: Program | None = None,
+        feed: Mapping[str, Any] | None = None,
+        fetch_list: Sequence[Variable | str] | None = None,
+        feed_var_name: str = "feed",
+        fetch_var_name: str = "fetch",
+        scope: Scope | None = None,
+        return_numpy: bool = True,
+        use_program_cache: bool = True,
+        use_prune: bool = False,
+    ) -> list[Any]:
+        """Runs a program on one batch. Values are always arrays."""
+        return super().run(program, feed, fetch_list, scope=scope)
+
+
+class DataFeeder(_static.DataFeeder):
+    """Turns rows into one array per variable."""
+
+    def __init__(self, feed_list: Sequence[Variable | str], place: Any = None, program: Program | None = None) -> None:
+        super().__init__(feed_list, program=program)
+
+
+create_lod_tensor = _with_arguments(_static.create_lod_tensor, place=None)

@@ -1,0 +1,140 @@
+"""The layers of `openfleet.static.nn` with PaddlePaddle's signatures. `paddle.static.nn`, `paddle.tensor` and
+`fluid.layers` share them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from openfleet.compat._arguments import with_arguments as _with_arguments
+from openfleet.static import nn as _nn
+from openfleet.static.nn import activations as _activations
+from openfleet.static.nn import (
+    binary_cross_entropy,
+    cast,
+    continuous_value_model,
+    create_parameter,
+    cross_entropy,
+    data,
+    fc,
+    fm,
+    shape,
+    slice,
+    square_error_cost,
+)
+from openfleet.static.nn import embeddings as _embeddings
+from openfleet.static.nn import metrics as _metrics
+from openfleet.static.program import Variable
+
+
+def _named(name: str) -> Any:
+    return _with_arguments(getattr(_nn, name), name=None)
+
+
+abs, add, add_n, bmm, clip, concat, divide = map(_named, ["abs", "add", "add_n", "bmm", "clip", "concat", "divide"])
+equal, exp, expand, full_like, gather = map(_named, ["equal", "exp", "expand", "full_like", "gather"])
+greater_equal, greater_than, layer_norm = map(_named, ["greater_equal", "greater_than", "layer_norm"])
+leaky_relu, less_equal, less_than, log, log_loss = map(
+    _named, ["leaky_relu", "less_equal", "less_than", "log", "log_loss"]
+)
+logical_and, logical_not, logical_or = map(_named, ["logical_and", "logical_not", "logical_or"])
+masked_select, matmul, max, maximum, mean = map(_named, ["masked_select", "matmul", "max", "maximum", "mean"])
+min, minimum, multiply, not_equal, ones_like = map(_named, ["min", "minimum", "multiply", "not_equal", "ones_like"])
+pow, relu, reshape, scale, sequence_mask = map(_named, ["pow", "relu", "reshape", "scale", "sequence_mask"])
+sigmoid, split, sqrt, square, squeeze, stack = map(_named, ["sigmoid", "split", "sqrt", "square", "squeeze", "stack"])
+subtract, sum, tanh, transpose, tril, triu = map(_named, ["subtract", "sum", "tanh", "transpose", "tril", "triu"])
+unsqueeze, zeros_like = map(_named, ["unsqueeze", "zeros_like"])
+
+topk = _with_arguments(_nn.topk, sorted=True, name=None)
+prelu = _with_arguments(_nn.prelu, data_format=("NCHW", _activations.check_channels_second), name=None)
+sequence_pool = _with_arguments(_nn.sequence_pool, is_test=False, pad_value=(0.0, _embeddings.check_pad_value))
+
+
+def embedding(
+    input: Variable,
+    size: Sequence[int],
+    is_sparse: bool = False,
+    is_distributed: bool = False,
+    padding_idx: int | None = None,
+    param_attr: Any = None,
+    dtype: Any = "float32",
+    pooling: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Looks up ids in a table: sparse with `is_sparse` or `is_distributed`, otherwise a dense parameter."""
+    _embeddings.check_dtype(dtype)
+    return _nn.embedding(
+        input, size, is_sparse or is_distributed, padding_idx=padding_idx, param_attr=param_attr, pooling=pooling
+    )
+
+
+def sparse_embedding(
+    input: Variable,
+    size: Sequence[int],
+    padding_idx: int | None = None,
+    is_test: bool = False,
+    entry: Any = None,
+    table_class: str = "MemorySparseTable",
+    param_attr: Any = None,
+    dtype: Any = "float32",
+    slot: Any = None,
+    pooling: str | None = None,
+) -> Variable:
+    """Looks up ids in a sparse table without a bound on its ids."""
+    _embeddings.check_dtype(dtype)
+    _embeddings.check_table(table_class, is_test)
+    return _nn.sparse_embedding(input, size, padding_idx, entry=entry, param_attr=param_attr, pooling=pooling)
+
+
+def batch_norm(
+    input: Variable,
+    act: str | None = None,
+    is_test: bool = False,
+    momentum: float = 0.9,
+    epsilon: float = 1e-5,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    data_layout: str = "NCHW",
+    in_place: bool = False,
+    name: str | None = None,
+    moving_mean_name: str | None = None,
+    moving_variance_name: str | None = None,
+    do_model_average_for_mean_and_var: bool = True,
+    use_global_stats: bool = False,
+) -> Variable:
+    """Normalises every channel over the batch; with `is_test` by the moving averages."""
+    return _nn.batch_norm(
+        input,
+        act,
+        momentum=momentum,
+        epsilon=epsilon,
+        param_attr=param_attr,
+        bias_attr=bias_attr,
+        data_layout=data_layout,
+        moving_mean_name=moving_mean_name,
+        moving_variance_name=moving_variance_name,
+        use_global_stats=use_global_stats or is_test,
+    )
+
+
+def auc(
+    input: Variable,
+    label: Variable,
+    curve: str = "ROC",
+    num_thresholds: int = 4095,
+    topk: int = 1,
+    slide_steps: int = 1,
+    ins_tag_weight: Any = None,
+) -> tuple[Variable, Variable, list[Variable]]:
+    """Returns the AUC over all batches, the AUC over the last `slide_steps` batches, and the four counters."""
+    _metrics.check_auc(curve, topk, ins_tag_weight)
+    return _nn.auc(input, label, num_thresholds=num_thresholds, slide_steps=slide_steps)
+
+
+def accuracy(input: Variable, label: Variable, k: int = 1, correct: Any = None, total: Any = None) -> Variable:
+    """Returns the share of rows whose label is among the k classes with the highest scores."""
+    _metrics.check_accuracy(correct, total)
+    return _nn.accuracy(input, label, k)
+
+
+__all__ = [name for name in dir() if name[0].islower() and name != "annotations"]

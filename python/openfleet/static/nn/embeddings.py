@@ -1,0 +1,244 @@
+"""Embeddings: from ids to trained vectors.
+
+Letters: B batch size, D size of a vector, V size of the vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..._deprecated import IGNORED, Deprecated, accepts_deprecated
+from ..entry import EntryAttr
+from ..param_attr import attr_json, with_defaults
+from ..program import Variable
+from ._ops import dtype_name, net_of, unique_name, variable
+from .shapes import JoinedIds
+
+LookUp = Callable[[str], Variable]
+
+
+def check_dtype(dtype: Any) -> None:
+    """Raises NotImplementedError for a dtype that embedding rows cannot have."""
+    if dtype_name(dtype) != "float32":
+        raise NotImplementedError(f"`dtype` `{dtype}` of an embedding: rows are `float32`")
+
+
+def check_table(table_class: str, is_test: bool) -> None:
+    """Raises NotImplementedError for PaddlePaddle's kinds of tables that do not exist here."""
+    if table_class not in ("MemorySparseTable", "CommonSparseTable"):
+        raise NotImplementedError(f"`table_class` `{table_class}`: rows are kept in memory (`MemorySparseTable`)")
+    if is_test:
+        raise NotImplementedError("`is_test=True`: a program's copy `clone(for_test=True)` creates no rows")
+
+
+def check_pad_value(pad_value: float) -> None:
+    """Raises NotImplementedError for a value of empty rows other than zero."""
+    if pad_value != 0.0:
+        raise NotImplementedError(f"`pad_value={pad_value}` of `sequence_pool`: a row without ids gives zeros")
+
+
+def _checked(check: Callable[[Any], None]) -> Callable[[Any], dict[str, Any]]:
+    return lambda value: check(value) or {}  # type: ignore[func-returns-value]
+
+
+_DTYPE = Deprecated("leave it out, rows are `float32`", _checked(check_dtype))
+_IS_DISTRIBUTED = Deprecated("write `is_sparse=True`", lambda value: {"is_sparse": True} if value else {})
+_IS_TEST = Deprecated(
+    "leave it out, `Program.clone(for_test=True)` creates no rows",
+    _checked(lambda is_test: check_table("MemorySparseTable", is_test)),
+)
+_TABLE_CLASS = Deprecated("leave it out, rows are kept in memory", _checked(lambda name: check_table(name, False)))
+
+
+@accepts_deprecated(
+    "input size is_sparse is_distributed padding_idx param_attr dtype pooling name",
+    is_distributed=_IS_DISTRIBUTED,
+    dtype=_DTYPE,
+    name=IGNORED,
+)
+def embedding(
+    input: Variable,
+    size: Sequence[int],
+    is_sparse: bool = False,
+    *,
+    padding_idx: int | None = None,
+    param_attr: Any = None,
+    pooling: str | None = None,
+) -> Variable:
+    """Looks up the vector of every id in a table of V rows of D floats, which is trained with the model.
+
+    With `is_sparse=True` the table is a sparse table: it creates a row when its id is first seen in training, and a
+    step pulls and pushes only the rows of its batch. In a job with servers the rows are spread over all of them.
+    Without `is_sparse` the table is a dense parameter [V, D], which every worker keeps whole: use it for small
+    vocabularies. `sparse_embedding` is a sparse table without a bound on its ids.
+
+    Args:
+        input: `int64` ids from 0 to V - 1: data of a fixed shape [B, ...], or a slot (`lod_level=1`) with any number of
+            ids per row.
+        size: `[V, D]`.
+        is_sparse: Whether the rows are kept in a sparse table.
+        padding_idx: An id whose vector is always zeros and is never trained.
+        param_attr: How the table is named, initialised and trained. Two embeddings with the same name share a table.
+        pooling: How the vectors of a slot's row become one vector: `sum`, `mean` or `sqrtn` (the sum divided by the
+            square root of the number of ids). A row without ids gives zeros. None leaves the choice to
+            `sequence_pool`; without one it is `sum`.
+
+    Returns:
+        [B, ..., D] for ids of a fixed shape [B, ...]; [B, D] for a slot.
+
+    Raises:
+        ValueError: The input holds no ids, or two embeddings of one table do not agree on its size. While the program
+            runs: an id is not below V.
+
+    Look up a slot, with one vector of 8 floats per row of the batch:
+
+    >>> clicks = static.data("clicks", [None, 1], "int64", lod_level=1)
+    >>> static.nn.embedding(clicks, size=[1000, 8], is_sparse=True, pooling="mean").shape
+    (-1, 8)
+
+    Look up one id per row in the same table as another field, by its name:
+
+    >>> item = static.data("item", [None, 1], "int64")
+    >>> table = static.ParamAttr(name="items", initializer=static.initializer.Uniform(-0.1, 0.1))
+    >>> static.nn.embedding(item, size=[1000, 8], is_sparse=True, param_attr=table).shape
+    (-1, 1, 8)
+    """
+    rows, dim = int(size[0]), int(size[1])
+    if is_sparse and isinstance(input, JoinedIds):
+        attr = with_defaults(param_attr, unique_name("embedding.w"))
+        return input.each(
+            lambda ids: embedding(ids, size, True, padding_idx=padding_idx, param_attr=attr, pooling="each")
+        )
+    if is_sparse:
+        return _sparse(input, dim, rows, padding_idx, param_attr, pooling)
+    net = net_of(input)
+
+    def look_up(pooling: str) -> Variable:
+        return variable(net.dense_embedding(input.name, [rows, dim], attr_json(param_attr), pooling, padding_idx))
+
+    return _pooled(input, look_up, pooling)
+
+
+@accepts_deprecated(
+    "input size padding_idx is_test entry table_class param_attr dtype slot pooling",
+    is_test=_IS_TEST,
+    table_class=_TABLE_CLASS,
+    dtype=_DTYPE,
+    slot=IGNORED,
+)
+def sparse_embedding(
+    input: Variable,
+    size: Sequence[int],
+    padding_idx: int | None = None,
+    *,
+    entry: Any = None,
+    param_attr: Any = None,
+    pooling: str | None = None,
+) -> Variable:
+    """Looks up the vector of every id in a sparse table without a bound on its ids.
+
+    It is `embedding(is_sparse=True)` for ids that are hashes: any 64-bit id is valid, whatever `size[0]` is.
+
+    Args:
+        input: `int64` ids of a fixed shape [B, ...], or a slot (`lod_level=1`).
+        size: `[V, D]`. D is the size of a vector; V is not used.
+        padding_idx: An id whose vector is always zeros and is never trained.
+        entry: Which ids get a row: `CountFilterEntry`, `ProbabilityEntry` or `ShowClickEntry`. All ids by default. An
+            id without a row reads as zeros.
+        param_attr: How the table is named, initialised and trained.
+        pooling: `sum`, `mean` or `sqrtn` over the ids of a slot's row, as for `embedding`.
+
+    Returns:
+        [B, ..., D] for ids of a fixed shape [B, ...]; [B, D] for a slot.
+
+    Raises:
+        TypeError: `entry` is not one of the three rules.
+
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> seen_twice = static.CountFilterEntry(2)
+    >>> static.nn.sparse_embedding(user, size=[0, 16], entry=seen_twice, pooling="sum").shape
+    (-1, 16)
+    """
+    if entry is not None and not isinstance(entry, EntryAttr):
+        raise TypeError(f"`entry` expects an admission rule such as CountFilterEntry, got {type(entry).__name__}")
+    if isinstance(input, JoinedIds):
+        attr = with_defaults(param_attr, unique_name("embedding.w"))
+        return input.each(
+            lambda ids: sparse_embedding(ids, size, padding_idx, entry=entry, param_attr=attr, pooling="each")
+        )
+    rows = None if entry is None else json.dumps(entry.to_json())
+    return _sparse(input, int(size[1]), None, padding_idx, param_attr, pooling, rows)
+
+
+@accepts_deprecated(
+    is_test=IGNORED, pad_value=Deprecated("leave it out, a row without ids gives zeros", _checked(check_pad_value))
+)
+def sequence_pool(input: Variable, pool_type: str) -> Variable:
+    """Combines the vectors of each row of a slot into one vector.
+
+    Args:
+        input: The result of `embedding` or `sparse_embedding` on a slot, without `pooling`.
+        pool_type: `sum`, `average` or `sqrt` (the sum divided by the square root of the number of ids).
+
+    Returns:
+        [B, D]. A row without ids gives zeros.
+
+    Raises:
+        NotImplementedError: There is no such pooling.
+        TypeError: The input is not the embedding of a slot.
+
+    >>> clicks = static.data("clicks", [None, 1], "int64", lod_level=1)
+    >>> vectors = static.nn.embedding(clicks, size=[1000, 8], is_sparse=True)
+    >>> static.nn.sequence_pool(vectors, "average").shape
+    (-1, 8)
+    """
+    poolings = {"sum": "sum", "average": "mean", "mean": "mean", "sqrt": "sqrtn", "sqrtn": "sqrtn"}
+    pooling = poolings.get(pool_type.lower())
+    if pooling is None:
+        raise NotImplementedError(f"`pool_type` `{pool_type}`: there are `sum`, `average` and `sqrt`")
+    if not isinstance(input, SlotEmbedding):
+        raise TypeError("`sequence_pool` expects the `embedding` of a slot (`lod_level=1`)")
+    return input.pool(pooling)
+
+
+class SlotEmbedding(Variable):
+    """The vectors of a slot's ids before pooling. Any layer but `sequence_pool` sees their sum."""
+
+    def __init__(self, slot: Variable, look_up: LookUp) -> None:
+        self.program, self._slot, self._look_up = slot.program, slot, look_up
+        self._by_pooling: dict[str, Variable] = {}
+
+    def pool(self, pooling: str) -> Variable:
+        """Returns one vector per row of the batch, [B, D]."""
+        if pooling not in self._by_pooling:
+            self._by_pooling[pooling] = self._look_up(pooling)
+        return self._by_pooling[pooling]
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.pool("sum").name
+
+
+def _sparse(
+    input: Variable,
+    dim: int,
+    vocabulary: int | None,
+    padding_idx: int | None,
+    param_attr: Any,
+    pooling: str | None,
+    rows: str | None = None,
+) -> Variable:
+    net, attr = net_of(input), attr_json(param_attr)
+
+    def look_up(pooling: str) -> Variable:
+        return variable(net.embedding(input.name, dim, attr, pooling, vocabulary, rows, padding_idx))
+
+    return _pooled(input, look_up, pooling)
+
+
+def _pooled(input: Variable, look_up: LookUp, pooling: str | None) -> Variable:
+    if pooling is not None:
+        return look_up(pooling)
+    return SlotEmbedding(input, look_up) if input.lod_level else look_up("each")
