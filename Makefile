@@ -43,8 +43,8 @@ lint: ruff mypy deny  ## Formatting, clippy, Python linters and types, licences,
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
 ruff: $(VENV)/ready    ## Lint and format check of the Python code
-	$(VENV)/bin/ruff check python examples tests docs/hooks.py
-	$(VENV)/bin/ruff format --check python examples tests/chaos docs/hooks.py
+	$(VENV)/bin/ruff check python examples tests docs/hooks.py docs/doctest_blocks.py
+	$(VENV)/bin/ruff format --check python examples tests/chaos docs/hooks.py docs/doctest_blocks.py
 
 # `stubtest` compares `_native.pyi` with the compiled module, so the module is built first.
 mypy: $(VENV)/ready    ## Check the types of the Python package, and the stubs of its compiled module
