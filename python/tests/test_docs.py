@@ -134,7 +134,8 @@ class Reader:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
                     return
             time.sleep(0.05)
-        raise AssertionError(f"{block.name}: the server did not start")
+        output = process.communicate()[0].decode() if process.poll() is not None else ""
+        raise AssertionError(f"{block.name}: the server did not start\n{output}")
 
     def run_python(self, block: Block) -> None:
         if ">>>" not in block.body:
@@ -150,8 +151,9 @@ class Reader:
 
     def close(self) -> None:
         for server in self.servers:
-            os.killpg(server.pid, signal.SIGTERM)
-            server.wait(30)
+            if server.poll() is None:
+                os.killpg(server.pid, signal.SIGTERM)
+                server.wait(30)
 
 
 def runs(block: Block) -> bool:
