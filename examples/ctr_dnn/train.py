@@ -1,4 +1,4 @@
-"""A click network written layer by layer, on files that are streamed, alone or as a job:
+"""Trains a click model, written layer by layer, on streamed files, alone or as a job:
 
 python examples/ctr_dnn/train.py
 fleetrun --server_num=2 --worker_num=2 examples/ctr_dnn/train.py
@@ -17,14 +17,14 @@ from openfleet import static
 from openfleet.dataset import QueueDataset
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--data", default="click-data", help="has train/*.tsv and test/*.tsv; made if absent")
+parser.add_argument("--data", default="click-data", help="has train/*.tsv and test/*.tsv; generated if missing")
 parser.add_argument("--rows", type=int, default=40_000)
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--model", default="ctr_dnn-model", help="where the trained model is saved")
 args = parser.parse_args()
 
 fleet.init()
-# Criteo's own text: fields are found by name, and categories become ids by a hash that is the same everywhere.
+# The text format of Criteo: fields are found by name, and categories are hashed to ids, equally on every machine.
 slots = [static.data(f"C{i}", [None, 1], "int64", lod_level=1) for i in range(1, 27)]
 dense, label = static.data("dense", [None, 13]), static.data("label", [None, 1], "int64")
 table = static.ParamAttr(name="ids", initializer=static.initializer.Uniform(-0.01, 0.01))
@@ -56,7 +56,7 @@ fleet.barrier_worker()
 
 
 def stream(part):
-    """This worker's part of the files."""
+    """Returns a dataset of this worker's part of the files."""
     dataset = QueueDataset()
     dataset.init(batch_size=256, use_var=[label, dense, *slots], format="criteo", columns={"dense": "log"})
     dataset.set_filelist(fleet.util.get_file_shard(sorted(glob.glob(f"{args.data}/{part}/*.tsv"))))
@@ -67,11 +67,11 @@ for epoch in range(args.epochs):
     exe.train_from_dataset(fleet.main_program, stream("train"), fetch_list=[auc], fetch_info=[f"epoch {epoch} AUC"])
 fleet.barrier_worker()
 
-for counter in counters:  # they have counted the training rows
+for counter in counters:  # they contain the training rows
     tensor = static.global_scope().find_var(counter.name).get_tensor()
     tensor.set(np.zeros(tensor.shape(), "int64"))
 exe.infer_from_dataset(test_program, stream("test"))
 fleet.util.print_on_rank(f"test AUC {fleet.metrics.auc(*counters[2:]):.4f}", 0)
-if fleet.is_first_worker():  # the others need not call it
+if fleet.is_first_worker():  # the others need not save
     fleet.save_persistables(exe, args.model)
 fleet.stop_worker()

@@ -1,4 +1,4 @@
-"""Reads test rows from the model that `train.py` saved, in one process, however it was trained.
+"""Predicts test rows in one process with the model that `train.py` saved, alone or as a job.
 
 python examples/deepfm/infer.py
 """
@@ -13,7 +13,7 @@ from openfleet.dataset import QueueDataset
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", default="click-data", help="has test/*.txt")
-parser.add_argument("--model", default="deepfm-model", help="what `train.py` saved")
+parser.add_argument("--model", default="deepfm-model", help="the model that `train.py` saved")
 args = parser.parse_args()
 
 slots = [static.data(f"C{i}", [None, 1], "int64", lod_level=1) for i in range(1, 27)]
@@ -24,7 +24,7 @@ program = static.default_main_program().clone(for_test=True)
 
 exe = static.Executor()
 static.load(program, args.model, exe)
-for counter in counters:  # they have counted other rows
+for counter in counters:  # the saved counters are those of training
     tensor = static.global_scope().find_var(counter.name).get_tensor()
     tensor.set(np.zeros(tensor.shape(), "int64"))
 dataset = QueueDataset()

@@ -1,4 +1,4 @@
-"""DeepFM in a feed loop, with rows from a Python generator, alone or as a GEO job:
+"""Trains DeepFM in a feed loop, with rows from a Python generator, alone or as a geo job:
 
 python examples/deepfm/train.py
 fleetrun --server_num=2 --worker_num=2 examples/deepfm/train.py
@@ -17,7 +17,7 @@ import openfleet.fleet as fleet
 from openfleet import models, reader, static
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--data", default="click-data", help="has train/*.txt and test/*.txt; made if absent")
+parser.add_argument("--data", default="click-data", help="has train/*.txt and test/*.txt; generated if missing")
 parser.add_argument("--rows", type=int, default=40_000)
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--model", default="deepfm-model", help="where the trained model is saved")
@@ -50,7 +50,7 @@ feeder = static.DataFeeder([label, dense, *slots])
 
 
 def rows(part):
-    """The rows of this worker's part of the files: label, 13 numbers, and the ids of 26 slots."""
+    """Reads the rows of this worker's part of the files: label, 13 numbers, and the ids of 26 slots."""
     for path in fleet.util.get_file_shard(sorted(glob.glob(f"{args.data}/{part}/*.txt"))):
         for line in Path(path).read_text().splitlines():
             words, row = iter(line.split()), []
@@ -68,12 +68,12 @@ for epoch in range(args.epochs):
             print(f"epoch {epoch} step {step}: loss {loss:.4f}, AUC {auc:.4f}", flush=True)
 fleet.barrier_worker()
 
-for counter in model.auc_counters:  # they have counted the training rows
+for counter in model.auc_counters:  # they contain the training rows
     tensor = static.global_scope().find_var(counter.name).get_tensor()
     tensor.set(np.zeros(tensor.shape(), "int64"))
 for batch in reader.batch(lambda: rows("test"), 256)():
     exe.run(test_program, feed=feeder.feed(batch))
 fleet.util.print_on_rank(f"test AUC {fleet.metrics.auc(*model.auc_counters[2:]):.4f}", 0)
-if fleet.is_first_worker():  # the others need not call it
+if fleet.is_first_worker():  # the others need not save
     fleet.save_persistables(exe, args.model)
 fleet.stop_worker()

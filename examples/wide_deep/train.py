@@ -1,4 +1,4 @@
-"""Wide & Deep on click logs, alone or as a job of servers and workers:
+"""Trains Wide & Deep on click logs, alone or as a job of servers and workers:
 
 python examples/wide_deep/train.py
 fleetrun --server_num=2 --worker_num=2 examples/wide_deep/train.py
@@ -17,7 +17,7 @@ from openfleet import models, static
 from openfleet.dataset import InMemoryDataset
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--data", default="click-data", help="has train/*.txt and test/*.txt; made if absent")
+parser.add_argument("--data", default="click-data", help="has train/*.txt and test/*.txt; generated if missing")
 parser.add_argument("--rows", type=int, default=40_000)
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--mode", choices=["sync", "async", "geo"], default="async")
@@ -51,7 +51,7 @@ fleet.barrier_worker()
 
 
 def read(part):
-    """This worker's part of the files, in memory."""
+    """Returns a dataset in memory of this worker's part of the files."""
     dataset = InMemoryDataset()
     dataset.init(batch_size=256, use_var=[label, dense, *slots])
     dataset.set_filelist(fleet.util.get_file_shard(sorted(glob.glob(f"{args.data}/{part}/*.txt"))))
@@ -65,12 +65,12 @@ for epoch in range(args.epochs):
     exe.train_from_dataset(fleet.main_program, train, fetch_list=[model.auc], fetch_info=[f"epoch {epoch} AUC"])
 fleet.barrier_worker()
 
-for counter in model.auc_counters:  # they have counted the training rows
+for counter in model.auc_counters:  # they contain the training rows
     tensor = static.global_scope().find_var(counter.name).get_tensor()
     tensor.set(np.zeros(tensor.shape(), "int64"))
 exe.infer_from_dataset(test_program, test)
 test_auc = fleet.metrics.auc(*model.auc_counters[2:])  # over the rows of all workers
 fleet.util.print_on_rank(f"test AUC {test_auc:.4f}", 0)
-if fleet.is_first_worker():  # the others need not call it
+if fleet.is_first_worker():  # the others need not save
     fleet.save_persistables(exe, args.model)
 fleet.stop_worker()

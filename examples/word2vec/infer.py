@@ -1,4 +1,4 @@
-"""The nearest words by the vectors that `train.py` saved.
+"""Finds the nearest words by the vectors that `train.py` saved.
 
 python examples/word2vec/infer.py some words
 """
@@ -11,9 +11,9 @@ from openfleet import static
 from openfleet.dataset import WordsDataset
 
 parser = argparse.ArgumentParser()
-parser.add_argument("words", nargs="*", help="the most frequent ones if none are given")
-parser.add_argument("--data", default="word-data", help="has words.txt, by which words are numbered")
-parser.add_argument("--model", default="word2vec-model", help="what `train.py` saved")
+parser.add_argument("words", nargs="*", help="by default the most frequent ones")
+parser.add_argument("--data", default="word-data", help="has words.txt, which numbers the words")
+parser.add_argument("--model", default="word2vec-model", help="the model that `train.py` saved")
 parser.add_argument("--dim", type=int, default=50)
 args = parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""Word vectors by skip-gram with negative sampling, alone or as a job:
+"""Trains word vectors by skip-gram with negative sampling, alone or as a job:
 
 python examples/word2vec/train.py
 fleetrun --server_num=2 --worker_num=2 examples/word2vec/train.py
@@ -17,7 +17,9 @@ from openfleet import models, static
 from openfleet.dataset import WordsDataset
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--data", default="word-data", help="has words.txt, and pairs.tsv to be judged by; made if absent")
+parser.add_argument(
+    "--data", default="word-data", help="has words.txt, and pairs.tsv to be judged by; generated if missing"
+)
 parser.add_argument("--words", type=int, default=400_000)
 parser.add_argument("--epochs", type=int, default=4)
 parser.add_argument("--dim", type=int, default=50)
@@ -30,7 +32,7 @@ strategy = fleet.DistributedStrategy()
 strategy.a_sync = True
 fleet.distributed_optimizer(static.optimizer.SGD(0.025), strategy).minimize(loss)
 
-# What looks words up afterwards: another program over the same tables, which it finds by their names.
+# Another program that looks up words afterwards, in the same tables by name.
 look_up = static.Program()
 with static.program_guard(look_up, static.Program()):
     word = static.data("word", [None, 1], "int64", lod_level=1)
@@ -52,7 +54,7 @@ if fleet.is_first_worker() and not os.path.exists(args.data):
     subprocess.run([sys.executable, "-m", "openfleet", "gen", "words", *amounts, "--out", args.data], check=True)
 fleet.barrier_worker()
 
-# Every worker numbers the words of the whole text alike, and trains on its part of it by a seed of its own.
+# Every worker numbers the words of the whole text equally, and trains on its part with its own seed.
 corpus = WordsDataset([f"{args.data}/words.txt"], seed=fleet.worker_index())
 for epoch in range(args.epochs):
     report = exe.train_from_dataset(fleet.main_program, corpus, fetch_list=[loss], fetch_info=[f"epoch {epoch} loss"])
@@ -70,6 +72,6 @@ if fleet.is_first_worker():
             found.append(float(vectors[vocabulary[first]] @ vectors[vocabulary[second]]))
     ranks = [np.argsort(np.argsort(values)) for values in (truth, found)]
     print(f"rank correlation {np.corrcoef(*ranks)[0, 1]:.4f} over {len(truth)} pairs")
-if fleet.is_first_worker():  # the others need not call it
+if fleet.is_first_worker():  # the others need not save
     fleet.save_persistables(exe, args.model)
 fleet.stop_worker()

@@ -1,4 +1,4 @@
-"""The names of OpenKS for what `openfleet.fleet` does: one factory, a parameter server on CPUs, collectives.
+"""The API of OpenKS on top of `openfleet.fleet`: a factory of jobs with parameter servers or with workers only.
 
 >>> KSDistributedFactory.instantiation(flag=0)
 <CPUDistributedAlgorithm>
@@ -16,11 +16,15 @@ __all__ = ["CPUDistributedAlgorithm", "GPUDistributedAlgorithm", "KSDistributedF
 
 
 class KSDistributedFactory:
-    """Gives the job of this process by how it trains."""
+    """Creates the job of this process."""
 
     @staticmethod
     def instantiation(flag: int | str = 0) -> BaseDistributedAlgorithm:
-        """0 or "cpu": with parameter servers. 1 or "gpu": workers among themselves."""
+        """Returns the job of this process: with parameter servers for 0 or "cpu", with workers only for 1 or "gpu".
+
+        Raises:
+            ValueError: `flag` is something else.
+        """
         known = {0: _cpu, "cpu": _cpu, 1: _gpu, "gpu": _gpu}
         if isinstance(flag, bool) or not isinstance(flag, (int, str)) or flag not in known:
             raise ValueError(f'`flag` expects 0 or "cpu", 1 or "gpu", got {flag!r}')

@@ -1,6 +1,6 @@
 """`python -m openks_launcher --mode cpu --worker_num 2 --server_num 2 script.py arguments...`
 
-The launcher of OpenKS in terms of `fleetrun --compat`: what it starts can `import paddle`.
+The launcher of OpenKS. It calls `fleetrun --compat`, so scripts can `import paddle`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from openfleet import launch
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Starts, watches and ends the processes of a job; everything after the script is the script's."""
-    parser = argparse.ArgumentParser("openks_launcher", description="Start, watch and end every process of a job.")
+    """Starts, monitors and stops the processes of a job. Arguments after the script are passed to the script."""
+    parser = argparse.ArgumentParser("openks_launcher", description="Start, monitor and stop the processes of a job.")
     parser.add_argument("--mode", choices=("cpu", "gpu"), default="cpu", help="with parameter servers, or without")
     parser.add_argument("--worker_num", type=int, default=1, help="workers to start on this machine")
     parser.add_argument("--server_num", type=int, default=None, help="servers to start on this machine (mode cpu)")
-    parser.add_argument("--log_dir", default=None, help="where the processes' output is kept, one file each")
+    parser.add_argument("--log_dir", default=None, help="directory for the output of the processes, one file each")
     parser.add_argument("--start_port", type=int, default=None, help="the first port of the servers")
     parser.add_argument("script", help="the Python script that every process runs")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     options = parser.parse_args(arguments)
     if options.mode == "gpu" and options.server_num is not None:
-        parser.error("--server_num means nothing in mode gpu, where workers are among themselves")
+        parser.error("--server_num cannot be used with mode gpu, which has no servers")
     command = ["--compat"]
     if options.mode == "cpu":
         servers = 1 if options.server_num is None else options.server_num

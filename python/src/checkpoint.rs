@@ -1,4 +1,4 @@
-//! Reading what is in a checkpoint, without a program.
+//! Reads a checkpoint without a program.
 
 use openfleet_dist::storage::{Addresses, Opened};
 use openfleet_engine::Tensor;
@@ -9,7 +9,7 @@ use pyo3::types::PyDict;
 use crate::error::raise;
 use crate::tensor::to_array;
 
-/// Dense parameters and states by name, without the optimizer's state.
+/// Returns dense parameters and states by name, without the optimizer's state.
 #[pyfunction]
 pub(crate) fn read_dense<'py>(py: Python<'py>, address: &str) -> PyResult<Bound<'py, PyDict>> {
     let (manifest, dense, states) = py

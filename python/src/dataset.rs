@@ -1,4 +1,4 @@
-//! Datasets: streamed, kept in memory, or the words of a text.
+//! Datasets: streamed, in memory, or the words of a text.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::fleet::Fleet;
 use crate::interrupt;
 use crate::program::Program;
 
-/// Rows that can be gone over in batches.
+/// Rows to train on, in batches.
 #[pyclass(frozen, module = "openfleet._native")]
 pub(crate) struct Dataset(pub(crate) Arc<RwLock<Kind>>);
 
@@ -40,8 +40,8 @@ impl Kind {
 
 #[pymethods]
 impl Dataset {
-    /// The fields are data variables of a program; in MultiSlot text, in the order in which they stand in a line. A
-    /// format is described in JSON, or in a TOML file.
+    /// Creates a dataset whose fields are data variables of a program, in the order of a line's fields for MultiSlot text.
+    /// The format is described in JSON, or in a TOML file.
     #[new]
     #[pyo3(signature = (program, use_var, files, *, in_memory, batch_size, thread_num, drop_last, pipe_command, skip_bad_lines, format, description, description_file))]
     fn new(
@@ -79,7 +79,7 @@ impl Dataset {
         Ok(Dataset(Arc::new(RwLock::new(kind.map_err(raise)?))))
     }
 
-    /// The words of a text as centres with their contexts: what `word2vec` reads.
+    /// Reads a text as centre words with their contexts, for `word2vec`.
     #[staticmethod]
     #[pyo3(signature = (files, *, min_count, window, negatives, subsample, batch_size, thread_num, seed, part))]
     fn words(
@@ -99,7 +99,7 @@ impl Dataset {
         Ok(Dataset(Arc::new(RwLock::new(Kind::Words(dataset)))))
     }
 
-    /// Words only: the vocabulary, the most frequent first; word number i is id i.
+    /// Returns the vocabulary of a text, the most frequent word first; word i has id i. Empty for other datasets.
     fn vocabulary(&self) -> Vec<String> {
         match &*self.0.read() {
             Kind::Words(dataset) => dataset.words().to_vec(),
@@ -107,7 +107,7 @@ impl Dataset {
         }
     }
 
-    /// In memory only: the files that the next load reads.
+    /// Sets the files that the next load reads. In-memory datasets only.
     fn set_files(&self, files: Vec<PathBuf>) -> PyResult<()> {
         self.in_memory(|dataset| {
             dataset.set_files(files);
@@ -131,7 +131,7 @@ impl Dataset {
         self.long(py, move |dataset| dataset.local_shuffle(seed))
     }
 
-    /// All workers of the job call it, and each row of theirs goes to one of them.
+    /// Distributes the rows of all workers among all workers. Every worker of the job calls it.
     fn global_shuffle(&self, py: Python<'_>, job: &Fleet, seed: u64) -> PyResult<()> {
         let dataset = self.0.clone();
         job.wait(py, move |fleet| match &mut *dataset.write() {
@@ -147,7 +147,7 @@ impl Dataset {
         })
     }
 
-    /// Rows in memory; 0 for a dataset that streams.
+    /// Returns the number of rows in memory; 0 for other datasets.
     fn memory_rows(&self) -> usize {
         match &*self.0.read() {
             Kind::InMemory(dataset) => dataset.memory_rows(),
@@ -179,11 +179,13 @@ impl Dataset {
 fn on_memory(dataset: &RwLock<Kind>, call: impl FnOnce(&mut InMemoryDataset) -> Result<()>) -> PyResult<()> {
     match &mut *dataset.write() {
         Kind::InMemory(dataset) => call(dataset).map_err(raise),
-        Kind::Queue(_) | Kind::Words(_) => Err(PyTypeError::new_err("only an InMemoryDataset is loaded and shuffled")),
+        Kind::Queue(_) | Kind::Words(_) => {
+            Err(PyTypeError::new_err("only an InMemoryDataset can be loaded and shuffled"))
+        }
     }
 }
 
-/// A format with its description in JSON.
+/// Parses a format from its description in JSON.
 fn described(format: &str, description: &str) -> PyResult<Format> {
     Ok(match format {
         "multislot" => match parsed::<Slots>(format, description)?.slots {
@@ -197,7 +199,7 @@ fn described(format: &str, description: &str) -> PyResult<Format> {
     })
 }
 
-/// The slots of MultiSlot text, of which a program may want fewer.
+/// The slots of MultiSlot text. A program may use only some of them.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Slots {
@@ -209,7 +211,7 @@ fn parsed<T: DeserializeOwned>(format: &str, description: &str) -> PyResult<T> {
         .map_err(|error| PyValueError::new_err(format!("`columns` does not describe {format} files: {error}")))
 }
 
-/// A format with its description in a TOML file, as `openfleet train --columns` reads it.
+/// Reads a format from its description in a TOML file, as `openfleet train --columns` does.
 fn described_in(format: &str, path: &Path) -> PyResult<Format> {
     let description = match format {
         "multislot" => DataDescription::multislot_of(path),

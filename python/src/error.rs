@@ -1,7 +1,7 @@
-//! The one place where our errors become Python's.
+//! The only place that converts errors to Python exceptions.
 //!
-//! `openfleet.Error` is the base of what only we can mean; a missing file, a bad argument and a wrong type are Python's own
-//! exceptions. The text is the report that the programs print: the message, its causes, and the hint.
+//! `openfleet.Error` is the base class of errors that only OpenFleet has; a missing file, a bad argument and a wrong type are
+//! Python's own exceptions. The text is the report that the programs print: the message, its causes, and the hint.
 
 use openfleet::Error;
 use openfleet::job_file::RESTART_EXIT_CODE;
@@ -18,38 +18,48 @@ use pyo3::exceptions::{
 use pyo3::types::PyAnyMethods;
 use pyo3::{PyErr, Python};
 
-create_exception!(openfleet, OpenFleetError, PyException, "What goes wrong in OpenFleet and nowhere else.");
-create_exception!(openfleet, DataError, OpenFleetError, "Data that cannot be read: a bad line, a failed pipe command.");
-create_exception!(openfleet, ProgramError, OpenFleetError, "A program that cannot be run as it is.");
-create_exception!(openfleet, ServerError, OpenFleetError, "A server that is absent, refuses or fails.");
+create_exception!(openfleet, OpenFleetError, PyException, "Base class of the errors of OpenFleet.");
+create_exception!(
+    openfleet,
+    DataError,
+    OpenFleetError,
+    "Data cannot be read: a malformed line, a failed pipe command."
+);
+create_exception!(
+    openfleet,
+    ProgramError,
+    OpenFleetError,
+    "A program cannot run: a parameter has no value, or a value is not finite."
+);
+create_exception!(openfleet, ServerError, OpenFleetError, "A server does not answer, refuses a request or fails.");
 create_exception!(
     openfleet,
     RoleError,
     OpenFleetError,
-    "A process that does not know what it is, or does another's work."
+    "The role of a process is unknown, or a call belongs to another role."
 );
 create_exception!(
     openfleet,
     CheckpointError,
     OpenFleetError,
-    "A checkpoint that is damaged, or is of another program."
+    "A checkpoint is damaged, or belongs to another program."
 );
-create_exception!(openfleet, OrderError, OpenFleetError, "A call before or after the moment it has a meaning.");
+create_exception!(openfleet, OrderError, OpenFleetError, "A call was made too early or too late.");
 
-/// Any error of ours as an exception.
+/// Converts an error to a Python exception.
 pub(crate) fn raise(error: impl Into<Error>) -> PyErr {
     let error = error.into();
     let text = report(&error);
     if error.is_recall() {
-        // Not an error of the script: the launcher starts it again, and it continues.
+        // Not an error of the script: the launcher restarts it, and it resumes.
         #[allow(
             clippy::print_stderr,
-            reason = "this line is for people, and the exception that follows is shown to nobody"
+            reason = "the user reads this line; Python prints nothing for the SystemExit that follows"
         )]
         {
             eprintln!("{text}");
         }
-        // The exit hook must not take this for a good end.
+        // The exit hook must not treat this as a successful end.
         let noted = Python::attach(|py| py.import("openfleet.fleet._ending")?.call_method0("fail").map(drop));
         return noted.err().unwrap_or_else(|| PySystemExit::new_err(RESTART_EXIT_CODE));
     }
@@ -86,7 +96,7 @@ fn engine(error: &EngineError, text: String) -> PyErr {
         | EngineError::NotFiniteGradient { .. }
         | EngineError::ThreadPanicked { .. }
         | EngineError::Threads { .. } => ProgramError::new_err(text),
-        // What is left says what an argument must be.
+        // All other errors are about the value of an argument.
         _ => PyValueError::new_err(text),
     }
 }

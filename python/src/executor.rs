@@ -1,4 +1,4 @@
-//! Runs programs: a batch given as arrays, or a whole dataset.
+//! Runs programs on one batch of arrays, or on a whole dataset.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,18 +17,18 @@ use crate::program::Program;
 use crate::scope::Scope;
 use crate::tensor::to_array;
 
-/// A name and values, flat.
+/// A name and its values as a flat array.
 pub(crate) type Arrays<'py, T> = (String, PyReadonlyArray1<'py, T>);
-/// A slot's name, the number of ids of each row, and the ids of all rows.
+/// A slot's name, the number of ids per row, and the ids of all rows.
 pub(crate) type SlotArrays<'py> = (String, PyReadonlyArray1<'py, i64>, PyReadonlyArray1<'py, i64>);
 
 /// Runs programs on the values of one scope.
 #[pyclass(frozen, module = "openfleet._native")]
 pub(crate) struct Executor {
     runner: Arc<Mutex<Runner>>,
-    /// The job whose tables it trains; it saves and loads for the whole job.
+    /// The job whose tables it trains. Saving and loading are for the whole job then.
     job: Option<Arc<openfleet::Fleet>>,
-    /// A step may wait for servers and for other workers.
+    /// Whether a step may wait for servers and for other workers.
     remote: bool,
 }
 
@@ -50,7 +50,7 @@ impl Executor {
         py.detach(|| self.lock()?.run_startup(&startup.0.lock()).map_err(raise))
     }
 
-    /// One step. Floats and integers are flat arrays, slots the number of ids of each row and all ids.
+    /// Runs one step. Floats and integers are flat arrays; a slot is the number of ids per row and the ids of all rows.
     fn run<'py>(
         &self,
         py: Python<'py>,
@@ -92,7 +92,7 @@ impl Executor {
         })
     }
 
-    /// Saves what predicting the targets needs; returns the manifest as JSON, or `None` on workers of a job other than the
+    /// Saves an inference model for the targets; returns the manifest as JSON, or `None` on workers of a job other than the
     /// first.
     fn save_inference_model(
         &self,
@@ -109,7 +109,7 @@ impl Executor {
         })
     }
 
-    /// Takes a model's values into the scope; gives its program, the names of what it is fed and of what it gives.
+    /// Loads an inference model into the scope. Returns its program, and the names of its inputs and targets.
     fn load_inference_model(&self, py: Python<'_>, address: String) -> PyResult<(Program, Vec<String>, Vec<String>)> {
         let runner = self.runner.clone();
         let load = move || lock(&runner)?.load_inference_model(&address).map_err(raise);
@@ -118,7 +118,7 @@ impl Executor {
         Ok((Program(Arc::new(Mutex::new(model.program))), model.feeds, targets))
     }
 
-    /// Takes parameters, tables and states of a program from a checkpoint.
+    /// Loads the parameters, tables and states of a program from a checkpoint.
     #[pyo3(signature = (program, address, *, partial, tables_only))]
     fn load(
         &self,
@@ -140,8 +140,8 @@ impl Executor {
         interrupt::run(py, || {}, load)?
     }
 
-    /// One pass over a dataset. `observer` is called with the step, the values fetched and the samples a second, now and
-    /// then; what it raises ends the pass.
+    /// Runs one pass over a dataset. Calls `observer` every `print_period` steps with the step, the fetched values and the
+    /// samples per second. An exception of the observer ends the pass.
     #[pyo3(signature = (program, dataset, *, infer, threads, fetch, print_period, debug, observer))]
     fn run_from_dataset(
         &self,
@@ -223,7 +223,7 @@ impl Executor {
     }
 }
 
-/// What a pass over a dataset did.
+/// Counters of a pass over a dataset.
 #[pyclass(frozen, get_all, module = "openfleet._native")]
 pub(crate) struct RunReport {
     samples: u64,
@@ -251,15 +251,15 @@ impl RunReport {
 }
 
 fn lock(runner: &Mutex<Runner>) -> PyResult<parking_lot::MutexGuard<'_, Runner>> {
-    // Work that Ctrl-C could not end may still have it: waiting would hang.
-    runner.try_lock().ok_or_else(|| PyRuntimeError::new_err("the executor is at work in another thread"))
+    // Work that Ctrl-C could not stop may still hold the lock: waiting would hang.
+    runner.try_lock().ok_or_else(|| PyRuntimeError::new_err("the executor is in use by another thread"))
 }
 
 fn find(graph: &Graph, names: &[String]) -> Result<Vec<Var>> {
     names.iter().map(|name| graph.find(name)).collect()
 }
 
-/// Arrays as a batch.
+/// Converts arrays to a batch.
 pub(crate) fn feed_of(
     graph: &Graph,
     floats: Vec<Arrays<'_, f32>>,

@@ -17,7 +17,7 @@ use crate::program::{Program, named, parse_minimize};
 use crate::scope::Scope;
 use crate::strategy::Options;
 
-/// How a process finds out what it is.
+/// Determines the role of a process.
 #[pyclass(frozen, module = "openfleet._native")]
 pub(crate) struct RoleMaker(Box<dyn role::RoleMaker + Send + Sync>);
 
@@ -56,21 +56,21 @@ impl RoleMaker {
     }
 }
 
-/// One process of a job, whatever its role.
+/// One process of a job: a server, a worker, or a process that trains alone.
 #[pyclass(frozen, module = "openfleet._native")]
 pub(crate) struct Fleet(Arc<openfleet::Fleet>);
 
 #[pymethods]
 impl Fleet {
-    /// From a role maker, or from the environment.
+    /// Takes the role from a role maker, or from the environment.
     ///
-    /// With `paddle_lines` it also says the few lines that PaddlePaddle would, word for word.
+    /// With `paddle_lines` it also prints the lines that PaddlePaddle prints, word for word.
     #[new]
     #[pyo3(signature = (role_maker, paddle_lines=false))]
     fn new(py: Python<'_>, role_maker: Option<&RoleMaker>, paddle_lines: bool) -> PyResult<Self> {
-        // Who is missing, and what servers refuse, is told at warning level. A program that logs for itself keeps its way.
+        // Missing processes and refused requests are logged as warnings. A program with its own logger keeps it.
         openfleet::log::to_stderr(&openfleet::variables::Variables::of_process()).map_err(raise)?;
-        // A role maker of an MPI job on several machines waits for the others.
+        // The role maker of an MPI job on several machines waits for the other machines.
         let mut context = ProcessContext::default();
         if paddle_lines {
             context.notices = context.notices.with_paddle_lines();
@@ -122,12 +122,12 @@ impl Fleet {
         self.0.thread_num()
     }
 
-    /// What this process is: `worker 0 of 2 (2 servers)`.
+    /// Describes the role of this process: `worker 0 of 2 (2 servers)`.
     fn __str__(&self) -> String {
         self.0.topology().to_string()
     }
 
-    /// Chooses how the job trains, with a rule described in JSON.
+    /// Chooses the mode and the optimizer of the job. The optimizer is described in JSON.
     fn distributed_optimizer(&self, rule: &str, options: &Options) -> PyResult<DistributedOptimizer> {
         let minimize = parse_minimize(rule)?;
         let options = options.0.lock();
@@ -138,12 +138,12 @@ impl Fleet {
         self.0.init_server(path).map_err(raise)
     }
 
-    /// Serves until all workers have left.
+    /// Serves until all workers have left the job.
     fn run_server(&self, py: Python<'_>) -> PyResult<()> {
         self.wait(py, |fleet| fleet.run_server())
     }
 
-    /// Waits for the servers.
+    /// Waits for the servers and connects to them.
     fn init_worker(&self, py: Python<'_>) -> PyResult<()> {
         self.wait(py, |fleet| fleet.init_worker())
     }
@@ -156,7 +156,7 @@ impl Fleet {
         self.wait(py, |fleet| fleet.barrier_worker())
     }
 
-    /// `sum`, `max` or `min` over all workers, position by position.
+    /// Combines the values of all workers element by element: `sum`, `max` or `min`.
     fn all_reduce(&self, py: Python<'_>, op: &str, mut values: Vec<f64>) -> PyResult<Vec<f64>> {
         let op = match op {
             "sum" => Reduce::Sum,
@@ -171,12 +171,12 @@ impl Fleet {
         self.wait(py, move |fleet| fleet.all_reduce(op, &mut values).map(|()| values))
     }
 
-    /// The AUC of all workers' buckets.
+    /// Computes the AUC from the histograms of all workers.
     fn auc(&self, py: Python<'_>, positive: Vec<i64>, negative: Vec<i64>) -> PyResult<f64> {
         self.wait(py, move |fleet| fleet.metrics().auc(&positive, &negative))
     }
 
-    /// `acc`, `mae`, `mse` or `rmse` of all workers, from each worker's sum and number of rows.
+    /// Computes `acc`, `mae`, `mse` or `rmse` of all workers, from each worker's sum and number of rows.
     fn ratio_metric(&self, py: Python<'_>, name: &str, sum: f64, total: u64) -> PyResult<f64> {
         type Metric = fn(&openfleet::fleet::Metrics<'_>, f64, u64) -> openfleet::Result<f64>;
         let metric: Metric = match name {
@@ -189,7 +189,8 @@ impl Fleet {
         self.wait(py, move |fleet| metric(&fleet.metrics(), sum, total))
     }
 
-    /// How many rows went by score, by unseen days and by age; `None` on workers other than the first.
+    /// Removes stale rows. Returns how many were removed by score, by unseen days and by age; `None` on workers other than the
+    /// first.
     fn shrink(
         &self,
         py: Python<'_>,
@@ -203,7 +204,7 @@ impl Fleet {
         Ok(shrunk.map(|shrunk| (shrunk.by_score, shrunk.by_unseen_days, shrunk.by_age)))
     }
 
-    /// Rows of each sparse table on all servers; `None` where this process trains alone.
+    /// Returns the number of rows per sparse table on all servers; `None` if this process trains alone.
     fn table_rows(&self, py: Python<'_>) -> PyResult<Option<BTreeMap<String, u64>>> {
         self.wait(py, |fleet| {
             let Some(cluster) = fleet.cluster()? else { return Ok(None) };
@@ -215,26 +216,26 @@ impl Fleet {
         })
     }
 
-    /// This worker's part of a list of files.
+    /// Returns this worker's part of a list of files.
     fn split_files(&self, files: Vec<String>) -> PyResult<Vec<String>> {
         self.0.split_files(&files).map(<[String]>::to_vec).map_err(raise)
     }
 
-    /// An executor whose tables are where this job keeps them.
+    /// Creates an executor on the tables of this job.
     fn executor(&self, scope: &Scope) -> PyResult<Executor> {
         let remote = self.0.cluster().map_err(raise)?.is_some();
         let runner = self.0.executor(scope.0.clone()).map_err(raise)?;
         Ok(Executor::of_job(runner, self.0.clone(), remote))
     }
 
-    /// Tells the launcher how this process is doing.
+    /// Reports the progress of this process to the launcher.
     fn report_progress(&self, state: String, samples: u64, samples_per_second: f64) {
         self.0.report_progress(&state, Some(samples), Some(samples_per_second));
     }
 }
 
 impl Fleet {
-    /// Work that waits for others, and that Ctrl-C ends.
+    /// Runs work that waits for other processes. Ctrl-C stops it.
     pub(crate) fn wait<T: Send + 'static>(
         &self,
         py: Python<'_>,
@@ -245,7 +246,7 @@ impl Fleet {
     }
 }
 
-/// An optimizer that knows in which mode its job trains.
+/// An optimizer with the strategy of its job.
 #[pyclass(frozen, module = "openfleet._native")]
 pub(crate) struct DistributedOptimizer(Distributed);
 
@@ -258,7 +259,7 @@ impl DistributedOptimizer {
         Ok(named(&graph, pairs))
     }
 
-    /// The strategy in one line.
+    /// Describes the strategy in one line.
     fn describe(&self) -> String {
         self.0.strategy().to_string()
     }

@@ -1,7 +1,7 @@
-//! Long work that Ctrl-C can end.
+//! Runs long work so that Ctrl-C can stop it.
 //!
-//! Python runs signal handlers on its main thread only, and only when that thread asks. So the work goes to a thread of its
-//! own, without the GIL, while the caller's thread waits and asks ten times a second.
+//! Python runs signal handlers on its main thread only, and only when that thread checks for signals. So the work runs on its own
+//! thread without the GIL, while the calling thread waits and checks ten times per second.
 
 use std::time::Duration;
 
@@ -9,14 +9,16 @@ use crossbeam_channel::{RecvTimeoutError, bounded};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::{PyErr, PyResult, Python};
 
-/// Between two looks at the signals.
+/// Time between two checks for signals.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// How long work that was asked to stop may take to do so, before it is left to itself.
+/// How long to wait for work that was asked to stop. After that it continues unobserved.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Runs `work`. When a signal handler raises, `stop` is called and the exception passed on, once the work has ended or had
-/// its time; whatever it gives then is lost.
+/// Runs `work` and returns its result.
+///
+/// If a signal handler raises, this calls `stop`, waits until the work ends or `GRACE` has passed, and returns the exception.
+/// The result of the work is lost then.
 pub(crate) fn run<T: Send + 'static>(
     py: Python<'_>,
     stop: impl Fn(),
@@ -31,7 +33,7 @@ pub(crate) fn run<T: Send + 'static>(
         match py.detach(|| receiver.recv_timeout(PERIOD)) {
             Ok(value) => return Ok(value),
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(PyErr::new::<PyRuntimeError, _>("the work panicked: a bug of OpenFleet's"));
+                return Err(PyErr::new::<PyRuntimeError, _>("the work panicked: this is a bug in OpenFleet"));
             }
             Err(RecvTimeoutError::Timeout) => {
                 if let Err(raised) = py.check_signals() {

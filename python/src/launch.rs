@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 
-/// Runs `fleetrun` with these arguments, the program's name first; gives its exit code.
+/// Runs `fleetrun` with these arguments, the program's name first; returns its exit code.
 #[cfg(unix)]
 #[pyfunction]
 pub(crate) fn fleetrun(py: Python<'_>, arguments: Vec<OsString>, python: PathBuf, directory: Option<PathBuf>) -> u8 {
@@ -13,15 +13,15 @@ pub(crate) fn fleetrun(py: Python<'_>, arguments: Vec<OsString>, python: PathBuf
     py.detach(|| launcher.main(arguments))
 }
 
-/// Elsewhere there is no launcher.
+/// The launcher exists on Unix only.
 #[cfg(not(unix))]
 #[pyfunction]
 pub(crate) fn fleetrun(arguments: Vec<OsString>, python: PathBuf, directory: Option<PathBuf>) -> PyResult<u8> {
     drop((arguments, python, directory));
-    Err(pyo3::exceptions::PyNotImplementedError::new_err("`fleetrun` needs a Unix"))
+    Err(pyo3::exceptions::PyNotImplementedError::new_err("`fleetrun` runs on Unix only"))
 }
 
-/// Runs `openfleet` with these arguments, the program's name first; gives its exit code.
+/// Runs `openfleet` with these arguments, the program's name first; returns its exit code.
 #[pyfunction]
 pub(crate) fn openfleet(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
     py.detach(|| ::openfleet::cli::main(arguments))

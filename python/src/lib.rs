@@ -1,10 +1,10 @@
-//! `openfleet._native`: what the Python package is made of.
+//! `openfleet._native`: the compiled half of the Python package.
 //!
-//! Thin: one file a noun, the names of the Rust rooms, no behaviour of its own beyond three things Python needs. Arrays
-//! become tensors and back (`tensor`), errors become exceptions (`error`), and long work runs without the GIL and can be
-//! interrupted (`interrupt`). Variables cross the border as their names, rules and attributes as JSON. What users write
-//! is in `openfleet/*.py` beside this; nothing there or here is process-wide but the default programs, the global scope and
-//! the one `fleet`, which live in Python.
+//! Thin bindings: one file per noun, with the names of the Rust crates, and no behaviour of their own beyond three things that
+//! Python needs. Arrays become tensors and back (`tensor`), errors become exceptions (`error`), and long work runs without the GIL
+//! and can be interrupted (`interrupt`). Variables are passed by name, optimizers and attributes as JSON. The API that users call is
+//! in `openfleet/*.py` beside this folder. The only process-wide state is the default programs, the global scope and the one
+//! `fleet`, all in Python, and the channel of log events (`log`).
 
 mod checkpoint;
 mod dataset;

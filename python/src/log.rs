@@ -1,7 +1,7 @@
-//! Events of the rooms below, for Python's `logging`.
+//! Passes log events of the Rust crates to Python's `logging`.
 //!
-//! Threads that have nothing to do with Python note them, some with locks in their hands: none of them may wait for the GIL. So a
-//! thread of its own hands them over.
+//! Events come from threads without the GIL, some of which hold locks, so none of them may wait for the GIL. They put events into
+//! a channel, and one thread passes them on.
 
 use std::time::Duration;
 
@@ -13,68 +13,68 @@ use pyo3::prelude::*;
 
 use crate::error::raise;
 
-/// How long the end of a process waits for its last lines.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long the process waits for its last events at exit.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-enum Note {
+enum Message {
     Event(Level, String),
-    /// Whoever waits is told when everything before has been handed over.
+    /// Answers once all earlier events have been passed on.
     Flush(Sender<()>),
 }
 
-static NOTES: Mutex<Option<Sender<Note>>> = Mutex::new(None);
+static MESSAGES: Mutex<Option<Sender<Message>>> = Mutex::new(None);
 
-/// Calls `take(level, text)` for every event from now on, with the numbers of `logging`. Gives the level that `OPENFLEET_LOG`
-/// asks for, if it does.
+/// Calls `take(level, text)` for every event from now on, with the level numbers of `logging`. Returns the level that
+/// `OPENFLEET_LOG` sets, if it is set.
 #[pyfunction]
 pub(crate) fn log_to(take: Py<PyAny>) -> PyResult<Option<u8>> {
     let variables = Variables::of_process();
     let chosen = log::level(&variables).map_err(raise)?;
     let is_chosen = variables.get(openfleet::variables::LOG).is_some();
-    // What is not asked for by name is for `logging` to choose from.
+    // Without `OPENFLEET_LOG`, pass on everything from info on and let `logging` filter.
     let level = if is_chosen { chosen } else { LevelFilter::INFO };
-    let (sender, notes) = crossbeam_channel::unbounded();
-    *NOTES.lock() = Some(sender.clone());
-    std::thread::Builder::new().name("log".to_owned()).spawn(move || hand_over(&notes, &take))?;
+    let (sender, messages) = crossbeam_channel::unbounded();
+    *MESSAGES.lock() = Some(sender.clone());
+    std::thread::Builder::new().name("log".to_owned()).spawn(move || pass_on(&messages, &take))?;
     log::to(level, move |level, text| {
-        // There is always somebody who listens, until the process ends.
-        let _ = sender.send(Note::Event(level, text));
+        // The receiving thread lives until the process ends.
+        let _ = sender.send(Message::Event(level, text));
     });
     Ok(is_chosen.then(|| chosen.into_level().map_or(u8::MAX, number)))
 }
 
-/// Waits until what was noted so far has been handed over.
+/// Waits until all events so far have been passed on, for one second at most.
 #[pyfunction]
 pub(crate) fn flush_log(py: Python<'_>) {
-    let Some(notes) = NOTES.lock().clone() else { return };
+    let Some(messages) = MESSAGES.lock().clone() else { return };
     py.detach(|| {
-        let (done, waits) = crossbeam_channel::bounded(1);
-        if notes.send(Note::Flush(done)).is_ok() {
-            let _ = waits.recv_timeout(PATIENCE);
+        let (done, flushed) = crossbeam_channel::bounded(1);
+        if messages.send(Message::Flush(done)).is_ok() {
+            let _ = flushed.recv_timeout(FLUSH_TIMEOUT);
         }
     });
 }
 
-fn hand_over(notes: &Receiver<Note>, take: &Py<PyAny>) {
-    for note in notes {
-        match note {
-            Note::Event(level, text) => {
-                let handed_over = Python::try_attach(|py| {
+fn pass_on(messages: &Receiver<Message>, take: &Py<PyAny>) {
+    for message in messages {
+        match message {
+            Message::Event(level, text) => {
+                let passed_on = Python::try_attach(|py| {
                     if let Err(error) = take.call1(py, (number(level), text)) {
                         error.print(py);
                     }
                 });
-                if handed_over.is_none() {
-                    // The interpreter has ended.
+                if passed_on.is_none() {
+                    // The interpreter has shut down.
                     return;
                 }
             }
-            Note::Flush(done) => drop(done.send(())),
+            Message::Flush(done) => drop(done.send(())),
         }
     }
 }
 
-/// The level's number in `logging`.
+/// Returns the number of a level in `logging`.
 fn number(level: Level) -> u8 {
     match level {
         Level::ERROR => 40,

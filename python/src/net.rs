@@ -1,7 +1,8 @@
-//! Layers: each adds to the main and the startup program of a `Net`, and gives the names of what it computes.
+//! Layers: each adds ops to the main and startup programs of a `Net` and returns the names of its outputs.
 //!
-//! A `Net` here is a pair of programs and a name generator, both shared: guards of the Python side make another `Net` with
-//! other programs or a fresh generator and leave this one as it is.
+//! A `Net` here is a pair of programs and a name generator, both shared. The guards of the Python package create another `Net` with
+//! other programs or a fresh generator, and leave this one as it is. The methods are one list, because pyo3 allows one
+//! `#[pymethods]` block per class.
 
 use std::sync::Arc;
 
@@ -20,22 +21,22 @@ use serde::Deserialize;
 use crate::error::raise;
 use crate::program::{Program, parse_dtype};
 
-/// Where layers are added.
+/// The programs and names that layers are added to.
 #[pyclass(frozen, module = "openfleet._native")]
 pub(crate) struct Net {
-    /// Names only: its own programs stay empty.
+    /// Used for its names only: its own programs stay empty.
     names: Arc<Mutex<Builder>>,
     main: Program,
     startup: Program,
 }
 
-/// AUC, batch AUC, and the four counters.
+/// The names of the AUC, the batch AUC and the four counters.
 type AucNames = (String, String, [String; 4]);
 
-/// A layer of two inputs, of which the second is repeated along an axis of the first.
+/// A layer of two inputs that broadcasts the second along an axis of the first.
 type Along = fn(&mut Builder, Var, Var, i64) -> Result<Var>;
 
-/// Loss, probability, AUC.
+/// The names of the loss, the probability and the AUC.
 type ClickNames = (String, String, AucNames);
 
 impl Net {
@@ -45,7 +46,7 @@ impl Net {
         builder.program_guard(&mut main, &mut startup, layer).map_err(raise)
     }
 
-    /// A layer with one output, by name.
+    /// Adds a layer with one output. Returns the name of the output.
     fn one(&self, layer: impl FnOnce(&mut Builder) -> Result<Var>) -> PyResult<String> {
         self.build(|net| {
             let var = layer(net)?;
@@ -82,12 +83,12 @@ impl Net {
         Net { names: Arc::default(), main: main.clone(), startup: startup.clone() }.checked()
     }
 
-    /// The same names, other programs.
+    /// Returns a net with the same names and other programs.
     fn with_programs(&self, main: &Program, startup: &Program) -> PyResult<Self> {
         Net { names: self.names.clone(), main: main.clone(), startup: startup.clone() }.checked()
     }
 
-    /// The same programs, names that count from 0.
+    /// Returns a net with the same programs and names that count from 0.
     fn with_fresh_names(&self) -> Self {
         Net { names: Arc::default(), main: self.main.clone(), startup: self.startup.clone() }
     }
@@ -132,7 +133,7 @@ impl Net {
         })
     }
 
-    /// Given numbers, in row-major order.
+    /// Adds given numbers, in row-major order.
     fn literal(&self, dims: Vec<usize>, floats: Vec<f32>) -> PyResult<String> {
         self.one(|net| net.literal(&dims, LiteralValues::F32(floats)))
     }
@@ -145,7 +146,7 @@ impl Net {
         self.one(|net| net.literal(&dims, LiteralValues::Bool(truth)))
     }
 
-    /// Random floats from a distribution described in JSON.
+    /// Adds random floats from a distribution described in JSON.
     fn random(&self, dims: Vec<i64>, from: &str, seed: Option<u64>) -> PyResult<String> {
         let from = serde_json::from_str(from)
             .map_err(|error| PyValueError::new_err(format!("not a distribution: {error}")))?;
@@ -202,9 +203,9 @@ impl Net {
             table: parse_attr(table)?,
             pooling: parse_pooling(pooling)?,
             vocabulary,
-            rows: rows.map_err(|error| PyValueError::new_err(format!("not a life of rows: {error}")))?,
+            rows: rows.map_err(|error| PyValueError::new_err(format!("not the rules of rows: {error}")))?,
             padding_idx,
-            // Sharing a table between slots is the script's decision.
+            // The script decides whether slots share a table.
             salt: None,
         };
         options.rows.admission.validate().map_err(|error| PyValueError::new_err(error.to_string()))?;
@@ -434,12 +435,12 @@ impl Net {
         })
     }
 
-    /// The values and their places.
+    /// Returns the values and their positions.
     fn topk(&self, x: &str, k: usize, largest: bool) -> PyResult<(String, String)> {
         self.build(|net| {
             let x = net.main.find(x)?;
-            let (values, places) = net.topk(x, k, largest)?;
-            Ok((name(net, values), name(net, places)))
+            let (values, positions) = net.topk(x, k, largest)?;
+            Ok((name(net, values), name(net, positions)))
         })
     }
 
@@ -475,7 +476,7 @@ impl Net {
 
     // Layers of several inputs.
 
-    /// Broadcasts `y` along `axis` of `x`, where the op knows one.
+    /// Broadcasts `y` along `axis` of `x` if the op has an axis.
     fn binary(&self, op: &str, x: &str, y: &str, axis: i64) -> PyResult<String> {
         let along: Option<Along> = match op {
             "add" => Some(Builder::add_at),
@@ -557,7 +558,7 @@ impl Net {
         })
     }
 
-    /// The loss and the softmax.
+    /// Returns the loss and the softmax.
     fn softmax_with_cross_entropy(
         &self,
         logits: &str,
@@ -581,7 +582,7 @@ impl Net {
         })
     }
 
-    /// The share of right rows, their number, and the number of rows.
+    /// Returns the share of correct rows, their number, and the number of rows.
     fn accuracy(&self, scores: &str, labels: &str, k: usize) -> PyResult<(String, String, String)> {
         self.build(|net| {
             let (scores, labels) = (net.main.find(scores)?, net.main.find(labels)?);
@@ -648,14 +649,14 @@ impl Net {
         self.click(&slots, dense, label, share_ids, |net, inputs| models::dcn(net, inputs, &shape))
     }
 
-    /// Declares the fields `context` and `target`; gives the loss.
+    /// Declares the fields `context` and `target`. Returns the loss.
     fn word2vec(&self, dim: usize, window: usize, negatives: usize) -> PyResult<String> {
         self.one(|net| Ok(models::word2vec(net, &models::Word2Vec { dim, window, negatives })?.loss))
     }
 }
 
 impl Net {
-    /// Two locks on one program would wait for each other.
+    /// Fails if both programs are the same: locking one program twice would deadlock.
     fn checked(self) -> PyResult<Self> {
         match Arc::ptr_eq(&self.main.0, &self.startup.0) {
             true => Err(PyValueError::new_err("the main and the startup program must be two programs, got one")),
@@ -688,7 +689,7 @@ fn parse_pooling(name: &str) -> PyResult<Pooling> {
     }
 }
 
-/// `ParamAttr` as the Python side writes it.
+/// `ParamAttr` as the Python package writes it.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Attributes {

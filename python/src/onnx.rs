@@ -1,4 +1,4 @@
-//! A saved model as an ONNX graph.
+//! Exports a saved model as an ONNX graph.
 
 use openfleet_engine::onnx::{OnnxOptions, write};
 use pyo3::prelude::*;

@@ -18,14 +18,14 @@ pub(crate) struct Predictor(Model);
 
 #[pymethods]
 impl Predictor {
-    /// Opens what `save_inference_model` wrote, and checks all of it.
+    /// Opens an inference model and verifies its checksums.
     #[new]
     fn new(py: Python<'_>, address: String) -> PyResult<Self> {
         let open = move || Model::open(&address).map_err(raise);
         Ok(Predictor(interrupt::run(py, || {}, open)??))
     }
 
-    /// The program it runs; another one than that which it was trained with.
+    /// Returns a copy of the program that it runs, which is not the program that was trained.
     fn program(&self) -> Program {
         Program(Arc::new(Mutex::new(self.0.model().program.clone())))
     }
@@ -38,7 +38,8 @@ impl Predictor {
         self.0.targets().into_iter().map(str::to_owned).collect()
     }
 
-    /// The targets for one batch. Floats and integers are flat arrays, slots the number of ids of each row and all ids.
+    /// Computes the targets for one batch. Floats and integers are flat arrays; a slot is the number of ids per row and the ids of
+    /// all rows.
     fn predict<'py>(
         &self,
         py: Python<'py>,

@@ -1,4 +1,4 @@
-//! A static graph, shared between Python objects that add to it and executors that run it.
+//! A static graph, shared by the Python objects that add layers and the executors that run it.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 
 use crate::error::raise;
 
-/// Variables and ops in order. Variables are known by their names.
+/// Variables and ops in order. Python refers to variables by name.
 #[pyclass(frozen, module = "openfleet._native")]
 #[derive(Clone, Default)]
 pub(crate) struct Program(pub(crate) Arc<Mutex<Graph>>);
@@ -45,19 +45,19 @@ impl Program {
         self.0.lock().is_for_test()
     }
 
-    /// A copy; with `for_test` one that evaluates.
+    /// Returns a copy; with `for_test` one that evaluates and does not train.
     #[pyo3(name = "clone", signature = (for_test = false))]
     fn copy(&self, for_test: bool) -> Self {
         let graph = self.0.lock();
         Program(Arc::new(Mutex::new(if for_test { graph.clone_for_test() } else { graph.clone() })))
     }
 
-    /// All variables' names, in order of creation.
+    /// Returns the names of all variables, in order of creation.
     fn names(&self) -> Vec<String> {
         self.0.lock().variables().iter().map(|variable| variable.name.clone()).collect()
     }
 
-    /// Shape, dtype, kind, whether any number of ids a row, whether gradients stop there.
+    /// Returns the shape, dtype and kind of a variable, whether it has any number of ids per row, and whether gradients stop there.
     fn variable(&self, name: &str) -> PyResult<(Vec<i64>, &'static str, &'static str, bool, bool)> {
         let graph = self.0.lock();
         let variable = graph.variable(graph.find(name).map_err(raise)?);
@@ -76,7 +76,7 @@ impl Program {
         Ok((shape.collect(), dtype_name(variable.dtype), kind, variable.ragged, variable.stop_gradient))
     }
 
-    /// How often each dimension counts the batch's rows; 0 for those of a fixed size.
+    /// Returns, per dimension, how many times the batch size it is; 0 for a fixed size.
     fn rows_in(&self, name: &str) -> PyResult<Vec<usize>> {
         let graph = self.0.lock();
         let variable = graph.variable(graph.find(name).map_err(raise)?);
@@ -87,7 +87,7 @@ impl Program {
         Ok(variable.shape.0.iter().map(times).collect())
     }
 
-    /// The ops, in order: what each computes, from what, into what.
+    /// Returns the ops in order: name, inputs and outputs.
     fn nodes(&self) -> Vec<(&'static str, Vec<String>, Vec<String>)> {
         let graph = self.0.lock();
         let named = |vars: &[openfleet_engine::Var]| vars.iter().map(|&var| graph.variable(var).name.clone()).collect();
@@ -95,7 +95,7 @@ impl Program {
         nodes.map(|node| (node.op.operator().name(), named(&node.inputs), named(&node.outputs))).collect()
     }
 
-    /// Adds the gradients of a loss; gives the pairs of parameter and gradient.
+    /// Adds the gradients of a loss. Returns the pairs of parameter and gradient.
     fn append_backward(&self, loss: &str, only: Option<Vec<String>>, frozen: Vec<String>) -> PyResult<Pairs> {
         let mut graph = self.0.lock();
         let pairs = (|| {
@@ -106,7 +106,7 @@ impl Program {
         Ok(named(&graph, pairs.map_err(raise)?))
     }
 
-    /// Trains every parameter that leads to the loss, by a rule described in JSON.
+    /// Adds the gradients of a loss and their updates, by an optimizer described in JSON.
     fn minimize(&self, rule: &str, loss: &str) -> PyResult<Pairs> {
         let minimize = parse_minimize(rule)?;
         let mut graph = self.0.lock();
@@ -117,7 +117,7 @@ impl Program {
 }
 
 impl Program {
-    /// The fields of a batch that data variables are fed from.
+    /// Returns the schema of batches that feed these data variables.
     pub(crate) fn schema(&self, names: &[String]) -> Result<Schema> {
         let graph = self.0.lock();
         let field = |name: &String| Ok(Field::new(name, graph.variable(graph.find(name)?).field_kind()));

@@ -1,4 +1,4 @@
-//! Values by name.
+//! Scopes: values by name.
 
 use std::sync::Arc;
 
@@ -20,32 +20,32 @@ impl Scope {
         Scope::default()
     }
 
-    /// All names, sorted.
+    /// Returns all names, sorted.
     fn names(&self) -> Vec<String> {
         self.0.names()
     }
 
-    /// A copy of a value; `None` if there is none or it is a sparse table.
+    /// Returns a copy of a value; `None` if it does not exist or is a sparse table.
     fn get<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.0.get(name).map(|tensor| to_array(py, tensor)).transpose()
     }
 
-    /// Creates or replaces a value; an existing one keeps its dimensions and its kind.
+    /// Creates or replaces a value. An existing value keeps its dimensions and dtype.
     fn set(&self, name: &str, array: &Bound<'_, PyAny>) -> PyResult<()> {
         self.0.set(name, from_array(array)?).map_err(raise)
     }
 
-    /// How many rows a sparse table has; `None` if there is none of this name.
+    /// Returns the number of rows of a sparse table; `None` if no sparse table has this name.
     fn rows(&self, name: &str) -> Option<usize> {
         self.0.sparse(name).map(|table| table.len())
     }
 
-    /// Forgets a value.
+    /// Removes a value.
     fn erase(&self, name: &str) {
         self.0.remove(name);
     }
 
-    /// Forgets everything.
+    /// Removes all values.
     fn clear(&self) {
         self.0.clear();
     }

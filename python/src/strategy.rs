@@ -1,4 +1,4 @@
-//! What a script wrote about how its job trains.
+//! Options that a script sets about how its job trains.
 
 use openfleet_core::error::did_you_mean;
 use openfleet_core::strategy::{OptionValue, Strategy, StrategyOptions};
@@ -9,13 +9,13 @@ use pyo3::types::{PyBool, PyInt, PyString};
 
 use crate::error::raise;
 
-/// Options by name, each absent until it is written.
+/// Options by name. An option is absent until it is set.
 #[pyclass(frozen, module = "openfleet._native")]
 pub(crate) struct Options(pub(crate) Mutex<StrategyOptions>);
 
 #[pymethods]
 impl Options {
-    /// Options of a `DistributedStrategy`, or of a `DistributeTranspilerConfig`.
+    /// Creates the options of a `DistributedStrategy`, or of a `DistributeTranspilerConfig`.
     #[new]
     #[pyo3(signature = (transpiler = false))]
     fn new(transpiler: bool) -> Self {
@@ -44,7 +44,7 @@ impl Options {
         self.0.lock().set(name, value).map_err(raise)
     }
 
-    /// What was written, or `None`.
+    /// Returns the value of an option, or `None` if it is not set.
     fn get(&self, py: Python<'_>, name: &str) -> PyResult<Option<Py<PyAny>>> {
         Ok(match self.0.lock().get(name) {
             None => None,
@@ -58,13 +58,13 @@ impl Options {
         Options(Mutex::new(self.0.lock().clone()))
     }
 
-    /// What the options mean, in one line, or what contradicts what.
+    /// Describes the resulting mode in one line. Fails if options contradict each other.
     fn describe(&self) -> PyResult<String> {
         Ok(Strategy::resolve(&self.0.lock()).map_err(raise)?.to_string())
     }
 }
 
-/// The sentence that names the nearest of several names.
+/// Returns a hint that names the most similar of the known names.
 #[pyfunction]
 pub(crate) fn nearest(name: &str, known: Vec<String>) -> PyResult<String> {
     if known.is_empty() {

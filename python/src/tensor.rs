@@ -1,4 +1,4 @@
-//! Values with dimensions, to NumPy and back.
+//! Converts tensors to NumPy arrays and back.
 
 use numpy::{IntoPyArray, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyUntypedArrayMethods};
 use openfleet_engine::{Elements, Tensor};
@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use crate::error::raise;
 
-/// A tensor as an array that owns its elements: handed over, not copied.
+/// Converts a tensor to an array without a copy: the array takes over the elements.
 pub(crate) fn to_array<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
     let dims = tensor.dims().to_vec();
     Ok(match tensor.into_elements() {
@@ -16,7 +16,7 @@ pub(crate) fn to_array<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'
     })
 }
 
-/// A copy of an array of `float32` or `int64`.
+/// Copies an array of `float32` or `int64` into a tensor.
 pub(crate) fn from_array(array: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     if let Ok(floats) = array.cast::<PyArrayDyn<f32>>() {
         let (dims, values) = elements(floats.readonly())?;

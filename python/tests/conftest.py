@@ -1,4 +1,4 @@
-"""Every test has programs, names and a scope of its own."""
+"""Gives every test its own programs, names and scope."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""What tests that start processes of their own share."""
+"""Helpers of tests that start processes."""
 
 import os
 import socket

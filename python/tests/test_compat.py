@@ -1,4 +1,4 @@
-"""The way in: `import paddle` finds the old names, wherever `--compat` stands; what is absent is named."""
+"""`import paddle` under `--compat`: which names and arguments exist, and how missing ones are reported."""
 
 import functools
 import importlib
@@ -23,7 +23,7 @@ import openfleet.compat.paddle as paddle
         ),
     ],
 )
-def test_what_is_absent_is_named_with_the_nearest_thing(tmp_path, code, message):
+def test_a_missing_name_raises_with_the_most_similar_name(tmp_path, code, message):
     (tmp_path / "script.py").write_text(code)
     command = [sys.executable, "-m", "openfleet.compat", str(tmp_path / "script.py")]
     run = subprocess.run(command, capture_output=True, text=True)
@@ -82,13 +82,13 @@ NAMES = {
 
 
 @pytest.mark.parametrize("module", NAMES)
-def test_the_names_of_scripts_are_there(module):
+def test_names_that_scripts_import_exist(module):
     where = importlib.import_module(f"openfleet.compat.paddle.{module}".rstrip("."))
     for name in NAMES[module].split():
         assert getattr(where, name) is not None
 
 
-# Arguments and their defaults as the original documents them; there may be more of ours behind them.
+# Arguments and their defaults as PaddlePaddle documents them; functions may have more arguments after them.
 ARGUMENTS = {
     "batch": "reader, batch_size, drop_last=False",
     "concat": "x, axis=0, name=None",
@@ -153,7 +153,7 @@ ARGUMENTS = {
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_arguments_have_the_names_and_defaults_of_the_original(name):
+def test_arguments_have_the_names_and_defaults_of_paddlepaddle(name):
     thing = functools.reduce(getattr, name.split("."), paddle)
     wanted = ARGUMENTS[name].split(",")
     got = [str(p.replace(annotation=p.empty)) for p in inspect.signature(thing).parameters.values()]
@@ -186,17 +186,17 @@ ABSENT = {
 
 
 @pytest.mark.parametrize("name", ABSENT)
-def test_what_is_absent_raises_with_its_name(name):
+def test_a_missing_name_raises_not_implemented_error(name):
     with pytest.raises(NotImplementedError) as raised:
         ABSENT[name]()
     assert f"`{name}" in str(raised.value)
 
 
-def test_a_collective_fleet_says_that_minimize_follows_later():
+def test_minimize_of_a_collective_fleet_is_not_implemented():
     from openfleet.compat.paddle.fluid.incubate.fleet.collective import fleet
 
     optimizer = fleet.distributed_optimizer(paddle.fluid.optimizer.SGD(0.1))
-    with pytest.raises(NotImplementedError, match="collective training follows later"):
+    with pytest.raises(NotImplementedError, match="collective training is not available yet"):
         optimizer.minimize(None)
     with pytest.raises(TypeError, match="expects an optimizer"):
         fleet.distributed_optimizer("SGD")
@@ -218,7 +218,7 @@ print("RAN", paddle.__name__, child.stdout.strip(), sys.argv[1:], __name__)
         ["--server_num", "1", "--worker_num", "1", "--compat"],
     ],
 )
-def test_compat_may_stand_anywhere_among_the_options_of_fleetrun(tmp_path, options):
+def test_compat_is_accepted_anywhere_among_the_options_of_fleetrun(tmp_path, options):
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "openfleet.launch", *options, "script.py", "--epochs", "3"]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
@@ -227,7 +227,7 @@ def test_compat_may_stand_anywhere_among_the_options_of_fleetrun(tmp_path, optio
     assert said.count(f"RAN {where} {where} ['--epochs', '3'] __main__") == 2, said
 
 
-def test_compat_after_the_script_is_the_scripts_own(tmp_path):
+def test_compat_after_the_script_is_an_argument_of_the_script(tmp_path):
     (tmp_path / "script.py").write_text("import sys\nprint('RAN', sys.argv[1:], 'openfleet.compat' in sys.modules)\n")
     command = [sys.executable, "-m", "openfleet.launch", "--server_num=1", "--worker_num=1", "script.py", "--compat"]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)

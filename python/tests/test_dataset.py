@@ -71,7 +71,7 @@ def test_bad_lines_name_file_line_and_slot(clicks, click_model):  # stories 7 an
     assert (report.samples, report.skipped_lines) == (3, 1)
 
 
-def test_a_reader_that_crashes_is_an_error_with_its_last_words(clicks, click_model):  # story 21
+def test_a_pipe_command_that_crashes_is_an_error_with_its_stderr(clicks, click_model):  # story 21
     model = click_model(static.optimizer.SGD(0.1))
     command = f"{sys.executable} -c 'import sys; sys.exit(\"no such column\")'"
     with pytest.raises(DataError, match="exit code 1[^~]*no such column"):
@@ -101,7 +101,7 @@ def test_a_data_generator_is_a_pipe_command(tmp_path, click_model):
     assert trained(model).train_from_dataset(dataset=data).samples == 50
 
 
-def test_a_generator_refuses_what_is_no_number():
+def test_a_data_generator_rejects_values_that_are_not_numbers():
     with pytest.raises(ValueError, match="slot `a` expects integers or floats, got 'x'"):
         MultiSlotDataGenerator()._gen_str([("a", ["x"])])
 
@@ -117,7 +117,7 @@ def _hears_ctrl_c():
 def test_ctrl_c_ends_a_pass_and_the_executor_can_be_used_again(clicks, click_model, _hears_ctrl_c):
     model = click_model(static.optimizer.SGD(0.1))
     exe = trained(model)
-    # A reader that would go on for two minutes.
+    # A pipe command that would run for two minutes.
     command = "timeout 120 sh -c 'while true; do echo 1 0 2 0 0 1 1 0; done'"
     data = dataset(QueueDataset, model, clicks(files=1), pipe_command=command)
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -161,7 +161,7 @@ def test_csv_and_libsvm_are_read_by_their_own_descriptions(tmp_path):
         wrong.load_into_memory()
 
 
-def test_multislot_files_may_have_more_slots_than_the_program_wants(tmp_path):
+def test_multislot_files_may_have_more_slots_than_the_program_uses(tmp_path):
     user = static.data("user", [None, 1], "int64", lod_level=1)
     (tmp_path / "rows.txt").write_text("1 1 2 0.5 0.5 1 7\n1 0 2 0.1 0.2 2 8 9\n")
     data = InMemoryDataset()
@@ -197,7 +197,7 @@ def test_a_global_shuffle_in_one_process_is_a_local_one(clicks, click_model):
         dataset(QueueDataset, model, clicks()).global_shuffle()
 
 
-def test_the_parts_of_a_text_add_up_and_number_its_words_alike(tmp_path):
+def test_parts_of_a_text_cover_it_and_number_its_words_equally(tmp_path):
     text = tmp_path / "text"
     text.write_text("".join(f"a{line} b{line} c a{line} b{line}\n" for line in range(50)))
     loss = models.word2vec(dim=4, window=2, negatives=2)

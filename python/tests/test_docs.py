@@ -163,7 +163,7 @@ def runs(block: Block) -> bool:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(map(runs, blocks(page)))], ids=lambda page: page.stem)
-def test_the_blocks_of_a_page_run_as_they_are(page, tmp_path, monkeypatch):
+def test_the_blocks_of_a_page_run_unmodified(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     reader = Reader(tmp_path)
     # Variables of one page are not seen by the next; programs and scopes of `openfleet.static` neither.
@@ -185,7 +185,7 @@ def test_blocks_that_do_not_run_say_why(page):
             assert re.fullmatch(r"no-run: .{5,}", block.mark), f"{block.name}: write `<!-- no-run: reason -->`"
 
 
-def test_a_console_block_gives_its_commands_and_not_their_output():
+def test_a_console_block_is_parsed_into_commands_without_output():
     body = "$ a \\\n    b\noutput\n$ c 'two\nlines'\nmore output\n"
     assert commands(Block(ROOT, 1, "console", "", body)) == "a \\\n    b\nc 'two\nlines'"
 

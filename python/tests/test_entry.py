@@ -1,4 +1,4 @@
-"""Which ids of a sparse table get a row: rules of admission and the padding id, from Python."""
+"""Which ids of a sparse table get a row: admission rules and the padding id."""
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ def test_an_id_gets_a_row_with_a_probability():
 def test_rows_count_shows_and_clicks(tmp_path):
     entry = paddle.distributed.ShowClickEntry("show", "click")
     step = looked_up(entry, more=["show", "click"])
-    # The only weight of a row is its first one, which begins from the initializer where there is no long part.
+    # The only weight of a row is its first one, which starts from the initializer if there is no long part.
     assert step(1, 1, 2, show=[1, 1, 1], click=[1, 0, 0]) == [5.0, 5.0, 5.0]
     step(1, 2, show=[1, 3], click=[1, 2])
     manifest = static.save(paddle.static.default_main_program(), tmp_path)
@@ -65,7 +65,7 @@ def test_rows_count_shows_and_clicks(tmp_path):
     assert counted == {1: (3.0, 2.0), 2: (4.0, 2.0)}
 
 
-def test_shows_must_be_data_with_one_number_a_row():
+def test_shows_must_be_data_with_one_number_per_row():
     step = looked_up(paddle.distributed.ShowClickEntry("show", "click"), more=["show"])
     with pytest.raises(ValueError, match="`click`"):
         step(1, show=[1])
@@ -95,12 +95,12 @@ def test_rules_with_wrong_numbers_are_refused(make, message):
         ({"entry": "count_filter_entry:5"}, TypeError, "`entry` expects an admission rule"),
     ],
 )
-def test_what_a_sparse_table_cannot_be_told_is_named(options, kind, message):
+def test_unsupported_options_of_a_sparse_table_are_named(options, kind, message):
     with pytest.raises(kind, match=message):
         looked_up(**options)
 
 
-def test_the_padding_id_of_a_sparse_table_reads_as_zeros_and_learns_nothing():
+def test_the_padding_id_of_a_sparse_table_reads_as_zeros_and_is_not_trained():
     step = looked_up(padding_idx=0)
     assert step(0, 3) == [0.0, 5.0]
     assert step(0, 3) == [0.0, 4.0]

@@ -1,4 +1,4 @@
-"""The examples do what their pages say, alone and as jobs."""
+"""Runs the examples, alone and as jobs, and compares with the results in their docs."""
 
 import re
 import subprocess
@@ -30,7 +30,7 @@ def click_data(tmp_path_factory):
 
 @pytest.mark.parametrize("launch", [[], JOB], ids=["alone", "job"])
 @pytest.mark.parametrize("name", ["wide_deep", "ctr_dnn", "deepfm"])
-def test_a_click_example_comes_near_the_auc_of_its_page(tmp_path, click_data, name, launch):
+def test_a_click_example_reaches_the_auc_in_its_docs(tmp_path, click_data, name, launch):
     said = run(tmp_path, *launch, str(EXAMPLES / name / "train.py"), f"--data={click_data}")
     page = (EXAMPLES / name / "README.md").read_text()
     expected = [float(auc) for auc in re.findall(r"test AUC (0\.\d+)", page)]
@@ -50,7 +50,7 @@ def test_the_word2vec_example_finds_the_similarities_of_its_text(tmp_path, launc
     assert len(run(tmp_path, str(EXAMPLES / "word2vec" / "infer.py")).splitlines()) == 5
 
 
-def test_every_script_fits_a_screen_or_two():
+def test_every_example_is_short():
     scripts = sorted(EXAMPLES.glob("*/*.py"))
     assert len(scripts) == 8
     for script in scripts:

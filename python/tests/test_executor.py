@@ -39,13 +39,13 @@ def test_feeds_of_another_shape_or_kind_are_named():
         exe.run(feed={"x": np.zeros((1, 3))}, fetch_list=[y])
 
 
-def test_without_the_startup_program_it_says_what_is_missing():
+def test_running_before_the_startup_program_names_the_missing_parameter():
     y = static.nn.fc(static.data("x", [None, 1]), size=1)
     with pytest.raises(ProgramError, match="has no value in the scope[^~]*hint: run the startup program"):
         static.Executor().run(feed={"x": [[1.0]]}, fetch_list=[y])
 
 
-def test_a_feed_loop_with_readers_and_a_feeder_learns(click_model):
+def test_a_feed_loop_with_readers_and_a_feeder_reduces_the_loss(click_model):
     model = click_model(static.optimizer.Adam(0.01))
     rng = np.random.default_rng(0)
     rows = [([int(u % 2)], rng.random(2), [int(u)], [1, 2]) for u in rng.integers(0, 40, 512)]
@@ -75,7 +75,7 @@ def test_scope_values_are_read_and_set_by_name():
         tensor.set(np.zeros(3))
 
 
-def test_two_scopes_do_not_notice_each_other():
+def test_two_scopes_are_independent():
     y = static.nn.fc(static.data("x", [None, 1]), size=1, weight_attr="w")
     exe, other = static.Executor(), static.Scope()
     exe.run(static.default_startup_program())

@@ -1,4 +1,4 @@
-"""A place that cannot be written: the save raises, and the process and its job go on and can save elsewhere."""
+"""Saves to a path that cannot be written: the save raises, and training continues and can save elsewhere."""
 
 import subprocess
 

@@ -35,7 +35,7 @@ def test_a_script_without_a_launcher_trains_alone(clicks, click_model, capfd):  
     fleet.stop_worker()
 
 
-def test_the_strategy_is_checked_as_it_is_written():
+def test_strategy_options_are_checked_when_they_are_set():
     strategy = fleet.DistributedStrategy()
     with pytest.raises(ValueError, match="no option is named `ksteps`[^~]*did you mean `k_steps`"):
         strategy.a_sync_configs = {"send_queue_size": 4, "ksteps": 400}
@@ -50,7 +50,7 @@ def test_the_strategy_is_checked_as_it_is_written():
         str(strategy)
 
 
-def test_calls_in_the_wrong_order_say_what_is_missing(click_model):
+def test_calls_in_the_wrong_order_name_the_missing_call(click_model):
     fleet.init()
     with pytest.raises(OrderError, match="`init_worker` was called before `distributed_optimizer`"):
         fleet.init_worker()
@@ -110,7 +110,7 @@ def test_the_example_trains_with_two_servers_and_two_workers(tmp_path, mode):  #
     assert auc and float(auc[1]) > 0.7, run.stdout + run.stderr
 
 
-def test_a_script_that_fails_ends_the_job_with_its_exit_code_and_words(tmp_path):
+def test_a_script_that_fails_ends_the_job_with_its_exit_code_and_output(tmp_path):
     (tmp_path / "fails.py").write_text("import sys\nsys.exit('no data today')\n")
     run = launch(tmp_path, "--server_num=1", "--worker_num=1", "fails.py")
     assert run.returncode == 1
@@ -158,7 +158,7 @@ except OrderError as error:
 """
 
 
-def test_a_feed_loop_trains_on_servers_and_old_values_are_not_taken_for_new_ones(tmp_path):  # story 2
+def test_a_feed_loop_trains_on_servers_and_stale_values_are_rejected(tmp_path):  # story 2
     (tmp_path / "leaves.py").write_text(LEAVES)
     run = launch(tmp_path, "--server_num=1", "--worker_num=1", "leaves.py")
     assert run.returncode == 0, run.stdout + run.stderr

@@ -1,4 +1,4 @@
-"""What a program has learnt, saved and taken up again: in one process and by the servers of a job."""
+"""Saving and loading, in one process and by the servers of a job."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def steps(exe, main, loss, of):
     return [exe.run(main, feed=batch(step), fetch_list=[loss])[0].item() for step in of]
 
 
-def test_a_save_of_what_has_changed_loads_as_a_whole_one_does(tmp_path: Path) -> None:
+def test_a_chain_of_delta_saves_loads_like_a_whole_save(tmp_path: Path) -> None:
     main, startup, _, loss, _, _ = built()
     exe = static.Executor()
     with static.scope_guard(static.Scope()):
@@ -58,7 +58,7 @@ def test_a_save_of_what_has_changed_loads_as_a_whole_one_does(tmp_path: Path) ->
         delta = static.save(main, tmp_path / "chain", mode="delta")
         static.save(main, tmp_path / "whole")
         expected = steps(exe, main, loss, range(8, 12))
-    assert base["version"] == 1 and "layers" not in base, "where nothing stands everything is written"
+    assert base["version"] == 1 and "layers" not in base, "the first save of a chain writes everything"
     assert len(delta["layers"]) == 2 and delta["sparse"][0]["rows"] > delta["sparse"][0]["parts"][0]["rows"] > 0
     for place in ("chain", "whole"):
         with static.scope_guard(static.Scope()):
@@ -76,7 +76,7 @@ def test_a_save_of_what_has_changed_loads_as_a_whole_one_does(tmp_path: Path) ->
             static.save(main, tmp_path / "chain", mode=1)
 
 
-def test_only_what_is_named_is_saved(tmp_path: Path) -> None:
+def test_only_the_listed_variables_are_saved(tmp_path: Path) -> None:
     main, startup, _, loss, _, _ = built()
     exe = static.Executor()
     with static.scope_guard(static.Scope()):
@@ -89,7 +89,7 @@ def test_only_what_is_named_is_saved(tmp_path: Path) -> None:
             static.save(main, tmp_path / "some", only=["fc_0.b_1"])
 
 
-def test_training_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(tmp_path: Path) -> None:
+def test_training_resumes_from_a_checkpoint_exactly(tmp_path: Path) -> None:
     main, startup, test, loss, probability, _ = built()
     exe = static.Executor()
     with static.scope_guard(static.Scope()):
@@ -101,7 +101,7 @@ def test_training_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(tmp_path:
     with static.scope_guard(static.Scope()):
         static.load(main, tmp_path / "model", exe)
         assert steps(exe, main, loss, range(5, 12)) == expected
-    # A program built anew for inference takes what it needs; the counters of its AUC can be zeroed.
+    # A program that is built again for inference loads what it needs; the counters of its AUC can be reset.
     with static.scope_guard(static.Scope()):
         static.load_persistables(exe, tmp_path / "model", test)
         first = exe.run(test, feed=batch(3), fetch_list=[probability])[0]
@@ -130,7 +130,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
             static.save_persistables(exe, tmp_path / "model", main, filename="all")
 
 
-def test_a_part_is_saved_and_taken(tmp_path: Path) -> None:
+def test_part_of_a_program_is_saved_and_loaded(tmp_path: Path) -> None:
     main, startup, _, loss, *_ = built()
     exe = static.Executor()
     with static.scope_guard(static.Scope()):

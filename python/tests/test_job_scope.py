@@ -1,4 +1,4 @@
-"""Which scope is the job's: everything else that a worker reads, loads or trains is its own."""
+"""The scope of a job: whatever a worker reads, loads or trains in another scope is local to it."""
 
 import json
 import subprocess
@@ -60,7 +60,7 @@ def told(ran):
 
 
 @pytest.mark.parametrize("a_sync", [True, False])
-def test_a_model_loaded_in_a_scope_of_its_own_leaves_the_job_alone(tmp_path, a_sync):
+def test_a_model_loaded_into_another_scope_does_not_change_the_job(tmp_path, a_sync):
     text = """
 fleet.init_worker()
 step()
@@ -193,7 +193,7 @@ print("trained", flush=True)
     "optimizer",
     ["fleet.distributed_optimizer(static.optimizer.SGD(1.0))", "static.optimizer.SGD(1.0)"],
 )
-def test_workers_without_servers_do_not_train_a_model_each(tmp_path, init, optimizer):
+def test_workers_without_servers_are_refused(tmp_path, init, optimizer):
     path = tmp_path / "job.py"
     path.write_text(COLLECTIVE.replace("INIT", init).replace("OPTIMIZER", optimizer))
     endpoints = "127.0.0.1:6170,127.0.0.1:6171"
@@ -217,7 +217,7 @@ def test_workers_without_servers_do_not_train_a_model_each(tmp_path, init, optim
         for env in (two, one)
     )
     assert several.returncode == 1, several.stdout + several.stderr
-    assert "collective training follows later: each of the 2 workers" in several.stderr
+    assert "collective training is not available yet: each of the 2 workers" in several.stderr
     assert alone.returncode == 0 and "trained" in alone.stdout, alone.stderr
 
 
@@ -262,7 +262,7 @@ def launch_sparse(directory, text, entry="None", k_steps=0, options=("--server_n
 
 
 @pytest.mark.parametrize("options", [("--server_num=2", "--worker_num=1"), ()])
-def test_shrink_removes_rows_that_were_not_seen_for_so_many_passes(tmp_path, options):
+def test_shrink_removes_rows_not_seen_for_threshold_passes(tmp_path, options):
     text = """
 for number in range(5):
     exe.run(feed={"ids": [[1, 2] if number == 0 else [1]]})
@@ -291,7 +291,7 @@ exe.run(feed={{"ids": [[1, 2]]}})
     assert f"{what} is not supported in geo mode" in ran.stderr, ran.stderr
 
 
-def test_a_geo_save_has_what_every_worker_has_learnt(tmp_path):
+def test_a_geo_save_contains_the_updates_of_every_worker(tmp_path):
     """One worker saves in the middle of its script; the other has sent 10 of 14 steps, and is asked for the rest."""
     text = """
 import os, time
@@ -321,7 +321,7 @@ else:
     assert f"job {manifest['job']}: 2 servers" in ran.stderr, "a checkpoint says whose it is"
 
 
-def test_drop_out_differs_between_workers(tmp_path):
+def test_dropout_differs_between_workers(tmp_path):
     head = HEAD.replace("loss = static.nn.mean(y)", "mask = static.nn.dropout(x, 0.5)\nloss = static.nn.mean(y)")
     head = head.replace('"x", [None, 1]', '"x", [None, 64]')
     path = tmp_path / "job.py"

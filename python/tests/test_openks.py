@@ -1,4 +1,4 @@
-"""The names of OpenKS: its factory, classes in both spellings, strategies, and its launcher."""
+"""The API of OpenKS: its factory, classes in both spellings, strategies, and its launcher."""
 
 import re
 import subprocess
@@ -30,7 +30,7 @@ from openks_distributed.gpu import GPUDistributed
         ("gpu", GPUDistributed.GPUDistributedAlgorithm),
     ],
 )
-def test_the_flag_says_how_a_job_trains(flag, kind):
+def test_the_flag_selects_the_kind_of_job(flag, kind):
     algorithm = KSDistributedFactory.instantiation(flag=flag)
     assert isinstance(algorithm, kind) and isinstance(algorithm, BaseDistributed.BaseDistributedAlgorithm)
     assert KSDistributedFactory.instantiation(flag=flag) is algorithm
@@ -51,12 +51,12 @@ def test_classes_have_the_names_of_the_document_in_both_spellings():
 
 
 @pytest.mark.parametrize("spelling", ["distributed_optimizer", "distributed_optimzier"])
-def test_collective_can_be_set_up_and_says_that_the_rest_follows(spelling):
+def test_collective_can_be_set_up_but_minimize_is_not_implemented(spelling):
     algorithm = KSDistributedFactory.instantiation(flag=1)
     algorithm.init(RoleMaker.UserDefinedRoleMaker(worker_endpoints=["127.0.0.1:1"], is_collective=True))
     loss = static.nn.mean(static.nn.fc(static.data("x", [None, 2]), 1))
     optimizer = getattr(algorithm, spelling)(static.optimizer.SGD(0.1))
-    with pytest.raises(NotImplementedError, match="collective training follows later"):
+    with pytest.raises(NotImplementedError, match="collective training is not available yet"):
         optimizer.minimize(loss)
 
 
@@ -73,7 +73,7 @@ def test_strategies_choose_the_mode(config, mode_name):
     assert str(CPUStrategy([config]).config()).startswith(mode_name)
 
 
-def test_strategies_among_workers_are_kept_for_what_follows():
+def test_collective_strategies_store_their_settings():
     from openks_distributed.gpu.strategy import GPUStrategy, GradAllreduce, NumThreadsConfig
 
     strategy = GPUStrategy([NumThreadsConfig(4)], [GradAllreduce()])
@@ -99,10 +99,10 @@ def test_the_launcher_passes_the_arguments_of_the_script_on(tmp_path):
     assert wrong.returncode == 2 and "invalid choice: 'tpu'" in wrong.stderr
     servers = ["--mode", "gpu", "--server_num", "1", "script.py"]
     wrong = subprocess.run([*command[:3], *servers], capture_output=True, text=True, timeout=60)
-    assert wrong.returncode == 2 and "--server_num means nothing" in wrong.stderr
+    assert wrong.returncode == 2 and "--server_num cannot be used" in wrong.stderr
 
 
-def test_the_wheel_names_every_package_there_is():
+def test_the_wheel_lists_every_package():
     root = Path(__file__).parents[2]
     named = re.search(r"python-packages = \[(.*)\]", (root / "pyproject.toml").read_text())[1]
     packages = sorted(path.parent.name for path in (root / "python").glob("*/__init__.py"))

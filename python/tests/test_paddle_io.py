@@ -1,4 +1,4 @@
-"""`paddle.io` and what else scripts need beside layers: loaders, schedules, ranks, specifications."""
+"""`paddle.io` and other modules beside layers: loaders, schedules, ranks, specifications."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_a_loader_streams_an_iterable_dataset(num_workers):
     assert [x.tolist() for x, _ in batches][1] == [[4, 5], [5, 6], [6, 7], [7, 8]] and len(batches) == 2
 
 
-def test_an_error_of_a_dataset_reaches_whoever_iterates():
+def test_an_error_of_a_dataset_is_raised_by_the_loader():
     class Broken(paddle.io.IterableDataset):
         def __iter__(self):
             yield [1]
@@ -47,7 +47,7 @@ def test_an_error_of_a_dataset_reaches_whoever_iterates():
         list(paddle.io.DataLoader(Broken(), batch_size=1, num_workers=1))
 
 
-def test_a_loader_shuffles_and_collates_as_told():
+def test_a_loader_shuffles_and_collates_by_its_options():
     seen = [int(y[0] ** 0.5) for _, y in paddle.io.DataLoader(Squares(), batch_size=1, shuffle=True)]
     assert sorted(seen) == list(range(10))
     sums = list(paddle.io.DataLoader(Squares(), batch_size=5, collate_fn=lambda rows: sum(y for _, y in rows)))
@@ -57,7 +57,7 @@ def test_a_loader_shuffles_and_collates_as_told():
     assert len(list(paddle.io.DataLoader(Squares(), batch_sampler=sampler))) == 4
 
 
-def test_what_a_loader_gives_can_be_fed():
+def test_batches_of_a_loader_can_be_fed():
     x, y = paddle.static.data("x", [None, 1]), paddle.static.data("y", [None, 1], "int64")
     out = paddle.sum(x * paddle.cast(y, "float32"))
     loader = paddle.io.DataLoader(Squares(), feed_list=[x, y], return_list=False, batch_size=10)
@@ -82,7 +82,7 @@ def test_what_a_loader_gives_can_be_fed():
         (lambda: next(iter(paddle.io.Dataset()[0])), NotImplementedError, "`__getitem__` of Dataset"),
     ],
 )
-def test_what_a_loader_cannot_do_is_said(make, kind, message):
+def test_unsupported_options_of_a_loader_are_named(make, kind, message):
     with pytest.raises(kind, match=message):
         make()
 
@@ -99,7 +99,7 @@ RATES = {
 
 
 @pytest.mark.parametrize("name", RATES)
-def test_schedules_take_the_arguments_of_the_original(name):
+def test_schedules_take_the_arguments_of_paddlepaddle(name):
     make, word = RATES[name]
     assert list(make(paddle.optimizer.lr).to_json()) == [word]
 
@@ -126,13 +126,13 @@ def test_a_rate_falls_at_milestones():
     np.testing.assert_allclose(rates(schedule, 4), [0.5, 0.5, 0.05, 0.005], 1e-4)
 
 
-def test_a_schedule_says_what_it_does_not_do():
+def test_unsupported_options_of_a_schedule_are_named():
     with pytest.raises(NotImplementedError, match="`last_epoch=3`"):
         paddle.optimizer.lr.ExponentialDecay(0.5, 0.9, last_epoch=3)
     with pytest.raises(NotImplementedError, match="`verbose=True`"):
         paddle.optimizer.lr.ExponentialDecay(0.5, 0.9, verbose=True)
-    paddle.optimizer.lr._Counted._told = False
-    with pytest.warns(UserWarning, match="go on with every batch"):
+    paddle.optimizer.lr._Counted._warned = False
+    with pytest.warns(UserWarning, match="advance with every batch"):
         paddle.optimizer.lr.ExponentialDecay(0.5, 0.9).step()
 
 

@@ -1,4 +1,4 @@
-"""A model of `paddle.nn` with rules of admission, in a job of real processes with the second version's `fleet`."""
+"""A model of `paddle.nn` with admission rules, in a job of real processes with the `fleet` of PaddlePaddle 2.x."""
 
 import json
 import re
@@ -62,7 +62,7 @@ else:
         value, seen = exe.run(fleet.main_program, feed=feed, fetch_list=[loss, wide])
         print("worker %d of %d: loss %f, rare %f" % (rank, size, value, np.abs(seen).max()), flush=True)
         if step % 20 == 19:
-            # Numbers of the second version: everything, what has changed, everything and a day is over.
+            # Modes of PaddlePaddle 2.x: everything, the changes, everything and the end of a day.
             fleet.barrier_worker()
             fleet.save_persistables(exe, "model", fleet.main_program, mode={19: 0, 39: 1, 59: 3}[step])
             if rank == 0 and step == 39:
@@ -79,7 +79,7 @@ else:
 """
 
 
-def test_layers_and_rules_of_admission_train_on_servers(tmp_path):
+def test_layers_and_admission_rules_train_on_servers(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "openfleet.launch", "--server_num=2", "--worker_num=2", "--compat", "train.py"]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)

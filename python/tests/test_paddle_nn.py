@@ -46,7 +46,7 @@ def test_attributes_that_are_layers_or_parameters_are_found():
     assert not hasattr(tower, "extra")
 
 
-def test_a_layer_before_its_base_is_made_says_what_to_call():
+def test_a_layer_without_super_init_raises_with_a_hint():
     class Hasty(nn.Layer):
         def __init__(self):
             self.linear = nn.Linear(1, 1)
@@ -80,7 +80,7 @@ def test_a_layer_that_is_called_twice_has_its_parameters_once():
     assert (run(out, x=np.ones((5, 2, 3))) == 0).all()
 
 
-def test_linear_embedding_and_norms_compute_what_they_say():
+def test_linear_embedding_and_norms_match_numpy():
     rng = np.random.default_rng(0)
     x = paddle.static.data("x", [None, 3])
     ids = paddle.static.data("ids", [None, 2], "int64")
@@ -106,7 +106,7 @@ def test_linear_embedding_and_norms_compute_what_they_say():
 
 
 @pytest.mark.parametrize("layer", [lambda: nn.BatchNorm1D(3), lambda: nn.BatchNorm(3, act="relu")])
-def test_batch_norm_uses_the_batch_in_training_and_what_it_saw_afterwards(layer):
+def test_batch_norm_uses_the_batch_in_training_and_moving_averages_in_evaluation(layer):
     x = paddle.static.data("x", [None, 3])
     out = layer()(x)
     test = paddle.static.default_main_program().clone(for_test=True)
@@ -137,7 +137,7 @@ def test_dropout_drops_in_training_only():
 
 
 @pytest.mark.parametrize("name", ["Conv1D", "Conv2D", "LSTM", "GRU", "SimpleRNN", "MultiHeadAttention", "Transformer"])
-def test_layers_that_are_absent_are_named(name):
+def test_missing_layers_are_named(name):
     with pytest.raises(NotImplementedError, match=f"`paddle.nn.{name}` is not available"):
         getattr(nn, name)
 
@@ -310,7 +310,7 @@ class DIN(Base):
 
 
 class MMoE(Base):
-    """Experts, a gate a task, a tower a task; both tasks are the click here."""
+    """Experts, and one gate and one tower per task; both tasks predict the click here."""
 
     def __init__(self, sparse, experts=3, tasks=2):
         super().__init__(sparse)

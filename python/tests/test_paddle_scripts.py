@@ -108,10 +108,10 @@ def test_script_000_trains_by_its_shell_script_and_passes_arguments_on(tmp_path)
     openks_trains(*launched(command, tmp_path, PATH=path, LOG_DIR=str(tmp_path / "log")), passes=4)
 
 
-def test_script_000_with_flag_1_says_that_collective_training_follows(tmp_path):
+def test_script_000_with_flag_1_says_that_collective_training_is_not_available(tmp_path):
     code, said = launched([*COMPAT, str(SCRIPTS / "000_openks_collective.py")], tmp_path)
     assert code == 1 and "initialised, worker 0 of 1" in said
-    assert "NotImplementedError" in said and "collective training follows later" in said
+    assert "NotImplementedError" in said and "collective training is not available yet" in said
 
 
 def test_script_001_prints_costs_that_fall_and_an_auc_that_rises(start):

@@ -1,4 +1,4 @@
-"""Functions on variables: their numbers against NumPy's, and what they refuse."""
+"""Functions on variables: their results compared with NumPy, and their errors."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ IDS = np.array([[2, 0], [1, 1]])
 
 
 def run(build, **feed):
-    """What `build` computes of fed arrays, of which the first dimension is the batch."""
+    """Returns what `build` computes from fed arrays, whose first dimension is the batch."""
     feed = {name: np.asarray(value) for name, value in feed.items()}
     feed.setdefault("rows", np.zeros((2, 1), np.float32))
     kinds = {name: "int64" if value.dtype.kind == "i" else "float32" for name, value in feed.items()}
@@ -251,7 +251,7 @@ def test_numbers_are_those_of_numpy(name):
     np.testing.assert_allclose(np.asarray(got, np.float64), expected.astype(np.float64), rtol=2e-5, atol=2e-6)
 
 
-def test_random_numbers_are_drawn_anew_in_every_step_from_the_seed_of_the_program():
+def test_random_numbers_differ_in_every_step_and_follow_the_seed_of_the_program():
     paddle.seed(3)
     flat, bell = paddle.rand([200, 5]), paddle.normal(2.0, 0.5, shape=[200, 5])
     fixed = paddle.uniform([4], min=2.0, max=3.0, seed=1)
@@ -303,7 +303,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_is_refused_by_name(name):
+def test_unsupported_arguments_are_named(name):
     build, kind, message = REFUSED[name]
     x = static.data("x", [None, 4])
     with pytest.raises(kind, match=message):

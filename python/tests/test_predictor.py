@@ -122,7 +122,7 @@ def test_onnxruntime_gives_the_same_predictions(name: str, tmp_path: Path) -> No
     nothing = {**{slot: [[]] for slot in SLOTS}, "dense": np.ones((1, 3), np.float32)}
     (expected,), (got,) = predictor.predict(nothing), session.run(None, inputs_of(nothing))
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
-    # Ids that the model does not know share a row of zeros: as if they were not there.
+    # Unknown ids share a row of zeros, as if they were absent.
     unknown = {**nothing, "C1": [[signed(12345 * SPREAD)]]}
     np.testing.assert_allclose(session.run(None, inputs_of(unknown))[0], expected, rtol=0, atol=1e-5)
 
@@ -161,7 +161,7 @@ def test_equal_ids_of_two_slots_are_two_features_unless_shared(
         np.testing.assert_array_equal(exe.run(program, feed=feed, fetch_list=targets)[0], expected)
 
 
-def test_a_checkpoint_of_shared_ids_is_not_taken_for_one_of_salted_ids(tmp_path: Path) -> None:
+def test_a_checkpoint_of_shared_ids_is_not_loaded_as_salted_ids(tmp_path: Path) -> None:
     exe, _, _ = two_slots(share_ids=True)
     static.save(static.default_main_program(), str(tmp_path / "old"))
     for share_ids in (True, False):
@@ -196,7 +196,7 @@ IDS = [[1, 2, 0], [], [2], [0], [-7, 1, 1, 5]]
 
 @pytest.mark.parametrize("padding", [None, 0])
 @pytest.mark.parametrize("pooling", ["sum", "mean", "sqrtn"])
-def test_pooled_ids_are_pooled_alike_in_onnx(pooling: str, padding: int | None, tmp_path: Path) -> None:
+def test_pooling_is_the_same_in_onnx(pooling: str, padding: int | None, tmp_path: Path) -> None:
     def network():
         slot = static.data("s", [None, 1], "int64", lod_level=1)
         rows = static.nn.sparse_embedding(slot, size=[0, 3], pooling=pooling, padding_idx=padding)
@@ -210,7 +210,7 @@ def test_pooled_ids_are_pooled_alike_in_onnx(pooling: str, padding: int | None, 
 
 
 @pytest.mark.parametrize("pooling", ["mean", None])
-def test_a_dense_table_is_looked_up_alike_in_onnx(pooling: str | None, tmp_path: Path) -> None:
+def test_dense_embedding_is_the_same_in_onnx(pooling: str | None, tmp_path: Path) -> None:
     def network():
         slot, ids = static.data("s", [None, 1], "int64", lod_level=1), static.data("ids", [None, 3], "int64")
         first = static.nn.embedding(slot, size=[10, 4], pooling="sqrtn", padding_idx=2)
@@ -226,7 +226,7 @@ def test_a_dense_table_is_looked_up_alike_in_onnx(pooling: str | None, tmp_path:
 
 
 @pytest.mark.parametrize("pooling", ["sum", "mean", None])
-def test_slots_of_a_fixed_length_are_fed_as_they_are(pooling: str | None, tmp_path: Path) -> None:
+def test_slots_of_a_fixed_length_are_one_onnx_input(pooling: str | None, tmp_path: Path) -> None:
     def network():
         ids = static.data("ids", [None, 3], "int64")
         rows = static.nn.sparse_embedding(ids, size=[0, 2], pooling=pooling)
@@ -238,7 +238,7 @@ def test_slots_of_a_fixed_length_are_fed_as_they_are(pooling: str | None, tmp_pa
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
 
 
-def test_whoever_keeps_the_rows_elsewhere_gives_them_pooled(tmp_path: Path) -> None:
+def test_pooled_inputs_replace_the_tables_of_an_onnx_model(tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     slots = [static.data(name, [None, 1], "int64", lod_level=1) for name in ("s", "t")]
     x = static.data("x", [None, 2])
@@ -261,7 +261,7 @@ def test_whoever_keeps_the_rows_elsewhere_gives_them_pooled(tmp_path: Path) -> N
     assert session.get_modelmeta().custom_metadata_map[f"openfleet.pooled.{names[0]}"].startswith("s of ")
 
 
-def test_unknown_ids_have_the_constant_that_all_rows_begin_with(tmp_path: Path) -> None:
+def test_unknown_ids_get_the_constant_initializer_in_onnx(tmp_path: Path) -> None:
     def network():
         slot = static.data("s", [None, 1], "int64", lod_level=1)
         attr = static.ParamAttr(initializer=static.initializer.Constant(0.25))

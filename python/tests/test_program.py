@@ -81,7 +81,7 @@ def test_a_variable_of_another_program_is_refused_with_a_hint():
         static.nn.relu(x)
 
 
-def test_wrong_arguments_are_pythons_own_errors_with_our_words():
+def test_wrong_arguments_raise_builtin_exceptions_with_our_messages():
     x = static.data("x", [None, 3])
     with pytest.raises(ValueError, match="no activation is named `rlu`[^~]*did you mean `relu`"):
         static.nn.fc(x, size=2, activation="rlu")
@@ -176,7 +176,7 @@ def test_a_weight_moves_by_the_rate_of_its_schedule(schedule, rate):
         ({"grad_clip": static.clip.ClipGradByGlobalNorm(0.5)}, {}, 0.1 * 0.5),
     ],
 )
-def test_attributes_decay_and_clipping_change_a_step_as_they_say(options, attr, expected):
+def test_attributes_decay_and_clipping_change_a_step_by_their_formulas(options, attr, expected):
     if attr.get("trainable") is False:
         with pytest.raises(ValueError):
             steps_of(static.optimizer.SGD(0.1, **options), 1, x=3.0, **attr)
@@ -205,7 +205,7 @@ def test_first_values_have_the_spread_of_their_initializer(initializer, spread):
     assert values.std() == pytest.approx(spread, rel=0.05, abs=1e-6)
 
 
-def test_a_tensor_of_a_scope_shows_what_is_and_writes_what_is_assigned():
+def test_a_tensor_of_a_scope_reads_and_writes_the_current_value():
     y = static.nn.fc(static.data("x", [None, 2]), size=1, weight_attr="w", bias_attr=False)
     exe = static.Executor()
     exe.run(static.default_startup_program())

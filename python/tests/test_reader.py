@@ -1,4 +1,4 @@
-"""Readers, and what becomes of their errors."""
+"""Readers and their errors."""
 
 import itertools
 import threading
@@ -12,7 +12,7 @@ def numbers(count):
     return lambda: iter(range(count))
 
 
-def test_readers_are_put_together_like_sentences():
+def test_readers_can_be_composed():
     doubled = reader.map_readers(lambda x: 2 * x, reader.chain(numbers(3), numbers(2)))
     assert list(reader.batch(reader.firstn(doubled, 4), 3, drop_last=True)()) == [[0, 2, 4]]
     assert sorted(reader.shuffle(numbers(10), 4, seed=3)()) == list(range(10))
@@ -30,7 +30,7 @@ def failing():
     raise OSError("the disk is gone")
 
 
-def test_an_error_behind_a_buffer_comes_where_its_row_would_have():
+def test_an_error_of_a_buffered_reader_is_raised_in_place_of_its_row():
     rows = reader.buffered(failing, 4)()
     assert next(rows) == 1
     with pytest.raises(OSError, match="the disk is gone"):
@@ -39,18 +39,18 @@ def test_an_error_behind_a_buffer_comes_where_its_row_would_have():
         list(reader.xmap_readers(lambda x: x, failing, 2, 2)())
 
 
-def test_a_buffer_that_nobody_reads_to_the_end_lets_its_thread_go():
-    before = threading.active_count()
+def test_closing_a_buffered_reader_stops_its_thread():
+    before = set(threading.enumerate())
     rows = reader.buffered(itertools.count, 2)()
     assert [next(rows), next(rows)] == [0, 1]
     rows.close()
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and thread.daemon:
-            thread.join(timeout=5)
-    assert threading.active_count() <= before
+    started = set(threading.enumerate()) - before
+    for thread in started:
+        thread.join(timeout=5)
+    assert not any(thread.is_alive() for thread in started)
 
 
-def test_rows_mapped_by_threads_all_come_and_in_order_where_asked():
+def test_xmap_readers_returns_all_rows_and_keeps_the_order_on_request():
     squares = [x * x for x in range(50)]
     assert list(reader.xmap_readers(lambda x: x * x, numbers(50), 4, 8, order=True)()) == squares
     assert sorted(reader.xmap_readers(lambda x: x * x, numbers(50), 4, 8)()) == squares

@@ -1,4 +1,4 @@
-"""Processes that die, end and come back, as a user meets them: real scripts and real processes."""
+"""Restarts: real scripts in real processes that crash, end and are started again."""
 
 import os
 import signal
@@ -49,7 +49,7 @@ if fleet.is_first_worker():
     print(f"counts {counts()}", flush=True)
 """
 
-# 60 steps of two workers, of which each has every id 12 times, and id 4 once more in every step.
+# 60 steps of two workers. Each worker has every id 12 times, and id 4 once more in every step.
 TWO_WORKERS = "counts [-24, -24, -24, -24, -144]"
 SYNC = {"a_sync": False}
 
@@ -75,16 +75,16 @@ def launch(directory, path, *arguments, options=(), workers=2):
 
 
 @pytest.mark.parametrize("mode, scale", [(SYNC, 2.0), ({"a_sync": True}, 1.0)])
-def test_a_script_without_stop_worker_has_departed_when_it_ends_well(tmp_path, mode, scale):
+def test_a_script_without_stop_worker_departs_when_it_succeeds(tmp_path, mode, scale):
     ran = launch(tmp_path, script(tmp_path, STEPS, mode, scale))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert TWO_WORKERS in ran.stdout
-    # The servers were told; nobody had to end them.
+    # The servers were notified and shut down by themselves.
     assert ran.stdout.count("of 2: ended") == 2, ran.stdout + ran.stderr
 
 
 @pytest.mark.parametrize("ending", ["raise ValueError('no')", "sys.exit(3)"])
-def test_a_script_that_fails_has_not_departed(tmp_path, ending):
+def test_a_script_that_fails_does_not_depart(tmp_path, ending):
     text = f"""
 if fleet.worker_index() == 1:
     {ending}
@@ -96,7 +96,7 @@ fleet.barrier_worker()
 
 
 @pytest.mark.parametrize("mode, scale", [(SYNC, 2.0), ({"a_sync": True}, 1.0)])
-def test_todays_data_is_trained_on_yesterdays_model(tmp_path, mode, scale):
+def test_a_job_starts_from_the_checkpoint_of_another_job(tmp_path, mode, scale):
     """Another run takes the values and skips none of its own data, with equal mode, workers and threads."""
     saves = STEPS + "    fleet.save_persistables(exe, 'yesterday')\n"
     ran = launch(tmp_path, script(tmp_path, saves, mode, scale))
@@ -107,7 +107,7 @@ def test_todays_data_is_trained_on_yesterdays_model(tmp_path, mode, scale):
     assert "skipped" not in ran.stderr
 
 
-def test_a_worker_that_raises_once_continues_without_training_a_row_twice(tmp_path):
+def test_a_restarted_worker_resumes_without_training_a_row_twice(tmp_path):
     text = """
 marker = "failed.once"
 for step in range(60):
@@ -198,14 +198,14 @@ def test_a_worker_without_files_takes_part_before_and_after_a_restart(tmp_path, 
     assert "counts [-600, -600, -600, -600, -600]" in ran.stdout
 
 
-def test_rows_dealt_to_all_workers_are_trained_once_when_a_worker_dies(tmp_path):
+def test_globally_shuffled_rows_are_trained_once_when_a_worker_dies(tmp_path):
     text = f"{PASSES}\ntrain(InMemoryDataset, lambda data: data.global_shuffle(fleet), dies=1)\n{ENDING}"
     ran = launch(tmp_path, script(tmp_path, text, {"a_sync": True}, 1.0), options=["--max-restarts=1"])
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "counts [-600, -600, -600, -600, -600]" in ran.stdout
 
 
-def test_a_push_that_waits_when_all_workers_start_again_is_part_of_its_step(tmp_path):
+def test_a_push_in_flight_when_all_workers_restart_belongs_to_its_step(tmp_path):
     """The survivor has pushed a step that the victim has not; all start again, because rows were dealt to all."""
     text = f"""
 {PASSES}
@@ -291,7 +291,7 @@ if fleet.is_first_worker():
 
 
 class Pods:
-    """Processes started one by one, as a scheduler starts pods: by their names, with nobody above them."""
+    """Processes that are started one by one by name, as a scheduler starts pods, without a launcher."""
 
     def __init__(self, directory, path):
         self.directory, self.path = directory, path
@@ -343,8 +343,8 @@ class Pods:
 
 @pytest.mark.parametrize("mode, scale", [(SYNC, 2.0), ({"a_sync": True}, 1.0)])
 @pytest.mark.parametrize("victim", [("server", 1), ("worker", 1)])
-def test_a_dead_pod_comes_back_alone_and_the_job_is_exact(tmp_path, mode, scale, victim):
-    """The story of the printed Kubernetes manifests: whoever dies is replaced by a process of its name."""
+def test_a_replaced_pod_rejoins_and_the_result_is_exact(tmp_path, mode, scale, victim):
+    """Follows the printed Kubernetes manifests: a dead process is replaced by one with the same name."""
     pods = Pods(tmp_path, script(tmp_path, STEPS, mode, scale, pause=0.05))
     try:
         for role in ("server", "worker"):

@@ -1,4 +1,4 @@
-"""Checkpoints in a bucket: real requests to a real server of the S3 protocol, which runs beside the tests."""
+"""Checkpoints in a bucket: real requests to an S3 server that the tests start."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def batch(step: int) -> dict[str, object]:
     return {"id": [[step % 7, 50], [step % 5 + 20], [90]], "label": np.array([[1], [0], [step % 2]])}
 
 
-def test_a_program_saved_to_a_bucket_goes_on_as_if_it_had_never_stopped(bucket, endpoint):
+def test_training_resumes_from_a_bucket_exactly(bucket, endpoint):
     loss, probability = model()
     main, startup = static.default_main_program(), static.default_startup_program()
     static.optimizer.Adam(0.05).minimize(loss)
@@ -162,7 +162,7 @@ fleet.stop_worker()
 """
 
 
-def test_a_job_of_two_servers_and_two_workers_saves_to_a_bucket_and_goes_on_from_it(tmp_path, bucket):
+def test_a_job_of_two_servers_and_two_workers_saves_to_a_bucket_and_resumes(tmp_path, bucket):
     (tmp_path / "job.py").write_text(JOB)
     place = f"{bucket}/job"
     for arguments, step in (([place], 10), ([place, "resume"], 20)):
@@ -207,7 +207,7 @@ def test_the_program_trains_saves_resumes_and_infers_from_a_bucket(tmp_path, buc
     assert foreign.returncode == 1 and "exists and is not a saved model" in foreign.stderr, said(foreign)
 
 
-def test_a_bucket_that_is_not_there_is_named(bucket):
+def test_a_missing_bucket_is_named(bucket):
     model()
     static.Executor().run(static.default_startup_program())
     with pytest.raises(
@@ -222,14 +222,14 @@ def test_a_bucket_that_is_not_there_is_named(bucket):
     assert run.returncode == 1 and "hint: create the bucket first" in run.stderr, said(run)
 
 
-def test_a_server_that_is_not_there_is_an_error_with_its_address(bucket, monkeypatch):
+def test_an_unreachable_s3_endpoint_is_an_error_with_its_address(bucket, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
     with pytest.raises(OSError, match=r"s3://b/m[^~]*Connection refused[^~]*hint: [^~]*AWS_ENDPOINT_URL") as error:
         static.load(static.default_main_program(), "s3://b/m")
     assert "very-secret" not in str(error.value)
 
 
-def test_settings_that_cannot_work_are_told_at_once(bucket, monkeypatch):
+def test_invalid_s3_settings_fail_immediately(bucket, monkeypatch):
     program = static.default_main_program()
     monkeypatch.delenv("AWS_ALLOW_HTTP")
     with pytest.raises(OSError, match="AWS_ALLOW_HTTP=true"):
@@ -242,12 +242,12 @@ def test_settings_that_cannot_work_are_told_at_once(bucket, monkeypatch):
             static.load(program, address)
 
 
-def test_clouds_that_the_wheel_leaves_out_name_their_feature():
+def test_storage_that_is_not_built_in_names_its_feature():
     with pytest.raises(ValueError, match="feature `gcs`"):
         static.load(static.default_main_program(), "gs://bucket/m")
 
 
-def test_a_file_of_several_parts_comes_back_to_the_bit(bucket, endpoint):
+def test_a_multipart_file_is_read_back_bit_for_bit(bucket, endpoint):
     static.nn.fc(static.data("x", [None, 4000]), size=1200)  # 19 MB: three parts of 8 MiB and less
     exe, program = static.Executor(), static.default_main_program()
     exe.run(static.default_startup_program())
@@ -262,7 +262,7 @@ def test_a_file_of_several_parts_comes_back_to_the_bit(bucket, endpoint):
     assert "<UploadId>" not in unfinished, unfinished
 
 
-def test_a_chain_of_saves_in_a_bucket_becomes_one(bucket, endpoint):
+def test_compacting_a_chain_of_saves_in_a_bucket(bucket, endpoint):
     loss, _ = model()
     main, startup = static.default_main_program(), static.default_startup_program()
     static.optimizer.Adam(0.05).minimize(loss)
@@ -280,6 +280,6 @@ def test_a_chain_of_saves_in_a_bucket_becomes_one(bucket, endpoint):
     assert len(directories) == 1, "the older saves are gone"
     diff = openfleet_command("diff", f"{bucket}/chain", f"{bucket}/whole")
     assert diff.returncode == 0 and " 0 changed" in diff.stdout and "0 gone" in diff.stdout, said(diff)
-    # The job that wrote the chain goes on with changes.
+    # The job that wrote the chain continues with delta saves.
     exe.run(main, feed=batch(9), fetch_list=[loss])
     assert len(static.save(main, f"{bucket}/chain", mode="delta")["layers"]) == 1

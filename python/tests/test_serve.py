@@ -1,4 +1,4 @@
-"""`openfleet serve` as its clients see it: Triton's HTTP client with bytes and JSON, and TensorFlow Serving's JSON."""
+"""`openfleet serve` with real clients: Triton's HTTP client with bytes and JSON, and TensorFlow Serving's JSON."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def signed(rows: list[list[int]]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("binary", [True, False])
-def test_tritons_client_gets_the_predictors_numbers(model: Path, binary: bool) -> None:
+def test_the_triton_client_gets_the_predictions_of_the_predictor(model: Path, binary: bool) -> None:
     predictor = openfleet.Predictor(model)
     expected = predictor.predict({"user": signed(USER), "item": signed(ITEM), "dense": DENSE})
     with served(model) as address, triton.InferenceServerClient(address) as client:
@@ -103,7 +103,7 @@ def post(address: str, path: str, body: object) -> dict:
         return json.load(answer)
 
 
-def test_tensorflow_servings_clients_get_the_predictors_numbers(model: Path) -> None:
+def test_tensorflow_serving_clients_get_the_predictions_of_the_predictor(model: Path) -> None:
     predictor = openfleet.Predictor(model)
     probability, logit = predictor.targets
     expected = predictor.predict({"user": signed(USER), "item": signed(ITEM), "dense": DENSE})

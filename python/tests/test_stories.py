@@ -1,7 +1,7 @@
-"""What the original does to its users, told differently: one test a story of the list of openings.
+"""Known problems of PaddlePaddle's users that OpenFleet does not have: one test per problem.
 
-A story that happens between processes is told by real ones: scripts that `fleetrun` starts, or that are started by hand
-and ended here. Stories about a single call are told in this process.
+Problems between processes are tested with real processes: scripts that `fleetrun` starts, or that the test starts and
+stops itself. Problems of a single call are tested in this process.
 """
 
 import importlib.metadata
@@ -63,7 +63,7 @@ def script(directory, text):
 
 
 def alone(directory, text, *arguments):
-    """Runs a script as one process that nobody gave a role."""
+    """Runs a script as one process without role variables."""
     command = [sys.executable, script(directory, text), *arguments]
     return subprocess.run(
         command, cwd=directory, env=environment(), capture_output=True, text=True, timeout=120, check=False
@@ -162,7 +162,7 @@ def reader_of(model, path, **options):
     return lambda: exe.train_from_dataset(dataset=dataset, print_period=0)
 
 
-def test_garbage_where_a_number_belongs_is_named_with_file_line_and_slot(clicks, click_model):
+def test_a_malformed_number_is_named_with_file_line_and_slot(clicks, click_model):
     """Story 7: accepted silently there."""
     (path,) = clicks(files=1, rows=5)
     with open(path, "a") as out:
@@ -171,7 +171,7 @@ def test_garbage_where_a_number_belongs_is_named_with_file_line_and_slot(clicks,
         reader_of(click_model(static.optimizer.SGD(0.1)), path)()
 
 
-def test_a_line_cut_short_is_named_and_a_slot_without_ids_is_legal(clicks, click_model):
+def test_a_truncated_line_is_named_and_an_empty_slot_is_valid(clicks, click_model):
     """Story 8: the process aborts there, naming neither file nor line."""
     (path,) = clicks(files=1, rows=5)
     with open(path, "a") as out:
@@ -229,7 +229,7 @@ fleet.stop_worker()
 """
 
 
-def test_a_distributed_worker_evaluates_a_clone_and_makes_no_rows_by_it(tmp_path):
+def test_evaluating_a_clone_on_a_worker_creates_no_rows(tmp_path):
     """Story 10: "Tensor holds no memory" there; ops have to be deleted by hand."""
     run = job(tmp_path, EVALUATE, servers=2)
     assert run.returncode == 0, said(run)
@@ -304,7 +304,7 @@ fleet.stop_worker()
 
 
 @pytest.mark.parametrize(("rule", "moves"), [("SGD", 0.3), ("Adam", 0.1)])
-def test_the_rule_that_was_chosen_is_the_one_that_sparse_rows_follow(tmp_path, rule, moves):
+def test_sparse_rows_are_updated_by_the_chosen_optimizer(tmp_path, rule, moves):
     """Story 14: sparse tables run Adam there, whatever was chosen.
 
     The gradient is 3 and the rate 0.1: gradient descent moves by 0.3 a step, Adam (Kingma and Ba 2015) by 0.1.
@@ -356,7 +356,7 @@ def test_the_package_needs_numpy_and_nothing_else():
     assert run.stdout.strip() == "['numpy', 'openfleet']"
 
 
-def test_a_reader_that_crashes_ends_the_script_with_its_last_words(tmp_path, clicks):
+def test_a_pipe_command_that_crashes_ends_the_script_with_its_stderr(tmp_path, clicks):
     """Story 21: 0 rows, "Run Success" and exit 0 there."""
     (path,) = clicks(files=1)
     command = f"{sys.executable} -c 'import sys; sys.exit(\"no such column: age\")'"
@@ -395,7 +395,7 @@ def test_a_global_shuffle_spreads_the_rows_of_one_worker_over_all(tmp_path, clic
     assert numbers(run, "trained") == [6000.0] * 3
 
 
-def test_processes_started_by_hand_in_any_order_find_each_other(tmp_path):
+def test_processes_started_by_hand_in_any_order_connect(tmp_path):
     """Stories 2 and 11 without a launcher: the worker first, the server when it waits already."""
     path = script(tmp_path, FEED_LOOP)
     (port,) = free_ports(1)
@@ -439,7 +439,7 @@ fleet.stop_worker()
 """
 
 
-def test_the_first_worker_saves_alone_when_the_other_has_left(tmp_path):
+def test_the_first_worker_saves_after_the_other_has_left(tmp_path):
     """Story 22: fails in a barrier there once the other worker has left, then a segmentation fault."""
     run = job(tmp_path, SAVE, str(tmp_path / "model"), servers=2, workers=2)
     assert run.returncode == 0, said(run)

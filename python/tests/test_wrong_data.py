@@ -1,4 +1,4 @@
-"""Data that no model can learn from, and numbers that are not finite: said, and never silently made something of."""
+"""Unusable data and numbers that are not finite are reported, and never used silently."""
 
 import logging
 
@@ -33,7 +33,7 @@ def dataset(kind, fields, files, **options):
     return data
 
 
-def test_a_label_that_is_no_click_is_named():
+def test_a_label_other_than_0_and_1_is_named():
     *_, loss = click_net()
     static.optimizer.SGD(0.1).minimize(loss)
     exe = static.Executor()
@@ -42,7 +42,7 @@ def test_a_label_that_is_no_click_is_named():
         exe.run(feed={"x": np.ones((2, 2)), "clicked": [[1], [3]]}, fetch_list=[loss])
 
 
-def test_auc_takes_clicks_only():
+def test_auc_accepts_labels_0_and_1_only():
     x = static.data("x", [None, 2], "float32")
     label = static.data("clicked", [None, 1], "int64")
     auc, *_ = static.nn.auc(static.nn.softmax(static.nn.fc(x, 2)), label)
@@ -53,7 +53,7 @@ def test_auc_takes_clicks_only():
 
 
 @pytest.mark.parametrize("act", ["relu", None])
-def test_nan_goes_through_every_layer_and_is_named(act, caplog):
+def test_nan_passes_every_layer_and_is_named(act, caplog):
     x = static.data("x", [None, 2], "float32")
     hidden = static.nn.fc(x, 4, activation=act)
     hidden = static.nn.relu(hidden)
@@ -79,7 +79,7 @@ def test_nan_goes_through_every_layer_and_is_named(act, caplog):
         ("x\ny\n", {"skip_bad_lines": True}, "2 bad lines skipped"),
     ],
 )
-def test_training_on_nothing_is_an_error(tmp_path, kind, text, options, reason):
+def test_training_on_no_rows_is_an_error(tmp_path, kind, text, options, reason):
     x, label, _, loss = click_net()
     static.optimizer.SGD(0.1).minimize(loss)
     exe = static.Executor()
@@ -101,7 +101,7 @@ def test_training_without_an_optimizer_is_an_error(tmp_path):
         exe.train_from_dataset(test, data)
 
 
-def test_a_copy_for_test_counts_for_itself(tmp_path):
+def test_a_copy_for_test_has_its_own_counters(tmp_path):
     """The second epoch, a second test pass and a reset by name: training and test never see each other's clicks."""
     x, label, prediction, loss = click_net()
     both = static.nn.concat([1.0 - prediction, prediction], axis=1)
@@ -123,7 +123,7 @@ def test_a_copy_for_test_counts_for_itself(tmp_path):
         exe.infer_from_dataset(test, held_out)
         assert counted() == 2, "the test's own rows, and no others"
     exe.train_from_dataset(dataset=train)
-    assert counted() == 20, "training goes on where it was"
+    assert counted() == 20, "training continues where it was"
     exe.run(test, feed={"x": [[1.0, 1.0]], "clicked": [[1]]})
     assert counted() == 1
     exe.run(feed={"x": [[1.0, 1.0]], "clicked": [[1]]})
@@ -136,7 +136,7 @@ def test_a_copy_for_test_counts_for_itself(tmp_path):
     assert counted() == 10, "what was reset by name stays reset"
 
 
-def test_files_that_nobody_loads_are_told(tmp_path, caplog):
+def test_files_set_after_loading_are_warned_about(tmp_path, caplog):
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_text("1 1 1 0\n" * 2)
     second.write_text("1 1 1 0\n" * 3)
@@ -152,12 +152,12 @@ def test_files_that_nobody_loads_are_told(tmp_path, caplog):
     for _ in range(2):
         assert exe.train_from_dataset(dataset=data).samples == 2
     told = [record.message for record in caplog.records if "set_filelist" in record.message]
-    assert told == ["`set_filelist` was called after `load_into_memory`: this pass reads the 2 rows of before"]
+    assert told == ["`set_filelist` was called after `load_into_memory`: this pass uses the 2 rows loaded before"]
     data.load_into_memory()
     assert exe.train_from_dataset(dataset=data).samples == 3
 
 
-def test_values_without_a_variable_are_told(caplog):
+def test_values_without_a_variable_are_warned_about(caplog):
     static.nn.fc(static.data("x", [None, 1]), 1, weight_attr=static.ParamAttr(name="w"))
     static.Executor().run(static.default_startup_program())
     static.set_program_state(static.default_main_program(), {"w": [[2.0]], "v": [[1.0]]})
@@ -166,7 +166,7 @@ def test_values_without_a_variable_are_told(caplog):
 
 
 @pytest.mark.parametrize("rate", [float("nan"), float("inf")])
-def test_a_learning_rate_that_is_no_number_is_named(rate):
+def test_a_learning_rate_that_is_not_finite_is_named(rate):
     loss = static.nn.mean(static.nn.fc(static.data("x", [None, 1]), 1))
     with pytest.raises(ValueError, match="`learning rate` of the optimizer: expected a finite number, got (nan|inf)"):
         static.optimizer.SGD(rate).minimize(loss)

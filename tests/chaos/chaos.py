@@ -10,12 +10,12 @@ trains, one fault happens to it. Runs are chosen by a seed so that every pair of
 
     mode      sync, half_async, async, hybrid, geo
     victim    worker, server, both, reader (of a worker), network
-    fault     kill (SIGKILL), term (SIGTERM), stop5, stop30 (SIGSTOP, and SIGCONT after so many seconds),
+    fault     kill (SIGKILL), term (SIGTERM), stop5, stop30 (SIGSTOP, and SIGCONT after 5 or 30 seconds),
               reset (TCP connections through a proxy are reset several times), fail (a reader fails once),
               drop (5 % of all packets, in a network namespace; needs root and `iptables` or `tc`, else it is skipped)
     form      cli (`openfleet train`), dataset (Python, `train_from_dataset`), feed (Python, `exe.run(feed=...)`)
     epochs    1, 3
-    threads   1, 2 a worker (feed: 1)
+    threads   1 or 2 per worker (feed: 1)
     saves     checkpoints while it trains, or only the one at the end
 
 A run ends as
@@ -58,9 +58,11 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, help="how many [300; with `--fault none` every combination once]")
     parser.add_argument("--seed", type=int, default=1, help="chooses the runs and everything random in them [1]")
-    parser.add_argument("--only", type=int, metavar="INDEX", help="of the selected runs only this one, counted from 1")
-    parser.add_argument("--run", metavar="NAME", help="the run of this name, as it was printed")
-    parser.add_argument("--repeat", type=int, default=1, help="play each run so many times [1]")
+    parser.add_argument(
+        "--only", type=int, metavar="INDEX", help="run only this one of the selected runs, counted from 1"
+    )
+    parser.add_argument("--run", metavar="NAME", help="repeat the run with this printed name")
+    parser.add_argument("--repeat", type=int, default=1, help="repeat each run this many times [1]")
     parser.add_argument("--limit", type=float, default=150.0, help="seconds after which a run counts as hung [150]")
     parser.add_argument("--dense", type=int, default=5, help="sync runs that are also made with a dense model [5]")
     parser.add_argument("--keep", action="store_true", help="keep the directories of runs that failed")
@@ -81,7 +83,7 @@ DIMENSIONS = {
 
 
 def chosen(options: argparse.Namespace) -> list[tuple[int, Run]]:
-    """The runs with their indices."""
+    """Returns the selected runs with their indices."""
     if options.run:
         return [(1, Run.parse(options.run))]
 
@@ -109,7 +111,7 @@ def play(run: Run, place: Place, directory: Path) -> Result:
 
 
 def play_dense(run: Run, place: Place, directory: Path) -> str:
-    """The same fault to a job with dense parameters, beside an undisturbed one."""
+    """Applies the same fault to a job with dense parameters, and compares with an undisturbed job."""
     directory.mkdir()
     job = Job(run, place, directory / "disturbed", model="ctr_dnn")
     reference = job.undisturbed(directory / "undisturbed")
@@ -130,7 +132,7 @@ def line(index: str, run: Run, result: Result) -> str:
 
 
 def table(ended: list[tuple[Run, Result]]) -> str:
-    """Outcomes by mode and victim."""
+    """Prints the outcomes by mode and victim."""
     cells = collections.defaultdict(list)
     for run, result in ended:
         cells[run.what.mode, run.what.victim].append(result)

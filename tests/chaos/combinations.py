@@ -63,7 +63,7 @@ class Run:
 
     @staticmethod
     def parse(name: str) -> Run:
-        """The run of this name; ValueError where it is not one."""
+        """Parses the name of a run. Raises ValueError for anything else."""
         parts = name.split(".")
         if len(parts) != 8:
             raise ValueError(f"expected 8 parts with dots between them, got {len(parts)} in `{name}`")
@@ -76,7 +76,7 @@ class Run:
 
 
 def every_combination() -> list[Combination]:
-    """All that can be run."""
+    """Returns all valid combinations."""
     product = itertools.product(MODES, VICTIMS, FAULTS, FORMS, EPOCHS, THREADS, SAVES)
     return [what for what in itertools.starmap(Combination, product) if what.is_possible()]
 
@@ -100,7 +100,7 @@ def select(candidates: list[Combination], count: int, seed: int) -> list[Run]:
             unused = chance.sample(candidates, len(candidates))
         best = max(unused, key=lambda what: len(pairs[what] & uncovered))
         if not pairs[best] & uncovered:
-            # What is left covers nothing new: all candidates are allowed again.
+            # The remaining candidates cover no new pair: start over with all candidates.
             unused = chance.sample(candidates, len(candidates))
             continue
         unused.remove(best)

@@ -1,4 +1,4 @@
-"""What is done to a running job: signals, reset connections, dropped packets.
+"""Faults of a running job: signals, reset connections, dropped packets.
 
 Processes are found in `/proc` by a mark in their environment, which all processes of a run inherit. Signals go through
 pidfds, so that a process that reuses a pid is never hit.
@@ -54,7 +54,7 @@ def _parent(pid: int) -> int:
 
 
 def processes_of(mark: str) -> list[int]:
-    """Every live process with this mark, whoever its parent is now."""
+    """Returns every live process with this mark, whatever its parent is now."""
     pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
     return [pid for pid in pids if pid != os.getpid() and _environment(pid).get(MARK) == mark]
 
@@ -78,12 +78,12 @@ def find(mark: str, role: str, rank: int) -> Process | None:
 
 
 def end_all(mark: str) -> int:
-    """Kills every process with this mark; says how many there were."""
+    """Kills every process with this mark. Returns how many there were."""
     pids = processes_of(mark)
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             process = Process(pid)
-            # It has the mark still, so it is not another process with an old number.
+            # It still has the mark, so it is not a new process with a reused pid.
             if _environment(pid).get(MARK) == mark:
                 process.signal(signal.SIGKILL)
             process.close()
@@ -111,7 +111,7 @@ class Proxy:
             self.ports.append(ports)
 
     def reset(self, worker: int | None, server: int | None) -> int:
-        """Resets the connections of a worker, of a server, or of both; None is all of them. Says how many."""
+        """Resets the connections of a worker, of a server, or of both; None is all of them. Returns how many."""
         with self._lock:
             hit = [pair for pair in self._pairs if worker in (None, pair[0]) and server in (None, pair[1])]
             for pair in hit:
@@ -135,7 +135,7 @@ class Proxy:
             try:
                 far = socket.create_connection(address, timeout=5)
             except OSError:
-                near.close()  # nobody listens there at the moment: the worker sees a reset
+                near.close()  # the server is not listening at the moment: the worker sees a reset
                 continue
             far.settimeout(None)
             _abort_on_close(far)
@@ -159,7 +159,7 @@ class Proxy:
                         if taken:
                             other[key.fileobj].sendall(taken)
                         else:
-                            # An orderly end of one direction is passed on; the other may go on.
+                            # Passes on the orderly end of one direction; the other direction may continue.
                             selector.unregister(key.fileobj)
                             other[key.fileobj].shutdown(socket.SHUT_WR)
         with self._lock:
@@ -185,7 +185,7 @@ def _disconnect(end: socket.socket) -> None:
 
 
 NAMESPACE = ("unshare", "--net", "--", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
-"""Starts a command in a network namespace of its own with loopback; the process number stays."""
+"""Starts a command in its own network namespace with loopback, and keeps the pid."""
 
 _DROPPERS = (
     "iptables -A INPUT -i lo -p tcp -m statistic --mode random --probability 0.05 -j DROP",
@@ -214,5 +214,5 @@ def dropper() -> tuple[list[str], str]:
 
 
 def drop_packets(pid: int, command: list[str]) -> None:
-    """Begins to drop packets in the network namespace of a process."""
+    """Starts to drop packets in the network namespace of a process."""
     subprocess.run(["nsenter", "--target", str(pid), "--net", *command], check=True, capture_output=True)

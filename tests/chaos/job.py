@@ -1,4 +1,4 @@
-"""One run: makes its data, starts the job under `fleetrun`, does the fault to it, and judges how it ended.
+"""One run: generates its data, starts the job under `fleetrun`, applies the fault, and judges the outcome.
 
 A job is 2 servers and 2 workers. Every file has the same number of rows, a multiple of batch x threads, so that sync
 and half_async divide gradients by the same number in every step; the loss is multiplied by that number.
@@ -66,7 +66,7 @@ class Result:
 
 
 class Job:
-    """The files and the command of a run, in a directory of its own."""
+    """The files and the command of a run, in its own directory."""
 
     def __init__(self, run: Run, place: Place, directory: Path, model: str = "counter", disturbed: bool = True) -> None:
         self.run, self.place, self.directory, self.model = run, place, directory, model
@@ -98,7 +98,7 @@ class Job:
         return self.steps_of_an_epoch * BATCH * self.threads // FILES_OF_A_WORKER
 
     def _write_data(self, directory: Path) -> dict[int, int]:
-        """Files of multislot text; gives the count that each key should have at the end."""
+        """Writes files of MultiSlot text. Returns the count that each key must have at the end."""
         directory.mkdir(parents=True)
         counts: collections.Counter[int] = collections.Counter()
         for part in range(WORKERS * FILES_OF_A_WORKER):
@@ -113,11 +113,11 @@ class Job:
         return {key: count * self.run.what.epochs for key, count in counts.items()}
 
     def scale(self) -> int:
-        """What the mode divides gradients by."""
+        """The number that the mode divides gradients by."""
         return {"sync": WORKERS * self.threads, "half_async": self.threads}.get(self.run.what.mode, 1)
 
     def command(self) -> list[str]:
-        """What is started; `self.start_port` and `self.proxy` are known by then."""
+        """Returns the command to start. `self.start_port` and `self.proxy` must be set."""
         what = self.run.what
         fleetrun = [str(self.place.binaries / "fleetrun"), f"--server_num={SERVERS}", f"--worker_num={WORKERS}"]
         fleetrun += [f"--max-restarts={MAX_RESTARTS}"]
@@ -166,7 +166,7 @@ class Job:
         return shlex.join(str(word) for word in words)
 
     def play(self) -> Result:
-        """Runs it to its end, or to the limit, and judges it."""
+        """Runs the job until it ends or reaches the time limit, and judges the outcome."""
         mark = f"{os.getpid()}-{self.directory.name}-{self.model}"
         environment = {**os.environ, faults.MARK: mark, "CPU_NUM": str(self.threads)}
         if self.fault == "reset":
@@ -258,7 +258,7 @@ class Job:
         return Result("WRONG", text)
 
     def dense_difference(self, other: Path) -> str:
-        """How the dense parameters of two checkpoints compare, by `openfleet diff`."""
+        """Compares the dense parameters of two checkpoints with `openfleet diff`."""
         command = [str(self.place.binaries / "openfleet"), "diff", str(other), "final", "--json"]
         ran = subprocess.run(command, cwd=self.directory, capture_output=True, text=True)
         if ran.returncode != 0:
@@ -270,7 +270,7 @@ class Job:
 
 
 class Attack:
-    """Does the fault when the job has come so far, and what belongs to it later (SIGCONT, further resets)."""
+    """Applies the fault when the job reaches its step, and the later parts of the fault (SIGCONT, further resets)."""
 
     def __init__(self, job: Job, mark: str, pid: int) -> None:
         self.job, self.mark, self.pid = job, mark, pid
@@ -283,7 +283,7 @@ class Attack:
         now = time.monotonic()
         fault = self.job.fault
         if fault == "fail":
-            # The job does it to itself.
+            # The job applies this fault itself.
             if self.began is None and (self.job.directory / "failed").exists():
                 self.began, self.happened = now, True
         elif self.began is None and fault != "none" and output.progress >= self.job.moment * REPORTS:
@@ -361,7 +361,7 @@ class Output:
         """The line that says why the job ended, if there is one."""
         words = re.compile(r"error|was killed|exited with|ended|timed? ?out|failed", re.IGNORECASE)
         own = [line for _, line in self.lines if not line.startswith("[") and words.search(line)]
-        # A line that tells of a restart is not about the end.
+        # A line about a restart does not say why the job ended.
         return next((line for line in own if not re.search(r"restart \d+", line)), "")
 
     def last_words(self) -> str:
@@ -381,7 +381,7 @@ class Output:
 
 
 def _free_ports(count: int) -> int:
-    """The first of `count` neighbouring ports of loopback that nobody uses, below those that the system hands out."""
+    """Returns the first of `count` adjacent free ports of loopback, below the range of ephemeral ports."""
     first = random.randrange(10_000, 30_000)
     for port in range(first, first + 2000, count):
         with contextlib.ExitStack() as held:

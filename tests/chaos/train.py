@@ -36,7 +36,7 @@ def arguments() -> argparse.Namespace:
 
 
 def rows_of(file: str) -> list[tuple[list[int], list[int], int]]:
-    """Slots `a` and `b` and the label of each line."""
+    """Reads slots `a` and `b` and the label of each line."""
     rows = []
     for line in Path(file).read_text().splitlines():
         numbers = [int(word) for word in line.split()]
@@ -111,8 +111,8 @@ def main() -> None:
         feed_loop(exe, options, files, loss)
     else:
         dataset_passes(exe, options, files, [label, *slots], loss)
-    # What a geo worker has not sent yet is sent at the end of a pass over a dataset, but after a feed loop only when it
-    # stops: there the others leave before the first worker saves, and its barrier waits until they have.
+    # A geo worker flushes unsent differences at the end of a pass over a dataset, but after a feed loop only when it
+    # stops. So the other workers leave before the first worker saves, and its barrier waits for that.
     leaves_early = (options.mode, options.form) == ("geo", "feed") and not fleet.is_first_worker()
     if not leaves_early:
         fleet.barrier_worker()

@@ -1,9 +1,9 @@
-"""Old spellings: scripts written for the original run with `import paddle` meaning `openfleet.compat.paddle`.
+"""Runs scripts that were written for PaddlePaddle: `import paddle` finds `openfleet.compat.paddle`.
 
     python -m openfleet.compat script.py arguments...
     fleetrun --compat --server_num=2 --worker_num=2 script.py
 
-What is absent raises a NotImplementedError that names it and the nearest thing that exists.
+A missing name raises a NotImplementedError with that name and the most similar one that exists.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
 
 
 def for_children() -> None:
-    """Processes started from now on, and their children, find `paddle` too."""
+    """Lets processes that are started from now on, and their children, `import paddle` too."""
     paths = [SITE, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
 
 
 def install() -> None:
-    """`import paddle` finds `openfleet.compat.paddle` in this process."""
+    """Makes `import paddle` find `openfleet.compat.paddle` in this process. Idempotent."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
@@ -50,7 +50,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """One module under two names."""
+    """Gives one module two names."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module, self._spec = module, module.__spec__
@@ -59,12 +59,12 @@ class _Loader(importlib.abc.Loader):
         return self._module
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import machinery has just written the other name's.
+        # The import machinery has just overwritten it with the spec of the other name.
         module.__spec__ = self._spec
 
 
 def absent(module: str, names: Sequence[str]) -> Callable[[str], Any]:
-    """A module's `__getattr__` that says what is absent, and what is near."""
+    """Returns a `__getattr__` for a module that names what is missing, and the most similar name."""
     known = [name for name in names if not name.startswith("_")]
 
     def missing(name: str) -> Any:

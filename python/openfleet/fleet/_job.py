@@ -103,7 +103,7 @@ def check_collective() -> None:
     """Raises for several workers without servers, each of which would train its own model."""
     if _fleet is not None and _fleet.worker_num() > 1 and _fleet.server_num() == 0:
         raise NotImplementedError(
-            f"collective training follows later: each of the {_fleet.worker_num()} workers would train a model of its "
-            "own\n\n"
+            f"collective training is not available yet: each of the {_fleet.worker_num()} workers would train a model "
+            "of its own\n\n"
             "hint: train with servers (`fleetrun --server_num=1 --worker_num=2`), in mode sync for the same result"
         )

@@ -1,4 +1,4 @@
-"""The classes that both ways to train derive from."""
+"""Base classes of both kinds of job."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from openfleet.fleet.role import RoleMakerBase
 
 BaseDistributedOptimizer = DistributedOptimizer
 BaseDistribuedOptimizer = BaseDistributedOptimizer
-"""As the document spells it."""
+"""The spelling of the document of OpenKS."""
 
 
 class BaseDistributedAlgorithm(Fleet):
-    """The one job of this process."""
+    """The job of this process."""
 
     def init(self, role_maker: RoleMakerBase | None = None) -> None:
-        """Finds out what this process is."""
+        """Determines the role of this process."""
         super().init(role_maker)
 
     def distributed_optimizer(self, optimizer: Any = None, strategy: Any = None) -> Any:
-        """Chooses how the job trains."""
+        """Returns an optimizer that trains in the mode of a strategy."""
         raise NotImplementedError(f"`distributed_optimizer` of {type(self).__name__}")
 
     def distributed_optimzier(self, optimizer: Any = None, strategy: Any = None) -> Any:
-        """`distributed_optimizer`, as the document spells it."""
+        """Calls `distributed_optimizer`: the spelling of the document of OpenKS."""
         return self.distributed_optimizer(optimizer, strategy)
 
     def __repr__(self) -> str:

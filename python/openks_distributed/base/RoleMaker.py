@@ -1,4 +1,4 @@
-"""Role makers: how a process finds out what it is."""
+"""Role makers: where a process gets its role from."""
 
 from openfleet.fleet.role import (
     MPISymetricRoleMaker,

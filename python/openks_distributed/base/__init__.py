@@ -1,4 +1,4 @@
-"""What both ways to train have: role makers, modes, and the classes the others derive from."""
+"""Role makers, modes and base classes of both kinds of job."""
 
 from . import BaseDistributed, RoleMaker, mode
 

@@ -1,4 +1,4 @@
-"""Training with parameter servers: sync unless a strategy says otherwise."""
+"""Training with parameter servers: mode sync by default."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..base.mode import Mode
 
 CPUDistributedOptimizer = DistributedOptimizer
 GeneralDistributedOptimizer = DistributedOptimizer
-"""As the code of OpenKS, rather than its document, calls it."""
+"""The name in the code of OpenKS; its document has the other one."""
 
 
 class CPUDistributedAlgorithm(BaseDistributedAlgorithm):
-    """The one job of this process, with parameter servers."""
+    """The job of this process, with parameter servers."""
 
     def __init__(self) -> None:
         super().__init__(Mode.TRANSPILER)
 
     def distributed_optimizer(self, optimizer: Any = None, strategy: Any = None) -> DistributedOptimizer:
-        """Chooses how the job trains."""
+        """Returns an optimizer that trains in the mode of a strategy; sync by default."""
         return _fleet.distributed_optimizer(optimizer, DistributeTranspilerConfig() if strategy is None else strategy)
 
 

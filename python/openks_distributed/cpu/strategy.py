@@ -13,25 +13,25 @@ from openfleet.compat.paddle.fluid.transpiler import DistributeTranspilerConfig
 
 
 class SyncModeConfig:
-    """All workers wait for each other at every step."""
+    """Sync: all workers wait for each other at every step."""
 
     options: dict[str, Any] = {"sync_mode": True}
 
 
 class HalfSyncModelConfig:
-    """A worker waits for its own threads only."""
+    """Half-async: a worker waits for its own threads only."""
 
     options: dict[str, Any] = {"sync_mode": False}
 
 
 class ASyncModelConfig:
-    """Nobody waits."""
+    """Async: workers do not wait for each other."""
 
     options: dict[str, Any] = {"sync_mode": False, "runtime_split_send_recv": True}
 
 
 class GeoSGDModelConfig:
-    """Workers train on copies and exchange differences every `need_push_nums` batches."""
+    """Geo: workers train on copies and exchange differences every `need_push_nums` batches."""
 
     def __init__(self, need_push_nums: int = 100) -> None:
         numbers = {"geo_sgd_mode": True, "geo_sgd_need_push_nums": need_push_nums}
@@ -39,7 +39,7 @@ class GeoSGDModelConfig:
 
 
 class CPUStrategy:
-    """Configurations, of which later ones win."""
+    """Combines configurations; later ones override earlier ones."""
 
     def __init__(self, configs: Sequence[Any] = ()) -> None:
         for config in configs:
@@ -48,7 +48,7 @@ class CPUStrategy:
         self._configs = list(configs)
 
     def config(self) -> DistributeTranspilerConfig:
-        """As `distributed_optimizer` takes it."""
+        """Returns the strategy for `distributed_optimizer`."""
         written: dict[str, Any] = {}
         for config in self._configs:
             written.update(config.options)
@@ -58,7 +58,7 @@ class CPUStrategy:
         return resolved
 
     def setup_optimizer(self, algorithm: Any, optimizer: Any) -> Any:
-        """The optimizer of a job that trains this way."""
+        """Returns an optimizer that trains with this strategy."""
         return algorithm.distributed_optimizer(optimizer, self.config())
 
 

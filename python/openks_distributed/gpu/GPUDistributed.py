@@ -1,4 +1,4 @@
-"""Training among workers only: it can be set up; `minimize` says that the rest follows later."""
+"""Training with workers only: it can be set up, but `minimize` is not available yet."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ GPUDistributedOptimizer = CollectiveOptimizer
 
 
 class GPUDistributedAlgorithm(BaseDistributedAlgorithm):
-    """The one job of this process, among workers only."""
+    """The job of this process, with workers only."""
 
     def __init__(self) -> None:
         super().__init__(Mode.COLLECTIVE)
 
     def distributed_optimizer(self, optimizer: Any = None, strategy: Any = None) -> CollectiveOptimizer:
-        """An optimizer whose `minimize` follows later."""
+        """Returns an optimizer whose `minimize` is not available yet."""
         return CollectiveOptimizer(optimizer, strategy)
 
 

@@ -1,4 +1,4 @@
-"""Training among workers only, which follows later."""
+"""Training with workers only, which is not available yet."""
 
 from . import GPUDistributed, strategy
 from .GPUDistributed import GPUDistributedAlgorithm, GPUDistributedOptimizer, algorithm

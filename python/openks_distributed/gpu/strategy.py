@@ -1,4 +1,4 @@
-"""Strategies of training among workers only, by the names of OpenKS. They are kept until that training follows."""
+"""Strategies of training with workers only, by the names of OpenKS. They are stored and have no effect yet."""
 
 from __future__ import annotations
 
@@ -9,44 +9,44 @@ from .GPUDistributed import DistributedStrategy
 
 
 class NumThreadsConfig:
-    """Threads of a worker."""
+    """Sets the number of threads per worker."""
 
     def __init__(self, num_threads: int = 1) -> None:
         self.options: dict[str, Any] = {"num_threads": num_threads}
 
 
 class NCCL2Mode:
-    """Gradients are reduced by the library of the devices."""
+    """Reduces gradients with the library of the devices."""
 
     options: dict[str, Any] = {"mode": "nccl2"}
 
 
 class CollectiveMode:
-    """Gradients are reduced by ops of the program."""
+    """Reduces gradients with ops of the program."""
 
     options: dict[str, Any] = {"mode": "collective"}
 
 
 class GradAllreduce:
-    """Gradients are reduced at every step."""
+    """Reduces gradients at every step."""
 
     options: dict[str, Any] = {"mode": "collective", "collective_mode": "grad_allreduce"}
 
 
 class LocalSGD:
-    """Parameters are averaged now and then."""
+    """Averages parameters periodically."""
 
     options: dict[str, Any] = {"mode": "collective", "collective_mode": "local_sgd", "use_local_sgd": True}
 
 
 class HierarchicalAllreduce:
-    """Gradients are reduced within a machine first."""
+    """Reduces gradients within each machine first."""
 
     options: dict[str, Any] = {"use_hierarchical_allreduce": True}
 
 
 class GPUStrategy:
-    """Configurations of a worker and of the job, of which later ones win."""
+    """Combines configurations of a worker and of the job; later ones override earlier ones."""
 
     def __init__(self, exec_config: Sequence[Any] = (), dist_config: Sequence[Any] = ()) -> None:
         self._configs = [*exec_config, *dist_config]
@@ -55,7 +55,7 @@ class GPUStrategy:
                 raise TypeError(f"`GPUStrategy` expects configurations, got {type(config).__name__}")
 
     def config(self) -> DistributedStrategy:
-        """As `distributed_optimizer` takes it."""
+        """Returns the strategy for `distributed_optimizer`."""
         strategy = DistributedStrategy()
         for config in self._configs:
             for name, value in config.options.items():
@@ -63,7 +63,7 @@ class GPUStrategy:
         return strategy
 
     def setup_optimizer(self, algorithm: Any, optimizer: Any) -> Any:
-        """The optimizer of a job that would train this way."""
+        """Returns an optimizer with this strategy."""
         return algorithm.distributed_optimizer(optimizer, self.config())
 
 

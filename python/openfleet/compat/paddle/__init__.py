@@ -1,4 +1,4 @@
-"""`paddle` as scripts know it, in static mode."""
+"""`paddle` in static mode."""
 
 from __future__ import annotations
 
@@ -25,55 +25,55 @@ bool, float32, int64 = "bool", "float32", "int64"
 
 
 def enable_static() -> None:
-    """Nothing: programs are always static here."""
+    """Does nothing: programs are always static here."""
 
 
 def disable_static(place: object = None) -> None:
-    """There is no dynamic mode."""
+    """Raises NotImplementedError: there is no dynamic mode."""
     raise NotImplementedError("`paddle.disable_static`: programs are static here")
 
 
 def in_dynamic_mode() -> bool:  # type: ignore[valid-type]
-    """Never."""
+    """Returns False."""
     return False
 
 
 def get_default_dtype() -> str:
-    """Parameters are floats of 32 bits."""
+    """`float32` is the only dtype of parameters."""
     return "float32"
 
 
 def set_default_dtype(d: Any) -> None:
-    """Parameters are floats of 32 bits."""
+    """`float32` is the only dtype of parameters."""
     if _dtype_name(d) != "float32" or "64" in str(d):
         raise NotImplementedError(f"`paddle.set_default_dtype({d!r})`: parameters are `float32`")
 
 
 def seed(seed: int) -> None:
-    """The default programs draw their random numbers from this seed."""
+    """Sets the seed of the default programs."""
     _main().random_seed = seed
     _startup().random_seed = seed
 
 
 def set_device(device: str) -> CPUPlace:
-    """The only device there is."""
+    """The CPU is the only device."""
     if device != "cpu":
         raise NotImplementedError(f"`paddle.set_device({device!r})`: there is `cpu`")
     return CPUPlace()
 
 
 def get_device() -> str:
-    """The only device there is."""
+    """The CPU is the only device."""
     return "cpu"
 
 
 def is_compiled_with_cuda() -> bool:  # type: ignore[valid-type]
-    """Never."""
+    """Returns False."""
     return False
 
 
 def is_compiled_with_distribute() -> bool:  # type: ignore[valid-type]
-    """Always."""
+    """Returns True."""
     return True
 
 
@@ -82,7 +82,7 @@ is_compiled_with_ipu = is_compiled_with_mkldnn = is_compiled_with_cuda
 
 
 class no_grad:
-    """Around evaluation, where nothing is trained. A static program trains only what `minimize` was called for."""
+    """Has no effect: a static program trains only after `minimize`."""
 
     def __enter__(self) -> None: ...
 

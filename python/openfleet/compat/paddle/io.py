@@ -1,4 +1,4 @@
-"""`paddle.io`: datasets in Python and the batches made of them, as arrays to feed."""
+"""`paddle.io`: datasets in Python, and loaders that turn them into batches of arrays to feed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from openfleet.static.program import Variable as _Variable
 
 
 class Dataset:
-    """Samples by number: override `__getitem__` and `__len__`."""
+    """Samples by index. Override `__getitem__` and `__len__`."""
 
     def __getitem__(self, idx: int) -> Any:
         raise NotImplementedError(f"`__getitem__` of {type(self).__name__}")
@@ -26,7 +26,7 @@ class Dataset:
 
 
 class IterableDataset(Dataset):
-    """Samples one after the other: override `__iter__`."""
+    """Samples in order. Override `__iter__`."""
 
     def __iter__(self) -> Iterator[Any]:
         raise NotImplementedError(f"`__iter__` of {type(self).__name__}")
@@ -54,7 +54,7 @@ class TensorDataset(Dataset):
 
 
 class BatchSampler:
-    """The numbers of the samples of each batch."""
+    """Chooses the indices of the samples of each batch."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class DataLoader:
 
     def __len__(self) -> int:
         if isinstance(self.dataset, IterableDataset):
-            # The kind of error that Python's `list` takes for "unknown".
+            # `list()` treats a TypeError as "length unknown".
             raise TypeError(f"{type(self.dataset).__name__} does not know how many samples it has")
         if self.batch_sampler is None:
             return len(self.dataset)
@@ -184,7 +184,7 @@ class DataLoader:
         use_multiprocess: bool = False,
         drop_last: bool = True,
     ) -> GeneratorLoader:
-        """Batches from a generator, which is set afterwards."""
+        """Returns a loader of batches from a generator, which is set afterwards."""
         if not iterable:
             raise NotImplementedError("`iterable=False` of `from_generator`: iterate over it and feed what it gives")
         return GeneratorLoader(feed_list, capacity, return_list)
@@ -202,15 +202,15 @@ class GeneratorLoader:
     def set_sample_generator(
         self, reader: Callable[[], Iterable[Any]], batch_size: int, drop_last: bool = True, places: Any = None
     ) -> GeneratorLoader:
-        """A function that gives an iterator of samples."""
+        """Takes a function that returns an iterator of samples."""
         return self.set_sample_list_generator(lambda: _batches(reader(), batch_size, drop_last))
 
     def set_sample_list_generator(self, reader: Callable[[], Iterable[Any]], places: Any = None) -> GeneratorLoader:
-        """A function that gives an iterator of lists of samples."""
+        """Takes a function that returns an iterator of lists of samples."""
         return self.set_batch_generator(lambda: map(_collate, reader()))
 
     def set_batch_generator(self, reader: Callable[[], Iterable[Any]], places: Any = None) -> GeneratorLoader:
-        """A function that gives an iterator of batches: an array a field."""
+        """Takes a function that returns an iterator of batches, with one array per field."""
         self._reader = reader
         return self
 
@@ -219,7 +219,7 @@ class GeneratorLoader:
 
     def __iter__(self) -> Iterator[Any]:
         if self._reader is None:
-            raise ValueError("set a generator first: `set_sample_generator`, or one of its companions")
+            raise ValueError("set a generator first: `set_sample_generator` or `set_batch_generator`")
         names = [one.name if isinstance(one, _Variable) else str(one) for one in self._variables]
         batches = iter(self._reader())
         for batch in _read_ahead(batches, self._capacity) if self._capacity else batches:
@@ -228,11 +228,11 @@ class GeneratorLoader:
 
 
 def get_worker_info() -> None:
-    """None: datasets are read in this process."""
+    """Returns None: datasets are read in this process."""
 
 
 def default_collate_fn(batch: list[Any]) -> Any:
-    """An array a field."""
+    """Returns one array per field."""
     return _collate(batch)
 
 
@@ -265,7 +265,7 @@ def _batches(samples: Iterable[Any], size: int, drop_last: bool) -> Iterator[lis
 
 
 def _read_ahead(batches: Iterator[Any], count: int) -> Iterator[Any]:
-    """The same batches, `count` of them read by a thread before they are asked for."""
+    """Returns the same batches, of which another thread reads up to `count` ahead."""
     ready: queue.Queue[tuple[str, Any]] = queue.Queue(max(1, count))
     stopped = threading.Event()
 

@@ -1,6 +1,6 @@
 """`paddle.tensor`: functions on variables, with PaddlePaddle's argument names and defaults.
 
-What differs from `openfleet.static.nn` is here; what does not is only named again.
+Functions that differ from `openfleet.static.nn` are defined here; the others are re-exported.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _float_only(what: str, dtype: Any) -> None:
 
 
 def rand(shape: Sequence[Any], dtype: Any = None, name: str | None = None) -> Variable:
-    """Random floats in `[0, 1)`, other ones in every step."""
+    """Random floats in `[0, 1)`, new ones in every step."""
     _float_only("paddle.rand", dtype)
     return _nn.uniform(shape, 0.0, 1.0)
 
@@ -129,13 +129,13 @@ def rand(shape: Sequence[Any], dtype: Any = None, name: str | None = None) -> Va
 def uniform(
     shape: Sequence[Any], dtype: Any = None, min: float = -1.0, max: float = 1.0, seed: int = 0, name: str | None = None
 ) -> Variable:
-    """Random floats in `[min, max)`, other ones in every step unless there is a seed."""
+    """Random floats in `[min, max)`, new ones in every step unless there is a seed."""
     _float_only("paddle.uniform", dtype)
     return _nn.uniform(shape, min, max, seed or None)
 
 
 def randn(shape: Sequence[Any], dtype: Any = None, name: str | None = None) -> Variable:
-    """Random floats of the standard normal distribution, other ones in every step."""
+    """Random floats of the standard normal distribution, new ones in every step."""
     _float_only("paddle.randn", dtype)
     return _nn.normal(shape)
 
@@ -143,7 +143,7 @@ def randn(shape: Sequence[Any], dtype: Any = None, name: str | None = None) -> V
 def normal(
     mean: float = 0.0, std: float = 1.0, shape: Sequence[Any] | None = None, name: str | None = None
 ) -> Variable:
-    """Random floats of a normal distribution, other ones in every step."""
+    """Random floats of a normal distribution, new ones in every step."""
     if isinstance(mean, Variable) or isinstance(std, Variable) or shape is None:
         raise NotImplementedError("`mean` and `std` of `paddle.normal` as variables: say numbers, and a `shape`")
     return _nn.normal(shape, mean, std)
@@ -157,7 +157,7 @@ def pow(x: Variable, y: Any, name: str | None = None) -> Variable:
 
 
 def flatten(x: Variable, start_axis: int = 0, stop_axis: int = -1, name: str | None = None) -> Variable:
-    """Makes one dimension of several."""
+    """Merges several dimensions into one."""
     start, stop = start_axis % x.ndim, stop_axis % x.ndim
     if start == 0 and stop == x.ndim - 1:
         return _nn.reshape(x, [-1])
@@ -167,7 +167,7 @@ def flatten(x: Variable, start_axis: int = 0, stop_axis: int = -1, name: str | N
 
 
 def tile(x: Variable, repeat_times: Sequence[int], name: str | None = None) -> Variable:
-    """Repeats along dimensions; dimensions are put before those of x where there are more times."""
+    """Repeats along dimensions. Adds dimensions of size 1 before those of x if there are more times."""
     times = [int(time) for time in repeat_times]
     if len(times) > x.ndim:
         x = _nn.unsqueeze(x, list(range(len(times) - x.ndim)))
@@ -184,7 +184,7 @@ def where(condition: Variable, x: Any = None, y: Any = None, name: str | None = 
 def argmax(
     x: Variable, axis: int | None = None, keepdim: bool = False, dtype: Any = "int64", name: str | None = None
 ) -> Variable:
-    """The place of the greatest element along an axis."""
+    """Returns the position of the largest element along an axis."""
     if axis is None:
         raise NotImplementedError("`axis=None` of `paddle.argmax`: say an axis")
     if _dtype_name(dtype) != "int64":
@@ -194,7 +194,7 @@ def argmax(
 
 
 def argsort(x: Variable, axis: int = -1, descending: bool = False, name: str | None = None) -> Variable:
-    """The places of all elements along an axis, in order of their values."""
+    """Returns the positions of all elements along an axis, sorted by value."""
     return _nn.topk(x, x.shape[axis], axis, descending)[1]
 
 
@@ -223,7 +223,7 @@ def norm(x: Variable, p: Any = "fro", axis: Any = None, keepdim: bool = False, n
 def einsum(equation: str, *operands: Variable) -> Variable:
     """Sums of products by the letters of dimensions, of one or two variables: `bij,bjk->bik`.
 
-    Letters twice in one operand and `...` are not among the forms that work.
+    A letter twice in one operand, and `...`, are not supported.
     """
     left, arrow, out = equation.replace(" ", "").partition("->")
     words = left.split(",")
@@ -238,8 +238,8 @@ def einsum(equation: str, *operands: Variable) -> Variable:
         if len(word) != operand.ndim:
             raise ValueError(f"`{word}` of `{equation}` names {len(word)} dimensions, got {list(operand.shape)}")
     if not set(out) <= set("".join(words)):
-        raise ValueError(f"`{equation}` asks for a letter that no operand has")
-    # What only one operand has and nobody asks for is summed up first.
+        raise ValueError(f"`{equation}` has a letter in its result that no operand has")
+    # First sums over letters that only one operand has and that the result does not have.
     reduced = []
     for at, (word, operand) in enumerate(zip(words, operands)):
         others = set(out).union(*(words[:at] + words[at + 1 :]))
@@ -259,7 +259,7 @@ def einsum(equation: str, *operands: Variable) -> Variable:
         x = _ordered(x_word, x, "".join(both + x_only + summed))
         y = _ordered(y_word, y, "".join(both + summed + y_only))
         return _ordered("".join(both + x_only + y_only), _nn.matmul(x, y), out)
-    # Anything else: both in all dimensions, multiplied and summed up.
+    # Otherwise broadcasts both operands to all letters, multiplies and sums.
     letters = "".join(both + x_only + y_only + summed)
     product = _nn.multiply(_spread(x_word, x, letters), _spread(y_word, y, letters))
     kept = len(letters) - len(summed)

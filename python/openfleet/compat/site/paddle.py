@@ -1,4 +1,4 @@
-"""What `import paddle` finds where this directory is on the path: it hands over to `openfleet.compat.paddle`."""
+"""Replaces itself by `openfleet.compat.paddle`. `import paddle` finds this file if its directory is on the path."""
 
 import importlib
 import sys

@@ -14,13 +14,13 @@ from . import fleet
 
 
 def get_rank(group: Any = None) -> int:
-    """This worker's rank; before `fleet.init` what the environment says."""
+    """Returns the rank of this worker; before `fleet.init` from the environment."""
     _whole(group)
     return int(os.environ.get("PADDLE_TRAINER_ID", 0)) if _job._fleet is None else fleet.worker_index()
 
 
 def get_world_size(group: Any = None) -> int:
-    """How many workers there are; before `fleet.init` what the environment says."""
+    """Returns the number of workers; before `fleet.init` from the environment."""
     _whole(group)
     return int(os.environ.get("PADDLE_TRAINERS_NUM", 1)) if _job._fleet is None else fleet.worker_num()
 
@@ -31,8 +31,8 @@ def _whole(group: Any) -> None:
 
 
 def init_parallel_env() -> None:
-    """Not available yet."""
-    raise NotImplementedError("`paddle.distributed.init_parallel_env`: collective training follows later")
+    """Raises NotImplementedError: collective training is not available yet."""
+    raise NotImplementedError("`paddle.distributed.init_parallel_env`: collective training is not available yet")
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""`paddle.fluid`, the names of the first version."""
+"""`paddle.fluid`: the names of PaddlePaddle 1.x."""
 
 from openfleet import compat
 from openfleet.static import (

@@ -1,4 +1,4 @@
-"""`fluid.dataset`: datasets by the names of their classes."""
+"""`fluid.dataset`: creates datasets by the names of their classes."""
 
 from openfleet import _native, compat
 from openfleet.compat.paddle._datasets import InMemoryDataset, QueueDataset
@@ -6,12 +6,12 @@ from openfleet.dataset import DatasetBase
 
 
 class DatasetFactory:
-    """Makes datasets by name."""
+    """Creates datasets by name."""
 
     _kinds = {"QueueDataset": QueueDataset, "InMemoryDataset": InMemoryDataset}
 
     def create_dataset(self, datafeed_class: str = "QueueDataset") -> DatasetBase:
-        """`QueueDataset` or `InMemoryDataset`."""
+        """Creates a `QueueDataset` or an `InMemoryDataset`."""
         if datafeed_class not in self._kinds:
             nearest = _native.nearest(datafeed_class, list(self._kinds))
             raise NotImplementedError(f"no dataset is named `{datafeed_class}`\n\nhint: {nearest}")

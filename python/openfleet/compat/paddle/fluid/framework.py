@@ -9,22 +9,22 @@ from openfleet.static import CPUPlace, Program, Variable, default_main_program, 
 
 
 def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
-    """The only place there is, as often as asked."""
+    """Returns `device_count` times the CPU, the only device."""
     return [CPUPlace() for _ in range(device_count or 1)]
 
 
 def is_compiled_with_cuda() -> bool:
-    """Never."""
+    """Returns False."""
     return False
 
 
 def in_dygraph_mode() -> bool:
-    """Never: programs are static here."""
+    """Returns False: programs are static here."""
     return False
 
 
 class name_scope:
-    """Nothing: names are unique without it."""
+    """Has no effect: names are unique without it."""
 
     def __init__(self, prefix: str | None = None) -> None:
         self.prefix = prefix

@@ -11,7 +11,7 @@ ConstantInitializer = Constant
 
 def _program_seed(seed: int) -> None:
     if seed != 0:
-        raise NotImplementedError(f"`seed={seed}` of an initializer: `Program.random_seed` decides")
+        raise NotImplementedError(f"`seed={seed}` of an initializer: set `Program.random_seed`")
 
 
 def Normal(loc: float = 0.0, scale: float = 1.0, seed: int = 0) -> Initializer:

@@ -1,6 +1,6 @@
-"""`fluid.io`: readers, and saving and loading by the names of the first version.
+"""`fluid.io`: readers, and saving and loading by the names of PaddlePaddle 1.x.
 
-`openfleet.static` owns the format; these only pass on.
+The format of checkpoints is that of `openfleet.static`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def save_inference_model(
     export_for_deployment: bool = True,
     program_only: bool = False,
 ) -> list[str]:
-    """Saves what predicting `target_vars` needs; gives their names."""
+    """Saves an inference model for `target_vars`. Returns their names."""
     for name, given in (("model_filename", model_filename), ("params_filename", params_filename)):
         if given is not None:
             raise ValueError(f"`{name}`: a model is a directory of several files\n\nhint: leave `{name}` out")
@@ -54,7 +54,7 @@ def load_inference_model(
     params_filename: str | None = None,
     pserver_endpoints: Any = None,
 ) -> list[Any]:
-    """The program, the names of what it is fed, and its targets."""
+    """Returns a list of the program, the names of its inputs, and its target variables."""
     for name, given in (("model_filename", model_filename), ("params_filename", params_filename)):
         if given is not None:
             raise ValueError(f"`{name}`: a model is a directory of several files\n\nhint: leave `{name}` out")

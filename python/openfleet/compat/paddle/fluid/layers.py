@@ -64,7 +64,7 @@ def data(
     type: Any = None,
     stop_gradient: bool = True,
 ) -> Variable:
-    """A variable that each batch feeds; the batch is put before the shape unless it is there."""
+    """Declares a variable that every batch feeds. The batch size is added before the shape if it is missing."""
     if not stop_gradient:
         raise NotImplementedError("`stop_gradient=False` of `fluid.layers.data`: use `fluid.layers.create_parameter`")
     has_batch = not append_batch_size or builtins.any(size is None or size < 0 for size in shape)
@@ -93,7 +93,7 @@ def embedding(
     param_attr: Any = None,
     dtype: Any = "float32",
 ) -> Variable:
-    """Looks ids up; a last dimension of 1 of the ids gives way to the vector."""
+    """Looks up ids. The vector replaces a last dimension of size 1 of the ids."""
     rows = _layers.embedding(input, size, is_sparse, is_distributed, padding_idx, param_attr, dtype)
     if isinstance(rows, _nn.SlotEmbedding) or input.shape[-1] != 1:
         return rows
@@ -113,7 +113,7 @@ def dropout(
     name: str | None = None,
     dropout_implementation: str = "downgrade_in_infer",
 ) -> Variable:
-    """Zeros at random, in training."""
+    """Sets elements to zero at random in training."""
     if is_test:
         return x if dropout_implementation == "upscale_in_train" else _nn.scale(x, 1.0 - dropout_prob)
     return _nn.dropout(x, dropout_prob, dropout_implementation, seed)
@@ -153,7 +153,7 @@ def mean(x: Variable, name: str | None = None) -> Variable:
 
 
 def one_hot(input: Variable, depth: int, allow_out_of_range: bool = False) -> Variable:
-    """Integers as rows with a single 1; a last dimension of 1 gives way to the row."""
+    """Turns integers into rows with a single 1. The row replaces a last dimension of size 1."""
     rows = _nn.one_hot(input, depth, allow_out_of_range)
     return _nn.squeeze(rows, [input.ndim - 1]) if input.shape[-1] == 1 else rows
 
@@ -179,12 +179,12 @@ def softmax(input: Variable, use_cudnn: bool = False, name: str | None = None, a
 
 
 def split(input: Variable, num_or_sections: Any, dim: int = -1, name: str | None = None) -> list[Variable]:
-    """Cuts into parts along an axis."""
+    """Splits along an axis."""
     return _nn.split(input, num_or_sections, dim)
 
 
 def squeeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Variable:
-    """Takes dimensions of 1 away."""
+    """Removes dimensions of size 1."""
     return _nn.squeeze(input, axes)
 
 
@@ -204,12 +204,12 @@ def reduce_min(input: Variable, dim: Any = None, keep_dim: bool = False, name: s
 
 
 def topk(input: Variable, k: int, name: str | None = None) -> tuple[Variable, Variable]:
-    """The `k` greatest elements along the last axis, and their places."""
+    """Returns the k largest elements along the last axis, and their positions."""
     return _nn.topk(input, k)
 
 
 def leaky_relu(x: Variable, alpha: float = 0.02, name: str | None = None) -> Variable:
-    """x above 0, a share of x below."""
+    """Returns x above 0, and `alpha * x` below."""
     return _nn.leaky_relu(x, alpha)
 
 
@@ -246,7 +246,7 @@ def assign(input: Any, output: Any = None) -> Variable:
 
 
 def expand(x: Variable, expand_times: Sequence[int], name: str | None = None) -> Variable:
-    """Repeats along dimensions, this often each."""
+    """Repeats each dimension `expand_times` times."""
     return _nn.tile(x, expand_times)
 
 
@@ -300,14 +300,14 @@ def softmax_with_cross_entropy(
     return_softmax: bool = False,
     axis: int = -1,
 ) -> Any:
-    """Cross entropy of logits over classes, one a row. It is always computed the stable way."""
+    """Returns the cross entropy of logits over classes, one loss per row, always in the numerically stable way."""
     if axis % logits.ndim != logits.ndim - 1:
         raise NotImplementedError(f"`axis={axis}` of `softmax_with_cross_entropy`: classes are the last dimension")
     return _nn.softmax_with_cross_entropy(logits, label, soft_label, ignore_index, return_softmax)
 
 
 def where(condition: Variable) -> Variable:
-    """The places where a condition is true, of which no program knows how many there are."""
+    """Raises NotImplementedError: a program cannot know how many elements of a condition are true."""
     raise NotImplementedError("`fluid.layers.where`: use `paddle.where` with two variables to choose from")
 
 

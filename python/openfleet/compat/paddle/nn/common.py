@@ -39,7 +39,7 @@ class Linear(Layer):
 
 
 class Embedding(Layer):
-    """The rows of a parameter, by id. With `sparse=True` they are those of a sparse table, which servers keep."""
+    """Looks up ids in a parameter; with `sparse=True` in a sparse table, which servers keep."""
 
     def __init__(
         self,
@@ -63,13 +63,13 @@ class Embedding(Layer):
         """The rows of ids `[..]`, as `[.., embedding_dim]`."""
         rows = _nn.embedding(x, self._size, self._sparse, padding_idx=self._padding_idx, param_attr=self._attr)
         if self._sparse and x.program.has_var(self._attr.name):
-            # The table is there as soon as it is looked up.
+            # The first lookup declares the table.
             self.weight = x.program.var(self._attr.name)
         return rows
 
 
 class Dropout(Layer):
-    """Zeros at random, in training."""
+    """Sets elements to zero at random in training."""
 
     def __init__(
         self, p: float = 0.5, axis: Any = None, mode: str = "upscale_in_train", name: str | None = None
@@ -78,19 +78,19 @@ class Dropout(Layer):
         self.p, self.axis, self.mode = p, axis, mode
 
     def forward(self, input: Variable) -> Variable:
-        """Zeros at random, in training."""
+        """Sets elements to zero at random in training."""
         return F.dropout(input, self.p, self.axis, self.training, self.mode)
 
 
 class Flatten(Layer):
-    """Makes one dimension of several."""
+    """Merges several dimensions into one."""
 
     def __init__(self, start_axis: int = 1, stop_axis: int = -1) -> None:
         super().__init__()
         self.start_axis, self.stop_axis = start_axis, stop_axis
 
     def forward(self, input: Variable) -> Variable:
-        """Makes one dimension of several."""
+        """Merges several dimensions into one."""
         return _nn.flatten(input, self.start_axis, self.stop_axis)
 
 
@@ -263,19 +263,19 @@ class Softmax(Layer):
 
 
 class LeakyReLU(Layer):
-    """x above 0, a share of x below."""
+    """Returns x above 0, and `negative_slope * x` below."""
 
     def __init__(self, negative_slope: float = 0.01, name: str | None = None) -> None:
         super().__init__()
         self._negative_slope = negative_slope
 
     def forward(self, x: Variable) -> Variable:
-        """x above 0, a share of x below."""
+        """Returns x above 0, and `negative_slope * x` below."""
         return F.leaky_relu(x, self._negative_slope)
 
 
 class PReLU(Layer):
-    """x above 0, x times a weight that is learnt below."""
+    """Returns x above 0, and x times a trained weight below."""
 
     def __init__(
         self,
@@ -290,7 +290,7 @@ class PReLU(Layer):
         self.weight = self.create_parameter([num_parameters], weight_attr, default_initializer=Constant(init))
 
     def forward(self, x: Variable) -> Variable:
-        """x above 0, x times a weight that is learnt below."""
+        """Returns x above 0, and x times a trained weight below."""
         return F.prelu(x, self.weight, self._data_format)
 
 

@@ -162,7 +162,7 @@ def softmax_with_cross_entropy(
     return_softmax: bool = False,
     axis: int = -1,
 ) -> Any:
-    """Cross entropy of logits over classes, one a row. It is always computed the stable way."""
+    """Returns the cross entropy of logits over classes, one loss per row, always in the numerically stable way."""
     _last_axis("softmax_with_cross_entropy", logits, axis)
     return _nn.softmax_with_cross_entropy(logits, label, soft_label, ignore_index, return_softmax)
 

@@ -1,7 +1,7 @@
-"""`Layer`: a piece of a network that owns parameters, and the containers of such pieces.
+"""`Layer`: a part of a network that owns parameters, and containers of layers.
 
-Programs are static here: a layer's parameters are declared in the default programs when it is made, and calling it adds
-ops to the current program. A layer that is called twice uses the same parameters twice.
+Programs are static here: creating a layer declares its parameters in the default programs, and calling it adds ops to
+the current program. A layer that is called twice uses the same parameters twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from openfleet.static.program import Variable
 
 
 class Layer:
-    """A piece of a network. Attributes that are layers or parameters are found by `parameters()` and `sublayers()`."""
+    """A part of a network. `parameters()` and `sublayers()` find attributes that are parameters or layers."""
 
     def __init__(self, name_scope: str | None = None, dtype: str = "float32") -> None:
         word = _snake(type(self).__name__) if name_scope is None else name_scope
@@ -28,17 +28,17 @@ class Layer:
         self._dtype = dtype
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """What the layer computes."""
+        """Computes the result of the layer. Subclasses override it."""
         raise NotImplementedError(f"`forward` of {type(self).__name__}")
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         return self.forward(*inputs, **kwargs)
 
     def full_name(self) -> str:
-        """Its unique name, which its parameters' names begin with."""
+        """Returns its unique name, the first part of its parameters' names."""
         return self._full_name
 
-    # Its parts.
+    # Attributes that are parameters or layers.
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, Layer) or _is_parameter(value):
@@ -76,7 +76,7 @@ class Layer:
         is_bias: bool = False,
         default_initializer: Any = None,
     ) -> Variable | None:
-        """A parameter of this layer; none where `attr` is False."""
+        """Declares a parameter of this layer. Returns None if `attr` is False."""
         if attr is False:
             return None
         attr = with_defaults(attr)
@@ -85,20 +85,20 @@ class Layer:
         return _nn.create_parameter(shape, dtype or self._dtype, None, attr, is_bias, default_initializer)
 
     def add_parameter(self, name: str, parameter: Variable | None) -> Variable | None:
-        """Makes a parameter an attribute."""
+        """Adds a parameter as an attribute."""
         if parameter is not None and not _is_parameter(parameter):
             raise TypeError(f"`add_parameter` expects a parameter, got {type(parameter).__name__}")
         setattr(self, name, parameter)
         return parameter
 
     def add_sublayer(self, name: str, sublayer: Layer) -> Layer:
-        """Makes a layer an attribute."""
+        """Adds a layer as an attribute."""
         if not isinstance(sublayer, Layer):
             raise TypeError(f"`add_sublayer` expects a Layer, got {type(sublayer).__name__}")
         self._sub_layers[str(name)] = sublayer
         return sublayer
 
-    # Looking at its parts.
+    # Iterating over them.
 
     def named_children(self) -> Iterator[tuple[str, Layer]]:
         """The layers among its attributes."""
@@ -142,11 +142,11 @@ class Layer:
         return [parameter for _, parameter in self.named_parameters(include_sublayers=include_sublayers)]
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Not in a static program: values are in the scope."""
+        """Raises NotImplementedError: the values of a static program are in the scope."""
         raise NotImplementedError("`Layer.state_dict`: values are in the scope, use `paddle.static.save`")
 
     def set_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Not in a static program: values are in the scope."""
+        """Raises NotImplementedError: the values of a static program are in the scope."""
         raise NotImplementedError("`Layer.set_state_dict`: use `paddle.static.load` or `set_program_state`")
 
     def apply(self, fn: Callable[[Layer], Any]) -> Layer:
@@ -156,11 +156,11 @@ class Layer:
         return self
 
     def train(self) -> None:
-        """Layers that are called from now on train."""
+        """Calls after this one add the ops of training."""
         self.apply(lambda layer: setattr(layer, "training", True))
 
     def eval(self) -> None:
-        """Layers that are called from now on evaluate."""
+        """Calls after this one add the ops of evaluation."""
         self.apply(lambda layer: setattr(layer, "training", False))
 
     def __repr__(self) -> str:
@@ -169,7 +169,7 @@ class Layer:
 
 
 def _is_parameter(value: Any) -> bool:
-    # What is not there yet, as the sum of a slot that nobody uses, is no parameter.
+    # A variable that is declared on first use, such as the sum of a slot, is not a parameter.
     return type(value) is Variable and value.kind in ("parameter", "table")
 
 
@@ -180,7 +180,7 @@ def _snake(name: str) -> str:
 
 
 class Sequential(Layer):
-    """Layers one after the other: given as they are, or as pairs of name and layer."""
+    """Applies layers one after the other. They are given as layers, or as pairs of name and layer."""
 
     def __init__(self, *layers: Any) -> None:
         super().__init__()
@@ -201,7 +201,7 @@ class Sequential(Layer):
         return iter(self._sub_layers.values())
 
     def forward(self, input: Any) -> Any:
-        """Each layer of what the one before it gives."""
+        """Applies each layer to the result of the one before."""
         for layer in self._sub_layers.values():
             input = layer(input)
         return input
@@ -215,18 +215,18 @@ class LayerList(Layer):
         self.extend(sublayers or ())
 
     def append(self, sublayer: Layer) -> LayerList:
-        """Puts one at the end."""
+        """Appends one."""
         self.add_sublayer(str(len(self)), sublayer)
         return self
 
     def extend(self, sublayers: Iterable[Layer]) -> LayerList:
-        """Puts several at the end."""
+        """Appends several."""
         for layer in sublayers:
             self.append(layer)
         return self
 
     def insert(self, index: int, sublayer: Layer) -> None:
-        """Puts one before another."""
+        """Inserts one before another."""
         layers = list(self)
         layers.insert(index, sublayer)
         self._sub_layers.clear()
@@ -255,7 +255,7 @@ class ParameterList(Layer):
             self.append(parameter)
 
     def append(self, parameter: Variable) -> ParameterList:
-        """Puts one at the end."""
+        """Appends one."""
         self.add_parameter(str(len(self)), parameter)
         return self
 

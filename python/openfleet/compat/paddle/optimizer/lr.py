@@ -1,7 +1,7 @@
-"""`paddle.optimizer.lr`: schedules with the original's arguments.
+"""`paddle.optimizer.lr`: schedules with PaddlePaddle's arguments.
 
-There, a script calls `step()` when it likes, once an epoch or a batch. Here whoever keeps a table counts its steps,
-so a schedule goes on with every batch; `step()` says so, once.
+In PaddlePaddle a script calls `step()`, once per epoch or per batch. Here each table counts its steps, so a schedule
+advances with every batch; `step()` warns about that, once.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from openfleet.static.lr import LRScheduler
 
 
 class _Counted(LRScheduler):
-    _told = False
+    _warned = False
 
     def step(self, epoch: int | None = None) -> None:
-        """Nothing: steps are counted where the tables are."""
-        if not _Counted._told:
-            _Counted._told = True
-            warnings.warn("learning rates go on with every batch here, `step()` does nothing", stacklevel=2)
+        """Does nothing: tables count their steps."""
+        if not _Counted._warned:
+            _Counted._warned = True
+            warnings.warn("schedules advance with every batch here, `step()` does nothing", stacklevel=2)
 
 
-def _anew(last_epoch: int, verbose: bool) -> None:
+def _check_start(last_epoch: int, verbose: bool) -> None:
     if verbose:
-        raise NotImplementedError("`verbose=True` of a schedule: nothing prints rates")
+        raise NotImplementedError("`verbose=True` of a schedule: learning rates are not printed")
     if last_epoch != -1:
-        raise NotImplementedError(f"`last_epoch={last_epoch}`: a schedule goes on where its table is")
+        raise NotImplementedError(f"`last_epoch={last_epoch}`: a schedule continues from the steps of its table")
 
 
 class NoamDecay(_Counted, _lr.NoamDecay):
@@ -42,7 +42,7 @@ class NoamDecay(_Counted, _lr.NoamDecay):
         last_epoch: int = -1,
         verbose: bool = False,
     ) -> None:
-        _anew(last_epoch, verbose)
+        _check_start(last_epoch, verbose)
         super().__init__(d_model, warmup_steps, learning_rate)
 
 
@@ -52,7 +52,7 @@ class PiecewiseDecay(_Counted, _lr.PiecewiseDecay):
     def __init__(
         self, boundaries: Sequence[int], values: Sequence[float], last_epoch: int = -1, verbose: bool = False
     ) -> None:
-        _anew(last_epoch, verbose)
+        _check_start(last_epoch, verbose)
         super().__init__(boundaries, values)
 
 
@@ -60,7 +60,7 @@ class NaturalExpDecay(_Counted, _lr.NaturalExpDecay):
     """`learning_rate * e ^ (-gamma * step)`."""
 
     def __init__(self, learning_rate: float, gamma: float, last_epoch: int = -1, verbose: bool = False) -> None:
-        _anew(last_epoch, verbose)
+        _check_start(last_epoch, verbose)
         super().__init__(learning_rate, gamma)
 
 
@@ -68,7 +68,7 @@ class InverseTimeDecay(_Counted, _lr.InverseTimeDecay):
     """`learning_rate / (1 + gamma * step)`."""
 
     def __init__(self, learning_rate: float, gamma: float, last_epoch: int = -1, verbose: bool = False) -> None:
-        _anew(last_epoch, verbose)
+        _check_start(last_epoch, verbose)
         super().__init__(learning_rate, gamma)
 
 
@@ -76,7 +76,7 @@ class ExponentialDecay(_Counted, _lr.ExponentialDecay):
     """`learning_rate * gamma ^ step`."""
 
     def __init__(self, learning_rate: float, gamma: float, last_epoch: int = -1, verbose: bool = False) -> None:
-        _anew(last_epoch, verbose)
+        _check_start(last_epoch, verbose)
         super().__init__(learning_rate, gamma)
 
 
@@ -86,7 +86,7 @@ class StepDecay(_Counted, _lr.ExponentialDecay):
     def __init__(
         self, learning_rate: float, step_size: int, gamma: float = 0.1, last_epoch: int = -1, verbose: bool = False
     ) -> None:
-        _anew(last_epoch, verbose)
+        _check_start(last_epoch, verbose)
         super().__init__(learning_rate, gamma, step_size, True)
 
 
@@ -101,7 +101,7 @@ class MultiStepDecay(_Counted, _lr.PiecewiseDecay):
         last_epoch: int = -1,
         verbose: bool = False,
     ) -> None:
-        _anew(last_epoch, verbose)
+        _check_start(last_epoch, verbose)
         super().__init__(milestones, [learning_rate * gamma**i for i in range(len(milestones) + 1)])
 
 
@@ -118,7 +118,7 @@ class PolynomialDecay(_Counted, _lr.PolynomialDecay):
         last_epoch: int = -1,
         verbose: bool = False,
     ) -> None:
-        _anew(last_epoch, verbose)
+        _check_start(last_epoch, verbose)
         super().__init__(learning_rate, decay_steps, end_lr, power, cycle)
 
 
@@ -134,7 +134,7 @@ class LinearWarmup(_Counted, _lr.LinearWarmup):
         last_epoch: int = -1,
         verbose: bool = False,
     ) -> None:
-        _anew(last_epoch, verbose)
+        _check_start(last_epoch, verbose)
         super().__init__(learning_rate, warmup_steps, start_lr, end_lr)
 
 

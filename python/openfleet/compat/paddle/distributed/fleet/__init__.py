@@ -1,4 +1,4 @@
-"""`paddle.distributed.fleet`: `openfleet.fleet` itself, and the import paths that scripts know."""
+"""`paddle.distributed.fleet`: `openfleet.fleet` with PaddlePaddle's arguments and import paths."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from openfleet.fleet import *  # noqa: F403
 from openfleet.fleet import __all__ as _names
 
 from . import base, data_generator, metrics, util
-from .saving import load_model, save, save_inference_model, save_one_table, save_persistables  # numbers as modes
+from .saving import load_model, save, save_inference_model, save_one_table, save_persistables  # modes are numbers
 
 __all__ = [*_names, "InMemoryDataset", "QueueDataset", "base", "data_generator"]
 init = _with_arguments(_fleet.init, log_level="INFO")
@@ -28,7 +28,7 @@ _missing = _compat.absent(__name__, __all__)
 
 
 def __getattr__(name: str) -> Any:
-    # The programs are there once `minimize` was called, so they are asked for each time.
+    # Read each time, because `minimize` sets the programs.
     if name in ("main_program", "startup_program"):
         return getattr(_fleet, name)
     return _missing(name)

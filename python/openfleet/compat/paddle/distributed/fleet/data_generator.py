@@ -1,4 +1,4 @@
-"""Programs that write the lines of a dataset, under the second version's path."""
+"""Data generators under the path of PaddlePaddle 2.x."""
 
 from openfleet import compat
 from openfleet.dataset import DataGenerator, MultiSlotDataGenerator, MultiSlotStringDataGenerator

@@ -1,12 +1,12 @@
-"""Saving with the second version's arguments: modes that are numbers.
+"""Saving with the arguments of PaddlePaddle 2.x, whose modes are numbers:
 
 0   everything
-1   what has changed since the checkpoint that stands in the directory; everything where none stands
-2   everything, for later changes to build on
-3   everything; then a day has passed for every row
+1   the changes since the existing checkpoint; everything if there is none
+2   everything, as a base for later changes
+3   everything, and then the end of a day for every row
 
-The original leaves rows with low scores out of 1 and 2. Here nothing is left out: what is loaded is what was trained,
-and `shrink` removes what no longer earns its place.
+PaddlePaddle does not save rows with low scores in modes 1 and 2. Here every row is saved, so that loading restores what
+was trained; `shrink` removes stale rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _name(mode: int | str) -> str:
         return mode
     if mode not in _NAMES:
         raise NotImplementedError(
-            f"`mode={mode}` (caches and patches) is not there; modes are 0, 1, 2 and {END_OF_DAY}"
+            f"`mode={mode}` (caches and patches) is not available; modes are 0, 1, 2 and {END_OF_DAY}"
         )
     return _NAMES[mode]
 
@@ -41,7 +41,7 @@ def save_persistables(
 
 
 def save_one_table(table_id: int | str, path: str | os.PathLike[str], mode: int | str = 0) -> None:
-    """Saves one table. Tables are named here: a number counts the job's sparse tables in the program's order."""
+    """Saves one table, by name or by its position among the sparse tables of the job."""
     name = table_id if isinstance(table_id, str) else _table(table_id)
     _fleet.save_one_table(name, path, mode=_name(mode))
 
@@ -56,7 +56,7 @@ def _table(number: int) -> str:
 def save(
     dirname: str | os.PathLike[str], feed: Sequence[Any] = (), fetch: Sequence[Any] = (), mode: int | str = 0
 ) -> None:
-    """Saves what predicting `fetch` from `feed` needs; without them everything."""
+    """Saves an inference model that predicts `fetch` from `feed`; without them a checkpoint."""
     _fleet.save(dirname, feed, fetch, mode=_name(mode))
 
 
@@ -69,12 +69,12 @@ def save_inference_model(
     export_for_deployment: bool = True,
     mode: int | str = 0,
 ) -> None:
-    """Saves what predicting `target_vars` needs, all of it in every mode."""
+    """Saves an inference model for `target_vars`, completely in every mode."""
     _name(mode)
     _fleet.save_inference_model(executor, dirname, feeded_var_names, target_vars, main_program)
 
 
 def load_model(path: str | os.PathLike[str], mode: int | str = 0) -> None:
-    """Takes every table of the job from a checkpoint, which knows itself what it consists of."""
+    """Loads every table of the job from a checkpoint. The mode has no effect: a checkpoint lists its own parts."""
     _name(mode)
     _fleet.load_model(path)

@@ -1,4 +1,4 @@
-"""`DistributeTranspilerConfig`: how a job trains, in the words of the first version.
+"""`DistributeTranspilerConfig`: the strategy of PaddlePaddle 1.x.
 
 >>> config = DistributeTranspilerConfig()
 >>> print(config)
@@ -13,15 +13,15 @@ from openfleet import _native, compat
 
 
 class RoundRobin:
-    """Blocks are dealt to servers in turn."""
+    """Assigns blocks to servers in turn."""
 
 
 class HashName:
-    """Blocks are dealt to servers by a hash of their names."""
+    """Assigns blocks to servers by a hash of their names."""
 
 
 class DistributeTranspilerConfig:
-    """Sync unless `sync_mode` is False. Options are checked as they are written, and together when they are used."""
+    """The mode of a job, sync by default. Options are checked when they are set, and together when they are used."""
 
     _defaults = {
         "sync_mode": True,

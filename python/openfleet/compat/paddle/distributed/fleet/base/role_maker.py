@@ -1,4 +1,4 @@
-"""Role makers under the second version's path."""
+"""Role makers under the path of PaddlePaddle 2.x."""
 
 from openfleet import compat
 from openfleet.fleet.role import PaddleCloudRoleMaker, Role, RoleMakerBase, UserDefinedRoleMaker

@@ -1,4 +1,4 @@
-"""The `fleet` of the first version: one job a process, under the name of a class."""
+"""The `fleet` of PaddlePaddle 1.x: an object instead of a module. There is one job per process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .mode import Mode
 
 
 class Fleet:
-    """The one job of this process."""
+    """The job of this process."""
 
     def __init__(self, mode: int = Mode.TRANSPILER) -> None:
         self._mode = mode
@@ -25,11 +25,11 @@ class Fleet:
         return getattr(_paddle_fleet if name in ("init_worker", "metrics", "util") else _fleet, name)
 
     def init(self, role_maker: Any = None) -> None:
-        """Finds out what this process is."""
+        """Determines the role of this process."""
         _fleet.init(role_maker)
 
     def init_server(self, model_dir: str | None = None) -> None:
-        """Prepares a server."""
+        """Prepares a server. `model_dir` is a checkpoint to start from."""
         _fleet.init_server(model_dir)
 
 

@@ -1,4 +1,4 @@
-"""Role makers under their first names."""
+"""Role makers under the path of PaddlePaddle 1.x."""
 
 from openfleet import compat
 from openfleet.fleet.role import (

@@ -1,4 +1,4 @@
-"""Collective training of the first version: scripts import and set it up; training itself follows later."""
+"""Collective training of PaddlePaddle 1.x: it can be set up, but `minimize` is not available yet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from openfleet.static.optimizer import Optimizer as _Optimizer
 
 
 class DistributedStrategy:
-    """What a collective job could be told. It is kept as it is written."""
+    """Settings of a collective job. They are stored and have no effect yet."""
 
     def __init__(self) -> None:
         self.mode = "nccl2"
@@ -25,7 +25,7 @@ class DistributedStrategy:
 
 
 class CollectiveOptimizer:
-    """An optimizer whose workers would reduce gradients among each other."""
+    """An optimizer of collective training. Its `minimize` is not available yet."""
 
     def __init__(self, optimizer: Any = None, strategy: Any = None) -> None:
         if optimizer is not None and not isinstance(optimizer, _Optimizer):
@@ -33,9 +33,9 @@ class CollectiveOptimizer:
         self.user_defined_optimizer, self.strategy = optimizer, strategy
 
     def minimize(self, *args: Any, **kwargs: Any) -> Any:
-        """Not available yet."""
+        """Raises NotImplementedError: collective training is not available yet."""
         raise NotImplementedError(
-            "`minimize` of a collective optimizer: collective training follows later\n\n"
+            "`minimize` of a collective optimizer: collective training is not available yet\n\n"
             "hint: train with servers, `fluid.incubate.fleet.parameter_server.distribute_transpiler`"
         )
 
@@ -43,13 +43,13 @@ class CollectiveOptimizer:
 
 
 class Collective(_Base):
-    """The one job of this process, among workers only."""
+    """The job of this process, with workers only."""
 
     def __init__(self) -> None:
         super().__init__(_Mode.COLLECTIVE)
 
     def distributed_optimizer(self, optimizer: Any = None, strategy: Any = None) -> CollectiveOptimizer:
-        """An optimizer whose `minimize` follows later."""
+        """Returns an optimizer whose `minimize` is not available yet."""
         return CollectiveOptimizer(optimizer, strategy)
 
 

@@ -1,4 +1,4 @@
-"""The `fleet` of the first version: as the second's, but sync where no strategy is given."""
+"""The `fleet` of PaddlePaddle 1.x. Unlike that of 2.x it trains in mode sync by default."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ TranspilerOptimizer = DistributedOptimizer
 
 
 class DistributedTranspiler(_Base):
-    """The one job of this process, with servers."""
+    """The job of this process, with servers."""
 
     def distributed_optimizer(self, optimizer: Any, strategy: Any = None) -> DistributedOptimizer:
-        """Chooses how the job trains."""
+        """Returns an optimizer that trains in the mode of a strategy; sync by default."""
         return _fleet.distributed_optimizer(optimizer, DistributeTranspilerConfig() if strategy is None else strategy)
 
 

@@ -1,4 +1,4 @@
-"""Strategies by name."""
+"""Creates strategies by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _config(**options: object) -> DistributeTranspilerConfig:
 
 
 class StrategyFactory:
-    """Makes strategies by name.
+    """Creates strategies by name.
 
     >>> print(StrategyFactory.create_geo_strategy(400))
     mode geo: push differences every 400 batches, residual flushed at save and stop
@@ -22,22 +22,22 @@ class StrategyFactory:
 
     @staticmethod
     def create_sync_strategy() -> DistributeTranspilerConfig:
-        """All live workers wait for each other at every step."""
+        """Sync: all live workers wait for each other at every step."""
         return _config(sync_mode=True)
 
     @staticmethod
     def create_half_async_strategy() -> DistributeTranspilerConfig:
-        """A worker waits for its own threads only."""
+        """Half-async: a worker waits for its own threads only."""
         return _config(sync_mode=False)
 
     @staticmethod
     def create_async_strategy() -> DistributeTranspilerConfig:
-        """Nobody waits."""
+        """Async: workers do not wait for each other."""
         return _config(sync_mode=False, runtime_split_send_recv=True)
 
     @staticmethod
     def create_geo_strategy(update_frequency: int = 100) -> DistributeTranspilerConfig:
-        """Workers train on copies and exchange differences every `update_frequency` batches."""
+        """Geo: workers train on copies and exchange differences every `update_frequency` batches."""
         return _config(
             sync_mode=False,
             runtime_split_send_recv=True,
