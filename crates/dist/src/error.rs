@@ -92,7 +92,7 @@ pub enum Error {
         incarnation: Incarnation,
     },
     /// Listening beyond loopback without a secret.
-    #[error("refusing to listen on `{endpoint}` without a secret: anybody could read and change the tables")]
+    #[error("refusing to listen on `{endpoint}` without a secret: anyone could read and change the tables")]
     OpenDoor {
         /// The address.
         endpoint: String,

@@ -41,7 +41,7 @@ fn a_worker_trains_on_the_threads_it_connected_with() {
         worker.stop_worker().unwrap();
         for (got, error) in [3, 1].into_iter().zip(errors) {
             let expected = format!(
-                "{got} training threads, but the servers know of 2 on this worker\n\nhint: train on as many threads, or \
+                "{got} training threads, but the servers know of 2 on this worker\n\nhint: train with 2 threads, or \
                  connect every worker with {got} (`CPU_NUM`, or `Fleet::threads`)"
             );
             assert_eq!(error, expected);

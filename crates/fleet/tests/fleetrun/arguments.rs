@@ -92,7 +92,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("--server_num 1 --worker_num 2 --trainer_num 3 x.py", "`--worker-num` and `--trainer-num` contradict each other"),
     (
         "--server_num 2 --servers a:1 --workers a x.py",
-        "`--server-num` and `--servers` contradict each other\n\nhint: a list says by itself",
+        "`--server-num` and `--servers` contradict each other\n\nhint: the list already gives the number",
     ),
     ("--worker_num 2 --servers a:1 --workers a x.py", "`--worker-num` and `--workers` contradict each other"),
     ("--trainer_num 2 --servers a:1 --workers a x.py", "`--trainer-num` and `--workers` contradict each other"),

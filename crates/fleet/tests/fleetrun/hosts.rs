@@ -103,10 +103,7 @@ fn a_machine_that_owns_nothing_lists_its_addresses_and_the_lists() {
     let workspace = Workspace::with_job("exit 0");
     let ran = workspace.job("--servers 192.0.2.1:7500 --workers 192.0.2.1,node7.invalid");
     let stderr = ran.failed(1);
-    assert!(
-        stderr.starts_with("error: no process of the lists is to be started here: this machine is `127.0.0.1`"),
-        "{stderr}"
-    );
+    assert!(stderr.starts_with("error: no listed process runs on this machine: it is `127.0.0.1`"), "{stderr}");
     assert!(stderr.contains(", the lists have `192.0.2.1`, `node7.invalid`\n\nhint: "), "{stderr}");
     assert!(stderr.contains("with `--host`"), "{stderr}");
     let ran = workspace.job("--servers 127.0.0.1:7500 --workers 127.0.0.1 --host 127.0.0.9");
@@ -123,7 +120,7 @@ fn several_machines_need_a_secret_that_all_of_them_know() {
     let lists = lists(free_ports(2));
     let ran = workspace.run(&[&lists[0], &lists[1], "--host", "127.0.0.1", "sh", "job.sh"]);
     let stderr = ran.failed(1);
-    assert!(stderr.starts_with("error: a job on several machines needs a secret that all of them know"), "{stderr}");
+    assert!(stderr.starts_with("error: a job on several machines needs a shared secret"), "{stderr}");
     assert!(stderr.contains("`OPENFLEET_SECRET` or by `--secret-file`"), "{stderr}");
 }
 
