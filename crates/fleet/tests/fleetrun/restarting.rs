@@ -46,8 +46,8 @@ fn a_killed_worker_comes_back_alone_as_the_next_incarnation() {
     assert!(first[..3].iter().all(|pid| is_alive(*pid)), "the others were left alone");
     let stderr = succeed(&workspace, running);
     let said = format!(
-        "worker 1 (pid {killed}) was killed by signal 9 (SIGKILL); it is restarted (restart 1 of 3) and continues where \
-         its predecessor was\n"
+        "worker 1 (pid {killed}) was killed by signal 9 (SIGKILL); it is restarted (restart 1 of 3) and resumes where \
+         it was\n"
     );
     assert!(stderr.contains(&said), "{stderr}");
     // Both attempts have the same log, port and run.
@@ -176,7 +176,7 @@ fn restarts_without_limit_go_on_until_it_works() {
     let workspace =
         Workspace::with_job("[ $role = server ] && exec sleep 1000; [ $OPENFLEET_INCARNATION = 4 ] || exit 1");
     let ran = workspace.job("--server_num=1 --worker_num=1 --max-restarts -1");
-    assert!(ran.succeeded().stderr.contains("(restart 3) and continues"), "{}", ran.stderr);
+    assert!(ran.succeeded().stderr.contains("(restart 3) and resumes"), "{}", ran.stderr);
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn a_frozen_worker_is_killed_and_started_again() {
     let stderr = &ran.succeeded().stderr;
     let pid = workspace.pid("pid.1");
     assert!(stderr.contains(&format!("worker 0 (pid {pid}) did not answer for ")), "{stderr}");
-    assert!(stderr.contains(" s; it was killed; it is restarted (restart 1 of 1) and continues"), "{stderr}");
+    assert!(stderr.contains(" s; it was killed; it is restarted (restart 1 of 1) and resumes"), "{stderr}");
     all_end(&[pid]);
 }
 
