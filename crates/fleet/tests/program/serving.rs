@@ -283,7 +283,7 @@ fn what_is_wrong_with_a_request_is_said_with_the_field_and_the_row() {
             "`item` of the data does not match the program: expected 1 rows, like `user`, got 2 rows",
         ),
         (with("user", json!([])), "input `user`: expected at least one row, got none"),
-        (with("dense", json!([[0.1, 0.2], [0.3]])), "input `dense`, row 1: expected 2 float(s) a row, got 1"),
+        (with("dense", json!([[0.1, 0.2], [0.3]])), "input `dense`, row 1: expected 2 float(s) per row, got 1"),
         (with("dense", json!([[0.1, 0.2], [{}, 0.3]])), "input `dense`, row 1: expected numbers, got an object"),
         (with("dense", json!(0.5)), "input `dense`: invalid type"),
         (without("item"), "input `item` is missing; the model reads `user`, `item`, `dense`"),
