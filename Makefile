@@ -20,6 +20,7 @@ demo:          ## Generate click data, train a CTR-DNN on it with two servers an
 
 test: pytest   ## Build everything and run every test
 	$(CARGO) test --workspace
+	$(CARGO) test --workspace --benches --quiet
 	$(MAKE) chaos-short
 
 pytest: $(VENV)/ready  ## Build the Python package into target/venv and run its tests
@@ -42,8 +43,8 @@ lint: ruff mypy deny  ## Formatting, clippy, Python linters and types, licences,
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
 ruff: $(VENV)/ready    ## Lint and format check of the Python code
-	$(VENV)/bin/ruff check python examples tests docs
-	$(VENV)/bin/ruff format --check python examples tests/chaos docs
+	$(VENV)/bin/ruff check python examples tests docs/hooks.py docs/doctest_blocks.py
+	$(VENV)/bin/ruff format --check python examples tests/chaos docs/hooks.py docs/doctest_blocks.py
 
 # `stubtest` compares `_native.pyi` with the compiled module, so the module is built first.
 mypy: $(VENV)/ready    ## Check the types of the Python package, and the stubs of its compiled module
@@ -61,7 +62,7 @@ advisories: $(DENY)  ## Known vulnerabilities of the dependencies; downloads the
 	$(DENY) --all-features check advisories
 
 target/tools/bin/cargo-deny:
-	$(CARGO) install --quiet --locked --debug --root target/tools --target-dir target/tools/build cargo-deny@0.18
+	$(CARGO) install --quiet --locked --debug --root target/tools --target-dir target/tools/build cargo-deny@0.18.9
 
 docs: $(VENV)/docs-ready  ## Build the documentation site into target/site
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
@@ -69,7 +70,7 @@ docs: $(VENV)/docs-ready  ## Build the documentation site into target/site
 	cp -r target/doc target/site/rust
 
 $(VENV)/docs-ready: $(VENV)/ready
-	$(VENV)/bin/pip install --quiet 'mkdocs<2' 'mkdocs-material<10' 'mkdocstrings[python]<1'
+	$(VENV)/bin/pip install --quiet 'mkdocs<2' 'mkdocs-material<10' 'mkdocstrings[python]<1' 'pymdown-extensions<11'  # mkdocstrings 0.30 calls their old highlighter
 	touch $@
 
 bench:         ## Run every benchmark; figures belong into docs/benchmarks.md

@@ -87,7 +87,7 @@ def arrays(files: str) -> list[dict]:
 
 
 def import_seconds() -> float:
-    """Of `import openfleet` and all its rooms, less what starting Python and importing NumPy takes."""
+    """Of `import openfleet` and all its modules, less what starting Python and importing NumPy takes."""
     code = "import time, numpy; t = time.perf_counter(); import openfleet, openfleet.static, openfleet.fleet; "
     code += "import openfleet.dataset, openfleet.models; print(time.perf_counter() - t)"
     return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)

@@ -10,16 +10,17 @@ use openfleet_core::{Batch, Column, Schema, WorkId};
 use openfleet_engine::models::{CtrInputs, WideDeep, wide_deep};
 use openfleet_engine::{Executor, Feed, Minimize, Net, Plan, Predictor, Scope};
 use openfleet_table::{Adam, Optimizer};
+use openfleet_testkit::bench::size;
 
 fn main() {
-    let (batches, schema) = (criteo_batches(50), criteo_schema());
+    let (batches, schema) = (criteo_batches(size(50, 2)), criteo_schema());
     let directory = tempfile::tempdir().unwrap();
     let address = directory.path().join("model").to_str().unwrap().to_owned();
     save(&batches, &schema, &address);
     let predictor = Predictor::open(&address).unwrap();
     for rows in [1, 16, 128, ROWS] {
         let feeds: Vec<Feed> = batches.iter().map(|batch| feed(batch, &schema, rows)).collect();
-        let calls = (20_000 / rows).clamp(20, 2000);
+        let calls = size((20_000 / rows).clamp(20, 2000), 2);
         let mut run = || {
             for feed in feeds.iter().cycle().take(calls) {
                 predictor.predict(feed.clone()).unwrap();

@@ -8,9 +8,10 @@ use openfleet_core::WorkId;
 use openfleet_engine::op::{Activation, EmbeddingOptions};
 use openfleet_engine::{DType, Executor, Minimize, Net, ParamAttr, Plan, Scope};
 use openfleet_table::{Adam, Initializer, Optimizer};
+use openfleet_testkit::bench::size;
 
 fn main() {
-    let batches = criteo_batches(200);
+    let batches = criteo_batches(size(200, 2));
     let dim = 10;
     let mut net = Net::with_seed(1);
     let label = net.data("label", &[-1, 1], DType::I64).unwrap();
@@ -52,7 +53,7 @@ fn main() {
     };
     run(batches.len());
 
-    let steps = 20;
+    let steps = size(20, 1);
     let best = best_of(15, &mut [&mut || nine_products(steps), &mut || run(steps)]);
     let rate = |d: std::time::Duration| (steps * ROWS) as f64 / d.as_secs_f64();
     print_result("nine matrix products alone", rate(best[0]), "samples/s");

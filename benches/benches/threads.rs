@@ -13,14 +13,15 @@ use openfleet_engine::models::{CtrDnn, CtrInputs, ctr_dnn};
 use openfleet_engine::synthetic::criteo::{self, CriteoFormat, CriteoSpec};
 use openfleet_engine::{Executor, Minimize, Net, Plan, RunOptions, Scope};
 use openfleet_table::{Adam, Optimizer};
+use openfleet_testkit::bench::size;
 
 const ROUNDS: usize = 5;
-const FILE_ROWS: u64 = 100_000;
+const FILE_ROWS: usize = 100_000;
 
 fn main() {
     let directory = tempfile::tempdir().unwrap();
     let spec = CriteoSpec {
-        rows: FILE_ROWS,
+        rows: size(FILE_ROWS, 2000) as u64,
         test_rows: 1000,
         parts: 2,
         formats: vec![CriteoFormat::MultiSlot],
@@ -48,13 +49,13 @@ fn main() {
 
     // The best of several rounds; the candidates take turns.
     let mut best = [0.0f64; 5];
-    for round in 0..=ROUNDS {
+    for round in 0..=size(ROUNDS, 1) {
         let mut rate = |which: usize, rows: u64, seconds: f64| {
             if round > 0 {
                 best[which] = best[which].max(rows as f64 / seconds);
             }
         };
-        let steps = 100;
+        let steps = size(100, 1);
         let started = Instant::now();
         nine_products(steps);
         rate(0, (steps * ROWS) as u64, started.elapsed().as_secs_f64());

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use openfleet_core::{Batch, Column, Field, FieldKind, Schema};
 use openfleet_engine::matrix::{Plain, Transposed, multiply};
+use openfleet_testkit::bench::size;
 
 /// Runs the candidates in turn for some rounds and returns the best time of each.
 pub fn best_of(rounds: usize, candidates: &mut [&mut dyn FnMut()]) -> Vec<Duration> {
     let mut best = vec![Duration::MAX; candidates.len()];
-    for _ in 0..rounds {
+    for _ in 0..size(rounds, 1) {
         for (best, candidate) in best.iter_mut().zip(candidates.iter_mut()) {
             let started = Instant::now();
             candidate();

@@ -10,6 +10,7 @@ An HTML comment above a block changes that:
 - `<!-- no-run: reason -->`: the block is not run. The reason is required.
 - `<!-- background -->`: a server. It runs until the page ends; the next block starts when it answers on its port.
 - `<!-- fails -->`: the last command must fail.
+- `<!-- file: NAME -->`: the block, of any language, is not run but saved as the file NAME in that directory.
 
 Port 8501, the default of `openfleet serve`, becomes a free port, so that pages can be tested side by side.
 """
@@ -88,7 +89,9 @@ class Reader:
         self.environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
 
     def run(self, block: Block) -> None:
-        if block.language == "console":
+        if block.mark.startswith("file: "):
+            (self.directory / block.mark.removeprefix("file: ")).write_text(block.body)
+        elif block.language == "console":
             self.run_console(block)
         elif block.language == "python":
             self.run_python(block)
@@ -131,11 +134,12 @@ class Reader:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
                     return
             time.sleep(0.05)
-        raise AssertionError(f"{block.name}: the server did not start")
+        output = process.communicate()[0].decode() if process.poll() is not None else ""
+        raise AssertionError(f"{block.name}: the server did not start\n{output}")
 
     def run_python(self, block: Block) -> None:
         if ">>>" not in block.body:
-            code = "\n" * block.line + block.body
+            code = "\n" * block.line + block.body.replace("8501", str(self.port))
             exec(compile(code, str(block.page), "exec"), self.names)
             return
         test = doctest.DocTestParser().get_doctest(block.body, self.names, block.name, str(block.page), block.line)
@@ -147,11 +151,14 @@ class Reader:
 
     def close(self) -> None:
         for server in self.servers:
-            os.killpg(server.pid, signal.SIGTERM)
-            server.wait(30)
+            if server.poll() is None:
+                os.killpg(server.pid, signal.SIGTERM)
+                server.wait(30)
 
 
 def runs(block: Block) -> bool:
+    if block.mark.startswith("file: "):
+        return True
     return block.language in ("console", "python") and not block.mark.startswith("no-run")
 
 
@@ -181,3 +188,66 @@ def test_blocks_that_do_not_run_say_why(page):
 def test_a_console_block_is_parsed_into_commands_without_output():
     body = "$ a \\\n    b\noutput\n$ c 'two\nlines'\nmore output\n"
     assert commands(Block(ROOT, 1, "console", "", body)) == "a \\\n    b\nc 'two\nlines'"
+
+
+COMMANDS = ROOT / "docs" / "reference" / "commands.md"
+OPTION = r"(?:-\w, )?(--[a-z0-9-]+)"
+
+
+def section(title: str) -> str:
+    """The text of commands.md below a heading of the second level."""
+    return re.split(r"^## ", COMMANDS.read_text().split(f"## {title}\n", 1)[1], maxsplit=1, flags=re.M)[0]
+
+
+@pytest.mark.parametrize("title", re.findall(r"^## (.*)$", COMMANDS.read_text() if COMMANDS.exists() else "", re.M))
+def test_the_command_reference_lists_the_options_of_help(title):
+    program, *verbs = title.split()
+    scripts = sysconfig.get_path("scripts")
+    run = subprocess.run([os.path.join(scripts, program), *verbs, "--help"], capture_output=True, text=True, check=True)
+    told = set(re.findall(rf"^ +{OPTION}", run.stdout, re.M)) - {"--help", "--version"}
+    listed = set(re.findall(rf"^\| `{OPTION}", section(title), re.M))
+    if "options **Job** and **Script** of `fleetrun`" in section(title):
+        for group in ("Job", "Script"):
+            table = section("fleetrun").split(f"**{group}**", 1)[1].split("**", 1)[0]
+            listed |= set(re.findall(rf"^\| `{OPTION}", table, re.M))
+    assert listed == told
+
+
+def test_the_command_reference_lists_every_command():
+    listed = re.findall(r"^## (.*)$", COMMANDS.read_text(), re.M)
+    scripts = sysconfig.get_path("scripts")
+    for program in ("openfleet", "fleetrun"):
+        run = subprocess.run([os.path.join(scripts, program), "--help"], capture_output=True, text=True, check=True)
+        block = run.stdout.split("Commands:\n", 1)[1].split("\n\n", 1)[0]
+        for verb in set(re.findall(r"^  ([a-z0-9]+) ", block, re.M)) - {"help"}:
+            assert any(title.startswith(f"{program} {verb}") for title in listed), f"`{program} {verb}` is missing"
+
+
+def test_python_names_of_the_names_page_exist():
+    import openfleet.models
+    from openfleet import fleet, static
+
+    roots = {"openfleet": openfleet, "fleet": fleet, "static": static}
+    page = (ROOT / "docs" / "reference" / "names.md").read_text()
+    for name in sorted(set(re.findall(r"`((?:openfleet|fleet|static)\.[A-Za-z_.]*[A-Za-z_])", page))):
+        found: object = roots[name.split(".")[0]]
+        for part in name.split(".")[1:]:
+            assert hasattr(found, part), f"names.md: `{name}` does not exist"
+            found = getattr(found, part)
+
+
+def test_every_promise_that_a_test_cites_is_on_the_promises_page():
+    page = (ROOT / "docs" / "concepts" / "promises.md").read_text()
+    promised = set(re.findall(r"^\| (P\d+) \|", page, re.M))
+    sources = [*(ROOT / "crates").rglob("*.rs"), *(ROOT / "python" / "tests").glob("*.py")]
+    cited = {number for source in sources for number in re.findall(r"\bP\d+\b", source.read_text())}
+    assert cited <= promised
+    for path in re.findall(r"`((?:crates|python|fuzz)/[^`]*)`", page):
+        assert (ROOT / path).exists(), f"promises.md: `{path}` does not exist"
+
+
+def test_the_rust_lines_of_the_readme_are_those_of_the_example():
+    example = (ROOT / "crates" / "fleet" / "examples" / "own_model.rs").read_text()
+    (block,) = [block for block in blocks(ROOT / "README.md") if block.language == "rust"]
+    for line in block.body.splitlines():
+        assert line.strip() in example

@@ -9,6 +9,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use openfleet_core::{key::mix, metrics::Auc};
+use openfleet_testkit::bench::size;
 
 fn main() {
     let labels: Vec<u64> = (0..512).map(|row| u64::from(mix(row).is_multiple_of(4))).collect();
@@ -25,12 +26,15 @@ fn main() {
     println!("auc 512 rows: update {update:.2} us, batch value {integrate:.2} us");
 }
 
+/// Calls per round.
+const CALLS: usize = 200;
+
 /// The mean of a call in the best of many rounds.
 fn best_microseconds(mut call: impl FnMut()) -> f64 {
     let mut round = || {
         let start = Instant::now();
-        (0..200).for_each(|_| call());
-        start.elapsed().as_secs_f64() * 1e6 / 200.0
+        (0..CALLS).for_each(|_| call());
+        start.elapsed().as_secs_f64() * 1e6 / CALLS as f64
     };
-    (0..50).map(|_| round()).fold(f64::INFINITY, f64::min)
+    (0..size(50, 1)).map(|_| round()).fold(f64::INFINITY, f64::min)
 }

@@ -9,6 +9,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use openfleet_core::{Key, Unique, key::mix};
+use openfleet_testkit::bench::size;
 
 const SLOTS: usize = 26;
 const ROWS: usize = 512;
@@ -34,7 +35,7 @@ fn measure(name: &str, id: impl Fn(usize, usize, usize) -> Key) {
     let mut unique = Unique::new();
     let mut distinct = 0;
     let mut best = f64::INFINITY;
-    for _ in 0..30 {
+    for _ in 0..size(30, 1) {
         let start = Instant::now();
         distinct = 0;
         for batch in &batches {

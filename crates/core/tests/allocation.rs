@@ -1,36 +1,13 @@
 //! A training step allocates nothing after warm-up: the part of that promise that `core` is responsible for. Allocations are
 //! counted per thread, because the test runner's own thread allocates too.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use openfleet_core::metrics::{Accuracy, Auc, LogLoss, Mean};
 use openfleet_core::placement::{Buckets, Grouping};
 use openfleet_core::{Key, Unique, key::mix};
-
-struct Counting;
-
-thread_local! {
-    // Initialised by a constant and without a destructor, so that touching it never allocates.
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes to the system's allocator unchanged; counting touches nothing it hands out.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promise about `layout` is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: `pointer` came from `System.alloc` with this layout, as the caller promises.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use openfleet_testkit::allocation::{CountingAllocator, allocations};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 #[test]
 fn warm_metrics_deduplication_and_grouping_allocate_nothing() {
@@ -61,11 +38,7 @@ fn warm_metrics_deduplication_and_grouping_allocate_nothing() {
     (0..8).for_each(|_| {
         step();
     });
-    let before = ALLOCATIONS.get();
     let mut sum = 0.0;
-    for _ in 0..20 {
-        sum += step();
-    }
-    assert_eq!(ALLOCATIONS.get() - before, 0);
+    assert_eq!(allocations(|| (0..20).for_each(|_| sum += step())), 0);
     assert!(sum > 0.0);
 }

@@ -23,6 +23,7 @@ use openfleet_table::checkpoint::{
 };
 use openfleet_table::sparse::DEFAULT_SHARDS;
 use openfleet_table::{Adagrad, Initializer, Missing, Optimizer, Schedule, Scratch, SparseSpec, SparseTable};
+use openfleet_testkit::bench::size;
 
 const DIM: usize = 10;
 const REQUEST: usize = 4096;
@@ -30,16 +31,16 @@ const ROUNDS: usize = 3;
 
 fn main() {
     let millions = std::env::args().find_map(|argument| argument.parse::<usize>().ok()).unwrap_or(10);
-    let rows = millions * 1_000_000;
+    let rows = size(millions * 1_000_000, 10_000);
     let table = Arc::new(SparseTable::new(spec()).expect("a sound specification"));
     fill(&table, rows);
     // In the build directory, because a temporary directory may be in memory.
     let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("room for a checkpoint");
     let (path, plain) = (place.path().join("checkpoint"), place.path().join("plain"));
-    println!("{millions} M rows of 20 floats");
+    println!("{rows} rows of 20 floats");
     let mut best = [f64::INFINITY; 5];
     let mut manifest = None;
-    for _ in 0..ROUNDS {
+    for _ in 0..size(ROUNDS, 1) {
         let saved = timed(&mut best[0], || save(&path, &table, false));
         let bytes = bytes_of(&saved);
         timed(&mut best[1], || write_plainly(&plain, bytes));
@@ -67,7 +68,7 @@ fn main() {
     let (mut pulls, mut random) = (f64::INFINITY, Random(7));
     let (requests, mut out) = (200, vec![0.0; REQUEST * DIM]);
     let keys: Vec<Vec<u64>> = (0..requests).map(|_| random.keys(rows)).collect();
-    for _ in 0..ROUNDS {
+    for _ in 0..size(ROUNDS, 1) {
         timed(&mut pulls, || keys.iter().for_each(|keys| mapped.pull(keys, &mut out).expect("lengths agree")));
     }
     println!("pulled where it is mapped: {:.1} M rows/s", (requests * REQUEST) as f64 / pulls / 1e6);

@@ -28,6 +28,7 @@ use openfleet_dist::{ClientConfig, Cluster, Link, Server, ServerConfig, State};
 use openfleet_table::{
     Accessor, Adagrad, Admission, DenseSpec, Initializer, NonFinite, Optimizer, Schedule, SparseSpec,
 };
+use openfleet_testkit::bench::size;
 
 const DIM: usize = 10;
 /// Ids of 512 rows with 26 slots, of which a third are different ones.
@@ -113,13 +114,13 @@ fn rows(communicator: &dyn Communicator) {
 }
 
 fn one_megabyte(server: &Running) {
-    const PULLS: usize = 3000;
+    let pulls = size(3000, 10);
     let link = server.link();
     let request = PullDense { blocks: vec![0] };
     let pull = || link.send(&request).unwrap().wait().unwrap();
     pull();
     let before = process_seconds();
-    (0..PULLS).for_each(|_| drop(pull()));
+    (0..pulls).for_each(|_| drop(pull()));
     let ours = process_seconds() - before;
 
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -141,11 +142,11 @@ fn one_megabyte(server: &Running) {
     };
     pull();
     let before = process_seconds();
-    (0..PULLS).for_each(|_| pull());
+    (0..pulls).for_each(|_| pull());
     let bare = process_seconds() - before;
     drop(stream);
     sender.join().unwrap();
-    let micros = |seconds: f64| seconds / PULLS as f64 * 1e6;
+    let micros = |seconds: f64| seconds / pulls as f64 * 1e6;
     println!(
         "1 MB of dense values: {:.0} us of processor time, a bare socket {:.0} us: {:.2} times",
         micros(ours),

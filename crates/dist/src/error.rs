@@ -92,7 +92,7 @@ pub enum Error {
         incarnation: Incarnation,
     },
     /// Listening beyond loopback without a secret.
-    #[error("refusing to listen on `{endpoint}` without a secret: anybody could read and change the tables")]
+    #[error("refusing to listen on `{endpoint}` without a secret: anyone could read and change the tables")]
     OpenDoor {
         /// The address.
         endpoint: String,
@@ -501,7 +501,7 @@ impl Error {
         }
     }
 
-    /// Wraps what the table room said of the checkpoint at an address. `action` is `saving to`, `loading`, `reading`.
+    /// Wraps an error of the table crate about the checkpoint at an address. `action` is `saving to`, `loading`, `reading`.
     pub fn checkpoint(action: &'static str, address: &str) -> impl Fn(openfleet_table::Error) -> Error + use<> {
         let address: Box<str> = address.into();
         move |source| Error::Checkpoint { action, address: address.clone(), source }

@@ -2,45 +2,24 @@
 //! global.
 #![allow(clippy::unwrap_used)] // helpers outside `#[test]` functions are tests too
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use openfleet_dist::frame::Header;
 use openfleet_dist::handshake::Secret;
 use openfleet_dist::listener::serve;
 use openfleet_dist::{ServerConfig, State};
+use openfleet_testkit::allocation::{CountingAllocator, live_bytes, peak_bytes, reset_peak};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
-struct Counting;
-
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-static MOST: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call goes to the system's allocator as it came; counting touches no memory of the caller's.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        MOST.fetch_max(LIVE.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`, which is the same there.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the memory came from `alloc` above, and so from the system.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Maximum bytes that one connection makes the server hold, including the pipe.
 async fn cost(bytes: &[u8]) -> usize {
     let state = Arc::new(State::new());
     let config = Arc::new(ServerConfig { secret: Secret::new("secret"), ..ServerConfig::default() });
-    let before = LIVE.load(Relaxed);
-    MOST.store(before, Relaxed);
+    let before = live_bytes();
+    reset_peak();
     let (mut ours, theirs) = duplex(4096);
     let served = tokio::spawn(serve(theirs, config, state, "stranger".into()));
     // The server may disconnect before it has read everything.
@@ -49,7 +28,7 @@ async fn cost(bytes: &[u8]) -> usize {
     let mut answer = [0; 512];
     while matches!(ours.read(&mut answer).await, Ok(1..)) {}
     served.await.unwrap();
-    MOST.load(Relaxed) - before
+    peak_bytes() - before
 }
 
 #[tokio::test(start_paused = true)]
@@ -72,5 +51,5 @@ async fn at_most_a_mebibyte_is_allocated_before_a_peer_has_proved_itself() {
     let mut bytes = Header::of(0x4001, 1, hello.as_bytes()).encode().to_vec();
     bytes.extend_from_slice(hello.as_bytes());
     assert!(cost(&bytes).await < MEBIBYTE);
-    assert!(MOST.load(Relaxed) > 0, "the allocator counts");
+    assert!(peak_bytes() > 0, "the allocator counts");
 }

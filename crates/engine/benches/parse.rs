@@ -11,8 +11,8 @@ use openfleet_core::{Batch, Field, FieldKind, Schema, key};
 use openfleet_engine::dataset::{
     ColumnsSpec, Criteo, Csv, Dataset, DatasetConfig, Format, InMemoryDataset, LibSvm, MultiSlot,
 };
+use openfleet_testkit::bench::size;
 
-const ROWS: usize = 100_000;
 const RUNS: usize = 7;
 const BATCH: usize = 512;
 
@@ -34,11 +34,11 @@ fn main() {
         let mut dataset = InMemoryDataset::new(config).unwrap();
         let seconds = best(|| dataset.load_into_memory().unwrap());
         println!("{name}_parse {:.0} MB/s", text.len() as f64 / seconds / 1e6);
-        println!("{name}_rows {:.0} rows/s", ROWS as f64 / seconds);
+        println!("{name}_rows {:.0} rows/s", rows() as f64 / seconds);
         if name != "multislot" {
             continue;
         }
-        let raw = ROWS * (26 * 8 + 13 * 4 + 8);
+        let raw = rows() * (26 * 8 + 13 * 4 + 8);
         println!("memory_ratio {:.3} of_raw_arrays", dataset.memory_bytes() as f64 / raw as f64);
         println!("assemble_{BATCH}_in_order {:.1} us", batch_seconds(&dataset) * 1e6);
         dataset.local_shuffle(1).unwrap();
@@ -54,7 +54,7 @@ fn batch_seconds(dataset: &InMemoryDataset) -> f64 {
         while reader.next(&mut batch).unwrap() {
             std::hint::black_box(&batch);
         }
-    }) / (ROWS / BATCH) as f64
+    }) / (rows() / BATCH) as f64
 }
 
 fn best(mut run: impl FnMut()) -> f64 {
@@ -63,7 +63,7 @@ fn best(mut run: impl FnMut()) -> f64 {
         run();
         started.elapsed().as_secs_f64()
     };
-    (0..RUNS).map(|_| time(&mut run)).fold(f64::INFINITY, f64::min)
+    (0..size(RUNS, 1)).map(|_| time(&mut run)).fold(f64::INFINITY, f64::min)
 }
 
 fn multislot_schema() -> Schema {
@@ -78,7 +78,7 @@ fn multislot_schema() -> Schema {
 /// Ids below a million and decimals of a few digits, as PaddlePaddle's Criteo reader writes them.
 fn multislot_text() -> String {
     let mut text = String::new();
-    for row in 0..ROWS {
+    for row in 0..rows() {
         write!(text, "1 {} 13", row % 2).unwrap();
         (0..13).for_each(|column| write!(text, " {}", number(row, column) as f32 / 1e4).unwrap());
         (0..26).for_each(|column| write!(text, " 1 {}", number(row, 13 + column) % 1_000_000).unwrap());
@@ -89,7 +89,7 @@ fn multislot_text() -> String {
 
 fn criteo_text(separator: char) -> String {
     let mut text = String::new();
-    for row in 0..ROWS {
+    for row in 0..rows() {
         write!(text, "{}", row % 2).unwrap();
         (0..13).for_each(|column| write!(text, "{separator}{}", number(row, column) % 1000).unwrap());
         (0..26).for_each(|column| write!(text, "{separator}{:08x}", number(row, 13 + column)).unwrap());
@@ -100,7 +100,7 @@ fn criteo_text(separator: char) -> String {
 
 fn libsvm_text() -> String {
     let mut text = String::new();
-    for row in 0..ROWS {
+    for row in 0..rows() {
         write!(text, "{}", row % 2).unwrap();
         (0..13).for_each(|column| write!(text, " {}:{}", column + 1, number(row, column) as f32 / 1e4).unwrap());
         (0..26).for_each(|column| write!(text, " {}:1", 14 + number(row, 13 + column) % 1_000_000).unwrap());
@@ -128,4 +128,8 @@ fn csv_columns() -> String {
 /// A number that looks random and is the same in every run.
 fn number(row: usize, column: usize) -> u32 {
     key::mix((row * 64 + column + 1) as u64) as u32
+}
+
+fn rows() -> usize {
+    size(100_000, 2000)
 }

@@ -3,8 +3,6 @@
 //! The `gemm` crate allocates packing buffers inside its products. They are counted separately, by running the same products
 //! alone, and must account for all allocations.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
 
 use openfleet_core::{Batch, Column, Field, FieldKind, Schema, WorkId};
@@ -12,42 +10,10 @@ use openfleet_engine::matrix::{Plain, Transposed, multiply};
 use openfleet_engine::op::{Activation, EmbeddingOptions};
 use openfleet_engine::{DType, Executor, Minimize, Net, ParamAttr, Plan, Scope};
 use openfleet_table::{Adam, Clip, Optimizer};
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is forwarded to the system's allocator with its arguments unchanged; the counter is a plain thread-local
-// cell that allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: as for the whole impl.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as for the whole impl.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: as for the whole impl.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
+use openfleet_testkit::allocation::{CountingAllocator, allocations};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn allocations(work: impl FnOnce()) -> u64 {
-    let before = ALLOCATIONS.with(Cell::get);
-    work();
-    ALLOCATIONS.with(Cell::get) - before
-}
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const ROWS: usize = 64;
 const SLOTS: usize = 3;

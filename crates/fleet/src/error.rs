@@ -171,6 +171,14 @@ pub enum Error {
         /// The feature.
         what: &'static str,
     },
+    /// A part that this program was built without.
+    #[error("{what} is not part of this build")]
+    NotBuilt {
+        /// The part.
+        what: &'static str,
+        /// The cargo feature that contains it.
+        feature: &'static str,
+    },
     /// Servers that did not answer within the limit.
     #[error("{} did not answer within {} s", servers(endpoints), waited.as_secs_f64())]
     ServersAbsent {
@@ -324,6 +332,9 @@ impl Hinted for Error {
                 ErrorKind::AddrNotAvailable => "the address is not this machine's".into(),
                 _ => "choose another address with `--listen`".into(),
             }),
+            Error::NotBuilt { feature, .. } => {
+                Some(format!("build with the feature `{feature}`, which is on by default").into())
+            }
             Error::Unavailable { .. } | Error::WaitInterrupted => None,
             Error::Runtime { .. } | Error::WorkerPanicked { .. } => None,
             Error::BadOption { .. } | Error::Columns { .. } | Error::Io { .. } => None,

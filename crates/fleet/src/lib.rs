@@ -47,6 +47,10 @@ pub mod model;
 pub mod model_dir;
 mod progress;
 pub mod role;
+#[cfg(feature = "serve")]
+mod serve;
+#[cfg(not(feature = "serve"))]
+#[path = "serve/disabled.rs"]
 mod serve;
 pub mod variables;
 

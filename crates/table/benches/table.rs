@@ -21,16 +21,17 @@ use openfleet_table::{
     Accessor, Adagrad, Adam, Admission, CtrOptions, DenseSpec, DenseTable, Initializer, Missing, NonFinite, Optimizer,
     Schedule, Scratch, Sgd, SparseSpec, SparseTable,
 };
+use openfleet_testkit::bench::{is_measuring, size};
 
 const REQUEST: usize = 4096;
 const ROUNDS: usize = 5;
 
 fn main() {
     let sizes: Vec<usize> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
-    let sizes = if sizes.is_empty() { vec![1, 10] } else { sizes };
+    let sizes = if sizes.is_empty() { if is_measuring() { vec![1, 10] } else { vec![1] } } else { sizes };
     dense();
     for millions in sizes {
-        let rows = millions * 1_000_000;
+        let rows = size(millions * 1_000_000, 20_000);
         sparse("dim 10 adam", rows, 10, Optimizer::Adam(Adam::default()));
         sparse("dim 10 adagrad", rows, 10, Optimizer::Adagrad(Adagrad::default()));
         sparse("dim 20 sgd", rows, 20, Optimizer::Sgd(Sgd {}));
@@ -343,7 +344,7 @@ fn dense() {
 
 /// The shortest of several rounds, in seconds.
 fn best(mut round: impl FnMut()) -> f64 {
-    (0..ROUNDS)
+    (0..size(ROUNDS, 1))
         .map(|_| {
             let started = Instant::now();
             round();

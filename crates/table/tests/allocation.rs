@@ -1,36 +1,13 @@
 //! A request allocates nothing after warm-up: a training step must not wait for the allocator, nor for another thread in it.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use openfleet_table::{
     Accessor, Adam, Admission, CtrOptions, DenseSpec, DenseTable, Initializer, Missing, NonFinite, Optimizer, Schedule,
     Scratch, SparseSpec, SparseTable,
 };
-
-struct Counting;
-
-thread_local! {
-    // Per thread, so that the threads of the test harness are not counted.
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is passed on to the system's allocator unchanged; counting touches a thread-local number only.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are those `System` asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the pointer came from `System` with this layout.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use openfleet_testkit::allocation::{CountingAllocator, allocations};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 #[test]
 fn warm_pulls_and_pushes_allocate_nothing() {
@@ -78,7 +55,5 @@ fn warm_pulls_and_pushes_allocate_nothing() {
     };
     // The counted keys are admitted in the second step.
     (0..3).for_each(|_| step());
-    let before = ALLOCATIONS.with(Cell::get);
-    step();
-    assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0);
+    assert_eq!(allocations(step), 0);
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::notices::Notices;
+use crate::missing_peers::MissingPeers;
 use crate::session::Identity;
 use crate::tls::ClientTls;
 
@@ -34,7 +34,7 @@ pub struct ClientConfig {
     /// Maximum delay between two attempts to reconnect.
     pub longest_pause: Duration,
     /// Missing peers; shared by the links to all servers.
-    pub notices: Arc<Notices>,
+    pub missing_peers: Arc<MissingPeers>,
 }
 
 impl ClientConfig {
@@ -50,7 +50,7 @@ impl ClientConfig {
             silence: Duration::from_secs(3),
             shortest_pause: Duration::from_millis(20),
             longest_pause: Duration::from_secs(1),
-            notices: Arc::new(Notices::new(PATIENCE)),
+            missing_peers: Arc::new(MissingPeers::new(PATIENCE)),
         }
     }
 }

@@ -71,7 +71,7 @@ async fn keep_connected_until_refused(
         match stream {
             Ok((stream, welcomed)) => {
                 debug!("connected to server {endpoint}");
-                config.notices.server_is_back(&name);
+                config.missing_peers.server_is_back(&name);
                 if *instance.get_or_insert(welcomed) != welcomed {
                     warn!("server {endpoint} was restarted and has lost its tables");
                     let rank = config.identity.rank;
@@ -96,7 +96,7 @@ async fn keep_connected_until_refused(
             Err(error) => debug!("server {endpoint} is not ready: {error}"),
         }
         if instance.is_some() {
-            config.notices.server_is_missing(&name);
+            config.missing_peers.server_is_missing(&name);
         }
         tokio::select! {
             () = tokio::time::sleep(pause), if !pause.is_zero() => {}
@@ -177,7 +177,7 @@ async fn converse(
             frame = incoming.recv() => match frame {
                 Some(Ok(Some(frame))) if frame.request == HEARTBEAT => {
                     if let Ok(absent) = heartbeat::decode(frame.payload.bytes()) {
-                        config.notices.workers_are_missing(&name, &absent);
+                        config.missing_peers.workers_are_missing(&name, &absent);
                     }
                 }
                 Some(Ok(Some(frame))) => unanswered.answer(frame),
@@ -187,7 +187,7 @@ async fn converse(
             _ = heartbeat.tick() => {
                 let silent = heard.silent_for();
                 if silent > config.silence.mul_f64(0.6) {
-                    config.notices.server_is_missing(&name);
+                    config.missing_peers.server_is_missing(&name);
                 }
                 if silent > config.silence {
                     warn!("server {name} has been silent for {:.1} s", silent.as_secs_f64());

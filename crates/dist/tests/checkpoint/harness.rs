@@ -17,11 +17,11 @@ use openfleet_table::{
 use openfleet_testkit::storage::OneStorage;
 
 /// Values of the dense parameter: enough to be split into blocks.
-pub const DENSE: usize = 3 * 8192;
+pub(crate) const DENSE: usize = 3 * 8192;
 
-pub type Tables = (Vec<(String, SparseSpec)>, Vec<(String, DenseSpec, Vec<f32>)>);
+pub(crate) type Tables = (Vec<(String, SparseSpec)>, Vec<(String, DenseSpec, Vec<f32>)>);
 
-pub fn sparse(dim: usize, optimizer: Optimizer, accessor: Accessor) -> SparseSpec {
+pub(crate) fn sparse(dim: usize, optimizer: Optimizer, accessor: Accessor) -> SparseSpec {
     SparseSpec {
         dim,
         optimizer,
@@ -38,13 +38,13 @@ pub fn sparse(dim: usize, optimizer: Optimizer, accessor: Accessor) -> SparseSpe
     }
 }
 
-pub fn dense(shape: &[usize], optimizer: Optimizer) -> DenseSpec {
+pub(crate) fn dense(shape: &[usize], optimizer: Optimizer) -> DenseSpec {
     let schedule = Schedule::Constant(0.1);
     DenseSpec { shape: shape.to_vec(), optimizer, schedule, regularizer: None, non_finite: Default::default() }
 }
 
 /// Two tables with state, one of them with shows and clicks, and two parameters.
-pub fn tables() -> Tables {
+pub(crate) fn tables() -> Tables {
     let adam = Optimizer::Adam(Adam::default());
     let ctr = Accessor::Ctr(CtrOptions { embedx_threshold: 0.15, ..CtrOptions::default() });
     let sparse = vec![
@@ -59,7 +59,7 @@ pub fn tables() -> Tables {
 }
 
 /// A table that counts.
-pub fn counters() -> Tables {
+pub(crate) fn counters() -> Tables {
     let mut counts = sparse(1, Optimizer::Sgd(Sgd::default()), Accessor::Plain);
     (counts.schedule, counts.initializer) = (Schedule::Constant(1.0), Initializer::Constant(0.0));
     let mut steps = dense(&[5], Optimizer::Sgd(Sgd::default()));
@@ -67,27 +67,27 @@ pub fn counters() -> Tables {
     (vec![("counts".to_owned(), counts)], vec![("steps".to_owned(), steps, vec![0.0; 5])])
 }
 
-pub fn servers(count: usize, storage: &Arc<dyn Storage>) -> Vec<Arc<State>> {
+pub(crate) fn servers(count: usize, storage: &Arc<dyn Storage>) -> Vec<Arc<State>> {
     (0..count).map(|_| Arc::new(State::with_stores(Arc::new(OneStorage(storage.clone()))))).collect()
 }
 
-pub fn strategy(mode: Mode) -> Strategy {
+pub(crate) fn strategy(mode: Mode) -> Strategy {
     Strategy::resolve(&StrategyOptions::for_mode(mode)).unwrap()
 }
 
-pub fn cluster(states: &[Arc<State>], rank: u32, count: u32, mode: Mode) -> Cluster {
+pub(crate) fn cluster(states: &[Arc<State>], rank: u32, count: u32, mode: Mode) -> Cluster {
     let links = states.iter().map(|state| Link::in_process("server", state.clone(), rank)).collect();
     Cluster::new(links, Worker { rank, count, threads: 1 }, strategy(mode))
 }
 
 /// One training thread.
-pub struct Thread {
+pub(crate) struct Thread {
     sparse: Vec<SparseStage>,
     dense: Vec<DenseStage>,
 }
 
 impl Thread {
-    pub fn new(tables: &Tables) -> Self {
+    pub(crate) fn new(tables: &Tables) -> Self {
         let lookups = tables.0.iter().enumerate();
         let lookups =
             lookups.map(|(table, (_, spec))| Lookup { table, dim: spec.dim, trained: true, ..Lookup::default() });
@@ -105,7 +105,7 @@ impl Thread {
     }
 
     /// Pulls some keys and pushes the gradient `gradient` once per occurrence of a key.
-    pub fn step(&mut self, communicator: &dyn Communicator, keys: &[u64], gradient: f32) {
+    pub(crate) fn step(&mut self, communicator: &dyn Communicator, keys: &[u64], gradient: f32) {
         let stage = &mut self.sparse[0];
         stage.unique.start(keys.len());
         stage.unique.add(keys);
@@ -127,7 +127,7 @@ impl Thread {
 }
 
 /// Trains alone for some steps, in sync mode. A resumed job replays its script: a complete pass is skipped.
-pub fn train(cluster: &Cluster, tables: &Tables, steps: std::ops::Range<u64>) {
+pub(crate) fn train(cluster: &Cluster, tables: &Tables, steps: std::ops::Range<u64>) {
     let begun = cluster.begin_action(ActionKind::Train, format!("{steps:?}")).unwrap();
     if let Some(ends) = begun.recorded::<Vec<u64>>() {
         return cluster.skip_pass(&ends).unwrap();
@@ -147,14 +147,14 @@ type Bits = (u32, Vec<u32>, Vec<u32>, Option<(u32, u32, u32, u32, bool)>);
 
 /// Everything in a checkpoint, bit by bit, independent of who wrote it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Content {
+pub(crate) struct Content {
     pub rows: BTreeMap<(String, u64), Bits>,
     pub dense: BTreeMap<String, (Vec<u32>, Vec<u32>, u64)>,
     pub steps: Vec<u64>,
     pub work: Work,
 }
 
-pub fn content(storage: &dyn Storage) -> openfleet_table::Result<(Manifest, Content)> {
+pub(crate) fn content(storage: &dyn Storage) -> openfleet_table::Result<(Manifest, Content)> {
     let manifest = read_manifest(storage)?;
     let bits = |floats: &[f32]| floats.iter().map(|float| float.to_bits()).collect::<Vec<u32>>();
     let mut rows = BTreeMap::new();

@@ -20,17 +20,17 @@ const DENSE: usize = 5;
 const WORKERS: u32 = 2;
 const SERVERS: usize = 2;
 
-pub fn config() -> ServerConfig {
+pub(crate) fn config() -> ServerConfig {
     ServerConfig { secret: Secret::new("a test's secret"), ..ServerConfig::default() }
 }
 
-pub fn states(count: usize) -> Vec<Arc<State>> {
+pub(crate) fn states(count: usize) -> Vec<Arc<State>> {
     (0..count).map(|_| Arc::new(State::new())).collect()
 }
 
 /// A table that counts, and a dense parameter that does.
 #[allow(clippy::type_complexity)]
-pub fn tables() -> (Vec<(String, SparseSpec)>, Vec<(String, DenseSpec, Vec<f32>)>) {
+pub(crate) fn tables() -> (Vec<(String, SparseSpec)>, Vec<(String, DenseSpec, Vec<f32>)>) {
     let (optimizer, schedule) = (Optimizer::Sgd(Sgd::default()), Schedule::Constant(1.0));
     let sparse = SparseSpec {
         dim: 1,
@@ -52,21 +52,21 @@ pub fn tables() -> (Vec<(String, SparseSpec)>, Vec<(String, DenseSpec, Vec<f32>)
 }
 
 /// The counting tables on servers.
-pub fn remote(links: Vec<Link>, worker: Worker, mode: Mode) -> openfleet_dist::Result<Remote> {
+pub(crate) fn remote(links: Vec<Link>, worker: Worker, mode: Mode) -> openfleet_dist::Result<Remote> {
     let rule = Strategy::resolve(&StrategyOptions::for_mode(mode)).unwrap().placement();
     let (sparse, dense) = tables();
     Remote::create(links, worker, mode, rule, &sparse, &dense)
 }
 
 /// The ids of one sample.
-pub fn sample(seed: u64, worker: u32, step: u64) -> Vec<u64> {
+pub(crate) fn sample(seed: u64, worker: u32, step: u64) -> Vec<u64> {
     let mut chance = Random(seed << 40 ^ u64::from(worker) << 32 ^ step);
     let count = 1 + chance.below(6);
     (0..count).map(|_| chance.below(50)).collect()
 }
 
 /// One training thread with hand-filled stages.
-pub struct Thread {
+pub(crate) struct Thread {
     pub sparse: Vec<SparseStage>,
     pub dense: Vec<DenseStage>,
     /// Clips by the global norm.
@@ -74,7 +74,7 @@ pub struct Thread {
 }
 
 impl Thread {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let lookup = Lookup { dim: 1, trained: true, ..Lookup::default() };
         let dense =
             DenseStage { values: vec![0.0; DENSE], gradient: vec![0.0; DENSE], trained: true, ..DenseStage::default() };
@@ -83,7 +83,7 @@ impl Thread {
     }
 
     /// Pulls and pushes one sample. The scales undo the division by the number of streams, if there is one.
-    pub fn step(
+    pub(crate) fn step(
         &mut self,
         communicator: &dyn Communicator,
         ids: &[u64],
@@ -96,7 +96,7 @@ impl Thread {
     }
 
     /// Computes the gradients of one sample.
-    pub fn fill(&mut self, ids: &[u64], (sparse_scale, dense_scale): (f32, f32)) {
+    pub(crate) fn fill(&mut self, ids: &[u64], (sparse_scale, dense_scale): (f32, f32)) {
         let stage = &mut self.sparse[0];
         stage.unique.start(ids.len());
         stage.unique.add(ids);
@@ -112,7 +112,7 @@ impl Thread {
     }
 
     /// Pushes what was filled in.
-    pub fn push(&mut self, communicator: &dyn Communicator) -> openfleet_dist::Result<()> {
+    pub(crate) fn push(&mut self, communicator: &dyn Communicator) -> openfleet_dist::Result<()> {
         let step = communicator.next_step(0)?;
         let work = WorkId::step(0, step.number);
         match self.norm {
@@ -124,7 +124,7 @@ impl Thread {
 }
 
 /// Fails unless the tables hold the histogram.
-pub fn check(states: &[Arc<State>], samples: impl Iterator<Item = Vec<u64>>, context: &str) {
+pub(crate) fn check(states: &[Arc<State>], samples: impl Iterator<Item = Vec<u64>>, context: &str) {
     let (mut expected, mut steps) = (BTreeMap::new(), 0.0);
     for ids in samples {
         ids.iter().for_each(|&id| *expected.entry(id).or_insert(0.0f32) += 1.0);

@@ -33,10 +33,10 @@ thread_local! {
 /// The log of this thread. One subscriber serves all tests of the process: with per-thread subscribers that come and go,
 /// `tracing` sometimes forgets who listens.
 #[derive(Clone, Copy)]
-pub struct Log;
+pub(crate) struct Log;
 
 impl Log {
-    pub fn listen() -> Self {
+    pub(crate) fn listen() -> Self {
         // Another test may have been first.
         let _ = tracing::subscriber::set_global_default(Log);
         Log.take();
@@ -44,7 +44,7 @@ impl Log {
     }
 
     /// The messages since the last call.
-    pub fn take(self) -> String {
+    pub(crate) fn take(self) -> String {
         SAID.take()
     }
 }

@@ -1,9 +1,11 @@
-//! Matrix products: the one place that calls the `gemm` crate.
+//! Matrix products: the one place that calls the `gemm-f32` crate. (The `gemm` crate in front of it also compiles kernels for doubles and
+//! complex numbers, which cost a newcomer's build a minute and are not needed here.)
 //!
 //! Matrices are row-major slices. Each product runs on the calling thread: one training thread per core is faster than a threaded
 //! product. Every call checks the lengths, so callers need no `unsafe`.
 
-use gemm::Parallelism;
+use gemm_common::Parallelism;
+use gemm_f32::gemm::f32::get_gemm_fn;
 
 /// Whether a matrix is read as stored or transposed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,31 +48,25 @@ pub fn multiply(
     };
     let (a_columns, a_rows) = strides(m, k, a_orientation);
     let (b_columns, b_rows) = strides(k, n, b_orientation);
+    let (c, a, b) = (c.as_mut_ptr(), a.as_ptr(), b.as_ptr());
     // SAFETY: the three pointers come from slices whose lengths were checked above to be exactly m*k, k*n and m*n, the
     // strides address each element of those ranges once and nothing else, and `c` is borrowed mutably, so it overlaps
     // neither `a` nor `b`.
     unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
-            c.as_mut_ptr(),
-            1,
-            n as isize,
-            keep != 0.0,
-            a.as_ptr(),
-            a_columns,
-            a_rows,
-            b.as_ptr(),
-            b_columns,
-            b_rows,
-            keep,
-            1.0,
-            false,
-            false,
-            false,
-            Parallelism::None,
-        );
+        let gemm = get_gemm_fn();
+        let (read_c, beta, serial) = (keep != 0.0, 1.0, Parallelism::None);
+        if n > 1 {
+            // The kernels are fastest if the columns of the destination are contiguous, so this computes the transposed product.
+            gemm(
+                n, m, k, c, n as isize, 1, read_c, b, b_rows, b_columns, a, a_rows, a_columns, keep, beta, false,
+                false, false, serial,
+            );
+        } else {
+            gemm(
+                m, n, k, c, 1, 1, read_c, a, a_columns, a_rows, b, b_columns, b_rows, keep, beta, false, false, false,
+                serial,
+            );
+        }
     }
 }
 

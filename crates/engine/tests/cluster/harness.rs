@@ -14,15 +14,15 @@ use openfleet_engine::op::{Activation, EmbeddingOptions};
 use openfleet_engine::{DType, Executor, Feed, Minimize, Net, ParamAttr, Scope, Var};
 
 /// Rows per batch of one worker.
-pub const ROWS: usize = 6;
+pub(crate) const ROWS: usize = 6;
 
 /// A net with one shared table and two dense layers.
-pub struct Model {
+pub(crate) struct Model {
     pub net: Net,
     pub loss: Var,
 }
 
-pub fn model(minimize: &Minimize) -> Model {
+pub(crate) fn model(minimize: &Minimize) -> Model {
     let mut net = Net::with_seed(5);
     let table = EmbeddingOptions { table: ParamAttr::named("table"), ..EmbeddingOptions::default() };
     let mut parts = Vec::new();
@@ -43,7 +43,7 @@ pub fn model(minimize: &Minimize) -> Model {
 }
 
 /// The rows of some batches of a step, concatenated.
-pub fn feed(step: u64, batches: std::ops::Range<u64>) -> Feed {
+pub(crate) fn feed(step: u64, batches: std::ops::Range<u64>) -> Feed {
     let (mut a, mut b, mut x, mut labels) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for batch in batches {
         for row in 0..ROWS as u64 {
@@ -62,14 +62,14 @@ pub fn feed(step: u64, batches: std::ops::Range<u64>) -> Feed {
 
 /// Everything that was trained: dense values by name, rows by key.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TrainedValues {
+pub(crate) struct TrainedValues {
     pub dense: BTreeMap<String, Vec<f32>>,
     pub rows: BTreeMap<u64, Vec<f32>>,
 }
 
 impl TrainedValues {
     /// The norm of the difference relative to the norm of the values, for the parameter or table where it is largest.
-    pub fn relative_difference(&self, other: &TrainedValues) -> f64 {
+    pub(crate) fn relative_difference(&self, other: &TrainedValues) -> f64 {
         assert_eq!(self.rows.keys().collect::<Vec<_>>(), other.rows.keys().collect::<Vec<_>>());
         let length = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
         let relative = |ours: Vec<f32>, theirs: Vec<f32>| {
@@ -83,7 +83,7 @@ impl TrainedValues {
     }
 
     /// The largest difference of any single value, relative to the size of the two.
-    pub fn distance(&self, other: &TrainedValues) -> f64 {
+    pub(crate) fn distance(&self, other: &TrainedValues) -> f64 {
         assert_eq!(self.rows.keys().collect::<Vec<_>>(), other.rows.keys().collect::<Vec<_>>());
         let pairs = self.dense.values().zip(other.dense.values()).chain(self.rows.values().zip(other.rows.values()));
         let mut worst = 0.0f64;
@@ -99,12 +99,16 @@ impl TrainedValues {
 const PARAMETERS: [&str; 4] = ["fc_0.w_0", "fc_0.b_0", "fc_1.w_0", "fc_1.b_0"];
 
 /// One process on the joined batches of `workers` workers.
-pub fn alone(minimize: &Minimize, workers: u64, steps: u64) -> TrainedValues {
+pub(crate) fn alone(minimize: &Minimize, workers: u64, steps: u64) -> TrainedValues {
     alone_on(minimize, steps, |_| 0..workers)
 }
 
 /// One process; `batches(step)` says which workers' batches it joins.
-pub fn alone_on(minimize: &Minimize, steps: u64, batches: impl Fn(u64) -> std::ops::Range<u64>) -> TrainedValues {
+pub(crate) fn alone_on(
+    minimize: &Minimize,
+    steps: u64,
+    batches: impl Fn(u64) -> std::ops::Range<u64>,
+) -> TrainedValues {
     let model = model(minimize);
     let mut executor = Executor::new(Arc::new(Scope::new()));
     executor.run_startup(&model.net.startup).unwrap();
@@ -123,13 +127,13 @@ pub fn alone_on(minimize: &Minimize, steps: u64, batches: impl Fn(u64) -> std::o
 
 /// How workers reach their servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Transport {
+pub(crate) enum Transport {
     InProcess,
     Tcp,
 }
 
 /// Trains on a cluster of one-thread workers that feed batch by batch; `steps(rank)` is the number of steps of a worker.
-pub fn together(
+pub(crate) fn together(
     options: &StrategyOptions,
     minimize: &Minimize,
     shape: (u32, usize),
@@ -150,7 +154,7 @@ pub fn together(
 }
 
 /// Starts servers and one-thread workers, lets each worker do `work` and leave, and returns the servers' state afterwards.
-pub fn on_cluster(
+pub(crate) fn on_cluster(
     options: &StrategyOptions,
     (workers, servers): (u32, usize),
     transport: Transport,
@@ -205,7 +209,7 @@ pub fn on_cluster(
 }
 
 /// What the servers hold, merged.
-pub fn trained_values(states: &[Arc<State>]) -> TrainedValues {
+pub(crate) fn trained_values(states: &[Arc<State>]) -> TrainedValues {
     let mut blocks: BTreeMap<(String, usize), Vec<f32>> = BTreeMap::new();
     let mut rows = BTreeMap::new();
     for state in states {

@@ -3,7 +3,7 @@
 use openfleet_engine::{DType, Net, Tensor, Var};
 
 /// Rows of floats.
-pub fn floats(net: &mut Net, rows: &[&[f32]]) -> Var {
+pub(crate) fn floats(net: &mut Net, rows: &[&[f32]]) -> Var {
     let mut parts = Vec::new();
     for row in rows {
         let numbers: Vec<Var> = row.iter().map(|&number| net.fill_constant(&[1, 1], number).unwrap()).collect();
@@ -13,7 +13,7 @@ pub fn floats(net: &mut Net, rows: &[&[f32]]) -> Var {
 }
 
 /// A column of integers.
-pub fn integers(net: &mut Net, numbers: &[i64]) -> Var {
+pub(crate) fn integers(net: &mut Net, numbers: &[i64]) -> Var {
     let rows: Vec<[f32; 1]> = numbers.iter().map(|&number| [number as f32]).collect();
     let column = floats(net, &rows.iter().map(|row| row.as_slice()).collect::<Vec<_>>());
     net.cast(column, DType::I64).unwrap()
@@ -21,14 +21,14 @@ pub fn integers(net: &mut Net, numbers: &[i64]) -> Var {
 
 /// Fails unless every number is as expected, up to rounding.
 #[track_caller]
-pub fn assert_near(got: &[f32], wanted: &[f32]) {
+pub(crate) fn assert_near(got: &[f32], wanted: &[f32]) {
     let near = |(got, wanted): (&f32, &f32)| (got - wanted).abs() <= 2e-6 * wanted.abs().max(1.0);
     assert!(got.len() == wanted.len() && got.iter().zip(wanted).all(near), "got {got:?}, wanted {wanted:?}");
 }
 
 /// The same for the floats of a tensor.
 #[track_caller]
-pub fn assert_tensor(got: &Tensor, dims: &[usize], wanted: &[f32]) {
+pub(crate) fn assert_tensor(got: &Tensor, dims: &[usize], wanted: &[f32]) {
     assert_eq!(got.dims(), dims);
     assert_near(got.f32s().unwrap(), wanted);
 }

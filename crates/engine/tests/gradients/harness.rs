@@ -13,7 +13,7 @@ use openfleet_table::Initializer;
 const SOME_ROWS: usize = 3;
 
 /// Options of a gradient check.
-pub struct Options {
+pub(crate) struct Options {
     /// Parameters are drawn from this range; it must avoid kinks and poles.
     pub range: (f32, f32),
     /// Values of the parameters in order; parameters without values are drawn.
@@ -46,17 +46,17 @@ impl Default for Options {
 
 impl Options {
     /// Parameters between two numbers.
-    pub fn range(low: f32, high: f32) -> Self {
+    pub(crate) fn range(low: f32, high: f32) -> Self {
         Options { range: (low, high), ..Options::default() }
     }
 
     /// Parameters as given.
-    pub fn values(values: &[&[f32]]) -> Self {
+    pub(crate) fn values(values: &[&[f32]]) -> Self {
         Options { values: values.iter().map(|v| v.to_vec()).collect(), ..Options::default() }
     }
 
     /// Also feeds batches of several sizes: longer, shorter, and a single row.
-    pub fn fed(mut self, feed: impl Fn(usize) -> Feed + 'static) -> Self {
+    pub(crate) fn fed(mut self, feed: impl Fn(usize) -> Feed + 'static) -> Self {
         self.feed = Box::new(feed);
         self.rows = vec![2, 5, 3, 1];
         self
@@ -73,7 +73,7 @@ enum Others {
 
 /// Checks what `build` computes from parameters of the given dimensions.
 #[track_caller]
-pub fn check(build: impl Fn(&mut Net, &[Var]) -> Result<Var>, dims: &[&[usize]], options: Options) {
+pub(crate) fn check(build: impl Fn(&mut Net, &[Var]) -> Result<Var>, dims: &[&[usize]], options: Options) {
     for others in [Others::None, Others::Before, Others::After] {
         check_among(&build, dims, &options, others);
     }
@@ -204,7 +204,7 @@ fn weights(seed: u64, count: usize) -> Vec<f32> {
 }
 
 /// Pseudo-random numbers between two bounds, evenly spread, the same ones each time.
-pub fn drawn(seed: u64, count: usize, (low, high): (f32, f32)) -> Vec<f32> {
+pub(crate) fn drawn(seed: u64, count: usize, (low, high): (f32, f32)) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (0..count)
         .map(|_| {
@@ -215,7 +215,7 @@ pub fn drawn(seed: u64, count: usize, (low, high): (f32, f32)) -> Vec<f32> {
 }
 
 /// What `build` computes from fed data: the value of the variable it returns.
-pub fn compute(build: impl FnOnce(&mut Net) -> Result<Var>, feed: Feed) -> Result<Tensor> {
+pub(crate) fn compute(build: impl FnOnce(&mut Net) -> Result<Var>, feed: Feed) -> Result<Tensor> {
     let mut net = Net::with_seed(7);
     let output = build(&mut net)?;
     let mut executor = Executor::new(Arc::new(Scope::new()));
@@ -225,7 +225,7 @@ pub fn compute(build: impl FnOnce(&mut Net) -> Result<Var>, feed: Feed) -> Resul
 
 /// What `build` computes from parameters with these dimensions and values.
 #[track_caller]
-pub fn compute_of(
+pub(crate) fn compute_of(
     build: impl FnOnce(&mut Net, &[Var]) -> Result<Var>,
     parameters: &[(&[usize], &[f32])],
 ) -> (Vec<usize>, Vec<f32>) {
@@ -237,7 +237,7 @@ pub fn compute_of(
 /// The gradients, with respect to these parameters, of the sum of what `build` computes. For kinks, where finite differences
 /// cannot be used.
 #[track_caller]
-pub fn gradients_at(
+pub(crate) fn gradients_at(
     build: impl FnOnce(&mut Net, &[Var]) -> Result<Var>,
     parameters: &[(&[usize], &[f32])],
 ) -> Vec<Vec<f32>> {
@@ -274,7 +274,7 @@ fn some_rows() -> Feed {
 
 /// The error of `build` on float variables of these shapes, where a leading -1 is the batch.
 #[track_caller]
-pub fn build_error<T>(build: impl FnOnce(&mut Net, &[Var]) -> Result<T>, shapes: &[&[i64]]) -> String {
+pub(crate) fn build_error<T>(build: impl FnOnce(&mut Net, &[Var]) -> Result<T>, shapes: &[&[i64]]) -> String {
     let mut net = Net::new();
     let vars: Vec<Var> = shapes.iter().map(|shape| floats(&mut net, shape)).collect();
     match build(&mut net, &vars) {

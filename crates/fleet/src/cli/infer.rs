@@ -49,7 +49,7 @@ pub(crate) struct InferArgs {
     #[command(flatten)]
     reading: ReadOptions,
     /// Print the result as one line of JSON at the end.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
 }
 

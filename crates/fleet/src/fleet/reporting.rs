@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use openfleet_core::topology::{Endpoint, Role};
 use openfleet_dist::State;
-use openfleet_dist::notices::Notices;
+use openfleet_dist::missing_peers::MissingPeers;
 use parking_lot::Mutex;
 
 use crate::job_file::JobFile;
@@ -73,10 +73,10 @@ impl Watch {
     }
 
     /// For a worker: reports silent peers.
-    pub(super) fn of_worker(report: Report, notices: Arc<Notices>, servers: Vec<Endpoint>) -> Self {
+    pub(super) fn of_worker(report: Report, peers: Arc<MissingPeers>, servers: Vec<Endpoint>) -> Self {
         Watch::start(move |is_trusted| {
-            let workers = notices.workers().into_iter().map(|(rank, since)| (Role::Worker, rank as usize, since));
-            let missing = notices.servers();
+            let workers = peers.workers().into_iter().map(|(rank, since)| (Role::Worker, rank as usize, since));
+            let missing = peers.servers();
             let rank = |name: &str| servers.iter().position(|server| server.to_string() == name);
             let servers = missing.iter().filter_map(|(name, since)| Some((Role::Server, rank(name)?, *since)));
             let silent = workers.chain(servers).map(|(role, rank, since)| (role, rank, since.as_secs_f64()));

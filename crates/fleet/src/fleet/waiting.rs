@@ -163,7 +163,7 @@ mod tests {
         ];
         assert_eq!(lines, expected);
         assert!(began.elapsed() < Duration::from_secs(10), "waiting ends when the last server comes");
-        assert!(attempts > 6, "each attempt is a new connection to a name that is resolved anew: {attempts}");
+        assert!(attempts > 6, "each attempt is a new connection to a name that is resolved again: {attempts}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -91,7 +91,7 @@ impl Fleet {
                 .print(&format!("{name}: resumes after {passes} complete passes; {batches} batches will be skipped"));
         }
         let servers = self.topology.servers().to_vec();
-        let watch = Watch::of_worker(self.report.clone(), config.notices.clone(), servers);
+        let watch = Watch::of_worker(self.report.clone(), config.missing_peers.clone(), servers);
         *stage = Stage::Connected { cluster, links, runtime, watch };
         Ok(())
     }

@@ -38,6 +38,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::options::Limits;
+
 /// Connections over the limit: enough for simultaneous health checks, and few enough to fit under the usual limit of 1,024 open
 /// files together with the default of `max_connections`.
 const RESERVE: usize = 32;
@@ -51,31 +53,6 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The pause before accepting again after the system had no file descriptor left.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-
-/// Limits on the number of connections and on the time each may take.
-#[derive(Debug, Clone)]
-pub(crate) struct Limits {
-    /// Connections that may request predictions.
-    pub max_connections: usize,
-    /// From the first byte of a request, or from connecting, to the end of its header.
-    pub header: Duration,
-    /// From the end of a request's header to the end of its body.
-    pub body: Duration,
-    /// Without a request, or without the client reading more of its response.
-    pub idle: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits {
-            max_connections: 512,
-            header: Duration::from_secs(10),
-            body: Duration::from_secs(60),
-            // Longer than the minute that load balancers keep idle connections, so that the load balancer is the one to close.
-            idle: Duration::from_secs(120),
-        }
-    }
-}
 
 /// What a request may ask for; stored in its extensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

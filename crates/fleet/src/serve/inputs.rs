@@ -61,9 +61,9 @@ impl Input {
     /// A row of the input as text.
     fn a_row(&self) -> String {
         match self.kind {
-            FieldKind::Ids => "any number of ids a row".into(),
-            FieldKind::FixedIds { length } => format!("{length} integer(s) a row"),
-            FieldKind::Floats { dim } => format!("{dim} float(s) a row"),
+            FieldKind::Ids => "any number of ids per row".into(),
+            FieldKind::FixedIds { length } => format!("{length} integer(s) per row"),
+            FieldKind::Floats { dim } => format!("{dim} float(s) per row"),
         }
     }
 

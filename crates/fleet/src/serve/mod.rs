@@ -32,10 +32,10 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::error::{Error, Result};
 use connections::Admission;
-pub(crate) use connections::Limits;
 use http_error::HttpError;
 use inputs::{GivenColumn, Input};
 use metrics::{Metrics, Protocol};
+pub(crate) use options::{Limits, Options};
 use outputs::Output;
 
 mod connections;
@@ -44,6 +44,7 @@ mod inputs;
 mod metrics;
 mod numbers;
 mod open_inference;
+mod options;
 mod outputs;
 mod tf_serving;
 
@@ -58,23 +59,6 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// The time between two checks of the stop flag.
 const LOOK: Duration = Duration::from_millis(50);
-
-/// How a model is served.
-#[derive(Debug, Clone)]
-pub(crate) struct Options {
-    /// The name of the model in URLs.
-    pub name: String,
-    /// The address to listen on; port 0 chooses a free port.
-    pub listen: SocketAddr,
-    /// Threads that compute predictions.
-    pub threads: usize,
-    /// The largest body of a request, in bytes.
-    pub max_body: usize,
-    /// The most rows of a request: memory grows with them, however few bytes they take in the request.
-    pub max_rows: usize,
-    /// Limits on connections and their times.
-    pub limits: Limits,
-}
 
 /// The model and everything needed to answer, shared by all connections.
 struct Served {

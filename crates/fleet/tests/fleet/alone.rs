@@ -1,4 +1,4 @@
-//! With no servers everything works in one process, by the same calls.
+//! Without servers everything works in one process, by the same calls.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn the_same_program_trains_in_one_process() {
     assert_eq!(fleet.metrics().auc(&[0, 3], &[3, 0]).unwrap(), 1.0);
     assert_eq!(fleet.split_files(&["a", "b"]).unwrap(), ["a", "b"]);
     assert_eq!(fleet.util().get_file_shard(&["a", "b"]).unwrap(), ["a", "b"]);
-    // Every row was touched at time 0; at time 5 all are older than 3.
+    // Every row was last used at time 0; at time 5 all are older than 3.
     let rows = scope.sparse("table").unwrap().len();
     assert!(rows > 0);
     let shrunk = fleet.shrink(&Shrink { now: Some(5), max_age: 3, ..Shrink::default() }).unwrap().unwrap();
@@ -60,7 +60,7 @@ fn two_fleets_in_one_process_do_not_notice_each_other() {
     );
 }
 
-/// The lines a `Fleet` says.
+/// The lines that a `Fleet` prints.
 fn lines(variables: Variables, act: impl FnOnce(&Fleet)) -> Vec<String> {
     let said = Arc::new(Mutex::new(Vec::new()));
     let heard = said.clone();

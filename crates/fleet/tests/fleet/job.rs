@@ -12,7 +12,7 @@ use crate::{feed, free_endpoints, model, process};
 
 const STEPS: u64 = 40;
 
-/// The program that every process of a job with two workers runs. Gives a worker's first and last losses.
+/// The program of every process of a job with two workers. Returns a worker's first and last losses.
 pub(crate) fn program(fleet: &Fleet, mode: Mode) -> Option<(f32, f32)> {
     let model = model(fleet, mode);
     if fleet.is_server() {
@@ -29,7 +29,7 @@ pub(crate) fn program(fleet: &Fleet, mode: Mode) -> Option<(f32, f32)> {
         let fetched = executor.run(&model.net.main, feed(step, rank), &[model.loss]).unwrap();
         losses.push(fetched[0].f32s().unwrap()[0]);
     }
-    // Workers agree on what they have, whoever comes first.
+    // Workers agree on the tables, whichever comes first.
     fleet.barrier_worker().unwrap();
     let metrics = fleet.metrics();
     let (one, two) = (rank as f64 + 1.0, 10.0 - rank as f64);
@@ -42,14 +42,14 @@ pub(crate) fn program(fleet: &Fleet, mode: Mode) -> Option<(f32, f32)> {
     assert_eq!(metrics.mae(one, 2).unwrap(), 0.75);
     assert_eq!(metrics.mse(one, 2).unwrap(), 0.75);
     assert_eq!(metrics.rmse(one, 2).unwrap(), 0.75f64.sqrt());
-    // Each worker alone has one class only and an AUC of one half; together the positives are all above.
+    // Each worker alone has one class only and an AUC of 0.5; together all positive rows are ranked above.
     let (low, high) = ([4, 0], [0, 4]);
     let (positive, negative) = if rank == 0 { (high, [0, 0]) } else { ([0, 0], low) };
     assert_eq!(metrics.auc(&positive, &negative).unwrap(), 1.0);
     let mut total = [losses.len() as f64];
     fleet.all_reduce(Reduce::Sum, &mut total).unwrap();
     assert_eq!(total, [2.0 * STEPS as f64]);
-    // The first worker shrinks for the job; nothing is old enough to go.
+    // The first worker shrinks for the job; no row is old enough to be removed.
     let shrunk = fleet.shrink(&Default::default()).unwrap();
     assert_eq!(shrunk.map(|shrunk| shrunk.total()), fleet.is_first_worker().then_some(0));
     fleet.stop_worker().unwrap();

@@ -1,4 +1,4 @@
-//! `Fleet` as a program uses it: calls in order and out of order, alone, and a whole job in one process.
+//! `Fleet` as a program uses it: calls in order and out of order, local, and a whole job in one process.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -18,14 +18,14 @@ use openfleet_engine::op::{Activation, EmbeddingOptions};
 use openfleet_engine::{DType, Feed, Minimize, Net, ParamAttr, Var};
 use openfleet_table::{Optimizer, Sgd};
 
-/// As many free ports on loopback, as endpoints.
+/// Free ports on loopback, as endpoints.
 fn free_endpoints(count: usize) -> Vec<String> {
-    // Held together, or one port could be given twice.
+    // Held together, so that no port is given twice.
     let held: Vec<_> = (0..count).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     held.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
 }
 
-/// A process of a job, with nothing in its environment.
+/// A process of a job, with an empty environment.
 fn process(role: Role, rank: i64, workers: i64, servers: &[String]) -> Fleet {
     let role_maker = UserDefined {
         current_id: rank,
@@ -37,7 +37,7 @@ fn process(role: Role, rank: i64, workers: i64, servers: &[String]) -> Fleet {
     Fleet::init_in(Some(&role_maker), ProcessContext::quiet([])).unwrap()
 }
 
-/// The options of a mode, with knobs that a short run notices.
+/// The options of a mode, with settings that matter in a short run.
 fn options(mode: Mode) -> StrategyOptions {
     let mut options = StrategyOptions::for_mode(mode);
     if mode == Mode::Geo {

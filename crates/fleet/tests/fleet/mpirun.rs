@@ -1,4 +1,4 @@
-//! A real `mpirun -n 4`, with nothing else set: two servers and two workers find each other, train and end.
+//! A real `mpirun -n 4` without other variables: two servers and two workers find each other, train and end.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use openfleet_core::strategy::Mode;
 
 use crate::job::program;
 
-/// What each of the four processes runs. It expects to be one of two workers, or a server.
+/// The program of each of the four processes. It expects to be one of two workers, or a server.
 #[test]
 #[ignore = "a process of the test below"]
 fn one_process_of_the_job() {

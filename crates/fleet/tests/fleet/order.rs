@@ -1,4 +1,4 @@
-//! Calls in the wrong order or role: each names the call that is missing, or the role it is for.
+//! Calls in the wrong order or role: each error names the missing call, or the role it is for.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ fn call(fleet: &Fleet, name: &str) -> Result<()> {
     }
 }
 
-/// Calls all but the last, which must fail; gives its words.
+/// Makes all calls but the last, which must fail; returns its message.
 fn last_of(fleet: &Fleet, calls: &str) -> String {
     let calls: Vec<&str> = calls.split(", ").collect();
     let (last, before) = calls.split_last().unwrap();
@@ -55,7 +55,7 @@ fn last_of(fleet: &Fleet, calls: &str) -> String {
 #[test]
 fn each_call_out_of_place_says_what_is_missing() {
     let server = || process(Role::Server, 0, 2, &crate::free_endpoints(1));
-    // Nobody listens there; with the launch barrier off nobody is waited for.
+    // No server listens there; without the launch barrier the worker does not wait.
     let worker = || process(Role::Worker, 1, 2, &["127.0.0.1:1".to_owned()]);
     let alone = || Fleet::init_in(None, ProcessContext::quiet([])).unwrap();
     let early =
@@ -106,7 +106,7 @@ fn each_call_out_of_place_says_what_is_missing() {
         (worker(), "init_server", role("init_server", "server", a_worker)),
         (worker(), "run_server", role("run_server", "server", a_worker)),
         (worker(), "server_index", role("server_index", "server", a_worker)),
-        // The same order alone.
+        // The same order without servers.
         (alone(), "init_worker", early("init_worker", "distributed_optimizer")),
         (alone(), "barrier_worker", early("barrier_worker", "init_worker")),
         (alone(), "run_server", role("run_server", "server", "one local process")),

@@ -1,4 +1,4 @@
-//! A job that is saved, ends, and goes on with another number of servers.
+//! A job that is saved, ends, and resumes with another number of servers.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use openfleet_table::{Optimizer, Sgd};
 
 use crate::{feed, free_endpoints, model, options, process};
 
-/// Two workers on some servers train these steps in sync mode and save; the step that the checkpoint says.
+/// Two workers on some servers train these steps in sync mode and save; returns the step of the checkpoint.
 fn train(servers: usize, resume: Option<&str>, steps: std::ops::Range<u64>, save_to: &str) -> u64 {
     let endpoints = free_endpoints(servers);
     let mut saved = 0;

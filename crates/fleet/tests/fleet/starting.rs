@@ -1,4 +1,4 @@
-//! How servers start and workers find them, and what is said when they cannot.
+//! How servers start and workers find them, and the errors if they cannot.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use openfleet_dist::client::Tcp;
 
 use crate::{free_endpoints, model};
 
-/// What a process has around it, with an ear for its lines.
+/// The context of a process, with its lines recorded.
 fn context(variables: Variables) -> (ProcessContext, Arc<Mutex<Vec<String>>>) {
     let said = Arc::new(Mutex::new(Vec::new()));
     let heard = said.clone();
@@ -34,7 +34,7 @@ fn worker(endpoint: &str) -> Variables {
 
 fn serve(variables: Variables) -> Result<()> {
     let fleet = Fleet::init_in(None, context(variables).0)?;
-    // One that could start would not stay.
+    // A server that could start would end at once.
     fleet.stop_handle().stop();
     fleet.init_server(None)?;
     fleet.run_server()
@@ -77,9 +77,9 @@ fn server_and_worker_say_where_they_are_and_proxies_do_not_matter() {
 fn a_server_that_never_comes_is_named() {
     let endpoint = free_endpoints(1).remove(0);
     for limited in [
-        // By the environment.
+        // Set by the environment.
         Fleet::init_in(None, context(worker(&endpoint).with("OPENFLEET_WAIT_SECONDS", "0")).0).unwrap(),
-        // By the program.
+        // Set by the program.
         Fleet::init_in(None, context(worker(&endpoint)).0).unwrap().wait_limit(Duration::ZERO),
     ] {
         model(&limited, Mode::Async);
@@ -109,7 +109,7 @@ fn a_port_in_use_is_named_with_what_to_do() {
 
 #[test]
 fn an_address_of_another_machine_is_named_with_what_to_do() {
-    // Set aside for documentation: nobody has it.
+    // An address reserved for documentation: no machine has it.
     let message = report(&serve(server("203.0.113.1:36000")).unwrap_err());
     assert!(message.starts_with("listening on `203.0.113.1:36000` failed\n  because: "), "{message}");
     assert!(message.contains("`OPENFLEET_BIND`"), "{message}");
@@ -130,7 +130,7 @@ fn a_server_that_everybody_can_reach_needs_a_secret() {
         )
     );
     serve(open.with("OPENFLEET_SECRET", "swordfish")).unwrap();
-    // An address that stands for all of them is not a private one, in whichever variables.
+    // The unspecified address is not a private one, in whichever variables.
     let open = Variables::default()
         .with("TRAINING_ROLE", "PSERVER")
         .with("PADDLE_PSERVERS_IP_PORT_LIST", format!("10.89.176.11:{port}"))

@@ -1,4 +1,4 @@
-//! Workers of several training threads: as many as the servers were told of.
+//! Workers with several training threads: as many as the servers were told.
 
 use std::sync::Arc;
 
@@ -36,12 +36,12 @@ fn a_worker_trains_on_the_threads_it_connected_with() {
             executor.train_from_dataset(&model.net.main, &dataset, &options)
         };
         assert_eq!(train(2).unwrap().samples, 256);
-        // More would take another worker's place; for fewer, every step would wait.
+        // More threads would count as another worker's; with fewer, every step would wait.
         let errors = [3, 1].map(|threads| report(&train(threads).unwrap_err()));
         worker.stop_worker().unwrap();
         for (got, error) in [3, 1].into_iter().zip(errors) {
             let expected = format!(
-                "{got} training threads, but the servers know of 2 on this worker\n\nhint: train on as many threads, or \
+                "{got} training threads, but the servers know of 2 on this worker\n\nhint: train with 2 threads, or \
                  connect every worker with {got} (`CPU_NUM`, or `Fleet::threads`)"
             );
             assert_eq!(error, expected);

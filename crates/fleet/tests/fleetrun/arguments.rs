@@ -1,4 +1,4 @@
-//! The command line: what is passed on, what is understood, and what is said about the rest.
+//! The command line: what is passed on, what is parsed, and the errors for the rest.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -9,7 +9,7 @@ fn everything_after_the_script_is_passed_on_untouched() {
     let workspace = Workspace::with_job(
         "[ $role = worker ] && for word in \"$@\"; do printf '<%s>' \"$word\"; done > words; exit 0",
     );
-    // Our own options, the end-of-options mark, nothing, blanks, what a shell would expand, a line end.
+    // Options of `fleetrun`, the end-of-options mark, an empty word, blanks, shell expansions, a line end.
     let words = ["--server_num", "7", "--", "-m", "", "two words", "$HOME", "*", "a\nb", "--help", "-h", "--", "é"];
     let arguments = [["--server_num=1", "--worker_num=1", "sh", "job.sh"].as_slice(), &words].concat();
     let mut command = workspace.command(&arguments);
@@ -46,7 +46,7 @@ fn scripts_modules_and_programs_are_run() {
     assert_eq!(one(&["train.py", "-m", "1"]), "[worker 0] script ['-m', '1']\n");
     assert_eq!(one(&["-m", "steps", "--lr", "1"]), "[worker 0] module __main__ ['--lr', '1']\n");
     assert_eq!(one(&["echo", "program"]), "[worker 0] program\n");
-    // The one that was built with us, though none is on the PATH.
+    // The `openfleet` of this build, although none is on the PATH.
     assert!(one(&["openfleet", "--version"]).starts_with("[worker 0] openfleet "));
     assert_eq!(one(&["--python", "/bin/echo", "train.py", "x"]), "[worker 0] train.py x\n");
     assert_eq!(one(&["--python", "/bin/echo", "--compat", "train.py"]), "[worker 0] -m openfleet.compat train.py\n");
@@ -55,21 +55,21 @@ fn scripts_modules_and_programs_are_run() {
 #[test]
 fn python_prints_at_once() {
     let workspace = Workspace::new();
-    // Not flushed, and killed: an unbuffered line is there all the same.
+    // The script is killed without flushing: an unbuffered line is still printed.
     workspace.write("train.py", "import os, signal; print('said'); os.kill(os.getpid(), signal.SIGKILL)\n");
     let ran = workspace.run(&["--nproc_per_node=1", "train.py"]);
     assert!(ran.failed(137).ends_with("`log/workerlog.0`:\nsaid\n"), "{}", ran.stderr);
 }
 
-/// Options, and how the message begins; the whole of it is part of the product.
+/// Options, and the beginning of the error message.
 const REFUSED: &[(&str, &str)] = &[
-    // Nothing is said about the job.
+    // No job at all.
     (
         "x.py",
         "a job needs `--server-num`\n\nhint: give the numbers of processes, as in `--server-num 2 --worker-num 2`",
     ),
     ("--run_mode ps x.py", "a job needs `--server-num`"),
-    // Half of it.
+    // Half of a job.
     ("--server_num 2 x.py", "`--server-num` needs `--worker-num`\n\nhint: give the numbers, as in"),
     ("--worker_num 2 x.py", "`--worker-num` needs `--server-num`"),
     ("--trainer_num 2 x.py", "`--trainer-num` needs `--server-num`"),
@@ -88,15 +88,15 @@ const REFUSED: &[(&str, &str)] = &[
         "`--run-mode collective` and `--server-num` contradict each other",
     ),
     ("--run_mode ps --nproc_per_node 1 x.py", "`--run-mode ps` and `--nproc-per-node` contradict each other"),
-    // Two numbers for one thing.
+    // Two numbers for the same thing.
     ("--server_num 1 --worker_num 2 --trainer_num 3 x.py", "`--worker-num` and `--trainer-num` contradict each other"),
     (
         "--server_num 2 --servers a:1 --workers a x.py",
-        "`--server-num` and `--servers` contradict each other\n\nhint: a list says by itself",
+        "`--server-num` and `--servers` contradict each other\n\nhint: the list already gives the number",
     ),
     ("--worker_num 2 --servers a:1 --workers a x.py", "`--worker-num` and `--workers` contradict each other"),
     ("--trainer_num 2 --servers a:1 --workers a x.py", "`--trainer-num` and `--workers` contradict each other"),
-    // What means nothing here.
+    // Options that cannot be used here.
     (
         "--server_num 1 --worker_num 1 --host a x.py",
         "`--host` cannot be used with a job on one machine\n\nhint: leave `--host` out",
@@ -116,7 +116,7 @@ const REFUSED: &[(&str, &str)] = &[
         "`--compat` cannot be used with the program `sh`\n\nhint: leave `--compat` out; it is for Python scripts and modules",
     ),
     ("--server_num 1 --worker_num 1 -m x.py", "`-m`: expected the name of a module, as in `package.train`, got `x.py`"),
-    // Lists that are none.
+    // Malformed lists.
     ("--servers a --workers a x.py", "`a` is not an endpoint: the port is missing\n\nhint: write `host:port`"),
     (
         "--servers a:1,,b:1 --workers a x.py",
@@ -133,13 +133,13 @@ const REFUSED: &[(&str, &str)] = &[
     ("--servers 127.0.0.1:7400 --workers 127.0.0.1:7400 --dry-run x.py", "endpoint `127.0.0.1:7400` is listed twice"),
     ("--ips 127.0.0.1:80 x.py", "`--ips`: expected addresses without ports, got `127.0.0.1:80`"),
     ("--ips 127.0.0.1,127.0.0.1 x.py", "`--ips`: expected every machine once, got `127.0.0.1`"),
-    // Numbers that are none.
+    // Malformed numbers.
     (
         "--server_num 1 --worker_num 1 --start_port 65535 x.py",
         "2 ports from 65535 on end beyond 65535\n\nhint: choose a lower `--start-port`",
     ),
     ("--server_num 1 --worker_num 1 --job a/b x.py", "`a/b` cannot name a job"),
-    // Scripts and programs that are not there.
+    // Scripts and programs that do not exist.
     ("--server_num 1 --worker_num 1 none.py", "script `none.py` does not exist\n\nhint: check the path"),
     (
         "--server_num 1 --worker_num 1 no-such-program",

@@ -1,4 +1,4 @@
-//! How jobs end: well, or with the failing process's own words.
+//! How jobs end: successfully, or with the last lines of the process that failed.
 
 use openfleet::job_file::JobFile;
 
@@ -6,7 +6,7 @@ use crate::workspace::{Workspace, all_end, eventually};
 
 const TWO_BY_TWO: &str = "--server_num=2 --worker_num=2";
 
-/// Servers that stay until all workers have been there, as ours do.
+/// Servers that stay until all workers have connected and left, as OpenFleet's do.
 const SERVERS_WAIT: &str = "if [ $role = server ]; then
   until [ -e left.0 ] && [ -e left.1 ]; do sleep 0.02; done
   echo served
@@ -23,7 +23,7 @@ fn a_job_ends_when_its_workers_are_done_and_servers_have_left() {
     assert!(ran.stderr.contains(": 2 servers and 2 workers; logs in `log`\n"), "{}", ran.stderr);
 }
 
-/// Story 3 of what PaddlePaddle does: its servers stay for ever, and the launcher with them.
+/// Story 3: PaddlePaddle's servers never end, and its launcher with them.
 #[test]
 fn servers_that_do_not_leave_are_asked_and_the_job_still_ends_well() {
     let workspace = Workspace::with_job(
@@ -103,7 +103,7 @@ fn a_server_that_ends_while_workers_run_is_an_error_that_names_it() {
     assert!(stderr.ends_with("the last 1 line of `log/serverlog.1`:\nhere\n"), "{stderr}");
 }
 
-/// A worker may export or evaluate after it has departed: the servers are not missed then.
+/// A worker may export or evaluate after it has departed: then servers may end.
 #[test]
 fn servers_may_end_long_before_workers_that_say_they_are_done() {
     let workspace = Workspace::with_job(

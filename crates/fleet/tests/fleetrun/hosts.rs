@@ -1,4 +1,4 @@
-//! Jobs across machines: each starts its own part. Loopback has many addresses.
+//! Jobs across machines: each starts its own part. The machines are addresses of the loopback interface.
 
 use std::net::TcpListener;
 
@@ -18,7 +18,7 @@ fn each_simulated_host_starts_its_own_part_of_the_same_lists() {
     let port = free_ports(2);
     let (lists, last) = (lists(port), port + 1);
     let of = format!("of 127.0.0.1:{port},127.0.0.2:{port}, 3 workers, job-127.0.0.1-{port}");
-    // Workers without a port are numbered from 6170 on, behind the servers.
+    // Workers without a port are numbered from 6170, after the servers.
     let first = vec![format!("[server 0] at 127.0.0.1:{port}"), "[worker 0] at 127.0.0.1:6172".into()];
     let second = vec![
         format!("[server 1] at 127.0.0.2:{port}"),
@@ -38,7 +38,7 @@ fn each_simulated_host_starts_its_own_part_of_the_same_lists() {
 
 #[test]
 fn servers_stay_for_the_workers_of_other_machines() {
-    // This machine's worker is done at once; the server ends only when the other's has been there.
+    // This machine's worker ends at once; the server ends only after the other machine's worker has connected and left.
     let workspace = Workspace::with_job(
         "[ $role = worker ] && mark mine x && exit 0; until [ -e other ]; do sleep 0.02; done; echo served",
     );
@@ -61,7 +61,7 @@ fn servers_stay_for_the_workers_of_other_machines() {
     assert_eq!(running.end().succeeded().stdout, "[server 0] served\n");
 }
 
-/// Launchers do not talk to each other: one of them makes the run's identity.
+/// Launchers do not talk to each other: one of them makes the identity of the run.
 #[test]
 fn the_machine_of_the_first_server_makes_the_identity_of_the_run() {
     let workspace = Workspace::with_job("echo ${OPENFLEET_RUN:+made}");
@@ -103,10 +103,7 @@ fn a_machine_that_owns_nothing_lists_its_addresses_and_the_lists() {
     let workspace = Workspace::with_job("exit 0");
     let ran = workspace.job("--servers 192.0.2.1:7500 --workers 192.0.2.1,node7.invalid");
     let stderr = ran.failed(1);
-    assert!(
-        stderr.starts_with("error: no process of the lists is to be started here: this machine is `127.0.0.1`"),
-        "{stderr}"
-    );
+    assert!(stderr.starts_with("error: no listed process runs on this machine: it is `127.0.0.1`"), "{stderr}");
     assert!(stderr.contains(", the lists have `192.0.2.1`, `node7.invalid`\n\nhint: "), "{stderr}");
     assert!(stderr.contains("with `--host`"), "{stderr}");
     let ran = workspace.job("--servers 127.0.0.1:7500 --workers 127.0.0.1 --host 127.0.0.9");
@@ -123,7 +120,7 @@ fn several_machines_need_a_secret_that_all_of_them_know() {
     let lists = lists(free_ports(2));
     let ran = workspace.run(&[&lists[0], &lists[1], "--host", "127.0.0.1", "sh", "job.sh"]);
     let stderr = ran.failed(1);
-    assert!(stderr.starts_with("error: a job on several machines needs a secret that all of them know"), "{stderr}");
+    assert!(stderr.starts_with("error: a job on several machines needs a shared secret"), "{stderr}");
     assert!(stderr.contains("`OPENFLEET_SECRET` or by `--secret-file`"), "{stderr}");
 }
 
@@ -146,7 +143,7 @@ fn a_port_in_use_is_named_before_anything_is_started() {
     assert!(!workspace.path("started").exists());
 }
 
-/// As behind address translation: nobody here has the address by which the others know us.
+/// As behind address translation: no interface has the address in the list.
 #[test]
 fn a_server_whose_address_is_not_on_this_machine_is_told_to_bind_to_all() {
     let workspace = Workspace::with_job("echo ${OPENFLEET_BIND-none}");

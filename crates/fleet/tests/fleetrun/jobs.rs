@@ -1,4 +1,4 @@
-//! Jobs that train: `openfleet train` as servers and workers under `fleetrun`, by `mpirun`, and by variables alone.
+//! Jobs that train: `openfleet train` as servers and workers under `fleetrun`, under `mpirun`, and by variables alone.
 
 use std::process::{Command, Stdio};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::workspace::{Ran, Workspace, all_end, eventually, free_ports, signal_to};
 
-/// Rows of one worker's batch where the order of rows matters.
+/// Batch size of one worker where the order of rows matters.
 const BATCH: usize = 64;
 /// A small network.
 const SMALL: &str = "--model ctr_dnn --hidden 64,32 --dim 8 --threads 1 --quiet --json";
@@ -17,8 +17,8 @@ struct Clicks {
 }
 
 impl Clicks {
-    /// As many rows in one file, `all.txt`, and the same in `parts/0.txt` and `parts/1.txt`: batch by batch in turns, so that
-    /// two workers on the parts see together what one process sees on the whole.
+    /// The rows in one file, `all.txt`, and the same rows in `parts/0.txt` and `parts/1.txt`, batch by batch in turns, so that
+    /// two workers on the parts see together what one process sees on the whole file.
     fn new(rows: usize) -> Self {
         let (openfleet, files) = (env!("CARGO_BIN_EXE_openfleet"), "--test 'clicks/test/*.txt'");
         let train = format!("exec {openfleet} train {SMALL} {files} $options");
@@ -43,7 +43,7 @@ impl Clicks {
         Clicks { workspace }
     }
 
-    /// One process on the whole.
+    /// One process on the whole file.
     fn alone(&self, batch: usize, options: &str) -> Value {
         let mut command = Command::new("sh");
         command.arg("job.sh").env("options", format!("--train all.txt --batch {batch} {options}"));
@@ -52,7 +52,7 @@ impl Clicks {
         last_json(&String::from_utf8_lossy(&output.stdout))
     }
 
-    /// `fleetrun` with so many servers and workers.
+    /// Runs `fleetrun` with these numbers of servers and workers.
     fn start(&self, servers: usize, workers: usize, options: &str) -> crate::workspace::Running {
         let (servers, workers) = (format!("--server_num={servers}"), format!("--worker_num={workers}"));
         let mut command = self.workspace.command(&[&servers, &workers, "sh", "job.sh"]);
@@ -72,7 +72,7 @@ impl Clicks {
     }
 }
 
-/// The summary, behind the name of the process that printed it.
+/// The JSON summary after the prefix of the process that printed it.
 fn last_json(stdout: &str) -> Value {
     let line = stdout.lines().rev().find_map(|line| line.find('{').map(|at| &line[at..]));
     let line = line.unwrap_or_else(|| panic!("no summary in: {stdout}"));
@@ -83,7 +83,7 @@ fn number(summary: &Value, name: &str) -> f64 {
     summary[name].as_f64().unwrap_or_else(|| panic!("`{name}` is no number in {summary}"))
 }
 
-/// Sync sees the same joined batches as one process, and gives the same model.
+/// Sync sees the same joined batches as one process, and trains the same model.
 #[test]
 fn sync_two_by_two_is_as_good_as_one_process() {
     let clicks = Clicks::new(40_000);
@@ -95,8 +95,8 @@ fn sync_two_by_two_is_as_good_as_one_process() {
     assert_eq!(summary["rows_in_tables"], alone["rows_in_tables"]);
 }
 
-/// The other modes take steps of a worker's batch each, as one process on such batches does; hybrid's dense steps are joint
-/// ones. Everything ends (story 3).
+/// In the other modes each step has one worker's batch, like one process with such batches; the dense steps of hybrid are
+/// joint. Every job ends (story 3).
 #[test]
 fn every_mode_trains_two_by_two_and_ends() {
     let clicks = Clicks::new(60_000);
@@ -125,7 +125,7 @@ fn one_by_one_three_by_one_and_one_by_two_end_well() {
         assert_eq!(summary["samples"], 4000, "{servers} servers, {workers} workers");
         assert!(number(&summary, "test_auc") > 0.6, "{summary}");
     }
-    // Four workers for two files: two take part without data.
+    // Four workers for two files: two of them have no data.
     for mode in ["sync", "async", "geo"] {
         let ran = clicks.start(1, 4, &format!("--mode {mode}")).end();
         assert_eq!(last_json(&ran.succeeded().stdout)["samples"], 4000, "{mode}");
@@ -145,7 +145,7 @@ fn one_server_serves_four_workers() {
     assert_eq!(summary["worker_samples_per_second"].as_array().unwrap().len(), 4);
 }
 
-/// One file, three workers: all number its words alike, and each trains on a part of it.
+/// One file, three workers: all number its words equally, and each trains a part of it.
 #[test]
 fn workers_that_learn_words_have_one_vocabulary() {
     let openfleet = env!("CARGO_BIN_EXE_openfleet");
@@ -160,7 +160,7 @@ fn workers_that_learn_words_have_one_vocabulary() {
     assert_eq!(summary["rows_in_tables"], 28, "a row of each word in two tables");
 }
 
-/// The vectors of a text file: words with their floats.
+/// The vectors of a text file, by word.
 fn vectors(text: &str) -> Vec<(String, Vec<f32>)> {
     let word = |line: &str| {
         let mut cells = line.split(' ');
@@ -169,8 +169,8 @@ fn vectors(text: &str) -> Vec<(String, Vec<f32>)> {
     text.lines().skip(1).map(word).collect()
 }
 
-/// Parts of different lengths, two epochs, more workers than some parts have batches: whatever the mode, the first worker
-/// writes the vectors that the checkpoint has, those of words that only other workers met among them.
+/// Parts of different lengths, two epochs, more workers than some parts have batches: in every mode the first worker writes the
+/// vectors of the checkpoint, including those of words that only other workers saw.
 #[test]
 fn the_first_worker_writes_the_vectors_of_all_words_in_every_mode() {
     let openfleet = env!("CARGO_BIN_EXE_openfleet");
@@ -178,14 +178,14 @@ fn the_first_worker_writes_the_vectors_of_all_words_in_every_mode() {
         "--model word2vec --train text.txt --min-count 1 --subsample 0 --dim 4 --threads 1 --epochs 2 --batch 10";
     let files = "--vectors vectors.txt --save words --quiet --json";
     let job = format!("eval \"exec {openfleet} train {options} {files} $options\"");
-    // The words of each line are of their own, so that every worker meets words that no other one does.
+    // Each line has its own words, so that every worker sees words that no other worker sees.
     let text: String = (0..61).map(|line| format!("a{line} b{line} c{line} a{line} b{line}\n")).collect();
     for (mode, workers) in [("sync", 2), ("half_async", 3), ("async", 3), ("hybrid", 2), ("geo", 3)] {
         let workspace = Workspace::with_job(&job);
         workspace.write("text.txt", &text);
         let workers_option = format!("--worker_num={workers}");
         let mut command = workspace.command(&["--server_num=2", &workers_option, "sh", "job.sh"]);
-        // Rows as wide as here: the checkpoint is compared with what the worker pulled.
+        // 32-bit rows, because the checkpoint is compared with what the worker pulled.
         let wire = if mode == "geo" { "--strategy k_steps=3" } else { "" };
         command.env("options", format!("--mode {mode} --strategy wire_bits=32 {wire}"));
         let ran = workspace.start_command(command).end();
@@ -228,7 +228,7 @@ fn more_workers_than_words_train_the_words_there_are() {
     assert_eq!(vectors(&workspace.read("vectors.txt")).len(), 2);
 }
 
-/// Stories 4 and 5: whoever is killed, the job ends and says who it was; nobody is left.
+/// Stories 4 and 5: whichever process is killed, the job ends, names it, and leaves no process behind.
 #[test]
 fn a_worker_or_server_killed_while_training_ends_the_job() {
     for who in ["server.1", "worker.1"] {
@@ -257,7 +257,7 @@ fn interrupting_a_job_that_trains_leaves_nobody() {
     all_end(&pids);
 }
 
-/// Story 6: a missing file or an empty list trains nothing, and says so.
+/// Story 6: a missing file or an empty list is an error.
 #[test]
 fn a_job_without_its_files_fails_and_names_them() {
     let clicks = Clicks::new(1000);
@@ -266,7 +266,7 @@ fn a_job_without_its_files_fails_and_names_them() {
     assert!(stderr.contains("worker 0 (pid ") && stderr.contains("nothing/*.txt"), "{stderr}");
 }
 
-/// `openfleet train` by the seeds' own variables, without a launcher.
+/// `openfleet train` with the variables of the PaddlePaddle scripts, without a launcher.
 fn by_hand(clicks: &Clicks, variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new("sh");
     command.arg("job.sh").current_dir(clicks.workspace.path("")).stdin(Stdio::null());
@@ -279,7 +279,7 @@ fn ended(clicks: &Clicks, command: Command) -> Ran {
     clicks.workspace.start_command(command).end()
 }
 
-/// Story 11: a server that never comes is named after the limit.
+/// Story 11: a server that does not start is named after the limit.
 #[test]
 fn a_server_that_never_comes_is_named() {
     let clicks = Clicks::new(1000);
@@ -296,7 +296,8 @@ fn a_server_that_never_comes_is_named() {
     assert!(stderr.contains(&endpoint) && stderr.contains("did not answer within 1 s"), "{stderr}");
 }
 
-/// Two processes by hand, as seed 002 shows; a worker with another secret is turned away, and the right one trains.
+/// Two processes started by hand, as in PaddlePaddle script 002. A worker with another secret is refused, and the right one
+/// trains.
 #[test]
 fn a_worker_with_a_wrong_secret_is_turned_away() {
     let clicks = Clicks::new(1000);
@@ -317,7 +318,7 @@ fn a_worker_with_a_wrong_secret_is_turned_away() {
     server.end().succeeded();
 }
 
-/// Story 12: without any role the same command trains alone.
+/// Story 12: without a role the same command trains locally.
 #[test]
 fn without_a_role_the_same_command_trains_alone() {
     let clicks = Clicks::new(1000);
@@ -326,7 +327,7 @@ fn without_a_role_the_same_command_trains_alone() {
     assert!(summary["worker_samples_per_second"].is_null());
 }
 
-/// A port that is taken ends the job with the port in the message.
+/// A port that is in use ends the job with the port in the message.
 #[test]
 fn a_server_whose_port_is_taken_says_so() {
     let clicks = Clicks::new(1000);
@@ -345,7 +346,7 @@ fn a_server_whose_port_is_taken_says_so() {
     assert!(stderr.contains(&list) && stderr.contains("another program has this port"), "{stderr}");
 }
 
-/// Even ranks are servers, odd ranks workers (seed 003's default role maker).
+/// Even ranks are servers, odd ranks are workers (the default role maker of PaddlePaddle script 003).
 #[test]
 fn mpirun_starts_a_job_by_itself() {
     if Command::new("mpirun").arg("--version").stdout(Stdio::null()).status().is_err() {
@@ -362,7 +363,7 @@ fn mpirun_starts_a_job_by_itself() {
     assert_eq!((summary["samples"].as_u64(), summary["test_rows"].as_u64()), (Some(2000), Some(16_000)));
 }
 
-/// Every process of a job is killed in the middle; started again it ends as if nothing had been.
+/// All processes of a job are killed in the middle; the resumed job ends with the same result.
 #[test]
 fn a_killed_job_goes_on_where_it_was() {
     let clicks = Clicks::new(6400);
@@ -389,7 +390,7 @@ fn a_killed_job_goes_on_where_it_was() {
                 let changed = |list: &str| difference[list].as_array().unwrap().iter().any(|one| one["changed"] != 0);
                 assert!(!changed("tables") && !changed("parameters"), "{difference}");
             }
-            // Who is first decides what 300 batches lead to: two runs without any death differ by 0.02.
+            // The order of arrival decides the result of 300 batches: two runs without any failure differ by 0.02.
             _ => assert!(auc(&resumed) > auc(&expected) - 0.05, "{mode}: {resumed} {expected}"),
         }
         let (done, all) = (resumed["samples"].as_u64().unwrap(), expected["samples"].as_u64().unwrap());

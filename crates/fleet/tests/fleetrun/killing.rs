@@ -1,8 +1,8 @@
-//! Whoever is killed, nobody is left behind.
+//! Whichever process is killed, no process is left behind.
 
 use crate::workspace::{Workspace, all_end, eventually, is_alive, signal_to};
 
-/// Every process leaves its number and that of a child of its own.
+/// Every process writes its process id and that of a child.
 const STAYS: &str = "sleep 1000 & mark child.$role.$rank $!; mark pid.$role.$rank $$; wait";
 const ALL: [&str; 4] = ["server.0", "server.1", "worker.0", "worker.1"];
 const TWO_BY_TWO: &str = "--server_num=2 --worker_num=2";
@@ -51,7 +51,7 @@ fn interrupting_fleetrun_ends_everything_with_the_code_that_a_shell_expects() {
     }
 }
 
-/// A script's background job, `nohup` and `cron` leave signals ignored.
+/// Background jobs of scripts, `nohup` and `cron` start programs with signals ignored.
 #[test]
 fn processes_hear_signals_that_fleetrun_was_started_to_ignore() {
     let workspace = Workspace::with_job("grep SigIgn /proc/self/status");
@@ -62,7 +62,7 @@ fn processes_hear_signals_that_fleetrun_was_started_to_ignore() {
     for line in ran.succeeded().sorted() {
         let (_, mask) = line.split_once("SigIgn:").unwrap();
         let ignored = u64::from_str_radix(mask.trim(), 16).unwrap();
-        // HUP, INT, QUIT and TERM are the signals 1, 2, 3 and 15.
+        // HUP, INT, QUIT and TERM are signals 1, 2, 3 and 15.
         assert_eq!(ignored & 0b0100_0000_0000_0111, 0, "{line}");
     }
 }
@@ -103,7 +103,7 @@ fn the_second_interrupt_does_not_wait() {
 
 #[test]
 fn a_killed_fleetrun_leaves_no_process_behind() {
-    // They ignore the signal that asks, and so do their children: only the guard can end them.
+    // The processes and their children ignore SIGTERM: only the guard can end them.
     let workspace = Workspace::with_job(&format!("trap '' TERM INT HUP; {STAYS}"));
     let running = workspace.start_job(TWO_BY_TWO);
     let pids = pids(&workspace);
@@ -113,7 +113,7 @@ fn a_killed_fleetrun_leaves_no_process_behind() {
     all_end(&pids);
 }
 
-/// A process is known to the guard before it runs: at no moment could it be missed.
+/// The guard knows a process before it runs.
 #[test]
 fn a_fleetrun_killed_while_it_starts_leaves_no_process_behind() {
     let workspace = Workspace::with_job("trap '' TERM; sleep 1000 & wait; sleep 1000");

@@ -1,4 +1,4 @@
-//! What processes print, in files and on the screen.
+//! The output of processes, in files and on the screen.
 
 use std::process::Command;
 
@@ -49,7 +49,7 @@ fn a_log_directory_that_cannot_be_is_named() {
     assert!(ran.failed(1).starts_with("error: cannot make the directory `taken`\n  because: "), "{}", ran.stderr);
 }
 
-/// `script` runs a command on a terminal of its own.
+/// `script` runs a command on its own terminal.
 #[test]
 fn on_a_terminal_there_is_colour_and_a_status_with_speed() {
     if !Command::new("script").arg("--version").output().is_ok_and(|output| output.status.success()) {

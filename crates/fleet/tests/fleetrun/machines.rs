@@ -1,4 +1,5 @@
-//! Machines are network namespaces here, joined by a cable: real addresses, and one machine sees nothing of another's processes.
+//! Jobs on several machines, which are network namespaces joined by a virtual cable: with real addresses, and without seeing
+//! each other's processes.
 
 use std::fmt::Write as _;
 use std::process::Command;
@@ -6,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::workspace::{Running, Workspace, eventually, signal_to};
 
-/// Two namespaces joined by a cable, gone with the test.
+/// Two namespaces joined by a cable, removed with the test.
 struct Namespaces {
     names: [String; 2],
 }
@@ -16,7 +17,7 @@ const A: &str = "10.77.0.1";
 const B: &str = "10.77.0.2";
 
 impl Namespaces {
-    /// `None`, with the reason printed, where they are not permitted.
+    /// `None`, with the reason printed, if namespaces are not permitted.
     fn new() -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let id = format!("{}{}", std::process::id(), char::from(b'g' + NEXT.fetch_add(1, Ordering::Relaxed) as u8));
@@ -47,7 +48,7 @@ impl Namespaces {
         Some(namespaces)
     }
 
-    /// `fleetrun` on each of them, with logs of its own.
+    /// Runs `fleetrun` on each of them, with its own logs.
     fn start(&self, workspace: &Workspace, arguments: &[&str]) -> [Running; 2] {
         self.names.each_ref().map(|name| {
             let mut command = Command::new("ip");
@@ -61,7 +62,7 @@ impl Namespaces {
 impl Drop for Namespaces {
     fn drop(&mut self) {
         for name in &self.names {
-            // The cable goes with either end. A namespace that was never made is no matter.
+            // The cable is removed with either end. A namespace that was never created is not an error.
             let _ = Command::new("ip").args(["netns", "del", name]).output();
         }
     }
@@ -70,7 +71,7 @@ impl Drop for Namespaces {
 #[test]
 fn two_machines_with_the_same_lists_start_one_job() {
     let Some(namespaces) = Namespaces::new() else { return };
-    // Servers on one, workers on the other; a worker talks to each server, and then the servers end.
+    // Servers on one machine, workers on the other. Workers connect to each server, and then the servers end.
     let script = "import os, socket
 role = os.environ['OPENFLEET_ROLE']
 servers = os.environ['OPENFLEET_SERVERS'].split(',')
@@ -109,10 +110,10 @@ else:
     assert_eq!(ends[1].sorted(), ["[worker 0] heard 01", "[worker 1] heard 01"]);
 }
 
-/// Rows of a file, and there are two of them.
+/// Rows per file; there are two files.
 const ROWS: usize = 12_000;
 
-/// A job of two machines with a server and a worker each, which counts how often every id is trained.
+/// A job of two machines with one server and one worker each, which counts how often every id is trained.
 fn start_counting(namespaces: &Namespaces, workspace: &Workspace, restarts: &str, options: &str) -> [Running; 2] {
     let openfleet = env!("CARGO_BIN_EXE_openfleet");
     let train = format!(
@@ -176,8 +177,7 @@ fn a_worker_of_another_machine_that_is_frozen_is_replaced_and_every_row_is_train
     a_process_of_the_other_machine_is_lost("pid.worker.1", "-STOP", "--mode sync --scale 2");
 }
 
-/// With restarts the other machine would wait, for two minutes, until this one is back; without, it ends its part and says
-/// whom it missed.
+/// With restarts, the other machine would wait for two minutes; without, it ends its part and names the missing process.
 #[test]
 fn a_machine_that_is_frozen_ends_the_job_and_is_named() {
     let Some(namespaces) = Namespaces::new() else { return };

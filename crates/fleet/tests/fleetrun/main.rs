@@ -1,5 +1,5 @@
-//! The built `fleetrun` with real processes, small shell scripts in the workspace of training: each test a story of what a user
-//! does, sees and is left with.
+//! The built `fleetrun` with real processes: small shell scripts in place of training. Each test is a story of what a user does
+//! and sees.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]

@@ -1,4 +1,4 @@
-//! `--dry-run`, and what processes find in their environment.
+//! `--dry-run`, and the environment of the processes.
 
 use crate::workspace::{Workspace, free_ports};
 
@@ -76,7 +76,7 @@ OPENFLEET_SECRET='(hidden)' \\
 fn processes_see_their_own_job_and_nothing_of_another() {
     let workspace = Workspace::with_job("env > env.$role");
     let mut command = workspace.command(&["--server_num=1", "--worker_num=1", "sh", "job.sh"]);
-    // What an outer scheduler, an older shell or a careless profile may have left.
+    // What a scheduler, an older shell or a shell profile may have set.
     let leftovers = [
         ("PADDLE_TRAINER_ID", "7"),
         ("PADDLE_TRAINING_ROLE", "X"),

@@ -1,4 +1,4 @@
-//! `--max-restarts`: a failed worker starts again alone, a failed server takes all processes back to the newest checkpoint.
+//! `--max-restarts`: a failed worker restarts alone, a failed server restarts all processes from the newest checkpoint.
 
 use openfleet::job_file::JobFile;
 
@@ -7,18 +7,18 @@ use crate::workspace::{Running, Workspace, all_end, eventually, is_alive, signal
 const TWO_BY_TWO: &str = "--server_num=2 --worker_num=2";
 const ALL: [&str; 4] = ["server.0", "server.1", "worker.0", "worker.1"];
 
-/// Each attempt prints a line, leaves its process id in `pid.ROLE.RANK.ATTEMPT` and stays until `go` appears.
+/// Each attempt prints a line, writes its process id to `pid.ROLE.RANK.ATTEMPT` and stays until `go` appears.
 const STAYS: &str = "attempt=$OPENFLEET_INCARNATION
 echo attempt $attempt at $PADDLE_PORT of run $OPENFLEET_RUN from ${OPENFLEET_RESUME-nothing}
 mark pid.$role.$rank.$attempt $$";
 const UNTIL_GO: &str = "until [ -e go ]; do sleep 0.02; done";
 
-/// The process ids of an attempt of all four.
+/// The process ids of one attempt of all four processes.
 fn pids(workspace: &Workspace, attempt: u64) -> [u32; 4] {
     ALL.map(|who| workspace.pid(&format!("pid.{who}.{attempt}")))
 }
 
-/// How often the budget was charged.
+/// Restarts charged to the budget.
 fn charged(stderr: &str) -> usize {
     stderr.matches("(restart ").count()
 }
@@ -46,11 +46,11 @@ fn a_killed_worker_comes_back_alone_as_the_next_incarnation() {
     assert!(first[..3].iter().all(|pid| is_alive(*pid)), "the others were left alone");
     let stderr = succeed(&workspace, running);
     let said = format!(
-        "worker 1 (pid {killed}) was killed by signal 9 (SIGKILL); it is restarted (restart 1 of 3) and continues where \
-         its predecessor was\n"
+        "worker 1 (pid {killed}) was killed by signal 9 (SIGKILL); it is restarted (restart 1 of 3) and resumes where \
+         it was\n"
     );
     assert!(stderr.contains(&said), "{stderr}");
-    // One log for both attempts, the same port and the same run.
+    // Both attempts have the same log, port and run.
     let log = workspace.read("log/workerlog.1");
     let lines: Vec<&str> = log.lines().collect();
     assert_eq!(lines.len(), 2, "{log}");
@@ -76,7 +76,7 @@ fn a_killed_server_starts_all_processes_again_for_one_restart() {
     );
     assert!(stderr.contains(&said), "{stderr}");
     assert_eq!(charged(&stderr), 1, "{stderr}");
-    // The same run for all processes and attempts.
+    // All processes and attempts have the same run.
     let logs = ["log/serverlog.0", "log/serverlog.1", "log/workerlog.0", "log/workerlog.1"];
     let text: String = logs.map(|log| workspace.read(log)).concat();
     let runs: Vec<&str> = text.lines().map(|line| line.split(' ').nth(6).unwrap()).collect();
@@ -106,7 +106,7 @@ fn restarted_servers_are_told_the_newest_checkpoint_of_the_run() {
     mark ready.$role.$rank.$attempt x";
     let workspace = Workspace::with_job(&format!("{STAYS}\n{reports}\n{UNTIL_GO}"));
     let running = workspace.start_job(&format!("{TWO_BY_TWO} --max-restarts 3"));
-    // Twice: the second time no server that runs knows of the checkpoint.
+    // Twice: the second time no running server knows the checkpoint.
     for attempt in 1..=2 {
         let pids = pids(&workspace, attempt);
         let are_ready = || ALL.iter().all(|who| workspace.path(&format!("ready.{who}.{attempt}")).exists());
@@ -176,7 +176,7 @@ fn restarts_without_limit_go_on_until_it_works() {
     let workspace =
         Workspace::with_job("[ $role = server ] && exec sleep 1000; [ $OPENFLEET_INCARNATION = 4 ] || exit 1");
     let ran = workspace.job("--server_num=1 --worker_num=1 --max-restarts -1");
-    assert!(ran.succeeded().stderr.contains("(restart 3) and continues"), "{}", ran.stderr);
+    assert!(ran.succeeded().stderr.contains("(restart 3) and resumes"), "{}", ran.stderr);
 }
 
 #[test]
@@ -187,13 +187,13 @@ fn a_worker_that_asks_to_be_started_again_uses_no_restart() {
     let stderr = &ran.succeeded().stderr;
     let said = ") returns to the checkpoint with the others; it is restarted\n";
     assert_eq!((stderr.matches(said).count(), charged(stderr)), (2, 0), "{stderr}");
-    // Where restarts are not allowed it is a failure.
+    // Without restarts it is a failure.
     let ran = workspace.job("--server_num=1 --worker_num=1");
     let stderr = ran.failed(101);
     assert!(stderr.contains(") exited with code 101\n\nhint: "), "{stderr}");
 }
 
-/// The worker stops itself; its server counts the seconds, as ours do.
+/// The worker stops itself; its server reports the seconds of silence, as OpenFleet's do.
 const FREEZES: &str = "if [ $role = worker ]; then
   mark pid.$OPENFLEET_INCARNATION $$
   [ $OPENFLEET_INCARNATION = 1 ] && kill -STOP $$
@@ -213,7 +213,7 @@ fn a_frozen_worker_is_killed_and_started_again() {
     let stderr = &ran.succeeded().stderr;
     let pid = workspace.pid("pid.1");
     assert!(stderr.contains(&format!("worker 0 (pid {pid}) did not answer for ")), "{stderr}");
-    assert!(stderr.contains(" s; it was killed; it is restarted (restart 1 of 1) and continues"), "{stderr}");
+    assert!(stderr.contains(" s; it was killed; it is restarted (restart 1 of 1) and resumes"), "{stderr}");
     all_end(&[pid]);
 }
 

@@ -1,11 +1,11 @@
-//! `fleetrun k8s`, `slurm` and `mpi`: what they print is valid, and where it can be run here, it runs.
+//! `fleetrun k8s`, `slurm` and `mpi`: what they print is valid, and runs where that is possible here.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::workspace::Workspace;
 
-/// Leaves what the process was told, and lets servers wait for the workers.
+/// Writes the variables of the process, and lets servers wait for the workers.
 const JOB: &str =
     "echo $role $rank of $OPENFLEET_SERVERS $TRAINING_ROLE ${PADDLE_TRAINER_ID-none} $POD_IP:$PADDLE_PORT \
     $OPENFLEET_WORKER_NUM ${#OPENFLEET_SECRET} \"$1\" > said.$role.$rank
@@ -23,7 +23,7 @@ fn check_what_was_said(workspace: &Workspace) {
     }
 }
 
-/// Enough of Slurm for one machine: `srun` starts its tasks and fails if one of them does.
+/// A stand-in for Slurm on one machine: `srun` starts its tasks and fails if one of them does.
 const SRUN: &str = r#"#!/bin/bash
 output=/dev/null tasks=1
 while :; do
@@ -110,7 +110,7 @@ fn an_mpi_script_names_the_hosts_of_lists() {
 const KUBERNETES: [&str; 6] =
     ["k8s", "--server_num=2", "--worker_num=4", "--image=registry.example/train:1", "--namespace=ads", "--name=clicks"];
 
-/// A virtual environment that stays in the target directory. `None`, with the reason printed, where it cannot be made.
+/// A virtual environment that stays in the target directory; `None`, with the reason printed, if it cannot be created.
 fn python_with_validator() -> Option<PathBuf> {
     let environment = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kubernetes-validate");
     let python = environment.join("bin/python");

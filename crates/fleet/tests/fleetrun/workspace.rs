@@ -1,4 +1,4 @@
-//! A directory, scripts in it, and `fleetrun` run there, always with a limit.
+//! A directory with scripts, and `fleetrun` run there, always with a time limit.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -7,21 +7,21 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-/// Far longer than anything here takes.
+/// Far longer than any test takes.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// A directory that goes away with the test.
-pub struct Workspace {
+/// A directory that is removed with the test.
+pub(crate) struct Workspace {
     directory: tempfile::TempDir,
 }
 
 impl Workspace {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Workspace { directory: tempfile::tempdir().unwrap() }
     }
 
-    /// With a shell script `job.sh`. It has `$role` and `$rank`, and `mark NAME TEXT` to leave a word in a file.
-    pub fn with_job(script: &str) -> Self {
+    /// With a shell script `job.sh`. It has `$role` and `$rank`, and `mark NAME TEXT` to write a file.
+    pub(crate) fn with_job(script: &str) -> Self {
         let workspace = Workspace::new();
         let head = "role=$OPENFLEET_ROLE rank=$OPENFLEET_RANK\n\
                     mark() { printf '%s\\n' \"$2\" > \"$1.new\" && mv \"$1.new\" \"$1\"; }\n";
@@ -29,30 +29,30 @@ impl Workspace {
         workspace
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    pub fn write(&self, name: &str, text: &str) {
+    pub(crate) fn write(&self, name: &str, text: &str) {
         std::fs::write(self.path(name), text).unwrap();
     }
 
-    /// A file that may be executed. Written by another process: one of ours could still hold it open, for writing, in a child
-    /// that was just forked by another test, and the system would refuse to run it.
-    pub fn program(&self, name: &str, text: &str) {
+    /// Writes an executable file. Another process writes it: a child that another test has just forked could still hold a file
+    /// of this process open for writing, and the system would refuse to run it.
+    pub(crate) fn program(&self, name: &str, text: &str) {
         let write = "printf %s \"$2\" > \"$1\" && chmod +x \"$1\"";
         let mut command = Command::new("sh");
         command.args(["-c", write, "sh"]).arg(self.path(name)).arg(text);
         assert!(command.status().unwrap().success());
     }
 
-    pub fn read(&self, name: &str) -> String {
+    pub(crate) fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("`{name}`: {error}"))
     }
 
-    /// `fleetrun` with these arguments, not yet started, in an environment that says nothing of any job.
-    pub fn command(&self, arguments: &[&str]) -> Command {
-        // A background job of a script, as which these tests may run, has interrupts ignored.
+    /// `fleetrun` with these arguments, not yet started, in an environment without role variables.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        // These tests may run as a background job of a script, which ignores interrupts.
         let mut command = Command::new("env");
         command.arg("--default-signal=INT,HUP,QUIT").arg(env!("CARGO_BIN_EXE_fleetrun"));
         command.current_dir(self.directory.path()).args(arguments).stdin(Stdio::null());
@@ -63,26 +63,26 @@ impl Workspace {
     }
 
     /// Runs `fleetrun` to its end.
-    pub fn run(&self, arguments: &[&str]) -> Ran {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
         self.start(arguments).end()
     }
 
     /// Runs `fleetrun OPTIONS sh job.sh` to its end.
-    pub fn job(&self, options: &str) -> Ran {
+    pub(crate) fn job(&self, options: &str) -> Ran {
         self.start_job(options).end()
     }
 
     /// Starts `fleetrun OPTIONS sh job.sh`.
-    pub fn start_job(&self, options: &str) -> Running {
+    pub(crate) fn start_job(&self, options: &str) -> Running {
         let arguments: Vec<&str> = options.split_whitespace().chain(["sh", "job.sh"]).collect();
         self.start(&arguments)
     }
 
-    pub fn start(&self, arguments: &[&str]) -> Running {
+    pub(crate) fn start(&self, arguments: &[&str]) -> Running {
         self.start_command(self.command(arguments))
     }
 
-    pub fn start_command(&self, mut command: Command) -> Running {
+    pub(crate) fn start_command(&self, mut command: Command) -> Running {
         // Files, not pipes: a process that was left behind could hold a pipe open.
         let number = std::fs::read_dir(self.directory.path()).unwrap().count();
         let output = |name: &str| self.path(&format!("{name}.{number}.txt"));
@@ -91,32 +91,32 @@ impl Workspace {
         Running { child: command.spawn().unwrap(), stdout, stderr }
     }
 
-    /// The process id that a script has left in a file, when it has.
-    pub fn pid(&self, name: &str) -> u32 {
+    /// The process id that a script has written to a file, once it has.
+    pub(crate) fn pid(&self, name: &str) -> u32 {
         eventually(&format!("`{name}` appears"), || self.path(name).exists());
         self.read(name).trim().parse().unwrap()
     }
 }
 
-/// A `fleetrun` that runs; ended with the test, whatever happens.
-pub struct Running {
+/// A running `fleetrun`, killed when the test ends.
+pub(crate) struct Running {
     child: Child,
     stdout: PathBuf,
     stderr: PathBuf,
 }
 
 impl Running {
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends it a signal: `-INT`.
-    pub fn signal(&self, signal: &str) {
+    /// Sends a signal, such as `-INT`.
+    pub(crate) fn signal(&self, signal: &str) {
         signal_to(self.pid(), signal);
     }
 
     /// Waits for its end.
-    pub fn end(mut self) -> Ran {
+    pub(crate) fn end(mut self) -> Ran {
         let began = Instant::now();
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -128,53 +128,53 @@ impl Running {
         Ran { status, stdout: self.stdout(), stderr: self.stderr() }
     }
 
-    pub fn stdout(&self) -> String {
+    pub(crate) fn stdout(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.stdout).unwrap()).into_owned()
     }
 
-    pub fn stderr(&self) -> String {
+    pub(crate) fn stderr(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.stderr).unwrap()).into_owned()
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Its guard ends the rest.
+        // Its guard ends the other processes.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What came of a run.
-pub struct Ran {
+/// The result of a run.
+pub(crate) struct Ran {
     pub status: ExitStatus,
     pub stdout: String,
     pub stderr: String,
 }
 
 impl Ran {
-    pub fn succeeded(&self) -> &Self {
+    pub(crate) fn succeeded(&self) -> &Self {
         assert!(self.status.success(), "{:?}\n{}\n{}", self.status, self.stdout, self.stderr);
         self
     }
 
-    /// Standard error of a run that ended with this code.
-    pub fn failed(&self, code: i32) -> &str {
+    /// Standard error of a run that ended with this exit code.
+    pub(crate) fn failed(&self, code: i32) -> &str {
         assert_eq!(self.status.code(), Some(code), "{}\n{}", self.stdout, self.stderr);
         &self.stderr
     }
 
-    /// The lines of standard output, in an order that does not depend on who was faster.
-    pub fn sorted(&self) -> Vec<&str> {
+    /// The lines of standard output, sorted, because their order depends on timing.
+    pub(crate) fn sorted(&self) -> Vec<&str> {
         let mut lines: Vec<&str> = self.stdout.lines().collect();
         lines.sort_unstable();
         lines
     }
 }
 
-/// The first of so many neighbouring ports that are free on the addresses that play hosts here. Another test, or another run of
-/// all tests on this machine, gets others.
-pub fn free_ports(count: u16) -> u16 {
+/// The first of several adjacent ports that are free on the addresses used as hosts. Other tests, and other runs on this
+/// machine, get other ports.
+pub(crate) fn free_ports(count: u16) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let own = (std::process::id() % 1000) as u16 * 10;
     loop {
@@ -186,8 +186,8 @@ pub fn free_ports(count: u16) -> u16 {
     }
 }
 
-/// Waits until it is so.
-pub fn eventually(what: &str, is_so: impl Fn() -> bool) {
+/// Waits until a condition holds.
+pub(crate) fn eventually(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
         assert!(began.elapsed() < LIMIT, "waited in vain until {what}");
@@ -195,20 +195,20 @@ pub fn eventually(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-pub fn signal_to(pid: u32, signal: &str) {
+pub(crate) fn signal_to(pid: u32, signal: &str) {
     assert!(Command::new("kill").args([signal, "--", &pid.to_string()]).status().unwrap().success());
 }
 
-/// Whether a process exists and is more than an entry that nobody has waited for.
-pub fn is_alive(pid: u32) -> bool {
+/// Whether a process exists and is not a zombie.
+pub(crate) fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The state comes after the name, which stands in parentheses and may have any characters.
+    // The state comes after the name, which is in parentheses and may contain any characters.
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     state.is_some_and(|state| !"ZX".contains(state))
 }
 
-/// All of them have ended, or do so soon.
-pub fn all_end(pids: &[u32]) {
+/// Waits until all of them have ended.
+pub(crate) fn all_end(pids: &[u32]) {
     for pid in pids {
         eventually(&format!("process {pid} ends"), || !is_alive(*pid));
     }

@@ -1,4 +1,4 @@
-//! `openfleet serve` as a child, and as much of an HTTP client as it takes to talk to it.
+//! `openfleet serve` as a child process, and a minimal HTTP client for it.
 #![cfg(unix)]
 
 use std::collections::HashMap;
@@ -11,15 +11,15 @@ use serde_json::Value;
 
 use crate::data::Workspace;
 
-/// A server on a free port, which ends with the test.
-pub struct Server {
+/// A server on a free port, killed when the test ends.
+pub(crate) struct Server {
     child: Child,
     address: String,
     stderr: BufReader<std::process::ChildStderr>,
 }
 
-/// An answer.
-pub struct Answer {
+/// An HTTP response.
+pub(crate) struct Answer {
     pub status: u16,
     /// Names in lower case.
     pub headers: HashMap<String, String>,
@@ -27,8 +27,8 @@ pub struct Answer {
 }
 
 impl Server {
-    /// Serves a directory of the workspace; answers are asked for once it says where it listens.
-    pub fn start(workspace: &Workspace, options: &[&str]) -> Self {
+    /// Serves a directory of the workspace; returns when the server has printed its address.
+    pub(crate) fn start(workspace: &Workspace, options: &[&str]) -> Self {
         let arguments = [&["serve"], options, &["--listen", "127.0.0.1:0"]].concat();
         let mut child = workspace.command(&arguments).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
@@ -41,40 +41,40 @@ impl Server {
         Server { child, address, stderr }
     }
 
-    pub fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
-    /// A connection that can be used again and again.
-    pub fn connect(&self) -> Connection {
+    /// A connection for several requests.
+    pub(crate) fn connect(&self) -> Connection {
         let stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Connection(BufReader::new(stream))
     }
 
-    pub fn get(&self, path: &str) -> Answer {
+    pub(crate) fn get(&self, path: &str) -> Answer {
         self.connect().ask("GET", path, &[], b"")
     }
 
-    pub fn post(&self, path: &str, body: &Value) -> Answer {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Answer {
         self.connect().ask("POST", path, &[], body.to_string().as_bytes())
     }
 
-    pub fn signal(&self, signal: &str) {
+    pub(crate) fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
         assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
-    /// Sends a signal and waits for the end; gives the exit code and what else was said on standard error.
-    pub fn end(mut self, signal: &str) -> (Option<i32>, String) {
+    /// Sends a signal and waits for the end; returns the exit code and the rest of standard error.
+    pub(crate) fn end(mut self, signal: &str) -> (Option<i32>, String) {
         self.signal(signal);
         let mut rest = String::new();
         self.stderr.read_to_string(&mut rest).unwrap();
         (self.child.wait().unwrap().code(), rest)
     }
 
-    /// Waits for an end that was asked for; gives the exit code.
-    pub fn wait(&mut self) -> Option<i32> {
+    /// Waits for an end that was requested; returns the exit code.
+    pub(crate) fn wait(&mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
     }
 }
@@ -86,10 +86,10 @@ impl Drop for Server {
     }
 }
 
-pub struct Connection(BufReader<TcpStream>);
+pub(crate) struct Connection(BufReader<TcpStream>);
 
 impl Connection {
-    pub fn ask(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+    pub(crate) fn ask(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
         let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         self.send(
             format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: {}\r\n\r\n", body.len())
@@ -99,18 +99,18 @@ impl Connection {
         self.answer()
     }
 
-    pub fn send(&mut self, bytes: &[u8]) {
-        // A server that has refused a body may have closed already; its answer is still there.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        // A server that has refused a body may have closed the connection; its response is still readable.
         let _ = self.0.get_mut().write_all(bytes);
     }
 
-    /// Whether the server took the bytes: it does not once it has closed.
-    pub fn try_send(&mut self, bytes: &[u8]) -> bool {
+    /// Whether the server accepted the bytes: it does not after it has closed.
+    pub(crate) fn try_send(&mut self, bytes: &[u8]) -> bool {
         self.0.get_mut().write_all(bytes).is_ok()
     }
 
-    /// Sends the same bytes again and again until the server has closed; gives how often it did not notice.
-    pub fn send_until_closed(&mut self, bytes: &[u8]) -> usize {
+    /// Sends the same bytes repeatedly until the server has closed; returns how often they were accepted.
+    pub(crate) fn send_until_closed(&mut self, bytes: &[u8]) -> usize {
         let mut sent = 0;
         while self.try_send(bytes) {
             sent += 1;
@@ -120,25 +120,25 @@ impl Connection {
     }
 
     /// One line, without its end.
-    pub fn line(&mut self) -> String {
+    pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
     }
 
-    /// Waits until the server closes the connection; gives what it sent before. Hung is what takes a minute.
-    pub fn closed(&mut self) -> String {
+    /// Waits until the server closes the connection; returns what it sent before. Fails after one minute.
+    pub(crate) fn closed(&mut self) -> String {
         let mut rest = Vec::new();
         match self.0.read_to_end(&mut rest) {
             Ok(_) => {}
-            // Closed with bytes of ours unread.
+            // Closed while bytes of the client were unread.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
             Err(error) => panic!("the server did not close the connection: {error}"),
         }
         String::from_utf8_lossy(&rest).into_owned()
     }
 
-    pub fn answer(&mut self) -> Answer {
+    pub(crate) fn answer(&mut self) -> Answer {
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();
         let status = line.split(' ').nth(1).unwrap_or_else(|| panic!("no status in {line:?}")).parse().unwrap();
@@ -157,18 +157,18 @@ impl Connection {
 }
 
 impl Answer {
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The JSON of a good answer.
-    pub fn json(&self) -> Value {
+    /// The JSON of a successful response.
+    pub(crate) fn json(&self) -> Value {
         assert_eq!(self.status, 200, "{}", self.text());
         serde_json::from_slice(&self.body).unwrap()
     }
 
-    /// What a refusal says.
-    pub fn error(&self, status: u16) -> String {
+    /// The error text of a refused request.
+    pub(crate) fn error(&self, status: u16) -> String {
         assert_eq!(self.status, status, "{}", self.text());
         assert_eq!(self.headers["content-type"], "application/json");
         let json: Value = serde_json::from_slice(&self.body).unwrap();

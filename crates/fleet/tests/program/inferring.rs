@@ -70,7 +70,7 @@ fn an_inference_model_predicts_the_rows_of_a_file() {
     assert_eq!(workspace.read("p.txt"), format!("{}\n{}\n", p[1], p[3]), "the last column of the first output");
     assert_eq!(number(&judged, "auc"), f64::from(u8::from(p[1] > p[3])));
 
-    // Files that are something else are described, with the label or without it.
+    // Other files are described, with or without the label.
     workspace.write("new.txt", "2 7 8 1 9 2 0.5 -1\n");
     let infer = ["infer", "own", "--data", "new.txt", "--out", "q.txt", "--no-label"];
     workspace.run(&infer).succeeded();
@@ -142,7 +142,7 @@ fn a_damaged_model_says_which_file_is_wrong() {
     assert!(stderr.contains("`nowhere` is not a checkpoint: it has no `manifest.json`"), "{stderr}");
 }
 
-/// The one directory with the model's values.
+/// The only directory with values of the model.
 fn data_directory(workspace: &Workspace) -> String {
     let names = std::fs::read_dir(workspace.path("model")).unwrap().map(|entry| entry.unwrap().file_name());
     let mut names = names.map(|name| name.into_string().unwrap()).filter(|name| name.starts_with("data-"));

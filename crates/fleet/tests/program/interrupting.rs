@@ -1,4 +1,4 @@
-//! Ctrl-C: the program ends between two batches, reports, and exits as a shell expects.
+//! Ctrl-C: the program stops between two batches, reports, and exits with the code that shells expect.
 #![cfg(unix)]
 
 use std::io::{BufRead, BufReader, Read};
@@ -19,7 +19,7 @@ fn an_interrupted_run_reports_and_exits_with_130() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // The handler was installed before the first line of progress.
+        // The handler is installed before the first line of progress.
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
         while !line.starts_with("epoch 2/") {
@@ -50,7 +50,7 @@ fn commands_that_have_nothing_to_finish_end_with_the_first_signal() {
         // More rows than any disk holds.
         let endless =
             ["gen", "criteo", "--rows", "1000000000000000000", "--ids", "200", "--parts", "1", "--out", "clicks"];
-        // Whatever the tests were started to ignore: a script's background job ignores SIGINT.
+        // Restore default signal handling: a background job of a script ignores SIGINT.
         let mut command = std::process::Command::new("env");
         command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_openfleet")]).args(endless);
         let mut child = command.current_dir(workspace.path(".")).spawn().unwrap();
@@ -61,7 +61,7 @@ fn commands_that_have_nothing_to_finish_end_with_the_first_signal() {
         }
         let pid = child.id().to_string();
         assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
-        // Hung is what takes a minute; then it is ended, lest it fill the disk.
+        // Fails after one minute; then the process is killed, so that it does not fill the disk.
         let ended = (0..6000).any(|_| {
             std::thread::sleep(Duration::from_millis(10));
             child.try_wait().unwrap().is_some()

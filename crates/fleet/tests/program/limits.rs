@@ -1,6 +1,7 @@
-//! `openfleet serve` among clients that are slow, silent or too many: they lose their connections, and the rest are answered.
+//! `openfleet serve` with clients that are slow, silent or too many: their connections are closed, and other clients get
+//! answers.
 //!
-//! Nothing here looks at a clock: limits are short, and a test waits until the server closes the connection.
+//! These tests do not read a clock: limits are short, and a test waits until the server closes the connection.
 #![cfg(unix)]
 
 use serde_json::{Value, json};
@@ -29,19 +30,19 @@ fn served(options: &[&str]) -> (Workspace, Server) {
     (workspace, server)
 }
 
-/// A connection with a request under way: its header has come, and its body has not.
+/// A connection with a request in flight: its header has been sent, its body has not.
 fn at_work(server: &Server) -> Connection {
     let mut connection = server.connect();
     connection.send(
         b"POST /v1/models/own:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n",
     );
-    // The server asks for the body once it reads it: from then on the request counts as under way.
+    // The server requests the body when it reads it: from then on the request counts as in flight.
     assert_eq!(connection.line(), "HTTP/1.1 100 Continue");
     assert_eq!(connection.line(), "");
     connection
 }
 
-/// Asks on new connections until one is not refused for being too many. Hung is what takes a minute.
+/// Sends requests on new connections until one is not refused. Fails after one minute.
 fn predicted_at_last(server: &Server) {
     for _ in 0..6000 {
         let answer = server.post("/v1/models/own:predict", &good());
@@ -74,7 +75,7 @@ fn a_client_that_does_not_finish_its_header_is_disconnected() {
 fn a_header_that_comes_byte_by_byte_has_the_limit_of_one_that_stops() {
     let (_place, server) = served(&["--header-timeout", "0.3"]);
     let mut slow = server.connect();
-    // Ends only if the server closes in spite of bytes that keep coming.
+    // Ends only if the server closes although bytes keep coming.
     slow.send(b"GET /v2 HTTP/1.1\r\nX: ");
     let written = slow.send_until_closed(b"x");
     assert!(written > 0);
@@ -97,14 +98,14 @@ fn a_connection_without_requests_is_closed_and_one_with_requests_is_kept() {
     let mut used = server.connect();
     let mut idle = server.connect();
     assert_eq!(idle.ask("GET", "/v2", &[], b"").status, 200);
-    // Requests longer in all than the limit, with pauses below it.
+    // Requests that together take longer than the limit, with shorter pauses.
     for _ in 0..20 {
         used.ask("POST", "/v1/models/own:predict", &[], good().to_string().as_bytes()).json();
         std::thread::sleep(std::time::Duration::from_millis(150));
     }
     assert_eq!(idle.closed(), "");
     assert_eq!(used.closed(), "");
-    // A request whose body takes longer than an idle connection may live is one under way.
+    // A request whose body takes longer than the idle limit is in flight.
     let mut slow = at_work(&server);
     let mut other = server.connect();
     assert_eq!(other.ask("GET", "/v2", &[], b"").status, 200);
@@ -118,7 +119,7 @@ fn a_connection_without_requests_is_closed_and_one_with_requests_is_kept() {
 fn a_client_that_does_not_take_its_answer_is_disconnected() {
     let (_place, server) = served(&["--idle-timeout", "0.5", "--max-connections", "1"]);
     let mut deaf = server.connect();
-    // Answers of some megabytes, far more than sockets hold, of which none is read.
+    // Responses of some megabytes, far more than socket buffers hold, which the client does not read.
     let count = 16_000;
     let columns = json!({ "user": vec![1; count], "item": vec![1; count], "dense": vec![[0, 0]; count] });
     let body = json!({ "inputs": columns }).to_string();
@@ -128,7 +129,7 @@ fn a_client_that_does_not_take_its_answer_is_disconnected() {
             break;
         }
     }
-    // It was the only connection that there may be: another one is answered once it is gone.
+    // It was the only allowed connection: another one gets answers once it is closed.
     predicted_at_last(&server);
 }
 
@@ -155,7 +156,7 @@ fn health_is_answered_and_predictions_are_refused_when_all_connections_are_in_us
     }
     let refused = "openfleet_requests_total{protocol=\"tf_serving\",status=\"503\"} 2";
     assert!(server.get("/metrics").text().lines().any(|line| line == refused));
-    // Those that were there are answered, and so is a new one when one of them has gone.
+    // The existing connections get answers, and so does a new one after one of them has ended.
     let body = good().to_string();
     for connection in &mut busy {
         connection.send(format!("{body}{}", " ".repeat(1000 - body.len())).as_bytes());
@@ -171,7 +172,7 @@ fn a_new_client_takes_the_place_of_a_connection_that_asks_nothing() {
     let mut idle = server.connect();
     assert_eq!(idle.ask("GET", "/v2", &[], b"").status, 200);
     let mut busy = at_work(&server);
-    // Refused for as long as the idle one may only be pausing, which is a second.
+    // Refused while the idle one may only be pausing, which is one second.
     predicted_at_last(&server);
     assert_eq!(idle.closed(), "");
     let body = good().to_string();

@@ -88,7 +88,7 @@ fn a_table_is_exported_for_other_tools() {
         .collect();
     assert_eq!(lines.len(), rows);
     assert!(lines.iter().all(|(_, weights)| weights.len() == 4));
-    // What NumPy makes of the second is told in `python/tests/test_io.py`; of the third only the beginning is looked at.
+    // `python/tests/test_io.py` reads the second with NumPy; of the third only the beginning is checked.
     let key = lines[0].0.to_string();
     let found = json(&workspace, &["lookup", "a", &key]);
     let weights: Vec<f32> = found["weights"].as_array().unwrap().iter().map(|w| w.as_f64().unwrap() as f32).collect();

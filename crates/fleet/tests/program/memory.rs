@@ -1,4 +1,4 @@
-//! Sizes that no machine has memory for: refused with what was too large, never by a failed allocation or a panic.
+//! Sizes that exceed the memory: errors that name what is too large, never a failed allocation or a panic.
 #![cfg(target_os = "linux")]
 
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! What the program says when something is wrong: the whole text, because it is part of the product.
+//! Error messages of the program, compared as a whole.
 
 use crate::data::{SMALL, Workspace};
 
@@ -102,7 +102,7 @@ fn a_loss_that_explodes_ends_the_run() {
     let arguments = ["train", "--model", "fit_a_line", "--columns", "line.toml", "--train", "line.csv", "-q"];
     let stderr = workspace.run(&[arguments.as_slice(), &["--learning-rate", "10", "--epochs", "5"]].concat()).failed(1);
     assert!(stderr.contains("\nerror: the loss `") && stderr.contains("` became "), "{stderr}");
-    // What led to it was said before, once for each parameter.
+    // The cause was logged before, once per parameter.
     assert_eq!(stderr.matches("the gradient of `fc_0.w_0` is not finite").count(), 1, "{stderr}");
     assert!(stderr.contains("hint: lower the learning rate"), "{stderr}");
 }
@@ -138,11 +138,11 @@ fn a_place_that_cannot_be_written_is_found_before_training() {
     assert!(stderr.contains("/proc/openfleet") && !stderr.contains("epoch"), "{stderr}");
 }
 
-/// The directory becomes a file while training goes on: saves fail, training does not, and the end says so.
+/// The directory becomes a file during training: saves fail, training continues, and the end reports it.
 #[test]
 fn saves_that_fail_do_not_end_training() {
     let workspace = Workspace::with_clicks(4000);
-    // A reader that waits for the first save, and then spoils the workspace for those to come.
+    // A reader that waits for the first save, and then replaces the directory by a file.
     workspace.write(
         "spoil.sh",
         "until [ -e model/manifest.json ]; do sleep 0.01; done\n\

@@ -1,4 +1,4 @@
-//! What the original does to those who train with servers, told the other way round: the job's AUC and its bytes.
+//! What training with servers costs: the AUC of a job compared with one process, and the bytes per sample.
 //!
 //! Small by default; the figures of the promise are those of a million rows, by one command (CONTRIBUTING.md):
 //! `OPENFLEET_STORY_ROWS=1000000 cargo test --release --package openfleet --test program openings -- --nocapture`.
@@ -7,18 +7,18 @@ use serde_json::Value;
 
 use crate::data::{Workspace, number};
 
-/// How large the story is, and what a job may cost.
+/// The size of the test, and its limits.
 struct Size {
     rows: usize,
     batch: &'static str,
-    /// AUC lost against one process.
+    /// AUC lost compared with one process.
     lost: f64,
-    /// KB a sample in async and in geo.
+    /// Kilobytes per sample in async and in geo.
     moved: [f64; 2],
 }
 
-/// Few rows need small batches: two workers take half as many steps as one process whose threads share a batch, and at the
-/// beginning every step counts. And they share what does not depend on the rows: first values up, the test's rows down.
+/// Few rows need small batches: two workers make half as many steps as one process whose threads share a batch, and early steps
+/// matter most. They also share the constant cost: first values up, the rows of the test down.
 fn size() -> Size {
     match std::env::var("OPENFLEET_STORY_ROWS") {
         Ok(rows) => {
@@ -54,13 +54,13 @@ impl Story {
     }
 }
 
-/// Every mode inside one process, to its end, with as many threads a worker as there are and with one.
+/// Every mode inside one process, to its end, with all threads per worker and with one.
 #[test]
 fn every_mode_trains_inside_one_process() {
     let workspace = Workspace::with_clicks(4000);
     for mode in ["sync", "half_async", "async", "hybrid", "geo"] {
         for (road, threads) in [(&["--sockets"][..], "4"), (&[], "2"), (&[], "1")] {
-            // A stream of four has a dozen steps in an epoch, too few to tell learning from chance where nobody waits.
+            // A thread of four has a dozen steps per epoch, too few to tell training from chance in modes that do not wait.
             let cluster =
                 ["--mode", mode, "--server-num", "2", "--worker-num", "2", "--threads", threads, "--epochs", "4"];
             let summary = workspace.train("ctr_dnn", &[cluster.as_slice(), road].concat());
@@ -70,8 +70,8 @@ fn every_mode_trains_inside_one_process() {
     }
 }
 
-/// Stories 16 and 20: async with two servers and two workers loses at most 0.002 of AUC (the original 0.012), and moves less
-/// than 4.0 KB a sample (4.5 there); GEO with `k_steps` 400 less than 0.5 KB (10.5 there).
+/// Stories 16 and 20: async with two servers and two workers loses at most 0.002 of AUC (PaddlePaddle: 0.012), and moves less
+/// than 4.0 KB per sample (PaddlePaddle: 4.5); GEO with `k_steps` 400 less than 0.5 KB (PaddlePaddle: 10.5).
 #[test]
 fn two_servers_and_two_workers_learn_as_one_process_and_move_few_bytes() {
     let story = Story::begin();
@@ -81,7 +81,7 @@ fn two_servers_and_two_workers_learn_as_one_process_and_move_few_bytes() {
     let asynchronous = story.train(&[cluster.as_slice(), &["async", "--batch-size", batch]].concat());
     let (local_auc, async_auc) = (number(&local, "test_auc"), number(&asynchronous, "test_auc"));
     assert!(local_auc - async_auc < lost, "AUC {async_auc} with servers, {local_auc} without");
-    // The traffic is that of the usual batch.
+    // The traffic is measured at the default batch size.
     let asynchronous = story.train(&[cluster.as_slice(), &["async"]].concat());
     let geo = story.train(&[cluster.as_slice(), &["geo", "--k-steps", "400"]].concat());
     let (async_bytes, geo_bytes) = (story.kilobytes_a_sample(&asynchronous), story.kilobytes_a_sample(&geo));

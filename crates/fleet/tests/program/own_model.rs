@@ -1,4 +1,4 @@
-//! A model that no `openfleet train` knows, saved as `save_inference_model` saves it.
+//! A model that `openfleet train` does not have, saved as `save_inference_model` saves it.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use openfleet_table::Initializer;
 
 use crate::data::Workspace;
 
-/// In `own`: two slots and two floats; gives two numbers between 0 and 1, and `exp` of the floats.
-pub fn saved(workspace: &Workspace) -> Predictor {
+/// Saves it in `own`: two slots and two floats; outputs two numbers between 0 and 1, and `exp` of the floats.
+pub(crate) fn saved(workspace: &Workspace) -> Predictor {
     let mut net = Net::with_seed(3);
     let (user, item) = (net.slot("user").unwrap(), net.slot("item").unwrap());
     let dense = net.data("dense", &[-1, 2], DType::F32).unwrap();

@@ -1,4 +1,4 @@
-//! `openfleet train --save DIR --save-every N --resume`: killed, started again, and nobody can tell.
+//! `openfleet train --save DIR --save-every N --resume`: a killed and resumed run gives the same result.
 
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ fn arguments<'a>(workspace: &[&'a str], directory: &'a str, more: &[&'a str]) ->
     [TRAIN, FILES, SMALL, workspace, &["--save", directory, "--save-every", "5"], more].concat()
 }
 
-/// Kills the program with a signal it cannot hear, once a checkpoint stands in the directory.
+/// Kills the program with SIGKILL once the directory has a checkpoint.
 fn killed(workspace: &Workspace, arguments: &[&str], directory: &str) {
     let mut child = workspace.command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let manifest = workspace.path(directory).join("manifest.json");
@@ -31,7 +31,7 @@ fn kill(child: &mut Child) {
     child.wait().unwrap();
 }
 
-/// Values of two models: how many rows and parameters differ.
+/// The number of rows and parameters that differ between two models.
 fn difference(workspace: &Workspace, a: &str, b: &str) -> Value {
     workspace.run(&["diff", a, b, "--json"]).json()
 }

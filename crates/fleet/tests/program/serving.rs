@@ -1,4 +1,4 @@
-//! `openfleet serve`: the same predictions as the predictor's, to the bit, over both protocols.
+//! `openfleet serve` gives the predictor's predictions, to the bit, over both protocols.
 #![cfg(unix)]
 
 use openfleet::model_dir;
@@ -10,14 +10,14 @@ use crate::data::Workspace;
 use crate::http::{Answer, Server};
 use crate::own_model;
 
-/// Rows for any model: slots of no, one or some ids, and floats.
+/// Rows for any model: slots with no, one or several ids, and floats.
 struct Rows {
     slots: Vec<(String, Vec<Vec<Key>>)>,
     floats: Vec<(String, usize, Vec<f32>)>,
 }
 
 impl Rows {
-    /// Made-up rows; `spread` is what ids are multiplied by, so that they may use all 64 bits.
+    /// Generated rows; ids are multiplied by `spread`, so that they may use all 64 bits.
     fn of(predictor: &Predictor, count: usize, ids: u64, spread: u64) -> Self {
         let mut state = count as u64;
         let mut below = |end: u64| {
@@ -53,7 +53,7 @@ impl Rows {
         feed
     }
 
-    /// As the columns of TensorFlow Serving.
+    /// As columns of TensorFlow Serving.
     fn columns(&self) -> Value {
         let slots = self.slots.iter().map(|(name, ids)| (name.clone(), json!(ids)));
         let floats = self.floats.iter();
@@ -61,7 +61,7 @@ impl Rows {
         Value::Object(slots.chain(floats).collect())
     }
 
-    /// As its rows.
+    /// As rows of TensorFlow Serving.
     fn instances(&self) -> Value {
         let columns = self.columns();
         let columns = columns.as_object().unwrap();
@@ -71,7 +71,7 @@ impl Rows {
         (0..count).map(row).collect()
     }
 
-    /// As inputs of the Open Inference Protocol, slots nested.
+    /// As inputs of the Open Inference Protocol, with nested slots.
     fn inputs(&self) -> Value {
         let slots = self
             .slots
@@ -83,7 +83,7 @@ impl Rows {
         slots.chain(floats).collect()
     }
 
-    /// As a body with binary tensors, slots flat beside their lengths, and how long its JSON is.
+    /// As a body with binary tensors, with flat slots and their lengths; also returns the length of its JSON.
     fn binary(&self) -> (usize, Vec<u8>) {
         let (mut inputs, mut tensors) = (Vec::new(), Vec::new());
         let mut add = |name: &str, datatype: &str, shape: &[usize], bytes: Vec<u8>| {
@@ -117,7 +117,7 @@ fn tensor_bits(tensor: &Tensor) -> Vec<u32> {
     bits(tensor.f32s().unwrap())
 }
 
-/// The floats of lists, however nested.
+/// The floats of nested lists.
 fn json_bits(value: &Value) -> Vec<u32> {
     match value {
         Value::Array(values) => values.iter().flat_map(json_bits).collect(),
@@ -131,7 +131,7 @@ fn compare(workspace: &Workspace, directory: &str, name: &str, predictor: &Predi
     let mut connection = server.connect();
     let infer = format!("/v2/models/{name}/infer");
     let predict = format!("/v1/models/{name}:predict");
-    // Known ids, and such as the model has never seen.
+    // Known ids, and ids that the model has never seen.
     for (count, ids, spread) in [(1, 500, 1), (5, 500, 1), (3, u64::MAX, 0x9E37_79B9_7F4A_7C15), (2000, 1000, 1)] {
         let rows = Rows::of(predictor, count, ids, spread);
         let expected: Vec<_> = predictor.predict(rows.feed()).unwrap();
@@ -165,7 +165,7 @@ fn compare(workspace: &Workspace, directory: &str, name: &str, predictor: &Predi
     }
 }
 
-/// The floats behind the JSON of an answer.
+/// The floats after the JSON of a response.
 fn binary_bits(answer: &Answer) -> Vec<u32> {
     assert_eq!(answer.status, 200, "{}", answer.text());
     let length: usize = answer.headers["inference-header-content-length"].parse().unwrap();
@@ -228,7 +228,7 @@ fn ids_may_be_nested_rectangular_single_or_flat_with_lengths() {
     };
     let expect = |user: &[&[Key]], item: &[&[Key]]| tensor_bits(&predictor.predict(feed(user, item)).unwrap()[0]);
     let input = |name: &str, datatype: &str, shape: Value, data: Value| json!({ "name": name, "datatype": datatype, "shape": shape, "data": data });
-    // Nested, and with the shape of the rows alone; one id a row; a rectangle, flat and nested.
+    // Nested, with the shape of the rows alone; one id per row; a rectangle, flat and nested.
     let ragged: [&[Key]; 3] = [&[1, big], &[], &[3]];
     let nested = json!(ragged);
     let single = input("item", "INT32", json!([3]), json!([7, 8, 9]));
@@ -240,7 +240,7 @@ fn ids_may_be_nested_rectangular_single_or_flat_with_lengths() {
         let got = ask(input("user", "INT64", json!([2, 2]), data), input("item", "INT64", json!([2, 0]), json!([])), 2);
         assert_eq!(got, expect(&[&[1, 2], &[3, big]], &[&[], &[]]), "-6 has the same bits as 2^64 - 6");
     }
-    // Flat, with lengths; none at all of the second slot.
+    // Flat, with lengths; no ids at all in the second slot.
     let flat = |name: &str, ids: Value, lengths: Value| {
         let count = |list: &Value| list.as_array().unwrap().len();
         let of = input(&format!("{name}.lengths"), "INT64", json!([count(&lengths)]), lengths.clone());
@@ -263,7 +263,7 @@ fn what_is_wrong_with_a_request_is_said_with_the_field_and_the_row() {
     let good = json!({ "user": [[1], [2, 3]], "item": [[], [4]], "dense": [[0.1, 0.2], [0.3, 0.4]] });
     server.post("/v1/models/own:predict", &json!({ "inputs": good })).json();
 
-    // A column, what is put in its workspace, and words of the answer.
+    // A column, its replacement, and words of the error.
     let with = |name: &str, value: Value| {
         let mut columns = good.clone();
         columns[name] = value;
@@ -283,7 +283,7 @@ fn what_is_wrong_with_a_request_is_said_with_the_field_and_the_row() {
             "`item` of the data does not match the program: expected 1 rows, like `user`, got 2 rows",
         ),
         (with("user", json!([])), "input `user`: expected at least one row, got none"),
-        (with("dense", json!([[0.1, 0.2], [0.3]])), "input `dense`, row 1: expected 2 float(s) a row, got 1"),
+        (with("dense", json!([[0.1, 0.2], [0.3]])), "input `dense`, row 1: expected 2 float(s) per row, got 1"),
         (with("dense", json!([[0.1, 0.2], [{}, 0.3]])), "input `dense`, row 1: expected numbers, got an object"),
         (with("dense", json!(0.5)), "input `dense`: invalid type"),
         (without("item"), "input `item` is missing; the model reads `user`, `item`, `dense`"),
@@ -388,13 +388,13 @@ fn what_is_too_large_or_compressed_or_elsewhere_is_refused_as_json() {
         error.contains("input `user`: expected at most 100 rows in one request (`--max-rows`), got 101"),
         "{error}"
     );
-    // Few bytes may say many rows.
+    // Few bytes can contain many rows.
     let many = json!({ "name": "user", "datatype": "INT64", "shape": [1_000_000_000_000u64, 0], "data": [] });
     let error = server.post("/v2/models/own/infer", &json!({ "inputs": [many] })).error(413);
     assert!(error.contains("input `user`") && error.contains("1000000000000"), "{error}");
     let error = server.post("/v1/models/own:predict", &json!({ "inputs": rows(2000) })).error(413);
     assert!(error.contains("at most 5000 bytes (`--max-body`)"), "{error}");
-    // What is only announced is not waited for.
+    // The server does not wait for a body that is announced as too large.
     let mut announcing = server.connect();
     announcing.send(b"POST /v1/models/own:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000000\r\n\r\n");
     let error = announcing.answer().error(413);
@@ -501,7 +501,7 @@ fn many_connections_are_answered_at_once() {
             let (server, predictor) = (&server, &predictor);
             scope.spawn(move || {
                 let mut stream = server.connect();
-                // Small requests among large ones, which are answered off the threads of the connections.
+                // Small requests among large ones, which run outside the threads of the connections.
                 for round in 0..10 {
                     let rows = Rows::of(predictor, if connection % 4 == 0 { 3000 + round } else { 1 + round }, 100, 1);
                     let expected = predictor.predict(rows.feed()).unwrap();
@@ -521,7 +521,7 @@ fn a_signal_ends_the_server_with_0_once_requests_are_answered() {
     own_model::saved(&workspace);
     for signal in ["-TERM", "-INT"] {
         let server = Server::start(&workspace, &["own"]);
-        // A connection that is kept open does not keep the server.
+        // An open connection does not keep the server from ending.
         let mut idle = server.connect();
         assert_eq!(idle.ask("GET", "/v2", &[], b"").status, 200);
         let unused = server.connect();
@@ -529,7 +529,7 @@ fn a_signal_ends_the_server_with_0_once_requests_are_answered() {
         assert_eq!((code, rest.as_str()), (Some(0), ""), "{signal}");
         drop((idle, unused));
     }
-    // A request of which one half has come is answered when the other has.
+    // A request that is half sent is answered when the other half arrives.
     let mut server = Server::start(&workspace, &["own"]);
     let mut half = server.connect();
     let body = json!({ "inputs": { "user": [1], "item": [1], "dense": [[0, 0]] } }).to_string();
@@ -537,7 +537,7 @@ fn a_signal_ends_the_server_with_0_once_requests_are_answered() {
         format!("POST /v1/models/own:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes(),
     );
     half.send(&body.as_bytes()[..10]);
-    // Other connections are answered meanwhile, and by then this one has been taken.
+    // Other connections get answers in the meantime, and by then this one has been accepted.
     assert_eq!(server.get("/v2").status, 200);
     server.signal("-TERM");
     while std::net::TcpStream::connect(server.address()).is_ok() {

@@ -1,4 +1,4 @@
-//! Equal ids of different slots: each slot has rows of its own, in training and in whatever reads the model later.
+//! Equal ids of different slots: each slot has its own rows, in training and in everything that reads the model later.
 
 use serde_json::Value;
 
@@ -10,8 +10,8 @@ const TWO_COLUMNS: &str = "names = [\"a\", \"b\", \"clicked\"]\n\
     label = { column = \"clicked\" }\n\
     categorical = [{ column = \"a\", vocabulary = [\"x\", \"y\"] }, { column = \"b\", vocabulary = [\"x\", \"y\"] }]\n";
 
-/// Two columns of three values each (the third is outside the vocabulary): the first column decides, the second one says the
-/// opposite as often as not.
+/// Two columns of three values each (the third is outside the vocabulary): the first column determines the label, the second
+/// contradicts it half of the time.
 fn two_columns(workspace: &Workspace) {
     workspace.write("columns.toml", TWO_COLUMNS);
     let values = ["x", "y", "z"];
@@ -57,7 +57,7 @@ fn buckets_and_raw_ids_are_of_their_slot_too() {
     two_columns(&workspace);
     workspace.write("columns.toml", &buckets);
     assert_eq!(train(&workspace, &[])["rows_in_tables"], 2);
-    // Criteo's hashes are of their slot until they are taken modulo something.
+    // Criteo's hashes include the slot until they are taken modulo a number.
     let criteo =
         ["train", "--model", "dcn", "--format", "criteo", "--train", "clicks/train/*.tsv", "--json", "--save", "m"];
     let rows = |options: &[&str]| workspace.run(&[&criteo, SMALL, options].concat()).json()["rows_in_tables"].clone();
@@ -86,7 +86,7 @@ fn whatever_reads_a_model_salts_as_training_did() {
         let infer = ["infer", "model", "--data", "rows.csv", "--out", "predictions", "--json"];
         let judged = workspace.run(&infer).json();
         assert_eq!(number(&judged, "auc"), number(&trained, "test_auc"), "{options:?}");
-        // A client sends ids as the model's vocabulary numbers them.
+        // A client sends ids as numbers of the model's vocabulary.
         let first: f64 = workspace.read("predictions").lines().next().unwrap().parse().unwrap();
         let server = Server::start(&workspace, &["model"]);
         let body = serde_json::json!({ "instances": [{ "a": [0], "b": [0] }] });
@@ -101,7 +101,7 @@ fn whatever_reads_a_model_salts_as_training_did() {
 fn a_model_without_a_salt_goes_on_without_one() {
     let workspace = Workspace::new();
     two_columns(&workspace);
-    // This is what models were before there were salts.
+    // The behaviour of models before salts existed.
     train(&workspace, &["--save", "old", "--share-ids"]);
     assert!(!workspace.read("old/manifest.json").contains("salt"));
     let resumed = train_for("4", &workspace, &["--save", "old", "--resume"]);

@@ -1,7 +1,6 @@
-//! Places to save to that cannot be written: found before training where they can be, and never the end of a run before its last
-//! batch.
+//! Addresses that cannot be written: found before training where possible, and never the end of a run before its last batch.
 //!
-//! Small file systems in memory stand for full disks. Where they may not be mounted a test says so and is skipped.
+//! Small file systems in memory act as full disks. If they may not be mounted, a test prints that and is skipped.
 #![cfg(target_os = "linux")]
 #![allow(clippy::print_stdout, reason = "a test that is skipped says why")]
 
@@ -15,7 +14,7 @@ use crate::data::{Ran, SMALL, Workspace};
 struct Disk(PathBuf);
 
 impl Disk {
-    /// `None`, with the reason printed, where it is not permitted.
+    /// `None`, with the reason printed, if mounting is not permitted.
     fn mount(workspace: &Workspace, name: &str, options: &str) -> Option<Self> {
         let path = workspace.path(name);
         std::fs::create_dir(&path).unwrap();
@@ -29,7 +28,7 @@ impl Disk {
         None
     }
 
-    /// Fills it but for this many bytes.
+    /// Fills it up to this many bytes.
     fn fill(&self, size: usize, but_for: usize) -> PathBuf {
         let ballast = self.0.join("ballast");
         std::fs::write(&ballast, vec![1; size - but_for]).unwrap();
@@ -48,7 +47,7 @@ fn arguments<'a>(save: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [["train", "--model", "deepfm", "--json", "--save", save].as_slice(), &files, SMALL, more].concat()
 }
 
-/// The names in a directory, without what is in them.
+/// The names in a directory, not recursive.
 fn names(directory: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(directory).unwrap();
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
@@ -84,7 +83,7 @@ fn a_disk_too_small_for_the_model_costs_the_saves_and_not_the_training() {
     let ran = workspace.run(&arguments("small/model", &["--save-every", "3", "--epochs", "2", "--print-period", "1"]));
     let error = ran.failed(1);
     let failed = "saving to the checkpoint `small/model` failed";
-    // Some in each epoch, and the last one is tried twice: behind the last epoch there is one warning and one error.
+    // Some saves in each epoch, and the last one is tried twice: after the last epoch there is one warning and one error.
     let (training, after) = error.rsplit_once("epoch 2/2: ").unwrap_or_else(|| panic!("training ended early: {error}"));
     assert!(training.matches(&format!("warning: {failed}")).count() >= 2, "{error}");
     assert_eq!(after.matches(&format!("\nwarning: {failed}")).count(), 1, "{error}");
@@ -116,7 +115,7 @@ fn a_save_that_fails_is_made_up_for_by_the_next_one() {
     assert_eq!(names(&disk.0.join("model")).iter().filter(|name| name.starts_with(".saving")).count(), 0);
 }
 
-/// A job of two servers, which write, and two workers, that fails; what all of them said.
+/// A job of two servers, which write, and two workers, that fails; returns the output of all processes.
 fn launched(workspace: &Workspace, arguments: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fleetrun"));
     command.args(["--server_num", "2", "--worker_num", "2", env!("CARGO_BIN_EXE_openfleet")]).args(arguments);
@@ -152,7 +151,7 @@ fn servers_that_cannot_save_train_to_the_end_and_the_job_fails_with_the_reason()
         let more = ["--save-every", "2", "--epochs", "2", "--print-period", "1", "--mode", mode];
         let said = launched(&workspace, &arguments(&address, &more));
         assert!(said.contains("[worker 0] epoch 2/2: "), "{mode}: ended early: {said}");
-        // One of the saves in training, however late it is told, and the first attempt of the last one.
+        // One of the saves during training, whenever it is reported, and the first attempt of the last save.
         let warnings = said.lines().filter(|line| line.contains("] warning: server `") && line.contains("`save`"));
         assert!(warnings.count() >= 2, "{mode}: {said}");
         let (_, last) = said.split_once("] error: server `").unwrap_or_else(|| panic!("{mode}: no error: {said}"));

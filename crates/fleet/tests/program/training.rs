@@ -132,7 +132,7 @@ fn a_line_is_fitted_and_judged_by_its_errors() {
 #[test]
 fn a_counter_counts_every_occurrence_of_every_id() {
     let workspace = Workspace::with_clicks(1500);
-    // A multislot line: for each field a count and that many values; the label and the floats are the first two fields.
+    // A MultiSlot line: for each field a count and then that many values; the label and the floats are the first two fields.
     let mut expected = std::collections::BTreeMap::<u64, f64>::new();
     for part in std::fs::read_dir(workspace.path("clicks/train")).unwrap().map(|entry| entry.unwrap().path()) {
         if part.extension().is_none_or(|extension| extension != "txt") {
@@ -166,7 +166,7 @@ fn a_counter_counts_every_occurrence_of_every_id() {
     };
     assert_eq!(counted(&["--epochs", "2"]), expected);
     assert_eq!(counted(&["--scale", "2"]), expected);
-    // Sync averages the gradients of two workers, who have 15 batches each.
+    // Sync averages the gradients of two workers with 15 batches each.
     let sync = ["--mode", "sync", "--server-num", "2", "--worker-num", "2", "--scale", "2", "--epochs", "2"];
     assert_eq!(counted(&sync), expected);
 }
@@ -197,7 +197,7 @@ fn word_vectors_are_trained_and_written() {
     let manifest: serde_json::Value = serde_json::from_str(&workspace.read("model/manifest.json")).unwrap();
     assert_eq!(manifest["data"]["vocabulary"].as_array().unwrap().len(), vocabulary);
 
-    // Words of one topic are nearer to each other than words of two.
+    // Words of one topic are closer to each other than words of two topics.
     let vector = |word: &str| -> Vec<f32> {
         let line = vectors.lines().find(|line| line.split(' ').next() == Some(word)).unwrap();
         line.split(' ').skip(1).map(|number| number.parse().unwrap()).collect()
@@ -225,7 +225,7 @@ fn word_vectors_are_trained_and_written() {
 #[test]
 fn bad_lines_are_counted_when_asked() {
     let workspace = Workspace::with_clicks(500);
-    // A blank line is one too, unless it ends the file.
+    // A blank line is malformed too, unless it ends the file.
     workspace.write("bad.txt", "not a row\n\n1 0 nonsense\n\n");
     let summary = workspace.train("ctr_dnn", &["--train", "bad.txt", "--skip-bad-lines", "--epochs", "2"]);
     assert_eq!((summary["skipped_lines"].as_u64(), summary["samples"].as_u64()), (Some(3), Some(1000)));

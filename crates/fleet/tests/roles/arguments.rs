@@ -1,4 +1,4 @@
-//! Role makers that take arguments: every check, word for word.
+//! Role makers that take arguments: every check, with its whole message.
 
 use openfleet::role::{RoleMaker, Settings, UserDefined, UserDefinedCollective};
 use openfleet::variables::Variables;
@@ -25,7 +25,7 @@ fn a_user_defined_role_is_checked_argument_by_argument() {
     };
     let two: &[&str] = &["127.0.0.1:6001", "127.0.0.1:6002"];
     let rows = [
-        // The worker of the seeds.
+        // The worker of the PaddlePaddle scripts.
         (make(0, Role::Worker, 3, two, &[]), "worker 0 of 3 (2 servers)"),
         // The last server.
         (make(1, Role::Server, 3, two, &[]), "server 1 of 2 (3 workers)"),
@@ -41,7 +41,7 @@ fn a_user_defined_role_is_checked_argument_by_argument() {
             make(0, Role::Worker, 3, &["a:1", "a:1"], &[]),
             "`server_endpoints` = `a:1,a:1`: expected each endpoint once, but `a:1` is listed twice",
         ),
-        // An element that is no endpoint.
+        // An element that is not an endpoint.
         (
             make(0, Role::Worker, 3, &["a:1", "b"], &[]),
             "`server_endpoints` = `a:1,b`: expected `host:port,host:port,...`, but in `b` the port is missing",
@@ -56,14 +56,14 @@ fn a_user_defined_role_is_checked_argument_by_argument() {
             make(2, Role::Server, 3, two, &[]),
             "`current_id` = `2`: expected the rank of a server, from 0 to 1 because of `server_endpoints`",
         ),
-        // A worker's id beyond the number of workers, which the original does not check.
+        // A worker's id beyond the number of workers, which PaddlePaddle does not check.
         (
             make(3, Role::Worker, 3, two, &[]),
             "`current_id` = `3`: expected the rank of a worker, from 0 to 2 because of `worker_num`",
         ),
         // No workers.
         (make(0, Role::Server, 0, two, &[]), "`worker_num` = `0`: expected a number from 1 up"),
-        // Fewer than none.
+        // A negative number.
         (make(0, Role::Server, -2, two, &[]), "`worker_num` = `-2`: expected a number from 1 up"),
         // More workers than endpoints.
         (
@@ -83,7 +83,7 @@ fn a_user_defined_collective_rank_is_checked_argument_by_argument() {
     let rows = [
         // The second of two.
         (make(1, &["c:1", "d:1"]), "worker 1 of 2 (collective)"),
-        // Nobody.
+        // No workers.
         (
             make(0, &[]),
             "`worker_endpoints` is not set: the list has no endpoint\n\nhint: list at least one `host:port`",
@@ -93,12 +93,12 @@ fn a_user_defined_collective_rank_is_checked_argument_by_argument() {
             make(2, &["c:1", "d:1"]),
             "`current_id` = `2`: expected the rank of a worker, from 0 to 1 because of `worker_endpoints`",
         ),
-        // Before it.
+        // A negative id.
         (
             make(-1, &["c:1", "d:1"]),
             "`current_id` = `-1`: expected the rank of a worker, from 0 to 1 because of `worker_endpoints`",
         ),
-        // Twice the same.
+        // A duplicate.
         (
             make(0, &["c:1", "c:1"]),
             "`worker_endpoints` = `c:1,c:1`: expected each endpoint once, but `c:1` is listed twice",

@@ -1,4 +1,4 @@
-//! Every variable is in one page.
+//! Every variable is documented in one page.
 
 #[test]
 fn every_variable_that_has_a_name_here_is_in_the_reference() {

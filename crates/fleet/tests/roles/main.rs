@@ -1,4 +1,4 @@
-//! What a process is, from what it was told: every variable missing, malformed or contradicted, word for word.
+//! The role of a process from its variables: every variable missing, malformed or contradicted, with the whole message.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -6,7 +6,7 @@ use openfleet::role::{self, Assignment, Mpi, RoleMaker, Settings};
 use openfleet::variables::Variables;
 use openfleet_core::error::report;
 
-/// What `mpirun -n size` of OpenMPI sets, on one machine.
+/// The variables that `mpirun -n size` of Open MPI sets on one machine.
 fn variables(rank: usize, size: usize, temporary: &Path) -> Variables {
     Variables::default()
         .with("OMPI_COMM_WORLD_RANK", rank.to_string())
@@ -57,11 +57,11 @@ fn even_ranks_are_servers_and_odd_ranks_workers_and_all_know_the_servers() {
 #[test]
 fn a_file_left_over_from_an_earlier_job_is_replaced() {
     let temporary = tempfile::tempdir().unwrap();
-    // Makes the directory; the file goes with the job.
+    // Creates the directory; the file is removed with the job.
     let first = all(2, |rank| variables(rank, 2, temporary.path()));
     assert!(first.iter().all(Result::is_ok));
     let directory = std::fs::read_dir(temporary.path()).unwrap().next().unwrap().unwrap().path();
-    // Somebody listens at the old port who has nothing to say.
+    // Another program listens on the old port and sends nothing.
     let stranger = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let note = format!(r#"{{"port":{},"secret":"old"}}"#, stranger.local_addr().unwrap().port());
     drop(stranger);
@@ -75,7 +75,7 @@ fn an_address_and_a_secret_are_enough_without_a_common_file_system() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let found = all(4, |rank| {
         let temporary = Path::new("nowhere");
-        // Two processes a machine.
+        // Two processes per machine.
         variables(rank, 4, temporary)
             .with("OMPI_COMM_WORLD_LOCAL_SIZE", "2")
             .with("OPENFLEET_RENDEZVOUS", format!("127.0.0.1:{port}"))
@@ -87,7 +87,7 @@ fn an_address_and_a_secret_are_enough_without_a_common_file_system() {
 }
 
 #[test]
-fn whoever_does_not_know_the_secret_is_turned_away_and_missed() {
+fn a_rank_without_the_secret_is_refused_and_reported_missing() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let found = all(2, |rank| {
         variables(rank, 2, Path::new("nowhere"))

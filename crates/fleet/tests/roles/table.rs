@@ -1,11 +1,11 @@
-//! The tables `*.txt` beside this file. A case is a comment, the variables that are set, and after `=>` what the process
-//! takes itself for (with the source it says), or the error and its hint.
+//! Runs the tables `*.txt` beside this file. A case is a comment, the variables that are set, and after `=>` the role of the
+//! process with its source, or the error and its hint.
 
 use openfleet::role::{self, Settings};
 use openfleet::variables::Variables;
 use openfleet_core::error::report;
 
-/// What `init(None)` would find.
+/// The result of `init(None)`.
 fn outcome(variables: &Variables) -> String {
     let assign = || {
         let settings = Settings::read(variables)?;
@@ -22,8 +22,8 @@ fn outcome(variables: &Variables) -> String {
     }
 }
 
-/// Runs every case of a table. With `OPENFLEET_REWRITE_TABLES` set, the outcomes are written into it, to be read in the
-/// difference; without, one that differs is a failure.
+/// Runs every case of a table. With `OPENFLEET_REWRITE_TABLES` set, the results are written into it, to be reviewed in the
+/// diff; without, a difference is a failure.
 fn check(name: &str) {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/roles").join(name);
     let table = std::fs::read_to_string(&path).unwrap();

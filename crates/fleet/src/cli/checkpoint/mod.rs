@@ -7,6 +7,11 @@ pub(crate) mod diff;
 pub(crate) mod export;
 pub(crate) mod inspect;
 pub(crate) mod lookup;
+#[cfg(feature = "parquet")]
+mod parquet;
+#[cfg(not(feature = "parquet"))]
+#[path = "parquet_disabled.rs"]
+mod parquet;
 pub(crate) mod reshard;
 pub(crate) mod verify;
 

@@ -41,10 +41,10 @@ pub(crate) struct TrainArgs {
     #[command(flatten)]
     pub(super) cluster: ClusterOptions,
     /// Passes over the training files.
-    #[arg(long, alias = "epoch", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, alias = "epoch", default_value_t = 1, help_heading = "Training", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) epochs: u64,
     /// Random seed of initial values, shuffles and samples.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, help_heading = "Training")]
     pub(super) seed: u64,
     /// Save the trained model as a checkpoint in this directory or bucket, such as `s3://bucket/model`. In a job, every server
     /// must be able to write there.
@@ -57,18 +57,18 @@ pub(crate) struct TrainArgs {
     #[arg(long, requires = "save", help_heading = "Saving")]
     pub(super) resume: bool,
     /// word2vec: write the word vectors to this file, in word2vec's text format.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Saving")]
     pub(super) vectors: Option<PathBuf>,
     /// Print the result as one line of JSON at the end.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(super) json: bool,
     /// Show no progress.
-    #[arg(long, short)]
+    #[arg(long, short, help_heading = "Output")]
     pub(super) quiet: bool,
-    /// Print progress every so many batches of the first thread, instead of by time.
-    #[arg(long, value_name = "BATCHES", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Print progress every BATCHES batches of the first thread, instead of by time.
+    #[arg(long, value_name = "BATCHES", help_heading = "Output", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) print_period: Option<u64>,
     /// Measure and print the time of each op.
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(super) debug: bool,
 }

@@ -13,7 +13,7 @@ use crate::server::Absent;
 
 /// Which workers and servers are missing.
 #[derive(Debug)]
-pub struct Notices {
+pub struct MissingPeers {
     /// How long requests wait for other workers; only for the log message.
     patience: Duration,
     missing: Mutex<Missing>,
@@ -27,10 +27,10 @@ struct Missing {
     servers: BTreeMap<String, Instant>,
 }
 
-impl Notices {
+impl MissingPeers {
     /// No peer is missing. `patience` is the time limit of requests that wait for other workers.
     pub fn new(patience: Duration) -> Self {
-        Notices { patience, missing: Mutex::default() }
+        MissingPeers { patience, missing: Mutex::default() }
     }
 
     /// Missing workers, and for how long.
