@@ -53,7 +53,7 @@ def test_a_missing_file_and_an_empty_list_are_errors(clicks, click_model):  # st
     exe = trained(model)
     with pytest.raises(FileNotFoundError, match="nowhere.txt"):
         exe.train_from_dataset(dataset=dataset(QueueDataset, model, [*clicks(), "nowhere.txt"]))
-    with pytest.raises(ValueError, match="gave no rows"):
+    with pytest.raises(ValueError, match="has no rows"):
         exe.train_from_dataset(dataset=dataset(QueueDataset, model, []))
     with pytest.raises(OrderError, match="load_into_memory"):
         exe.train_from_dataset(dataset=dataset(InMemoryDataset, model, clicks()))

@@ -74,8 +74,8 @@ def test_nan_passes_every_layer_and_is_named(act, caplog):
 @pytest.mark.parametrize(
     "text, options, reason",
     [
-        ("", {}, "gave no rows"),
-        ("\n\n\n", {}, "gave no rows"),
+        ("", {}, "has no rows"),
+        ("\n\n\n", {}, "has no rows"),
         ("x\ny\n", {"skip_bad_lines": True}, "2 bad lines skipped"),
     ],
 )
