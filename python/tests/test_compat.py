@@ -31,7 +31,7 @@ def test_a_missing_name_raises_with_the_most_similar_name(tmp_path, code, messag
     assert "NotImplementedError" in run.stderr and message in run.stderr
 
 
-# Every name that scripts of the public zoo use, where they look for it.
+# Every name that the public PaddlePaddle models import, by module.
 NAMES = {
     "": """abs add add_n arange argmax batch bmm cast clip concat create_parameter distributed divide einsum
         enable_static equal exp flatten fluid full full_like gather greater_than io is_compiled_with_cinn

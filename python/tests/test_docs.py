@@ -100,7 +100,7 @@ class Reader:
         script = script.replace("8501", str(self.port)).replace(
             "openfleet serve ", f"openfleet serve --listen 127.0.0.1:{self.port} "
         )
-        # A process group of its own, so that a background server ends with whatever it has started.
+        # Its own process group, so that a background server ends together with its children.
         return subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", script],
             cwd=self.directory,
@@ -166,7 +166,7 @@ def runs(block: Block) -> bool:
 def test_the_blocks_of_a_page_run_unmodified(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     reader = Reader(tmp_path)
-    # Variables of one page are not seen by the next; programs and scopes of `openfleet.static` neither.
+    # The next page does not see the variables of this one, nor its programs and scopes of `openfleet.static`.
     from openfleet import static
 
     fresh = static.program_guard(static.Program(), static.Program()), static.unique_name.guard()

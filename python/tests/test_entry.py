@@ -48,7 +48,7 @@ def test_an_id_gets_a_row_with_a_probability():
     first = step(*range(1000))
     admitted = [number for number, value in enumerate(first) if value != 0]
     assert 400 < len(admitted) < 600 and kept() == len(admitted)
-    # The same ids ever after.
+    # The admitted ids stay the same.
     assert [number for number, value in enumerate(step(*range(1000))) if value != 0] == admitted
 
 

@@ -41,7 +41,7 @@ def test_a_click_example_reaches_the_auc_in_its_docs(tmp_path, click_data, name,
     assert float(again) == pytest.approx(float(found), abs=0.002), inferred
 
 
-# Workers share the text: a pass of two goes over it as often as a pass of one.
+# Workers share the text: one pass of two workers covers it once, like one pass of one process.
 @pytest.mark.parametrize("launch", [[], JOB], ids=["alone", "job"])
 def test_the_word2vec_example_finds_the_similarities_of_its_text(tmp_path, launch):
     said = run(tmp_path, *launch, str(EXAMPLES / "word2vec" / "train.py"), "--epochs=4")

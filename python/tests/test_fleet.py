@@ -119,7 +119,7 @@ def test_a_script_that_fails_ends_the_job_with_its_exit_code_and_output(tmp_path
 
 def test_ctrl_c_ends_a_job_and_leaves_nothing_behind(tmp_path):
     (tmp_path / "sleeps.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(60)\n")
-    # Started from the background of a script, these tests have interrupts ignored.
+    # A shell that starts the tests in the background makes them ignore SIGINT.
     command = ["env", "--default-signal=INT", sys.executable, "-m", "openfleet.launch"]
     command += ["--server_num=1", "--worker_num=1", "sleeps.py"]
     job = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -198,7 +198,7 @@ def test_an_inference_model_needs_no_script(tmp_path: Path) -> None:
         program, feeds, (target,) = static.load_inference_model(tmp_path / "model", exe)
         assert feeds == ["id"] and target.name == probability.name
         assert np.array_equal(exe.run(program, feed={"id": batch(4)["id"]}, fetch_list=[target])[0], expected)
-        # Ids that were never seen get the row they would have got in training, and no row of their own.
+        # Ids that were never seen read as the row that training would start with, and no row is created.
         rows = static.global_scope().find_var("embedding_0.w_0").rows()
         exe.run(program, feed={"id": [[77], [78]]}, fetch_list=[target])
         assert static.global_scope().find_var("embedding_0.w_0").rows() == rows

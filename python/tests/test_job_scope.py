@@ -269,7 +269,7 @@ for number in range(5):
     gone = fleet.shrink(3)
     print("now", gone, fleet.table_rows()["table"], flush=True)
 """
-    # After the first pass row 2 is never seen again: for three passes after the fourth.
+    # Row 2 is never seen after the first pass, so after the fourth pass it is three passes old.
     ran = launch_sparse(tmp_path, text, options=options)
     assert told(ran) == ["now 0 2", "now 0 2", "now 0 2", "now 1 1", "now 0 1"]
 
@@ -340,7 +340,7 @@ def test_dropout_differs_between_workers(tmp_path):
     assert len(masks) == 4 and len(set(masks)) == 4, masks
 
 
-# A linear problem has an exact answer: how near training comes to it shows what travels.
+# A linear problem has an exact answer; the distance to it shows the precision of the values on the wire.
 LINEAR = """
 import sys
 import numpy as np

@@ -95,7 +95,7 @@ def test_layers_and_admission_rules_train_on_servers(tmp_path):
     assert manifest["step"] == 60 and "layers" not in manifest
     one = json.loads((tmp_path / "rows" / "manifest.json").read_text())
     assert ([table["name"] for table in one["sparse"]], one["dense"]) == (["rows"], [])
-    # What two servers have written predicts in one process.
+    # A model written by two servers predicts in one process.
     feed = {name: ids for name, ids in np.load(tmp_path / "feed.npz").items() if name != "label"}
     (got,) = openfleet.Predictor(tmp_path / "served").predict(feed)
     np.testing.assert_array_equal(got, np.load(tmp_path / "expected.npy"))

@@ -167,7 +167,7 @@ def test_an_optimizer_trains_only_the_parameters_it_is_given():
     assert (before[0] != after[0]).any() and (before[1] == after[1]).all()
 
 
-# Rank models, as a user of the public zoo writes them.
+# Ranking models, as in the public PaddlePaddle models.
 
 
 def attr(std):

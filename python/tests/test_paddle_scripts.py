@@ -190,7 +190,7 @@ def machines():
         yield [["ip", "netns", "exec", name] for name in names]
     finally:
         for name in names:
-            # The cable goes with either end. A namespace that was never made is no matter.
+            # Removing either end removes the virtual cable. A namespace that was never created is ignored.
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
@@ -249,7 +249,7 @@ def test_without_a_secret_only_the_old_variables_and_private_addresses_are_taken
         "OPENFLEET_WORKER_NUM": "1",
     }
     ours = start([*machines[0], *script], **own)
-    # An address of the range that is set aside for measurements: not a private one.
+    # An address of the range that is reserved for benchmarks, which is not private.
     public = "198.18.0.1"
     subprocess.run([*machines[0], "ip", "addr", "add", f"{public}/32", "dev", "lo"], check=True)
     old = {

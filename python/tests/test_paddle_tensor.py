@@ -35,7 +35,7 @@ def softmax(x):
 
 BCE = -Z * np.log(P) - (1 - Z) * np.log(1 - P)
 
-# What is computed of x, y, p (probabilities), z (labels) and ids, and what NumPy says it is.
+# A computation on x, y, p (probabilities), z (labels) and ids, and the result of NumPy.
 TABLE = {
     "abs": (lambda x, **_: paddle.abs(x), np.abs(X)),
     "add": (lambda x, y, **_: paddle.add(x, y), X + Y),

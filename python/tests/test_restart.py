@@ -151,7 +151,7 @@ if fleet.is_first_worker():
     assert len(times) == 1, ran.stdout
 
 
-# Files of 500 rows with one id each, and once a worker dies, chosen by the test.
+# Files of 500 rows with one id each. The test chooses one worker that dies once.
 PASSES = """
 from pathlib import Path
 from openfleet.dataset import InMemoryDataset, QueueDataset
@@ -354,14 +354,14 @@ def test_a_replaced_pod_rejoins_and_the_result_is_exact(tmp_path, mode, scale, v
             time.sleep(0.05)
         os.kill(pods.running[victim][0].pid, signal.SIGKILL)
         if victim[0] == "worker":
-            # Without a launcher the servers notice, and tell the others whom they miss and for how long they wait.
+            # Without a launcher the servers detect it and report who is missing and how long they wait.
             missed = "worker 1 has not been heard from for"
             while missed not in pods.text("worker", 0):
                 time.sleep(0.05)
         failures = pods.restart_until_done()
         assert TWO_WORKERS in pods.text("worker", 0)
         if victim[0] == "server":
-            # The workers return to the beginning with it, and say so with a code that is no failure.
+            # The workers start over together with it, and exit with the code for a restart, which is not a failure.
             assert sorted(failures) == [("server", -9), ("worker", 101), ("worker", 101)], failures
         else:
             assert failures == [("worker", -9)], failures

@@ -87,7 +87,7 @@ def test_the_triton_client_gets_the_predictions_of_the_predictor(model: Path, bi
             assert answer.get_response()["id"] == "7"
             for name, value in zip(predictor.targets, expected):
                 assert np.array_equal(answer.as_numpy(name), value)
-        # A slot with as many ids in every row is an ordinary tensor, of signed ids too.
+        # A slot with the same number of ids in every row is an ordinary tensor; signed ids work too.
         item = tensor("item", np.array(signed(ITEM), np.int64), binary)
         answer = client.infer("ctr", [*ids("user", USER, binary), item, tensor("dense", DENSE, binary)])
         assert np.array_equal(answer.as_numpy(predictor.targets[0]), expected[0])
