@@ -157,6 +157,6 @@ fn a_directory_that_is_no_model_is_not_overwritten() {
     let train = ["train", "--model", "dcn", "--train", "clicks/train/*.txt", "--save", "clicks"];
     let stderr = workspace.run(&train).failed(1);
     let expected = "error: `clicks` exists and is not a saved model\n\n\
-                    hint: choose another workspace, or remove what is there first\n";
+                    hint: choose another address, or remove what is there first\n";
     assert_eq!(stderr, expected);
 }
