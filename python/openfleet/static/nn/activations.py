@@ -99,7 +99,7 @@ def dropout(x: Variable, p: float = 0.5, mode: str = "upscale_in_train", seed: i
         p: The probability, from 0 to 1.
         mode: `upscale_in_train` divides the other elements by `1 - p` in training and changes nothing in a program's
             copy for test; `downscale_in_infer` keeps them in training and multiplies by `1 - p` in the copy.
-        seed: Draws the same elements in every run; by default the program's seed decides.
+        seed: Drops the same elements in every step, for tests. By default every step drops others.
 
     Raises:
         ValueError: There is no such mode.

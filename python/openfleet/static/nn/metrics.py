@@ -52,7 +52,7 @@ def auc(input: Variable, label: Variable, *, num_thresholds: int = 4095, slide_s
         input: Probabilities [B, 1], or [B, 2] with the probability of a click in the second column.
         label: [B, 1] `int64`, 0 or 1.
         num_thresholds: How many buckets each histogram has.
-        slide_steps: Over how many of the last batches the second result is.
+        slide_steps: Over how many of the last batches the second result is; 0 for all batches.
 
     Returns:
         The AUC [1] over all batches since the counters were reset, the AUC [1] over the last `slide_steps` batches, and
