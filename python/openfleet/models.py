@@ -32,10 +32,16 @@ class ClickModel:
 
     Attributes:
         loss: The mean loss [1], to minimize.
-        probability: The probability of a click per row, [B, 1].
+        probability: The probability of a click per row, [B, 1]; of `ctr_dnn` those of no click and of a click, [B, 2].
         auc: The AUC [1] over all batches.
         batch_auc: The AUC [1] over the last batches.
         auc_counters: The counters of the AUC, for `fleet.metrics.auc`.
+
+    >>> from openfleet import models
+    >>> slots = [static.data(f"C{i}", [None, 1], "int64", lod_level=1) for i in range(3)]
+    >>> label = static.data("label", [None, 1], "int64")
+    >>> models.ctr_dnn(slots, None, label, hidden=[8]).loss.shape
+    (1,)
     """
 
     loss: Variable
@@ -61,7 +67,14 @@ def ctr_dnn(
     hidden: Sequence[int] = (400, 400, 400),
     share_ids: bool = False,
 ) -> ClickModel:
-    """CTR-DNN: embeddings and floats, dense layers, and a softmax of two classes."""
+    """CTR-DNN: embeddings and floats, dense layers, and a softmax of two classes.
+
+    >>> from openfleet import models
+    >>> slots = [static.data(f"C{i}", [None, 1], "int64", lod_level=1) for i in range(3)]
+    >>> label = static.data("label", [None, 1], "int64")
+    >>> models.ctr_dnn(slots, None, label, dim=4, hidden=[16, 8]).probability.shape
+    (-1, 2)
+    """
     return _click("ctr_dnn", slots, dense, label, dim, list(hidden), share_ids)
 
 
@@ -77,6 +90,13 @@ def wide_deep(
     """Wide & Deep (Cheng et al. 2016): a linear part that memorizes, and dense layers that generalize.
 
     With `wide_ids` the linear part has a weight per id too, not only weights of `dense`.
+
+    >>> from openfleet import models
+    >>> slots = [static.data(f"C{i}", [None, 1], "int64", lod_level=1) for i in range(3)]
+    >>> label = static.data("label", [None, 1], "int64")
+    >>> dense = static.data("dense", [None, 2])
+    >>> models.wide_deep(slots, dense, label, hidden=[16, 8]).probability.shape
+    (-1, 1)
     """
     return _click("wide_deep", slots, dense, label, dim, list(hidden), wide_ids, share_ids)
 
@@ -89,7 +109,14 @@ def deepfm(
     hidden: Sequence[int] = (512, 256, 128, 32),
     share_ids: bool = False,
 ) -> ClickModel:
-    """DeepFM (Guo et al. 2017): a factorization machine and dense layers on the same embeddings."""
+    """DeepFM (Guo et al. 2017): a factorization machine and dense layers on the same embeddings.
+
+    >>> from openfleet import models
+    >>> slots = [static.data(f"C{i}", [None, 1], "int64", lod_level=1) for i in range(3)]
+    >>> label = static.data("label", [None, 1], "int64")
+    >>> models.deepfm(slots, None, label, dim=4, hidden=[16, 8]).probability.shape
+    (-1, 1)
+    """
     return _click("deepfm", slots, dense, label, dim, list(hidden), share_ids)
 
 
@@ -102,7 +129,14 @@ def dcn(
     hidden: Sequence[int] = (512, 256, 128, 32),
     share_ids: bool = False,
 ) -> ClickModel:
-    """Deep & Cross Network (Wang et al. 2017): `crosses` cross layers and dense layers on the same input."""
+    """Deep & Cross Network (Wang et al. 2017): `crosses` cross layers and dense layers on the same input.
+
+    >>> from openfleet import models
+    >>> slots = [static.data(f"C{i}", [None, 1], "int64", lod_level=1) for i in range(3)]
+    >>> label = static.data("label", [None, 1], "int64")
+    >>> models.dcn(slots, None, label, dim=4, hidden=[16, 8]).probability.shape
+    (-1, 1)
+    """
     return _click("dcn", slots, dense, label, dim, crosses, list(hidden), share_ids)
 
 

@@ -16,7 +16,11 @@ Reader = Callable[[], Iterator[Any]]
 
 
 def batch(reader: Reader, batch_size: int, drop_last: bool = False) -> Reader:
-    """Groups rows into lists of `batch_size`; `drop_last` skips a last list that is shorter."""
+    """Groups rows into lists of `batch_size`; `drop_last` skips a last list that is shorter.
+
+    >>> list(batch(lambda: iter(range(5)), 2, drop_last=True)())
+    [[0, 1], [2, 3]]
+    """
     if batch_size < 1:
         raise ValueError(f"`batch_size` expects at least 1, got {batch_size}")
 
@@ -34,7 +38,11 @@ def batch(reader: Reader, batch_size: int, drop_last: bool = False) -> Reader:
 
 
 def shuffle(reader: Reader, buf_size: int, seed: int | None = None) -> Reader:
-    """Shuffles rows within buffers of `buf_size` rows; a seed fixes the order."""
+    """Shuffles rows within buffers of `buf_size` rows; a seed fixes the order.
+
+    >>> sorted(shuffle(lambda: iter(range(4)), 4, seed=1)())
+    [0, 1, 2, 3]
+    """
 
     def shuffled() -> Iterator[Any]:
         chance = random.Random(seed)

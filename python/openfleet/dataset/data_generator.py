@@ -21,7 +21,12 @@ Sample = Sequence[tuple[str, Sequence[Any]]]
 
 
 class DataGenerator:
-    """Base class. Override `generate_sample`, and `generate_batch` if a row depends on several lines."""
+    """Base class. Override `generate_sample`, and `generate_batch` if a row depends on several lines.
+
+    >>> from openfleet.dataset import MultiSlotDataGenerator
+    >>> issubclass(MultiSlotDataGenerator, DataGenerator)
+    True
+    """
 
     def __init__(self) -> None:
         self.batch_size_ = 32
@@ -82,7 +87,14 @@ class DataGenerator:
 
 
 class MultiSlotDataGenerator(DataGenerator):
-    """Writes integers and floats, and checks them. A slot may be empty."""
+    """Writes integers and floats, and checks them. A slot may be empty.
+
+    >>> class Clicks(MultiSlotDataGenerator):
+    ...     def generate_sample(self, line):
+    ...         return lambda: [[("label", [1]), ("user", [7, 8])]]
+    >>> Clicks().run_from_memory()
+    1 1 2 7 8
+    """
 
     def _gen_str(self, line: Sample) -> str:
         self._check_names(line)
@@ -99,7 +111,14 @@ class MultiSlotDataGenerator(DataGenerator):
 
 
 class MultiSlotStringDataGenerator(DataGenerator):
-    """Writes values that are strings already, without a check."""
+    """Writes values that are strings already, without a check.
+
+    >>> class Clicks(MultiSlotStringDataGenerator):
+    ...     def generate_sample(self, line):
+    ...         return lambda: [[("label", ["1"]), ("user", ["7", "8"])]]
+    >>> Clicks().run_from_memory()
+    1 1 2 7 8
+    """
 
     def _gen_str(self, line: Sample) -> str:
         return " ".join(" ".join([str(len(values)), *values]) for _, values in line) + "\n"

@@ -216,7 +216,22 @@ class QueueDataset(DatasetBase):
 
 
 class InMemoryDataset(DatasetBase):
-    """Loads its files into memory, where rows can be shuffled and used for any number of passes."""
+    """Loads its files into memory, where rows can be shuffled and used for any number of passes.
+
+    >>> import os, tempfile
+    >>> from openfleet.dataset import InMemoryDataset
+    >>> path = os.path.join(tempfile.mkdtemp(), "clicks.txt")
+    >>> with open(path, "w") as out:
+    ...     _ = out.write("1 1 2 7 8\\n1 0 1 9\\n")
+    >>> label = static.data("label", [None, 1], "int64")
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> dataset = InMemoryDataset()
+    >>> dataset.init(batch_size=2, use_var=[label, user])
+    >>> dataset.set_filelist([path])
+    >>> dataset.load_into_memory()
+    >>> dataset.get_memory_data_size()
+    2
+    """
 
     _in_memory = True
 

@@ -42,6 +42,13 @@ class WordsDataset(DatasetBase):
     Raises:
         FileNotFoundError: A file does not exist.
         ValueError: `part` is out of range.
+
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "text")
+    >>> with open(path, "w") as out:
+    ...     _ = out.write("the cat and the dog\\n")
+    >>> WordsDataset([path], min_count=2).vocabulary()
+    ['the']
     """
 
     def __init__(

@@ -100,6 +100,11 @@ def init(
         TypeError: An argument has another type.
         ValueError: `is_collective` is True and the job has servers.
         openfleet.RoleError: The environment is incomplete or contradicts itself.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> fleet.worker_num(), fleet.server_num()
+    (1, 0)
     """
     if role_maker is not None and not isinstance(role_maker, RoleMakerBase):
         raise TypeError(f"`role_maker` expects a role maker, got {type(role_maker).__name__}")
@@ -114,48 +119,102 @@ def init(
 
 
 def is_worker() -> bool:
-    """Returns whether this process is a worker, which reads data and computes gradients. True in a process alone."""
+    """Returns whether this process is a worker, which reads data and computes gradients. True in a process alone.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> fleet.is_worker()
+    True
+    """
     return _job.current().is_worker()
 
 
 def is_server() -> bool:
-    """Returns whether this process is a server, which keeps tables."""
+    """Returns whether this process is a server, which keeps tables.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> fleet.is_server()
+    False
+    """
     return _job.current().is_server()
 
 
 def is_first_worker() -> bool:
-    """Returns whether this is worker 0, which saves, loads and shrinks for the whole job."""
+    """Returns whether this is worker 0, which saves, loads and shrinks for the whole job.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> fleet.is_first_worker()
+    True
+    """
     return _job.current().is_first_worker()
 
 
 def worker_index() -> int:
-    """Returns the rank of this worker, from 0."""
+    """Returns the rank of this worker, from 0.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> fleet.worker_index()
+    0
+    """
     return _job.current().worker_index()
 
 
 def worker_num() -> int:
-    """Returns the number of workers in the job."""
+    """Returns the number of workers in the job.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> fleet.worker_num()
+    1
+    """
     return _job.current().worker_num()
 
 
 def server_index() -> int:
-    """Returns the rank of this server, from 0."""
+    """Returns the rank of this server, from 0.
+
+    >>> from openfleet import fleet
+    >>> fleet.init(fleet.UserDefinedRoleMaker(1, fleet.Role.SERVER, 2, ["127.0.0.1:6001", "127.0.0.1:6002"]))
+    >>> fleet.server_index()
+    1
+    """
     return _job.current().server_index()
 
 
 def server_num() -> int:
-    """Returns the number of servers in the job; 0 where this process trains alone."""
+    """Returns the number of servers in the job; 0 where this process trains alone.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> fleet.server_num()
+    0
+    """
     return _job.current().server_num()
 
 
 def server_endpoints(to_string: bool = False) -> Any:
-    """Returns the `host:port` of every server in rank order, as a list or as one string with commas."""
+    """Returns the `host:port` of every server in rank order, as a list or as one string with commas.
+
+    >>> from openfleet import fleet
+    >>> fleet.init(fleet.UserDefinedRoleMaker(0, fleet.Role.WORKER, 2, ["127.0.0.1:6001", "127.0.0.1:6002"]))
+    >>> fleet.server_endpoints(to_string=True)
+    '127.0.0.1:6001,127.0.0.1:6002'
+    """
     endpoints = _job.current().server_endpoints()
     return ",".join(endpoints) if to_string else endpoints
 
 
 def worker_endpoints(to_string: bool = False) -> Any:
-    """Returns the `host:port` of every worker in rank order, where the environment or the role maker lists them."""
+    """Returns the `host:port` of every worker in rank order, where the environment or the role maker lists them.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> fleet.worker_endpoints()
+    []
+    """
     endpoints = _job.current().worker_endpoints()
     return ",".join(endpoints) if to_string else endpoints
 
@@ -171,6 +230,13 @@ def distributed_optimizer(optimizer: Optimizer, strategy: DistributedStrategy | 
         TypeError: An argument has another type.
         ValueError: Settings of the strategy contradict each other.
         NotImplementedError: The job has several workers and no server.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> strategy = fleet.DistributedStrategy()
+    >>> strategy.a_sync = False
+    >>> loss = static.nn.mean(static.nn.fc(static.data("x", [None, 2]), size=1))
+    >>> _ = fleet.distributed_optimizer(static.optimizer.Adam(0.001), strategy).minimize(loss)
     """
     strategy = strategy or _job.strategy or DistributedStrategy()
     if not hasattr(strategy, "_options"):
@@ -190,12 +256,25 @@ def init_server(dirname: str | os.PathLike[str] | None = None) -> None:
     Raises:
         FileNotFoundError: There is no checkpoint.
         openfleet.RoleError: This process is a worker.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> if fleet.is_server():
+    ...     fleet.init_server()
+    ...     fleet.run_server()
     """
     _job.current().init_server(None if dirname is None else os.fspath(dirname))
 
 
 def run_server() -> None:
-    """Serves the tables until all workers have stopped."""
+    """Serves the tables until all workers have stopped.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> if fleet.is_server():
+    ...     fleet.init_server()
+    ...     fleet.run_server()
+    """
     _job.current().run_server()
 
 
@@ -209,6 +288,15 @@ def init_worker() -> None:
     Raises:
         openfleet.ServerError: The servers do not answer in time.
         openfleet.OrderError: It was called before `init` or `minimize`.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> fleet.init_worker()
+    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
     """
     _job.current().init_worker()
     _job.begin_work(global_scope())
@@ -224,18 +312,51 @@ def stop_worker() -> None:
     """Leaves the job. The servers shut down once all workers have left.
 
     A script that ends with exit code 0 need not call it.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> fleet.init_worker()
+    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
+    >>> fleet.stop_worker()
     """
     _job.current().stop_worker()
     _job.end_work()
 
 
 def barrier_worker() -> None:
-    """Waits until every worker that has not left the job calls it too."""
+    """Waits until every worker that has not left the job calls it too.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> fleet.init_worker()
+    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
+    >>> fleet.barrier_worker()
+    """
     _job.current().barrier_worker()
 
 
 def all_reduce(input: Any, mode: str = "sum") -> Any:
-    """Combines the arrays of all workers element by element: `sum`, `max` or `min`. Every worker calls it."""
+    """Combines the arrays of all workers element by element: `sum`, `max` or `min`. Every worker calls it.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> fleet.init_worker()
+    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
+    >>> fleet.all_reduce(np.array([1.0, 2.0])).tolist()
+    [1.0, 2.0]
+    """
     return util.all_reduce(input, mode)
 
 
@@ -265,6 +386,17 @@ def shrink(
 
     Returns:
         How many rows were removed, on the first worker; None on the others.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> fleet.init_worker()
+    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
+    >>> fleet.shrink(threshold=3)
+    0
     """
     shrunk = _job.current().shrink(table, now, threshold, end_of_day)
     return None if shrunk is None else sum(shrunk)
@@ -282,7 +414,19 @@ def _require_working(call: str) -> _native.Fleet:
 
 
 def table_rows() -> dict[str, int]:
-    """Returns the number of rows of each sparse table, on all servers together, by name."""
+    """Returns the number of rows of each sparse table, on all servers together, by name.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> fleet.init_worker()
+    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
+    >>> list(fleet.table_rows().values())
+    [3]
+    """
     rows = _job.current().table_rows()
     if rows is not None:
         return rows
@@ -314,6 +458,20 @@ def save_persistables(
     Raises:
         openfleet.OrderError: This process is not between `init_worker` and `stop_worker`.
         OSError: The checkpoint cannot be written. The existing one stays as it was.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> fleet.init_worker()
+    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model")
+    >>> fleet.save_persistables(exe, path)
+    >>> sorted(os.listdir(path))[-1]
+    'manifest.json'
     """
     _require_working("save_persistables")
     with scope_guard(_job.scope()):
@@ -321,7 +479,20 @@ def save_persistables(
 
 
 def save_one_table(table: Any, dirname: str | os.PathLike[str], *, mode: str = "whole") -> None:
-    """Saves one table or parameter of the job by its name, as `save_persistables` saves all of them."""
+    """Saves one table or parameter of the job by its name, as `save_persistables` saves all of them.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> fleet.init_worker()
+    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model")
+    >>> fleet.save_one_table(next(iter(fleet.table_rows())), path)
+    """
     _require_working("save_one_table")
     with scope_guard(_job.scope()):
         static_io.save(_job.program(), dirname, mode=mode, only=[table])
@@ -330,7 +501,20 @@ def save_one_table(table: Any, dirname: str | os.PathLike[str], *, mode: str = "
 def save(
     dirname: str | os.PathLike[str], feed: Sequence[Any] = (), fetch: Sequence[Any] = (), *, mode: str = "whole"
 ) -> None:
-    """Saves an inference model that predicts `fetch` from `feed`; without `fetch` a checkpoint to resume from."""
+    """Saves an inference model that predicts `fetch` from `feed`; without `fetch` a checkpoint to resume from.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> fleet.init_worker()
+    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model")
+    >>> fleet.save(path, feed=[user], fetch=[click])
+    """
     executor = Executor()
     if fetch:
         names = [each if isinstance(each, str) else each.name for each in feed]
@@ -349,6 +533,18 @@ def save_inference_model(
     """Saves an inference model that predicts `target_vars` from the data named `feeded_var_names`.
 
     Only the first worker's call has an effect; the servers write their rows.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> fleet.init_worker()
+    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model")
+    >>> fleet.save_inference_model(exe, path, ["user"], [click])
     """
     _require_working("save_inference_model")
     with scope_guard(_job.scope()):
@@ -360,6 +556,19 @@ def load_model(path: str | os.PathLike[str], *, partial: bool = False) -> None:
 
     Only the first worker's call has an effect. Call it before training or between two passes. `partial=True` skips
     values that are missing or do not fit.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> fleet.init_worker()
+    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model")
+    >>> fleet.save_persistables(exe, path)
+    >>> fleet.load_model(path)
     """
     _require_working("load_model")
     with scope_guard(_job.scope()):

@@ -30,25 +30,73 @@ def _reduced(mode: str, value: Any, scope: Scope | None) -> np.ndarray[Any, Any]
 
 @accepts_deprecated(util=IGNORED)
 def sum(input: Any, scope: Scope | None = None) -> np.ndarray[Any, Any]:
-    """Returns the sum over workers, element by element."""
+    """Returns the sum over workers, element by element.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> fleet.init_worker()
+    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
+    >>> fleet.metrics.sum(3.0).item()
+    3.0
+    """
     return _reduced("sum", input, scope)
 
 
 @accepts_deprecated(util=IGNORED)
 def max(input: Any, scope: Scope | None = None) -> np.ndarray[Any, Any]:
-    """Returns the largest value of all workers, element by element."""
+    """Returns the largest value of all workers, element by element.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> fleet.init_worker()
+    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
+    >>> fleet.metrics.max([1.0, 2.0]).tolist()
+    [1.0, 2.0]
+    """
     return _reduced("max", input, scope)
 
 
 @accepts_deprecated(util=IGNORED)
 def min(input: Any, scope: Scope | None = None) -> np.ndarray[Any, Any]:
-    """Returns the smallest value of all workers, element by element."""
+    """Returns the smallest value of all workers, element by element.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> fleet.init_worker()
+    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
+    >>> fleet.metrics.min([1.0, 2.0]).tolist()
+    [1.0, 2.0]
+    """
     return _reduced("min", input, scope)
 
 
 @accepts_deprecated(util=IGNORED)
 def auc(stat_pos: Any, stat_neg: Any, scope: Scope | None = None) -> float:
-    """Returns the AUC of all workers' rows, from the counters of positives and negatives of the `auc` layer."""
+    """Returns the AUC of all workers' rows, from the counters of positives and negatives of the `auc` layer.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> fleet.init_worker()
+    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
+    >>> fleet.metrics.auc([0, 0, 3], [2, 0, 0])
+    1.0
+    """
     positive, negative = (_array(stat, scope).reshape(-1).astype(np.int64).tolist() for stat in (stat_pos, stat_neg))
     return _job.current().auc(positive, negative)
 
@@ -60,23 +108,71 @@ def _ratio(metric: str, part: Any, total: Any, scope: Scope | None) -> float:
 
 @accepts_deprecated(util=IGNORED)
 def acc(correct: Any, total: Any, scope: Scope | None = None) -> float:
-    """Returns the accuracy: the share of rows that were predicted correctly."""
+    """Returns the accuracy: the share of rows that were predicted correctly.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> fleet.init_worker()
+    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
+    >>> fleet.metrics.acc(3, 4)
+    0.75
+    """
     return _ratio("acc", correct, total, scope)
 
 
 @accepts_deprecated(util=IGNORED)
 def mae(abserr: Any, total_ins_num: Any, scope: Scope | None = None) -> float:
-    """Returns the mean absolute error, from the sum of absolute errors and the number of rows."""
+    """Returns the mean absolute error, from the sum of absolute errors and the number of rows.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> fleet.init_worker()
+    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
+    >>> fleet.metrics.mae(1.0, 4)
+    0.25
+    """
     return _ratio("mae", abserr, total_ins_num, scope)
 
 
 @accepts_deprecated(util=IGNORED)
 def mse(sqrerr: Any, total_ins_num: Any, scope: Scope | None = None) -> float:
-    """Returns the mean squared error, from the sum of squared errors and the number of rows."""
+    """Returns the mean squared error, from the sum of squared errors and the number of rows.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> fleet.init_worker()
+    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
+    >>> fleet.metrics.mse(1.0, 4)
+    0.25
+    """
     return _ratio("mse", sqrerr, total_ins_num, scope)
 
 
 @accepts_deprecated(util=IGNORED)
 def rmse(sqrerr: Any, total_ins_num: Any, scope: Scope | None = None) -> float:
-    """Returns the root of the mean squared error, from the sum of squared errors and the number of rows."""
+    """Returns the root of the mean squared error, from the sum of squared errors and the number of rows.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> fleet.init_worker()
+    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
+    >>> fleet.metrics.rmse(1.0, 4)
+    0.5
+    """
     return _ratio("rmse", sqrerr, total_ins_num, scope)

@@ -12,7 +12,16 @@ from . import _job
 
 
 class DistributedOptimizer:
-    """An optimizer together with the strategy of its job, as `fleet.distributed_optimizer` returns it."""
+    """An optimizer together with the strategy of its job, as `fleet.distributed_optimizer` returns it.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> loss = static.nn.mean(static.nn.fc(static.data("x", [None, 2]), size=1))
+    >>> optimizer = fleet.distributed_optimizer(static.optimizer.SGD(0.1))
+    >>> _, pairs = optimizer.minimize(loss)
+    >>> len(pairs)
+    2
+    """
 
     def __init__(self, optimizer: Optimizer, strategy: Any) -> None:
         if not isinstance(optimizer, Optimizer):

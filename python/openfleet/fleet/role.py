@@ -8,14 +8,24 @@ from .. import _native
 
 
 class Role:
-    """The roles of a process: `WORKER` reads data and computes gradients, `SERVER` keeps tables."""
+    """The roles of a process: `WORKER` reads data and computes gradients, `SERVER` keeps tables.
+
+    >>> from openfleet import fleet
+    >>> fleet.Role.SERVER
+    2
+    """
 
     WORKER = 1
     SERVER = 2
 
 
 class RoleMakerBase:
-    """Base class of role makers."""
+    """Base class of role makers.
+
+    >>> from openfleet import fleet
+    >>> isinstance(fleet.PaddleCloudRoleMaker(), fleet.role.RoleMakerBase)
+    True
+    """
 
     def _native(self) -> _native.RoleMaker | None:
         raise NotImplementedError
@@ -35,6 +45,11 @@ class UserDefinedRoleMaker(RoleMakerBase):
     Raises:
         ValueError: There is no such role.
         TypeError: `server_endpoints` is one string.
+
+    >>> from openfleet import fleet
+    >>> fleet.init(fleet.UserDefinedRoleMaker(0, fleet.Role.WORKER, 2, ["10.0.0.1:6001"]))
+    >>> fleet.is_worker(), fleet.worker_num()
+    (True, 2)
     """
 
     def __init__(
@@ -60,7 +75,13 @@ class UserDefinedRoleMaker(RoleMakerBase):
 
 
 class PaddleCloudRoleMaker(RoleMakerBase):
-    """Takes the role from the environment: `TRAINING_ROLE` and related variables, or those of a scheduler."""
+    """Takes the role from the environment: `TRAINING_ROLE` and related variables, or those of a scheduler.
+
+    >>> from openfleet import fleet
+    >>> fleet.init(fleet.PaddleCloudRoleMaker())
+    >>> fleet.is_worker()
+    True
+    """
 
     def __init__(self, is_collective: bool = False) -> None:
         self._is_collective = is_collective
@@ -71,7 +92,11 @@ class PaddleCloudRoleMaker(RoleMakerBase):
 
 
 class MPISymetricRoleMaker(RoleMakerBase):
-    """Takes the role from the rank in an MPI job: even ranks are servers, odd ranks are workers."""
+    """Takes the role from the rank in an MPI job: even ranks are servers, odd ranks are workers.
+
+    >>> from openfleet.fleet.role import MPISymetricRoleMaker
+    >>> role_maker = MPISymetricRoleMaker()
+    """
 
     def _native(self) -> _native.RoleMaker | None:
         return _native.RoleMaker.mpi()

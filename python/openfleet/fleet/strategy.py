@@ -24,6 +24,12 @@ class DistributedStrategy:
     Raises:
         AttributeError: There is no such setting; the hint names the nearest one.
         ValueError: A value is out of range.
+
+    >>> from openfleet import fleet
+    >>> strategy = fleet.DistributedStrategy()
+    >>> strategy.a_sync = False
+    >>> str(strategy).startswith("mode sync")
+    True
     """
 
     _options: _native.Options

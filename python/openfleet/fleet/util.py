@@ -25,7 +25,13 @@ _COMM_WORLD = Deprecated("leave it out, collectives are among workers", _comm_wo
 
 
 def get_file_shard(files: list[str]) -> list[str]:
-    """Returns this worker's part of a list of files: contiguous runs, the first of them one file longer."""
+    """Returns this worker's part of a list of files: contiguous runs, the first of them one file longer.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> fleet.util.get_file_shard(["a", "b"])
+    ['a', 'b']
+    """
     if not isinstance(files, list):
         raise TypeError(f"`get_file_shard` expects a list of files, got {type(files).__name__}")
     return _job.current().split_files(files)
@@ -33,7 +39,19 @@ def get_file_shard(files: list[str]) -> list[str]:
 
 @accepts_deprecated(comm_world=_COMM_WORLD)
 def all_reduce(input: Any, mode: str = "sum") -> Any:
-    """Combines the arrays of all workers element by element: `sum`, `max` or `min`. Every worker calls it."""
+    """Combines the arrays of all workers element by element: `sum`, `max` or `min`. Every worker calls it.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> fleet.init_worker()
+    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
+    >>> fleet.util.all_reduce(2, mode="max").item()
+    2
+    """
     array = np.asarray(input)
     values = _job.current().all_reduce(mode, array.reshape(-1).astype(np.float64).tolist())
     return np.asarray(values).reshape(array.shape).astype(array.dtype)
@@ -41,7 +59,19 @@ def all_reduce(input: Any, mode: str = "sum") -> Any:
 
 @accepts_deprecated(comm_world=_COMM_WORLD)
 def all_gather(input: Any) -> list[Any]:
-    """Returns the number or array of every worker in rank order; zeros for a worker that has left the job."""
+    """Returns the number or array of every worker in rank order; zeros for a worker that has left the job.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> fleet.init_worker()
+    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
+    >>> fleet.util.all_gather(7)
+    [7]
+    """
     array, job = np.asarray(input), _job.current()
     everybody = np.zeros((job.worker_num(), *array.shape), array.dtype)
     everybody[job.worker_index()] = array
@@ -51,12 +81,29 @@ def all_gather(input: Any) -> list[Any]:
 
 @accepts_deprecated(comm_world=_COMM_WORLD)
 def barrier() -> None:
-    """Waits until every worker calls it too."""
+    """Waits until every worker calls it too.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> fleet.init_worker()
+    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
+    >>> fleet.util.barrier()
+    """
     _job.current().barrier_worker()
 
 
 def print_on_rank(message: str, rank_id: int) -> None:
-    """Prints a message on the worker of this rank only."""
+    """Prints a message on the worker of this rank only.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> fleet.util.print_on_rank("done", 0)
+    done
+    """
     job = _job.current()
     if job.is_worker() and job.worker_index() == rank_id:
         print(message, flush=True)

@@ -12,7 +12,11 @@ from typing import Any
 
 
 class EntryAttr:
-    """Base class: which ids get a row, and what a row stores beside its weights."""
+    """Base class: which ids get a row, and what a row stores beside its weights.
+
+    >>> isinstance(static.CountFilterEntry(5), EntryAttr)
+    True
+    """
 
     def __init__(self, admission: Any, accessor: Any = "plain", counts: tuple[str, str] | None = None) -> None:
         self._admission, self._accessor, self._counts = admission, accessor, counts
@@ -46,6 +50,9 @@ class ProbabilityEntry(EntryAttr):
 
     Raises:
         ValueError: `probability` is not a float between 0 and 1.
+
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> x = static.nn.sparse_embedding(user, size=[0, 8], entry=static.ProbabilityEntry(0.5))
     """
 
     def __init__(self, probability: float) -> None:
@@ -66,6 +73,10 @@ class ShowClickEntry(EntryAttr):
 
     Raises:
         ValueError: A name is not a string.
+
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> show, click = static.data("show", [None, 1]), static.data("click", [None, 1])
+    >>> x = static.nn.sparse_embedding(user, size=[0, 8], entry=static.ShowClickEntry("show", "click"))
     """
 
     def __init__(self, show_name: str, click_name: str) -> None:

@@ -21,7 +21,11 @@ from .scope import Scope, global_scope
 
 
 class CPUPlace:
-    """The CPU, the only device that programs run on."""
+    """The CPU, the only device that programs run on.
+
+    >>> static.CPUPlace()
+    CPUPlace()
+    """
 
     def __repr__(self) -> str:
         return "CPUPlace()"

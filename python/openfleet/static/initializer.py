@@ -12,7 +12,11 @@ from .._deprecated import IGNORED, accepts_deprecated
 
 
 class Initializer:
-    """Base class: how the first values of a parameter are drawn. The seed of its program decides which values."""
+    """Base class: how the first values of a parameter are drawn. The seed of its program decides which values.
+
+    >>> isinstance(static.initializer.Normal(), Initializer)
+    True
+    """
 
     def __init__(self, json: Any) -> None:
         self._json = json
@@ -39,7 +43,14 @@ class Constant(Initializer):
 
 
 class Uniform(Initializer):
-    """Draws every element uniformly from `[low, high)`."""
+    """Draws every element uniformly from `[low, high)`.
+
+    >>> weight = static.create_parameter([300, 200], default_initializer=static.initializer.Uniform(-0.5, 0.5))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> values = exe.run(fetch_list=[static.nn.assign(weight)])[0]
+    >>> bool(abs(values).max() <= 0.5)
+    True
+    """
 
     @accepts_deprecated(name=IGNORED)
     def __init__(self, low: float = -1.0, high: float = 1.0) -> None:
@@ -47,7 +58,14 @@ class Uniform(Initializer):
 
 
 class Normal(Initializer):
-    """Draws every element from a normal distribution with mean `loc` and standard deviation `scale`."""
+    """Draws every element from a normal distribution with mean `loc` and standard deviation `scale`.
+
+    >>> weight = static.create_parameter([300, 200], default_initializer=static.initializer.Normal(0.0, 0.1))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> values = exe.run(fetch_list=[static.nn.assign(weight)])[0]
+    >>> bool(0.09 < values.std() < 0.11)
+    True
+    """
 
     @accepts_deprecated(name=IGNORED)
     def __init__(self, loc: float = 0.0, scale: float = 1.0) -> None:
@@ -55,7 +73,14 @@ class Normal(Initializer):
 
 
 class TruncatedNormal(Initializer):
-    """Draws every element from a normal distribution, within two standard deviations of the mean."""
+    """Draws every element from a normal distribution, within two standard deviations of the mean.
+
+    >>> weight = static.create_parameter([300, 200], default_initializer=static.initializer.TruncatedNormal(0.0, 0.1))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> values = exe.run(fetch_list=[static.nn.assign(weight)])[0]
+    >>> bool(abs(values).max() <= 0.2001)
+    True
+    """
 
     @accepts_deprecated(name=IGNORED)
     def __init__(self, loc: float = 0.0, scale: float = 1.0) -> None:
@@ -66,6 +91,12 @@ class XavierUniform(Initializer):
     """Draws uniformly with a variance that suits the sizes of a layer (Glorot and Bengio 2010).
 
     `fan_in` and `fan_out` are the numbers of inputs and outputs; by default those of the parameter's shape.
+
+    >>> weight = static.create_parameter([300, 200], default_initializer=static.initializer.XavierUniform())
+    >>> _ = exe.run(static.default_startup_program())
+    >>> values = exe.run(fetch_list=[static.nn.assign(weight)])[0]
+    >>> bool(abs(values).max() <= (6 / 500) ** 0.5)
+    True
     """
 
     @accepts_deprecated(name=IGNORED)
@@ -77,6 +108,12 @@ class XavierNormal(Initializer):
     """Draws from a normal distribution with a variance that suits the sizes of a layer (Glorot and Bengio 2010).
 
     `fan_in` and `fan_out` are the numbers of inputs and outputs; by default those of the parameter's shape.
+
+    >>> weight = static.create_parameter([300, 200], default_initializer=static.initializer.XavierNormal())
+    >>> _ = exe.run(static.default_startup_program())
+    >>> values = exe.run(fetch_list=[static.nn.assign(weight)])[0]
+    >>> bool(0.06 < values.std() < 0.066)
+    True
     """
 
     @accepts_deprecated(name=IGNORED)
@@ -88,6 +125,12 @@ class KaimingUniform(Initializer):
     """Draws uniformly with a variance that suits a layer followed by `relu` (He et al. 2015).
 
     `fan_in` is the number of inputs; by default that of the parameter's shape.
+
+    >>> weight = static.create_parameter([300, 200], default_initializer=static.initializer.KaimingUniform())
+    >>> _ = exe.run(static.default_startup_program())
+    >>> values = exe.run(fetch_list=[static.nn.assign(weight)])[0]
+    >>> bool(abs(values).max() <= (6 / 300) ** 0.5)
+    True
     """
 
     def __init__(self, fan_in: float | None = None) -> None:
@@ -98,6 +141,12 @@ class KaimingNormal(Initializer):
     """Draws from a normal distribution with a variance that suits a layer followed by `relu` (He et al. 2015).
 
     `fan_in` is the number of inputs; by default that of the parameter's shape.
+
+    >>> weight = static.create_parameter([300, 200], default_initializer=static.initializer.KaimingNormal())
+    >>> _ = exe.run(static.default_startup_program())
+    >>> values = exe.run(fetch_list=[static.nn.assign(weight)])[0]
+    >>> bool(0.079 < values.std() < 0.084)
+    True
     """
 
     def __init__(self, fan_in: float | None = None) -> None:

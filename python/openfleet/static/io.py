@@ -107,6 +107,14 @@ def load(
     Raises:
         FileNotFoundError: There is no checkpoint.
         openfleet.CheckpointError: It is damaged, or a value is missing or does not fit.
+
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model")
+    >>> x = static.data("x", [None, 2])
+    >>> y = static.nn.fc(x, size=1)
+    >>> _ = exe.run(static.default_startup_program())
+    >>> _ = static.save(static.default_main_program(), path)
+    >>> static.load(static.default_main_program(), path)
     """
     if var_list is not None:
         return load_vars(executor or Executor(), model_path, program, vars=var_list)
@@ -126,26 +134,59 @@ def save_persistables(
     """Saves a checkpoint, as `save` does, by PaddlePaddle's name and argument order.
 
     `mode` and `only` are those of `save`.
+
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model")
+    >>> x = static.data("x", [None, 2])
+    >>> y = static.nn.fc(x, size=1)
+    >>> _ = exe.run(static.default_startup_program())
+    >>> static.save_persistables(exe, path)
     """
     save(_program(main_program), dirname, executor=executor, mode=mode, only=only)
 
 
 @accepts_deprecated(filename=_FILENAME)
 def load_persistables(executor: Executor, dirname: Path, main_program: Program | None = None) -> None:
-    """Loads everything from a checkpoint, as `load` does. The program may be another one with the same names."""
+    """Loads everything from a checkpoint, as `load` does. The program may be another one with the same names.
+
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model")
+    >>> x = static.data("x", [None, 2])
+    >>> y = static.nn.fc(x, size=1)
+    >>> _ = exe.run(static.default_startup_program())
+    >>> static.save_persistables(exe, path)
+    >>> static.load_persistables(exe, path)
+    """
     load(_program(main_program), dirname, executor)
 
 
 @accepts_deprecated(filename=_FILENAME)
 def save_params(executor: Executor, dirname: Path, main_program: Program | None = None) -> None:
-    """Saves parameters and tables without the program's states, such as running statistics."""
+    """Saves parameters and tables without the program's states, such as running statistics.
+
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model")
+    >>> x = static.data("x", [None, 2])
+    >>> y = static.nn.fc(x, size=1)
+    >>> _ = exe.run(static.default_startup_program())
+    >>> static.save_params(exe, path)
+    """
     program = _program(main_program)
     _save(program, dirname, executor, [name for name, kind in _persistables(program) if kind != "state"])
 
 
 @accepts_deprecated(filename=_FILENAME)
 def load_params(executor: Executor, dirname: Path, main_program: Program | None = None) -> None:
-    """Loads parameters and tables from a checkpoint, and leaves the program's states as they are."""
+    """Loads parameters and tables from a checkpoint, and leaves the program's states as they are.
+
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model")
+    >>> x = static.data("x", [None, 2])
+    >>> y = static.nn.fc(x, size=1)
+    >>> _ = exe.run(static.default_startup_program())
+    >>> static.save_params(exe, path)
+    >>> static.load_params(exe, path)
+    """
     native = executor._for_scope(None, gives_values=True)
     native.load(_program(main_program)._native, os.fspath(dirname), partial=False, tables_only=True)
 
@@ -158,7 +199,17 @@ def save_vars(
     vars: Sequence[Variable | str] | None = None,
     predicate: Callable[[Variable], bool] | None = None,
 ) -> None:
-    """Saves the listed variables, or those for which `predicate(variable)` is true."""
+    """Saves the listed variables, or those for which `predicate(variable)` is true.
+
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model")
+    >>> x = static.data("x", [None, 2])
+    >>> y = static.nn.fc(x, size=1)
+    >>> _ = exe.run(static.default_startup_program())
+    >>> static.save_vars(exe, path, vars=["fc_0.w_0"])
+    >>> list(static.load_program_state(path))
+    ['fc_0.w_0']
+    """
     program = _program(main_program)
     _save(program, dirname, executor, _chosen(program, vars, predicate))
 
@@ -171,7 +222,16 @@ def load_vars(
     vars: Sequence[Variable | str] | None = None,
     predicate: Callable[[Variable], bool] | None = None,
 ) -> None:
-    """Loads the listed dense variables, or those for which `predicate(variable)` is true, from a checkpoint."""
+    """Loads the listed dense variables, or those for which `predicate(variable)` is true, from a checkpoint.
+
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model")
+    >>> x = static.data("x", [None, 2])
+    >>> y = static.nn.fc(x, size=1)
+    >>> _ = exe.run(static.default_startup_program())
+    >>> static.save_persistables(exe, path)
+    >>> static.load_vars(exe, path, vars=["fc_0.b_0"])
+    """
     program = _program(main_program)
     state = load_program_state(dirname, _chosen(program, vars, predicate))
     set_program_state(program, state)
@@ -230,6 +290,16 @@ def write_onnx(path_prefix: Path, inline_bytes: int = 256 << 20, pooled_inputs: 
         inline_bytes: Embedding rows larger than this have a file of their own beside `model.onnx`.
         pooled_inputs: Writes `model.pooled.onnx` without tables instead: its inputs are the results of the embeddings,
             by their names, for services that keep the rows elsewhere.
+
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model")
+    >>> x = static.data("x", [None, 2])
+    >>> y = static.nn.fc(x, size=1)
+    >>> _ = exe.run(static.default_startup_program())
+    >>> static.save_inference_model(path, [x], [y], exe)
+    >>> static.write_onnx(path)
+    >>> os.path.exists(os.path.join(path, "model.onnx"))
+    True
     """
     _native.write_onnx(os.fspath(path_prefix), inline_bytes, pooled_inputs)
 
@@ -247,6 +317,16 @@ def load_inference_model(path_prefix: Path, executor: Executor) -> list[Any]:
         openfleet.OrderError: The global scope is the one that a job trains in.
         FileNotFoundError: There is no model.
         openfleet.CheckpointError: The model is damaged.
+
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model")
+    >>> x = static.data("x", [None, 2])
+    >>> y = static.nn.fc(x, size=1)
+    >>> _ = exe.run(static.default_startup_program())
+    >>> static.save_inference_model(path, [x], [y], exe)
+    >>> program, feeds, targets = static.load_inference_model(path, exe)
+    >>> feeds
+    ['x']
     """
     from ..fleet import _job
 
@@ -265,6 +345,15 @@ def load_program_state(model_path: Path, var_list: Iterable[Variable | str] | No
 
     Raises:
         ValueError: A variable of `var_list` is not in the checkpoint.
+
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model")
+    >>> x = static.data("x", [None, 2])
+    >>> y = static.nn.fc(x, size=1)
+    >>> _ = exe.run(static.default_startup_program())
+    >>> static.save_persistables(exe, path)
+    >>> static.load_program_state(path)["fc_0.w_0"].shape
+    (2, 1)
     """
     arrays = _native.read_dense(os.fspath(model_path))
     if var_list is None:
@@ -282,6 +371,11 @@ def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
     """Sets variables of a program in the global scope to the arrays of a dict, by name.
 
     Names that the program does not have are skipped, with one warning.
+
+    >>> x = static.data("x", [None, 2])
+    >>> y = static.nn.fc(x, size=1)
+    >>> _ = exe.run(static.default_startup_program())
+    >>> static.set_program_state(static.default_main_program(), {"fc_0.b_0": np.ones(1, "float32")})
     """
     known = {name for name, _ in _persistables(program)}
     for name, value in state_dict.items():

@@ -13,7 +13,11 @@ from typing import Any
 
 
 class LRScheduler:
-    """Base class: a learning rate that depends on the global step."""
+    """Base class: a learning rate that depends on the global step.
+
+    >>> static.optimizer.lr.ExponentialDecay(0.1, gamma=0.9).get_lr()
+    0.1
+    """
 
     def __init__(self, base: float, json: Any) -> None:
         self.base, self._json = float(base), json
@@ -46,21 +50,30 @@ class ExponentialDecay(LRScheduler):
 
 
 class NaturalExpDecay(LRScheduler):
-    """`learning_rate * e ^ (-gamma * step / decay_steps)`."""
+    """`learning_rate * e ^ (-gamma * step / decay_steps)`.
+
+    >>> adam = static.optimizer.Adam(static.optimizer.lr.NaturalExpDecay(0.1, gamma=0.5, decay_steps=1000))
+    """
 
     def __init__(self, learning_rate: float, gamma: float, decay_steps: int = 1, staircase: bool = False) -> None:
         super().__init__(learning_rate, _decay("natural_exp", learning_rate, decay_steps, gamma, staircase))
 
 
 class InverseTimeDecay(LRScheduler):
-    """`learning_rate / (1 + gamma * step / decay_steps)`."""
+    """`learning_rate / (1 + gamma * step / decay_steps)`.
+
+    >>> adam = static.optimizer.Adam(static.optimizer.lr.InverseTimeDecay(0.1, gamma=0.5, decay_steps=1000))
+    """
 
     def __init__(self, learning_rate: float, gamma: float, decay_steps: int = 1, staircase: bool = False) -> None:
         super().__init__(learning_rate, _decay("inverse_time", learning_rate, decay_steps, gamma, staircase))
 
 
 class PolynomialDecay(LRScheduler):
-    """Falls from `learning_rate` to `end_lr` over `decay_steps`; with `cycle` it starts over after that."""
+    """Falls from `learning_rate` to `end_lr` over `decay_steps`; with `cycle` it starts over after that.
+
+    >>> adam = static.optimizer.Adam(static.optimizer.lr.PolynomialDecay(0.1, decay_steps=1000, end_lr=0.01))
+    """
 
     def __init__(
         self, learning_rate: float, decay_steps: int, end_lr: float = 0.0001, power: float = 1.0, cycle: bool = False
@@ -70,7 +83,10 @@ class PolynomialDecay(LRScheduler):
 
 
 class PiecewiseDecay(LRScheduler):
-    """`values[i]`, where i is the number of boundaries at or before the step."""
+    """`values[i]`, where i is the number of boundaries at or before the step.
+
+    >>> adam = static.optimizer.Adam(static.optimizer.lr.PiecewiseDecay([1000, 5000], [0.1, 0.01, 0.001]))
+    """
 
     def __init__(self, boundaries: Sequence[int], values: Sequence[float]) -> None:
         numbers = {"boundaries": [int(b) for b in boundaries], "values": [float(v) for v in values]}
@@ -78,7 +94,10 @@ class PiecewiseDecay(LRScheduler):
 
 
 class CosineDecay(LRScheduler):
-    """Half a cosine over `epochs` epochs of `step_each_epoch` steps."""
+    """Half a cosine over `epochs` epochs of `step_each_epoch` steps.
+
+    >>> adam = static.optimizer.Adam(static.optimizer.lr.CosineDecay(0.1, step_each_epoch=1000, epochs=10))
+    """
 
     def __init__(self, learning_rate: float, step_each_epoch: int, epochs: int) -> None:
         values = {"base": float(learning_rate), "step_each_epoch": int(step_each_epoch), "epochs": int(epochs)}
@@ -86,7 +105,10 @@ class CosineDecay(LRScheduler):
 
 
 class NoamDecay(LRScheduler):
-    """Rises for `warmup_steps`, then falls with the square root of the step (Vaswani et al. 2017)."""
+    """Rises for `warmup_steps`, then falls with the square root of the step (Vaswani et al. 2017).
+
+    >>> adam = static.optimizer.Adam(static.optimizer.lr.NoamDecay(d_model=64, warmup_steps=1000))
+    """
 
     def __init__(self, d_model: float, warmup_steps: int, learning_rate: float = 1.0) -> None:
         values = {"base": float(learning_rate), "d_model": float(d_model), "warmup_steps": int(warmup_steps)}
@@ -94,7 +116,10 @@ class NoamDecay(LRScheduler):
 
 
 class LinearWarmup(LRScheduler):
-    """Rises or falls linearly from `start_lr` to `end_lr` over `warmup_steps`, then follows `learning_rate`."""
+    """Rises or falls linearly from `start_lr` to `end_lr` over `warmup_steps`, then follows `learning_rate`.
+
+    >>> adam = static.optimizer.Adam(static.optimizer.lr.LinearWarmup(0.1, warmup_steps=1000, start_lr=0.0, end_lr=0.1))
+    """
 
     def __init__(self, learning_rate: float | LRScheduler, warmup_steps: int, start_lr: float, end_lr: float) -> None:
         after = (

@@ -121,7 +121,13 @@ def prepare_backward(loss: Variable, parameters: Sequence[Any] | None, no_grad_s
 
 
 class SGD(Optimizer):
-    """Gradient descent: `weight -= rate * gradient`."""
+    """Gradient descent: `weight -= rate * gradient`.
+
+    >>> loss = static.nn.mean(static.nn.fc(static.data("x", [None, 2]), size=1))
+    >>> pairs = static.optimizer.SGD(0.1).minimize(loss)[1]
+    >>> len(pairs)
+    2
+    """
 
     @accepts_deprecated(name=IGNORED)
     def __init__(
@@ -135,7 +141,13 @@ class SGD(Optimizer):
 
 
 class Momentum(Optimizer):
-    """Gradient descent with a velocity: `velocity = momentum * velocity + gradient`, `weight -= rate * velocity`."""
+    """Gradient descent with a velocity: `velocity = momentum * velocity + gradient`, `weight -= rate * velocity`.
+
+    >>> loss = static.nn.mean(static.nn.fc(static.data("x", [None, 2]), size=1))
+    >>> pairs = static.optimizer.Momentum(0.1, momentum=0.9).minimize(loss)[1]
+    >>> len(pairs)
+    2
+    """
 
     @accepts_deprecated(name=IGNORED)
     def __init__(
@@ -152,7 +164,13 @@ class Momentum(Optimizer):
 
 
 class Adagrad(Optimizer):
-    """Divides the rate of each weight by the root of the sum of its squared gradients (Duchi et al. 2011)."""
+    """Divides the rate of each weight by the root of the sum of its squared gradients (Duchi et al. 2011).
+
+    >>> loss = static.nn.mean(static.nn.fc(static.data("x", [None, 2]), size=1))
+    >>> pairs = static.optimizer.Adagrad(0.1).minimize(loss)[1]
+    >>> len(pairs)
+    2
+    """
 
     @accepts_deprecated(
         "self learning_rate epsilon parameters weight_decay grad_clip name initial_accumulator_value", name=IGNORED
@@ -175,6 +193,11 @@ class Adam(Optimizer):
     """Adam (Kingma and Ba 2015): first and second moments with bias correction.
 
     A row of a sparse table is updated only in steps that push a gradient for it.
+
+    >>> loss = static.nn.mean(static.nn.fc(static.data("x", [None, 2]), size=1))
+    >>> pairs = static.optimizer.Adam(0.001).minimize(loss)[1]
+    >>> len(pairs)
+    2
     """
 
     @accepts_deprecated(lazy_mode=IGNORED, name=IGNORED)
@@ -193,7 +216,13 @@ class Adam(Optimizer):
 
 
 class RMSProp(Optimizer):
-    """Divides the rate of each weight by the root of a running mean of its squared gradients."""
+    """Divides the rate of each weight by the root of a running mean of its squared gradients.
+
+    >>> loss = static.nn.mean(static.nn.fc(static.data("x", [None, 2]), size=1))
+    >>> pairs = static.optimizer.RMSProp(0.01).minimize(loss)[1]
+    >>> len(pairs)
+    2
+    """
 
     @accepts_deprecated(name=IGNORED)
     def __init__(
@@ -212,7 +241,13 @@ class RMSProp(Optimizer):
 
 
 class Ftrl(Optimizer):
-    """Follow the regularized leader (McMahan et al. 2013): `l1` makes weights exactly zero."""
+    """Follow the regularized leader (McMahan et al. 2013): `l1` makes weights exactly zero.
+
+    >>> loss = static.nn.mean(static.nn.fc(static.data("x", [None, 2]), size=1))
+    >>> pairs = static.optimizer.Ftrl(0.1).minimize(loss)[1]
+    >>> len(pairs)
+    2
+    """
 
     @accepts_deprecated(name=IGNORED)
     def __init__(

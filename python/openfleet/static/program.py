@@ -230,12 +230,22 @@ class Variable:
 
 
 def default_main_program() -> Program:
-    """Returns the program that layers are added to."""
+    """Returns the program that layers are added to.
+
+    >>> x = static.data("x", [None, 2])
+    >>> x.program is static.default_main_program()
+    True
+    """
     return _stack[-1].main
 
 
 def default_startup_program() -> Program:
-    """Returns the program that gives parameters their first values. Run it once before training."""
+    """Returns the program that gives parameters their first values. Run it once before training.
+
+    >>> _ = static.nn.fc(static.data("x", [None, 2]), size=1)
+    >>> exe.run(static.default_startup_program())
+    []
+    """
     return _stack[-1].startup
 
 

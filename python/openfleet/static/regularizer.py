@@ -7,7 +7,11 @@ from __future__ import annotations
 
 
 class Regularizer:
-    """Base class: a term that is added to every gradient of a parameter."""
+    """Base class: a term that is added to every gradient of a parameter.
+
+    >>> isinstance(static.regularizer.L2Decay(1e-4), Regularizer)
+    True
+    """
 
     _word = ""
 
@@ -30,6 +34,10 @@ class L1Decay(Regularizer):
 
 
 class L2Decay(Regularizer):
-    """Adds `coeff * weight` to the gradient."""
+    """Adds `coeff * weight` to the gradient.
+
+    >>> static.regularizer.L2Decay(1e-4).coeff
+    0.0001
+    """
 
     _word = "l2"

@@ -19,7 +19,14 @@ from .. import _native
 
 
 class Scope:
-    """Values by name. Executors with the same scope share them."""
+    """Values by name. Executors with the same scope share them.
+
+    >>> x = static.data("x", [None, 2])
+    >>> y = static.nn.fc(x, size=1)
+    >>> _ = exe.run(static.default_startup_program())
+    >>> static.global_scope().var("fc_0.w_0").get_tensor().shape()
+    [2, 1]
+    """
 
     def __init__(self) -> None:
         self._native = _native.Scope()
@@ -48,7 +55,15 @@ class Scope:
 
 
 class ScopeVariable:
-    """An entry of a scope."""
+    """An entry of a scope.
+
+    >>> x = static.data("x", [None, 2])
+    >>> y = static.nn.fc(x, size=1)
+    >>> _ = exe.run(static.default_startup_program())
+    >>> weights = np.array(static.global_scope().var("fc_0.w_0").get_tensor())
+    >>> weights.shape
+    (2, 1)
+    """
 
     def __init__(self, scope: Scope, name: str) -> None:
         self._scope, self.name = scope, name
@@ -154,7 +169,12 @@ _scopes = [Scope()]
 
 
 def global_scope() -> Scope:
-    """Returns the scope that executors use by default."""
+    """Returns the scope that executors use by default.
+
+    >>> with static.scope_guard(static.Scope()) as scope:
+    ...     static.global_scope().names()
+    []
+    """
     return _scopes[-1]
 
 

@@ -36,6 +36,10 @@ def guard() -> Iterator[None]:
     """Counts names from 0 again inside the `with` block.
 
     A second network that is built the same way gets the same parameter names, and so finds the same parameters.
+
+    >>> with static.unique_name.guard():
+    ...     static.nn.fc(static.data("x", [None, 2]), size=1).name.startswith("fc_0")
+    True
     """
     net = _net()
     with _pushed(_Net(net.native.with_fresh_names(), net.main, net.startup)):

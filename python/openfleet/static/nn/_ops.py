@@ -33,7 +33,11 @@ def unique_name(word: str) -> str:
 
 
 class SizeVariable(Variable):
-    """One size of `shape(x)`, which can be used as a size of a new shape."""
+    """One size of `shape(x)`, which can be used as a size of a new shape.
+
+    >>> isinstance(static.nn.shape(static.data("x", [None, 6]))[0], static.nn.SizeVariable)
+    True
+    """
 
     size: int
 
@@ -100,6 +104,10 @@ class Selected(Variable):
 
     A program cannot know how many elements are selected, so this is not a variable with a fixed shape. Elementwise
     layers work on it; `sum` and `mean` reduce the selected elements only.
+
+    >>> x = static.data("x", [None, 2])
+    >>> static.nn.mean(static.nn.masked_select(x, static.nn.greater_than(x, x * 0.0))).shape
+    (1,)
     """
 
     def __init__(self, elements: Variable, mask: Variable) -> None:

@@ -204,7 +204,13 @@ def sequence_pool(input: Variable, pool_type: str) -> Variable:
 
 
 class SlotEmbedding(Variable):
-    """The vectors of a slot's ids before pooling. Any layer but `sequence_pool` sees their sum."""
+    """The vectors of a slot's ids before pooling. Any layer but `sequence_pool` sees their sum.
+
+    >>> clicks = static.data("clicks", [None, 1], "int64", lod_level=1)
+    >>> rows = static.nn.embedding(clicks, size=[100, 4], is_sparse=True)
+    >>> static.nn.sequence_pool(rows, "mean").shape
+    (-1, 4)
+    """
 
     def __init__(self, slot: Variable, look_up: LookUp) -> None:
         self.program, self._slot, self._look_up = slot.program, slot, look_up

@@ -114,6 +114,10 @@ class JoinedIds(Variable):
 
     A sparse table can only be looked up with fed ids, because its rows are pulled before a step begins. So a lookup of
     joined ids looks up each field by itself and joins the rows, which gives the same result.
+
+    >>> city, item = static.data("city", [None, 1], "int64"), static.data("item", [None, 1], "int64")
+    >>> isinstance(static.nn.concat([city, item], axis=1), static.nn.JoinedIds)
+    True
     """
 
     def __init__(self, program: Program, name: str, parts: Sequence[Variable], axis: int) -> None:
@@ -198,7 +202,12 @@ def gather(x: Variable, index: Variable, axis: int = 0) -> Variable:
 
 
 class ShapeVariable(Variable):
-    """The result of `shape`. `shape(x)[0]` can be used as a size of a new shape."""
+    """The result of `shape`. `shape(x)[0]` can be used as a size of a new shape.
+
+    >>> x = static.data("x", [None, 6])
+    >>> static.nn.reshape(x, [static.nn.shape(x)[0], 2, 3]).shape
+    (-1, 2, 3)
+    """
 
     _of: Variable
 
