@@ -29,9 +29,9 @@ def public(module):
     # Checks of arguments, which `openfleet.compat` shares.
     for name in (name for name in names if not name.startswith("check_")):
         found = getattr(module, name, None)
-        if inspect.isfunction(found) or inspect.isclass(found):
-            if hasattr(module, "__all__") or found.__module__ == module.__name__:
-                yield name, found
+        is_own = hasattr(module, "__all__") or getattr(found, "__module__", None) == module.__name__
+        if is_own and (inspect.isfunction(found) or inspect.isclass(found)):
+            yield name, found
 
 
 def has_example(found):
