@@ -332,12 +332,8 @@ def barrier_worker() -> None:
 
     >>> from openfleet import fleet
     >>> fleet.init()
-    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
-    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
-    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
-    >>> _ = exe.run(static.default_startup_program())
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1))
     >>> fleet.init_worker()
-    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
     >>> fleet.barrier_worker()
     """
     _job.current().barrier_worker()
@@ -348,12 +344,8 @@ def all_reduce(input: Any, mode: str = "sum") -> Any:
 
     >>> from openfleet import fleet
     >>> fleet.init()
-    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
-    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
-    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
-    >>> _ = exe.run(static.default_startup_program())
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1))
     >>> fleet.init_worker()
-    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
     >>> fleet.all_reduce(np.array([1.0, 2.0])).tolist()
     [1.0, 2.0]
     """

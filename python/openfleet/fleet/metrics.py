@@ -34,12 +34,8 @@ def sum(input: Any, scope: Scope | None = None) -> np.ndarray[Any, Any]:
 
     >>> from openfleet import fleet
     >>> fleet.init()
-    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
-    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
-    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
-    >>> _ = exe.run(static.default_startup_program())
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1))
     >>> fleet.init_worker()
-    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
     >>> fleet.metrics.sum(3.0).item()
     3.0
     """
@@ -52,12 +48,8 @@ def max(input: Any, scope: Scope | None = None) -> np.ndarray[Any, Any]:
 
     >>> from openfleet import fleet
     >>> fleet.init()
-    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
-    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
-    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
-    >>> _ = exe.run(static.default_startup_program())
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1))
     >>> fleet.init_worker()
-    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
     >>> fleet.metrics.max([1.0, 2.0]).tolist()
     [1.0, 2.0]
     """
@@ -70,12 +62,8 @@ def min(input: Any, scope: Scope | None = None) -> np.ndarray[Any, Any]:
 
     >>> from openfleet import fleet
     >>> fleet.init()
-    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
-    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
-    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
-    >>> _ = exe.run(static.default_startup_program())
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1))
     >>> fleet.init_worker()
-    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
     >>> fleet.metrics.min([1.0, 2.0]).tolist()
     [1.0, 2.0]
     """
@@ -88,12 +76,8 @@ def auc(stat_pos: Any, stat_neg: Any, scope: Scope | None = None) -> float:
 
     >>> from openfleet import fleet
     >>> fleet.init()
-    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
-    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
-    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
-    >>> _ = exe.run(static.default_startup_program())
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1))
     >>> fleet.init_worker()
-    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
     >>> fleet.metrics.auc([0, 0, 3], [2, 0, 0])
     1.0
     """
@@ -112,12 +96,8 @@ def acc(correct: Any, total: Any, scope: Scope | None = None) -> float:
 
     >>> from openfleet import fleet
     >>> fleet.init()
-    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
-    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
-    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
-    >>> _ = exe.run(static.default_startup_program())
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1))
     >>> fleet.init_worker()
-    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
     >>> fleet.metrics.acc(3, 4)
     0.75
     """
@@ -130,12 +110,8 @@ def mae(abserr: Any, total_ins_num: Any, scope: Scope | None = None) -> float:
 
     >>> from openfleet import fleet
     >>> fleet.init()
-    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
-    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
-    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
-    >>> _ = exe.run(static.default_startup_program())
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1))
     >>> fleet.init_worker()
-    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
     >>> fleet.metrics.mae(1.0, 4)
     0.25
     """
@@ -148,12 +124,8 @@ def mse(sqrerr: Any, total_ins_num: Any, scope: Scope | None = None) -> float:
 
     >>> from openfleet import fleet
     >>> fleet.init()
-    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
-    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
-    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
-    >>> _ = exe.run(static.default_startup_program())
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1))
     >>> fleet.init_worker()
-    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
     >>> fleet.metrics.mse(1.0, 4)
     0.25
     """
@@ -166,12 +138,8 @@ def rmse(sqrerr: Any, total_ins_num: Any, scope: Scope | None = None) -> float:
 
     >>> from openfleet import fleet
     >>> fleet.init()
-    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
-    >>> click = static.nn.fc(static.nn.sparse_embedding(user, size=[100, 4]), size=1)
-    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1)).minimize(static.nn.mean(click))
-    >>> _ = exe.run(static.default_startup_program())
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1))
     >>> fleet.init_worker()
-    >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
     >>> fleet.metrics.rmse(1.0, 4)
     0.5
     """
