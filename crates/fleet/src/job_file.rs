@@ -1,7 +1,7 @@
 //! What the launcher tells the processes of a job while they run: a small JSON file that is replaced atomically.
 //!
 //! The launcher names the file in `OPENFLEET_JOB_FILE`; it exists before the first process starts. It is the counterpart of
-//! [`progress`](crate::progress), in which a process reports to the launcher:
+//! `progress`, in which a process reports to the launcher:
 //!
 //! ```text
 //! {"ending":false,"departed":[0,2]}

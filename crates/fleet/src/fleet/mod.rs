@@ -9,8 +9,8 @@
 //! which then holds the tables itself. A call in the wrong order or role is an error that names the missing call. There is no
 //! global state: a whole job of `Fleet`s fits into one test.
 //!
-//! Methods stand by subject: [`server`] and [`worker`] start and end a process of that role, [`collective`] has the calls that all
-//! workers make together, [`saving`] has checkpoints and shrinking.
+//! Methods stand by subject: `server` and `worker` start and end a process of that role, `collective` has the calls that all
+//! workers make together, `saving` has checkpoints and shrinking.
 
 mod collective;
 mod metrics;
