@@ -128,15 +128,10 @@ impl Executor {
         partial: bool,
         tables_only: bool,
     ) -> PyResult<()> {
-        let (graph, runner, job) = (program.0.lock().clone(), self.runner.clone(), self.job.clone());
-        let options = LoadOptions { partial, tables_only };
-        let load = move || {
-            let mut runner = lock(&runner)?;
-            match job {
-                Some(job) => job.load_model_with(&mut runner, &graph, &address, options).map_err(raise),
-                None => runner.load(&graph, &address, options).map_err(raise),
-            }
-        };
+        let (graph, runner) = (program.0.lock().clone(), self.runner.clone());
+        // Not `Fleet::load_model`, which does nothing on other workers than the first: a worker that calls this also wants the
+        // program's states in its own scope.
+        let load = move || lock(&runner)?.load(&graph, &address, LoadOptions { partial, tables_only }).map_err(raise);
         interrupt::run(py, || {}, load)?
     }
 

@@ -148,9 +148,9 @@ def load_model(path: str | os.PathLike[str], *, partial: bool = False) -> None:
     >>> fleet.save_persistables(exe, path)
     >>> fleet.load_model(path)
     """
-    _require_working("load_model")
-    with scope_guard(_job.scope()):
-        static_io.load(_job.program(), path, partial=partial)
+    if _require_working("load_model").is_first_worker():
+        with scope_guard(_job.scope()):
+            static_io.load(_job.program(), path, partial=partial)
 
 
 def shrink(

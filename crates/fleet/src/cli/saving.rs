@@ -104,17 +104,6 @@ impl Saving {
         self.options(&ModelDescription { complete, epochs, vocabulary, ..self.description.clone() })
     }
 
-    /// Saves, and retries once if writing the checkpoint failed: no later save would make up for this one.
-    pub(crate) fn save_with_retry(&self, mut save: impl FnMut() -> Result<()>) -> Result<()> {
-        match save() {
-            Err(error) if is_storage_failure(&error) => {
-                warn(&error);
-                save()
-            }
-            saved => saved,
-        }
-    }
-
     /// Ends an epoch. In geo mode all workers have sent what they trained, and the first worker saves it before any of them
     /// starts the next epoch. Returns whether any worker was interrupted: then all of them stop.
     pub(crate) fn end_epoch(
@@ -136,7 +125,7 @@ impl Saving {
         if rank == 0 {
             let description = ModelDescription { epochs: epoch, ..self.description.clone() };
             match save(&self.options(&description)) {
-                Err(error) if is_storage_failure(&error) => warn(&error),
+                Err(Error::Engine(error)) if is_storage_failure(&error) => warn(&error.into()),
                 saved => saved?,
             }
         }
@@ -146,6 +135,17 @@ impl Saving {
 
     fn options(&self, description: &ModelDescription) -> SaveOptions {
         description.save_options("openfleet train")
+    }
+}
+
+/// Saves, and retries once if writing the checkpoint failed: no later save would make up for this one.
+pub(crate) fn save_with_retry(mut save: impl FnMut() -> Result<()>) -> Result<()> {
+    match save() {
+        Err(Error::Engine(error)) if is_storage_failure(&error) => {
+            warn(&error.into());
+            save()
+        }
+        saved => saved,
     }
 }
 
@@ -167,11 +167,8 @@ impl<'a> Saver<'a> {
         let Some(save) = pause.save_later(address, &options) else {
             match pause.save(address, &options) {
                 Ok(manifest) => report_saved(&manifest, address),
-                Err(error) => match Error::from(error) {
-                    error if is_storage_failure(&error) => warn(&error),
-                    Error::Engine(error) => return Err(error),
-                    error => warn(&error),
-                },
+                Err(error) if is_storage_failure(&error) => warn(&error.into()),
+                Err(error) => return Err(error),
             }
             return Ok(());
         };
@@ -203,9 +200,9 @@ fn finish(running: Option<JoinHandle<openfleet_engine::Result<Manifest>>>, addre
 }
 
 /// Whether writing the checkpoint failed, rather than the job.
-fn is_storage_failure(error: &Error) -> bool {
+fn is_storage_failure(error: &openfleet_engine::Error) -> bool {
     use openfleet_dist::Error::{Checkpoint, Server};
-    let Error::Engine(openfleet_engine::Error::Communicator(error)) = error else { return false };
+    let openfleet_engine::Error::Communicator(error) = error else { return false };
     matches!(error, Checkpoint { .. } | Server { request: "save", .. })
 }
 

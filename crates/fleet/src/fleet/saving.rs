@@ -77,20 +77,9 @@ impl Fleet {
     /// # Errors
     /// If the checkpoint misses a table or has one of another shape or optimizer; with `partial` such tables are skipped.
     pub fn load_model(&self, executor: &mut Executor, program: &Program, address: &str, partial: bool) -> Result<()> {
-        self.load_model_with(executor, program, address, LoadOptions { partial, ..LoadOptions::default() })
-    }
-
-    /// [`Fleet::load_model`] with options.
-    pub fn load_model_with(
-        &self,
-        executor: &mut Executor,
-        program: &Program,
-        address: &str,
-        options: LoadOptions,
-    ) -> Result<()> {
         self.working("load_model")?;
         match self.is_first_worker() {
-            true => Ok(executor.load(program, address, options)?),
+            true => Ok(executor.load(program, address, LoadOptions { partial, ..LoadOptions::default() })?),
             false => Ok(()),
         }
     }

@@ -27,7 +27,7 @@ use self::worker::WorkerRun;
 use super::Outcome;
 use super::deployment::{self, Deployment};
 use super::output::{plural, remark, result};
-use super::saving::Saving;
+use super::saving::{Saving, save_with_retry};
 use crate::error::Result;
 use crate::fleet::Fleet;
 use crate::model_dir;
@@ -135,7 +135,7 @@ fn write_results(
         let complete_epochs = trained.epochs.saturating_sub(u64::from(trained.interrupted));
         let options = saving.last(vocabulary.to_vec(), complete_epochs, !trained.interrupted);
         let (executor, program) = (&mut first.executor, &first.network.net.main);
-        saving.save_with_retry(|| deployment.save(executor, program, saving.address(), &options))?;
+        save_with_retry(|| deployment.save(executor, program, saving.address(), &options))?;
         remark(&format!("the model is in `{}`", saving.address()));
     }
     Ok(())
