@@ -4,9 +4,11 @@ DEMO ?= demo-data
 CARGO ?= cargo
 PYTHON ?= python3
 VENV := target/venv
+# `like-tests`: the extension module and the tests share one compilation of what both need (python/Cargo.toml).
+DEVELOP = VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --quiet --features like-tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test pytest wheel lint ruff mypy deny advisories docs bench chaos chaos-short clean
+.PHONY: help demo test test-mpi test-frameworks pytest wheel lint ruff mypy deny advisories docs bench chaos chaos-short clean
 
 help:          ## Show this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -23,9 +25,36 @@ test: pytest   ## Build everything and run every test
 	$(CARGO) test --workspace --benches --quiet
 	$(MAKE) chaos-short
 
+# The bindings to MPI need `mpicc` and libclang. One test binary, without the other optional features.
+LIBCLANG = $(foreach directory,$(LIBCLANG_PATH) /usr/lib/llvm*/lib /usr/lib/*-linux-gnu /usr/lib64 /usr/local/lib \
+  /opt/homebrew/opt/llvm/lib /Library/Developer/CommandLineTools/usr/lib,$(wildcard \
+  $(directory)/libclang.so* $(directory)/libclang-[0-9]*.so* $(directory)/libclang.dylib))
+
+test-mpi:      ## Run collective jobs under `mpirun -n 2` and `-n 3`, over TCP and by MPI; skipped without mpicc or libclang
+	@if ! command -v mpicc > /dev/null; then \
+	  echo "skipped: there is no mpicc (Debian and Ubuntu: apt-get install libopenmpi-dev)"; \
+	elif [ -z "$(firstword $(LIBCLANG))" ]; then \
+	  echo "skipped: there is no libclang (Debian and Ubuntu: apt-get install libclang-dev; elsewhere set LIBCLANG_PATH)"; \
+	else \
+	  $(CARGO) test --package openfleet --no-default-features --features mpi --test fleet mpirun -- --nocapture; \
+	fi
+
 pytest: $(VENV)/ready  ## Build the Python package into target/venv and run its tests
-	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --quiet
+	$(DEVELOP)
 	$(VENV)/bin/python -m pytest
+
+# Its own environment: these packages are large. `make test-frameworks FRAMEWORKS='-k smoke'` selects tests.
+FRAMEWORKS ?=
+FRAMEWORKS_VENV := target/venv-frameworks
+
+test-frameworks: $(FRAMEWORKS_VENV)/ready  ## Test the Python package with the frameworks it works with (Ray)
+	VIRTUAL_ENV=$(abspath $(FRAMEWORKS_VENV)) $(FRAMEWORKS_VENV)/bin/maturin develop --quiet --features like-tests
+	$(FRAMEWORKS_VENV)/bin/python -m pytest python/tests/frameworks $(FRAMEWORKS)
+
+$(FRAMEWORKS_VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(FRAMEWORKS_VENV)
+	$(FRAMEWORKS_VENV)/bin/pip install --quiet 'maturin>=1.8,<2' 'numpy>=1.21' 'pytest>=7' 'ray>=2.9'
+	touch $@
 
 # `ziglang` links against the glibc of 2014, whatever this machine has; a plain build runs only on systems as new as this one.
 wheel: $(VENV)/ready   ## Build a wheel that installs on systems since 2014, into target/wheels
@@ -48,7 +77,7 @@ ruff: $(VENV)/ready    ## Lint and format check of the Python code
 
 # `stubtest` compares `_native.pyi` with the compiled module, so the module is built first.
 mypy: $(VENV)/ready    ## Check the types of the Python package, and the stubs of its compiled module
-	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --quiet
+	$(DEVELOP)
 	$(VENV)/bin/python -m mypy
 	$(VENV)/bin/python -m mypy.stubtest openfleet._native
 
@@ -85,8 +114,8 @@ chaos: $(VENV)/ready   ## Kill, freeze and disconnect processes of 300 real jobs
 	$(VENV)/bin/python tests/chaos/chaos.py --runs 300 $(CHAOS)
 
 chaos-short: $(VENV)/ready  ## The same with 20 jobs, on the build of the tests
-	$(CARGO) build --package openfleet
-	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --quiet
+	$(CARGO) test --workspace --no-run --quiet
+	$(DEVELOP)
 	$(VENV)/bin/python tests/chaos/chaos.py --runs 20 --dense 2 --binaries target/debug $(CHAOS)
 
 clean:         ## Remove what was built and generated

@@ -7,6 +7,7 @@
 - `openfleet.dataset`: the data to train on.
 - `openfleet.fleet`: runs one script as a job of servers and workers.
 - `openfleet.models`: models of click prediction, and word2vec.
+- `openfleet.ray`: runs a job on a Ray cluster.
 - `openfleet.compat`: runs scripts that were written for PaddlePaddle.
 """
 

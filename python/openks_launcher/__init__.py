@@ -15,18 +15,20 @@ def main(arguments: list[str] | None = None) -> int:
     """Starts, monitors and stops the processes of a job. Arguments after the script are passed to the script."""
     parser = argparse.ArgumentParser("openks_launcher", description="Start, monitor and stop the processes of a job.")
     parser.add_argument("--mode", choices=("cpu", "gpu"), default="cpu", help="with parameter servers, or without")
-    parser.add_argument("--worker_num", type=int, default=1, help="workers to start on this machine")
-    parser.add_argument("--server_num", type=int, default=None, help="servers to start on this machine (mode cpu)")
+    parser.add_argument("--worker_num", type=int, default=2, help="workers to start on this machine (default: 2)")
+    parser.add_argument(
+        "--server_num", type=int, default=None, help="servers to start on this machine (mode cpu, default: 2)"
+    )
     parser.add_argument("--log_dir", default=None, help="directory for the output of the processes, one file each")
-    parser.add_argument("--start_port", type=int, default=None, help="the first port of the servers")
+    parser.add_argument("--start_port", "--started_port", type=int, default=None, help="the first port")
     parser.add_argument("script", help="the Python script that every process runs")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     options = parser.parse_args(arguments)
     if options.mode == "gpu" and options.server_num is not None:
-        parser.error("--server_num cannot be used with mode gpu, which has no servers")
+        print("warning: --server_num has no effect in mode gpu, which has no servers", file=sys.stderr)
     command = ["--compat"]
     if options.mode == "cpu":
-        servers = 1 if options.server_num is None else options.server_num
+        servers = 2 if options.server_num is None else options.server_num
         command += [f"--server_num={servers}", f"--worker_num={options.worker_num}"]
     else:
         command += [f"--nproc_per_node={options.worker_num}"]

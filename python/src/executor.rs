@@ -131,6 +131,11 @@ impl Executor {
         let (graph, runner) = (program.0.lock().clone(), self.runner.clone());
         // Not `Fleet::load_model`, which does nothing on other workers than the first: a worker that calls this also wants the
         // program's states in its own scope.
+        if let Some(job) = &self.job
+            && !job.begins_load(&address).map_err(raise)?
+        {
+            return Ok(());
+        }
         let load = move || lock(&runner)?.load(&graph, &address, LoadOptions { partial, tables_only }).map_err(raise);
         interrupt::run(py, || {}, load)?
     }

@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use numpy::{IntoPyArray, PyReadonlyArray1};
 use openfleet::fleet::{DistributedOptimizer as Distributed, ProcessContext};
 use openfleet::role::{self, Environment, Local, Mpi, UserDefined, UserDefinedCollective};
 use openfleet_core::Role;
+use openfleet_dist::collective::Element;
 use openfleet_dist::{Reduce, Shrink};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::error::raise;
 use crate::executor::Executor;
@@ -66,8 +69,8 @@ impl Fleet {
     ///
     /// With `paddle_lines` it also prints the lines that PaddlePaddle prints, word for word.
     #[new]
-    #[pyo3(signature = (role_maker, paddle_lines=false))]
-    fn new(py: Python<'_>, role_maker: Option<&RoleMaker>, paddle_lines: bool) -> PyResult<Self> {
+    #[pyo3(signature = (role_maker, paddle_lines=false, is_collective=false))]
+    fn new(py: Python<'_>, role_maker: Option<&RoleMaker>, paddle_lines: bool, is_collective: bool) -> PyResult<Self> {
         // Missing processes and refused requests are logged as warnings. A program with its own logger keeps it.
         openfleet::log::to_stderr(&openfleet::variables::Variables::of_process()).map_err(raise)?;
         // The role maker of an MPI job on several machines waits for the other machines.
@@ -77,6 +80,7 @@ impl Fleet {
         }
         let fleet = py.detach(|| match role_maker {
             Some(role_maker) => openfleet::Fleet::init_in(Some(role_maker.0.as_ref()), context),
+            None if is_collective => openfleet::Fleet::init_collective(context),
             None => openfleet::Fleet::init_in(None, context),
         });
         Ok(Fleet(Arc::new(fleet.map_err(raise)?)))
@@ -92,6 +96,11 @@ impl Fleet {
 
     fn is_first_worker(&self) -> bool {
         self.0.is_first_worker()
+    }
+
+    /// Whether workers train with each other, without servers.
+    fn is_collective(&self) -> bool {
+        self.0.topology().is_collective()
     }
 
     fn worker_index(&self) -> PyResult<usize> {
@@ -156,19 +165,31 @@ impl Fleet {
         self.wait(py, |fleet| fleet.barrier_worker())
     }
 
-    /// Combines the values of all workers element by element: `sum`, `max` or `min`.
-    fn all_reduce(&self, py: Python<'_>, op: &str, mut values: Vec<f64>) -> PyResult<Vec<f64>> {
-        let op = match op {
-            "sum" => Reduce::Sum,
-            "max" => Reduce::Max,
-            "min" => Reduce::Min,
-            _ => {
-                return Err(PyValueError::new_err(format!(
-                    "`mode` cannot be `{op}`\n\nhint: choose `sum`, `max` or `min`"
-                )));
-            }
+    /// Combines the arrays of all workers element by element. An array is one-dimensional, of `float32`, `float64` or `int64`.
+    fn all_reduce<'py>(&self, py: Python<'py>, op: &str, values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let Some(op) = Reduce::ALL.into_iter().find(|known| known.to_string() == op) else {
+            let names = Reduce::ALL.map(|known| format!("`{known}`")).join(", ");
+            return Err(PyValueError::new_err(format!("`mode` cannot be `{op}`\n\nhint: choose one of {names}")));
         };
-        self.wait(py, move |fleet| fleet.all_reduce(op, &mut values).map(|()| values))
+        if let Ok(values) = values.extract::<PyReadonlyArray1<'py, f32>>() {
+            self.reduce(py, op, values)
+        } else if let Ok(values) = values.extract::<PyReadonlyArray1<'py, f64>>() {
+            self.reduce(py, op, values)
+        } else {
+            self.reduce(py, op, values.extract::<PyReadonlyArray1<'py, i64>>()?)
+        }
+    }
+
+    /// Copies the bytes of worker `root` to all workers of a collective job. All pass the same number of bytes.
+    fn broadcast<'py>(&self, py: Python<'py>, root: usize, mut bytes: Vec<u8>) -> PyResult<Bound<'py, PyBytes>> {
+        let copied = self.wait(py, move |fleet| fleet.broadcast(root, &mut bytes).map(|()| bytes))?;
+        Ok(PyBytes::new(py, &copied))
+    }
+
+    /// Gathers the bytes of all workers of a collective job in rank order.
+    fn all_gather<'py>(&self, py: Python<'py>, bytes: Vec<u8>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let gathered = self.wait(py, move |fleet| fleet.all_gather(&bytes))?;
+        Ok(gathered.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
     }
 
     /// Computes the AUC from the histograms of all workers.
@@ -223,9 +244,15 @@ impl Fleet {
 
     /// Creates an executor on the tables of this job.
     fn executor(&self, scope: &Scope) -> PyResult<Executor> {
-        let remote = self.0.cluster().map_err(raise)?.is_some();
+        let remote = self.0.worker_num() > 1 || self.0.server_num() > 0;
         let runner = self.0.executor(scope.0.clone()).map_err(raise)?;
         Ok(Executor::of_job(runner, self.0.clone(), remote))
+    }
+
+    /// Returns whether this rank was restarted and repeats what its script had done before; then a line says that `what` is
+    /// skipped.
+    fn skips_repeated(&self, what: &str) -> bool {
+        self.0.skips_repeated(what)
     }
 
     /// Reports the progress of this process to the launcher.
@@ -235,6 +262,17 @@ impl Fleet {
 }
 
 impl Fleet {
+    fn reduce<'py, T: Element + numpy::Element>(
+        &self,
+        py: Python<'py>,
+        op: Reduce,
+        values: PyReadonlyArray1<'py, T>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let mut values = values.as_slice()?.to_vec();
+        let reduced = self.wait(py, move |fleet| fleet.all_reduce(op, &mut values).map(|()| values))?;
+        Ok(reduced.into_pyarray(py).into_any())
+    }
+
     /// Runs work that waits for other processes. Ctrl-C stops it.
     pub(crate) fn wait<T: Send + 'static>(
         &self,

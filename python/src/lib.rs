@@ -10,6 +10,8 @@ mod checkpoint;
 mod dataset;
 mod error;
 mod executor;
+#[cfg(unix)]
+mod external;
 mod fleet;
 mod interrupt;
 mod launch;
@@ -37,6 +39,13 @@ fn _native(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<dataset::Dataset>()?;
     module.add_class::<executor::Executor>()?;
     module.add_class::<executor::RunReport>()?;
+    #[cfg(unix)]
+    {
+        module.add_class::<external::ChildProcess>()?;
+        module.add_class::<external::ExternalJob>()?;
+        module.add_class::<external::PortReservation>()?;
+        module.add_function(wrap_pyfunction!(external::shell_exit_code, module)?)?;
+    }
     module.add_class::<fleet::DistributedOptimizer>()?;
     module.add_class::<fleet::Fleet>()?;
     module.add_class::<fleet::RoleMaker>()?;

@@ -30,6 +30,12 @@ impl Options {
         StrategyOptions::NAMES.to_vec()
     }
 
+    /// Names of the options that only a job with servers uses.
+    #[staticmethod]
+    fn names_with_servers() -> Vec<&'static str> {
+        StrategyOptions::WITH_SERVERS.to_vec()
+    }
+
     fn set(&self, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let value = if value.is_instance_of::<PyBool>() {
             OptionValue::Bool(value.extract()?)
@@ -60,7 +66,12 @@ impl Options {
 
     /// Describes the resulting mode in one line. Fails if options contradict each other.
     fn describe(&self) -> PyResult<String> {
-        Ok(Strategy::resolve(&self.0.lock()).map_err(raise)?.to_string())
+        let options = self.0.lock();
+        let strategy = match options.is_collective() {
+            true => Strategy::resolve_collective(&options),
+            false => Strategy::resolve(&options),
+        };
+        Ok(strategy.map_err(raise)?.to_string())
     }
 }
 

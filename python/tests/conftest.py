@@ -16,6 +16,16 @@ def _fresh():
 
 
 @pytest.fixture
+def job_of_its_own():
+    """Lets a test call `fleet.init` in this process, and leaves no job behind."""
+    from openfleet.fleet import _job
+
+    before = dict(vars(_job))
+    yield
+    vars(_job).update(before)
+
+
+@pytest.fixture
 def clicks(tmp_path):
     """Writes MultiSlot files of label, two floats and two slots; the click depends on the first slot."""
 

@@ -48,8 +48,8 @@ NAMES = {
     "static": """auc data default_main_program default_startup_program Executor InputSpec load
         load_inference_model load_program_state nn program_guard save save_inference_model set_program_state""",
     "static.nn": "batch_norm continuous_value_model embedding fc layer_norm sequence_pool sparse_embedding",
-    "distributed": """CountFilterEntry InMemoryDataset ProbabilityEntry QueueDataset ShowClickEntry fleet
-        get_rank get_world_size""",
+    "distributed": """CountFilterEntry InMemoryDataset ParallelEnv ProbabilityEntry QueueDataset ReduceOp ShowClickEntry
+        all_gather all_reduce barrier broadcast fleet get_rank get_world_size init_parallel_env reduce""",
     "distributed.fleet": """DistributedStrategy MultiSlotDataGenerator MultiSlotStringDataGenerator
         PaddleCloudRoleMaker Role UserDefinedRoleMaker distributed_optimizer init init_server init_worker
         is_first_worker is_server is_worker metrics run_server stop_worker util""",
@@ -74,7 +74,7 @@ NAMES = {
     "reader": "batch chain firstn map_readers shuffle",
     "fluid.incubate.fleet.base.role_maker": "MPISymetricRoleMaker PaddleCloudRoleMaker Role UserDefinedRoleMaker",
     "fluid.incubate.fleet.base.fleet_base": "DistributedOptimizer Fleet Mode",
-    "fluid.incubate.fleet.collective": "Collective CollectiveOptimizer DistributedStrategy fleet",
+    "fluid.incubate.fleet.collective": "Collective CollectiveOptimizer DistributedStrategy TrainStatus fleet",
     "fluid.incubate.fleet.parameter_server.distribute_transpiler": """DistributeTranspilerConfig StrategyFactory
         TranspilerOptimizer fleet""",
     "fluid.transpiler.distribute_transpiler": "DistributeTranspilerConfig HashName RoundRobin",
@@ -176,9 +176,7 @@ ABSENT = {
     "paddle.optimizer.lr.ReduceOnPlateau": lambda: paddle.optimizer.lr.ReduceOnPlateau,
     "paddle.io.RandomSampler": lambda: paddle.io.RandomSampler,
     "paddle.distributed.spawn": lambda: paddle.distributed.spawn,
-    "paddle.distributed.init_parallel_env": lambda: paddle.distributed.init_parallel_env(),
     "paddle.distributed.fleet.recompute": lambda: paddle.distributed.fleet.recompute,
-    "paddle.set_device": lambda: paddle.set_device("gpu:0"),
     "paddle.disable_static": lambda: paddle.disable_static(),
     "paddle.fluid.layers.dynamic_lstm": lambda: paddle.fluid.layers.dynamic_lstm,
     "paddle.fluid.dygraph": lambda: paddle.fluid.dygraph,
@@ -192,14 +190,32 @@ def test_a_missing_name_raises_not_implemented_error(name):
     assert f"`{name}" in str(raised.value)
 
 
-def test_minimize_of_a_collective_fleet_is_not_implemented():
-    from openfleet.compat.paddle.fluid.incubate.fleet.collective import fleet
+def test_a_collective_strategy_of_the_first_version_refuses_by_name_what_is_not_there(job_of_its_own):
+    from openfleet.compat.paddle.fluid.incubate.fleet.collective import DistributedStrategy, fleet
 
-    optimizer = fleet.distributed_optimizer(paddle.fluid.optimizer.SGD(0.1))
-    with pytest.raises(NotImplementedError, match="collective training is not available yet"):
-        optimizer.minimize(None)
+    fleet.init(paddle.fluid.incubate.fleet.base.role_maker.UserDefinedCollectiveRoleMaker(0, ["127.0.0.1:1"]))
     with pytest.raises(TypeError, match="expects an optimizer"):
         fleet.distributed_optimizer("SGD")
+    strategy = DistributedStrategy()
+    for name in ("use_dgc", "use_amp", "forward_recompute", "use_dist_fc"):
+        assert getattr(strategy, name) is False
+        with pytest.raises(NotImplementedError, match=f"`{name}` of a collective DistributedStrategy\n\nhint: "):
+            setattr(strategy, name, True)
+    with pytest.raises(ValueError, match="`collective_mode` expects one of None, 'grad_allreduce', 'local_sgd'"):
+        strategy.collective_mode = "ring"
+    with pytest.raises(AttributeError, match="`use_local_sgd`"):
+        strategy.use_localsgd = True
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [lambda: paddle.set_device("gpu:0"), lambda: paddle.CUDAPlace(1), lambda: paddle.fluid.cuda_places([0])[0]],
+)
+def test_a_script_that_asks_for_a_gpu_is_told_once_that_it_trains_on_cpus(ask, capfd, monkeypatch):
+    monkeypatch.setattr(paddle._devices, "_is_said", False)
+    for _ in range(2):
+        assert isinstance(ask(), paddle.CPUPlace)
+    assert capfd.readouterr().err.count("there is no GPU support here, so this process trains on CPUs") == 1
 
 
 SCRIPT = """

@@ -225,6 +225,7 @@ def test_the_command_reference_lists_every_command():
 
 def test_python_names_of_the_names_page_exist():
     import openfleet.models
+    import openfleet.ray
     from openfleet import fleet, static
 
     roots = {"openfleet": openfleet, "fleet": fleet, "static": static}

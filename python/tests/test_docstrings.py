@@ -11,6 +11,7 @@ MODULES = [
     "openfleet.fleet.metrics",
     "openfleet.fleet.util",
     "openfleet.models",
+    "openfleet.ray",
     "openfleet.reader",
     "openfleet.static",
     "openfleet.static.clip",

@@ -9,6 +9,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 JOB = ["-m", "openfleet.launch", "--server_num=2", "--worker_num=2"]
+RANKS = ["-m", "openfleet.launch", "--nproc_per_node=2"]
 
 
 def run(directory, *command):
@@ -28,7 +29,7 @@ def click_data(tmp_path_factory):
     return directory
 
 
-@pytest.mark.parametrize("launch", [[], JOB], ids=["alone", "job"])
+@pytest.mark.parametrize("launch", [[], JOB, RANKS], ids=["alone", "job", "ranks"])
 @pytest.mark.parametrize("name", ["wide_deep", "ctr_dnn", "deepfm"])
 def test_a_click_example_reaches_the_auc_in_its_docs(tmp_path, click_data, name, launch):
     said = run(tmp_path, *launch, str(EXAMPLES / name / "train.py"), f"--data={click_data}")
@@ -51,8 +52,19 @@ def test_the_word2vec_example_finds_the_similarities_of_its_text(tmp_path, launc
     assert len(run(tmp_path, str(EXAMPLES / "word2vec" / "infer.py")).splitlines()) == 5
 
 
+@pytest.mark.parametrize("launch", [[], RANKS], ids=["alone", "ranks"])
+def test_the_digits_example_reaches_the_accuracy_in_its_docs(tmp_path, launch):
+    said = run(tmp_path, *launch, str(EXAMPLES / "digits" / "train.py"))
+    expected = re.findall(
+        r"^\| (?:one process|two ranks) \| (0\.\d+) \|", (EXAMPLES / "digits" / "README.md").read_text(), re.M
+    )
+    (found,) = re.findall(r"test accuracy (0\.\d+)", said)
+    assert len(expected) == 2 and float(found) > float(min(expected)) - 0.02, said
+    assert (tmp_path / "digits-model" / "manifest.json").exists()
+
+
 def test_every_example_is_short():
     scripts = sorted(EXAMPLES.glob("*/*.py"))
-    assert len(scripts) == 8
+    assert len(scripts) == 9
     for script in scripts:
         assert len(script.read_text().splitlines()) < 80, script

@@ -171,13 +171,13 @@ from openfleet import static
 
 INIT
 x = static.data("x", [None, 1], "float32")
-loss = static.nn.mean(static.nn.fc(x, 1))
-optimizer = OPTIMIZER
-optimizer.minimize(loss)
+y = static.nn.fc(x, 1, weight_attr=static.initializer.Constant(0.0), bias_attr=False)
+loss = static.nn.mean(y)
+fleet.distributed_optimizer(static.optimizer.SGD(1.0)).minimize(loss)
 exe = static.Executor()
 exe.run(static.default_startup_program())
-exe.run(feed={"x": [[1.0]]})
-print("trained", flush=True)
+exe.run(feed={"x": [[1.0 + 2.0 * fleet.worker_index()]]})
+print("trained to", exe.run(feed={"x": [[1.0]]}, fetch_list=[y])[0].item(), flush=True)
 """
 
 
@@ -189,36 +189,16 @@ print("trained", flush=True)
         "fleet.init()",
     ],
 )
-@pytest.mark.parametrize(
-    "optimizer",
-    ["fleet.distributed_optimizer(static.optimizer.SGD(1.0))", "static.optimizer.SGD(1.0)"],
-)
-def test_workers_without_servers_are_refused(tmp_path, init, optimizer):
+def test_workers_without_servers_train_one_model_however_they_are_initialised(tmp_path, init):
     path = tmp_path / "job.py"
-    path.write_text(COLLECTIVE.replace("INIT", init).replace("OPTIMIZER", optimizer))
-    endpoints = "127.0.0.1:6170,127.0.0.1:6171"
-    two = environment(
-        PADDLE_TRAINER_ID="0",
-        PADDLE_TRAINERS_NUM="2",
-        PADDLE_TRAINER_ENDPOINTS=endpoints,
-        PADDLE_CURRENT_ENDPOINT="127.0.0.1:6170",
-    )
-    one = environment()
-    several, alone = (
-        subprocess.run(
-            [sys.executable, str(path)],
-            cwd=tmp_path,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
+    path.write_text(COLLECTIVE.replace("INIT", init))
+    command = [sys.executable, "-m", "openfleet.launch", "--nproc_per_node=2", str(path)]
+    for words, count, value in [(command, 2, -2.0), ([sys.executable, str(path)], 1, -1.0)]:
+        ran = subprocess.run(
+            words, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=False
         )
-        for env in (two, one)
-    )
-    assert several.returncode == 1, several.stdout + several.stderr
-    assert "collective training is not available yet: each of the 2 workers" in several.stderr
-    assert alone.returncode == 0 and "trained" in alone.stdout, alone.stderr
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        assert ran.stdout.count(f"trained to {value}") == count, ran.stdout
 
 
 SPARSE = """
@@ -319,6 +299,66 @@ else:
     assert abs(float(rows["1"]) + 30) < 0.01, rows
     manifest = json.loads((tmp_path / "saved" / "manifest.json").read_text())
     assert f"job {manifest['job']}: 2 servers" in ran.stderr, "a checkpoint says whose it is"
+
+
+def job_of(checkpoint):
+    return json.loads((checkpoint / "manifest.json").read_text())["job"]
+
+
+def test_every_way_to_save_writes_the_name_of_the_job(tmp_path):
+    text = """
+fleet.init_worker()
+step()
+static.save(static.default_main_program(), "static")
+static.save_inference_model("model", [x], [y], exe, program=test)
+fleet.save_persistables(exe, "fleet")
+"""
+    ran = launch(tmp_path, text)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    for checkpoint in ("static", "model", "fleet"):
+        assert f"job {job_of(tmp_path / checkpoint)}: 1 server" in ran.stderr, checkpoint
+
+    def run(*command):
+        return subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120)
+
+    openfleet = (sys.executable, "-m", "openfleet")
+    assert run(*openfleet, "gen", "criteo", "--rows", "200", "--out", "clicks").returncode == 0
+    train = ("--model", "ctr_dnn", "--train", "clicks/train/*.txt", "--save", "cli")
+    counts = ("--server_num=1", "--worker_num=1")
+    ran = run(sys.executable, "-m", "openfleet.launch", *counts, "openfleet", "train", *train)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert f"job {job_of(tmp_path / 'cli')}: 1 server" in ran.stderr
+
+
+def test_every_worker_loads_the_running_statistics_of_a_checkpoint(tmp_path):
+    normal = "normal = static.nn.batch_norm(x, moving_mean_name='mean')\n"
+    head = HEAD.replace("y = static.nn.fc(x,", f"{normal}y = static.nn.fc(normal,")
+    path = tmp_path / "job.py"
+    text = """
+fleet.init_worker()
+def show_mean():
+    print("now", np.array(static.global_scope().find_var("mean").get_tensor()).tolist(), flush=True)
+
+step()
+step()
+if fleet.is_first_worker():
+    static.save(static.default_main_program(), "old")
+    show_mean()
+fleet.barrier_worker()
+for _ in range(3 + 2 * fleet.worker_index()):
+    step()
+fleet.barrier_worker()
+static.load(static.default_main_program(), "old")
+show_mean()
+"""
+    path.write_text(f"A_SYNC = True\n{head}{text}")
+    command = [sys.executable, "-m", "openfleet.launch", "--server_num=1", "--worker_num=2", str(path)]
+    ran = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    means = [line.split("now ")[1] for line in ran.stdout.splitlines() if "now " in line]
+    assert len(means) == 3 and set(means) == {means[0]}, ran.stdout
 
 
 def test_dropout_differs_between_workers(tmp_path):

@@ -108,10 +108,84 @@ def test_script_000_trains_by_its_shell_script_and_passes_arguments_on(tmp_path)
     openks_trains(*launched(command, tmp_path, PATH=path, LOG_DIR=str(tmp_path / "log")), passes=4)
 
 
-def test_script_000_with_flag_1_says_that_collective_training_is_not_available(tmp_path):
-    code, said = launched([*COMPAT, str(SCRIPTS / "000_openks_collective.py")], tmp_path)
-    assert code == 1 and "initialised, worker 0 of 1" in said
-    assert "NotImplementedError" in said and "collective training is not available yet" in said
+def collective_trains(code, said, passes):
+    assert code == 0, said
+    assert "mode collective: every step applies the mean of all ranks' gradients" in said
+    for worker in range(2):
+        pattern = rf"\[worker {worker}\] pass \d+ cost ([\d.]+) auc ([\d.]+)"
+        steps = [tuple(map(float, step)) for step in re.findall(pattern, said)]
+        assert len(steps) == 50 * passes, said
+        assert falls([cost for cost, _ in steps], 0.75)
+        assert steps[-1][1] > 0.75
+        gpu = rf"\[worker {worker}\] openfleet: the script asks for GPUs \(`flag=1`\): there is no GPU support here"
+        assert len(re.findall(gpu, said)) == 1, said
+
+
+def test_script_000_with_flag_1_trains_under_its_own_launcher(tmp_path):
+    # The command of the document has servers in both modes.
+    command = [sys.executable, "-m", "openks_launcher", "--mode", "gpu", "--worker_num", "2", "--server_num", "2"]
+    code, said = launched([*command, str(SCRIPTS / "000_openks_collective.py"), "--passes", "2"], tmp_path)
+    collective_trains(code, said, passes=2)
+    assert "warning: --server_num has no effect in mode gpu, which has no servers" in said
+
+
+@pytest.fixture
+def python_with_paddle():
+    """A search path whose `python` can `import paddle`, as after `python -m openfleet.compat --enable`."""
+    switch = [sys.executable, "-m", "openfleet.compat"]
+    subprocess.run([*switch, "--enable"], check=True, capture_output=True)
+    try:
+        yield os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    finally:
+        subprocess.run([*switch, "--disable"], check=True, capture_output=True)
+
+
+def test_script_000_with_flag_1_trains_by_its_shell_script(tmp_path, python_with_paddle):
+    command = [str(SCRIPTS / "run_collective.sh"), "--passes", "2"]
+    code, said = launched(command, tmp_path, PATH=python_with_paddle, LOG_DIR=str(tmp_path / "log"))
+    collective_trains(code, said, passes=2)
+    assert "there is no GPU support here, so they train on CPUs" in said
+
+
+def test_without_the_switch_a_plain_python_does_not_import_paddle():
+    run = subprocess.run([sys.executable, "-c", "import paddle"], capture_output=True, text=True)
+    assert run.returncode == 1 and "No module named 'paddle'" in run.stderr
+
+
+LAUNCH = [*COMPAT, "-m", "paddle.distributed.launch"]
+
+
+@pytest.mark.parametrize(
+    "mode, words", [("", "every step applies the mean"), ("local_sgd", "average their parameters")]
+)
+def test_script_001_trains_collectively_and_continues_from_its_checkpoint(tmp_path, mode, words):
+    command = [*LAUNCH, "--gpus", "0,1", str(SCRIPTS / "001_collective.py"), str(tmp_path / "model"), *mode.split()]
+    for first in (0, 3):
+        code, said = launched(command, tmp_path)
+        assert code == 0 and words in said, said
+        for rank in range(2):
+            assert f"[worker {rank}] worker {rank} of 2 begins at epoch {first}" in said, said
+            costs = [float(cost) for cost in re.findall(rf"\[worker {rank}\] epoch \d cost ([\d.]+)", said)]
+            assert len(costs) == 3 and costs[-1] < costs[0], said
+    # The older checkpoints were removed.
+    assert sorted(os.listdir(tmp_path / "model")) == ["checkpoint.5", "status.5.json"]
+
+
+def test_the_functions_of_paddle_distributed_work_in_a_collective_job(tmp_path):
+    script = str(SCRIPTS / "distributed_functions.py")
+    code, said = launched([*LAUNCH, "--nproc_per_node", "2", script], tmp_path)
+    assert code == 0, said
+    result = "RESULT [2.0, 1.0] [1, 0] [0.5] [11] [[0, 0], [1, 1]] [{'rank': 0}, {'rank': 1}]"
+    assert said.count(result) == 2, said
+    assert said.count("REFUSED `paddle.distributed.all_reduce` of a variable: a variable has no value") == 2, said
+
+
+def test_launch_without_options_starts_one_process(tmp_path):
+    (tmp_path / "one.py").write_text("import paddle.distributed as dist\nprint('of', dist.get_world_size())\n")
+    code, said = launched([*LAUNCH, "one.py"], tmp_path)
+    assert code == 0 and "[worker 0] of 1" in said, said
+    code, said = launched([*COMPAT, "-m", "paddle.distributed.launch_ps", "--worker_num=1", "one.py"], tmp_path)
+    assert "2 servers and 1 worker" in said and "of 1" in said, said
 
 
 def test_script_001_prints_costs_that_fall_and_an_auc_that_rises(start):

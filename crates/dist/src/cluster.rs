@@ -283,8 +283,8 @@ impl Cluster {
     }
 
     /// Decays the rows of one sparse table, or of all, by their accessors' rules and removes rows with low scores. Returns how
-    /// many were removed on all servers. One worker calls this for the job, and training may continue meanwhile. A restarted
-    /// worker does not repeat it.
+    /// many were removed on all servers. One worker calls this for the job, and training may continue meanwhile. Queued gradients
+    /// of this worker are sent first, so that their rows count as seen. A restarted worker does not repeat it.
     pub fn shrink(&self, shrink: &Shrink) -> Result<Shrunk> {
         if self.strategy.trains_on_copies() && self.can_remove(shrink) {
             return Err(Error::NotInGeo { what: "removing rows".into() });
@@ -293,6 +293,8 @@ impl Cluster {
         if let Some([by_score, by_unseen_days, by_age]) = begun.recorded::<[usize; 3]>() {
             return Ok(Shrunk { by_score, by_unseen_days, by_age });
         }
+        let communicator = self.connected.lock().as_ref().map(|connected| connected.communicator.clone());
+        communicator.map_or(Ok(()), |communicator| communicator.flush())?;
         let request = ShrinkRequest { id: self.action_id(&begun), shrink: shrink.clone() };
         let asked = self.links.iter().map(|link| link.send_patiently(&request)).collect::<Result<_>>()?;
         let mut total = Shrunk::default();

@@ -414,6 +414,89 @@ pub enum Error {
         /// What was requested.
         what: String,
     },
+
+    // Collective jobs
+    /// Ranks that did not join the job in time.
+    #[error("{} did not join the job at `{meeting}` within {} s", ranks(absent), waited.as_secs_f64())]
+    RanksAbsent {
+        /// The missing ranks.
+        absent: Vec<u32>,
+        /// Where the ranks meet.
+        meeting: String,
+        /// The time limit.
+        waited: Duration,
+    },
+    /// A process that cannot join the job.
+    #[error("this process cannot join the job at `{meeting}` as rank {rank}: {reason}")]
+    RankRefused {
+        /// Its rank.
+        rank: u32,
+        /// Where the ranks meet.
+        meeting: String,
+        /// The reason.
+        reason: String,
+    },
+    /// A rank that has ended or cannot continue.
+    #[error("rank {rank} is lost: {reason}")]
+    RankLost {
+        /// The rank.
+        rank: u32,
+        /// The reason.
+        reason: String,
+    },
+    /// MPI was chosen in a build without it.
+    #[error("this build of OpenFleet does not support MPI between ranks")]
+    NoMpi,
+    /// An MPI library that this process cannot use from its threads.
+    #[error("MPI supports `{provided}` in this process: expected `{needed}` or more")]
+    MpiThreads {
+        /// The level that is needed.
+        needed: &'static str,
+        /// The level of the library.
+        provided: &'static str,
+    },
+    /// A process whose rank in MPI is not its rank in the job.
+    #[error("this process is rank {rank} of {size} in the job, and rank {mpi_rank} of {mpi_size} in MPI")]
+    MpiRank {
+        /// Its rank in the job.
+        rank: usize,
+        /// The number of ranks of the job.
+        size: usize,
+        /// Its rank in MPI.
+        mpi_rank: usize,
+        /// The number of processes of MPI.
+        mpi_size: usize,
+    },
+    /// MPI was finalized, and cannot start again in the same process.
+    #[error("MPI has already ended in this process, and cannot start again")]
+    MpiEnded,
+    /// Two ranks called different operations.
+    #[error("rank {rank} is at {call}, rank {other} at {other_call}")]
+    RanksDisagree {
+        /// One rank.
+        rank: u32,
+        /// What it called.
+        call: String,
+        /// Another rank.
+        other: u32,
+        /// What that one called.
+        other_call: String,
+    },
+    /// A sparse table in a job that averages parameters.
+    #[error("`localsgd` cannot train the sparse table `{table}`")]
+    NotInLocalSgd {
+        /// The table.
+        table: String,
+    },
+    /// Ranks whose tables differ.
+    #[error("table `{table}` differs between rank 0 and rank {rank}")]
+    RowsDiffer {
+        /// The table.
+        table: String,
+        /// The rank.
+        rank: u32,
+    },
+
     /// An error of the core crate.
     #[error(transparent)]
     Core(#[from] openfleet_core::Error),
@@ -467,6 +550,37 @@ impl Hinted for Error {
                 Some("check the logs of the servers and of the other workers: some of them keep restarting".into())
             }
             Error::OtherCheckpoint { .. } => Some("give all servers the same checkpoint".into()),
+            Error::RanksAbsent { .. } => Some(
+                "check that every rank was started, with the same number of ranks and the same address of rank 0; \
+                 `OPENFLEET_WAIT_SECONDS` is the limit"
+                    .into(),
+            ),
+            Error::RankRefused { .. } => {
+                Some("start all ranks of a job with one launcher, or give each its own rank and all the same number".into())
+            }
+            Error::RankLost { rank, .. } => Some(format!("check the log of rank {rank}").into()),
+            Error::NoMpi => Some(
+                "build with the feature `mpi` of `openfleet`, which needs an MPI library and libclang, or set \
+                 `OPENFLEET_COLLECTIVE_BACKEND` to `tcp`"
+                    .into(),
+            ),
+            Error::MpiThreads { .. } => Some(
+                "use an MPI library that was built with support for threads; a program that initialises MPI itself has to \
+                 ask for `MPI_THREAD_MULTIPLE`"
+                    .into(),
+            ),
+            Error::MpiRank { .. } => Some(
+                "start all processes of the job, and nothing else, with one `mpirun`; unset variables that give another rank"
+                    .into(),
+            ),
+            Error::MpiEnded => Some("run one collective job per process, or choose `tcp`".into()),
+            Error::RanksDisagree { .. } => {
+                Some("train the same programs and call the same operations in the same order on every rank".into())
+            }
+            Error::NotInLocalSgd { .. } => {
+                Some("leave `localsgd` out, or train with servers in geo mode, which exchanges rows from time to time".into())
+            }
+            Error::RowsDiffer { .. } => Some("load the same checkpoint on every rank, or on none".into()),
             Error::Missed { .. } => {
                 Some("check the logs of these workers: they may have failed, or be slow".into())
             }
@@ -501,6 +615,25 @@ impl Error {
         }
     }
 
+    /// Whether every rank of a collective job finds this error itself, from what all ranks have told each other.
+    pub(crate) fn is_found_by_every_rank(&self) -> bool {
+        matches!(self, Error::RanksDisagree { .. } | Error::RowsDiffer { .. })
+    }
+
+    /// The same error for another caller.
+    pub(crate) fn repeated(&self) -> Error {
+        match self {
+            Error::RankLost { rank, reason } => Error::RankLost { rank: *rank, reason: reason.clone() },
+            Error::RanksDisagree { rank, call, other, other_call } => {
+                Error::RanksDisagree { rank: *rank, call: call.clone(), other: *other, other_call: other_call.clone() }
+            }
+            Error::RowsDiffer { table, rank } => Error::RowsDiffer { table: table.clone(), rank: *rank },
+            Error::Recalled { rank } => Error::Recalled { rank: *rank },
+            Error::Background { message } => Error::Background { message: message.clone() },
+            other => Error::Background { message: openfleet_core::error::report(other) },
+        }
+    }
+
     /// Wraps an error of the table crate about the checkpoint at an address. `action` is `saving to`, `loading`, `reading`.
     pub fn checkpoint(action: &'static str, address: &str) -> impl Fn(openfleet_table::Error) -> Error + use<> {
         let address: Box<str> = address.into();
@@ -510,6 +643,15 @@ impl Error {
 
 /// Workers, as messages spell them.
 fn listed(workers: &[u32]) -> String {
-    let ranks: Vec<String> = workers.iter().map(u32::to_string).collect();
-    format!("{} {}", if workers.len() == 1 { "worker" } else { "workers" }, ranks.join(", "))
+    numbered("worker", workers)
+}
+
+/// Ranks, as messages spell them.
+pub(crate) fn ranks(ranks: &[u32]) -> String {
+    numbered("rank", ranks)
+}
+
+fn numbered(word: &str, numbers: &[u32]) -> String {
+    let list: Vec<String> = numbers.iter().map(u32::to_string).collect();
+    format!("{word}{} {}", if numbers.len() == 1 { "" } else { "s" }, list.join(", "))
 }

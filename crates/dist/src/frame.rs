@@ -126,6 +126,11 @@ impl Payload {
         bytemuck::cast_slice_mut(&mut self.bytes_mut()[start..start + bytes])
     }
 
+    /// Appends zero bytes up to the next multiple of 8.
+    pub fn pad(&mut self) {
+        self.length = self.length.next_multiple_of(8);
+    }
+
     /// Appends zero bytes and returns where they begin.
     fn grow(&mut self, bytes: usize) -> usize {
         let start = self.length.next_multiple_of(8);

@@ -9,6 +9,7 @@
 
 pub mod client;
 mod cluster;
+pub mod collective;
 pub mod communicator;
 mod error;
 mod floats;

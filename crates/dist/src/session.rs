@@ -70,6 +70,20 @@ pub async fn receive(
     state: &State,
     peer: &str,
 ) -> Result<(u32, Incarnation)> {
+    let hello = authenticate(stream, job, secret, peer).await?;
+    let incarnation = Incarnation(hello.incarnation);
+    if let Err(reason) = state.admit(hello.rank, incarnation) {
+        return refuse(stream, &hello, reason, peer).await;
+    }
+    if let Err(error) = welcome(stream, state.instance(), peer).await {
+        state.disconnected(hello.rank);
+        return Err(error);
+    }
+    Ok((hello.rank, incarnation))
+}
+
+/// The first half of [`receive`]: checks the job and the proof of whoever connects.
+pub(crate) async fn authenticate(stream: &mut impl Stream, job: &str, secret: &Secret, peer: &str) -> Result<Hello> {
     let hello: Hello = hear(stream, HELLO, 0, peer).await?;
     if hello.job != job {
         return refuse(stream, &hello, format!("this is job `{job}`, not `{}`", hello.job), peer).await;
@@ -81,30 +95,46 @@ pub async fn receive(
     if secret.check(Side::Worker, &hello, &nonce, &proof).is_err() {
         return refuse(stream, &hello, "it does not know the secret of this job".into(), peer).await;
     }
-    let incarnation = Incarnation(hello.incarnation);
-    if let Err(reason) = state.admit(hello.rank, incarnation) {
-        return refuse(stream, &hello, reason, peer).await;
-    }
-    if let Err(error) = say(stream, WELCOME, &state.instance(), peer).await {
-        state.disconnected(hello.rank);
-        return Err(error);
-    }
-    Ok((hello.rank, incarnation))
+    Ok(hello)
 }
 
-async fn refuse<T>(stream: &mut impl Stream, hello: &Hello, reason: String, peer: &str) -> Result<T> {
+/// The last message of an accepted handshake.
+pub(crate) async fn welcome(stream: &mut impl Stream, instance: u64, peer: &str) -> Result<()> {
+    say(stream, WELCOME, &instance, peer).await
+}
+
+/// Tells the other side why it is refused, and returns that as the error.
+pub(crate) async fn refuse<T>(stream: &mut impl Stream, hello: &Hello, reason: String, peer: &str) -> Result<T> {
     // The worker is refused even if the reason does not reach it.
-    let _ = say(stream, REFUSED, &reason, peer).await;
+    let _ = say_refused(stream, &reason).await;
     Err(Error::Refused { endpoint: peer.to_owned(), rank: hello.rank, reason })
 }
 
-async fn say(stream: &mut impl Stream, kind: u16, what: &impl Serialize, peer: &str) -> Result<()> {
+/// Tells the other side why it is refused.
+pub(crate) async fn say_refused(stream: &mut impl Stream, reason: &str) -> Result<()> {
+    say(stream, REFUSED, &reason, "a process that is refused").await
+}
+
+/// Sends a message of a handshake.
+pub(crate) async fn say(stream: &mut impl Stream, kind: u16, what: &impl Serialize, peer: &str) -> Result<()> {
     let bytes = serde_json::to_vec(what).map_err(|_| Error::Damaged { what: "handshake" })?;
     write_frame(stream, kind, 0, &bytes, peer).await
 }
 
+/// Receives a message of a handshake of at most [`CAP`] bytes.
 async fn hear<T: DeserializeOwned>(stream: &mut impl Stream, kind: u16, rank: u32, peer: &str) -> Result<T> {
-    let Some(frame) = read_frame(stream, CAP, peer).await? else {
+    hear_within(stream, CAP, kind, rank, peer).await
+}
+
+/// Receives a message of at most `cap` bytes. A refusal is an error.
+pub(crate) async fn hear_within<T: DeserializeOwned>(
+    stream: &mut impl Stream,
+    cap: u64,
+    kind: u16,
+    rank: u32,
+    peer: &str,
+) -> Result<T> {
+    let Some(frame) = read_frame(stream, cap, peer).await? else {
         return Err(Error::Closed { endpoint: peer.to_owned() });
     };
     if frame.kind == REFUSED {

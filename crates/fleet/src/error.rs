@@ -165,6 +165,12 @@ pub enum Error {
         /// The earlier call.
         after: &'static str,
     },
+    /// Ranks that do not know where to meet.
+    #[error("{workers} ranks, but none of them knows where to meet")]
+    NoMeeting {
+        /// Number of ranks.
+        workers: usize,
+    },
     /// A feature that this version does not have.
     #[error("{what} is not available yet")]
     Unavailable {
@@ -335,6 +341,9 @@ impl Hinted for Error {
             Error::NotBuilt { feature, .. } => {
                 Some(format!("build with the feature `{feature}`, which is on by default").into())
             }
+            Error::NoMeeting { .. } => Some(
+                "set `PADDLE_TRAINER_ENDPOINTS`, or `MASTER_ADDR` and `MASTER_PORT`; `fleetrun --nproc_per_node` does".into(),
+            ),
             Error::Unavailable { .. } | Error::WaitInterrupted => None,
             Error::Runtime { .. } | Error::WorkerPanicked { .. } => None,
             Error::BadOption { .. } | Error::Columns { .. } | Error::Io { .. } => None,

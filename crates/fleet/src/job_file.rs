@@ -37,16 +37,24 @@ impl JobFile {
     ///
     /// If the file cannot be written or renamed.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let text = serde_json::to_string(self).unwrap_or_default();
         let new = path.with_extension("json.new");
-        std::fs::write(&new, text + "\n").map_err(Error::io("write", &new))?;
+        std::fs::write(&new, self.to_text() + "\n").map_err(Error::io("write", &new))?;
         std::fs::rename(&new, path).map_err(Error::io("replace", path))
     }
 
     /// Reads the file. The default (not ending, no worker departed) if it is missing or malformed.
     pub fn read(path: &Path) -> Self {
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        serde_json::from_str(&text).unwrap_or_default()
+        Self::parse(&std::fs::read_to_string(path).unwrap_or_default())
+    }
+
+    /// Parses the content of such a file. The default if it is malformed.
+    pub fn parse(text: &str) -> Self {
+        serde_json::from_str(text).unwrap_or_default()
+    }
+
+    /// The content of the file, without a line end.
+    pub fn to_text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
     }
 }
 

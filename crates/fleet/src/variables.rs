@@ -37,6 +37,10 @@ pub const OWN_SERVERS: &str = "OPENFLEET_SERVERS";
 pub const OWN_WORKER_COUNT: &str = "OPENFLEET_WORKER_NUM";
 /// The endpoints of all workers.
 pub const OWN_WORKERS: &str = "OPENFLEET_WORKERS";
+/// Where the workers of a collective job meet, if their endpoints are not listed: `host:port` on the machine of rank 0.
+pub const OWN_MASTER: &str = "OPENFLEET_MASTER";
+/// The same, as PaddlePaddle's launcher spells it.
+pub const MASTER: &str = "PADDLE_MASTER";
 /// The name of the job; processes of other jobs are refused.
 pub const JOB: &str = "OPENFLEET_JOB";
 /// The shared secret of the job. It is never logged.
@@ -57,6 +61,8 @@ pub const RESUME: &str = "OPENFLEET_RESUME";
 pub const JOB_FILE: &str = "OPENFLEET_JOB_FILE";
 /// Where the processes of an MPI job on several machines meet: `host:port` on the machine of rank 0.
 pub const RENDEZVOUS: &str = "OPENFLEET_RENDEZVOUS";
+/// How the ranks of a collective job exchange data: `tcp` or `mpi`.
+pub const COLLECTIVE_BACKEND: &str = "OPENFLEET_COLLECTIVE_BACKEND";
 /// The certificate of a server that uses TLS, a PEM file.
 pub const TLS_CERTIFICATE: &str = "OPENFLEET_TLS_CERTIFICATE";
 /// The private key of [`TLS_CERTIFICATE`], a PEM file.

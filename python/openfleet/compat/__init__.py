@@ -11,10 +11,12 @@ from __future__ import annotations
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import os
+import pkgutil
 import sys
 from collections.abc import Callable, Sequence
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from .. import _native
@@ -29,6 +31,14 @@ def for_children() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
 
 
+def alias_package(alias: str, package: str) -> None:
+    """Lets a package and all its modules be imported under another name: the same objects, not copies."""
+    real = importlib.import_module(package)
+    names = [module.name for module in pkgutil.walk_packages(real.__path__, f"{package}.")]
+    for name in [package, *names]:
+        sys.modules[alias + name[len(package) :]] = importlib.import_module(name)
+
+
 def install() -> None:
     """Makes `import paddle` find `openfleet.compat.paddle` in this process. Idempotent."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
@@ -40,6 +50,11 @@ class _Finder(importlib.abc.MetaPathFinder):
         if name != "paddle" and not name.startswith("paddle."):
             return None
         real = f"{__name__}.{name}"
+        if name.endswith(".__main__"):
+            # `python -m` runs it; importing it here would run it too.
+            found = importlib.util.find_spec(real)
+            origin = None if found is None else found.origin
+            return None if origin is None else importlib.util.spec_from_file_location(name, origin)
         try:
             module = importlib.import_module(real)
         except ModuleNotFoundError as error:
@@ -57,6 +72,11 @@ class _Loader(importlib.abc.Loader):
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         return self._module
+
+    def get_code(self, name: str) -> CodeType | None:
+        """The code of the module, which `python -m` runs."""
+        loader: Any = None if self._spec is None else self._spec.loader
+        return None if loader is None else loader.get_code(loader.name)
 
     def exec_module(self, module: ModuleType) -> None:
         # The import machinery has just overwritten it with the spec of the other name.

@@ -1,15 +1,48 @@
-"""`python -m openfleet.compat script.py arguments...`, or `-m module` in place of the script."""
+"""`python -m openfleet.compat script.py arguments...`, or `-m module` in place of the script.
 
+`--enable` lets every `python` of this environment `import paddle`, until `--disable`.
+"""
+
+import importlib.util
 import os
 import runpy
 import sys
+import sysconfig
 
-from . import for_children, install
+from . import SITE, for_children, install
+
+USAGE = """usage: python -m openfleet.compat script.py [arguments...]
+       python -m openfleet.compat -m module [arguments...]
+       python -m openfleet.compat --enable     every `python` of this environment can `import paddle`
+       python -m openfleet.compat --disable    undo it"""
+# A line of a .pth file in site-packages is added to `sys.path` when Python starts.
+SWITCH = os.path.join(sysconfig.get_paths()["purelib"], "openfleet-paddle.pth")
+
+
+def enable() -> None:
+    """Lets every Python of this environment `import paddle`."""
+    found = importlib.util.find_spec("paddle")
+    if found is not None and found.origin is not None and not found.origin.startswith(os.path.dirname(SITE)):
+        sys.exit(f"error: PaddlePaddle itself is installed here, at `{found.origin}`\n\nhint: use another environment")
+    with open(SWITCH, "w") as file:
+        file.write(f"{SITE}\n")
+    print(f"`import paddle` finds OpenFleet's compatibility package from now on (`{SWITCH}`)")
+
+
+def disable() -> None:
+    """Undoes `enable`."""
+    if os.path.exists(SWITCH):
+        os.remove(SWITCH)
+    print("`import paddle` does not find OpenFleet's compatibility package any more")
+
 
 words = sys.argv[1:]
 is_module = words[:1] == ["-m"]
-if len(words) < 1 + is_module:
-    sys.exit("usage: python -m openfleet.compat script.py [arguments...]")
+if words in (["--enable"], ["--disable"]):
+    enable() if words == ["--enable"] else disable()
+    sys.exit()
+if len(words) < 1 + is_module or words[0] in ("-h", "--help"):
+    sys.exit(USAGE)
 install()
 for_children()
 sys.argv = words[is_module:]

@@ -27,6 +27,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from .. import _native
 from .._deprecated import IGNORED, Deprecated, accepts_deprecated
 from .._log import logger
@@ -297,7 +299,7 @@ class InMemoryDataset(DatasetBase):
             return rows
         from ..fleet import _job
 
-        return int(_job.current().all_reduce("sum", [float(rows)])[0])
+        return int(_job.current().all_reduce("sum", np.array([rows], np.int64))[0])
 
     def get_shuffle_data_size(self, fleet: Any = None) -> int:
         """Returns the number of rows in memory after a shuffle, like `get_memory_data_size`."""

@@ -28,7 +28,14 @@ from ..static.optimizer import Optimizer
 from ..static.scope import global_scope
 from . import _ending, _job, metrics, util
 from .optimizer import DistributedOptimizer
-from .role import MPISymetricRoleMaker, PaddleCloudRoleMaker, Role, RoleMakerBase, UserDefinedRoleMaker
+from .role import (
+    MPISymetricRoleMaker,
+    PaddleCloudRoleMaker,
+    Role,
+    RoleMakerBase,
+    UserDefinedCollectiveRoleMaker,
+    UserDefinedRoleMaker,
+)
 from .saving import (
     load_model,
     save,
@@ -48,6 +55,7 @@ __all__ = [
     "MultiSlotStringDataGenerator",
     "PaddleCloudRoleMaker",
     "Role",
+    "UserDefinedCollectiveRoleMaker",
     "UserDefinedRoleMaker",
     "all_reduce",
     "barrier_worker",
@@ -99,7 +107,7 @@ def init(
 
     Args:
         role_maker: Where the role comes from; the environment by default.
-        is_collective: Whether the job has workers only. Raises where it has servers.
+        is_collective: Whether the job has workers only, which train with each other. Raises where it has servers.
         strategy: How the job trains, where `distributed_optimizer` is not given one.
 
     Raises:
@@ -116,12 +124,16 @@ def init(
         raise TypeError(f"`role_maker` expects a role maker, got {type(role_maker).__name__}")
     if strategy is not None and not isinstance(strategy, DistributedStrategy):
         raise TypeError(f"`strategy` expects a DistributedStrategy, got {type(strategy).__name__}")
-    job = _native.Fleet(None if role_maker is None else role_maker._native(), _job.paddle_lines)
     is_collective = is_collective or getattr(role_maker, "_is_collective", False)
+    native = None if role_maker is None else role_maker._native()
+    job = _native.Fleet(native, _job.paddle_lines, is_collective)
     if is_collective and job.server_num() > 0:
         raise ValueError(f"`is_collective=True`, but the job has servers: this is {job}")
     _job.begin(job)
     _job.strategy = copy.deepcopy(strategy)
+    if job.is_collective():
+        # A rank that has used the group in any way has to depart from it.
+        _ending.depart_at_exit(_depart)
 
 
 def is_worker() -> bool:
@@ -235,7 +247,6 @@ def distributed_optimizer(optimizer: Optimizer, strategy: DistributedStrategy | 
     Raises:
         TypeError: An argument has another type.
         ValueError: Settings of the strategy contradict each other.
-        NotImplementedError: The job has several workers and no server.
 
     >>> from openfleet import fleet
     >>> fleet.init()
@@ -247,7 +258,6 @@ def distributed_optimizer(optimizer: Optimizer, strategy: DistributedStrategy | 
     strategy = strategy or _job.strategy or DistributedStrategy()
     if not hasattr(strategy, "_options"):
         raise TypeError(f"`strategy` expects a DistributedStrategy, got {type(strategy).__name__}")
-    _job.check_collective()
     return DistributedOptimizer(optimizer, strategy)
 
 
@@ -286,7 +296,7 @@ def run_server() -> None:
 
 @accepts_deprecated(scopes=IGNORED)
 def init_worker() -> None:
-    """Waits for the servers and connects to them.
+    """Waits for the servers, or for the other ranks of a collective job, and connects to them.
 
     Call it after `minimize` and the startup program. The job trains in the scope that is current now; any other scope
     is local to this process.
@@ -310,12 +320,13 @@ def init_worker() -> None:
 
 
 def _depart() -> None:
-    if _job.at_work() is not None:
+    job = _job.joined()
+    if _job.at_work() is not None or (job is not None and job.is_collective() and not _job.is_over()):
         stop_worker()
 
 
 def stop_worker() -> None:
-    """Leaves the job. The servers shut down once all workers have left.
+    """Leaves the job. Servers shut down once all workers have left; a rank of a collective job waits for the others.
 
     A script that ends with exit code 0 need not call it.
 
@@ -329,8 +340,21 @@ def stop_worker() -> None:
     >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
     >>> fleet.stop_worker()
     """
-    _job.current().stop_worker()
+    job = _job.current()
+    if job.is_collective() and _job.main_program is not None and not _job.is_over():
+        _take_part_without_data()
+    job.stop_worker()
     _job.end_work()
+
+
+def _take_part_without_data() -> None:
+    """Joins the job on a rank whose script has trained nothing: the other ranks wait for it, and may have data."""
+    from ..static.executor import Executor
+
+    if _job.at_work() is None:
+        init_worker()
+    # The job takes part with the tables of the scopes that have an executor.
+    Executor()._for_scope(_job.scope())
 
 
 def barrier_worker() -> None:
@@ -346,7 +370,7 @@ def barrier_worker() -> None:
 
 
 def all_reduce(input: Any, mode: str = "sum") -> Any:
-    """Combines the arrays of all workers element by element: `sum`, `max` or `min`. Every worker calls it.
+    """Combines the arrays of all workers element by element: `sum`, `mean`, `max` or `min`. Every worker calls it.
 
     >>> from openfleet import fleet
     >>> fleet.init()

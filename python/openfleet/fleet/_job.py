@@ -61,6 +61,11 @@ def at_work() -> _native.Fleet | None:
     return _fleet if _working else None
 
 
+def is_over() -> bool:
+    """Returns whether this worker has left the job."""
+    return _over
+
+
 def scope() -> Scope:
     """Returns the scope that the job trains in."""
     assert _scope is not None, "the scope of the job is read before `init_worker`"
@@ -79,6 +84,21 @@ def of_scope(scope: Scope) -> _native.Fleet | None:
     return _fleet if _working and scope is _scope else None
 
 
+def join_if_collective(scope: Scope) -> None:
+    """Joins a collective job when its script first runs a program after `minimize`.
+
+    PaddlePaddle's collective scripts do not call `init_worker`.
+    """
+    from ..static.scope import global_scope
+
+    if _fleet is None or _working or _over or main_program is None or scope is not global_scope():
+        return
+    if _fleet.is_collective():
+        from . import init_worker
+
+        init_worker()
+
+
 def check_training(program: Program, scope: Scope) -> None:
     """Raises where a worker of a job would train a model of its own instead of the job's."""
     if _fleet is None or not _fleet.is_worker() or program._native.is_for_test or not program._native.is_trained:
@@ -95,15 +115,4 @@ def check_training(program: Program, scope: Scope) -> None:
             "a worker of a job with servers trains before `fleet.init_worker`: "
             "every worker would train a model of its own\n\n"
             "hint: call `fleet.init_worker()` after `minimize` and the startup program"
-        )
-    check_collective()
-
-
-def check_collective() -> None:
-    """Raises for several workers without servers, each of which would train its own model."""
-    if _fleet is not None and _fleet.worker_num() > 1 and _fleet.server_num() == 0:
-        raise NotImplementedError(
-            f"collective training is not available yet: each of the {_fleet.worker_num()} workers would train a model "
-            "of its own\n\n"
-            "hint: train with servers (`fleetrun --server_num=1 --worker_num=2`), in mode sync for the same result"
         )

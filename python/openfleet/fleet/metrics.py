@@ -25,7 +25,7 @@ def _array(value: Any, scope: Scope | None) -> np.ndarray[Any, Any]:
 
 def _reduced(mode: str, value: Any, scope: Scope | None) -> np.ndarray[Any, Any]:
     array = _array(value, scope)
-    return np.asarray(_job.current().all_reduce(mode, array.reshape(-1).astype(float).tolist())).reshape(array.shape)
+    return _job.current().all_reduce(mode, array.reshape(-1).astype(np.float64)).reshape(array.shape)
 
 
 @accepts_deprecated(util=IGNORED)

@@ -74,6 +74,33 @@ class UserDefinedRoleMaker(RoleMakerBase):
         return _native.RoleMaker.user_defined(*self._arguments)
 
 
+class UserDefinedCollectiveRoleMaker(RoleMakerBase):
+    """Takes the rank in a collective job from arguments.
+
+    Args:
+        current_id: The rank of this process, from 0.
+        worker_endpoints: The `host:port` of every worker, in rank order. The first one is where they meet.
+
+    Raises:
+        TypeError: `worker_endpoints` is one string.
+
+    >>> from openfleet import fleet
+    >>> fleet.init(fleet.UserDefinedCollectiveRoleMaker(0, ["127.0.0.1:6170"]))
+    >>> fleet.worker_num()
+    1
+    """
+
+    _is_collective = True
+
+    def __init__(self, current_id: int = 0, worker_endpoints: Sequence[str] = ()) -> None:
+        if isinstance(worker_endpoints, str):
+            raise TypeError("`worker_endpoints` expects a list of `host:port`, got one str")
+        self._arguments = current_id, list(worker_endpoints)
+
+    def _native(self) -> _native.RoleMaker | None:
+        return _native.RoleMaker.user_defined_collective(*self._arguments)
+
+
 class PaddleCloudRoleMaker(RoleMakerBase):
     """Takes the role from the environment: `TRAINING_ROLE` and related variables, or those of a scheduler.
 

@@ -132,8 +132,8 @@ def save_inference_model(
 def load_model(path: str | os.PathLike[str], *, partial: bool = False) -> None:
     """Loads every table of the job from a checkpoint, which any number of servers may have written.
 
-    Only the first worker's call has an effect. Call it before training or between two passes. `partial=True` skips
-    values that are missing or do not fit.
+    Call it on every worker, before training or between two passes; with servers only the first worker's call has an
+    effect. `partial=True` skips values that are missing or do not fit.
 
     >>> from openfleet import fleet
     >>> fleet.init()
@@ -148,7 +148,9 @@ def load_model(path: str | os.PathLike[str], *, partial: bool = False) -> None:
     >>> fleet.save_persistables(exe, path)
     >>> fleet.load_model(path)
     """
-    if _require_working("load_model").is_first_worker():
+    job = _require_working("load_model")
+    # Every rank of a collective job has all tables.
+    if job.is_first_worker() or job.is_collective():
         with scope_guard(_job.scope()):
             static_io.load(_job.program(), path, partial=partial)
 

@@ -39,7 +39,10 @@ def get_file_shard(files: list[str]) -> list[str]:
 
 @accepts_deprecated(comm_world=_COMM_WORLD)
 def all_reduce(input: Any, mode: str = "sum") -> Any:
-    """Combines the arrays of all workers element by element: `sum`, `max` or `min`. Every worker calls it.
+    """Combines the arrays of all workers element by element: `sum`, `mean`, `max` or `min`. Every worker calls it.
+
+    The result has the type of the input. Servers compute with 64-bit floats; a collective job computes with the type of
+    the input.
 
     >>> from openfleet import fleet
     >>> fleet.init()
@@ -49,8 +52,13 @@ def all_reduce(input: Any, mode: str = "sum") -> Any:
     2
     """
     array = np.asarray(input)
-    values = _job.current().all_reduce(mode, array.reshape(-1).astype(np.float64).tolist())
-    return np.asarray(values).reshape(array.shape).astype(array.dtype)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"`all_reduce` expects numbers, got an array of {array.dtype}")
+    wide = (
+        array.dtype if array.dtype in (np.float32, np.float64) else np.float64 if array.dtype.kind == "f" else np.int64
+    )
+    reduced = _job.current().all_reduce(mode, np.ascontiguousarray(array, wide).reshape(-1))
+    return reduced.reshape(array.shape).astype(array.dtype)
 
 
 @accepts_deprecated(comm_world=_COMM_WORLD)
@@ -69,6 +77,25 @@ def all_gather(input: Any) -> list[Any]:
     everybody[job.worker_index()] = array
     gathered = all_reduce(everybody)
     return [one.item() if array.ndim == 0 else one for one in gathered]
+
+
+def broadcast(input: Any, root: int = 0) -> Any:
+    """Returns the array of worker `root` on every worker. All workers pass arrays of one shape and type.
+
+    >>> from openfleet import fleet
+    >>> fleet.init()
+    >>> _ = fleet.distributed_optimizer(static.optimizer.SGD(0.1))
+    >>> fleet.init_worker()
+    >>> fleet.util.broadcast(np.array([1.0, 2.0])).tolist()
+    [1.0, 2.0]
+    """
+    job = _job.current()
+    if not 0 <= root < job.worker_num():
+        raise ValueError(f"`root` expects a rank below {job.worker_num()}, got {root}")
+    array = np.ascontiguousarray(input)
+    if job.is_collective():
+        return np.frombuffer(job.broadcast(root, array.tobytes()), array.dtype).reshape(array.shape).copy()
+    return all_reduce(array if job.worker_index() == root else np.zeros_like(array))
 
 
 @accepts_deprecated(comm_world=_COMM_WORLD)

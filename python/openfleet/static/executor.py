@@ -6,6 +6,7 @@ current at that call. Any other scope is local to this process: loading a model 
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -67,6 +68,7 @@ class Executor:
         from ..fleet import _job
 
         scope = global_scope() if scope is None else scope
+        _job.join_if_collective(scope)
         job = _job.of_scope(scope)
         if gives_values:
             scope._trained_elsewhere = False
@@ -225,11 +227,8 @@ class Executor:
         source = dataset._for_pass()
         threads = min(thread, source.thread_num) if thread > 0 else source.thread_num
         job = _job.of_scope(scope)
-        if job is not None and job.server_num() > 0 and not infer:
-            known = job.thread_num()
-            if threads > known:
-                _say(f"using {known} training threads instead of {threads}: `CPU_NUM` sets how many a worker has")
-            threads = min(threads, known)
+        if job is not None and not infer:
+            threads = _job_threads(job, threads)
         names, tell = _names(fetch_list), _printer(list(fetch_info or []), _names(fetch_list))
         if fetch_handler is not None:
             names, tell = _names(list(fetch_handler.var_dict.values())), _periodic(fetch_handler)
@@ -262,6 +261,24 @@ class Executor:
     def close(self) -> None:
         """Releases the memory of compiled programs."""
         self._executors.clear()
+
+
+def _job_threads(job: _native.Fleet, threads: int) -> int:
+    """Returns how many threads train: at most as many as the rest of the job expects of this worker."""
+    if job.is_collective():
+        known, why = 1, "a rank of a collective job has one; start more ranks with `--nproc_per_node`"
+    elif job.server_num() > 0:
+        known, why = job.thread_num(), "`CPU_NUM` sets how many a worker has"
+    else:
+        return threads
+    if threads > known:
+        _say_once(f"using {known} training thread{'s' * (known > 1)} instead of {threads}: {why}")
+    return min(threads, known)
+
+
+@functools.cache
+def _say_once(line: str) -> None:
+    _say(line)
 
 
 def _say(line: str) -> None:

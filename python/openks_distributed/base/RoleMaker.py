@@ -5,7 +5,15 @@ from openfleet.fleet.role import (
     PaddleCloudRoleMaker,
     Role,
     RoleMakerBase,
+    UserDefinedCollectiveRoleMaker,
     UserDefinedRoleMaker,
 )
 
-__all__ = ["MPISymetricRoleMaker", "PaddleCloudRoleMaker", "Role", "RoleMakerBase", "UserDefinedRoleMaker"]
+__all__ = [
+    "MPISymetricRoleMaker",
+    "PaddleCloudRoleMaker",
+    "Role",
+    "RoleMakerBase",
+    "UserDefinedCollectiveRoleMaker",
+    "UserDefinedRoleMaker",
+]

@@ -1,4 +1,4 @@
-"""Training with workers only, which is not available yet."""
+"""Training with workers only."""
 
 from . import GPUDistributed, strategy
 from .GPUDistributed import GPUDistributedAlgorithm, GPUDistributedOptimizer, algorithm

@@ -1,4 +1,4 @@
-"""Strategies of training with workers only, by the names of OpenKS. They are stored and have no effect yet."""
+"""Strategies of training with workers only, by the names of OpenKS."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from .GPUDistributed import DistributedStrategy
 
 
 class NumThreadsConfig:
-    """Sets the number of threads per worker."""
+    """Has no effect: a worker trains with one thread, and more workers use more cores."""
 
     def __init__(self, num_threads: int = 1) -> None:
         self.options: dict[str, Any] = {"num_threads": num_threads}
 
 
 class NCCL2Mode:
-    """Reduces gradients with the library of the devices."""
+    """Averages gradients at every step."""
 
     options: dict[str, Any] = {"mode": "nccl2"}
 
 
 class CollectiveMode:
-    """Reduces gradients with ops of the program."""
+    """Averages gradients at every step."""
 
     options: dict[str, Any] = {"mode": "collective"}
 
 
 class GradAllreduce:
-    """Reduces gradients at every step."""
+    """Averages gradients at every step."""
 
     options: dict[str, Any] = {"mode": "collective", "collective_mode": "grad_allreduce"}
 
 
 class LocalSGD:
-    """Averages parameters periodically."""
+    """Averages parameters after every step, as PaddlePaddle 1.x does."""
 
     options: dict[str, Any] = {"mode": "collective", "collective_mode": "local_sgd", "use_local_sgd": True}
 
 
 class HierarchicalAllreduce:
-    """Reduces gradients within each machine first."""
+    """Has no effect: one ring connects all workers."""
 
     options: dict[str, Any] = {"use_hierarchical_allreduce": True}
 

@@ -9,6 +9,7 @@
 //! The algorithms of the modes are not here: `dist` chooses a communicator by [`ModeSettings`], and a server its aggregation by
 //! [`Mode`].
 
+mod collective;
 mod options;
 mod resolve;
 
@@ -16,6 +17,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub use collective::{CollectiveSettings, CollectiveUpdate, GradientScale};
 pub use options::{Front, OptionValue, StrategyOptions};
 
 use crate::error::{Error, Result};
@@ -35,11 +37,13 @@ pub enum Mode {
     Hybrid,
     /// Workers train on copies and exchange differences periodically.
     Geo,
+    /// Workers train with each other, without servers.
+    Collective,
 }
 
 impl Mode {
-    /// All modes, from the strictest to the loosest.
-    pub const ALL: [Mode; 5] = [Mode::Sync, Mode::HalfAsync, Mode::Async, Mode::Hybrid, Mode::Geo];
+    /// All modes: those with servers from the strictest to the loosest, then the one without.
+    pub const ALL: [Mode; 6] = [Mode::Sync, Mode::HalfAsync, Mode::Async, Mode::Hybrid, Mode::Geo, Mode::Collective];
 
     /// The name in options, logs and checkpoints.
     pub fn name(self) -> &'static str {
@@ -49,6 +53,7 @@ impl Mode {
             Mode::Async => "async",
             Mode::Hybrid => "hybrid",
             Mode::Geo => "geo",
+            Mode::Collective => "collective",
         }
     }
 
@@ -57,7 +62,7 @@ impl Mode {
         Mode::ALL.into_iter().find(|mode| mode.name() == name.replace('-', "_")).ok_or_else(|| Error::OptionChoice {
             name: "mode",
             got: name.to_owned(),
-            choices: &["sync", "half_async", "async", "hybrid", "geo"],
+            choices: &["sync", "half_async", "async", "hybrid", "geo", "collective"],
         })
     }
 }
@@ -81,6 +86,8 @@ pub enum ModeSettings {
     Hybrid(HybridSettings),
     /// See [`GeoSettings`].
     Geo(GeoSettings),
+    /// See [`CollectiveSettings`].
+    Collective(CollectiveSettings),
 }
 
 /// Options of async mode.
@@ -197,6 +204,7 @@ impl Strategy {
             ModeSettings::Async(_) => Mode::Async,
             ModeSettings::Hybrid(_) => Mode::Hybrid,
             ModeSettings::Geo(_) => Mode::Geo,
+            ModeSettings::Collective(_) => Mode::Collective,
         }
     }
 
@@ -271,6 +279,7 @@ impl fmt::Display for Strategy {
                 let rest = if settings.flush_residual { "flushed at save and stop" } else { "kept by the worker" };
                 write!(f, "push {what} every {every}, residual {rest}")?;
             }
+            ModeSettings::Collective(settings) => write!(f, "{settings}")?,
         }
         if self.float_width == FloatWidth::Bits16 {
             write!(f, "; gradients travel as 16 bits")?;

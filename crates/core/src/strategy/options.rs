@@ -4,7 +4,7 @@
 //! PaddlePaddle scripts, plus four of our own (`staleness`, `geo_scale`, `geo_flush_residual`, `wire_bits`). Only the types of
 //! values are checked here; [`Strategy::resolve`](super::Strategy::resolve) checks everything else at once.
 
-use super::{GeoScale, Mode};
+use super::{GeoScale, GradientScale, Mode};
 use crate::error::{Error, Result};
 use crate::placement::SplitMethod;
 
@@ -109,6 +109,14 @@ macro_rules! options {
                 Ok(())
             }
 
+            /// Removes an option that was set.
+            pub(super) fn unset(&mut self, name: &str) {
+                match name {
+                    $(stringify!($name) => self.$name = None,)*
+                    _ => {}
+                }
+            }
+
             /// The value that was set for a name; `None` if none was, or if there is no such option. Defaults are not returned,
             /// so a dictionary that is read and set again means the same.
             pub fn get(&self, name: &str) -> Option<OptionValue> {
@@ -177,6 +185,32 @@ options! {
     min_block_size: i64,
     /// How blocks are assigned to servers.
     split_method: SplitMethod,
+
+    // Collective jobs.
+    /// Whether gradients are reduced in buckets, instead of one by one.
+    fuse_all_reduce_ops: bool,
+    /// Size of a bucket of gradients in MB.
+    fuse_grad_size_in_mb: i64,
+    /// Maximum size of the last bucket in MB.
+    last_comm_group_size_mb: i64,
+    /// Whether gradients are sent with 16 bits.
+    fp16_allreduce: bool,
+    /// Whether gradients are averaged or added up over the ranks.
+    gradient_scale: GradientScale,
+    /// Whether gradients are merged over several steps before they are applied.
+    gradient_merge: bool,
+    /// Number of those steps.
+    gradient_merge_k_steps: i64,
+    /// Whether merged gradients are averaged over the steps.
+    gradient_merge_avg: bool,
+    /// Whether ranks train alone and average their parameters from time to time.
+    localsgd: bool,
+    /// Steps between two averages.
+    localsgd_k_steps: i64,
+    /// First step of training alone.
+    localsgd_begin_step: i64,
+    /// Local SGD with a number of steps that follows the loss, beginning with `localsgd_k_steps`.
+    adaptive_localsgd: bool,
 }
 
 impl StrategyOptions {
@@ -190,6 +224,42 @@ impl StrategyOptions {
         Self::untouched(Front::TranspilerConfig)
     }
 
+    /// Options that only a job with servers uses.
+    pub const WITH_SERVERS: &[&str] = &[
+        "a_sync",
+        "k_steps",
+        "staleness",
+        "sync_mode",
+        "geo_sgd_mode",
+        "geo_sgd_need_push_nums",
+        "half_async",
+        "runtime_split_send_recv",
+        "max_merge_var_num",
+        "send_queue_size",
+        "independent_recv_thread",
+        "min_send_grad_num_before_recv",
+        "send_wait_times",
+        "thread_pool_size",
+        "launch_barrier",
+        "lr_decay_steps",
+        "geo_scale",
+        "geo_flush_residual",
+        "slice_var_up",
+        "min_block_size",
+        "split_method",
+    ];
+
+    /// Whether an option was switched on that only a collective job has.
+    pub fn is_collective(&self) -> bool {
+        let switches = [self.gradient_merge, self.localsgd, self.adaptive_localsgd, self.fp16_allreduce];
+        switches.contains(&Some(true))
+    }
+
+    /// The options that were set and that only a job with servers uses.
+    pub fn needing_servers(&self) -> Vec<&'static str> {
+        Self::WITH_SERVERS.iter().copied().filter(|name| self.get(name).is_some()).collect()
+    }
+
     /// A `DistributedStrategy` for a mode that was chosen by name: hybrid with 4 batches in flight, and geo with a push every
     /// 100 batches, unless `staleness` and `k_steps` are set.
     pub fn for_mode(mode: Mode) -> Self {
@@ -200,6 +270,8 @@ impl StrategyOptions {
             Mode::Async => options.a_sync = Some(true),
             Mode::Hybrid => options.staleness = Some(4),
             Mode::Geo => options.k_steps = Some(100),
+            // A job without servers is collective.
+            Mode::Collective => {}
         }
         options
     }
@@ -246,6 +318,19 @@ impl Kind for SplitMethod {
     }
 }
 
+impl Kind for GradientScale {
+    fn read(name: &'static str, value: OptionValue) -> Result<Self> {
+        match value {
+            OptionValue::Text(text) => GradientScale::parse(&text),
+            other => Err(Error::OptionRange { name, expected: "`avg` or `sum`", got: other.to_string() }),
+        }
+    }
+
+    fn write(self) -> OptionValue {
+        OptionValue::Text(self.name().to_owned())
+    }
+}
+
 impl Kind for GeoScale {
     fn read(name: &'static str, value: OptionValue) -> Result<Self> {
         match value {
@@ -271,7 +356,7 @@ mod tests {
             assert_eq!(options.get(name), None, "{name}");
             let value = match *name {
                 "split_method" => OptionValue::Text("HashName".into()),
-                "geo_scale" => OptionValue::Text("sum".into()),
+                "geo_scale" | "gradient_scale" => OptionValue::Text("sum".into()),
                 _ => OptionValue::Int(1),
             };
             options.set(name, value.clone()).unwrap();

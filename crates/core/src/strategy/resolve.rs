@@ -7,20 +7,34 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use super::{
-    AsyncSettings, DenseReceive, FloatWidth, Front, GeoScale, GeoSettings, HybridSettings, Merge, Mode, ModeSettings,
-    OptionValue, Strategy, StrategyOptions,
+    AsyncSettings, CollectiveSettings, DenseReceive, FloatWidth, Front, GeoScale, GeoSettings, GradientScale,
+    HybridSettings, Merge, Mode, ModeSettings, OptionValue, Strategy, StrategyOptions,
 };
 use crate::error::{Error, Result};
 use crate::placement::{PlacementRule, SliceRule};
 
 impl Strategy {
-    /// Chooses the mode, then checks every option against it.
+    /// Chooses the mode of a job with servers, then checks every option against it.
     pub fn resolve(options: &StrategyOptions) -> Result<Self> {
         refuse_foreign(options)?;
         let choice = match options.front {
             Front::DistributedStrategy => choose_by_distributed_strategy(options)?,
             Front::TranspilerConfig => choose_by_transpiler_config(options)?,
         };
+        Self::resolve_as(options, choice)
+    }
+
+    /// The strategy of a job without servers. The options that choose a mode with servers are left out: see
+    /// [`StrategyOptions::needing_servers`].
+    pub fn resolve_collective(options: &StrategyOptions) -> Result<Self> {
+        let mut options = options.clone();
+        for name in StrategyOptions::WITH_SERVERS {
+            options.unset(name);
+        }
+        Self::resolve_as(&options, Choice::new(Mode::Collective, 0, "a job without servers".into()))
+    }
+
+    fn resolve_as(options: &StrategyOptions, choice: Choice) -> Result<Self> {
         refuse_ignored(options, &choice)?;
         let merge = || -> Result<Merge> {
             let max_gradients = ranged(
@@ -63,6 +77,7 @@ impl Strategy {
                 flush_residual: options.geo_flush_residual.unwrap_or(true),
                 send_queue_size: send_queue_size()?,
             }),
+            Mode::Collective => ModeSettings::Collective(CollectiveSettings::resolve(options)?),
         };
         let thread_pool_size = options.thread_pool_size.unwrap_or(default::THREAD_POOL_SIZE);
         let lr_decay_steps = options.lr_decay_steps.unwrap_or(default::LR_DECAY_STEPS);
@@ -242,9 +257,9 @@ fn refuse_foreign(options: &StrategyOptions) -> Result<()> {
 
 /// Refuses an option that differs from its default in a mode that does not use it.
 fn refuse_ignored(options: &StrategyOptions, choice: &Choice) -> Result<()> {
-    use Mode::{Async, Geo, HalfAsync, Hybrid, Sync};
+    use Mode::{Async, Collective, Geo, HalfAsync, Hybrid, Sync};
     use OptionValue::{Bool, Int, Text};
-    let rows: [(&'static str, OptionValue, &'static [Mode]); 9] = [
+    let rows: [(&'static str, OptionValue, &'static [Mode]); 21] = [
         ("max_merge_var_num", Int(default::MAX_MERGE_VAR_NUM), &[Async]),
         ("send_wait_times", Int(default::SEND_WAIT_TIMES), &[Async]),
         // Hybrid's queue is bounded by `staleness`.
@@ -254,7 +269,19 @@ fn refuse_ignored(options: &StrategyOptions, choice: &Choice) -> Result<()> {
         ("geo_sgd_need_push_nums", Int(default::GEO_SGD_NEED_PUSH_NUMS), &[Geo]),
         ("geo_scale", Text(GeoScale::default().name().to_owned()), &[Geo]),
         ("geo_flush_residual", Bool(true), &[Geo]),
-        ("wire_bits", Int(32), &[Sync, HalfAsync, Async, Hybrid]),
+        ("wire_bits", Int(32), &[Sync, HalfAsync, Async, Hybrid, Collective]),
+        ("fuse_all_reduce_ops", Bool(true), &[Collective]),
+        ("fuse_grad_size_in_mb", Int(32), &[Collective]),
+        ("last_comm_group_size_mb", Int(1), &[Collective]),
+        ("fp16_allreduce", Bool(false), &[Collective]),
+        ("gradient_scale", Text(GradientScale::default().name().to_owned()), &[Collective]),
+        ("gradient_merge", Bool(false), &[Collective]),
+        ("gradient_merge_k_steps", Int(1), &[Collective]),
+        ("gradient_merge_avg", Bool(true), &[Collective]),
+        ("localsgd", Bool(false), &[Collective]),
+        ("localsgd_k_steps", Int(1), &[Collective]),
+        ("localsgd_begin_step", Int(1), &[Collective]),
+        ("adaptive_localsgd", Bool(false), &[Collective]),
     ];
     for (name, harmless, modes) in rows {
         if let Some(value) = options.get(name).filter(|value| *value != harmless && !modes.contains(&choice.mode)) {
@@ -291,6 +318,7 @@ fn dense_receive(options: &StrategyOptions) -> Result<DenseReceive> {
 /// worker trains with exactly the servers' values.
 fn float_width(options: &StrategyOptions, settings: &ModeSettings) -> Result<FloatWidth> {
     match (options.wire_bits, settings) {
+        (_, ModeSettings::Collective(settings)) => Ok(settings.float_width),
         (Some(32), _) => Ok(FloatWidth::Bits32),
         (Some(16), _) => Ok(FloatWidth::Bits16),
         (Some(other), _) => Err(Error::OptionRange { name: "wire_bits", expected: "32 or 16", got: other.to_string() }),
@@ -318,7 +346,12 @@ fn placement_rule(options: &StrategyOptions) -> Result<PlacementRule> {
     })
 }
 
-fn ranged(name: &'static str, value: i64, range: RangeInclusive<i64>, expected: &'static str) -> Result<u64> {
+pub(super) fn ranged(
+    name: &'static str,
+    value: i64,
+    range: RangeInclusive<i64>,
+    expected: &'static str,
+) -> Result<u64> {
     if range.contains(&value) {
         Ok(value.unsigned_abs())
     } else {
@@ -330,7 +363,7 @@ fn wrote(name: &str, value: impl fmt::Display) -> String {
     format!("`{name}` = {value}")
 }
 
-fn contradiction(
+pub(super) fn contradiction(
     (name, value): (&'static str, impl fmt::Display),
     (other, other_value): (&'static str, impl fmt::Display),
     hint: &'static str,

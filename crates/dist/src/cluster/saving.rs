@@ -30,6 +30,8 @@ use crate::server::{ActionKind, Load, cut_of};
 pub struct SaveOptions {
     /// Name of the job.
     pub job: String,
+    /// Id of the run, if no server knows it: in a collective job.
+    pub run: String,
     /// Whether to replace an existing checkpoint; if not, an existing one is an error.
     pub replace: bool,
     /// Whether to write only the rows that changed since the checkpoint at this address, which becomes part of the new one. The
@@ -50,6 +52,7 @@ impl Default for SaveOptions {
     fn default() -> Self {
         SaveOptions {
             job: "openfleet".into(),
+            run: String::new(),
             replace: true,
             delta: false,
             data: serde_json::Value::Null,

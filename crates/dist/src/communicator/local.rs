@@ -25,6 +25,16 @@ impl Local {
     pub fn new(sparse: Vec<(String, Arc<SparseTable>)>, dense: Vec<(String, Arc<DenseTable>)>) -> Self {
         Local { sparse, dense }
     }
+
+    /// The sparse tables with their names.
+    pub(super) fn sparse(&self) -> &[(String, Arc<SparseTable>)] {
+        &self.sparse
+    }
+
+    /// The dense tables with their names.
+    pub(super) fn dense(&self) -> &[(String, Arc<DenseTable>)] {
+        &self.dense
+    }
 }
 
 impl Communicator for Local {

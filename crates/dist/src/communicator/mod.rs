@@ -6,6 +6,7 @@ mod hybrid;
 mod local;
 mod mapped;
 mod remote;
+mod replicated;
 mod stepwise;
 mod streams;
 mod subset;
@@ -18,6 +19,7 @@ pub use mapped::Mapped;
 pub use openfleet_table::sparse::Missing;
 pub use remote::{Remote, Worker};
 pub(crate) use remote::{depart_from, status_of, wait_all};
+pub use replicated::{Replicated, StepValues};
 pub use stepwise::Stepwise;
 pub use streams::{Step, Streams};
 pub use subset::TableSubset;
@@ -154,6 +156,9 @@ pub fn for_mode(
         ModeSettings::Geo(settings) => {
             let dense = dense.iter().map(|(name, spec, _)| (name.clone(), spec.clone()));
             Box::new(Geo::new(remote, settings, sparse.to_vec(), dense.collect())?)
+        }
+        ModeSettings::Collective(_) => {
+            return Err(Error::WrongMode { what: "a job with servers", mode: strategy.mode().to_string() });
         }
     })
 }

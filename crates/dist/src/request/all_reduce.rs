@@ -1,4 +1,4 @@
-//! Reduces the numbers of all workers: each sends the same count, and all get the sum, the maximum or the minimum.
+//! Reduces the numbers of all workers: each sends the same count, and all get the sum, the mean, the maximum or the minimum.
 //!
 //! The server reduces in the order of ranks, in double precision, so the result does not depend on the order of arrival. Meant
 //! for metrics and decisions, a few kilobytes occasionally; gradients are pushed instead.

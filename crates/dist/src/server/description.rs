@@ -83,7 +83,8 @@ impl Team {
         let groups = match self.mode {
             Mode::Sync | Mode::Hybrid => std::iter::once(0..self.streams()).collect(),
             Mode::HalfAsync => (0..self.workers).map(|worker| self.streams_of(worker)).collect(),
-            Mode::Async | Mode::Geo => Vec::new(),
+            // A collective job has no servers.
+            Mode::Async | Mode::Geo | Mode::Collective => Vec::new(),
         };
         Duties { groups, runs_optimizers: self.mode != Mode::Geo }
     }

@@ -313,7 +313,7 @@ impl Program {
     }
 
     /// A hash that changes with everything that affects a run of the program.
-    pub(crate) fn fingerprint(&self) -> u64 {
+    pub fn fingerprint(&self) -> u64 {
         let flags = [self.backward.is_some(), self.minimize.is_some(), self.for_test].map(u64::from);
         flags.into_iter().fold(mix(self.content ^ mix(self.seed)), |hash, flag| mix(hash.wrapping_add(flag)))
     }

@@ -71,6 +71,8 @@ pub struct Arena {
     pub(crate) dense: Vec<DenseStage>,
     pub(crate) sparse: Vec<SparseStage>,
     pub(crate) states: Vec<State>,
+    /// Running statistics, while they are averaged over the ranks of a collective job.
+    pub(crate) statistics: Vec<f32>,
     /// The column of the batch that each feed of the plan reads.
     pub(crate) feeds: Vec<usize>,
     /// Whether a gradient has been written in this step, per gradient slot of the plan.

@@ -7,9 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use openfleet_core::WorkId;
+use openfleet_core::strategy::CollectiveSettings;
 use openfleet_dist::Cluster;
+use openfleet_dist::LoadOptions;
+use openfleet_dist::collective::{RankGroup, StepOfOthers};
 use openfleet_dist::communicator::Step;
 use openfleet_dist::server::ActionKind;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::dataset::{Dataset, RoundRobinDataset};
@@ -17,7 +21,8 @@ use crate::error::{Error, Result};
 use crate::graph::op::Op;
 use crate::graph::{Program, Var};
 use crate::memory::Scope;
-use crate::run::pass::{self, TrainingThread};
+use crate::run::pass::{self, Job, TrainingThread};
+use crate::run::plan::StepsWithoutData;
 use crate::run::{Pause, Plan, RunOptions, RunReport, states};
 use crate::value::{Feed, Tensor, can_allocate, check_memory_for};
 
@@ -26,11 +31,16 @@ pub struct Executor {
     scope: Arc<Scope>,
     /// The servers that hold the tables; `None` if the scope holds them.
     cluster: Option<Arc<Cluster>>,
+    /// The other ranks of a collective job.
+    ranks: Option<(Arc<RankGroup>, CollectiveSettings)>,
     prepared: Vec<CompiledProgram>,
-    /// Batches that each thread had done at the time of the checkpoint that was loaded last.
+    /// Batches that each thread, or each rank of a collective job, had done at the time of the checkpoint that was loaded last.
     pub(crate) loaded_positions: Vec<u64>,
     /// Whether training has resumed from those positions; it does so once per load.
     pub(crate) resumed: bool,
+    /// The checkpoint that a restarted collective job resumes from, until its first training program is compiled. The executors
+    /// of a job share it.
+    resume_from: Arc<Mutex<Option<String>>>,
     /// The program that the servers create their tables for, unless another training program runs first.
     table_program: Option<Arc<Program>>,
 }
@@ -43,6 +53,25 @@ struct CompiledProgram {
     threads: Vec<TrainingThread>,
     /// Identifies this program to [`Cluster::is_next_turn_of`].
     turn: u64,
+    /// In a collective job: takes part in the steps of other ranks. The group has a weak reference to it.
+    _steps: Option<Arc<dyn StepOfOthers>>,
+}
+
+impl CompiledProgram {
+    /// Makes memory for as many threads.
+    fn add_threads(&mut self, threads: usize) {
+        while self.threads.len() < threads {
+            self.threads.push(TrainingThread::new(&self.plan));
+        }
+    }
+
+    /// Batches that each thread, or each rank of a collective job, has done.
+    fn positions(&self) -> Vec<u64> {
+        match self.plan.replicated() {
+            Some(replicated) => replicated.group().batches(self.fingerprint),
+            None => self.threads.iter().map(|thread| thread.steps).collect(),
+        }
+    }
 }
 
 /// A number that no other compiled program of this process has.
@@ -57,9 +86,11 @@ impl Executor {
         Executor {
             scope,
             cluster: None,
+            ranks: None,
             prepared: Vec::new(),
             loaded_positions: Vec::new(),
             resumed: false,
+            resume_from: Arc::default(),
             table_program: None,
         }
     }
@@ -67,6 +98,23 @@ impl Executor {
     /// An executor whose tables are on servers; the scope has first values and states.
     pub fn on_cluster(scope: Arc<Scope>, cluster: Arc<Cluster>) -> Self {
         Executor { cluster: Some(cluster), ..Executor::new(scope) }
+    }
+
+    /// An executor whose tables are in the scope and, with the same values, on every other rank of a collective job.
+    pub fn in_group(scope: Arc<Scope>, group: Arc<RankGroup>, settings: CollectiveSettings) -> Self {
+        Executor { ranks: Some((group, settings)), ..Executor::new(scope) }
+    }
+
+    /// The first training program that any executor with this address compiles begins with the values of the checkpoint, and
+    /// skips the batches that it includes: how a restarted rank of a collective job resumes.
+    #[must_use]
+    pub fn resuming_from(self, address: Arc<Mutex<Option<String>>>) -> Self {
+        Executor { resume_from: address, ..self }
+    }
+
+    /// Compiles a training program, so that this rank can take part in the steps of other ranks without data of its own.
+    pub fn prepare_to_take_part(&mut self, program: &Program) -> Result<()> {
+        self.prepare(program, 1).map(drop)
     }
 
     /// Sets the program that the job trains. The servers create their tables for it, even if another program is evaluated first.
@@ -85,10 +133,15 @@ impl Executor {
         self.cluster.clone()
     }
 
-    /// Compiles a program, so that the scope has the parameters and tables it needs. Returns how many batches each thread has
-    /// done.
+    /// Rank and number of the ranks of a collective job.
+    pub(crate) fn ranks(&self) -> Option<(usize, usize)> {
+        self.ranks.as_ref().map(|(group, _)| (group.rank(), group.size()))
+    }
+
+    /// Compiles a program, so that the scope has the parameters and tables it needs. Returns how many batches each thread, or
+    /// each rank of a collective job, has done.
     pub(crate) fn compile(&mut self, program: &Program) -> Result<Vec<u64>> {
-        let trained = self.prepare(program, 1)?.threads.iter().map(|thread| thread.steps).collect::<Vec<_>>();
+        let trained = self.prepare(program, 1)?.positions();
         // Nothing was trained since the checkpoint was loaded.
         Ok(if trained.iter().all(|&steps| steps == 0) { self.loaded_positions.clone() } else { trained })
     }
@@ -114,7 +167,7 @@ impl Executor {
     /// only computes. Fails before the step if a variable cannot be fed or fetched.
     pub fn run(&mut self, program: &Program, feed: Feed, fetch: &[Var]) -> Result<Vec<Tensor>> {
         let (schema, batch) = feed.into_parts()?;
-        let known = self.cluster.as_ref().map(|cluster| cluster.worker().threads as usize);
+        let known = self.known_threads();
         let (scope, cluster) = (self.scope.clone(), self.cluster.clone());
         let prepared = self.prepare(program, 1)?;
         let (plan, thread, turn) = (&prepared.plan, &mut prepared.threads[0], prepared.turn);
@@ -137,9 +190,9 @@ impl Executor {
         } else {
             scope.begin_training(program);
         }
-        let step = match known.filter(|_| plan.trains()) {
-            Some(_) => plan.communicator().next_step(0)?,
-            None => Step { number: thread.steps, is_applied: false },
+        let step = match plan.trains() && (cluster.is_some() || plan.replicated().is_some()) {
+            true => plan.communicator().next_step(0)?,
+            false => Step { number: thread.steps, is_applied: false },
         };
         let work = WorkId::step(0, step.number);
         match step.is_applied {
@@ -149,7 +202,7 @@ impl Executor {
         if program.is_for_test() {
             scope.end_test(program);
         }
-        thread.steps += 1;
+        thread.steps = step.number + 1;
         fetch.iter().map(|&var| plan.fetch(&thread.arena, &batch, var)).collect()
     }
 
@@ -190,7 +243,11 @@ impl Executor {
         // What `each_batch` collects during an evaluation is not recorded, so such a pass runs again after a restart.
         let is_recorded = trains || options.each_batch.is_none();
         let Some(cluster) = self.cluster.clone().filter(|_| is_recorded) else {
-            return self.run_pass(program, dataset, options);
+            return match trains && self.ranks.is_some() && !dataset.is_round_robin() {
+                // A restarted rank skips the batches of a checkpoint, so they must come in the same order.
+                true => self.run_pass(program, &RoundRobinDataset::new(dataset, 1), options),
+                false => self.run_pass(program, dataset, options),
+            };
         };
         let kind = if trains { ActionKind::Train } else { ActionKind::Evaluate };
         let threads = if options.threads == 0 { dataset.thread_num() } else { options.threads }.max(1);
@@ -237,13 +294,15 @@ impl Executor {
 
     fn run_pass(&mut self, program: &Program, dataset: &dyn Dataset, options: &RunOptions<'_>) -> Result<RunReport> {
         let threads = if options.threads == 0 { dataset.thread_num() } else { options.threads }.max(1);
-        let known = self.cluster.as_ref().map(|cluster| cluster.worker().threads as usize);
+        let known = self.known_threads();
         let (scope, cluster) = (self.scope.clone(), self.cluster.clone());
+        let others = self.others();
         let resume = options.resume
             && cluster.is_none()
             && program.minimize.is_some()
             && !std::mem::replace(&mut self.resumed, true);
         let loaded = if resume { std::mem::take(&mut self.loaded_positions) } else { Vec::new() };
+        let ranks = self.ranks();
         let prepared = self.prepare(program, threads)?;
         let plan = prepared.plan.clone();
         if let Some(cluster) = &cluster {
@@ -258,11 +317,16 @@ impl Executor {
         for thread in &mut prepared.threads[..threads] {
             thread.prepare(&plan, dataset.schema(), options)?;
         }
-        if !loaded.is_empty() && loaded.len() != threads {
-            // The batches of the checkpoint were distributed over another number of threads.
-            return Err(Error::Threads { got: threads, known: loaded.len() });
+        let expected = ranks.map_or(threads, |(_, size)| size);
+        if !loaded.is_empty() && loaded.len() != expected {
+            // The batches of the checkpoint were distributed over another number of threads or ranks.
+            return Err(Error::Threads { got: expected, known: loaded.len() });
         }
-        if resume {
+        if let Some(replicated) = plan.replicated() {
+            if !loaded.is_empty() {
+                replicated.group().resume_at(prepared.fingerprint, &loaded);
+            }
+        } else if resume {
             for (stream, thread) in prepared.threads[..threads].iter_mut().enumerate() {
                 let position = loaded.get(stream).copied().unwrap_or(0);
                 (thread.steps, thread.skip) = (position, position);
@@ -273,9 +337,11 @@ impl Executor {
         } else {
             scope.begin_training(program);
         }
-        let servers = cluster.as_deref();
-        let ran = pass::run(&plan, &mut prepared.threads[..threads], dataset, options, servers, &|positions| {
-            let pause = Pause { program, scope: &scope, cluster: cluster.clone(), positions };
+        let job = Job { servers: cluster.as_deref(), others };
+        let ran = pass::run(&plan, &mut prepared.threads[..threads], dataset, options, job, &|positions| {
+            let of_ranks = plan.replicated().map(|replicated| replicated.group().batches(program.fingerprint()));
+            let positions = of_ranks.unwrap_or(positions);
+            let pause = Pause { program, scope: &scope, cluster: cluster.clone(), positions, ranks };
             options.on_pause.map_or(Ok(()), |on_pause| on_pause(&pause))
         });
         if program.is_for_test() {
@@ -286,6 +352,19 @@ impl Executor {
             self.prepared.clear();
         }
         ran
+    }
+
+    /// Training threads that the rest of the job expects of this worker.
+    fn known_threads(&self) -> Option<usize> {
+        let of_ranks = self.ranks.as_ref().map(|_| 1);
+        self.cluster.as_ref().map(|cluster| cluster.worker().threads as usize).or(of_ranks)
+    }
+
+    /// Rank and number of the workers of the job, if there are others.
+    fn others(&self) -> Option<(usize, usize)> {
+        let of_servers = self.cluster.as_ref().map(|cluster| cluster.worker());
+        let of_ranks = self.ranks.as_ref().map(|(group, _)| (group.rank(), group.size()));
+        of_servers.map(|worker| (worker.rank as usize, worker.count as usize)).or(of_ranks)
     }
 
     /// Creates the tables on the servers before an evaluation program runs first: such a program does not know the rule that its
@@ -307,9 +386,25 @@ impl Executor {
             Some(position) => position,
             None => {
                 self.define_tables(program)?;
-                let plan = Arc::new(match &self.cluster {
-                    Some(cluster) => Plan::compile_on(program, &self.scope, cluster)?,
-                    None => Plan::compile(program, &self.scope)?,
+                let trains = program.minimize.is_some() && !program.is_for_test();
+                let resumed = if trains { self.resume_from.lock().take() } else { None };
+                if let Some(address) = &resumed {
+                    self.load(program, address, LoadOptions::default())?;
+                }
+                if let (Some(_), Some((group, _))) = (resumed, &self.ranks) {
+                    group.resume_at(fingerprint, &std::mem::take(&mut self.loaded_positions));
+                }
+                let plan = Arc::new(match (&self.cluster, &self.ranks) {
+                    (Some(cluster), _) => Plan::compile_on(program, &self.scope, cluster)?,
+                    (None, Some((group, settings))) if trains => {
+                        Plan::compile_in_group(program, &self.scope, group, *settings)?
+                    }
+                    (None, _) => Plan::compile(program, &self.scope)?,
+                });
+                let steps = plan.replicated().map(|replicated| {
+                    let steps: Arc<dyn StepOfOthers> = Arc::new(StepsWithoutData::new(plan.clone()));
+                    replicated.group().register(fingerprint, Arc::downgrade(&steps));
+                    steps
                 });
                 let scope_generation = self.scope.generation();
                 self.prepared.retain(|prepared| prepared.scope_generation == scope_generation);
@@ -319,14 +414,13 @@ impl Executor {
                     plan,
                     threads: Vec::new(),
                     turn: next_turn(),
+                    _steps: steps,
                 });
                 self.prepared.len() - 1
             }
         };
         let prepared = &mut self.prepared[position];
-        while prepared.threads.len() < threads {
-            prepared.threads.push(TrainingThread::new(&prepared.plan));
-        }
+        prepared.add_threads(threads);
         Ok(prepared)
     }
 }

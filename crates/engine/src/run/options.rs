@@ -51,8 +51,17 @@ pub struct Pause<'a> {
     pub(crate) program: &'a Program,
     pub(crate) scope: &'a Scope,
     pub(crate) cluster: Option<Arc<Cluster>>,
-    /// Batches that each thread has done, counted since the model was first trained.
+    /// Batches that each thread, or each rank of a collective job, has done, counted since the model was first trained.
     pub positions: Vec<u64>,
+    /// Rank and number of the ranks of a collective job.
+    pub(crate) ranks: Option<(usize, usize)>,
+}
+
+impl Pause<'_> {
+    /// The program that is trained.
+    pub fn program(&self) -> &Program {
+        self.program
+    }
 }
 
 /// A function that is called with every batch.

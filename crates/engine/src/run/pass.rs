@@ -17,6 +17,15 @@ use crate::error::{Error, Result};
 use crate::memory::Arena;
 use crate::run::{BatchView, Observation, Plan, RunOptions, RunReport};
 
+/// The job that a pass is part of.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Job<'a> {
+    /// Servers that number the steps.
+    pub(crate) servers: Option<&'a Cluster>,
+    /// Rank and number of the workers.
+    pub(crate) others: Option<(usize, usize)>,
+}
+
 /// Runs the threads over a dataset until it ends. While all of them are paused, `on_pause` is called with the number of batches
 /// that each has done. After [`Error::ThreadPanicked`] the threads must not be used again.
 pub(crate) fn run(
@@ -24,7 +33,7 @@ pub(crate) fn run(
     threads: &mut [TrainingThread],
     dataset: &dyn Dataset,
     options: &RunOptions<'_>,
-    servers: Option<&Cluster>,
+    job: Job<'_>,
     on_pause: &dyn Fn(Vec<u64>) -> Result<()>,
 ) -> Result<RunReport> {
     let started = Instant::now();
@@ -34,7 +43,7 @@ pub(crate) fn run(
         plan,
         reader: reader.as_ref(),
         options,
-        servers,
+        servers: job.servers,
         started,
         samples: AtomicU64::new(0),
         waited_nanos: AtomicU64::new(0),
@@ -75,7 +84,7 @@ pub(crate) fn run(
     }
     report.skipped_lines = reader.progress().skipped_lines;
     if report.samples + report.skipped_samples == 0 && !report.stopped {
-        check_no_rows(dataset, report.skipped_lines, servers)?;
+        check_no_rows(dataset, report.skipped_lines, job.others)?;
     }
     if options.debug {
         report.profile = profile(plan, threads);
@@ -84,11 +93,11 @@ pub(crate) fn run(
 }
 
 /// A pass without rows is an error, unless there are other workers: then this worker takes part without data.
-fn check_no_rows(dataset: &dyn Dataset, skipped_lines: u64, servers: Option<&Cluster>) -> Result<()> {
+fn check_no_rows(dataset: &dyn Dataset, skipped_lines: u64, others: Option<(usize, usize)>) -> Result<()> {
     let data = dataset.describe();
-    match servers.map(Cluster::worker) {
-        Some(worker) if worker.count > 1 => {
-            warn!("worker {} has no rows in this pass ({data}, {skipped_lines} bad lines skipped)", worker.rank);
+    match others {
+        Some((rank, count)) if count > 1 => {
+            warn!("worker {rank} has no rows in this pass ({data}, {skipped_lines} bad lines skipped)");
             Ok(())
         }
         _ => Err(dataset::Error::NoRows { data, skipped_lines }.into()),
@@ -260,7 +269,7 @@ impl PassState<'_> {
                 continue;
             }
             let mut waited = waiting.elapsed();
-            if self.servers.is_some() && self.plan.trains() {
+            if self.plan.trains() && (self.servers.is_some() || self.plan.replicated().is_some()) {
                 let step = self.plan.communicator().next_step(stream)?;
                 thread.steps = step.number;
                 if step.is_applied {

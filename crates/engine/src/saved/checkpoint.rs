@@ -10,7 +10,7 @@ use openfleet_dist::storage::{Addresses, Opened, Stores};
 use openfleet_dist::threads::Threads;
 use openfleet_dist::{LoadOptions, SaveOptions, fresh_save_id};
 use openfleet_table::checkpoint::{
-    self, Commit, DenseCut, Loaded, Manifest, Replaces, SparseCut, States, Storage, TableCuts, Work,
+    self, Commit, DenseCut, Loaded, Manifest, Replaces, SparseCut, StateElements, States, Storage, TableCuts, Work,
 };
 use openfleet_table::{DenseSpec, DenseTable, Optimizer, SparseSpec, SparseTable};
 
@@ -31,7 +31,8 @@ impl Executor {
             // Compiling turns parameters and tables into what the program trains.
             None => self.compile(program)?,
         };
-        let pause = Pause { program, scope: self.scope(), cluster: cluster.clone(), positions };
+        let ranks = self.ranks();
+        let pause = Pause { program, scope: self.scope(), cluster: cluster.clone(), positions, ranks };
         pause.check(options)?;
         match cluster {
             Some(cluster) => Ok(cluster.save_once(address, &pause.with_states(options))?),
@@ -67,11 +68,20 @@ impl Executor {
             saved = opened.read(checkpoint::read_states)?;
             states::check(program, self.scope(), &saved, options.partial)?;
         }
-        if manifest.mode == SINGLE_PROCESS_MODE {
+        let streams = match self.ranks() {
+            None if manifest.mode == SINGLE_PROCESS_MODE => Some(manifest.threads),
+            Some(_) if manifest.mode == COLLECTIVE_MODE => Some(manifest.workers),
+            _ => None,
+        };
+        if let Some(streams) = streams {
             self.resumed = false;
             let positions = manifest.work.positions();
             let of = |stream: u32| positions.get(&stream).copied().unwrap_or(0);
-            self.loaded_positions = (0..manifest.threads).map(of).collect();
+            self.loaded_positions = (0..streams).map(of).collect();
+        }
+        if self.ranks().is_some_and(|(rank, _)| rank > 0) {
+            // Counters belong to one rank.
+            saved.retain(|_, state| matches!(state.elements, StateElements::F32(_)));
         }
         let scope = self.scope();
         tables.sparse.into_iter().for_each(|(name, table)| scope.put_sparse(&name, table));
@@ -83,6 +93,8 @@ impl Executor {
 
 /// The mode in the manifest of a checkpoint that was written without servers.
 const SINGLE_PROCESS_MODE: &str = "local";
+/// The mode in the manifest of a checkpoint of a collective job: the first rank writes it for all.
+const COLLECTIVE_MODE: &str = "collective";
 
 impl Pause<'_> {
     /// [`Executor::save`] during a pause of a pass over a dataset.
@@ -107,9 +119,10 @@ impl Pause<'_> {
         let save = Commit {
             id: fresh_save_id(),
             job: options.job,
-            mode: SINGLE_PROCESS_MODE.into(),
-            workers: 1,
-            threads: self.positions.len().max(1) as u32,
+            run: options.run,
+            mode: if self.ranks.is_some() { COLLECTIVE_MODE } else { SINGLE_PROCESS_MODE }.into(),
+            workers: self.ranks.map_or(1, |(_, size)| size as u32),
+            threads: if self.ranks.is_some() { 1 } else { self.positions.len().max(1) as u32 },
             data: options.data,
             states: checkpoint::encode_states(&options.states).map_err(failed)?,
             replaces: standing.map_or(Replaces::Anything, |standing| Replaces::Changes(standing.id)),

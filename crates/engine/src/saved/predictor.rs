@@ -108,7 +108,7 @@ impl Predictor {
             thread.prepare(&self.plan, dataset.schema(), options)?;
         }
         // Nothing changes that could be saved in a pause.
-        pass::run(&self.plan, &mut threads, dataset, options, None, &|_| Ok(()))
+        pass::run(&self.plan, &mut threads, dataset, options, pass::Job::default(), &|_| Ok(()))
     }
 }
 

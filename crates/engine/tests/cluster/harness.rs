@@ -44,8 +44,13 @@ pub(crate) fn model(minimize: &Minimize) -> Model {
 
 /// The rows of some batches of a step, concatenated.
 pub(crate) fn feed(step: u64, batches: std::ops::Range<u64>) -> Feed {
+    joined(batches.map(|batch| (step, batch)))
+}
+
+/// The rows of batches, given by step and number, concatenated.
+pub(crate) fn joined(batches: impl Iterator<Item = (u64, u64)>) -> Feed {
     let (mut a, mut b, mut x, mut labels) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for batch in batches {
+    for (step, batch) in batches {
         for row in 0..ROWS as u64 {
             let draw = |salt: u64| openfleet_core::key::mix(step << 32 | batch << 16 | row << 8 | salt);
             a.push((0..draw(0) % 3).map(|i| draw(10 + i) % 17).collect::<Vec<u64>>());
@@ -115,7 +120,11 @@ pub(crate) fn alone_on(
     for step in 0..steps {
         executor.run(&model.net.main, feed(step, batches(step)), &[model.loss]).unwrap();
     }
-    let scope = executor.scope();
+    values_of(executor.scope())
+}
+
+/// What a scope holds.
+pub(crate) fn values_of(scope: &Scope) -> TrainedValues {
     let dense =
         PARAMETERS.iter().map(|&name| (name.to_owned(), scope.get(name).unwrap().f32s().unwrap().to_vec())).collect();
     let mut rows = BTreeMap::new();

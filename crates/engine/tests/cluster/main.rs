@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // helpers outside `#[test]` functions are tests too
 
 mod asynchronous;
+mod collective;
 mod geo;
 mod harness;
 mod resuming;

@@ -4,12 +4,14 @@ use clap::Args;
 use openfleet_core::strategy::{Mode, OptionValue, Strategy, StrategyOptions};
 
 use crate::error::{Error, Result};
+use crate::fleet::Fleet;
 
 /// Options for the mode, and for servers and workers inside this process.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Servers (inside this process, or started by a launcher)")]
 pub(crate) struct ClusterOptions {
-    /// Training mode: local, or with servers sync, half_async, async, hybrid or geo [local; async in a job].
+    /// Training mode: local, with servers sync, half_async, async, hybrid or geo, or collective without servers [local; async in a
+    /// job with servers, collective in one without].
     #[arg(long)]
     mode: Option<String>,
     /// Servers inside this process [1].
@@ -43,8 +45,15 @@ pub(crate) struct ClusterChoice {
 }
 
 impl ClusterOptions {
-    /// `None` for local training. `in_job` says whether a launcher has started the servers and workers.
-    pub(crate) fn resolve(&self, in_job: bool) -> Result<Option<ClusterChoice>> {
+    /// Whether the mode is given, and is collective.
+    pub(crate) fn is_collective(&self) -> bool {
+        self.mode.as_deref().is_some_and(|mode| matches!(Mode::parse(mode), Ok(Mode::Collective)))
+    }
+
+    /// `None` for local training. `job` is the process of a job that a launcher started.
+    pub(crate) fn resolve(&self, job: Option<&Fleet>) -> Result<Option<ClusterChoice>> {
+        let in_job = job.is_some();
+        let is_collective = job.is_some_and(|job| job.topology().is_collective());
         if in_job {
             let given = [
                 (self.server_num.is_some(), "--server-num"),
@@ -59,10 +68,18 @@ impl ClusterOptions {
             }
         }
         let mode = match self.mode.as_deref() {
+            None if is_collective => Some(Mode::Collective),
             None if in_job => Some(Mode::Async),
             None | Some("local") => None,
             Some(mode) => Some(Mode::parse(mode)?),
         };
+        if let Some(mode) = mode.filter(|mode| in_job && (*mode == Mode::Collective) != is_collective) {
+            return Err(Error::BadOption {
+                option: "--mode",
+                expected: if is_collective { "collective: this job has no servers" } else { "a mode with servers" },
+                got: mode.to_string(),
+            });
+        }
         let Some(mode) = mode else {
             let given = [
                 (self.server_num.is_some(), "--server-num"),
@@ -81,6 +98,15 @@ impl ClusterOptions {
                 None => Ok(None),
             };
         };
+        let servers_only = [
+            (self.server_num.is_some(), "--server-num"),
+            (self.k_steps.is_some(), "--k-steps"),
+            (self.staleness.is_some(), "--staleness"),
+        ];
+        if let Some(&(_, option)) = servers_only.iter().find(|(given, _)| *given && mode == Mode::Collective) {
+            let owner = "mode collective".to_owned();
+            return Err(Error::MeaninglessOption { option, owner, takers: "modes with servers" });
+        }
         let mut options = StrategyOptions::for_mode(mode);
         if self.k_steps.is_some() {
             options.k_steps = self.k_steps;
@@ -96,7 +122,10 @@ impl ClusterOptions {
             })?;
             options.set(name.trim(), OptionValue::parse(value.trim()))?;
         }
-        let strategy = Strategy::resolve(&options)?;
+        let strategy = match mode {
+            Mode::Collective => Strategy::resolve_collective(&options)?,
+            _ => Strategy::resolve(&options)?,
+        };
         if strategy.mode() != mode {
             return Err(Error::BadOption {
                 option: "--mode",
@@ -118,6 +147,9 @@ impl ClusterChoice {
     /// One line that describes the choice.
     pub(crate) fn describe(&self) -> String {
         let transport = if self.over_sockets { "over loopback sockets" } else { "inside this process" };
+        if self.strategy.mode() == Mode::Collective {
+            return format!("{}; {} ranks {transport}", self.strategy.describe(), self.workers);
+        }
         format!("{}; {} servers and {} workers {transport}", self.strategy.describe(), self.servers, self.workers)
     }
 }

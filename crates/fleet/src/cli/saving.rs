@@ -12,6 +12,7 @@ use openfleet_engine::{Executor, Pause, Program};
 use openfleet_table::checkpoint::Manifest;
 use parking_lot::Mutex;
 
+use super::deployment::Deployment;
 use super::output::{count, remark};
 use crate::error::{Error, Result};
 use crate::model::Salt;
@@ -152,21 +153,26 @@ pub(crate) fn save_with_retry(mut save: impl FnMut() -> Result<()>) -> Result<()
 /// Saves periodically during training.
 pub(crate) struct Saver<'a> {
     saving: &'a Saving,
+    deployment: &'a Deployment,
     running: Mutex<Option<JoinHandle<openfleet_engine::Result<Manifest>>>>,
 }
 
 impl<'a> Saver<'a> {
-    pub(crate) fn new(saving: &'a Saving) -> Self {
-        Saver { saving, running: Mutex::default() }
+    pub(crate) fn new(saving: &'a Saving, deployment: &'a Deployment) -> Self {
+        Saver { saving, deployment, running: Mutex::default() }
     }
 
     /// Saves. With servers the save runs in the background; a save that would start before the previous one is complete is
     /// skipped.
     pub(crate) fn save(&self, pause: &Pause<'_>) -> openfleet_engine::Result<()> {
-        let (address, options) = (self.saving.address(), self.saving.options(&self.saving.description));
+        let options = self.deployment.named(self.saving.options(&self.saving.description));
+        let address = self.saving.address();
         let Some(save) = pause.save_later(address, &options) else {
             match pause.save(address, &options) {
-                Ok(manifest) => report_saved(&manifest, address),
+                Ok(manifest) => {
+                    report_saved(&manifest, address);
+                    self.deployment.report_saved(pause.program(), address, &manifest);
+                }
                 Err(error) if is_storage_failure(&error) => warn(&error.into()),
                 Err(error) => return Err(error),
             }

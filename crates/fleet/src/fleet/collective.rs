@@ -1,26 +1,35 @@
 //! The calls that all workers of a job make together.
 
 use openfleet_dist::Reduce;
+use openfleet_dist::collective::Element;
 use openfleet_engine::dataset::InMemoryDataset;
 
-use super::Fleet;
+use super::{Fleet, Others};
 use crate::error::Result;
 
 impl Fleet {
     /// Waits until all workers that have not departed have called it.
     pub fn barrier_worker(&self) -> Result<()> {
         match self.working("barrier_worker")? {
-            Some(cluster) => Ok(cluster.barrier()?),
-            None => Ok(()),
+            Others::Servers(cluster) => Ok(cluster.barrier()?),
+            Others::Ranks(group) => Ok(group.barrier()?),
+            Others::Nobody => Ok(()),
         }
     }
 
     /// Reduces the values of all workers element by element and gives every worker the result. All workers call it with the
-    /// same number of values.
-    pub fn all_reduce(&self, op: Reduce, values: &mut [f64]) -> Result<()> {
+    /// same number of values. Servers compute with 64-bit floats, so integers are exact up to 2^53 there; a collective job
+    /// computes with the type of the values.
+    pub fn all_reduce<T: Element>(&self, op: Reduce, values: &mut [T]) -> Result<()> {
         match self.working("all_reduce")? {
-            Some(cluster) => Ok(cluster.all_reduce(op, values)?),
-            None => Ok(()),
+            Others::Servers(cluster) => {
+                let mut floats: Vec<f64> = values.iter().map(|value| value.to_f64()).collect();
+                cluster.all_reduce(op, &mut floats)?;
+                values.iter_mut().zip(floats).for_each(|(value, float)| *value = T::from_f64(float));
+                Ok(())
+            }
+            Others::Ranks(group) => Ok(group.all_reduce(op, values)?),
+            Others::Nobody => Ok(()),
         }
     }
 
@@ -28,8 +37,13 @@ impl Fleet {
     /// not departed call it; a worker without files may have loaded no rows. Rows travel through the servers, which hold a few
     /// megabytes per worker at a time. After an error the dataset is empty.
     pub fn global_shuffle(&self, dataset: &mut InMemoryDataset, seed: u64) -> Result<()> {
-        let Some(cluster) = self.working("global_shuffle")? else {
-            return Ok(dataset.local_shuffle(seed)?);
+        let cluster = match self.working("global_shuffle")? {
+            Others::Servers(cluster) => cluster,
+            Others::Ranks(group) => {
+                let exchange = |parts: Vec<Vec<u8>>| -> Result<Vec<Vec<u8>>> { Ok(group.all_to_all(&parts)?) };
+                return dataset.global_shuffle(seed, group.rank(), group.size(), exchange);
+            }
+            Others::Nobody => return Ok(dataset.local_shuffle(seed)?),
         };
         // Find the workers that have not departed: each sets its own position.
         let worker = cluster.worker();

@@ -31,6 +31,11 @@ impl<'a> Metrics<'a> {
         self.reduced(Reduce::Max, values)
     }
 
+    /// The element-wise mean over the workers.
+    pub fn mean(&self, values: &[f64]) -> Result<Vec<f64>> {
+        self.reduced(Reduce::Mean, values)
+    }
+
     /// The element-wise minimum.
     pub fn min(&self, values: &[f64]) -> Result<Vec<f64>> {
         self.reduced(Reduce::Min, values)

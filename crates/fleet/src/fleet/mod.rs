@@ -16,6 +16,7 @@ mod collective;
 mod metrics;
 mod notices;
 mod optimizer;
+mod ranks;
 mod reporting;
 mod saving;
 mod server;
@@ -26,9 +27,10 @@ mod worker;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use openfleet_core::strategy::{Strategy, StrategyOptions};
+use openfleet_core::strategy::{Mode, Strategy, StrategyOptions};
 use openfleet_core::topology::{Endpoint, Role, Topology};
 use openfleet_dist::client::{Connector, Tcp};
+use openfleet_dist::collective::RankGroup;
 use openfleet_dist::{Cluster, Link, State};
 use openfleet_engine::dataset::split_files;
 use openfleet_engine::{Minimize, Program, Scope};
@@ -36,6 +38,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
+use self::ranks::StandbyRank;
 use self::reporting::{Report, Watch};
 pub use metrics::Metrics;
 pub use notices::Notices;
@@ -78,7 +81,7 @@ pub struct Fleet {
     trusts_private_network: bool,
     notices: Notices,
     connector: Arc<dyn Connector>,
-    strategy: Mutex<Option<Strategy>>,
+    strategy: Arc<Mutex<Option<Strategy>>>,
     /// The program that the job trains, after `minimize`.
     trained: Arc<Mutex<Option<Arc<Program>>>>,
     stage: Mutex<Stage>,
@@ -87,9 +90,15 @@ pub struct Fleet {
     /// Set to end a wait for servers.
     interrupted: watch::Sender<bool>,
     /// Without servers: the scopes that hold the tables.
-    scopes: Mutex<Vec<Weak<Scope>>>,
+    scopes: Arc<Mutex<Vec<Weak<Scope>>>>,
     /// What the launcher reads about this process.
     report: Report,
+    /// In a collective job: the checkpoint that all its ranks return to, once they have joined.
+    return_point: Arc<Mutex<Option<String>>>,
+    /// The identity of the run, as all ranks of a collective job know it.
+    run: Mutex<Option<String>>,
+    /// Takes part in the steps of other ranks if this one has not trained the job's program.
+    standby: Mutex<Option<Arc<StandbyRank>>>,
 }
 
 /// The last step of its life cycle that this process has reached.
@@ -102,8 +111,20 @@ enum Stage {
     TrainingLocally,
     /// After `init_worker`, with servers.
     Connected { cluster: Arc<Cluster>, links: Vec<Link>, runtime: Runtime, watch: Watch },
+    /// After `init_worker`, in a collective job.
+    InGroup(Arc<RankGroup>),
     /// After `run_server` or `stop_worker`.
     Ended,
+}
+
+/// Whom a worker trains with.
+enum Others {
+    /// Servers, and other workers through them.
+    Servers(Arc<Cluster>),
+    /// Other ranks.
+    Ranks(Arc<RankGroup>),
+    /// Nobody.
+    Nobody,
 }
 
 /// What a `Fleet` takes from its process. The default is the real process; a test passes its own.
@@ -142,16 +163,26 @@ impl Fleet {
 
     /// [`Fleet::init`] with the caller's environment, output and connector.
     pub fn init_in(role_maker: Option<&dyn RoleMaker>, context: ProcessContext) -> Result<Self> {
-        let ProcessContext { variables, notices, connector } = context;
-        let mut settings = Settings::read(&variables)?;
         let chosen;
         let role_maker = match role_maker {
             Some(given) => given,
             None => {
-                chosen = role::choose(&variables);
+                chosen = role::choose(&context.variables);
                 chosen.as_ref()
             }
         };
+        Fleet::init_as(role_maker, context)
+    }
+
+    /// [`Fleet::init_in`] for a collective job: the environment gives the rank, and a single process is a job of one rank.
+    pub fn init_collective(context: ProcessContext) -> Result<Self> {
+        let role_maker = role::choose_collective(&context.variables);
+        Fleet::init_as(role_maker.as_ref(), context)
+    }
+
+    fn init_as(role_maker: &dyn RoleMaker, context: ProcessContext) -> Result<Self> {
+        let ProcessContext { variables, notices, connector } = context;
+        let mut settings = Settings::read(&variables)?;
         let Assignment { topology, bind, secret, reserved, trusts_private_network } =
             role_maker.assign(&variables, &settings)?;
         notices.print(&format!("{topology}: {}", role_maker.source(&variables)));
@@ -171,12 +202,15 @@ impl Fleet {
             trusts_private_network,
             notices,
             connector,
-            strategy: Mutex::default(),
+            strategy: Arc::default(),
             trained: Arc::default(),
             stage: Mutex::new(Stage::Initialized(reserved)),
             state,
             interrupted: watch::channel(false).0,
-            scopes: Mutex::default(),
+            scopes: Arc::default(),
+            return_point: Arc::default(),
+            run: Mutex::default(),
+            standby: Mutex::default(),
         })
     }
 
@@ -272,13 +306,23 @@ impl Fleet {
         optimizer: Minimize,
         strategy: &StrategyOptions,
     ) -> Result<DistributedOptimizer> {
-        let strategy = Strategy::resolve(strategy)?;
+        let unused = if self.topology.is_collective() { strategy.needing_servers() } else { Vec::new() };
+        let strategy = match self.topology.is_collective() {
+            true => Strategy::resolve_collective(strategy)?,
+            false => Strategy::resolve(strategy)?,
+        };
         let stage = self.stage.lock();
-        if matches!(*stage, Stage::Connected { .. } | Stage::TrainingLocally | Stage::Ended) {
+        if !matches!(*stage, Stage::Initialized(_) | Stage::ServerReady(_)) {
             return Err(Error::TooLate { call: "distributed_optimizer", after: self.last_call(&stage) });
         }
         // Servers take the mode from the workers.
         match self.is_worker() {
+            true if strategy.mode() == Mode::Collective => {
+                self.notices.print(&format!("{}: {strategy}", self.name()));
+                if !unused.is_empty() && self.is_first_worker() {
+                    self.notices.print(&format!("without servers these options have no effect: {}", unused.join(", ")));
+                }
+            }
             true if self.is_local() => {
                 self.notices.print(&format!("{strategy}; no servers, so training is local"));
             }
@@ -319,7 +363,7 @@ impl Fleet {
 
     /// Whether this process is the whole job.
     fn is_local(&self) -> bool {
-        self.topology.is_local() || (self.topology.is_collective() && self.worker_num() == 1)
+        self.topology.is_local()
     }
 
     fn only_for(&self, call: &'static str, role: Role) -> Result<()> {
@@ -329,12 +373,16 @@ impl Fleet {
         Err(Error::WrongRole { call, expected: role, got: self.topology.to_string() })
     }
 
-    /// The connection to the servers between `init_worker` and `stop_worker`; `None` without servers.
-    fn working(&self, call: &'static str) -> Result<Option<Arc<Cluster>>> {
+    /// Whom this worker trains with, between `init_worker` and `stop_worker`. The first call in a collective job joins it.
+    fn working(&self, call: &'static str) -> Result<Others> {
         self.only_for(call, Role::Worker)?;
+        if self.topology.is_collective() && matches!(*self.stage.lock(), Stage::Initialized(_)) {
+            self.init_worker()?;
+        }
         match &*self.stage.lock() {
-            Stage::Connected { cluster, .. } => Ok(Some(cluster.clone())),
-            Stage::TrainingLocally => Ok(None),
+            Stage::Connected { cluster, .. } => Ok(Others::Servers(cluster.clone())),
+            Stage::InGroup(group) => Ok(Others::Ranks(group.clone())),
+            Stage::TrainingLocally => Ok(Others::Nobody),
             Stage::Initialized(_) | Stage::ServerReady(_) => Err(Error::TooEarly { call, missing: "init_worker" }),
             Stage::Ended => Err(Error::TooLate { call, after: "stop_worker" }),
         }

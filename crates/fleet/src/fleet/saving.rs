@@ -2,12 +2,14 @@
 
 use std::sync::Weak;
 
+use openfleet_core::strategy::CollectiveUpdate;
+use openfleet_dist::storage::{Addresses, Opened};
 use openfleet_dist::{LoadOptions, SaveOptions, Shrink};
 use openfleet_engine::{Executor, Program, Var};
 use openfleet_table::Shrunk;
 use openfleet_table::checkpoint::Manifest;
 
-use super::Fleet;
+use super::{Fleet, Others};
 use crate::error::Result;
 
 impl Fleet {
@@ -35,11 +37,38 @@ impl Fleet {
         options: &SaveOptions,
     ) -> Result<Option<Manifest>> {
         self.working("save_persistables")?;
-        if !self.is_first_worker() {
+        if !self.is_first_worker() || self.skips_repeated(format_args!("saving `{address}`")) {
             return Ok(None);
         }
-        let options = SaveOptions { job: self.settings.job.to_string(), ..options.clone() };
-        Ok(Some(executor.save(program, address, &options)?))
+        let options = self.named(options.clone());
+        let manifest = executor.save(program, address, &options)?;
+        if options.only.is_empty() && !options.without_state {
+            self.report_saved(program, address, &manifest);
+        }
+        Ok(Some(manifest))
+    }
+
+    /// The options of a save with the name of the job and the identity of its run, as checkpoints have them.
+    pub(crate) fn named(&self, options: SaveOptions) -> SaveOptions {
+        let run = self.run.lock().clone().unwrap_or_default();
+        SaveOptions { job: self.settings.job.to_string(), run, ..options }
+    }
+
+    /// Tells the launcher of a collective job about a checkpoint that a restarted job can return to. (Servers report theirs
+    /// themselves.)
+    pub(crate) fn report_saved(&self, program: &Program, address: &str, manifest: &Manifest) {
+        let Ok(Others::Ranks(group)) = self.working("save_persistables") else { return };
+        let averages = matches!(self.collective_settings().update, CollectiveUpdate::Local { .. });
+        match group.obstacle_to_return(program.fingerprint(), averages) {
+            Some(obstacle) => {
+                let name = self.name();
+                self.notices.print(&format!("{name}: a restarted job cannot return to `{address}`: {obstacle}"));
+            }
+            None => self.report.update(|progress| {
+                progress.checkpoint = Some(address.to_owned());
+                progress.checkpoint_step = Some(manifest.step);
+            }),
+        }
     }
 
     /// Saves one table or parameter of the job, by name, like [`Fleet::save_persistables`].
@@ -65,7 +94,7 @@ impl Fleet {
         address: &str,
     ) -> Result<Option<Manifest>> {
         self.working("save_inference_model")?;
-        match self.is_first_worker() {
+        match self.is_first_worker() && !self.skips_repeated(format_args!("saving `{address}`")) {
             true => Ok(Some(executor.save_inference_model(program, feeds, targets, address)?)),
             false => Ok(None),
         }
@@ -77,20 +106,46 @@ impl Fleet {
     /// # Errors
     /// If the checkpoint misses a table or has one of another shape or optimizer; with `partial` such tables are skipped.
     pub fn load_model(&self, executor: &mut Executor, program: &Program, address: &str, partial: bool) -> Result<()> {
-        self.working("load_model")?;
-        match self.is_first_worker() {
+        // Every rank of a collective job has all tables.
+        let loads = matches!(self.working("load_model")?, Others::Ranks(_)) || self.is_first_worker();
+        match loads && self.begins_load(address)? {
             true => Ok(executor.load(program, address, LoadOptions { partial, ..LoadOptions::default() })?),
             false => Ok(()),
         }
+    }
+
+    /// Called before this process loads a checkpoint. Returns whether it has to: a restarted rank of a collective job that has
+    /// not reached the end of its skipped batches has loaded it before.
+    ///
+    /// A restarted script that loads a checkpoint of its own run before it trains resumes by itself: it decides where it
+    /// continues, so nothing is loaded or skipped for it.
+    pub fn begins_load(&self, address: &str) -> Result<bool> {
+        if self.skips_repeated(format_args!("loading `{address}`")) {
+            return Ok(false);
+        }
+        let mut return_point = self.return_point.lock();
+        if return_point.is_some() {
+            let manifest = Opened::new(&Addresses, address, "loading")?.manifest;
+            if self.run.lock().as_ref().is_some_and(|run| *run == manifest.run) {
+                *return_point = None;
+                let name = self.name();
+                self.notices
+                    .print(&format!("{name}: the script resumes from `{address}` by itself: no batches are skipped"));
+            }
+        }
+        Ok(true)
     }
 
     /// Decays the scores of rows of sparse tables and removes rows by score and age. The first worker does it for the job and
     /// gets the number of removed rows; on other workers the call does nothing and returns `None`.
     pub fn shrink(&self, shrink: &Shrink) -> Result<Option<Shrunk>> {
         match self.working("shrink")? {
+            Others::Ranks(_) if self.skips_repeated("shrinking") => Ok(None),
+            // Every rank of a collective job has all rows.
+            Others::Ranks(_) => self.shrink_locally(shrink).map(|shrunk| self.is_first_worker().then_some(shrunk)),
             _ if !self.is_first_worker() => Ok(None),
-            Some(cluster) => Ok(Some(cluster.shrink(shrink)?)),
-            None => self.shrink_locally(shrink).map(Some),
+            Others::Servers(cluster) => Ok(Some(cluster.shrink(shrink)?)),
+            Others::Nobody => self.shrink_locally(shrink).map(Some),
         }
     }
 

@@ -117,7 +117,7 @@ impl Fleet {
     /// The address to bind: `OPENFLEET_BIND`, else the host of this server's endpoint. A host name may resolve to loopback on the
     /// machine itself (Debian's `/etc/hosts`) or not yet resolve (a pod that has just started), so with a name and a secret the
     /// server listens on all interfaces.
-    fn bind_address<'a>(&'a self, endpoint: &'a Endpoint) -> &'a str {
+    pub(super) fn bind_address<'a>(&'a self, endpoint: &'a Endpoint) -> &'a str {
         let host = endpoint.host();
         let is_name = host != "localhost" && host.parse::<IpAddr>().is_err();
         match &self.settings.bind {

@@ -13,7 +13,7 @@ use openfleet_engine::{Executor, Scope};
 use tokio::runtime::Runtime;
 
 use super::reporting::Watch;
-use super::{Fleet, Stage, waiting};
+use super::{Fleet, Others, Stage, waiting};
 use crate::error::{Error, Result};
 use crate::job_file::JobFile;
 use crate::progress::Progress;
@@ -22,9 +22,9 @@ use crate::progress::Progress;
 const LAST_REPLY: Duration = Duration::from_secs(1);
 
 impl Fleet {
-    /// Waits for the servers and connects to them. Idempotent.
+    /// Waits for the servers, or for the other ranks of a collective job, and connects to them. Idempotent.
     ///
-    /// Every three seconds it prints which servers have not answered.
+    /// Every three seconds it prints which servers or ranks have not answered.
     ///
     /// # Errors
     /// If a server does not answer within the wait limit or refuses this worker, or `distributed_optimizer` was not called.
@@ -32,9 +32,17 @@ impl Fleet {
         self.only_for("init_worker", Role::Worker)?;
         let mut stage = self.stage.lock();
         match *stage {
-            Stage::Connected { .. } | Stage::TrainingLocally => return Ok(()),
+            Stage::Connected { .. } | Stage::InGroup(_) | Stage::TrainingLocally => return Ok(()),
             Stage::Ended => return Err(Error::TooLate { call: "init_worker", after: "stop_worker" }),
             Stage::Initialized(_) | Stage::ServerReady(_) => {}
+        }
+        if self.topology.is_collective() {
+            let reserved = match &mut *stage {
+                Stage::Initialized(reserved) => reserved.take(),
+                _ => None,
+            };
+            *stage = Stage::InGroup(self.join_ranks(reserved)?);
+            return Ok(());
         }
         let Some(strategy) = *self.strategy.lock() else {
             return Err(Error::TooEarly { call: "init_worker", missing: "distributed_optimizer" });
@@ -42,9 +50,6 @@ impl Fleet {
         if self.is_local() {
             *stage = Stage::TrainingLocally;
             return Ok(());
-        }
-        if self.topology.is_collective() {
-            return Err(Error::Unavailable { what: "training without servers on several workers" });
         }
         self.check_secret()?;
         self.warn_without_secret(self.topology.servers());
@@ -115,30 +120,44 @@ impl Fleet {
 
     /// The connection to the servers; `None` without servers.
     pub fn cluster(&self) -> Result<Option<Arc<Cluster>>> {
-        self.working("cluster")
+        match self.working("cluster")? {
+            Others::Servers(cluster) => Ok(Some(cluster)),
+            Others::Ranks(_) | Others::Nobody => Ok(None),
+        }
     }
 
     /// An executor on the tables of the job: on the servers, or in the scope if there are none.
     pub fn executor(&self, scope: Arc<Scope>) -> Result<Executor> {
         match self.working("executor")? {
-            Some(cluster) => {
+            Others::Servers(cluster) => {
                 let executor = Executor::on_cluster(scope, cluster);
                 Ok(match self.trained.lock().clone() {
                     Some(program) => executor.with_tables_of(program),
                     None => executor,
                 })
             }
-            None => {
-                let mut scopes = self.scopes.lock();
-                scopes.retain(|known| known.strong_count() > 0 && !known.ptr_eq(&Arc::downgrade(&scope)));
-                scopes.push(Arc::downgrade(&scope));
+            Others::Ranks(group) => {
+                self.remember(&scope);
+                let executor = Executor::in_group(scope, group, self.collective_settings());
+                // All ranks of a restarted job return to its newest checkpoint.
+                Ok(executor.resuming_from(self.return_point.clone()))
+            }
+            Others::Nobody => {
+                self.remember(&scope);
                 Ok(Executor::new(scope))
             }
         }
     }
 
-    /// Ends this worker: flushes queued gradients and departs from the servers, which end when all workers have departed.
-    /// Idempotent.
+    /// Remembers a scope that holds tables of this process.
+    fn remember(&self, scope: &Arc<Scope>) {
+        let mut scopes = self.scopes.lock();
+        scopes.retain(|known| known.strong_count() > 0 && !known.ptr_eq(&Arc::downgrade(scope)));
+        scopes.push(Arc::downgrade(scope));
+    }
+
+    /// Ends this worker: flushes queued gradients and departs from the servers, which end when all workers have departed. In a
+    /// collective job it returns when all ranks depart. Idempotent.
     pub fn stop_worker(&self) -> Result<()> {
         self.only_for("stop_worker", Role::Worker)?;
         let mut stage = self.stage.lock();
@@ -160,6 +179,15 @@ impl Fleet {
                 runtime.shutdown_background();
                 Ok(closed?)
             }
+            Stage::InGroup(group) => {
+                drop(stage);
+                group.depart()?;
+                *self.standby.lock() = None;
+                self.report_progress(Progress::DONE, None, None);
+                Ok(())
+            }
+            // A rank that never used the group has nothing to depart from.
+            Stage::Initialized(_) if self.topology.is_collective() => Ok(()),
             before @ (Stage::Initialized(_) | Stage::ServerReady(_)) => {
                 *stage = before;
                 Err(Error::TooEarly { call: "stop_worker", missing: "init_worker" })

@@ -2,9 +2,9 @@
 
 use openfleet_core::topology::Role;
 
-use super::plan::{LaunchPlan, Policy};
+use super::plan::Policy;
 use super::position::Position;
-use super::screen::{ProcessName, Screen};
+use super::screen::ProcessName;
 use super::supervise::{Notice, Outcome, REMOTE_SILENCE_LIMIT, Supervisor};
 use crate::cli::output::plural;
 
@@ -47,39 +47,37 @@ pub(crate) struct Announcements {
 }
 
 impl Announcements {
-    /// Prints what has become true since the last call.
-    pub(crate) fn update(&mut self, supervisor: &Supervisor, plan: &LaunchPlan, screen: &Screen) {
+    /// The lines about what has become true since the last call.
+    pub(crate) fn update(&mut self, supervisor: &Supervisor, names: &[ProcessName], policy: Policy) -> Vec<String> {
+        let mut lines = Vec::new();
         if supervisor.is_leaving() && !self.leaving {
             self.leaving = true;
             let servers = plural(supervisor.unfinished(Role::Server), "server");
-            screen.remark(&format!("the workers are done; {servers} to end"));
+            lines.push(format!("the workers are done; {servers} to end"));
         }
-        let is_left_to_others = !plan.policy.has_all_workers
-            && plan.processes.iter().any(|process| process.role == Role::Worker)
+        let is_left_to_others = !policy.has_all_workers
+            && names.iter().any(|name| name.role == Role::Worker)
             && supervisor.unfinished(Role::Worker) == 0
             && supervisor.stopping().is_none();
         if is_left_to_others && supervisor.unfinished(Role::Server) > 0 && !self.leaving {
             self.leaving = true;
             let servers = plural(supervisor.unfinished(Role::Server), "server");
-            screen.remark(&format!("the workers of this machine are done; {servers} here until those of others are"));
+            lines.push(format!("the workers of this machine are done; {servers} here until those of others are"));
         }
-        let Some(outcome) = supervisor.stopping().filter(|_| !self.stopping) else { return };
+        let Some(outcome) = supervisor.stopping().filter(|_| !self.stopping) else { return lines };
         self.stopping = true;
-        let name = |index: usize| {
-            let planned = &plan.processes[index];
-            ProcessName { role: planned.role, rank: planned.rank }
-        };
         let why = match outcome {
-            Outcome::Done => return,
-            Outcome::Failed(index, cause) => format!("{} {cause}", name(index)),
-            Outcome::NotStarted(index) => format!("{} could not be started", name(index)),
+            Outcome::Done => return lines,
+            Outcome::Failed(index, cause) => format!("{} {cause}", names[index]),
+            Outcome::NotStarted(index) => format!("{} could not be started", names[index]),
             Outcome::RemoteSilent { role, rank, silent } => {
                 format!("{role} {rank} of another machine has not answered for {} s", silent.as_secs())
             }
             Outcome::Interrupted(signal) => format!("{signal} was received (send it again to end at once)"),
             Outcome::TimedOut => "the time is over".to_owned(),
         };
-        screen.remark(&format!("{why}; the job ends"));
+        lines.push(format!("{why}; the job ends"));
+        lines
     }
 }
 
@@ -93,7 +91,7 @@ mod tests {
     use crate::progress::Progress;
 
     fn line(said: Notice, max_restarts: Option<u64>) -> String {
-        let policy = Policy { max_restarts, timeout: None, has_all_workers: true };
+        let policy = Policy { max_restarts, timeout: None, has_all_workers: true, restarts_together: false };
         let name = |index: usize| ["server 0 (pid 99)", "worker 1 (pid 123)"][index].to_owned();
         let mut position = Position::default();
         let (checkpoint, checkpoint_step, step) = (Some("model".to_owned()), Some(120), Some(155));

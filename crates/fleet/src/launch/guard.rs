@@ -35,7 +35,8 @@ for group in $groups; do kill -s KILL -- "-$group"; done
 /// The guard of one job.
 #[derive(Debug)]
 pub(crate) struct Guard {
-    shell: Child,
+    /// `None` if it is not a child of this process.
+    shell: Option<Child>,
     /// Closed on drop, or when the launcher is killed.
     pipe: Option<PipeWriter>,
 }
@@ -43,19 +44,23 @@ pub(crate) struct Guard {
 impl Guard {
     /// Starts the guard. If the system has no shell, only the parent-death signal remains.
     pub(crate) fn start() -> std::io::Result<Self> {
-        let (reader, pipe) = std::io::pipe()?;
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", SCRIPT, "fleetrun-guard"]).current_dir("/").env_clear().env("PATH", "/usr/bin:/bin");
-        command.stdin(reader).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-        Ok(Guard { shell: command.spawn()?, pipe: Some(pipe) })
+        let (shell, pipe) = start(SCRIPT)?;
+        Ok(Guard { shell: Some(shell), pipe: Some(pipe) })
+    }
+
+    /// Starts a guard that is not a child of this process: a worker of Ray kills its own children when it ends, and the groups of
+    /// these children would lose their guard.
+    pub(crate) fn start_detached() -> std::io::Result<Self> {
+        // A shell connects a background command to `/dev/null`, so the pipe is passed as another descriptor.
+        let (mut shell, pipe) = start(&format!("exec 3<&0\n({SCRIPT}) <&3 3<&- &"))?;
+        shell.wait()?;
+        Ok(Guard { shell: None, pipe: Some(pipe) })
     }
 
     /// The pipe on which a new process announces its group; `None` if the guard was killed.
     pub(crate) fn line(&mut self) -> std::io::Result<Option<PipeWriter>> {
-        match (&self.pipe, self.shell.try_wait()) {
-            (Some(pipe), Ok(None)) => pipe.try_clone().map(Some),
-            _ => Ok(None),
-        }
+        let is_running = self.shell.as_mut().is_none_or(|shell| matches!(shell.try_wait(), Ok(None)));
+        self.pipe.as_ref().filter(|_| is_running).map(PipeWriter::try_clone).transpose()
     }
 
     /// Removes a group that has ended.
@@ -76,6 +81,15 @@ impl Guard {
     }
 }
 
+/// Starts a shell that reads from the returned pipe.
+fn start(script: &str) -> std::io::Result<(Child, PipeWriter)> {
+    let (reader, pipe) = std::io::pipe()?;
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", script, "fleetrun-guard"]).current_dir("/").env_clear().env("PATH", "/usr/bin:/bin");
+    command.stdin(reader).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    Ok((command.spawn()?, pipe))
+}
+
 /// Announces a process's own group on [`Guard::line`]. Allocates nothing.
 pub(crate) fn announce(line: &mut PipeWriter, group: u32) -> std::io::Result<()> {
     let mut text = [0; 16];
@@ -89,6 +103,6 @@ impl Drop for Guard {
     fn drop(&mut self) {
         drop(self.pipe.take());
         // It ends at once, or within two seconds.
-        let _ = self.shell.wait();
+        let _ = self.shell.as_mut().map(Child::wait);
     }
 }

@@ -34,6 +34,17 @@ pub(crate) struct JobLayout {
     pub rendezvous: Option<HostPort>,
     /// Whether this machine starts all processes, whatever its name is.
     pub is_local: bool,
+    /// Collective, without a list of machines: `workers` are those of one machine.
+    pub numbered: Option<NumberedMachines>,
+}
+
+/// Machines of a collective job that are known by their numbers. Their ranks meet at the rendezvous.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NumberedMachines {
+    /// How many there are.
+    pub count: usize,
+    /// The number of this machine, if it was given.
+    pub own: Option<usize>,
 }
 
 impl JobLayout {
@@ -55,7 +66,14 @@ fn mode(job: &JobOptions) -> Result<RunMode> {
         ("--servers", job.servers.is_some()),
         ("--workers", job.workers.is_some()),
     ];
-    let collective_flags = [("--nproc-per-node", job.nproc_per_node.is_some()), ("--ips", job.ips.is_some())];
+    let collective_flags = [
+        ("--nproc-per-node", job.nproc_per_node.is_some()),
+        ("--ips", job.ips.is_some()),
+        ("--nnodes", job.nnodes.is_some()),
+        ("--master", job.master.is_some()),
+        ("--rank", job.rank.is_some()),
+        ("--gpus", job.gpus.is_some()),
+    ];
     let first = |flags: &[(&'static str, bool)]| flags.iter().find(|(_, given)| *given).map(|(flag, _)| *flag);
     let remedy = "a job has servers (`--server-num`, `--servers`) or is collective (`--nproc-per-node`, `--ips`)";
     match (job.run_mode, first(&server_flags), first(&collective_flags)) {
@@ -104,7 +122,7 @@ fn parameter_server(job: &JobOptions) -> Result<JobLayout> {
             let start = job.start_port.unwrap_or(START_PORT);
             // By the position in the list, so that all machines count the same ports.
             number_ports(&mut workers, start, servers.len())?;
-            Ok(JobLayout { mode: RunMode::Ps, servers, workers, rendezvous: None, is_local: false })
+            Ok(JobLayout { mode: RunMode::Ps, servers, workers, rendezvous: None, is_local: false, numbered: None })
         }
         (Some(_), None) => {
             missing("--workers", "--servers", "list the workers too, as in `--workers 10.0.0.1,10.0.0.2`")
@@ -124,13 +142,74 @@ fn parameter_server(job: &JobOptions) -> Result<JobLayout> {
                 number_ports(&mut servers, start, 0)?;
                 number_ports(&mut workers, start, server_num as usize)?;
             }
-            Ok(JobLayout { mode: RunMode::Ps, servers, workers, rendezvous: None, is_local: true })
+            Ok(JobLayout { mode: RunMode::Ps, servers, workers, rendezvous: None, is_local: true, numbered: None })
         }
     }
 }
 
+/// Collective workers per machine.
+pub(crate) fn workers_per_machine(job: &JobOptions) -> Result<usize> {
+    let devices = match &job.gpus {
+        Some(devices) if devices.split(',').any(|device| device.trim().parse::<u32>().is_err()) => {
+            let expected = "numbers with a comma between any two";
+            return Err(OptionError::BadOption { option: "--gpus", expected, got: devices.clone() });
+        }
+        devices => devices.as_ref().map(|devices| devices.split(',').count()),
+    };
+    Ok(job.nproc_per_node.map(|number| number as usize).or(devices).unwrap_or(1))
+}
+
+/// Machines that meet at `--master`.
+fn numbered(job: &JobOptions, each: usize) -> Result<Option<JobLayout>> {
+    let master = match (&job.master, job.nnodes, job.rank) {
+        (Some(master), _, _) => master.strip_prefix("http://").unwrap_or(master),
+        (None, Some(2..), _) if job.ips.is_none() => {
+            return Err(OptionError::MissingOption {
+                option: "--master",
+                owner: "`--nnodes`".into(),
+                remedy: "say where the machines meet, as in `--master 10.0.0.1:6170`, or list them with `--ips`",
+            });
+        }
+        (None, _, Some(_)) => {
+            let (owner, takers) = ("a job without `--master`".to_owned(), "jobs with `--master` and `--nnodes`");
+            return Err(OptionError::MeaninglessOption { option: "--rank", owner, takers });
+        }
+        (None, _, None) => return Ok(None),
+    };
+    if job.ips.is_some() {
+        let remedy = "both say where the machines are: keep one of them";
+        return Err(OptionError::Contradiction { first: "--master", second: "--ips", remedy });
+    }
+    let mut rendezvous = list("--master", master, false)?;
+    let (Some(first), true) = (rendezvous.pop(), rendezvous.is_empty()) else {
+        let expected = "one address, as in `10.0.0.1:6170`";
+        return Err(OptionError::BadOption { option: "--master", expected, got: master.to_owned() });
+    };
+    let count = job.nnodes.unwrap_or(1) as usize;
+    let own = job.rank.map(|rank| rank as usize);
+    if let Some(rank) = own.filter(|rank| *rank >= count) {
+        let expected = "a number below `--nnodes`, from 0";
+        return Err(OptionError::BadOption { option: "--rank", expected, got: rank.to_string() });
+    }
+    let start = job.start_port.unwrap_or(START_PORT);
+    let rendezvous = Some(HostPort { port: first.port.or(Some(start)), ..first });
+    let numbered = Some(NumberedMachines { count, own });
+    let workers = vec![HostPort { host: LOOPBACK.into(), port: None, written: false }; each];
+    Ok(Some(JobLayout {
+        mode: RunMode::Collective,
+        servers: vec![],
+        workers,
+        rendezvous,
+        is_local: count == 1,
+        numbered,
+    }))
+}
+
 fn collective(job: &JobOptions) -> Result<JobLayout> {
-    let each = job.nproc_per_node.unwrap_or(1) as usize;
+    let each = workers_per_machine(job)?;
+    if let Some(numbered) = numbered(job, each)? {
+        return Ok(numbered);
+    }
     let Some(ips) = &job.ips else {
         let open = HostPort { host: LOOPBACK.into(), port: None, written: false };
         let mut hosts = vec![open; each + 1];
@@ -144,9 +223,11 @@ fn collective(job: &JobOptions) -> Result<JobLayout> {
             workers: hosts,
             rendezvous,
             is_local: true,
+            numbered: None,
         });
     };
     let machines = list("--ips", ips, false)?;
+    agrees(job.nnodes, machines.len(), "--nnodes", "--ips")?;
     if let Some(machine) = machines.iter().find(|machine| machine.written) {
         let got = format!("{}:{}", machine.host, machine.port.unwrap_or_default());
         return Err(OptionError::BadOption { option: "--ips", expected: "addresses without ports", got });
@@ -165,7 +246,8 @@ fn collective(job: &JobOptions) -> Result<JobLayout> {
     // The port after those of the first machine's workers.
     let mut rendezvous = vec![machines[0].clone()];
     number_ports(&mut rendezvous, start, each)?;
-    Ok(JobLayout { mode: RunMode::Collective, servers: vec![], workers, rendezvous: rendezvous.pop(), is_local: false })
+    let rendezvous = rendezvous.pop();
+    Ok(JobLayout { mode: RunMode::Collective, servers: vec![], workers, rendezvous, is_local: false, numbered: None })
 }
 
 /// Gives hosts without a port one by their index.
@@ -266,6 +348,46 @@ mod tests {
         assert_eq!(shown(layout.rendezvous.as_slice()), "a:6172");
         let layout = JobLayout::resolve(&JobOptions { run_mode: Some(RunMode::Collective), ..JobOptions::default() });
         assert_eq!(layout.unwrap().workers.len(), 1);
+    }
+
+    #[test]
+    fn numbered_machines_meet_at_the_master() {
+        let job = |master: Option<&str>, nnodes, rank| JobOptions {
+            nproc_per_node: Some(2),
+            master: master.map(str::to_owned),
+            nnodes,
+            rank,
+            ..JobOptions::default()
+        };
+        let layout = JobLayout::resolve(&job(Some("http://a:99"), Some(3), Some(2))).unwrap();
+        assert_eq!((layout.workers.len(), shown(layout.rendezvous.as_slice())), (2, "a:99".into()));
+        assert_eq!(layout.numbered, Some(NumberedMachines { count: 3, own: Some(2) }));
+        assert_eq!(shown(JobLayout::resolve(&job(Some("a"), Some(2), None)).unwrap().rendezvous.as_slice()), "a:6170");
+        for (job, message) in [
+            (job(None, Some(2), None), "`--nnodes` needs `--master`"),
+            (job(None, None, Some(0)), "`--rank` cannot be used with a job without `--master`"),
+            (job(Some("a:1"), Some(2), Some(2)), "`--rank`: expected a number below `--nnodes`, from 0, got `2`"),
+            (
+                job(Some("a:1,b:1"), Some(2), None),
+                "`--master`: expected one address, as in `10.0.0.1:6170`, got `a:1,b:1`",
+            ),
+            (
+                JobOptions { ips: Some("a,b".into()), ..job(Some("a"), Some(2), None) },
+                "`--master` and `--ips` contradict each other",
+            ),
+            (
+                JobOptions { ips: Some("a,b".into()), ..job(None, Some(3), None) },
+                "`--nnodes` and `--ips` contradict each other",
+            ),
+            (
+                JobOptions { gpus: Some("0,all".into()), ..JobOptions::default() },
+                "`--gpus`: expected numbers with a comma between any two, got `0,all`",
+            ),
+        ] {
+            assert_eq!(JobLayout::resolve(&job).unwrap_err().to_string(), message);
+        }
+        let devices = JobOptions { gpus: Some("0,1,3".into()), ..JobOptions::default() };
+        assert_eq!(JobLayout::resolve(&devices).unwrap().workers.len(), 3);
     }
 
     #[test]

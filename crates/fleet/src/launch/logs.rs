@@ -82,12 +82,12 @@ pub(crate) fn copy(mut from: PipeReader, mut file: File, screen: &Screen, proces
 
 /// Splits bytes into lines.
 #[derive(Debug, Default)]
-struct Lines {
+pub(crate) struct Lines {
     begun: Vec<u8>,
 }
 
 impl Lines {
-    fn take(&mut self, mut bytes: &[u8], mut each: impl FnMut(&str)) {
+    pub(crate) fn take(&mut self, mut bytes: &[u8], mut each: impl FnMut(&str)) {
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
             self.begun.extend_from_slice(&bytes[..end]);
             self.say(&mut each);
@@ -100,7 +100,7 @@ impl Lines {
     }
 
     /// Also passes on a last line without a line end.
-    fn finish(mut self, mut each: impl FnMut(&str)) {
+    pub(crate) fn finish(mut self, mut each: impl FnMut(&str)) {
         if !self.begun.is_empty() {
             self.say(&mut each);
         }

@@ -5,7 +5,9 @@
 //! program       the command that each runs        plan     what this machine starts: ports reserved, environments ready
 //! supervise     the rules for restarting and ending, without processes or a clock
 //! position      the progress of the run, and the checkpoint that restarted servers load
-//! run           carries out the plan, with process, guard, logs, screen and announcements
+//! control       what a launcher decides while a job runs: supervise, position and announcements together
+//! run           carries out the plan, with process, guard, logs and screen
+//! external      the same decisions for processes that another program starts; child is one of those processes
 //! schedulers    the same job as a manifest or script for Kubernetes, Slurm and MPI
 //! ```
 //!
@@ -21,8 +23,11 @@ use openfleet_core::Hinted;
 use openfleet_core::error::report;
 
 mod announcements;
+mod child;
+mod control;
 mod environment;
 mod error;
+mod external;
 mod guard;
 mod hosts;
 mod layout;
@@ -47,8 +52,13 @@ use plan::LaunchPlan;
 use program::Program;
 
 pub use crate::progress::Progress;
+pub use child::{ChildEvents, ChildOptions, ChildProcess};
+pub use environment::Variable;
 pub use error::Error;
+pub use external::{ExternalAction, ExternalJob, ExternalOptions, ExternalOutcome};
+pub use options::CommandWords;
 pub(crate) use options::duration;
+pub use ports::PortReservation;
 pub use process::Ending;
 
 /// Runs `fleetrun` with these arguments, the program name first, prints any error and returns the exit code.

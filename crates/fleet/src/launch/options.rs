@@ -18,8 +18,10 @@ Examples:
   fleetrun --server_num=2 --worker_num=2 train.py --epochs 3
   fleetrun --servers=10.0.0.1:36000,10.0.0.2:36000 --workers=10.0.0.1,10.0.0.2 train.py
   fleetrun --nproc_per_node=4 train.py
+  fleetrun --nproc_per_node=4 --nnodes=2 --master=10.0.0.1:6170 train.py
   fleetrun --server_num=2 --worker_num=2 openfleet train --mode async ...
-  fleetrun k8s --server_num=2 --worker_num=8 --image=me/train train.py | kubectl create -f -")]
+  fleetrun k8s --server_num=2 --worker_num=8 --image=me/train train.py | kubectl create -f -
+  fleetrun slurm --run_mode=collective --worker_num=8 --nodes=4 train.py > job.sbatch")]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub scheduler: Option<Scheduler>,
@@ -36,7 +38,7 @@ pub(crate) struct Cli {
 pub(crate) enum Scheduler {
     /// Print a Kubernetes manifest: a JobSet, or plain Indexed Jobs.
     K8s(Box<KubernetesArgs>),
-    /// Print a Slurm job script: servers and workers as two steps of one allocation.
+    /// Print a Slurm job script: servers and workers as two steps of one allocation, or the ranks of a collective job as one.
     Slurm(SlurmArgs),
     /// Print an `mpirun` script, servers first.
     Mpi(MpiArgs),
@@ -64,10 +66,23 @@ pub(crate) struct JobOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Job")]
     pub nproc_per_node: Option<u32>,
     /// All machines of a collective job, in rank order
-    #[arg(long, value_name = "IP,...", help_heading = "Job")]
+    #[arg(long, value_name = "IP,...", alias = "cluster-node-ips", help_heading = "Job")]
     pub ips: Option<String>,
+    /// Machines of a collective job that meet at `--master`
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Job")]
+    pub nnodes: Option<u32>,
+    /// Where the ranks of a collective job meet: the first machine and a free port on it (default port: 6170)
+    #[arg(long, value_name = "IP[:PORT]", help_heading = "Job")]
+    pub master: Option<String>,
+    /// Number of this machine among `--nnodes`, from 0 (default: found for the machine of `--master`, and for the other of two)
+    #[arg(long, value_name = "N", alias = "node-rank", help_heading = "Job")]
+    pub rank: Option<u32>,
+    /// PaddlePaddle's list of devices: as many collective workers per machine, which train on CPUs
+    #[arg(long, value_name = "N,...", aliases = ["devices", "selected-gpus"], help_heading = "Job")]
+    pub gpus: Option<String>,
     /// First of the ports that are not given (default: free ports on one machine, 6170 across machines)
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Job")]
+    #[arg(alias = "started-port")]
     pub start_port: Option<u16>,
     /// Kind of job, if the other options leave it open
     #[arg(long, value_name = "KIND", help_heading = "Job")]
@@ -100,13 +115,13 @@ impl RunMode {
 #[derive(Debug, Default, Args)]
 pub(crate) struct RunOptions {
     /// Host of this machine in the lists, if its addresses do not tell
-    #[arg(long, value_name = "HOST", help_heading = "Run")]
+    #[arg(long, value_name = "HOST", alias = "node-ip", help_heading = "Run")]
     pub host: Option<String>,
     /// Directory for the output of the processes, one file each
     #[arg(long, value_name = "DIR", default_value = "log", help_heading = "Run")]
     pub log_dir: PathBuf,
-    /// Most restarts of the job: a failed worker restarts alone, a failed server restarts all processes from the newest
-    /// checkpoint; -1 for no limit
+    /// Most restarts of the job: a failed worker restarts alone; a failed server, or a failed rank of a collective job, restarts
+    /// all processes from the newest checkpoint; -1 for no limit
     #[arg(long, value_name = "N", allow_negative_numbers = true, alias = "max-restart", help_heading = "Run")]
     #[arg(value_parser = clap::value_parser!(i64).range(-1..))]
     pub max_restarts: Option<i64>,
@@ -123,7 +138,7 @@ pub(crate) struct RunOptions {
 
 /// The command that each process runs.
 #[derive(Debug, Default, Args)]
-pub(crate) struct CommandWords {
+pub struct CommandWords {
     /// SCRIPT is the name of a Python module
     #[arg(short = 'm', long, help_heading = "Script")]
     pub module: bool,
@@ -162,19 +177,19 @@ pub(crate) struct KubernetesArgs {
     /// Memory per server (default: as a worker)
     #[arg(long, help_heading = "Kubernetes")]
     pub server_memory: Option<String>,
-    /// Port that servers listen on
+    /// Port that servers, or the ranks of a collective job, listen on
     #[arg(long, default_value_t = 36000, value_parser = clap::value_parser!(u16).range(1..), help_heading = "Kubernetes")]
     pub port: u16,
     /// Working directory inside the container
     #[arg(long, value_name = "DIR", help_heading = "Kubernetes")]
     pub workdir: Option<String>,
-    /// Most restarts of a failed pod per rank
+    /// Most restarts of a failed pod per rank; in a collective job, of all pods together
     #[arg(long, value_name = "N", default_value_t = 3, help_heading = "Kubernetes")]
     pub max_restarts: u32,
     /// End the job after this time: `90`, `90s`, `15m`, `2h`
     #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Kubernetes")]
     pub timeout: Option<Duration>,
-    /// Print two Indexed Jobs and a Service, for clusters without JobSet
+    /// Print Indexed Jobs and a Service, for clusters without JobSet
     #[arg(long, help_heading = "Kubernetes")]
     pub plain_jobs: bool,
     #[command(flatten)]

@@ -12,10 +12,10 @@ use openfleet_core::Endpoint;
 use openfleet_core::error::Error as CoreError;
 use openfleet_core::topology::{JobId, Role, Topology};
 
-use super::environment::{Job, Variable, variables};
+use super::environment::{Job, Variable, attempt_variables, variables};
 use super::error::Error;
 use super::hosts::Machine;
-use super::layout::{HostPort, JobLayout, endpoints};
+use super::layout::{HostPort, JobLayout, NumberedMachines, endpoints, workers_per_machine};
 use super::options::{JobOptions, RunMode, RunOptions};
 use super::ports::PortReservation;
 use super::program::Program;
@@ -23,7 +23,7 @@ use super::schedulers::shell::quoted;
 use super::secret::Secret;
 use crate::cli::output::plural;
 use crate::error::{Error as OptionError, Result};
-use crate::variables::{BIND, INCARNATION, JOB_FILE, PROGRESS_FILE, RESUME, RUN, SECRET};
+use crate::variables::{BIND, JOB_FILE, PROGRESS_FILE, RUN, SECRET};
 
 /// What this machine starts, and the policy for restarting and ending.
 #[derive(Debug)]
@@ -39,9 +39,12 @@ pub(crate) struct LaunchPlan {
     pub job_file: PathBuf,
     /// All servers of the job, in rank order.
     servers: Vec<Endpoint>,
-    /// All workers of the job, in rank order.
+    /// All workers of the job, in rank order; empty if their addresses are not known here.
     workers: Vec<Endpoint>,
+    worker_count: usize,
     mode: RunMode,
+    /// The workers were asked to use GPUs.
+    wants_gpus: bool,
 }
 
 /// One process of the plan.
@@ -49,7 +52,8 @@ pub(crate) struct LaunchPlan {
 pub(crate) struct PlannedProcess {
     pub role: Role,
     pub rank: usize,
-    pub endpoint: Endpoint,
+    /// `None` if the ranks meet at the rendezvous and listen on free ports.
+    pub endpoint: Option<Endpoint>,
     /// Without the variables of [`LaunchPlan::extra`].
     pub variables: Vec<Variable>,
     pub log: PathBuf,
@@ -66,6 +70,13 @@ pub(crate) struct Policy {
     pub timeout: Option<Duration>,
     /// Whether all workers of the job are on this machine. Only then may servers be asked to end after the workers.
     pub has_all_workers: bool,
+    /// Whether a failed worker restarts all processes: the ranks of a collective job have to begin together.
+    pub restarts_together: bool,
+}
+
+/// The most restarts of a job, from what the user wrote: none by default, `None` (no limit) for a negative number.
+pub(crate) fn restart_limit(written: Option<i64>) -> Option<u64> {
+    u64::try_from(written.unwrap_or(0)).ok()
 }
 
 impl LaunchPlan {
@@ -79,43 +90,43 @@ impl LaunchPlan {
                 takers: "jobs whose machines are listed (`--servers` and `--workers`, or `--ips`)",
             });
         }
-        if layout.mode == RunMode::Collective && run.max_restarts.is_some_and(|restarts| restarts != 0) {
-            return Err(OptionError::Contradiction {
-                first: "--max-restarts",
-                second: if job.ips.is_some() { "--ips" } else { "--nproc-per-node" },
-                remedy: "collective workers step together: one that restarts alone would wait for the others forever",
-            });
-        }
         let owned = OwnRanks::of(&layout, machine)?;
         let mut reserved = Ports::reserve(&mut layout, &owned, run.dry_run)?;
         let servers = endpoints(&layout.servers)?;
-        let workers = endpoints(&layout.workers)?;
+        let workers = if layout.numbered.is_some() { Vec::new() } else { endpoints(&layout.workers)? };
         check_distinct(&layout, &servers, &workers)?;
         let rendezvous = endpoints(layout.rendezvous.as_slice())?.pop();
-        let is_whole = owned.servers.len() + owned.workers.len() == servers.len() + workers.len();
+        let worker_count = layout.workers.len() * layout.numbered.map_or(1, |machines| machines.count);
+        let is_whole = owned.servers.len() + owned.workers.len() == servers.len() + worker_count;
         let secret = Secret::find(run.secret_file.as_deref(), is_whole, run.dry_run)?;
         let name = match &job.job {
             Some(name) => JobId::new(name.as_str())?,
-            None => default_name(&layout, &program, &servers, &workers)?,
+            None => {
+                let first = servers.first().or(workers.first()).or(rendezvous.as_ref());
+                default_name(&layout, &program, first)?
+            }
         };
-        let workers_per_machine =
-            if layout.is_local { workers.len() } else { job.nproc_per_node.unwrap_or(1) as usize };
+        let workers_per_machine = if layout.is_local { worker_count } else { workers_per_machine(job)? };
         let context = Job {
             mode: layout.mode,
             name: &name,
             servers: &servers,
             workers: &workers,
+            worker_count,
             rendezvous: rendezvous.as_ref(),
-            machines: workers.len() / workers_per_machine.max(1),
             workers_per_machine,
         };
         let log_dir = run.log_dir.clone();
         let absolute = std::path::absolute(&log_dir).map_err(crate::Error::io("resolve", &log_dir))?;
         let job_file = absolute.join("progress").join("job.json");
-        // Launchers do not talk to each other. On several machines, the one that starts the first server makes the identity of
-        // the run, and the other processes get it from that server.
-        let run_id = (is_whole || owned.servers.contains(&0)).then(|| run_identity(run.dry_run));
-        let own = |role: Role, rank: usize, endpoint: &Endpoint, reserved: Option<Port>| {
+        // Launchers do not talk to each other. On several machines, the one that starts the first server, or the first rank of a
+        // collective job, makes the identity of the run, and the other processes get it from that process.
+        let has_first = match layout.mode {
+            RunMode::Ps => owned.servers.contains(&0),
+            RunMode::Collective => owned.workers.contains(&0),
+        };
+        let run_id = (is_whole || has_first).then(|| run_identity(run.dry_run));
+        let own = |role: Role, rank: usize, endpoint: Option<&Endpoint>, reserved: Option<Port>| {
             let (reserved, bind) = reserved.map_or((None, None), |port| (Some(port.reserved), port.bind));
             let progress = absolute.join("progress").join(format!("{role}.{rank}.json"));
             let mut variables = variables(&context, role, rank);
@@ -128,25 +139,40 @@ impl LaunchPlan {
                 variables.push((THREADS, "1".to_owned()));
             }
             let log = log_dir.join(format!("{role}log.{rank}"));
-            PlannedProcess { role, rank, endpoint: endpoint.clone(), variables, log, progress, reserved }
+            PlannedProcess { role, rank, endpoint: endpoint.cloned(), variables, log, progress, reserved }
         };
         let mut processes = Vec::with_capacity(owned.servers.len() + owned.workers.len());
         for &rank in &owned.servers {
-            processes.push(own(Role::Server, rank, &servers[rank], reserved.servers.remove(&rank)));
+            processes.push(own(Role::Server, rank, servers.get(rank), reserved.servers.remove(&rank)));
         }
         for &rank in &owned.workers {
-            processes.push(own(Role::Worker, rank, &workers[rank], reserved.workers.remove(&rank)));
+            processes.push(own(Role::Worker, rank, workers.get(rank), reserved.workers.remove(&rank)));
         }
         let policy = Policy {
-            max_restarts: match run.max_restarts.unwrap_or(0) {
-                restarts @ 0.. => Some(restarts.unsigned_abs()),
-                _ => None,
-            },
+            max_restarts: restart_limit(run.max_restarts),
             timeout: run.timeout,
-            has_all_workers: owned.workers.len() == workers.len(),
+            has_all_workers: owned.workers.len() == worker_count,
+            restarts_together: layout.mode == RunMode::Collective,
         };
-        let (job, mode) = (name, layout.mode);
-        Ok(LaunchPlan { job, program, processes, secret, log_dir, policy, job_file, servers, workers, mode })
+        Ok(LaunchPlan {
+            job: name,
+            program,
+            processes,
+            secret,
+            log_dir,
+            policy,
+            job_file,
+            servers,
+            workers,
+            worker_count,
+            mode: layout.mode,
+            wants_gpus: job.gpus.is_some(),
+        })
+    }
+
+    /// The numbers of servers and workers of the whole job.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.servers.len(), self.worker_count)
     }
 
     /// The host of any process of the job; `None` if the job has no such process.
@@ -160,15 +186,16 @@ impl LaunchPlan {
 
     /// One line about the job and this machine's part of it.
     pub(crate) fn headline(&self) -> String {
-        let workers = plural(self.workers.len(), "worker");
+        let workers = plural(self.worker_count, "worker");
         let job = match self.mode {
             RunMode::Ps => format!("{} and {workers}", plural(self.servers.len(), "server")),
             RunMode::Collective => format!("{workers}, collective"),
         };
-        let all = self.servers.len() + self.workers.len();
+        let all = self.servers.len() + self.worker_count;
         let here = self.processes.len();
         let part = if here == all { String::new() } else { format!("; {here} of these {all} processes here") };
-        format!("job {}: {job}{part}; logs in `{}`", self.job, self.log_dir.display())
+        let cpus = if self.wants_gpus { "; there is no GPU support here, so they train on CPUs" } else { "" };
+        format!("job {}: {job}{part}; logs in `{}`{cpus}", self.job, self.log_dir.display())
     }
 
     /// The output of `--dry-run`: each process as a shell command. The secret is hidden.
@@ -177,7 +204,8 @@ impl LaunchPlan {
         let words: Vec<String> = self.program.words.iter().map(|word| quoted(&word.to_string_lossy())).collect();
         for process in &self.processes {
             let PlannedProcess { role, rank, endpoint, .. } = process;
-            let _ = write!(text, "\n# {role} {rank} at {endpoint}, output in `{}`\n", process.log.display());
+            let at = endpoint.as_ref().map(|endpoint| format!(" at {endpoint}")).unwrap_or_default();
+            let _ = write!(text, "\n# {role} {rank}{at}, output in `{}`\n", process.log.display());
             let extra =
                 self.extra(1, None).into_iter().map(|(name, value)| (name, value.to_string_lossy().into_owned()));
             for (name, value) in process.variables.iter().cloned().chain(extra) {
@@ -190,20 +218,14 @@ impl LaunchPlan {
     }
 
     /// The variables that change with every attempt of a process, and those that are hidden. `resume` is the checkpoint that a
-    /// restarted server loads.
+    /// restarted server, or a restarted rank of a collective job, loads.
     pub(crate) fn extra(&self, attempt: u64, resume: Option<&str>) -> Vec<(&'static str, OsString)> {
-        let mut extra: Vec<(&'static str, OsString)> =
-            vec![(INCARNATION, attempt.to_string().into()), (SECRET, self.secret.expose().into())];
-        extra.extend(resume.map(|address| (RESUME, address.into())));
-        if self.program.is_python && std::env::var_os(UNBUFFERED).is_none() {
-            extra.push((UNBUFFERED, "1".into()));
-        }
-        extra
+        let mut extra = attempt_variables(attempt, &self.secret, resume);
+        extra.extend(self.program.unbuffered());
+        extra.into_iter().map(|(name, value)| (name, value.into())).collect()
     }
 }
 
-/// Makes Python write its output lines to the log immediately.
-const UNBUFFERED: &str = "PYTHONUNBUFFERED";
 /// The number of threads of numeric libraries.
 const THREADS: &str = "OMP_NUM_THREADS";
 
@@ -219,6 +241,11 @@ impl OwnRanks {
             let here = |rank: &usize| layout.is_local || machine.owns(&hosts[*rank].host);
             (0..hosts.len()).filter(here).collect()
         };
+        if let Some(numbered) = layout.numbered {
+            let each = layout.workers.len();
+            let first = each * own_number(&numbered, layout.rendezvous.as_ref(), machine)?;
+            return Ok(OwnRanks { servers: Vec::new(), workers: (first..first + each).collect() });
+        }
         let owned = OwnRanks { servers: own(&layout.servers), workers: own(&layout.workers) };
         if owned.servers.is_empty() && owned.workers.is_empty() {
             let mut listed: Vec<String> = Vec::new();
@@ -231,6 +258,20 @@ impl OwnRanks {
             return Err(Error::NoOwnProcess { own: machine.describe(), listed: listed.join(", ") }.into());
         }
         Ok(owned)
+    }
+}
+
+/// The number of this machine among those that meet at the master.
+fn own_number(numbered: &NumberedMachines, master: Option<&HostPort>, machine: &Machine) -> Result<usize> {
+    match numbered.own {
+        Some(own) => Ok(own),
+        None if numbered.count == 1 || master.is_some_and(|master| machine.owns(&master.host)) => Ok(0),
+        None if numbered.count == 2 => Ok(1),
+        None => Err(OptionError::MissingOption {
+            option: "--rank",
+            owner: "a machine other than that of `--master`, of more than two,".into(),
+            remedy: "number the machines: `--rank 0` on that of `--master`, then 1, 2, ...",
+        }),
     }
 }
 
@@ -251,6 +292,10 @@ impl Ports {
     /// job may be running.
     fn reserve(layout: &mut JobLayout, owned: &OwnRanks, dry_run: bool) -> Result<Self> {
         let mut ports = Ports { servers: Default::default(), workers: Default::default() };
+        if layout.numbered.is_some() {
+            // Ranks take free ports themselves.
+            return Ok(ports);
+        }
         let is_local = layout.is_local;
         let roles = [
             (Role::Server, &mut layout.servers, &owned.servers, &mut ports.servers),
@@ -297,15 +342,22 @@ fn check_distinct(layout: &JobLayout, servers: &[Endpoint], workers: &[Endpoint]
 }
 
 /// The default name of a job. On one machine: the script's name and random digits. On several: a name that every machine
-/// derives from the lists.
-fn default_name(layout: &JobLayout, program: &Program, servers: &[Endpoint], workers: &[Endpoint]) -> Result<JobId> {
-    let name = if layout.is_local {
-        let nonce = openfleet_dist::handshake::fresh_nonce();
-        format!("{}-{:02x}{:02x}{:02x}", program.stem, nonce[0], nonce[1], nonce[2])
-    } else {
-        let first = servers.first().or(workers.first());
-        format!("job-{}", first.map(Endpoint::to_string).unwrap_or_default())
-    };
+/// derives from the first endpoint.
+fn default_name(layout: &JobLayout, program: &Program, first: Option<&Endpoint>) -> Result<JobId> {
+    if layout.is_local {
+        return new_name(program);
+    }
+    valid_name(&format!("job-{}", first.map(Endpoint::to_string).unwrap_or_default()))
+}
+
+/// The script's name and random digits.
+pub(crate) fn new_name(program: &Program) -> Result<JobId> {
+    let nonce = openfleet_dist::handshake::fresh_nonce();
+    valid_name(&format!("{}-{:02x}{:02x}{:02x}", program.stem, nonce[0], nonce[1], nonce[2]))
+}
+
+/// Replaces and removes the characters that the name of a job cannot have.
+fn valid_name(name: &str) -> Result<JobId> {
     let allowed = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
     let name: String = name.chars().map(allowed).collect();
     let name = name.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());

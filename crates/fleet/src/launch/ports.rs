@@ -24,7 +24,7 @@ const ATTEMPTS: u32 = 200;
 
 /// A port that no other process can take while this value lives.
 #[derive(Debug)]
-pub(crate) struct PortReservation {
+pub struct PortReservation {
     _listener: TcpListener,
 }
 
@@ -54,7 +54,11 @@ impl PortReservation {
     }
 
     /// Reserves any free port of `host`.
-    pub(crate) fn free(host: &str) -> Result<(Self, u16)> {
+    ///
+    /// # Errors
+    ///
+    /// If no port of `host` can be bound.
+    pub fn free(host: &str) -> Result<(Self, u16)> {
         let no_port = |source| Error::NoPort { host: host.to_owned(), source };
         let below = first_source_port();
         let listener = (below > LOWEST)

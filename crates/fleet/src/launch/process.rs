@@ -3,17 +3,21 @@
 //! The group contains everything that the script starts, unless it leaves the group deliberately. If the launcher is killed,
 //! the kernel sends the process SIGTERM (Linux), and the [guard](super::guard) ends the rest of the group.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::{PipeReader, PipeWriter};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
-use nix::sys::signal::{SigHandler, Signal, killpg, signal as set_handler};
+use nix::sys::signal::{SigHandler, SigSet, Signal, killpg, signal as set_handler};
 use nix::unistd::Pid;
 
-use super::environment::{ROLE_VARIABLES, Variable};
+use super::environment::ROLE_VARIABLES;
 use super::guard::announce;
+
+/// How long the remaining processes of a group may run after its leader has ended: Python's own helpers clean up.
+pub(crate) const LEFT_BEHIND: Duration = Duration::from_secs(1);
 
 /// A started process and its group.
 #[derive(Debug)]
@@ -28,8 +32,7 @@ impl Process {
     /// the end of the thread for the end of the parent.
     pub(crate) fn start(
         words: &[OsString],
-        variables: &[Variable],
-        extra: &[(&'static str, OsString)],
+        variables: impl IntoIterator<Item = (impl AsRef<OsStr>, impl AsRef<OsStr>)>,
         guard: Option<PipeWriter>,
     ) -> std::io::Result<(Self, PipeReader)> {
         let (program, arguments) = words.split_first().ok_or(std::io::ErrorKind::InvalidInput)?;
@@ -39,8 +42,7 @@ impl Process {
         for name in ROLE_VARIABLES {
             command.env_remove(name);
         }
-        command.envs(variables.iter().map(|(name, value)| (name, value)));
-        command.envs(extra.iter().map(|(name, value)| (name, value)));
+        command.envs(variables);
         // A background process group may not read the terminal.
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).process_group(0);
         end_with_parent(&mut command, guard);
@@ -91,14 +93,14 @@ fn end_with_parent(command: &mut Command, mut guard: Option<PipeWriter>) {
     }
 }
 
-/// Restores the default handling of signals that the launcher was started with ignored (`nohup`, a background job of a script):
-/// otherwise the process would not receive an interrupt that the launcher passes on. The standard library has already emptied
-/// the signal mask.
+/// Restores the default handling of signals that the launcher was started with ignored (`nohup`, a background job of a script)
+/// or blocked (an actor of Ray): otherwise the process would not receive an interrupt that the launcher passes on.
 fn default_signals() -> std::io::Result<()> {
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT] {
         // SAFETY: this restores the default handler; no function of this program becomes a handler.
         unsafe { set_handler(signal, SigHandler::SigDfl) }?;
     }
+    SigSet::empty().thread_set_mask()?;
     Ok(())
 }
 
@@ -167,7 +169,25 @@ impl fmt::Display for Ending {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use super::*;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_process_receives_signals_that_its_launcher_blocks() {
+        let mut blocked = SigSet::empty();
+        blocked.add(Signal::SIGINT);
+        let before = blocked.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK).unwrap();
+        let words = ["grep", "SigBlk", "/proc/self/status"].map(OsString::from);
+        let started = Process::start(&words, [("NAME", "value")], None);
+        before.thread_set_mask().unwrap();
+        let (mut process, mut output) = started.unwrap();
+        let mut text = String::new();
+        output.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "SigBlk:\t0000000000000000\n");
+        process.child.wait().unwrap();
+    }
 
     #[test]
     fn an_ending_has_the_exit_code_that_a_shell_would_give_it() {

@@ -6,6 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use super::environment::Variable;
 use super::error::Error;
 use super::options::CommandWords;
 use crate::error::{Error as OptionError, Result};
@@ -81,6 +82,17 @@ impl Program {
         all.extend(words.command.iter().cloned());
         let stem = Path::new(script).file_stem().unwrap_or(script).to_string_lossy().into_owned();
         Ok(Program { words: all, is_python, stem })
+    }
+}
+
+/// Makes Python write its output lines immediately.
+const UNBUFFERED: &str = "PYTHONUNBUFFERED";
+
+impl Program {
+    /// The variable that makes Python write its output lines immediately, unless the user has set it.
+    pub(crate) fn unbuffered(&self) -> Option<Variable> {
+        let is_needed = self.is_python && std::env::var_os(UNBUFFERED).is_none();
+        is_needed.then(|| (UNBUFFERED, "1".to_owned()))
     }
 }
 

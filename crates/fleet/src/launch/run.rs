@@ -1,8 +1,9 @@
-//! Carries out a plan: starts its processes, reports what happens to the [`Supervisor`] and performs the actions it returns.
+//! Carries out a plan: starts its processes, reports what happens to [`Control`] and performs the actions it returns.
 //!
 //! The calling thread starts, signals and waits for all processes. The parent-death signal requires that, and it ensures that a
 //! process id is not reused between a check and a signal. Other threads read output and wait for signals, and wake this one.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -10,29 +11,23 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use openfleet_core::topology::Role;
 use signal_hook::iterator::Signals;
 
-use super::announcements::{self, Announcements};
+use super::control::{Control, Verdict};
 use super::error::Error;
 use super::guard::Guard;
 use super::logs::{self, LastLines};
 use super::plan::{LaunchPlan, forget_progress, make_directories};
-use super::position::Position;
-use super::process::{Ending, Process};
+use super::process::{Ending, LEFT_BEHIND, Process};
 use super::screen::{ProcessName, Row, Screen};
-use super::supervise::{Action, Cause, Notice, Outcome, State, Supervisor};
-use crate::cli::output::duration;
+use super::supervise::{Action, Notice, Outcome, State};
 use crate::error::Result;
-use crate::job_file::JobFile;
 use crate::progress::Progress;
 
 /// How often the status is drawn. Children are checked as often, in case a SIGCHLD was lost.
 const EVERY: Duration = Duration::from_millis(250);
 /// How often the reports of processes are read.
 const READ_REPORTS: Duration = Duration::from_secs(1);
-/// How long the remaining processes of a group may run after its leader has ended: Python's own helpers clean up.
-const LEFT_BEHIND: Duration = Duration::from_secs(1);
 
 /// What wakes the loop.
 enum Event {
@@ -56,13 +51,12 @@ pub(crate) fn run(mut plan: LaunchPlan) -> Result<Ended> {
     }
     let mut running = Running {
         slots: plan.processes.iter().map(|_| ProcessSlot::default()).collect(),
-        supervisor: Supervisor::new(
-            plan.processes.iter().map(|process| (process.role, process.rank)),
+        control: Control::new(
+            plan.processes.iter().map(|process| ProcessName { role: process.role, rank: process.rank }),
+            plan.counts(),
             plan.policy,
             Instant::now(),
         ),
-        position: Position::default(),
-        job_file: None,
         guard: guard.ok(),
         screen,
         events,
@@ -75,7 +69,7 @@ pub(crate) fn run(mut plan: LaunchPlan) -> Result<Ended> {
         drop(plan.processes[index].reserved.take());
         let actions = running.start(&plan, index, 1)?;
         running.perform(&plan, actions)?;
-        if running.supervisor.stopping().is_some() {
+        if running.control.supervisor.stopping().is_some() {
             (index + 1..plan.processes.len()).for_each(|index| running.skip(index));
             break;
         }
@@ -106,21 +100,15 @@ pub(crate) struct Failure {
 #[derive(Debug, Default)]
 struct ProcessSlot {
     process: Option<Process>,
-    pid: u32,
     reader: Option<JoinHandle<()>>,
     last: LastLines,
-    /// The content of its progress file when it was last read.
-    report: String,
     /// The process has ended. The rest of its group is killed at this time, or when its output has been read.
     leftover: Option<Instant>,
 }
 
 struct Running {
     slots: Vec<ProcessSlot>,
-    supervisor: Supervisor,
-    position: Position,
-    /// The content of the job file; `None` before it is first written.
-    job_file: Option<JobFile>,
+    control: Control,
     guard: Option<Guard>,
     screen: Arc<Screen>,
     events: Sender<Event>,
@@ -133,7 +121,6 @@ impl Running {
     /// Runs until all processes have ended.
     fn supervise(&mut self, plan: &LaunchPlan, woken: &Receiver<Event>) -> Result<Outcome> {
         let (mut shown, mut read) = (Instant::now(), Instant::now());
-        let mut remarks = Announcements::default();
         self.show(plan);
         loop {
             let now = Instant::now();
@@ -142,22 +129,25 @@ impl Running {
                 read = now;
                 self.read_reports(plan)?;
             }
-            let actions = self.supervisor.tick(now);
+            let actions = self.control.supervisor.tick(now);
             self.perform(plan, actions)?;
             self.tidy(Instant::now());
-            remarks.update(&self.supervisor, plan, &self.screen);
-            if let Some(outcome) = self.supervisor.outcome() {
+            for line in self.control.announce() {
+                self.screen.remark(&line);
+            }
+            if let Some(outcome) = self.control.supervisor.outcome() {
                 return Ok(outcome);
             }
             if shown.elapsed() >= EVERY {
                 self.show(plan);
                 shown = Instant::now();
             }
-            let due = self.supervisor.next_tick().map_or(EVERY, |at| at.saturating_duration_since(Instant::now()));
+            let due =
+                self.control.supervisor.next_tick().map_or(EVERY, |at| at.saturating_duration_since(Instant::now()));
             match woken.recv_timeout(due.min(EVERY)) {
                 Ok(Event::Signal(Signal::SIGCHLD)) | Err(RecvTimeoutError::Timeout) => {}
                 Ok(Event::Signal(signal)) => {
-                    let actions = self.supervisor.interrupted(signal, Instant::now());
+                    let actions = self.control.supervisor.interrupted(signal, Instant::now());
                     self.perform(plan, actions)?;
                 }
                 Ok(Event::Silent(index)) => self.silent(index),
@@ -177,64 +167,31 @@ impl Running {
                 ended.push((index, ending));
             }
         }
-        // A success cannot be undone by a failure at the same moment, and the failure of a server is more often the cause of a
-        // worker's failure than its effect.
-        ended.sort_by_key(|&(index, ending)| match plan.processes[index].role {
-            Role::Worker if ending.is_success() => (0, index),
-            Role::Server => (1, index),
-            Role::Worker => (2, index),
-        });
+        self.control.sort(&mut ended);
         for (index, ending) in ended {
-            if let Some(mut progress) = self.new_report(plan, index) {
-                // Ignore what an ended process says about its peers.
-                progress.silent.clear();
-                self.supervisor.reported(index, &progress, now);
-            }
-            let actions = self.supervisor.ended(index, ending, now);
+            let actions = self.control.ended(index, ending, report(plan, index), now);
             self.perform(plan, actions)?;
         }
         Ok(())
     }
 
-    /// Passes the reports of running processes to the supervisor.
+    /// Passes on the reports of running processes.
     fn read_reports(&mut self, plan: &LaunchPlan) -> Result<()> {
         for index in 0..self.slots.len() {
-            if self.supervisor.state(index) == State::Running
-                && let Some(progress) = self.new_report(plan, index)
-            {
-                let actions = self.supervisor.reported(index, &progress, Instant::now());
+            if self.control.supervisor.state(index) == State::Running {
+                let actions = self.control.reported(index, report(plan, index), Instant::now());
                 self.perform(plan, actions)?;
             }
         }
         Ok(())
     }
 
-    /// The report of a process, if it has changed. An unchanged report says nothing: its writer may be frozen.
-    fn new_report(&mut self, plan: &LaunchPlan, index: usize) -> Option<Progress> {
-        let planned = &plan.processes[index];
-        let report = std::fs::read_to_string(&planned.progress).unwrap_or_default();
-        if report == self.slots[index].report {
-            return None;
-        }
-        let mut progress = Progress::parse(&report);
-        progress.silent.retain(|silent| plan.host(silent.role, silent.rank).is_some());
-        self.slots[index].report = report;
-        if planned.role == Role::Server {
-            self.position.note(&progress);
-        }
-        Some(progress)
-    }
-
     /// Tells the processes what has changed, before they can notice it otherwise.
     fn write_job_file(&mut self, plan: &LaunchPlan) {
-        let file = JobFile { ending: self.supervisor.stopping().is_some(), departed: self.supervisor.departed() };
-        if self.job_file.as_ref() == Some(&file) {
-            return;
-        }
+        let Some(file) = self.control.changed_job_file() else { return };
         if let Err(error) = file.write(&plan.job_file) {
             self.screen.remark(&format!("warning: cannot write the job file: {error}"));
         }
-        self.job_file = Some(file);
     }
 
     fn perform(&mut self, plan: &LaunchPlan, actions: Vec<Action>) -> Result<()> {
@@ -247,7 +204,7 @@ impl Running {
                     }
                 }
                 // An earlier process could not be started.
-                Action::Start(index, _) if self.supervisor.stopping().is_some() => self.skip(index),
+                Action::Start(index, _) if self.control.supervisor.stopping().is_some() => self.skip(index),
                 Action::Start(index, attempt) => {
                     let more = self.start(plan, index, attempt)?;
                     self.perform(plan, more)?;
@@ -262,16 +219,10 @@ impl Running {
         if let Notice::Return(..) = notice {
             // Read the newest checkpoint and the steps of the servers.
             for index in 0..self.slots.len() {
-                self.new_report(plan, index);
+                self.control.note(index, report(plan, index));
             }
         }
-        let name = |index: usize| {
-            let planned = &plan.processes[index];
-            format!("{} {} (pid {})", planned.role, planned.rank, self.slots[index].pid)
-        };
-        let (count, restarts) = (self.slots.len(), self.supervisor.restarts());
-        let line = announcements::notice(notice, name, count, restarts, plan.policy, &self.position);
-        self.screen.remark(&line);
+        self.screen.remark(&self.control.line(notice));
     }
 
     /// Starts a process. A failure to start it ends the job.
@@ -279,26 +230,23 @@ impl Running {
         self.vacate(index);
         let planned = &plan.processes[index];
         forget_progress(&planned.progress);
-        self.slots[index].report.clear();
         let log = logs::open(&planned.log, attempt == 1)?;
-        let is_restarted_server = planned.role == Role::Server && attempt > 1;
-        if is_restarted_server {
-            self.position.return_to_checkpoint();
-        }
-        let extra = plan.extra(attempt, self.position.resume().filter(|_| is_restarted_server));
+        let extra = plan.extra(attempt, self.control.starting(index, attempt));
         let line = self.guard.as_mut().map(Guard::line).transpose();
-        let start = |line| Process::start(&plan.program.words, &planned.variables, &extra, line);
+        let role = planned.variables.iter().map(|(name, value)| (*name, OsStr::new(value)));
+        let variables = role.chain(extra.iter().map(|(name, value)| (*name, value.as_os_str())));
+        let start = |line| Process::start(&plan.program.words, variables, line);
         let (process, output) = match line.and_then(|line| start(line.flatten())) {
             Ok(started) => started,
             Err(source) => {
                 let program = plan.program.words.first().map(|word| word.to_string_lossy().into_owned());
                 let (role, rank) = (planned.role, planned.rank);
                 self.start_error = Some(Error::Start { role, rank, program: program.unwrap_or_default(), source });
-                return Ok(self.supervisor.not_started(index, Instant::now()));
+                return Ok(self.control.supervisor.not_started(index, Instant::now()));
             }
         };
         let slot = &mut self.slots[index];
-        slot.pid = process.pid();
+        self.control.started(index, process.pid());
         slot.process = Some(process);
         let process_name = ProcessName { role: planned.role, rank: planned.rank };
         let (screen, last, events) = (self.screen.clone(), slot.last.clone(), self.events.clone());
@@ -312,7 +260,7 @@ impl Running {
 
     /// Does not start a process, because the job ends.
     fn skip(&mut self, index: usize) {
-        self.supervisor.ended(index, Ending::Unknown, Instant::now());
+        self.control.supervisor.ended(index, Ending::Unknown, Instant::now());
     }
 
     /// Kills the rest of a group when its time is over.
@@ -373,16 +321,16 @@ impl Running {
         }
         let row = |index: usize| {
             let planned = &plan.processes[index];
-            let is_running = self.supervisor.state(index) == State::Running;
+            let is_running = self.control.supervisor.state(index) == State::Running;
             let progress = if is_running { Progress::read(&planned.progress) } else { Progress::default() };
-            let state = match self.supervisor.state(index) {
+            let state = match self.control.supervisor.state(index) {
                 State::Running => progress.state.unwrap_or_else(|| "running".into()),
                 State::Paused(_) => "restarting".into(),
                 State::Ended(ending) if ending.is_success() => "done".into(),
                 State::Ended(ending) => ending.to_string(),
             };
             let process_name = ProcessName { role: planned.role, rank: planned.rank };
-            Row { process_name, pid: self.slots[index].pid, state, samples_per_second: progress.samples_per_second }
+            Row { process_name, pid: self.control.pid(index), state, samples_per_second: progress.samples_per_second }
         };
         let rows: Vec<Row> = (0..self.slots.len()).map(row).collect();
         self.screen.show(&rows, self.started.elapsed());
@@ -390,52 +338,20 @@ impl Running {
 
     /// Turns the outcome into an exit code and an error.
     fn judge(&mut self, plan: &LaunchPlan, outcome: Outcome) -> Result<Ended> {
-        let failed = |index: usize, exit_code, error| {
-            let last_words = Some((plan.processes[index].log.clone(), self.slots[index].last.get()));
-            Ended { exit_code, failure: Some(Failure { error, last_words }) }
-        };
-        Ok(match outcome {
-            Outcome::Done => Ended { exit_code: 0, failure: None },
-            Outcome::Failed(index, cause) => {
-                let (planned, pid) = (&plan.processes[index], self.slots[index].pid);
-                let (role, rank) = (planned.role, planned.rank);
-                let killed = Ending::Signal(Ending::KILL).exit_code();
-                match cause {
-                    Cause::Ended(ending) => {
-                        failed(index, ending.exit_code(), Error::Failed { role, rank, pid, ending })
-                    }
-                    Cause::Silent(time) => {
-                        failed(index, killed, Error::Silent { role, rank, pid, seconds: time.as_secs() })
-                    }
-                    Cause::EndedEarly => failed(index, 1, Error::ServerEndedEarly { rank, pid }),
-                    Cause::NotKilled => failed(index, killed, Error::NotKilled { role, rank, pid }),
-                }
-            }
-            Outcome::RemoteSilent { role, rank, silent } => {
-                let host = plan.host(role, rank).unwrap_or_default().to_owned();
-                let error = Error::RemoteSilent { role, rank, host, seconds: silent.as_secs() };
-                Ended { exit_code: 1, failure: Some(Failure { error, last_words: None }) }
-            }
-            Outcome::NotStarted(_) => match self.start_error.take() {
-                Some(error) => return Err(error.into()),
-                None => Ended { exit_code: 1, failure: None },
-            },
-            Outcome::Interrupted(signal) => {
-                Ended { exit_code: Ending::Signal(signal as i32).exit_code(), failure: None }
-            }
-            Outcome::TimedOut => {
-                let limit = duration(plan.policy.timeout.unwrap_or_default());
-                Ended {
-                    exit_code: TIMED_OUT,
-                    failure: Some(Failure { error: Error::TimedOut { limit }, last_words: None }),
-                }
-            }
-        })
+        if let (Outcome::NotStarted(_), Some(error)) = (outcome, self.start_error.take()) {
+            return Err(error.into());
+        }
+        let host = |role, rank| plan.host(role, rank).unwrap_or_default().to_owned();
+        let Verdict { exit_code, error, process } = self.control.judge(outcome, host);
+        let last_words = process.map(|index| (plan.processes[index].log.clone(), self.slots[index].last.get()));
+        Ok(Ended { exit_code, failure: error.map(|error| Failure { error, last_words }) })
     }
 }
 
-/// The exit code of the shell's `timeout`.
-const TIMED_OUT: u8 = 124;
+/// The content of a process's progress file.
+fn report(plan: &LaunchPlan, index: usize) -> String {
+    std::fs::read_to_string(&plan.processes[index].progress).unwrap_or_default()
+}
 
 /// Turns signals into events until it is dropped.
 struct Listener {

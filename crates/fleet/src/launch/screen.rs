@@ -101,7 +101,8 @@ impl Screen {
     }
 }
 
-fn prefixed(process_name: ProcessName, line: &str, has_colour: bool) -> String {
+/// A line as it is printed, with its line end.
+pub(crate) fn prefixed(process_name: ProcessName, line: &str, has_colour: bool) -> String {
     if !has_colour {
         return format!("[{process_name}] {line}\n");
     }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!    a worker fails: it pauses, then restarts alone
-//!        +---+                       a server fails or ends too early
+//!        +---+                       a server fails or ends too early, or a rank of a collective job fails
 //!        |   v                  +------------------------------------------+
 //!       Running ----------------+                                          v
 //!        |   |  ^------------------------------------------------------ Returning
@@ -72,7 +72,8 @@ pub(crate) enum Action {
 pub(crate) enum Notice {
     /// Worker `.0` failed and restarts alone.
     WorkerRestart(usize, Cause),
-    /// Server `.0` failed, or worker `.0` failed after servers had ended. All processes of this machine restart.
+    /// Server `.0` failed, worker `.0` failed after servers had ended, or rank `.0` of a collective job failed. All processes of
+    /// this machine restart.
     Return(usize, Cause),
     /// Worker `.0` requested a restart.
     FreeRestart(usize),
@@ -225,6 +226,7 @@ impl Supervisor {
                 let (blamed, cause) = self.blame(index, cause, server);
                 self.return_all(blamed, cause, now)
             }
+            (Phase::Running, Role::Worker) if self.policy.restarts_together => self.return_all(index, cause, now),
             (Phase::Running, Role::Worker) if self.is_free(index, ending) => self.restart_free(index, now),
             (Phase::Running, Role::Worker) => self.worker_failed(index, cause, now),
             (Phase::Returning(start), _) => {
@@ -423,7 +425,7 @@ impl Supervisor {
     }
 
     /// Kills and restarts all processes, charging one restart however many die. Process `index` is the cause: a server that
-    /// failed, or a worker that failed after servers had ended.
+    /// failed, a worker that failed after servers had ended, or a rank of a collective job.
     fn return_all(&mut self, index: usize, cause: Cause, now: Instant) -> Vec<Action> {
         // Workers that are still paused failed moments ago, most likely because of the server: it is the same event.
         let merged = self.processes.iter().filter(|process| process.is_charged).count() as u64;

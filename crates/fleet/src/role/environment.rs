@@ -20,8 +20,14 @@ pub struct Environment {
     pub collective: bool,
 }
 
-const OWN: [&str; 5] =
-    [names::OWN_ROLE, names::OWN_RANK, names::OWN_SERVERS, names::OWN_WORKER_COUNT, names::OWN_WORKERS];
+const OWN: [&str; 6] = [
+    names::OWN_ROLE,
+    names::OWN_RANK,
+    names::OWN_SERVERS,
+    names::OWN_WORKER_COUNT,
+    names::OWN_WORKERS,
+    names::OWN_MASTER,
+];
 
 const PADDLE: [&str; 8] = [
     names::TRAINING_ROLE,
@@ -69,6 +75,8 @@ pub(super) struct Raw {
     pod_ip: Option<String>,
     port: Option<Read<u16>>,
     current: Option<Read<Endpoint>>,
+    /// Where the workers of a collective job meet, if they are not listed.
+    master: Option<Read<Endpoint>>,
 }
 
 /// The variable names for errors about missing facts.
@@ -127,14 +135,15 @@ impl Raw {
             pod_ip: variables.get(names::POD_IP).filter(|_| is_server).map(str::to_owned),
             port: if is_server { read(variables, names::PORT, port)? } else { None },
             current: read(variables, names::CURRENT_ENDPOINT, endpoint)?,
+            master: agreed([read(variables, names::OWN_MASTER, endpoint)?, read(variables, names::MASTER, endpoint)?])?,
             role,
         })
     }
 
-    /// Whether workers are listed, servers are not, and this process does not claim to be a server.
+    /// Whether workers are listed, or have a place to meet, servers are not, and this process does not claim to be a server.
     fn is_collective(&self) -> bool {
         let worker = self.role.as_ref().is_none_or(|role| role.value == Role::Worker);
-        self.servers.is_none() && self.workers.is_some() && worker
+        self.servers.is_none() && (self.workers.is_some() || self.master.is_some()) && worker
     }
 
     /// A job with servers.
@@ -286,13 +295,22 @@ impl Raw {
             return Err(role.wrong("a worker: a collective job has no servers", None));
         }
         let Some(workers) = &self.workers else {
+            if let Some(master) = &self.master {
+                let (rank, count) = (self.worker_rank()?, self.worker_count(Role::Worker)?);
+                return Ok(Topology::collective(rank, count, Vec::new(), Some(master.value.clone()))?);
+            }
             return match &self.worker_count {
                 Some(count) if count.value > 1 => Err(Error::Missing {
                     name: self.spelling.workers,
                     needed: format!("{} workers of a collective job must reach each other", count.value),
-                    hint: format!("set `{}` to one `host:port` for each worker", self.spelling.workers).into(),
+                    hint: format!(
+                        "set `{}` to one `host:port` for each worker, or `{}` to where they meet",
+                        self.spelling.workers,
+                        names::OWN_MASTER
+                    )
+                    .into(),
                 }),
-                _ => Ok(Topology::local()),
+                _ => Ok(Topology::collective(0, 1, Vec::new(), None)?),
             };
         };
         let count = self.worker_count(Role::Worker)?;

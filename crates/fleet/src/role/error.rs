@@ -117,18 +117,18 @@ impl Hinted for Error {
             Error::Missing { hint, .. } | Error::Contradiction { hint, .. } => Some(hint.clone()),
             Error::Value { hint, .. } => hint.clone(),
             Error::Topology(error) => error.hint(),
-            Error::OddSize { .. } => Some("start it as `mpirun -n 2`, `-n 4`, ...".into()),
+            Error::OddSize { .. } => Some("start it as `mpirun -n 2`, `-n 4`, ...; a collective job may have any number".into()),
             Error::NoSecret { .. } => Some(
                 "set `OPENFLEET_SECRET` to the same text everywhere, as in `mpirun -x OPENFLEET_SECRET=... -x \
                  OPENFLEET_RENDEZVOUS=...`"
                     .into(),
             ),
             Error::Absent { .. } => Some(
-                "check that all of them were started by one `mpirun` and that `OPENFLEET_RENDEZVOUS` names the machine \
+                "check that all of them were started by one `mpirun` or `srun` and that `OPENFLEET_RENDEZVOUS` names the machine \
                  of rank 0; `OPENFLEET_WAIT_SECONDS` is the limit"
                     .into(),
             ),
-            Error::TurnedAway { .. } => Some("start all processes of the job with one `mpirun`".into()),
+            Error::TurnedAway { .. } => Some("start all processes of the job with one `mpirun` or `srun`".into()),
             Error::Io { .. } => None,
         }
     }

@@ -21,6 +21,7 @@ mod own_file;
 mod own_file;
 mod read;
 mod rendezvous;
+mod scheduler_ranks;
 mod settings;
 mod slurm;
 mod torchrun;
@@ -32,9 +33,10 @@ use openfleet_dist::handshake::Secret;
 
 pub use environment::Environment;
 pub use error::{Error, Result};
-pub use local::Local;
+pub use local::{Local, OneRank};
 pub use mpi::Mpi;
-pub use settings::Settings;
+pub use scheduler_ranks::SchedulerRanks;
+pub use settings::{CollectiveBackend, Settings};
 pub use slurm::Slurm;
 pub use torchrun::Torchrun;
 pub use user_defined::UserDefined;
@@ -60,7 +62,7 @@ pub struct Assignment {
     pub bind: Option<String>,
     /// The secret, if the role maker created one for the job.
     pub secret: Option<Secret>,
-    /// The port of this server, reserved until it listens.
+    /// The port of this server, or of rank 0 of a collective job, reserved until it listens.
     pub reserved: Option<ReservedPort>,
     /// Whether a job without a secret may use private addresses. Scripts that use `PADDLE_*` variables were written for closed
     /// networks and know no secrets; OpenFleet's own variables require one.
@@ -79,10 +81,25 @@ impl From<Topology> for Assignment {
 
 /// Whether the environment makes this process part of a job: [`choose`] finds more than one local process.
 pub fn is_launched(variables: &Variables) -> bool {
+    is_explicit(variables) || torchrun::applies(variables) || scheduler_ranks::applies(variables)
+}
+
+/// Whether `OPENFLEET_*` or `PADDLE_*` variables describe a job.
+pub fn is_explicit(variables: &Variables) -> bool {
     environment::applies(variables)
-        || torchrun::applies(variables)
-        || mpi::applies(variables)
-        || slurm::applies(variables)
+}
+
+/// The role maker for a process of a collective job that was given none.
+pub fn choose_collective(variables: &Variables) -> Box<dyn RoleMaker> {
+    if is_explicit(variables) {
+        Box::new(Environment { collective: true })
+    } else if torchrun::applies(variables) {
+        Box::new(Torchrun)
+    } else if scheduler_ranks::applies(variables) {
+        Box::new(SchedulerRanks)
+    } else {
+        Box::new(OneRank)
+    }
 }
 
 /// The role maker for a process that was given none.

@@ -3,7 +3,7 @@
 //! Rank and size come from the variables of `mpirun`; no MPI library is needed. Those variables contain no addresses, so the
 //! ranks exchange addresses once, at a [rendezvous](super::rendezvous) that rank 0 hosts. On one machine it is found through a
 //! file in the user's temporary directory that is named after the job, so `mpirun -n 4 program` needs nothing else. On several
-//! machines `OPENFLEET_RENDEZVOUS` gives its address.
+//! machines `OPENFLEET_RENDEZVOUS` gives its address. [`SchedulerRanks`](super::SchedulerRanks) is for collective jobs.
 
 use std::path::PathBuf;
 
@@ -132,7 +132,7 @@ impl RoleMaker for Mpi {
 }
 
 /// The meeting point of the ranks.
-fn place(variables: &Variables, settings: &Settings, size: &Read<usize>) -> Result<MeetingPoint> {
+pub(super) fn place(variables: &Variables, settings: &Settings, size: &Read<usize>) -> Result<MeetingPoint> {
     if let Some(at) = read(variables, names::RENDEZVOUS, endpoint)? {
         let rendezvous: Endpoint = at.value;
         if settings.secret.is_empty() && !rendezvous::is_loopback(rendezvous.host()) {
@@ -161,9 +161,17 @@ fn place(variables: &Variables, settings: &Settings, size: &Read<usize>) -> Resu
         return Err(Error::Missing {
             name: names::RENDEZVOUS,
             needed: "the processes are on several machines and must exchange their addresses".into(),
-            hint: "choose a free port on the machine of rank 0, as in `mpirun -x OPENFLEET_RENDEZVOUS=node1:36000 -x \
-                   OPENFLEET_SECRET=...`"
-                .into(),
+            hint: match size.name {
+                names::SLURM_STEP_TASKS | names::SLURM_TASKS => {
+                    "choose a free port on the machine of rank 0, and export `OPENFLEET_RENDEZVOUS=node1:36000` and \
+                     `OPENFLEET_SECRET=...` in the job script"
+                }
+                _ => {
+                    "choose a free port on the machine of rank 0, as in `mpirun -x OPENFLEET_RENDEZVOUS=node1:36000 -x \
+                     OPENFLEET_SECRET=...`"
+                }
+            }
+            .into(),
         });
     }
     let temporary = variables.get("TMPDIR").map_or_else(std::env::temp_dir, PathBuf::from);
@@ -184,7 +192,7 @@ fn job_name(variables: &Variables, settings: &Settings) -> String {
 }
 
 /// Reserves a free port on an address.
-fn reserve(address: &str) -> Result<(ReservedPort, u16)> {
+pub(super) fn reserve(address: &str) -> Result<(ReservedPort, u16)> {
     let reserve = || {
         let address = std::net::SocketAddr::new(address.parse().map_err(std::io::Error::other)?, 0);
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };

@@ -12,7 +12,8 @@
 //!
 //! On one machine, rank 0 writes its port and a new secret into a file that only this user can read, in a directory that only
 //! this user can write. A file left over from an earlier job is replaced. Every wait has the same time limit, after which an
-//! error names the missing ranks. This module knows no roles: a rank with a port is a server.
+//! error names the missing ranks. This module knows no roles: a rank with a port is a server. (In a collective
+//! job that is rank 0, where the others meet it again.)
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -38,7 +39,7 @@ pub(super) struct Participant {
     pub(super) rank: usize,
     pub(super) size: usize,
     pub(super) job: String,
-    /// The port it will listen on, if it is a server.
+    /// The port it will listen on, if it is a server, or rank 0 of a collective job.
     pub(super) port: Option<u16>,
 }
 

@@ -1,5 +1,5 @@
-//! The settings of a process besides its role: its job, the job's secret and certificates, its incarnation, the address to bind
-//! and the time limit of waits.
+//! The settings of a process besides its role: its job, the job's secret and certificates, its incarnation, the address to
+//! bind, the time limit of waits and how collective ranks exchange data.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,6 +28,8 @@ pub struct Settings {
     pub wait_limit: Duration,
     /// Training threads per worker.
     pub threads: u32,
+    /// How the ranks of a collective job exchange data.
+    pub collective_backend: CollectiveBackend,
     /// The file in which the process reports its progress to the launcher.
     pub progress_file: Option<PathBuf>,
     /// The identity of the run, if the launcher made one.
@@ -40,6 +42,16 @@ pub struct Settings {
     pub server_tls: Option<ServerTls>,
     /// The authorities that a worker trusts, if its servers use TLS.
     pub worker_tls: Option<ClientTls>,
+}
+
+/// How the ranks of a collective job exchange data. The results have the same bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CollectiveBackend {
+    /// Our own connections, with the job's secret.
+    #[default]
+    Tcp,
+    /// The MPI library that this build was linked with (feature `mpi`).
+    Mpi,
 }
 
 /// The default time limit.
@@ -65,6 +77,11 @@ impl Settings {
                 .and_then(|count| u32::try_from(count).ok())
                 .ok_or_else(|| "a whole number from 1 up".into())
         })?;
+        let collective_backend = read(variables, variables::COLLECTIVE_BACKEND, |text| match text {
+            "tcp" => Ok(CollectiveBackend::Tcp),
+            "mpi" => Ok(CollectiveBackend::Mpi),
+            _ => Err("`tcp` or `mpi`".into()),
+        })?;
         Ok(Settings {
             job,
             secret: Secret::new(variables.get(variables::SECRET).unwrap_or_default()),
@@ -72,6 +89,7 @@ impl Settings {
             bind: read(variables, variables::BIND, address)?.map(|read| read.value),
             wait_limit: wait_seconds.map_or(WAIT_LIMIT, |read| Duration::from_secs(read.value as u64)),
             threads: threads.map_or(1, |read| read.value),
+            collective_backend: collective_backend.map(|read| read.value).unwrap_or_default(),
             progress_file: variables.get(variables::PROGRESS_FILE).map(PathBuf::from),
             run: variables.get(variables::RUN).map(str::to_owned),
             resume: variables.get(variables::RESUME).map(str::to_owned),

@@ -1,7 +1,8 @@
 //! The rank from Slurm: two `srun` steps in one allocation, one of servers and one of workers.
 //!
 //! `SLURM_PROCID` numbers the tasks of a step, so it is the rank within the role. Slurm does not know the roles of steps: the
-//! script sets `OPENFLEET_ROLE` (or `TRAINING_ROLE`) and lists the servers. `fleetrun slurm` prints such a script.
+//! script sets `OPENFLEET_ROLE` (or `TRAINING_ROLE`) and lists the servers. `fleetrun slurm` prints such a script. The step of a
+//! collective job needs none of that ([`SchedulerRanks`](super::SchedulerRanks)).
 
 use openfleet_core::Role;
 
@@ -41,6 +42,23 @@ fn tasks(variables: &Variables) -> Result<Option<Read<usize>>> {
     })
 }
 
+/// The number of this task within its step, and the number of tasks.
+pub(super) fn rank_and_size(variables: &Variables) -> Result<Option<(Read<usize>, Read<usize>)>> {
+    let (Some(rank), Some(tasks)) = (read(variables, names::SLURM_RANK, number)?, tasks(variables)?) else {
+        return Ok(None);
+    };
+    check_range(&rank, &tasks)?;
+    Ok(Some((rank, tasks)))
+}
+
+fn check_range(rank: &Read<usize>, tasks: &Read<usize>) -> Result<()> {
+    if rank.value >= tasks.value {
+        let (last, name, text) = (tasks.value - 1, tasks.name, &tasks.text);
+        return Err(rank.wrong(format!("a number from 0 to {last} because of `{name}` = `{text}`"), None));
+    }
+    Ok(())
+}
+
 impl RoleMaker for Slurm {
     fn source(&self, variables: &Variables) -> String {
         let role = if variables.get(names::OWN_ROLE).is_some() { names::OWN_ROLE } else { names::TRAINING_ROLE };
@@ -69,10 +87,7 @@ impl RoleMaker for Slurm {
             raw.worker_count = tasks.clone();
         }
         if let Some(tasks) = &tasks {
-            if rank.value >= tasks.value {
-                let (last, name, text) = (tasks.value - 1, tasks.name, &tasks.text);
-                return Err(rank.wrong(format!("a number from 0 to {last} because of `{name}` = `{text}`"), None));
-            }
+            check_range(&rank, tasks)?;
             let hint = "start as many tasks as the job has processes of this role";
             match (&raw.worker_count, &raw.servers) {
                 (Some(count), _) if role == Role::Worker && count.value != tasks.value => {

@@ -5,6 +5,7 @@
 mod alone;
 mod job;
 mod mpirun;
+mod mpirun_collective;
 mod order;
 mod saving;
 mod starting;

@@ -138,10 +138,12 @@ fn contradictory_options_are_refused_where_they_are_given() {
 }
 
 #[test]
-fn collective_workers_are_told_that_this_is_not_possible_yet() {
-    let variables = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")];
+fn a_collective_worker_names_the_rank_that_does_not_come() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let variables = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port)];
     let fleet = Fleet::init_in(None, ProcessContext::quiet(variables)).unwrap();
+    let fleet = fleet.wait_limit(std::time::Duration::from_secs(1));
     model(&fleet, Mode::Sync);
     let error: Error = fleet.init_worker().unwrap_err();
-    assert_eq!(error.to_string(), "training without servers on several workers is not available yet");
+    assert_eq!(error.to_string(), format!("rank 0 did not join the job at `127.0.0.1:{port}` within 1 s"));
 }

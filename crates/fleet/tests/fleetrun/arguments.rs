@@ -105,11 +105,6 @@ const REFUSED: &[(&str, &str)] = &[
         "--servers a:1 --workers a:2 --start_port 9 x.py",
         "`--start-port` cannot be used with lists in which every port is written",
     ),
-    (
-        "--nproc_per_node 2 --max-restarts 1 x.py",
-        "`--max-restarts` and `--nproc-per-node` contradict each other\n\nhint: collective workers step together",
-    ),
-    ("--ips 127.0.0.1 --max-restarts -1 x.py", "`--max-restarts` and `--ips` contradict each other"),
     ("--server_num 1 --worker_num 1 --python python3 sh", "`--python` cannot be used with the program `sh`"),
     (
         "--server_num 1 --worker_num 1 --compat sh",

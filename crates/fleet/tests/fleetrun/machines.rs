@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::clicks::{BATCH, Clicks};
 use crate::workspace::{Running, Workspace, eventually, signal_to};
 
 /// Two namespaces joined by a cable, removed with the test.
@@ -50,10 +51,15 @@ impl Namespaces {
 
     /// Runs `fleetrun` on each of them, with its own logs.
     fn start(&self, workspace: &Workspace, arguments: &[&str]) -> [Running; 2] {
+        self.start_with(workspace, arguments, "")
+    }
+
+    /// The same with a variable that the script reads.
+    fn start_with(&self, workspace: &Workspace, arguments: &[&str], options: &str) -> [Running; 2] {
         self.names.each_ref().map(|name| {
             let mut command = Command::new("ip");
             command.args(["netns", "exec", name, env!("CARGO_BIN_EXE_fleetrun"), "--log-dir", name]).args(arguments);
-            command.current_dir(workspace.path("."));
+            command.current_dir(workspace.path(".")).env("options", options);
             workspace.start_command(command)
         })
     }
@@ -108,6 +114,71 @@ else:
     assert!(ends[0].stderr.contains("2 servers and 2 workers; 2 of these 4 processes here;"), "{}", ends[0].stderr);
     assert_eq!(ends[0].stdout, "");
     assert_eq!(ends[1].sorted(), ["[worker 0] heard 01", "[worker 1] heard 01"]);
+}
+
+/// The ranks of two machines, found by a list of the machines or by a place to meet.
+const PLACES: [[&str; 2]; 2] = [["--ips=10.77.0.1,10.77.0.2", "--nnodes=2"], ["--nnodes=2", "--master=10.77.0.1:6300"]];
+
+#[test]
+fn ranks_of_two_machines_train_the_same_bits_as_those_of_one() {
+    let Some(namespaces) = Namespaces::new() else { return };
+    let clicks = Clicks::new(2000);
+    clicks.workspace.write("secret", "swordfish");
+    clicks.start_ranks(&["--nproc_per_node=4"], "--save one").end().succeeded();
+    for (number, [first, second]) in PLACES.into_iter().enumerate() {
+        let arguments = [first, second, "--nproc_per_node=2", "--secret-file=secret", "sh", "job.sh"];
+        let options = format!("--train 'parts/*.txt' --batch {BATCH} --save several-{number}");
+        let ends = namespaces.start_with(&clicks.workspace, &arguments, &options).map(Running::end);
+        for ran in &ends {
+            ran.succeeded();
+        }
+        assert!(ends[1].stderr.contains("4 workers, collective; 2 of these 4 processes here"), "{}", ends[1].stderr);
+        assert!(clicks.are_equal("one", &format!("several-{number}")), "{first} {second}");
+    }
+}
+
+#[test]
+fn a_rank_that_is_killed_on_one_machine_is_named_on_both() {
+    let Some(namespaces) = Namespaces::new() else { return };
+    let clicks = Clicks::new(2000);
+    clicks.workspace.write("secret", "swordfish");
+    let [first, second] = PLACES[1];
+    let arguments = [first, second, "--nproc_per_node=2", "--secret-file=secret", "sh", "job.sh"];
+    let options = format!("--train 'parts/*.txt' --batch {BATCH} --epochs 1000000");
+    let [here, there] = namespaces.start_with(&clicks.workspace, &arguments, &options);
+    let log = clicks.workspace.path(&namespaces.names[0]).join("workerlog.0");
+    eventually("training has begun", || {
+        std::fs::read_to_string(&log).unwrap_or_default().contains("connected to 3 other ranks")
+    });
+    signal_to(clicks.workspace.pid("pid.worker.3"), "-KILL");
+    let (here, there) = (here.end(), there.end());
+    assert!(there.failed(137).contains("error: worker 3 (pid "), "{}", there.stderr);
+    assert!(here.failed(1).contains("rank 3 is lost"), "{}", here.stderr);
+}
+
+/// The launchers of two machines do not talk to each other; their ranks find out that one is lost, and meet again.
+#[test]
+fn ranks_of_two_machines_return_to_the_checkpoint_when_one_is_killed() {
+    let Some(namespaces) = Namespaces::new() else { return };
+    let clicks = Clicks::new(6400);
+    clicks.workspace.write("secret", "swordfish");
+    let options = |address: &str| format!("--epochs 40 --save {address} --save-every 5");
+    clicks.start_ranks(&["--nproc_per_node=4"], &options("straight")).end().succeeded();
+    std::fs::remove_file(clicks.workspace.path("pid.worker.3")).unwrap();
+    let [first, second] = PLACES[1];
+    let restarts = "--max-restarts=2";
+    let arguments = [first, second, "--nproc_per_node=2", restarts, "--secret-file=secret", "sh", "job.sh"];
+    let options = format!("--train 'parts/*.txt' --batch {BATCH} {}", options("broken"));
+    let running = namespaces.start_with(&clicks.workspace, &arguments, &options);
+    let manifest = clicks.workspace.path("broken").join("manifest.json");
+    eventually("a checkpoint is saved", || manifest.exists());
+    signal_to(clicks.workspace.pid("pid.worker.3"), "-KILL");
+    let ends = running.map(Running::end);
+    for ran in &ends {
+        assert!(ran.succeeded().stderr.contains("all 2 processes restart (restart 1 of 2)"), "{}", ran.stderr);
+    }
+    assert!(ends[1].stdout.contains("returns to the checkpoint"), "{}", ends[1].stdout);
+    assert!(clicks.are_equal("straight", "broken"));
 }
 
 /// Rows per file; there are two files.

@@ -6,6 +6,8 @@
 #![allow(clippy::print_stdout, reason = "a test that is skipped says why")]
 
 mod arguments;
+mod clicks;
+mod collective;
 mod ending;
 mod hosts;
 mod jobs;

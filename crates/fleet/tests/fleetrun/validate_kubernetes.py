@@ -15,8 +15,18 @@ JOB_SET = {
     "spec": {"network", "successPolicy", "failurePolicy", "replicatedJobs"},
     "network": {"enableDNSHostnames", "publishNotReadyAddresses", "subdomain"},
     "successPolicy": {"operator", "targetReplicatedJobs"},
-    "failurePolicy": {"maxRestarts"},
+    "failurePolicy": {"maxRestarts", "rules"},
+    "rule": {"name", "action", "onJobFailureReasons", "targetReplicatedJobs"},
     "replicatedJob": {"name", "replicas", "template"},
+}
+
+# Why a Job fails: https://kubernetes.io/docs/concepts/workloads/controllers/job/
+JOB_FAILURES = {
+    "BackoffLimitExceeded",
+    "DeadlineExceeded",
+    "FailedIndexes",
+    "MaxFailedIndexesExceeded",
+    "PodFailurePolicy",
 }
 
 
@@ -31,6 +41,10 @@ def job_set(document):
     known("spec", spec)
     for part in ("network", "successPolicy", "failurePolicy"):
         known(part, spec[part])
+    for rule in spec["failurePolicy"].get("rules", []):
+        known("rule", rule)
+        assert rule["action"] in {"FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts"}
+        assert set(rule["onJobFailureReasons"]) <= JOB_FAILURES
     jobs = spec["replicatedJobs"]
     assert set(spec["successPolicy"]["targetReplicatedJobs"]) <= {job["name"] for job in jobs}
     for job in jobs:

@@ -20,8 +20,20 @@ fn assign(variables: &Variables) -> role::Result<Assignment> {
     Mpi.assign(variables, &Settings::read(variables)?)
 }
 
-/// All ranks at once.
+fn assign_collective(variables: &Variables) -> role::Result<Assignment> {
+    role::choose_collective(variables).assign(variables, &Settings::read(variables)?)
+}
+
+/// All ranks of a job with servers at once.
 fn all(size: usize, variables: impl Fn(usize) -> Variables + Sync) -> Vec<role::Result<Assignment>> {
+    all_with(assign, size, variables)
+}
+
+fn all_with(
+    assign: fn(&Variables) -> role::Result<Assignment>,
+    size: usize,
+    variables: impl Fn(usize) -> Variables + Sync,
+) -> Vec<role::Result<Assignment>> {
     std::thread::scope(|scope| {
         let variables = &variables;
         let ranks: Vec<_> = (0..size).map(|rank| scope.spawn(move || assign(&variables(rank)))).collect();
@@ -52,6 +64,34 @@ fn even_ranks_are_servers_and_odd_ranks_workers_and_all_know_the_servers() {
     let left: Vec<_> = std::fs::read_dir(temporary.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(left.len(), 1, "nothing but the user's directory stays: {left:?}");
     assert_eq!(std::fs::read_dir(&left[0]).unwrap().count(), 0, "and that is empty");
+}
+
+#[test]
+fn every_rank_of_a_collective_job_is_a_worker_and_all_know_where_they_meet() {
+    let temporary = tempfile::tempdir().unwrap();
+    let slurm = |rank: usize| {
+        Variables::default()
+            .with("SLURM_PROCID", rank.to_string())
+            .with("SLURM_NTASKS", "3")
+            .with("SLURM_NNODES", "1")
+            .with("SLURM_JOB_ID", "11")
+            .with("SLURM_STEP_ID", "0")
+            .with("TMPDIR", temporary.path().to_str().unwrap())
+    };
+    for found in [
+        all_with(assign_collective, 3, |rank| variables(rank, 3, temporary.path())),
+        all_with(assign_collective, 3, slurm),
+    ] {
+        let found: Vec<Assignment> = found.into_iter().map(Result::unwrap).collect();
+        for (rank, assignment) in found.iter().enumerate() {
+            assert_eq!(assignment.topology.to_string(), format!("worker {rank} of 3 (collective)"));
+            let meeting = assignment.topology.rendezvous().unwrap();
+            assert_eq!(Some(meeting), found[0].topology.rendezvous());
+            assert_eq!(meeting.host(), "127.0.0.1");
+            assert_eq!(assignment.reserved.is_some(), rank == 0, "rank 0 listens");
+            assert!(assignment.secret.is_some(), "the file's secret is the job's");
+        }
+    }
 }
 
 #[test]
@@ -119,8 +159,8 @@ fn a_rank_that_finds_nobody_names_rank_0() {
         message,
         format!(
             "rank 0 of 4 did not come to the rendezvous at `mpi-openfleet-prterun-node1-4711-1` in `{place}` within 0 \
-             s\n\nhint: check that all of them were started by one `mpirun` and that `OPENFLEET_RENDEZVOUS` names the \
-             machine of rank 0; `OPENFLEET_WAIT_SECONDS` is the limit"
+             s\n\nhint: check that all of them were started by one `mpirun` or `srun` and that `OPENFLEET_RENDEZVOUS` names \
+             the machine of rank 0; `OPENFLEET_WAIT_SECONDS` is the limit"
         )
     );
 }

@@ -15,6 +15,8 @@ from openfleet.static import default_startup_program as _startup
 from openfleet.static.nn._ops import dtype_name as _dtype_name
 
 from . import distributed, fluid, io, nn, optimizer, reader, regularizer, static, tensor
+from ._devices import CUDAPinnedPlace, CUDAPlace
+from ._devices import say_cpu as _say_cpu
 from ._parameters import ParamAttr
 from .tensor import *  # noqa: F403
 
@@ -56,9 +58,9 @@ def seed(seed: int) -> None:
 
 
 def set_device(device: str) -> CPUPlace:
-    """The CPU is the only device."""
+    """The CPU is the only device: a script that asks for a GPU trains on the CPU."""
     if device != "cpu":
-        raise NotImplementedError(f"`paddle.set_device({device!r})`: there is `cpu`")
+        _say_cpu(f"the script asks for `set_device({device!r})`")
     return CPUPlace()
 
 

@@ -24,21 +24,23 @@ pub enum Reduce {
     Max = 1,
     /// The minimum.
     Min = 2,
+    /// The sum, divided by the number of workers that take part.
+    Mean = 3,
 }
 
 impl Reduce {
     /// All operations.
-    pub const ALL: [Reduce; 3] = [Reduce::Sum, Reduce::Max, Reduce::Min];
+    pub const ALL: [Reduce; 4] = [Reduce::Sum, Reduce::Max, Reduce::Min, Reduce::Mean];
 
     pub(crate) fn from_number(number: u32) -> Result<Self> {
         let damaged = Error::Damaged { what: "all-reduce: no such operation" };
         Reduce::ALL.into_iter().find(|known| *known as u32 == number).ok_or(damaged)
     }
 
-    /// Reduces two numbers. NaN wins, whichever side it is on: it is a result that the user has to see.
+    /// Reduces two numbers; for the mean, adds them. NaN wins, whichever side it is on: it is a result that the user has to see.
     pub fn of(self, left: f64, right: f64) -> f64 {
         match self {
-            Reduce::Sum => left + right,
+            Reduce::Sum | Reduce::Mean => left + right,
             _ if left.is_nan() || right.is_nan() => f64::NAN,
             Reduce::Max => left.max(right),
             Reduce::Min => left.min(right),
@@ -52,6 +54,7 @@ impl fmt::Display for Reduce {
             Reduce::Sum => "sum",
             Reduce::Max => "max",
             Reduce::Min => "min",
+            Reduce::Mean => "mean",
         })
     }
 }
@@ -437,8 +440,13 @@ fn reduced<'a>(op: Reduce, contributions: impl Iterator<Item = &'a Contribution>
         Contribution::Nothing | Contribution::Parts(_) => None,
     });
     let mut result = contributions.next().cloned().unwrap_or_default();
+    let mut count = 1.0;
     for values in contributions {
         result.iter_mut().zip(values).for_each(|(result, &value)| *result = op.of(*result, value));
+        count += 1.0;
+    }
+    if op == Reduce::Mean {
+        result.iter_mut().for_each(|result| *result /= count);
     }
     result
 }

@@ -3,10 +3,12 @@
 
 use std::sync::Arc;
 
-use openfleet_dist::communicator::Local;
+use openfleet_core::strategy::CollectiveSettings;
+use openfleet_dist::collective::RankGroup;
+use openfleet_dist::communicator::{Local, Replicated};
 use openfleet_dist::{Cluster, Communicator};
 use openfleet_table::checkpoint::StateElements;
-use openfleet_table::{DenseSpec, SparseSpec};
+use openfleet_table::{DenseSpec, DenseTable, SparseSpec, SparseTable};
 use parking_lot::Mutex;
 
 use super::{FeedField, Plan, PlanNode, StageSpec};
@@ -28,6 +30,8 @@ pub(super) enum TableSource<'a> {
     InScope,
     /// On servers.
     On(&'a Cluster),
+    /// In the scope, and the same on every rank of a collective job.
+    OnEveryRank(&'a Arc<RankGroup>, CollectiveSettings),
     /// Wherever this function finds them, given the specs in the order of the stages.
     Opened(&'a OpenTables<'a>),
 }
@@ -35,6 +39,9 @@ pub(super) enum TableSource<'a> {
 /// Opens sparse tables and parameters by name and spec, and returns the communicator that reads them.
 pub(crate) type OpenTables<'a> =
     dyn Fn(Vec<(String, SparseSpec)>, Vec<(String, DenseSpec)>) -> Result<Arc<dyn Communicator>> + 'a;
+
+/// Sparse tables and parameters with their names, in the order of the stages.
+type Tables = (Vec<(String, Arc<SparseTable>)>, Vec<(String, Arc<DenseTable>)>);
 
 /// The state of the compiler.
 struct Compiler<'a> {
@@ -85,7 +92,20 @@ impl<'a> Compiler<'a> {
         }
         let (backward, loss_gradient) = self.locate_gradients();
         let nodes = program.nodes().iter().map(|node| self.node(node)).collect::<Vec<_>>();
-        let communicator = self.communicator(scope, tables)?;
+        let (order, completed) = self.completion(&nodes, &backward);
+        let floats = self.states.iter().map(|&var| program.variable(var)).filter(|state| state.dtype.is_float());
+        let statistics = floats.map(|state| state.shape.elements(0)).sum();
+        let (communicator, replicated) = match tables {
+            TableSource::OnEveryRank(group, settings) => {
+                let (sparse, dense) = self.tables_of(scope, self.sparse_specs(), self.dense_specs())?;
+                let (group, program) = (group.clone(), program.fingerprint());
+                let replicated =
+                    Arc::new(Replicated::new(group, program, settings, sparse, dense, &order, statistics)?);
+                (replicated.clone() as Arc<dyn Communicator>, Some(replicated))
+            }
+            tables => (self.communicator(scope, tables)?, None),
+        };
+        // After the parameters, which an error about a missing value should name first.
         let states =
             self.states.iter().map(|&var| scope.state(&program.variable(var).name)).collect::<Result<Vec<_>>>()?;
         let loss = program.backward.as_ref().and_then(|backward| match self.locations[backward.loss().index()] {
@@ -98,11 +118,13 @@ impl<'a> Compiler<'a> {
         Ok(Plan {
             nodes,
             backward,
+            completed,
             loss_gradient,
             feeds: self.feeds,
             stages: self.stages,
             dense_sizes: self.dense.iter().map(|&var| program.variable(var).shape.elements(0)).collect(),
             states,
+            statistics,
             buffer_count: self.buffer_count,
             gradient_slots: self.gradient_slots,
             locations: self.locations,
@@ -119,6 +141,7 @@ impl<'a> Compiler<'a> {
             for_test: program.for_test,
             seed: program.seed,
             communicator,
+            replicated,
         })
     }
 
@@ -259,6 +282,27 @@ impl<'a> Compiler<'a> {
         (backward.order().to_vec(), self.gradient_slot(backward.loss()))
     }
 
+    /// The parameters that are trained, in the order in which the backward pass completes their gradients, and how many of them
+    /// each of its nodes completes.
+    fn completion(&self, nodes: &[PlanNode], backward: &[usize]) -> (Vec<usize>, Vec<usize>) {
+        let mut last: Vec<Option<usize>> = vec![None; self.dense.len()];
+        for (position, &node) in backward.iter().enumerate() {
+            for (location, _) in nodes[node].locations.input_gradients.iter().flatten() {
+                if let GradientLocation::Dense(parameter) = *location {
+                    last[parameter] = Some(position);
+                }
+            }
+        }
+        let mut order = Vec::new();
+        let mut completed = Vec::with_capacity(backward.len());
+        for position in 0..backward.len() {
+            let before = order.len();
+            order.extend((0..last.len()).filter(|&parameter| last[parameter] == Some(position)));
+            completed.push(order.len() - before);
+        }
+        (order, completed)
+    }
+
     fn gradient_slot(&self, var: Var) -> Option<(GradientLocation, usize)> {
         let gradient = self.program.gradient_of(var)?;
         let location = self.gradient_locations[gradient.index()]?;
@@ -314,7 +358,10 @@ impl<'a> Compiler<'a> {
     fn communicator(&self, scope: &Scope, tables: TableSource<'_>) -> Result<Arc<dyn Communicator>> {
         let (sparse, dense) = (self.sparse_specs(), self.dense_specs());
         match tables {
-            TableSource::InScope => self.tables_of(scope, sparse, dense),
+            TableSource::InScope | TableSource::OnEveryRank(..) => {
+                let (sparse, dense) = self.tables_of(scope, sparse, dense)?;
+                Ok(Arc::new(Local::new(sparse, dense)))
+            }
             TableSource::On(cluster) => {
                 if cluster.is_connected() {
                     self.check_rules(cluster, &sparse, &dense)?;
@@ -379,7 +426,7 @@ impl<'a> Compiler<'a> {
         scope: &Scope,
         sparse: Vec<(Var, String, SparseSpec)>,
         dense: Vec<(Var, String, DenseSpec)>,
-    ) -> Result<Arc<dyn Communicator>> {
+    ) -> Result<Tables> {
         let sparse = sparse.into_iter().map(|(var, name, spec)| {
             let table = scope.sparse_or_create(&name, spec, trains(self.program, var))?;
             Ok((name, table))
@@ -388,7 +435,7 @@ impl<'a> Compiler<'a> {
             let table = scope.dense_or_promote(&name, spec, trains(self.program, var))?;
             Ok((name, table))
         });
-        Ok(Arc::new(Local::new(sparse.collect::<Result<_>>()?, dense.collect::<Result<_>>()?)))
+        Ok((sparse.collect::<Result<_>>()?, dense.collect::<Result<_>>()?))
     }
 
     fn sparse_specs(&self) -> Vec<(Var, String, SparseSpec)> {

@@ -3,7 +3,7 @@
 //! A program is compiled once. All training threads share the plan, each with its own [`Arena`]. A step is
 //!
 //! ```text
-//! prepare (deduplicate the ids) -> pull rows -> forward -> backward -> clip -> push
+//! prepare (deduplicate the ids) -> pull rows -> forward -> backward -> reduce (collective jobs) -> clip -> push
 //! ```
 //!
 //! The phases are separate calls, so that a communicator with a network behind it can pull the next batch's rows while this batch
@@ -13,20 +13,24 @@ mod compile;
 mod fetch;
 mod finite;
 mod prepare;
+mod ranks;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use openfleet_core::key::mix;
+use openfleet_core::strategy::CollectiveSettings;
 use openfleet_core::{Batch, FieldKind, Schema, Unique, WorkId};
-use openfleet_dist::communicator::Missing;
+use openfleet_dist::collective::RankGroup;
+use openfleet_dist::communicator::{Missing, Replicated};
 use openfleet_dist::stage::{DenseStage, Lookup, SparseStage, each_gradient};
 use openfleet_dist::{Cluster, Communicator};
 use openfleet_table::{Clip, NonFinite, PushReport, clip};
 use parking_lot::Mutex;
 
 use compile::{OpenTables, TableSource};
+pub(crate) use ranks::StepsWithoutData;
 
 use crate::error::{Error, Result};
 use crate::graph::op::Op;
@@ -69,11 +73,15 @@ pub struct Plan {
     nodes: Vec<PlanNode>,
     /// Nodes whose backward runs, in that order.
     backward: Vec<usize>,
+    /// After each of them: how many parameters have their whole gradient.
+    completed: Vec<usize>,
     loss_gradient: Option<(GradientLocation, usize)>,
     feeds: Vec<FeedField>,
     stages: Vec<StageSpec>,
     dense_sizes: Vec<usize>,
     states: Vec<State>,
+    /// Number of running statistics among the values of the states.
+    statistics: usize,
     buffer_count: usize,
     gradient_slots: Vec<(GradientLocation, Shape)>,
     locations: Vec<Option<ValueLocation>>,
@@ -95,6 +103,8 @@ pub struct Plan {
     for_test: bool,
     seed: u64,
     communicator: Arc<dyn Communicator>,
+    /// The communicator, in a collective job.
+    replicated: Option<Arc<Replicated>>,
 }
 
 impl Plan {
@@ -106,6 +116,16 @@ impl Plan {
     /// Compiles a program whose tables are on servers.
     pub(crate) fn compile_on(program: &Program, scope: &Scope, cluster: &Cluster) -> Result<Self> {
         compile::compile(program, scope, TableSource::On(cluster))
+    }
+
+    /// Compiles a program whose tables are in the scope and on every other rank.
+    pub(crate) fn compile_in_group(
+        program: &Program,
+        scope: &Scope,
+        group: &Arc<RankGroup>,
+        settings: CollectiveSettings,
+    ) -> Result<Self> {
+        compile::compile(program, scope, TableSource::OnEveryRank(group, settings))
     }
 
     /// Compiles a program whose tables `open` returns; the scope has the states.
@@ -163,6 +183,7 @@ impl Plan {
                 })
                 .collect(),
             states: self.states.clone(),
+            statistics: Vec::new(),
             feeds: Vec::new(),
             written: vec![false; self.gradient_slots.len()],
             outputs: Vec::new(),
@@ -205,6 +226,9 @@ impl Plan {
     /// Runs one whole step on a batch of the bound schema.
     pub fn step(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<PushReport> {
         let computed = self.prepare(arena, batch).and_then(|()| {
+            if let Some(replicated) = &self.replicated {
+                replicated.begin_step(&arena.sparse)?;
+            }
             self.pull(arena)?;
             self.compute(arena, batch, work)
         });
@@ -244,7 +268,7 @@ impl Plan {
         }
     }
 
-    /// Runs forward, backward and the clipping of single gradients.
+    /// Runs forward and backward.
     pub fn compute(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<()> {
         // Every stream of the job has its own random numbers, like the rows of one process on the joined batch.
         let stream = self.communicator.job_stream(work.stream);
@@ -264,23 +288,30 @@ impl Plan {
             gradient.push(1.0);
             arena.written[slot] = true;
         }
-        for &index in &self.backward {
+        for (position, &index) in self.backward.iter().enumerate() {
             let started = arena.profile.is_some().then(Instant::now);
             self.backward(&self.nodes[index], arena, batch, mix(step_seed ^ index as u64))?;
             record_time(arena, index, started);
+            if let Some(replicated) = &self.replicated {
+                (0..self.completed[position]).for_each(|_| replicated.dense_ready(&arena.dense));
+            }
         }
         self.clear_unwritten(arena);
-        self.check_loss(arena, batch, work)?;
-        if let Some(clip) = self.clip {
-            clip_each(clip, &mut arena.sparse, &mut arena.dense);
-        }
-        Ok(())
+        self.check_loss(arena, batch, work)
     }
 
-    /// Pushes the gradients of a step.
+    /// Clips and pushes the gradients of a step; in a collective job those of all ranks.
     pub fn push(&self, arena: &mut Arena, work: WorkId) -> Result<PushReport> {
-        if !self.trains {
+        if !self.trains || !self.reduce(arena, true)? {
             return Ok(PushReport::default());
+        }
+        self.apply(arena, work)
+    }
+
+    /// Clips and pushes gradients that are complete.
+    fn apply(&self, arena: &mut Arena, work: WorkId) -> Result<PushReport> {
+        if let Some(clip) = self.clip {
+            clip_each(clip, &mut arena.sparse, &mut arena.dense);
         }
         let refused = self.refused_gradients(arena, work)?;
         let started = Instant::now();

@@ -56,13 +56,18 @@ impl<'a> Job<'a> {
             ModelKind::FitALine => 20,
             _ => 512,
         });
-        let cluster = arguments.cluster.resolve(fleet.is_some())?;
+        let cluster = arguments.cluster.resolve(fleet)?;
         if let Some(path) = &arguments.vectors {
             check_file(path)?;
         }
         let is_click = !matches!(kind, ModelKind::Word2vec | ModelKind::FitALine | ModelKind::Counter);
         let salt = if is_click && !arguments.model.share_ids { data.salt() } else { None };
+        let is_collective = cluster.as_ref().is_some_and(|choice| choice.strategy.mode() == Mode::Collective);
         let threads = match fleet {
+            // A rank trains with one thread; the ranks of this process share its threads.
+            _ if is_collective => {
+                cluster.as_ref().filter(|_| fleet.is_none()).map_or(1, |choice| choice.workers as usize)
+            }
             Some(fleet) => arguments.reading.asked_threads().unwrap_or(fleet.thread_num()),
             None => arguments.reading.threads(),
         };
@@ -102,7 +107,7 @@ impl<'a> Job<'a> {
         let (workers, threads) = (workers as u64, self.threads_per_worker() as u64);
         let batches_per_update = match self.cluster.as_ref().map(|choice| choice.strategy.mode()) {
             // The gradients of all threads of all workers make one update.
-            Some(Mode::Sync) => workers * threads,
+            Some(Mode::Sync | Mode::Collective) => workers * threads,
             // The gradients of one worker's threads make one update.
             Some(Mode::HalfAsync) => threads,
             // Every worker trains its own copy of the tables.

@@ -34,7 +34,7 @@ use crate::model_dir;
 
 /// Trains, as the worker or the server that this process is.
 pub(crate) fn run(arguments: &TrainArgs, stop: &AtomicBool) -> Result<Outcome> {
-    let fleet = deployment::launched()?;
+    let fleet = deployment::launched(arguments.cluster.is_collective())?;
     match &fleet {
         Some(server) if server.is_server() => run_server(arguments, server, stop),
         _ => run_worker(arguments, fleet, stop),
@@ -143,7 +143,10 @@ fn write_results(
 
 /// Adds what the servers know to the summary, and ends the membership of this process's workers.
 fn leave_servers(deployment: &Deployment, clusters: &[Arc<Cluster>], summary: Summary) -> Result<Summary> {
-    let Some(first) = clusters.first() else { return Ok(summary) };
+    let Some(first) = clusters.first() else {
+        deployment.leave(clusters)?;
+        return Ok(summary);
+    };
     let rows = |status: &Status| status.sparse.iter().map(|(_, rows, _)| *rows as usize).sum::<usize>();
     let rows_in_tables = first.status()?.iter().map(rows).sum();
     let traffic = clusters.iter().map(|cluster| cluster.traffic());

@@ -53,11 +53,12 @@ pub(super) fn train_all(
                 let train = move || {
                     let on_progress = (rank == 0).then_some(on_progress);
                     let report = worker.train(deployment, stop, on_progress);
-                    if report.is_err() && matches!(deployment, Deployment::InProcess(..)) {
+                    if report.is_err() && !matches!(deployment, Deployment::Job(_)) {
                         // Stop the other workers of this process, which would wait for this one. A failed process of a job
                         // does not depart, because the launcher may restart it.
                         stop.store(true, Ordering::Relaxed);
                         worker.cluster.iter().for_each(|cluster| drop(cluster.close()));
+                        deployment.fail(rank);
                     }
                     report
                 };
@@ -89,12 +90,8 @@ impl<'a> WorkerRun<'a> {
         let updates = data.batches_of_all().map(|batches| job.update_count(batches * arguments.epochs, workers));
         let minimize = arguments.optimizer.resolve(arguments.model.model, updates)?;
         minimize.minimize(&mut network.net.main, network.loss)?;
-        let scope = Arc::new(Scope::new());
         let cluster = deployment.cluster(rank)?;
-        let mut executor = match &cluster {
-            Some(cluster) => Executor::on_cluster(scope, cluster.clone()),
-            None => Executor::new(scope),
-        };
+        let mut executor = deployment.executor(rank, Arc::new(Scope::new()), cluster.as_ref())?;
         executor.run_startup(&network.net.startup)?;
         if let (Some(saving), None) = (own.saving.as_ref().filter(|saving| saving.resumes), &cluster) {
             saving.load(&mut executor, &network.net.main)?;
@@ -119,7 +116,7 @@ impl<'a> WorkerRun<'a> {
             Some(on_progress) => meter.reporting_to(on_progress),
             None => meter,
         };
-        let saver = saving.as_ref().map(Saver::new);
+        let saver = saving.as_ref().map(|saving| Saver::new(saving, deployment));
         let on_pause = |pause: &Pause<'_>| saver.as_ref().map_or(Ok(()), |saver| saver.save(pause));
         let mut total = TrainingReport::default();
         for epoch in 1..=epochs {

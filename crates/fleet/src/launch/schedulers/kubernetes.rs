@@ -1,4 +1,5 @@
-//! A Kubernetes manifest: a JobSet with one Indexed Job per role, or plain Indexed Jobs without JobSet.
+//! A Kubernetes manifest: a JobSet with one Indexed Job per role, or plain Indexed Jobs without JobSet. A collective job has
+//! workers only.
 //!
 //! - A pod's completion index is its rank and gives it a name that stays when the pod is replaced. Servers are listed by these
 //!   names, and clients resolve them again at every reconnect.
@@ -6,6 +7,8 @@
 //!   Failed`): two servers of one name would each serve a part of the workers.
 //! - The JobSet succeeds when the workers have succeeded, which ends the servers with SIGTERM. Plain Jobs have no such rule:
 //!   there servers end by themselves when all workers have departed.
+//! - The ranks of a collective job cannot continue without one of them. When a pod fails, JobSet replaces all pods at once. With
+//!   a plain Job the other ranks fail too within seconds, each is replaced, and they meet again.
 //!
 //! Sources: <https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2/>,
 //! <https://kubernetes.io/docs/concepts/workloads/controllers/job/>.
@@ -21,8 +24,8 @@ use super::{counts, yaml};
 use crate::error::{Error, Result};
 use crate::job_file::RESTART_EXIT_CODE;
 use crate::variables::{
-    BIND, JOB, JOB_FILE, OWN_RANK, OWN_ROLE, OWN_SERVERS, OWN_WORKER_COUNT, POD_IP, PORT, RUN, SECRET, SERVERS,
-    TRAINING_ROLE, WORKER_COUNT, WORKER_RANK,
+    BIND, JOB, JOB_FILE, OWN_RANK, OWN_ROLE, OWN_SERVERS, OWN_WORKER_COUNT, OWN_WORKERS, POD_IP, PORT, RUN, SECRET,
+    SERVERS, TRAINING_ROLE, WORKER_COUNT, WORKER_ENDPOINTS, WORKER_RANK,
 };
 
 /// The longest name: pods are named after it with `-server-0-4095` appended, in at most 63 characters.
@@ -36,13 +39,17 @@ const INDEX: &str = "metadata.annotations['batch.kubernetes.io/job-completion-in
 pub(crate) fn manifest(arguments: &KubernetesArgs) -> Result<String> {
     check_name(&arguments.name)?;
     let (servers, workers) = counts(&arguments.job, "`fleetrun k8s`")?;
+    if servers == 0 {
+        check_without_servers(arguments)?;
+    }
     let program = Program::elsewhere(&arguments.words, None)?;
     let job = JobId::new(arguments.job.job.clone().unwrap_or_else(|| arguments.name.clone()))?;
     let run = run_identity(false);
     let pods = Pods { arguments, program, job, servers, workers, run };
     let mut documents = vec![pods.secret()];
     if arguments.plain_jobs {
-        documents.extend([pods.service(), pods.plain_job(Role::Server), pods.plain_job(Role::Worker)]);
+        documents.push(pods.service());
+        documents.extend(pods.roles().iter().map(|role| pods.plain_job(*role)));
     } else {
         documents.push(pods.job_set());
     }
@@ -50,7 +57,11 @@ pub(crate) fn manifest(arguments: &KubernetesArgs) -> Result<String> {
         true => "Kubernetes 1.31 or later",
         false => "Kubernetes 1.31 or later with JobSet (https://jobset.sigs.k8s.io/docs/installation)",
     };
-    let header = format!("# {servers} servers and {workers} workers of job {}, for {needs}.\n", pods.job);
+    let processes = match servers {
+        0 => format!("{workers} ranks of collective job"),
+        _ => format!("{servers} servers and {workers} workers of job"),
+    };
+    let header = format!("# {processes} {}, for {needs}.\n", pods.job);
     let documents: Vec<String> = documents.iter().map(yaml::document).collect();
     Ok(header + &documents.concat())
 }
@@ -68,10 +79,24 @@ fn check_name(name: &str) -> Result<()> {
     }
 }
 
+/// Options that only a job with servers has.
+fn check_without_servers(arguments: &KubernetesArgs) -> Result<()> {
+    let given =
+        [("--server-cpu", arguments.server_cpu.is_some()), ("--server-memory", arguments.server_memory.is_some())];
+    match given.into_iter().find(|(_, given)| *given) {
+        Some((option, _)) => {
+            let takers = "jobs with servers";
+            Err(Error::MeaninglessOption { option, owner: "a collective job".to_owned(), takers })
+        }
+        None => Ok(()),
+    }
+}
+
 struct Pods<'a> {
     arguments: &'a KubernetesArgs,
     program: Program,
     job: JobId,
+    /// 0 in a collective job.
     servers: usize,
     workers: usize,
     /// The identity of the run, the same for all pods and their replacements.
@@ -79,6 +104,14 @@ struct Pods<'a> {
 }
 
 impl Pods<'_> {
+    fn is_collective(&self) -> bool {
+        self.servers == 0
+    }
+
+    fn roles(&self) -> &'static [Role] {
+        if self.is_collective() { &[Role::Worker] } else { &[Role::Server, Role::Worker] }
+    }
+
     fn job_set(&self) -> Value {
         let replicated = |role: Role| {
             json!({
@@ -100,11 +133,23 @@ impl Pods<'_> {
                     "subdomain": self.arguments.name,
                 },
                 "successPolicy": { "operator": "All", "targetReplicatedJobs": ["worker"] },
-                // Pods restart alone; if one cannot, the whole JobSet has failed.
-                "failurePolicy": { "maxRestarts": 0 },
-                "replicatedJobs": [replicated(Role::Server), replicated(Role::Worker)],
+                "failurePolicy": self.failure_policy(),
+                "replicatedJobs": self.roles().iter().map(|role| replicated(*role)).collect::<Vec<_>>(),
             },
         })
+    }
+
+    fn failure_policy(&self) -> Value {
+        // Pods restart alone; if one cannot, the whole JobSet has failed.
+        if !self.is_collective() {
+            return json!({ "maxRestarts": 0 });
+        }
+        let mut policy = json!({ "maxRestarts": self.arguments.max_restarts });
+        if self.arguments.timeout.is_some() {
+            // A job that takes too long does not begin again.
+            policy["rules"] = json!([{ "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"] }]);
+        }
+        policy
     }
 
     fn plain_job(&self, role: Role) -> Value {
@@ -125,15 +170,23 @@ impl Pods<'_> {
             "completionMode": "Indexed",
             "completions": count,
             "parallelism": count,
-            "backoffLimitPerIndex": self.arguments.max_restarts,
-            "maxFailedIndexes": 0,
             "template": { "metadata": { "labels": self.labels() }, "spec": self.pod_spec(role) },
         });
         if let Some(timeout) = self.arguments.timeout {
             spec["activeDeadlineSeconds"] = json!(timeout.as_secs_f64().ceil() as u64);
         }
-        if role == Role::Server {
+        if self.is_collective() && !self.arguments.plain_jobs {
+            // The first pod that fails fails the Job, and JobSet replaces all pods.
+            spec["backoffLimit"] = json!(0);
+            return spec;
+        }
+        spec["backoffLimitPerIndex"] = json!(self.arguments.max_restarts);
+        spec["maxFailedIndexes"] = json!(0);
+        if role == Role::Server || self.is_collective() {
             spec["podReplacementPolicy"] = json!("Failed");
+        }
+        if self.is_collective() {
+            return spec;
         }
         // A worker that exits with this code returns to a checkpoint with the others: that is not a failure of its own.
         let returns = json!({ "operator": "In", "values": [RESTART_EXIT_CODE] });
@@ -167,6 +220,10 @@ impl Pods<'_> {
             container["startupProbe"] = json!({ "tcpSocket": port, "periodSeconds": 2, "failureThreshold": 150 });
             container["livenessProbe"] = json!({ "tcpSocket": port, "periodSeconds": 20, "timeoutSeconds": 5 });
         }
+        if self.is_collective() {
+            // Open only while the ranks connect, so there are no probes.
+            container["ports"] = json!([{ "name": "rank", "containerPort": arguments.port }]);
+        }
         if let Some(workdir) = &arguments.workdir {
             container["workingDir"] = json!(workdir);
         }
@@ -184,9 +241,10 @@ impl Pods<'_> {
         let index = |name: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": INDEX } } });
         let secret = json!({ "secretKeyRef": { "name": self.secret_name(), "key": "secret" } });
         let port = self.arguments.port;
-        let servers: Vec<String> =
-            (0..self.servers).map(|rank| format!("{}:{port}", self.server_name(&rank.to_string()))).collect();
-        let servers = servers.join(",");
+        let listed = |role: Role, count: usize| {
+            let endpoint = |rank: usize| format!("{}:{port}", self.host_name(role, &rank.to_string()));
+            (0..count).map(endpoint).collect::<Vec<_>>().join(",")
+        };
         let mut all = vec![
             value(JOB, self.job.to_string()),
             value(RUN, self.run.clone()),
@@ -195,15 +253,18 @@ impl Pods<'_> {
             json!({ "name": SECRET, "valueFrom": secret }),
             value(OWN_ROLE, role.to_string()),
             index(OWN_RANK),
-            value(OWN_SERVERS, servers.clone()),
             value(OWN_WORKER_COUNT, self.workers.to_string()),
-            value(SERVERS, servers),
             value(WORKER_COUNT, self.workers.to_string()),
         ];
+        let (own_list, list, endpoints) = match self.is_collective() {
+            true => (OWN_WORKERS, WORKER_ENDPOINTS, listed(Role::Worker, self.workers)),
+            false => (OWN_SERVERS, SERVERS, listed(Role::Server, self.servers)),
+        };
+        all.extend([value(own_list, endpoints.clone()), value(list, endpoints)]);
         match role {
             Role::Server => all.extend([
                 value(TRAINING_ROLE, "PSERVER".into()),
-                value(POD_IP, self.server_name(&format!("$({OWN_RANK})"))),
+                value(POD_IP, self.host_name(role, &format!("$({OWN_RANK})"))),
                 value(PORT, port.to_string()),
                 value(BIND, "0.0.0.0".into()),
             ]),
@@ -215,12 +276,12 @@ impl Pods<'_> {
         all
     }
 
-    /// The host name of a server, whichever pod currently has it.
-    fn server_name(&self, rank: &str) -> String {
+    /// The host name of a process, whichever pod currently has it.
+    fn host_name(&self, role: Role, rank: &str) -> String {
         let name = &self.arguments.name;
         match self.arguments.plain_jobs {
-            true => format!("{name}-server-{rank}.{name}"),
-            false => format!("{name}-server-0-{rank}.{name}"),
+            true => format!("{name}-{role}-{rank}.{name}"),
+            false => format!("{name}-{role}-0-{rank}.{name}"),
         }
     }
 
@@ -233,7 +294,7 @@ impl Pods<'_> {
                 "clusterIP": "None",
                 "publishNotReadyAddresses": true,
                 "selector": self.labels(),
-                "ports": [{ "name": "server", "port": self.arguments.port }],
+                "ports": [{ "name": if self.is_collective() { "rank" } else { "server" }, "port": self.arguments.port }],
             },
         })
     }

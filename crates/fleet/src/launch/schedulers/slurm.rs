@@ -1,14 +1,14 @@
-//! A Slurm job script: servers and workers as two steps of one allocation.
+//! A Slurm job script: servers and workers as two steps of one allocation, or the ranks of a collective job as one step.
 //!
 //! `SLURM_PROCID` counts from 0 in each step, so it is the rank within the role. A host file (`--distribution=arbitrary`)
-//! assigns servers to nodes, because every process must know the servers' host names before any of them runs.
+//! assigns servers, or ranks, to nodes, because every process must know their host names before any of them runs.
 
 use std::fmt::Write as _;
 
 use super::super::options::SlurmArgs;
 use super::super::program::Program;
 use super::shell::quoted;
-use super::{SERVER_PORT, counts};
+use super::{SERVER_PORT, check_ports, counts};
 use crate::error::{Error, Result};
 
 /// The script, to be passed to `sbatch`.
@@ -16,9 +16,8 @@ pub(crate) fn script(arguments: &SlurmArgs) -> Result<String> {
     let (servers, workers) = counts(&arguments.job, "`fleetrun slurm`")?;
     let program = Program::elsewhere(&arguments.words, None)?;
     let port = arguments.job.start_port.unwrap_or(SERVER_PORT);
-    if usize::from(port) + servers > usize::from(u16::MAX) + 1 {
-        return Err(super::super::Error::PortRange { start: port.into(), count: servers }.into());
-    }
+    let is_collective = servers == 0;
+    check_ports(port, if is_collective { workers } else { servers })?;
     let words: Vec<String> = program.words.iter().map(|word| quoted(&word.to_string_lossy())).collect();
     let words = words.join(" ");
     let log_dir = arguments.log_dir.to_string_lossy();
@@ -38,6 +37,9 @@ pub(crate) fn script(arguments: &SlurmArgs) -> Result<String> {
     option("--name", &arguments.name)?;
     option("--nodes", &arguments.nodes.to_string())?;
     option("--ntasks", &tasks.to_string())?;
+    if is_collective {
+        option("--ntasks-per-node", &workers.div_ceil(arguments.nodes as usize).to_string())?;
+    }
     option("--cpus-per-task", &cpu.to_string())?;
     let optional =
         [("--memory", &arguments.memory), ("--partition", &arguments.partition), ("--time", &arguments.time)];
@@ -51,6 +53,9 @@ pub(crate) fn script(arguments: &SlurmArgs) -> Result<String> {
         Some(job) => quoted(openfleet_core::topology::JobId::new(job.as_str())?.as_str()),
         None => "slurm-$SLURM_JOB_ID".to_owned(),
     };
+    if is_collective {
+        return Ok(head + &collective_body(workers, port, &logs, &job, cpu, &words));
+    }
     let body = format!(
         r#"
 # {servers} servers and {workers} workers: two steps that share the allocation.
@@ -110,4 +115,46 @@ exit "$code"
 "#
     );
     Ok(head + &body)
+}
+
+/// The ranks of a collective job as one step.
+fn collective_body(ranks: usize, port: u16, logs: &str, job: &str, cpu: u32, words: &str) -> String {
+    format!(
+        r#"
+# {ranks} ranks of a collective job: one step.
+set -euo pipefail
+logs={logs}
+mkdir -p "$logs"
+
+# Rank i runs on node i, counted round, at port {port} + i.
+mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+hosts=$(mktemp)
+trap 'rm -f "$hosts"' EXIT
+endpoints=
+for (( i = 0; i < {ranks}; i++ )); do
+  node=${{nodes[i % ${{#nodes[@]}}]}}
+  echo "$node" >> "$hosts"
+  endpoints+=${{endpoints:+,}}$node:$(( {port} + i ))
+done
+
+export OPENFLEET_JOB={job}
+export OPENFLEET_SECRET=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
+export OPENFLEET_INCARNATION=$(( ${{SLURM_RESTART_COUNT:-0}} + 1 ))
+export OPENFLEET_WORKERS=$endpoints PADDLE_TRAINER_ENDPOINTS=$endpoints
+export OPENFLEET_WORKER_NUM={ranks} PADDLE_TRAINERS_NUM={ranks}
+export PYTHONUNBUFFERED=1
+
+rank='export OPENFLEET_ROLE=worker TRAINING_ROLE=TRAINER OPENFLEET_RANK=$SLURM_PROCID PADDLE_TRAINER_ID=$SLURM_PROCID
+exec "$@"'
+
+# The ranks cannot continue without one of them: a failed one ends all.
+code=0
+SLURM_HOSTFILE=$hosts srun --cpus-per-task={cpu} --kill-on-bad-exit=1 --ntasks={ranks} --distribution=arbitrary \
+  --output="$logs/workerlog.%t" bash -c "$rank" worker {words} || code=$?
+if [ "$code" != 0 ]; then
+  echo "the step failed with exit code $code: see $logs" >&2
+fi
+exit "$code"
+"#
+    )
 }

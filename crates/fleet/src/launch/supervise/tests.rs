@@ -3,7 +3,7 @@
 use super::*;
 use crate::progress::Silent;
 
-const POLICY: Policy = Policy { max_restarts: Some(0), timeout: None, has_all_workers: true };
+const POLICY: Policy = Policy { max_restarts: Some(0), timeout: None, has_all_workers: true, restarts_together: false };
 const RESTARTING: Policy = Policy { max_restarts: Some(3), ..POLICY };
 const FAILED: Ending = Ending::Code(3);
 const WELL: Ending = Ending::Code(0);

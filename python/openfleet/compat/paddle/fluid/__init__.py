@@ -17,6 +17,7 @@ from openfleet.static import (
     scope_guard,
 )
 
+from .._devices import CUDAPinnedPlace, CUDAPlace, cuda_places
 from .._executor import DataFeeder, Executor, create_lod_tensor
 from .._layers import embedding
 from .._parameters import ParamAttr

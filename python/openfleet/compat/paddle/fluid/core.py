@@ -3,7 +3,8 @@
 from openfleet import compat
 from openfleet.static import CPUPlace, LoDTensor, Scope
 
+from .._devices import CUDAPlace
 from .framework import is_compiled_with_cuda
 
-__all__ = ["CPUPlace", "LoDTensor", "Scope", "is_compiled_with_cuda"]
+__all__ = ["CPUPlace", "CUDAPlace", "LoDTensor", "Scope", "is_compiled_with_cuda"]
 __getattr__ = compat.absent(__name__, __all__)

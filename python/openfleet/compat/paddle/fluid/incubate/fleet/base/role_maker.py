@@ -6,8 +6,16 @@ from openfleet.fleet.role import (
     PaddleCloudRoleMaker,
     Role,
     RoleMakerBase,
+    UserDefinedCollectiveRoleMaker,
     UserDefinedRoleMaker,
 )
 
-__all__ = ["MPISymetricRoleMaker", "PaddleCloudRoleMaker", "Role", "RoleMakerBase", "UserDefinedRoleMaker"]
+__all__ = [
+    "MPISymetricRoleMaker",
+    "PaddleCloudRoleMaker",
+    "Role",
+    "RoleMakerBase",
+    "UserDefinedCollectiveRoleMaker",
+    "UserDefinedRoleMaker",
+]
 __getattr__ = compat.absent(__name__, __all__)

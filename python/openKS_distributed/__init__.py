@@ -1,0 +1,5 @@
+"""`openks_distributed` in the other spelling of OpenKS: the same modules."""
+
+from openfleet.compat import alias_package
+
+alias_package(__name__, "openks_distributed")

@@ -1,0 +1,38 @@
+"""PaddlePaddle's devices. Nothing here computes on a GPU: a script that asks for one is told that it trains on CPUs."""
+
+from __future__ import annotations
+
+import sys
+
+from openfleet.static import CPUPlace
+
+_is_said = False
+
+
+def say_cpu(asked: str) -> None:
+    """Prints, once per process, that training runs on CPUs although the script asks for something else."""
+    global _is_said
+    if not _is_said:
+        _is_said = True
+        print(f"openfleet: {asked}: there is no GPU support here, so this process trains on CPUs", file=sys.stderr)
+
+
+class CUDAPlace(CPUPlace):
+    """Stands for the CPU."""
+
+    def __init__(self, id: int = 0) -> None:
+        say_cpu(f"the script asks for `CUDAPlace({id})`")
+        self._id = id
+
+    def get_device_id(self) -> int:
+        """Returns the number that the script gave."""
+        return self._id
+
+
+class CUDAPinnedPlace(CPUPlace):
+    """Stands for the CPU."""
+
+
+def cuda_places(device_ids: list[int] | None = None) -> list[CPUPlace]:
+    """Returns one place per device that the script names, one by default. All of them stand for the CPU."""
+    return [CUDAPlace(number) for number in device_ids or [0]]

@@ -1,0 +1,7 @@
+"""`python -m paddle.distributed.launch`."""
+
+import sys
+
+from . import main
+
+sys.exit(main())
