@@ -34,6 +34,12 @@ create_exception!(
 create_exception!(openfleet, ServerError, OpenFleetError, "A server does not answer, refuses a request or fails.");
 create_exception!(
     openfleet,
+    RankError,
+    OpenFleetError,
+    "A rank of a collective job is missing, is lost, or does something else than the other ranks."
+);
+create_exception!(
+    openfleet,
     RoleError,
     OpenFleetError,
     "The role of a process is unknown, or a call belongs to another role."
@@ -107,9 +113,19 @@ fn dist(error: &DistError, text: String) -> PyErr {
         DistError::Checkpoint { source: TableError::CheckpointExists { .. }, .. } => PyFileExistsError::new_err(text),
         DistError::Checkpoint { source: TableError::Storage { source, .. }, .. } => io(source.kind, text),
         DistError::Checkpoint { .. } => CheckpointError::new_err(text),
-        DistError::NoSuchStorage { .. } | DistError::NotBuilt { .. } | DistError::NotInGeo { .. } => {
-            PyValueError::new_err(text)
-        }
+        DistError::NoSuchStorage { .. }
+        | DistError::NotBuilt { .. }
+        | DistError::NotInGeo { .. }
+        | DistError::NotInLocalSgd { .. }
+        | DistError::NoMpi => PyValueError::new_err(text),
+        DistError::RanksAbsent { .. }
+        | DistError::RankRefused { .. }
+        | DistError::RankLost { .. }
+        | DistError::RanksDisagree { .. }
+        | DistError::RowsDiffer { .. }
+        | DistError::MpiThreads { .. }
+        | DistError::MpiRank { .. }
+        | DistError::MpiEnded => RankError::new_err(text),
         DistError::StorageSetup { .. } => PyOSError::new_err(text),
         DistError::NothingToSave | DistError::LoadWhileTraining | DistError::LoadOverCopies => {
             OrderError::new_err(text)

@@ -33,6 +33,7 @@ fn _native(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("DataError", py.get_type::<error::DataError>())?;
     module.add("ProgramError", py.get_type::<error::ProgramError>())?;
     module.add("ServerError", py.get_type::<error::ServerError>())?;
+    module.add("RankError", py.get_type::<error::RankError>())?;
     module.add("RoleError", py.get_type::<error::RoleError>())?;
     module.add("CheckpointError", py.get_type::<error::CheckpointError>())?;
     module.add("OrderError", py.get_type::<error::OrderError>())?;

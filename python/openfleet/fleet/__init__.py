@@ -302,6 +302,7 @@ def init_worker() -> None:
     is local to this process.
 
     Raises:
+        openfleet.RankError: The ranks of a job without servers do not meet in time.
         openfleet.ServerError: The servers do not answer in time.
         openfleet.OrderError: It was called before `init` or `minimize`.
 

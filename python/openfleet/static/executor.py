@@ -121,6 +121,7 @@ class Executor:
             ValueError: A value to feed has another shape than its variable, or a variable cannot be fetched.
             openfleet.ProgramError: A parameter has no value yet, or a loss or gradient is not finite.
             openfleet.OrderError: A job's program is trained before `fleet.init_worker` or after `fleet.stop_worker`.
+            openfleet.RankError: A rank of a job without servers is lost.
             openfleet.ServerError: A server of the job does not answer.
 
         >>> x = static.data("x", [None, 2])
