@@ -28,7 +28,7 @@ def openfleet(args: argparse.Namespace, launcher: list[str], batch: int, options
         "--test",
         f"{args.data}/test/*.txt",
         "--batch-size",
-        str(args.batch),
+        str(batch),
     ]
     command = [*launcher, "openfleet", "train", "--model", "ctr_dnn", *files, *options, "--in-memory", "--json"]
     path = os.pathsep.join([str(args.binaries), os.environ["PATH"]])

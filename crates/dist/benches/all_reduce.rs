@@ -52,6 +52,8 @@ fn ours(length: usize) -> f64 {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let start = |rank: usize| {
         let mut command = Command::new(std::env::current_exe().unwrap());
+        // `--bench` decides how many rounds there are.
+        command.args(std::env::args_os().skip(1));
         command.env("BENCH_RANK", rank.to_string()).env("BENCH_PORT", port.to_string());
         command.env("BENCH_LENGTH", length.to_string()).stdout(Stdio::piped());
         command.spawn().unwrap()
