@@ -9,7 +9,6 @@
 use std::borrow::Cow;
 
 use half::bf16;
-use half::slice::HalfFloatSliceExt;
 use multiversion::multiversion;
 use openfleet_core::key::mix;
 use openfleet_core::strategy::FloatWidth;
@@ -133,6 +132,7 @@ pub(crate) fn take_into(reader: &mut Reader<'_>, values: &mut [f32]) -> Result<(
 }
 
 /// Rounds up with a probability equal to the lower half's share of the step between two neighbours, else down.
+#[multiversion(targets("x86_64+avx2+fma"))]
 fn round_stochastically(from: &[f32], to: &mut [bf16], chance: u64) {
     const EXPONENT: u32 = 0x7f80_0000;
     let seed = (mix(chance) >> 32) as u32;
@@ -149,8 +149,11 @@ fn round_stochastically(from: &[f32], to: &mut [bf16], chance: u64) {
     }
 }
 
+#[multiversion(targets("x86_64+avx2+fma"))]
 fn widen(from: &[bf16], to: &mut [f32]) {
-    from.convert_to_f32_slice(to);
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = f32::from_bits(u32::from(from.to_bits()) << 16);
+    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! chosen at run time. They use no fused multiply-add, so every machine computes the same bits.
 
 pub mod matrix;
+pub(crate) mod transcendental;
 
 use multiversion::multiversion;
 use openfleet_core::key::mix;
@@ -64,18 +65,21 @@ pub(crate) fn dot(x: &[f32], y: &[f32]) -> f32 {
     inner_product(x, y)
 }
 
-/// [`dot`] for the kernels of this file: compiled for their target instead of dispatched at every call.
+/// Partial sums of a sum of floats: they fix the order of additions on every machine, and keep vector units busy.
+pub(crate) const LANES: usize = 16;
+
+/// [`dot`] for other kernels: compiled for their target instead of dispatched at every call.
 #[inline(always)]
-fn inner_product(x: &[f32], y: &[f32]) -> f32 {
-    // Eight partial sums fix the order of additions on every machine.
-    let mut sums = [0.0f32; 8];
-    let (x_chunks, y_chunks) = (x.chunks_exact(8), y.chunks_exact(8));
-    let rest: f32 = x_chunks.remainder().iter().zip(y_chunks.remainder()).map(|(a, b)| a * b).sum();
-    for (a, b) in x_chunks.zip(y_chunks) {
-        for i in 0..8 {
+pub(crate) fn inner_product(x: &[f32], y: &[f32]) -> f32 {
+    let ((x_chunks, x_rest), (y_chunks, y_rest)) = (x.as_chunks::<LANES>(), y.as_chunks::<LANES>());
+    let mut sums = [0.0f32; LANES];
+    for (a, b) in x_chunks.iter().zip(y_chunks) {
+        for i in 0..LANES {
             sums[i] += a[i] * b[i];
         }
     }
+    let rest: f32 = x_rest.iter().zip(y_rest).map(|(a, b)| a * b).sum();
+    // One after the other: with sums of halves the compiler keeps them in pairs, and the loop above takes twice as long.
     sums.iter().sum::<f32>() + rest
 }
 

@@ -132,8 +132,8 @@ impl Operator for Fc {
         }
         match self.activation {
             Activation::Relu if !self.bias => y.iter_mut().for_each(|v| *v = kernel::relu(*v)),
-            Activation::Sigmoid => y.iter_mut().for_each(|v| *v = 1.0 / (1.0 + (-*v).exp())),
-            Activation::Tanh => y.iter_mut().for_each(|v| *v = v.tanh()),
+            Activation::Sigmoid => kernel::transcendental::sigmoid_each(y),
+            Activation::Tanh => kernel::transcendental::tanh_each(y),
             Activation::Relu | Activation::Linear => {}
         }
         Ok(())

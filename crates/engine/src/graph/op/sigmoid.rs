@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{Operator, Signature, unary};
 use crate::error::Result;
 use crate::graph::{Net, Var};
+use crate::kernel;
 use crate::graph::onnx_builder::OnnxNode;
 use crate::memory::{Gradients, Inputs, Outputs};
 
@@ -29,7 +30,7 @@ impl Operator for Sigmoid {
     }
 
     fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {
-        unary::forward(inputs, outputs, |x| 1.0 / (1.0 + (-x).exp()))
+        unary::forward_each(inputs, outputs, kernel::transcendental::sigmoid_each)
     }
 
     fn backward(&self, inputs: &Inputs<'_>, gradients: &mut Gradients<'_>) -> Result<()> {

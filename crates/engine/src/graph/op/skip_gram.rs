@@ -19,6 +19,8 @@ use serde::{Deserialize, Serialize};
 use super::{Operator, Signature, expected};
 use crate::error::{Error, Result};
 use crate::graph::{Net, ParamAttr, RowLife, Var};
+use crate::kernel::inner_product;
+use crate::kernel::transcendental::sigmoid_and_softplus;
 use crate::memory::{Gradients, Inputs, Outputs};
 use crate::value::{DType, Dim, Shape};
 
@@ -136,19 +138,19 @@ impl Operator for SkipGram {
 
 #[multiversion(targets("x86_64+avx2+fma"))]
 fn row_forward(dim: usize, contexts: &[u32], words: &[f32], targets: &[u32], outputs: &[f32], errors: &mut [f32]) -> f32 {
-    let mut loss = 0.0;
-    for (&context, errors) in contexts.iter().zip(errors.chunks_exact_mut(targets.len())) {
+    let errors = &mut errors[..contexts.len() * targets.len()];
+    // First all scores, then the functions of all scores: so both loops are vectorized.
+    let mut positive = 0.0;
+    for (&context, scores) in contexts.iter().zip(errors.chunks_exact_mut(targets.len())) {
         let u = &words[context as usize * dim..][..dim];
-        for (j, (&target, error)) in targets.iter().zip(errors).enumerate() {
-            let s = dot(u, &outputs[target as usize * dim..][..dim]);
-            // exp(-|s|) is used for both the softplus and the sigmoid.
-            let e = (-s.abs()).exp();
-            let sigmoid = if s >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) };
-            let z = if j == 0 { 1.0 } else { 0.0 };
-            loss += s.max(0.0) + e.ln_1p() - z * s;
-            *error = sigmoid - z;
+        for (&target, score) in targets.iter().zip(&mut *scores) {
+            *score = inner_product(u, &outputs[target as usize * dim..][..dim]);
         }
+        positive += scores[0];
     }
+    let loss = sigmoid_and_softplus(errors) - positive;
+    // The first target of each context is the word itself, with the label 1.
+    errors.iter_mut().step_by(targets.len()).for_each(|error| *error -= 1.0);
     loss
 }
 
@@ -186,19 +188,6 @@ fn add_target_gradients(
             add_scaled(scale * errors[i * targets.len() + j], &words[context as usize * dim..][..dim], dv);
         }
     }
-}
-
-#[inline(always)]
-fn dot(x: &[f32], y: &[f32]) -> f32 {
-    let mut sums = [0.0f32; 16];
-    let (x_chunks, y_chunks) = (x.chunks_exact(16), y.chunks_exact(16));
-    let rest: f32 = x_chunks.remainder().iter().zip(y_chunks.remainder()).map(|(a, b)| a * b).sum();
-    for (a, b) in x_chunks.zip(y_chunks) {
-        for i in 0..16 {
-            sums[i] += a[i] * b[i];
-        }
-    }
-    sums.iter().sum::<f32>() + rest
 }
 
 #[inline(always)]

@@ -19,6 +19,14 @@ pub(super) fn forward(inputs: &Inputs<'_>, outputs: &mut Outputs<'_>, f: impl Fn
     Ok(())
 }
 
+/// `y = f(x)`, by a kernel that works in place.
+pub(super) fn forward_each(inputs: &Inputs<'_>, outputs: &mut Outputs<'_>, f: fn(&mut [f32])) -> Result<()> {
+    let y = outputs.floats(0);
+    y.copy_from_slice(inputs.floats(0));
+    f(y);
+    Ok(())
+}
+
 /// `dx += dy * slope(x, y)`, element by element.
 #[inline(always)]
 pub(super) fn backward(
