@@ -62,7 +62,11 @@ const COUNTS_AT: usize = 8;
 impl PushEncoder {
     /// Begins a push.
     pub fn new(head: Head) -> Self {
-        let mut payload = Payload::new();
+        PushEncoder::in_payload(head, Payload::new())
+    }
+
+    /// Begins a push in an empty payload.
+    pub(crate) fn in_payload(head: Head, mut payload: Payload) -> Self {
         let wants = if head.want_values { WANT_VALUES } else { 0 };
         let narrow = if head.width == FloatWidth::Bits16 { NARROW } else { 0 };
         let counted = if head.counted { COUNTED } else { 0 };

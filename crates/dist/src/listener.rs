@@ -18,9 +18,9 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::error::{Error, Result};
-use crate::frame::Payload;
+use crate::frame::{Payload, PayloadPool};
 use crate::handshake::Secret;
-use crate::net::{LastSeen, Stream, Watched, read_frame, write_frame};
+use crate::net::{LastSeen, Stream, Watched, read_pooled_frame, write_frame};
 use crate::request::{FAILED, Kind, RECALLED, REPLY};
 use crate::server::{Outcome, State};
 use crate::session::{HANDSHAKE, receive, refuse_plain};
@@ -217,8 +217,9 @@ pub async fn serve(mut stream: impl Stream, config: Arc<ServerConfig>, state: Ar
             }
         }
     });
+    let pool = PayloadPool::default();
     let goodbye = loop {
-        let reading = read_frame(&mut reader, config.cap, &peer);
+        let reading = read_pooled_frame(&mut reader, config.cap, &peer, &pool);
         let frame = until_silent(&heard, config.silence, rank, &state, reading).await;
         let frame = match frame {
             Some(Ok(Some(frame))) => frame,

@@ -1,6 +1,7 @@
 //! Frames over a byte stream: TCP, or a pipe in a test.
 
 use std::future::Future;
+use std::io::IoSlice;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -11,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Instant;
 
 use crate::error::{Error, Result};
-use crate::frame::{HEADER, Header, Payload};
+use crate::frame::{HEADER, Header, Payload, PayloadPool};
 
 /// A bidirectional byte stream.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
@@ -31,17 +32,27 @@ pub struct Frame {
 
 /// Reads a frame with at most `cap` bytes of payload. Returns `None` when the peer closed the connection between two frames.
 pub async fn read_frame(from: &mut (impl AsyncRead + Unpin), cap: u64, peer: &str) -> Result<Option<Frame>> {
+    read_pooled_frame(from, cap, peer, &PayloadPool::default()).await
+}
+
+/// [`read_frame`] into memory of a pool.
+pub(crate) async fn read_pooled_frame(
+    from: &mut (impl AsyncRead + Unpin),
+    cap: u64,
+    peer: &str,
+    pool: &PayloadPool,
+) -> Result<Option<Frame>> {
     let socket = |source| Error::Socket { action: "reading from", endpoint: peer.to_owned(), source };
     let mut bytes = [0; HEADER];
-    match from.read(&mut bytes[..1]).await {
+    let read = match from.read(&mut bytes).await {
         Ok(0) => return Ok(None),
         // TLS reports this if the peer closed the connection without `close_notify`, as our processes do.
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
         read => read.map_err(socket)?,
     };
-    from.read_exact(&mut bytes[1..]).await.map_err(socket)?;
+    from.read_exact(&mut bytes[read..]).await.map_err(socket)?;
     let header = Header::decode(&bytes, cap)?;
-    let mut payload = Payload::zeros(header.length as usize);
+    let mut payload = pool.sized(header.length as usize);
     from.read_exact(payload.bytes_mut()).await.map_err(socket)?;
     header.check(payload.bytes())?;
     Ok(Some(Frame { kind: header.kind, request: header.request, payload }))
@@ -113,6 +124,22 @@ impl<W: AsyncWrite + Unpin> AsyncWrite for Watched<W> {
         poll
     }
 
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        let poll = Pin::new(&mut self.side).poll_write_vectored(context, slices);
+        if matches!(poll, Poll::Ready(Ok(count)) if count > 0) {
+            self.heard.note();
+        }
+        poll
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.side.is_write_vectored()
+    }
+
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         Pin::new(&mut self.side).poll_flush(context)
     }
@@ -146,14 +173,48 @@ pub async fn write_frame(
     peer: &str,
 ) -> Result<()> {
     let socket = |source| Error::Socket { action: "writing to", endpoint: peer.to_owned(), source };
-    to.write_all(&Header::of(kind, request, payload).encode()).await.map_err(socket)?;
-    to.write_all(payload).await.map_err(socket)?;
+    let header = Header::of(kind, request, payload).encode();
+    let mut slices = [IoSlice::new(&header), IoSlice::new(payload)];
+    let mut rest = &mut slices[..];
+    while !rest.is_empty() {
+        let count = to.write_vectored(rest).await.map_err(socket)?;
+        if count == 0 {
+            return Err(socket(std::io::ErrorKind::WriteZero.into()));
+        }
+        IoSlice::advance_slices(&mut rest, count);
+    }
     to.flush().await.map_err(socket)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn frames_pass_a_narrow_pipe_whole_and_are_read_into_used_memory() {
+        let (mut ours, mut theirs) = tokio::io::duplex(1000);
+        let large: Vec<u8> = (0..100_000u32).map(|at| at as u8).collect();
+        let sent = large.clone();
+        let writing = tokio::spawn(async move {
+            for request in 0..3 {
+                write_frame(&mut ours, 1, request, &sent, "a test").await.unwrap();
+                write_frame(&mut ours, 2, request, &[], "a test").await.unwrap();
+            }
+        });
+        let pool = PayloadPool::default();
+        let mut memory = Vec::new();
+        for request in 0..3 {
+            let frame = read_pooled_frame(&mut theirs, 1 << 20, "a test", &pool).await.unwrap().unwrap();
+            assert_eq!((frame.kind, frame.request, frame.payload.bytes()), (1, request, &large[..]));
+            memory.push(frame.payload.bytes().as_ptr() as usize);
+            drop(frame);
+            let frame = read_pooled_frame(&mut theirs, 1 << 20, "a test", &pool).await.unwrap().unwrap();
+            assert_eq!((frame.kind, frame.request, frame.payload.bytes()), (2, request, &[][..]));
+        }
+        assert_eq!(memory, [memory[0]; 3]);
+        writing.await.unwrap();
+        assert!(read_pooled_frame(&mut theirs, 1 << 20, "a test", &pool).await.unwrap().is_none());
+    }
 
     /// A slow handler leaves bytes unread: they are read before the connection is considered silent.
     #[tokio::test(start_paused = true)]

@@ -12,7 +12,8 @@ use super::config::ClientConfig;
 use super::connector::{BoxedStream, Connector};
 use super::unanswered::{EXPIRY, Outgoing, Unanswered};
 use crate::error::{Error, Result};
-use crate::net::{Frame, LastSeen, Watched, read_frame, write_frame};
+use crate::frame::PayloadPool;
+use crate::net::{Frame, LastSeen, Watched, read_pooled_frame, write_frame};
 use crate::request::{Kind, heartbeat};
 use crate::session::{HANDSHAKE, introduce};
 use crate::tls;
@@ -143,8 +144,9 @@ async fn converse(
     let (cap, read_name) = (config.cap, name.clone());
     // Read while a large request is written: otherwise both sides could block on each other's full buffers.
     let reading = tokio::spawn(async move {
+        let pool = PayloadPool::default();
         loop {
-            let frame = read_frame(&mut reader, cap, &read_name).await;
+            let frame = read_pooled_frame(&mut reader, cap, &read_name, &pool).await;
             let more = matches!(frame, Ok(Some(_)));
             if frames.send(frame).is_err() || !more {
                 return;

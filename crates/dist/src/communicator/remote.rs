@@ -17,7 +17,7 @@ use super::Streams;
 use crate::client::{Link, Pending};
 use crate::error::{Error, Result};
 use crate::floats;
-use crate::frame::{Payload, Reader};
+use crate::frame::{Payload, PayloadPool, Reader};
 use crate::gradients::{Counts, Head, Measure, PushEncoder};
 use crate::request::create_tables::{self, CreateTables, Description, ServerShare};
 use crate::request::depart::Depart;
@@ -80,6 +80,8 @@ pub struct Remote {
     width: FloatWidth,
     /// Working memory; each call takes one set.
     buffer_pool: Mutex<Vec<CallBuffers>>,
+    /// Memory of pushes.
+    payloads: PayloadPool,
     /// Per server: the session number that prefixes the numbers of this worker's pulls.
     sessions: Vec<u64>,
     /// Step counters of the training threads.
@@ -148,10 +150,23 @@ impl Remote {
         let sessions = created.iter().map(|created| created.session).collect();
         let states = Mutex::new(created.into_iter().next().map(|created| created.states).unwrap_or_default());
         let dims = sparse.iter().map(|(_, spec)| spec.dim as u32).collect();
-        let (buffer_pool, pulls) = (Mutex::default(), AtomicU64::new(0));
+        let (buffer_pool, payloads, pulls) = (Mutex::default(), PayloadPool::default(), AtomicU64::new(0));
         let width = FloatWidth::default();
         let streams = Arc::new(Streams::new(worker, Vec::new()));
-        Ok(Remote { links, worker, placement, blocks, dims, width, buffer_pool, sessions, streams, states, pulls })
+        Ok(Remote {
+            links,
+            worker,
+            placement,
+            blocks,
+            dims,
+            width,
+            buffer_pool,
+            payloads,
+            sessions,
+            streams,
+            states,
+            pulls,
+        })
     }
 
     /// Uses the step counters of the worker, which know what the servers had applied when it entered the job.
@@ -292,7 +307,8 @@ impl Remote {
             .map(|server| {
                 let counted = sparse.iter().any(|stage| stage.counts.is_some());
                 let (want_values, measured) = (reply == PushReply::Values, reply == PushReply::Measure);
-                let mut push = PushEncoder::new(Head { work, want_values, width: self.width, counted, measured });
+                let head = Head { work, want_values, width: self.width, counted, measured };
+                let mut push = PushEncoder::in_payload(head, self.payloads.empty());
                 for (stage, grouping) in sparse.iter().zip(&buffers.groupings) {
                     let (tables, dims) = self.tables_of(stage, |lookup| lookup.trained);
                     let (keys, positions) = (grouping.keys(server), grouping.positions(server));

@@ -57,7 +57,7 @@ impl Request for PullSparse {
         if let Some(geo) = &geo {
             geo.trains(caller.rank);
         }
-        let mut reply = Payload::new();
+        let mut reply = tables.reply();
         let mut scratch = tables.scratch();
         for _ in 0..head[1] {
             let KeysView { tables: numbers, dims, keys } = take_keys(&mut reader)?;

@@ -170,7 +170,7 @@ impl Tables {
             let block = self.dense(*number)?;
             block.table.add(difference).map_err(|e| block.error("adding to", e))?;
         }
-        let mut answer = Payload::new();
+        let mut answer = self.reply();
         answer.put(&[geo.wanted_of(worker)]);
         let count = self.current.read().sparse.len() as u32;
         for number in 0..count {

@@ -23,7 +23,7 @@ use super::shrink::Shrink;
 use super::step::Means;
 use crate::error::{Error, Result};
 use crate::floats;
-use crate::frame::Payload;
+use crate::frame::{Payload, PayloadPool};
 use crate::gradients::{self, PushView, PushedStage};
 use crate::handshake::Nonce;
 
@@ -78,6 +78,8 @@ pub(crate) struct Tables {
     /// Buffers for the mean gradients of a group's step.
     pub(super) means: Mutex<Means>,
     scratches: Mutex<Vec<Scratch>>,
+    /// Memory of replies.
+    payloads: PayloadPool,
     /// Per worker: its copy of the dense values, if only differences are sent.
     dense_copies: Mutex<HashMap<u32, Arc<Mutex<DenseCopy>>>>,
     repeats: AtomicU64,
@@ -204,6 +206,11 @@ impl Tables {
         self.scratches.lock().push(scratch);
     }
 
+    /// An empty reply.
+    pub(crate) fn reply(&self) -> Payload {
+        self.payloads.empty()
+    }
+
     /// Appends the values of blocks to a reply.
     pub(super) fn put_values(&self, blocks: impl Iterator<Item = u32>, reply: &mut Payload) -> Result<()> {
         for block in blocks {
@@ -225,7 +232,7 @@ impl Tables {
             return Ok(known.answer.clone());
         }
         let is_known = held != 0 && known.number == held && known.values.len() == blocks.len();
-        let mut answer = Payload::new();
+        let mut answer = self.reply();
         answer.put(&[known.number + 1, u64::from(is_known)]);
         // If this fails, the next reply has full values.
         let mut values = std::mem::take(&mut known.values);
@@ -253,7 +260,7 @@ impl Tables {
 
     /// The values of blocks.
     pub(crate) fn values_of(&self, blocks: &[u32]) -> Result<Payload> {
-        let mut reply = Payload::new();
+        let mut reply = self.reply();
         self.put_values(blocks.iter().copied(), &mut reply)?;
         Ok(reply)
     }
