@@ -13,7 +13,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Rule;
+use super::{Rule, without_subnormals};
 use crate::error::{Result, require};
 
 /// First and second moments with bias correction; two slots.
@@ -71,7 +71,7 @@ impl Update {
 impl Rule<2> for Update {
     #[inline(always)]
     fn element(&self, weight: f32, [m, v]: [f32; 2], gradient: f32) -> (f32, [f32; 2]) {
-        let m = self.beta1 * m + self.one_minus_beta1 * gradient;
+        let m = without_subnormals(self.beta1 * m + self.one_minus_beta1 * gradient);
         let v = self.beta2 * v + self.one_minus_beta2 * (gradient * gradient);
         (weight - self.factor * (m / (v.sqrt() + self.epsilon)), [m, v])
     }

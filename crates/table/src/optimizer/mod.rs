@@ -220,6 +220,15 @@ impl Rows for SingleRow<'_> {
     }
 }
 
+/// Zero for a moment that is too small to move a weight. The moment of a weight without gradients, such as one behind a unit that
+/// is never active, shrinks with every step until it is subnormal, and arithmetic on subnormal floats takes a hundred times as
+/// long.
+#[inline(always)]
+fn without_subnormals(moment: f32) -> f32 {
+    const LEAST: f32 = 1e-30;
+    if moment.abs() < LEAST { 0.0 } else { moment }
+}
+
 #[multiversion(targets("x86_64+avx2+fma"))]
 fn each<R: Rule<SLOTS>, S: Rows, const SLOTS: usize>(
     rule: &R,
@@ -320,6 +329,27 @@ mod tests {
                 }
             }
             assert_eq!((weights, state), (alone, alone_state), "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn moments_of_a_weight_without_gradients_become_zero_and_never_subnormal() {
+        let rules = [
+            Optimizer::Momentum(Momentum::default()),
+            Optimizer::Momentum(Momentum { nesterov: true, ..Momentum::default() }),
+            Optimizer::Adam(Adam::default()),
+            Optimizer::RmsProp(RmsProp { momentum: 0.9, ..RmsProp::default() }),
+            Optimizer::RmsProp(RmsProp { centered: true, momentum: 0.9, ..RmsProp::default() }),
+        ];
+        for rule in rules {
+            let (mut weights, mut state) = ([1.0f32; 8], vec![0.0; rule.state_slots() * 8]);
+            rule.init_state(8, &mut state);
+            for step in 1..=2000 {
+                let gradient = [if step == 1 { 1e-3 } else { 0.0 }; 8];
+                rule.apply(0.01, step, &mut weights, &mut state, &gradient);
+                assert!(!state.iter().any(|value| value.is_subnormal()), "{rule:?}, step {step}: {state:?}");
+            }
+            assert!(state.contains(&0.0), "{rule:?}: {state:?}");
         }
     }
 

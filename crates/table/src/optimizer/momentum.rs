@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Rule;
+use super::{Rule, without_subnormals};
 use crate::error::{Result, require};
 
 /// Gradient descent with momentum; one slot.
@@ -44,7 +44,7 @@ impl Update {
 impl Rule<1> for Update {
     #[inline(always)]
     fn element(&self, weight: f32, [velocity]: [f32; 1], gradient: f32) -> (f32, [f32; 1]) {
-        let velocity = self.momentum * velocity + gradient;
+        let velocity = without_subnormals(self.momentum * velocity + gradient);
         (weight - self.rate * velocity, [velocity])
     }
 }
@@ -61,7 +61,7 @@ impl NesterovUpdate {
 impl Rule<1> for NesterovUpdate {
     #[inline(always)]
     fn element(&self, weight: f32, [velocity]: [f32; 1], gradient: f32) -> (f32, [f32; 1]) {
-        let velocity = self.0.momentum * velocity + gradient;
+        let velocity = without_subnormals(self.0.momentum * velocity + gradient);
         (weight - self.0.rate * (gradient + self.0.momentum * velocity), [velocity])
     }
 }

@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Rule;
+use super::{Rule, without_subnormals};
 use crate::error::{Result, require};
 
 /// A learning rate per weight from a running mean of squared gradients; two slots, three when centered.
@@ -68,8 +68,9 @@ impl Update {
 impl Rule<2> for Update {
     #[inline(always)]
     fn element(&self, weight: f32, [squares, update]: [f32; 2], gradient: f32) -> (f32, [f32; 2]) {
-        let squares = self.rho * squares + self.one_minus_rho * (gradient * gradient);
-        let update = self.momentum * update + self.rate * gradient / (squares + self.epsilon).sqrt();
+        let squares = without_subnormals(self.rho * squares + self.one_minus_rho * (gradient * gradient));
+        let step = self.rate * gradient / (squares + self.epsilon).sqrt();
+        let update = without_subnormals(self.momentum * update + step);
         (weight - update, [squares, update])
     }
 }
@@ -77,12 +78,13 @@ impl Rule<2> for Update {
 impl Rule<3> for Update {
     #[inline(always)]
     fn element(&self, weight: f32, [squares, update, mean]: [f32; 3], gradient: f32) -> (f32, [f32; 3]) {
-        let squares = self.rho * squares + self.one_minus_rho * (gradient * gradient);
-        let mean = self.rho * mean + self.one_minus_rho * gradient;
+        let squares = without_subnormals(self.rho * squares + self.one_minus_rho * (gradient * gradient));
+        let mean = without_subnormals(self.rho * mean + self.one_minus_rho * gradient);
         // Negative only by rounding; PaddlePaddle takes the root of that too and stores NaN.
         let variance = squares - mean * mean;
         let variance = if variance > 0.0 { variance } else { 0.0 };
-        let update = self.momentum * update + self.rate * gradient / (variance + self.epsilon).sqrt();
+        let step = self.rate * gradient / (variance + self.epsilon).sqrt();
+        let update = without_subnormals(self.momentum * update + step);
         (weight - update, [squares, update, mean])
     }
 }
