@@ -195,6 +195,7 @@ class RunReport:
     steps: int
     seconds: float
     waited_seconds: float
+    phases: list[tuple[str, float]]
     skipped_lines: int
     refused_gradients: int
     skipped: bool

@@ -58,15 +58,15 @@ const CHUNK: usize = 256;
 /// per 256 values: the largest difference / 127 | per value: its difference in units of that
 /// ```
 pub(crate) fn put_differences(payload: &mut Payload, values: &[f32], held: &mut [f32]) {
-    let mut units = Vec::with_capacity(values.len());
-    let mut scales = Vec::with_capacity(values.len().div_ceil(CHUNK));
-    for (values, held) in values.chunks(CHUNK).zip(held.chunks_mut(CHUNK)) {
-        let from = units.len();
-        units.resize(from + values.len(), 0i8);
-        scales.push(quantize(values, held, &mut units[from..]));
+    let chunks = values.len().div_ceil(CHUNK);
+    let scale_bytes = (chunks * size_of::<f32>()).next_multiple_of(8);
+    let room = payload.append_zeroed::<u8>(scale_bytes + values.len());
+    let (scales, units) = room.split_at_mut(scale_bytes);
+    let scales = bytemuck::cast_slice_mut::<u8, f32>(scales).iter_mut();
+    let units = bytemuck::cast_slice_mut::<u8, i8>(units).chunks_mut(CHUNK);
+    for (((values, held), units), scale) in values.chunks(CHUNK).zip(held.chunks_mut(CHUNK)).zip(units).zip(scales) {
+        *scale = quantize(values, held, units);
     }
-    payload.put(&scales);
-    payload.put(&units);
 }
 
 /// Adds the next differences to `held`.
@@ -84,16 +84,32 @@ pub(crate) fn add_differences(reader: &mut Reader<'_>, held: &mut [f32]) -> Resu
 fn quantize(values: &[f32], held: &mut [f32], units: &mut [i8]) -> f32 {
     // Adding it to a float below 2^22 and subtracting it again rounds to the nearest integer.
     const ROUND: f32 = 1.5 * (1u32 << 23) as f32;
-    let largest = values.iter().zip(held.iter()).fold(0.0f32, |most, (value, held)| most.max((value - held).abs()));
+    let largest = largest_difference(values, held);
     // If a difference overflows a float, it takes two rounds.
     let scale = largest.min(f32::MAX / 2.0) / 127.0;
     let inverse = if scale > f32::MIN_POSITIVE { 1.0 / scale } else { 0.0 };
     for ((value, held), unit) in values.iter().zip(held).zip(units) {
-        let whole = ((value - *held) * inverse).clamp(-127.0, 127.0) + ROUND - ROUND;
-        *unit = whole as i8;
-        *held += whole * scale;
+        let rounded = ((value - *held) * inverse).clamp(-127.0, 127.0) + ROUND;
+        // The lowest bits of the sum are those of the integer, which costs less than a conversion.
+        *unit = rounded.to_bits() as i8;
+        *held += (rounded - ROUND) * scale;
     }
     scale
+}
+
+/// In lanes with an order of their own, because a chain of maxima is not vectorized. Differences that are not numbers are ignored.
+#[inline(always)]
+fn largest_difference(values: &[f32], held: &[f32]) -> f32 {
+    const LANES: usize = 16;
+    let mut most = [0.0f32; LANES];
+    let (values, held) = (values.chunks(LANES), held.chunks(LANES));
+    for (values, held) in values.zip(held) {
+        for ((most, value), held) in most.iter_mut().zip(values).zip(held) {
+            let difference = (value - held).abs();
+            *most = if difference > *most { difference } else { *most };
+        }
+    }
+    most.into_iter().fold(0.0, f32::max)
 }
 
 #[multiversion(targets("x86_64+avx2+fma"))]

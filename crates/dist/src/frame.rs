@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 /// First four bytes of every frame.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"OFLT");
 /// Protocol version. Increment it with every incompatible change.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Bytes of a header.
 pub const HEADER: usize = 32;
 
@@ -141,7 +141,13 @@ impl Drop for Payload {
 
 impl Clone for Payload {
     fn clone(&self) -> Self {
-        Payload { words: self.words.clone(), length: self.length, pool: self.pool.clone() }
+        let Some(pool) = &self.pool else {
+            return Payload { words: self.words.clone(), length: self.length, pool: None };
+        };
+        let mut copy = pool.empty();
+        copy.words.extend_from_slice(&self.words);
+        copy.length = self.length;
+        copy
     }
 }
 

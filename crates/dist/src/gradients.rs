@@ -8,6 +8,7 @@
 //! same encoding, with differences instead of gradients. This module knows no server and no request.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use openfleet_core::WorkId;
 use openfleet_core::key::mix;
@@ -172,17 +173,25 @@ impl Measure {
         payload
     }
 
-    /// Decodes a reply.
-    pub fn decode(reply: &[u8]) -> Result<Self> {
-        let mut reader = Reader::new(reply);
+    /// Reads a reply.
+    pub fn take(reader: &mut Reader<'_>) -> Result<Self> {
         let [kind, value] = [reader.one::<u64>()?, reader.one::<u64>()?];
-        reader.end()?;
         match (kind, u32::try_from(value)) {
             (0, _) => Ok(Measure::Squares(f64::from_bits(value))),
             (1, Ok(bits)) => Ok(Measure::Applied { factor: f32::from_bits(bits) }),
             _ => Err(Error::Damaged { what: "measure of a step" }),
         }
     }
+}
+
+/// Appends to the reply of a group's step how long it waited for the pushes of other workers.
+pub(crate) fn put_barrier(reply: &mut Payload, barrier: Duration) {
+    reply.put(&[u32::try_from(barrier.as_micros()).unwrap_or(u32::MAX)]);
+}
+
+/// Reads what [`put_barrier`] appended.
+pub(crate) fn take_barrier(reader: &mut Reader<'_>) -> Result<Duration> {
+    Ok(Duration::from_micros(u64::from(reader.one::<u32>()?)))
 }
 
 /// A push, decoded in place.

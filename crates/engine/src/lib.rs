@@ -66,7 +66,7 @@ pub use graph::{
     VariableKind, op,
 };
 pub use kernel::matrix;
-pub use memory::Scope;
+pub use memory::{Scope, StepTimes};
 pub use run::{BatchView, EachBatch, Executor, Observation, OnPause, Pause, Plan, RunOptions, RunReport};
 pub use saved::{InferenceModel, Predictor, onnx};
 pub use value::{DType, Dim, Elements, Feed, Shape, Tensor};

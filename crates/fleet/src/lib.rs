@@ -72,7 +72,7 @@ pub use openfleet_engine::{dataset, synthetic};
 // Training and prediction
 pub use openfleet_core::metrics;
 pub use openfleet_engine::{
-    BatchView, Executor, Feed, InferenceModel, Observation, Predictor, RunOptions, RunReport, Scope,
+    BatchView, Executor, Feed, InferenceModel, Observation, Predictor, RunOptions, RunReport, Scope, StepTimes,
 };
 // Jobs
 pub use openfleet_core::{Endpoint, Hint, Hinted, Mode, Role, Strategy, StrategyOptions, Topology};

@@ -362,6 +362,8 @@ def _periodic(handler: FetchHandler) -> Callable[[int, list[Any], float], None]:
 
 
 def _print_profile(report: _native.RunReport) -> None:
-    print(f"{report.samples:,} samples in {report.seconds:.1f} s, {report.waited_seconds:.1f} s waiting for data")
+    print(f"{report.samples:,} samples in {report.seconds:.1f} s, all threads waited {report.waited_seconds:.1f} s")
+    for phase, seconds in report.phases:
+        print(f"{seconds:9.3f} s  {phase}")
     for op, seconds in report.profile[:20]:
         print(f"{seconds:9.3f} s  {op}")

@@ -24,12 +24,11 @@ use std::time::{Duration, Instant};
 
 use openfleet_core::WorkId;
 use openfleet_core::strategy::{AsyncSettings, DenseReceive};
-use openfleet_table::PushReport;
 use openfleet_table::aggregate::{DenseMean, SparseMean, SparsePart};
 use parking_lot::{Condvar, Mutex};
 
 use super::remote::{HeldValues, PushReply, Remote, wait_all};
-use super::{Communicator, Failure, Missing, Step};
+use super::{Communicator, Failure, Missing, Pushed, Step};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
 use crate::gradients::{Counts, Head, PushEncoder, PushView, PushedStage};
@@ -164,7 +163,7 @@ impl Communicator for Async {
         Ok(())
     }
 
-    fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {
+    fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<Pushed> {
         let shared = &self.shared;
         let (stream, next) = (shared.remote.worker.stream(work.stream), work.first_step);
         let patience = {
@@ -180,7 +179,7 @@ impl Communicator for Async {
             shared.remote.encode_push(work, sparse, dense, if waits { PushReply::Values } else { PushReply::Nothing });
         if waits && shared.settings.merge.max_gradients == 1 {
             shared.send_and_take(payloads, dense)?;
-            return Ok(PushReport::default());
+            return Ok(Pushed::default());
         }
         let alone = shared.remote.streams.is_applied_by_some(stream, next);
         let item = Item { work, payloads, tables: tables_of(sparse, dense), alone };
@@ -194,7 +193,7 @@ impl Communicator for Async {
             if !item.alone && own < most && outbox.queue.len() < shared.settings.send_queue_size {
                 outbox.queue.push_back(item);
                 outbox.most_queued = outbox.most_queued.max(outbox.queue.len());
-                return Ok(PushReport::default());
+                return Ok(Pushed::default());
             }
             let mut merged = take_mergeable(&mut outbox.queue, stream, most);
             drop(outbox);
@@ -203,7 +202,7 @@ impl Communicator for Async {
             }
             merged.push(item);
             shared.send_and_take(merge(merged)?, dense)?;
-            return Ok(PushReport::default());
+            return Ok(Pushed::default());
         }
         while outbox.queue.len() >= shared.settings.send_queue_size {
             shared.changed.wait(&mut outbox);
@@ -230,7 +229,7 @@ impl Communicator for Async {
             }
             outbox.pushed.insert(stream, Instant::now());
         }
-        Ok(PushReport::default())
+        Ok(Pushed::default())
     }
 
     fn job_stream(&self, stream: u32) -> u32 {

@@ -30,12 +30,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use openfleet_core::WorkId;
 use openfleet_core::strategy::GeoSettings;
-use openfleet_table::{DenseSpec, DenseTable, PushReport, SparseSpec};
+use openfleet_table::{DenseSpec, DenseTable, SparseSpec};
 use parking_lot::{Condvar, Mutex};
 
 use self::exchanger::{Exchanger, Touched};
 use self::local_rows::LocalRows;
-use super::{Communicator, Failure, Local, Missing, Remote, Step, wait_all};
+use super::{Communicator, Failure, Local, Missing, Pushed, Remote, Step, wait_all};
 use crate::error::{Error, Result};
 use crate::request::geo_positions::GeoPositions;
 use crate::stage::{DenseStage, SparseStage};
@@ -190,7 +190,7 @@ impl Communicator for Geo {
         self.local.pull_dense(stages)
     }
 
-    fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {
+    fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<Pushed> {
         let report = self.local.push(work, sparse, dense)?;
         let shared = &self.shared;
         for stage in dense.iter().filter(|stage| stage.trained) {

@@ -8,12 +8,11 @@ use std::collections::{HashMap, VecDeque};
 
 use openfleet_core::WorkId;
 use openfleet_core::strategy::HybridSettings;
-use openfleet_table::PushReport;
 use parking_lot::Mutex;
 
 use super::remote::{PushReply, Remote, wait_all};
 use super::stepwise::pull_if_empty;
-use super::{Communicator, Missing, Step};
+use super::{Communicator, Missing, Pushed, Step};
 use crate::client::Pending;
 use crate::error::Result;
 use crate::request::Kind;
@@ -81,7 +80,7 @@ impl Communicator for Hybrid {
         Ok(self.remote.streams.next(stream, Some(self.sparse_stream(number))))
     }
 
-    fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {
+    fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<Pushed> {
         let number = self.remote.worker.stream(work.stream);
         self.remote.join_implicit(work.stream)?;
         let mut stream = self.take(number);
@@ -93,9 +92,9 @@ impl Communicator for Hybrid {
             self.remote.links.iter().zip(payloads).map(|(link, payload)| link.send_payload(Kind::Push, payload));
         stream.in_flight.push_back(asked.collect());
         stream.most_in_flight = stream.most_in_flight.max(stream.in_flight.len());
-        self.remote.push_in_step(WorkId::step(number, work.first_step), &[], dense)?;
+        let barrier = self.remote.push_in_step(WorkId::step(number, work.first_step), &[], dense)?;
         self.streams.lock().insert(number, stream);
-        Ok(PushReport::default())
+        Ok(Pushed { barrier, ..Pushed::default() })
     }
 
     fn steps_together(&self) -> bool {

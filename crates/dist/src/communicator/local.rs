@@ -9,7 +9,7 @@ use std::sync::Arc;
 use openfleet_core::WorkId;
 use openfleet_table::{DenseTable, PushReport, SparseTable};
 
-use super::{Communicator, Missing, Step};
+use super::{Communicator, Missing, Pushed, Step};
 use crate::error::{Error, Result};
 use crate::stage::{Counts, DenseStage, SparseStage};
 
@@ -71,7 +71,7 @@ impl Communicator for Local {
         Ok(Step { number: 0, is_applied: false })
     }
 
-    fn push(&self, _work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {
+    fn push(&self, _work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<Pushed> {
         let mut report = PushReport::default();
         for stage in sparse {
             let show_click = stage.counts.as_ref().map(Counts::view);
@@ -94,6 +94,6 @@ impl Communicator for Local {
                 source,
             })?);
         }
-        Ok(report)
+        Ok(report.into())
     }
 }

@@ -3,10 +3,9 @@
 //! Nothing changes, so nothing is locked: any number of threads can read at the same time.
 
 use openfleet_core::WorkId;
-use openfleet_table::PushReport;
 use openfleet_table::checkpoint::MappedTable;
 
-use super::{Communicator, Missing, Step};
+use super::{Communicator, Missing, Pushed, Step};
 use crate::error::{Error, Result};
 use crate::stage::{DenseStage, SparseStage};
 
@@ -58,11 +57,11 @@ impl Communicator for Mapped {
         Ok(Step { number: 0, is_applied: false })
     }
 
-    fn push(&self, _work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {
+    fn push(&self, _work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<Pushed> {
         let rows = sparse.iter().flat_map(|stage| &stage.lookups).map(|lookup| &self.sparse[lookup.table].0);
         match rows.chain(dense.iter().map(|stage| &self.dense[stage.table].0)).next() {
             Some(table) => Err(Error::ReadOnly { table: table.clone() }),
-            None => Ok(PushReport::default()),
+            None => Ok(Pushed::default()),
         }
     }
 }

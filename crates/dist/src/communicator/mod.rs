@@ -24,12 +24,29 @@ pub use stepwise::Stepwise;
 pub use streams::{Step, Streams};
 pub use subset::TableSubset;
 
+use std::time::Duration;
+
 use openfleet_core::WorkId;
 use openfleet_core::strategy::{ModeSettings, Strategy};
 use openfleet_table::{DenseSpec, PushReport, SparseSpec};
 
 use crate::error::{Error, Result};
 use crate::stage::{self, DenseStage, SparseStage};
+
+/// The result of a push.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Pushed {
+    /// How many gradients were applied and refused, as far as that is known when the call returns.
+    pub report: PushReport,
+    /// How long the push waited for the gradients of other workers. 0 in modes whose workers do not step together.
+    pub barrier: Duration,
+}
+
+impl From<PushReport> for Pushed {
+    fn from(report: PushReport) -> Self {
+        Pushed { report, barrier: Duration::ZERO }
+    }
+}
 
 /// What a training thread calls around each of its steps:
 ///
@@ -47,9 +64,8 @@ pub trait Communicator: Send + Sync {
     /// Brings every dense copy up to date; a copy that is already the newest is not changed.
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()>;
 
-    /// Sends the sparse and dense gradients of one step, and refreshes the dense copies if the mode does so. Returns how many
-    /// gradients were applied and refused, as far as that is known when the call returns.
-    fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport>;
+    /// Sends the sparse and dense gradients of one step, and refreshes the dense copies if the mode does so.
+    fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<Pushed>;
 
     /// Like [`push`](Communicator::push), with the gradients scaled so that their global norm is at most `norm`. If streams
     /// step together, it is the norm of the group's mean gradients, else of this step's gradients.
@@ -59,7 +75,7 @@ pub trait Communicator: Send + Sync {
         sparse: &mut [SparseStage],
         dense: &mut [DenseStage],
         norm: f32,
-    ) -> Result<PushReport> {
+    ) -> Result<Pushed> {
         stage::clip_global_norm(sparse, dense, norm);
         self.push(work, sparse, dense)
     }

@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use openfleet_core::WorkId;
 use openfleet_core::placement::{DenseParameter, Grouping, Placement, PlacementRule};
@@ -18,7 +19,7 @@ use crate::client::{Link, Pending};
 use crate::error::{Error, Result};
 use crate::floats;
 use crate::frame::{Payload, PayloadPool, Reader};
-use crate::gradients::{Counts, Head, Measure, PushEncoder};
+use crate::gradients::{Counts, Head, Measure, PushEncoder, take_barrier};
 use crate::request::create_tables::{self, CreateTables, Description, ServerShare};
 use crate::request::depart::Depart;
 use crate::request::join::Join;
@@ -333,13 +334,16 @@ impl Remote {
         payloads
     }
 
-    /// Pushes a step of a group, waits until it is applied, and takes the new dense values from the reply.
-    pub(super) fn push_in_step(&self, work: WorkId, sparse: &[SparseStage], dense: &mut [DenseStage]) -> Result<()> {
+    /// Pushes a step of a group, waits until it is applied, and takes the new dense values from the reply. Returns how long the
+    /// servers waited for the pushes of other workers.
+    pub(super) fn push_in_step(
+        &self,
+        work: WorkId,
+        sparse: &[SparseStage],
+        dense: &mut [DenseStage],
+    ) -> Result<Duration> {
         let asked = self.ask_all(Kind::Push, self.encode_push(work, sparse, dense, PushReply::Values));
-        for (server, pending) in asked.into_iter().enumerate() {
-            self.take_pushed_values(server, &pending.wait()?, dense)?;
-        }
-        Ok(())
+        self.take_stepped_values(asked, dense)
     }
 
     /// Like `push_in_step`, but scales the group's mean gradients so that their global norm is at most `norm`. Every server
@@ -350,15 +354,18 @@ impl Remote {
         sparse: &[SparseStage],
         dense: &mut [DenseStage],
         norm: f32,
-    ) -> Result<()> {
+    ) -> Result<Duration> {
         let asked = self.ask_all(Kind::Push, self.encode_push(work, sparse, dense, PushReply::Measure));
-        let (mut squares, mut applied) = (0.0, None);
+        let (mut squares, mut applied, mut barrier) = (0.0, None, Duration::ZERO);
         // Sum in the order of the servers, so that all workers get the same result.
         for answer in wait_all(asked)? {
-            match Measure::decode(answer.bytes())? {
+            let mut reader = Reader::new(answer.bytes());
+            match Measure::take(&mut reader)? {
                 Measure::Squares(part) => squares += part,
                 Measure::Applied { factor } => applied = Some(factor),
             }
+            barrier = barrier.max(take_barrier(&mut reader)?);
+            reader.end()?;
         }
         // A server that has already applied the step got the factor from another worker.
         let factor = applied.unwrap_or_else(|| clip::global_scale(squares, norm));
@@ -371,10 +378,21 @@ impl Remote {
             Scale { stream: work.stream, step: work.first_step, factor, blocks }.encode()
         });
         let asked = self.ask_all(Kind::Scale, payloads.collect::<Result<_>>()?);
+        Ok(barrier + self.take_stepped_values(asked, dense)?)
+    }
+
+    /// Waits until the step of a group is applied, and copies the new dense values into their stages. Returns how long the
+    /// servers waited for other workers, which is the longest of their waits, because they wait at the same time.
+    fn take_stepped_values(&self, asked: Vec<Pending>, dense: &mut [DenseStage]) -> Result<Duration> {
+        let mut barrier = Duration::ZERO;
         for (server, pending) in asked.into_iter().enumerate() {
-            self.take_pushed_values(server, &pending.wait()?, dense)?;
+            let answer = pending.wait()?;
+            let mut reader = Reader::new(answer.bytes());
+            self.take_trained_values(server, &mut reader, dense)?;
+            barrier = barrier.max(take_barrier(&mut reader)?);
+            reader.end()?;
         }
-        Ok(())
+        Ok(barrier)
     }
 
     /// Sends one request to every server, with the time limit for requests that wait for other workers.

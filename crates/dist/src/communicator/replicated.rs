@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 use openfleet_core::WorkId;
 use openfleet_core::strategy::{CollectiveSettings, CollectiveUpdate, FloatWidth};
-use openfleet_table::{DenseTable, PushReport, SparseTable};
+use openfleet_table::{DenseTable, SparseTable};
 use parking_lot::Mutex;
 
-use super::{Communicator, Local, Missing, Step};
+use super::{Communicator, Local, Missing, Pushed, Step};
 use crate::collective::{Call, Pending, RankGroup, Turn, algorithms, any_is_new, participants};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
@@ -389,7 +389,7 @@ impl Communicator for Replicated {
         self.end_of_data()
     }
 
-    fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {
+    fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<Pushed> {
         let report = self.tables.push(work, sparse, dense)?;
         let mut step = self.step.lock();
         if step.averaging.is_due() {

@@ -4,10 +4,9 @@
 //! of one worker. A push is answered when its step has been applied, so the next pull sees the step on every server.
 
 use openfleet_core::WorkId;
-use openfleet_table::PushReport;
 
 use super::remote::Remote;
-use super::{Communicator, Missing, Step};
+use super::{Communicator, Missing, Pushed, Step};
 use crate::error::Result;
 use crate::stage::{DenseStage, SparseStage};
 
@@ -47,9 +46,9 @@ impl Communicator for Stepwise {
         Ok(self.remote.streams.next(stream, None))
     }
 
-    fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {
-        self.remote.push_in_step(self.step(work)?, sparse, dense)?;
-        Ok(PushReport::default())
+    fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<Pushed> {
+        let barrier = self.remote.push_in_step(self.step(work)?, sparse, dense)?;
+        Ok(Pushed { barrier, ..Pushed::default() })
     }
 
     fn push_within_norm(
@@ -58,9 +57,9 @@ impl Communicator for Stepwise {
         sparse: &mut [SparseStage],
         dense: &mut [DenseStage],
         norm: f32,
-    ) -> Result<PushReport> {
-        self.remote.push_in_step_within_norm(self.step(work)?, sparse, dense, norm)?;
-        Ok(PushReport::default())
+    ) -> Result<Pushed> {
+        let barrier = self.remote.push_in_step_within_norm(self.step(work)?, sparse, dense, norm)?;
+        Ok(Pushed { barrier, ..Pushed::default() })
     }
 
     fn steps_together(&self) -> bool {

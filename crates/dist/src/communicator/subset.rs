@@ -7,9 +7,8 @@
 use std::sync::Arc;
 
 use openfleet_core::WorkId;
-use openfleet_table::PushReport;
 
-use super::{Communicator, Missing, Step};
+use super::{Communicator, Missing, Pushed, Step};
 use crate::error::Result;
 use crate::stage::{DenseStage, SparseStage};
 
@@ -61,7 +60,7 @@ impl Communicator for TableSubset {
         self.with_dense(stages, |stages| self.whole.pull_dense(stages))
     }
 
-    fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {
+    fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<Pushed> {
         self.with_sparse(sparse, |sparse| self.with_dense(dense, |dense| self.whole.push(work, sparse, dense)))
     }
 
@@ -71,7 +70,7 @@ impl Communicator for TableSubset {
         sparse: &mut [SparseStage],
         dense: &mut [DenseStage],
         norm: f32,
-    ) -> Result<PushReport> {
+    ) -> Result<Pushed> {
         let push = |sparse: &mut [SparseStage], dense: &mut [DenseStage]| {
             self.whole.push_within_norm(work, sparse, dense, norm)
         };
@@ -149,10 +148,10 @@ mod tests {
             Ok(Step { number: 0, is_applied: false })
         }
 
-        fn push(&self, _: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<PushReport> {
+        fn push(&self, _: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<Pushed> {
             self.pull_sparse(sparse, Missing::Initial)?;
             self.pull_dense(dense)?;
-            Ok(PushReport::default())
+            Ok(Pushed::default())
         }
     }
 

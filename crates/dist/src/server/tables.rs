@@ -240,14 +240,13 @@ impl Tables {
         for (&block, held) in blocks.iter().zip(&mut values) {
             let block = self.dense(block)?;
             check_answer(&answer, block.table.len())?;
-            let mut newest = vec![0.0; block.table.len()];
-            block.table.pull(&mut newest).map_err(|error| block.error("pulling from", error))?;
-            if is_known {
-                floats::put_differences(&mut answer, &newest, held);
-            } else {
-                answer.put(&newest);
-                *held = newest;
-            }
+            block.table.read(|newest| match is_known {
+                true => floats::put_differences(&mut answer, newest, held),
+                false => {
+                    answer.put(newest);
+                    newest.clone_into(held);
+                }
+            });
         }
         *known = DenseCopy { number: known.number + 1, values, answer: answer.clone() };
         Ok(answer)

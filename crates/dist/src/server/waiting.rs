@@ -3,15 +3,17 @@
 //! The coordinator knows a waiting request by its [`Ticket`]; its payload, and the channel for its reply, are kept here.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tracing::warn;
 
 use super::coordinator::{Answer, Coordinator, Effect, Step, Ticket};
 use super::state::{Caller, Outcome, Pushing, State};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
-use crate::gradients::{Measure, PushView};
+use crate::gradients::{Measure, PushView, put_barrier};
 
 /// The control plane and the requests that wait in it.
 #[derive(Default)]
@@ -26,6 +28,9 @@ pub(super) struct WaitingRequest {
     pub(super) body: RequestBody,
     /// `None` once it was answered, if its push is still needed.
     pub(super) answer: Option<oneshot::Sender<Result<Payload>>>,
+    since: Instant,
+    /// How long it waited until the last push of its step arrived.
+    barrier: Duration,
 }
 
 /// The part of a waiting request that is needed to answer it.
@@ -40,7 +45,8 @@ pub(super) enum RequestBody {
 
 impl WaitingRequest {
     pub(super) fn new(caller: Caller, body: RequestBody, answer: oneshot::Sender<Result<Payload>>) -> Self {
-        WaitingRequest { caller, body, answer: Some(answer) }
+        let (since, barrier) = (Instant::now(), Duration::ZERO);
+        WaitingRequest { caller, body, answer: Some(answer), since, barrier }
     }
 
     fn send(self, answer: Result<Payload>) {
@@ -123,10 +129,14 @@ impl State {
             (Answer::Payload(payload), _) => Ok(payload),
             // It was already answered with a measure.
             (Answer::Values, _) if waiting.answer.is_none() => return,
-            (Answer::Values, RequestBody::Push(_, push)) => self.tables.values_wanted(push),
-            (Answer::Values, RequestBody::Values(blocks)) => self.tables.values_of(blocks),
+            (Answer::Values, RequestBody::Push(_, push)) => {
+                self.tables.values_wanted(push).map(|reply| with_barrier(reply, waiting.barrier))
+            }
+            (Answer::Values, RequestBody::Values(blocks)) => {
+                self.tables.values_of(blocks).map(|reply| with_barrier(reply, waiting.barrier))
+            }
             (Answer::Values, RequestBody::Empty) => Ok(Payload::new()),
-            (Answer::Applied(factor), _) => Ok(Measure::Applied { factor }.encode()),
+            (Answer::Applied(factor), _) => Ok(with_barrier(Measure::Applied { factor }.encode(), waiting.barrier)),
             (Answer::Failed(error), _) => Err(error),
         };
         waiting.send(answer);
@@ -135,12 +145,14 @@ impl State {
     /// Answers these requests with the squared norm of a step's mean gradients on this server. The pushes are kept until the
     /// step is applied.
     fn measure(&self, control: &mut Control, pushes: &[(u32, Ticket)], waiting: &[Ticket]) {
+        let now = Instant::now();
         let measured = control.pushes(pushes).and_then(|pushes| self.tables.measure_step(&pushes));
         let measured = measured.map_err(|error| openfleet_core::error::report(&error));
         for ticket in waiting {
-            let sender = control.waiting.get_mut(ticket).and_then(|waiting| waiting.answer.take());
+            let Some(waiting) = control.waiting.get_mut(ticket) else { continue };
+            let (sender, barrier) = (waiting.answer.take(), now.duration_since(waiting.since));
             let answer = match &measured {
-                Ok(squares) => Ok(Measure::Squares(*squares).encode()),
+                Ok(squares) => Ok(with_barrier(Measure::Squares(*squares).encode(), barrier)),
                 Err(message) => Err(Error::Background { message: message.clone() }),
             };
             sender.map(|sender| sender.send(answer));
@@ -148,6 +160,11 @@ impl State {
     }
 
     fn apply_step(&self, control: &mut Control, step: Step) {
+        for (_, ticket) in &step.waiting {
+            if let Some(waiting) = control.waiting.get_mut(ticket) {
+                waiting.barrier = waiting.since.elapsed();
+            }
+        }
         let applied = control.pushes(&step.pushes).and_then(|pushes| self.tables.apply_step(&pushes, step.factor));
         let Control { coordinator, .. } = control;
         let failure = applied.err().map(|error| openfleet_core::error::report(&error));
@@ -166,7 +183,7 @@ impl State {
     /// Applies a push that was held back, unless a newer incarnation of its worker has been admitted since.
     fn retry(&self, control: &mut Control, ticket: Ticket) {
         let Some(waiting) = control.waiting.remove(&ticket) else { return };
-        let WaitingRequest { caller, body: RequestBody::Push(how, payload), answer: Some(answer) } = waiting else {
+        let WaitingRequest { caller, body: RequestBody::Push(how, payload), answer: Some(answer), .. } = waiting else {
             return;
         };
         let newest = control.coordinator.incarnation(caller.rank);
@@ -191,4 +208,9 @@ impl State {
             control.waiting.insert(ticket, WaitingRequest::new(caller, RequestBody::Push(how, payload), answer));
         }
     }
+}
+
+fn with_barrier(mut reply: Payload, barrier: Duration) -> Payload {
+    put_barrier(&mut reply, barrier);
+    reply
 }

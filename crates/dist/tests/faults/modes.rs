@@ -118,6 +118,41 @@ fn hybrid_never_has_more_than_its_staleness_in_flight() {
     }
 }
 
+/// The one that waits is told how long it waited; the last one waits for nobody.
+#[test]
+fn a_push_in_step_returns_how_long_it_waited_for_the_other_worker() {
+    const LATE: Duration = Duration::from_millis(30);
+    for norm in [None, Some(1e9)] {
+        let states = states(2);
+        let workers = [0, 1].map(|rank| {
+            let worker = Worker { rank, count: 2, threads: 1 };
+            Stepwise::new(remote(in_process(&states, rank), worker, Mode::Sync).unwrap())
+        });
+        let push = |rank: usize| {
+            let mut thread = Thread::new();
+            thread.fill(&[1, 2, 3], (1.0, 1.0));
+            let (work, communicator) = (WorkId::step(0, 0), &workers[rank]);
+            match norm {
+                None => communicator.push(work, &mut thread.sparse, &mut thread.dense).unwrap().barrier,
+                Some(norm) => {
+                    communicator.push_within_norm(work, &mut thread.sparse, &mut thread.dense, norm).unwrap().barrier
+                }
+            }
+        };
+        let (early, late) = std::thread::scope(|scope| {
+            workers.iter().map(|worker| scope.spawn(|| worker.begin(0).unwrap())).for_each(|thread| drop(thread));
+            let early = scope.spawn(|| push(0));
+            while !states.iter().all(|state| state.status().waiting_for == [1]) {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(LATE);
+            let late = push(1);
+            (early.join().unwrap(), late)
+        });
+        assert!(early >= LATE && late < early, "{early:?}, {late:?}");
+    }
+}
+
 #[test]
 fn half_async_threads_of_a_worker_see_equal_values_after_each_step() {
     let states = states(2);

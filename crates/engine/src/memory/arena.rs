@@ -5,11 +5,9 @@
 //! step allocates nothing. While an op runs, the buffers it writes are moved out of the arena (a move of three words)
 //! and passed to it; everything else is shared. That is how ops get `&mut` outputs beside `&` inputs without `unsafe`.
 
-use std::time::Duration;
-
 use openfleet_dist::stage::{DenseStage, SparseStage};
 
-use super::{Buffer, State};
+use super::{Buffer, State, StepTimes};
 use crate::value::Shape;
 
 /// Where a variable's value is during a step.
@@ -85,8 +83,8 @@ pub struct Arena {
     pub(crate) scratch: Vec<f32>,
     /// Nanoseconds spent per op, forward and backward, if profiling is on.
     pub(crate) profile: Option<Vec<u64>>,
-    /// Time spent waiting for servers since the pass last read and reset it.
-    pub(crate) waited: Duration,
+    /// Time of steps since the pass last read and reset it.
+    pub(crate) times: StepTimes,
 }
 
 impl Arena {

@@ -4,10 +4,12 @@
 
 mod arena;
 mod scope;
+mod times;
 mod views;
 
 pub use arena::Arena;
 pub(crate) use arena::{GradientLocation, LookupInputs, NodeLocations, TakenGradient, ValueLocation};
 pub(crate) use scope::{CounterBackup, dense_rule, sparse_rule};
 pub use scope::{Scope, State};
+pub use times::StepTimes;
 pub use views::{Buffer, Gradient, Gradients, Ids, Inputs, Outputs, RowsView};

@@ -11,7 +11,7 @@ use super::Plan;
 use crate::dataset::Progress;
 use crate::error::Result;
 use crate::graph::{Program, Var};
-use crate::memory::{Arena, Scope};
+use crate::memory::{Arena, Scope, StepTimes};
 use crate::value::Tensor;
 
 /// Options of `train_from_dataset` and `infer_from_dataset`.
@@ -80,8 +80,8 @@ pub struct Observation {
     pub samples: u64,
     /// Time since the run began.
     pub elapsed: Duration,
-    /// Time that all threads together have waited for data and for servers.
-    pub waited: Duration,
+    /// The time of all threads together, by what they did.
+    pub times: StepTimes,
     /// How much of the data is read.
     pub progress: Progress,
 }
@@ -110,8 +110,8 @@ pub struct RunReport {
     pub steps: u64,
     /// Time from the first read to the last push.
     pub elapsed: Duration,
-    /// Time that all threads together waited for data and for servers.
-    pub waited: Duration,
+    /// The time of all threads together, by what they did.
+    pub times: StepTimes,
     /// Bad lines that were skipped.
     pub skipped_lines: u64,
     /// Gradients that were refused because they were not finite. A row of a sparse table counts as one, and so does a whole

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use openfleet_core::{Batch, Schema, WorkId};
 use openfleet_dist::Cluster;
+use parking_lot::Mutex;
 use tracing::warn;
 
 use crate::dataset::{self, BatchReader, Dataset};
 use crate::error::{Error, Result};
-use crate::memory::Arena;
+use crate::memory::{Arena, StepTimes};
 use crate::run::{BatchView, Observation, Plan, RunOptions, RunReport};
 
 /// The job that a pass is part of.
@@ -46,7 +47,7 @@ pub(crate) fn run(
         servers: job.servers,
         started,
         samples: AtomicU64::new(0),
-        waited_nanos: AtomicU64::new(0),
+        times: Mutex::default(),
         failed: AtomicBool::new(false),
     };
     let mut failed_pause = Ok(());
@@ -76,7 +77,7 @@ pub(crate) fn run(
         let thread = outcome?;
         report.steps += thread.steps;
         report.samples += thread.samples;
-        report.waited += thread.waited;
+        report.times += thread.times;
         report.refused_gradients += thread.refused_gradients;
         report.stopped |= thread.stopped;
         report.skipped_steps += thread.skipped_steps;
@@ -151,8 +152,8 @@ struct PassState<'a> {
     servers: Option<&'a Cluster>,
     started: Instant,
     samples: AtomicU64,
-    /// Time that all threads together have waited.
-    waited_nanos: AtomicU64,
+    /// The time of the steps of all threads.
+    times: Mutex<StepTimes>,
     /// A thread failed: the others stop after their batch.
     failed: AtomicBool,
 }
@@ -161,7 +162,7 @@ struct PassState<'a> {
 struct ThreadReport {
     steps: u64,
     samples: u64,
-    waited: Duration,
+    times: StepTimes,
     refused_gradients: u64,
     stopped: bool,
     skipped_steps: u64,
@@ -217,15 +218,19 @@ impl PassState<'_> {
         if !self.plan.trains() {
             return self.run_steps(stream, thread, report);
         }
+        let mut report = report;
         if !report.paused {
+            let started = Instant::now();
             self.plan.communicator().begin(stream)?;
+            report.times.barrier += started.elapsed();
+            report.times.waited += started.elapsed();
         }
         let report = self.run_steps(stream, thread, report);
         if matches!(report, Ok(ThreadReport { paused: true, .. })) {
             return report;
         }
         // A thread that failed, or was stopped to be restarted, has not finished its pass: its successor continues it.
-        let report = report?;
+        let mut report = report?;
         // When one thread stops early, the data ends for the others too. They have not finished their pass either.
         if self.servers.is_some() && self.failed.load(Ordering::Relaxed) {
             return Ok(report);
@@ -235,7 +240,10 @@ impl PassState<'_> {
             self.plan.communicator().abandon();
             return Ok(report);
         }
+        let started = Instant::now();
         self.plan.communicator().finish(stream)?;
+        report.times.push += started.elapsed();
+        report.times.waited += started.elapsed();
         Ok(report)
     }
 
@@ -268,7 +276,7 @@ impl PassState<'_> {
                 report.skip(&thread.batch);
                 continue;
             }
-            let mut waited = waiting.elapsed();
+            let data = waiting.elapsed();
             if self.plan.trains() && (self.servers.is_some() || self.plan.replicated().is_some()) {
                 let step = self.plan.communicator().next_step(stream)?;
                 thread.steps = step.number;
@@ -279,9 +287,11 @@ impl PassState<'_> {
                 }
             }
             let pushed = self.plan.step(&mut thread.arena, &thread.batch, WorkId::step(stream, thread.steps))?;
-            waited += std::mem::take(&mut thread.arena.waited);
-            report.waited += waited;
-            self.waited_nanos.fetch_add(waited.as_nanos() as u64, Ordering::Relaxed);
+            let mut times = std::mem::take(&mut thread.arena.times);
+            times.data += data;
+            times.waited += data;
+            report.times += times;
+            *self.times.lock() += times;
             thread.steps += 1;
             report.steps += 1;
             report.refused_gradients += pushed.non_finite as u64;
@@ -311,7 +321,7 @@ impl PassState<'_> {
             info: info.collect(),
             samples: self.samples.load(Ordering::Relaxed),
             elapsed: self.started.elapsed(),
-            waited: Duration::from_nanos(self.waited_nanos.load(Ordering::Relaxed)),
+            times: *self.times.lock(),
             progress: self.reader.progress(),
         });
         Ok(())

@@ -38,6 +38,9 @@ fn every_mode_trains_two_by_two_and_ends() {
         assert_eq!(summary["worker_samples_per_second"].as_array().unwrap().len(), 2, "{mode}");
         assert_eq!(summary["rows_in_tables"], alone["rows_in_tables"], "{mode}");
         assert!(number(&summary, "bytes_sent") > 0.0 && number(&summary, "bytes_received") > 0.0);
+        let shares = &summary["phase_shares"];
+        let sum: f64 = ["data", "pull", "compute", "push", "barrier"].iter().map(|phase| number(shares, phase)).sum();
+        assert!((sum - 1.0).abs() < 1e-6 && number(shares, "pull") > 0.0 && number(shares, "push") > 0.0, "{shares}");
     }
 }
 

@@ -243,11 +243,13 @@ fn a_pipe_command_and_dropped_rests_change_what_is_trained_on() {
 fn progress_goes_to_standard_error_and_quiet_silences_it() {
     let workspace = Workspace::with_clicks(500);
     let arguments = ["train", "--model", "ctr_dnn", "--train", "clicks/train/*.txt", "--threads", "1"];
-    let ran = workspace.run(&[&arguments, SMALL, &["--print_period", "2", "--debug"]].concat());
+    let ran = workspace.run(&[&arguments, SMALL, &["--print_period", "2", "--profile"]].concat());
     let stderr = ran.succeeded().stderr();
     assert!(stderr.starts_with("ctr_dnn (dim 4, hidden 16,8; "), "{stderr}");
     assert!(stderr.contains("epoch 1/1 "), "{stderr}");
-    for word in ["samples/s", "loss 0.", "auc 0.", "waiting ", " to go", "time in ops", "fc #"] {
+    for word in
+        ["samples/s", "loss 0.", "auc 0.", "compute ", " to go", "time in phases", "barrier", "time in ops", "fc #"]
+    {
         assert!(stderr.contains(word), "`{word}` is not in {stderr}");
     }
     assert!(ran.stdout().starts_with("ctr_dnn: train AUC 0."), "{}", ran.stdout());

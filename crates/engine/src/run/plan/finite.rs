@@ -4,7 +4,8 @@
 //! make it refuse the mean of all workers. Each name is logged once; the report counts all of them.
 
 use openfleet_core::{Batch, Column, WorkId};
-use openfleet_table::{NonFinite, PushReport, clip};
+use openfleet_dist::communicator::Pushed;
+use openfleet_table::{NonFinite, clip};
 use tracing::warn;
 
 use super::Plan;
@@ -80,12 +81,7 @@ impl Plan {
     }
 
     /// Pushes a step without these gradients. Tables in this process refuse and count them themselves.
-    pub(super) fn push_without(
-        &self,
-        refused: &[RefusedGradient],
-        arena: &mut Arena,
-        work: WorkId,
-    ) -> Result<PushReport> {
+    pub(super) fn push_without(&self, refused: &[RefusedGradient], arena: &mut Arena, work: WorkId) -> Result<Pushed> {
         if self.communicator.counts_refusals() {
             return self.push_clipped(arena, work);
         }
@@ -116,9 +112,9 @@ impl Plan {
                 arena.dense[*at].trained = true;
             }
         }
-        let mut report = pushed?;
-        report.non_finite += refused.len();
-        Ok(report)
+        let mut pushed = pushed?;
+        pushed.report.non_finite += refused.len();
+        Ok(pushed)
     }
 
     fn warn_or_stop(&self, name: &str, key: Option<u64>, work: WorkId) -> Result<()> {

@@ -23,7 +23,7 @@ use openfleet_core::key::mix;
 use openfleet_core::strategy::CollectiveSettings;
 use openfleet_core::{Batch, FieldKind, Schema, Unique, WorkId};
 use openfleet_dist::collective::RankGroup;
-use openfleet_dist::communicator::{Missing, Replicated};
+use openfleet_dist::communicator::{Missing, Pushed, Replicated};
 use openfleet_dist::stage::{DenseStage, Lookup, SparseStage, each_gradient};
 use openfleet_dist::{Cluster, Communicator};
 use openfleet_table::{Clip, NonFinite, PushReport, clip};
@@ -37,7 +37,7 @@ use crate::graph::op::Op;
 use crate::graph::op::class_labels::LABEL_VALUE;
 use crate::graph::{Program, Var};
 use crate::memory::{
-    Arena, Buffer, GradientLocation, Gradients, Inputs, NodeLocations, Outputs, Scope, State, TakenGradient,
+    Arena, Buffer, GradientLocation, Gradients, Inputs, NodeLocations, Outputs, Scope, State, StepTimes, TakenGradient,
     ValueLocation,
 };
 use crate::value::{DType, Shape};
@@ -190,7 +190,7 @@ impl Plan {
             taken: Vec::new(),
             scratch: Vec::new(),
             profile: None,
-            waited: Duration::ZERO,
+            times: StepTimes::default(),
         }
     }
 
@@ -225,6 +225,16 @@ impl Plan {
 
     /// Runs one whole step on a batch of the bound schema.
     pub fn step(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<PushReport> {
+        let started = Instant::now();
+        let before = arena.times.total();
+        let pushed = self.step_in_phases(arena, batch, work);
+        // What is no other phase is computing.
+        let phases = arena.times.total().saturating_sub(before);
+        arena.times.compute += started.elapsed().saturating_sub(phases);
+        pushed
+    }
+
+    fn step_in_phases(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<PushReport> {
         let computed = self.prepare(arena, batch).and_then(|()| {
             if let Some(replicated) = &self.replicated {
                 replicated.begin_step(&arena.sparse)?;
@@ -257,14 +267,16 @@ impl Plan {
         let started = Instant::now();
         self.communicator.pull_sparse(&mut arena.sparse, missing)?;
         self.communicator.pull_dense(&mut arena.dense)?;
-        self.waited_since(started, arena);
+        let elapsed = started.elapsed();
+        arena.times.pull += elapsed;
+        self.count_as_waiting(elapsed, arena);
         Ok(())
     }
 
     /// Counts the time as waiting if servers answered; tables in this process count as work.
-    fn waited_since(&self, started: Instant, arena: &mut Arena) {
+    fn count_as_waiting(&self, elapsed: Duration, arena: &mut Arena) {
         if !self.communicator.counts_refusals() {
-            arena.waited += started.elapsed();
+            arena.times.waited += elapsed;
         }
     }
 
@@ -319,11 +331,15 @@ impl Plan {
             true => self.push_clipped(arena, work)?,
             false => self.push_without(&refused, arena, work)?,
         };
-        self.waited_since(started, arena);
-        Ok(pushed)
+        let elapsed = started.elapsed();
+        let barrier = pushed.barrier.min(elapsed);
+        arena.times.barrier += barrier;
+        arena.times.push += elapsed - barrier;
+        self.count_as_waiting(elapsed, arena);
+        Ok(pushed.report)
     }
 
-    fn push_clipped(&self, arena: &mut Arena, work: WorkId) -> Result<PushReport> {
+    fn push_clipped(&self, arena: &mut Arena, work: WorkId) -> Result<Pushed> {
         let Arena { sparse, dense, .. } = arena;
         Ok(match self.clip {
             Some(Clip::GlobalNorm(norm)) => self.communicator.push_within_norm(work, sparse, dense, norm)?,

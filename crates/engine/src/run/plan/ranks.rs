@@ -39,7 +39,9 @@ impl Plan {
         let applies = replicated.reduce(&mut arena.sparse, &mut arena.dense, values)?;
         self.set_statistics(&statistics);
         arena.statistics = statistics;
-        arena.waited += started.elapsed();
+        let elapsed = started.elapsed();
+        arena.times.push += elapsed;
+        arena.times.waited += elapsed;
         Ok(applies)
     }
 

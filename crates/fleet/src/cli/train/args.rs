@@ -68,7 +68,7 @@ pub(crate) struct TrainArgs {
     /// Print progress every BATCHES batches of the first thread, instead of by time.
     #[arg(long, value_name = "BATCHES", help_heading = "Output", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) print_period: Option<u64>,
-    /// Measure and print the time of each op.
-    #[arg(long, help_heading = "Output")]
-    pub(super) debug: bool,
+    /// Print the time of each phase (data, pull, compute, push, barrier) and of each op after every epoch.
+    #[arg(long, visible_alias = "debug", help_heading = "Output")]
+    pub(super) profile: bool,
 }

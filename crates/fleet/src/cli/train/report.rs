@@ -1,16 +1,16 @@
 //! What training did: added up over epochs and workers, then shown as text and as JSON.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use openfleet_dist::Reduce;
-use openfleet_engine::{Minimize, RunReport, Scope};
+use openfleet_engine::{Minimize, RunReport, Scope, StepTimes};
 use serde::Serialize;
 
 use super::data::TrainingData;
 use super::job::Job;
 use crate::cli::deployment::Deployment;
 use crate::cli::output::{bytes, count, duration, rate, result};
-use crate::cli::progress::waiting_share;
 use crate::error::Result;
 use crate::evaluation::Evaluation;
 use crate::model::{Network, table_names};
@@ -23,7 +23,8 @@ pub(super) struct TrainingReport {
     /// Rows skipped because they were trained before this process started.
     pub(super) skipped_samples: u64,
     pub(super) elapsed: Duration,
-    pub(super) waited: Duration,
+    /// The time of all threads, by what they did.
+    pub(super) times: StepTimes,
     pub(super) words: u64,
     pub(super) refused_gradients: u64,
     pub(super) skipped_lines: u64,
@@ -43,7 +44,7 @@ impl TrainingReport {
             }
         }
         self.elapsed += report.elapsed;
-        self.waited += report.waited;
+        self.times += report.times;
         self.words += rows_done;
         // Every epoch reads the same bad lines.
         self.skipped_lines = self.skipped_lines.max(report.skipped_lines);
@@ -58,9 +59,10 @@ impl TrainingReport {
         let elapsed = self.elapsed.as_secs_f64();
         let mut rates = vec![0.0; deployment.worker_count()];
         rates[deployment.ranks().start] = self.samples as f64 / elapsed.max(1e-9);
+        let StepTimes { data, pull, compute, push, barrier, waited } = self.times;
+        let mut times = [data, pull, compute, push, barrier, waited].map(|time| time.as_secs_f64());
         let mut sums = [
             self.samples as f64,
-            self.waited.as_secs_f64(),
             self.words as f64,
             self.skipped_lines as f64,
             self.refused_gradients as f64,
@@ -70,11 +72,13 @@ impl TrainingReport {
         let mut longest = [elapsed];
         deployment.all_reduce(Reduce::Sum, &mut rates)?;
         deployment.all_reduce(Reduce::Sum, &mut sums)?;
+        deployment.all_reduce(Reduce::Sum, &mut times)?;
         deployment.all_reduce(Reduce::Max, &mut longest)?;
-        let [samples, waited, words, skipped_lines, refused_gradients, interrupted, skipped_samples] = sums;
+        let [samples, words, skipped_lines, refused_gradients, interrupted, skipped_samples] = sums;
         self.samples = samples as u64;
         self.skipped_samples = skipped_samples as u64;
-        self.waited = Duration::from_secs_f64(waited);
+        let [data, pull, compute, push, barrier, waited] = times.map(Duration::from_secs_f64);
+        self.times = StepTimes { data, pull, compute, push, barrier, waited };
         self.words = words as u64;
         self.skipped_lines = skipped_lines as u64;
         self.refused_gradients = refused_gradients as u64;
@@ -88,7 +92,7 @@ impl TrainingReport {
         self.samples += other.samples;
         self.skipped_samples += other.skipped_samples;
         self.elapsed = self.elapsed.max(other.elapsed);
-        self.waited += other.waited;
+        self.times += other.times;
         self.words += other.words;
         self.skipped_lines += other.skipped_lines;
         self.refused_gradients += other.refused_gradients;
@@ -112,8 +116,10 @@ pub(super) struct Summary {
     /// Training time, without loading, testing and saving.
     pub(super) seconds: f64,
     pub(super) samples_per_second: f64,
-    /// Share of the threads' time spent waiting for data and for servers, 0 to 1.
+    /// Share of the threads' time spent waiting for data, servers and other workers, 0 to 1.
     pub(super) waiting_share: f64,
+    /// Share of each phase of a step in the threads' time, 0 to 1.
+    pub(super) phase_shares: BTreeMap<&'static str, f64>,
     /// Mean loss per row of the last epoch.
     pub(super) train_loss: Option<f64>,
     /// Training AUC of the last epoch.
@@ -175,7 +181,8 @@ impl Summary {
             skipped_samples: trained.skipped_samples,
             seconds,
             samples_per_second: trained.samples as f64 / seconds.max(1e-9),
-            waiting_share: waiting_share(trained.waited, trained.elapsed, job.threads),
+            waiting_share: trained.times.waited.as_secs_f64() / trained.times.total().as_secs_f64().max(1e-9),
+            phase_shares: trained.times.shares().into_iter().collect(),
             train_loss: trained.loss,
             train_auc: trained.auc,
             test_rows: evaluation.map(|evaluation| evaluation.rows),

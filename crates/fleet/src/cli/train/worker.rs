@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use openfleet_dist::{Cluster, SaveOptions};
 use openfleet_engine::dataset::{RoundRobinDataset, split_files};
@@ -128,7 +129,7 @@ impl<'a> WorkerRun<'a> {
             let in_turn = job.has_fixed_batches() && cluster.is_none();
             let watched = Watched::new(if in_turn { &round_robin } else { data.dataset() });
             let each_batch = |view: &BatchView<'_>| meter.batch_done(view);
-            let observer = |observation: &Observation| meter.observe(observation, threads);
+            let observer = |observation: &Observation| meter.observe(observation);
             let fetch: Vec<_> = network.auc.iter().map(|auc| auc.auc).collect();
             let options = RunOptions {
                 threads,
@@ -138,7 +139,7 @@ impl<'a> WorkerRun<'a> {
                 observer: Some(&observer),
                 each_batch: Some(&each_batch),
                 stop: Some(stop),
-                debug: arguments.debug,
+                debug: arguments.profile,
                 resume: job.has_fixed_batches(),
                 pause_every: saving.as_ref().map_or(0, |saving| saving.pause_every(rank)),
                 on_pause: Some(&on_pause),
@@ -155,7 +156,7 @@ impl<'a> WorkerRun<'a> {
                 remark(&format!("skipped {batches} batches of epoch {epoch} that were trained before: {rows} rows"));
             }
             total.auc = network.counted_auc(executor.scope());
-            total.loss = meter.end_epoch(&report, total.auc, threads);
+            total.loss = meter.end_epoch(&report, total.auc);
             total.add(&report, watched.rows_done());
             if report.steps > 0 && report.refused_gradients >= report.steps {
                 // Tables refuse gradients that are not finite. If they refused one in every step, nothing is learned any more.
@@ -164,7 +165,7 @@ impl<'a> WorkerRun<'a> {
                 let value = total.loss.unwrap_or(f64::INFINITY);
                 return Err(openfleet_engine::Error::NotFinite { name, value, step: report.steps }.into());
             }
-            if arguments.debug {
+            if arguments.profile {
                 meter.print(&profile(&report));
             }
             let mut interrupted = report.stopped || stop.load(Ordering::Relaxed);
@@ -183,12 +184,18 @@ impl<'a> WorkerRun<'a> {
     }
 }
 
-/// The time of each op, one line each.
+/// The time of each phase and of each op, one line each.
 fn profile(report: &RunReport) -> String {
-    let all: f64 = report.profile.iter().map(|(_, time)| time.as_secs_f64()).sum();
-    let lines = report.profile.iter().map(|(op, time)| {
+    let phases = report.times.phases();
+    let ops = report.profile.iter().map(|(op, time)| (op.as_str(), *time));
+    format!("{}\n{}", table_of("phases", phases.into_iter()), table_of("ops", ops))
+}
+
+fn table_of<'a>(what: &str, times: impl Iterator<Item = (&'a str, Duration)> + Clone) -> String {
+    let all: f64 = times.clone().map(|(_, time)| time.as_secs_f64()).sum();
+    let lines = times.map(|(name, time)| {
         let seconds = time.as_secs_f64();
-        format!("\n  {:>6.2} % {:>10.3} ms  {op}", 100.0 * seconds / all.max(1e-12), 1e3 * seconds)
+        format!("\n  {:>6.2} % {:>10.3} ms  {name}", 100.0 * seconds / all.max(1e-12), 1e3 * seconds)
     });
-    format!("time in ops, all threads: {all:.3} s{}", lines.collect::<String>())
+    format!("time in {what}, all threads: {all:.3} s{}", lines.collect::<String>())
 }
