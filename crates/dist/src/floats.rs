@@ -6,15 +6,13 @@
 //! Dense values are narrow only as 8-bit differences from the reader's copy, with error feedback. The strategy chooses the
 //! width.
 
-use std::borrow::Cow;
-
 use half::bf16;
 use multiversion::multiversion;
 use openfleet_core::key::mix;
 use openfleet_core::strategy::FloatWidth;
 
 use crate::error::Result;
-use crate::frame::{Payload, Reader};
+use crate::frame::{Payload, PayloadPool, Reader};
 
 /// Appends gradients; `chance` is the seed for rounding narrow ones.
 pub(crate) fn put(payload: &mut Payload, width: FloatWidth, gradients: &[f32], chance: u64) {
@@ -119,16 +117,41 @@ fn add_units(held: &mut [f32], units: &[i8], scale: f32) {
     }
 }
 
-/// Reads the next `count` values.
-pub(crate) fn take<'a>(reader: &mut Reader<'a>, width: FloatWidth, count: usize) -> Result<Cow<'a, [f32]>> {
+/// Floats of a payload.
+#[derive(Debug)]
+pub enum Floats<'a> {
+    /// Full floats, in place.
+    InPlace(&'a [f32]),
+    /// Narrow floats, converted.
+    Widened(Payload),
+}
+
+impl std::ops::Deref for Floats<'_> {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        match self {
+            Floats::InPlace(floats) => floats,
+            Floats::Widened(payload) => bytemuck::cast_slice(payload.bytes()),
+        }
+    }
+}
+
+/// Reads the next `count` values. Narrow ones are converted into memory of the pool.
+pub(crate) fn take<'a>(
+    reader: &mut Reader<'a>,
+    width: FloatWidth,
+    pool: &PayloadPool,
+    count: usize,
+) -> Result<Floats<'a>> {
     Ok(match width {
-        FloatWidth::Bits32 => Cow::Borrowed(reader.take(count)?),
+        FloatWidth::Bits32 => Floats::InPlace(reader.take(count)?),
         FloatWidth::Bits16 => {
             // Check that the bytes exist before memory for as many values is allocated.
             let narrow = reader.take::<bf16>(count)?;
-            let mut values = vec![0.0; count];
-            widen(narrow, &mut values);
-            Cow::Owned(values)
+            let mut values = pool.sized(size_of_val(narrow) * 2);
+            widen(narrow, bytemuck::cast_slice_mut(values.bytes_mut()));
+            Floats::Widened(values)
         }
     })
 }
@@ -179,14 +202,14 @@ mod tests {
     #[test]
     fn gradients_are_rounded_to_either_neighbour_and_right_in_the_mean() {
         let values = [1.0, -256.0, 0.0, 1.0 + 1.0 / 512.0, -3.0 - 3.0 / 256.0, 1e-30];
-        let (mut sums, rounds) = ([0.0f64; 6], 20_000);
+        let (mut sums, rounds, pool) = ([0.0f64; 6], 20_000, PayloadPool::default());
         for chance in 0..rounds {
             let mut payload = Payload::new();
             put(&mut payload, FloatWidth::Bits16, &values, chance);
             let mut rows = Payload::new();
             put_rows(&mut rows, FloatWidth::Bits16, 3, 2, values.chunks(2), chance);
             for payload in [payload, rows] {
-                let taken = take(&mut Reader::new(payload.bytes()), FloatWidth::Bits16, 6).unwrap().into_owned();
+                let taken = take(&mut Reader::new(payload.bytes()), FloatWidth::Bits16, &pool, 6).unwrap().to_vec();
                 assert_eq!(taken[..3], values[..3], "what 16 bits hold stays as it is");
                 assert!(taken.iter().zip(values).all(|(taken, value)| (taken - value).abs() <= value.abs() / 128.0));
                 sums.iter_mut().zip(&taken).for_each(|(sum, taken)| *sum += f64::from(*taken));
@@ -198,7 +221,7 @@ mod tests {
         }
         let mut payload = Payload::new();
         put(&mut payload, FloatWidth::Bits32, &values, 7);
-        assert_eq!(*take(&mut Reader::new(payload.bytes()), FloatWidth::Bits32, 6).unwrap(), values);
+        assert_eq!(*take(&mut Reader::new(payload.bytes()), FloatWidth::Bits32, &pool, 6).unwrap(), values);
     }
 
     #[test]
@@ -233,12 +256,17 @@ mod tests {
     fn not_a_number_stays_one() {
         let mut payload = Payload::new();
         put(&mut payload, FloatWidth::Bits16, &[f32::NAN], 1);
-        assert!(take(&mut Reader::new(payload.bytes()), FloatWidth::Bits16, 1).unwrap()[0].is_nan());
+        assert!(
+            take(&mut Reader::new(payload.bytes()), FloatWidth::Bits16, &PayloadPool::default(), 1).unwrap()[0]
+                .is_nan()
+        );
     }
 
     #[test]
     fn a_short_payload_is_an_error_before_anything_is_allocated() {
         let payload = Payload::zeros(8);
-        assert!(take(&mut Reader::new(payload.bytes()), FloatWidth::Bits16, usize::MAX).is_err());
+        assert!(
+            take(&mut Reader::new(payload.bytes()), FloatWidth::Bits16, &PayloadPool::default(), usize::MAX).is_err()
+        );
     }
 }

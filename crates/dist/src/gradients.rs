@@ -7,7 +7,6 @@
 //! [`PushEncoder`] writes the parts in exactly this order; [`PushView`] reads them in place. Exchanges of geo mode have the
 //! same encoding, with differences instead of gradients. This module knows no server and no request.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use openfleet_core::WorkId;
@@ -16,8 +15,8 @@ use openfleet_core::strategy::FloatWidth;
 use openfleet_table::ShowClick;
 
 use crate::error::{Error, Result};
-use crate::floats;
-use crate::frame::{Payload, Reader};
+use crate::floats::{self, Floats};
+use crate::frame::{Payload, PayloadPool, Reader};
 
 /// The header of a push.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +25,9 @@ pub struct Head {
     pub work: WorkId,
     /// Whether the reply should contain the new values of its blocks.
     pub want_values: bool,
+    /// The reply should contain how the dense values have changed since the reply with this number; 0 for the values
+    /// themselves. See [`PullChanges`](crate::request::pull_changes).
+    pub changes_since: Option<u64>,
     /// Width of the floats in the push; values in its reply always have 32 bits.
     pub width: FloatWidth,
     /// Whether the stages have shows and clicks.
@@ -38,7 +40,14 @@ pub struct Head {
 impl Head {
     /// A push of 32-bit floats that requests no values.
     pub fn of(work: WorkId) -> Self {
-        Head { work, want_values: false, width: FloatWidth::Bits32, counted: false, measured: false }
+        Head {
+            work,
+            want_values: false,
+            changes_since: None,
+            width: FloatWidth::Bits32,
+            counted: false,
+            measured: false,
+        }
     }
 }
 
@@ -47,6 +56,7 @@ const WANT_VALUES: u32 = 1;
 const NARROW: u32 = 2;
 const COUNTED: u32 = 4;
 const MEASURED: u32 = 8;
+const WANT_CHANGES: u32 = 16;
 
 /// Writes a push. Stages come first; then [`PushEncoder::blocks`] returns the encoder of the dense blocks, so that the types
 /// enforce the order that [`PushView::decode`] reads.
@@ -57,8 +67,23 @@ pub struct PushEncoder {
     stages: u32,
 }
 
-/// Offset at which the encoder writes the numbers of stages and blocks.
+/// Offsets in the head: of its flags, of the numbers of stages and blocks, and of the number of a reply.
+const FLAGS_AT: usize = 4;
 const COUNTS_AT: usize = 8;
+const CHANGES_SINCE_AT: usize = 32;
+
+/// Makes an encoded push request the changes since a reply ([`Head::changes_since`]), whose number is known only when the push is
+/// sent.
+pub(crate) fn request_changes(push: &mut Payload, since: u64) {
+    let bytes = push.bytes_mut();
+    bytes[FLAGS_AT] |= WANT_CHANGES as u8;
+    bytes[CHANGES_SINCE_AT..CHANGES_SINCE_AT + 8].copy_from_slice(&since.to_le_bytes());
+}
+
+/// Reads [`Head::changes_since`] of an encoded push.
+pub(crate) fn changes_since(push: &[u8]) -> Result<Option<u64>> {
+    Ok(take_head(&mut Reader::new(push))?.0.changes_since)
+}
 
 impl PushEncoder {
     /// Begins a push.
@@ -73,7 +98,10 @@ impl PushEncoder {
         let counted = if head.counted { COUNTED } else { 0 };
         let measured = if head.measured { MEASURED } else { 0 };
         payload.put(&[head.work.stream, wants | narrow | counted | measured, 0, 0]);
-        payload.put(&[head.work.first_step, head.work.last_step]);
+        payload.put(&[head.work.first_step, head.work.last_step, 0]);
+        if let Some(number) = head.changes_since {
+            request_changes(&mut payload, number);
+        }
         PushEncoder { payload, head, stages: 0 }
     }
 
@@ -201,6 +229,8 @@ pub struct PushView<'a> {
     pub work: WorkId,
     /// Whether the reply should contain the new values of its blocks.
     pub want_values: bool,
+    /// See [`Head::changes_since`].
+    pub changes_since: Option<u64>,
     /// Width of its floats.
     pub width: FloatWidth,
     /// Whether the stages have shows and clicks.
@@ -210,7 +240,7 @@ pub struct PushView<'a> {
     /// Per stage: the keys, and for each table the gradients of their rows.
     pub stages: Vec<PushedStage<'a>>,
     /// Block number and gradient.
-    pub blocks: Vec<(u32, Cow<'a, [f32]>)>,
+    pub blocks: Vec<(u32, Floats<'a>)>,
 }
 
 /// The keys of a stage and what is pushed to them.
@@ -219,7 +249,7 @@ pub struct PushedStage<'a> {
     /// The keys, and their tables.
     pub keys: KeysView<'a>,
     /// For each table, the gradients of their rows.
-    pub gradients: Vec<Cow<'a, [f32]>>,
+    pub gradients: Vec<Floats<'a>>,
     /// Shows and clicks per key, if the push has them.
     pub show_click: Option<ShowClick<'a>>,
 }
@@ -230,16 +260,21 @@ const MOST: u32 = 1 << 16;
 impl<'a> PushView<'a> {
     /// Decodes a push. Fails if the payload is damaged.
     pub fn decode(payload: &'a [u8]) -> Result<Self> {
+        Self::decode_in(payload, &PayloadPool::default())
+    }
+
+    /// Decodes a push; narrow floats are converted into memory of the pool.
+    pub fn decode_in(payload: &'a [u8], pool: &PayloadPool) -> Result<Self> {
         let mut reader = Reader::new(payload);
         let (head, stage_count, block_count) = take_head(&mut reader)?;
-        let Head { work, want_values, width, counted, measured } = head;
+        let Head { work, want_values, changes_since, width, counted, measured } = head;
         let mut stages = Vec::with_capacity(stage_count);
         for _ in 0..stage_count {
             let keys = take_keys(&mut reader)?;
             let gradients = keys
                 .dims
                 .iter()
-                .map(|&dim| floats::take(&mut reader, width, keys.keys.len().saturating_mul(dim as usize)))
+                .map(|&dim| floats::take(&mut reader, width, pool, keys.keys.len().saturating_mul(dim as usize)))
                 .collect::<Result<_>>()?;
             let show_click = if counted { take_counts(&mut reader, keys.keys.len())? } else { None };
             stages.push(PushedStage { keys, gradients, show_click });
@@ -247,10 +282,10 @@ impl<'a> PushView<'a> {
         let mut blocks = Vec::with_capacity(block_count);
         for _ in 0..block_count {
             let block = reader.take::<u32>(2)?;
-            blocks.push((block[0], floats::take(&mut reader, width, block[1] as usize)?));
+            blocks.push((block[0], floats::take(&mut reader, width, pool, block[1] as usize)?));
         }
         reader.end()?;
-        Ok(PushView { work, want_values, width, counted, measured, stages, blocks })
+        Ok(PushView { work, want_values, changes_since, width, counted, measured, stages, blocks })
     }
 }
 
@@ -282,15 +317,20 @@ pub(crate) fn wanted(payload: &[u8]) -> Result<Vec<u32>> {
 /// Reads the head, and the numbers of stages and blocks.
 fn take_head(reader: &mut Reader<'_>) -> Result<(Head, usize, usize)> {
     let head = reader.take::<u32>(4)?;
-    let steps = reader.take::<u64>(2)?;
-    if head[1] > WANT_VALUES | NARROW | COUNTED | MEASURED || head[2] > MOST || head[3] > MOST || steps[0] > steps[1] {
+    let steps = reader.take::<u64>(3)?;
+    if head[1] > WANT_VALUES | NARROW | COUNTED | MEASURED | WANT_CHANGES
+        || head[2] > MOST
+        || head[3] > MOST
+        || steps[0] > steps[1]
+    {
         return Err(Error::Damaged { what: "push: its counts make no sense" });
     }
     let work = WorkId { stream: head[0], first_step: steps[0], last_step: steps[1] };
     let width = if head[1] & NARROW == 0 { FloatWidth::Bits32 } else { FloatWidth::Bits16 };
     let has = |flag: u32| head[1] & flag != 0;
     let (want_values, counted, measured) = (has(WANT_VALUES), has(COUNTED), has(MEASURED));
-    Ok((Head { work, want_values, width, counted, measured }, head[2] as usize, head[3] as usize))
+    let changes_since = has(WANT_CHANGES).then_some(steps[2]);
+    Ok((Head { work, want_values, changes_since, width, counted, measured }, head[2] as usize, head[3] as usize))
 }
 
 fn take_counts<'a>(reader: &mut Reader<'a>, keys: usize) -> Result<Option<ShowClick<'a>>> {

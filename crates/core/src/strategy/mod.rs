@@ -128,6 +128,9 @@ pub struct Merge {
     pub max_gradients: usize,
     /// How long an incomplete merge waits for more gradients, in milliseconds.
     pub wait_ms: u64,
+    /// Maximum number of gradients in one push while pushes take longer than batches. 1 if the user has chosen `max_gradients`, or if
+    /// not every push is followed by a fetch of dense values.
+    pub slow_link_gradients: usize,
 }
 
 /// When dense parameters are pulled in async mode.
@@ -310,7 +313,8 @@ impl fmt::Display for Strategy {
 impl fmt::Display for Merge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.max_gradients {
-            1 => f.write_str("push each gradient"),
+            1 if self.slow_link_gradients == 1 => f.write_str("push each gradient"),
+            1 => write!(f, "push each gradient, up to {} merged on a slow link", self.slow_link_gradients),
             most => write!(f, "push up to {most} merged gradients, waiting {} ms for more", self.wait_ms),
         }
     }

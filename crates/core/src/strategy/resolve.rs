@@ -56,7 +56,12 @@ impl Strategy {
                     "with one gradient a push there is nothing to wait for: raise `max_merge_var_num`",
                 ));
             }
-            Ok(Merge { max_gradients, wait_ms: wait_times * SEND_WAIT_MS })
+            let fetches_each_time = dense_receive(options)? == DenseReceive::Independent { min_sent: 1 };
+            let slow_link_gradients = match options.max_merge_var_num {
+                None if fetches_each_time => SLOW_LINK_GRADIENTS,
+                _ => 1,
+            };
+            Ok(Merge { max_gradients, wait_ms: wait_times * SEND_WAIT_MS, slow_link_gradients })
         };
         let send_queue_size = || -> Result<usize> {
             let size = options.send_queue_size.unwrap_or(default::SEND_QUEUE_SIZE);
@@ -106,6 +111,9 @@ pub(super) mod default {
     pub(super) const GEO_SGD_NEED_PUSH_NUMS: i64 = 100;
 }
 
+/// Gradients that async mode merges into one push while pushes are slow, unless `max_merge_var_num` is given. Four batches are still a
+/// common size of one.
+const SLOW_LINK_GRADIENTS: usize = 4;
 /// The unit of `send_wait_times`.
 const SEND_WAIT_MS: u64 = 10;
 /// Queues and merges are allocated ahead and counted in batches: more than this is probably a typing error.

@@ -31,19 +31,19 @@ fn a_distributed_strategy_resolves_to() {
         // No options: async (a default of PaddlePaddle), printed.
         (
             "",
-            "mode async: push each gradient, queue of 16, dense pulled by its own thread after 1 gradient; \
+            "mode async: push each gradient, up to 4 merged on a slow link, queue of 16, dense pulled by its own thread after 1 gradient; \
              gradients travel as 16 bits",
         ),
         // The same, set explicitly.
         (
             "a_sync=true",
-            "mode async: push each gradient, queue of 16, dense pulled by its own thread after 1 gradient; \
+            "mode async: push each gradient, up to 4 merged on a slow link, queue of 16, dense pulled by its own thread after 1 gradient; \
              gradients travel as 16 bits",
         ),
         // `k_steps` 0 leaves the choice to `a_sync`.
         (
             "a_sync=true k_steps=0",
-            "mode async: push each gradient, queue of 16, dense pulled by its own thread after 1 gradient; \
+            "mode async: push each gradient, up to 4 merged on a slow link, queue of 16, dense pulled by its own thread after 1 gradient; \
              gradients travel as 16 bits",
         ),
         (
@@ -69,7 +69,7 @@ fn a_distributed_strategy_resolves_to() {
         ),
         (
             "staleness=-1 k_steps=0",
-            "mode async: push each gradient, queue of 16, dense pulled by its own thread after 1 gradient; \
+            "mode async: push each gradient, up to 4 merged on a slow link, queue of 16, dense pulled by its own thread after 1 gradient; \
              gradients travel as 16 bits",
         ),
         // Ours: PaddlePaddle 2.x has no option for half-async.
@@ -86,7 +86,7 @@ fn a_distributed_strategy_resolves_to() {
         // Full floats, although dense values arrive asynchronously.
         (
             "wire_bits=32",
-            "mode async: push each gradient, queue of 16, dense pulled by its own thread after 1 gradient",
+            "mode async: push each gradient, up to 4 merged on a slow link, queue of 16, dense pulled by its own thread after 1 gradient",
         ),
         ("independent_recv_thread=false", "mode async: push each gradient, queue of 16, dense pulled after each push"),
         // Options of all modes are printed if they differ from their defaults.
@@ -371,7 +371,7 @@ fn the_plan_carries_the_numbers() {
     assert_eq!(
         *strategy.settings(),
         ModeSettings::Async(AsyncSettings {
-            merge: Merge { max_gradients: 20, wait_ms: 50 },
+            merge: Merge { max_gradients: 20, wait_ms: 50, slow_link_gradients: 1 },
             send_queue_size: 40,
             receive: DenseReceive::Independent { min_sent: 1 },
         })

@@ -2,41 +2,46 @@
 //!
 //! ```text
 //! training threads --push--> queue (bounded: a full one makes them wait) --sender--> servers
-//!                  <--pull-- latest dense values                        <--receiver--
+//!                  <--pull-- latest dense values <-- replies to pushes, or receiver --
 //! ```
 //!
 //! The sender merges up to `max_gradients` consecutive pushes of a stream into their sum, and waits up to `wait_ms` for an
-//! incomplete merge to fill. With an independent receiver, dense values are fetched each time `min_sent` gradients have been
-//! sent. Without one, the reply to a push carries the new values and its thread waits for them, so one worker with one thread
-//! and no merging trains exactly as in one process. Rows are pulled fresh for every batch.
+//! incomplete merge to fill. Unless the user has set `max_gradients`, gradients are sent one by one, and merged only while pushes
+//! are slow ([`pacing`]).
 //!
-//! If every gradient is sent unmerged and followed by a fetch, a thread stays close to what it has sent. It never computes
-//! while [`AHEAD`] or more of its own gradients are missing from its values: one gradient in flight keeps both the thread and
-//! the servers busy, and a longer queue would only add delay (with servers slower than workers and small batches, so much that
+//! With independent receiving, dense values are fetched each time `min_sent` gradients have been sent. If that is each time, and
+//! floats are narrow, the reply to a push carries how the values have changed, and only flushes need the receiver. If values are
+//! received after each push instead, its thread waits for them, so one worker with one thread and no merging trains exactly as in
+//! one process. Rows are pulled fresh for every batch, unless pulls are slow: then they are requested one batch ahead.
+//!
+//! If every push is followed by a fetch, a thread stays close to what it has sent. It never computes while more of its own gradients
+//! are missing from its values than one push has: one push in flight keeps both the thread and the servers busy, and a longer queue would only add delay (with servers slower than workers and small batches, so much that
 //! the model learns nothing). The thread also gives its last gradient time to arrive before it begins the next batch, at most a
 //! share of the time that the last batch took ([`WAITING_SHARE`]). With fast servers, only the other workers' gradients are
 //! then missing, which wins back half of the AUC that two workers otherwise lose. With slow servers, the cost is at most that
 //! share.
+
+mod merging;
+mod pacing;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use openfleet_core::WorkId;
-use openfleet_core::strategy::{AsyncSettings, DenseReceive};
-use openfleet_table::aggregate::{DenseMean, SparseMean, SparsePart};
+use openfleet_core::strategy::{AsyncSettings, DenseReceive, FloatWidth};
 use parking_lot::{Condvar, Mutex};
+use tracing::warn;
 
-use super::remote::{HeldValues, PushReply, Remote, wait_all};
+use self::merging::{Item, merge, tables_of, take_mergeable};
+use self::pacing::Pacing;
+use super::remote::{HeldValues, PullInFlight, PushReply, Remote, wait_all};
 use super::{Communicator, Failure, Missing, Pushed, Step};
-use crate::error::{Error, Result};
-use crate::frame::Payload;
-use crate::gradients::{Counts, Head, PushEncoder, PushView, PushedStage};
+use crate::error::Result;
+use crate::frame::{Payload, PayloadPool};
+use crate::gradients::request_changes;
 use crate::request::Kind;
 use crate::stage::{DenseStage, SparseStage};
-
-/// A thread waits while this many of its gradients are missing from its values. One may be in flight while the thread computes.
-const AHEAD: u64 = 2;
 
 /// How long a thread waits at most for its gradient to arrive, as a share of the time of a batch.
 const WAITING_SHARE: f64 = 0.125;
@@ -55,6 +60,11 @@ struct Shared {
     changed: Condvar,
     /// Dense values as last received, and their version.
     latest: Mutex<Latest>,
+    /// Whether replies to pushes carry the changes of dense values.
+    changes_with_replies: bool,
+    pacing: Mutex<Pacing>,
+    /// Memory for merging.
+    payloads: PayloadPool,
 }
 
 #[derive(Default)]
@@ -81,32 +91,25 @@ struct Outbox {
     pushed: HashMap<u32, Instant>,
 }
 
-/// One push, encoded once per server.
-struct Item {
-    work: WorkId,
-    payloads: Vec<Payload>,
-    /// The tables and parameters that it changes: pushes of another program are not merged with it.
-    tables: Vec<usize>,
-    /// Some servers have applied the step and others have not. Such a push is never merged: a server that has applied a part of
-    /// a merged push cannot take that part out of the sum.
-    alone: bool,
-}
-
 #[derive(Default)]
 struct Latest {
     version: u64,
-    values: Vec<Vec<f32>>,
+    held: HeldValues,
 }
 
 impl Async {
     /// Async mode on a program's tables. Starts the sender and receiver threads if dense values are received independently.
     pub fn new(remote: Remote, settings: AsyncSettings) -> Self {
+        let fetches_each_time = settings.receive == (DenseReceive::Independent { min_sent: 1 });
         let shared = Arc::new(Shared {
+            changes_with_replies: fetches_each_time && remote.float_width() == FloatWidth::Bits16,
             remote,
             settings,
             outbox: Mutex::default(),
             changed: Condvar::new(),
             latest: Mutex::default(),
+            pacing: Mutex::new(Pacing::new(settings.merge.slow_link_gradients)),
+            payloads: PayloadPool::default(),
         });
         let mut threads = Vec::new();
         if let DenseReceive::Independent { min_sent } = settings.receive {
@@ -145,7 +148,23 @@ impl Drop for Async {
 
 impl Communicator for Async {
     fn pull_sparse(&self, stages: &mut [SparseStage], missing: Missing) -> Result<()> {
-        self.shared.remote.pull_sparse(stages, missing)
+        let started = Instant::now();
+        self.shared.remote.pull_sparse(stages, missing)?;
+        self.shared.pulled_in(started.elapsed());
+        Ok(())
+    }
+
+    fn overlaps_pulls(&self) -> bool {
+        self.shared.pacing.lock().overlaps()
+    }
+
+    fn begin_pull(&self, stages: &[SparseStage]) -> Option<PullInFlight> {
+        let overlaps = self.shared.pacing.lock().overlaps_next_pull();
+        overlaps.then(|| self.shared.remote.begin_pull(stages, Missing::Create))
+    }
+
+    fn end_pull(&self, pull: PullInFlight, stages: &mut [SparseStage]) -> Result<()> {
+        self.shared.remote.end_pull(pull, stages)
     }
 
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
@@ -157,7 +176,7 @@ impl Communicator for Async {
         }
         let latest = self.shared.latest.lock();
         for stage in stages.iter_mut().filter(|stage| stage.version <= latest.version) {
-            stage.values.copy_from_slice(&latest.values[stage.table]);
+            stage.values.copy_from_slice(&latest.held.values[stage.table]);
             stage.version = latest.version + 1;
         }
         Ok(())
@@ -170,8 +189,9 @@ impl Communicator for Async {
             let mut outbox = shared.outbox.lock();
             // All values contain what was applied before this process started.
             outbox.arrived.entry(stream).or_insert(next);
-            let pushed = outbox.pushed.get(&stream);
-            pushed.map_or(Duration::ZERO, |pushed| pushed.elapsed().mul_f64(WAITING_SHARE))
+            let batch = outbox.pushed.get(&stream).map(Instant::elapsed);
+            batch.inspect(|&batch| shared.pacing.lock().batch_took(batch));
+            batch.map_or(Duration::ZERO, |batch| batch.mul_f64(WAITING_SHARE))
         };
         let work = WorkId::step(stream, next);
         let waits = shared.settings.receive == DenseReceive::AfterSend;
@@ -198,10 +218,10 @@ impl Communicator for Async {
             let mut merged = take_mergeable(&mut outbox.queue, stream, most);
             drop(outbox);
             if merged.last().is_some_and(|last| !last.precedes(&item)) {
-                shared.send(merge(std::mem::take(&mut merged))?)?;
+                shared.send(merge(std::mem::take(&mut merged), &shared.payloads)?)?;
             }
             merged.push(item);
-            shared.send_and_take(merge(merged)?, dense)?;
+            shared.send_and_take(merge(merged, &shared.payloads)?, dense)?;
             return Ok(Pushed::default());
         }
         while outbox.queue.len() >= shared.settings.send_queue_size {
@@ -220,7 +240,9 @@ impl Communicator for Async {
                 if missing == 0 {
                     break;
                 }
-                if missing >= AHEAD {
+                // One push may be in flight while the thread computes the gradients of the next.
+                let merged = shared.pacing.lock().merged() as u64;
+                if missing > merged {
                     shared.changed.wait(&mut outbox);
                 } else if shared.changed.wait_until(&mut outbox, deadline).timed_out() {
                     break;
@@ -275,14 +297,11 @@ impl Communicator for Async {
                 let merged = take_mergeable(&mut outbox.queue, stream, shared.settings.merge.max_gradients);
                 drop(outbox);
                 shared.changed.notify_all();
-                shared.send(merge(merged)?)?;
+                shared.send(merge(merged, &shared.payloads)?)?;
             }
             // A thread's copy has the values that its own pushes returned. The next batch, or an evaluation, must see the
             // pushes of all threads.
-            let values = shared.remote.pull_dense_values()?;
-            let mut latest = shared.latest.lock();
-            *latest = Latest { version: latest.version + 1, values };
-            return Ok(());
+            return shared.fetch_values();
         }
         let mut outbox = shared.outbox.lock();
         while !outbox.queue.is_empty() || outbox.sending > 0 {
@@ -361,18 +380,30 @@ impl Shared {
                     break;
                 }
             }
-            let merged = take_mergeable(&mut outbox.queue, stream, most);
+            let merged = take_mergeable(&mut outbox.queue, stream, most.max(self.pacing.lock().merged()));
             let count = merged.len() as u64;
             let last_step = merged.last().map_or(0, |item| item.work.last_step);
+            // The reply to the last push in the queue has the changes of all.
+            let with_changes = self.changes_with_replies && outbox.queue.is_empty();
             outbox.sending += 1;
             drop(outbox);
             self.changed.notify_all();
-            let sent = merge(merged).and_then(|payloads| self.send(payloads));
+            let started = Instant::now();
+            let sent = merge(merged, &self.payloads).and_then(|payloads| match with_changes {
+                true => self.send_and_take_changes(payloads),
+                false => self.send(payloads).map(drop),
+            });
+            self.adapt(started.elapsed());
             let mut outbox = self.outbox.lock();
             outbox.sending -= 1;
-            outbox.sent += count;
+            outbox.sent += if self.changes_with_replies { 0 } else { count };
             match &sent {
-                Ok(_) => drop(outbox.answered.insert(stream, last_step + 1)),
+                Ok(()) => {
+                    outbox.answered.insert(stream, last_step + 1);
+                    if with_changes {
+                        outbox.arrived = outbox.answered.clone();
+                    }
+                }
                 // Set it before the lock is released: a thread that waits for the last push must not think that it succeeded.
                 Err(error) => outbox.failed = Some(Failure::from(error)),
             }
@@ -382,8 +413,70 @@ impl Shared {
         }
     }
 
+    /// Sends a push whose reply has the changes of the dense values.
+    fn send_and_take_changes(&self, mut payloads: Vec<Payload>) -> Result<()> {
+        let numbers = self.latest.lock().held.numbers().to_vec();
+        for (server, payload) in payloads.iter_mut().enumerate() {
+            request_changes(payload, numbers.get(server).copied().unwrap_or(0));
+        }
+        let answers = self.send(payloads)?;
+        self.take_changes(&answers)
+    }
+
+    /// Decides whether later pulls overlap with computing; logs the first time that they do.
+    fn pulled_in(&self, took: Duration) {
+        let mut pacing = self.pacing.lock();
+        if !pacing.pull_took(took) {
+            return;
+        }
+        let (batch, pull) = pacing.pull_milliseconds();
+        drop(pacing);
+        warn!(
+            "slow link: a pull takes {pull:.0} ms and a batch {batch:.0} ms; while pulls are slow, this worker requests the rows of \
+             a batch while it computes the batch before"
+        );
+    }
+
+    /// Decides how many gradients the next pushes have; logs the first time that they are merged.
+    fn adapt(&self, took: Duration) {
+        let mut pacing = self.pacing.lock();
+        if !pacing.push_took(took) {
+            return;
+        }
+        let (batch, push) = pacing.milliseconds();
+        drop(pacing);
+        let most = self.settings.merge.slow_link_gradients;
+        warn!(
+            "slow link: a push takes {push:.0} ms and a batch {batch:.0} ms; while pushes are slow, this worker merges up to {most} \
+             gradients into one (`max_merge_var_num=1` sends each alone)"
+        );
+    }
+
+    /// Fetches the dense values: as differences from the last ones, or exactly.
+    fn fetch(&self, is_exact: bool) -> Result<()> {
+        if self.remote.float_width() == FloatWidth::Bits32 {
+            return self.fetch_values();
+        }
+        let numbers = if is_exact { Vec::new() } else { self.latest.lock().held.numbers().to_vec() };
+        let answers = self.remote.pull_changes(&numbers)?;
+        self.take_changes(&answers)
+    }
+
+    fn fetch_values(&self) -> Result<()> {
+        let values = self.remote.pull_dense_values()?;
+        let mut latest = self.latest.lock();
+        *latest = Latest { version: latest.version + 1, held: HeldValues::of(values) };
+        Ok(())
+    }
+
+    fn take_changes(&self, answers: &[Payload]) -> Result<()> {
+        let mut latest = self.latest.lock();
+        self.remote.take_all_changes(answers, &mut latest.held)?;
+        latest.version += 1;
+        Ok(())
+    }
+
     fn receive_all(&self, min_sent: u64) -> Result<()> {
-        let mut held = HeldValues::default();
         loop {
             let mut outbox = self.outbox.lock();
             while outbox.sent < min_sent && !outbox.fetch_now {
@@ -394,17 +487,11 @@ impl Shared {
             }
             outbox.sent = 0;
             outbox.begun += 1;
-            if std::mem::take(&mut outbox.fetch_now) {
-                // Differences are rounded, but an evaluation after a flush must see what would be saved.
-                held = HeldValues::default();
-            }
+            // Differences are rounded, but an evaluation after a flush must see what would be saved.
+            let is_exact = std::mem::take(&mut outbox.fetch_now);
             let contained = outbox.answered.clone();
             drop(outbox);
-            self.remote.pull_changes(&mut held)?;
-            let mut latest = self.latest.lock();
-            latest.values.clone_from(&held.values);
-            latest.version += 1;
-            drop(latest);
+            self.fetch(is_exact)?;
             let mut outbox = self.outbox.lock();
             outbox.completed = outbox.begun;
             outbox.arrived = contained;
@@ -412,90 +499,4 @@ impl Shared {
             self.changed.notify_all();
         }
     }
-}
-
-impl Item {
-    /// Whether `next` is the following step and can be merged with this one.
-    fn precedes(&self, next: &Item) -> bool {
-        let follows = self.work.last_step + 1 == next.work.first_step;
-        follows && !self.alone && !next.alone && self.tables == next.tables
-    }
-}
-
-/// What a push changes: per stage the number of tables and their positions, then the parameters.
-fn tables_of(sparse: &[SparseStage], dense: &[DenseStage]) -> Vec<usize> {
-    let mut tables = Vec::new();
-    for stage in sparse {
-        let trained = stage.lookups.iter().filter(|lookup| lookup.trained).map(|lookup| lookup.table);
-        tables.push(trained.clone().count());
-        tables.extend(trained);
-    }
-    tables.extend(dense.iter().filter(|stage| stage.trained).map(|stage| stage.table));
-    tables
-}
-
-/// Takes the first pushes of a stream that can be merged: consecutive steps, at most `most` of them. A push that must not be
-/// merged is taken alone.
-fn take_mergeable(queue: &mut VecDeque<Item>, stream: u32, most: usize) -> Vec<Item> {
-    let mut taken: Vec<Item> = Vec::new();
-    let mut at = 0;
-    while at < queue.len() && taken.len() < most {
-        if queue[at].work.stream != stream {
-            at += 1;
-            continue;
-        }
-        if taken.last().is_some_and(|last| !last.precedes(&queue[at])) {
-            break;
-        }
-        taken.extend(queue.remove(at));
-    }
-    taken
-}
-
-/// Merges several pushes of a stream into one: the sum of their gradients, numbered with all their steps.
-fn merge(items: Vec<Item>) -> Result<Vec<Payload>> {
-    let (Some(first), Some(last)) = (items.first(), items.last()) else { return Ok(Vec::new()) };
-    let work = WorkId { stream: first.work.stream, first_step: first.work.first_step, last_step: last.work.last_step };
-    if items.len() == 1 {
-        return Ok(items.into_iter().next().map(|item| item.payloads).unwrap_or_default());
-    }
-    (0..first.payloads.len())
-        .map(|server| {
-            let views =
-                items.iter().map(|item| PushView::decode(item.payloads[server].bytes())).collect::<Result<Vec<_>>>()?;
-            merge_views(work, &views)
-        })
-        .collect()
-}
-
-fn merge_views(work: WorkId, views: &[PushView<'_>]) -> Result<Payload> {
-    let shape = &views[0];
-    let merging = |source| Error::Table { action: "merging pushes to", table: "all".into(), source };
-    let (want_values, counted) = (shape.want_values, shape.counted);
-    let mut push = PushEncoder::new(Head { work, want_values, width: shape.width, counted, measured: false });
-    for (stage, PushedStage { keys, show_click, .. }) in shape.stages.iter().enumerate() {
-        for (table, (&number, &dim)) in keys.tables.iter().zip(keys.dims).enumerate() {
-            let parts = views.iter().map(|view| {
-                let PushedStage { keys, gradients, show_click } = &view.stages[stage];
-                SparsePart { keys: keys.keys, gradients: &gradients[table], show_click: *show_click }
-            });
-            let mut sum = match show_click {
-                Some(_) => SparseMean::counting(dim as usize),
-                None => SparseMean::new(dim as usize),
-            };
-            let merged = sum.mean(1, parts).map_err(merging)?;
-            let rows = merged.gradients.chunks_exact(dim as usize);
-            let mut counts =
-                merged.show_click.map(|counts| (counts.show.iter().copied(), counts.click.iter().copied()));
-            let counts = counts.as_mut().map(|(show, click)| Counts { show, click });
-            push.stage(&[number], &[dim], merged.keys, std::iter::once(rows), counts);
-        }
-    }
-    let mut push = push.blocks();
-    let mut sum = DenseMean::new();
-    for (at, &(block, _)) in shape.blocks.iter().enumerate() {
-        let gradients = views.iter().map(|view| &*view.blocks[at].1);
-        push.block(block, sum.mean(1, gradients).map_err(merging)?);
-    }
-    Ok(push.finish())
 }

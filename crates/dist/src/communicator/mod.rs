@@ -17,7 +17,7 @@ pub use hybrid::Hybrid;
 pub use local::Local;
 pub use mapped::Mapped;
 pub use openfleet_table::sparse::Missing;
-pub use remote::{Remote, Worker};
+pub use remote::{PullInFlight, Remote, Worker};
 pub(crate) use remote::{depart_from, status_of, wait_all};
 pub use replicated::{Replicated, StepValues};
 pub use stepwise::Stepwise;
@@ -60,6 +60,22 @@ impl From<PushReport> for Pushed {
 pub trait Communicator: Send + Sync {
     /// Fills `rows` of every lookup with the rows of the stage's unique keys.
     fn pull_sparse(&self, stages: &mut [SparseStage], missing: Missing) -> Result<()>;
+
+    /// Whether the rows of a batch should be requested while the batch before is computed. They may then lack the gradients of
+    /// that batch. No mode that promises newer rows does this, and async only while pulls are slow.
+    fn overlaps_pulls(&self) -> bool {
+        false
+    }
+
+    /// Requests the rows of a later batch. `None` if this one should be pulled when it is needed.
+    fn begin_pull(&self, _stages: &[SparseStage]) -> Option<PullInFlight> {
+        None
+    }
+
+    /// Waits for the rows that [`begin_pull`](Communicator::begin_pull) has requested for the same stages.
+    fn end_pull(&self, _pull: PullInFlight, stages: &mut [SparseStage]) -> Result<()> {
+        self.pull_sparse(stages, Missing::Create)
+    }
 
     /// Brings every dense copy up to date; a copy that is already the newest is not changed.
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()>;

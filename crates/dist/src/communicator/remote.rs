@@ -49,13 +49,25 @@ impl Worker {
     }
 }
 
-/// Dense values as of the last [`PullChanges`] from each server.
+/// Dense values as of the last reply of each server with changes.
 #[derive(Default)]
 pub(super) struct HeldValues {
     /// One vector per parameter.
     pub(super) values: Vec<Vec<f32>>,
-    /// Per server: the number of its last reply.
+    /// Per server: the number of that reply.
     numbers: Vec<u64>,
+}
+
+impl HeldValues {
+    /// Full values, without a reply that changes could refer to.
+    pub(super) fn of(values: Vec<Vec<f32>>) -> Self {
+        HeldValues { values, numbers: Vec::new() }
+    }
+
+    /// Per server: the number of its last reply; a server that is missing has sent none.
+    pub(super) fn numbers(&self) -> &[u64] {
+        &self.numbers
+    }
 }
 
 /// What the reply to a push contains.
@@ -90,6 +102,12 @@ pub struct Remote {
     /// The program's own state from the checkpoint that the tables were loaded from.
     states: Mutex<Vec<u8>>,
     pulls: AtomicU64,
+}
+
+/// Rows that are requested from the servers.
+pub struct PullInFlight {
+    asked: Vec<Pending>,
+    buffers: CallBuffers,
 }
 
 /// Working memory of one call.
@@ -186,6 +204,11 @@ impl Remote {
         Remote { width, ..self }
     }
 
+    /// The width of the floats in gradients.
+    pub(super) fn float_width(&self) -> FloatWidth {
+        self.width
+    }
+
     /// Bytes sent and received, over all servers.
     pub fn traffic(&self) -> (u64, u64) {
         let sum = |what: fn(&crate::client::Traffic) -> &AtomicU64| {
@@ -196,6 +219,12 @@ impl Remote {
 
     /// Fills `rows` of every lookup.
     pub(super) fn pull_sparse(&self, stages: &mut [SparseStage], missing: Missing) -> Result<()> {
+        let pull = self.begin_pull(stages, missing);
+        self.end_pull(pull, stages)
+    }
+
+    /// Requests the rows of the stages' keys. [`end_pull`](Remote::end_pull) must be called with the same stages.
+    pub(super) fn begin_pull(&self, stages: &[SparseStage], missing: Missing) -> PullInFlight {
         let buffers = self.group(stages);
         let number = self.pulls.fetch_add(1, Ordering::Relaxed);
         let mut asked = Vec::with_capacity(self.links.len());
@@ -209,6 +238,12 @@ impl Remote {
             }
             asked.push(link.send_payload(Kind::PullSparse, payload));
         }
+        PullInFlight { asked, buffers }
+    }
+
+    /// Waits for requested rows and copies them into the stages.
+    pub(super) fn end_pull(&self, pull: PullInFlight, stages: &mut [SparseStage]) -> Result<()> {
+        let PullInFlight { asked, buffers } = pull;
         for (server, pending) in asked.into_iter().enumerate() {
             let answer = pending.wait()?;
             let mut reader = Reader::new(answer.bytes());
@@ -242,26 +277,27 @@ impl Remote {
         Ok(())
     }
 
-    /// Brings dense values up to date. With narrow floats only differences are sent.
-    pub(super) fn pull_changes(&self, held: &mut HeldValues) -> Result<()> {
-        if self.width == FloatWidth::Bits32 {
-            held.values = self.pull_dense_values()?;
-            return Ok(());
-        }
+    /// Requests how all dense values have changed since the replies with these numbers; without numbers, the values themselves.
+    /// Only for narrow floats.
+    pub(super) fn pull_changes(&self, numbers: &[u64]) -> Result<Vec<Payload>> {
+        let places = self.all_places();
+        let asked = self.links.iter().enumerate().map(|(server, link)| {
+            let blocks = self.blocks_of(server, &places).map(|(at, _, _)| at).collect();
+            link.send(&PullChanges { held: numbers.get(server).copied().unwrap_or(0), blocks })
+        });
+        wait_all(asked.collect::<Result<_>>()?)
+    }
+
+    /// Adds the changes in the replies of all servers to the values.
+    pub(super) fn take_all_changes(&self, answers: &[Payload], held: &mut HeldValues) -> Result<()> {
         let parameters = self.placement.parameters();
         held.numbers.resize(self.links.len(), 0);
         held.values.resize_with(parameters.len(), Vec::new);
         for (values, parameter) in held.values.iter_mut().zip(parameters) {
             values.resize(parameter.shape.iter().product(), 0.0);
         }
-        let places: Vec<Option<usize>> = (0..parameters.len()).map(Some).collect();
-        let asked = self.links.iter().enumerate().map(|(server, link)| {
-            let blocks = self.blocks_of(server, &places).map(|(at, _, _)| at).collect();
-            link.send(&PullChanges { held: held.numbers[server], blocks })
-        });
-        let asked: Vec<Pending> = asked.collect::<Result<_>>()?;
-        for (server, pending) in asked.into_iter().enumerate() {
-            let answer = pending.wait()?;
+        let places = self.all_places();
+        for (server, answer) in answers.iter().enumerate() {
             let mut reader = Reader::new(answer.bytes());
             let (number, are_differences) = pull_changes::take_number(&mut reader)?;
             for (_, parameter, range) in self.blocks_of(server, &places) {
@@ -275,6 +311,11 @@ impl Remote {
             held.numbers[server] = number;
         }
         Ok(())
+    }
+
+    /// Every parameter at its own number.
+    fn all_places(&self) -> Vec<Option<usize>> {
+        (0..self.placement.parameters().len()).map(Some).collect()
     }
 
     /// Pulls all dense values, one vector per parameter.
@@ -308,7 +349,7 @@ impl Remote {
             .map(|server| {
                 let counted = sparse.iter().any(|stage| stage.counts.is_some());
                 let (want_values, measured) = (reply == PushReply::Values, reply == PushReply::Measure);
-                let head = Head { work, want_values, width: self.width, counted, measured };
+                let head = Head { want_values, width: self.width, counted, measured, ..Head::of(work) };
                 let mut push = PushEncoder::in_payload(head, self.payloads.empty());
                 for (stage, grouping) in sparse.iter().zip(&buffers.groupings) {
                     let (tables, dims) = self.tables_of(stage, |lookup| lookup.trained);

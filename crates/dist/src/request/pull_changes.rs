@@ -39,7 +39,7 @@ impl Request for PullChanges {
     }
 
     fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
-        now(server.tables.put_changes(caller.rank, self.held, &self.blocks)?)
+        now(server.tables.changes(caller.rank, self.held, &self.blocks)?)
     }
 }
 

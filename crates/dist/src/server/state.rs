@@ -26,7 +26,7 @@ use super::tables::{TableSet, Tables};
 use super::waiting::{Control, RequestBody, WaitingRequest};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
-use crate::gradients::PushView;
+use crate::gradients::{self, PushView};
 use crate::handshake::{Nonce, fresh_nonce};
 
 /// A reply, now or when other workers have done their part.
@@ -255,7 +255,7 @@ impl State {
 
     /// Applies a push of gradients or differences, now or when its group or the gate allows.
     pub(crate) fn push(&self, caller: Caller, how: Pushing, payload: Payload) -> Result<Outcome> {
-        let view = PushView::decode(payload.bytes())?;
+        let view = self.tables.decode(&payload)?;
         let work = view.work;
         let team = self.check_mode(how)?;
         team.check_stream(caller.rank, work.stream)?;
@@ -277,7 +277,7 @@ impl State {
             if permit.lets_through(work) {
                 let answer = self.apply(&permit, caller, how, &view);
                 drop((view, permit));
-                return Ok(Outcome::Now(answer.and_then(|answer| self.answer_push(how, answer, &payload))));
+                return Ok(Outcome::Now(answer.and_then(|answer| self.answer_push(caller, how, answer, &payload))));
             }
             drop(permit);
             // Only the coordinator opens and closes the gate: if it is open by now, the push is applied.
@@ -308,10 +308,17 @@ impl State {
         }
     }
 
-    pub(super) fn answer_push(&self, how: Pushing, answer: Option<Payload>, push: &Payload) -> Result<Payload> {
-        match (how, answer) {
-            (Pushing::Differences, Some(answer)) => Ok(answer),
-            _ => self.tables.values_wanted(push),
+    pub(super) fn answer_push(
+        &self,
+        caller: Caller,
+        how: Pushing,
+        answer: Option<Payload>,
+        push: &Payload,
+    ) -> Result<Payload> {
+        match (how, answer, gradients::changes_since(push.bytes())?) {
+            (Pushing::Differences, Some(answer), _) => Ok(answer),
+            (_, _, Some(held)) => self.tables.all_changes(caller.rank, held),
+            (_, _, None) => self.tables.values_wanted(push),
         }
     }
 

@@ -8,7 +8,7 @@ use openfleet_table::{Accessor, clip};
 use super::tables::{NamedDense, NamedSparse, Tables};
 use crate::error::Result;
 use crate::frame::Payload;
-use crate::gradients::{PushView, PushedStage};
+use crate::gradients::PushedStage;
 
 /// Buffers of the means, kept between steps.
 #[derive(Default)]
@@ -70,7 +70,7 @@ impl Tables {
     /// Calls `show` with the mean gradients of a step: rows of each table in order of the tables, then each block.
     fn each_mean(&self, pushes: &[&Payload], mut show: impl FnMut(Mean<'_>) -> Result<()>) -> Result<()> {
         let took_part = pushes.len();
-        let views = pushes.iter().map(|payload| PushView::decode(payload.bytes())).collect::<Result<Vec<_>>>()?;
+        let views = pushes.iter().map(|payload| self.decode(payload)).collect::<Result<Vec<_>>>()?;
         // Table number -> (keys, gradients) of each stream, in order.
         let mut tables: BTreeMap<u32, Vec<SparsePart<'_>>> = BTreeMap::new();
         let mut blocks: BTreeMap<u32, Vec<&[f32]>> = BTreeMap::new();

@@ -206,6 +206,11 @@ impl Tables {
         self.scratches.lock().push(scratch);
     }
 
+    /// Decodes a push; narrow floats are converted into memory of the pool.
+    pub(crate) fn decode<'a>(&self, push: &'a Payload) -> Result<PushView<'a>> {
+        PushView::decode_in(push.bytes(), &self.payloads)
+    }
+
     /// An empty reply.
     pub(crate) fn reply(&self) -> Payload {
         self.payloads.empty()
@@ -225,7 +230,7 @@ impl Tables {
     /// Encodes how blocks differ from a worker's copy of them: as narrow differences if the copy is known, else as full values.
     ///
     /// `held` is the number of the last reply that the worker has added; 0 for none. A repeat gets the same reply.
-    pub(crate) fn put_changes(&self, worker: u32, held: u64, blocks: &[u32]) -> Result<Payload> {
+    pub(crate) fn changes(&self, worker: u32, held: u64, blocks: &[u32]) -> Result<Payload> {
         let known = self.dense_copies.lock().entry(worker).or_default().clone();
         let mut known = known.lock();
         if held != 0 && known.number == held + 1 {
@@ -250,6 +255,12 @@ impl Tables {
         }
         *known = DenseCopy { number: known.number + 1, values, answer: answer.clone() };
         Ok(answer)
+    }
+
+    /// How all blocks differ from a worker's copy of them; see [`changes`](Tables::changes).
+    pub(crate) fn all_changes(&self, worker: u32, held: u64) -> Result<Payload> {
+        let count = self.current.read().dense.len() as u32;
+        self.changes(worker, held, &(0..count).collect::<Vec<_>>())
     }
 
     /// The values that a push asked for.

@@ -13,7 +13,7 @@ use super::coordinator::{Answer, Coordinator, Effect, Step, Ticket};
 use super::state::{Caller, Outcome, Pushing, State};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
-use crate::gradients::{Measure, PushView, put_barrier};
+use crate::gradients::{Measure, put_barrier};
 
 /// The control plane and the requests that wait in it.
 #[derive(Default)]
@@ -193,7 +193,7 @@ impl State {
             let _ = answer.send(Err(Error::Replaced { rank: caller.rank, incarnation }));
             return;
         }
-        let view = match PushView::decode(payload.bytes()) {
+        let view = match self.tables.decode(&payload) {
             Ok(view) => view,
             Err(error) => return drop(answer.send(Err(error))),
         };
@@ -201,7 +201,7 @@ impl State {
         if permit.lets_through(work) {
             let applied = self.apply(&permit, caller, how, &view);
             drop((view, permit));
-            let _ = answer.send(applied.and_then(|applied| self.answer_push(how, applied, &payload)));
+            let _ = answer.send(applied.and_then(|applied| self.answer_push(caller, how, applied, &payload)));
         } else {
             drop((view, permit));
             control.coordinator.hold_back(work, ticket);

@@ -43,6 +43,7 @@ proptest! {
     fn a_push_round_trips(
         (stream, first, more) in any::<(u32, u64, u8)>(),
         (want_values, narrow, counted, measured) in any::<(bool, bool, bool, bool)>(),
+        changes_since in any::<Option<u64>>(),
         stages in vec((vec(0u32..9, 0..3), vec(any::<u64>(), 0..6)), 0..3),
         blocks in vec((any::<u32>(), vec(-1e9f32..1e9, 0..5)), 0..3),
         cut in any::<prop::sample::Index>(),
@@ -50,7 +51,7 @@ proptest! {
         let work = WorkId { stream, first_step: first, last_step: first.saturating_add(more.into()) };
         let stages: Vec<Stage> = stages;
         let width = if narrow { FloatWidth::Bits16 } else { FloatWidth::Bits32 };
-        let mut push = PushEncoder::new(Head { work, want_values, width, counted, measured });
+        let mut push = PushEncoder::new(Head { work, want_values, changes_since, width, counted, measured });
         // Small integers are exact in 16 bits.
         let gradient = |table: usize, at: usize| (table * 100 + at) as f32;
         for (tables, keys) in &stages {
@@ -71,8 +72,8 @@ proptest! {
         let payload = push.finish();
 
         let view = PushView::decode(payload.bytes()).unwrap();
-        prop_assert_eq!((view.work, view.want_values, view.measured), (work, want_values, measured));
-        prop_assert_eq!((view.stages.len(), view.blocks.len()), (stages.len(), blocks.len()));
+        prop_assert_eq!((view.work, view.want_values, view.changes_since), (work, want_values, changes_since));
+        prop_assert_eq!((view.measured, view.stages.len(), view.blocks.len()), (measured, stages.len(), blocks.len()));
         for (PushedStage { keys, gradients, show_click }, (tables, expected)) in view.stages.iter().zip(&stages) {
             let shows: Vec<f32> = expected.iter().map(|&key| key as f32).collect();
             let clicks = vec![1.0; shows.len()];

@@ -36,7 +36,11 @@ fn the_queue_of_async_never_exceeds_its_size() {
         let states = states(1);
         let network = Network::new(3, Faults::BAD, config(), &states);
         let links = network.links(runtime.handle(), &network.client(0, 1));
-        let plan = AsyncSettings { merge: Merge { max_gradients, wait_ms: 0 }, send_queue_size: 3, receive };
+        let plan = AsyncSettings {
+            merge: Merge { max_gradients, wait_ms: 0, slow_link_gradients: 1 },
+            send_queue_size: 3,
+            receive,
+        };
         let communicator = Async::new(remote(links, ALONE, Mode::Async).unwrap(), plan);
         let mut thread = Thread::new();
         for step in 0..100 {
@@ -64,7 +68,11 @@ fn a_flush_of_async_brings_every_push_to_the_copies() {
             let states = states(2);
             let network = Network::new(7, Faults::NONE, config(), &states);
             let links = network.links(runtime.handle(), &network.client(0, 1));
-            let plan = AsyncSettings { merge: Merge { max_gradients, wait_ms: 0 }, send_queue_size: 3, receive };
+            let plan = AsyncSettings {
+                merge: Merge { max_gradients, wait_ms: 0, slow_link_gradients: 1 },
+                send_queue_size: 3,
+                receive,
+            };
             let communicator = Async::new(remote(links, ALONE, Mode::Async).unwrap().with_float_width(width), plan);
             let mut thread = Thread::new();
             for step in 0..100 {
@@ -86,7 +94,11 @@ fn a_flush_of_async_fails_if_the_last_push_did() {
     for (max_gradients, receive) in RECEIVES {
         for round in 0..20 {
             let states = states(1);
-            let plan = AsyncSettings { merge: Merge { max_gradients, wait_ms: 0 }, send_queue_size: 3, receive };
+            let plan = AsyncSettings {
+                merge: Merge { max_gradients, wait_ms: 0, slow_link_gradients: 1 },
+                send_queue_size: 3,
+                receive,
+            };
             let communicator = Async::new(remote(in_process(&states, 0), ALONE, Mode::Async).unwrap(), plan);
             let mut thread = Thread::new();
             thread.step(&communicator, &[1], (1.0, 1.0)).unwrap();

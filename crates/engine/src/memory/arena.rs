@@ -5,6 +5,7 @@
 //! step allocates nothing. While an op runs, the buffers it writes are moved out of the arena (a move of three words)
 //! and passed to it; everything else is shared. That is how ops get `&mut` outputs beside `&` inputs without `unsafe`.
 
+use openfleet_dist::communicator::PullInFlight;
 use openfleet_dist::stage::{DenseStage, SparseStage};
 
 use super::{Buffer, State, StepTimes};
@@ -68,6 +69,9 @@ pub struct Arena {
     pub(crate) gradients: Vec<Vec<f32>>,
     pub(crate) dense: Vec<DenseStage>,
     pub(crate) sparse: Vec<SparseStage>,
+    /// The stages of the next batch, while its rows are requested ahead.
+    pub(crate) sparse_ahead: Vec<SparseStage>,
+    pub(crate) pull_ahead: Option<PullInFlight>,
     pub(crate) states: Vec<State>,
     /// Running statistics, while they are averaged over the ranks of a collective job.
     pub(crate) statistics: Vec<f32>,

@@ -110,6 +110,9 @@ pub(crate) struct TrainingThread {
     pub(crate) arena: Arena,
     /// Reused for every batch while the schema stays the same.
     batch: Batch,
+    /// The batch after it, if `is_ahead`: it was read early so that its rows could be requested.
+    next_batch: Batch,
+    is_ahead: bool,
     schema: Option<Schema>,
     /// Batches done.
     pub(crate) steps: u64,
@@ -119,7 +122,14 @@ pub(crate) struct TrainingThread {
 
 impl TrainingThread {
     pub(crate) fn new(plan: &Plan) -> Self {
-        TrainingThread { arena: plan.arena(), batch: Batch::default(), schema: None, steps: 0, skip: 0 }
+        let (batch, next_batch) = (Batch::default(), Batch::default());
+        TrainingThread { arena: plan.arena(), batch, next_batch, is_ahead: false, schema: None, steps: 0, skip: 0 }
+    }
+
+    /// Forgets the batch that was read early, and its rows.
+    fn forget_next(&mut self) {
+        self.is_ahead = false;
+        self.arena.pull_ahead = None;
     }
 
     /// Makes the next step pull every dense value.
@@ -130,11 +140,13 @@ impl TrainingThread {
     /// Prepares the thread for a pass over rows of this schema.
     pub(crate) fn prepare(&mut self, plan: &Plan, schema: &Schema, options: &RunOptions<'_>) -> Result<()> {
         plan.bind(&mut self.arena, schema)?;
+        self.forget_next();
         // Others may have trained in between, so the copies of dense values may be stale.
         self.invalidate_dense();
         self.arena.profile = options.debug.then(|| vec![0; plan.op_names().len()]);
         if self.schema.as_ref() != Some(schema) {
             self.batch = Batch::new(schema);
+            self.next_batch = Batch::new(schema);
             self.schema = Some(schema.clone());
         }
         Ok(())
@@ -254,6 +266,7 @@ impl PassState<'_> {
             0 => u64::MAX,
             every => report.steps + every,
         };
+        let mut is_ended = false;
         loop {
             if report.steps == until {
                 (report.paused, report.done) = (true, false);
@@ -268,7 +281,9 @@ impl PassState<'_> {
                 return Ok(report);
             }
             let waiting = Instant::now();
-            if !self.reader.next_for(stream, &mut thread.batch)? {
+            if std::mem::take(&mut thread.is_ahead) {
+                std::mem::swap(&mut thread.batch, &mut thread.next_batch);
+            } else if is_ended || !self.reader.next_for(stream, &mut thread.batch)? {
                 return Ok(report);
             }
             if thread.skip > 0 {
@@ -276,17 +291,26 @@ impl PassState<'_> {
                 report.skip(&thread.batch);
                 continue;
             }
-            let data = waiting.elapsed();
+            let mut data = waiting.elapsed();
             if self.plan.trains() && (self.servers.is_some() || self.plan.replicated().is_some()) {
                 let step = self.plan.communicator().next_step(stream)?;
                 thread.steps = step.number;
                 if step.is_applied {
+                    thread.arena.pull_ahead = None;
                     thread.steps += 1;
                     report.skip(&thread.batch);
                     continue;
                 }
             }
-            let pushed = self.plan.step(&mut thread.arena, &thread.batch, WorkId::step(stream, thread.steps))?;
+            if self.plan.trains() && self.plan.communicator().overlaps_pulls() {
+                let waiting = Instant::now();
+                thread.is_ahead = !is_ended && self.reader.next_for(stream, &mut thread.next_batch)?;
+                is_ended = !thread.is_ahead;
+                data += waiting.elapsed();
+            }
+            let work = WorkId::step(stream, thread.steps);
+            let next = thread.is_ahead.then_some(&thread.next_batch);
+            let pushed = self.plan.step_before(&mut thread.arena, &thread.batch, work, next)?;
             let mut times = std::mem::take(&mut thread.arena.times);
             times.data += data;
             times.waited += data;

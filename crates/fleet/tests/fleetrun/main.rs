@@ -17,4 +17,5 @@ mod machines;
 mod planning;
 mod restarting;
 mod schedulers;
+mod slow_link;
 mod workspace;

@@ -11,7 +11,7 @@ use openfleet_table::SparseTable;
 
 use crate::error::Result;
 use crate::floats;
-use crate::frame::{Payload, Reader};
+use crate::frame::{Payload, PayloadPool, Reader};
 use crate::stage::{Counts, SparseStage};
 
 /// What gathering keeps from step to step.
@@ -21,6 +21,8 @@ pub(super) struct Gather {
     unions: Vec<Unique>,
     /// Sums of one table.
     sums: Vec<f32>,
+    /// Memory for converting narrow floats.
+    widened: PayloadPool,
     /// Increases with every encoding: the seed for rounding.
     encoded: u64,
 }
@@ -101,7 +103,7 @@ impl Gather {
                 self.sums.resize(keys * lookup.dim, 0.0);
                 let mut at = 0;
                 for (block, &count) in blocks.iter_mut().zip(&counts) {
-                    let gradients = floats::take(block, width, count * lookup.dim)?;
+                    let gradients = floats::take(block, width, &self.widened, count * lookup.dim)?;
                     add_rows(&mut self.sums, &gradients, &inverse[at..at + count], lookup.dim);
                     at += count;
                 }

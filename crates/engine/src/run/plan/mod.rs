@@ -160,28 +160,9 @@ impl Plan {
                     version: 0,
                 })
                 .collect(),
-            sparse: self
-                .stages
-                .iter()
-                .enumerate()
-                .map(|(number, stage)| SparseStage {
-                    counts: None,
-                    unique: Unique::new(),
-                    lookups: stage
-                        .lookups
-                        .iter()
-                        .enumerate()
-                        .map(|(lookup, &(table, dim))| Lookup {
-                            table,
-                            dim,
-                            trained: self.trains && self.has_gradient(GradientLocation::Rows { stage: number, lookup }),
-                            rows: Vec::new(),
-                            gradients: Vec::new(),
-                        })
-                        .collect(),
-                    scratch: Default::default(),
-                })
-                .collect(),
+            sparse: self.empty_stages(),
+            sparse_ahead: self.empty_stages(),
+            pull_ahead: None,
             states: self.states.clone(),
             statistics: Vec::new(),
             feeds: Vec::new(),
@@ -192,6 +173,29 @@ impl Plan {
             profile: None,
             times: StepTimes::default(),
         }
+    }
+
+    fn empty_stages(&self) -> Vec<SparseStage> {
+        let stages = self.stages.iter().enumerate();
+        stages
+            .map(|(number, stage)| SparseStage {
+                counts: None,
+                unique: Unique::new(),
+                lookups: stage
+                    .lookups
+                    .iter()
+                    .enumerate()
+                    .map(|(lookup, &(table, dim))| Lookup {
+                        table,
+                        dim,
+                        trained: self.trains && self.has_gradient(GradientLocation::Rows { stage: number, lookup }),
+                        rows: Vec::new(),
+                        gradients: Vec::new(),
+                    })
+                    .collect(),
+                scratch: Default::default(),
+            })
+            .collect()
     }
 
     /// Maps the plan's data variables to the fields of a schema. Fails if a field is missing or has another kind.
@@ -225,21 +229,41 @@ impl Plan {
 
     /// Runs one whole step on a batch of the bound schema.
     pub fn step(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<PushReport> {
+        self.step_before(arena, batch, work, None)
+    }
+
+    /// Runs one whole step; the next step will be with the batch `next`, if it is given.
+    pub(crate) fn step_before(
+        &self,
+        arena: &mut Arena,
+        batch: &Batch,
+        work: WorkId,
+        next: Option<&Batch>,
+    ) -> Result<PushReport> {
         let started = Instant::now();
         let before = arena.times.total();
-        let pushed = self.step_in_phases(arena, batch, work);
+        let pushed = self.step_in_phases(arena, batch, work, next);
         // What is no other phase is computing.
         let phases = arena.times.total().saturating_sub(before);
         arena.times.compute += started.elapsed().saturating_sub(phases);
         pushed
     }
 
-    fn step_in_phases(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<PushReport> {
-        let computed = self.prepare(arena, batch).and_then(|()| {
+    fn step_in_phases(
+        &self,
+        arena: &mut Arena,
+        batch: &Batch,
+        work: WorkId,
+        next: Option<&Batch>,
+    ) -> Result<PushReport> {
+        let computed = self.prepare_or_swap(arena, batch).and_then(|()| {
             if let Some(replicated) = &self.replicated {
                 replicated.begin_step(&arena.sparse)?;
             }
             self.pull(arena)?;
+            if let Some(next) = next {
+                self.pull_ahead(arena, next)?;
+            }
             self.compute(arena, batch, work)
         });
         if self.trains && computed.is_err() {
@@ -251,6 +275,25 @@ impl Plan {
                 self.communicator.return_step(work.stream);
             }
         })
+    }
+
+    /// Deduplicates the ids of a batch, unless its rows are requested already.
+    fn prepare_or_swap(&self, arena: &mut Arena, batch: &Batch) -> Result<()> {
+        if arena.pull_ahead.is_none() {
+            return self.prepare(arena, batch);
+        }
+        std::mem::swap(&mut arena.sparse, &mut arena.sparse_ahead);
+        Ok(())
+    }
+
+    /// Requests the rows of the next batch, if the communicator overlaps pulls.
+    fn pull_ahead(&self, arena: &mut Arena, next: &Batch) -> Result<()> {
+        std::mem::swap(&mut arena.sparse, &mut arena.sparse_ahead);
+        let prepared = self.prepare(arena, next);
+        std::mem::swap(&mut arena.sparse, &mut arena.sparse_ahead);
+        prepared?;
+        arena.pull_ahead = self.communicator.begin_pull(&arena.sparse_ahead);
+        Ok(())
     }
 
     /// Runs a step that the servers have applied before: computes the values to fetch, but creates no rows and pushes nothing.
@@ -265,7 +308,10 @@ impl Plan {
     pub(crate) fn pull(&self, arena: &mut Arena) -> Result<()> {
         let missing = if self.trains { Missing::Create } else { Missing::Initial };
         let started = Instant::now();
-        self.communicator.pull_sparse(&mut arena.sparse, missing)?;
+        match arena.pull_ahead.take() {
+            Some(pull) => self.communicator.end_pull(pull, &mut arena.sparse)?,
+            None => self.communicator.pull_sparse(&mut arena.sparse, missing)?,
+        }
         self.communicator.pull_dense(&mut arena.dense)?;
         let elapsed = started.elapsed();
         arena.times.pull += elapsed;
