@@ -102,7 +102,7 @@ impl PayloadPool {
     /// Memory of more bytes is freed, so that one large request does not occupy it for good.
     const LARGEST: usize = 8 << 20;
     /// Maximum number of free blocks.
-    const MOST: usize = 4;
+    const MOST: usize = 8;
 
     /// An empty payload, to append to.
     pub fn empty(&self) -> Payload {

@@ -16,12 +16,22 @@ thread_local! {
 }
 static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 static PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
+static LARGE: AtomicUsize = AtomicUsize::new(0);
+
+/// Allocations of this many bytes count as large: the system's allocator returns such memory to the kernel, whose pages then have
+/// to be mapped and zeroed again.
+pub const LARGE_BYTES: usize = 64 << 10;
 
 /// Allocations and reallocations that `work` makes on this thread.
 pub fn allocations(work: impl FnOnce()) -> u64 {
     let before = CALLS.with(Cell::get);
     work();
     CALLS.with(Cell::get) - before
+}
+
+/// Large allocations of all threads since the process began. See [`LARGE_BYTES`].
+pub fn large_allocations() -> usize {
+    LARGE.load(Relaxed)
 }
 
 /// Bytes that the process holds now.
@@ -41,6 +51,9 @@ pub fn reset_peak() {
 
 fn count(added: usize, removed: usize) {
     CALLS.set(CALLS.get() + 1);
+    if added >= LARGE_BYTES {
+        LARGE.fetch_add(1, Relaxed);
+    }
     let live = LIVE_BYTES.fetch_add(added, Relaxed) + added;
     PEAK_BYTES.fetch_max(live, Relaxed);
     LIVE_BYTES.fetch_sub(removed, Relaxed);

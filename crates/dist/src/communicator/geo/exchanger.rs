@@ -29,8 +29,9 @@ pub(super) struct Exchanger {
     scratch: Scratch,
 }
 
-/// Maximum rows per table in one exchange of a flush. Bounds the memory for flushing a large table.
-const FLUSHED_ROWS: usize = 1 << 18;
+/// Maximum rows per table in one exchange; a larger window takes several. Bounds the memory for exchanging: the rows, their base,
+/// the differences and the message are in memory at once.
+const EXCHANGED_ROWS: usize = 1 << 15;
 
 impl Exchanger {
     /// `base` is what the servers have of each dense parameter.
@@ -93,24 +94,29 @@ impl Exchanger {
         match job {
             Job::Window(window) => {
                 let trained = self.shared.dense.iter().map(|dense| dense.trained.load(Ordering::Relaxed)).collect();
-                let keys: Vec<Vec<Key>> = window.into_iter().map(Touched::into_keys).collect();
-                self.exchange(keys.iter().map(Vec::as_slice), workers, trained)
+                self.exchange_in_parts(&keys_of(window), workers, trained)
             }
             Job::Flush(window) if !self.shared.settings.flush_residual => {
-                let keys: Vec<Vec<Key>> = window.into_iter().map(Touched::into_keys).collect();
-                self.exchange(keys.iter().map(Vec::as_slice), workers, vec![true; self.base.len()])
+                self.exchange_in_parts(&keys_of(window), workers, vec![true; self.base.len()])
             }
             // The keys of the window differ from the base, so they are among the unsent ones.
             Job::Flush(_) => {
                 let local_rows = &self.shared.local_rows;
                 let keys: Vec<Vec<Key>> = (0..local_rows.len()).map(|number| local_rows.unsent(number)).collect();
-                let rounds = keys.iter().map(|keys| keys.len().div_ceil(FLUSHED_ROWS)).max().unwrap_or(0).max(1);
-                (0..rounds).try_for_each(|round| {
-                    let part = keys.iter().map(|keys| keys.chunks(FLUSHED_ROWS).nth(round).unwrap_or_default());
-                    self.exchange(part, 1.0, vec![round == 0; self.base.len()])
-                })
+                self.exchange_in_parts(&keys, 1.0, vec![true; self.base.len()])
             }
         }
+    }
+
+    /// Exchanges the differences of these rows of each table and, with the first of them, of the dense parameters that take part.
+    fn exchange_in_parts(&mut self, keys: &[Vec<Key>], divisor: f32, takes_part: Vec<bool>) -> Result<()> {
+        let rounds = keys.iter().map(|keys| keys.len().div_ceil(EXCHANGED_ROWS)).max().unwrap_or(0).max(1);
+        let nothing = vec![false; takes_part.len()];
+        let mut takes_part = Some(takes_part);
+        (0..rounds).try_for_each(|round| {
+            let part = keys.iter().map(|keys| keys.chunks(EXCHANGED_ROWS).nth(round).unwrap_or_default());
+            self.exchange(part, divisor, takes_part.take().unwrap_or_else(|| nothing.clone()))
+        })
     }
 
     /// Makes one exchange: differences of these rows of each table, and of the dense parameters that take part.
@@ -152,8 +158,12 @@ impl Exchanger {
             let ticket = exchange_geo::take_ticket(&mut reader)?;
             self.wanted = self.wanted.or((ticket != 0).then_some(ticket));
             for number in 0..local_rows.len() {
-                let changed = exchange_geo::take_changed(&mut reader, local_rows.dim(number))?;
-                local_rows.receive(number, changed.keys, changed.rows, &mut self.scratch)?;
+                let dim = local_rows.dim(number);
+                let changed = exchange_geo::take_changed(&mut reader, dim)?;
+                let rows = changed.rows.chunks(EXCHANGED_ROWS * dim);
+                for (keys, rows) in changed.keys.chunks(EXCHANGED_ROWS).zip(rows) {
+                    local_rows.receive(number, keys, rows, &mut self.scratch)?;
+                }
             }
             remote.take_trained_values(server, &mut reader, &mut dense)?;
             reader.end()?;
@@ -196,6 +206,10 @@ impl Exchanger {
         let error = |source| Error::Table { action: "adding to", table: dense.name.clone(), source };
         dense.local.add(&difference).map(drop).map_err(error)
     }
+}
+
+fn keys_of(window: Vec<Touched>) -> Vec<Vec<Key>> {
+    window.into_iter().map(Touched::into_keys).collect()
 }
 
 /// The keys of a window, each at least once.
