@@ -26,6 +26,7 @@ mod pacing;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use openfleet_core::WorkId;
@@ -89,6 +90,8 @@ struct Outbox {
     failed: Option<Failure>,
     /// When the last push of each stream returned.
     pushed: HashMap<u32, Instant>,
+    /// How long each training thread has waited for rows since its last push.
+    pull_waits: HashMap<ThreadId, Duration>,
 }
 
 #[derive(Default)]
@@ -151,6 +154,7 @@ impl Communicator for Async {
         let started = Instant::now();
         self.shared.remote.pull_sparse(stages, missing)?;
         self.shared.pulled_in(started.elapsed());
+        self.shared.waited_for_rows(started.elapsed());
         Ok(())
     }
 
@@ -164,7 +168,10 @@ impl Communicator for Async {
     }
 
     fn end_pull(&self, pull: PullInFlight, stages: &mut [SparseStage]) -> Result<()> {
-        self.shared.remote.end_pull(pull, stages)
+        let started = Instant::now();
+        self.shared.remote.end_pull(pull, stages)?;
+        self.shared.waited_for_rows(started.elapsed());
+        Ok(())
     }
 
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
@@ -190,7 +197,8 @@ impl Communicator for Async {
             // All values contain what was applied before this process started.
             outbox.arrived.entry(stream).or_insert(next);
             let batch = outbox.pushed.get(&stream).map(Instant::elapsed);
-            batch.inspect(|&batch| shared.pacing.lock().batch_took(batch));
+            let pull_wait = outbox.pull_waits.remove(&std::thread::current().id()).unwrap_or_default();
+            batch.inspect(|&batch| shared.pacing.lock().batch_took(batch.saturating_sub(pull_wait)));
             batch.map_or(Duration::ZERO, |batch| batch.mul_f64(WAITING_SHARE))
         };
         let work = WorkId::step(stream, next);
@@ -421,6 +429,10 @@ impl Shared {
         }
         let answers = self.send(payloads)?;
         self.take_changes(&answers)
+    }
+
+    fn waited_for_rows(&self, time: Duration) {
+        *self.outbox.lock().pull_waits.entry(std::thread::current().id()).or_default() += time;
     }
 
     /// Decides whether later pulls overlap with computing; logs the first time that they do.

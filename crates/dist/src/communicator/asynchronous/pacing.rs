@@ -47,7 +47,7 @@ impl Pacing {
         self.merged
     }
 
-    /// A thread took this long between two pushes, without waiting for its gradients.
+    /// A thread took this long between two pushes, without waiting for rows or for its gradients.
     pub(super) fn batch_took(&mut self, time: Duration) {
         average(&mut self.batch, time);
     }
