@@ -8,7 +8,7 @@ VENV := target/venv
 DEVELOP = VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --quiet --features like-tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-mpi test-frameworks pytest wheel lint ruff mypy deny advisories docs bench chaos chaos-short clean
+.PHONY: help demo test test-mpi test-frameworks pytest wheel lint ruff mypy deny advisories docs bench compare chaos chaos-short clean
 
 help:          ## Show this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -72,8 +72,8 @@ lint: ruff mypy deny  ## Formatting, clippy, Python linters and types, licences,
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
 ruff: $(VENV)/ready    ## Lint and format check of the Python code
-	$(VENV)/bin/ruff check python examples tests docs/hooks.py docs/doctest_blocks.py
-	$(VENV)/bin/ruff format --check python examples tests/chaos docs/hooks.py docs/doctest_blocks.py
+	$(VENV)/bin/ruff check python examples tests comparisons docs/hooks.py docs/doctest_blocks.py
+	$(VENV)/bin/ruff format --check python examples tests/chaos comparisons docs/hooks.py docs/doctest_blocks.py
 
 # `stubtest` compares `_native.pyi` with the compiled module, so the module is built first.
 mypy: $(VENV)/ready    ## Check the types of the Python package, and the stubs of its compiled module
@@ -104,6 +104,13 @@ $(VENV)/docs-ready: $(VENV)/ready
 
 bench:         ## Run every benchmark; figures belong into docs/benchmarks.md
 	$(CARGO) bench --workspace
+
+# Options of comparisons/compare.py: `make compare COMPARE='--only servers --peers torch'`, `make compare COMPARE=--quick`.
+COMPARE ?=
+
+compare:       ## Train the same models with PyTorch, torchrec, PaddlePaddle and gensim; rewrites tables and chart of docs/
+	$(CARGO) build --release --package openfleet
+	$(PYTHON) comparisons/compare.py $(COMPARE)
 
 # Options of tests/chaos/chaos.py: `make chaos CHAOS='--runs 50 --seed 7 --mode sync --keep'`.
 CHAOS ?=
