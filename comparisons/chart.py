@@ -41,6 +41,11 @@ def svg(result: dict) -> str:
             shapes.append(f'<rect x="{LEFT}" y="{y}" width="{length:.1f}" height="{BAR}" fill="{COLOURS[ours]}"/>')
             shapes.append(f'<text x="{LEFT + length + 6:.1f}" y="{y + BAR - 5}">{rate:,.0f}</text>')
             y += BAR + GAP
+    if not shapes:
+        y += HEADING
+        shapes.append(
+            f'<text x="{MARGIN}" y="{y - 12}">No comparison is recorded here: `make compare` writes it.</text>'
+        )
     height = y + MARGIN
     size = f'width="{WIDTH}" height="{height}"'
     title = "Training speed of OpenFleet and other systems"

@@ -6,8 +6,9 @@
 
 Peers are installed into environments of their own (`--venvs`); one that cannot be installed is skipped, and the
 result says so. A full run rewrites `docs/benchmarks/compare.json`, the tables between the markers of
-`docs/benchmarks.md`, and the chart `docs/images/compare.svg`. A run of a part writes the same three files into
-`target/compare/results`, unless `--out` names another directory.
+`docs/benchmarks.md`, and the chart `docs/images/compare.svg`, unless other programs used the machine meanwhile: such
+figures do not belong there. A run of a part writes the same three files into `target/compare/results`, unless `--out`
+names another directory.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import chart
@@ -33,6 +33,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 STATE = ROOT / "target" / "compare"
 BATCH = 512
+#: What a run keeps of `measure.py`.
+KEPT = ["seconds", "cpu_seconds", "peak_rss_bytes", "loopback_bytes", "other_cores"]
 
 
 def options() -> argparse.Namespace:
@@ -55,6 +57,7 @@ def options() -> argparse.Namespace:
     args.rows = args.rows or (40_000 if args.quick else 500_000)
     args.words = args.words or (200_000 if args.quick else 2_000_000)
     part = args.quick or args.only or args.peers
+    args.to_docs = not (args.out or part)
     args.out = args.out or (STATE / "results" if part else ROOT / "docs")
     return args
 
@@ -105,6 +108,9 @@ def main() -> None:
             done = (number - 1) * len(chosen) + index + 1
             print(f"[{done}/{total}] {case.key}: ", end="", flush=True)
             run_case(args, case, number, records[case.key])
+    if args.to_docs and tables.disturbed(result):
+        print("other programs were busy: the documentation is left as it is (`--out docs` writes there all the same)")
+        args.out = STATE / "results"
     write(result, args.out)
     report(result, args.out)
 
@@ -167,10 +173,8 @@ def run_case(args: argparse.Namespace, case: Case, number: int, into: dict) -> N
         command.append("--no-namespace")
     # `fleetrun` finds `openfleet` beside itself; peers find nothing of ours in this path.
     environment = {**os.environ, **case.environment, "PYTHONWARNINGS": "ignore"}
-    before, started = busy_seconds(), time.monotonic()
     with log.with_suffix(".out").open("w") as out, log.with_suffix(".err").open("w") as err:
         subprocess.run([*command, "--", *case.command], stdout=out, stderr=err, env=environment)
-    busy, elapsed = busy_seconds() - before, time.monotonic() - started
     measured = json.loads(measured_file.read_text()) if measured_file.exists() else {}
     summary = last_summary(log.with_suffix(".out").read_text(errors="replace"))
     if measured.get("exit_code") != 0 or measured.get("timed_out") or summary is None:
@@ -184,8 +188,7 @@ def run_case(args: argparse.Namespace, case: Case, number: int, into: dict) -> N
         "round": number,
         "rate": summary.get("words_per_second") or summary["samples_per_second"],
         "quality": summary.get("test_auc"),
-        "other_cores": max(0.0, busy - measured["cpu_seconds"]) / elapsed,
-        **{name: measured[name] for name in ["seconds", "cpu_seconds", "peak_rss_bytes", "loopback_bytes"]},
+        **{name: measured[name] for name in KEPT},
     }
     if case.vectors:
         run["quality"] = vectors_quality(case.vectors, args.words)
@@ -228,13 +231,6 @@ def vectors_quality(path: Path, words: int) -> float:
             if word in wanted:
                 vectors[word] = [float(number) for number in rest.split()]
     return tables.similarity_quality(vectors, pairs)
-
-
-def busy_seconds() -> float:
-    """CPU seconds that all programs of the machine have used, and that the hypervisor gave to others."""
-    fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    user, nice, system, _idle, _iowait, irq, softirq, steal = fields
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def machine() -> dict:

@@ -75,6 +75,19 @@ def tree(root: int) -> dict[int, int]:
     return found
 
 
+def busy_seconds() -> float:
+    """CPU seconds that all programs of the machine have used, and that the hypervisor gave to others."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    user, nice, system, _idle, _iowait, irq, softirq, steal = fields
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def used_seconds(who: int) -> float:
+    """CPU seconds of this process, or of the children that it has waited for."""
+    usage = resource.getrusage(who)
+    return usage.ru_utime + usage.ru_stime
+
+
 def end(pids: list[int]) -> None:
     """Kills processes of the tree. Those that have ended already are no error."""
     for pid in pids:
@@ -87,6 +100,7 @@ def measure(command: list[str], timeout: float, namespace: bool) -> dict:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     alone = namespace and enter_namespace()
     me, bytes_before, started = os.getpid(), loopback_bytes(), time.monotonic()
+    busy_before, own_before = busy_seconds(), used_seconds(resource.RUSAGE_SELF)
     child = subprocess.Popen(command)
     peak, seconds, timed_out = 0, None, False
     while True:
@@ -105,12 +119,16 @@ def measure(command: list[str], timeout: float, namespace: bool) -> dict:
             timed_out = True
             end(list(now))
         time.sleep(0.05)
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_seconds = used_seconds(resource.RUSAGE_CHILDREN)
+    own = used_seconds(resource.RUSAGE_SELF) - own_before
+    others = busy_seconds() - busy_before - cpu_seconds - own
     return {
         "exit_code": child.returncode,
         "timed_out": timed_out,
         "seconds": seconds,
-        "cpu_seconds": usage.ru_utime + usage.ru_stime,
+        "cpu_seconds": cpu_seconds,
+        # Cores that other programs used meanwhile: above a few tenths, the figures are worth little.
+        "other_cores": max(0.0, others) / (time.monotonic() - started),
         "peak_rss_bytes": peak,
         # Without a namespace, the counters contain what other programs of the machine have sent.
         "loopback_bytes": loopback_bytes() - bytes_before if alone else None,

@@ -15,6 +15,9 @@ from statistics import median
 from cases import OURS, SUBJECTS
 from peers import PEERS
 
+#: The most cores that other programs may use during a run. Beyond it, ratios are unfair too: jobs of many processes
+#: get a larger share of the cores, and threads that wait in a loop lose most.
+QUIET = 0.3
 BEGIN, END = "<!-- compare:begin -->", "<!-- compare:end -->"
 
 
@@ -36,6 +39,8 @@ def introduction(result: dict) -> str:
     versions = ", ".join(f"{title_of(peer)} {version}" for peer, version in sorted(result["versions"].items()))
     busy = busiest(result)
     others = "" if busy is None else f" Other programs used at most {busy:.1f} cores during a run."
+    if disturbed(result):
+        others += f" **Lines with * are worth little: other programs used more than {QUIET} cores meanwhile.**"
     repeats = settings["repeats"]
     rounds = "One round" if repeats == 1 else f"{repeats} rounds"
     return (
@@ -48,6 +53,15 @@ def introduction(result: dict) -> str:
         "reading and evaluating. Memory is the largest sum of the resident memory of all processes at one moment. "
         "Bytes are those that the loopback device carried, with headers."
     )
+
+
+def disturbed(result: dict) -> list[str]:
+    """Keys of the cases with a run during which other programs used the machine."""
+    return [case["key"] for case in result["cases"] if is_disturbed(case)]
+
+
+def is_disturbed(case: dict) -> bool:
+    return any(cores > QUIET for cores in values(case, "other_cores"))
 
 
 def busiest(result: dict) -> float | None:
@@ -69,7 +83,7 @@ def table(subject: str, cases: list[dict], settings: dict) -> str:
         head += [f"CPU s per million {unit}", "memory", f"bytes per {unit[:-1]}"]
     rows = []
     for case in cases:
-        first = [case["name"], title_of(case["peer"])]
+        first = [case["name"] + (" *" if is_disturbed(case) else ""), title_of(case["peer"])]
         if not case["runs"]:
             rows.append([*first, "failed", *[""] * (len(head) - 3)])
             continue

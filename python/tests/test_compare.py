@@ -85,6 +85,16 @@ def test_nothing_is_dropped_silently(modules, result):
     assert "2 cores of A CPU, 8 GiB of memory" in text
 
 
+def test_runs_beside_other_programs_are_marked(modules, result):
+    tables = modules["tables"]
+    assert tables.disturbed(result) == []
+    result["cases"][1]["runs"][0]["other_cores"] = 0.9
+    assert tables.disturbed(result) == ["theirs"]
+    text = tables.section(result)
+    assert "| two threads * | PyTorch |" in text and "| two threads | OpenFleet |" in text
+    assert "Lines with * are worth little" in text
+
+
 def test_only_the_section_between_the_markers_changes(modules):
     tables = modules["tables"]
     page = f"before\n{tables.BEGIN}\nold\n{tables.END}\nafter\n"
@@ -105,6 +115,10 @@ def test_the_chart_has_a_bar_per_case_in_proportion(modules, result):
     texts = [text.text for text in root.iter(f"{space}text")]
     assert texts[0] == "CTR-DNN in one process, samples/s"
     assert "4,000" in texts and "PyTorch, two threads" in texts
+
+
+def test_a_chart_without_runs_says_so(modules, result):
+    assert "No comparison is recorded here" in modules["chart"].svg({**result, "cases": []})
 
 
 def test_spearman_is_the_correlation_of_ranks(modules):
