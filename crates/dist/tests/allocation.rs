@@ -19,14 +19,14 @@ use openfleet_dist::stage::{DenseStage, Lookup, SparseStage};
 use openfleet_dist::{ClientConfig, Link, Server, ServerConfig, State};
 use openfleet_table::{Adam, DenseSpec, Initializer, Optimizer, Schedule, SparseSpec};
 use openfleet_testkit::allocation::{CountingAllocator, large_allocations, live_bytes, peak_bytes, reset_peak};
-use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::sync::Mutex;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Tests that count for the whole process run one after another.
-static ALONE: Mutex<()> = Mutex::new(());
+static ALONE: Mutex<()> = Mutex::const_new(());
 
 /// Maximum bytes that one connection makes the server hold, including the pipe.
 async fn cost(bytes: &[u8]) -> usize {
@@ -48,7 +48,7 @@ async fn cost(bytes: &[u8]) -> usize {
 #[tokio::test(start_paused = true)]
 async fn at_most_a_mebibyte_is_allocated_before_a_peer_has_proved_itself() {
     const MEBIBYTE: usize = 1 << 20;
-    let _alone = ALONE.lock();
+    let _alone = ALONE.lock().await;
     let header = |length| Header { kind: 0x4001, request: 1, length, checksum: 0 }.encode().to_vec();
     for length in [1 << 63, u64::MAX, 1 << 30, 4097, 4096] {
         let mut bytes = header(length);
@@ -76,7 +76,7 @@ fn warm_pushes_and_pulls_use_the_memory_of_earlier_ones() {
     const DENSE: usize = 200_000;
     const KEYS: u64 = 8_000;
     const DIM: usize = 10;
-    let _alone = ALONE.lock();
+    let _alone = ALONE.blocking_lock();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     for mode in [Mode::Sync, Mode::Async] {
         let strategy = Strategy::resolve(&StrategyOptions::for_mode(mode)).unwrap();

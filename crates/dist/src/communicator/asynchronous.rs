@@ -15,7 +15,8 @@
 //! one process. Rows are pulled fresh for every batch, unless pulls are slow: then they are requested one batch ahead.
 //!
 //! If every push is followed by a fetch, a thread stays close to what it has sent. It never computes while more of its own gradients
-//! are missing from its values than one push has: one push in flight keeps both the thread and the servers busy, and a longer queue would only add delay (with servers slower than workers and small batches, so much that
+//! are missing from its values than one (on a slow link: twice what a push has, less one): one push in flight keeps both the thread
+//! and the servers busy, and a longer queue would only add delay (with servers slower than workers and small batches, so much that
 //! the model learns nothing). The thread also gives its last gradient time to arrive before it begins the next batch, at most a
 //! share of the time that the last batch took ([`WAITING_SHARE`]). With fast servers, only the other workers' gradients are
 //! then missing, which wins back half of the AUC that two workers otherwise lose. With slow servers, the cost is at most that
@@ -248,9 +249,9 @@ impl Communicator for Async {
                 if missing == 0 {
                     break;
                 }
-                // One push may be in flight while the thread computes the gradients of the next.
-                let merged = shared.pacing.lock().merged() as u64;
-                if missing > merged {
+                // One push may be in flight while the thread computes all but one of the gradients of the next.
+                let (merged, _) = shared.pacing.lock().merging();
+                if missing > 2 * merged as u64 - 1 {
                     shared.changed.wait(&mut outbox);
                 } else if shared.changed.wait_until(&mut outbox, deadline).timed_out() {
                     break;
@@ -365,8 +366,6 @@ impl Shared {
     }
 
     fn send_all(&self) -> Result<()> {
-        let most = self.settings.merge.max_gradients;
-        let wait = Duration::from_millis(self.settings.merge.wait_ms);
         loop {
             let mut outbox = self.outbox.lock();
             let stream = loop {
@@ -378,7 +377,11 @@ impl Shared {
                 }
                 self.changed.wait(&mut outbox);
             };
-            let deadline = Instant::now() + wait;
+            // On a slow link a push waits for as long as it takes to send, because a pull cannot overtake it.
+            let (merged, push_time) = self.pacing.lock().merging();
+            let most = self.settings.merge.max_gradients.max(merged);
+            let wait = Duration::from_millis(self.settings.merge.wait_ms);
+            let deadline = Instant::now() + if merged > 1 { push_time } else { wait };
             while most > 1
                 && outbox.queue.iter().filter(|item| item.work.stream == stream).count() < most
                 && outbox.queue.len() < self.settings.send_queue_size
@@ -388,7 +391,7 @@ impl Shared {
                     break;
                 }
             }
-            let merged = take_mergeable(&mut outbox.queue, stream, most.max(self.pacing.lock().merged()));
+            let merged = take_mergeable(&mut outbox.queue, stream, most);
             let count = merged.len() as u64;
             let last_step = merged.last().map_or(0, |item| item.work.last_step);
             // The reply to the last push in the queue has the changes of all.

@@ -152,7 +152,8 @@ fn a_push_in_step_returns_how_long_it_waited_for_the_other_worker() {
             }
         };
         let (early, late) = std::thread::scope(|scope| {
-            workers.iter().map(|worker| scope.spawn(|| worker.begin(0).unwrap())).for_each(|thread| drop(thread));
+            let begun: Vec<_> = workers.iter().map(|worker| scope.spawn(|| worker.begin(0).unwrap())).collect();
+            begun.into_iter().for_each(|thread| thread.join().unwrap());
             let early = scope.spawn(|| push(0));
             while !states.iter().all(|state| state.status().waiting_for == [1]) {
                 std::thread::yield_now();

@@ -42,9 +42,9 @@ impl Pacing {
         Pacing { most, merged: 1, ..Pacing::default() }
     }
 
-    /// Gradients of a stream that may be merged into one push.
-    pub(super) fn merged(&self) -> usize {
-        self.merged
+    /// Gradients of a stream that may be merged into one push, and how long a push takes.
+    pub(super) fn merging(&self) -> (usize, Duration) {
+        (self.merged, Duration::from_secs_f64(self.push.unwrap_or(0.0)))
     }
 
     /// A thread took this long between two pushes, without waiting for rows or for its gradients.
@@ -109,13 +109,13 @@ mod tests {
             pacing.batch_took(Duration::from_millis(batch_ms));
             pacing.push_took(Duration::from_millis(push_ms));
         }
-        pacing.merged()
+        pacing.merging().0
     }
 
     #[test]
     fn gradients_are_merged_while_pushes_are_slow() {
         let mut pacing = Pacing::new(4);
-        assert_eq!(pacing.merged(), 1);
+        assert_eq!(pacing.merging().0, 1);
         assert_eq!(after(&mut pacing, 10, 25), 3, "a push lasts as long as three batches");
         assert_eq!(after(&mut pacing, 10, 500), 4, "not more than the bound");
         assert_eq!(after(&mut pacing, 100, 90), 1, "a thread computes longer than its push travels");
