@@ -62,6 +62,8 @@ struct Shared {
     changed: Condvar,
     /// Dense values as last received, and their version.
     latest: Mutex<Latest>,
+    /// Held while changes of dense values are requested and added: they refer to the reply before.
+    fetching: Mutex<()>,
     /// Whether replies to pushes carry the changes of dense values.
     changes_with_replies: bool,
     pacing: Mutex<Pacing>,
@@ -112,6 +114,7 @@ impl Async {
             outbox: Mutex::default(),
             changed: Condvar::new(),
             latest: Mutex::default(),
+            fetching: Mutex::default(),
             pacing: Mutex::new(Pacing::new(settings.merge.slow_link_gradients)),
             payloads: PayloadPool::default(),
         });
@@ -426,6 +429,7 @@ impl Shared {
 
     /// Sends a push whose reply has the changes of the dense values.
     fn send_and_take_changes(&self, mut payloads: Vec<Payload>) -> Result<()> {
+        let _fetching = self.fetching.lock();
         let numbers = self.latest.lock().held.numbers().to_vec();
         for (server, payload) in payloads.iter_mut().enumerate() {
             request_changes(payload, numbers.get(server).copied().unwrap_or(0));
@@ -472,6 +476,7 @@ impl Shared {
         if self.remote.float_width() == FloatWidth::Bits32 {
             return self.fetch_values();
         }
+        let _fetching = self.fetching.lock();
         let numbers = if is_exact { Vec::new() } else { self.latest.lock().held.numbers().to_vec() };
         let answers = self.remote.pull_changes(&numbers)?;
         self.take_changes(&answers)

@@ -126,12 +126,6 @@ impl TrainingThread {
         TrainingThread { arena: plan.arena(), batch, next_batch, is_ahead: false, schema: None, steps: 0, skip: 0 }
     }
 
-    /// Forgets the batch that was read early, and its rows.
-    fn forget_next(&mut self) {
-        self.is_ahead = false;
-        self.arena.pull_ahead = None;
-    }
-
     /// Makes the next step pull every dense value.
     pub(crate) fn invalidate_dense(&mut self) {
         self.arena.dense.iter_mut().for_each(|stage| stage.version = 0);
@@ -140,7 +134,7 @@ impl TrainingThread {
     /// Prepares the thread for a pass over rows of this schema.
     pub(crate) fn prepare(&mut self, plan: &Plan, schema: &Schema, options: &RunOptions<'_>) -> Result<()> {
         plan.bind(&mut self.arena, schema)?;
-        self.forget_next();
+        self.is_ahead = false;
         // Others may have trained in between, so the copies of dense values may be stale.
         self.invalidate_dense();
         self.arena.profile = options.debug.then(|| vec![0; plan.op_names().len()]);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::workspace::{Workspace, free_ports};
 
-const DELAY: Duration = Duration::from_millis(25);
+const DELAY: Duration = Duration::from_millis(60);
 
 /// Connects every client of a new port to `server`, with [`DELAY`] in both directions. Returns the port.
 fn relay_to(server: u16) -> u16 {
@@ -55,7 +55,7 @@ fn async_on_a_slow_link_says_what_it_does_and_counts_every_id_once() {
         let output = Command::new(openfleet).args(arguments).current_dir(workspace.path("")).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     };
-    run(&["gen", "criteo", "--rows", "3000", "--parts", "2", "--ids", "5000", "--out", "clicks"]);
+    run(&["gen", "criteo", "--rows", "1600", "--parts", "2", "--ids", "5000", "--out", "clicks"]);
     let first = free_ports(4);
     let (ports, workers) = ([first, first + 1], [first + 2, first + 3]);
     let relays: Vec<u16> = ports.iter().map(|&port| relay_to(port)).collect();

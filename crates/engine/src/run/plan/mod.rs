@@ -201,6 +201,8 @@ impl Plan {
     /// Maps the plan's data variables to the fields of a schema. Fails if a field is missing or has another kind.
     pub fn bind(&self, arena: &mut Arena, schema: &Schema) -> Result<()> {
         arena.feeds.clear();
+        // Rows that were requested ahead belong to a batch that is not the next one any more.
+        arena.pull_ahead = None;
         for feed in &self.feeds {
             let position = schema.position(&feed.name).map_err(|_| Error::NotFed {
                 name: feed.name.clone(),
