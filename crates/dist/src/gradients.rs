@@ -26,7 +26,7 @@ pub struct Head {
     /// Whether the reply should contain the new values of its blocks.
     pub want_values: bool,
     /// The reply should contain how the dense values have changed since the reply with this number; 0 for the values
-    /// themselves. See [`PullChanges`](crate::request::pull_changes).
+    /// themselves. The encoding is that of the request "pull changes".
     pub changes_since: Option<u64>,
     /// Width of the floats in the push; values in its reply always have 32 bits.
     pub width: FloatWidth,
