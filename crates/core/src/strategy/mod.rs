@@ -128,7 +128,7 @@ pub struct Merge {
     pub max_gradients: usize,
     /// How long an incomplete merge waits for more gradients, in milliseconds.
     pub wait_ms: u64,
-    /// Maximum number of gradients in one push while pushes take longer than batches. 1 if the user has chosen `max_gradients`, or if
+    /// Maximum number of gradients in one push while a push takes much longer than a batch. 1 if the user has chosen `max_gradients`, or if
     /// not every push is followed by a fetch of dense values.
     pub slow_link_gradients: usize,
 }

@@ -111,8 +111,8 @@ pub(super) mod default {
     pub(super) const GEO_SGD_NEED_PUSH_NUMS: i64 = 100;
 }
 
-/// Gradients that async mode merges into one push while pushes are slow, unless `max_merge_var_num` is given. Four batches are still a
-/// common size of one.
+/// Gradients that async mode merges into one push while pushes are slow, unless `max_merge_var_num` is given. Four
+/// batches of 512 rows are still a common batch size.
 const SLOW_LINK_GRADIENTS: usize = 4;
 /// The unit of `send_wait_times`.
 const SEND_WAIT_MS: u64 = 10;

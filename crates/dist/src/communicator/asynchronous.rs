@@ -36,7 +36,7 @@ use parking_lot::{Condvar, Mutex};
 use tracing::warn;
 
 use self::merging::{Item, merge, tables_of, take_mergeable};
-use self::pacing::Pacing;
+use self::pacing::{Averages, Pacing};
 use super::remote::{HeldValues, PullInFlight, PushReply, Remote, wait_all};
 use super::{Communicator, Failure, Missing, Pushed, Step};
 use crate::error::Result;
@@ -157,8 +157,11 @@ impl Communicator for Async {
     fn pull_sparse(&self, stages: &mut [SparseStage], missing: Missing) -> Result<()> {
         let started = Instant::now();
         self.shared.remote.pull_sparse(stages, missing)?;
-        self.shared.pulled_in(started.elapsed());
-        self.shared.waited_for_rows(started.elapsed());
+        // Pulls of an evaluation say nothing about training.
+        if missing == Missing::Create {
+            self.shared.pulled_in(started.elapsed());
+            self.shared.waited_for_rows(started.elapsed());
+        }
         Ok(())
     }
 
@@ -407,7 +410,7 @@ impl Shared {
                 true => self.send_and_take_changes(payloads),
                 false => self.send(payloads).map(drop),
             });
-            self.adapt(started.elapsed());
+            self.pushed_in(started.elapsed());
             let mut outbox = self.outbox.lock();
             outbox.sending -= 1;
             outbox.sent += if self.changes_with_replies { 0 } else { count };
@@ -448,7 +451,7 @@ impl Shared {
         if !pacing.pull_took(took) {
             return;
         }
-        let (batch, pull) = pacing.pull_milliseconds();
+        let Averages { batch, pull, .. } = pacing.averages_ms();
         drop(pacing);
         warn!(
             "slow link: a pull takes {pull:.0} ms and a batch {batch:.0} ms; while pulls are slow, this worker requests the rows of \
@@ -457,12 +460,12 @@ impl Shared {
     }
 
     /// Decides how many gradients the next pushes have; logs the first time that they are merged.
-    fn adapt(&self, took: Duration) {
+    fn pushed_in(&self, took: Duration) {
         let mut pacing = self.pacing.lock();
         if !pacing.push_took(took) {
             return;
         }
-        let (batch, push) = pacing.milliseconds();
+        let Averages { batch, push, .. } = pacing.averages_ms();
         drop(pacing);
         let most = self.settings.merge.slow_link_gradients;
         warn!(

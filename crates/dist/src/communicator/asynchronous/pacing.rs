@@ -2,8 +2,8 @@
 //!
 //! The more of its gradients a thread's values lack, the worse it learns, so on a fast link every gradient is sent alone. If a push
 //! takes much longer than a batch, sending each alone makes the threads wait for the link most of the time. Then gradients are
-//! merged: fewer bytes per batch, like fewer and larger batches. If a thread would wait long for
-//! the rows of every batch, it requests them while it computes the batch before, and they lack that batch's gradients.
+//! merged: fewer bytes per batch, like fewer and larger batches. If a thread would wait long for the rows of every batch, it
+//! requests them while it computes the batch before, and they lack that batch's gradients.
 //!
 //! This file has no clock: times are passed in.
 
@@ -39,6 +39,13 @@ pub(super) struct Pacing {
     pulls: u64,
     has_merged: bool,
     has_overlapped: bool,
+}
+
+/// Average times in milliseconds.
+pub(super) struct Averages {
+    pub(super) batch: f64,
+    pub(super) pull: f64,
+    pub(super) push: f64,
 }
 
 impl Pacing {
@@ -88,14 +95,10 @@ impl Pacing {
         self.overlaps && !self.pulls.is_multiple_of(MEASURED_PULLS)
     }
 
-    /// The averages of a batch and of a pull, in milliseconds.
-    pub(super) fn pull_milliseconds(&self) -> (f64, f64) {
-        (1e3 * self.batch.unwrap_or(0.0), 1e3 * self.pull.unwrap_or(0.0))
-    }
-
-    /// The averages of a batch and of a push, in milliseconds.
-    pub(super) fn milliseconds(&self) -> (f64, f64) {
-        (1e3 * self.batch.unwrap_or(0.0), 1e3 * self.push.unwrap_or(0.0))
+    /// The averages, for messages.
+    pub(super) fn averages_ms(&self) -> Averages {
+        let [batch, pull, push] = [self.batch, self.pull, self.push].map(|seconds| 1e3 * seconds.unwrap_or(0.0));
+        Averages { batch, pull, push }
     }
 }
 
