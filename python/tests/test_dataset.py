@@ -48,6 +48,18 @@ def test_train_evaluate_train_evaluate_in_one_process(clicks, click_model, capsy
     assert data.get_memory_data_size() == 0
 
 
+def test_debug_prints_where_the_time_went(clicks, click_model, capsys):
+    model = click_model()
+    static.optimizer.Adam(0.01).minimize(model.loss)
+    report = trained(model).train_from_dataset(dataset=dataset(QueueDataset, model, clicks()), debug=True)
+    phases = dict(report.phases)
+    assert list(phases) == ["data", "pull", "compute", "push", "barrier"]
+    assert phases["compute"] > 0
+    assert sum(phases.values()) >= report.waited_seconds
+    printed = capsys.readouterr().out
+    assert all(f" s  {phase}\n" in printed for phase in phases), printed
+
+
 def test_a_missing_file_and_an_empty_list_are_errors(clicks, click_model):  # story 6
     model = click_model(static.optimizer.SGD(0.1))
     exe = trained(model)
