@@ -1,6 +1,6 @@
 //! The task behind a remote link: it connects, sends and receives, and reconnects when the connection breaks.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use openfleet_core::topology::Endpoint;
@@ -29,17 +29,20 @@ pub(super) enum Ended {
     Broken,
 }
 
+/// `instance` is the server process that this worker talks to, once it is known; a different one has lost the tables.
 pub(super) async fn keep_connected(
     endpoint: Endpoint,
     config: ClientConfig,
     connector: Arc<dyn Connector>,
     mut requests: mpsc::UnboundedReceiver<Outgoing>,
     mut abandonment: watch::Receiver<bool>,
+    instance: Arc<OnceLock<u64>>,
 ) {
     let rank = config.identity.rank;
     let mut unanswered = Unanswered::new(endpoint.to_string(), rank);
     {
-        let connected = keep_connected_until_refused(&endpoint, &config, connector, &mut requests, &mut unanswered);
+        let connected =
+            keep_connected_until_refused(&endpoint, &config, connector, &mut requests, &mut unanswered, &instance);
         tokio::select! {
             () = connected => return,
             // An error means that the link was dropped: then no requests come, and the other branch ends.
@@ -55,14 +58,13 @@ async fn keep_connected_until_refused(
     connector: Arc<dyn Connector>,
     requests: &mut mpsc::UnboundedReceiver<Outgoing>,
     unanswered: &mut Unanswered,
+    instance: &OnceLock<u64>,
 ) {
     let tls = match tls::ready(&config.tls, tls::Connector::new) {
         Ok(tls) => tls,
         Err(error) => return unanswered.fail_all(requests, error).await,
     };
     let name = endpoint.to_string();
-    // The server process that this worker has talked to. A different one has lost the tables.
-    let mut instance = None;
     let mut pause = config.shortest_pause;
     loop {
         let stream = tokio::select! {
@@ -73,7 +75,7 @@ async fn keep_connected_until_refused(
             Ok((stream, welcomed)) => {
                 debug!("connected to server {endpoint}");
                 config.missing_peers.server_is_back(&name);
-                if *instance.get_or_insert(welcomed) != welcomed {
+                if *instance.get_or_init(|| welcomed) != welcomed {
                     warn!("server {endpoint} was restarted and has lost its tables");
                     let rank = config.identity.rank;
                     return unanswered.fail_all(requests, Error::Recalled { rank }).await;
@@ -96,7 +98,7 @@ async fn keep_connected_until_refused(
             }
             Err(error) => debug!("server {endpoint} is not ready: {error}"),
         }
-        if instance.is_some() {
+        if instance.get().is_some() {
             config.missing_peers.server_is_missing(&name);
         }
         tokio::select! {

@@ -1,7 +1,7 @@
 //! [`Link`]: the handle through which a worker sends requests to one server.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use openfleet_core::topology::Endpoint;
@@ -31,6 +31,8 @@ pub struct Link {
 enum Route {
     Remote {
         requests: mpsc::UnboundedSender<Outgoing>,
+        /// A second connection; see [`Link::send_payload_apart`].
+        apart: Arc<SecondConnection>,
         abandoned: watch::Sender<bool>,
         /// Maximum payload that a server accepts, in bytes.
         cap: u64,
@@ -39,6 +41,12 @@ enum Route {
         state: Arc<State>,
         rank: u32,
     },
+}
+
+/// A connection that is opened when it is first used: most jobs never use it.
+struct SecondConnection {
+    requests: OnceLock<mpsc::UnboundedSender<Outgoing>>,
+    open: Box<dyn Fn() -> mpsc::UnboundedSender<Outgoing> + Send + Sync>,
 }
 
 /// Payload bytes that a link has sent and received, without headers.
@@ -89,12 +97,19 @@ impl Link {
         config: ClientConfig,
         connector: Arc<dyn Connector>,
     ) -> Self {
-        let (sender, receiver) = mpsc::unbounded_channel();
         let (name, deadline, patience) = (endpoint.to_string().into(), config.deadline, config.patience);
         let (abandoned, abandonment) = watch::channel(false);
-        let cap = config.cap;
-        runtime.spawn(keep_connected(endpoint, config, connector, receiver, abandonment));
-        let route = Route::Remote { requests: sender, abandoned, cap };
+        let (cap, runtime, instance) = (config.cap, runtime.clone(), Arc::default());
+        let open = move || {
+            let (sender, receiver) = mpsc::unbounded_channel();
+            let (endpoint, config, connector) = (endpoint.clone(), config.clone(), connector.clone());
+            let (abandonment, instance) = (abandonment.clone(), Arc::clone(&instance));
+            runtime.spawn(keep_connected(endpoint, config, connector, receiver, abandonment, instance));
+            sender
+        };
+        let requests = open();
+        let apart = Arc::new(SecondConnection { requests: OnceLock::new(), open: Box::new(open) });
+        let route = Route::Remote { requests, apart, abandoned, cap };
         Link { name, route, traffic: Arc::default(), deadline, patience }
     }
 
@@ -134,6 +149,12 @@ impl Link {
         self.send_payload_within(kind, payload, self.deadline)
     }
 
+    /// Sends a large request over a second connection with the ordinary time limit. Requests that are sent later do not wait
+    /// behind it, so they may overtake it.
+    pub fn send_payload_apart(&self, kind: Kind, payload: Payload) -> Pending {
+        self.send_over(true, kind, payload, self.deadline)
+    }
+
     /// Sends an encoded request with the longer time limit, because it waits for other workers.
     pub fn send_payload_patiently(&self, kind: Kind, payload: Payload) -> Pending {
         self.send_payload_within(kind, payload, self.patience)
@@ -153,6 +174,10 @@ impl Link {
 
     /// Sends an encoded request that fails with [`Error::Deadline`] if there is no reply within the given time.
     pub fn send_payload_within(&self, kind: Kind, payload: Payload, within: Duration) -> Pending {
+        self.send_over(false, kind, payload, within)
+    }
+
+    fn send_over(&self, is_apart: bool, kind: Kind, payload: Payload, within: Duration) -> Pending {
         self.traffic.sent.fetch_add(payload.bytes().len() as u64, Ordering::Relaxed);
         let (answer, receiver) = oneshot::channel();
         let pending = |receiver| Pending { name: self.name.clone(), traffic: self.traffic.clone(), receiver };
@@ -169,9 +194,10 @@ impl Link {
                 let _ = answer.send(Err(Error::TooLong { length: payload.bytes().len() as u64, cap: *cap }));
                 pending(receiver)
             }
-            Route::Remote { requests, .. } => {
+            Route::Remote { requests, apart, .. } => {
                 let outgoing =
                     Outgoing { kind, payload, deadline: Instant::now() + within, waited: within, told: 0, answer };
+                let requests = if is_apart { apart.requests.get_or_init(&apart.open) } else { requests };
                 // If the channel is closed, the request is dropped, and `wait` reports that the link is closed.
                 let _ = requests.send(outgoing);
                 pending(receiver)

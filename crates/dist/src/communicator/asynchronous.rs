@@ -39,6 +39,7 @@ use self::merging::{Item, merge, tables_of, take_mergeable};
 use self::pacing::{Averages, Pacing};
 use super::remote::{HeldValues, PullInFlight, PushReply, Remote, wait_all};
 use super::{Communicator, Failure, Missing, Pushed, Step};
+use crate::client::Link;
 use crate::error::Result;
 use crate::frame::{Payload, PayloadPool};
 use crate::gradients::request_changes;
@@ -360,8 +361,13 @@ impl Shared {
     }
 
     fn send(&self, payloads: Vec<Payload>) -> Result<Vec<Payload>> {
-        let links = self.remote.links.iter();
-        wait_all(links.zip(payloads).map(|(link, payload)| link.send_payload(Kind::Push, payload)).collect())
+        // While rows are requested ahead, they must not wait behind a push. Otherwise they should: they then contain it.
+        let is_apart = self.pacing.lock().overlaps();
+        let send = |(link, payload): (&Link, Payload)| match is_apart {
+            true => link.send_payload_apart(Kind::Push, payload),
+            false => link.send_payload(Kind::Push, payload),
+        };
+        wait_all(self.remote.links.iter().zip(payloads).map(send).collect())
     }
 
     fn send_and_take(&self, payloads: Vec<Payload>, dense: &mut [DenseStage]) -> Result<()> {
