@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! head | for each stage: tables, keys, for each table the gradients of the keys' rows, counts | for each block: gradient
+//!      | the pull of the next step, if there is one
 //! ```
 //!
 //! [`PushEncoder`] writes the parts in exactly this order; [`PushView`] reads them in place. Exchanges of geo mode have the
@@ -30,6 +31,8 @@ pub struct Head {
     pub changes_since: Option<u64>,
     /// Width of the floats in the push; values in its reply always have 32 bits.
     pub width: FloatWidth,
+    /// Whether the gradients of rows have 32 bits, whatever the width of the others is.
+    pub wide_rows: bool,
     /// Whether the stages have shows and clicks.
     pub counted: bool,
     /// Whether the step is measured before it is applied: the reply is the sum of squares of the step's mean gradients, and the
@@ -45,9 +48,14 @@ impl Head {
             want_values: false,
             changes_since: None,
             width: FloatWidth::Bits32,
+            wide_rows: false,
             counted: false,
             measured: false,
         }
+    }
+
+    fn row_width(&self) -> FloatWidth {
+        if self.wide_rows { FloatWidth::Bits32 } else { self.width }
     }
 }
 
@@ -57,6 +65,8 @@ const NARROW: u32 = 2;
 const COUNTED: u32 = 4;
 const MEASURED: u32 = 8;
 const WANT_CHANGES: u32 = 16;
+const NEXT_PULL: u32 = 32;
+const WIDE_ROWS: u32 = 64;
 
 /// Writes a push. Stages come first; then [`PushEncoder::blocks`] returns the encoder of the dense blocks, so that the types
 /// enforce the order that [`PushView::decode`] reads.
@@ -97,7 +107,8 @@ impl PushEncoder {
         let narrow = if head.width == FloatWidth::Bits16 { NARROW } else { 0 };
         let counted = if head.counted { COUNTED } else { 0 };
         let measured = if head.measured { MEASURED } else { 0 };
-        payload.put(&[head.work.stream, wants | narrow | counted | measured, 0, 0]);
+        let wide_rows = if head.wide_rows { WIDE_ROWS } else { 0 };
+        payload.put(&[head.work.stream, wants | narrow | counted | measured | wide_rows, 0, 0]);
         payload.put(&[head.work.first_step, head.work.last_step, 0]);
         if let Some(number) = head.changes_since {
             request_changes(&mut payload, number);
@@ -119,7 +130,7 @@ impl PushEncoder {
         put_keys(&mut self.payload, tables, dims, keys);
         for (&dim, rows) in dims.iter().zip(gradients) {
             let chance = self.chance();
-            floats::put_rows(&mut self.payload, self.head.width, keys.len(), dim as usize, rows, chance);
+            floats::put_rows(&mut self.payload, self.head.row_width(), keys.len(), dim as usize, rows, chance);
         }
         if self.head.counted {
             self.payload.put(&[u64::from(counts.is_some())]);
@@ -166,6 +177,16 @@ impl BlockEncoder {
         self.push.payload.put(&[block, gradient.len() as u32]);
         let chance = self.push.chance();
         floats::put(&mut self.push.payload, self.push.head.width, gradient, chance);
+    }
+
+    /// Returns the encoded push, which also requests the rows of the next step: `pull` is an encoded request
+    /// ([`PullEncoder`](crate::pull::PullEncoder)), answered after the push is applied.
+    pub(crate) fn finish_before(mut self, pull: &Payload) -> Payload {
+        let payload = &mut self.push.payload;
+        payload.bytes_mut()[FLAGS_AT] |= NEXT_PULL as u8;
+        payload.put(&[pull.bytes().len() as u64]);
+        payload.put(pull.bytes());
+        self.finish()
     }
 
     /// Returns the encoded push.
@@ -241,6 +262,8 @@ pub struct PushView<'a> {
     pub stages: Vec<PushedStage<'a>>,
     /// Block number and gradient.
     pub blocks: Vec<(u32, Floats<'a>)>,
+    /// The encoded pull of the next step, which the reply should answer too.
+    pub next_pull: Option<&'a [u8]>,
 }
 
 /// The keys of a stage and what is pushed to them.
@@ -266,15 +289,16 @@ impl<'a> PushView<'a> {
     /// Decodes a push; narrow floats are converted into memory of the pool.
     pub fn decode_in(payload: &'a [u8], pool: &PayloadPool) -> Result<Self> {
         let mut reader = Reader::new(payload);
-        let (head, stage_count, block_count) = take_head(&mut reader)?;
-        let Head { work, want_values, changes_since, width, counted, measured } = head;
+        let (head, Parts { stages: stage_count, blocks: block_count, has_pull }) = take_head(&mut reader)?;
+        let (Head { work, want_values, changes_since, width, counted, measured, .. }, row_width) =
+            (head, head.row_width());
         let mut stages = Vec::with_capacity(stage_count);
         for _ in 0..stage_count {
             let keys = take_keys(&mut reader)?;
             let gradients = keys
                 .dims
                 .iter()
-                .map(|&dim| floats::take(&mut reader, width, pool, keys.keys.len().saturating_mul(dim as usize)))
+                .map(|&dim| floats::take(&mut reader, row_width, pool, keys.keys.len().saturating_mul(dim as usize)))
                 .collect::<Result<_>>()?;
             let show_click = if counted { take_counts(&mut reader, keys.keys.len())? } else { None };
             stages.push(PushedStage { keys, gradients, show_click });
@@ -284,41 +308,68 @@ impl<'a> PushView<'a> {
             let block = reader.take::<u32>(2)?;
             blocks.push((block[0], floats::take(&mut reader, width, pool, block[1] as usize)?));
         }
+        let next_pull = take_pull(&mut reader, has_pull)?;
         reader.end()?;
-        Ok(PushView { work, want_values, changes_since, width, counted, measured, stages, blocks })
+        Ok(PushView { work, want_values, changes_since, width, counted, measured, stages, blocks, next_pull })
     }
 }
 
-/// The blocks whose new values a push requests; its floats are skipped.
-pub(crate) fn wanted(payload: &[u8]) -> Result<Vec<u32>> {
+/// What the reply to a push should contain.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wanted<'a> {
+    /// The blocks whose new values are requested.
+    pub(crate) blocks: Vec<u32>,
+    /// See [`PushView::next_pull`].
+    pub(crate) next_pull: Option<&'a [u8]>,
+}
+
+/// What the reply to an encoded push should contain; the floats of the push are skipped.
+pub(crate) fn wanted(payload: &[u8]) -> Result<Wanted<'_>> {
     let mut reader = Reader::new(payload);
-    let (Head { want_values, width, counted, .. }, stage_count, block_count) = take_head(&mut reader)?;
-    if !want_values {
-        return Ok(Vec::new());
+    let (head, parts) = take_head(&mut reader)?;
+    let Head { want_values, width, counted, .. } = head;
+    if !want_values && !parts.has_pull {
+        return Ok(Wanted::default());
     }
-    for _ in 0..stage_count {
+    for _ in 0..parts.stages {
         let keys = take_keys(&mut reader)?;
         for &dim in keys.dims {
-            floats::skip(&mut reader, width, keys.keys.len().saturating_mul(dim as usize))?;
+            floats::skip(&mut reader, head.row_width(), keys.keys.len().saturating_mul(dim as usize))?;
         }
         if counted {
             take_counts(&mut reader, keys.keys.len())?;
         }
     }
-    let mut blocks = Vec::with_capacity(block_count);
-    for _ in 0..block_count {
+    let mut blocks = Vec::with_capacity(parts.blocks);
+    for _ in 0..parts.blocks {
         let block = reader.take::<u32>(2)?;
         floats::skip(&mut reader, width, block[1] as usize)?;
-        blocks.push(block[0]);
+        if want_values {
+            blocks.push(block[0]);
+        }
     }
-    Ok(blocks)
+    Ok(Wanted { blocks, next_pull: take_pull(&mut reader, parts.has_pull)? })
 }
 
-/// Reads the head, and the numbers of stages and blocks.
-fn take_head(reader: &mut Reader<'_>) -> Result<(Head, usize, usize)> {
+/// What follows the head of a push.
+struct Parts {
+    stages: usize,
+    blocks: usize,
+    has_pull: bool,
+}
+
+fn take_pull<'a>(reader: &mut Reader<'a>, has_pull: bool) -> Result<Option<&'a [u8]>> {
+    if !has_pull {
+        return Ok(None);
+    }
+    let length = reader.one::<u64>()? as usize;
+    reader.take(length).map(Some)
+}
+
+fn take_head(reader: &mut Reader<'_>) -> Result<(Head, Parts)> {
     let head = reader.take::<u32>(4)?;
     let steps = reader.take::<u64>(3)?;
-    if head[1] > WANT_VALUES | NARROW | COUNTED | MEASURED | WANT_CHANGES
+    if head[1] > WANT_VALUES | NARROW | COUNTED | MEASURED | WANT_CHANGES | NEXT_PULL | WIDE_ROWS
         || head[2] > MOST
         || head[3] > MOST
         || steps[0] > steps[1]
@@ -330,7 +381,9 @@ fn take_head(reader: &mut Reader<'_>) -> Result<(Head, usize, usize)> {
     let has = |flag: u32| head[1] & flag != 0;
     let (want_values, counted, measured) = (has(WANT_VALUES), has(COUNTED), has(MEASURED));
     let changes_since = has(WANT_CHANGES).then_some(steps[2]);
-    Ok((Head { work, want_values, changes_since, width, counted, measured }, head[2] as usize, head[3] as usize))
+    let parts = Parts { stages: head[2] as usize, blocks: head[3] as usize, has_pull: has(NEXT_PULL) };
+    let wide_rows = has(WIDE_ROWS);
+    Ok((Head { work, want_values, changes_since, width, wide_rows, counted, measured }, parts))
 }
 
 fn take_counts<'a>(reader: &mut Reader<'a>, keys: usize) -> Result<Option<ShowClick<'a>>> {

@@ -19,6 +19,7 @@ pub mod handshake;
 pub mod listener;
 pub mod missing_peers;
 pub mod net;
+pub mod pull;
 pub mod request;
 pub mod server;
 pub mod session;

@@ -4,10 +4,10 @@ use openfleet_core::strategy::Mode;
 use openfleet_dist::frame::{HEADER, Header, Payload, Reader};
 use openfleet_dist::gradients::PushView;
 use openfleet_dist::net::read_frame;
+use openfleet_dist::pull::{self, PullView};
 use openfleet_dist::request::create_tables::{CreateTables, Description};
 use openfleet_dist::request::{
-    Kind, Request, action, all_reduce, create_tables, enter, exchange_geo, heartbeat, inspect, join, pull_sparse,
-    shrink, status,
+    Kind, Request, action, all_reduce, create_tables, enter, exchange_geo, heartbeat, inspect, join, shrink, status,
 };
 use openfleet_dist::server::{Outcome, State};
 use openfleet_table::{Adam, DenseSpec, Initializer, Optimizer, Schedule, SparseSpec};
@@ -34,7 +34,8 @@ pub fn decode_as_everything(bytes: &[u8]) {
     while let Ok(view) = exchange_geo::take_changed(&mut reader, 3) {
         assert_eq!(view.rows.len(), view.keys.len() * 3);
     }
-    let _ = pull_sparse::take_rows(&mut Reader::new(bytes), bytes.len(), usize::MAX);
+    let _ = PullView::decode(bytes);
+    let _ = pull::take_rows(&mut Reader::new(bytes), bytes.len(), usize::MAX);
     // A slice is always ready: one poll reads everything.
     let mut from = bytes;
     let mut reading = std::pin::pin!(read_frame(&mut from, 1 << 20, "a test"));

@@ -111,9 +111,13 @@ pub struct HybridSettings {
 /// Options of geo mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GeoSettings {
-    /// Batches between two pushes; at least 1.
+    /// Batches between two exchanges of rows; at least 1.
     pub k_steps: u64,
-    /// The divisor of a difference.
+    /// Whether `k_steps` is only where it begins, and follows the measured cost of an exchange.
+    pub is_adaptive: bool,
+    /// Batches between two exchanges of dense parameters and of often used rows; 0: only together with all rows.
+    pub dense_steps: u64,
+    /// How the progress of the workers is joined.
     pub scale: GeoScale,
     /// Whether unsent differences are sent at save and stop.
     pub flush_residual: bool,
@@ -155,12 +159,15 @@ pub enum FloatWidth {
     Bits16,
 }
 
-/// The divisor of a geo difference.
+/// How geo mode joins the progress of N workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GeoScale {
-    /// The number of workers, as in PaddlePaddle.
+    /// Dense parameters are averaged: an exchange moves the servers by a share of 1/N, and the worker continues from the servers'
+    /// values. Rows are not divided.
     #[default]
+    Average,
+    /// Differences are divided by N, as in PaddlePaddle; what one exchange leaves unsent is sent with the next ones.
     Mean,
     /// No division: a worker's whole progress is sent at once.
     Sum,
@@ -170,6 +177,7 @@ impl GeoScale {
     /// The name that a user writes.
     pub fn name(self) -> &'static str {
         match self {
+            GeoScale::Average => "average",
             GeoScale::Mean => "mean",
             GeoScale::Sum => "sum",
         }
@@ -178,9 +186,14 @@ impl GeoScale {
     /// The scale with this name.
     pub fn parse(name: &str) -> Result<Self> {
         match name {
+            "average" => Ok(GeoScale::Average),
             "mean" => Ok(GeoScale::Mean),
             "sum" => Ok(GeoScale::Sum),
-            _ => Err(Error::OptionChoice { name: "geo_scale", got: name.to_owned(), choices: &["mean", "sum"] }),
+            _ => Err(Error::OptionChoice {
+                name: "geo_scale",
+                got: name.to_owned(),
+                choices: &["average", "mean", "sum"],
+            }),
         }
     }
 }
@@ -277,14 +290,25 @@ impl fmt::Display for Strategy {
                 write!(f, "at most {flight} in flight, dense as sync, sparse as async")?;
             }
             ModeSettings::Geo(settings) => {
-                let what = if settings.scale == GeoScale::Mean { "differences" } else { "undivided differences" };
-                let every = if settings.k_steps == 1 { "batch".to_owned() } else { counted(settings.k_steps, "batch") };
-                let rest = if settings.flush_residual { "flushed at save and stop" } else { "kept by the worker" };
-                write!(f, "push {what} every {every}, residual {rest}")?;
+                let every = |steps| if steps == 1 { "batch".to_owned() } else { counted(steps, "batch") };
+                let what = if settings.scale == GeoScale::Sum { "undivided differences" } else { "differences" };
+                write!(f, "push {what} every {}", every(settings.k_steps))?;
+                if settings.is_adaptive {
+                    write!(f, " at first, then by what an exchange costs")?;
+                }
+                match (settings.scale, settings.flush_residual) {
+                    (GeoScale::Average, _) => write!(f, ", dense values averaged")?,
+                    (_, true) => write!(f, ", residual flushed at save and stop")?,
+                    (_, false) => write!(f, ", residual kept by the worker")?,
+                }
+                if (1..settings.k_steps).contains(&settings.dense_steps) {
+                    let dense = if settings.scale == GeoScale::Average { "" } else { ", dense values" };
+                    write!(f, "{dense} every {}", every(settings.dense_steps))?;
+                }
             }
             ModeSettings::Collective(settings) => write!(f, "{settings}")?,
         }
-        if self.float_width == FloatWidth::Bits16 {
+        if self.float_width == FloatWidth::Bits16 && self.mode() != Mode::Geo {
             write!(f, "; gradients travel as 16 bits")?;
         }
         // Options of all modes are only printed if they differ from their defaults.

@@ -79,7 +79,7 @@ macro_rules! options {
         /// let strategy = Strategy::resolve(&options)?;
         /// assert_eq!(
         ///     strategy.to_string(),
-        ///     "mode geo: push differences every 400 batches, residual flushed at save and stop"
+        ///     "mode geo: push differences every 400 batches, dense values averaged every 5 batches"
         /// );
         /// # Ok::<(), openfleet_core::Error>(())
         /// ```
@@ -171,8 +171,12 @@ options! {
     launch_barrier: bool,
     /// How often PaddlePaddle's servers receive the global step; ours count it themselves.
     lr_decay_steps: i64,
-    /// Geo: whether differences are divided by the number of workers.
+    /// Geo: how the progress of the workers is joined.
     geo_scale: GeoScale,
+    /// Geo: batches between two exchanges of dense parameters and of often used rows; 0 = with all rows.
+    geo_dense_steps: i64,
+    /// Geo: whether `k_steps` is only where it begins, and follows the measured cost of an exchange.
+    geo_adaptive: bool,
     /// Geo: whether unsent differences are sent at save and stop.
     geo_flush_residual: bool,
     /// Bits of a float on the wire: 32 or 16.
@@ -243,6 +247,8 @@ impl StrategyOptions {
         "launch_barrier",
         "lr_decay_steps",
         "geo_scale",
+        "geo_dense_steps",
+        "geo_adaptive",
         "geo_flush_residual",
         "slice_var_up",
         "min_block_size",

@@ -51,15 +51,27 @@ fn a_distributed_strategy_resolves_to() {
             "mode sync: every step waits for all live workers and applies the mean of their gradients",
         ),
         // The geo script of PaddlePaddle.
-        ("a_sync=true k_steps=400", "mode geo: push differences every 400 batches, residual flushed at save and stop"),
+        (
+            "a_sync=true k_steps=400",
+            "mode geo: push differences every 400 batches, dense values averaged every 5 batches",
+        ),
         // `a_sync` is true by default; the order of assignments does not matter.
-        ("k_steps=400 a_sync=true", "mode geo: push differences every 400 batches, residual flushed at save and stop"),
-        ("k_steps=1", "mode geo: push differences every batch, residual flushed at save and stop"),
+        (
+            "k_steps=400 a_sync=true",
+            "mode geo: push differences every 400 batches, dense values averaged every 5 batches",
+        ),
+        ("k_steps=1", "mode geo: push differences every batch, dense values averaged"),
         // The options of geo mode, and the queue that it has too.
         (
             "k_steps=7 geo_scale=sum geo_flush_residual=false send_queue_size=2",
             "mode geo: push undivided differences every 7 batches, residual kept by the worker",
         ),
+        (
+            "k_steps=50 geo_scale=mean geo_dense_steps=10 geo_adaptive=true",
+            "mode geo: push differences every 50 batches at first, then by what an exchange costs, residual flushed at save and \
+             stop, dense values every 10 batches",
+        ),
+        ("k_steps=50 geo_dense_steps=0", "mode geo: push differences every 50 batches, dense values averaged"),
         // One integer for users who do not want to choose.
         ("staleness=0", "mode sync: every step waits for all live workers and applies the mean of their gradients"),
         ("staleness=1", "mode hybrid: at most 1 batch in flight, dense as sync, sparse as async"),
@@ -97,7 +109,7 @@ fn a_distributed_strategy_resolves_to() {
         ),
         (
             "k_steps=2 min_block_size=81920",
-            "mode geo: push differences every 2 batches, residual flushed at save and stop; parameters cut into blocks \
+            "mode geo: push differences every 2 batches, dense values averaged; parameters cut into blocks \
              of at least 81920 elements",
         ),
         // PaddlePaddle's whole dictionary: default values are accepted in every mode.
@@ -116,7 +128,7 @@ fn a_distributed_strategy_resolves_to() {
         // The flag says what async and geo do anyway.
         (
             "a_sync=true k_steps=3 runtime_split_send_recv=true",
-            "mode geo: push differences every 3 batches, residual flushed at save and stop",
+            "mode geo: push differences every 3 batches, dense values averaged",
         ),
     ];
     for (text, line) in rows {
@@ -152,8 +164,13 @@ fn a_transpiler_config_resolves_to() {
     for (text, mode) in rows {
         assert_eq!(resolve(Front::TranspilerConfig, text).unwrap().mode(), mode, "{text}");
     }
+    let adaptive = "sync_mode=false geo_sgd_mode=true geo_sgd_need_push_nums=0 geo_dense_steps=0";
+    assert_eq!(
+        resolve(Front::TranspilerConfig, adaptive).unwrap().describe(),
+        "mode geo: push differences every 100 batches at first, then by what an exchange costs, dense values averaged"
+    );
     let geo = resolve(Front::TranspilerConfig, "sync_mode=false geo_sgd_mode=true").unwrap();
-    assert_eq!(geo.describe(), "mode geo: push differences every 100 batches, residual flushed at save and stop");
+    assert_eq!(geo.describe(), "mode geo: push differences every 100 batches, dense values averaged every 5 batches");
 }
 
 #[test]
@@ -344,8 +361,11 @@ fn numbers_out_of_range_are_errors() {
     for (text, message) in rows {
         assert_eq!(resolve(Front::DistributedStrategy, text).unwrap_err().to_string(), message, "{text}");
     }
-    let error = resolve(Front::TranspilerConfig, "sync_mode=false geo_sgd_mode=true geo_sgd_need_push_nums=0");
-    assert_eq!(error.unwrap_err().to_string(), "`geo_sgd_need_push_nums` expects a number of batches above 0, got 0");
+    let error = resolve(Front::TranspilerConfig, "sync_mode=false geo_sgd_mode=true geo_sgd_need_push_nums=-1");
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "`geo_sgd_need_push_nums` expects a number of batches, or 0 for an adaptive one, got -1"
+    );
 }
 
 #[test]
@@ -379,6 +399,13 @@ fn the_plan_carries_the_numbers() {
     assert_eq!((strategy.thread_pool_size(), strategy.lr_decay_steps(), strategy.launch_barrier()), (3, 7, true));
     assert_eq!(strategy.placement(), PlacementRule::default());
     let geo = resolve(Front::DistributedStrategy, "k_steps=400").unwrap();
-    let expected = GeoSettings { k_steps: 400, scale: GeoScale::Mean, flush_residual: true, send_queue_size: 16 };
+    let expected = GeoSettings {
+        k_steps: 400,
+        is_adaptive: false,
+        dense_steps: 5,
+        scale: GeoScale::Average,
+        flush_residual: true,
+        send_queue_size: 16,
+    };
     assert_eq!(*geo.settings(), ModeSettings::Geo(expected));
 }

@@ -2,14 +2,20 @@
 //!
 //! ```text
 //! training threads --push--> local copies; every k batches, strictly, the keys of a window --> queue (bounded)
-//! exchange thread  <-- queue     d = (local - base) / N;  base += d;  server += d
+//!                                between two windows, every few batches: dense values and often used rows --> queue
+//! exchange thread  <-- queue     d = local - base;  base += d;  server += d
 //!                                local += server - base;  base = server      for dense values and rows others changed
 //! ```
 //!
 //! All training threads of the worker share the copies, as in local training, and continue while an exchange runs: what arrives
-//! is added to the copies, never written over them. The division by N only delays: what one window leaves unsent is sent with
-//! the next ones. In steady state the servers change by the sum of the workers' progress, so choose the learning rate as for
-//! async mode. A flush sends the rest undivided: then the servers are at start + the progress of all workers.
+//! is added to the copies, never written over them.
+//!
+//! The progress of N workers is joined in one of three ways ([`GeoScale`](openfleet_core::strategy::GeoScale)). *Average*: all
+//! workers train the dense parameters on the same task, so the servers get `d / N` of them and the worker continues from the
+//! servers' values; a row is trained by the workers that have its key, so rows are added undivided. *Mean*, as in PaddlePaddle:
+//! `d / N` of everything, but that only delays: what one window leaves unsent is sent with the next ones, and a flush sends the
+//! rest undivided. *Sum*: everything undivided. With mean and sum the servers change by the sum of the workers' progress, so choose
+//! the learning rate as for async mode.
 //!
 //! Exchanges of a worker run one after another and are numbered, so a repeat is answered but not applied. If an exchange fails,
 //! the base has changed and the servers perhaps have not: the error ends training on this worker.
@@ -20,21 +26,26 @@
 
 mod exchanger;
 mod local_rows;
+mod rhythm;
 #[cfg(test)]
 mod tests;
+mod touched;
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use openfleet_core::WorkId;
 use openfleet_core::strategy::GeoSettings;
+use openfleet_core::{Key, WorkId};
 use openfleet_table::{DenseSpec, DenseTable, SparseSpec};
 use parking_lot::{Condvar, Mutex};
 
-use self::exchanger::{Exchanger, Touched};
+use self::exchanger::Exchanger;
 use self::local_rows::LocalRows;
+use self::rhythm::Rhythm;
+use self::touched::Touched;
 use super::{Communicator, Failure, Local, Missing, Pushed, Remote, Step, wait_all};
 use crate::error::{Error, Result};
 use crate::request::geo_positions::GeoPositions;
@@ -70,6 +81,13 @@ struct Outbox {
     window: Vec<Touched>,
     /// Batches since then.
     batches: u64,
+    /// When the last window closed.
+    closed_at: Instant,
+    rhythm: Rhythm,
+    /// Batches since dense parameters were last exchanged.
+    dense_batches: u64,
+    /// A dense exchange is queued or running.
+    exchanges_dense: bool,
     queue: VecDeque<Job>,
     /// Numbers of jobs queued and done since the start.
     queued: u64,
@@ -84,8 +102,10 @@ struct Outbox {
 
 /// A job for the exchange thread.
 enum Job {
-    /// The keys of k batches.
-    Window(Vec<Touched>),
+    /// Dense parameters and, per sparse table, the keys of often used rows.
+    Dense(Vec<Vec<Key>>),
+    /// The keys of k batches, and how long these took.
+    Window(Vec<Touched>, Duration),
     /// All unsent differences; also the keys of an incomplete window.
     Flush(Vec<Touched>),
 }
@@ -99,6 +119,8 @@ impl Geo {
         sparse: Vec<(String, SparseSpec)>,
         dense: Vec<(String, DenseSpec)>,
     ) -> Result<Self> {
+        // A row keeps the difference between what was sent and what the worker has, so it must be exact.
+        let remote = remote.with_wide_rows();
         let base = remote.pull_dense_values()?;
         let dense = dense.into_iter().zip(&base).map(|((name, spec), values)| {
             let making = |source| Error::Table { action: "making a copy of", table: name.clone(), source };
@@ -113,6 +135,10 @@ impl Geo {
         let outbox = Outbox {
             window: vec![Touched::default(); local_rows.len()],
             batches: 0,
+            closed_at: Instant::now(),
+            rhythm: Rhythm::new(&settings),
+            dense_batches: 0,
+            exchanges_dense: false,
             queue: VecDeque::new(),
             queued: 0,
             done: 0,
@@ -205,14 +231,23 @@ impl Communicator for Geo {
             }
         }
         outbox.batches += 1;
-        if outbox.batches == shared.settings.k_steps {
+        outbox.dense_batches += 1;
+        if outbox.rhythm.is_window_full(outbox.batches) {
+            let took = outbox.closed_at.elapsed();
             let window = outbox.close_window();
             while outbox.queue.len() >= shared.settings.send_queue_size {
                 shared.changed.wait(&mut outbox);
                 outbox.check()?;
             }
-            outbox.enqueue(Job::Window(window));
+            outbox.enqueue(Job::Window(window, took));
             outbox.most_queued = outbox.most_queued.max(outbox.queue.len());
+            drop(outbox);
+            shared.changed.notify_all();
+        } else if !outbox.exchanges_dense && outbox.rhythm.is_dense_due(outbox.dense_batches, Instant::now()) {
+            outbox.dense_batches = 0;
+            outbox.exchanges_dense = true;
+            let often_used = outbox.window.iter_mut().map(Touched::take_often_used).collect();
+            outbox.enqueue(Job::Dense(often_used));
             drop(outbox);
             shared.changed.notify_all();
         }
@@ -314,6 +349,9 @@ impl Outbox {
 
     fn close_window(&mut self) -> Vec<Touched> {
         self.batches = 0;
+        self.closed_at = Instant::now();
+        // The exchange of a window includes the dense parameters.
+        self.dense_batches = 0;
         let tables = self.window.len();
         std::mem::replace(&mut self.window, vec![Touched::default(); tables])
     }

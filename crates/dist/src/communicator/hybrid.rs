@@ -92,7 +92,7 @@ impl Communicator for Hybrid {
             self.remote.links.iter().zip(payloads).map(|(link, payload)| link.send_payload(Kind::Push, payload));
         stream.in_flight.push_back(asked.collect());
         stream.most_in_flight = stream.most_in_flight.max(stream.in_flight.len());
-        let barrier = self.remote.push_in_step(WorkId::step(number, work.first_step), &[], dense)?;
+        let barrier = self.remote.push_in_step(WorkId::step(number, work.first_step), &[], dense, &mut [])?;
         self.streams.lock().insert(number, stream);
         Ok(Pushed { barrier, ..Pushed::default() })
     }

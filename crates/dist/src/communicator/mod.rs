@@ -83,6 +83,25 @@ pub trait Communicator: Send + Sync {
     /// Sends the sparse and dense gradients of one step, and refreshes the dense copies if the mode does so.
     fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<Pushed>;
 
+    /// Whether [`push_and_pull`](Communicator::push_and_pull) saves a round trip. The rows are as new as those of a pull after the
+    /// push.
+    fn pulls_with_pushes(&self) -> bool {
+        false
+    }
+
+    /// Like [`push`](Communicator::push), then fills the rows of `next`, the stages of the stream's next step.
+    fn push_and_pull(
+        &self,
+        work: WorkId,
+        sparse: &mut [SparseStage],
+        dense: &mut [DenseStage],
+        next: &mut [SparseStage],
+    ) -> Result<Pushed> {
+        let pushed = self.push(work, sparse, dense)?;
+        self.pull_sparse(next, Missing::Create)?;
+        Ok(pushed)
+    }
+
     /// Like [`push`](Communicator::push), with the gradients scaled so that their global norm is at most `norm`. If streams
     /// step together, it is the norm of the group's mean gradients, else of this step's gradients.
     fn push_within_norm(

@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::floats;
 use crate::frame::{Payload, PayloadPool, Reader};
 use crate::gradients::{Counts, Head, Measure, PushEncoder, take_barrier};
+use crate::pull::{self, PullEncoder};
 use crate::request::create_tables::{self, CreateTables, Description, ServerShare};
 use crate::request::depart::Depart;
 use crate::request::join::Join;
@@ -28,7 +29,7 @@ use crate::request::pull_changes::{self, PullChanges};
 use crate::request::pull_dense::PullDense;
 use crate::request::scale::Scale;
 use crate::request::status::{self, Status, StatusRequest};
-use crate::request::{Kind, Request, pull_sparse};
+use crate::request::{Kind, Request};
 use crate::stage::{DenseStage, SparseStage};
 
 /// Rank of this worker, number of workers, and training threads per worker.
@@ -91,6 +92,8 @@ pub struct Remote {
     blocks: Vec<Vec<usize>>,
     dims: Vec<u32>,
     width: FloatWidth,
+    /// Rows are pushed with 32 bits, whatever the width is.
+    wide_rows: bool,
     /// Working memory; each call takes one set.
     buffer_pool: Mutex<Vec<CallBuffers>>,
     /// Memory of pushes.
@@ -170,7 +173,7 @@ impl Remote {
         let states = Mutex::new(created.into_iter().next().map(|created| created.states).unwrap_or_default());
         let dims = sparse.iter().map(|(_, spec)| spec.dim as u32).collect();
         let (buffer_pool, payloads, pulls) = (Mutex::default(), PayloadPool::default(), AtomicU64::new(0));
-        let width = FloatWidth::default();
+        let (width, wide_rows) = (FloatWidth::default(), false);
         let streams = Arc::new(Streams::new(worker, Vec::new()));
         Ok(Remote {
             links,
@@ -179,6 +182,7 @@ impl Remote {
             blocks,
             dims,
             width,
+            wide_rows,
             buffer_pool,
             payloads,
             sessions,
@@ -202,6 +206,11 @@ impl Remote {
     /// values stalls when gradients are smaller than the rounding error.
     pub fn with_float_width(self, width: FloatWidth) -> Self {
         Remote { width, ..self }
+    }
+
+    /// Pushes rows with 32 bits, whatever the float width is.
+    pub(super) fn with_wide_rows(self) -> Self {
+        Remote { wide_rows: true, ..self }
     }
 
     /// The width of the floats in gradients.
@@ -229,16 +238,28 @@ impl Remote {
         let number = self.pulls.fetch_add(1, Ordering::Relaxed);
         let mut asked = Vec::with_capacity(self.links.len());
         for (server, link) in self.links.iter().enumerate() {
-            let mut payload = Payload::new();
-            // 40 bits for the number: a million million pulls per incarnation of the worker.
-            pull_sparse::begin(&mut payload, missing, self.sessions[server] << 40 | number, stages.len());
-            for (stage, grouping) in stages.iter().zip(&buffers.groupings) {
-                let (tables, dims) = self.tables_of(stage, |_| true);
-                pull_sparse::add_stage(&mut payload, &tables, &dims, grouping.keys(server));
-            }
-            asked.push(link.send_payload(Kind::PullSparse, payload));
+            asked
+                .push(link.send_payload(Kind::PullSparse, self.encode_pull(server, stages, &buffers, missing, number)));
         }
         PullInFlight { asked, buffers }
+    }
+
+    /// Encodes the pull of the keys that a server has.
+    fn encode_pull(
+        &self,
+        server: usize,
+        stages: &[SparseStage],
+        buffers: &CallBuffers,
+        missing: Missing,
+        number: u64,
+    ) -> Payload {
+        // 40 bits for the number: a million million pulls per incarnation of the worker.
+        let mut pull = PullEncoder::new(missing, self.sessions[server] << 40 | number, stages.len());
+        for (stage, grouping) in stages.iter().zip(&buffers.groupings) {
+            let (tables, dims) = self.tables_of(stage, |_| true);
+            pull.stage(&tables, &dims, grouping.keys(server));
+        }
+        pull.finish()
     }
 
     /// Waits for requested rows and copies them into the stages.
@@ -247,13 +268,7 @@ impl Remote {
         for (server, pending) in asked.into_iter().enumerate() {
             let answer = pending.wait()?;
             let mut reader = Reader::new(answer.bytes());
-            for (stage, grouping) in stages.iter_mut().zip(&buffers.groupings) {
-                let count = grouping.keys(server).len();
-                for lookup in &mut stage.lookups {
-                    let rows = pull_sparse::take_rows(&mut reader, count, lookup.dim)?;
-                    grouping.gather(server, lookup.dim, rows, &mut lookup.rows)?;
-                }
-            }
+            take_rows(server, &mut reader, &buffers, stages)?;
             reader.end()?;
         }
         self.buffer_pool.lock().push(buffers);
@@ -290,26 +305,31 @@ impl Remote {
 
     /// Adds the changes in the replies of all servers to the values.
     pub(super) fn take_all_changes(&self, answers: &[Payload], held: &mut HeldValues) -> Result<()> {
+        for (server, answer) in answers.iter().enumerate() {
+            let mut reader = Reader::new(answer.bytes());
+            self.take_changes(server, &mut reader, held)?;
+            reader.end()?;
+        }
+        Ok(())
+    }
+
+    /// Adds the changes that a server replied to the values.
+    pub(super) fn take_changes(&self, server: usize, reader: &mut Reader<'_>, held: &mut HeldValues) -> Result<()> {
         let parameters = self.placement.parameters();
         held.numbers.resize(self.links.len(), 0);
         held.values.resize_with(parameters.len(), Vec::new);
         for (values, parameter) in held.values.iter_mut().zip(parameters) {
             values.resize(parameter.shape.iter().product(), 0.0);
         }
-        let places = self.all_places();
-        for (server, answer) in answers.iter().enumerate() {
-            let mut reader = Reader::new(answer.bytes());
-            let (number, are_differences) = pull_changes::take_number(&mut reader)?;
-            for (_, parameter, range) in self.blocks_of(server, &places) {
-                let values = &mut held.values[parameter][range];
-                match are_differences {
-                    true => floats::add_differences(&mut reader, values)?,
-                    false => floats::take_into(&mut reader, values)?,
-                }
+        let (number, are_differences) = pull_changes::take_number(reader)?;
+        for (_, parameter, range) in self.blocks_of(server, &self.all_places()) {
+            let values = &mut held.values[parameter][range];
+            match are_differences {
+                true => floats::add_differences(reader, values)?,
+                false => floats::take_into(reader, values)?,
             }
-            reader.end()?;
-            held.numbers[server] = number;
         }
+        held.numbers[server] = number;
         Ok(())
     }
 
@@ -343,13 +363,27 @@ impl Remote {
         dense: &[DenseStage],
         reply: PushReply,
     ) -> Vec<Payload> {
+        self.encode_push_before(work, sparse, dense, reply, None)
+    }
+
+    /// Encodes one push per server, which also requests the rows of the next step's stages.
+    fn encode_push_before(
+        &self,
+        work: WorkId,
+        sparse: &[SparseStage],
+        dense: &[DenseStage],
+        reply: PushReply,
+        next: Option<(&[SparseStage], &CallBuffers)>,
+    ) -> Vec<Payload> {
+        let number = next.map_or(0, |_| self.pulls.fetch_add(1, Ordering::Relaxed));
         let buffers = self.group(sparse);
         let places = self.places(dense, |stage| stage.trained);
         let payloads = (0..self.links.len())
             .map(|server| {
                 let counted = sparse.iter().any(|stage| stage.counts.is_some());
                 let (want_values, measured) = (reply == PushReply::Values, reply == PushReply::Measure);
-                let head = Head { want_values, width: self.width, counted, measured, ..Head::of(work) };
+                let (width, wide_rows) = (self.width, self.wide_rows);
+                let head = Head { want_values, width, wide_rows, counted, measured, ..Head::of(work) };
                 let mut push = PushEncoder::in_payload(head, self.payloads.empty());
                 for (stage, grouping) in sparse.iter().zip(&buffers.groupings) {
                     let (tables, dims) = self.tables_of(stage, |lookup| lookup.trained);
@@ -368,23 +402,38 @@ impl Remote {
                 for (at, place, range) in self.blocks_of(server, &places) {
                     push.block(at, &dense[place].gradient[range]);
                 }
-                push.finish()
+                match next {
+                    None => push.finish(),
+                    Some((stages, buffers)) => {
+                        push.finish_before(&self.encode_pull(server, stages, buffers, Missing::Create, number))
+                    }
+                }
             })
             .collect();
         self.buffer_pool.lock().push(buffers);
         payloads
     }
 
-    /// Pushes a step of a group, waits until it is applied, and takes the new dense values from the reply. Returns how long the
-    /// servers waited for the pushes of other workers.
+    /// Pushes a step of a group, waits until it is applied, and takes the new dense values from the reply; also the rows of
+    /// `next`, the stages of the stream's next step, which may be empty. Returns how long the servers waited for the pushes of
+    /// other workers.
     pub(super) fn push_in_step(
         &self,
         work: WorkId,
         sparse: &[SparseStage],
         dense: &mut [DenseStage],
+        next: &mut [SparseStage],
     ) -> Result<Duration> {
-        let asked = self.ask_all(Kind::Push, self.encode_push(work, sparse, dense, PushReply::Values));
-        self.take_stepped_values(asked, dense)
+        let buffers = (!next.is_empty()).then(|| self.group(next));
+        let with_next = buffers.as_ref().map(|buffers| (&*next, buffers));
+        let payloads = self.encode_push_before(work, sparse, dense, PushReply::Values, with_next);
+        let asked = self.ask_all(Kind::Push, payloads);
+        let barrier = self.take_stepped_values(asked, dense, |server, reader| match &buffers {
+            Some(buffers) => take_rows(server, reader, buffers, next),
+            None => Ok(()),
+        })?;
+        self.buffer_pool.lock().extend(buffers);
+        Ok(barrier)
     }
 
     /// Like `push_in_step`, but scales the group's mean gradients so that their global norm is at most `norm`. Every server
@@ -419,18 +468,25 @@ impl Remote {
             Scale { stream: work.stream, step: work.first_step, factor, blocks }.encode()
         });
         let asked = self.ask_all(Kind::Scale, payloads.collect::<Result<_>>()?);
-        Ok(barrier + self.take_stepped_values(asked, dense)?)
+        Ok(barrier + self.take_stepped_values(asked, dense, |_, _| Ok(()))?)
     }
 
-    /// Waits until the step of a group is applied, and copies the new dense values into their stages. Returns how long the
-    /// servers waited for other workers, which is the longest of their waits, because they wait at the same time.
-    fn take_stepped_values(&self, asked: Vec<Pending>, dense: &mut [DenseStage]) -> Result<Duration> {
+    /// Waits until the step of a group is applied, and copies the new dense values into their stages; `take_rest` reads what
+    /// else the reply of a server has. Returns how long the servers waited for other workers, which is the longest of their waits,
+    /// because they wait at the same time.
+    fn take_stepped_values(
+        &self,
+        asked: Vec<Pending>,
+        dense: &mut [DenseStage],
+        mut take_rest: impl FnMut(usize, &mut Reader<'_>) -> Result<()>,
+    ) -> Result<Duration> {
         let mut barrier = Duration::ZERO;
         for (server, pending) in asked.into_iter().enumerate() {
             let answer = pending.wait()?;
             let mut reader = Reader::new(answer.bytes());
             self.take_trained_values(server, &mut reader, dense)?;
             barrier = barrier.max(take_barrier(&mut reader)?);
+            take_rest(server, &mut reader)?;
             reader.end()?;
         }
         Ok(barrier)
@@ -553,6 +609,18 @@ impl Remote {
         let lookups = stage.lookups.iter().filter(|lookup| which(lookup));
         lookups.map(|lookup| (lookup.table as u32, self.dims[lookup.table])).unzip()
     }
+}
+
+/// Copies the rows in a server's reply into the stages that were grouped in `buffers`.
+fn take_rows(server: usize, reader: &mut Reader<'_>, buffers: &CallBuffers, stages: &mut [SparseStage]) -> Result<()> {
+    for (stage, grouping) in stages.iter_mut().zip(&buffers.groupings) {
+        let count = grouping.keys(server).len();
+        for lookup in &mut stage.lookups {
+            let rows = pull::take_rows(reader, count, lookup.dim)?;
+            grouping.gather(server, lookup.dim, rows, &mut lookup.rows)?;
+        }
+    }
+    Ok(())
 }
 
 /// Tells the servers that a worker departs, whether it has tables or not.

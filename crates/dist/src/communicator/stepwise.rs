@@ -1,7 +1,8 @@
 //! Sync and half-async mode on the worker: push, wait for the group, continue with the values in the reply.
 //!
 //! The two modes differ only in which streams step together, which the server decides: all streams of the job, or the streams
-//! of one worker. A push is answered when its step has been applied, so the next pull sees the step on every server.
+//! of one worker. A push is answered when its step has been applied, so the next pull sees the step on every server. The rows of the
+//! next batch come with that answer: they are read after the step was applied, like those of a pull, and save its round trip.
 
 use openfleet_core::WorkId;
 
@@ -47,7 +48,21 @@ impl Communicator for Stepwise {
     }
 
     fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<Pushed> {
-        let barrier = self.remote.push_in_step(self.step(work)?, sparse, dense)?;
+        self.push_and_pull(work, sparse, dense, &mut [])
+    }
+
+    fn pulls_with_pushes(&self) -> bool {
+        true
+    }
+
+    fn push_and_pull(
+        &self,
+        work: WorkId,
+        sparse: &mut [SparseStage],
+        dense: &mut [DenseStage],
+        next: &mut [SparseStage],
+    ) -> Result<Pushed> {
+        let barrier = self.remote.push_in_step(self.step(work)?, sparse, dense, next)?;
         Ok(Pushed { barrier, ..Pushed::default() })
     }
 

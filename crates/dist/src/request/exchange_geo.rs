@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! request   the bytes of a push, with differences instead of gradients
-//! reply     ticket | for each table: changed keys, their rows | for each block: values
+//! reply     ticket | for each table: changed keys, their rows
+//!           | for each block: values, or how all dense values have changed, as for the request "pull changes"
 //! ```
 //!
 //! The server adds differences as they are. A repeated request gets the same reply, byte for byte: the set of changed rows was

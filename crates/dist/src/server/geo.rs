@@ -187,7 +187,10 @@ impl Tables {
                 .map_err(|e| table.error("pulling from", e))?;
         }
         self.put_scratch(scratch);
-        self.put_values(view.blocks.iter().map(|&(block, _)| block), &mut answer)?;
+        match view.changes_since {
+            Some(held) => answer.put(self.all_changes(worker, held)?.bytes()),
+            None => self.put_values(view.blocks.iter().map(|&(block, _)| block), &mut answer)?,
+        }
         Ok(answer)
     }
 

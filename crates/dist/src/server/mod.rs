@@ -29,4 +29,3 @@ pub use shrink::Shrink;
 pub(crate) use state::Pushing;
 pub use state::{Caller, Created, Outcome, State};
 pub use status::Status;
-pub(crate) use tables::check_answer;

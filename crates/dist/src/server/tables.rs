@@ -8,13 +8,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use openfleet_core::WorkId;
 use openfleet_core::placement::Buckets;
 use openfleet_table::checkpoint::{DenseCut, GroupWork, SparseCut, TableCuts, Work};
 use openfleet_table::ledger::{Applied, Covered, Ledger};
 use openfleet_table::sparse::Scratch;
-use openfleet_table::{DenseTable, Shrunk, SparseTable};
+use openfleet_table::{DenseTable, Missing, Shrunk, SparseTable};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use super::description::Description;
@@ -24,8 +25,9 @@ use super::step::Means;
 use crate::error::{Error, Result};
 use crate::floats;
 use crate::frame::{Payload, PayloadPool};
-use crate::gradients::{self, PushView, PushedStage};
+use crate::gradients::{self, KeysView, PushView, PushedStage, Wanted, put_barrier};
 use crate::handshake::Nonce;
+use crate::pull::PullView;
 
 /// A sparse table with its name.
 pub(crate) struct NamedSparse {
@@ -118,7 +120,7 @@ const KEPT_SHRINKS: usize = 64;
 const LONGEST_ANSWER: u64 = 1 << 30;
 
 /// Fails if this many more floats would make a reply too long. Called before they are allocated.
-pub(crate) fn check_answer(reply: &Payload, floats: usize) -> Result<()> {
+fn check_answer(reply: &Payload, floats: usize) -> Result<()> {
     let length = (reply.bytes().len() as u64).saturating_add((floats as u64).saturating_mul(4));
     if length <= LONGEST_ANSWER { Ok(()) } else { Err(Error::TooLong { length, cap: LONGEST_ANSWER }) }
 }
@@ -263,9 +265,52 @@ impl Tables {
         self.changes(worker, held, &(0..count).collect::<Vec<_>>())
     }
 
-    /// The values that a push asked for.
-    pub(crate) fn values_wanted(&self, push: &Payload) -> Result<Payload> {
-        self.values_of(&gradients::wanted(push.bytes())?)
+    /// The values and rows that an applied push asked for; between them, for a step of a group, how long it waited for the pushes
+    /// of other workers.
+    pub(crate) fn answer_push(&self, worker: u32, push: &Payload, barrier: Option<Duration>) -> Result<Payload> {
+        let Wanted { blocks, next_pull } = gradients::wanted(push.bytes())?;
+        let mut reply = self.values_of(&blocks)?;
+        if let Some(barrier) = barrier {
+            put_barrier(&mut reply, barrier);
+        }
+        if let Some(pull) = next_pull {
+            self.pull(worker, &PullView::decode(pull)?, &mut reply)?;
+        }
+        Ok(reply)
+    }
+
+    /// Appends the rows of a pull to a reply.
+    ///
+    /// In geo mode a worker that trains keeps the rows it pulled: they contain the others' earlier changes, which are not sent to
+    /// it again. That is why pulls are numbered: if the original of a repeated pull arrives late, it must not make the server
+    /// forget changes that happened in between.
+    pub(crate) fn pull(&self, worker: u32, pull: &PullView<'_>, reply: &mut Payload) -> Result<()> {
+        let creates = pull.missing == Missing::Create;
+        // New rows and stamps change the table too.
+        let _permit = creates.then(|| self.permit());
+        let geo = self.geo().filter(|geo| creates && geo.is_first(worker, pull.number));
+        if let Some(geo) = &geo {
+            geo.trains(worker);
+        }
+        let mut scratch = self.scratch();
+        for KeysView { tables, dims, keys } in &pull.stages {
+            let floats =
+                dims.iter().fold(0, |sum: usize, &dim| sum.saturating_add(dim as usize)).saturating_mul(keys.len());
+            check_answer(reply, floats)?;
+            for (&number, &dim) in tables.iter().zip(*dims) {
+                let table = self.sparse(number)?;
+                table.check_dim(dim)?;
+                if let Some(geo) = &geo {
+                    // Before the rows are read: changes from here on are recorded again.
+                    geo.changed(number)?.lock().forget(worker, keys);
+                }
+                let rows = reply.append_zeroed::<f32>(keys.len() * dim as usize);
+                let pulled = table.table.pull(keys, pull.missing, rows, &mut scratch);
+                pulled.map_err(|error| table.error("pulling from", error))?;
+            }
+        }
+        self.put_scratch(scratch);
+        Ok(())
     }
 
     /// The values of blocks.
@@ -278,7 +323,9 @@ impl Tables {
     /// Fails unless everything in a push fits its table. Checked before anything is applied: a push that was applied in part
     /// would be applied again when the client retries, and one bad push must not fail the step of a whole group.
     pub(crate) fn check_push(&self, view: &PushView<'_>) -> Result<()> {
-        for PushedStage { keys, .. } in &view.stages {
+        let next_pull = view.next_pull.map(PullView::decode).transpose()?;
+        let pushed = view.stages.iter().map(|PushedStage { keys, .. }| keys);
+        for keys in pushed.chain(next_pull.iter().flat_map(|pull| &pull.stages)) {
             for (&number, &dim) in keys.tables.iter().zip(keys.dims) {
                 self.sparse(number)?.check_dim(dim)?;
             }

@@ -130,7 +130,7 @@ impl State {
             // It was already answered with a measure.
             (Answer::Values, _) if waiting.answer.is_none() => return,
             (Answer::Values, RequestBody::Push(_, push)) => {
-                self.tables.values_wanted(push).map(|reply| with_barrier(reply, waiting.barrier))
+                self.tables.answer_push(waiting.caller.rank, push, Some(waiting.barrier))
             }
             (Answer::Values, RequestBody::Values(blocks)) => {
                 self.tables.values_of(blocks).map(|reply| with_barrier(reply, waiting.barrier))

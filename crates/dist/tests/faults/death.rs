@@ -15,10 +15,11 @@ use openfleet_dist::communicator::{Communicator, Missing, Worker};
 use openfleet_dist::frame::{Payload, Reader};
 use openfleet_dist::gradients::{Head, PushEncoder};
 use openfleet_dist::listener::{ServerConfig, serve};
+use openfleet_dist::pull::PullEncoder;
 use openfleet_dist::request::join::Join;
 use openfleet_dist::request::leave::Leave;
 use openfleet_dist::request::pull_dense::PullDense;
-use openfleet_dist::request::{Kind, Request, exchange_geo, pull_sparse, status};
+use openfleet_dist::request::{Kind, Request, exchange_geo, status};
 use openfleet_dist::server::Outcome;
 use openfleet_dist::{ClientConfig, Cluster, Error, Link, State};
 use openfleet_table::{Adam, Optimizer};
@@ -205,9 +206,9 @@ fn a_pull_that_arrives_late_does_not_hide_what_changed_since() {
         assert_eq!(exchange_geo::take_ticket(&mut reader).unwrap(), 0, "nobody waits for what a worker has not sent");
         exchange_geo::take_changed(&mut reader, 1).unwrap().rows.to_vec()
     };
-    let mut pull = Payload::new();
-    pull_sparse::begin(&mut pull, Missing::Create, 3, 1);
-    pull_sparse::add_stage(&mut pull, &[0], &[1], &[KEY]);
+    let mut pull = PullEncoder::new(Missing::Create, 3, 1);
+    pull.stage(&[0], &[1], &[KEY]);
+    let pull = pull.finish();
     exchange(0, 0, &[1.0]);
     ask(1, Kind::PullSparse, &pull);
     assert!(exchange(1, 0, &[]).is_empty(), "it came with the pull");

@@ -42,7 +42,7 @@ proptest! {
     #[test]
     fn a_push_round_trips(
         (stream, first, more) in any::<(u32, u64, u8)>(),
-        (want_values, narrow, counted, measured) in any::<(bool, bool, bool, bool)>(),
+        (want_values, narrow, wide_rows, counted, measured) in any::<(bool, bool, bool, bool, bool)>(),
         changes_since in any::<Option<u64>>(),
         stages in vec((vec(0u32..9, 0..3), vec(any::<u64>(), 0..6)), 0..3),
         blocks in vec((any::<u32>(), vec(-1e9f32..1e9, 0..5)), 0..3),
@@ -51,7 +51,7 @@ proptest! {
         let work = WorkId { stream, first_step: first, last_step: first.saturating_add(more.into()) };
         let stages: Vec<Stage> = stages;
         let width = if narrow { FloatWidth::Bits16 } else { FloatWidth::Bits32 };
-        let mut push = PushEncoder::new(Head { work, want_values, changes_since, width, counted, measured });
+        let mut push = PushEncoder::new(Head { work, want_values, changes_since, width, wide_rows, counted, measured });
         // Small integers are exact in 16 bits.
         let gradient = |table: usize, at: usize| (table * 100 + at) as f32;
         for (tables, keys) in &stages {

@@ -309,10 +309,10 @@ fn tables(chance: &mut Random) -> Vec<u8> {
 /// Requests of a few bytes that would be expensive if they were trusted.
 #[test]
 fn small_requests_cannot_ask_for_endless_work() {
+    use openfleet_dist::pull::PullEncoder;
     use openfleet_dist::request::Request;
     use openfleet_dist::request::create_tables::{CreateTables, Description};
     use openfleet_dist::request::pull_dense::PullDense;
-    use openfleet_dist::request::pull_sparse;
     use openfleet_dist::server::Outcome;
     let state = Arc::new(State::new());
     let handle = |kind, payload| match state.handle(0, kind, payload) {
@@ -329,9 +329,9 @@ fn small_requests_cannot_ask_for_endless_work() {
     let link = Link::in_process("here", state.clone(), 0);
     remote(vec![link], Worker { rank: 0, count: 1, threads: 1 }, Mode::Async).unwrap();
     let (tables, keys) = (vec![0; 1 << 14], vec![5; 1 << 15]);
-    pull_sparse::begin(&mut payload, openfleet_table::Missing::Initial, 0, 1);
-    pull_sparse::add_stage(&mut payload, &tables, &vec![1; tables.len()], &keys);
-    assert!(matches!(handle(Kind::PullSparse, payload.clone()), Err(Error::TooLong { .. })));
+    let mut pull = PullEncoder::new(openfleet_table::Missing::Initial, 0, 1);
+    pull.stage(&tables, &vec![1; tables.len()], &keys);
+    assert!(matches!(handle(Kind::PullSparse, pull.finish()), Err(Error::TooLong { .. })));
     let pull = PullDense { blocks: vec![7; 100] };
     assert!(matches!(handle(Kind::PullDense, pull.encode().unwrap()), Err(Error::UnknownTable { table: 7, count: 1 })));
 }

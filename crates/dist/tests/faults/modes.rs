@@ -166,6 +166,44 @@ fn a_push_in_step_returns_how_long_it_waited_for_the_other_worker() {
     }
 }
 
+/// Sync: a worker gets the rows of its next batch as they are after the step, whatever is lost or repeated on the way.
+#[test]
+fn rows_that_come_with_a_push_contain_the_step_of_all_workers() {
+    const STEPS: u64 = 60;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let states = states(2);
+    let network = Network::new(11, Faults::BAD, config(), &states);
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            let links = network.links(runtime.handle(), &network.client(rank, 1));
+            scope.spawn(move || {
+                let worker = Worker { rank, count: 2, threads: 1 };
+                let communicator = Stepwise::new(remote(links, worker, Mode::Sync).unwrap());
+                assert!(communicator.pulls_with_pushes());
+                let (mut thread, mut next) = (Thread::new(), Thread::new());
+                communicator.begin(0).unwrap();
+                thread.fill(&sample(1, rank, 0), (2.0, 2.0));
+                let mut counts = std::collections::BTreeMap::new();
+                for step in 0..STEPS {
+                    next.fill(&sample(1, rank, step + 1), (2.0, 2.0));
+                    let work = WorkId::step(0, step);
+                    let Thread { sparse, dense, .. } = &mut thread;
+                    communicator.push_and_pull(work, sparse, dense, &mut next.sparse).unwrap();
+                    let pushed = (0..2).flat_map(|rank| sample(1, rank, step));
+                    pushed.for_each(|id| *counts.entry(id).or_insert(0.0) += 1.0);
+                    let stage = &next.sparse[0];
+                    let expected = stage.unique.keys().iter().map(|key| counts.get(key).copied().unwrap_or(0.0));
+                    assert_eq!(stage.lookups[0].rows, expected.collect::<Vec<f32>>(), "step {step}");
+                    std::mem::swap(&mut thread.sparse, &mut next.sparse);
+                }
+                communicator.finish(0).unwrap();
+                communicator.close().unwrap();
+            });
+        }
+    });
+    assert!(states.iter().any(|state| state.status().repeats > 0), "no push was repeated, so nothing was shown");
+}
+
 #[test]
 fn half_async_threads_of_a_worker_see_equal_values_after_each_step() {
     let states = states(2);

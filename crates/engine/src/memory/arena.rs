@@ -62,6 +62,20 @@ pub(crate) struct LookupInputs {
     pub(crate) before: Vec<usize>,
 }
 
+/// How far the rows of the next batch are, while the batch before is trained.
+#[derive(Default)]
+pub(crate) enum NextRows {
+    /// The next batch is not known.
+    #[default]
+    Unknown,
+    /// Its ids are deduplicated.
+    Prepared,
+    /// They are requested.
+    Requested(PullInFlight),
+    /// They are there.
+    Pulled,
+}
+
 /// The memory of one training thread.
 #[derive(Default)]
 pub struct Arena {
@@ -69,9 +83,9 @@ pub struct Arena {
     pub(crate) gradients: Vec<Vec<f32>>,
     pub(crate) dense: Vec<DenseStage>,
     pub(crate) sparse: Vec<SparseStage>,
-    /// The stages of the next batch, while its rows are requested ahead.
+    /// The stages of the next batch, as far as `next_rows` says.
     pub(crate) sparse_ahead: Vec<SparseStage>,
-    pub(crate) pull_ahead: Option<PullInFlight>,
+    pub(crate) next_rows: NextRows,
     pub(crate) states: Vec<State>,
     /// Running statistics, while they are averaged over the ranks of a collective job.
     pub(crate) statistics: Vec<f32>,

@@ -8,7 +8,7 @@ mod times;
 mod views;
 
 pub use arena::Arena;
-pub(crate) use arena::{GradientLocation, LookupInputs, NodeLocations, TakenGradient, ValueLocation};
+pub(crate) use arena::{GradientLocation, LookupInputs, NextRows, NodeLocations, TakenGradient, ValueLocation};
 pub(crate) use scope::{CounterBackup, dense_rule, sparse_rule};
 pub use scope::{Scope, State};
 pub use times::StepTimes;

@@ -15,7 +15,7 @@ use tracing::warn;
 
 use crate::dataset::{self, BatchReader, Dataset};
 use crate::error::{Error, Result};
-use crate::memory::{Arena, StepTimes};
+use crate::memory::{Arena, NextRows, StepTimes};
 use crate::run::{BatchView, Observation, Plan, RunOptions, RunReport};
 
 /// The job that a pass is part of.
@@ -256,6 +256,8 @@ impl PassState<'_> {
     fn run_steps(&self, stream: u32, thread: &mut TrainingThread, mut report: ThreadReport) -> Result<ThreadReport> {
         report.paused = false;
         report.done = true;
+        // During a pause, tables may have changed.
+        thread.arena.next_rows = NextRows::Unknown;
         let until = match self.options.pause_every {
             0 => u64::MAX,
             every => report.steps + every,
@@ -290,13 +292,13 @@ impl PassState<'_> {
                 let step = self.plan.communicator().next_step(stream)?;
                 thread.steps = step.number;
                 if step.is_applied {
-                    thread.arena.pull_ahead = None;
+                    thread.arena.next_rows = NextRows::Unknown;
                     thread.steps += 1;
                     report.skip(&thread.batch);
                     continue;
                 }
             }
-            if self.plan.trains() && self.plan.communicator().overlaps_pulls() {
+            if self.plan.reads_ahead() {
                 let waiting = Instant::now();
                 thread.is_ahead = !is_ended && self.reader.next_for(stream, &mut thread.next_batch)?;
                 is_ended = !thread.is_ahead;

@@ -26,6 +26,8 @@ fn geo_with_one_worker_equals_local_training() {
         let minimize = Minimize::new(optimizer, rate);
         let expected = alone(&minimize, 1, 50);
         for (k_steps, scale, servers, transport) in [
+            (1, GeoScale::Average, 1, Transport::InProcess),
+            (30, GeoScale::Average, 2, Transport::Tcp),
             (1, GeoScale::Mean, 1, Transport::InProcess),
             (1, GeoScale::Sum, 2, Transport::InProcess),
             (1, GeoScale::Mean, 3, Transport::Tcp),
@@ -33,7 +35,7 @@ fn geo_with_one_worker_equals_local_training() {
             (7, GeoScale::Mean, 2, Transport::InProcess),
             (1000, GeoScale::Mean, 2, Transport::Tcp),
         ] {
-            let options = StrategyOptions { geo_scale: Some(scale), ..every(k_steps) };
+            let options = StrategyOptions { geo_scale: Some(scale), wire_bits: Some(32), ..every(k_steps) };
             let distance = together(&options, &minimize, (1, servers), transport, |_| 50).distance(&expected);
             assert!(
                 distance < 1e-6,
@@ -49,7 +51,8 @@ fn traffic_falls_as_one_over_k() {
     const BATCHES: u64 = 200;
     let traffic = |k_steps: u64| {
         let travelled = Mutex::new((0, 0));
-        let states = on_cluster(&every(k_steps as i64), (1, 2), Transport::InProcess, |cluster| {
+        let options = StrategyOptions { geo_dense_steps: Some(0), ..every(k_steps as i64) };
+        let states = on_cluster(&options, (1, 2), Transport::InProcess, |cluster| {
             let model = model(&Minimize::new(Optimizer::Sgd(Sgd::default()), 0.1));
             let mut executor = Executor::on_cluster(Arc::new(Scope::new()), cluster.clone());
             executor.run_startup(&model.net.startup).unwrap();
@@ -82,7 +85,9 @@ fn traffic_falls_as_one_over_k() {
 #[test]
 fn two_workers_on_two_servers_learn_with_either_scale_and_transport() {
     for transport in [Transport::InProcess, Transport::Tcp] {
-        for (scale, flush_residual) in [(GeoScale::Mean, true), (GeoScale::Sum, true), (GeoScale::Mean, false)] {
+        let scales =
+            [(GeoScale::Average, true), (GeoScale::Mean, true), (GeoScale::Sum, true), (GeoScale::Mean, false)];
+        for (scale, flush_residual) in scales {
             let options =
                 StrategyOptions { geo_scale: Some(scale), geo_flush_residual: Some(flush_residual), ..every(5) };
             let (losses, together) = (Mutex::new(Vec::new()), Barrier::new(2));

@@ -20,7 +20,7 @@ pub(crate) struct ClusterOptions {
     /// Workers inside this process; they share the training files and the threads [1].
     #[arg(long, alias = "workers", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     worker_num: Option<u16>,
-    /// geo: batches between two exchanges with the servers [100].
+    /// geo: batches between two exchanges of rows with the servers; 0: adaptive, from 100 [0].
     #[arg(long, value_name = "BATCHES")]
     k_steps: Option<i64>,
     /// hybrid: the most batches in flight [4].
@@ -108,8 +108,11 @@ impl ClusterOptions {
             return Err(Error::MeaninglessOption { option, owner, takers: "modes with servers" });
         }
         let mut options = StrategyOptions::for_mode(mode);
-        if self.k_steps.is_some() {
-            options.k_steps = self.k_steps;
+        match self.k_steps {
+            // The number to begin with is that of the mode.
+            None | Some(0) if mode == Mode::Geo => options.geo_adaptive = Some(true),
+            None => {}
+            Some(_) => options.k_steps = self.k_steps,
         }
         if self.staleness.is_some() {
             options.staleness = self.staleness;

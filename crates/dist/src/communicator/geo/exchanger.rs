@@ -2,17 +2,20 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
-use openfleet_core::strategy::GeoScale;
+use openfleet_core::strategy::{FloatWidth, GeoScale};
 use openfleet_core::{Key, WorkId};
 use openfleet_table::{Scratch, clip};
 use tracing::warn;
 
+use super::touched::Touched;
 use super::{Job, Shared};
-use crate::communicator::remote::PushReply;
+use crate::communicator::remote::{HeldValues, PushReply};
 use crate::communicator::{Failure, Worker, wait_all};
 use crate::error::{Error, Result};
 use crate::frame::Reader;
+use crate::gradients::request_changes;
 use crate::request::geo_flush_done::GeoFlushDone;
 use crate::request::{Kind, exchange_geo};
 use crate::stage::{DenseStage, SparseStage};
@@ -20,8 +23,8 @@ use crate::stage::{DenseStage, SparseStage};
 /// The exchange thread.
 pub(super) struct Exchanger {
     shared: Arc<Shared>,
-    /// The servers' values of each dense parameter as last received, plus what was sent since.
-    base: Vec<Vec<f32>>,
+    /// The servers' values of each dense parameter as last received.
+    base: HeldValues,
     /// The number of the next exchange.
     next: u64,
     /// The ticket of a save that waits for this worker's unsent differences.
@@ -36,7 +39,7 @@ const EXCHANGED_ROWS: usize = 1 << 15;
 impl Exchanger {
     /// `base` is what the servers have of each dense parameter.
     pub(super) fn new(shared: Arc<Shared>, base: Vec<Vec<f32>>) -> Self {
-        Exchanger { shared, base, next: 0, wanted: None, scratch: Scratch::new() }
+        Exchanger { shared, base: HeldValues::of(base), next: 0, wanted: None, scratch: Scratch::new() }
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -87,35 +90,62 @@ impl Exchanger {
     }
 
     fn work(&mut self, job: Job) -> Result<()> {
-        let workers = match self.shared.settings.scale {
-            GeoScale::Mean => self.shared.remote.worker.count as f32,
-            GeoScale::Sum => 1.0,
+        let (shared, started) = (self.shared.clone(), Instant::now());
+        let workers = shared.remote.worker.count as f32;
+        // How windows divide rows and dense differences, and how a flush does.
+        let (usual, flushed) = match shared.settings.scale {
+            GeoScale::Average => (Divisors { rows: 1.0, dense: workers }, Divisors { rows: 1.0, dense: workers }),
+            GeoScale::Mean => (Divisors { rows: workers, dense: workers }, Divisors::NONE),
+            GeoScale::Sum => (Divisors::NONE, Divisors::NONE),
         };
+        let trained = || shared.dense.iter().map(|dense| dense.trained.load(Ordering::Relaxed)).collect();
+        let all = vec![true; shared.dense.len()];
         match job {
-            Job::Window(window) => {
-                let trained = self.shared.dense.iter().map(|dense| dense.trained.load(Ordering::Relaxed)).collect();
-                self.exchange_in_parts(&keys_of(window), workers, trained)
+            Job::Dense(keys) => {
+                self.exchange(keys.iter().map(Vec::as_slice), usual, trained(), Reply::Changes)?;
+                let mut outbox = shared.outbox.lock();
+                outbox.exchanges_dense = false;
+                outbox.rhythm.exchanged_dense(started.elapsed(), Instant::now());
             }
-            Job::Flush(window) if !self.shared.settings.flush_residual => {
-                self.exchange_in_parts(&keys_of(window), workers, vec![true; self.base.len()])
+            Job::Window(window, window_time) => {
+                self.exchange_in_parts(&keys_of(window), usual, trained(), Reply::Changes)?;
+                let took = started.elapsed();
+                let changed = shared.outbox.lock().rhythm.exchanged_rows(took, window_time);
+                if let Some(steps) = changed {
+                    let [took, window] = [took, window_time].map(|time| time.as_secs_f64() * 1e3);
+                    warn!(
+                        "rows are now exchanged every {steps} batches: an exchange takes {took:.0} ms, and the batches \
+                         between two took {window:.0} ms"
+                    );
+                }
+            }
+            Job::Flush(window) if !shared.settings.flush_residual => {
+                self.exchange_in_parts(&keys_of(window), usual, all, Reply::Values)?;
             }
             // The keys of the window differ from the base, so they are among the unsent ones.
             Job::Flush(_) => {
-                let local_rows = &self.shared.local_rows;
+                let local_rows = &shared.local_rows;
                 let keys: Vec<Vec<Key>> = (0..local_rows.len()).map(|number| local_rows.unsent(number)).collect();
-                self.exchange_in_parts(&keys, 1.0, vec![true; self.base.len()])
+                self.exchange_in_parts(&keys, flushed, all, Reply::Values)?;
             }
         }
+        Ok(())
     }
 
     /// Exchanges the differences of these rows of each table and, with the first of them, of the dense parameters that take part.
-    fn exchange_in_parts(&mut self, keys: &[Vec<Key>], divisor: f32, takes_part: Vec<bool>) -> Result<()> {
+    fn exchange_in_parts(
+        &mut self,
+        keys: &[Vec<Key>],
+        divisors: Divisors,
+        takes_part: Vec<bool>,
+        reply: Reply,
+    ) -> Result<()> {
         let rounds = keys.iter().map(|keys| keys.len().div_ceil(EXCHANGED_ROWS)).max().unwrap_or(0).max(1);
         let nothing = vec![false; takes_part.len()];
         let mut takes_part = Some(takes_part);
         (0..rounds).try_for_each(|round| {
             let part = keys.iter().map(|keys| keys.chunks(EXCHANGED_ROWS).nth(round).unwrap_or_default());
-            self.exchange(part, divisor, takes_part.take().unwrap_or_else(|| nothing.clone()))
+            self.exchange(part, divisors, takes_part.take().unwrap_or_else(|| nothing.clone()), reply)
         })
     }
 
@@ -123,27 +153,36 @@ impl Exchanger {
     fn exchange<'a>(
         &mut self,
         keys: impl Iterator<Item = &'a [Key]>,
-        divisor: f32,
+        divisors: Divisors,
         takes_part: Vec<bool>,
+        reply: Reply,
     ) -> Result<()> {
         let shared = self.shared.clone();
         let (remote, local_rows) = (&shared.remote, &shared.local_rows);
         let sparse: Vec<SparseStage> = keys
             .enumerate()
-            .map(|(number, keys)| local_rows.differences(number, keys, divisor, &mut self.scratch))
+            .map(|(number, keys)| local_rows.differences(number, keys, divisors.rows, &mut self.scratch))
             .collect::<Result<_>>()?;
-        let mut dense: Vec<DenseStage> = takes_part
-            .iter()
-            .enumerate()
-            .map(|(table, &trained)| match trained {
-                true => self.dense_difference(table, divisor),
-                false => DenseStage { table, ..DenseStage::default() },
-            })
-            .collect();
+        let (mut dense, mut expected) = (Vec::new(), Vec::new());
+        for (table, &trained) in takes_part.iter().enumerate() {
+            let (stage, values) = match trained {
+                true => self.dense_difference(table, divisors.dense),
+                false => (DenseStage { table, ..DenseStage::default() }, Vec::new()),
+            };
+            dense.push(stage);
+            expected.push(values);
+        }
+        let with_changes = remote.float_width() == FloatWidth::Bits16 && takes_part.contains(&true);
         // Exchanges have their own stream, numbered after those of all training threads.
         let Worker { rank, count, threads } = remote.worker;
         let work = WorkId::step(count * threads + rank * threads, self.next);
-        let payloads = remote.encode_push(work, &sparse, &dense, PushReply::Nothing);
+        let mut payloads = remote.encode_push(work, &sparse, &dense, PushReply::Nothing);
+        if with_changes {
+            for (server, payload) in payloads.iter_mut().enumerate() {
+                let known = self.base.numbers().get(server).copied().unwrap_or(0);
+                request_changes(payload, if reply == Reply::Changes { known } else { 0 });
+            }
+        }
         drop(sparse);
         let asked: Vec<_> = remote
             .links
@@ -165,23 +204,32 @@ impl Exchanger {
                     local_rows.receive(number, keys, rows, &mut self.scratch)?;
                 }
             }
-            remote.take_trained_values(server, &mut reader, &mut dense)?;
+            match with_changes {
+                true => remote.take_changes(server, &mut reader, &mut self.base)?,
+                false => remote.take_trained_values(server, &mut reader, &mut dense)?,
+            }
             reader.end()?;
         }
-        for stage in dense.into_iter().filter(|stage| stage.trained) {
-            self.receive_dense(stage)?;
+        for (stage, expected) in dense.into_iter().zip(expected).filter(|(stage, _)| stage.trained) {
+            let table = stage.table;
+            if !with_changes {
+                self.base.values[table] = stage.values;
+            }
+            self.receive_dense(table, &expected)?;
         }
         shared.outbox.lock().exchanges += 1;
         Ok(())
     }
 
-    /// The difference of a parameter from the servers' values, divided by `divisor`; it is added to the base. If a difference
-    /// is not finite, zeros are sent: the servers would refuse it, and the base must stay equal to what they have.
-    fn dense_difference(&mut self, table: usize, divisor: f32) -> DenseStage {
-        let base = &mut self.base[table];
+    /// The difference of a parameter from the servers' values, divided by `divisor`, and the values that the servers have
+    /// afterwards if no other worker changes them. If parameters are averaged, the worker's own values are returned instead: what
+    /// the servers do not get of the difference is given up. If a difference is not finite, zeros are sent, because the servers
+    /// would refuse it.
+    fn dense_difference(&mut self, table: usize, divisor: f32) -> (DenseStage, Vec<f32>) {
+        let base = &self.base.values[table];
         let mut difference: Vec<f32> = self.shared.dense[table]
             .local
-            .read(|local| local.iter().zip(&*base).map(|(local, base)| (local - base) / divisor).collect());
+            .read(|local| local.iter().zip(base).map(|(local, base)| (local - base) / divisor).collect());
         if !clip::is_finite(&difference) {
             warn!(
                 "parameter `{}` is no longer finite on this worker: its difference is not sent",
@@ -189,16 +237,17 @@ impl Exchanger {
             );
             difference.fill(0.0);
         }
-        base.iter_mut().zip(&difference).for_each(|(base, difference)| *base += difference);
-        DenseStage { table, values: vec![0.0; base.len()], gradient: difference, trained: true, version: 0 }
+        let kept = if self.shared.settings.scale == GeoScale::Average { divisor } else { 1.0 };
+        let expected = base.iter().zip(&difference).map(|(base, difference)| base + difference * kept).collect();
+        let values = vec![0.0; base.len()];
+        (DenseStage { table, values, gradient: difference, trained: true, version: 0 }, expected)
     }
 
-    /// Adds the other workers' changes to a parameter.
-    fn receive_dense(&mut self, stage: DenseStage) -> Result<()> {
-        let dense = &self.shared.dense[stage.table];
-        let base = std::mem::replace(&mut self.base[stage.table], stage.values);
-        let server = &self.base[stage.table];
-        let difference: Vec<f32> = server.iter().zip(&base).map(|(server, base)| server - base).collect();
+    /// Adds to a parameter how the servers' new values differ from the expected ones: the other workers' changes.
+    fn receive_dense(&mut self, table: usize, expected: &[f32]) -> Result<()> {
+        let dense = &self.shared.dense[table];
+        let server = &self.base.values[table];
+        let difference: Vec<f32> = server.iter().zip(expected).map(|(server, expected)| server - expected).collect();
         // Nothing has changed, so the training threads need not copy the parameter again.
         if difference.iter().all(|&difference| difference == 0.0) {
             return Ok(());
@@ -208,36 +257,26 @@ impl Exchanger {
     }
 }
 
+/// The dense values in the reply to an exchange, if floats are narrow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reply {
+    /// How they have changed since the last reply, rounded.
+    Changes,
+    /// Exactly: an evaluation after a flush must see what would be saved.
+    Values,
+}
+
+/// What differences are divided by.
+#[derive(Debug, Clone, Copy)]
+struct Divisors {
+    rows: f32,
+    dense: f32,
+}
+
+impl Divisors {
+    const NONE: Divisors = Divisors { rows: 1.0, dense: 1.0 };
+}
+
 fn keys_of(window: Vec<Touched>) -> Vec<Vec<Key>> {
     window.into_iter().map(Touched::into_keys).collect()
-}
-
-/// The keys of a window, each at least once.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Touched {
-    pub(super) keys: Vec<Key>,
-    /// Length at which duplicates are removed next.
-    limit: usize,
-}
-
-impl Touched {
-    /// Removes duplicates each time the list has doubled, so it has at most twice as many entries as distinct keys.
-    pub(super) fn add(&mut self, keys: &[Key]) {
-        self.keys.extend_from_slice(keys);
-        if self.keys.len() > self.limit.max(1 << 12) {
-            self.sort();
-            self.limit = self.keys.len() * 2;
-        }
-    }
-
-    fn sort(&mut self) {
-        self.keys.sort_unstable();
-        self.keys.dedup();
-    }
-
-    /// Each key once, in ascending order.
-    pub(super) fn into_keys(mut self) -> Vec<Key> {
-        self.sort();
-        self.keys
-    }
 }

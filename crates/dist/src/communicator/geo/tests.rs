@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use openfleet_core::Key;
 use openfleet_core::placement::PlacementRule;
-use openfleet_core::strategy::{GeoScale, Mode};
+use openfleet_core::strategy::{FloatWidth, GeoScale, Mode};
 use openfleet_table::{Initializer, Optimizer, Schedule, Sgd};
 
 use super::*;
@@ -17,7 +17,18 @@ const DIM: usize = 2;
 const FIRST: [f32; 3] = [1.0, 2.0, 3.0];
 
 fn settings(k_steps: u64) -> GeoSettings {
-    GeoSettings { k_steps, scale: GeoScale::Mean, flush_residual: true, send_queue_size: 4 }
+    GeoSettings {
+        k_steps,
+        is_adaptive: false,
+        dense_steps: 0,
+        scale: GeoScale::Mean,
+        flush_residual: true,
+        send_queue_size: 4,
+    }
+}
+
+fn averaging(k_steps: u64, dense_steps: u64) -> GeoSettings {
+    GeoSettings { scale: GeoScale::Average, dense_steps, ..settings(k_steps) }
 }
 
 fn servers(count: usize) -> Vec<Arc<State>> {
@@ -26,6 +37,10 @@ fn servers(count: usize) -> Vec<Arc<State>> {
 
 /// One table whose rows begin at 0, and one dense parameter; plain SGD of rate 1, so a gradient of -1 is progress of 1.
 fn worker(states: &[Arc<State>], rank: u32, count: u32, settings: GeoSettings) -> Geo {
+    worker_of(states, rank, count, settings, FloatWidth::Bits32)
+}
+
+fn worker_of(states: &[Arc<State>], rank: u32, count: u32, settings: GeoSettings, width: FloatWidth) -> Geo {
     let (optimizer, schedule) = (Optimizer::Sgd(Sgd::default()), Schedule::Constant(1.0));
     let initializer = Initializer::Constant(0.0);
     let sparse = SparseSpec {
@@ -48,7 +63,7 @@ fn worker(states: &[Arc<State>], rank: u32, count: u32, settings: GeoSettings) -
     let first = [("w".to_owned(), dense.clone(), FIRST.to_vec())];
     let worker = Worker { rank, count, threads: 2 };
     let remote = Remote::create(links, worker, Mode::Geo, PlacementRule::default(), &sparse, &first).unwrap();
-    Geo::new(remote, settings, sparse, vec![("w".to_owned(), dense)]).unwrap()
+    Geo::new(remote.with_float_width(width), settings, sparse, vec![("w".to_owned(), dense)]).unwrap()
 }
 
 fn workers(states: &[Arc<State>], count: u32, settings: GeoSettings) -> Vec<Geo> {
@@ -150,6 +165,61 @@ fn the_servers_move_per_round_as_the_golden_table_says() {
         let sum = (count as usize * ROUNDS) as f32;
         assert!((rows(&states)[&7] - sum).abs() < 0.01 && (dense(&states) - sum).abs() < 0.01);
     }
+}
+
+/// Workers at 1 and 3 average to 2, and both continue from there; their rows are added up.
+#[test]
+fn averaged_parameters_continue_from_the_mean_of_the_workers() {
+    let states = servers(2);
+    let workers = workers(&states, 2, averaging(1, 0));
+    for round in 1..=4 {
+        for (geo, progress) in workers.iter().zip([1.0, 3.0]) {
+            train(geo, &[7], progress);
+            geo.settle().unwrap();
+        }
+        assert_eq!((rows(&states)[&7], dense(&states)), (4.0 * round as f32, 2.0 * round as f32));
+        // The worker that exchanged last has what the servers have: nothing of its progress is left to be sent.
+        assert_eq!((seen(&workers[1], 7), dense_seen(&workers[1])), (4.0 * round as f32, 2.0 * round as f32));
+    }
+    workers.iter().for_each(|geo| geo.flush().unwrap());
+    assert_eq!((rows(&states)[&7], dense(&states)), (16.0, 8.0));
+    assert!(workers.iter().all(|geo| (seen(geo, 7), dense_seen(geo)) == (16.0, 8.0)));
+}
+
+/// Between two windows, dense values and often used rows are exchanged; other rows wait for their window.
+#[test]
+fn dense_values_and_often_used_rows_are_exchanged_between_the_windows() {
+    let states = servers(2);
+    let geo = worker(&states, 0, 1, averaging(100, 5));
+    for batch in 0..5 {
+        train(&geo, &[1, 10 + batch % 2], 1.0);
+    }
+    geo.settle().unwrap();
+    assert_eq!((geo.exchanges(), dense(&states)), (1, 5.0));
+    assert_eq!(rows(&states), BTreeMap::from([(1, 5.0), (10, 0.0), (11, 0.0)]));
+    geo.flush().unwrap();
+    assert_eq!(rows(&states), BTreeMap::from([(1, 5.0), (10, 3.0), (11, 2.0)]));
+}
+
+/// Differences as 16 bits, and changes as 8 bits: close to exact while training, and exactly the servers' values after a flush.
+#[test]
+fn narrow_dense_values_stay_close_and_are_exact_after_a_flush() {
+    let states = servers(2);
+    let workers: Vec<Geo> =
+        (0..2).map(|rank| worker_of(&states, rank, 2, averaging(1, 0), FloatWidth::Bits16)).collect();
+    for round in 1..=50 {
+        for (geo, progress) in workers.iter().zip([0.011, 0.033]) {
+            train(geo, &[7], progress);
+            geo.settle().unwrap();
+        }
+        let expected = 0.022 * round as f32;
+        assert!((dense(&states) - expected).abs() < 0.02 * expected, "{} for {expected}", dense(&states));
+    }
+    workers.iter().for_each(|geo| geo.flush().unwrap());
+    workers.iter().for_each(|geo| geo.flush().unwrap());
+    assert!((rows(&states)[&7] - 50.0 * 0.044).abs() < 1e-4, "rows keep their 32 bits");
+    assert!(workers.iter().all(|geo| dense_seen(geo) == dense_seen(&workers[0])));
+    assert!((dense_seen(&workers[0]) - dense(&states)).abs() < 1e-6);
 }
 
 #[test]
@@ -356,12 +426,4 @@ fn a_difference_that_is_not_finite_stays_with_the_worker() {
     let rows = rows(&states);
     assert_eq!(rows[&1], 2.0);
     assert!(rows[&2].is_finite() && dense(&states).is_finite());
-}
-
-#[test]
-fn the_keys_of_a_window_are_each_sent_once_and_take_room_for_the_distinct_ones() {
-    let mut touched = Touched::default();
-    (0..10_000u64).for_each(|batch| touched.add(&[batch % 7, 3, 1000 - batch % 11]));
-    assert!(touched.keys.len() <= 1 << 12 | 3);
-    assert_eq!(touched.into_keys(), (0..7).chain(990..=1000).collect::<Vec<Key>>());
 }

@@ -37,8 +37,8 @@ use crate::graph::op::Op;
 use crate::graph::op::class_labels::LABEL_VALUE;
 use crate::graph::{Program, Var};
 use crate::memory::{
-    Arena, Buffer, GradientLocation, Gradients, Inputs, NodeLocations, Outputs, Scope, State, StepTimes, TakenGradient,
-    ValueLocation,
+    Arena, Buffer, GradientLocation, Gradients, Inputs, NextRows, NodeLocations, Outputs, Scope, State, StepTimes,
+    TakenGradient, ValueLocation,
 };
 use crate::value::{DType, Shape};
 
@@ -201,8 +201,8 @@ impl Plan {
     /// Maps the plan's data variables to the fields of a schema. Fails if a field is missing or has another kind.
     pub fn bind(&self, arena: &mut Arena, schema: &Schema) -> Result<()> {
         arena.feeds.clear();
-        // Rows that were requested ahead belong to a batch that is not the next one any more.
-        arena.pull_ahead = None;
+        // The rows ahead belong to a batch that is not the next one any more.
+        arena.next_rows = NextRows::Unknown;
         for feed in &self.feeds {
             let position = schema.position(&feed.name).map_err(|_| Error::NotFed {
                 name: feed.name.clone(),
@@ -264,7 +264,7 @@ impl Plan {
             }
             self.pull(arena)?;
             if let Some(next) = next {
-                self.pull_ahead(arena, next)?;
+                self.prepare_next(arena, next)?;
             }
             self.compute(arena, batch, work)
         });
@@ -279,22 +279,30 @@ impl Plan {
         })
     }
 
-    /// Deduplicates the ids of a batch, unless its rows are requested already.
+    /// Whether a step should know the next batch, to request its rows early.
+    pub(crate) fn reads_ahead(&self) -> bool {
+        self.trains && (self.communicator.overlaps_pulls() || self.communicator.pulls_with_pushes())
+    }
+
+    /// Deduplicates the ids of a batch, unless that was done during the step before.
     fn prepare_or_swap(&self, arena: &mut Arena, batch: &Batch) -> Result<()> {
-        if arena.pull_ahead.is_none() {
+        if matches!(arena.next_rows, NextRows::Unknown) {
             return self.prepare(arena, batch);
         }
         std::mem::swap(&mut arena.sparse, &mut arena.sparse_ahead);
         Ok(())
     }
 
-    /// Requests the rows of the next batch, if the communicator overlaps pulls.
-    fn pull_ahead(&self, arena: &mut Arena, next: &Batch) -> Result<()> {
+    /// Deduplicates the ids of the next batch, and requests its rows if the communicator overlaps pulls.
+    fn prepare_next(&self, arena: &mut Arena, next: &Batch) -> Result<()> {
         std::mem::swap(&mut arena.sparse, &mut arena.sparse_ahead);
         let prepared = self.prepare(arena, next);
         std::mem::swap(&mut arena.sparse, &mut arena.sparse_ahead);
         prepared?;
-        arena.pull_ahead = self.communicator.begin_pull(&arena.sparse_ahead);
+        arena.next_rows = match self.communicator.begin_pull(&arena.sparse_ahead) {
+            Some(pull) => NextRows::Requested(pull),
+            None => NextRows::Prepared,
+        };
         Ok(())
     }
 
@@ -310,9 +318,10 @@ impl Plan {
     pub(crate) fn pull(&self, arena: &mut Arena) -> Result<()> {
         let missing = if self.trains { Missing::Create } else { Missing::Initial };
         let started = Instant::now();
-        match arena.pull_ahead.take() {
-            Some(pull) => self.communicator.end_pull(pull, &mut arena.sparse)?,
-            None => self.communicator.pull_sparse(&mut arena.sparse, missing)?,
+        match std::mem::take(&mut arena.next_rows) {
+            NextRows::Unknown | NextRows::Prepared => self.communicator.pull_sparse(&mut arena.sparse, missing)?,
+            NextRows::Requested(pull) => self.communicator.end_pull(pull, &mut arena.sparse)?,
+            NextRows::Pulled => {}
         }
         self.communicator.pull_dense(&mut arena.dense)?;
         let elapsed = started.elapsed();
@@ -388,9 +397,14 @@ impl Plan {
     }
 
     fn push_clipped(&self, arena: &mut Arena, work: WorkId) -> Result<Pushed> {
-        let Arena { sparse, dense, .. } = arena;
-        Ok(match self.clip {
-            Some(Clip::GlobalNorm(norm)) => self.communicator.push_within_norm(work, sparse, dense, norm)?,
+        let Arena { sparse, dense, sparse_ahead, next_rows, .. } = arena;
+        Ok(match (self.clip, &next_rows) {
+            (Some(Clip::GlobalNorm(norm)), _) => self.communicator.push_within_norm(work, sparse, dense, norm)?,
+            (_, NextRows::Prepared) if self.communicator.pulls_with_pushes() => {
+                let pushed = self.communicator.push_and_pull(work, sparse, dense, sparse_ahead)?;
+                *next_rows = NextRows::Pulled;
+                pushed
+            }
             _ => self.communicator.push(work, sparse, dense)?,
         })
     }
