@@ -36,8 +36,8 @@ pub struct LoadStage {
     pub tables: Vec<usize>,
 }
 
-/// Keys of one request while a table is filled.
-const FILLED_AT_ONCE: u64 = 20_000;
+/// Keys of one request while a table is filled: few enough that async mode does not take it for a pull over a slow link.
+const FILLED_AT_ONCE: u64 = 4_000;
 
 /// A worker of a [`Load`].
 pub struct LoadWorker {

@@ -118,7 +118,7 @@ fn the_result_is_a_table_for_people() {
     let ran = Workspace::new().run(&[["plan", "--no-calibrate"].as_slice(), CTR_DNN].concat());
     let stdout = ran.succeeded().stdout();
     for line in [
-        "ctr_dnn (dim 10, hidden 400,400,400), adam; 431,602 dense parameters, 1,000,000 rows per table",
+        "ctr_dnn (dim 10, hidden 400,400,400), adam; 431,202 dense parameters, 1,000,000 rows per table",
         "async: 1 worker with batches of 512 rows and 5,192 distinct keys, 1 server",
         "limited by      computing and waiting on the workers",
         "servers needed  1 (one server is the least)",

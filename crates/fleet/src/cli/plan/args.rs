@@ -44,7 +44,13 @@ pub(crate) struct PlanArgs {
     #[arg(long, alias = "servers", value_name = "N", help_heading = "Job", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(super) server_num: Option<u32>,
     /// Processor time of a worker for forward and backward of a batch, in milliseconds.
-    #[arg(long, value_name = "MS", allow_negative_numbers = true, conflicts_with = "measure", help_heading = "Machines")]
+    #[arg(
+        long,
+        value_name = "MS",
+        allow_negative_numbers = true,
+        conflicts_with = "measure",
+        help_heading = "Machines"
+    )]
     pub(super) compute_ms: Option<f64>,
     /// Measure the processor time of a batch by training the model on generated rows for a moment, on this machine.
     #[arg(long, help_heading = "Machines")]

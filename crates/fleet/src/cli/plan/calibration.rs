@@ -1,14 +1,14 @@
 //! What a batch costs on this machine, measured: a server and a worker that computes nothing, over loopback sockets.
 //!
-//! Two loads are measured. One is the planned batch; the other is a batch with a single key and a single parameter, whose cost
-//! is that of its messages. What more servers cost follows from the second: the content is divided among them, and each has
-//! messages of its own. Processor time is measured per thread, so that other programs on the machine matter little.
+//! The planned batch is measured with one server. With more servers its content is divided among them, and each has messages of
+//! its own. What these cost is measured with batches of a single key and a single parameter, once with one server and once with
+//! several. Processor time is measured per thread, so that other programs on the machine matter little.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use openfleet_core::strategy::Strategy;
-use openfleet_core::topology::Incarnation;
+use openfleet_core::topology::{Endpoint, Incarnation};
 use openfleet_dist::client::Tcp;
 use openfleet_dist::communicator::Worker;
 use openfleet_dist::handshake::{Secret, fresh_nonce};
@@ -24,34 +24,30 @@ use crate::load::{Load, LoadStage, LoadWorker};
 /// Threads of the server have this name, which is how their processor time is told from the worker's.
 const SERVER_THREAD: &str = "plan-server";
 /// Rows of the table: enough that they do not fit into a cache, and few enough to be created in a moment.
-const ROWS: u64 = 400_000;
+const ROWS: u64 = 300_000;
 /// Different batches.
 const BATCHES: usize = 32;
 /// How long each load is pulled, and then trained.
 const TIME: Duration = Duration::from_millis(400);
 /// A pause where a worker would compute: a thread that slept costs more to wake, as in a real job.
 const PAUSE: Duration = Duration::from_millis(2);
+/// Servers of the small batches that are compared with those of one server.
+const SEVERAL: usize = 4;
 
 /// Measures the costs of a batch.
 pub(super) fn measure(load: &Load, strategy: Strategy) -> Result<Costs> {
     let planned = Load { rows: load.rows.min(ROWS), ..load.clone() };
     let smallest = smallest(&planned);
-    let [small_pull, small_push] = costs_of(&smallest, strategy)?;
-    let [pull, push] = costs_of(&planned, strategy)?;
-    let cost = |cost: f64| cost.max(0.0);
-    let minus = |large: Cost, small: Cost| Cost {
-        worker: cost(large.worker - small.worker),
-        server: cost(large.server - small.server),
-    };
-    let message = Cost {
-        worker: (small_pull.cost.worker + small_push.cost.worker) / 2.0,
-        server: (small_pull.cost.server + small_push.cost.server) / 2.0,
-    };
+    let one = measure_with(&smallest, 1, strategy)?;
+    let several = measure_with(&smallest, SEVERAL, strategy)?;
+    let batch = measure_with(&planned, 1, strategy)?;
+    // A batch has two messages per server: a pull and a push.
+    let message = several.both.minus(one.both).times(0.5 / (SEVERAL - 1) as f64);
     Ok(Costs {
-        pull: minus(pull.cost, message),
-        push: minus(push.cost, message),
+        pull: batch.pull.minus(message),
+        push: batch.both.minus(batch.pull).minus(message),
         message,
-        wake_up: cost(small_pull.elapsed - small_pull.cost.total()),
+        wake_up: (one.pull_seconds - one.pull.total()).max(0.0),
     })
 }
 
@@ -59,68 +55,68 @@ pub(super) fn measure(load: &Load, strategy: Strategy) -> Result<Costs> {
 fn smallest(load: &Load) -> Load {
     let stages = load.stages.iter().map(|stage| LoadStage { keys: 1, ..stage.clone() }).collect();
     let one = |(name, spec): &(String, DenseSpec)| (name.clone(), DenseSpec { shape: vec![1], ..spec.clone() });
-    Load { stages, dense: load.dense.first().map(one).into_iter().collect(), ..load.clone() }
+    let dense = load.dense.first().map(one).into_iter().collect();
+    Load { sparse: load.sparse.clone(), dense, stages, rows: load.rows.min(1000) }
 }
 
-/// What a pull or a push costs, and how long it takes.
+/// Costs of a load.
 struct Measured {
-    cost: Cost,
-    elapsed: f64,
+    /// Of a pull alone.
+    pull: Cost,
+    /// The time from the request of a pull to its end.
+    pull_seconds: f64,
+    /// Of a whole batch.
+    both: Cost,
 }
 
-/// Costs of a pull and of a push.
-fn costs_of(load: &Load, strategy: Strategy) -> Result<[Measured; 2]> {
-    let job = RunningJob::start(strategy)?;
+fn measure_with(load: &Load, servers: usize, strategy: Strategy) -> Result<Measured> {
+    let job = RunningJob::start(servers, strategy)?;
     let cluster = job.worker();
     let mut worker = LoadWorker::new(&cluster, load, BATCHES, 1)?;
     worker.fill(0, 1)?;
     worker.begin()?;
     // The first batches grow buffers, and the first reply to a push has full values.
     for _ in 0..BATCHES {
-        worker.batch(Duration::ZERO)?;
+        worker.batch(PAUSE)?;
     }
-    let pull = repeat(|| worker.pull())?;
-    let both = repeat(|| worker.batch(Duration::ZERO))?;
+    let mut pull_seconds = Vec::new();
+    let pull = repeat(|| {
+        std::thread::sleep(PAUSE);
+        let begun = Instant::now();
+        worker.pull()?;
+        pull_seconds.push(begun.elapsed().as_secs_f64());
+        Ok(())
+    })?;
+    let both = repeat(|| Ok(worker.batch(PAUSE)?))?;
     worker.finish()?;
     cluster.close()?;
     job.end();
-    let cost = Cost {
-        worker: (both.cost.worker - pull.cost.worker).max(0.0),
-        server: (both.cost.server - pull.cost.server).max(0.0),
-    };
-    Ok([Measured { ..pull }, Measured { cost, elapsed: both.elapsed - pull.elapsed }])
+    pull_seconds.sort_unstable_by(f64::total_cmp);
+    Ok(Measured { pull, pull_seconds: pull_seconds[pull_seconds.len() / 2], both })
 }
 
-/// Repeats work with pauses, and returns the mean cost of one.
-fn repeat(mut work: impl FnMut() -> openfleet_dist::Result<()>) -> Result<Measured> {
+/// Repeats work for a while, and returns the mean cost of one.
+fn repeat(mut work: impl FnMut() -> Result<()>) -> Result<Cost> {
     let (started, before) = (Instant::now(), processor_seconds());
-    let (mut count, mut elapsed) = (0.0, 0.0);
-    while started.elapsed() < TIME || count < 3.0 {
-        std::thread::sleep(PAUSE);
-        let begun = Instant::now();
+    let mut count = 0;
+    while started.elapsed() < TIME || count < 3 {
         work()?;
-        elapsed += begun.elapsed().as_secs_f64();
-        count += 1.0;
+        count += 1;
     }
-    let after = processor_seconds();
-    let cost = Cost {
-        worker: (after.worker - before.worker).max(0.0) / count,
-        server: (after.server - before.server).max(0.0) / count,
-    };
-    Ok(Measured { cost, elapsed: elapsed / count })
+    Ok(processor_seconds().minus(before).times(1.0 / f64::from(count)))
 }
 
-/// A server and the sockets of a worker, each with threads of its own.
+/// Servers and the sockets of a worker. The servers share threads, which are not those of the worker.
 struct RunningJob {
     servers: Runtime,
     clients: Runtime,
-    endpoint: openfleet_core::Endpoint,
+    endpoints: Vec<Endpoint>,
     secret: Secret,
     strategy: Strategy,
 }
 
 impl RunningJob {
-    fn start(strategy: Strategy) -> Result<Self> {
+    fn start(count: usize, strategy: Strategy) -> Result<Self> {
         let runtime = |name: &str, threads: usize| {
             let mut builder = tokio::runtime::Builder::new_multi_thread();
             builder.worker_threads(threads).thread_name(name).enable_all().build()
@@ -130,19 +126,24 @@ impl RunningJob {
         let clients =
             runtime("plan-worker", strategy.thread_pool_size()).map_err(|source| Error::Runtime { source })?;
         let secret = Secret::new(fresh_nonce());
-        let config = ServerConfig { secret: secret.clone(), ..ServerConfig::default() };
-        let server = servers.block_on(Server::bind("127.0.0.1", 0, config, Arc::new(State::new())))?;
-        let endpoint = server.endpoint()?;
-        servers.spawn(server.run());
-        Ok(RunningJob { servers, clients, endpoint, secret, strategy })
+        let mut endpoints = Vec::with_capacity(count);
+        for _ in 0..count {
+            let config = ServerConfig { secret: secret.clone(), ..ServerConfig::default() };
+            let server = servers.block_on(Server::bind("127.0.0.1", 0, config, Arc::new(State::new())))?;
+            endpoints.push(server.endpoint()?);
+            servers.spawn(server.run());
+        }
+        Ok(RunningJob { servers, clients, endpoints, secret, strategy })
     }
 
     fn worker(&self) -> Cluster {
-        let (job, secret) = (ServerConfig::default().job, self.secret.clone());
-        let identity = Identity { job, secret, rank: 0, incarnation: Incarnation(1) };
-        let config = ClientConfig::new(identity);
-        let link = Link::remote(self.clients.handle(), self.endpoint.clone(), config, Arc::new(Tcp));
-        Cluster::new(vec![link], Worker { rank: 0, count: 1, threads: 1 }, self.strategy)
+        let link = |endpoint: &Endpoint| {
+            let (job, secret) = (ServerConfig::default().job, self.secret.clone());
+            let config = ClientConfig::new(Identity { job, secret, rank: 0, incarnation: Incarnation(1) });
+            Link::remote(self.clients.handle(), endpoint.clone(), config, Arc::new(Tcp))
+        };
+        let links = self.endpoints.iter().map(link).collect();
+        Cluster::new(links, Worker { rank: 0, count: 1, threads: 1 }, self.strategy)
     }
 
     fn end(self) {
@@ -153,7 +154,7 @@ impl RunningJob {
 
 /// Whether this system tells the processor time of each thread.
 pub(super) fn is_possible() -> bool {
-    processor_seconds().worker > 0.0
+    std::fs::read_to_string("/proc/self/schedstat").is_ok()
 }
 
 /// Processor time of the server's threads and of all others so far. Linux only; elsewhere zeros.

@@ -22,7 +22,7 @@ const PARAMETER: Cost = Cost { worker: 3e-9, server: 3e-9 };
 
 /// The costs of a batch.
 pub(super) fn costs(job: &PlannedJob) -> Costs {
-    let (mut pull, mut push) = (Cost::default(), Cost::default().plus(job.dense_parameters() as f64, PARAMETER));
+    let (mut pull, mut push) = (Cost::default(), PARAMETER.times(job.dense_parameters() as f64));
     for stage in &job.load.stages {
         let dims = stage.tables.iter().map(|&table| job.load.sparse[table].1.dim);
         let (keys, floats) = (stage.keys as f64, (stage.keys * dims.sum::<usize>()) as f64);

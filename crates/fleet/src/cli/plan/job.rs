@@ -124,7 +124,12 @@ fn strategy(mode: &str) -> Result<Strategy> {
     let expected = "sync, half_async or async";
     match Mode::parse(mode) {
         Ok(mode @ (Mode::Sync | Mode::HalfAsync | Mode::Async)) => {
-            Ok(Strategy::resolve(&StrategyOptions::for_mode(mode))?)
+            let mut options = StrategyOptions::for_mode(mode);
+            if mode == Mode::Async {
+                // On slow links async merges gradients, which the arithmetic does not know. The calibration must not do it.
+                options.max_merge_var_num = Some(1);
+            }
+            Ok(Strategy::resolve(&options)?)
         }
         _ => Err(Error::BadOption { option: "--mode", expected, got: mode.to_owned() }),
     }
