@@ -16,6 +16,7 @@ use openfleet_dist::session::Identity;
 use openfleet_dist::{ClientConfig, Cluster, Link, Server, ServerConfig, State};
 use openfleet_table::DenseSpec;
 use tokio::runtime::Runtime;
+use tracing::subscriber::NoSubscriber;
 
 use super::arithmetic::{Cost, Costs};
 use crate::error::{Error, Result};
@@ -36,6 +37,11 @@ const SEVERAL: usize = 4;
 
 /// Measures the costs of a batch.
 pub(super) fn measure(load: &Load, strategy: Strategy) -> Result<Costs> {
+    // On a busy machine the worker would warn of a slow link.
+    tracing::subscriber::with_default(NoSubscriber::new(), || measure_all(load, strategy))
+}
+
+fn measure_all(load: &Load, strategy: Strategy) -> Result<Costs> {
     let planned = Load { rows: load.rows.min(ROWS), ..load.clone() };
     let smallest = smallest(&planned);
     let one = measure_with(&smallest, 1, strategy)?;
