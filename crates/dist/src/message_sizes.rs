@@ -100,6 +100,8 @@ mod tests {
 
     use super::*;
     use crate::communicator::Worker;
+    use crate::request::Request;
+    use crate::request::pull_changes::PullChanges;
     use crate::stage::{DenseStage, Lookup, SparseStage};
     use crate::{Cluster, Link, State};
 
@@ -126,8 +128,8 @@ mod tests {
         }
     }
 
-    /// Payload bytes that a worker sends and receives in a whole run of this many batches.
-    fn traffic(mode: Mode, batches: u64) -> (u64, u64) {
+    /// Payload bytes that a worker sends and receives for one batch after the first, and for the flush after it.
+    fn traffic(mode: Mode) -> (u64, u64) {
         let states: Vec<Arc<State>> = (0..SERVERS).map(|_| Arc::new(State::new())).collect();
         let links = states.iter().map(|state| Link::in_process("server", state.clone(), 0)).collect();
         let mut options = StrategyOptions::for_mode(mode);
@@ -156,17 +158,21 @@ mod tests {
         let (values, gradient) = (vec![0.0; FLOATS], vec![0.1; FLOATS]);
         let mut dense = [DenseStage { values, gradient, trained: true, ..DenseStage::default() }];
         communicator.begin(0).unwrap();
-        for _ in 0..batches {
+        let mut traffic = Vec::new();
+        for _ in 0..3 {
             let work = WorkId::step(0, communicator.next_step(0).unwrap().number);
             sparse[0].unique.start(KEYS as usize);
             sparse[0].unique.add(&(0..KEYS).map(openfleet_core::key::mix).collect::<Vec<_>>());
             communicator.pull_sparse(&mut sparse, Missing::Create).unwrap();
             communicator.pull_dense(&mut dense).unwrap();
             communicator.push(work, &mut sparse, &mut dense).unwrap();
+            // If two pushes are in the queue of async mode, only the reply to the second has changes.
+            communicator.flush().unwrap();
+            traffic.push(cluster.traffic());
         }
         communicator.finish(0).unwrap();
         cluster.close().unwrap();
-        cluster.traffic()
+        (traffic[2].0 - traffic[1].0, traffic[2].1 - traffic[1].1)
     }
 
     #[test]
@@ -189,10 +195,17 @@ mod tests {
                     expected.0 += message.request - HEADER as u64;
                     expected.1 += message.reply - HEADER as u64;
                 }
+                if mode == Mode::Async {
+                    // A flush fetches exact values.
+                    let request = PullChanges { held: 0, blocks: vec![0; blocks.len()] };
+                    let mut reply = Payload::new();
+                    reply.put(&[0u64, 0]);
+                    blocks.iter().for_each(|&floats| reply.put(&vec![0.0f32; floats]));
+                    expected.0 += request.encode().unwrap().bytes().len() as u64;
+                    expected.1 += reply.bytes().len() as u64;
+                }
             }
-            // The runs differ only in five batches: what happens once is in both.
-            let (long, short) = (traffic(mode, 8), traffic(mode, 3));
-            assert_eq!((long.0 - short.0, long.1 - short.1), (5 * expected.0, 5 * expected.1), "{mode}");
+            assert_eq!(traffic(mode), expected, "{mode}");
         }
     }
 }
