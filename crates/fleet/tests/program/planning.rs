@@ -83,6 +83,9 @@ fn busy_servers_and_networks_need_more_servers() {
     assert!(by_network > by_processors && because == "network", "{by_network} for {because}");
     let (_, _, limit) = needed(&["--network-gbit", "1", "--server-num", "1"]);
     assert_eq!(limit, "network");
+    // All requests of sync arrive at once, so its servers may be busy for half as long.
+    let (in_steps, because, _) = needed(&["--network-gbit", "1000", "--mode", "sync"]);
+    assert!(in_steps > by_processors && because == "server processors", "{in_steps} for {because}");
 }
 
 #[test]

@@ -73,8 +73,8 @@ pub(crate) struct PlanArgs {
     /// Memory of a server in GB, for its tables and everything else [no limit].
     #[arg(long, value_name = "GB", help_heading = "Machines")]
     pub(super) server_memory: Option<f64>,
-    /// Take the costs of messages, rows and parameters from the documentation instead of measuring them here for a second or
-    /// two.
+    /// Take the costs of messages, rows and parameters from the documentation instead of measuring them here, which
+    /// takes three seconds.
     #[arg(long, help_heading = "Machines")]
     pub(super) no_calibrate: bool,
     /// Print one JSON object.

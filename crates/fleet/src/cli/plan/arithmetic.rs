@@ -181,7 +181,16 @@ pub(super) fn predict(job: &Job) -> Prediction {
 }
 
 /// Servers are enough if their processors and networks are used for at most this share of the time.
-pub(super) const COMFORTABLE: f64 = 0.7;
+const COMFORTABLE: f64 = 0.7;
+/// The same for workers that step together, which wait for the servers in this share of the time.
+const COMFORTABLE_IN_STEPS: f64 = 0.35;
+
+impl Pacing {
+    /// The share of the time for which processors and networks of servers may be used.
+    pub(super) fn comfortable_use(self) -> f64 {
+        if self == Pacing::AllTogether { COMFORTABLE_IN_STEPS } else { COMFORTABLE }
+    }
+}
 
 /// What a batch needs of each resource, in seconds of the resource.
 struct Demands {

@@ -16,7 +16,7 @@ mod sizes;
 use openfleet_core::strategy::Mode;
 
 pub(crate) use self::args::PlanArgs;
-use self::arithmetic::{COMFORTABLE, Costs, Job, Machines, Pacing, Prediction, predict};
+use self::arithmetic::{Costs, Job, Machines, Pacing, Prediction, predict};
 use self::job::PlannedJob;
 use self::report::{CostOrigin, Report};
 use self::sizes::Sizes;
@@ -83,16 +83,11 @@ impl Planner<'_> {
             bytes_per_second: arguments.network_gbit * 1e9 / 8.0,
             round_trip: arguments.round_trip_ms / 1e3,
         };
-        let pacing = match self.job.strategy.mode() {
-            Mode::Async => Pacing::OnePushAhead,
-            Mode::Sync => Pacing::AllTogether,
-            _ => Pacing::EachAlone,
-        };
         let prediction = predict(&Job {
             workers: arguments.worker_num,
             servers,
             batch_size: self.job.batch_size,
-            pacing,
+            pacing: self.pacing(),
             compute: self.compute,
             wait: arguments.wait_ms / 1e3,
             costs: self.costs,
@@ -103,6 +98,14 @@ impl Planner<'_> {
         Ok((sizes, prediction))
     }
 
+    fn pacing(&self) -> Pacing {
+        match self.job.strategy.mode() {
+            Mode::Async => Pacing::OnePushAhead,
+            Mode::Sync => Pacing::AllTogether,
+            _ => Pacing::EachAlone,
+        }
+    }
+
     /// The fewest servers whose memory is large enough and whose processors and networks are not too busy.
     fn needed_servers(&self) -> Result<NeededServers> {
         let memory = self.arguments.server_memory.map(|gigabytes| gigabytes * 1e9);
@@ -110,7 +113,7 @@ impl Planner<'_> {
         let lack = |servers: usize| -> Result<Option<&'static str>> {
             let (sizes, prediction) = self.plan(servers)?;
             // More servers on the same machine do not make it faster.
-            let is_busy = |used: f64| used > COMFORTABLE && !self.arguments.one_machine;
+            let is_busy = |used: f64| used > self.pacing().comfortable_use() && !self.arguments.one_machine;
             Ok(match () {
                 () if memory.is_some_and(|most| sizes.memory as f64 > most) => Some("memory"),
                 () if is_busy(prediction.server_processors_used) => Some("server processors"),
