@@ -5,7 +5,7 @@
 //!
 //! From the socket up: [`tls`] if configured, [`frame`] (bytes), [`net`] (frames over a stream), [`handshake`] and [`session`]
 //! (authentication), [`server`] (tables and coordination, without sockets), [`request`] (one file per request), [`listener`] (a
-//! server behind a socket) and [`client`]. This crate knows no models and no programs.
+//! server behind a socket) and [`client`]. [`message_sizes`] tells how many bytes the messages of a batch have. This crate knows no models and no programs.
 
 pub mod client;
 mod cluster;
@@ -17,6 +17,7 @@ pub mod frame;
 pub mod gradients;
 pub mod handshake;
 pub mod listener;
+pub mod message_sizes;
 pub mod missing_peers;
 pub mod net;
 pub mod pull;

@@ -29,8 +29,9 @@
 //!
 //! # Modules
 //!
-//! [`role`] finds out the role of a process, [`local_cluster`] has servers and workers inside one process. [`cli`] is the `openfleet`
-//! program and [`launch`] the `fleetrun` program. Nothing in this crate computes: that is the engine's work.
+//! [`role`] finds out the role of a process, [`local_cluster`] has servers and workers inside one process, and [`load`] a worker that
+//! computes nothing. [`cli`] is the `openfleet` program and [`launch`] the `fleetrun` program. Nothing in this crate computes: that
+//! is the engine's work.
 
 pub mod cli;
 pub mod columns;
@@ -41,6 +42,7 @@ pub mod fleet;
 pub mod job_file;
 #[cfg(unix)]
 pub mod launch;
+pub mod load;
 pub mod local_cluster;
 pub mod log;
 pub mod model;

@@ -37,6 +37,12 @@ impl DenseSpec {
     pub fn without_state(&self) -> Self {
         DenseSpec { optimizer: Optimizer::Sgd(Sgd::default()), ..self.clone() }
     }
+
+    /// Bytes of the values and of the optimizer's state.
+    pub fn bytes(&self) -> u64 {
+        let floats = self.shape.iter().product::<usize>() * (1 + self.optimizer.state_slots());
+        (floats * size_of::<f32>()) as u64
+    }
 }
 
 /// An array of parameters that many threads pull and push.

@@ -3,8 +3,8 @@
 use openfleet_core::{Hinted, Key};
 use openfleet_table::sparse::DEFAULT_SHARDS;
 use openfleet_table::{
-    Accessor, Adam, Admission, DenseSpec, DenseTable, Error, Existing, Initializer, Missing, NonFinite, Optimizer,
-    Regularizer, Schedule, Scratch, Sgd, SparseSpec, SparseTable,
+    Accessor, Adam, Admission, CtrOptions, DenseSpec, DenseTable, Error, Existing, Initializer, Missing, NonFinite,
+    Optimizer, Regularizer, Schedule, Scratch, Sgd, SparseSpec, SparseTable,
 };
 
 fn spec(dim: usize, optimizer: Optimizer, rate: f64) -> SparseSpec {
@@ -296,4 +296,22 @@ fn a_put_keeps_or_replaces_the_weights_of_a_row_and_leaves_its_state_and_the_ste
     table.put(&[2, 1], &[7.0, 8.0], Existing::Replace, &mut scratch).unwrap();
     assert_eq!(pull(&table, &[1, 2]), [8.0, 7.0]);
     assert_eq!((table.read(1, |_, state| state.to_vec()).unwrap(), table.step()), (trained.1, 1));
+}
+
+#[test]
+fn the_memory_of_a_table_is_known_before_it_is_filled() {
+    let plain = spec(10, Optimizer::Adam(Adam::default()), 0.1);
+    let ctr = SparseSpec { accessor: Accessor::Ctr(CtrOptions::default()), ..plain.clone() };
+    for (spec, tolerance) in [(SparseSpec { shards: 1, ..plain.clone() }, 0), (plain, 100), (ctr, 100)] {
+        for rows in [0, 1, 700, 50_000u64] {
+            let table = SparseTable::new(spec.clone()).unwrap();
+            let keys: Vec<Key> = (0..rows).collect();
+            let (mut scratch, floats) = (Scratch::new(), keys.len() * spec.dim);
+            table.pull(&keys, Missing::Create, &mut vec![0.0; floats], &mut scratch).unwrap();
+            table.push(&keys, &vec![0.1; floats], &mut scratch).unwrap();
+            // Shards differ in their numbers of rows, so their indexes may have grown once more or less.
+            let (expected, got) = (spec.bytes_for(rows), table.bytes() as u64);
+            assert!(expected.abs_diff(got) * 1000 <= got * tolerance, "{rows} rows: {got} bytes, expected {expected}");
+        }
+    }
 }

@@ -7,11 +7,12 @@ use std::collections::HashMap;
 
 use openfleet_core::FieldKind;
 use openfleet_core::key::{mix, of_category, salt};
-use openfleet_table::{Accessor, Admission, Initializer, Regularizer};
+use openfleet_table::{Accessor, Admission, DenseSpec, Initializer, Regularizer, SparseSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::graph::op::Op;
+use crate::graph::table_spec::{dense_spec, sparse_spec};
 use crate::graph::{Backward, Minimize};
 use crate::value::{DType, Dim, Shape};
 
@@ -212,6 +213,18 @@ impl Program {
     /// The sparse tables, in order of creation.
     pub fn tables(&self) -> impl Iterator<Item = (Var, &Variable)> {
         self.numbered().filter(|(_, v)| matches!(v.kind, VariableKind::SparseTable(_)))
+    }
+
+    /// The specs that the sparse tables are created from, with their names, in order of creation.
+    pub fn sparse_specs(&self) -> Vec<(String, SparseSpec)> {
+        let named = |(var, variable): (Var, &Variable)| Some((variable.name.clone(), sparse_spec(self, var)?));
+        self.tables().filter_map(named).collect()
+    }
+
+    /// The specs that the tables of the dense parameters are created from, with their names, in order of creation.
+    pub fn dense_specs(&self) -> Vec<(String, DenseSpec)> {
+        let named = |(var, variable): (Var, &Variable)| Some((variable.name.clone(), dense_spec(self, var)?));
+        self.parameters().filter_map(named).collect()
     }
 
     /// Every variable that is kept by name between steps: parameters, tables and states.

@@ -1,5 +1,5 @@
 //! The `openfleet` program: `gen` writes synthetic data, `train` trains a model on files, `infer` predicts with a saved model,
-//! `serve` does so over HTTP, and the other commands inspect and rewrite checkpoints.
+//! `serve` does so over HTTP, `plan` predicts speed and memory of a job, and the other commands inspect and rewrite checkpoints.
 //!
 //! clap collects the options into plain structs; each command checks and resolves them once, before it does anything. Results
 //! go to standard output, progress and notes to standard error. [`main`] is the whole program except for its exit.
@@ -25,6 +25,7 @@ mod infer;
 mod model_choice;
 mod optimizer_choice;
 pub(crate) mod output;
+mod plan;
 mod progress;
 mod saving;
 mod serve;
@@ -48,6 +49,8 @@ enum Verb {
     Infer(infer::InferArgs),
     /// Serve predictions of a saved model over HTTP.
     Serve(serve::ServeArgs),
+    /// Predict the speed, traffic and memory of a job with servers, and how many servers it needs.
+    Plan(Box<plan::PlanArgs>),
     /// Show the contents of a checkpoint: tables, rows, norms, the hottest keys.
     Inspect(checkpoint::inspect::InspectArgs),
     /// Show the rows of one key in a checkpoint.
@@ -141,6 +144,7 @@ pub fn run(cli: &Cli, stop: &AtomicBool) -> Result<Outcome> {
         Verb::Train(arguments) => train::run(arguments, stop),
         Verb::Infer(arguments) => infer::run(arguments, stop),
         Verb::Serve(arguments) => serve::run(arguments, stop),
+        Verb::Plan(arguments) => plan::run(arguments).map(|()| Outcome::Done),
         Verb::Inspect(arguments) => checkpoint::inspect::run(arguments).map(|()| Outcome::Done),
         Verb::Lookup(arguments) => checkpoint::lookup::run(arguments).map(|()| Outcome::Done),
         Verb::Diff(arguments) => checkpoint::diff::run(arguments).map(|()| Outcome::Done),

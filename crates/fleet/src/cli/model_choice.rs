@@ -13,9 +13,17 @@ pub(crate) struct ModelOptions {
     /// Kind of model.
     #[arg(long, value_enum)]
     pub(crate) model: ModelKind,
+    #[command(flatten)]
+    pub(crate) sizes: ModelSizes,
+}
+
+/// The sizes of a model.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Model")]
+pub(crate) struct ModelSizes {
     /// Floats per embedding or word vector [ctr_dnn: 10; wide_deep, deepfm, dcn: 9; word2vec: 100].
     #[arg(long)]
-    dim: Option<usize>,
+    pub(crate) dim: Option<usize>,
     /// Sizes of the dense layers [ctr_dnn: 400,400,400; wide_deep, deepfm, dcn: 512,256,128,32].
     #[arg(long, value_delimiter = ',', value_name = "N,N,...")]
     hidden: Option<Vec<usize>>,
@@ -85,8 +93,14 @@ const MAX_SIZE: usize = 1_000_000;
 impl ModelOptions {
     /// The model with its sizes. Fails for an option that the model does not have.
     pub(crate) fn resolve(&self) -> Result<ModelShape> {
+        self.sizes.resolve(self.model)
+    }
+}
+
+impl ModelSizes {
+    /// A model with these sizes. Fails for an option that the model does not have.
+    pub(crate) fn resolve(&self, kind: ModelKind) -> Result<ModelShape> {
         use ModelKind::{Counter, CtrDnn, Dcn, Deepfm, FitALine, WideDeep, Word2vec};
-        let kind = self.model;
         let only = |given: bool, option, takers, taken: &[ModelKind]| match given && !taken.contains(&kind) {
             true => Err(Error::MeaninglessOption { option, owner: kind.name().into(), takers }),
             false => Ok(()),
@@ -136,6 +150,20 @@ impl ModelOptions {
             FitALine => ModelShape::FitALine,
             Counter => ModelShape::Counter { scale: self.scale.unwrap_or(models::Counter::default().scale) },
         })
+    }
+
+    /// The first of these options that only models have and that was given, if any was.
+    pub(crate) fn first_of_models(&self) -> Option<&'static str> {
+        let given = [
+            (self.hidden.is_some(), "--hidden"),
+            (self.wide_ids, "--wide-ids"),
+            (self.share_ids, "--share-ids"),
+            (self.crosses.is_some(), "--crosses"),
+            (self.window.is_some(), "--window"),
+            (self.negative.is_some(), "--negative"),
+            (self.scale.is_some(), "--scale"),
+        ];
+        given.into_iter().find_map(|(given, option)| given.then_some(option))
     }
 
     fn hidden_or(&self, default: Vec<usize>) -> Vec<usize> {

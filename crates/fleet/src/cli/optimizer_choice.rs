@@ -16,7 +16,7 @@ const WORD2VEC_LAST_RATE: f64 = 1e-4;
 pub(crate) struct OptimizerOptions {
     /// Optimizer [click models: adam; word2vec, fit_a_line, counter: sgd].
     #[arg(long, value_enum)]
-    optimizer: Option<Rule>,
+    pub(crate) optimizer: Option<Rule>,
     /// Learning rate [adam, rmsprop: 0.001; sgd, momentum, adagrad: 0.01; ftrl: 0.05; counter: 1; word2vec: 0.025,
     /// falling linearly to 0.0001 over the run].
     #[arg(long, alias = "lr", value_name = "RATE")]
@@ -41,7 +41,7 @@ pub(crate) struct OptimizerOptions {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]
-enum Rule {
+pub(crate) enum Rule {
     Adam,
     Sgd,
     Momentum,
@@ -51,22 +51,44 @@ enum Rule {
     Ftrl,
 }
 
+impl Rule {
+    /// The optimizer of a model, if the user chooses none.
+    pub(crate) fn default_for(model: ModelKind) -> Self {
+        match model {
+            ModelKind::Word2vec | ModelKind::FitALine | ModelKind::Counter => Rule::Sgd,
+            _ => Rule::Adam,
+        }
+    }
+
+    /// The optimizer with its default settings.
+    pub(crate) fn optimizer(self) -> Optimizer {
+        match self {
+            Rule::Adam => Optimizer::Adam(Adam::default()),
+            Rule::Sgd => Optimizer::Sgd(Sgd::default()),
+            Rule::Momentum => Optimizer::Momentum(Momentum::default()),
+            Rule::Adagrad => Optimizer::Adagrad(Adagrad::default()),
+            Rule::RmsProp => Optimizer::RmsProp(RmsProp::default()),
+            Rule::Ftrl => Optimizer::Ftrl(Ftrl::default()),
+        }
+    }
+}
+
 impl OptimizerOptions {
     /// The optimizer with its schedule. `run_steps` is the number of updates of the whole run, if known.
     pub(crate) fn resolve(&self, model: ModelKind, run_steps: Option<u64>) -> Result<Minimize> {
-        let plain = matches!(model, ModelKind::Word2vec | ModelKind::FitALine | ModelKind::Counter);
-        let rule = self.optimizer.unwrap_or(if plain { Rule::Sgd } else { Rule::Adam });
+        let rule = self.optimizer.unwrap_or(Rule::default_for(model));
         let (l1, l2) = (self.l1.unwrap_or(0.0), self.l2.unwrap_or(0.0));
-        let (optimizer, default_rate) = match rule {
-            Rule::Adam => (Optimizer::Adam(Adam::default()), 1e-3),
-            Rule::Sgd if model == ModelKind::Word2vec => (Optimizer::Sgd(Sgd::default()), 0.025),
-            Rule::Sgd if model == ModelKind::Counter => (Optimizer::Sgd(Sgd::default()), 1.0),
-            Rule::Sgd => (Optimizer::Sgd(Sgd::default()), 0.01),
-            Rule::Momentum => (Optimizer::Momentum(Momentum::default()), 0.01),
-            Rule::Adagrad => (Optimizer::Adagrad(Adagrad::default()), 0.01),
-            Rule::RmsProp => (Optimizer::RmsProp(RmsProp::default()), 1e-3),
+        let default_rate = match rule {
+            Rule::Adam | Rule::RmsProp => 1e-3,
+            Rule::Sgd if model == ModelKind::Word2vec => 0.025,
+            Rule::Sgd if model == ModelKind::Counter => 1.0,
+            Rule::Sgd | Rule::Momentum | Rule::Adagrad => 0.01,
+            Rule::Ftrl => 0.05,
+        };
+        let optimizer = match rule {
             // FTRL applies its own penalties, which make weights exactly zero.
-            Rule::Ftrl => (Optimizer::Ftrl(Ftrl { l1, l2, ..Ftrl::default() }), 0.05),
+            Rule::Ftrl => Optimizer::Ftrl(Ftrl { l1, l2, ..Ftrl::default() }),
+            _ => rule.optimizer(),
         };
         let base = self.learning_rate.unwrap_or(default_rate);
         if !(base.is_finite() && base > 0.0) {

@@ -13,6 +13,7 @@ mod memory;
 mod messages;
 mod openings;
 mod own_model;
+mod planning;
 mod resuming;
 mod serving;
 mod slots;

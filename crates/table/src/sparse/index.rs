@@ -8,6 +8,14 @@
 
 use super::prefetch::prefetch;
 
+/// Entries of an empty index.
+const FIRST_ENTRIES: usize = 16;
+
+/// Entries of an index that was full with `entries`.
+fn grown(entries: usize) -> usize {
+    entries + entries / 8 + 16
+}
+
 /// Maps tags to rows.
 #[derive(Debug)]
 pub(crate) struct Index {
@@ -17,7 +25,7 @@ pub(crate) struct Index {
 
 impl Index {
     pub(crate) fn new() -> Self {
-        Index { entries: vec![0; 16], used: 0 }
+        Index { entries: vec![0; FIRST_ENTRIES], used: 0 }
     }
 
     /// An index with capacity for this many rows.
@@ -110,8 +118,17 @@ impl Index {
         self.entries.len() * size_of::<u64>()
     }
 
+    /// Bytes of an index into which this many rows were inserted one by one.
+    pub(super) fn bytes_for(rows: u64) -> u64 {
+        let mut entries = FIRST_ENTRIES as u64;
+        while rows * 4 > entries * 3 {
+            entries = grown(entries as usize) as u64;
+        }
+        entries * size_of::<u64>() as u64
+    }
+
     fn grow(&mut self) {
-        self.resize(self.entries.len() + self.entries.len() / 8 + 16);
+        self.resize(grown(self.entries.len()));
     }
 
     fn resize(&mut self, capacity: usize) {

@@ -33,7 +33,7 @@ use openfleet_core::Key;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::accessor::{Accessor, NewRow, Plain, Push, Row};
+use crate::accessor::{Accessor, NewRow, Plain, Push, Row, RowLayout};
 use crate::admission::Admission;
 use crate::clip;
 use crate::error::{Error, Result, require, same_length};
@@ -123,6 +123,17 @@ macro_rules! with_layout {
 }
 
 use with_layout;
+
+impl SparseSpec {
+    /// Bytes of a table with this many rows: weights, optimizer state, headers and the index. Exact if every shard has the same
+    /// number of rows, and if every row of a ctr table has its long part.
+    pub fn bytes_for(&self, rows: u64) -> u64 {
+        let (floats, long_floats) =
+            with_layout!(self, layout => RowLayout::widths(layout, self.dim, self.optimizer.state_slots()));
+        let shards = self.shards.max(1) as u64;
+        rows * rows::row_bytes(floats, long_floats) as u64 + shards * index::Index::bytes_for(rows.div_ceil(shards))
+    }
+}
 
 /// Rows by key, pulled and pushed by many threads.
 #[derive(Debug)]

@@ -14,6 +14,11 @@ use super::slabs::Slabs;
 
 const HEADER: usize = 3;
 
+/// Bytes of a row with its header and its long part.
+pub(super) fn row_bytes(floats: usize, long_floats: usize) -> usize {
+    (HEADER + floats + long_floats) * size_of::<f32>()
+}
+
 /// Rows by number, without gaps.
 #[derive(Debug)]
 pub(crate) struct Rows {

@@ -61,7 +61,7 @@ impl<'a> Job<'a> {
             check_file(path)?;
         }
         let is_click = !matches!(kind, ModelKind::Word2vec | ModelKind::FitALine | ModelKind::Counter);
-        let salt = if is_click && !arguments.model.share_ids { data.salt() } else { None };
+        let salt = if is_click && !arguments.model.sizes.share_ids { data.salt() } else { None };
         let is_collective = cluster.as_ref().is_some_and(|choice| choice.strategy.mode() == Mode::Collective);
         let threads = match fleet {
             // A rank trains with one thread; the ranks of this process share its threads.
@@ -86,7 +86,7 @@ impl<'a> Job<'a> {
         });
         let saving = saving.transpose()?;
         let salt = saving.as_ref().map_or(salt, Saving::salt);
-        if arguments.model.share_ids && salt.is_some() {
+        if arguments.model.sizes.share_ids && salt.is_some() {
             let (expected, got) = ("a checkpoint whose slots share ids", "one whose ids are salted by slot".to_owned());
             return Err(Error::BadOption { option: "--resume", expected, got });
         }
