@@ -12,7 +12,7 @@ use openfleet_table::Missing;
 use crate::floats;
 use crate::frame::{HEADER, Payload};
 use crate::gradients::{Head, PushEncoder, put_barrier};
-use crate::request::pull_sparse;
+use crate::pull::PullEncoder;
 
 /// The distinct keys of a batch that one server has, and the tables that are looked up with them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,16 +43,15 @@ pub struct MessageSize {
 
 /// A pull of the rows of these keys.
 pub fn pull(stages: &[StageSize]) -> MessageSize {
-    let (mut request, mut reply) = (Payload::new(), Payload::new());
-    pull_sparse::begin(&mut request, Missing::Create, 0, stages.len());
+    let (mut request, mut reply) = (PullEncoder::new(Missing::Create, 0, stages.len()), Payload::new());
     for StageSize { keys, dims } in stages {
         let numbers = vec![0; dims.len()];
-        pull_sparse::add_stage(&mut request, &numbers, &numbers, &vec![0; *keys]);
+        request.stage(&numbers, &numbers, &vec![0; *keys]);
         for dim in dims {
             reply.append_zeroed::<f32>(keys * dim);
         }
     }
-    MessageSize { request: framed(&request), reply: framed(&reply) }
+    MessageSize { request: framed(&request.finish()), reply: framed(&reply) }
 }
 
 /// A push of the gradients of these keys and of dense blocks with these numbers of floats.
