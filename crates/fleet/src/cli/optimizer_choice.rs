@@ -2,7 +2,9 @@
 
 use clap::{Args, ValueEnum};
 use openfleet_engine::Minimize;
-use openfleet_table::{Adagrad, Adam, Clip, Ftrl, Momentum, Optimizer, Regularizer, RmsProp, Schedule, Sgd};
+use openfleet_table::{
+    Adagrad, Adam, Clip, Ftrl, Momentum, Optimizer, Regularizer, RmsProp, RowwiseAdagrad, Schedule, Sgd,
+};
 
 use super::model_choice::ModelKind;
 use crate::error::{Error, Result};
@@ -17,8 +19,8 @@ pub(crate) struct OptimizerOptions {
     /// Optimizer [click models: adam; word2vec, fit_a_line, counter: sgd].
     #[arg(long, value_enum)]
     optimizer: Option<Rule>,
-    /// Learning rate [adam, rmsprop: 0.001; sgd, momentum, adagrad: 0.01; ftrl: 0.05; counter: 1; word2vec: 0.025,
-    /// falling linearly to 0.0001 over the run].
+    /// Learning rate [adam, rmsprop: 0.001; sgd, momentum, adagrad, rowwise_adagrad: 0.01; ftrl: 0.05; counter: 1;
+    /// word2vec: 0.025, falling linearly to 0.0001 over the run].
     #[arg(long, alias = "lr", value_name = "RATE")]
     learning_rate: Option<f64>,
     /// Decay of the learning rate, counted in batches of all threads: exponential:STEPS:FACTOR, staircase:STEPS:FACTOR,
@@ -46,6 +48,9 @@ enum Rule {
     Sgd,
     Momentum,
     Adagrad,
+    /// One accumulator per embedding row; dense layers are trained by adagrad.
+    #[value(name = "rowwise_adagrad", alias = "rowwise-adagrad")]
+    RowwiseAdagrad,
     #[value(alias = "rms_prop")]
     RmsProp,
     Ftrl,
@@ -64,6 +69,7 @@ impl OptimizerOptions {
             Rule::Sgd => (Optimizer::Sgd(Sgd::default()), 0.01),
             Rule::Momentum => (Optimizer::Momentum(Momentum::default()), 0.01),
             Rule::Adagrad => (Optimizer::Adagrad(Adagrad::default()), 0.01),
+            Rule::RowwiseAdagrad => (Optimizer::RowwiseAdagrad(RowwiseAdagrad::default()), 0.01),
             Rule::RmsProp => (Optimizer::RmsProp(RmsProp::default()), 1e-3),
             // FTRL applies its own penalties, which make weights exactly zero.
             Rule::Ftrl => (Optimizer::Ftrl(Ftrl { l1, l2, ..Ftrl::default() }), 0.05),

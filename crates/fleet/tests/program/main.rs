@@ -16,5 +16,6 @@ mod own_model;
 mod resuming;
 mod serving;
 mod slots;
+mod small_rows;
 mod storage;
 mod training;
