@@ -221,7 +221,7 @@ fn rounding_depends_on_key_and_step_but_not_on_shards_order_or_other_keys() {
                 table.push(&own_keys, &own_gradients, &mut scratch).unwrap();
             }
         }
-        let mut all: Vec<_> = tables.iter().flat_map(|table| rows(table)).collect();
+        let mut all: Vec<_> = tables.iter().flat_map(rows).collect();
         all.sort();
         all
     };
