@@ -100,6 +100,7 @@ class Net:
         pooling: str,
         vocabulary: int | None,
         rows: str | None,
+        storage: str,
         padding_idx: int | None,
     ) -> str: ...
     def dense_embedding(self, ids: str, size: list[int], table: str, pooling: str, padding_idx: int | None) -> str: ...
@@ -152,7 +153,14 @@ class Net:
     def auc(self, predictions: str, labels: str, num_thresholds: int, slide_steps: int) -> _Auc: ...
     def accuracy(self, scores: str, labels: str, k: int) -> tuple[str, str, str]: ...
     def ctr_dnn(
-        self, slots: list[str], dense: str | None, label: str, dim: int, hidden: list[int], share_ids: bool
+        self,
+        slots: list[str],
+        dense: str | None,
+        label: str,
+        dim: int,
+        hidden: list[int],
+        share_ids: bool,
+        storage: str,
     ) -> _Click: ...
     def wide_deep(
         self,
@@ -163,9 +171,17 @@ class Net:
         hidden: list[int],
         wide_ids: bool,
         share_ids: bool,
+        storage: str,
     ) -> _Click: ...
     def deepfm(
-        self, slots: list[str], dense: str | None, label: str, dim: int, hidden: list[int], share_ids: bool
+        self,
+        slots: list[str],
+        dense: str | None,
+        label: str,
+        dim: int,
+        hidden: list[int],
+        share_ids: bool,
+        storage: str,
     ) -> _Click: ...
     def dcn(
         self,
@@ -176,6 +192,7 @@ class Net:
         crosses: int,
         hidden: list[int],
         share_ids: bool,
+        storage: str,
     ) -> _Click: ...
     def word2vec(self, dim: int, window: int, negatives: int) -> str: ...
 

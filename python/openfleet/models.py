@@ -6,6 +6,7 @@ All click models take these arguments: `slots`, a list of slots; `dense`, floats
 All slots of a click model are looked up in one table. Equal ids of different slots are different features: ids are
 salted with the slot's name, in training and in everything that reads the saved model. Callers pass plain ids.
 `share_ids=True` makes equal ids one feature: for slots with a common vocabulary, and for checkpoints from before salts.
+`storage="bfloat16"` keeps the rows of the table in 16 bits per weight, as for `static.nn.embedding`.
 
 >>> from openfleet import models
 >>> slots = [static.data(f"C{i}", [None, 1], "int64", lod_level=1) for i in range(3)]
@@ -66,6 +67,7 @@ def ctr_dnn(
     dim: int = 10,
     hidden: Sequence[int] = (400, 400, 400),
     share_ids: bool = False,
+    storage: str = "float32",
 ) -> ClickModel:
     """CTR-DNN: embeddings and floats, dense layers, and a softmax of two classes.
 
@@ -75,7 +77,7 @@ def ctr_dnn(
     >>> models.ctr_dnn(slots, None, label, dim=4, hidden=[16, 8]).probability.shape
     (-1, 2)
     """
-    return _click("ctr_dnn", slots, dense, label, dim, list(hidden), share_ids)
+    return _click("ctr_dnn", slots, dense, label, dim, list(hidden), share_ids, storage)
 
 
 def wide_deep(
@@ -86,6 +88,7 @@ def wide_deep(
     hidden: Sequence[int] = (512, 256, 128, 32),
     wide_ids: bool = False,
     share_ids: bool = False,
+    storage: str = "float32",
 ) -> ClickModel:
     """Wide & Deep (Cheng et al. 2016): a linear part that memorizes, and dense layers that generalize.
 
@@ -98,7 +101,7 @@ def wide_deep(
     >>> models.wide_deep(slots, dense, label, hidden=[16, 8]).probability.shape
     (-1, 1)
     """
-    return _click("wide_deep", slots, dense, label, dim, list(hidden), wide_ids, share_ids)
+    return _click("wide_deep", slots, dense, label, dim, list(hidden), wide_ids, share_ids, storage)
 
 
 def deepfm(
@@ -108,6 +111,7 @@ def deepfm(
     dim: int = 9,
     hidden: Sequence[int] = (512, 256, 128, 32),
     share_ids: bool = False,
+    storage: str = "float32",
 ) -> ClickModel:
     """DeepFM (Guo et al. 2017): a factorization machine and dense layers on the same embeddings.
 
@@ -117,7 +121,7 @@ def deepfm(
     >>> models.deepfm(slots, None, label, dim=4, hidden=[16, 8]).probability.shape
     (-1, 1)
     """
-    return _click("deepfm", slots, dense, label, dim, list(hidden), share_ids)
+    return _click("deepfm", slots, dense, label, dim, list(hidden), share_ids, storage)
 
 
 def dcn(
@@ -128,6 +132,7 @@ def dcn(
     crosses: int = 2,
     hidden: Sequence[int] = (512, 256, 128, 32),
     share_ids: bool = False,
+    storage: str = "float32",
 ) -> ClickModel:
     """Deep & Cross Network (Wang et al. 2017): `crosses` cross layers and dense layers on the same input.
 
@@ -137,7 +142,7 @@ def dcn(
     >>> models.dcn(slots, None, label, dim=4, hidden=[16, 8]).probability.shape
     (-1, 1)
     """
-    return _click("dcn", slots, dense, label, dim, crosses, list(hidden), share_ids)
+    return _click("dcn", slots, dense, label, dim, crosses, list(hidden), share_ids, storage)
 
 
 def word2vec(dim: int = 100, window: int = 5, negatives: int = 5) -> Variable:

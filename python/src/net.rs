@@ -12,7 +12,7 @@ use openfleet_engine::op::{
     FcOptions, LayerNormOptions, LiteralValues, Pooling, SkipGramOptions,
 };
 use openfleet_engine::{Net as Builder, ParamAttr, Result, RowLife, Var};
-use openfleet_table::{Initializer, Regularizer};
+use openfleet_table::{Initializer, Regularizer, RowStorage};
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -60,14 +60,17 @@ impl Net {
         dense: Option<&str>,
         label: &str,
         share_ids: bool,
+        storage: &str,
         model: impl FnOnce(&mut Builder, &CtrInputs) -> Result<CtrOutputs>,
     ) -> PyResult<ClickNames> {
+        let storage = parse_storage(storage)?;
         self.build(|net| {
             let inputs = CtrInputs {
                 slots: all(net, slots)?,
                 dense: dense.map(|dense| net.main.find(dense)).transpose()?,
                 label: net.main.find(label)?,
                 share_ids,
+                storage,
             };
             let CtrOutputs { loss, probability, auc } = model(net, &inputs)?;
             let auc = (name(net, auc.auc), name(net, auc.batch_auc), auc.counters.map(|counter| name(net, counter)));
@@ -196,14 +199,16 @@ impl Net {
         pooling: &str,
         vocabulary: Option<u64>,
         rows: Option<&str>,
+        storage: &str,
         padding_idx: Option<i64>,
     ) -> PyResult<String> {
         let rows = rows.map_or(Ok(RowLife::default()), serde_json::from_str);
+        let rows = rows.map_err(|error| PyValueError::new_err(format!("not the rules of rows: {error}")))?;
         let options = EmbeddingOptions {
             table: parse_attr(table)?,
             pooling: parse_pooling(pooling)?,
             vocabulary,
-            rows: rows.map_err(|error| PyValueError::new_err(format!("not the rules of rows: {error}")))?,
+            rows: RowLife { storage: parse_storage(storage)?, ..rows },
             padding_idx,
             // The script decides whether slots share a table.
             salt: None,
@@ -601,8 +606,9 @@ impl Net {
         dim: usize,
         hidden: Vec<usize>,
         share_ids: bool,
+        storage: &str,
     ) -> PyResult<ClickNames> {
-        self.click(&slots, dense, label, share_ids, |net, inputs| {
+        self.click(&slots, dense, label, share_ids, storage, |net, inputs| {
             models::ctr_dnn(net, inputs, &models::CtrDnn { dim, hidden })
         })
     }
@@ -616,9 +622,10 @@ impl Net {
         hidden: Vec<usize>,
         wide_ids: bool,
         share_ids: bool,
+        storage: &str,
     ) -> PyResult<ClickNames> {
         let shape = models::WideDeep { dim, hidden, wide_ids };
-        self.click(&slots, dense, label, share_ids, |net, inputs| models::wide_deep(net, inputs, &shape))
+        self.click(&slots, dense, label, share_ids, storage, |net, inputs| models::wide_deep(net, inputs, &shape))
     }
 
     fn deepfm(
@@ -629,8 +636,9 @@ impl Net {
         dim: usize,
         hidden: Vec<usize>,
         share_ids: bool,
+        storage: &str,
     ) -> PyResult<ClickNames> {
-        self.click(&slots, dense, label, share_ids, |net, inputs| {
+        self.click(&slots, dense, label, share_ids, storage, |net, inputs| {
             models::deepfm(net, inputs, &models::DeepFm { dim, hidden })
         })
     }
@@ -644,9 +652,10 @@ impl Net {
         crosses: usize,
         hidden: Vec<usize>,
         share_ids: bool,
+        storage: &str,
     ) -> PyResult<ClickNames> {
         let shape = models::Dcn { dim, crosses, hidden };
-        self.click(&slots, dense, label, share_ids, |net, inputs| models::dcn(net, inputs, &shape))
+        self.click(&slots, dense, label, share_ids, storage, |net, inputs| models::dcn(net, inputs, &shape))
     }
 
     /// Declares the fields `context` and `target`. Returns the loss.
@@ -687,6 +696,10 @@ fn parse_pooling(name: &str) -> PyResult<Pooling> {
             "`pooling` cannot be `{name}`\n\nhint: choose `sum`, `mean`, `sqrtn` or `each`"
         ))),
     }
+}
+
+fn parse_storage(name: &str) -> PyResult<RowStorage> {
+    name.parse().map_err(|error: openfleet_table::Error| PyValueError::new_err(error.to_string()))
 }
 
 /// `ParamAttr` as the Python package writes it.

@@ -89,6 +89,7 @@ fn spec() -> SparseSpec {
         capacity: None,
         non_finite: Default::default(),
         salted: false,
+        storage: Default::default(),
     }
 }
 

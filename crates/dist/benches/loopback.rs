@@ -183,6 +183,7 @@ fn sparse_spec() -> SparseSpec {
         capacity: None,
         non_finite: NonFinite::Skip,
         salted: false,
+        storage: Default::default(),
     }
 }
 

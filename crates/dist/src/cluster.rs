@@ -344,10 +344,12 @@ impl Cluster {
 }
 
 /// In geo mode, a row that a server removes would come back as a difference from a worker that still has a copy. (Admission by
-/// the key alone is fine: it gives the same result everywhere.)
+/// the key alone is fine: it gives the same result everywhere.) And a server that rounds the sums of differences to 16 bits would
+/// move away from a worker that is alone in using a row, which never reads the sums.
 fn check_for_geo(table: &str, spec: &SparseSpec) -> Result<()> {
     let what = match spec.admission {
         _ if spec.capacity.is_some() => "a row limit",
+        _ if !spec.storage.is_float32() => "rows stored as `bfloat16`",
         Admission::Count(count) if count > 1 => "admission by occurrence count",
         Admission::ShowClick { .. } => "admission by shows and clicks",
         _ => return Ok(()),

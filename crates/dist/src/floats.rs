@@ -6,8 +6,8 @@
 //! Dense values are narrow only as 8-bit differences from the reader's copy, with error feedback. The strategy chooses the
 //! width.
 
-use half::bf16;
 use multiversion::multiversion;
+use openfleet_core::bfloat16::{round_all_stochastically, widen_all};
 use openfleet_core::key::mix;
 use openfleet_core::strategy::FloatWidth;
 
@@ -37,7 +37,7 @@ pub(crate) fn put_rows<'a>(
             room.chunks_exact_mut(dim).zip(rows).for_each(|(to, from)| to.copy_from_slice(from));
         }
         FloatWidth::Bits16 => {
-            let room = payload.append_zeroed::<bf16>(count * dim);
+            let room = payload.append_zeroed::<u16>(count * dim);
             for (row, (to, from)) in room.chunks_exact_mut(dim).zip(rows).enumerate() {
                 round_stochastically(from, to, mix(chance ^ row as u64));
             }
@@ -148,9 +148,9 @@ pub(crate) fn take<'a>(
         FloatWidth::Bits32 => Floats::InPlace(reader.take(count)?),
         FloatWidth::Bits16 => {
             // Check that the bytes exist before memory for as many values is allocated.
-            let narrow = reader.take::<bf16>(count)?;
+            let narrow = reader.take::<u16>(count)?;
             let mut values = pool.sized(size_of_val(narrow) * 2);
-            widen(narrow, bytemuck::cast_slice_mut(values.bytes_mut()));
+            widen_all(narrow, bytemuck::cast_slice_mut(values.bytes_mut()));
             Floats::Widened(values)
         }
     })
@@ -160,7 +160,7 @@ pub(crate) fn take<'a>(
 pub(crate) fn skip(reader: &mut Reader<'_>, width: FloatWidth, count: usize) -> Result<()> {
     match width {
         FloatWidth::Bits32 => reader.take::<f32>(count).map(drop),
-        FloatWidth::Bits16 => reader.take::<bf16>(count).map(drop),
+        FloatWidth::Bits16 => reader.take::<u16>(count).map(drop),
     }
 }
 
@@ -170,29 +170,9 @@ pub(crate) fn take_into(reader: &mut Reader<'_>, values: &mut [f32]) -> Result<(
     Ok(())
 }
 
-/// Rounds up with a probability equal to the lower half's share of the step between two neighbours, else down.
-#[multiversion(targets("x86_64+avx2+fma"))]
-fn round_stochastically(from: &[f32], to: &mut [bf16], chance: u64) {
-    const EXPONENT: u32 = 0x7f80_0000;
-    let seed = (mix(chance) >> 32) as u32;
-    for (at, (to, from)) in to.iter_mut().zip(from).enumerate() {
-        let mut random = (at as u32).wrapping_mul(0x9e37_79b9) ^ seed;
-        random = (random ^ (random >> 16)).wrapping_mul(0x85eb_ca6b);
-        random = (random ^ (random >> 13)).wrapping_mul(0xc2b2_ae35);
-        let bits = from.to_bits();
-        // Infinities and NaN are not rounded; NaN must not become an infinity.
-        let special = bits & EXPONENT == EXPONENT;
-        let rounded = bits.wrapping_add(if special { 0 } else { random >> 16 });
-        let quiet = if special && bits << 9 != 0 { 0x0040 } else { 0 };
-        *to = bf16::from_bits((rounded >> 16) as u16 | quiet);
-    }
-}
-
-#[multiversion(targets("x86_64+avx2+fma"))]
-fn widen(from: &[bf16], to: &mut [f32]) {
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = f32::from_bits(u32::from(from.to_bits()) << 16);
-    }
+/// Rounds each number to 16 bits, up or down at random; the seed is mixed, because callers count.
+fn round_stochastically(from: &[f32], to: &mut [u16], chance: u64) {
+    round_all_stochastically(from, to, (mix(chance) >> 32) as u32);
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ mod tests {
     use openfleet_core::placement::{DenseParameter, Placement, PlacementRule};
     use openfleet_core::strategy::{Mode, Strategy, StrategyOptions};
     use openfleet_table::{
-        Accessor, Adam, Admission, DenseSpec, Initializer, NonFinite, Optimizer, Schedule, SparseSpec,
+        Accessor, Adam, Admission, DenseSpec, Initializer, NonFinite, Optimizer, RowStorage, Schedule, SparseSpec,
     };
 
     use super::*;
@@ -124,6 +124,7 @@ mod tests {
             capacity: None,
             non_finite: NonFinite::Skip,
             salted: false,
+            storage: RowStorage::default(),
         }
     }
 

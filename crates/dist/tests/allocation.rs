@@ -110,6 +110,7 @@ fn warm_pushes_and_pulls_use_the_memory_of_earlier_ones() {
             capacity: None,
             non_finite: Default::default(),
             salted: false,
+            storage: Default::default(),
         };
         let dense =
             DenseSpec { shape: vec![DENSE], optimizer, schedule, regularizer: None, non_finite: Default::default() };

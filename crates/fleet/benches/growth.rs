@@ -162,7 +162,7 @@ impl Point {
         // A test has no time for 430,000 parameters in an unoptimised build.
         let hidden = if self.rows < 10_000 { vec![16] } else { vec![400; 3] };
         let shape = ModelShape::CtrDnn { dim: self.dim, hidden };
-        let mut network = shape.build(&schema, 1, Some(Salt::SlotName)).unwrap();
+        let mut network = shape.build(&schema, 1, Some(Salt::SlotName), Default::default()).unwrap();
         Minimize::new(Optimizer::Adam(Adam::default()), 1e-3).minimize(&mut network.net.main, network.loss).unwrap();
         let program = &network.net.main;
         let stages = vec![LoadStage { keys: KEYS, tables: vec![0] }];

@@ -63,10 +63,10 @@ pub use fleet::Fleet;
 pub use openfleet_engine::op::{
     Activation, BatchNormOptions, DenseEmbeddingOptions, EmbeddingOptions, FcOptions, LayerNormOptions, Pooling,
 };
-pub use openfleet_engine::{DType, Minimize, Net, ParamAttr, Program, Shape, Tensor, Var, models};
+pub use openfleet_engine::{DType, Minimize, Net, ParamAttr, Program, RowLife, Shape, Tensor, Var, models};
 pub use openfleet_table::{
     Accessor, Adagrad, Adam, Admission, Clip, CtrOptions, Ftrl, Initializer, Momentum, Optimizer, Regularizer, RmsProp,
-    Schedule, Sgd,
+    RowStorage, RowwiseAdagrad, Schedule, Sgd,
 };
 // Data
 pub use openfleet_core::{Batch, Column, Field, FieldKind, Key, Schema};

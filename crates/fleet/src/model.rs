@@ -9,6 +9,7 @@ use openfleet_core::{FieldKind, Schema};
 use openfleet_engine::models::{self, CtrInputs, CtrOutputs};
 use openfleet_engine::op::AucVars;
 use openfleet_engine::{DType, Net, Program, Scope, Tensor, Var};
+use openfleet_table::RowStorage;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -75,8 +76,8 @@ impl ModelShape {
     }
 
     /// Builds the network for the fields of a schema; the seed determines all random numbers. With a salt, every slot of a
-    /// click model has its own rows.
-    pub fn build(&self, schema: &Schema, seed: u64, salt: Option<Salt>) -> Result<Network> {
+    /// click model has its own rows. `storage` is how click models store rows; other models store floats.
+    pub fn build(&self, schema: &Schema, seed: u64, salt: Option<Salt>, storage: RowStorage) -> Result<Network> {
         let mut net = Net::with_seed(seed);
         match self {
             ModelShape::Word2vec { dim, window, negatives } => {
@@ -99,7 +100,7 @@ impl ModelShape {
             }
             _ => {
                 self.check_clicks(schema)?;
-                let inputs = CtrInputs { share_ids: salt.is_none(), ..CtrInputs::declare(&mut net, schema)? };
+                let inputs = CtrInputs { share_ids: salt.is_none(), storage, ..CtrInputs::declare(&mut net, schema)? };
                 let outputs = self.build_clicks(&mut net, &inputs)?;
                 Ok(Network {
                     net,

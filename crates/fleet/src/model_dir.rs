@@ -7,6 +7,7 @@
 use openfleet_dist::SaveOptions;
 use openfleet_dist::storage::{Addresses, Opened, Stores};
 use openfleet_engine::{InferenceModel, Predictor};
+use openfleet_table::RowStorage;
 use openfleet_table::checkpoint::{MANIFEST, Manifest, Storage, is_of_a_save};
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +27,9 @@ pub struct ModelDescription {
     /// The salt of ids; absent if equal ids of different slots share a row, as in all models saved before salts existed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub salt: Option<Salt>,
+    /// How rows are stored, which also rounds the rows of ids that were never seen.
+    #[serde(default, skip_serializing_if = "RowStorage::is_float32")]
+    pub storage: RowStorage,
     /// Whether training ran to its end.
     pub complete: bool,
     /// Complete epochs, for modes that do not count positions in batches.
@@ -113,7 +117,8 @@ pub fn open(address: &str, option: &'static str) -> Result<SavedModel> {
         return Ok(SavedModel { description: None, predictor: Predictor::open(address)? });
     }
     let (_, description) = describe(address)?;
-    let network = description.model.build(&description.data.schema, description.seed, description.salt)?;
+    let ModelDescription { model, seed, data, salt, storage, .. } = &description;
+    let network = model.build(&data.schema, *seed, *salt, *storage)?;
     let Some(prediction) = network.prediction else {
         return Err(Error::BadOption {
             option,

@@ -1,8 +1,8 @@
 //! Speed and size of tables: `cargo bench -p openfleet-table`, with a number of million rows as an argument to run one size
 //! only (`cargo bench -p openfleet-table -- 1`).
 //!
-//! One run compares three things: plain tables of several shapes, the same requests on dashmap, and the cost of accessors,
-//! admission and a capacity.
+//! One run compares four things: plain tables of several shapes, the same requests on dashmap, the cost of accessors, admission
+//! and a capacity, and weights of 16 bits with weights of 32. `-- storage` runs only the last.
 //!
 //! One thread, keys in random order over the whole table, requests of 4,096 keys: the load of a server core. Each figure is the
 //! best of several rounds, because other processes can only make a round slower. Nothing is asserted.
@@ -19,7 +19,7 @@ use dashmap::DashMap;
 use openfleet_table::sparse::DEFAULT_SHARDS;
 use openfleet_table::{
     Accessor, Adagrad, Adam, Admission, CtrOptions, DenseSpec, DenseTable, Initializer, Missing, NonFinite, Optimizer,
-    Schedule, Scratch, Sgd, SparseSpec, SparseTable,
+    RowStorage, RowwiseAdagrad, Schedule, Scratch, Sgd, SparseSpec, SparseTable,
 };
 use openfleet_testkit::bench::{is_measuring, size};
 
@@ -29,9 +29,16 @@ const ROUNDS: usize = 5;
 fn main() {
     let sizes: Vec<usize> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
     let sizes = if sizes.is_empty() { if is_measuring() { vec![1, 10] } else { vec![1] } } else { sizes };
-    dense();
+    let only_storage = std::env::args().any(|argument| argument == "storage");
+    if !only_storage {
+        dense();
+    }
     for millions in sizes {
         let rows = size(millions * 1_000_000, 20_000);
+        storage(rows);
+        if only_storage {
+            continue;
+        }
         sparse("dim 10 adam", rows, 10, Optimizer::Adam(Adam::default()));
         sparse("dim 10 adagrad", rows, 10, Optimizer::Adagrad(Adagrad::default()));
         sparse("dim 20 sgd", rows, 20, Optimizer::Sgd(Sgd {}));
@@ -54,6 +61,7 @@ fn spec(dim: usize, optimizer: Optimizer) -> SparseSpec {
         capacity: None,
         non_finite: NonFinite::Skip,
         salted: false,
+        storage: Default::default(),
     }
 }
 
@@ -177,6 +185,55 @@ impl Hasher for Mix {
 
     fn finish(&self) -> u64 {
         self.0
+    }
+}
+
+/// Rows of 16 weights with row-wise AdaGrad, with weights of 32 and of 16 bits. Rounds of the two tables alternate, because the
+/// machine may be faster at one time than at another, and processor time is measured, so that other programs matter less.
+fn storage(row_count: usize) {
+    const DIM: usize = 16;
+    let storages = [RowStorage::Float32, RowStorage::Bfloat16];
+    let tables = storages.map(|storage| {
+        let spec = SparseSpec { storage, ..spec(DIM, Optimizer::RowwiseAdagrad(RowwiseAdagrad::default())) };
+        let table = SparseTable::new(spec).expect("the specification is sound");
+        let before = resident_bytes();
+        fill(&table, row_count);
+        let resident = resident_bytes().saturating_sub(before) as f64 / row_count as f64;
+        (table, resident)
+    });
+    let batches = draw(row_count, (row_count / REQUEST).clamp(100, 1000));
+    let total = (batches.len() * REQUEST) as f64;
+    let mut random = Random(11);
+    let gradients: Vec<f32> = (0..REQUEST * DIM).map(|_| random.unit() - 0.5).collect();
+    let (mut scratch, mut rows) = (Scratch::new(), vec![0.0; REQUEST * DIM]);
+    let mut seconds = [[f64::INFINITY; 2]; 2];
+    for _ in 0..size(ROUNDS, 1) {
+        for ((table, _), [pull, push]) in tables.iter().zip(&mut seconds) {
+            *pull = pull.min(processor_time(|| {
+                for keys in &batches {
+                    table.pull(keys, Missing::Create, &mut rows, &mut scratch).expect("lengths agree");
+                    black_box(&rows);
+                }
+            }));
+            *push = push.min(processor_time(|| {
+                for keys in &batches {
+                    black_box(table.push(keys, &gradients, &mut scratch).expect("lengths agree"));
+                }
+            }));
+        }
+    }
+    for (((table, resident), storage), [pull, push]) in tables.iter().zip(storages).zip(seconds) {
+        println!(
+            "storage {:<8} {:>3} M rows of {DIM}, row-wise adagrad: pull {:6.2} M/s ({:.2} of float32)  push {:6.2} M/s \
+             ({:.2} of float32)  bytes/row {:.1} (resident {resident:.1})",
+            storage.name(),
+            row_count / 1_000_000,
+            total / pull / 1e6,
+            seconds[0][0] / pull,
+            total / push / 1e6,
+            seconds[0][1] / push,
+            table.bytes() as f64 / row_count as f64,
+        );
     }
 }
 
@@ -351,6 +408,20 @@ fn best(mut round: impl FnMut()) -> f64 {
             started.elapsed().as_secs_f64()
         })
         .fold(f64::INFINITY, f64::min)
+}
+
+/// The processor time of one round, in seconds.
+fn processor_time(mut round: impl FnMut()) -> f64 {
+    let started = Instant::now();
+    let now = || {
+        let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+        let nanoseconds = schedstat.split(' ').next().and_then(|number| number.parse::<f64>().ok());
+        // Systems without this file only tell the time.
+        nanoseconds.map_or_else(|| started.elapsed().as_secs_f64(), |nanoseconds| nanoseconds / 1e9)
+    };
+    let before = now();
+    round();
+    now() - before
 }
 
 /// Resident memory of this process if the system provides it, else 0.

@@ -68,9 +68,12 @@ struct Parameters {
 const BLOCK: usize = 1024;
 
 impl DenseTable {
-    /// A table of zeros; set initial values with [`assign`](Self::assign).
+    /// A table of zeros; set initial values with [`assign`](Self::assign). Fails if the spec is invalid or its rule is row-wise.
     pub fn new(spec: DenseSpec) -> Result<Self> {
         spec.optimizer.validate()?;
+        if spec.optimizer.is_rowwise() {
+            return Err(Error::RowwiseDense { optimizer: spec.optimizer.name() });
+        }
         spec.schedule.validate()?;
         spec.regularizer.as_ref().map_or(Ok(()), Regularizer::validate)?;
         spec.non_finite.validate()?;

@@ -45,6 +45,13 @@ pub enum Error {
         index: usize,
     },
 
+    /// Differences were sent to a table whose weights are rounded; the table is unchanged.
+    #[error("differences cannot be added to rows stored as `{storage}`")]
+    NarrowSum {
+        /// How the table stores weights.
+        storage: &'static str,
+    },
+
     // --- steps taken together ---
     /// A contribution to a step that is already complete: its sender was considered gone.
     #[error("rank {rank} contributed to step {step}, but the group is at step {current}")]
@@ -235,6 +242,18 @@ pub enum Error {
         /// The given value.
         got: String,
     },
+    /// Rows of the ctr accessor are only stored as floats.
+    #[error("ctr rows cannot be stored as `{storage}`")]
+    NarrowCtr {
+        /// How the weights were to be stored.
+        storage: &'static str,
+    },
+    /// A rule for rows was chosen for a dense table.
+    #[error("`{optimizer}` cannot train a dense table, which has no rows")]
+    RowwiseDense {
+        /// The rule.
+        optimizer: &'static str,
+    },
     /// An initializer that depends on the number of rows was given to a sparse table, which has no fixed number of rows.
     #[error("initializer `{initializer}` needs `{field}`: a sparse table has no fixed number of rows")]
     FansUnknown {
@@ -250,6 +269,13 @@ impl Hinted for Error {
         match self {
             Error::Length { what: "rows" | "gradients" | "deltas", .. } => {
                 Some("a sparse request carries `keys.len() * dim` floats, in the order of its keys".into())
+            }
+            Error::NarrowSum { .. } => {
+                Some("geo mode needs rows stored as `float32`; all other modes train rows of either storage".into())
+            }
+            Error::NarrowCtr { .. } => Some("use the storage `float32`, or the plain accessor".into()),
+            Error::RowwiseDense { .. } => {
+                Some("use `adagrad` with the same settings (`Optimizer::for_dense`), as programs do".into())
             }
             Error::TooManyKeys { .. } => Some("split the request".into()),
             Error::NonFiniteRow { .. } | Error::NonFiniteElement { .. } => Some(

@@ -25,7 +25,7 @@ mod regularizer;
 mod schedule;
 pub mod sparse;
 
-pub use accessor::{Accessor, CtrFields, CtrOptions, Row};
+pub use accessor::{Accessor, CtrFields, CtrOptions, Row, RowStorage};
 pub use admission::Admission;
 pub use aggregate::Aggregate;
 pub use clip::Clip;
@@ -34,7 +34,7 @@ pub use error::{Error, Result};
 pub use geo::Changed;
 pub use initializer::{Fans, Initializer};
 pub use ledger::Ledger;
-pub use optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, RmsProp, Sgd};
+pub use optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, RmsProp, RowwiseAdagrad, Sgd};
 pub use push::{NonFinite, PushReport, ShowClick, Shrunk};
 pub use regularizer::Regularizer;
 pub use schedule::Schedule;

@@ -27,6 +27,7 @@ fn warm_pulls_and_pushes_allocate_nothing() {
         capacity: None,
         non_finite: NonFinite::Skip,
         salted: false,
+        storage: Default::default(),
     };
     let ctr = SparseSpec {
         accessor: Accessor::Ctr(CtrOptions::default()),

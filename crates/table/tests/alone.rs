@@ -96,6 +96,7 @@ fn specs() -> impl Strategy<Value = SparseSpec> {
             capacity,
             non_finite,
             salted: false,
+            storage: Default::default(),
         },
     )
 }

@@ -1,13 +1,14 @@
 //! Checkpoints that earlier versions wrote are read ever after. `fixtures/` was written by tests of `openfleet-dist`
 //! (`checkpoint/reading.rs`) with `OPENFLEET_FIXTURE`, by two servers in sync mode: `checkpoint-v1` after three steps,
-//! `checkpoint-v2` after three, four and six, of which the last two saves are of what had changed.
+//! `checkpoint-v2` after three, four and six, of which the last two saves are of what had changed, and `checkpoint-v3`, with small
+//! rows, after three and five.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test that opens files")]
 
 use std::path::Path;
 
 use openfleet_core::placement::{BUCKET_COUNT, Buckets};
-use openfleet_table::SparseTable;
 use openfleet_table::checkpoint::{Manifest, Memory, Sequential, read_dense, read_manifest, read_sparse, verify};
+use openfleet_table::{RowStorage, SparseTable};
 
 fn copy(from: &Path, to: &Memory, prefix: &str) {
     for entry in std::fs::read_dir(from).unwrap() {
@@ -28,6 +29,22 @@ fn fixture(name: &str) -> (Memory, Manifest) {
     copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name), &storage, "");
     let manifest = read_manifest(&storage).unwrap();
     (storage, manifest)
+}
+
+#[test]
+fn a_checkpoint_of_version_3_is_read() {
+    let (storage, manifest) = fixture("checkpoint-v3");
+    verify(&storage, &manifest).unwrap();
+    assert_eq!((manifest.version, manifest.step, manifest.layers.len()), (3, 5, 1));
+    let storages = manifest.sparse.iter().map(|entry| (entry.name.as_str(), entry.spec.storage));
+    assert!(storages.eq([("emb", RowStorage::Bfloat16), ("ctr", RowStorage::Float32)]));
+    for entry in &manifest.sparse {
+        let table = SparseTable::new(entry.spec.clone()).unwrap();
+        read_sparse(&storage, &manifest, entry, 0..BUCKET_COUNT, &table, true, &Sequential).unwrap();
+        assert_eq!((table.len() as u64, table.step()), (entry.rows, 5));
+        // Every row was pushed at least once: it has a mean square, of each part that it has.
+        table.for_each(|key, _, state| assert!(state[0] > 0.0, "key {key}: {state:?}"));
+    }
 }
 
 #[test]

@@ -30,7 +30,7 @@ fn every_rule_follows_its_formula_for_five_steps() {
     let cases: Vec<RuleCase> = serde_json::from_str(include_str!("golden/optimizers.json")).unwrap();
     for case in cases {
         let mut weights = case.weights.clone();
-        let mut state = vec![0.0; case.optimizer.state_slots() * weights.len()];
+        let mut state = vec![0.0; case.optimizer.state_len(weights.len())];
         case.optimizer.init_state(weights.len(), &mut state);
         for (i, step) in case.steps.iter().enumerate() {
             case.optimizer.apply(case.rate, i as u64 + 1, &mut weights, &mut state, &step.gradient);

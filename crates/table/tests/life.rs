@@ -20,6 +20,7 @@ fn spec(dim: usize) -> SparseSpec {
         capacity: None,
         non_finite: NonFinite::Skip,
         salted: false,
+        storage: Default::default(),
     }
 }
 

@@ -21,6 +21,7 @@ fn spec(dim: usize, optimizer: Optimizer, rate: f64) -> SparseSpec {
         capacity: None,
         non_finite: NonFinite::Skip,
         salted: false,
+        storage: Default::default(),
     }
 }
 

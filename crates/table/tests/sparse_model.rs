@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use openfleet_core::Key;
 use openfleet_table::{
     Accessor, Adagrad, Adam, Admission, Fans, Ftrl, Initializer, Missing, Momentum, NonFinite, Optimizer, Regularizer,
-    RmsProp, Schedule, Scratch, Sgd, SparseSpec, SparseTable,
+    RmsProp, RowwiseAdagrad, Schedule, Scratch, Sgd, SparseSpec, SparseTable,
 };
 use proptest::prelude::*;
 
@@ -37,7 +37,7 @@ impl Model {
     fn initial(&self, key: Key) -> (Vec<f32>, Vec<f32>) {
         let mut weights = vec![0.0; self.spec.dim];
         self.spec.initializer.row(self.spec.seed, key, FANS, &mut weights);
-        let mut state = vec![0.0; self.spec.optimizer.state_slots() * self.spec.dim];
+        let mut state = vec![0.0; self.spec.optimizer.state_len(self.spec.dim)];
         self.spec.optimizer.init_state(self.spec.dim, &mut state);
         (weights, state)
     }
@@ -76,6 +76,7 @@ fn optimizers() -> impl Strategy<Value = Optimizer> {
         Just(Optimizer::Sgd(Sgd {})),
         Just(Optimizer::Momentum(Momentum { nesterov: true, ..Momentum::default() })),
         Just(Optimizer::Adagrad(Adagrad { initial_accumulator: 0.1, ..Adagrad::default() })),
+        Just(Optimizer::RowwiseAdagrad(RowwiseAdagrad { initial_accumulator: 0.1, ..RowwiseAdagrad::default() })),
         Just(Optimizer::Adam(Adam::default())),
         Just(Optimizer::RmsProp(RmsProp { centered: true, ..RmsProp::default() })),
         Just(Optimizer::Ftrl(Ftrl { l1: 0.01, ..Ftrl::default() })),
@@ -112,6 +113,7 @@ fn specs() -> impl Strategy<Value = SparseSpec> {
             capacity: None,
             non_finite: NonFinite::Skip,
             salted: false,
+            storage: Default::default(),
         },
     )
 }

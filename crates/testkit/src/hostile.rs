@@ -81,6 +81,7 @@ fn tables(mode: Mode) -> Description {
         capacity: None,
         non_finite: Default::default(),
         salted: false,
+        storage: Default::default(),
     };
     let dense = DenseSpec { shape: vec![3], optimizer, schedule, regularizer: None, non_finite: Default::default() };
     Description {

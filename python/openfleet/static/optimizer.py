@@ -18,7 +18,7 @@ from .lr import LRScheduler
 from .program import Variable
 from .regularizer import L2Decay, Regularizer
 
-__all__ = ["SGD", "Adagrad", "Adam", "Ftrl", "Momentum", "Optimizer", "RMSProp", "lr"]
+__all__ = ["SGD", "Adagrad", "Adam", "Ftrl", "Momentum", "Optimizer", "RMSProp", "RowwiseAdagrad", "lr"]
 
 
 class Optimizer:
@@ -186,6 +186,35 @@ class Adagrad(Optimizer):
         initial_accumulator_value: float = 0.0,
     ) -> None:
         rule = {"adagrad": {"epsilon": float(epsilon), "initial_accumulator": float(initial_accumulator_value)}}
+        super().__init__(learning_rate, rule, weight_decay, grad_clip, parameters)
+
+
+class RowwiseAdagrad(Optimizer):
+    """AdaGrad with one accumulator per embedding row: the rate of a row is divided by the root of the sum of its mean
+    squared gradients (`EXACT_ROWWISE_ADAGRAD` of FBGEMM and torchrec).
+
+    Rows of sparse tables need one float of optimizer state instead of one per weight. Dense parameters have no rows:
+    they are trained as by `Adagrad` with the same `epsilon` and initial value.
+
+    >>> user = static.data("user", [None, 1], "int64", lod_level=1)
+    >>> vector = static.nn.sparse_embedding(user, size=[0, 16], pooling="sum", storage="bfloat16")
+    >>> loss = static.nn.mean(static.nn.fc(vector, size=1))
+    >>> pairs = static.optimizer.RowwiseAdagrad(0.05).minimize(loss)[1]
+    >>> len(pairs)
+    3
+    """
+
+    def __init__(
+        self,
+        learning_rate: float | LRScheduler,
+        epsilon: float = 1e-8,
+        parameters: Any = None,
+        weight_decay: Any = None,
+        grad_clip: Any = None,
+        *,
+        initial_accumulator_value: float = 0.0,
+    ) -> None:
+        rule = {"rowwise_adagrad": {"epsilon": float(epsilon), "initial_accumulator": float(initial_accumulator_value)}}
         super().__init__(learning_rate, rule, weight_decay, grad_clip, parameters)
 
 

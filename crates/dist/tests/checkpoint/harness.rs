@@ -35,6 +35,7 @@ pub(crate) fn sparse(dim: usize, optimizer: Optimizer, accessor: Accessor) -> Sp
         capacity: None,
         non_finite: Default::default(),
         salted: false,
+        storage: Default::default(),
     }
 }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use openfleet_core::strategy::Mode;
 use openfleet_dist::storage::Directory;
-use openfleet_dist::{SaveOptions, State};
+use openfleet_dist::{LoadOptions, SaveOptions, State};
 use openfleet_table::checkpoint::{Manifest, verify};
-use openfleet_table::{Accessor, Adam, CtrOptions, Optimizer, Sgd};
+use openfleet_table::{Accessor, Adam, CtrOptions, Optimizer, RowStorage, RowwiseAdagrad, Sgd, SparseSpec};
 
 use crate::harness::{Tables, cluster, content, dense, sparse, train};
 
@@ -22,18 +22,27 @@ fn small_tables() -> Tables {
     (tables, vec![("fc.w".to_owned(), dense(&[2, 3], adam), vec![0.5; 6])])
 }
 
+/// The same with rows that need little memory: one float of state per row, and weights of 16 bits in one of the tables.
+fn tables_of_small_rows() -> Tables {
+    let rule = Optimizer::RowwiseAdagrad(RowwiseAdagrad::default());
+    let ctr = Accessor::Ctr(CtrOptions::default());
+    let narrow = SparseSpec { storage: RowStorage::Bfloat16, ..sparse(3, rule, Accessor::Plain) };
+    let tables = vec![("emb".to_owned(), narrow), ("ctr".to_owned(), sparse(2, rule, ctr))];
+    (tables, vec![("fc.w".to_owned(), dense(&[2, 3], rule.for_dense()), vec![0.5; 6])])
+}
+
 /// Two servers, three steps.
 fn save(directory: &Path) -> Manifest {
-    save_chain(directory, &[3])
+    save_chain(directory, &small_tables(), &[3])
 }
 
 /// Two servers that save after these numbers of steps: first everything, then deltas.
-fn save_chain(directory: &Path, steps: &[u64]) -> Manifest {
-    let (states, tables) = ([Arc::new(State::new()), Arc::new(State::new())], small_tables());
+fn save_chain(directory: &Path, tables: &Tables, steps: &[u64]) -> Manifest {
+    let states = [Arc::new(State::new()), Arc::new(State::new())];
     let worker = cluster(&states, 0, 1, Mode::Sync);
     let (mut at, mut saved) = (0, None);
     for &step in steps {
-        train(&worker, &tables, at..step);
+        train(&worker, tables, at..step);
         let options = SaveOptions { delta: at > 0, ..SaveOptions::default() };
         saved = Some(worker.save(&directory.to_string_lossy(), &options).unwrap());
         at = step;
@@ -51,12 +60,34 @@ fn fixture(name: &str, elsewhere: &Path) -> PathBuf {
 fn a_chain_of_deltas_in_files_equals_one_full_save() {
     let directory = tempfile::tempdir().unwrap();
     let chain = fixture("checkpoint-v2", directory.path());
-    let manifest = save_chain(&chain, &[3, 4, 6]);
+    let manifest = save_chain(&chain, &small_tables(), &[3, 4, 6]);
     assert_eq!((manifest.version, manifest.layers.len()), (2, 2));
     verify(&Directory::new(&chain), &manifest).unwrap();
     let whole = directory.path().join("whole");
-    save_chain(&whole, &[6]);
+    save_chain(&whole, &small_tables(), &[6]);
     assert!(content(&Directory::new(&chain)).unwrap().1 == content(&Directory::new(&whole)).unwrap().1);
+}
+
+#[test]
+fn small_rows_in_files_are_resumed_by_another_number_of_servers_bit_by_bit() {
+    let directory = tempfile::tempdir().unwrap();
+    let (chain, tables) = (fixture("checkpoint-v3", directory.path()), tables_of_small_rows());
+    let manifest = save_chain(&chain, &tables, &[3, 5]);
+    assert_eq!((manifest.version, manifest.layers.len(), manifest.servers), (3, 1, 2));
+    verify(&Directory::new(&chain), &manifest).unwrap();
+    // Three servers continue from there, and are where two would be that were never stopped.
+    let states: [_; 3] = std::array::from_fn(|_| Arc::new(State::new()));
+    let worker = cluster(&states, 0, 1, Mode::Sync);
+    worker.load(&chain.to_string_lossy(), LoadOptions::default()).unwrap();
+    train(&worker, &tables, 5..8);
+    let resumed = directory.path().join("resumed");
+    worker.save(&resumed.to_string_lossy(), &SaveOptions::default()).unwrap();
+    let whole = directory.path().join("whole");
+    save_chain(&whole, &tables, &[8]);
+    let rows = |path: &Path| content(&Directory::new(path)).unwrap().1.rows;
+    assert!(rows(&resumed) == rows(&whole));
+    let narrow = |bits: &u32| bits & 0xffff == 0;
+    assert!(rows(&whole).iter().all(|((table, _), row)| table != "emb" || row.1.iter().all(narrow)));
 }
 
 #[test]
@@ -84,17 +115,22 @@ fn three_lines_of_numpy_read_a_row() {
         return;
     }
     let page = include_str!("../../../../docs/reference/checkpoint.md");
-    let lines = page.split("```python\n").nth(1).unwrap().split("```").next().unwrap();
-    assert_eq!(lines.lines().count(), 3);
+    let block = |number| page.split("```python\n").nth(number).unwrap().split("```").next().unwrap();
+    let (lines, for_bfloat16) = (block(1), block(2));
+    assert_eq!((lines.lines().count(), for_bfloat16.lines().count()), (3, 2));
     let directory = tempfile::tempdir().unwrap();
-    let manifest = save(directory.path());
-    let storage = Directory::new(directory.path());
-    let (_, content) = content(&storage).unwrap();
-    for table in &manifest.sparse {
+    let saved = [("floats", small_tables()), ("small", tables_of_small_rows())].map(|(name, tables)| {
+        let path = directory.path().join(name);
+        let manifest = save_chain(&path, &tables, &[3]);
+        let (_, content) = content(&Directory::new(&path)).unwrap();
+        (path, manifest, content)
+    });
+    let tables = saved.iter().flat_map(|saved| saved.1.sparse.iter().map(move |table| (saved, table)));
+    for ((path, manifest, content), table) in tables {
         let part = &table.parts[0];
-        let prefix = directory.path().join(&manifest.directory).join(&part.prefix);
+        let prefix = path.join(&manifest.directory).join(&part.prefix);
         let program = format!(
-            "import sys\npart, key = sys.argv[1], None\nimport numpy as np\nkey = np.load(part + '.keys.npy')[5]\n{lines}\n\
+            "import sys\npart, key = sys.argv[1], None\nimport numpy as np\nkey = np.load(part + '.keys.npy')[5]\n{lines}\n{for_bfloat16}\n\
              stats = np.load(part + '.stats.npy', mmap_mode='r')\n\
              print(key, len(keys), weights.shape[1], stats['stamp'][5], *row.view('u4'))"
         );

@@ -45,6 +45,7 @@ pub(crate) fn tables() -> (Vec<(String, SparseSpec)>, Vec<(String, DenseSpec, Ve
         capacity: None,
         non_finite: Default::default(),
         salted: false,
+        storage: Default::default(),
     };
     let dense =
         DenseSpec { shape: vec![DENSE], optimizer, schedule, regularizer: None, non_finite: Default::default() };

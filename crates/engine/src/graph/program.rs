@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use openfleet_core::FieldKind;
 use openfleet_core::key::{mix, of_category, salt};
-use openfleet_table::{Accessor, Admission, DenseSpec, Initializer, Regularizer, SparseSpec};
+use openfleet_table::{Accessor, Admission, DenseSpec, Initializer, Regularizer, RowStorage, SparseSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -77,7 +77,7 @@ pub struct SparseAttributes {
     pub rows: RowLife,
 }
 
-/// Which ids get a row, what a row stores besides its weights, and which rows are evicted. By default every id has a row forever.
+/// Which ids get a row, what a row stores and how, and which rows are evicted. By default every id has a row of floats forever.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RowLife {
     /// Which ids get a row of their own.
@@ -90,6 +90,9 @@ pub struct RowLife {
     /// For accessors that count shows and clicks: the data variables that give them, one number per sample.
     #[serde(default)]
     pub counts: Option<(String, String)>,
+    /// How the weights of a row are stored.
+    #[serde(default, skip_serializing_if = "RowStorage::is_float32")]
+    pub storage: RowStorage,
 }
 
 /// A named value with a shape.

@@ -34,6 +34,7 @@ pub(crate) fn sparse_spec(program: &Program, var: Var) -> Option<SparseSpec> {
         capacity: attributes.rows.capacity,
         non_finite: non_finite(program),
         salted: is_salted(program, var),
+        storage: attributes.rows.storage,
     })
 }
 
@@ -44,7 +45,8 @@ pub(crate) fn dense_spec(program: &Program, var: Var) -> Option<DenseSpec> {
     let (optimizer, schedule, regularizer) = rule(program);
     Some(DenseSpec {
         shape: variable.shape.sizes(0),
-        optimizer,
+        // A row-wise rule trains rows; dense parameters have none.
+        optimizer: optimizer.for_dense(),
         schedule: schedule.scaled(f64::from(attributes.learning_rate)),
         regularizer: attributes.regularizer.or(regularizer),
         non_finite: non_finite(program),

@@ -270,9 +270,10 @@ pub(crate) fn dense_rule(DenseSpec { optimizer, schedule, regularizer, .. }: &De
 
 /// How a sparse table is trained, as text.
 pub(crate) fn sparse_rule(
-    SparseSpec { optimizer, schedule, regularizer, initializer, seed, .. }: &SparseSpec,
+    SparseSpec { optimizer, schedule, regularizer, initializer, seed, storage, .. }: &SparseSpec,
 ) -> String {
-    format!("{optimizer:?}, rate {schedule:?}, decay {regularizer:?}, first values {initializer:?} of seed {seed}")
+    let first = format!("first values {initializer:?} of seed {seed}, stored as {}", storage.name());
+    format!("{optimizer:?}, rate {schedule:?}, decay {regularizer:?}, {first}")
 }
 
 #[cfg(test)]

@@ -21,11 +21,11 @@ pub use word2vec::{INPUT_TABLE, OUTPUT_TABLE, Word2Vec, Word2VecVars, word2vec};
 
 use openfleet_core::FieldKind;
 use openfleet_core::Schema;
-use openfleet_table::Initializer;
+use openfleet_table::{Initializer, RowStorage};
 
 use crate::error::{Error, Result};
 use crate::graph::op::{Activation, AucVars, EmbeddingOptions, FcOptions};
-use crate::graph::{Net, ParamAttr, Var};
+use crate::graph::{Net, ParamAttr, RowLife, Var};
 use crate::value::DType;
 
 /// The inputs of a click model: slots of ids, floats, and the label.
@@ -40,6 +40,8 @@ pub struct CtrInputs {
     /// Whether equal ids of different slots are one feature with one row. Otherwise every slot has its own rows: its ids are
     /// salted with its name.
     pub share_ids: bool,
+    /// How the weights of embedding rows are stored.
+    pub storage: RowStorage,
 }
 
 /// The outputs of a click model.
@@ -55,7 +57,7 @@ pub struct CtrOutputs {
 
 impl CtrInputs {
     /// Declares a data variable for each field of a schema: the field `label`, slots of ids, and at most one field of
-    /// floats. Slots do not share ids.
+    /// floats. Slots do not share ids, and rows are floats.
     pub fn declare(net: &mut Net, schema: &Schema) -> Result<Self> {
         let (mut slots, mut dense, mut label) = (Vec::new(), None, None);
         for field in schema.fields() {
@@ -68,7 +70,7 @@ impl CtrInputs {
             }
         }
         match label {
-            Some(label) => Ok(CtrInputs { slots, dense, label, share_ids: false }),
+            Some(label) => Ok(CtrInputs { slots, dense, label, share_ids: false, storage: RowStorage::Float32 }),
             None => Err(Error::NotFed {
                 name: "label".into(),
                 known: schema.fields().iter().map(|field| field.name.clone()).collect(),
@@ -87,7 +89,8 @@ fn embed(net: &mut Net, inputs: &CtrInputs, table: &str, dim: usize) -> Result<V
         initializer: Some(Initializer::Normal { mean: 0.0, std: EMBEDDING_STD }),
         ..ParamAttr::default()
     };
-    let mut options = EmbeddingOptions { table, ..EmbeddingOptions::default() };
+    let rows = RowLife { storage: inputs.storage, ..RowLife::default() };
+    let mut options = EmbeddingOptions { table, rows, ..EmbeddingOptions::default() };
     let embedded = inputs.slots.iter().map(|&slot| {
         options.salt = (!inputs.share_ids).then(|| net.main.variable(slot).name.clone());
         net.embedding(slot, dim, &options)

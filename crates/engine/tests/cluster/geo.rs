@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier};
 use openfleet_core::strategy::{GeoScale, Mode, StrategyOptions};
 use openfleet_engine::Minimize;
 use openfleet_engine::{Executor, Scope};
-use openfleet_table::{Adagrad, Adam, Optimizer, Sgd};
+use openfleet_table::{Adagrad, Adam, Optimizer, RowwiseAdagrad, Sgd};
 use parking_lot::Mutex;
 
 use crate::harness::{Transport, alone, feed, model, on_cluster, together};
@@ -20,6 +20,7 @@ fn geo_with_one_worker_equals_local_training() {
     let rules = [
         (Optimizer::Sgd(Sgd::default()), 0.1),
         (Optimizer::Adagrad(Adagrad::default()), 0.05),
+        (Optimizer::RowwiseAdagrad(RowwiseAdagrad::default()), 0.05),
         (Optimizer::Adam(Adam::default()), 0.01),
     ];
     for (optimizer, rate) in rules {

@@ -11,7 +11,8 @@ use openfleet_dist::handshake::Secret;
 use openfleet_dist::session::Identity;
 use openfleet_dist::{ClientConfig, Cluster, Link, Server, ServerConfig, State};
 use openfleet_engine::op::{Activation, EmbeddingOptions};
-use openfleet_engine::{DType, Executor, Feed, Minimize, Net, ParamAttr, Scope, Var};
+use openfleet_engine::{DType, Executor, Feed, Minimize, Net, ParamAttr, RowLife, Scope, Var};
+use openfleet_table::RowStorage;
 
 /// Rows per batch of one worker.
 pub(crate) const ROWS: usize = 6;
@@ -23,8 +24,14 @@ pub(crate) struct Model {
 }
 
 pub(crate) fn model(minimize: &Minimize) -> Model {
+    model_with_rows(minimize, RowStorage::Float32)
+}
+
+/// The same with rows that are stored in this way.
+pub(crate) fn model_with_rows(minimize: &Minimize, storage: RowStorage) -> Model {
     let mut net = Net::with_seed(5);
-    let table = EmbeddingOptions { table: ParamAttr::named("table"), ..EmbeddingOptions::default() };
+    let rows = RowLife { storage, ..RowLife::default() };
+    let table = EmbeddingOptions { table: ParamAttr::named("table"), rows, ..EmbeddingOptions::default() };
     let mut parts = Vec::new();
     for slot in ["a", "b"] {
         let slot = net.slot(slot).unwrap();

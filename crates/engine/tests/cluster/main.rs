@@ -6,4 +6,5 @@ mod collective;
 mod geo;
 mod harness;
 mod resuming;
+mod small_rows;
 mod sync;

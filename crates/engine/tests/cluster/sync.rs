@@ -2,7 +2,7 @@
 
 use openfleet_core::strategy::{Mode, StrategyOptions};
 use openfleet_engine::Minimize;
-use openfleet_table::{Adagrad, Adam, Clip, Momentum, Optimizer, Sgd};
+use openfleet_table::{Adagrad, Adam, Clip, Momentum, Optimizer, RowwiseAdagrad, Sgd};
 
 use crate::harness::{Transport, alone, alone_on, together};
 
@@ -15,6 +15,7 @@ fn sync_equals_one_process_on_the_joined_batches() {
         (Optimizer::Sgd(Sgd::default()), 0.1),
         (Optimizer::Momentum(Momentum::default()), 0.05),
         (Optimizer::Adagrad(Adagrad::default()), 0.05),
+        (Optimizer::RowwiseAdagrad(RowwiseAdagrad::default()), 0.05),
         (Optimizer::Adam(Adam::default()), 0.01),
     ];
     for (optimizer, rate) in rules {

@@ -309,7 +309,7 @@ fn two_slots(share_ids: bool) -> (Net, Feed) {
     let mut net = Net::with_seed(1);
     let slots = ["a", "b"].map(|name| net.slot(name).unwrap()).to_vec();
     let label = net.data("label", &[-1, 1], DType::I64).unwrap();
-    let inputs = CtrInputs { slots, dense: None, label, share_ids };
+    let inputs = CtrInputs { slots, dense: None, label, share_ids, storage: Default::default() };
     let shape = WideDeep { dim: 2, hidden: vec![4], wide_ids: true };
     let outputs = wide_deep(&mut net, &inputs, &shape).unwrap();
     Minimize::new(Optimizer::Sgd(Sgd::default()), 0.1).minimize(&mut net.main, outputs.loss).unwrap();

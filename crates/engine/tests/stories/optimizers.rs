@@ -5,7 +5,7 @@ use openfleet_core::error::report;
 use openfleet_engine::op::EmbeddingOptions;
 use openfleet_engine::{DType, Error, Executor, Feed, Minimize, Net, ParamAttr, Var};
 use openfleet_table::{
-    Adagrad, Adam, Clip, Ftrl, Initializer, Momentum, Optimizer, Regularizer, RmsProp, Schedule, Sgd,
+    Adagrad, Adam, Clip, Ftrl, Initializer, Momentum, Optimizer, Regularizer, RmsProp, RowwiseAdagrad, Schedule, Sgd,
 };
 
 use crate::{dense, row, started};
@@ -80,6 +80,8 @@ fn by_formula(rule: &Optimizer, r: f64, g1: f64, g2: f64) -> [f64; 2] {
             let w1 = w0 - r * g1 / ((start + g1 * g1).sqrt() + epsilon);
             [w1, w1 - r * g2 / ((start + g1 * g1 + g2 * g2).sqrt() + epsilon)]
         }
+        // On dense parameters.
+        Optimizer::RowwiseAdagrad(rule) => by_formula(&Optimizer::Adagrad(rule.for_dense()), r, g1, g2),
         // As in the paper, with corrected moments; the rule's file has the same without the divisions.
         Optimizer::Adam(Adam { beta1, beta2, epsilon }) => {
             let (m1, v1) = ((1.0 - beta1) * g1, (1.0 - beta2) * g1 * g1);
@@ -139,6 +141,25 @@ fn two_steps_of_every_rule_follow_its_formula_on_dense_parameters_and_on_rows() 
             close(&row(&executor, "rows", 7), expected);
         }
     }
+}
+
+#[test]
+fn row_wise_adagrad_has_one_sum_per_row_and_trains_dense_parameters_as_adagrad_does() {
+    let (g1, g2, rate) = ([2.0f32, -0.75], [-1.0f32, 0.5], 0.1);
+    let rule = RowwiseAdagrad { initial_accumulator: 0.1, epsilon: 0.01 };
+    let (net, mut executor) = trained(&Minimize::new(Optimizer::RowwiseAdagrad(rule), rate));
+    let (mut sum, mut weights) = (0.1f64, [f64::from(FIRST); 2]);
+    let adagrad =
+        [0, 1].map(|i| by_formula(&Optimizer::Adagrad(rule.for_dense()), rate, f64::from(g1[i]), f64::from(g2[i])));
+    for (number, gradient) in [g1, g2].into_iter().enumerate() {
+        step(&mut executor, &net, gradient, 7, gradient);
+        let gradient = gradient.map(f64::from);
+        sum += (gradient[0] * gradient[0] + gradient[1] * gradient[1]) / 2.0;
+        weights = [0, 1].map(|i| weights[i] - rate * gradient[i] / (sum.sqrt() + 0.01));
+        close(&row(&executor, "rows", 7), weights);
+        close(&dense(&executor, "w"), adagrad.map(|weight| weight[number]));
+    }
+    assert_eq!(executor.scope().sparse("rows").unwrap().read(7, |_, state| state.len()), Some(1));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use openfleet_engine::models;
+use openfleet_table::RowStorage;
 
 use crate::error::{Error, Result};
 use crate::model::ModelShape;
@@ -34,6 +35,10 @@ pub(crate) struct ModelSizes {
     /// of criteo and csv files include the slot and never collide across slots.)
     #[arg(long)]
     pub(crate) share_ids: bool,
+    /// How the weights of embedding rows are stored [float32]. bfloat16 takes half the memory: updates are computed in 32 bits
+    /// and rounded stochastically.
+    #[arg(long, value_enum)]
+    storage: Option<StorageChoice>,
     /// dcn: cross layers [2].
     #[arg(long)]
     crosses: Option<usize>,
@@ -90,6 +95,14 @@ impl ModelKind {
 /// The largest size of a layer or embedding. A larger number is a typing error that would only exhaust memory.
 const MAX_SIZE: usize = 1_000_000;
 
+/// How rows are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+enum StorageChoice {
+    Float32,
+    Bfloat16,
+}
+
 impl ModelOptions {
     /// The model with its sizes. Fails for an option that the model does not have.
     pub(crate) fn resolve(&self) -> Result<ModelShape> {
@@ -98,6 +111,14 @@ impl ModelOptions {
 }
 
 impl ModelSizes {
+    /// How the rows of a click model are stored.
+    pub(crate) fn storage(&self) -> RowStorage {
+        match self.storage {
+            None | Some(StorageChoice::Float32) => RowStorage::Float32,
+            Some(StorageChoice::Bfloat16) => RowStorage::Bfloat16,
+        }
+    }
+
     /// A model with these sizes. Fails for an option that the model does not have.
     pub(crate) fn resolve(&self, kind: ModelKind) -> Result<ModelShape> {
         use ModelKind::{Counter, CtrDnn, Dcn, Deepfm, FitALine, WideDeep, Word2vec};
@@ -108,6 +129,7 @@ impl ModelSizes {
         only(self.dim.is_some(), "--dim", "models with embeddings", &[CtrDnn, WideDeep, Deepfm, Dcn, Word2vec])?;
         only(self.hidden.is_some(), "--hidden", "models with dense layers", &[CtrDnn, WideDeep, Deepfm, Dcn])?;
         only(self.share_ids, "--share-ids", "click models", &[CtrDnn, WideDeep, Deepfm, Dcn])?;
+        only(self.storage.is_some(), "--storage", "click models", &[CtrDnn, WideDeep, Deepfm, Dcn])?;
         only(self.wide_ids, "--wide-ids", "wide_deep", &[WideDeep])?;
         only(self.crosses.is_some(), "--crosses", "dcn", &[Dcn])?;
         only(self.window.is_some(), "--window", "word2vec", &[Word2vec])?;

@@ -2,7 +2,9 @@
 
 use clap::{Args, ValueEnum};
 use openfleet_engine::Minimize;
-use openfleet_table::{Adagrad, Adam, Clip, Ftrl, Momentum, Optimizer, Regularizer, RmsProp, Schedule, Sgd};
+use openfleet_table::{
+    Adagrad, Adam, Clip, Ftrl, Momentum, Optimizer, Regularizer, RmsProp, RowwiseAdagrad, Schedule, Sgd,
+};
 
 use super::model_choice::ModelKind;
 use crate::error::{Error, Result};
@@ -17,8 +19,8 @@ pub(crate) struct OptimizerOptions {
     /// Optimizer [click models: adam; word2vec, fit_a_line, counter: sgd].
     #[arg(long, value_enum)]
     pub(crate) optimizer: Option<Rule>,
-    /// Learning rate [adam, rmsprop: 0.001; sgd, momentum, adagrad: 0.01; ftrl: 0.05; counter: 1; word2vec: 0.025,
-    /// falling linearly to 0.0001 over the run].
+    /// Learning rate [adam, rmsprop: 0.001; sgd, momentum, adagrad, rowwise_adagrad: 0.01; ftrl: 0.05; counter: 1;
+    /// word2vec: 0.025, falling linearly to 0.0001 over the run].
     #[arg(long, alias = "lr", value_name = "RATE")]
     learning_rate: Option<f64>,
     /// Decay of the learning rate, counted in batches of all threads: exponential:STEPS:FACTOR, staircase:STEPS:FACTOR,
@@ -46,6 +48,9 @@ pub(crate) enum Rule {
     Sgd,
     Momentum,
     Adagrad,
+    /// One accumulator per embedding row; dense layers are trained by adagrad.
+    #[value(name = "rowwise_adagrad", alias = "rowwise-adagrad")]
+    RowwiseAdagrad,
     #[value(alias = "rms_prop")]
     RmsProp,
     Ftrl,
@@ -67,6 +72,7 @@ impl Rule {
             Rule::Sgd => Optimizer::Sgd(Sgd::default()),
             Rule::Momentum => Optimizer::Momentum(Momentum::default()),
             Rule::Adagrad => Optimizer::Adagrad(Adagrad::default()),
+            Rule::RowwiseAdagrad => Optimizer::RowwiseAdagrad(RowwiseAdagrad::default()),
             Rule::RmsProp => Optimizer::RmsProp(RmsProp::default()),
             Rule::Ftrl => Optimizer::Ftrl(Ftrl::default()),
         }
@@ -82,7 +88,7 @@ impl OptimizerOptions {
             Rule::Adam | Rule::RmsProp => 1e-3,
             Rule::Sgd if model == ModelKind::Word2vec => 0.025,
             Rule::Sgd if model == ModelKind::Counter => 1.0,
-            Rule::Sgd | Rule::Momentum | Rule::Adagrad => 0.01,
+            Rule::Sgd | Rule::Momentum | Rule::Adagrad | Rule::RowwiseAdagrad => 0.01,
             Rule::Ftrl => 0.05,
         };
         let optimizer = match rule {

@@ -17,5 +17,6 @@ mod planning;
 mod resuming;
 mod serving;
 mod slots;
+mod small_rows;
 mod storage;
 mod training;

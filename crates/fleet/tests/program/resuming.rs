@@ -49,10 +49,11 @@ fn assert_same(difference: &Value) {
 #[test]
 fn a_killed_run_ends_as_if_it_had_not_been_killed() {
     let workspace = Workspace::with_clicks(4000);
-    let modes: [&[&str]; 3] = [
+    let modes: [&[&str]; 4] = [
         &["--threads", "1"],
         &["--mode", "sync", "--server-num", "2", "--worker-num", "2", "--threads", "4"],
         &["--mode", "sync", "--servers", "1", "--workers", "1", "--threads", "1", "--in-memory"],
+        &["--threads", "1", "--storage", "bfloat16", "--optimizer", "rowwise_adagrad"],
     ];
     for (number_of, mode) in modes.into_iter().enumerate() {
         let (straight, broken) = (format!("straight-{number_of}"), format!("broken-{number_of}"));

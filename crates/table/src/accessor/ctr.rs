@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! row        show | click | delta_score | unseen_days | number of the long part | weight | its state
-//! long part  number of the row | D - 1 weights | their state, slot by slot
+//! long part  number of the row | D - 1 weights | their state, slot by slot      (row-wise rules: one float in each part)
 //!
 //! score       = (show - click) * nonclk_coeff + click * click_coeff
 //! each push:    show += ds   click += dc   delta_score += (ds - dc) * nonclk_coeff + dc * click_coeff
@@ -22,7 +22,7 @@
 use openfleet_core::Key;
 use serde::{Deserialize, Serialize};
 
-use super::{NewRow, Push, Retention, Row, RowLayout, Target};
+use super::{Additive, NewRow, Push, Retention, Row, RowLayout, Target};
 use crate::error::{Result, require};
 use crate::optimizer;
 use crate::sparse::SparseSpec;
@@ -139,8 +139,9 @@ const WEIGHT: usize = 5;
 const OWNER: usize = 1;
 
 impl RowLayout for CtrOptions {
-    fn widths(&self, dim: usize, slots: usize) -> (usize, usize) {
-        (WEIGHT + 1 + slots, if dim > 1 { OWNER + (dim - 1) * (1 + slots) } else { 0 })
+    fn widths(&self, spec: &SparseSpec) -> (usize, usize) {
+        let with_state = |dim: usize| dim + spec.optimizer.state_len(dim);
+        (WEIGHT + with_state(1), if spec.dim > 1 { OWNER + with_state(spec.dim - 1) } else { 0 })
     }
 
     #[inline(always)]
@@ -215,15 +216,6 @@ impl RowLayout for CtrOptions {
         }
     }
 
-    fn add(&self, rows: &mut Rows, row: u32, delta: &[f32]) {
-        rows.get_mut(row)[WEIGHT] += delta[0];
-        if let Some(long) = long_of(rows, row) {
-            for (weight, difference) in rows.long.get_mut(long)[OWNER..].iter_mut().zip(&delta[1..]) {
-                *weight += difference;
-            }
-        }
-    }
-
     fn decays(&self) -> bool {
         true
     }
@@ -260,18 +252,25 @@ impl RowLayout for CtrOptions {
     }
 
     fn show<'a>(&self, rows: &'a Rows, row: u32, spec: &SparseSpec, buffer: &'a mut Vec<f32>) -> Row<'a> {
-        let (dim, slots) = (spec.dim, spec.optimizer.state_slots());
+        let (dim, state_len) = (spec.dim, spec.state_len());
         buffer.clear();
-        buffer.resize(dim * (1 + slots), 0.0);
-        spec.optimizer.init_state(dim, &mut buffer[dim..]);
+        buffer.resize(dim, 0.0);
+        buffer.resize(dim + state_len, spec.optimizer.initial_state());
         let fields = rows.get(row);
         let long = long_of(rows, row).map(|long| &rows.long.get(long)[OWNER..]);
-        // Weights and slots alike: the first of D floats is from the row, the others from the long part.
-        for (slot, floats) in buffer.chunks_exact_mut(dim).enumerate() {
+        let (weights, state) = buffer.split_at_mut(dim);
+        // Weights and slots alike: the first float is from the row, the others from the long part. A slot of a row-wise rule has
+        // one float from each.
+        let width = state_len / spec.optimizer.state_slots().max(1);
+        let slots = std::iter::once(weights).chain(state.chunks_exact_mut(width.max(1)));
+        let mut start = 0;
+        for (slot, floats) in slots.enumerate() {
             floats[0] = fields[WEIGHT + slot];
+            let rest = floats.len() - 1;
             if let Some(long) = long {
-                floats[1..].copy_from_slice(&long[slot * (dim - 1)..][..dim - 1]);
+                floats[1..].copy_from_slice(&long[start..][..rest]);
             }
+            start += rest;
         }
         let (weights, state) = buffer.split_at(dim);
         let ctr = CtrFields {
@@ -293,7 +292,9 @@ impl RowLayout for CtrOptions {
         state: Option<&[f32]>,
         ctr: Option<CtrFields>,
     ) {
-        let dim = new_row.spec.dim;
+        let (spec, dim) = (new_row.spec, new_row.spec.dim);
+        // Floats of a slot, of the row and its long part together.
+        let width = (spec.state_len() / spec.optimizer.state_slots().max(1)).max(1);
         if dim > 1 && ctr.is_none_or(|ctr| ctr.has_long) && long_of(rows, row).is_none() {
             extend(rows, row, new_row);
         }
@@ -311,7 +312,8 @@ impl RowLayout for CtrOptions {
         fields[WEIGHT] = weights[0];
         match state {
             Some(state) => {
-                state.chunks_exact(dim).enumerate().for_each(|(slot, floats)| fields[WEIGHT + 1 + slot] = floats[0]);
+                let slots = state.chunks_exact(width).enumerate();
+                slots.for_each(|(slot, floats)| fields[WEIGHT + 1 + slot] = floats[0]);
             }
             None => new_row.spec.optimizer.init_state(1, &mut fields[WEIGHT + 1..]),
         }
@@ -320,11 +322,22 @@ impl RowLayout for CtrOptions {
         long_weights.copy_from_slice(&weights[1..]);
         match state {
             Some(state) => {
-                for (to, floats) in long_state.chunks_exact_mut(dim - 1).zip(state.chunks_exact(dim)) {
+                for (to, floats) in long_state.chunks_exact_mut((width - 1).max(1)).zip(state.chunks_exact(width)) {
                     to.copy_from_slice(&floats[1..]);
                 }
             }
             None => new_row.spec.optimizer.init_state(dim - 1, long_state),
+        }
+    }
+}
+
+impl Additive for CtrOptions {
+    fn add(&self, rows: &mut Rows, row: u32, delta: &[f32]) {
+        rows.get_mut(row)[WEIGHT] += delta[0];
+        if let Some(long) = long_of(rows, row) {
+            for (weight, difference) in rows.long.get_mut(long)[OWNER..].iter_mut().zip(&delta[1..]) {
+                *weight += difference;
+            }
         }
     }
 }
@@ -356,6 +369,11 @@ struct Short<'a> {
 }
 
 impl optimizer::Rows for Short<'_> {
+    type Weights<'a>
+        = &'a mut [f32]
+    where
+        Self: 'a;
+
     #[inline(always)]
     fn next(&mut self) -> Option<(&mut [f32], &mut [f32], &[f32])> {
         let (target, rest) = self.targets.split_first()?;
@@ -374,6 +392,11 @@ struct Long<'a> {
 }
 
 impl optimizer::Rows for Long<'_> {
+    type Weights<'a>
+        = &'a mut [f32]
+    where
+        Self: 'a;
+
     #[inline(always)]
     fn next(&mut self) -> Option<(&mut [f32], &mut [f32], &[f32])> {
         let (target, rest) = self.targets.split_first()?;

@@ -6,14 +6,16 @@
 
 mod ctr;
 mod plain;
+mod plain_bfloat16;
 
 pub use ctr::{CtrFields, CtrOptions};
 pub(crate) use plain::Plain;
+pub(crate) use plain_bfloat16::PlainBfloat16;
 
 use openfleet_core::Key;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::initializer::Fans;
 use crate::optimizer::Step;
 use crate::push::ShowClick;
@@ -41,6 +43,48 @@ impl Accessor {
     }
 }
 
+/// How the weights of a row are stored. Optimizer state is always 32-bit floats.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RowStorage {
+    /// 32-bit floats.
+    #[default]
+    Float32,
+    /// The upper 16 bits of a float. Updates compute in 32 bits and round stochastically; the random bits depend only on the
+    /// table's seed, the key and the step. Only for plain rows.
+    Bfloat16,
+}
+
+impl RowStorage {
+    /// Whether it is the default, which is not written to files.
+    pub fn is_float32(&self) -> bool {
+        *self == RowStorage::Float32
+    }
+
+    /// Its name in programs and files.
+    pub fn name(self) -> &'static str {
+        match self {
+            RowStorage::Float32 => "float32",
+            RowStorage::Bfloat16 => "bfloat16",
+        }
+    }
+}
+
+impl std::str::FromStr for RowStorage {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let known = [RowStorage::Float32, RowStorage::Bfloat16];
+        let found = known.into_iter().find(|storage| storage.name() == text);
+        found.ok_or_else(|| Error::Setting {
+            owner: "a sparse table",
+            field: "storage",
+            expected: "`float32` or `bfloat16`",
+            got: format!("`{text}`"),
+        })
+    }
+}
+
 /// A row with everything that is saved of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row<'a> {
@@ -50,7 +94,8 @@ pub struct Row<'a> {
     pub stamp: u32,
     /// `dim` weights; zeros if the long part is missing.
     pub weights: &'a [f32],
-    /// The optimizer's slots, `dim` floats each; initial values if the long part is missing.
+    /// The optimizer's slots, `dim` floats each (one per part of the row if the optimizer is row-wise); initial values if the
+    /// long part is missing.
     pub state: &'a [f32],
     /// The fields of the ctr accessor.
     pub ctr: Option<CtrFields>,
@@ -86,6 +131,8 @@ impl NewRow<'_> {
 pub(crate) struct Push<'a> {
     pub(crate) new_row: NewRow<'a>,
     pub(crate) update: Step,
+    /// Determines, with the key, how narrow weights are rounded in this step.
+    pub(crate) rounding: u64,
     pub(crate) gradients: &'a [f32],
     pub(crate) show_click: Option<ShowClick<'a>>,
 }
@@ -122,8 +169,8 @@ pub(crate) enum Retention {
 
 /// What a shard needs of an accessor. Rows have numbers, which may change when another row is removed.
 pub(crate) trait RowLayout {
-    /// Floats of a row and of a long part, with `slots` floats of state per weight.
-    fn widths(&self, dim: usize, slots: usize) -> (usize, usize);
+    /// Floats of a row and of a long part.
+    fn widths(&self, spec: &SparseSpec) -> (usize, usize);
 
     /// Floats at the front of a row that a pull reads.
     fn pulled_floats(&self, dim: usize) -> usize;
@@ -142,9 +189,6 @@ pub(crate) trait RowLayout {
 
     /// Applies the gradients of `targets`, one after another.
     fn push(&self, rows: &mut Rows, push: &Push<'_>, targets: &[Target]);
-
-    /// Adds to the weights directly.
-    fn add(&self, rows: &mut Rows, row: u32, delta: &[f32]);
 
     /// Whether the end of a day and shrinking change rows that are kept.
     fn decays(&self) -> bool {
@@ -178,4 +222,11 @@ pub(crate) trait RowLayout {
         state: Option<&[f32]>,
         ctr: Option<CtrFields>,
     );
+}
+
+/// A layout whose weights differences can be added to directly. Narrow weights cannot: nothing would correct the rounding of a
+/// sum whose sender does not read it back.
+pub(crate) trait Additive: RowLayout {
+    /// Adds to the weights of a row.
+    fn add(&self, rows: &mut Rows, row: u32, delta: &[f32]);
 }

@@ -1,9 +1,9 @@
-//! The plain accessor: D weights, then the optimizer's slots, D floats each. Rows are only removed by age or capacity, which
+//! The plain accessor: D weights, then the optimizer's slots. Rows are only removed by age or capacity, which
 //! the table handles.
 
 use openfleet_core::Key;
 
-use super::{CtrFields, NewRow, Push, Row, RowLayout, Target};
+use super::{Additive, CtrFields, NewRow, Push, Row, RowLayout, Target};
 use crate::optimizer;
 use crate::sparse::SparseSpec;
 use crate::sparse::rows::Rows;
@@ -13,8 +13,8 @@ use crate::sparse::rows::Rows;
 pub(crate) struct Plain;
 
 impl RowLayout for Plain {
-    fn widths(&self, dim: usize, slots: usize) -> (usize, usize) {
-        (dim * (1 + slots), 0)
+    fn widths(&self, spec: &SparseSpec) -> (usize, usize) {
+        (spec.dim + spec.state_len(), 0)
     }
 
     #[inline(always)]
@@ -44,13 +44,6 @@ impl RowLayout for Plain {
         push.update.apply_rows(push.new_row.spec.regularizer.as_ref(), dim, &mut Touched { rows, push, targets, dim });
     }
 
-    #[inline(always)]
-    fn add(&self, rows: &mut Rows, row: u32, delta: &[f32]) {
-        for (weight, difference) in rows.get_mut(row).iter_mut().zip(delta) {
-            *weight += difference;
-        }
-    }
-
     fn show<'a>(&self, rows: &'a Rows, row: u32, spec: &SparseSpec, _buffer: &'a mut Vec<f32>) -> Row<'a> {
         let (weights, state) = rows.get(row).split_at(spec.dim);
         Row { key: rows.key(row), stamp: rows.stamp(row), weights, state, ctr: None }
@@ -75,6 +68,15 @@ impl RowLayout for Plain {
     }
 }
 
+impl Additive for Plain {
+    #[inline(always)]
+    fn add(&self, rows: &mut Rows, row: u32, delta: &[f32]) {
+        for (weight, difference) in rows.get_mut(row).iter_mut().zip(delta) {
+            *weight += difference;
+        }
+    }
+}
+
 /// The rows to update, with their gradients.
 struct Touched<'a> {
     rows: &'a mut Rows,
@@ -84,6 +86,11 @@ struct Touched<'a> {
 }
 
 impl optimizer::Rows for Touched<'_> {
+    type Weights<'a>
+        = &'a mut [f32]
+    where
+        Self: 'a;
+
     #[inline(always)]
     fn next(&mut self) -> Option<(&mut [f32], &mut [f32], &[f32])> {
         let (target, rest) = self.targets.split_first()?;

@@ -3,7 +3,9 @@
 //! The header of such a file is a Python literal. A reader does not parse it: it knows from the manifest what the header must
 //! be, byte by byte.
 
-use crate::accessor::{Accessor, CtrFields};
+use openfleet_core::bfloat16::{round_to_nearest, widen};
+
+use crate::accessor::{Accessor, CtrFields, RowStorage};
 use crate::error::{Error, Result};
 use crate::sparse::SparseSpec;
 
@@ -36,8 +38,8 @@ impl Column {
     pub(super) fn width(self, spec: &SparseSpec) -> usize {
         match self {
             Column::Keys | Column::Removed => 8,
-            Column::Weights => 4 * spec.dim,
-            Column::State => 4 * spec.dim * spec.optimizer.state_slots(),
+            Column::Weights => weight_bytes(spec.storage) * spec.dim,
+            Column::State => 4 * spec.state_len(),
             Column::Stats => match spec.accessor {
                 Accessor::Plain => 4,
                 Accessor::Ctr(_) => 24,
@@ -69,8 +71,15 @@ impl Column {
         let stamp = "('stamp', '<u4')";
         let (kind, shape) = match self {
             Column::Keys | Column::Removed => ("'<u8'".to_owned(), format!("({rows},)")),
-            Column::Weights => ("'<f4'".to_owned(), format!("({rows}, {})", spec.dim)),
-            Column::State => ("'<f4'".to_owned(), format!("({rows}, {}, {})", spec.optimizer.state_slots(), spec.dim)),
+            Column::Weights => {
+                // NumPy has no name for bfloat16.
+                let kind = if spec.storage.is_float32() { "'<f4'" } else { "'<u2'" };
+                (kind.to_owned(), format!("({rows}, {})", spec.dim))
+            }
+            Column::State => {
+                let slots = spec.optimizer.state_slots();
+                ("'<f4'".to_owned(), format!("({rows}, {slots}, {})", spec.state_len() / slots.max(1)))
+            }
             Column::Stats => {
                 let fields = match spec.accessor {
                     Accessor::Plain => String::new(),
@@ -126,6 +135,40 @@ pub(super) fn take_stats(bytes: &[u8]) -> (u32, Option<CtrFields>) {
         has_long: word(5) != 0,
     });
     (word(0), ctr)
+}
+
+/// Bytes of a weight.
+fn weight_bytes(storage: RowStorage) -> usize {
+    match storage {
+        RowStorage::Float32 => 4,
+        RowStorage::Bfloat16 => 2,
+    }
+}
+
+/// Appends the weights of a row as their column stores them. Nothing is lost: a table of that storage has no other values.
+pub(super) fn put_weights(out: &mut Vec<u8>, weights: &[f32], storage: RowStorage) {
+    match storage {
+        RowStorage::Float32 => put_floats(out, weights),
+        RowStorage::Bfloat16 => {
+            out.extend(weights.iter().flat_map(|weight| round_to_nearest(*weight).to_le_bytes()));
+        }
+    }
+}
+
+/// Reads the weights of a row.
+pub(super) fn take_weights(bytes: &[u8], storage: RowStorage, out: &mut [f32]) {
+    match storage {
+        RowStorage::Float32 => {
+            for (weight, b) in out.iter_mut().zip(bytes.chunks_exact(4)) {
+                *weight = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+            }
+        }
+        RowStorage::Bfloat16 => {
+            for (weight, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
+                *weight = widen(u16::from_le_bytes([b[0], b[1]]));
+            }
+        }
+    }
 }
 
 /// Appends floats as a column stores them.

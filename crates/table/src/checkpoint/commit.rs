@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::dense;
 use super::file::FileWriter;
-use super::manifest::{FORMAT, Layer, MANIFEST, Manifest, SparseEntry, VERSION, find_manifest, read_manifest};
+use super::manifest::{FORMAT, Layer, MANIFEST, Manifest, SparseEntry, find_manifest, read_manifest, version_of};
 use super::states;
 use super::storage::Storage;
 use super::write::{ServerPart, TableCuts, temporary, write_part};
@@ -151,7 +151,7 @@ pub fn commit(storage: &dyn Storage, commit: Commit) -> Result<Manifest> {
     let steps = sparse.iter().map(|table| table.step).chain(dense.iter().map(|parameter| parameter.step));
     let manifest = Manifest {
         format: FORMAT.into(),
-        version: if layers.is_empty() { 1 } else { VERSION },
+        version: version_of(&sparse, &layers),
         id: commit.id,
         moment: commit.moment,
         job: commit.job,
@@ -286,7 +286,7 @@ mod tests {
         };
         Manifest {
             format: FORMAT.into(),
-            version: if layers.is_empty() { 1 } else { VERSION },
+            version: if layers.is_empty() { 1 } else { 2 },
             id: id.into(),
             moment: None,
             job: String::new(),

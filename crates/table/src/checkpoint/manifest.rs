@@ -21,8 +21,9 @@ use crate::sparse::SparseSpec;
 pub const MANIFEST: &str = "manifest.json";
 /// Value of its first member.
 pub const FORMAT: &str = "openfleet checkpoint";
-/// Incremented with every incompatible change. Version 2 has layers of older saves; without layers, version 1 is written.
-pub const VERSION: u32 = 2;
+/// Incremented with every incompatible change. Version 2 has layers of older saves, version 3 tables with weights of 16 bits or
+/// with a row-wise optimizer. The lowest version that has what a checkpoint needs is written.
+pub const VERSION: u32 = 3;
 
 /// The contents of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -306,6 +307,18 @@ impl Manifest {
     }
 }
 
+/// The lowest version that describes these tables, so that earlier releases read whatever they can.
+pub(super) fn version_of(sparse: &[SparseEntry], layers: &[Layer]) -> u32 {
+    let mut tables = layers.iter().flat_map(|layer| &layer.sparse).chain(sparse);
+    if tables.any(|table| !table.spec.storage.is_float32() || table.spec.optimizer.is_rowwise()) {
+        3
+    } else if !layers.is_empty() {
+        2
+    } else {
+        1
+    }
+}
+
 #[derive(Deserialize)]
 struct VersionOnly {
     format: String,
@@ -401,10 +414,10 @@ mod tests {
 
     #[test]
     fn a_later_version_is_named_as_one() {
-        let later = Manifest { version: 3, ..manifest() }.encode().unwrap();
+        let later = Manifest { version: 4, ..manifest() }.encode().unwrap();
         assert_eq!(
             Manifest::decode(&later).unwrap_err(),
-            Error::FormatVersion { file: MANIFEST.into(), expected: 2, got: 3 }
+            Error::FormatVersion { file: MANIFEST.into(), expected: 3, got: 4 }
         );
     }
 

@@ -8,11 +8,12 @@ use openfleet_core::Key;
 use openfleet_core::key::mix;
 use openfleet_core::placement::{BUCKET_COUNT, bucket_of};
 
-use super::columns::Column;
+use super::columns::{Column, take_weights};
 use super::file;
 use super::manifest::{Manifest, SparseEntry, SparsePart, Stored};
 use super::read::Newer;
 use super::storage::{Bytes, Storage};
+use crate::accessor::RowStorage;
 use crate::error::{Error, Result, same_length};
 use crate::sparse::index::Index;
 use crate::sparse::prefetch::prefetch;
@@ -32,6 +33,8 @@ struct MappedPart {
     buckets: (usize, usize),
     keys: MappedColumn,
     weights: MappedColumn,
+    /// How the weights are stored.
+    storage: RowStorage,
     /// Number of rows that no newer save has or has removed.
     rows: usize,
     /// Index of those rows.
@@ -81,9 +84,8 @@ impl MappedTable {
                 self.parts_of(key).for_each(|part| part.look_ahead(tag(key)));
             }
             for (&key, row) in keys.iter().zip(rows.chunks_exact_mut(self.dim)) {
-                match self.parts_of(key).find_map(|part| part.weights_of(key)) {
-                    Some(weights) => copy_floats(weights, row),
-                    None => self.absent.show_absent(key, row),
+                if !self.parts_of(key).any(|part| part.copy_weights(key, row)) {
+                    self.absent.show_absent(key, row);
                 }
             }
         }
@@ -99,7 +101,7 @@ impl MappedTable {
                 if part.rows < part.keys.rows() && part.row_of(key).is_none() {
                     continue;
                 }
-                copy_floats(part.weights.row(row), &mut weights);
+                take_weights(part.weights.row(row), part.storage, &mut weights);
                 look(key, &weights);
             }
         }
@@ -162,7 +164,8 @@ impl MappedPart {
             index.insert(tag(key), row);
         }
         let (first, last) = part.buckets;
-        Ok(MappedPart { buckets: (first as usize, last as usize), keys, weights, rows: counting, index })
+        let (buckets, storage) = ((first as usize, last as usize), stored.entry.spec.storage);
+        Ok(MappedPart { buckets, keys, weights, storage, rows: counting, index })
     }
 
     /// Prefetches the row that a key with this tag probably has.
@@ -177,8 +180,11 @@ impl MappedPart {
         self.index.find(tag(key), |row| self.key(row as usize) == key)
     }
 
-    fn weights_of(&self, key: Key) -> Option<&[u8]> {
-        Some(self.weights.row(self.row_of(key)? as usize))
+    /// Copies the weights of a key, if it has a row here.
+    fn copy_weights(&self, key: Key, out: &mut [f32]) -> bool {
+        let Some(row) = self.row_of(key) else { return false };
+        take_weights(self.weights.row(row as usize), self.storage, out);
+        true
     }
 
     fn key(&self, row: usize) -> Key {
@@ -222,12 +228,6 @@ fn key_of(bytes: &[u8]) -> Key {
     Key::from_le_bytes(key)
 }
 
-fn copy_floats(bytes: &[u8], out: &mut [f32]) {
-    for (float, b) in out.iter_mut().zip(bytes.chunks_exact(4)) {
-        *float = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -251,6 +251,7 @@ mod tests {
             capacity: None,
             non_finite: Default::default(),
             salted: false,
+            storage: Default::default(),
         }
     }
 

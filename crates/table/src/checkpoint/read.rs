@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use openfleet_core::Key;
 use openfleet_core::placement::{BUCKET_COUNT, bucket_of};
 
-use super::columns::{Column, take_floats, take_stats};
+use super::columns::{Column, take_floats, take_stats, take_weights};
 use super::dense;
 use super::file::FileReader;
 use super::manifest::{Manifest, SparseEntry, SparsePart, Stored};
@@ -324,7 +324,7 @@ impl<'a> Columns<'a> {
         mut look: impl FnMut(&Row<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let spec = &self.entry.spec;
-        let (mut weights, mut state) = (Vec::with_capacity(spec.dim), Vec::new());
+        let (mut weights, mut state) = (vec![0.0; spec.dim], Vec::new());
         while self.left > 0 {
             let rows = self.read()?;
             for at in 0..rows {
@@ -334,7 +334,7 @@ impl<'a> Columns<'a> {
                     let bytes = &bytes[at * width..][..width];
                     match column {
                         Column::Keys => key.copy_from_slice(bytes),
-                        Column::Weights => take_floats(bytes, &mut weights),
+                        Column::Weights => take_weights(bytes, spec.storage, &mut weights),
                         Column::State => take_floats(bytes, &mut state),
                         Column::Stats => stats = take_stats(bytes),
                         Column::Removed => {}

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::columns::{Column, put_floats, put_stats};
+use super::columns::{Column, put_floats, put_stats, put_weights};
 use super::file::{FileEntry, FileWriter};
 use super::manifest::{SparseEntry, SparsePart, Work};
 use super::storage::Storage;
@@ -188,7 +188,7 @@ fn write_sparse(
             for (column, _, bytes) in &mut columns {
                 match column {
                     Column::Keys => bytes.extend_from_slice(&row.key.to_le_bytes()),
-                    Column::Weights => put_floats(bytes, row.weights),
+                    Column::Weights => put_weights(bytes, row.weights, spec.storage),
                     Column::State => put_floats(bytes, row.state),
                     Column::Stats => put_stats(bytes, row.stamp, row.ctr),
                     Column::Removed => {}

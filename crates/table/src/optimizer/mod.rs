@@ -1,10 +1,12 @@
 //! The update rules: how a gradient changes weights and optimizer state.
 //!
-//! One rule per file, each the formula of one element; only this file knows the memory layout and how elements are vectorised.
+//! One rule per file, each the formula of one element (of one row for row-wise AdaGrad); only this file knows the memory layout
+//! and how elements are vectorised.
 //! Dense blocks and sparse rows use the same arithmetic, so a model trains the same wherever its parameters are. A rule does
 //! not know the schedule (it gets the current rate), the table, or whether it runs on a server.
 //!
-//! Layout: `weights` are D floats; `state` has the rule's slots one after another, D floats each (slot-major).
+//! Layout: `weights` are D floats, or D numbers of 16 bits that are widened before the update and rounded stochastically after it
+//! ([`Weights`]); `state` has the rule's slots one after another, D floats each (slot-major), one float for a row-wise rule.
 //!
 //! Hyper-parameters are f64 and converted to f32 once per call: `1 - 0.999` in f32 has a relative error of 1e-5. No fused
 //! multiply-add is used anywhere, so machines with and without it compute the same bits.
@@ -14,6 +16,7 @@ mod adam;
 mod ftrl;
 mod momentum;
 mod rmsprop;
+mod rowwise_adagrad;
 mod sgd;
 
 pub use adagrad::Adagrad;
@@ -21,9 +24,11 @@ pub use adam::Adam;
 pub use ftrl::Ftrl;
 pub use momentum::Momentum;
 pub use rmsprop::RmsProp;
+pub use rowwise_adagrad::RowwiseAdagrad;
 pub use sgd::Sgd;
 
 use multiversion::multiversion;
+use openfleet_core::bfloat16;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
@@ -39,6 +44,8 @@ pub enum Optimizer {
     Momentum(Momentum),
     /// A learning rate per weight that shrinks with the sum of squared gradients.
     Adagrad(Adagrad),
+    /// A learning rate per row that shrinks with the sum of its mean squared gradients; for sparse rows only.
+    RowwiseAdagrad(RowwiseAdagrad),
     /// First and second moments with bias correction.
     Adam(Adam),
     /// A learning rate per weight from a running mean of squared gradients.
@@ -48,36 +55,61 @@ pub enum Optimizer {
 }
 
 impl Optimizer {
-    /// Number of slots: arrays of D floats that belong to D weights.
+    /// Number of slots: arrays of state, each of D floats for D weights, or of one float if the rule is row-wise.
     pub fn state_slots(&self) -> usize {
         match self {
             Optimizer::Sgd(_) => 0,
-            Optimizer::Momentum(_) | Optimizer::Adagrad(_) => 1,
+            Optimizer::Momentum(_) | Optimizer::Adagrad(_) | Optimizer::RowwiseAdagrad(_) => 1,
             Optimizer::Adam(_) | Optimizer::Ftrl(_) => 2,
             Optimizer::RmsProp(rule) => rule.slots(),
         }
     }
 
-    /// Initializes the state of `dim` weights; `state.len()` is `state_slots() * dim`.
+    /// Floats of state that belong to `dim` weights of one row.
+    pub fn state_len(&self, dim: usize) -> usize {
+        if self.is_rowwise() { dim.min(1) } else { self.state_slots() * dim }
+    }
+
+    /// Whether the state belongs to a row instead of to each weight.
+    pub fn is_rowwise(&self) -> bool {
+        matches!(self, Optimizer::RowwiseAdagrad(_))
+    }
+
+    /// The rule that trains the dense parameters of a program with this rule: this one, unless it is row-wise.
+    #[must_use]
+    pub fn for_dense(self) -> Self {
+        match self {
+            Optimizer::RowwiseAdagrad(rule) => Optimizer::Adagrad(rule.for_dense()),
+            rule => rule,
+        }
+    }
+
+    /// Initializes the state of `dim` weights; `state.len()` is `state_len(dim)`.
     ///
     /// # Panics
     ///
     /// If `state` has another length.
     pub fn init_state(&self, dim: usize, state: &mut [f32]) {
-        assert_eq!(state.len(), self.state_slots() * dim, "state is slots times dim");
-        state.fill(match self {
+        assert_eq!(state.len(), self.state_len(dim), "state has the length of the rule");
+        state.fill(self.initial_state());
+    }
+
+    /// The initial value of every float of state.
+    pub(crate) fn initial_state(&self) -> f32 {
+        match self {
             Optimizer::Adagrad(rule) => rule.initial_accumulator as f32,
+            Optimizer::RowwiseAdagrad(rule) => rule.initial_accumulator as f32,
             _ => 0.0,
-        });
+        }
     }
 
     /// One update of D weights with the learning rate `rate`; `step` counts the table's updates from 1.
     ///
     /// # Panics
     ///
-    /// If `gradient` is not D floats long, or `state` is not `state_slots() * D` floats long.
+    /// If `gradient` is not D floats long, or `state` is not `state_len(D)` floats long.
     pub fn apply(&self, rate: f32, step: u64, weights: &mut [f32], state: &mut [f32], gradient: &[f32]) {
-        assert_eq!(state.len(), self.state_slots() * weights.len(), "state is slots times dim");
+        assert_eq!(state.len(), self.state_len(weights.len()), "state has the length of the rule");
         let dim = weights.len();
         self.at(rate, step).apply_part(None, weights, state, dim, 0, gradient);
     }
@@ -88,6 +120,7 @@ impl Optimizer {
             Optimizer::Sgd(_) => Ok(()),
             Optimizer::Momentum(rule) => rule.validate(),
             Optimizer::Adagrad(rule) => rule.validate(),
+            Optimizer::RowwiseAdagrad(rule) => rule.validate(),
             Optimizer::Adam(rule) => rule.validate(),
             Optimizer::RmsProp(rule) => rule.validate(),
             Optimizer::Ftrl(rule) => rule.validate(),
@@ -100,6 +133,7 @@ impl Optimizer {
             Optimizer::Sgd(_) => "sgd",
             Optimizer::Momentum(_) => "momentum",
             Optimizer::Adagrad(_) => "adagrad",
+            Optimizer::RowwiseAdagrad(_) => "rowwise_adagrad",
             Optimizer::Adam(_) => "adam",
             Optimizer::RmsProp(_) => "rms_prop",
             Optimizer::Ftrl(_) => "ftrl",
@@ -111,7 +145,7 @@ impl Optimizer {
         match self {
             Optimizer::Sgd(_) => &[],
             Optimizer::Momentum(_) => &["velocity"],
-            Optimizer::Adagrad(_) => &["moment"],
+            Optimizer::Adagrad(_) | Optimizer::RowwiseAdagrad(_) => &["moment"],
             Optimizer::Adam(_) => &["moment1", "moment2"],
             Optimizer::RmsProp(rule) => &["mean_square", "momentum", "mean_gradient"][..rule.slots()],
             Optimizer::Ftrl(_) => &["squared", "linear"],
@@ -125,6 +159,7 @@ impl Optimizer {
             Optimizer::Momentum(rule) if rule.nesterov => Step::Nesterov(momentum::NesterovUpdate::new(rule, rate)),
             Optimizer::Momentum(rule) => Step::Momentum(momentum::Update::new(rule, rate)),
             Optimizer::Adagrad(rule) => Step::Adagrad(adagrad::Update::new(rule, rate)),
+            Optimizer::RowwiseAdagrad(rule) => Step::RowwiseAdagrad(rowwise_adagrad::Update::new(rule, rate)),
             Optimizer::Adam(rule) => Step::Adam(adam::Update::new(rule, rate, step)),
             Optimizer::RmsProp(rule) if rule.centered => Step::CenteredRmsProp(rmsprop::Update::new(rule, rate)),
             Optimizer::RmsProp(rule) => Step::RmsProp(rmsprop::Update::new(rule, rate)),
@@ -149,6 +184,7 @@ pub(crate) enum Step {
     Momentum(momentum::Update),
     Nesterov(momentum::NesterovUpdate),
     Adagrad(adagrad::Update),
+    RowwiseAdagrad(rowwise_adagrad::Update),
     Adam(adam::Update),
     RmsProp(rmsprop::Update),
     CenteredRmsProp(rmsprop::Update),
@@ -160,7 +196,7 @@ pub(crate) enum Step {
 
 impl Step {
     /// Updates part of a longer array: `weights` and `gradient` are its elements from `offset` on, `state` is the whole state,
-    /// whose slots are `stride` floats each.
+    /// whose slots are `stride` floats each. A row-wise rule takes what it is given as one row.
     pub(crate) fn apply_part(
         &self,
         regularizer: Option<&Regularizer>,
@@ -186,6 +222,7 @@ impl Step {
             Step::Momentum(rule) => each::<_, _, 1>(rule, regularizer, stride, offset, rows),
             Step::Nesterov(rule) => each::<_, _, 1>(rule, regularizer, stride, offset, rows),
             Step::Adagrad(rule) => each::<_, _, 1>(rule, regularizer, stride, offset, rows),
+            Step::RowwiseAdagrad(rule) => each_row(rule, regularizer, rows),
             Step::Adam(rule) => each::<_, _, 2>(rule, regularizer, stride, offset, rows),
             Step::RmsProp(rule) => each::<_, _, 2>(rule, regularizer, stride, offset, rows),
             Step::CenteredRmsProp(rule) => each::<_, _, 3>(rule, regularizer, stride, offset, rows),
@@ -198,8 +235,73 @@ impl Step {
 
 /// An iterator over rows: weights, state, gradient.
 pub(crate) trait Rows {
+    /// The weights of a row.
+    type Weights<'a>: Weights
+    where
+        Self: 'a;
+
     /// The next row, or `None` after the last.
-    fn next(&mut self) -> Option<(&mut [f32], &mut [f32], &[f32])>;
+    fn next(&mut self) -> Option<(Self::Weights<'_>, &mut [f32], &[f32])>;
+}
+
+/// The weights of a row, however they are stored; updates compute in floats.
+pub(crate) trait Weights {
+    /// D.
+    fn dim(&self) -> usize;
+
+    /// `LANES` weights from `at` on.
+    fn load<const LANES: usize>(&self, at: usize) -> [f32; LANES];
+
+    /// Replaces them.
+    fn store<const LANES: usize>(&mut self, at: usize, values: [f32; LANES]);
+}
+
+impl Weights for &mut [f32] {
+    #[inline(always)]
+    fn dim(&self) -> usize {
+        self.len()
+    }
+
+    #[inline(always)]
+    fn load<const LANES: usize>(&self, at: usize) -> [f32; LANES] {
+        load(self, at)
+    }
+
+    #[inline(always)]
+    fn store<const LANES: usize>(&mut self, at: usize, values: [f32; LANES]) {
+        self[at..at + LANES].copy_from_slice(&values);
+    }
+}
+
+/// Weights of 16 bits, rounded stochastically when they are stored.
+pub(crate) struct Bfloat16Weights<'a> {
+    pub(crate) bits: &'a mut [u16],
+    /// Determines the random bits of this row in this step.
+    pub(crate) seed: u32,
+}
+
+impl Weights for Bfloat16Weights<'_> {
+    #[inline(always)]
+    fn dim(&self) -> usize {
+        self.bits.len()
+    }
+
+    #[inline(always)]
+    fn load<const LANES: usize>(&self, at: usize) -> [f32; LANES] {
+        let mut lanes = [0; LANES];
+        lanes.copy_from_slice(&self.bits[at..at + LANES]);
+        lanes.map(bfloat16::widen)
+    }
+
+    #[inline(always)]
+    fn store<const LANES: usize>(&mut self, at: usize, values: [f32; LANES]) {
+        let mut lanes = [0; LANES];
+        for lane in 0..LANES {
+            let random = bfloat16::random_bits(self.seed, (at + lane) as u32);
+            lanes[lane] = bfloat16::round_stochastically(values[lane], random);
+        }
+        self.bits[at..at + LANES].copy_from_slice(&lanes);
+    }
 }
 
 /// Contiguous weights as the only row.
@@ -211,6 +313,11 @@ struct SingleRow<'a> {
 }
 
 impl Rows for SingleRow<'_> {
+    type Weights<'a>
+        = &'a mut [f32]
+    where
+        Self: 'a;
+
     #[inline]
     fn next(&mut self) -> Option<(&mut [f32], &mut [f32], &[f32])> {
         if std::mem::replace(&mut self.done, true) {
@@ -237,45 +344,94 @@ fn each<R: Rule<SLOTS>, S: Rows, const SLOTS: usize>(
     offset: usize,
     rows: &mut S,
 ) {
-    while let Some((weights, state, gradient)) = rows.next() {
-        let dim = weights.len();
+    while let Some((mut weights, state, gradient)) = rows.next() {
+        let dim = weights.dim();
+        let weights = &mut weights;
         assert!(gradient.len() == dim && (SLOTS == 0 || offset + dim <= stride) && state.len() == SLOTS * stride);
         let mut at = 0;
         // Eight floats are one AVX2 register. The rest is done in smaller blocks: a row of 10 is 8 and 2 single elements.
         while at + 8 <= dim {
-            block::<_, SLOTS, 8>(rule, regularizer, weights, state, gradient, at, stride, offset);
+            block::<_, _, SLOTS, 8>(rule, regularizer, weights, state, gradient, at, stride, offset);
             at += 8;
         }
         if at + 4 <= dim {
-            block::<_, SLOTS, 4>(rule, regularizer, weights, state, gradient, at, stride, offset);
+            block::<_, _, SLOTS, 4>(rule, regularizer, weights, state, gradient, at, stride, offset);
             at += 4;
         }
         while at < dim {
-            block::<_, SLOTS, 1>(rule, regularizer, weights, state, gradient, at, stride, offset);
+            block::<_, _, SLOTS, 1>(rule, regularizer, weights, state, gradient, at, stride, offset);
             at += 1;
         }
     }
 }
 
+/// The rows of a row-wise rule: first the mean square of each row's gradient, then its weights.
+#[multiversion(targets("x86_64+avx2+fma"))]
+fn each_row<S: Rows>(rule: &rowwise_adagrad::Update, regularizer: Option<&Regularizer>, rows: &mut S) {
+    while let Some((mut weights, state, gradient)) = rows.next() {
+        let dim = weights.dim();
+        assert!(gradient.len() == dim && state.len() == 1);
+        let squares = rowwise_adagrad::sum_of_squares(regularizer, &weights, gradient);
+        let factor = rule.factor(&mut state[0], squares, dim);
+        let mut at = 0;
+        while at + 8 <= dim {
+            descend::<_, 8>(regularizer, &mut weights, gradient, at, factor);
+            at += 8;
+        }
+        while at < dim {
+            descend::<_, 1>(regularizer, &mut weights, gradient, at, factor);
+            at += 1;
+        }
+    }
+}
+
+/// Subtracts `factor` times the gradient from `LANES` weights.
+#[inline(always)]
+fn descend<W: Weights, const LANES: usize>(
+    regularizer: Option<&Regularizer>,
+    weights: &mut W,
+    gradient: &[f32],
+    at: usize,
+    factor: f32,
+) {
+    let (mut w, g) = regularized::<LANES>(regularizer, weights, gradient, at);
+    for lane in 0..LANES {
+        w[lane] -= factor * g[lane];
+    }
+    weights.store(at, w);
+}
+
+/// `LANES` weights, and their gradients with what the regularizer adds.
+#[inline(always)]
+fn regularized<const LANES: usize>(
+    regularizer: Option<&Regularizer>,
+    weights: &impl Weights,
+    gradient: &[f32],
+    at: usize,
+) -> ([f32; LANES], [f32; LANES]) {
+    let w: [f32; LANES] = weights.load(at);
+    let mut g: [f32; LANES] = load(gradient, at);
+    if let Some(regularizer) = regularizer {
+        regularizer.add_to(&w, &mut g);
+    }
+    (w, g)
+}
+
 /// `LANES` elements from `at` on: everything is loaded before anything is stored, so the compiler can vectorise without proving
 /// that the arrays do not overlap.
 #[inline(always)]
-fn block<R: Rule<SLOTS>, const SLOTS: usize, const LANES: usize>(
+fn block<R: Rule<SLOTS>, W: Weights, const SLOTS: usize, const LANES: usize>(
     rule: &R,
     regularizer: Option<&Regularizer>,
-    weights: &mut [f32],
+    weights: &mut W,
     state: &mut [f32],
     gradient: &[f32],
     at: usize,
     stride: usize,
     offset: usize,
 ) {
-    let mut w: [f32; LANES] = load(weights, at);
-    let mut g: [f32; LANES] = load(gradient, at);
+    let (mut w, g) = regularized::<LANES>(regularizer, weights, gradient, at);
     let mut s: [[f32; LANES]; SLOTS] = std::array::from_fn(|slot| load(state, slot * stride + offset + at));
-    if let Some(regularizer) = regularizer {
-        regularizer.add_to(&w, &mut g);
-    }
     for lane in 0..LANES {
         let (weight, new) = rule.element(w[lane], std::array::from_fn(|slot| s[slot][lane]), g[lane]);
         w[lane] = weight;
@@ -283,7 +439,7 @@ fn block<R: Rule<SLOTS>, const SLOTS: usize, const LANES: usize>(
             s[slot][lane] = new[slot];
         }
     }
-    weights[at..at + LANES].copy_from_slice(&w);
+    weights.store(at, w);
     for slot in 0..SLOTS {
         let start = slot * stride + offset + at;
         state[start..start + LANES].copy_from_slice(&s[slot]);

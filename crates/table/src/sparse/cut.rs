@@ -85,7 +85,7 @@ impl ShardCut {
     /// Reads the copied rows, and frees their memory.
     pub(super) fn read_copied(&mut self, look: &mut impl FnMut(&Row<'_>)) {
         let CopiedRows { keys, stamps, weights, state, ctr } = std::mem::take(&mut self.copied);
-        let (dim, floats) = (self.spec.dim, self.spec.dim * self.spec.optimizer.state_slots());
+        let (dim, floats) = (self.spec.dim, self.spec.state_len());
         for (at, key) in keys.into_iter().enumerate() {
             let (weights, state) = (&weights[at * dim..][..dim], &state[at * floats..][..floats]);
             look(&Row { key, stamp: stamps[at], weights, state, ctr: ctr[at] });
@@ -229,7 +229,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Accessor, Adagrad, CtrOptions, Existing, Initializer, Missing, Optimizer, Schedule, Scratch};
+    use crate::{
+        Accessor, Adagrad, CtrOptions, Existing, Initializer, Missing, Optimizer, RowStorage, RowwiseAdagrad, Schedule,
+        Scratch,
+    };
 
     fn table(capacity: Option<usize>, accessor: Accessor) -> Arc<SparseTable> {
         Arc::new(
@@ -246,6 +249,7 @@ mod tests {
                 capacity,
                 non_finite: Default::default(),
                 salted: false,
+                storage: Default::default(),
             })
             .unwrap(),
         )
@@ -297,9 +301,17 @@ mod tests {
             operations in prop::collection::vec(operation(), 0..30),
             capacity in prop::option::of(8usize..40),
             is_ctr: bool,
+            is_small: bool,
         ) {
             let options = CtrOptions { embedx_threshold: 0.15, delete_threshold: 0.1, show_click_decay_rate: 0.5, ..CtrOptions::default() };
             let table = table(capacity, if is_ctr { Accessor::Ctr(options) } else { Accessor::Plain });
+            // Row-wise state, and weights of 16 bits where the accessor allows it.
+            let small = SparseSpec {
+                optimizer: Optimizer::RowwiseAdagrad(RowwiseAdagrad::default()),
+                storage: if is_ctr { RowStorage::Float32 } else { RowStorage::Bfloat16 },
+                ..table.spec().clone()
+            };
+            let table = if is_small { Arc::new(SparseTable::new(small).unwrap()) } else { table };
             let mut scratch = Scratch::new();
             table.push(&before, &vec![0.25; before.len() * 3], &mut scratch).unwrap();
             let (expected, mut got) = (now(&table), BTreeMap::new());
@@ -310,6 +322,7 @@ mod tests {
                 let floats = |keys: &[Key]| vec![0.5; keys.len() * 3];
                 match operation {
                     Operation::Push(keys) => drop(table.push(&keys, &floats(&keys), &mut scratch).unwrap()),
+                    Operation::Add(_) if !table.spec().storage.is_float32() => {}
                     Operation::Add(keys) => drop(table.add(&keys, &floats(&keys), &mut scratch).unwrap()),
                     Operation::Pull(keys, stamp) => {
                         table.set_stamp(stamp);

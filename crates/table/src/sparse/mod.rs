@@ -30,10 +30,11 @@ pub(crate) use shard::BATCH;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use openfleet_core::Key;
+use openfleet_core::key::mix;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::accessor::{Accessor, NewRow, Plain, Push, Row, RowLayout};
+use crate::accessor::{Accessor, NewRow, Plain, PlainBfloat16, Push, Row, RowLayout, RowStorage};
 use crate::admission::Admission;
 use crate::clip;
 use crate::error::{Error, Result, require, same_length};
@@ -79,12 +80,24 @@ pub struct SparseSpec {
     /// because salted ids do not find rows of plain ids.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub salted: bool,
+    /// How the weights of a row are stored.
+    #[serde(default, skip_serializing_if = "RowStorage::is_float32")]
+    pub storage: RowStorage,
 }
 
 impl SparseSpec {
     /// The same spec without optimizer state: for a table that only has differences added to it.
     pub fn without_state(&self) -> Self {
         SparseSpec { optimizer: Optimizer::Sgd(Sgd::default()), ..self.clone() }
+    }
+
+    /// Floats of optimizer state per row.
+    pub fn state_len(&self) -> usize {
+        match self.accessor {
+            Accessor::Plain => self.optimizer.state_len(self.dim),
+            // Short row and long part are updated separately.
+            Accessor::Ctr(_) => self.optimizer.state_len(1) + self.optimizer.state_len(self.dim - 1),
+        }
     }
 }
 
@@ -109,15 +122,20 @@ pub enum Existing {
     Replace,
 }
 
-/// Runs `$body` with `$layout` as the table's accessor: code that calls a shard is compiled once per accessor.
+/// Runs `$body` with `$layout` as the table's accessor: code that calls a shard is compiled once per layout of a row.
 macro_rules! with_layout {
     ($spec:expr, $layout:ident => $body:expr) => {
-        match &$spec.accessor {
-            Accessor::Plain => {
+        match (&$spec.accessor, $spec.storage) {
+            (Accessor::Plain, RowStorage::Float32) => {
                 let $layout = &Plain;
                 $body
             }
-            Accessor::Ctr($layout) => $body,
+            (Accessor::Plain, RowStorage::Bfloat16) => {
+                let $layout = &PlainBfloat16;
+                $body
+            }
+            // A table with narrow ctr rows cannot be created.
+            (Accessor::Ctr($layout), _) => $body,
         }
     };
 }
@@ -128,8 +146,7 @@ impl SparseSpec {
     /// Bytes of a table with this many rows: weights, optimizer state, headers and the index. Exact if every shard has the same
     /// number of rows, and if every row of a ctr table has its long part.
     pub fn bytes_for(&self, rows: u64) -> u64 {
-        let (floats, long_floats) =
-            with_layout!(self, layout => RowLayout::widths(layout, self.dim, self.optimizer.state_slots()));
+        let (floats, long_floats) = with_layout!(self, layout => RowLayout::widths(layout, self));
         let shards = self.shards.max(1) as u64;
         rows * rows::row_bytes(floats, long_floats) as u64 + shards * index::Index::bytes_for(rows.div_ceil(shards))
     }
@@ -165,6 +182,9 @@ impl SparseTable {
         spec.accessor.validate()?;
         spec.admission.validate()?;
         spec.non_finite.validate()?;
+        if !spec.storage.is_float32() && spec.accessor != Accessor::Plain {
+            return Err(Error::NarrowCtr { storage: spec.storage.name() });
+        }
         let room = spec.capacity.is_none_or(|capacity| capacity >= spec.shards);
         require(room, owner, "capacity", "at least one row per shard", spec.capacity.unwrap_or_default())?;
         let fans = spec.initializer.fans_of_rows()?;
@@ -248,7 +268,8 @@ impl SparseTable {
         self.inspected(keys, gradients, scratch, |gradients, scratch| {
             let finished = self.step.fetch_add(1, Ordering::Relaxed);
             let update = self.spec.optimizer.at(self.spec.schedule.rate(finished) as f32, finished + 1);
-            let push = Push { new_row: self.new_row(), update, gradients, show_click };
+            let rounding = mix(self.spec.seed ^ mix(finished));
+            let push = Push { new_row: self.new_row(), update, rounding, gradients, show_click };
             let mut report = PushReport::default();
             with_layout!(self.spec, layout => {
                 self.visit(scratch, |shard, group| report.merge(shard.push(layout, group, &push)));
@@ -260,14 +281,27 @@ impl SparseTable {
     /// Adds `deltas[i * dim..]` to the weights of `keys[i]` directly, without the optimizer: how differences of geo mode are
     /// applied. A missing row is created with its initial values, which are also what the sender's copy started from. Admission
     /// and the policy for non-finite numbers are those of a push. Does not count as a step.
+    ///
+    /// # Errors
+    ///
+    /// If the lengths do not agree, or the table stores weights in 16 bits: each sum would be rounded, and the sender, whose copy
+    /// is not, would never correct it.
     pub fn add(&self, keys: &[Key], deltas: &[f32], scratch: &mut Scratch) -> Result<PushReport> {
         same_length("deltas", keys.len().saturating_mul(self.spec.dim), deltas.len())?;
+        if !self.spec.storage.is_float32() {
+            return Err(Error::NarrowSum { storage: self.spec.storage.name() });
+        }
         scratch.group(keys, self.shards.len())?;
         self.inspected(keys, deltas, scratch, |deltas, scratch| {
             let (new_row, mut report) = (self.new_row(), PushReport::default());
-            with_layout!(self.spec, layout => {
-                self.visit(scratch, |shard, group| report.merge(shard.add(layout, group, &new_row, deltas)));
-            });
+            match &self.spec.accessor {
+                Accessor::Plain => {
+                    self.visit(scratch, |shard, group| report.merge(shard.add(&Plain, group, &new_row, deltas)));
+                }
+                Accessor::Ctr(layout) => {
+                    self.visit(scratch, |shard, group| report.merge(shard.add(layout, group, &new_row, deltas)));
+                }
+            }
             report
         })
     }
@@ -318,7 +352,7 @@ impl SparseTable {
     pub fn assign(&self, key: Key, weights: &[f32], state: Option<&[f32]>) -> Result<()> {
         same_length("weights", self.spec.dim, weights.len())?;
         if let Some(state) = state {
-            same_length("optimizer state", self.spec.optimizer.state_slots() * self.spec.dim, state.len())?;
+            same_length("optimizer state", self.spec.state_len(), state.len())?;
         }
         let mut shard = self.shard(key).lock();
         with_layout!(self.spec, layout => {

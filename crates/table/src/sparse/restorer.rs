@@ -5,7 +5,7 @@ use parking_lot::MutexGuard;
 use super::scratch::{Wanted, shard_of};
 use super::shard::Shard;
 use super::{SparseTable, with_layout};
-use crate::accessor::{Accessor, CtrFields, NewRow, Plain, Row};
+use crate::accessor::{Accessor, CtrFields, NewRow, Plain, PlainBfloat16, Row, RowStorage};
 use crate::error::{Result, same_length};
 
 /// Puts saved rows back into a table.
@@ -48,7 +48,7 @@ impl<'a> RowRestorer<'a> {
         same_length("weights", spec.dim, row.weights.len())?;
         let state = if self.with_state { row.state } else { &[] };
         if self.with_state {
-            same_length("optimizer state", spec.optimizer.state_slots() * spec.dim, state.len())?;
+            same_length("optimizer state", spec.state_len(), state.len())?;
         }
         let number = shard_of(row.key, self.table.shards.len());
         if self.pending.len() == RESTORED_TOGETHER || self.held.as_ref().is_some_and(|(held, _)| *held != number) {

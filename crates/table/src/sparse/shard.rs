@@ -17,7 +17,7 @@ use super::rows::Rows;
 use super::scratch::Wanted;
 use super::unadmitted::UnadmittedCounts;
 use super::{Existing, Missing};
-use crate::accessor::{CtrFields, NewRow, Push, Retention, Row, RowLayout, Target};
+use crate::accessor::{Additive, CtrFields, NewRow, Push, Retention, Row, RowLayout, Target};
 use crate::admission::{Admission, UNADMITTED_LIMIT};
 use crate::clip::all_usable;
 use crate::push::{PushReport, Shrunk};
@@ -51,7 +51,7 @@ pub(super) struct Shard {
 
 impl Shard {
     pub(super) fn new(spec: &SparseSpec, layout: &impl RowLayout) -> Self {
-        let (floats, long_floats) = layout.widths(spec.dim, spec.optimizer.state_slots());
+        let (floats, long_floats) = layout.widths(spec);
         Shard {
             index: Index::new(),
             rows: Rows::new(floats, long_floats),
@@ -197,7 +197,7 @@ impl Shard {
     /// Adds its difference to the weights of each wanted key; creates missing rows first if the key is admitted.
     pub(super) fn add(
         &mut self,
-        layout: &impl RowLayout,
+        layout: &impl Additive,
         group: &[Wanted],
         new_row: &NewRow<'_>,
         deltas: &[f32],

@@ -70,6 +70,21 @@ def ftrl(l1, l2, power):
     return rule
 
 
+def rowwise_adagrad(rate, epsilon, start):
+    """Steps of a whole row, which shares one accumulator (FBGEMM's `EXACT_ROWWISE_ADAGRAD`)."""
+    weights, total = list(WEIGHTS), start
+    for gradient in GRADIENTS:
+        total += sum(g * g for g in gradient) / len(gradient)
+        factor = rate / (math.sqrt(total) + epsilon)
+        weights = [w - factor * g for w, g in zip(weights, gradient)]
+        yield {"gradient": gradient, "weights": weights, "state": [total]}
+
+
+ROW_CASES = [
+    ({"rowwise_adagrad": {}}, 0.1, 1e-8, 0.0),
+    ({"rowwise_adagrad": {"epsilon": 0.01, "initial_accumulator": 0.1}}, 0.05, 0.01, 0.1),
+]
+
 CASES = [
     ({"sgd": {}}, 0.1, sgd, 0, 0.0),
     ({"momentum": {"momentum": 0.9, "nesterov": False}}, 0.1, momentum(0.9, False), 1, 0.0),
@@ -97,5 +112,8 @@ for optimizer, rate, rule, slots, start in CASES:
         # Slot-major, as a table lays it out.
         flat = [state[i][slot] for slot in range(slots) for i in range(len(weights))]
         steps.append({"gradient": gradient, "weights": list(weights), "state": flat})
+    out.append({"optimizer": optimizer, "rate": rate, "weights": WEIGHTS, "steps": steps})
+for optimizer, rate, epsilon, start in ROW_CASES:
+    steps = list(rowwise_adagrad(rate, epsilon, start))
     out.append({"optimizer": optimizer, "rate": rate, "weights": WEIGHTS, "steps": steps})
 print("[\n" + ",\n".join(json.dumps(case) for case in out) + "\n]")

@@ -340,6 +340,7 @@ mod tests {
             capacity: None,
             non_finite: Default::default(),
             salted: false,
+            storage: Default::default(),
         };
         LocalRows::new(vec![("table".into(), spec)]).unwrap()
     }

@@ -56,6 +56,7 @@ fn worker_of(states: &[Arc<State>], rank: u32, count: u32, settings: GeoSettings
         capacity: None,
         non_finite: Default::default(),
         salted: false,
+        storage: Default::default(),
     };
     let dense = DenseSpec { shape: vec![3], optimizer, schedule, regularizer: None, non_finite: Default::default() };
     let sparse = vec![("table".to_owned(), sparse)];

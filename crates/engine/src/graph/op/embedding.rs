@@ -63,7 +63,7 @@ pub struct EmbeddingOptions {
     pub pooling: Pooling,
     /// Ids must be below this; `None` accepts any 64-bit id.
     pub vocabulary: Option<u64>,
-    /// Which ids get a row, and for how long.
+    /// Which ids get a row, for how long, and how its weights are stored.
     pub rows: RowLife,
     /// An id that counts as absent; a negative one counts from the end of the vocabulary, if there is one.
     pub padding_idx: Option<i64>,

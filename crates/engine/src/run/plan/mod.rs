@@ -162,7 +162,7 @@ impl Plan {
                 .collect(),
             sparse: self.empty_stages(),
             sparse_ahead: self.empty_stages(),
-            pull_ahead: None,
+            next_rows: NextRows::Unknown,
             states: self.states.clone(),
             statistics: Vec::new(),
             feeds: Vec::new(),

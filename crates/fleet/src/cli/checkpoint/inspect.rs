@@ -48,6 +48,7 @@ struct Table<'a> {
     name: &'a str,
     rows: u64,
     dim: usize,
+    storage: &'static str,
     optimizer: &'static str,
     step: u64,
     bytes: u64,
@@ -140,6 +141,7 @@ fn look_at<'a>(opened: &Opened, table: &'a SparseEntry, most: usize) -> Result<T
         name: &table.name,
         rows: table.rows,
         dim: table.spec.dim,
+        storage: table.spec.storage.name(),
         optimizer: table.spec.optimizer.name(),
         step: table.step,
         bytes: opened.manifest.bytes_of(table),
@@ -172,10 +174,11 @@ fn print(summary: &Summary<'_>) {
             _ => String::new(),
         };
         result(&format!(
-            "table `{}`: {} rows of {} by {}, step {}, {}; norm {:.4} on average, {:.4} at most{counted}",
+            "table `{}`: {} rows of {} {} by {}, step {}, {}; norm {:.4} on average, {:.4} at most{counted}",
             table.name,
             count(table.rows),
             table.dim,
+            table.storage,
             table.optimizer,
             count(table.step),
             bytes(table.bytes),

@@ -58,7 +58,7 @@ impl PlannedJob {
     fn of_model(arguments: &PlanArgs, kind: ModelKind, batch_size: usize, strategy: Strategy) -> Result<Self> {
         let shape = arguments.sizes.resolve(kind)?;
         let schema = schema(arguments, kind)?;
-        let mut network = shape.build(&schema, 1, Some(Salt::SlotName))?;
+        let mut network = shape.build(&schema, 1, Some(Salt::SlotName), arguments.sizes.storage())?;
         let optimizer = arguments.optimizer.unwrap_or(Rule::default_for(kind)).optimizer();
         Minimize::new(optimizer, LEARNING_RATE).minimize(&mut network.net.main, network.loss)?;
         let program = &network.net.main;
@@ -96,12 +96,16 @@ impl PlannedJob {
         let dim = arguments.sizes.dim.unwrap_or(DEFAULT_DIM);
         let slots = arguments.slots.unwrap_or(CRITEO_SLOTS);
         let optimizer = arguments.optimizer.unwrap_or(Rule::Adam).optimizer();
-        let sparse = if slots > 0 { vec![("rows".to_owned(), sparse_spec(dim, optimizer))] } else { Vec::new() };
+        let sparse = if slots > 0 {
+            vec![("rows".to_owned(), SparseSpec { storage: arguments.sizes.storage(), ..sparse_spec(dim, optimizer) })]
+        } else {
+            Vec::new()
+        };
         if let Some((_, spec)) = sparse.first() {
             // The table knows which sizes it can have.
             openfleet_table::SparseTable::new(spec.clone())?;
         }
-        let dense = (parameters > 0).then(|| ("parameters".to_owned(), dense_spec(parameters, optimizer)));
+        let dense = (parameters > 0).then(|| ("parameters".to_owned(), dense_spec(parameters, optimizer.for_dense())));
         let ids = if slots > 0 { vec![slots] } else { Vec::new() };
         let stages = stages(arguments, batch_size, &ids, |stage| vec![stage]);
         let load = Load { sparse, dense: dense.into_iter().collect(), stages, rows: arguments.rows };
@@ -190,6 +194,7 @@ fn sparse_spec(dim: usize, optimizer: Optimizer) -> SparseSpec {
         capacity: None,
         non_finite: NonFinite::Skip,
         salted: false,
+        storage: Default::default(),
     }
 }
 

@@ -77,6 +77,7 @@ impl<'a> Job<'a> {
                 seed: arguments.seed,
                 data: data.clone(),
                 salt,
+                storage: arguments.model.sizes.storage(),
                 complete: false,
                 epochs: 0,
                 vocabulary: Vec::new(),

@@ -86,7 +86,8 @@ impl<'a> WorkerRun<'a> {
             _ => split_files(&job.train_files, rank, workers).to_vec(),
         };
         let own = Job { train_files, threads, ..job.clone() };
-        let mut network = own.shape.build(&own.data.schema, arguments.seed, own.salt)?;
+        let mut network =
+            own.shape.build(&own.data.schema, arguments.seed, own.salt, arguments.model.sizes.storage())?;
         let data = own.open_data((rank, workers))?;
         let updates = data.batches_of_all().map(|batches| job.update_count(batches * arguments.epochs, workers));
         let minimize = arguments.optimizer.resolve(arguments.model.model, updates)?;
