@@ -4,7 +4,7 @@
 >>> strategy.a_sync = True
 >>> strategy.a_sync_configs = {"k_steps": 400}
 >>> print(strategy)
-mode geo: push differences every 400 batches, dense values averaged every 5 batches
+mode geo: push differences every 400 batches, dense values averaged every 10 batches
 """
 
 from __future__ import annotations

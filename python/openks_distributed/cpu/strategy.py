@@ -1,7 +1,7 @@
 """Strategies of training with parameter servers, by the names of OpenKS.
 
 >>> print(CPUStrategy([GeoSGDModelConfig(400)]).config())
-mode geo: push differences every 400 batches, dense values averaged every 5 batches
+mode geo: push differences every 400 batches, dense values averaged every 10 batches
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ macro_rules! options {
         /// let strategy = Strategy::resolve(&options)?;
         /// assert_eq!(
         ///     strategy.to_string(),
-        ///     "mode geo: push differences every 400 batches, dense values averaged every 5 batches"
+        ///     "mode geo: push differences every 400 batches, dense values averaged every 10 batches"
         /// );
         /// # Ok::<(), openfleet_core::Error>(())
         /// ```

@@ -111,8 +111,8 @@ pub(super) mod default {
     pub(in crate::strategy) const THREAD_POOL_SIZE: i64 = 1;
     pub(in crate::strategy) const LR_DECAY_STEPS: i64 = 10;
     pub(super) const GEO_SGD_NEED_PUSH_NUMS: i64 = 100;
-    /// With dense values averaged every 5 batches and rows every 400, two workers reach the AUC of sync mode.
-    pub(super) const GEO_DENSE_STEPS: i64 = 5;
+    /// With dense values averaged every 10 batches and rows every 400, two workers reach the AUC of sync mode.
+    pub(super) const GEO_DENSE_STEPS: i64 = 10;
 }
 
 /// Gradients that async mode merges into one push while pushes are slow, unless `max_merge_var_num` is given. Four

@@ -53,12 +53,12 @@ fn a_distributed_strategy_resolves_to() {
         // The geo script of PaddlePaddle.
         (
             "a_sync=true k_steps=400",
-            "mode geo: push differences every 400 batches, dense values averaged every 5 batches",
+            "mode geo: push differences every 400 batches, dense values averaged every 10 batches",
         ),
         // `a_sync` is true by default; the order of assignments does not matter.
         (
             "k_steps=400 a_sync=true",
-            "mode geo: push differences every 400 batches, dense values averaged every 5 batches",
+            "mode geo: push differences every 400 batches, dense values averaged every 10 batches",
         ),
         ("k_steps=1", "mode geo: push differences every batch, dense values averaged"),
         // The options of geo mode, and the queue that it has too.
@@ -170,7 +170,7 @@ fn a_transpiler_config_resolves_to() {
         "mode geo: push differences every 100 batches at first, then by what an exchange costs, dense values averaged"
     );
     let geo = resolve(Front::TranspilerConfig, "sync_mode=false geo_sgd_mode=true").unwrap();
-    assert_eq!(geo.describe(), "mode geo: push differences every 100 batches, dense values averaged every 5 batches");
+    assert_eq!(geo.describe(), "mode geo: push differences every 100 batches, dense values averaged every 10 batches");
 }
 
 #[test]
@@ -402,7 +402,7 @@ fn the_plan_carries_the_numbers() {
     let expected = GeoSettings {
         k_steps: 400,
         is_adaptive: false,
-        dense_steps: 5,
+        dense_steps: 10,
         scale: GeoScale::Average,
         flush_residual: true,
         send_queue_size: 16,

@@ -319,7 +319,6 @@ fn small_requests_cannot_ask_for_endless_work() {
         Outcome::Now(answer) => answer,
         Outcome::Later(_) => panic!("nobody to wait for"),
     };
-    let mut payload = Payload::new();
     for (workers, threads) in [(u32::MAX, u32::MAX), (u32::MAX, 1), (0, 1), (1, 0)] {
         let (mode, share) = (Mode::HalfAsync, Default::default());
         let description = Description { mode, workers, threads, sparse: vec![], dense: vec![], share };

@@ -79,7 +79,7 @@ fn one_line_says_the_role_and_one_the_strategy() {
         lines(Variables::default(), choose),
         [
             "one local process: no role variables are set",
-            "mode geo: push differences every 400 batches, dense values averaged every 5 batches; no servers, so training \
+            "mode geo: push differences every 400 batches, dense values averaged every 10 batches; no servers, so training \
              is local",
         ]
     );
@@ -93,7 +93,7 @@ fn one_line_says_the_role_and_one_the_strategy() {
         lines(worker.into_iter().collect(), choose),
         [
             "worker 0 of 1 (1 server): role from PADDLE_*",
-            "worker 0 of 1: mode geo: push differences every 400 batches, dense values averaged every 5 batches",
+            "worker 0 of 1: mode geo: push differences every 400 batches, dense values averaged every 10 batches",
         ]
     );
 }

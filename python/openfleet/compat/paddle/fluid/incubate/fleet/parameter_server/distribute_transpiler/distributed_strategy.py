@@ -17,7 +17,7 @@ class StrategyFactory:
     """Creates strategies by name.
 
     >>> print(StrategyFactory.create_geo_strategy(400))
-    mode geo: push differences every 400 batches, dense values averaged every 5 batches
+    mode geo: push differences every 400 batches, dense values averaged every 10 batches
     """
 
     @staticmethod
