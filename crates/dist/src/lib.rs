@@ -5,7 +5,8 @@
 //!
 //! From the socket up: [`tls`] if configured, [`frame`] (bytes), [`net`] (frames over a stream), [`handshake`] and [`session`]
 //! (authentication), [`server`] (tables and coordination, without sockets), [`request`] (one file per request), [`listener`] (a
-//! server behind a socket) and [`client`]. [`message_sizes`] tells how many bytes the messages of a batch have. This crate knows no models and no programs.
+//! server behind a socket) and [`client`]. [`gradients`] and [`pull`] have the bytes of pushes and pulls, and [`message_sizes`] tells
+//! how many there are in a batch. This crate knows no models and no programs.
 
 pub mod client;
 mod cluster;
