@@ -163,16 +163,19 @@ impl Exchanger {
             .enumerate()
             .map(|(number, keys)| local_rows.differences(number, keys, divisors.rows, &mut self.scratch))
             .collect::<Result<_>>()?;
+        let with_changes = remote.float_width() == FloatWidth::Bits16 && takes_part.contains(&true);
         let (mut dense, mut expected) = (Vec::new(), Vec::new());
         for (table, &trained) in takes_part.iter().enumerate() {
+            let unsent = || DenseStage { table, ..DenseStage::default() };
             let (stage, values) = match trained {
                 true => self.dense_difference(table, divisors.dense),
-                false => (DenseStage { table, ..DenseStage::default() }, Vec::new()),
+                // Changes are those of all parameters, also of one that only other workers train.
+                false if with_changes => (unsent(), self.base.values[table].clone()),
+                false => (unsent(), Vec::new()),
             };
             dense.push(stage);
             expected.push(values);
         }
-        let with_changes = remote.float_width() == FloatWidth::Bits16 && takes_part.contains(&true);
         // Exchanges have their own stream, numbered after those of all training threads.
         let Worker { rank, count, threads } = remote.worker;
         let work = WorkId::step(count * threads + rank * threads, self.next);
@@ -210,7 +213,7 @@ impl Exchanger {
             }
             reader.end()?;
         }
-        for (stage, expected) in dense.into_iter().zip(expected).filter(|(stage, _)| stage.trained) {
+        for (stage, expected) in dense.into_iter().zip(expected).filter(|(stage, _)| with_changes || stage.trained) {
             let table = stage.table;
             if !with_changes {
                 self.base.values[table] = stage.values;

@@ -223,6 +223,40 @@ fn narrow_dense_values_stay_close_and_are_exact_after_a_flush() {
     assert!((dense_seen(&workers[0]) - dense(&states)).abs() < 1e-6);
 }
 
+/// Two workers train different parameters: a worker gets the other's progress, and does not undo it with its next flush.
+#[test]
+fn a_parameter_that_only_another_worker_trains_arrives_and_stays() {
+    for width in [FloatWidth::Bits32, FloatWidth::Bits16] {
+        let states = servers(1);
+        let (optimizer, schedule) = (Optimizer::Sgd(Sgd::default()), Schedule::Constant(1.0));
+        let spec = DenseSpec { shape: vec![2], optimizer, schedule, regularizer: None, non_finite: Default::default() };
+        let first = ["a", "b"].map(|name| (name.to_owned(), spec.clone(), vec![0.0; 2]));
+        let workers = [0, 1].map(|rank| {
+            let (worker, links) =
+                (Worker { rank, count: 2, threads: 1 }, vec![Link::in_process("server", states[0].clone(), rank)]);
+            let remote = Remote::create(links, worker, Mode::Geo, PlacementRule::default(), &[], &first).unwrap();
+            let dense = first.iter().map(|(name, spec, _)| (name.clone(), spec.clone())).collect();
+            Geo::new(remote.with_float_width(width), averaging(1, 0), Vec::new(), dense).unwrap()
+        });
+        for step in 0..4 {
+            for (table, geo) in workers.iter().enumerate() {
+                let (values, gradient) = (vec![0.0; 2], vec![-1.0; 2]);
+                let mut dense = [DenseStage { table, gradient, values, trained: true, ..DenseStage::default() }];
+                geo.push(WorkId::step(0, step), &mut [], &mut dense).unwrap();
+                geo.settle().unwrap();
+            }
+        }
+        // Twice: the second time everybody has everything.
+        (0..2).for_each(|_| workers.iter().for_each(|geo| geo.flush().unwrap()));
+        states[0].each_block(|name, values| assert_eq!(values, [2.0; 2], "{name}, {width:?}"));
+        for geo in &workers {
+            let mut stages = [0, 1].map(|table| DenseStage { table, values: vec![0.0; 2], ..DenseStage::default() });
+            geo.pull_dense(&mut stages).unwrap();
+            assert!(stages.iter().all(|stage| stage.values == [2.0; 2]), "{width:?}: {stages:?}");
+        }
+    }
+}
+
 #[test]
 fn after_a_flush_the_servers_have_the_progress_of_all_workers() {
     for (scale, server_count) in [(GeoScale::Mean, 1), (GeoScale::Mean, 3), (GeoScale::Sum, 2)] {
