@@ -2,7 +2,8 @@
 //!
 //! The two modes differ only in which streams step together, which the server decides: all streams of the job, or the streams
 //! of one worker. A push is answered when its step has been applied, so the next pull sees the step on every server. The rows of the
-//! next batch come with that answer: they are read after the step was applied, like those of a pull, and save its round trip.
+//! next batch come with that answer, if there are few streams: they are read after the step was applied, like those of a pull, and
+//! save its round trip.
 
 use openfleet_core::WorkId;
 
@@ -10,6 +11,10 @@ use super::remote::Remote;
 use super::{Communicator, Missing, Pushed, Step};
 use crate::error::Result;
 use crate::stage::{DenseStage, SparseStage};
+
+/// In a job with more streams, rows are pulled after the reply. A server answers the pushes of a step one after another, and
+/// reading the rows of many of them would take longer than the round trip that it saves.
+const MOST_STREAMS: u32 = 8;
 
 /// The communicator of sync and half-async mode.
 pub struct Stepwise {
@@ -52,7 +57,7 @@ impl Communicator for Stepwise {
     }
 
     fn pulls_with_pushes(&self) -> bool {
-        true
+        self.remote.worker.count * self.remote.worker.threads <= MOST_STREAMS
     }
 
     fn push_and_pull(
