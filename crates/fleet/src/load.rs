@@ -115,9 +115,9 @@ impl LoadWorker {
         self.communicator.pull_dense(&mut self.dense)?;
         if self.communicator.overlaps_pulls() {
             prepare(&self.batches, &mut self.next, &mut self.sparse_ahead);
-            self.pull_ahead = self.communicator.begin_pull(&self.sparse_ahead);
+            self.pull_ahead = self.communicator.begin_pull(&self.sparse_ahead)?;
             if self.pull_ahead.is_none() {
-                // This batch is pulled when it is needed, to measure how long that takes.
+                // This batch is still to be pulled when it is needed.
                 self.next = (self.next + self.batches.len() - 1) % self.batches.len();
             }
         }

@@ -275,6 +275,9 @@ fn present_rows_are_copied_and_absent_keys_named_in_order_and_not_created() {
     let keys: Vec<Key> = (0..2001).rev().collect();
     let (mut rows, mut absent) = (vec![9.0; keys.len() * 2], vec![77]);
     table.pull_present(&keys, &mut rows, &mut absent, &mut scratch).unwrap();
+    let mut looked_up = Vec::new();
+    table.absent(&keys, &mut looked_up, &mut scratch).unwrap();
+    assert_eq!(looked_up, absent);
     for (key, row) in keys.iter().zip(rows.chunks(2)) {
         let expected = if key % 2 == 1 { [*key as f32, -(*key as f32)] } else { [9.0, 9.0] };
         assert_eq!(row, expected);

@@ -170,9 +170,9 @@ impl Communicator for Async {
         self.shared.pacing.lock().overlaps()
     }
 
-    fn begin_pull(&self, stages: &[SparseStage]) -> Option<PullInFlight> {
+    fn begin_pull(&self, stages: &[SparseStage]) -> Result<Option<PullInFlight>> {
         let overlaps = self.shared.pacing.lock().overlaps_next_pull();
-        overlaps.then(|| self.shared.remote.begin_pull(stages, Missing::Create))
+        Ok(overlaps.then(|| self.shared.remote.begin_pull(stages, Missing::Create)))
     }
 
     fn end_pull(&self, pull: PullInFlight, stages: &mut [SparseStage]) -> Result<()> {

@@ -46,7 +46,7 @@ use self::exchanger::Exchanger;
 use self::local_rows::LocalRows;
 use self::rhythm::Rhythm;
 use self::touched::Touched;
-use super::{Communicator, Failure, Local, Missing, Pushed, Remote, Step, wait_all};
+use super::{Communicator, Failure, Local, Missing, PullInFlight, Pushed, Remote, Step, wait_all};
 use crate::error::{Error, Result};
 use crate::request::geo_positions::GeoPositions;
 use crate::stage::{DenseStage, SparseStage};
@@ -210,6 +210,16 @@ impl Communicator for Geo {
     /// Rows with a local copy are read from it, also for evaluation; others are read from the servers.
     fn pull_sparse(&self, stages: &mut [SparseStage], missing: Missing) -> Result<()> {
         self.shared.local_rows.pull(&self.shared.remote, stages, missing)
+    }
+
+    /// Only rows without a copy are requested, and copies are read when they are needed: no row lacks a gradient because of it.
+    fn overlaps_pulls(&self) -> bool {
+        true
+    }
+
+    /// The reply makes copies of the rows, from which a later pull reads.
+    fn begin_pull(&self, stages: &[SparseStage]) -> Result<Option<PullInFlight>> {
+        self.shared.local_rows.request(&self.shared.remote, stages).map(|()| None)
     }
 
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {

@@ -61,15 +61,15 @@ pub trait Communicator: Send + Sync {
     /// Fills `rows` of every lookup with the rows of the stage's unique keys.
     fn pull_sparse(&self, stages: &mut [SparseStage], missing: Missing) -> Result<()>;
 
-    /// Whether the rows of a batch should be requested while the batch before is computed. They may then lack the gradients of
-    /// that batch. No mode that promises newer rows does this, and async only while pulls are slow.
+    /// Whether the rows of a batch should be requested while the batch before is computed. In async, which does so only while
+    /// pulls are slow, they may then lack the gradients of that batch. No mode that promises newer rows does this.
     fn overlaps_pulls(&self) -> bool {
         false
     }
 
-    /// Requests the rows of a later batch. `None` if this one should be pulled when it is needed.
-    fn begin_pull(&self, _stages: &[SparseStage]) -> Option<PullInFlight> {
-        None
+    /// Requests the rows of a later batch. `None` if they should still be pulled when they are needed.
+    fn begin_pull(&self, _stages: &[SparseStage]) -> Result<Option<PullInFlight>> {
+        Ok(None)
     }
 
     /// Waits for the rows that [`begin_pull`](Communicator::begin_pull) has requested for the same stages.

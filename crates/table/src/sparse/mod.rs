@@ -229,6 +229,17 @@ impl SparseTable {
         Ok(())
     }
 
+    /// Collects in `absent` the positions of keys without a row, in ascending order.
+    pub fn absent(&self, keys: &[Key], absent: &mut Vec<u32>, scratch: &mut Scratch) -> Result<()> {
+        scratch.group(keys, self.shards.len())?;
+        absent.clear();
+        with_layout!(self.spec, layout => {
+            self.visit(scratch, |shard, group| shard.absent(layout, group, self.spec.dim, absent));
+        });
+        absent.sort_unstable();
+        Ok(())
+    }
+
     /// Sets the weights of `keys[i]` to `rows[i * dim..]` if there is no row yet or `existing` says so. Optimizer state of a
     /// new row is initialized. Does not count as a step.
     pub fn put(&self, keys: &[Key], rows: &[f32], existing: Existing, scratch: &mut Scratch) -> Result<()> {

@@ -128,6 +128,16 @@ impl Shard {
         }
     }
 
+    /// Collects the positions of wanted keys that have no row.
+    pub(super) fn absent(&self, layout: &impl RowLayout, group: &[Wanted], dim: usize, absent: &mut Vec<u32>) {
+        let mut hints = [NONE; BATCH];
+        for batch in group.chunks(BATCH) {
+            self.look_ahead(layout, batch, 0, dim, &mut hints);
+            let found = batch.iter().zip(hints).filter(|(wanted, hint)| self.find_row(wanted, *hint).is_none());
+            absent.extend(found.map(|(wanted, _)| wanted.at));
+        }
+    }
+
     /// Sets the weights of each wanted key that has no row, or of all of them.
     pub(super) fn put(
         &mut self,

@@ -5,13 +5,14 @@
 //!   absent ---------------------------------------------------------> local copy, kept until the end
 //! ```
 //!
-//! Only rows that this worker has touched have a copy. One thread pulls a row; others that need it wait. A change of the row
-//! that arrives while it is being pulled may or may not be in the pulled values, and the server will not send it again, so such
-//! a row is pulled once more.
+//! Only rows that this worker has touched have a copy. One thread requests a row, mostly while it computes the batch before the
+//! one that needs it; whichever thread needs the row first stores the reply. A change of the row that arrives while it is being
+//! pulled may or may not be in the pulled values, and the server will not send it again, so such a row is pulled once more.
 //!
 //! Lock order: arrivals, then a shard of the local rows, then a shard of the base rows.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use openfleet_core::Key;
@@ -20,7 +21,7 @@ use openfleet_table::{
 };
 use parking_lot::{Condvar, Mutex};
 
-use crate::communicator::Remote;
+use crate::communicator::{PullInFlight, Remote};
 use crate::error::{Error, Result};
 use crate::stage::{Lookup, SparseStage};
 
@@ -28,7 +29,7 @@ use crate::stage::{Lookup, SparseStage};
 pub(super) struct LocalRows {
     tables: Vec<LocalTable>,
     arrivals: Mutex<Arrivals>,
-    /// Notified when rows have arrived, or when a thread has failed to pull them.
+    /// Notified when rows have arrived or were requested, or when a thread has failed to pull them.
     arrived: Condvar,
 }
 
@@ -40,8 +41,20 @@ struct LocalTable {
     base: SparseTable,
 }
 
-/// Rows that are being pulled, by table and key, and whether a change has arrived in the meantime.
-type Arrivals = HashMap<(usize, Key), bool>;
+/// Rows that are being pulled.
+#[derive(Default)]
+struct Arrivals {
+    /// By table and key: whether a change has arrived in the meantime.
+    rows: HashMap<(usize, Key), bool>,
+    /// Requests whose replies no thread waits for yet.
+    requested: VecDeque<Request>,
+}
+
+/// Requested rows: a stage per table.
+struct Request {
+    stages: Vec<SparseStage>,
+    pull: PullInFlight,
+}
 
 /// A table number and keys of that table.
 type TableKeys = (usize, Vec<Key>);
@@ -108,10 +121,11 @@ impl LocalRows {
             });
             let keys: Vec<TableKeys> = keys.collect();
             if missing == Missing::Create {
-                self.fetch(remote, keys)?;
+                self.fetch(remote, &keys)?;
                 continue;
             }
-            let fetched = self.ask(remote, &keys, missing)?;
+            let Request { pull, stages: mut fetched } = self.ask(remote, &keys, missing);
+            remote.end_pull(pull, &mut fetched)?;
             for ((stage, lookup, positions), fetched) in wanted.iter().zip(fetched) {
                 let (lookup, from) = (&mut stages[*stage].lookups[*lookup], &fetched.lookups[0]);
                 for (row, &at) in from.rows.chunks_exact(from.dim).zip(positions) {
@@ -122,42 +136,76 @@ impl LocalRows {
         }
     }
 
-    /// Pulls the rows that no other thread is pulling, and waits for the rest.
-    fn fetch(&self, remote: &Remote, wanted: Vec<TableKeys>) -> Result<()> {
-        let mut claimed = self.claim(&wanted)?;
-        let mut claim = Claim { local_rows: self, keys: claimed.iter().flat_map(pairs).collect() };
-        while !claimed.is_empty() {
-            let rows = self.ask(remote, &claimed, Missing::Create)?;
-            claimed = self.store_pulled(&rows)?;
-            claim.keys = claimed.iter().flat_map(pairs).collect();
-        }
-        drop(claim);
-        let mut arrivals = self.arrivals.lock();
-        while wanted.iter().flat_map(pairs).any(|pair| arrivals.contains_key(&pair)) {
-            self.arrived.wait(&mut arrivals);
+    /// Requests the rows of a later batch that have no copy and are not being pulled yet.
+    pub(super) fn request(&self, remote: &Remote, stages: &[SparseStage]) -> Result<()> {
+        let wanted = stages.iter().flat_map(|stage| stage.lookups.iter().map(|one| (one.table, stage.unique.keys())));
+        let claimed = self.claim(wanted)?;
+        if !claimed.is_empty() {
+            let request = self.ask(remote, &claimed, Missing::Create);
+            self.arrivals.lock().requested.push_back(request);
+            self.arrived.notify_all();
         }
         Ok(())
     }
 
-    /// Claims the keys that have no copy and are not being pulled yet.
-    fn claim(&self, wanted: &[TableKeys]) -> Result<Vec<TableKeys>> {
+    /// Pulls the rows that no other thread is pulling, and waits for the rest.
+    fn fetch(&self, remote: &Remote, wanted: &[TableKeys]) -> Result<()> {
+        let claimed = self.claim(wanted.iter().map(|(number, keys)| (*number, keys.as_slice())))?;
+        if !claimed.is_empty() {
+            self.store(remote, self.ask(remote, &claimed, Missing::Create))?;
+        }
         let mut arrivals = self.arrivals.lock();
-        let (mut rows, mut absent, mut scratch) = (Vec::new(), Vec::new(), Scratch::new());
-        let mut claimed = Vec::new();
-        for (number, keys) in wanted {
-            let table = &self.tables[*number];
-            // Look them up again under the lock: pulling a row that already has a copy would make the server forget changes of
-            // it.
-            rows.resize(keys.len() * table.local.dim(), 0.0);
-            let looked = table.local.pull_present(keys, &mut rows, &mut absent, &mut scratch);
-            looked.map_err(|source| table.error("pulling from", source))?;
-            let absent = absent.iter().map(|&at| keys[at as usize]);
-            let new: Vec<Key> = absent.filter(|&key| !arrivals.contains_key(&(*number, key))).collect();
-            arrivals.extend(new.iter().map(|&key| ((*number, key), false)));
-            if !new.is_empty() {
-                claimed.push((*number, new));
+        while wanted.iter().flat_map(pairs).any(|pair| arrivals.rows.contains_key(&pair)) {
+            match arrivals.requested.pop_front() {
+                Some(request) => {
+                    drop(arrivals);
+                    self.store(remote, request)?;
+                    arrivals = self.arrivals.lock();
+                }
+                None => self.arrived.wait(&mut arrivals),
             }
         }
+        Ok(())
+    }
+
+    /// Waits for requested rows and stores them; rows that were overtaken by a change are pulled again.
+    fn store(&self, remote: &Remote, mut request: Request) -> Result<()> {
+        let keys = |stage: &SparseStage| (stage.lookups[0].table, stage.unique.keys().to_vec());
+        let claimed: Vec<TableKeys> = request.stages.iter().map(keys).collect();
+        let mut claim = Claim { local_rows: self, keys: claimed.iter().flat_map(pairs).collect() };
+        loop {
+            remote.end_pull(request.pull, &mut request.stages)?;
+            let overtaken = self.store_pulled(&request.stages)?;
+            claim.keys = overtaken.iter().flat_map(pairs).collect();
+            if overtaken.is_empty() {
+                return Ok(());
+            }
+            request = self.ask(remote, &overtaken, Missing::Create);
+        }
+    }
+
+    /// Claims the keys that have no copy and are not being pulled yet.
+    fn claim<'a>(&self, wanted: impl Iterator<Item = (usize, &'a [Key])>) -> Result<Vec<TableKeys>> {
+        // Look for copies under the lock: pulling a row that already has one would make the server forget changes of it.
+        let mut arrivals = self.arrivals.lock();
+        let (mut absent, mut scratch) = (Vec::new(), Scratch::new());
+        let without_copy = wanted.map(|(number, keys)| {
+            let table = &self.tables[number];
+            let looked = table.local.absent(keys, &mut absent, &mut scratch);
+            looked.map_err(|source| table.error("finding rows of", source))?;
+            Ok((number, absent.iter().map(|&at| keys[at as usize]).collect()))
+        });
+        let mut claimed: Vec<TableKeys> = without_copy.collect::<Result<_>>()?;
+        for (number, keys) in &mut claimed {
+            keys.retain(|&key| match arrivals.rows.entry((*number, key)) {
+                Entry::Occupied(_) => false,
+                Entry::Vacant(entry) => {
+                    entry.insert(false);
+                    true
+                }
+            });
+        }
+        claimed.retain(|(_, keys)| !keys.is_empty());
         Ok(claimed)
     }
 
@@ -171,7 +219,7 @@ impl LocalRows {
             let table = &self.tables[*number];
             let (mut keys, mut values, mut overtaken) = (Vec::new(), Vec::new(), Vec::new());
             for (&key, row) in stage.unique.keys().iter().zip(rows.chunks_exact(*dim)) {
-                if arrivals.insert((*number, key), false) == Some(true) {
+                if arrivals.rows.insert((*number, key), false) == Some(true) {
                     overtaken.push(key);
                 } else {
                     keys.push(key);
@@ -184,7 +232,7 @@ impl LocalRows {
                 kept.map_err(|source| table.error("copying rows of", source))?;
             }
             keys.into_iter().for_each(|key| {
-                arrivals.remove(&(*number, key));
+                arrivals.rows.remove(&(*number, key));
             });
             if !overtaken.is_empty() {
                 again.push((*number, overtaken));
@@ -195,15 +243,14 @@ impl LocalRows {
         Ok(again)
     }
 
-    fn ask(&self, remote: &Remote, wanted: &[TableKeys], missing: Missing) -> Result<Vec<SparseStage>> {
+    fn ask(&self, remote: &Remote, wanted: &[TableKeys], missing: Missing) -> Request {
         let stages = wanted.iter().map(|(table, keys)| {
             let dim = self.tables[*table].local.dim();
             let lookup = Lookup { table: *table, dim, rows: vec![0.0; keys.len() * dim], ..Lookup::default() };
             stage_of(keys, lookup)
         });
-        let mut stages: Vec<SparseStage> = stages.collect();
-        remote.pull_sparse(&mut stages, missing)?;
-        Ok(stages)
+        let stages: Vec<SparseStage> = stages.collect();
+        Request { pull: remote.begin_pull(&stages, missing), stages }
     }
 
     /// The differences of rows from the servers' rows, divided by `divisor`. They are added to the base, as the servers will
@@ -251,9 +298,9 @@ impl LocalRows {
         let (mut base, mut absent) = (vec![0.0; keys.len() * dim], Vec::new());
         {
             let mut arrivals = self.arrivals.lock();
-            if !arrivals.is_empty() {
+            if !arrivals.rows.is_empty() {
                 for &key in keys {
-                    if let Some(overtaken) = arrivals.get_mut(&(number, key)) {
+                    if let Some(overtaken) = arrivals.rows.get_mut(&(number, key)) {
                         *overtaken = true;
                     }
                 }
@@ -304,7 +351,7 @@ impl Drop for Claim<'_> {
     fn drop(&mut self) {
         let mut arrivals = self.local_rows.arrivals.lock();
         self.keys.iter().for_each(|key| {
-            arrivals.remove(key);
+            arrivals.rows.remove(key);
         });
         drop(arrivals);
         self.local_rows.arrived.notify_all();
@@ -345,6 +392,10 @@ mod tests {
         LocalRows::new(vec![("table".into(), spec)]).unwrap()
     }
 
+    fn claim(local_rows: &LocalRows, keys: &[Key]) -> Vec<TableKeys> {
+        local_rows.claim([(0, keys)].into_iter()).unwrap()
+    }
+
     fn pulled(keys: &[Key], rows: Vec<f32>) -> SparseStage {
         stage_of(keys, Lookup { table: 0, dim: 1, rows, ..Lookup::default() })
     }
@@ -352,22 +403,22 @@ mod tests {
     #[test]
     fn a_row_that_changes_while_it_is_pulled_is_pulled_again() {
         let local_rows = local_rows();
-        assert_eq!(local_rows.claim(&[(0, vec![1, 2, 3])]).unwrap(), [(0, vec![1, 2, 3])]);
-        assert_eq!(local_rows.claim(&[(0, vec![3, 4])]).unwrap(), [(0, vec![4])], "a row is pulled by one thread");
+        assert_eq!(claim(&local_rows, &[1, 2, 3]), [(0, vec![1, 2, 3])]);
+        assert_eq!(claim(&local_rows, &[3, 4]), [(0, vec![4])], "a row is pulled by one thread");
         // The pull of 2 was answered before the change, but the change arrives first.
         local_rows.receive(0, &[2, 8], &[20.0, 80.0], &mut Scratch::new()).unwrap();
         assert_eq!(local_rows.store_pulled(&[pulled(&[1, 2, 3], vec![1.0, 2.0, 3.0])]).unwrap(), [(0, vec![2])]);
         assert_eq!(local_rows.tables[0].local.len(), 2);
         assert!(local_rows.store_pulled(&[pulled(&[2], vec![20.0])]).unwrap().is_empty());
         assert_eq!(local_rows.tables[0].local.read(2, |row, _| row[0]), Some(20.0));
-        assert!(local_rows.claim(&[(0, vec![1, 2, 3])]).unwrap().is_empty(), "what is here is not pulled again");
+        assert!(claim(&local_rows, &[1, 2, 3]).is_empty(), "what is here is not pulled again");
         assert!(local_rows.unsent(0).is_empty());
     }
 
     #[test]
     fn received_changes_are_added_to_local_progress() {
         let (local_rows, mut scratch) = (local_rows(), Scratch::new());
-        local_rows.claim(&[(0, vec![1])]).unwrap();
+        claim(&local_rows, &[1]);
         local_rows.store_pulled(&[pulled(&[1], vec![1.0])]).unwrap();
         let local = &local_rows.tables[0].local;
         local.push(&[1], &[-4.0], &mut scratch).unwrap();
@@ -386,8 +437,8 @@ mod tests {
     #[test]
     fn a_thread_that_fails_leaves_its_rows_to_others() {
         let local_rows = local_rows();
-        let claimed = local_rows.claim(&[(0, vec![1])]).unwrap();
+        let claimed = claim(&local_rows, &[1]);
         drop(Claim { local_rows: &local_rows, keys: claimed.iter().flat_map(pairs).collect() });
-        assert_eq!(local_rows.claim(&[(0, vec![1])]).unwrap(), claimed);
+        assert_eq!(claim(&local_rows, &[1]), claimed);
     }
 }

@@ -399,8 +399,9 @@ fn threads_and_workers_that_train_the_same_rows_at_once_lose_nothing() {
             for _ in 0..3 {
                 scope.spawn(move || {
                     for batch in 0..200u64 {
-                        let keys: Vec<Key> = (0..8).map(|i| (batch / 4 + i) % 60).collect();
-                        train(geo, &keys, 1.0);
+                        let keys = |batch: u64| (0..8).map(|i| (batch / 4 + i) % 60).collect::<Vec<Key>>();
+                        assert!(geo.begin_pull(&[stage(&keys((batch + 1).min(199)))]).unwrap().is_none());
+                        train(geo, &keys(batch), 1.0);
                     }
                 });
             }
@@ -418,6 +419,27 @@ fn threads_and_workers_that_train_the_same_rows_at_once_lose_nothing() {
         assert!((got[key] - value).abs() < 0.01, "row {key}: {} for {value}", got[key]);
     }
     assert!((dense(&states) - 1200.0).abs() < 0.1);
+}
+
+#[test]
+fn rows_requested_ahead_become_copies_for_every_thread_and_miss_no_change() {
+    let states = servers(2);
+    let [a, b] = [0, 1].map(|rank| worker(&states, rank, 2, GeoSettings { scale: GeoScale::Sum, ..settings(1) }));
+    a.begin_pull(&[stage(&[1, 2, 3])]).unwrap();
+    a.begin_pull(&[stage(&[3, 4])]).unwrap();
+    train(&b, &[2, 3], 10.0);
+    b.settle().unwrap();
+    // The exchange of this batch brings the changes of rows whose replies were not stored yet.
+    train(&a, &[7], 1.0);
+    a.settle().unwrap();
+    // A thread that did not request the rows needs them first.
+    std::thread::scope(|scope| scope.spawn(|| train(&a, &[2, 4], 1.0)).join().unwrap());
+    a.settle().unwrap();
+    assert_eq!((seen(&a, 2), seen(&a, 4)), (11.0, 1.0));
+    train(&a, &[1, 3], 1.0);
+    a.flush().unwrap();
+    assert_eq!(seen(&a, 3), 11.0);
+    assert_eq!(rows(&states), BTreeMap::from([(1, 1.0), (2, 11.0), (3, 11.0), (4, 1.0), (7, 1.0)]));
 }
 
 #[test]

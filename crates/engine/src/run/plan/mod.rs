@@ -299,7 +299,7 @@ impl Plan {
         let prepared = self.prepare(arena, next);
         std::mem::swap(&mut arena.sparse, &mut arena.sparse_ahead);
         prepared?;
-        arena.next_rows = match self.communicator.begin_pull(&arena.sparse_ahead) {
+        arena.next_rows = match self.communicator.begin_pull(&arena.sparse_ahead)? {
             Some(pull) => NextRows::Requested(pull),
             None => NextRows::Prepared,
         };
