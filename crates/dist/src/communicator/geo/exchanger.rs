@@ -11,10 +11,11 @@ use tracing::warn;
 
 use super::touched::Touched;
 use super::{Job, Shared};
+use crate::client::Link;
 use crate::communicator::remote::{HeldValues, PushReply};
 use crate::communicator::{Failure, Worker, wait_all};
 use crate::error::{Error, Result};
-use crate::frame::Reader;
+use crate::frame::{Payload, Reader};
 use crate::gradients::request_changes;
 use crate::request::geo_flush_done::GeoFlushDone;
 use crate::request::{Kind, exchange_geo};
@@ -187,12 +188,10 @@ impl Exchanger {
             }
         }
         drop(sparse);
-        let asked: Vec<_> = remote
-            .links
-            .iter()
-            .zip(payloads)
-            .map(|(link, payload)| link.send_payload(Kind::ExchangeGeo, payload))
-            .collect();
+        local_rows.begin_exchange();
+        // Rows that a batch needs do not wait behind an exchange.
+        let send = |(link, payload): (&Link, Payload)| link.send_payload_apart(Kind::ExchangeGeo, payload);
+        let asked: Vec<_> = remote.links.iter().zip(payloads).map(send).collect();
         self.next += 1;
         for (server, pending) in asked.into_iter().enumerate() {
             let answer = pending.wait()?;
@@ -204,7 +203,7 @@ impl Exchanger {
                 let changed = exchange_geo::take_changed(&mut reader, dim)?;
                 let rows = changed.rows.chunks(EXCHANGED_ROWS * dim);
                 for (keys, rows) in changed.keys.chunks(EXCHANGED_ROWS).zip(rows) {
-                    local_rows.receive(number, keys, rows, &mut self.scratch)?;
+                    local_rows.receive(remote, number, keys, rows, &mut self.scratch)?;
                 }
             }
             match with_changes {

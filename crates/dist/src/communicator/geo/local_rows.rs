@@ -6,13 +6,16 @@
 //! ```
 //!
 //! Only rows that this worker has touched have a copy. One thread requests a row, mostly while it computes the batch before the
-//! one that needs it; whichever thread needs the row first stores the reply. A change of the row that arrives while it is being
-//! pulled may or may not be in the pulled values, and the server will not send it again, so such a row is pulled once more.
+//! one that needs it; whichever thread needs the row first stores the reply.
+//!
+//! Pulls and exchanges use different connections, so either may overtake the other. A change that an exchange brings while its row
+//! is being pulled, or for a row that was stored after the exchange was sent, may or may not be in the row, and the server will not
+//! send it again. Such a row is pulled once more.
 //!
 //! Lock order: arrivals, then a shard of the local rows, then a shard of the base rows.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use openfleet_core::Key;
@@ -48,6 +51,8 @@ struct Arrivals {
     rows: HashMap<(usize, Key), bool>,
     /// Requests whose replies no thread waits for yet.
     requested: VecDeque<Request>,
+    /// Rows stored since the last exchange was sent.
+    stored: HashSet<(usize, Key)>,
 }
 
 /// Requested rows: a stage per table.
@@ -231,9 +236,10 @@ impl LocalRows {
                 let kept = copy.put(&keys, &values, Existing::Keep, &mut scratch);
                 kept.map_err(|source| table.error("copying rows of", source))?;
             }
-            keys.into_iter().for_each(|key| {
+            for key in keys {
                 arrivals.rows.remove(&(*number, key));
-            });
+                arrivals.stored.insert((*number, key));
+            }
             if !overtaken.is_empty() {
                 again.push((*number, overtaken));
             }
@@ -290,12 +296,43 @@ impl LocalRows {
         Ok(stage_of(&sent, lookup))
     }
 
-    /// Receives the servers' current rows: adds their differences from the base to the local rows. Rows without a local copy
-    /// are skipped; they are pulled when they are first used.
-    pub(super) fn receive(&self, number: usize, keys: &[Key], rows: &[f32], scratch: &mut Scratch) -> Result<()> {
+    /// An exchange is about to be sent.
+    pub(super) fn begin_exchange(&self) {
+        self.arrivals.lock().stored.clear();
+    }
+
+    /// Receives the rows in the reply to an exchange. Rows that were stored meanwhile are pulled instead.
+    pub(super) fn receive(
+        &self,
+        remote: &Remote,
+        number: usize,
+        keys: &[Key],
+        rows: &[f32],
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let overtaken = self.add_changes(number, keys, rows, scratch)?;
+        if overtaken.is_empty() {
+            return Ok(());
+        }
+        let Request { mut stages, pull } = self.ask(remote, &[(number, overtaken)], Missing::Create);
+        remote.end_pull(pull, &mut stages)?;
+        let (keys, rows) = (stages[0].unique.keys(), &stages[0].lookups[0].rows);
+        let mut arrivals = self.arrivals.lock();
+        keys.iter().for_each(|&key| {
+            arrivals.stored.remove(&(number, key));
+        });
+        drop(arrivals);
+        self.add_changes(number, keys, rows, scratch).map(drop)
+    }
+
+    /// Adds the differences of the servers' rows from the base to the local rows. Rows without a local copy are skipped; they are
+    /// pulled when they are first used. Returns the keys of rows that were stored since the exchange was sent, which are skipped
+    /// too.
+    fn add_changes(&self, number: usize, keys: &[Key], rows: &[f32], scratch: &mut Scratch) -> Result<Vec<Key>> {
         let table = &self.tables[number];
         let (dim, error) = (table.local.dim(), |source| table.error("copying rows of", source));
         let (mut base, mut absent) = (vec![0.0; keys.len() * dim], Vec::new());
+        let mut overtaken = Vec::new();
         {
             let mut arrivals = self.arrivals.lock();
             if !arrivals.rows.is_empty() {
@@ -305,20 +342,26 @@ impl LocalRows {
                     }
                 }
             }
+            if !arrivals.stored.is_empty() {
+                overtaken.extend(keys.iter().filter(|&&key| arrivals.stored.contains(&(number, key))));
+            }
             table.base.pull_present(keys, &mut base, &mut absent, scratch).map_err(error)?;
         }
+        let mut skipped = overtaken.iter().peekable();
         let mut absent = absent.into_iter().peekable();
         let (mut kept, mut values, mut differences) = (Vec::new(), Vec::new(), Vec::new());
         for (at, (&key, (row, base))) in keys.iter().zip(rows.chunks_exact(dim).zip(base.chunks_exact(dim))).enumerate()
         {
-            if absent.next_if_eq(&(at as u32)).is_none() {
+            let is_skipped = skipped.next_if_eq(&&key).is_some();
+            if absent.next_if_eq(&(at as u32)).is_none() && !is_skipped {
                 kept.push(key);
                 values.extend_from_slice(row);
                 differences.extend(row.iter().zip(base).map(|(row, base)| row - base));
             }
         }
         table.local.add(&kept, &differences, scratch).map_err(error)?;
-        table.base.put(&kept, &values, Existing::Replace, scratch).map_err(error)
+        table.base.put(&kept, &values, Existing::Replace, scratch).map_err(error)?;
+        Ok(overtaken)
     }
 
     /// The keys whose rows differ from the base, in ascending order.
@@ -406,7 +449,7 @@ mod tests {
         assert_eq!(claim(&local_rows, &[1, 2, 3]), [(0, vec![1, 2, 3])]);
         assert_eq!(claim(&local_rows, &[3, 4]), [(0, vec![4])], "a row is pulled by one thread");
         // The pull of 2 was answered before the change, but the change arrives first.
-        local_rows.receive(0, &[2, 8], &[20.0, 80.0], &mut Scratch::new()).unwrap();
+        local_rows.add_changes(0, &[2, 8], &[20.0, 80.0], &mut Scratch::new()).unwrap();
         assert_eq!(local_rows.store_pulled(&[pulled(&[1, 2, 3], vec![1.0, 2.0, 3.0])]).unwrap(), [(0, vec![2])]);
         assert_eq!(local_rows.tables[0].local.len(), 2);
         assert!(local_rows.store_pulled(&[pulled(&[2], vec![20.0])]).unwrap().is_empty());
@@ -423,14 +466,30 @@ mod tests {
         let local = &local_rows.tables[0].local;
         local.push(&[1], &[-4.0], &mut scratch).unwrap();
         let sent = local_rows.differences(0, &[1, 1_000], 2.0, &mut scratch).unwrap();
+        local_rows.begin_exchange();
         assert_eq!((sent.unique.keys(), &sent.lookups[0].gradients[..]), (&[1][..], &[2.0][..]));
         local.push(&[1], &[-10.0], &mut scratch).unwrap();
         // The servers have this worker's 2 and another's 100 on top of 1.
-        local_rows.receive(0, &[1], &[103.0], &mut scratch).unwrap();
+        local_rows.add_changes(0, &[1], &[103.0], &mut scratch).unwrap();
         assert_eq!(local.read(1, |row, _| row[0]), Some(115.0));
         assert_eq!(local_rows.unsent(0), [1]);
         let rest = local_rows.differences(0, &[1], 1.0, &mut scratch).unwrap();
         assert_eq!(rest.lookups[0].gradients, [12.0]);
+        assert!(local_rows.unsent(0).is_empty());
+    }
+
+    #[test]
+    fn a_row_stored_after_an_exchange_was_sent_does_not_take_its_rows() {
+        let (local_rows, mut scratch) = (local_rows(), Scratch::new());
+        local_rows.begin_exchange();
+        claim(&local_rows, &[1, 2]);
+        local_rows.store_pulled(&[pulled(&[1, 2], vec![10.0, 20.0])]).unwrap();
+        // The reply may be older or newer than the pull.
+        assert_eq!(local_rows.add_changes(0, &[2, 3], &[5.0, 5.0], &mut scratch).unwrap(), [2]);
+        assert_eq!(local_rows.tables[0].local.read(2, |row, _| row[0]), Some(20.0));
+        local_rows.begin_exchange();
+        assert!(local_rows.add_changes(0, &[1, 2], &[11.0, 21.0], &mut scratch).unwrap().is_empty());
+        assert_eq!(local_rows.tables[0].local.read(2, |row, _| row[0]), Some(21.0));
         assert!(local_rows.unsent(0).is_empty());
     }
 
