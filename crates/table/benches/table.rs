@@ -2,7 +2,8 @@
 //! only (`cargo bench -p openfleet-table -- 1`).
 //!
 //! One run compares four things: plain tables of several shapes, the same requests on dashmap, the cost of accessors, admission
-//! and a capacity, and weights of 16 bits with weights of 32. `-- storage` runs only the last.
+//! and a capacity, and weights of 16 bits with weights of 32. `-- storage` runs only the last, and `-- adam` only a plain table with
+//! Adam (`cargo bench -p openfleet-table -- adam 1 50` for the cost of 50 million rows).
 //!
 //! One thread, keys in random order over the whole table, requests of 4,096 keys: the load of a server core. Each figure is the
 //! best of several rounds, because other processes can only make a round slower. Nothing is asserted.
@@ -29,12 +30,17 @@ const ROUNDS: usize = 5;
 fn main() {
     let sizes: Vec<usize> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
     let sizes = if sizes.is_empty() { if is_measuring() { vec![1, 10] } else { vec![1] } } else { sizes };
-    let only_storage = std::env::args().any(|argument| argument == "storage");
-    if !only_storage {
+    let only = |name: &str| std::env::args().any(|argument| argument == name);
+    let (only_storage, only_adam) = (only("storage"), only("adam"));
+    if !only_storage && !only_adam {
         dense();
     }
     for millions in sizes {
         let rows = size(millions * 1_000_000, 20_000);
+        if only_adam {
+            sparse("dim 10 adam", rows, 10, Optimizer::Adam(Adam::default()));
+            continue;
+        }
         storage(rows);
         if only_storage {
             continue;

@@ -6,6 +6,7 @@
 //! where doubling would keep 0.37 to 0.75 (up to 21). Two keys may share a tag; the index does not know keys, the caller
 //! compares them.
 
+use super::huge_pages::use_huge_pages;
 use super::prefetch::prefetch;
 
 /// Entries of an empty index.
@@ -30,7 +31,9 @@ impl Index {
 
     /// An index with capacity for this many rows.
     pub(crate) fn with_capacity(rows: usize) -> Self {
-        Index { entries: vec![0; rows + rows / 2 + 16], used: 0 }
+        let mut index = Index { entries: Vec::new(), used: 0 };
+        index.resize(rows + rows / 2 + 16);
+        index
     }
 
     /// Reserves capacity for this many more rows.
@@ -132,7 +135,9 @@ impl Index {
     }
 
     fn resize(&mut self, capacity: usize) {
-        let old = std::mem::replace(&mut self.entries, vec![0; capacity]);
+        let mut entries = vec![0; capacity];
+        use_huge_pages(&mut entries);
+        let old = std::mem::replace(&mut self.entries, entries);
         old.into_iter().filter(|entry| *entry != 0).for_each(|entry| self.place(entry));
     }
 

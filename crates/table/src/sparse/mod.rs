@@ -13,6 +13,7 @@
 
 mod changes;
 mod cut;
+mod huge_pages;
 pub(crate) mod index;
 pub(crate) mod prefetch;
 mod restorer;

@@ -4,10 +4,11 @@
 //! megabytes in each shard. Removal moves the last record into the gap, so there are never holes, and empty slabs at the end
 //! are freed. This file only knows floats.
 
+use super::huge_pages::use_huge_pages;
 use super::prefetch::prefetch;
 
-/// Large enough that the page an allocator adds to each slab does not matter, small enough to be reserved ahead.
-const SLAB_BYTES: usize = 2 << 20;
+/// Large enough that the parts of a slab at its ends that are not on huge pages do not matter, small enough to be reserved ahead.
+const SLAB_BYTES: usize = 16 << 20;
 
 /// Records by number.
 #[derive(Debug)]
@@ -65,7 +66,9 @@ impl Slabs {
         let (slab, start) = self.place(number);
         let full = self.width << self.slab_shift;
         if slab == self.slabs.len() {
-            self.slabs.push(Vec::with_capacity(full));
+            let mut new = Vec::with_capacity(full);
+            use_huge_pages(new.spare_capacity_mut());
+            self.slabs.push(new);
         }
         let slab = &mut self.slabs[slab];
         if start + self.width > slab.capacity() {
@@ -121,20 +124,23 @@ impl Slabs {
 mod tests {
     use super::*;
 
+    /// 512 records in a slab.
+    const WIDTH: usize = 8000;
+
     #[test]
     fn records_keep_their_values_while_slabs_are_added() {
-        let mut slabs = Slabs::new(1000);
+        let mut slabs = Slabs::new(WIDTH);
         for value in 0..1000 {
             let number = slabs.push();
-            slabs.get_mut(number)[999] = value as f32;
+            slabs.get_mut(number)[WIDTH - 1] = value as f32;
         }
         assert!(slabs.slabs.len() > 1);
-        assert!((0..1000).all(|number| slabs.get(number)[999] == number as f32));
+        assert!((0..1000).all(|number| slabs.get(number)[WIDTH - 1] == number as f32));
     }
 
     #[test]
     fn the_last_record_fills_the_gap_and_empty_slabs_are_given_back() {
-        let mut slabs = Slabs::new(1000);
+        let mut slabs = Slabs::new(WIDTH);
         (0..3000).for_each(|value| {
             let number = slabs.push();
             slabs.get_mut(number)[0] = value as f32;
@@ -148,8 +154,8 @@ mod tests {
         }
         assert!(slabs.capacity() <= full / 2, "at most one slab waits behind the last in use");
         slabs.release();
-        assert_eq!(slabs.capacity(), 10 * 1000);
+        assert_eq!(slabs.capacity(), 10 * WIDTH);
         let number = slabs.push();
-        assert_eq!(slabs.get(number), [0.0; 1000], "nothing of an earlier record shows");
+        assert_eq!(slabs.get(number), [0.0; WIDTH], "nothing of an earlier record shows");
     }
 }
