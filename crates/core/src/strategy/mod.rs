@@ -280,6 +280,9 @@ impl fmt::Display for Strategy {
                 write!(f, "{}, queue of {}, ", settings.merge, settings.send_queue_size)?;
                 match settings.receive {
                     DenseReceive::AfterSend => write!(f, "dense pulled after each push")?,
+                    DenseReceive::Independent { min_sent: 1 } if self.float_width == FloatWidth::Bits16 => {
+                        write!(f, "dense values come with the replies")?;
+                    }
                     DenseReceive::Independent { min_sent } => {
                         write!(f, "dense pulled by its own thread after {}", counted(min_sent, "gradient"))?;
                     }

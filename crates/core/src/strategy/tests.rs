@@ -31,19 +31,19 @@ fn a_distributed_strategy_resolves_to() {
         // No options: async (a default of PaddlePaddle), printed.
         (
             "",
-            "mode async: push each gradient, up to 4 merged on a slow link, queue of 16, dense pulled by its own thread after 1 gradient; \
+            "mode async: push each gradient, up to 4 merged on a slow link, queue of 16, dense values come with the replies; \
              gradients travel as 16 bits",
         ),
         // The same, set explicitly.
         (
             "a_sync=true",
-            "mode async: push each gradient, up to 4 merged on a slow link, queue of 16, dense pulled by its own thread after 1 gradient; \
+            "mode async: push each gradient, up to 4 merged on a slow link, queue of 16, dense values come with the replies; \
              gradients travel as 16 bits",
         ),
         // `k_steps` 0 leaves the choice to `a_sync`.
         (
             "a_sync=true k_steps=0",
-            "mode async: push each gradient, up to 4 merged on a slow link, queue of 16, dense pulled by its own thread after 1 gradient; \
+            "mode async: push each gradient, up to 4 merged on a slow link, queue of 16, dense values come with the replies; \
              gradients travel as 16 bits",
         ),
         (
@@ -81,7 +81,7 @@ fn a_distributed_strategy_resolves_to() {
         ),
         (
             "staleness=-1 k_steps=0",
-            "mode async: push each gradient, up to 4 merged on a slow link, queue of 16, dense pulled by its own thread after 1 gradient; \
+            "mode async: push each gradient, up to 4 merged on a slow link, queue of 16, dense values come with the replies; \
              gradients travel as 16 bits",
         ),
         // Ours: PaddlePaddle 2.x has no option for half-async.

@@ -7,6 +7,8 @@
 //!                                local += server - base;  base = server      for dense values and rows others changed
 //! ```
 //!
+//! A row has a base only from its first change until its difference is sent: before and after, it is as the servers have it.
+//!
 //! All training threads of the worker share the copies, as in local training, and continue while an exchange runs: what arrives
 //! is added to the copies, never written over them.
 //!
@@ -29,7 +31,7 @@ mod local_rows;
 mod rhythm;
 #[cfg(test)]
 mod tests;
-mod touched;
+mod unsent;
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -45,7 +47,6 @@ use parking_lot::{Condvar, Mutex};
 use self::exchanger::Exchanger;
 use self::local_rows::LocalRows;
 use self::rhythm::Rhythm;
-use self::touched::Touched;
 use super::{Communicator, Failure, Local, Missing, PullInFlight, Pushed, Remote, Step, wait_all};
 use crate::error::{Error, Result};
 use crate::request::geo_positions::GeoPositions;
@@ -77,9 +78,7 @@ struct Dense {
 }
 
 struct Outbox {
-    /// Per sparse table, the keys touched since the last window closed.
-    window: Vec<Touched>,
-    /// Batches since then.
+    /// Batches since the last window closed.
     batches: u64,
     /// When the last window closed.
     closed_at: Instant,
@@ -104,10 +103,10 @@ struct Outbox {
 enum Job {
     /// Dense parameters and, per sparse table, the keys of often used rows.
     Dense(Vec<Vec<Key>>),
-    /// The keys of k batches, and how long these took.
-    Window(Vec<Touched>, Duration),
+    /// The keys of k batches of each table, and how long the batches took.
+    Window(Vec<Vec<Key>>, Duration),
     /// All unsent differences; also the keys of an incomplete window.
-    Flush(Vec<Touched>),
+    Flush(Vec<Vec<Key>>),
 }
 
 impl Geo {
@@ -133,7 +132,6 @@ impl Geo {
         let local = dense.iter().map(|dense| (dense.name.clone(), dense.local.clone()));
         let local = Local::new(local_rows.local(), local.collect());
         let outbox = Outbox {
-            window: vec![Touched::default(); local_rows.len()],
             batches: 0,
             closed_at: Instant::now(),
             rhythm: Rhythm::new(&settings),
@@ -227,24 +225,25 @@ impl Communicator for Geo {
     }
 
     fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<Pushed> {
-        let report = self.local.push(work, sparse, dense)?;
         let shared = &self.shared;
+        let begun = shared.local_rows.begin_push();
+        for stage in sparse.iter_mut() {
+            for lookup in stage.lookups.iter().filter(|lookup| lookup.trained) {
+                shared.local_rows.record(lookup.table, stage.unique.keys(), &mut stage.scratch)?;
+            }
+        }
+        let report = self.local.push(work, sparse, dense)?;
+        drop(begun);
         for stage in dense.iter().filter(|stage| stage.trained) {
             shared.dense[stage.table].trained.store(true, Ordering::Relaxed);
         }
-        // Record the keys after the step. Otherwise a window could be sent without the effect of the step.
         let mut outbox = shared.outbox.lock();
         outbox.check()?;
-        for stage in sparse.iter() {
-            for lookup in stage.lookups.iter().filter(|lookup| lookup.trained) {
-                outbox.window[lookup.table].add(stage.unique.keys());
-            }
-        }
         outbox.batches += 1;
         outbox.dense_batches += 1;
         if outbox.rhythm.is_window_full(outbox.batches) {
             let took = outbox.closed_at.elapsed();
-            let window = outbox.close_window();
+            let window = shared.close_window(&mut outbox);
             while outbox.queue.len() >= shared.settings.send_queue_size {
                 shared.changed.wait(&mut outbox);
                 outbox.check()?;
@@ -256,8 +255,7 @@ impl Communicator for Geo {
         } else if !outbox.exchanges_dense && outbox.rhythm.is_dense_due(outbox.dense_batches, Instant::now()) {
             outbox.dense_batches = 0;
             outbox.exchanges_dense = true;
-            let often_used = outbox.window.iter_mut().map(Touched::take_often_used).collect();
-            outbox.enqueue(Job::Dense(often_used));
+            outbox.enqueue(Job::Dense(shared.local_rows.take_often_used()));
             drop(outbox);
             shared.changed.notify_all();
         }
@@ -299,7 +297,7 @@ impl Communicator for Geo {
     fn flush(&self) -> Result<()> {
         let mut outbox = self.shared.outbox.lock();
         outbox.check()?;
-        let window = outbox.close_window();
+        let window = self.shared.close_window(&mut outbox);
         let is_between_steps = outbox.training == 0;
         let ticket = outbox.enqueue(Job::Flush(window));
         self.shared.changed.notify_all();
@@ -339,6 +337,15 @@ impl Shared {
         wait_all(asked).map(drop)
     }
 
+    /// Begins a new window. Returns the keys of each table that were used in the last one.
+    fn close_window(&self, outbox: &mut Outbox) -> Vec<Vec<Key>> {
+        outbox.batches = 0;
+        outbox.closed_at = Instant::now();
+        // The exchange of a window includes the dense parameters.
+        outbox.dense_batches = 0;
+        self.local_rows.close_window()
+    }
+
     /// Waits until `ticket` jobs are done.
     fn wait_for(&self, mut outbox: parking_lot::MutexGuard<'_, Outbox>, ticket: u64) -> Result<()> {
         while outbox.done < ticket {
@@ -355,15 +362,6 @@ impl Outbox {
             Some(failure) => Err(failure.clone().into()),
             None => Ok(()),
         }
-    }
-
-    fn close_window(&mut self) -> Vec<Touched> {
-        self.batches = 0;
-        self.closed_at = Instant::now();
-        // The exchange of a window includes the dense parameters.
-        self.dense_batches = 0;
-        let tables = self.window.len();
-        std::mem::replace(&mut self.window, vec![Touched::default(); tables])
     }
 
     /// Returns the number of jobs that are done when this one is.

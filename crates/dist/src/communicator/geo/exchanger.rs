@@ -9,7 +9,6 @@ use openfleet_core::{Key, WorkId};
 use openfleet_table::{Scratch, clip};
 use tracing::warn;
 
-use super::touched::Touched;
 use super::{Job, Shared};
 use crate::client::Link;
 use crate::communicator::remote::{HeldValues, PushReply};
@@ -109,7 +108,7 @@ impl Exchanger {
                 outbox.rhythm.exchanged_dense(started.elapsed(), Instant::now());
             }
             Job::Window(window, window_time) => {
-                self.exchange_in_parts(&keys_of(window), usual, trained(), Reply::Changes)?;
+                self.exchange_in_parts(&window, usual, trained(), Reply::Changes)?;
                 let took = started.elapsed();
                 let changed = shared.outbox.lock().rhythm.exchanged_rows(took, window_time);
                 if let Some(steps) = changed {
@@ -121,9 +120,9 @@ impl Exchanger {
                 }
             }
             Job::Flush(window) if !shared.settings.flush_residual => {
-                self.exchange_in_parts(&keys_of(window), usual, all, Reply::Values)?;
+                self.exchange_in_parts(&window, usual, all, Reply::Values)?;
             }
-            // The keys of the window differ from the base, so they are among the unsent ones.
+            // The keys of the window are among the unsent ones.
             Job::Flush(_) => {
                 let local_rows = &shared.local_rows;
                 let keys: Vec<Vec<Key>> = (0..local_rows.len()).map(|number| local_rows.unsent(number)).collect();
@@ -277,8 +276,4 @@ struct Divisors {
 
 impl Divisors {
     const NONE: Divisors = Divisors { rows: 1.0, dense: 1.0 };
-}
-
-fn keys_of(window: Vec<Touched>) -> Vec<Vec<Key>> {
-    window.into_iter().map(Touched::into_keys).collect()
 }

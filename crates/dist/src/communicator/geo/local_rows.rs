@@ -1,8 +1,10 @@
-//! The local copies of a GEO worker: the rows it trains on, and the servers' rows as last received.
+//! The local copies of a GEO worker: the rows it trains on and, of rows that it has changed since it last sent them, what the servers
+//! have of them (the base).
 //!
 //! ```text
-//!              first use: pulled , base = local = the server's row
-//!   absent ---------------------------------------------------------> local copy, kept until the end
+//!           first use: pulled           push: base = the copy, then it changes
+//!   absent --------------------> copy <----------------------------------------> changed copy with a base
+//!                                            exchange: the difference is sent
 //! ```
 //!
 //! Only rows that this worker has touched have a copy. One thread requests a row, mostly while it computes the batch before the
@@ -12,18 +14,19 @@
 //! is being pulled, or for a row that was stored after the exchange was sent, may or may not be in the row, and the server will not
 //! send it again. Such a row is pulled once more.
 //!
-//! Lock order: arrivals, then a shard of the local rows, then a shard of the base rows.
+//! A push holds the gate for reading, so that no exchange comes between the base of a row and its change.
+//!
+//! Lock order: gate, arrivals, unsent rows of a table, a shard of the local rows.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use openfleet_core::Key;
-use openfleet_table::{
-    Existing, Initializer, Missing, Optimizer, Schedule, Scratch, Sgd, SparseSpec, SparseTable, clip,
-};
-use parking_lot::{Condvar, Mutex};
+use openfleet_table::{Existing, Missing, Scratch, SparseSpec, SparseTable, clip};
+use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 
+use super::unsent::UnsentRows;
 use crate::communicator::{PullInFlight, Remote};
 use crate::error::{Error, Result};
 use crate::stage::{Lookup, SparseStage};
@@ -31,6 +34,8 @@ use crate::stage::{Lookup, SparseStage};
 /// The rows this worker has touched.
 pub(super) struct LocalRows {
     tables: Vec<LocalTable>,
+    /// Held for reading by pushes, for writing while differences are taken or added.
+    gate: RwLock<()>,
     arrivals: Mutex<Arrivals>,
     /// Notified when rows have arrived or were requested, or when a thread has failed to pull them.
     arrived: Condvar,
@@ -40,8 +45,7 @@ struct LocalTable {
     name: String,
     /// The rows that training reads and changes.
     local: Arc<SparseTable>,
-    /// The servers' rows as last received, plus what was sent since. Has exactly the keys of `local`.
-    base: SparseTable,
+    unsent: Mutex<UnsentRows>,
 }
 
 /// Rows that are being pulled.
@@ -69,19 +73,16 @@ impl LocalRows {
     pub(super) fn new(tables: Vec<(String, SparseSpec)>) -> Result<Self> {
         let tables = tables.into_iter().map(|(name, spec)| {
             let making = |source| Error::Table { action: "making a copy of", table: name.clone(), source };
-            // The base is never trained and every row gets a value, so optimizer and initializer do not matter.
-            let base = SparseSpec {
-                optimizer: Optimizer::Sgd(Sgd::default()),
-                schedule: Schedule::Constant(1.0),
-                regularizer: None,
-                initializer: Initializer::Constant(0.0),
-                ..spec.clone()
-            };
-            let base = SparseTable::new(base).map_err(making)?;
+            let unsent = Mutex::new(UnsentRows::new(spec.dim));
             let local = Arc::new(SparseTable::new(spec).map_err(making)?);
-            Ok(LocalTable { name, local, base })
+            Ok(LocalTable { name, local, unsent })
         });
-        Ok(LocalRows { tables: tables.collect::<Result<_>>()?, arrivals: Mutex::default(), arrived: Condvar::new() })
+        Ok(LocalRows {
+            tables: tables.collect::<Result<_>>()?,
+            gate: RwLock::new(()),
+            arrivals: Mutex::default(),
+            arrived: Condvar::new(),
+        })
     }
 
     /// The tables that training reads and changes.
@@ -231,11 +232,8 @@ impl LocalRows {
                     values.extend_from_slice(row);
                 }
             }
-            // Store the base first: a thread that finds a local row must find its base too.
-            for copy in [&table.base, table.local.as_ref()] {
-                let kept = copy.put(&keys, &values, Existing::Keep, &mut scratch);
-                kept.map_err(|source| table.error("copying rows of", source))?;
-            }
+            let kept = table.local.put(&keys, &values, Existing::Keep, &mut scratch);
+            kept.map_err(|source| table.error("copying rows of", source))?;
             for key in keys {
                 arrivals.rows.remove(&(*number, key));
                 arrivals.stored.insert((*number, key));
@@ -259,6 +257,42 @@ impl LocalRows {
         Request { pull: remote.begin_pull(&stages, missing), stages }
     }
 
+    /// Begins a push: until the guard is dropped, no exchange takes or adds differences. The keys of the push must be
+    /// [recorded](Self::record) before their rows change.
+    pub(super) fn begin_push(&self) -> RwLockReadGuard<'_, ()> {
+        self.gate.read()
+    }
+
+    /// Records that a push is about to change the rows of these distinct keys.
+    pub(super) fn record(&self, number: usize, keys: &[Key], scratch: &mut Scratch) -> Result<()> {
+        let table = &self.tables[number];
+        let dim = table.local.dim();
+        // Another thread may change a row at the same time, but only after it has set the row's base under this lock.
+        let mut unsent = table.unsent.lock();
+        let new = unsent.add(keys);
+        let (mut rows, mut absent) = (vec![0.0; new.len() * dim], Vec::new());
+        let copied = table.local.pull_present(&new, &mut rows, &mut absent, scratch);
+        copied.map_err(|source| table.error("copying rows of", source))?;
+        for (&key, row) in new.iter().zip(rows.chunks_exact(dim)) {
+            if let Some(base) = unsent.base(key) {
+                base.copy_from_slice(row);
+            }
+        }
+        // A row that is pushed but was never pulled has no base; no caller does that.
+        absent.iter().for_each(|&at| unsent.remove(new[at as usize]));
+        Ok(())
+    }
+
+    /// Takes the keys of each table whose rows should be exchanged before the window ends.
+    pub(super) fn take_often_used(&self) -> Vec<Vec<Key>> {
+        self.tables.iter().map(|table| table.unsent.lock().take_often_used()).collect()
+    }
+
+    /// Begins a new window. Returns the keys of each table that were used in the last one.
+    pub(super) fn close_window(&self) -> Vec<Vec<Key>> {
+        self.tables.iter().map(|table| table.unsent.lock().close_window()).collect()
+    }
+
     /// The differences of rows from the servers' rows, divided by `divisor`. They are added to the base, as the servers will
     /// add them to their rows. Rows without a difference, or with one that is not finite, are left out.
     pub(super) fn differences(
@@ -270,28 +304,35 @@ impl LocalRows {
     ) -> Result<SparseStage> {
         let table = &self.tables[number];
         let (dim, error) = (table.local.dim(), |source| table.error("copying rows of", source));
-        let (mut local, mut base) = (vec![0.0; keys.len() * dim], vec![0.0; keys.len() * dim]);
-        let (mut absent, mut without_base) = (Vec::new(), Vec::new());
+        let (mut local, mut absent) = (vec![0.0; keys.len() * dim], Vec::new());
+        let _gate = self.gate.write();
         table.local.pull_present(keys, &mut local, &mut absent, scratch).map_err(error)?;
-        table.base.pull_present(keys, &mut base, &mut without_base, scratch).map_err(error)?;
-        // A row that was pushed but never pulled would have no base; no caller does that.
-        let mut without_base = without_base.into_iter().peekable();
+        let mut unsent = table.unsent.lock();
         let (mut sent, mut differences) = (Vec::new(), Vec::new());
-        for (at, (&key, (local, base))) in
-            keys.iter().zip(local.chunks_exact(dim).zip(base.chunks_exact(dim))).enumerate()
-        {
-            if without_base.next_if_eq(&(at as u32)).is_some() || local == base {
-                continue;
-            }
-            let start = differences.len();
-            differences.extend(local.iter().zip(base).map(|(local, base)| (local - base) / divisor));
-            if clip::is_finite(&differences[start..]) {
+        let (mut rounded, mut rounded_rows) = (Vec::new(), Vec::new());
+        for (&key, local) in keys.iter().zip(local.chunks_exact(dim)) {
+            let Some(base) = unsent.base(key) else { continue };
+            if local != base {
+                let start = differences.len();
+                differences.extend(local.iter().zip(base.iter()).map(|(local, base)| (local - base) / divisor));
+                if !clip::is_finite(&differences[start..]) {
+                    differences.truncate(start);
+                    continue;
+                }
                 sent.push(key);
-            } else {
-                differences.truncate(start);
+                base.iter_mut().zip(&differences[start..]).for_each(|(base, difference)| *base += difference);
+                if divisor != 1.0 {
+                    continue;
+                }
+                // The servers have all of it, but adding the difference may have rounded the last bit.
+                if local != base {
+                    rounded.push(key);
+                    rounded_rows.extend_from_slice(base);
+                }
             }
+            unsent.remove(key);
         }
-        table.base.add(&sent, &differences, scratch).map_err(error)?;
+        table.local.put(&rounded, &rounded_rows, Existing::Replace, scratch).map_err(error)?;
         let lookup = Lookup { table: number, dim, trained: true, gradients: differences, ..Lookup::default() };
         Ok(stage_of(&sent, lookup))
     }
@@ -325,14 +366,14 @@ impl LocalRows {
         self.add_changes(number, keys, rows, scratch).map(drop)
     }
 
-    /// Adds the differences of the servers' rows from the base to the local rows. Rows without a local copy are skipped; they are
-    /// pulled when they are first used. Returns the keys of rows that were stored since the exchange was sent, which are skipped
-    /// too.
+    /// Adds what others have changed to the local rows: the differences of the servers' rows from the base. Rows without a local
+    /// copy are skipped; they are pulled when they are first used. Returns the keys of rows that were stored since the exchange
+    /// was sent, which are skipped too.
     fn add_changes(&self, number: usize, keys: &[Key], rows: &[f32], scratch: &mut Scratch) -> Result<Vec<Key>> {
         let table = &self.tables[number];
         let (dim, error) = (table.local.dim(), |source| table.error("copying rows of", source));
-        let (mut base, mut absent) = (vec![0.0; keys.len() * dim], Vec::new());
-        let mut overtaken = Vec::new();
+        let (mut absent, mut overtaken) = (Vec::new(), Vec::new());
+        let _gate = self.gate.write();
         {
             let mut arrivals = self.arrivals.lock();
             if !arrivals.rows.is_empty() {
@@ -345,36 +386,37 @@ impl LocalRows {
             if !arrivals.stored.is_empty() {
                 overtaken.extend(keys.iter().filter(|&&key| arrivals.stored.contains(&(number, key))));
             }
-            table.base.pull_present(keys, &mut base, &mut absent, scratch).map_err(error)?;
+            table.local.absent(keys, &mut absent, scratch).map_err(error)?;
         }
-        let mut skipped = overtaken.iter().peekable();
-        let mut absent = absent.into_iter().peekable();
-        let (mut kept, mut values, mut differences) = (Vec::new(), Vec::new(), Vec::new());
-        for (at, (&key, (row, base))) in keys.iter().zip(rows.chunks_exact(dim).zip(base.chunks_exact(dim))).enumerate()
-        {
+        let (mut absent, mut skipped) = (absent.into_iter().peekable(), overtaken.iter().peekable());
+        // Rows as the servers have them are replaced; to others the difference is added.
+        let (mut sent, mut values, mut changed, mut differences) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut unsent = table.unsent.lock();
+        for (at, (&key, row)) in keys.iter().zip(rows.chunks_exact(dim)).enumerate() {
             let is_skipped = skipped.next_if_eq(&&key).is_some();
-            if absent.next_if_eq(&(at as u32)).is_none() && !is_skipped {
-                kept.push(key);
-                values.extend_from_slice(row);
-                differences.extend(row.iter().zip(base).map(|(row, base)| row - base));
+            if absent.next_if_eq(&(at as u32)).is_some() || is_skipped {
+                continue;
+            }
+            match unsent.base(key) {
+                Some(base) => {
+                    changed.push(key);
+                    differences.extend(row.iter().zip(base.iter()).map(|(row, base)| row - base));
+                    base.copy_from_slice(row);
+                }
+                None => {
+                    sent.push(key);
+                    values.extend_from_slice(row);
+                }
             }
         }
-        table.local.add(&kept, &differences, scratch).map_err(error)?;
-        table.base.put(&kept, &values, Existing::Replace, scratch).map_err(error)?;
+        table.local.put(&sent, &values, Existing::Replace, scratch).map_err(error)?;
+        table.local.add(&changed, &differences, scratch).map_err(error)?;
         Ok(overtaken)
     }
 
-    /// The keys whose rows differ from the base, in ascending order.
+    /// The keys of rows whose difference has not been sent, in ascending order.
     pub(super) fn unsent(&self, number: usize) -> Vec<Key> {
-        let table = &self.tables[number];
-        let mut keys = Vec::new();
-        table.local.for_each(|key, local, _| {
-            if table.base.read(key, |base, _| base != local) == Some(true) {
-                keys.push(key);
-            }
-        });
-        keys.sort_unstable();
-        keys
+        self.tables[number].unsent.lock().keys()
     }
 }
 
@@ -414,6 +456,8 @@ fn stage_of(keys: &[Key], lookup: Lookup) -> SparseStage {
 
 #[cfg(test)]
 mod tests {
+    use openfleet_table::{Initializer, Optimizer, Schedule, Sgd};
+
     use super::*;
 
     fn local_rows() -> LocalRows {
@@ -437,6 +481,12 @@ mod tests {
 
     fn claim(local_rows: &LocalRows, keys: &[Key]) -> Vec<TableKeys> {
         local_rows.claim([(0, keys)].into_iter()).unwrap()
+    }
+
+    fn push(local_rows: &LocalRows, key: Key, gradient: f32) {
+        let (_push, mut scratch) = (local_rows.begin_push(), Scratch::new());
+        local_rows.record(0, &[key], &mut scratch).unwrap();
+        local_rows.tables[0].local.push(&[key], &[gradient], &mut scratch).unwrap();
     }
 
     fn pulled(keys: &[Key], rows: Vec<f32>) -> SparseStage {
@@ -464,11 +514,11 @@ mod tests {
         claim(&local_rows, &[1]);
         local_rows.store_pulled(&[pulled(&[1], vec![1.0])]).unwrap();
         let local = &local_rows.tables[0].local;
-        local.push(&[1], &[-4.0], &mut scratch).unwrap();
+        push(&local_rows, 1, -4.0);
         let sent = local_rows.differences(0, &[1, 1_000], 2.0, &mut scratch).unwrap();
         local_rows.begin_exchange();
         assert_eq!((sent.unique.keys(), &sent.lookups[0].gradients[..]), (&[1][..], &[2.0][..]));
-        local.push(&[1], &[-10.0], &mut scratch).unwrap();
+        push(&local_rows, 1, -10.0);
         // The servers have this worker's 2 and another's 100 on top of 1.
         local_rows.add_changes(0, &[1], &[103.0], &mut scratch).unwrap();
         assert_eq!(local.read(1, |row, _| row[0]), Some(115.0));
@@ -476,6 +526,25 @@ mod tests {
         let rest = local_rows.differences(0, &[1], 1.0, &mut scratch).unwrap();
         assert_eq!(rest.lookups[0].gradients, [12.0]);
         assert!(local_rows.unsent(0).is_empty());
+    }
+
+    #[test]
+    fn a_row_that_was_sent_has_no_base_and_is_what_the_servers_have() {
+        let (local_rows, mut scratch) = (local_rows(), Scratch::new());
+        claim(&local_rows, &[1]);
+        let mut on_the_servers = 1.0 / 3.0;
+        local_rows.store_pulled(&[pulled(&[1], vec![on_the_servers])]).unwrap();
+        let here = || local_rows.tables[0].local.read(1, |row, _| row[0]);
+        for step in 1..100 {
+            push(&local_rows, 1, (step % 7 - 3) as f32 * 0.37);
+            // Gradients of 0 have nothing to send.
+            let sent = local_rows.differences(0, &[1], 1.0, &mut scratch).unwrap();
+            on_the_servers += sent.lookups[0].gradients.first().unwrap_or(&0.0);
+            assert_eq!((here(), local_rows.unsent(0)), (Some(on_the_servers), vec![]));
+        }
+        local_rows.begin_exchange();
+        local_rows.add_changes(0, &[1], &[0.1], &mut scratch).unwrap();
+        assert_eq!(here(), Some(0.1), "exactly, because the worker has changed nothing");
     }
 
     #[test]
