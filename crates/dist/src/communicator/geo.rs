@@ -10,7 +10,7 @@
 //! A row has a base only from its first change until its difference is sent: before and after, it is as the servers have it.
 //!
 //! All training threads of the worker share the copies, as in local training, and continue while an exchange runs: what arrives
-//! is added to the copies, never written over them.
+//! never overwrites progress that has not been sent.
 //!
 //! The progress of N workers is joined in one of three ways ([`GeoScale`](openfleet_core::strategy::GeoScale)). *Average*: all
 //! workers train the dense parameters on the same task, so the servers get `d / N` of them and the worker continues from the

@@ -133,8 +133,8 @@ impl Shard {
         let mut hints = [NONE; BATCH];
         for batch in group.chunks(BATCH) {
             self.look_ahead(layout, batch, 0, dim, &mut hints);
-            let found = batch.iter().zip(hints).filter(|(wanted, hint)| self.find_row(wanted, *hint).is_none());
-            absent.extend(found.map(|(wanted, _)| wanted.at));
+            let missing = batch.iter().zip(hints).filter(|(wanted, hint)| self.find_row(wanted, *hint).is_none());
+            absent.extend(missing.map(|(wanted, _)| wanted.at));
         }
     }
 
