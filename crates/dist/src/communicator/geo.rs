@@ -31,7 +31,6 @@ mod local_rows;
 mod rhythm;
 #[cfg(test)]
 mod tests;
-mod unsent;
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -46,7 +45,7 @@ use parking_lot::{Condvar, Mutex};
 
 use self::exchanger::Exchanger;
 use self::local_rows::LocalRows;
-use self::rhythm::Rhythm;
+use self::rhythm::{Early, Rhythm};
 use super::{Communicator, Failure, Local, Missing, PullInFlight, Pushed, Remote, Step, wait_all};
 use crate::error::{Error, Result};
 use crate::request::geo_positions::GeoPositions;
@@ -83,10 +82,10 @@ struct Outbox {
     /// When the last window closed.
     closed_at: Instant,
     rhythm: Rhythm,
-    /// Batches since dense parameters were last exchanged.
-    dense_batches: u64,
-    /// A dense exchange is queued or running.
-    exchanges_dense: bool,
+    /// Batches since the last exchange of a window or an early one.
+    early_batches: u64,
+    /// An early exchange is queued or running.
+    exchanges_early: bool,
     queue: VecDeque<Job>,
     /// Numbers of jobs queued and done since the start.
     queued: u64,
@@ -101,8 +100,8 @@ struct Outbox {
 
 /// A job for the exchange thread.
 enum Job {
-    /// Dense parameters and, per sparse table, the keys of often used rows.
-    Dense(Vec<Vec<Key>>),
+    /// Before a window ends: dense parameters and, per sparse table, the keys of often used rows.
+    Early(Early, Vec<Vec<Key>>),
     /// The keys of k batches of each table, and how long the batches took.
     Window(Vec<Vec<Key>>, Duration),
     /// All unsent differences; also the keys of an incomplete window.
@@ -135,8 +134,8 @@ impl Geo {
             batches: 0,
             closed_at: Instant::now(),
             rhythm: Rhythm::new(&settings),
-            dense_batches: 0,
-            exchanges_dense: false,
+            early_batches: 0,
+            exchanges_early: false,
             queue: VecDeque::new(),
             queued: 0,
             done: 0,
@@ -226,21 +225,14 @@ impl Communicator for Geo {
 
     fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<Pushed> {
         let shared = &self.shared;
-        let begun = shared.local_rows.begin_push();
-        for stage in sparse.iter_mut() {
-            for lookup in stage.lookups.iter().filter(|lookup| lookup.trained) {
-                shared.local_rows.record(lookup.table, stage.unique.keys(), &mut stage.scratch)?;
-            }
-        }
         let report = self.local.push(work, sparse, dense)?;
-        drop(begun);
         for stage in dense.iter().filter(|stage| stage.trained) {
             shared.dense[stage.table].trained.store(true, Ordering::Relaxed);
         }
         let mut outbox = shared.outbox.lock();
         outbox.check()?;
         outbox.batches += 1;
-        outbox.dense_batches += 1;
+        outbox.early_batches += 1;
         if outbox.rhythm.is_window_full(outbox.batches) {
             let took = outbox.closed_at.elapsed();
             let window = shared.close_window(&mut outbox);
@@ -252,10 +244,15 @@ impl Communicator for Geo {
             outbox.most_queued = outbox.most_queued.max(outbox.queue.len());
             drop(outbox);
             shared.changed.notify_all();
-        } else if !outbox.exchanges_dense && outbox.rhythm.is_dense_due(outbox.dense_batches, Instant::now()) {
-            outbox.dense_batches = 0;
-            outbox.exchanges_dense = true;
-            outbox.enqueue(Job::Dense(shared.local_rows.take_often_used()));
+        } else if !outbox.exchanges_early
+            && let Some(early) = outbox.rhythm.early(outbox.early_batches, Instant::now())
+        {
+            let keys = if early.rows { shared.local_rows.take_often_used() } else { Vec::new() };
+            if shared.has_trained_dense() || keys.iter().any(|keys| !keys.is_empty()) {
+                outbox.exchanges_early = true;
+                outbox.enqueue(Job::Early(early, keys));
+            }
+            outbox.early_batches = 0;
             drop(outbox);
             shared.changed.notify_all();
         }
@@ -328,6 +325,11 @@ impl Communicator for Geo {
 }
 
 impl Shared {
+    /// Whether any dense parameter was ever pushed.
+    fn has_trained_dense(&self) -> bool {
+        self.dense.iter().any(|dense| dense.trained.load(Ordering::Relaxed))
+    }
+
     /// Tells the servers that they have everything up to the current steps.
     fn report_positions(&self) -> Result<()> {
         let positions = self.remote.streams.positions();
@@ -341,8 +343,8 @@ impl Shared {
     fn close_window(&self, outbox: &mut Outbox) -> Vec<Vec<Key>> {
         outbox.batches = 0;
         outbox.closed_at = Instant::now();
-        // The exchange of a window includes the dense parameters.
-        outbox.dense_batches = 0;
+        // The exchange of a window includes what an early one does.
+        outbox.early_batches = 0;
         self.local_rows.close_window()
     }
 

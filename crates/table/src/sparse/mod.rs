@@ -11,8 +11,10 @@
 //! The table does not know who pushes, in which mode, or what time it is: the stamp of a touched row is a number that the
 //! caller sets.
 
+mod bases;
 mod changes;
 mod cut;
+mod differences;
 mod huge_pages;
 pub(crate) mod index;
 pub(crate) mod prefetch;
@@ -24,6 +26,7 @@ pub(crate) mod slabs;
 mod unadmitted;
 
 pub use cut::Cut;
+pub use differences::Differences;
 pub use restorer::RowRestorer;
 pub use scratch::Scratch;
 pub(crate) use shard::BATCH;

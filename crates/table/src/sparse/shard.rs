@@ -10,8 +10,10 @@ use std::sync::Arc;
 
 use openfleet_core::Key;
 
+use super::bases::Bases;
 use super::changes::{Changes, NewCut};
 use super::cut::ShardCut;
+use super::differences::Differences;
 use super::index::Index;
 use super::rows::Rows;
 use super::scratch::Wanted;
@@ -47,6 +49,8 @@ pub(super) struct Shard {
     cut: Option<Box<ShardCut>>,
     /// Changes since the first cut.
     changes: Option<Box<Changes>>,
+    /// Of a table that is a copy: what rows were before they were pushed.
+    bases: Option<Box<Bases>>,
 }
 
 impl Shard {
@@ -63,6 +67,7 @@ impl Shard {
             evicted: 0,
             cut: None,
             changes: None,
+            bases: None,
         }
     }
 
@@ -148,7 +153,7 @@ impl Shard {
         existing: Existing,
     ) {
         let dim = new_row.spec.dim;
-        let (mut buffer, mut state) = (Vec::new(), Vec::new());
+        let mut buffers = RowBuffers::default();
         let mut hints = [NONE; BATCH];
         for batch in group.chunks(BATCH) {
             self.look_ahead(layout, batch, layout.pulled_floats(dim), dim, &mut hints);
@@ -156,14 +161,7 @@ impl Shard {
                 let weights = &rows[wanted.at as usize * dim..][..dim];
                 match (self.find_row(wanted, hint), existing) {
                     (Some(_), Existing::Keep) => {}
-                    (Some(row), Existing::Replace) => {
-                        self.record_change(layout, row);
-                        let shown = layout.show(&self.rows, row, new_row.spec, &mut buffer);
-                        state.clear();
-                        state.extend_from_slice(shown.state);
-                        let ctr = shown.ctr;
-                        layout.restore(&mut self.rows, row, new_row, weights, Some(&state), ctr);
-                    }
+                    (Some(row), Existing::Replace) => self.replace(layout, row, new_row, weights, &mut buffers),
                     (None, _) => {
                         let row = self.add_row(wanted, new_row.stamp);
                         layout.restore(&mut self.rows, row, new_row, weights, None, None);
@@ -181,6 +179,9 @@ impl Shard {
         let mut targets = [Target::default(); BATCH];
         for batch in group.chunks(BATCH) {
             self.look_ahead(layout, batch, self.rows.floats(), usize::MAX, &mut hints);
+            if let Some(bases) = &self.bases {
+                hints[..batch.len()].iter().for_each(|&row| bases.prefetch(row));
+            }
             let mut count = 0;
             for (wanted, hint) in batch.iter().zip(hints) {
                 // Refused before its row is searched, so that none is created.
@@ -193,6 +194,7 @@ impl Shard {
                     continue;
                 };
                 self.record_change(layout, row);
+                self.keep_base(layout, row, wanted.key);
                 self.touch(row, push.new_row.stamp);
                 targets[count] = Target { at: wanted.at, row };
                 count += 1;
@@ -240,6 +242,89 @@ impl Shard {
             self.evict_surplus(layout);
         }
         report
+    }
+
+    /// The table is a copy from now on.
+    pub(super) fn keep_bases(&mut self, bases: Bases) {
+        self.bases = Some(Box::new(bases));
+    }
+
+    /// Calls `work` with the bases, if the table is a copy, and a function from the number of a row to its key.
+    pub(super) fn with_bases(&mut self, work: &mut impl FnMut(&mut Bases, &dyn Fn(u32) -> Key)) {
+        if let Some(bases) = &mut self.bases {
+            work(bases, &|row| self.rows.key(row));
+        }
+    }
+
+    /// Takes the differences of the wanted keys from their bases.
+    pub(super) fn differences(
+        &mut self,
+        layout: &impl RowLayout,
+        group: &[Wanted],
+        divisor: f32,
+        new_row: &NewRow<'_>,
+        differences: &mut Differences,
+    ) {
+        let dim = new_row.spec.dim;
+        let Some(mut bases) = self.bases.take() else { return };
+        let (mut weights, mut buffers) = (vec![0.0; dim], RowBuffers::default());
+        let mut hints = [NONE; BATCH];
+        for batch in group.chunks(BATCH) {
+            self.look_ahead(layout, batch, layout.pulled_floats(dim), dim, &mut hints);
+            for (wanted, hint) in batch.iter().zip(hints) {
+                let Some(row) = self.find_row(wanted, hint) else { continue };
+                let Some(base) = bases.get(row) else { continue };
+                layout.pull(&self.rows, row, &mut weights);
+                if weights == *base {
+                    bases.remove(row);
+                    continue;
+                }
+                let start = differences.values.len();
+                differences.values.extend(weights.iter().zip(&*base).map(|(weight, base)| (weight - base) / divisor));
+                let difference = &differences.values[start..];
+                if !all_usable(difference) {
+                    differences.values.truncate(start);
+                    continue;
+                }
+                differences.keys.push(wanted.key);
+                base.iter_mut().zip(difference).for_each(|(base, difference)| *base += difference);
+                if divisor != 1.0 {
+                    continue;
+                }
+                // The owner has all of it, but adding the difference may have rounded the last bit.
+                if weights != *base {
+                    self.replace(layout, row, new_row, base, &mut buffers);
+                }
+                bases.remove(row);
+            }
+        }
+        self.bases = Some(bases);
+    }
+
+    /// Receives the rows of the wanted keys from their owner, where this shard has rows.
+    pub(super) fn receive(&mut self, layout: &impl Additive, group: &[Wanted], new_row: &NewRow<'_>, rows: &[f32]) {
+        let dim = new_row.spec.dim;
+        let mut bases = self.bases.take();
+        let (mut difference, mut buffers) = (vec![0.0; dim], RowBuffers::default());
+        let mut hints = [NONE; BATCH];
+        for batch in group.chunks(BATCH) {
+            self.look_ahead(layout, batch, layout.pulled_floats(dim), dim, &mut hints);
+            for (wanted, hint) in batch.iter().zip(hints) {
+                let Some(row) = self.find_row(wanted, hint) else { continue };
+                let received = &rows[wanted.at as usize * dim..][..dim];
+                match bases.as_mut().and_then(|bases| bases.get(row)) {
+                    Some(base) => {
+                        let each = difference.iter_mut().zip(received).zip(&*base);
+                        each.for_each(|((difference, received), base)| *difference = received - base);
+                        base.copy_from_slice(received);
+                        self.record_change(layout, row);
+                        layout.add(&mut self.rows, row, &difference);
+                    }
+                    None => self.replace(layout, row, new_row, received, &mut buffers),
+                }
+            }
+        }
+        self.bases = bases;
     }
 
     /// Calls `look` with the row of a single key.
@@ -395,7 +480,8 @@ impl Shard {
 
     pub(super) fn bytes(&self) -> usize {
         let changes = self.changes.as_ref().map_or(0, |changes| changes.bytes());
-        self.index.bytes() + self.rows.bytes() + self.unadmitted.bytes() + self.recent.len() + changes
+        let bases = self.bases.as_ref().map_or(0, |bases| bases.bytes());
+        self.index.bytes() + self.rows.bytes() + self.unadmitted.bytes() + self.recent.len() + changes + bases
     }
 
     /// Rows removed so far to stay within the capacity.
@@ -447,6 +533,32 @@ impl Shard {
             changes.changed(row);
         }
         self.copy_for_cut(layout, row);
+    }
+
+    /// The row is about to be pushed: if the table is a copy, keep what the row was.
+    #[inline(always)]
+    fn keep_base(&mut self, layout: &impl RowLayout, row: u32, key: Key) {
+        if let Some(base) = self.bases.as_mut().and_then(|bases| bases.before_push(row, key)) {
+            layout.pull(&self.rows, row, base);
+        }
+    }
+
+    /// Replaces the weights of a row; the optimizer's state stays.
+    fn replace(
+        &mut self,
+        layout: &impl RowLayout,
+        row: u32,
+        new_row: &NewRow<'_>,
+        weights: &[f32],
+        buffers: &mut RowBuffers,
+    ) {
+        self.record_change(layout, row);
+        let RowBuffers { shown, state } = buffers;
+        let row_shown = layout.show(&self.rows, row, new_row.spec, shown);
+        state.clear();
+        state.extend_from_slice(row_shown.state);
+        let ctr = row_shown.ctr;
+        layout.restore(&mut self.rows, row, new_row, weights, Some(state), ctr);
     }
 
     /// The row is about to get another number.
@@ -526,6 +638,9 @@ impl Shard {
         if let Some(changes) = &mut self.changes {
             changes.removed(row, self.rows.key(row));
         }
+        if let Some(bases) = &mut self.bases {
+            bases.deleted(row, self.rows.len() - 1);
+        }
         let tag_of = |key: Key| Wanted::new(key, 0).tag;
         self.index.remove(tag_of(self.rows.key(row)), row);
         layout.release(&mut self.rows, row);
@@ -562,6 +677,13 @@ impl Shard {
             }
         }
     }
+}
+
+/// Memory for replacing rows.
+#[derive(Default)]
+struct RowBuffers {
+    shown: Vec<f32>,
+    state: Vec<f32>,
 }
 
 #[cold]

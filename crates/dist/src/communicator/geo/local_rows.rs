@@ -1,11 +1,15 @@
-//! The local copies of a GEO worker: the rows it trains on and, of rows that it has changed since it last sent them, what the servers
-//! have of them (the base).
+//! The local copies of a GEO worker: the rows it trains on. Of rows that it has changed since it last sent them, the table also has what
+//! the servers have (the base).
 //!
 //! ```text
 //!           first use: pulled           push: base = the copy, then it changes
 //!   absent --------------------> copy <----------------------------------------> changed copy with a base
 //!                                            exchange: the difference is sent
 //! ```
+//!
+//! All workers train the rows that most batches use, each from its own copy. The more often a worker trains such a row between two
+//! exchanges, the further the copies move apart, and the sum of their progress overshoots. So a row that was used [`OFTEN`] times is
+//! exchanged before its window ends.
 //!
 //! Only rows that this worker has touched have a copy. One thread requests a row, mostly while it computes the batch before the
 //! one that needs it; whichever thread needs the row first stores the reply.
@@ -14,28 +18,32 @@
 //! is being pulled, or for a row that was stored after the exchange was sent, may or may not be in the row, and the server will not
 //! send it again. Such a row is pulled once more.
 //!
-//! A push holds the gate for reading, so that no exchange comes between the base of a row and its change.
-//!
-//! Lock order: gate, arrivals, unsent rows of a table, a shard of the local rows.
+//! Lock order: arrivals, a shard of the local rows.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use openfleet_core::Key;
-use openfleet_table::{Existing, Missing, Scratch, SparseSpec, SparseTable, clip};
-use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
+use openfleet_table::{Existing, Missing, Scratch, SparseSpec, SparseTable};
+use parking_lot::{Condvar, Mutex};
 
-use super::unsent::UnsentRows;
 use crate::communicator::{PullInFlight, Remote};
 use crate::error::{Error, Result};
 use crate::stage::{Lookup, SparseStage};
 
+/// Uses after which a row is exchanged early. With 5 and rows every 400 batches, two workers reach the AUC of sync mode.
+const OFTEN: u32 = 5;
+
+/// After so many batches in a row that needed no new rows, one in so many is looked at in advance.
+const MANY_COMPLETE: u32 = 16;
+
 /// The rows this worker has touched.
 pub(super) struct LocalRows {
     tables: Vec<LocalTable>,
-    /// Held for reading by pushes, for writing while differences are taken or added.
-    gate: RwLock<()>,
+    /// Batches since the last one that needed new rows.
+    complete: AtomicU32,
     arrivals: Mutex<Arrivals>,
     /// Notified when rows have arrived or were requested, or when a thread has failed to pull them.
     arrived: Condvar,
@@ -45,7 +53,6 @@ struct LocalTable {
     name: String,
     /// The rows that training reads and changes.
     local: Arc<SparseTable>,
-    unsent: Mutex<UnsentRows>,
 }
 
 /// Rows that are being pulled.
@@ -73,16 +80,11 @@ impl LocalRows {
     pub(super) fn new(tables: Vec<(String, SparseSpec)>) -> Result<Self> {
         let tables = tables.into_iter().map(|(name, spec)| {
             let making = |source| Error::Table { action: "making a copy of", table: name.clone(), source };
-            let unsent = Mutex::new(UnsentRows::new(spec.dim));
-            let local = Arc::new(SparseTable::new(spec).map_err(making)?);
-            Ok(LocalTable { name, local, unsent })
+            let local = Arc::new(SparseTable::new(spec).map_err(making)?.as_copy(OFTEN));
+            Ok(LocalTable { name, local })
         });
-        Ok(LocalRows {
-            tables: tables.collect::<Result<_>>()?,
-            gate: RwLock::new(()),
-            arrivals: Mutex::default(),
-            arrived: Condvar::new(),
-        })
+        let tables = tables.collect::<Result<_>>()?;
+        Ok(LocalRows { tables, complete: AtomicU32::new(0), arrivals: Mutex::default(), arrived: Condvar::new() })
     }
 
     /// The tables that training reads and changes.
@@ -143,10 +145,17 @@ impl LocalRows {
     }
 
     /// Requests the rows of a later batch that have no copy and are not being pulled yet.
+    ///
+    /// While batches need no new rows, most are not looked at: a row that is missed is pulled when it is needed.
     pub(super) fn request(&self, remote: &Remote, stages: &[SparseStage]) -> Result<()> {
+        let complete = self.complete.fetch_add(1, Ordering::Relaxed);
+        if complete >= MANY_COMPLETE && !complete.is_multiple_of(MANY_COMPLETE) {
+            return Ok(());
+        }
         let wanted = stages.iter().flat_map(|stage| stage.lookups.iter().map(|one| (one.table, stage.unique.keys())));
         let claimed = self.claim(wanted)?;
         if !claimed.is_empty() {
+            self.complete.store(0, Ordering::Relaxed);
             let request = self.ask(remote, &claimed, Missing::Create);
             self.arrivals.lock().requested.push_back(request);
             self.arrived.notify_all();
@@ -158,6 +167,7 @@ impl LocalRows {
     fn fetch(&self, remote: &Remote, wanted: &[TableKeys]) -> Result<()> {
         let claimed = self.claim(wanted.iter().map(|(number, keys)| (*number, keys.as_slice())))?;
         if !claimed.is_empty() {
+            self.complete.store(0, Ordering::Relaxed);
             self.store(remote, self.ask(remote, &claimed, Missing::Create))?;
         }
         let mut arrivals = self.arrivals.lock();
@@ -257,40 +267,14 @@ impl LocalRows {
         Request { pull: remote.begin_pull(&stages, missing), stages }
     }
 
-    /// Begins a push: until the guard is dropped, no exchange takes or adds differences. The keys of the push must be
-    /// [recorded](Self::record) before their rows change.
-    pub(super) fn begin_push(&self) -> RwLockReadGuard<'_, ()> {
-        self.gate.read()
-    }
-
-    /// Records that a push is about to change the rows of these distinct keys.
-    pub(super) fn record(&self, number: usize, keys: &[Key], scratch: &mut Scratch) -> Result<()> {
-        let table = &self.tables[number];
-        let dim = table.local.dim();
-        // Another thread may change a row at the same time, but only after it has set the row's base under this lock.
-        let mut unsent = table.unsent.lock();
-        let new = unsent.add(keys);
-        let (mut rows, mut absent) = (vec![0.0; new.len() * dim], Vec::new());
-        let copied = table.local.pull_present(&new, &mut rows, &mut absent, scratch);
-        copied.map_err(|source| table.error("copying rows of", source))?;
-        for (&key, row) in new.iter().zip(rows.chunks_exact(dim)) {
-            if let Some(base) = unsent.base(key) {
-                base.copy_from_slice(row);
-            }
-        }
-        // A row that is pushed but was never pulled has no base; no caller does that.
-        absent.iter().for_each(|&at| unsent.remove(new[at as usize]));
-        Ok(())
-    }
-
     /// Takes the keys of each table whose rows should be exchanged before the window ends.
     pub(super) fn take_often_used(&self) -> Vec<Vec<Key>> {
-        self.tables.iter().map(|table| table.unsent.lock().take_often_used()).collect()
+        self.tables.iter().map(|table| table.local.take_often_used()).collect()
     }
 
     /// Begins a new window. Returns the keys of each table that were used in the last one.
     pub(super) fn close_window(&self) -> Vec<Vec<Key>> {
-        self.tables.iter().map(|table| table.unsent.lock().close_window()).collect()
+        self.tables.iter().map(|table| table.local.take_used()).collect()
     }
 
     /// The differences of rows from the servers' rows, divided by `divisor`. They are added to the base, as the servers will
@@ -303,38 +287,11 @@ impl LocalRows {
         scratch: &mut Scratch,
     ) -> Result<SparseStage> {
         let table = &self.tables[number];
-        let (dim, error) = (table.local.dim(), |source| table.error("copying rows of", source));
-        let (mut local, mut absent) = (vec![0.0; keys.len() * dim], Vec::new());
-        let _gate = self.gate.write();
-        table.local.pull_present(keys, &mut local, &mut absent, scratch).map_err(error)?;
-        let mut unsent = table.unsent.lock();
-        let (mut sent, mut differences) = (Vec::new(), Vec::new());
-        let (mut rounded, mut rounded_rows) = (Vec::new(), Vec::new());
-        for (&key, local) in keys.iter().zip(local.chunks_exact(dim)) {
-            let Some(base) = unsent.base(key) else { continue };
-            if local != base {
-                let start = differences.len();
-                differences.extend(local.iter().zip(base.iter()).map(|(local, base)| (local - base) / divisor));
-                if !clip::is_finite(&differences[start..]) {
-                    differences.truncate(start);
-                    continue;
-                }
-                sent.push(key);
-                base.iter_mut().zip(&differences[start..]).for_each(|(base, difference)| *base += difference);
-                if divisor != 1.0 {
-                    continue;
-                }
-                // The servers have all of it, but adding the difference may have rounded the last bit.
-                if local != base {
-                    rounded.push(key);
-                    rounded_rows.extend_from_slice(base);
-                }
-            }
-            unsent.remove(key);
-        }
-        table.local.put(&rounded, &rounded_rows, Existing::Replace, scratch).map_err(error)?;
-        let lookup = Lookup { table: number, dim, trained: true, gradients: differences, ..Lookup::default() };
-        Ok(stage_of(&sent, lookup))
+        let taken = table.local.differences(keys, divisor, scratch);
+        let taken = taken.map_err(|source| table.error("copying rows of", source))?;
+        let dim = table.local.dim();
+        let lookup = Lookup { table: number, dim, trained: true, gradients: taken.values, ..Lookup::default() };
+        Ok(stage_of(&taken.keys, lookup))
     }
 
     /// An exchange is about to be sent.
@@ -373,8 +330,8 @@ impl LocalRows {
         let table = &self.tables[number];
         let (dim, error) = (table.local.dim(), |source| table.error("copying rows of", source));
         let (mut absent, mut overtaken) = (Vec::new(), Vec::new());
-        let _gate = self.gate.write();
         {
+            // Look for copies under the lock: a row that is stored later is newer than these.
             let mut arrivals = self.arrivals.lock();
             if !arrivals.rows.is_empty() {
                 for &key in keys {
@@ -388,35 +345,26 @@ impl LocalRows {
             }
             table.local.absent(keys, &mut absent, scratch).map_err(error)?;
         }
+        if absent.is_empty() && overtaken.is_empty() {
+            table.local.receive(keys, rows, scratch).map_err(error)?;
+            return Ok(overtaken);
+        }
         let (mut absent, mut skipped) = (absent.into_iter().peekable(), overtaken.iter().peekable());
-        // Rows as the servers have them are replaced; to others the difference is added.
-        let (mut sent, mut values, mut changed, mut differences) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut unsent = table.unsent.lock();
+        let (mut received, mut values) = (Vec::new(), Vec::new());
         for (at, (&key, row)) in keys.iter().zip(rows.chunks_exact(dim)).enumerate() {
             let is_skipped = skipped.next_if_eq(&&key).is_some();
-            if absent.next_if_eq(&(at as u32)).is_some() || is_skipped {
-                continue;
-            }
-            match unsent.base(key) {
-                Some(base) => {
-                    changed.push(key);
-                    differences.extend(row.iter().zip(base.iter()).map(|(row, base)| row - base));
-                    base.copy_from_slice(row);
-                }
-                None => {
-                    sent.push(key);
-                    values.extend_from_slice(row);
-                }
+            if absent.next_if_eq(&(at as u32)).is_none() && !is_skipped {
+                received.push(key);
+                values.extend_from_slice(row);
             }
         }
-        table.local.put(&sent, &values, Existing::Replace, scratch).map_err(error)?;
-        table.local.add(&changed, &differences, scratch).map_err(error)?;
+        table.local.receive(&received, &values, scratch).map_err(error)?;
         Ok(overtaken)
     }
 
     /// The keys of rows whose difference has not been sent, in ascending order.
     pub(super) fn unsent(&self, number: usize) -> Vec<Key> {
-        self.tables[number].unsent.lock().keys()
+        self.tables[number].local.changed_keys()
     }
 }
 
@@ -484,9 +432,7 @@ mod tests {
     }
 
     fn push(local_rows: &LocalRows, key: Key, gradient: f32) {
-        let (_push, mut scratch) = (local_rows.begin_push(), Scratch::new());
-        local_rows.record(0, &[key], &mut scratch).unwrap();
-        local_rows.tables[0].local.push(&[key], &[gradient], &mut scratch).unwrap();
+        local_rows.tables[0].local.push(&[key], &[gradient], &mut Scratch::new()).unwrap();
     }
 
     fn pulled(keys: &[Key], rows: Vec<f32>) -> SparseStage {
