@@ -90,11 +90,6 @@ pub(crate) fn request_changes(push: &mut Payload, since: u64) {
     bytes[CHANGES_SINCE_AT..CHANGES_SINCE_AT + 8].copy_from_slice(&since.to_le_bytes());
 }
 
-/// Reads [`Head::changes_since`] of an encoded push.
-pub(crate) fn changes_since(push: &[u8]) -> Result<Option<u64>> {
-    Ok(take_head(&mut Reader::new(push))?.0.changes_since)
-}
-
 impl PushEncoder {
     /// Begins a push.
     pub fn new(head: Head) -> Self {
@@ -317,6 +312,10 @@ impl<'a> PushView<'a> {
 /// What the reply to a push should contain.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wanted<'a> {
+    /// The stream of the push.
+    pub(crate) stream: u32,
+    /// See [`Head::changes_since`].
+    pub(crate) changes_since: Option<u64>,
     /// The blocks whose new values are requested.
     pub(crate) blocks: Vec<u32>,
     /// See [`PushView::next_pull`].
@@ -327,9 +326,10 @@ pub(crate) struct Wanted<'a> {
 pub(crate) fn wanted(payload: &[u8]) -> Result<Wanted<'_>> {
     let mut reader = Reader::new(payload);
     let (head, parts) = take_head(&mut reader)?;
-    let Head { want_values, width, counted, .. } = head;
+    let Head { work, want_values, changes_since, width, counted, .. } = head;
+    let stream = work.stream;
     if !want_values && !parts.has_pull {
-        return Ok(Wanted::default());
+        return Ok(Wanted { stream, changes_since, ..Wanted::default() });
     }
     for _ in 0..parts.stages {
         let keys = take_keys(&mut reader)?;
@@ -348,7 +348,7 @@ pub(crate) fn wanted(payload: &[u8]) -> Result<Wanted<'_>> {
             blocks.push(block[0]);
         }
     }
-    Ok(Wanted { blocks, next_pull: take_pull(&mut reader, parts.has_pull)? })
+    Ok(Wanted { stream, changes_since, blocks, next_pull: take_pull(&mut reader, parts.has_pull)? })
 }
 
 /// What follows the head of a push.

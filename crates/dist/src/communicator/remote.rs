@@ -3,6 +3,7 @@
 //! One request per server and batch, for all stages and tables together; replies are gathered in order. When a request is sent
 //! is up to the mode.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +20,7 @@ use crate::client::{Link, Pending};
 use crate::error::{Error, Result};
 use crate::floats;
 use crate::frame::{Payload, PayloadPool, Reader};
-use crate::gradients::{Counts, Head, Measure, PushEncoder, take_barrier};
+use crate::gradients::{Counts, Head, Measure, PushEncoder, request_changes, take_barrier};
 use crate::pull::{self, PullEncoder};
 use crate::request::create_tables::{self, CreateTables, Description, ServerShare};
 use crate::request::depart::Depart;
@@ -105,6 +106,8 @@ pub struct Remote {
     /// The program's own state from the checkpoint that the tables were loaded from.
     states: Mutex<Vec<u8>>,
     pulls: AtomicU64,
+    /// Per stream that steps together with others, if floats are narrow: the dense values that its replies refer to.
+    stepped: Mutex<HashMap<u32, HeldValues>>,
 }
 
 /// Rows that are requested from the servers.
@@ -189,6 +192,7 @@ impl Remote {
             streams,
             states,
             pulls,
+            stepped: Mutex::default(),
         })
     }
 
@@ -426,12 +430,29 @@ impl Remote {
     ) -> Result<Duration> {
         let buffers = (!next.is_empty()).then(|| self.group(next));
         let with_next = buffers.as_ref().map(|buffers| (&*next, buffers));
-        let payloads = self.encode_push_before(work, sparse, dense, PushReply::Values, with_next);
+        // After an error the next reply has full values, because nothing is held.
+        let mut held = match self.width {
+            FloatWidth::Bits16 => Some(self.stepped.lock().remove(&work.stream).unwrap_or_default()),
+            FloatWidth::Bits32 => None,
+        };
+        let reply = if held.is_some() { PushReply::Nothing } else { PushReply::Values };
+        let mut payloads = self.encode_push_before(work, sparse, dense, reply, with_next);
+        if let Some(held) = &held {
+            for (server, payload) in payloads.iter_mut().enumerate() {
+                request_changes(payload, held.numbers().get(server).copied().unwrap_or(0));
+            }
+        }
         let asked = self.ask_all(Kind::Push, payloads);
-        let barrier = self.take_stepped_values(asked, dense, |server, reader| match &buffers {
+        let barrier = self.take_stepped_values(asked, dense, held.as_mut(), |server, reader| match &buffers {
             Some(buffers) => take_rows(server, reader, buffers, next),
             None => Ok(()),
         })?;
+        if let Some(held) = held {
+            for stage in dense.iter_mut().filter(|stage| stage.trained) {
+                stage.values.copy_from_slice(&held.values[stage.table]);
+            }
+            self.stepped.lock().insert(work.stream, held);
+        }
         self.buffer_pool.lock().extend(buffers);
         Ok(barrier)
     }
@@ -468,23 +489,27 @@ impl Remote {
             Scale { stream: work.stream, step: work.first_step, factor, blocks }.encode()
         });
         let asked = self.ask_all(Kind::Scale, payloads.collect::<Result<_>>()?);
-        Ok(barrier + self.take_stepped_values(asked, dense, |_, _| Ok(()))?)
+        Ok(barrier + self.take_stepped_values(asked, dense, None, |_, _| Ok(()))?)
     }
 
-    /// Waits until the step of a group is applied, and copies the new dense values into their stages; `take_rest` reads what
-    /// else the reply of a server has. Returns how long the servers waited for other workers, which is the longest of their waits,
+    /// Waits until the step of a group is applied, and copies the new dense values into their stages, or adds their changes to
+    /// `held`; `take_rest` reads what else the reply of a server has. Returns how long the servers waited for other workers, which is the longest of their waits,
     /// because they wait at the same time.
     fn take_stepped_values(
         &self,
         asked: Vec<Pending>,
         dense: &mut [DenseStage],
+        mut held: Option<&mut HeldValues>,
         mut take_rest: impl FnMut(usize, &mut Reader<'_>) -> Result<()>,
     ) -> Result<Duration> {
         let mut barrier = Duration::ZERO;
         for (server, pending) in asked.into_iter().enumerate() {
             let answer = pending.wait()?;
             let mut reader = Reader::new(answer.bytes());
-            self.take_trained_values(server, &mut reader, dense)?;
+            match &mut held {
+                Some(held) => self.take_changes(server, &mut reader, held)?,
+                None => self.take_trained_values(server, &mut reader, dense)?,
+            }
             barrier = barrier.max(take_barrier(&mut reader)?);
             take_rest(server, &mut reader)?;
             reader.end()?;

@@ -8,7 +8,7 @@
 use super::{Request, now};
 use crate::error::Result;
 use crate::frame::{Payload, Reader};
-use crate::server::{Caller, Outcome, State};
+use crate::server::{Caller, CopyOwner, Outcome, State};
 
 /// The request.
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ impl Request for PullChanges {
     }
 
     fn apply(self, server: &State, caller: Caller) -> Result<Outcome> {
-        now(server.tables.changes(caller.rank, self.held, &self.blocks)?)
+        now(server.tables.changes(CopyOwner::Worker(caller.rank), self.held, &self.blocks)?)
     }
 }
 

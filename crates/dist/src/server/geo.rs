@@ -8,7 +8,7 @@ use openfleet_table::geo::Changed;
 use openfleet_table::ledger::{Applied, Ledger};
 use parking_lot::Mutex;
 
-use super::tables::{GatePermit, Tables};
+use super::tables::{CopyOwner, GatePermit, Tables};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
 use crate::gradients::{PushView, PushedStage};
@@ -188,7 +188,7 @@ impl Tables {
         }
         self.put_scratch(scratch);
         match view.changes_since {
-            Some(held) => answer.put(self.all_changes(worker, held)?.bytes()),
+            Some(held) => answer.put(self.all_changes(CopyOwner::Worker(worker), held)?.bytes()),
             None => self.put_values(view.blocks.iter().map(|&(block, _)| block), &mut answer)?,
         }
         Ok(answer)

@@ -29,3 +29,4 @@ pub use shrink::Shrink;
 pub(crate) use state::Pushing;
 pub use state::{Caller, Created, Outcome, State};
 pub use status::Status;
+pub(crate) use tables::CopyOwner;

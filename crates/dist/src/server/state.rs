@@ -26,7 +26,7 @@ use super::tables::{TableSet, Tables};
 use super::waiting::{Control, RequestBody, WaitingRequest};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
-use crate::gradients::{self, PushView};
+use crate::gradients::PushView;
 use crate::handshake::{Nonce, fresh_nonce};
 
 /// A reply, now or when other workers have done their part.
@@ -315,10 +315,9 @@ impl State {
         answer: Option<Payload>,
         push: &Payload,
     ) -> Result<Payload> {
-        match (how, answer, gradients::changes_since(push.bytes())?) {
-            (Pushing::Differences, Some(answer), _) => Ok(answer),
-            (_, _, Some(held)) => self.tables.all_changes(caller.rank, held),
-            (_, _, None) => self.tables.answer_push(caller.rank, push, None),
+        match (how, answer) {
+            (Pushing::Differences, Some(answer)) => Ok(answer),
+            _ => self.tables.answer_push(caller.rank, push, None),
         }
     }
 

@@ -82,15 +82,26 @@ pub(crate) struct Tables {
     scratches: Mutex<Vec<Scratch>>,
     /// Memory of replies.
     payloads: PayloadPool,
-    /// Per worker: its copy of the dense values, if only differences are sent.
-    dense_copies: Mutex<HashMap<u32, Arc<Mutex<DenseCopy>>>>,
+    /// Copies of the dense values to which only differences are sent.
+    dense_copies: Mutex<HashMap<CopyOwner, Arc<Mutex<DenseCopy>>>>,
     repeats: AtomicU64,
 }
 
-/// A worker's copy after the reply with this number.
+/// Who has a copy of the dense values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum CopyOwner {
+    /// All threads of a worker together.
+    Worker(u32),
+    /// One stream, in a mode in which each receives the values of its own steps.
+    Stream(u32),
+}
+
+/// A copy after the reply with this number.
 #[derive(Default)]
 struct DenseCopy {
     number: u64,
+    /// The number of the reply before it, as its owner has said; 0 for none.
+    based_on: u64,
     values: Vec<Vec<f32>>,
     answer: Payload,
 }
@@ -229,13 +240,14 @@ impl Tables {
         Ok(())
     }
 
-    /// Encodes how blocks differ from a worker's copy of them: as narrow differences if the copy is known, else as full values.
+    /// Encodes how blocks differ from a copy of them: as narrow differences if the copy is known, else as full values.
     ///
-    /// `held` is the number of the last reply that the worker has added; 0 for none. A repeat gets the same reply.
-    pub(crate) fn changes(&self, worker: u32, held: u64, blocks: &[u32]) -> Result<Payload> {
-        let known = self.dense_copies.lock().entry(worker).or_default().clone();
+    /// `held` is the number of the last reply that its owner has added; 0 for none. A repeat gets the same reply. A request that
+    /// arrives after later ones makes the owner's next reply one with full values, because the copy is no longer known then.
+    pub(crate) fn changes(&self, owner: CopyOwner, held: u64, blocks: &[u32]) -> Result<Payload> {
+        let known = self.dense_copies.lock().entry(owner).or_default().clone();
         let mut known = known.lock();
-        if held != 0 && known.number == held + 1 {
+        if held != 0 && known.based_on == held {
             return Ok(known.answer.clone());
         }
         let is_known = held != 0 && known.number == held && known.values.len() == blocks.len();
@@ -255,21 +267,25 @@ impl Tables {
                 }
             });
         }
-        *known = DenseCopy { number: known.number + 1, values, answer: answer.clone() };
+        *known = DenseCopy { number: known.number + 1, based_on: held, values, answer: answer.clone() };
         Ok(answer)
     }
 
-    /// How all blocks differ from a worker's copy of them; see [`changes`](Tables::changes).
-    pub(crate) fn all_changes(&self, worker: u32, held: u64) -> Result<Payload> {
+    /// How all blocks differ from a copy of them; see [`changes`](Tables::changes).
+    pub(crate) fn all_changes(&self, owner: CopyOwner, held: u64) -> Result<Payload> {
         let count = self.current.read().dense.len() as u32;
-        self.changes(worker, held, &(0..count).collect::<Vec<_>>())
+        self.changes(owner, held, &(0..count).collect::<Vec<_>>())
     }
 
-    /// The values and rows that an applied push asked for; between them, for a step of a group, how long it waited for the pushes
-    /// of other workers.
+    /// The values, or their changes, and the rows that an applied push asked for; between them, for a step of a group, how long it
+    /// waited for the pushes of other workers.
     pub(crate) fn answer_push(&self, worker: u32, push: &Payload, barrier: Option<Duration>) -> Result<Payload> {
-        let Wanted { blocks, next_pull } = gradients::wanted(push.bytes())?;
-        let mut reply = self.values_of(&blocks)?;
+        let Wanted { stream, changes_since, blocks, next_pull } = gradients::wanted(push.bytes())?;
+        let owner = if barrier.is_some() { CopyOwner::Stream(stream) } else { CopyOwner::Worker(worker) };
+        let mut reply = match changes_since {
+            Some(held) => self.all_changes(owner, held)?,
+            None => self.values_of(&blocks)?,
+        };
         if let Some(barrier) = barrier {
             put_barrier(&mut reply, barrier);
         }
