@@ -1,4 +1,5 @@
 //! A table as a copy of rows that another table owns: bases, differences, and rows that are received.
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use openfleet_core::Key;
 use openfleet_table::sparse::Differences;

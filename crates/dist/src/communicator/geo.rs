@@ -45,7 +45,7 @@ use parking_lot::{Condvar, Mutex};
 
 use self::exchanger::Exchanger;
 use self::local_rows::LocalRows;
-use self::rhythm::{Early, Rhythm};
+use self::rhythm::Rhythm;
 use super::{Communicator, Failure, Local, Missing, PullInFlight, Pushed, Remote, Step, wait_all};
 use crate::error::{Error, Result};
 use crate::request::geo_positions::GeoPositions;
@@ -82,10 +82,10 @@ struct Outbox {
     /// When the last window closed.
     closed_at: Instant,
     rhythm: Rhythm,
-    /// Batches since the last exchange of a window or an early one.
-    early_batches: u64,
-    /// An early exchange is queued or running.
-    exchanges_early: bool,
+    /// Batches since dense parameters were last exchanged.
+    dense_batches: u64,
+    /// A dense exchange is queued or running.
+    exchanges_dense: bool,
     queue: VecDeque<Job>,
     /// Numbers of jobs queued and done since the start.
     queued: u64,
@@ -100,8 +100,8 @@ struct Outbox {
 
 /// A job for the exchange thread.
 enum Job {
-    /// Before a window ends: dense parameters and, per sparse table, the keys of often used rows.
-    Early(Early, Vec<Vec<Key>>),
+    /// Dense parameters and, per sparse table, the keys of often used rows.
+    Dense(Vec<Vec<Key>>),
     /// The keys of k batches of each table, and how long the batches took.
     Window(Vec<Vec<Key>>, Duration),
     /// All unsent differences; also the keys of an incomplete window.
@@ -134,8 +134,8 @@ impl Geo {
             batches: 0,
             closed_at: Instant::now(),
             rhythm: Rhythm::new(&settings),
-            early_batches: 0,
-            exchanges_early: false,
+            dense_batches: 0,
+            exchanges_dense: false,
             queue: VecDeque::new(),
             queued: 0,
             done: 0,
@@ -232,7 +232,7 @@ impl Communicator for Geo {
         let mut outbox = shared.outbox.lock();
         outbox.check()?;
         outbox.batches += 1;
-        outbox.early_batches += 1;
+        outbox.dense_batches += 1;
         if outbox.rhythm.is_window_full(outbox.batches) {
             let took = outbox.closed_at.elapsed();
             let window = shared.close_window(&mut outbox);
@@ -244,15 +244,10 @@ impl Communicator for Geo {
             outbox.most_queued = outbox.most_queued.max(outbox.queue.len());
             drop(outbox);
             shared.changed.notify_all();
-        } else if !outbox.exchanges_early
-            && let Some(early) = outbox.rhythm.early(outbox.early_batches, Instant::now())
-        {
-            let keys = if early.rows { shared.local_rows.take_often_used() } else { Vec::new() };
-            if shared.has_trained_dense() || keys.iter().any(|keys| !keys.is_empty()) {
-                outbox.exchanges_early = true;
-                outbox.enqueue(Job::Early(early, keys));
-            }
-            outbox.early_batches = 0;
+        } else if !outbox.exchanges_dense && outbox.rhythm.is_dense_due(outbox.dense_batches, Instant::now()) {
+            outbox.dense_batches = 0;
+            outbox.exchanges_dense = true;
+            outbox.enqueue(Job::Dense(shared.local_rows.take_often_used()));
             drop(outbox);
             shared.changed.notify_all();
         }
@@ -325,11 +320,6 @@ impl Communicator for Geo {
 }
 
 impl Shared {
-    /// Whether any dense parameter was ever pushed.
-    fn has_trained_dense(&self) -> bool {
-        self.dense.iter().any(|dense| dense.trained.load(Ordering::Relaxed))
-    }
-
     /// Tells the servers that they have everything up to the current steps.
     fn report_positions(&self) -> Result<()> {
         let positions = self.remote.streams.positions();
@@ -343,8 +333,8 @@ impl Shared {
     fn close_window(&self, outbox: &mut Outbox) -> Vec<Vec<Key>> {
         outbox.batches = 0;
         outbox.closed_at = Instant::now();
-        // The exchange of a window includes what an early one does.
-        outbox.early_batches = 0;
+        // The exchange of a window includes the dense parameters.
+        outbox.dense_batches = 0;
         self.local_rows.close_window()
     }
 

@@ -101,13 +101,11 @@ impl Exchanger {
         let trained = || shared.dense.iter().map(|dense| dense.trained.load(Ordering::Relaxed)).collect();
         let all = vec![true; shared.dense.len()];
         match job {
-            Job::Early(early, keys) => {
-                let takes_part = if early.dense { trained() } else { vec![false; shared.dense.len()] };
-                let row_share = self.row_share(&keys, &takes_part);
-                self.exchange_in_parts(&keys, usual, takes_part, Reply::Changes)?;
+            Job::Dense(keys) => {
+                self.exchange_in_parts(&keys, usual, trained(), Reply::Changes)?;
                 let mut outbox = shared.outbox.lock();
-                outbox.exchanges_early = false;
-                outbox.rhythm.exchanged_early(early, started.elapsed(), row_share, Instant::now());
+                outbox.exchanges_dense = false;
+                outbox.rhythm.exchanged_dense(started.elapsed(), Instant::now());
             }
             Job::Window(window, window_time) => {
                 self.exchange_in_parts(&window, usual, trained(), Reply::Changes)?;
@@ -132,20 +130,6 @@ impl Exchanger {
             }
         }
         Ok(())
-    }
-
-    /// The share of rows in the bytes of an exchange.
-    fn row_share(&self, keys: &[Vec<Key>], takes_part: &[bool]) -> f64 {
-        // Rows have 32 bits in both directions, dense values 16 and 8.
-        let (row_bytes, dense_bytes) = match self.shared.remote.float_width() {
-            FloatWidth::Bits16 => (8, 3),
-            FloatWidth::Bits32 => (8, 8),
-        };
-        let rows = keys.iter().enumerate().map(|(number, keys)| keys.len() * self.shared.local_rows.dim(number));
-        let dense = self.shared.dense.iter().zip(takes_part).filter(|(_, trained)| **trained);
-        let dense: usize = dense.map(|(dense, _)| dense.local.spec().shape.iter().product::<usize>()).sum();
-        let (rows, dense) = ((rows.sum::<usize>() * row_bytes) as f64, (dense * dense_bytes) as f64);
-        if rows > 0.0 { rows / (rows + dense) } else { 0.0 }
     }
 
     /// Exchanges the differences of these rows of each table and, with the first of them, of the dense parameters that take part.

@@ -1,9 +1,8 @@
 //! When a GEO worker exchanges what: all rows of a window every k batches, and between them, more often, the dense parameters and
 //! often used rows.
 //!
-//! Exchanges run while training goes on, but they need the link and a part of the cores. So early exchanges pause after each one, on
-//! a slow link for long, and an adaptive k grows while exchanges take a large share of the time. Rows pause longer than dense parameters:
-//! if most batches use most rows, as with words, early exchanges would send the whole table again and again.
+//! Exchanges run while training goes on, but they need the link and a part of the cores. So dense exchanges pause after each one, on
+//! a slow link for long, and an adaptive k grows while exchanges take a large share of the time.
 //!
 //! This file has no clock: times are passed in.
 
@@ -11,10 +10,8 @@ use std::time::{Duration, Instant};
 
 use openfleet_core::strategy::GeoSettings;
 
-/// After dense parameters were exchanged early, they wait for so many times the duration: they take at most a quarter of the time.
-const DENSE_PAUSE: f64 = 3.0;
-/// The same for often used rows, which take at most a twentieth of the time.
-const ROW_PAUSE: f64 = 19.0;
+/// After a dense exchange, the next one waits for so many times its duration: dense exchanges take at most a quarter of the time.
+const PAUSE: u32 = 3;
 
 /// An adaptive k is doubled if the exchange of a window takes more than this share of the window's time.
 const LARGE_SHARE: f64 = 0.1;
@@ -29,26 +26,15 @@ const MOST: u64 = 1600;
 pub(super) struct Rhythm {
     row_steps: u64,
     is_adaptive: bool,
-    early_steps: u64,
-    /// When dense parameters may be exchanged early again.
+    dense_steps: u64,
+    /// When the next dense exchange may begin.
     dense_from: Option<Instant>,
-    /// When rows may be.
-    rows_from: Option<Instant>,
-}
-
-/// What an early exchange consists of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Early {
-    /// The dense parameters.
-    pub(super) dense: bool,
-    /// The often used rows.
-    pub(super) rows: bool,
 }
 
 impl Rhythm {
     pub(super) fn new(settings: &GeoSettings) -> Self {
-        let GeoSettings { k_steps, is_adaptive, dense_steps: early_steps, .. } = *settings;
-        Rhythm { row_steps: k_steps, is_adaptive, early_steps, dense_from: None, rows_from: None }
+        let GeoSettings { k_steps, is_adaptive, dense_steps, .. } = *settings;
+        Rhythm { row_steps: k_steps, is_adaptive, dense_steps, dense_from: None }
     }
 
     /// Whether rows have to be exchanged after this many batches.
@@ -56,21 +42,14 @@ impl Rhythm {
         batches >= self.row_steps
     }
 
-    /// What should be exchanged this many batches after the last exchange, if anything.
-    pub(super) fn early(&self, batches: u64, now: Instant) -> Option<Early> {
-        let may = |from: Option<Instant>| from.is_none_or(|from| now >= from);
-        let early = Early { dense: may(self.dense_from), rows: may(self.rows_from) };
-        (self.early_steps > 0 && batches >= self.early_steps && (early.dense || early.rows)).then_some(early)
+    /// Whether dense parameters should be exchanged this many batches after they last were.
+    pub(super) fn is_dense_due(&self, batches: u64, now: Instant) -> bool {
+        self.dense_steps > 0 && batches >= self.dense_steps && self.dense_from.is_none_or(|from| now >= from)
     }
 
-    /// An early exchange has ended; rows were this share of it.
-    pub(super) fn exchanged_early(&mut self, early: Early, took: Duration, row_share: f64, now: Instant) {
-        if early.dense {
-            self.dense_from = Some(now + took.mul_f64(DENSE_PAUSE * (1.0 - row_share)));
-        }
-        if early.rows {
-            self.rows_from = Some(now + took.mul_f64(ROW_PAUSE * row_share));
-        }
+    /// A dense exchange has ended.
+    pub(super) fn exchanged_dense(&mut self, took: Duration, now: Instant) {
+        self.dense_from = Some(now + took * PAUSE);
     }
 
     /// The rows of a window have been exchanged. Returns the new k if that changes it.
@@ -127,25 +106,11 @@ mod tests {
         assert!(rhythm.is_window_full(7) && !rhythm.is_window_full(6));
     }
 
-    const BOTH: Early = Early { dense: true, rows: true };
-
     #[test]
-    fn early_exchanges_of_dense_parameters_take_at_most_a_quarter_of_the_time() {
+    fn dense_exchanges_take_at_most_a_quarter_of_the_time() {
         let (mut rhythm, start) = (rhythm(100, false), Instant::now());
-        assert_eq!((rhythm.early(5, start), rhythm.early(4, start)), (Some(BOTH), None));
-        rhythm.exchanged_early(BOTH, ms(200), 0.0, start);
-        assert_eq!(rhythm.early(500, start + ms(599)), Some(Early { dense: false, rows: true }));
-        assert_eq!(rhythm.early(5, start + ms(600)), Some(BOTH));
-    }
-
-    #[test]
-    fn early_exchanges_of_rows_take_at_most_a_twentieth_of_the_time() {
-        let (mut rhythm, start) = (rhythm(100, false), Instant::now());
-        rhythm.exchanged_early(BOTH, ms(200), 0.5, start);
-        assert_eq!(rhythm.early(500, start + ms(299)), None);
-        assert_eq!(rhythm.early(500, start + ms(300)), Some(Early { dense: true, rows: false }));
-        rhythm.exchanged_early(Early { dense: true, rows: false }, ms(100), 0.0, start + ms(300));
-        assert_eq!(rhythm.early(5, start + ms(1899)), Some(Early { dense: true, rows: false }));
-        assert_eq!(rhythm.early(5, start + ms(1900)), Some(BOTH));
+        assert!(rhythm.is_dense_due(5, start) && !rhythm.is_dense_due(4, start));
+        rhythm.exchanged_dense(ms(200), start);
+        assert!(!rhythm.is_dense_due(500, start + ms(599)) && rhythm.is_dense_due(5, start + ms(600)));
     }
 }
