@@ -493,8 +493,8 @@ impl Remote {
     }
 
     /// Waits until the step of a group is applied, and copies the new dense values into their stages, or adds their changes to
-    /// `held`; `take_rest` reads what else the reply of a server has. Returns how long the servers waited for other workers, which is the longest of their waits,
-    /// because they wait at the same time.
+    /// `held`; `take_rest` reads what else the reply of a server has. Returns how long the servers waited for other workers, which
+    /// is the longest of their waits, because they wait at the same time.
     fn take_stepped_values(
         &self,
         asked: Vec<Pending>,

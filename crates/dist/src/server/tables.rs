@@ -243,7 +243,8 @@ impl Tables {
     /// Encodes how blocks differ from a copy of them: as narrow differences if the copy is known, else as full values.
     ///
     /// `held` is the number of the last reply that its owner has added; 0 for none. A repeat gets the same reply. A request that
-    /// arrives after later ones makes the owner's next reply one with full values, because the copy is no longer known then.
+    /// arrives after later ones makes the owner's next reply one with full values, because the copy is no longer known then. Numbers
+    /// only grow, also if this server has restarted: no later reply has a number that the owner may still hold.
     pub(crate) fn changes(&self, owner: CopyOwner, held: u64, blocks: &[u32]) -> Result<Payload> {
         let known = self.dense_copies.lock().entry(owner).or_default().clone();
         let mut known = known.lock();
@@ -251,8 +252,9 @@ impl Tables {
             return Ok(known.answer.clone());
         }
         let is_known = held != 0 && known.number == held && known.values.len() == blocks.len();
+        let number = known.number.max(held).saturating_add(1);
         let mut answer = self.reply();
-        answer.put(&[known.number + 1, u64::from(is_known)]);
+        answer.put(&[number, u64::from(is_known)]);
         // If this fails, the next reply has full values.
         let mut values = std::mem::take(&mut known.values);
         values.resize(blocks.len(), Vec::new());
@@ -267,7 +269,7 @@ impl Tables {
                 }
             });
         }
-        *known = DenseCopy { number: known.number + 1, based_on: held, values, answer: answer.clone() };
+        *known = DenseCopy { number, based_on: held, values, answer: answer.clone() };
         Ok(answer)
     }
 
@@ -479,5 +481,95 @@ impl Tables {
             }));
         }
         Ok(TableCuts { server: share.server, buckets, sparse, dense, work, position: serde_json::Value::Null })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use openfleet_core::placement::PlacementRule;
+    use openfleet_core::strategy::Mode;
+    use openfleet_table::{DenseSpec, Optimizer, Schedule, Sgd};
+
+    use super::*;
+    use crate::client::Link;
+    use crate::communicator::{Remote, Worker};
+    use crate::frame::Reader;
+    use crate::request::pull_changes::take_number;
+    use crate::server::State;
+
+    const OWNER: CopyOwner = CopyOwner::Worker(0);
+
+    /// A worker's side: its values, and the number of the last reply that it has added.
+    #[derive(Default)]
+    struct Copy {
+        values: [f32; 1],
+        held: u64,
+    }
+
+    impl Copy {
+        fn add(&mut self, answer: &Payload) {
+            let mut reader = Reader::new(answer.bytes());
+            let (number, are_differences) = take_number(&mut reader).unwrap();
+            match are_differences {
+                true => floats::add_differences(&mut reader, &mut self.values).unwrap(),
+                false => floats::take_into(&mut reader, &mut self.values).unwrap(),
+            }
+            self.held = number;
+        }
+    }
+
+    /// A server with one parameter of one value, and a function that adds 1 to it.
+    fn server() -> Arc<State> {
+        let state = Arc::new(State::new());
+        let (optimizer, schedule) = (Optimizer::Sgd(Sgd::default()), Schedule::Constant(1.0));
+        let spec = DenseSpec { shape: vec![1], optimizer, schedule, regularizer: None, non_finite: Default::default() };
+        let worker = Worker { rank: 0, count: 1, threads: 1 };
+        let links = vec![Link::in_process("here", state.clone(), 0)];
+        let dense = [("value".to_owned(), spec, vec![0.0])];
+        Remote::create(links, worker, Mode::Async, PlacementRule::default(), &[], &dense).unwrap();
+        state
+    }
+
+    fn step(state: &State) {
+        state.tables.dense(0).unwrap().table.push(&[-1.0]).unwrap();
+    }
+
+    #[test]
+    fn a_request_that_arrives_late_does_not_make_a_later_reply_old() {
+        for late in [0, 1, 2] {
+            let (state, mut copy) = (server(), Copy::default());
+            for _ in 0..4 {
+                step(&state);
+                copy.add(&state.tables.changes(OWNER, copy.held, &[0]).unwrap());
+            }
+            // Nobody waits for its reply any more.
+            state.tables.changes(OWNER, late, &[0]).unwrap();
+            for expected in [5.0, 6.0] {
+                step(&state);
+                copy.add(&state.tables.changes(OWNER, copy.held, &[0]).unwrap());
+                assert_eq!(copy.values, [expected], "late {late}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_repeat_is_answered_equally_and_a_restarted_server_sends_full_values() {
+        for replies in 1..4 {
+            let (state, mut copy) = (server(), Copy::default());
+            for _ in 0..replies {
+                step(&state);
+                copy.add(&state.tables.changes(OWNER, copy.held, &[0]).unwrap());
+            }
+            // A restarted server knows no copies.
+            state.tables.dense_copies.lock().clear();
+            for _ in 0..3 {
+                step(&state);
+                let lost = state.tables.changes(OWNER, copy.held, &[0]).unwrap();
+                let answer = state.tables.changes(OWNER, copy.held, &[0]).unwrap();
+                assert_eq!(lost.bytes(), answer.bytes(), "after {replies} replies");
+                copy.add(&answer);
+                assert_eq!(state.tables.dense(0).unwrap().table.read(|values| values.to_vec()), copy.values);
+            }
+        }
     }
 }
