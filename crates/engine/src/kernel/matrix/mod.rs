@@ -1,4 +1,4 @@
-//! Matrix products: our own on processors with AVX2 ([`avx2`]), else those of the `gemm-f32` crate, which this is the one place to call. (The
+//! Matrix products: our own on processors with AVX2 (`avx2.rs`), else those of the `gemm-f32` crate, which this is the one place to call. (The
 //! `gemm` crate in front of it also compiles kernels for doubles and complex numbers, which cost a newcomer's build a minute and are not
 //! needed here.)
 //!
