@@ -106,7 +106,7 @@ impl From<BTreeMap<u32, Vec<Key>>> for Changed {
 
 /// One round of mixing: keys come from authenticated workers, and the standard hasher takes five times as long.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct KeyHasher(u64);
+struct KeyHasher(u64);
 
 impl Hasher for KeyHasher {
     fn write_u64(&mut self, key: u64) {

@@ -70,6 +70,11 @@ impl HeldValues {
     pub(super) fn numbers(&self) -> &[u64] {
         &self.numbers
     }
+
+    /// The number of a server's last reply; 0 for none.
+    pub(super) fn number(&self, server: usize) -> u64 {
+        self.numbers.get(server).copied().unwrap_or(0)
+    }
 }
 
 /// What the reply to a push contains.
@@ -439,7 +444,7 @@ impl Remote {
         let mut payloads = self.encode_push_before(work, sparse, dense, reply, with_next);
         if let Some(held) = &held {
             for (server, payload) in payloads.iter_mut().enumerate() {
-                request_changes(payload, held.numbers().get(server).copied().unwrap_or(0));
+                request_changes(payload, held.number(server));
             }
         }
         let asked = self.ask_all(Kind::Push, payloads);

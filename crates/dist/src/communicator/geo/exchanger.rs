@@ -182,8 +182,7 @@ impl Exchanger {
         let mut payloads = remote.encode_push(work, &sparse, &dense, PushReply::Nothing);
         if with_changes {
             for (server, payload) in payloads.iter_mut().enumerate() {
-                let known = self.base.numbers().get(server).copied().unwrap_or(0);
-                request_changes(payload, if reply == Reply::Changes { known } else { 0 });
+                request_changes(payload, if reply == Reply::Changes { self.base.number(server) } else { 0 });
             }
         }
         drop(sparse);
