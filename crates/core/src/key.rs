@@ -4,8 +4,17 @@
 //! (checkpoints, placement, trained models): they never change within a format version, and never depend on the process, the
 //! machine or a random seed, as Python's `hash` does.
 
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
+
 /// A feature id.
 pub type Key = u64;
+
+/// A map whose keys are feature ids.
+pub type KeyMap<V> = HashMap<Key, V, BuildHasherDefault<KeyHasher>>;
+
+/// A set of feature ids.
+pub type KeySet = HashSet<Key, BuildHasherDefault<KeyHasher>>;
 
 /// Spreads keys that differ in few bits over all 64 (the finalizer of MurmurHash3, a bijection).
 #[inline(always)]
@@ -16,6 +25,24 @@ pub fn mix(key: Key) -> u64 {
     h ^= h >> 33;
     h = h.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     h ^ (h >> 33)
+}
+
+/// One round of mixing: keys come from authenticated workers, and the standard hasher takes five times as long.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn write_u64(&mut self, key: u64) {
+        self.0 = mix(key);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = mix(self.0 ^ u64::from(*byte)));
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// The key of a categorical value in a slot: XXH3 of its bytes, seeded with the slot's number, so that the same text in two

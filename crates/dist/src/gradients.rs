@@ -38,6 +38,22 @@ pub struct Head {
     /// Whether the step is measured before it is applied: the reply is the sum of squares of the step's mean gradients, and the
     /// step waits for a scale factor.
     pub measured: bool,
+    /// Which part of the step it is.
+    pub part: PushPart,
+}
+
+/// A step's gradients may be pushed in parts: those of the last layers while the first ones are still being computed. The step
+/// is pushed when its last part and all before it have arrived.
+///
+/// A worker that gives a step up and computes it again begins a new attempt, and what has arrived of the old one is dropped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PushPart {
+    /// Number of the attempt, which grows with every step and every attempt of a worker process.
+    pub attempt: u64,
+    /// Number of the part, from 0.
+    pub number: u32,
+    /// Whether more parts follow.
+    pub has_more: bool,
 }
 
 impl Head {
@@ -51,7 +67,13 @@ impl Head {
             wide_rows: false,
             counted: false,
             measured: false,
+            part: PushPart::default(),
         }
+    }
+
+    /// The same head for a part of the step.
+    pub(crate) fn of_part(self, part: PushPart) -> Self {
+        Head { part, ..self }
     }
 
     fn row_width(&self) -> FloatWidth {
@@ -67,6 +89,7 @@ const MEASURED: u32 = 8;
 const WANT_CHANGES: u32 = 16;
 const NEXT_PULL: u32 = 32;
 const WIDE_ROWS: u32 = 64;
+const HAS_MORE: u32 = 128;
 
 /// Writes a push. Stages come first; then [`PushEncoder::blocks`] returns the encoder of the dense blocks, so that the types
 /// enforce the order that [`PushView::decode`] reads.
@@ -103,8 +126,10 @@ impl PushEncoder {
         let counted = if head.counted { COUNTED } else { 0 };
         let measured = if head.measured { MEASURED } else { 0 };
         let wide_rows = if head.wide_rows { WIDE_ROWS } else { 0 };
-        payload.put(&[head.work.stream, wants | narrow | counted | measured | wide_rows, 0, 0]);
+        let has_more = if head.part.has_more { HAS_MORE } else { 0 };
+        payload.put(&[head.work.stream, wants | narrow | counted | measured | wide_rows | has_more, 0, 0]);
         payload.put(&[head.work.first_step, head.work.last_step, 0]);
+        payload.put(&[head.part.attempt, u64::from(head.part.number)]);
         if let Some(number) = head.changes_since {
             request_changes(&mut payload, number);
         }
@@ -124,7 +149,7 @@ impl PushEncoder {
         self.stages += 1;
         put_keys(&mut self.payload, tables, dims, keys);
         for (&dim, rows) in dims.iter().zip(gradients) {
-            let chance = self.chance();
+            let chance = self.chance(self.payload.bytes().len() as u64);
             floats::put_rows(&mut self.payload, self.head.row_width(), keys.len(), dim as usize, rows, chance);
         }
         if self.head.counted {
@@ -138,10 +163,10 @@ impl PushEncoder {
         }
     }
 
-    /// A seed for rounding: different for every list of gradients, and the same if the step is pushed again.
-    fn chance(&self) -> u64 {
+    /// A seed for rounding a list of gradients: the same if the step is pushed again, as a whole or in other parts.
+    fn chance(&self, list: u64) -> u64 {
         let WorkId { stream, first_step, .. } = self.head.work;
-        mix(mix(first_step ^ (u64::from(stream) << 40)) ^ self.payload.bytes().len() as u64)
+        mix(mix(first_step ^ (u64::from(stream) << 40)) ^ list)
     }
 
     /// Ends the stages; dense blocks follow.
@@ -170,7 +195,8 @@ impl BlockEncoder {
     pub fn block(&mut self, block: u32, gradient: &[f32]) {
         self.blocks += 1;
         self.push.payload.put(&[block, gradient.len() as u32]);
-        let chance = self.push.chance();
+        // Rows are numbered by their offset, which is below 2^40.
+        let chance = self.push.chance(1 << 40 | u64::from(block));
         floats::put(&mut self.push.payload, self.push.head.width, gradient, chance);
     }
 
@@ -253,6 +279,8 @@ pub struct PushView<'a> {
     pub counted: bool,
     /// Whether the step is measured before it is applied.
     pub measured: bool,
+    /// Which part of the step it is.
+    pub part: PushPart,
     /// Per stage: the keys, and for each table the gradients of their rows.
     pub stages: Vec<PushedStage<'a>>,
     /// Block number and gradient.
@@ -285,7 +313,7 @@ impl<'a> PushView<'a> {
     pub fn decode_in(payload: &'a [u8], pool: &PayloadPool) -> Result<Self> {
         let mut reader = Reader::new(payload);
         let (head, Parts { stages: stage_count, blocks: block_count, has_pull }) = take_head(&mut reader)?;
-        let (Head { work, want_values, changes_since, width, counted, measured, .. }, row_width) =
+        let (Head { work, want_values, changes_since, width, counted, measured, part, .. }, row_width) =
             (head, head.row_width());
         let mut stages = Vec::with_capacity(stage_count);
         for _ in 0..stage_count {
@@ -305,7 +333,7 @@ impl<'a> PushView<'a> {
         }
         let next_pull = take_pull(&mut reader, has_pull)?;
         reader.end()?;
-        Ok(PushView { work, want_values, changes_since, width, counted, measured, stages, blocks, next_pull })
+        Ok(PushView { work, want_values, changes_since, width, counted, measured, part, stages, blocks, next_pull })
     }
 }
 
@@ -369,9 +397,11 @@ fn take_pull<'a>(reader: &mut Reader<'a>, has_pull: bool) -> Result<Option<&'a [
 fn take_head(reader: &mut Reader<'_>) -> Result<(Head, Parts)> {
     let head = reader.take::<u32>(4)?;
     let steps = reader.take::<u64>(3)?;
-    if head[1] > WANT_VALUES | NARROW | COUNTED | MEASURED | WANT_CHANGES | NEXT_PULL | WIDE_ROWS
+    let part = reader.take::<u64>(2)?;
+    if head[1] > WANT_VALUES | NARROW | COUNTED | MEASURED | WANT_CHANGES | NEXT_PULL | WIDE_ROWS | HAS_MORE
         || head[2] > MOST
         || head[3] > MOST
+        || part[1] > u64::from(MOST)
         || steps[0] > steps[1]
     {
         return Err(Error::Damaged { what: "push: its counts make no sense" });
@@ -383,7 +413,8 @@ fn take_head(reader: &mut Reader<'_>) -> Result<(Head, Parts)> {
     let changes_since = has(WANT_CHANGES).then_some(steps[2]);
     let parts = Parts { stages: head[2] as usize, blocks: head[3] as usize, has_pull: has(NEXT_PULL) };
     let wide_rows = has(WIDE_ROWS);
-    Ok((Head { work, want_values, changes_since, width, wide_rows, counted, measured }, parts))
+    let part = PushPart { attempt: part[0], number: part[1] as u32, has_more: has(HAS_MORE) };
+    Ok((Head { work, want_values, changes_since, width, wide_rows, counted, measured, part }, parts))
 }
 
 fn take_counts<'a>(reader: &mut Reader<'a>, keys: usize) -> Result<Option<ShowClick<'a>>> {

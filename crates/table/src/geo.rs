@@ -14,21 +14,18 @@
 //! and then that change is in its set. Values are read when they are fetched, so ten changes of a row are one row to fetch, and
 //! a set never has more than the distinct keys of the table.
 
-use std::collections::{BTreeMap, HashSet};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::BTreeMap;
 
 use openfleet_core::Key;
-use openfleet_core::key::mix;
+use openfleet_core::key::KeySet;
 use serde::{Deserialize, Serialize};
 
 /// Per worker, the keys of one sparse table whose rows other workers have changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "BTreeMap<u32, Vec<Key>>", into = "BTreeMap<u32, Vec<Key>>")]
 pub struct Changed {
-    workers: BTreeMap<u32, Keys>,
+    workers: BTreeMap<u32, KeySet>,
 }
-
-type Keys = HashSet<Key, BuildHasherDefault<KeyHasher>>;
 
 impl Changed {
     /// No workers, and no changes.
@@ -81,7 +78,7 @@ impl Changed {
 
     /// How many rows a worker has to fetch.
     pub fn pending(&self, worker: u32) -> usize {
-        self.workers.get(&worker).map_or(0, HashSet::len)
+        self.workers.get(&worker).map_or(0, KeySet::len)
     }
 
     /// The workers that take part, in order.
@@ -101,24 +98,6 @@ impl From<Changed> for BTreeMap<u32, Vec<Key>> {
 impl From<BTreeMap<u32, Vec<Key>>> for Changed {
     fn from(workers: BTreeMap<u32, Vec<Key>>) -> Self {
         Changed { workers: workers.into_iter().map(|(worker, keys)| (worker, keys.into_iter().collect())).collect() }
-    }
-}
-
-/// One round of mixing: keys come from authenticated workers, and the standard hasher takes five times as long.
-#[derive(Debug, Clone, Copy, Default)]
-struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn write_u64(&mut self, key: u64) {
-        self.0 = mix(key);
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.0 = mix(self.0 ^ u64::from(*byte)));
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
     }
 }
 

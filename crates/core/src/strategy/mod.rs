@@ -206,6 +206,7 @@ pub struct Strategy {
     settings: ModeSettings,
     placement: PlacementRule,
     float_width: FloatWidth,
+    row_staleness: u64,
     thread_pool_size: usize,
     launch_barrier: bool,
     lr_decay_steps: u64,
@@ -242,6 +243,11 @@ impl Strategy {
     /// Width of gradients that are sent.
     pub fn float_width(&self) -> FloatWidth {
         self.float_width
+    }
+
+    /// How many more batches of a worker may use a row that one of them has pulled.
+    pub fn row_staleness(&self) -> u64 {
+        self.row_staleness
     }
 
     /// Number of threads of a worker that send and receive; at least 1.
@@ -313,6 +319,9 @@ impl fmt::Display for Strategy {
         }
         if self.float_width == FloatWidth::Bits16 && self.mode() != Mode::Geo {
             write!(f, "; gradients travel as 16 bits")?;
+        }
+        if self.row_staleness > 0 {
+            write!(f, "; a pulled row is used again for up to {}", counted(self.row_staleness, "batch"))?;
         }
         // Options of all modes are only printed if they differ from their defaults.
         let usual = PlacementRule::default();

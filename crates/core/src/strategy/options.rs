@@ -1,7 +1,7 @@
 //! The options of a strategy as the user wrote them.
 //!
 //! Every option is absent until it is set: a default that was never set cannot contradict anything. Names are those of the
-//! PaddlePaddle scripts, plus four of our own (`staleness`, `geo_scale`, `geo_flush_residual`, `wire_bits`). Only the types of
+//! PaddlePaddle scripts, plus some of our own (such as `staleness`, `geo_scale`, `row_staleness` and `wire_bits`). Only the types of
 //! values are checked here; [`Strategy::resolve`](super::Strategy::resolve) checks everything else at once.
 
 use super::{GeoScale, GradientScale, Mode};
@@ -179,6 +179,8 @@ options! {
     geo_adaptive: bool,
     /// Geo: whether unsent differences are sent at save and stop.
     geo_flush_residual: bool,
+    /// Async and hybrid: how many more batches of the worker may use a row that one has pulled; 0 = none.
+    row_staleness: i64,
     /// Bits of a float on the wire: 32 or 16.
     wire_bits: i64,
 
@@ -243,6 +245,7 @@ impl StrategyOptions {
         "independent_recv_thread",
         "min_send_grad_num_before_recv",
         "send_wait_times",
+        "row_staleness",
         "thread_pool_size",
         "launch_barrier",
         "lr_decay_steps",

@@ -92,6 +92,12 @@ impl Strategy {
             float_width: float_width(options, &settings)?,
             settings,
             placement: placement_rule(options)?,
+            row_staleness: ranged(
+                "row_staleness",
+                options.row_staleness.unwrap_or(0),
+                0..=MOST_BATCHES,
+                "a number of batches from 0 to 65536",
+            )?,
             thread_pool_size: ranged("thread_pool_size", thread_pool_size, 1..=1024, "a number from 1 to 1024")?
                 as usize,
             launch_barrier: options.launch_barrier.unwrap_or(true),
@@ -280,7 +286,7 @@ fn refuse_foreign(options: &StrategyOptions) -> Result<()> {
 fn refuse_ignored(options: &StrategyOptions, choice: &Choice) -> Result<()> {
     use Mode::{Async, Collective, Geo, HalfAsync, Hybrid, Sync};
     use OptionValue::{Bool, Int, Text};
-    let rows: [(&'static str, OptionValue, &'static [Mode]); 23] = [
+    let rows: [(&'static str, OptionValue, &'static [Mode]); 24] = [
         ("max_merge_var_num", Int(default::MAX_MERGE_VAR_NUM), &[Async]),
         ("send_wait_times", Int(default::SEND_WAIT_TIMES), &[Async]),
         // Hybrid's queue is bounded by `staleness`.
@@ -292,6 +298,8 @@ fn refuse_ignored(options: &StrategyOptions, choice: &Choice) -> Result<()> {
         ("geo_dense_steps", Int(default::GEO_DENSE_STEPS), &[Geo]),
         ("geo_adaptive", Bool(false), &[Geo]),
         ("geo_flush_residual", Bool(true), &[Geo]),
+        // In the other modes a batch trains with the newest rows, or with the worker's own.
+        ("row_staleness", Int(0), &[Async, Hybrid]),
         ("wire_bits", Int(32), &[Sync, HalfAsync, Async, Hybrid, Geo, Collective]),
         ("fuse_all_reduce_ops", Bool(true), &[Collective]),
         ("fuse_grad_size_in_mb", Int(32), &[Collective]),

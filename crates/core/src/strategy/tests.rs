@@ -84,6 +84,11 @@ fn a_distributed_strategy_resolves_to() {
             "mode async: push each gradient, up to 4 merged on a slow link, queue of 16, dense values come with the replies; \
              gradients travel as 16 bits",
         ),
+        (
+            "staleness=2 row_staleness=1",
+            "mode hybrid: at most 2 batches in flight, dense as sync, sparse as async; a pulled row is used again for up to 1 \
+             batch",
+        ),
         // Ours: PaddlePaddle 2.x has no option for half-async.
         (
             "half_async=true",
@@ -271,6 +276,13 @@ fn a_knob_the_mode_does_not_read_is_an_error_naming_both() {
             "`send_queue_size` = 4 has no effect in mode hybrid (chosen by `staleness` = 4)",
             "leave it out, or choose mode async or geo",
         ),
+        // In sync every row that a batch uses is changed by its step.
+        (
+            New,
+            "a_sync=false row_staleness=4",
+            "`row_staleness` = 4 has no effect in mode sync (chosen by `a_sync` = false)",
+            "leave it out, or choose mode async or hybrid",
+        ),
         // Geo sends differences: there is nothing to merge, and rows come with the reply.
         (
             New,
@@ -338,6 +350,7 @@ fn numbers_out_of_range_are_errors() {
         // -1 is the only meaningful negative number.
         ("staleness=-2", "`staleness` expects -1, 0 or a number of batches up to 65536, got -2"),
         ("staleness=65537", "`staleness` expects -1, 0 or a number of batches up to 65536, got 65537"),
+        ("row_staleness=-1", "`row_staleness` expects a number of batches from 0 to 65536, got -1"),
         // Floats have two widths.
         ("wire_bits=8", "`wire_bits` expects 32 or 16, got 8"),
         // At least one gradient must be merged.

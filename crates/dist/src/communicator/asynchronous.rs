@@ -306,6 +306,7 @@ impl Communicator for Async {
 
     fn flush(&self) -> Result<()> {
         let shared = &self.shared;
+        shared.remote.forget_rows();
         if shared.settings.receive == DenseReceive::AfterSend {
             loop {
                 let mut outbox = shared.outbox.lock();

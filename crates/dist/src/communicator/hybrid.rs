@@ -80,6 +80,17 @@ impl Communicator for Hybrid {
         Ok(self.remote.streams.next(stream, Some(self.sparse_stream(number))))
     }
 
+    fn pushes_early(&self) -> bool {
+        true
+    }
+
+    fn push_early(&self, work: WorkId, dense: &[DenseStage], stages: &[usize]) -> Result<()> {
+        self.remote.join_implicit(work.stream)?;
+        let number = self.remote.worker.stream(work.stream);
+        self.remote.push_early(WorkId::step(number, work.first_step), dense, stages);
+        Ok(())
+    }
+
     fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<Pushed> {
         let number = self.remote.worker.stream(work.stream);
         self.remote.join_implicit(work.stream)?;
@@ -102,6 +113,7 @@ impl Communicator for Hybrid {
     }
 
     fn return_step(&self, stream: u32) {
+        self.remote.drop_early(stream);
         self.remote.streams.return_step(stream);
     }
 
@@ -110,6 +122,7 @@ impl Communicator for Hybrid {
     }
 
     fn finish(&self, stream: u32) -> Result<()> {
+        self.remote.forget_rows();
         let number = self.remote.worker.stream(stream);
         let mut state = self.take(number);
         Self::settle(&mut state, 0)?;
@@ -127,6 +140,7 @@ impl Communicator for Hybrid {
     }
 
     fn flush(&self) -> Result<()> {
+        self.remote.forget_rows();
         self.streams.lock().values_mut().try_for_each(|stream| Self::settle(stream, 0))
     }
 

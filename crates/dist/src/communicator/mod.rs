@@ -80,6 +80,18 @@ pub trait Communicator: Send + Sync {
     /// Brings every dense copy up to date; a copy that is already the newest is not changed.
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()>;
 
+    /// Whether [`push_early`](Communicator::push_early) sends gradients.
+    fn pushes_early(&self) -> bool {
+        false
+    }
+
+    /// Sends the gradients of these dense stages, which are complete, while the rest of the step is computed. They are applied with
+    /// the [`push`](Communicator::push) of the same step, which sends the others, and dropped by
+    /// [`return_step`](Communicator::return_step).
+    fn push_early(&self, _work: WorkId, _dense: &[DenseStage], _stages: &[usize]) -> Result<()> {
+        Ok(())
+    }
+
     /// Sends the sparse and dense gradients of one step, and refreshes the dense copies if the mode does so.
     fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<Pushed>;
 
@@ -199,7 +211,7 @@ pub fn for_mode(
     sparse: &[(String, SparseSpec)],
     dense: &[(String, DenseSpec, Vec<f32>)],
 ) -> Result<Box<dyn Communicator>> {
-    let remote = remote.with_float_width(strategy.float_width());
+    let remote = remote.with_float_width(strategy.float_width()).with_row_staleness(strategy.row_staleness());
     Ok(match *strategy.settings() {
         ModeSettings::Sync | ModeSettings::HalfAsync => Box::new(Stepwise::new(remote)),
         ModeSettings::Async(settings) => Box::new(Async::new(remote, settings)),

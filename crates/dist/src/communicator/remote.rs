@@ -3,6 +3,9 @@
 //! One request per server and batch, for all stages and tables together; replies are gathered in order. When a request is sent
 //! is up to the mode.
 
+mod early;
+mod row_cache;
+
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,6 +18,8 @@ use openfleet_core::strategy::{FloatWidth, Mode};
 use openfleet_table::{DenseSpec, Missing, SparseSpec, clip};
 use parking_lot::Mutex;
 
+use self::early::EarlyParts;
+use self::row_cache::{DividedPull, RowCache};
 use super::Streams;
 use crate::client::{Link, Pending};
 use crate::error::{Error, Result};
@@ -113,12 +118,18 @@ pub struct Remote {
     pulls: AtomicU64,
     /// Per stream that steps together with others, if floats are narrow: the dense values that its replies refer to.
     stepped: Mutex<HashMap<u32, HeldValues>>,
+    /// Per stream: the parts of its step that were sent.
+    early: Mutex<HashMap<u32, EarlyParts>>,
+    /// Rows that batches may use again.
+    row_cache: Option<RowCache>,
 }
 
 /// Rows that are requested from the servers.
 pub struct PullInFlight {
     asked: Vec<Pending>,
     buffers: CallBuffers,
+    /// If some of the rows are cached: those, and the stages that were requested instead.
+    divided: Option<DividedPull>,
 }
 
 /// Working memory of one call.
@@ -198,6 +209,8 @@ impl Remote {
             states,
             pulls,
             stepped: Mutex::default(),
+            early: Mutex::default(),
+            row_cache: None,
         })
     }
 
@@ -215,6 +228,16 @@ impl Remote {
     /// values stalls when gradients are smaller than the rounding error.
     pub fn with_float_width(self, width: FloatWidth) -> Self {
         Remote { width, ..self }
+    }
+
+    /// Lets training use a pulled row for this many more batches of the worker; 0: every batch pulls its rows.
+    pub fn with_row_staleness(self, batches: u64) -> Self {
+        Remote { row_cache: (batches > 0).then(|| RowCache::new(batches)), ..self }
+    }
+
+    /// The next batch pulls all of its rows.
+    pub(super) fn forget_rows(&self) {
+        self.row_cache.iter().for_each(RowCache::clear);
     }
 
     /// Pushes rows with 32 bits, whatever the float width is.
@@ -243,6 +266,10 @@ impl Remote {
 
     /// Requests the rows of the stages' keys. [`end_pull`](Remote::end_pull) must be called with the same stages.
     pub(super) fn begin_pull(&self, stages: &[SparseStage], missing: Missing) -> PullInFlight {
+        // An evaluation sees the newest rows.
+        let cache = self.row_cache.as_ref().filter(|_| missing == Missing::Create);
+        let divided = cache.map(|cache| cache.divide(stages));
+        let stages = divided.as_ref().map_or(stages, |divided| &divided.requested);
         let buffers = self.group(stages);
         let number = self.pulls.fetch_add(1, Ordering::Relaxed);
         let mut asked = Vec::with_capacity(self.links.len());
@@ -250,7 +277,7 @@ impl Remote {
             asked
                 .push(link.send_payload(Kind::PullSparse, self.encode_pull(server, stages, &buffers, missing, number)));
         }
-        PullInFlight { asked, buffers }
+        PullInFlight { asked, buffers, divided }
     }
 
     /// Encodes the pull of the keys that a server has.
@@ -273,14 +300,18 @@ impl Remote {
 
     /// Waits for requested rows and copies them into the stages.
     pub(super) fn end_pull(&self, pull: PullInFlight, stages: &mut [SparseStage]) -> Result<()> {
-        let PullInFlight { asked, buffers } = pull;
+        let PullInFlight { asked, buffers, mut divided } = pull;
         for (server, pending) in asked.into_iter().enumerate() {
             let answer = pending.wait()?;
             let mut reader = Reader::new(answer.bytes());
-            take_rows(server, &mut reader, &buffers, stages)?;
+            let requested = divided.as_mut().map_or(&mut *stages, |divided| &mut divided.requested);
+            take_rows(server, &mut reader, &buffers, requested)?;
             reader.end()?;
         }
         self.buffer_pool.lock().push(buffers);
+        if let (Some(divided), Some(cache)) = (divided, &self.row_cache) {
+            cache.join(divided, stages);
+        }
         Ok(())
     }
 
@@ -372,27 +403,38 @@ impl Remote {
         dense: &[DenseStage],
         reply: PushReply,
     ) -> Vec<Payload> {
-        self.encode_push_before(work, sparse, dense, reply, None)
+        let places = self.places(dense, |stage| stage.trained);
+        self.encode_push_before(self.head(work, reply), sparse, (dense, &places), None)
     }
 
-    /// Encodes one push per server, which also requests the rows of the next step's stages.
+    fn head(&self, work: WorkId, reply: PushReply) -> Head {
+        let (want_values, measured) = (reply == PushReply::Values, reply == PushReply::Measure);
+        let (width, wide_rows) = (self.width, self.wide_rows);
+        Head { want_values, width, wide_rows, measured, ..Head::of(work) }
+    }
+
+    /// What the reply to a group's step contains, besides changes of the values if floats are narrow.
+    fn step_reply(&self) -> PushReply {
+        match self.width {
+            FloatWidth::Bits16 => PushReply::Nothing,
+            FloatWidth::Bits32 => PushReply::Values,
+        }
+    }
+
+    /// Encodes one push per server, with the gradients of the parameters that have a place; it also requests the rows of the
+    /// next step's stages.
     fn encode_push_before(
         &self,
-        work: WorkId,
+        head: Head,
         sparse: &[SparseStage],
-        dense: &[DenseStage],
-        reply: PushReply,
+        (dense, places): (&[DenseStage], &[Option<usize>]),
         next: Option<(&[SparseStage], &CallBuffers)>,
     ) -> Vec<Payload> {
         let number = next.map_or(0, |_| self.pulls.fetch_add(1, Ordering::Relaxed));
         let buffers = self.group(sparse);
-        let places = self.places(dense, |stage| stage.trained);
+        let head = Head { counted: sparse.iter().any(|stage| stage.counts.is_some()), ..head };
         let payloads = (0..self.links.len())
             .map(|server| {
-                let counted = sparse.iter().any(|stage| stage.counts.is_some());
-                let (want_values, measured) = (reply == PushReply::Values, reply == PushReply::Measure);
-                let (width, wide_rows) = (self.width, self.wide_rows);
-                let head = Head { want_values, width, wide_rows, counted, measured, ..Head::of(work) };
                 let mut push = PushEncoder::in_payload(head, self.payloads.empty());
                 for (stage, grouping) in sparse.iter().zip(&buffers.groupings) {
                     let (tables, dims) = self.tables_of(stage, |lookup| lookup.trained);
@@ -408,7 +450,7 @@ impl Remote {
                     push.stage(&tables, &dims, keys, gradients, counts);
                 }
                 let mut push = push.blocks();
-                for (at, place, range) in self.blocks_of(server, &places) {
+                for (at, place, range) in self.blocks_of(server, places) {
                     push.block(at, &dense[place].gradient[range]);
                 }
                 match next {
@@ -423,9 +465,9 @@ impl Remote {
         payloads
     }
 
-    /// Pushes a step of a group, waits until it is applied, and takes the new dense values from the reply; also the rows of
-    /// `next`, the stages of the stream's next step, which may be empty. Returns how long the servers waited for the pushes of
-    /// other workers.
+    /// Pushes a step of a group, or what remains of it after [`push_early`](Remote::push_early), waits until it is applied, and
+    /// takes the new dense values from the reply; also the rows of `next`, the stages of the stream's next step, which may be
+    /// empty. Returns how long the servers waited for the pushes of other workers.
     pub(super) fn push_in_step(
         &self,
         work: WorkId,
@@ -440,18 +482,23 @@ impl Remote {
             FloatWidth::Bits16 => Some(self.stepped.lock().remove(&work.stream).unwrap_or_default()),
             FloatWidth::Bits32 => None,
         };
-        let reply = if held.is_some() { PushReply::Nothing } else { PushReply::Values };
-        let mut payloads = self.encode_push_before(work, sparse, dense, reply, with_next);
+        let early = self.take_early(work.stream);
+        let mut places = self.places(dense, |stage| stage.trained);
+        early.remove_sent(&mut places);
+        let head = self.head(work, self.step_reply()).of_part(early.last());
+        let mut payloads = self.encode_push_before(head, sparse, (dense, &places), with_next);
         if let Some(held) = &held {
             for (server, payload) in payloads.iter_mut().enumerate() {
                 request_changes(payload, held.number(server));
             }
         }
         let asked = self.ask_all(Kind::Push, payloads);
-        let barrier = self.take_stepped_values(asked, dense, held.as_mut(), |server, reader| match &buffers {
-            Some(buffers) => take_rows(server, reader, buffers, next),
-            None => Ok(()),
-        })?;
+        let barrier =
+            self.take_stepped_values(asked, dense, &places, held.as_mut(), |server, reader| match &buffers {
+                Some(buffers) => take_rows(server, reader, buffers, next),
+                None => Ok(()),
+            })?;
+        self.take_early_values(early, dense)?;
         if let Some(held) = held {
             for stage in dense.iter_mut().filter(|stage| stage.trained) {
                 stage.values.copy_from_slice(&held.values[stage.table]);
@@ -471,7 +518,9 @@ impl Remote {
         dense: &mut [DenseStage],
         norm: f32,
     ) -> Result<Duration> {
-        let asked = self.ask_all(Kind::Push, self.encode_push(work, sparse, dense, PushReply::Measure));
+        let places = self.places(dense, |stage| stage.trained);
+        let head = self.head(work, PushReply::Measure).of_part(self.take_early(work.stream).last());
+        let asked = self.ask_all(Kind::Push, self.encode_push_before(head, sparse, (dense, &places), None));
         let (mut squares, mut applied, mut barrier) = (0.0, None, Duration::ZERO);
         // Sum in the order of the servers, so that all workers get the same result.
         for answer in wait_all(asked)? {
@@ -488,22 +537,22 @@ impl Remote {
         if factor.is_nan() {
             return Err(Error::NotMeasured { stream: work.stream, step: work.first_step });
         }
-        let places = self.places(dense, |stage| stage.trained);
         let payloads = (0..self.links.len()).map(|server| {
             let blocks = self.blocks_of(server, &places).map(|(at, _, _)| at).collect();
             Scale { stream: work.stream, step: work.first_step, factor, blocks }.encode()
         });
         let asked = self.ask_all(Kind::Scale, payloads.collect::<Result<_>>()?);
-        Ok(barrier + self.take_stepped_values(asked, dense, None, |_, _| Ok(()))?)
+        Ok(barrier + self.take_stepped_values(asked, dense, &places, None, |_, _| Ok(()))?)
     }
 
-    /// Waits until the step of a group is applied, and copies the new dense values into their stages, or adds their changes to
-    /// `held`; `take_rest` reads what else the reply of a server has. Returns how long the servers waited for other workers, which
-    /// is the longest of their waits, because they wait at the same time.
+    /// Waits until the step of a group is applied, and copies the new dense values into the stages at `places`, or adds their
+    /// changes to `held`; `take_rest` reads what else the reply of a server has. Returns how long the servers waited for other
+    /// workers, which is the longest of their waits, because they wait at the same time.
     fn take_stepped_values(
         &self,
         asked: Vec<Pending>,
         dense: &mut [DenseStage],
+        places: &[Option<usize>],
         mut held: Option<&mut HeldValues>,
         mut take_rest: impl FnMut(usize, &mut Reader<'_>) -> Result<()>,
     ) -> Result<Duration> {
@@ -513,7 +562,7 @@ impl Remote {
             let mut reader = Reader::new(answer.bytes());
             match &mut held {
                 Some(held) => self.take_changes(server, &mut reader, held)?,
-                None => self.take_trained_values(server, &mut reader, dense)?,
+                None => self.take_values(server, &mut reader, places, dense)?,
             }
             barrier = barrier.max(take_barrier(&mut reader)?);
             take_rest(server, &mut reader)?;

@@ -4,6 +4,8 @@
 //! of one worker. A push is answered when its step has been applied, so the next pull sees the step on every server. The rows of the
 //! next batch come with that answer, if there are few streams: they are read after the step was applied, like those of a pull, and
 //! save its round trip.
+//!
+//! The gradients of the last layers are sent while those of the first ones are still being computed, as parts of the same push.
 
 use openfleet_core::WorkId;
 
@@ -52,6 +54,15 @@ impl Communicator for Stepwise {
         Ok(self.remote.streams.next(stream, None))
     }
 
+    fn pushes_early(&self) -> bool {
+        true
+    }
+
+    fn push_early(&self, work: WorkId, dense: &[DenseStage], stages: &[usize]) -> Result<()> {
+        self.remote.push_early(self.step(work)?, dense, stages);
+        Ok(())
+    }
+
     fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<Pushed> {
         self.push_and_pull(work, sparse, dense, &mut [])
     }
@@ -87,6 +98,7 @@ impl Communicator for Stepwise {
     }
 
     fn return_step(&self, stream: u32) {
+        self.remote.drop_early(stream);
         self.remote.streams.return_step(stream);
     }
 

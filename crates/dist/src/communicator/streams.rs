@@ -5,6 +5,8 @@
 //! servers, which answer without applying it again. The counters belong to the streams, not to a program: all programs of a
 //! worker share them.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use openfleet_core::WorkId;
 use openfleet_table::ledger::Covered;
 use parking_lot::Mutex;
@@ -27,6 +29,7 @@ pub struct Streams {
     /// What each server had applied when this process entered the job.
     applied: Vec<StreamPositions>,
     threads: Mutex<Vec<Counter>>,
+    attempts: AtomicU64,
 }
 
 /// The counters of one training thread.
@@ -54,7 +57,7 @@ impl Streams {
     /// The streams of a worker; `applied` is what each server had applied when the worker entered the job.
     pub(crate) fn new(worker: Worker, applied: Vec<StreamPositions>) -> Self {
         let threads = Mutex::new(vec![Counter::default(); worker.threads as usize]);
-        Streams { worker, applied, threads }
+        Streams { worker, applied, threads, attempts: AtomicU64::new(0) }
     }
 
     /// Takes the next step of a thread. `also` is another stream whose push of the same number belongs to the step.
@@ -84,6 +87,11 @@ impl Streams {
         let mut applied = self.applied.iter().map(|server| server.applied.is_applied(work) != Covered::No);
         let first = applied.next().unwrap_or(false);
         applied.any(|other| other != first)
+    }
+
+    /// The number of an attempt to push a step of a group: larger than that of every earlier attempt of this process.
+    pub(super) fn next_attempt(&self) -> u64 {
+        self.attempts.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Returns the last step number that was taken, to be used again.

@@ -16,7 +16,7 @@ use openfleet_table::{Row, Shrunk};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
 
-use super::coordinator::{Absent, Action, ActionKind, Collective, Contribution, Coordinator, End, Owner};
+use super::coordinator::{Absent, Action, ActionKind, Collective, Contribution, Coordinator, End, Owner, Pushed};
 use super::description::{Description, Team, check_same, check_worker};
 use super::geo::GeoState;
 use super::saving::{Restored, Saving, make};
@@ -266,10 +266,13 @@ impl State {
         }
         self.tables.check_push(&view)?;
         if how == Pushing::Gradients && team.is_grouped(work.stream) {
-            let measured = view.measured;
+            let pushed = Pushed { part: view.part, measured: view.measured };
             drop(view);
             let body = RequestBody::Push(how, payload);
-            return self.wait(caller, body, |coordinator, ticket| coordinator.push(work, measured, ticket));
+            return self.wait(caller, body, |coordinator, ticket| coordinator.push(work, pushed, ticket));
+        }
+        if view.part.has_more {
+            return Err(Error::Damaged { what: "push: it is a part of a step, but its stream steps alone" });
         }
         let mut held = false;
         loop {

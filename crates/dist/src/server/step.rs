@@ -35,9 +35,9 @@ fn scale_into<'a>(gradients: &'a [f32], factor: f32, scaled: &'a mut Vec<f32>) -
 }
 
 impl Tables {
-    /// Applies a step of a group: sums all gradients in the order of the streams, divides by the number of streams that took
-    /// part, and scales.
-    pub(crate) fn apply_step(&self, pushes: &[&Payload], factor: f32) -> Result<()> {
+    /// Applies a step of a group, of which each stream has pushed one or more parts: sums all gradients in the order of the
+    /// streams, divides by the number of streams that took part, and scales.
+    pub(crate) fn apply_step(&self, pushes: &[Vec<&Payload>], factor: f32) -> Result<()> {
         let (mut scratch, mut scaled) = (self.scratch(), Vec::new());
         self.each_mean(pushes, |mean| match mean {
             Mean::Rows(table, SparsePart { keys, gradients, show_click }) => {
@@ -55,7 +55,7 @@ impl Tables {
     }
 
     /// The sum of squares of the mean gradients that this server has of a step.
-    pub(crate) fn measure_step(&self, pushes: &[&Payload]) -> Result<f64> {
+    pub(crate) fn measure_step(&self, pushes: &[Vec<&Payload>]) -> Result<f64> {
         let mut squares = 0.0;
         self.each_mean(pushes, |mean| {
             squares += clip::sum_of_squares(match mean {
@@ -68,9 +68,9 @@ impl Tables {
     }
 
     /// Calls `show` with the mean gradients of a step: rows of each table in order of the tables, then each block.
-    fn each_mean(&self, pushes: &[&Payload], mut show: impl FnMut(Mean<'_>) -> Result<()>) -> Result<()> {
+    fn each_mean(&self, pushes: &[Vec<&Payload>], mut show: impl FnMut(Mean<'_>) -> Result<()>) -> Result<()> {
         let took_part = pushes.len();
-        let views = pushes.iter().map(|payload| self.decode(payload)).collect::<Result<Vec<_>>>()?;
+        let views = pushes.iter().flatten().map(|payload| self.decode(payload)).collect::<Result<Vec<_>>>()?;
         // Table number -> (keys, gradients) of each stream, in order.
         let mut tables: BTreeMap<u32, Vec<SparsePart<'_>>> = BTreeMap::new();
         let mut blocks: BTreeMap<u32, Vec<&[f32]>> = BTreeMap::new();

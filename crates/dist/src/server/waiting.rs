@@ -61,14 +61,15 @@ impl Control {
         self.waiting.retain(|_, waiting| waiting.answer.is_some());
     }
 
-    /// The payloads of the pushes with these tickets.
-    fn pushes(&self, tickets: &[(u32, Ticket)]) -> Result<Vec<&Payload>> {
-        let push = |(_, ticket): &(u32, Ticket)| match self.waiting.get(ticket)?.body {
+    /// The payloads of the pushes with these tickets, by stream.
+    fn pushes(&self, streams: &[(u32, Vec<Ticket>)]) -> Result<Vec<Vec<&Payload>>> {
+        let push = |ticket: &Ticket| match self.waiting.get(ticket)?.body {
             RequestBody::Push(_, ref push) => Some(push),
             RequestBody::Empty | RequestBody::Values(_) => None,
         };
         let missing = Error::Damaged { what: "step: a push of it is missing" };
-        tickets.iter().map(push).collect::<Option<_>>().ok_or(missing)
+        let parts = |(_, parts): &(u32, Vec<Ticket>)| parts.iter().map(push).collect::<Option<Vec<_>>>();
+        streams.iter().map(parts).collect::<Option<_>>().ok_or(missing)
     }
 }
 
@@ -127,6 +128,7 @@ impl State {
                 Ok(payload)
             }
             (Answer::Payload(payload), _) => Ok(payload),
+            (Answer::Superseded, _) => Ok(Payload::new()),
             // It was already answered with a measure.
             (Answer::Values, _) if waiting.answer.is_none() => return,
             (Answer::Values, RequestBody::Push(_, push)) => {
@@ -144,7 +146,7 @@ impl State {
 
     /// Answers these requests with the squared norm of a step's mean gradients on this server. The pushes are kept until the
     /// step is applied.
-    fn measure(&self, control: &mut Control, pushes: &[(u32, Ticket)], waiting: &[Ticket]) {
+    fn measure(&self, control: &mut Control, pushes: &[(u32, Vec<Ticket>)], waiting: &[Ticket]) {
         let now = Instant::now();
         let measured = control.pushes(pushes).and_then(|pushes| self.tables.measure_step(&pushes));
         let measured = measured.map_err(|error| openfleet_core::error::report(&error));

@@ -3,7 +3,7 @@
 use openfleet_core::WorkId;
 use openfleet_core::strategy::FloatWidth;
 use openfleet_dist::frame::{HEADER, Header};
-use openfleet_dist::gradients::{Counts, Head, PushEncoder, PushView, PushedStage};
+use openfleet_dist::gradients::{Counts, Head, PushEncoder, PushPart, PushView, PushedStage};
 use openfleet_table::ShowClick;
 use openfleet_testkit::hostile::{ask_anything, decode_as_everything};
 use proptest::collection::vec;
@@ -17,6 +17,26 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 
 /// Tables and keys of a stage.
 type Stage = (Vec<u32>, Vec<u64>);
+
+/// Gradients of 16 bits are rounded at random, but alike in every repetition: also if the step is pushed in other parts.
+#[test]
+fn a_block_is_rounded_alike_in_every_part_of_a_step() {
+    let gradients: Vec<Vec<f32>> = (0..3).map(|block| vec![1.0 + 1e-3 * block as f32; 100]).collect();
+    let encode = |blocks: &[u32]| {
+        let head = Head { width: FloatWidth::Bits16, ..Head::of(WorkId::step(1, 7)) };
+        let mut push = PushEncoder::new(head).blocks();
+        blocks.iter().for_each(|&block| push.block(block, &gradients[block as usize]));
+        push.finish()
+    };
+    let rounded = |blocks: &[u32]| {
+        let payload = encode(blocks);
+        let view = PushView::decode(payload.bytes()).unwrap();
+        view.blocks.iter().map(|(block, gradient)| (*block, gradient.to_vec())).collect::<Vec<_>>()
+    };
+    let whole = rounded(&[0, 1, 2]);
+    assert_eq!([rounded(&[1]), rounded(&[0, 2])].concat(), [&whole[1..2], &whole[..1], &whole[2..]].concat());
+    assert!(whole[1].1.iter().any(|value| value != &whole[1].1[0]), "it is rounded in both directions");
+}
 
 proptest! {
     #[test]
@@ -51,7 +71,9 @@ proptest! {
         let work = WorkId { stream, first_step: first, last_step: first.saturating_add(more.into()) };
         let stages: Vec<Stage> = stages;
         let width = if narrow { FloatWidth::Bits16 } else { FloatWidth::Bits32 };
-        let mut push = PushEncoder::new(Head { work, want_values, changes_since, width, wide_rows, counted, measured });
+        let part = PushPart { attempt: first ^ 7, number: u32::from(more), has_more: want_values != counted };
+        let mut push =
+            PushEncoder::new(Head { work, want_values, changes_since, width, wide_rows, counted, measured, part });
         // Small integers are exact in 16 bits.
         let gradient = |table: usize, at: usize| (table * 100 + at) as f32;
         for (tables, keys) in &stages {
@@ -73,6 +95,7 @@ proptest! {
 
         let view = PushView::decode(payload.bytes()).unwrap();
         prop_assert_eq!((view.work, view.want_values, view.changes_since), (work, want_values, changes_since));
+        prop_assert_eq!(view.part, part);
         prop_assert_eq!((view.measured, view.stages.len(), view.blocks.len()), (measured, stages.len(), blocks.len()));
         for (PushedStage { keys, gradients, show_click }, (tables, expected)) in view.stages.iter().zip(&stages) {
             let shows: Vec<f32> = expected.iter().map(|&key| key as f32).collect();

@@ -9,7 +9,7 @@ use openfleet_core::strategy::{
 };
 use openfleet_core::topology::Incarnation;
 use openfleet_dist::client::Tcp;
-use openfleet_dist::communicator::{Async, Communicator, Hybrid, Stepwise, Worker, for_mode};
+use openfleet_dist::communicator::{Async, Communicator, Hybrid, Missing, Stepwise, Worker, for_mode};
 use openfleet_dist::session::Identity;
 use openfleet_dist::{ClientConfig, Cluster, Error, Link, Server, ServerConfig, State};
 use openfleet_table::{DenseSpec, Schedule, SparseSpec};
@@ -108,6 +108,41 @@ fn a_flush_of_async_fails_if_the_last_push_did() {
             let error = pushed.and_then(|_| communicator.flush()).unwrap_err();
             assert!(error.to_string().contains("no stream has number 5"), "round {round}, {receive:?}: {error}");
         }
+    }
+}
+
+/// A row is pulled once, used for two more batches, and pulled again; an evaluation and the batch after a flush see the newest.
+#[test]
+fn rows_are_used_again_for_the_stated_number_of_batches_and_no_longer() {
+    for mode in [Mode::Async, Mode::Hybrid] {
+        let states = states(2);
+        let mut options = StrategyOptions::for_mode(mode);
+        (options.row_staleness, options.wire_bits) = (Some(2), Some(32));
+        match mode {
+            // Every push is applied before the next batch.
+            Mode::Async => options.independent_recv_thread = Some(false),
+            _ => options.staleness = Some(1),
+        }
+        let (sparse, dense) = tables();
+        let strategy = Strategy::resolve(&options).unwrap();
+        let remote = remote(in_process(&states, 0), ALONE, mode).unwrap();
+        let communicator = for_mode(remote, &strategy, &sparse, &dense).unwrap();
+        let mut thread = Thread::new();
+        let mut step = |ids: &[u64]| {
+            thread.step(communicator.as_ref(), ids, (1.0, 1.0)).unwrap();
+            thread.sparse[0].lookups[0].rows.clone()
+        };
+        assert_eq!(step(&[7]), [0.0]);
+        assert_eq!(step(&[5, 7]), [0.0, 0.0], "id 7 was pulled by the batch before");
+        assert_eq!(step(&[7, 5]), [0.0, 0.0]);
+        assert_eq!(step(&[5, 7]), [0.0, 3.0], "id 7 is pulled again, id 5 one batch later");
+        assert_eq!(step(&[5, 7]), [3.0, 3.0]);
+        communicator.flush().unwrap();
+        assert_eq!(step(&[5, 7]), [4.0, 5.0]);
+        let mut evaluated = Thread::new();
+        evaluated.fill(&[7, 5], (1.0, 1.0));
+        communicator.pull_sparse(&mut evaluated.sparse, Missing::Initial).unwrap();
+        assert_eq!(evaluated.sparse[0].lookups[0].rows, [6.0, 5.0]);
     }
 }
 

@@ -8,7 +8,7 @@
 use openfleet_dist::communicator::PullInFlight;
 use openfleet_dist::stage::{DenseStage, SparseStage};
 
-use super::{Buffer, State, StepTimes};
+use super::{Buffer, EarlyTrial, State, StepTimes};
 use crate::value::Shape;
 
 /// Where a variable's value is during a step.
@@ -103,6 +103,7 @@ pub struct Arena {
     pub(crate) profile: Option<Vec<u64>>,
     /// Time of steps since the pass last read and reset it.
     pub(crate) times: StepTimes,
+    pub(crate) early_trial: EarlyTrial,
 }
 
 impl Arena {

@@ -27,7 +27,14 @@ fn every_mode_trains_two_by_two_and_ends() {
     let clicks = Clicks::new(60_000);
     let rule = "--epochs 2 --lr 0.001";
     let (alone, joined) = (clicks.alone(BATCH, rule), clicks.alone(2 * BATCH, rule));
-    for mode in ["sync --strategy wire_bits=16", "half_async", "async", "hybrid", "geo --k-steps 2"] {
+    for mode in [
+        "sync --strategy wire_bits=16",
+        "half_async",
+        "async",
+        "async --strategy row_staleness=2",
+        "hybrid",
+        "geo --k-steps 2",
+    ] {
         let summary = clicks.job(2, 2, &format!("{rule} --mode {mode}"));
         let auc = number(&summary, "test_auc");
         let has_joint_steps = ["sync", "hybrid", "geo"].iter().any(|joint| mode.starts_with(joint));

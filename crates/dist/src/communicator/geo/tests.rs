@@ -120,13 +120,20 @@ fn rows(states: &[Arc<State>]) -> BTreeMap<Key, f32> {
     rows
 }
 
-/// How far the dense parameter has moved.
-fn dense(states: &[Arc<State>]) -> f32 {
+/// How far each element of the dense parameter has moved.
+fn dense_elements(states: &[Arc<State>]) -> Vec<f32> {
     let mut moved = Vec::new();
     for state in states {
         state.each_block(|_, values| moved.extend(values.iter().zip(FIRST).map(|(value, first)| value - first)));
     }
-    assert!(moved.len() == FIRST.len() && moved.iter().all(|&value| (value - moved[0]).abs() < 1e-3));
+    assert_eq!(moved.len(), FIRST.len());
+    moved
+}
+
+/// How far the dense parameter has moved, if all elements have moved alike.
+fn dense(states: &[Arc<State>]) -> f32 {
+    let moved = dense_elements(states);
+    assert!(moved.iter().all(|&value| (value - moved[0]).abs() < 1e-3), "{moved:?}");
     moved[0]
 }
 
@@ -213,14 +220,15 @@ fn narrow_dense_values_stay_close_and_are_exact_after_a_flush() {
             train(geo, &[7], progress);
             geo.settle().unwrap();
         }
-        let expected = 0.022 * round as f32;
-        assert!((dense(&states) - expected).abs() < 0.02 * expected, "{} for {expected}", dense(&states));
+        // Each element of a push is rounded at random to one of its neighbours, which are at most 1 / 128 apart.
+        let (expected, moved) = (0.022 * round as f32, dense_elements(&states));
+        assert!(moved.iter().all(|value| (value - expected).abs() < 0.02 * expected), "{moved:?} for {expected}");
     }
     workers.iter().for_each(|geo| geo.flush().unwrap());
     workers.iter().for_each(|geo| geo.flush().unwrap());
     assert!((rows(&states)[&7] - 50.0 * 0.044).abs() < 1e-4, "rows keep their 32 bits");
     assert!(workers.iter().all(|geo| dense_seen(geo) == dense_seen(&workers[0])));
-    assert!((dense_seen(&workers[0]) - dense(&states)).abs() < 1e-6);
+    assert!((dense_seen(&workers[0]) - dense_elements(&states)[0]).abs() < 1e-6);
 }
 
 /// Two workers train different parameters: a worker gets the other's progress, and does not undo it with its next flush.

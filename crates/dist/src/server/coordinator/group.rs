@@ -15,6 +15,9 @@
 //! server has a part of that mean. The pushes are answered with the part's sum of squares, and the step waits for the scale
 //! factor that the workers compute from all parts. All workers send the same factor, so the first one is enough.
 //!
+//! A stream may push a step in parts ([`PushPart`]). Parts wait outside of the step until the last of them has arrived; then
+//! they are the stream's contribution. If the stream leaves before, or a newer attempt or incarnation begins, they are dropped.
+//!
 //! This file has tickets instead of gradients, and knows no table.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +29,7 @@ use openfleet_table::checkpoint::{GroupWork, Work};
 
 use super::{Answer, Effect, Ticket};
 use crate::error::{Error, Result};
+use crate::gradients::PushPart;
 
 /// The streams that step together: all streams of the job, or those of one worker.
 pub(super) struct Group {
@@ -38,7 +42,10 @@ pub(super) struct Group {
     joined: BTreeMap<u32, u64>,
     /// The pass that each stream left last.
     left: BTreeMap<u32, u64>,
-    aggregate: Aggregate<Ticket>,
+    /// Of each stream that has pushed the current step: the requests with its parts.
+    aggregate: Aggregate<Vec<Ticket>>,
+    /// Of each stream that has pushed only parts of the current step: what has arrived.
+    arriving: BTreeMap<u32, Arriving>,
     /// Requests that wait for the current step: the first of each stream and its repeats. All are answered, because a repeat
     /// over a new connection may overtake the original in the buffers of the old one.
     waiting: BTreeMap<u32, Vec<Ticket>>,
@@ -58,17 +65,42 @@ pub(super) struct Group {
     limit: Option<u64>,
 }
 
+/// What a group has to know of a push.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Pushed {
+    /// Which part of its step it is.
+    pub(crate) part: PushPart,
+    /// Whether it is answered with a measure before the step is applied.
+    pub(crate) measured: bool,
+}
+
 /// A step that all members have pushed.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Step {
     /// Number of the group.
     pub(crate) group: usize,
-    /// One push of each stream, in the order of the streams.
-    pub(crate) pushes: Vec<(u32, Ticket)>,
+    /// The parts that each stream has pushed, in the order of the streams.
+    pub(crate) pushes: Vec<(u32, Vec<Ticket>)>,
     /// All requests that wait for the step, with their streams.
     pub(crate) waiting: Vec<(u32, Ticket)>,
     /// The factor that gradients are multiplied by.
     pub(crate) factor: f32,
+}
+
+/// The parts of a step that a stream has pushed so far.
+#[derive(Default)]
+struct Arriving {
+    attempt: u64,
+    /// Per part: its request, and repeats of it.
+    parts: BTreeMap<u32, Vec<Ticket>>,
+    /// The number of the last part, once it has arrived.
+    last: Option<u32>,
+}
+
+impl Arriving {
+    fn is_complete(&self) -> bool {
+        self.last.is_some_and(|last| self.parts.len() as u64 == u64::from(last) + 1)
+    }
 }
 
 impl Group {
@@ -80,6 +112,7 @@ impl Group {
             joined: BTreeMap::new(),
             left: BTreeMap::new(),
             aggregate: Aggregate::new([], 0),
+            arriving: BTreeMap::new(),
             waiting: BTreeMap::new(),
             failed: None,
             taken: BTreeMap::new(),
@@ -161,12 +194,12 @@ impl Group {
         self.streams.clone().filter(|&stream| !self.is_ready_for(stream, pass)).collect()
     }
 
-    /// A stream pushes one of its steps.
+    /// A stream pushes one of its steps, or a part of it.
     pub(super) fn push(
         &mut self,
         number: usize,
         work: WorkId,
-        measured: bool,
+        Pushed { part, measured }: Pushed,
         ticket: Ticket,
         effects: &mut Vec<Effect>,
     ) -> Result<()> {
@@ -175,13 +208,14 @@ impl Group {
         if self.is_repeated(stream, step, ticket, answer, effects)? {
             return Ok(());
         }
-        let current = self.aggregate.step();
-        let arrival = self.aggregate.contribute(stream, current, ticket).map_err(|source| Error::Table {
-            action: "taking a push for",
-            table: "all".into(),
-            source,
-        })?;
-        self.waiting.entry(stream).or_default().push(ticket);
+        let arrival = if self.aggregate.contributions().any(|(contributor, _)| contributor == stream) {
+            // A repeat, or the attempt of a newer incarnation: the first one is kept, and both are answered.
+            self.waiting.entry(stream).or_default().push(ticket);
+            Arrival::Repeat
+        } else {
+            let Some(parts) = self.arrive(stream, part, ticket, effects) else { return Ok(()) };
+            self.contribute(stream, parts)?
+        };
         if measured {
             self.measuring.push((stream, ticket));
         }
@@ -189,6 +223,54 @@ impl Group {
             self.complete(number, effects);
         }
         Ok(())
+    }
+
+    /// All parts of a stream's step have arrived.
+    fn contribute(&mut self, stream: u32, parts: BTreeMap<u32, Vec<Ticket>>) -> Result<Arrival> {
+        let current = self.aggregate.step();
+        let contribution = parts.values().filter_map(|tickets| tickets.first().copied()).collect();
+        let arrival = self.aggregate.contribute(stream, current, contribution).map_err(|source| Error::Table {
+            action: "taking a push for",
+            table: "all".into(),
+            source,
+        })?;
+        // The last part is answered first: its reply has the rows of the next step.
+        self.waiting.entry(stream).or_default().extend(parts.into_values().rev().flatten());
+        Ok(arrival)
+    }
+
+    /// Adds a part to those of its step. Returns all of them if none is missing.
+    fn arrive(
+        &mut self,
+        stream: u32,
+        part: PushPart,
+        ticket: Ticket,
+        effects: &mut Vec<Effect>,
+    ) -> Option<BTreeMap<u32, Vec<Ticket>>> {
+        let attempt = self.arriving.get(&stream).map_or(part.attempt, |arriving| arriving.attempt);
+        if part.attempt < attempt {
+            effects.push(Effect::Answer(ticket, Answer::Superseded));
+            return None;
+        }
+        if part.attempt > attempt {
+            self.drop_parts(stream, effects);
+        }
+        let arriving = self.arriving.entry(stream).or_default();
+        arriving.attempt = part.attempt;
+        arriving.parts.entry(part.number).or_default().push(ticket);
+        if !part.has_more {
+            arriving.last = Some(part.number);
+        }
+        if !arriving.is_complete() {
+            return None;
+        }
+        self.arriving.remove(&stream).map(|arriving| arriving.parts)
+    }
+
+    /// Drops the parts of a step that was not pushed to its end.
+    pub(super) fn drop_parts(&mut self, stream: u32, effects: &mut Vec<Effect>) {
+        let dropped = self.arriving.remove(&stream).into_iter().flat_map(|arriving| arriving.parts.into_values());
+        effects.extend(dropped.flatten().map(|ticket| Effect::Answer(ticket, Answer::Superseded)));
     }
 
     /// A stream sends the scale factor of a measured step.
@@ -257,6 +339,7 @@ impl Group {
             return;
         }
         self.left.insert(stream, pass);
+        self.drop_parts(stream, effects);
         if self.aggregate.leave(stream) {
             self.complete(number, effects);
         }
@@ -266,6 +349,7 @@ impl Group {
     /// A stream departs and does not take part again.
     pub(super) fn depart(&mut self, number: usize, stream: u32, effects: &mut Vec<Effect>) {
         self.departed.insert(stream);
+        self.drop_parts(stream, effects);
         if let Some((_, tickets)) = self.joining.remove(&stream) {
             let step = self.aggregate.step();
             effects.extend(tickets.into_iter().map(|ticket| Effect::Answer(ticket, Answer::Number(step))));
@@ -321,7 +405,7 @@ impl Group {
         let measuring = std::mem::take(&mut self.measuring);
         if !measuring.is_empty() {
             self.measured = true;
-            let pushes = self.aggregate.contributions().map(|(stream, &ticket)| (stream, ticket)).collect();
+            let pushes = self.aggregate.contributions().map(|(stream, parts)| (stream, parts.clone())).collect();
             effects
                 .push(Effect::Measure { pushes, waiting: measuring.into_iter().map(|(_, ticket)| ticket).collect() });
         }

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 pub use collective::{Collective, Completed, Reduce};
 pub(crate) use collective::{Contribution, put_parts};
-pub(crate) use group::Step;
+pub(crate) use group::{Pushed, Step};
 pub use journal::{Action, Journal, Kind as ActionKind};
 pub use membership::Absent;
 pub(crate) use membership::End;
@@ -52,8 +52,8 @@ pub(crate) enum Effect {
     Repeated(Ticket, Answer),
     /// Measure a step that all streams of a group have pushed, and answer these requests. Its pushes are kept.
     Measure {
-        /// One push of each stream, in the order of the streams.
-        pushes: Vec<(u32, Ticket)>,
+        /// The parts that each stream has pushed, in the order of the streams.
+        pushes: Vec<(u32, Vec<Ticket>)>,
         /// The requests to answer.
         waiting: Vec<Ticket>,
     },
@@ -78,6 +78,8 @@ pub(crate) enum Answer {
     Payload(Payload),
     /// The dense values that the request asked for.
     Values,
+    /// The part of a step is dropped: its worker has begun a newer attempt, or has ended the pass. No one reads the reply.
+    Superseded,
     /// A measured step was applied before, with this scale factor.
     Applied(f32),
     /// An error.
@@ -158,13 +160,13 @@ impl Coordinator {
         self.groups.iter_mut().enumerate().find(|(_, group)| group.has(stream))
     }
 
-    /// A push of a stream that steps together with others. If `measured`, it is answered with a measure first.
-    pub(crate) fn push(&mut self, work: WorkId, measured: bool, ticket: Ticket) -> Result<Effects> {
+    /// A push of a stream that steps together with others.
+    pub(crate) fn push(&mut self, work: WorkId, pushed: Pushed, ticket: Ticket) -> Result<Effects> {
         let mut effects = Vec::new();
         let Some((number, group)) = self.group_of(work.stream) else {
             return Err(Error::UnknownStream { stream: work.stream, count: 0 });
         };
-        group.push(number, work, measured, ticket, &mut effects)?;
+        group.push(number, work, pushed, ticket, &mut effects)?;
         Ok(effects)
     }
 
@@ -290,8 +292,17 @@ impl Coordinator {
 
     /// Admits a worker unless a newer incarnation of it was admitted before.
     pub(crate) fn admit(&mut self, rank: u32, incarnation: Incarnation) -> std::result::Result<Effects, String> {
+        let is_newer = self.membership.incarnation(rank).is_some_and(|known| known < incarnation);
         self.membership.admit(rank, incarnation)?;
         let mut effects = Vec::new();
+        if is_newer {
+            let streams = self.team.map_or(0..0, |team| team.streams_of(rank));
+            for stream in streams {
+                if let Some((_, group)) = self.group_of(stream) {
+                    group.drop_parts(stream, &mut effects);
+                }
+            }
+        }
         let older = |owner: Owner| owner.rank == rank && owner.incarnation.is_some_and(|known| known < incarnation);
         if self.snapshot.give_up(older, &mut effects) {
             self.thaw(&mut effects);

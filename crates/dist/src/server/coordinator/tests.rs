@@ -10,6 +10,7 @@ use openfleet_core::strategy::Mode;
 use proptest::prelude::*;
 
 use super::*;
+use crate::gradients::PushPart;
 
 fn team(mode: Mode, workers: u32, threads: u32) -> Team {
     Team { mode, workers, threads }
@@ -53,6 +54,9 @@ fn told(effects: Vec<Effect>) -> Vec<String> {
     effects.into_iter().map(text).collect()
 }
 
+const WHOLE: Pushed = Pushed { part: PushPart { attempt: 0, number: 0, has_more: false }, measured: false };
+const MEASURED: Pushed = Pushed { measured: true, ..WHOLE };
+
 fn owner(rank: u32, incarnation: u64) -> Owner {
     Owner { rank, incarnation: Some(Incarnation(incarnation)) }
 }
@@ -62,11 +66,40 @@ fn a_step_is_applied_when_every_member_has_pushed_it_and_a_repeat_is_answered() 
     let mut job = coordinator(Mode::Sync, 2);
     assert!(told(job.join(0, 1, 10)).is_empty(), "a pass begins when all have joined it");
     assert_eq!(told(job.join(1, 1, 11)), ["10: yes", "11: yes"]);
-    assert!(told(job.push(WorkId::step(1, 0), false, 21).unwrap()).is_empty());
-    assert_eq!(told(job.push(WorkId::step(0, 0), false, 20).unwrap()), ["step of 0+1 for 20+21"]);
-    assert_eq!(told(job.push(WorkId::step(0, 0), false, 30).unwrap()), ["30: repeated"]);
-    let error = job.push(WorkId::step(0, 2), false, 31).unwrap_err();
+    assert!(told(job.push(WorkId::step(1, 0), WHOLE, 21).unwrap()).is_empty());
+    assert_eq!(told(job.push(WorkId::step(0, 0), WHOLE, 20).unwrap()), ["step of 0+1 for 20+21"]);
+    assert_eq!(told(job.push(WorkId::step(0, 0), WHOLE, 30).unwrap()), ["30: repeated"]);
+    let error = job.push(WorkId::step(0, 2), WHOLE, 31).unwrap_err();
     assert_eq!(error.to_string(), "stream 0 pushed step 2, expected step 1");
+}
+
+#[test]
+fn a_step_in_parts_is_applied_when_all_of_one_attempt_have_arrived() {
+    let mut job = coordinator(Mode::Sync, 2);
+    job.join(0, 1, 1);
+    job.join(1, 1, 2);
+    let part = |attempt, number, has_more| Pushed { part: PushPart { attempt, number, has_more }, measured: false };
+    let mut push = |stream, pushed, ticket| told(job.push(WorkId::step(stream, 0), pushed, ticket).unwrap());
+    assert!(push(0, WHOLE, 10).is_empty());
+    assert!(push(1, part(3, 0, true), 20).is_empty());
+    assert!(push(1, part(3, 0, true), 21).is_empty(), "a repeat");
+    assert_eq!(push(1, part(4, 1, false), 22), ["20: yes", "21: yes"], "the attempt before is dropped");
+    assert_eq!(push(1, part(3, 1, false), 23), ["23: yes"], "what arrives late of it too");
+    assert_eq!(push(1, part(4, 0, true), 24), ["step of 0+1 for 10+22+24"], "parts may arrive in any order");
+    assert_eq!(push(1, part(4, 0, true), 25), ["25: repeated"]);
+}
+
+#[test]
+fn parts_of_a_dead_worker_are_dropped() {
+    let mut job = coordinator(Mode::Sync, 1);
+    job.admit(0, Incarnation(0)).unwrap();
+    job.join(0, 1, 1);
+    let part = |attempt, number, has_more| Pushed { part: PushPart { attempt, number, has_more }, measured: false };
+    assert!(told(job.push(WorkId::step(0, 0), part(7, 0, true), 2).unwrap()).is_empty());
+    assert!(told(job.admit(0, Incarnation(0)).unwrap()).is_empty(), "the same process connects again");
+    assert_eq!(told(job.admit(0, Incarnation(1)).unwrap()), ["2: yes"]);
+    assert!(told(job.push(WorkId::step(0, 0), part(0, 0, true), 3).unwrap()).is_empty());
+    assert_eq!(told(job.push(WorkId::step(0, 0), part(0, 1, false), 4).unwrap()), ["step of 0 for 4+3"]);
 }
 
 #[test]
@@ -74,19 +107,19 @@ fn a_measured_step_is_applied_when_its_factor_is_known() {
     let mut job = coordinator(Mode::Sync, 2);
     job.join(0, 1, 1);
     job.join(1, 1, 2);
-    assert!(told(job.push(WorkId::step(1, 0), true, 11).unwrap()).is_empty());
+    assert!(told(job.push(WorkId::step(1, 0), MEASURED, 11).unwrap()).is_empty());
     let error = job.scale(1, 0, 0.5, 12).unwrap_err();
     assert_eq!(error.to_string(), "stream 1 sent a scale factor for step 0, which was not measured");
-    assert_eq!(told(job.push(WorkId::step(0, 0), true, 10).unwrap()), ["measure of 0+1 for 11+10"]);
+    assert_eq!(told(job.push(WorkId::step(0, 0), MEASURED, 10).unwrap()), ["measure of 0+1 for 11+10"]);
     // Worker 0 is killed; its successor pushes the step again, and gets the same measure.
-    assert_eq!(told(job.push(WorkId::step(0, 0), true, 20).unwrap()), ["measure of 0+1 for 20"]);
+    assert_eq!(told(job.push(WorkId::step(0, 0), MEASURED, 20).unwrap()), ["measure of 0+1 for 20"]);
     assert_eq!(told(job.scale(1, 0, 0.5, 21).unwrap()), ["step scaled by 0.5"]);
     // The other worker's factor arrives too late, and so does a push that is repeated over a new connection.
     assert_eq!(told(job.scale(0, 0, 0.5, 22).unwrap()), ["22: repeated"]);
-    assert_eq!(told(job.push(WorkId::step(0, 0), true, 23).unwrap()), ["23: applied with 0.5"]);
+    assert_eq!(told(job.push(WorkId::step(0, 0), MEASURED, 23).unwrap()), ["23: applied with 0.5"]);
     // Steps that are not measured are applied as usual.
-    job.push(WorkId::step(0, 1), false, 30).unwrap();
-    assert_eq!(told(job.push(WorkId::step(1, 1), false, 31).unwrap()), ["step of 0+1 for 30+31"]);
+    job.push(WorkId::step(0, 1), WHOLE, 30).unwrap();
+    assert_eq!(told(job.push(WorkId::step(1, 1), WHOLE, 31).unwrap()), ["step of 0+1 for 30+31"]);
 }
 
 #[test]
@@ -95,7 +128,7 @@ fn a_measured_step_takes_no_new_member_and_waits_for_a_snapshot() {
     job.join(0, 1, 1);
     job.join(1, 1, 2);
     job.depart(1, 2).unwrap();
-    assert_eq!(told(job.push(WorkId::step(0, 0), true, 3).unwrap()), ["measure of 0 for 3"]);
+    assert_eq!(told(job.push(WorkId::step(0, 0), MEASURED, 3).unwrap()), ["measure of 0 for 3"]);
     // A departed worker is back: it takes part from the next step on.
     job.enter(1);
     assert!(told(job.join(1, 2, 4)).is_empty());
@@ -111,10 +144,10 @@ fn a_restarted_worker_stays_a_member_of_the_pass_it_died_in() {
     let mut job = coordinator(Mode::Sync, 2);
     job.join(0, 1, 1);
     job.join(1, 1, 2);
-    job.push(WorkId::step(0, 0), false, 3).unwrap();
+    job.push(WorkId::step(0, 0), WHOLE, 3).unwrap();
     // Worker 1 is killed. Its successor joins the pass again, which changes nothing, and pushes the missing step.
     assert_eq!(told(job.join(1, 1, 4)), ["4: yes"]);
-    assert_eq!(told(job.push(WorkId::step(1, 0), false, 5).unwrap()), ["step of 0+1 for 3+5"]);
+    assert_eq!(told(job.push(WorkId::step(1, 0), WHOLE, 5).unwrap()), ["step of 0+1 for 3+5"]);
     // The other worker ends the pass and waits in the next one; the successor dies in between, and its own successor leaves the
     // first pass once more.
     job.leave(0, 1);
@@ -134,7 +167,7 @@ fn a_worker_that_is_done_early_waits_for_the_others_to_end_their_pass_also_after
     job.begin(team(Mode::Sync, 2, 1), Some(&work), None);
     assert!(told(job.join(1, 3, 1)).is_empty());
     assert_eq!(told(job.join(0, 2, 2)), ["2: yes"]);
-    assert_eq!(told(job.push(WorkId::step(0, 7), false, 3).unwrap()), ["step of 0 for 3"]);
+    assert_eq!(told(job.push(WorkId::step(0, 7), WHOLE, 3).unwrap()), ["step of 0 for 3"]);
     job.leave(0, 2);
     assert_eq!(told(job.join(0, 3, 4)), ["4: yes", "1: yes"]);
     assert_eq!(job.stream_positions(0..2).left, [(0, 2), (1, 2)].into());
@@ -145,7 +178,7 @@ fn a_step_outside_the_data_of_one_worker_is_not_waited_for_by_the_others_once_it
     let mut job = coordinator(Mode::Sync, 2);
     job.join(0, 1, 1);
     job.join(1, 1, 2);
-    job.push(WorkId::step(0, 0), false, 3).unwrap();
+    job.push(WorkId::step(0, 0), WHOLE, 3).unwrap();
     assert_eq!(told(job.leave(1, 1)), ["step of 0 for 3"]);
 }
 
@@ -267,6 +300,8 @@ enum Event {
     Work(u32),
     /// It is killed, and restarted.
     Restart(u32),
+    /// It gives up the step whose first part it has pushed, to compute it again.
+    GiveUp(u32),
     Prepare(u32),
     Aim,
     Mark,
@@ -279,6 +314,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     let event = prop_oneof![
         12 => (0u32..2).prop_map(Event::Work),
         2 => (0u32..2).prop_map(Event::Restart),
+        1 => (0u32..2).prop_map(Event::GiveUp),
         1 => (0u32..2).prop_map(Event::Prepare),
         1 => Just(Event::Aim),
         1 => Just(Event::Mark),
@@ -303,6 +339,9 @@ struct Script {
     waits: Option<Ticket>,
     /// Its step was measured, and it has not sent the factor yet.
     measured: bool,
+    /// The attempt at its step, and the next part of it to push.
+    attempt: u64,
+    part: u32,
     departed: bool,
 }
 
@@ -311,17 +350,25 @@ struct World {
     scripts: [Script; 2],
     /// How often each step of each stream was applied.
     applied: BTreeMap<(u32, u64), u32>,
-    waiting: BTreeMap<Ticket, (u32, u64)>,
+    /// The step that each request pushes, and by which incarnation and in which attempt.
+    waiting: BTreeMap<Ticket, (u64, (u64, u64))>,
     now: Instant,
     cut: Option<(String, u32)>,
     cuts: u32,
     done: bool,
-    /// Whether steps are measured before they are applied.
-    measures: bool,
+    pushing: PushKind,
+}
+
+/// How steps are pushed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PushKind {
+    Whole,
+    Measured,
+    InTwoParts,
 }
 
 impl World {
-    fn new(measures: bool) -> Self {
+    fn new(pushing: PushKind) -> Self {
         let mut job = coordinator(Mode::Sync, 2);
         for rank in [0, 1] {
             job.admit(rank, Incarnation(0)).unwrap();
@@ -336,7 +383,7 @@ impl World {
             cut: None,
             cuts: 0,
             done: false,
-            measures,
+            pushing,
         }
     }
 
@@ -350,8 +397,13 @@ impl World {
                     }
                 }
                 Effect::Apply(step) => {
-                    for (stream, ticket) in &step.pushes {
-                        let number = self.waiting[ticket].1;
+                    for (stream, parts) in &step.pushes {
+                        let (number, attempt) = self.waiting[&parts[0]];
+                        assert_eq!(parts.len(), if self.pushing == PushKind::InTwoParts { 2 } else { 1 });
+                        assert!(
+                            parts.iter().all(|part| self.waiting[part] == (number, attempt)),
+                            "parts of two attempts"
+                        );
                         *self.applied.entry((*stream, number)).or_default() += 1;
                     }
                     step.waiting.into_iter().for_each(|(_, ticket)| self.answered(ticket));
@@ -391,9 +443,18 @@ impl World {
             (self.scripts[rank as usize].waits, self.scripts[rank as usize].measured) = (Some(ticket), false);
             self.job.scale(rank, script.step, 0.5, ticket).unwrap()
         } else if script.step < (script.pass + 1) * STEPS {
-            self.scripts[rank as usize].waits = Some(ticket);
-            self.waiting.insert(ticket, (rank, script.step));
-            self.job.push(WorkId::step(rank, script.step), self.measures, ticket).unwrap()
+            let has_more = self.pushing == PushKind::InTwoParts && script.part == 0;
+            let Script { incarnation, attempt, part: number, .. } = script;
+            self.waiting.insert(ticket, (script.step, (incarnation, attempt)));
+            let script = &mut self.scripts[rank as usize];
+            if has_more {
+                script.part = 1;
+            } else {
+                (script.waits, script.part, script.attempt) = (Some(ticket), 0, attempt + 1);
+            }
+            let part = PushPart { attempt, number, has_more };
+            let pushed = Pushed { part, measured: self.pushing == PushKind::Measured };
+            self.job.push(WorkId::step(rank, script.step), pushed, ticket).unwrap()
         } else {
             let script = &mut self.scripts[rank as usize];
             (script.pass, script.joined) = (script.pass + 1, false);
@@ -415,6 +476,12 @@ impl World {
                 self.job.disconnected(rank, self.now);
                 let effects = self.job.admit(rank, Incarnation(incarnation)).unwrap();
                 self.carry_out(effects);
+            }
+            Event::GiveUp(rank) => {
+                let script = &mut self.scripts[rank as usize];
+                if script.part == 1 {
+                    (script.part, script.attempt) = (0, script.attempt + 1);
+                }
             }
             Event::Prepare(rank) => {
                 self.cuts += 1;
@@ -458,14 +525,17 @@ proptest! {
     /// No push is lost or applied twice, a save never blocks a later one, and some worker can always make progress: scripts
     /// that are left to run reach their end, and the server shuts down.
     #[test]
-    fn whatever_is_interleaved_every_step_is_applied_once_and_the_job_ends(events in events(), measures in any::<bool>()) {
-        let mut world = World::new(measures);
+    fn whatever_is_interleaved_every_step_is_applied_once_and_the_job_ends(
+        events in events(),
+        pushing in prop::sample::select(vec![PushKind::Whole, PushKind::Measured, PushKind::InTwoParts]),
+    ) {
+        let mut world = World::new(pushing);
         for event in &events {
             world.play(event);
             prop_assert!(world.applied.values().all(|&times| times == 1), "{:?}", world.applied);
         }
         // From here on no worker dies; a save in progress is aborted in time.
-        for round in 0..200 {
+        for round in 0..300 {
             world.play(&Event::Wait(if round == 0 { 3000 } else { 0 }));
             [0, 1].into_iter().for_each(|rank| world.work(rank));
         }

@@ -11,6 +11,7 @@ use openfleet_table::checkpoint::StateElements;
 use openfleet_table::{DenseSpec, DenseTable, SparseSpec, SparseTable};
 use parking_lot::Mutex;
 
+use super::early::{can_push_early, early_pushes};
 use super::{FeedField, Plan, PlanNode, StageSpec};
 use crate::error::{Error, Result};
 use crate::graph::table_spec::{dense_spec, non_finite, sparse_spec, trains};
@@ -93,6 +94,7 @@ impl<'a> Compiler<'a> {
         let (backward, loss_gradient) = self.locate_gradients();
         let nodes = program.nodes().iter().map(|node| self.node(node)).collect::<Vec<_>>();
         let (order, completed) = self.completion(&nodes, &backward);
+        let clip = program.minimize.as_ref().and_then(|minimize| minimize.clip);
         let floats = self.states.iter().map(|&var| program.variable(var)).filter(|state| state.dtype.is_float());
         let statistics = floats.map(|state| state.shape.elements(0)).sum();
         let (communicator, replicated) = match tables {
@@ -104,6 +106,11 @@ impl<'a> Compiler<'a> {
                 (replicated.clone() as Arc<dyn Communicator>, Some(replicated))
             }
             tables => (self.communicator(scope, tables)?, None),
+        };
+        let dense_sizes: Vec<usize> = self.dense.iter().map(|&var| program.variable(var).shape.elements(0)).collect();
+        let early = match communicator.pushes_early() && program.minimize.is_some() && can_push_early(clip) {
+            true => early_pushes(&order, &completed, |parameter| dense_sizes[parameter]),
+            false => Vec::new(),
         };
         // After the parameters, which an error about a missing value should name first.
         let states =
@@ -119,10 +126,11 @@ impl<'a> Compiler<'a> {
             nodes,
             backward,
             completed,
+            early,
             loss_gradient,
             feeds: self.feeds,
             stages: self.stages,
-            dense_sizes: self.dense.iter().map(|&var| program.variable(var).shape.elements(0)).collect(),
+            dense_sizes,
             states,
             statistics,
             buffer_count: self.buffer_count,
@@ -135,7 +143,7 @@ impl<'a> Compiler<'a> {
             loss,
             non_finite: non_finite(program),
             warned: Mutex::default(),
-            clip: program.minimize.as_ref().and_then(|minimize| minimize.clip),
+            clip,
             differentiates: program.backward.is_some(),
             trains: program.minimize.is_some(),
             for_test: program.for_test,

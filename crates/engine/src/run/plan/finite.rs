@@ -136,7 +136,7 @@ impl Plan {
     }
 
     /// Whether nothing was logged about this name yet.
-    fn is_first_warning(&self, name: &str) -> bool {
+    pub(super) fn is_first_warning(&self, name: &str) -> bool {
         let mut warned = self.warned.lock();
         !warned.contains(name) && warned.insert(name.to_owned())
     }

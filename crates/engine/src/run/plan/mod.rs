@@ -10,6 +10,7 @@
 //! is computed. The plan does not know where the tables are.
 
 mod compile;
+mod early;
 mod fetch;
 mod finite;
 mod prepare;
@@ -30,6 +31,7 @@ use openfleet_table::{Clip, NonFinite, PushReport, clip};
 use parking_lot::Mutex;
 
 use compile::{OpenTables, TableSource};
+use early::EarlyPush;
 pub(crate) use ranks::StepsWithoutData;
 
 use crate::error::{Error, Result};
@@ -37,8 +39,8 @@ use crate::graph::op::Op;
 use crate::graph::op::class_labels::LABEL_VALUE;
 use crate::graph::{Program, Var};
 use crate::memory::{
-    Arena, Buffer, GradientLocation, Gradients, Inputs, NextRows, NodeLocations, Outputs, Scope, State, StepTimes,
-    TakenGradient, ValueLocation,
+    Arena, Buffer, EarlyTrial, GradientLocation, Gradients, Inputs, NextRows, NodeLocations, Outputs, Scope, State,
+    StepTimes, TakenGradient, ValueLocation,
 };
 use crate::value::{DType, Shape};
 
@@ -75,6 +77,8 @@ pub struct Plan {
     backward: Vec<usize>,
     /// After each of them: how many parameters have their whole gradient.
     completed: Vec<usize>,
+    /// Gradients that are pushed before the backward pass has ended, in its order.
+    early: Vec<EarlyPush>,
     loss_gradient: Option<(GradientLocation, usize)>,
     feeds: Vec<FeedField>,
     stages: Vec<StageSpec>,
@@ -172,6 +176,7 @@ impl Plan {
             scratch: Vec::new(),
             profile: None,
             times: StepTimes::default(),
+            early_trial: EarlyTrial::default(),
         }
     }
 
@@ -248,6 +253,7 @@ impl Plan {
         // What is no other phase is computing.
         let phases = arena.times.total().saturating_sub(before);
         arena.times.compute += started.elapsed().saturating_sub(phases);
+        self.record_step(arena, work, started.elapsed());
         pushed
     }
 
@@ -266,7 +272,8 @@ impl Plan {
             if let Some(next) = next {
                 self.prepare_next(arena, next)?;
             }
-            self.compute(arena, batch, work)
+            let early: &[EarlyPush] = if arena.early_trial.is_early(work.last_step) { &self.early } else { &[] };
+            self.compute_and_push(arena, batch, work, early)
         });
         if self.trains && computed.is_err() {
             self.communicator.return_step(work.stream);
@@ -339,6 +346,11 @@ impl Plan {
 
     /// Runs forward and backward.
     pub fn compute(&self, arena: &mut Arena, batch: &Batch, work: WorkId) -> Result<()> {
+        self.compute_and_push(arena, batch, work, &[])
+    }
+
+    /// Runs forward and backward, and pushes these gradients as soon as they are complete.
+    fn compute_and_push(&self, arena: &mut Arena, batch: &Batch, work: WorkId, early: &[EarlyPush]) -> Result<()> {
         // Every stream of the job has its own random numbers, like the rows of one process on the joined batch.
         let stream = self.communicator.job_stream(work.stream);
         let step_seed = mix(self.seed ^ mix(work.last_step ^ (u64::from(stream) << 40)));
@@ -364,8 +376,11 @@ impl Plan {
             if let Some(replicated) = &self.replicated {
                 (0..self.completed[position]).for_each(|_| replicated.dense_ready(&arena.dense));
             }
+            for push in early.iter().filter(|push| push.position == position) {
+                self.push_early(push, arena, work)?;
+            }
         }
-        self.clear_unwritten(arena);
+        self.clear_unwritten(arena, |location| !matches!(location, GradientLocation::Buffer(_)));
         self.check_loss(arena, batch, work)
     }
 
@@ -510,10 +525,10 @@ impl Plan {
         self.gradient_slots.iter().any(|(known, _)| *known == location)
     }
 
-    /// Sets gradients that this batch did not reach to zero, so that they do not keep the last batch's values.
-    fn clear_unwritten(&self, arena: &mut Arena) {
+    /// Sets those of the chosen gradients that this batch did not reach to zero, so that they do not keep the last batch's values.
+    fn clear_unwritten(&self, arena: &mut Arena, is_chosen: impl Fn(GradientLocation) -> bool) {
         for (slot, (location, _)) in self.gradient_slots.iter().enumerate() {
-            if !arena.written[slot] && !matches!(location, GradientLocation::Buffer(_)) {
+            if !arena.written[slot] && is_chosen(*location) {
                 arena.gradient_mut(*location).fill(0.0);
             }
         }
