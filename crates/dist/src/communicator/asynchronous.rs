@@ -87,7 +87,7 @@ struct Outbox {
     completed: u64,
     /// Per stream: the first step without a reply from the servers.
     answered: HashMap<u32, u64>,
-    /// Per stream: `answered` at the time when the latest dense values were requested. The values contain all earlier steps.
+    /// Per stream: the first step that the latest dense values do not contain.
     arrived: HashMap<u32, u64>,
     most_queued: usize,
     closed: bool,
@@ -96,6 +96,17 @@ struct Outbox {
     pushed: HashMap<u32, Instant>,
     /// How long each training thread has waited for rows since its last push.
     pull_waits: HashMap<ThreadId, Duration>,
+}
+
+impl Outbox {
+    /// Dense values with all steps before these have arrived. A reply to a push may have brought newer ones since the receiver
+    /// requested its values: they stay, or a thread would wait for a reply that it already has.
+    fn values_contain(&mut self, steps: &HashMap<u32, u64>) {
+        for (&stream, &step) in steps {
+            let arrived = self.arrived.entry(stream).or_default();
+            *arrived = step.max(*arrived);
+        }
+    }
 }
 
 #[derive(Default)]
@@ -425,7 +436,8 @@ impl Shared {
                 Ok(()) => {
                     outbox.answered.insert(stream, last_step + 1);
                     if with_changes {
-                        outbox.arrived = outbox.answered.clone();
+                        let contained = outbox.answered.clone();
+                        outbox.values_contain(&contained);
                     }
                 }
                 // Set it before the lock is released: a thread that waits for the last push must not think that it succeeded.
@@ -524,9 +536,24 @@ impl Shared {
             self.fetch(is_exact)?;
             let mut outbox = self.outbox.lock();
             outbox.completed = outbox.begun;
-            outbox.arrived = contained;
+            outbox.values_contain(&contained);
             drop(outbox);
             self.changed.notify_all();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A save flushes while training goes on: what the receiver has requested for it may arrive after the replies to later pushes.
+    #[test]
+    fn values_that_were_requested_earlier_do_not_make_newer_ones_missing() {
+        let mut outbox = Outbox::default();
+        outbox.arrived.insert(1, 4);
+        outbox.values_contain(&HashMap::from([(0, 7), (1, 3)]));
+        outbox.values_contain(&HashMap::from([(0, 5)]));
+        assert_eq!(outbox.arrived, HashMap::from([(0, 7), (1, 4)]));
     }
 }
