@@ -18,7 +18,7 @@ use crate::frame::{Payload, PayloadPool, Reader};
 pub(crate) fn put(payload: &mut Payload, width: FloatWidth, gradients: &[f32], chance: u64) {
     match width {
         FloatWidth::Bits32 => payload.put(gradients),
-        FloatWidth::Bits16 => round_stochastically(gradients, payload.append_zeroed(gradients.len()), chance),
+        FloatWidth::Bits16 => round_stochastically(gradients, payload.append(gradients.len()), chance),
     }
 }
 
@@ -33,11 +33,11 @@ pub(crate) fn put_rows<'a>(
 ) {
     match width {
         FloatWidth::Bits32 => {
-            let room = payload.append_zeroed::<f32>(count * dim);
+            let room = payload.append::<f32>(count * dim);
             room.chunks_exact_mut(dim).zip(rows).for_each(|(to, from)| to.copy_from_slice(from));
         }
         FloatWidth::Bits16 => {
-            let room = payload.append_zeroed::<u16>(count * dim);
+            let room = payload.append::<u16>(count * dim);
             for (row, (to, from)) in room.chunks_exact_mut(dim).zip(rows).enumerate() {
                 round_stochastically(from, to, mix(chance ^ row as u64));
             }
@@ -58,9 +58,10 @@ const CHUNK: usize = 256;
 pub(crate) fn put_differences(payload: &mut Payload, values: &[f32], held: &mut [f32]) {
     let chunks = values.len().div_ceil(CHUNK);
     let scale_bytes = (chunks * size_of::<f32>()).next_multiple_of(8);
-    let room = payload.append_zeroed::<u8>(scale_bytes + values.len());
+    let room = payload.append::<u8>(scale_bytes + values.len());
     let (scales, units) = room.split_at_mut(scale_bytes);
-    let scales = bytemuck::cast_slice_mut::<u8, f32>(scales).iter_mut();
+    let scales = bytemuck::cast_slice_mut::<u8, f32>(scales);
+    scales[chunks..].fill(0.0);
     let units = bytemuck::cast_slice_mut::<u8, i8>(units).chunks_mut(CHUNK);
     for (((values, held), units), scale) in values.chunks(CHUNK).zip(held.chunks_mut(CHUNK)).zip(units).zip(scales) {
         *scale = quantize(values, held, units);

@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use crc_fast::crc32_iscsi as crc32c;
 use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
@@ -38,7 +39,7 @@ pub struct Header {
 impl Header {
     /// Makes the header of a payload.
     pub fn of(kind: u16, request: u64, payload: &[u8]) -> Self {
-        Header { kind, request, length: payload.len() as u64, checksum: crc32c::crc32c(payload) }
+        Header { kind, request, length: payload.len() as u64, checksum: crc32c(payload) }
     }
 
     /// Encodes the header.
@@ -50,7 +51,7 @@ impl Header {
         bytes[8..16].copy_from_slice(&self.request.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.length.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.checksum.to_le_bytes());
-        let own = crc32c::crc32c(&bytes[..28]);
+        let own = crc32c(&bytes[..28]);
         bytes[28..32].copy_from_slice(&own.to_le_bytes());
         bytes
     }
@@ -66,7 +67,7 @@ impl Header {
         if u16_at(4) != VERSION {
             return Err(Error::Version { expected: VERSION, got: u16_at(4) });
         }
-        if crc32c::crc32c(&bytes[..28]) != u32_at(28) {
+        if crc32c(&bytes[..28]) != u32_at(28) {
             return Err(Error::Damaged { what: "header" });
         }
         let header = Header { kind: u16_at(6), request: u64_at(8), length: u64_at(16), checksum: u32_at(24) };
@@ -78,13 +79,14 @@ impl Header {
 
     /// Fails unless the checksum of the payload matches.
     pub fn check(&self, payload: &[u8]) -> Result<()> {
-        if crc32c::crc32c(payload) == self.checksum { Ok(()) } else { Err(Error::Damaged { what: "payload" }) }
+        if crc32c(payload) == self.checksum { Ok(()) } else { Err(Error::Damaged { what: "payload" }) }
     }
 }
 
 /// Bytes that are aligned for keys and floats.
 #[derive(Debug, Default)]
 pub struct Payload {
+    /// The memory, which may be longer than the payload: what is written over need not be zeroed first.
     words: Vec<u64>,
     length: usize,
     /// Where the memory goes when the payload is dropped.
@@ -106,8 +108,7 @@ impl PayloadPool {
 
     /// An empty payload, to append to.
     pub fn empty(&self) -> Payload {
-        let mut words = self.0.lock().pop().unwrap_or_default();
-        words.clear();
+        let words = self.0.lock().pop().unwrap_or_default();
         Payload { words, length: 0, pool: Some(self.clone()) }
     }
 
@@ -116,9 +117,9 @@ impl PayloadPool {
         if length < Self::LEAST {
             return Payload::zeros(length);
         }
-        let mut words = self.0.lock().pop().unwrap_or_default();
-        words.resize(length.div_ceil(8), 0);
-        Payload { words, length, pool: Some(self.clone()) }
+        let mut payload = self.empty();
+        payload.grow(length);
+        payload
     }
 
     fn put(&self, words: Vec<u64>) {
@@ -145,8 +146,7 @@ impl Clone for Payload {
             return Payload { words: self.words.clone(), length: self.length, pool: None };
         };
         let mut copy = pool.empty();
-        copy.words.extend_from_slice(&self.words);
-        copy.length = self.length;
+        copy.put(self.bytes());
         copy
     }
 }
@@ -170,7 +170,6 @@ impl Payload {
 
     /// Removes the content and keeps the memory.
     pub fn clear(&mut self) {
-        self.words.clear();
         self.length = 0;
     }
 
@@ -191,8 +190,9 @@ impl Payload {
         self.bytes_mut()[start..start + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Appends `count` zeroed values at the next multiple of 8 bytes, and returns them to be filled.
-    pub fn append_zeroed<T: bytemuck::Pod>(&mut self, count: usize) -> &mut [T] {
+    /// Appends `count` values at the next multiple of 8 bytes, and returns them to be filled, all of them: they may be those of
+    /// an earlier payload.
+    pub fn append<T: bytemuck::Pod>(&mut self, count: usize) -> &mut [T] {
         let bytes = count * std::mem::size_of::<T>();
         let start = self.grow(bytes);
         bytemuck::cast_slice_mut(&mut self.bytes_mut()[start..start + bytes])
@@ -200,14 +200,20 @@ impl Payload {
 
     /// Appends zero bytes up to the next multiple of 8.
     pub fn pad(&mut self) {
-        self.length = self.length.next_multiple_of(8);
+        let end = self.length;
+        self.length = end.next_multiple_of(8);
+        self.bytes_mut()[end..].fill(0);
     }
 
-    /// Appends zero bytes and returns where they begin.
+    /// Appends zero bytes up to the next multiple of 8 and then bytes of any value. Returns where the latter begin.
     fn grow(&mut self, bytes: usize) -> usize {
-        let start = self.length.next_multiple_of(8);
+        self.pad();
+        let start = self.length;
         self.length = start + bytes;
-        self.words.resize(self.length.div_ceil(8), 0);
+        let words = self.length.div_ceil(8);
+        if words > self.words.len() {
+            self.words.resize(words, 0);
+        }
         start
     }
 }
@@ -280,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_a_large_payload_is_used_again_and_empty_payloads_begin_with_zeros() {
+    fn the_memory_of_a_large_payload_is_used_again_and_nothing_of_it_is_between_arrays() {
         let pool = PayloadPool::default();
         let mut first = pool.sized(100_000);
         first.bytes_mut().fill(7);
@@ -291,8 +297,13 @@ mod tests {
         drop(second);
         let mut third = pool.empty();
         assert!(third.bytes().is_empty());
-        assert!(third.append_zeroed::<f32>(20_000).iter().all(|&value| value == 0.0));
-        assert_eq!(third.bytes().as_ptr(), memory);
+        third.put(&[1u8]);
+        third.put(&[2u32]);
+        third.pad();
+        third.append::<f32>(20_000).fill(0.5);
+        assert_eq!(third.bytes()[..16], [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0], "what was not put is zero");
+        assert_eq!((third.bytes().as_ptr(), third.bytes().len()), (memory, 80_016));
+        assert_eq!(third.clone(), third);
         drop(third);
         // Small payloads, too many and too large ones are freed.
         drop(pool.sized(10));
@@ -308,7 +319,7 @@ mod tests {
         let mut payload = Payload::new();
         payload.put(&[1u32]);
         payload.put(&[5u64, 6]);
-        payload.append_zeroed::<f32>(3).copy_from_slice(&[1.0, 2.0, 3.0]);
+        payload.append::<f32>(3).copy_from_slice(&[1.0, 2.0, 3.0]);
         let mut reader = Reader::new(payload.bytes());
         assert_eq!(reader.one::<u32>().unwrap(), 1);
         assert_eq!(reader.take::<u64>(2).unwrap(), [5, 6]);

@@ -156,7 +156,7 @@ impl PushEncoder {
             self.payload.put(&[u64::from(counts.is_some())]);
             if let Some(Counts { show, click }) = counts {
                 for (room, from) in [show, click].into_iter().map(|from| (keys.len(), from)) {
-                    let room = self.payload.append_zeroed::<f32>(room);
+                    let room = self.payload.append::<f32>(room);
                     room.iter_mut().zip(from).for_each(|(room, count)| *room = count);
                 }
             }

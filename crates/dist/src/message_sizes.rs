@@ -48,7 +48,7 @@ pub fn pull(stages: &[StageSize]) -> MessageSize {
         let numbers = vec![0; dims.len()];
         request.stage(&numbers, &numbers, &vec![0; *keys]);
         for dim in dims {
-            reply.append_zeroed::<f32>(keys * dim);
+            reply.append::<f32>(keys * dim);
         }
     }
     MessageSize { request: framed(&request.finish()), reply: framed(&reply) }

@@ -180,7 +180,7 @@ impl Tables {
             keys.sort_unstable();
             answer.put(&[keys.len() as u64]);
             answer.put(&keys);
-            let rows = answer.append_zeroed::<f32>(keys.len() * table.table.dim());
+            let rows = answer.append::<f32>(keys.len() * table.table.dim());
             table
                 .table
                 .pull(&keys, Missing::Initial, rows, &mut scratch)

@@ -234,7 +234,7 @@ impl Tables {
         for block in blocks {
             let block = self.dense(block)?;
             check_answer(reply, block.table.len())?;
-            let values = reply.append_zeroed::<f32>(block.table.len());
+            let values = reply.append::<f32>(block.table.len());
             block.table.pull(values).map_err(|error| block.error("pulling from", error))?;
         }
         Ok(())
@@ -322,7 +322,7 @@ impl Tables {
                     // Before the rows are read: changes from here on are recorded again.
                     geo.changed(number)?.lock().forget(worker, keys);
                 }
-                let rows = reply.append_zeroed::<f32>(keys.len() * dim as usize);
+                let rows = reply.append::<f32>(keys.len() * dim as usize);
                 let pulled = table.table.pull(keys, pull.missing, rows, &mut scratch);
                 pulled.map_err(|error| table.error("pulling from", error))?;
             }

@@ -40,7 +40,7 @@ impl FileEntry {
 
     /// Fails if the checksum of a block does not match.
     fn check(&self, path: &str, block: usize, bytes: &[u8]) -> Result<()> {
-        let (expected, got) = (self.checksum(block), crc32c::crc32c(bytes));
+        let (expected, got) = (self.checksum(block), crc_fast::crc32_iscsi(bytes));
         if expected == Some(got) {
             return Ok(());
         }
@@ -97,7 +97,7 @@ impl FileWriter {
     fn write_block(&mut self) -> Result<()> {
         self.sink.write_all(&self.block).map_err(Error::storage("write", &self.path))?;
         self.entry.bytes += self.block.len() as u64;
-        self.entry.crc32c += &format!("{:08x}", crc32c::crc32c(&self.block));
+        self.entry.crc32c += &format!("{:08x}", crc_fast::crc32_iscsi(&self.block));
         self.block.clear();
         Ok(())
     }
@@ -251,11 +251,11 @@ mod tests {
     #[test]
     fn a_flipped_bit_is_found_wherever_it_is() {
         let bytes: Vec<u8> = (0..5000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-        let right = crc32c::crc32c(&bytes);
+        let right = crc_fast::crc32_iscsi(&bytes);
         for (at, bit) in [(0, 0), (0, 7), (1, 3), (2500, 5), (4999, 0), (4999, 7)] {
             let mut wrong = bytes.clone();
             wrong[at] ^= 1 << bit;
-            let found = find_flip(right, crc32c::crc32c(&wrong), wrong.len());
+            let found = find_flip(right, crc_fast::crc32_iscsi(&wrong), wrong.len());
             assert_eq!(found, Some(Flip { offset: at as u64, bit }));
         }
         assert_eq!(find_flip(right, right ^ 0x1234_5678, 20), None, "more than one bit");

@@ -267,7 +267,7 @@ impl Manifest {
         let mut bytes = serde_json::to_vec_pretty(self).map_err(|error| damaged(error.to_string()))?;
         bytes.truncate(bytes.len() - "\n}".len());
         bytes.extend_from_slice(b",\n");
-        bytes.extend_from_slice(tail(crc32c::crc32c(&bytes)).as_bytes());
+        bytes.extend_from_slice(tail(crc_fast::crc32_iscsi(&bytes)).as_bytes());
         Ok(bytes)
     }
 
@@ -281,7 +281,7 @@ impl Manifest {
         {
             return Err(Error::FormatVersion { file: MANIFEST.into(), expected: VERSION, got: version });
         }
-        let got = crc32c::crc32c(content);
+        let got = crc_fast::crc32_iscsi(content);
         if bytes[content.len()..] != *tail(got).as_bytes() {
             let said = std::str::from_utf8(&bytes[content.len()..]).ok();
             let said = said.and_then(|text| text.strip_prefix(TAIL)?.strip_suffix(END));
