@@ -5,7 +5,7 @@
 //! next batch come with that answer, if there are few streams: they are read after the step was applied, like those of a pull, and
 //! save its round trip.
 //!
-//! The gradients of the last layers are sent while those of the first ones are still being computed, as parts of the same push.
+//! The gradients of the last layers may be sent while those of the first ones are still being computed, as parts of the same push.
 
 use openfleet_core::WorkId;
 

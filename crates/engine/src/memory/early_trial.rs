@@ -40,18 +40,14 @@ impl EarlyTrial {
     /// Records the time of a step. Returns the result of a trial after its last step.
     pub(crate) fn record(&mut self, step: u64, took: Duration) -> Option<TrialResult> {
         let block = trial_block(step)?;
-        if block % 2 == 1 {
-            self.early.push(took)
-        } else {
-            self.late.push(took)
-        };
+        let times = if block % 2 == 1 { &mut self.early } else { &mut self.late };
+        times.push(took);
         if trial_block(step + 1).is_some() {
             return None;
         }
-        let (late, early) = (median(&mut self.late)?, median(&mut self.early)?);
+        let (late, early) = (median(std::mem::take(&mut self.late)), median(std::mem::take(&mut self.early)));
+        let (late, early) = (late?, early?);
         self.is_early = early.as_secs_f64() < GAIN * late.as_secs_f64();
-        self.late.clear();
-        self.early.clear();
         Some(TrialResult { late, early, is_early: self.is_early })
     }
 }
@@ -63,7 +59,7 @@ fn trial_block(step: u64) -> Option<u64> {
 }
 
 /// `None` without times: a restarted thread may begin in the middle of a trial.
-fn median(times: &mut [Duration]) -> Option<Duration> {
+fn median(mut times: Vec<Duration>) -> Option<Duration> {
     times.sort_unstable();
     times.get(times.len() / 2).copied()
 }
@@ -99,5 +95,7 @@ mod tests {
     fn a_thread_that_begins_late_in_a_trial_decides_nothing() {
         let mut trial = EarlyTrial::default();
         assert_eq!(run(&mut trial, 61..100, (20, 10)), (vec![], 3));
+        // The times of that trial do not count in the next.
+        assert_eq!((trial.late.len(), trial.early.len()), (0, 0));
     }
 }

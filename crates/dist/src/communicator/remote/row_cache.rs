@@ -36,7 +36,7 @@ struct CachedRows {
     rows: Vec<Vec<f32>>,
     /// Places that are not used any more.
     free: Vec<u32>,
-    /// The keys of recent pulls, oldest first, with the number of the pull.
+    /// The keys of recent pulls in the order in which they ended, with the number of the pull.
     pulled: VecDeque<(u64, Vec<u64>)>,
 }
 
@@ -83,8 +83,9 @@ impl RowCache {
         let (mut requested, mut cached) = (Vec::with_capacity(stages.len()), Vec::with_capacity(stages.len()));
         for stage in stages {
             let rows = state.stages.entry(tables_of(stage)).or_default();
-            rows.expire(number.saturating_sub(self.staleness));
-            let part = rows.find(stage);
+            let oldest = number.saturating_sub(self.staleness);
+            rows.expire(oldest);
+            let part = rows.find(stage, oldest);
             requested.push(stage_of(stage, &part.requested));
             cached.push(part);
         }
@@ -109,7 +110,7 @@ impl RowCache {
 }
 
 impl CachedRows {
-    /// Removes rows of pulls before this one.
+    /// Frees rows of pulls before this one. A pull that ended after a newer one of another thread is freed with that one.
     fn expire(&mut self, oldest: u64) {
         while let Some((pull, keys)) = self.pulled.pop_front_if(|(pull, _)| *pull < oldest) {
             for key in keys {
@@ -122,10 +123,11 @@ impl CachedRows {
         }
     }
 
-    fn find(&self, stage: &SparseStage) -> CachedPart {
+    /// Copies the rows of pulls from `oldest` on.
+    fn find(&self, stage: &SparseStage, oldest: u64) -> CachedPart {
         let mut part = CachedPart { rows: vec![Vec::new(); stage.lookups.len()], ..CachedPart::default() };
         for (position, key) in stage.unique.keys().iter().enumerate() {
-            let Some(place) = self.places.get(key) else {
+            let Some(place) = self.places.get(key).filter(|place| place.pull >= oldest) else {
                 part.requested.push(position);
                 continue;
             };
@@ -182,5 +184,29 @@ fn stage_of(stage: &SparseStage, positions: &[usize]) -> SparseStage {
 fn copy_rows(from: &[f32], positions: &[usize], into: &mut Lookup) {
     for (row, &position) in from.chunks_exact(into.dim.max(1)).zip(positions) {
         into.rows[position * into.dim..][..into.dim].copy_from_slice(row);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stage(keys: &[u64]) -> SparseStage {
+        let mut stage = SparseStage::default();
+        stage.unique.start(keys.len());
+        stage.unique.add(keys);
+        stage.lookups = vec![Lookup { table: 0, dim: 1, rows: vec![0.0; keys.len()], ..Lookup::default() }];
+        stage
+    }
+
+    #[test]
+    fn a_row_is_not_used_longer_if_its_pull_ends_after_that_of_another_thread() {
+        let cache = RowCache::new(1);
+        let (mut first, mut second) = ([stage(&[7])], [stage(&[8])]);
+        let (older, newer) = (cache.divide(&first), cache.divide(&second));
+        cache.join(newer, &mut second);
+        cache.join(older, &mut first);
+        let next = cache.divide(&[stage(&[7, 8])]);
+        assert_eq!(next.requested[0].unique.keys(), [7], "two pulls old; that of id 8 is one pull old");
     }
 }

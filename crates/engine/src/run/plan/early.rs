@@ -72,8 +72,8 @@ impl Plan {
             GradientLocation::Dense(parameter) => push.parameters.contains(&parameter),
             _ => false,
         });
-        for &parameter in &push.parameters {
-            if let Some(clip) = self.clip {
+        if let Some(clip) = self.clip {
+            for &parameter in &push.parameters {
                 clip_each(clip, &mut [], std::slice::from_mut(&mut arena.dense[parameter]));
             }
         }
