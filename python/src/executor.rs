@@ -18,7 +18,7 @@ use crate::scope::Scope;
 use crate::tensor::to_array;
 
 /// A name and its values as a flat array.
-pub(crate) type Arrays<'py, T> = (String, PyReadonlyArray1<'py, T>);
+pub(crate) type Arrays<'py, T> = (String, PyReadonlyArray1<'py, T>, Vec<usize>);
 /// A slot's name, the number of ids per row, and the ids of all rows.
 pub(crate) type SlotArrays<'py> = (String, PyReadonlyArray1<'py, i64>, PyReadonlyArray1<'py, i64>);
 
@@ -269,13 +269,23 @@ pub(crate) fn feed_of(
     slots: Vec<SlotArrays<'_>>,
 ) -> PyResult<Feed> {
     let mut feed = Feed::new();
-    for (name, values) in floats {
-        let per_row = per_row(graph, &name).map_err(raise)?;
-        feed = feed.floats(&name, per_row, values.as_slice()?.to_vec()).map_err(raise)?;
+    let is_shaped = graph.has_unknown_shapes();
+    let is_batch = |name: &str| graph.find(name).is_ok_and(|var| graph.variable(var).is_batched());
+    for (name, values, dims) in floats {
+        let array = values.as_slice()?.to_vec();
+        feed = match is_shaped {
+            true => feed.shaped_floats(&name, &dims, array, is_batch(&name)),
+            false => per_row(graph, &name).and_then(|per_row| feed.floats(&name, per_row, array)),
+        }
+        .map_err(raise)?;
     }
-    for (name, values) in ints {
-        let per_row = per_row(graph, &name).map_err(raise)?;
-        feed = feed.ints(&name, per_row, values.as_slice()?).map_err(raise)?;
+    for (name, values, dims) in ints {
+        let array = values.as_slice()?;
+        feed = match is_shaped {
+            true => feed.shaped_ints(&name, &dims, array, is_batch(&name)),
+            false => per_row(graph, &name).and_then(|per_row| feed.ints(&name, per_row, array)),
+        }
+        .map_err(raise)?;
     }
     for (name, lengths, ids) in slots {
         let lengths: Vec<usize> = lengths.as_slice()?.iter().map(|&length| length.max(0) as usize).collect();
@@ -288,7 +298,7 @@ pub(crate) fn feed_of(
 
 fn per_row(graph: &Graph, name: &str) -> Result<usize> {
     let variable = graph.variable(graph.find(name)?);
-    Ok(variable.shape.0[1..].iter().map(|dim| dim.size(1)).product())
+    Ok(variable.shape.0.iter().skip(1).map(|dim| dim.size(1)).product())
 }
 
 fn tell(observer: &Py<PyAny>, observation: &Observation) -> PyResult<()> {

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use openfleet_engine::models::{self, CtrInputs, CtrOutputs};
 use openfleet_engine::op::{
     Activation, BatchNormOptions, ClassLabels, DenseEmbeddingOptions, Dropout, DropoutMode, EmbeddingOptions,
-    FcOptions, LayerNormOptions, LiteralValues, Pooling, SkipGramOptions,
+    FcOptions, Initialize, LayerNormOptions, LiteralValues, Pool, PoolWindows, Pooling, Size, SkipGramOptions, Windows,
 };
-use openfleet_engine::{Net as Builder, ParamAttr, Result, RowLife, Var};
+use openfleet_engine::{DType, Net as Builder, ParamAttr, Result, RowLife, Var};
 use openfleet_table::{Initializer, Regularizer, RowStorage};
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
@@ -38,6 +38,37 @@ type Along = fn(&mut Builder, Var, Var, i64) -> Result<Var>;
 
 /// The names of the loss, the probability and the AUC.
 type ClickNames = (String, String, AucNames);
+
+/// A size as Python gives it: a number, or the name of the variable that has it as its value.
+#[derive(FromPyObject)]
+pub(crate) enum SizeArgument {
+    Known(i64),
+    Of(String),
+}
+
+/// Windows along one dimension: size, stride, padding before and after, dilation.
+type WindowsArgument = [usize; 5];
+
+fn windows_of([size, stride, before, after, dilation]: WindowsArgument) -> Windows {
+    Windows { size, stride, before, after, dilation }
+}
+
+fn parse_pool(kind: &str) -> PyResult<Pool> {
+    match kind {
+        "max" => Ok(Pool::Max),
+        "mean" => Ok(Pool::Mean { count_padding: false }),
+        "mean_with_padding" => Ok(Pool::Mean { count_padding: true }),
+        _ => Err(unknown(kind)),
+    }
+}
+
+fn sizes(net: &Builder, arguments: &[SizeArgument]) -> Result<Vec<Size>> {
+    let size = |argument: &SizeArgument| match argument {
+        SizeArgument::Known(size) => Ok(Size::Known(*size)),
+        SizeArgument::Of(name) => Ok(Size::Of(net.main.find(name)?)),
+    };
+    arguments.iter().map(size).collect()
+}
 
 impl Net {
     fn build<T>(&self, layer: impl FnOnce(&mut Builder) -> Result<T>) -> PyResult<T> {
@@ -107,6 +138,11 @@ impl Net {
         self.one(|net| net.data(name, &shape, dtype))
     }
 
+    /// Says which line of the script adds the next layers, for messages about them.
+    fn set_line(&self, line: String) {
+        self.names.lock().line = Some(line);
+    }
+
     fn slot(&self, name: &str) -> PyResult<String> {
         self.one(|net| net.slot(name))
     }
@@ -119,10 +155,22 @@ impl Net {
         })
     }
 
-    fn fill_constant(&self, dims: Vec<i64>, value: f64, integers: bool) -> PyResult<String> {
-        self.one(|net| match integers {
-            true => net.fill_constant(&dims, value as i64),
-            false => net.fill_constant(&dims, value as f32),
+    /// A value in the scope that `write_state` sets; an integer if `integers`.
+    fn global_variable(&self, name: &str, dims: Vec<usize>, value: f64, integers: bool) -> PyResult<String> {
+        let (dtype, first) = match integers {
+            true => (DType::I64, Initialize::Integer(value as i64)),
+            false => (DType::F32, Initialize::Random(Initializer::Constant(value as f32))),
+        };
+        self.one(|net| net.state(name, &dims, dtype, first))
+    }
+
+    fn fill_constant(&self, dims: Vec<SizeArgument>, value: f64, integers: bool) -> PyResult<String> {
+        self.one(|net| {
+            let dims = sizes(net, &dims)?;
+            match integers {
+                true => net.fill_sizes(&dims, value as i64),
+                false => net.fill_sizes(&dims, value as f32),
+            }
         })
     }
 
@@ -150,10 +198,13 @@ impl Net {
     }
 
     /// Adds random floats from a distribution described in JSON.
-    fn random(&self, dims: Vec<i64>, from: &str, seed: Option<u64>) -> PyResult<String> {
+    fn random(&self, dims: Vec<SizeArgument>, from: &str, seed: Option<u64>) -> PyResult<String> {
         let from = serde_json::from_str(from)
             .map_err(|error| PyValueError::new_err(format!("not a distribution: {error}")))?;
-        self.one(|net| net.random(&dims, from, seed))
+        self.one(|net| {
+            let dims = sizes(net, &dims)?;
+            net.random_of_sizes(&dims, from, seed)
+        })
     }
 
     fn stop_gradient(&self, x: &str) -> PyResult<()> {
@@ -308,14 +359,23 @@ impl Net {
         let layer: fn(&mut Builder, Var) -> Result<Var> = match op {
             "abs" => Builder::abs,
             "assign" => Builder::assign,
+            "ceil" => Builder::ceil,
+            "cos" => Builder::cos,
+            "erf" => Builder::erf,
             "exp" => Builder::exp,
+            "floor" => Builder::floor,
             "fm" => Builder::fm,
             "log" => Builder::log,
+            "log1p" => Builder::log1p,
             "logical_not" => Builder::logical_not,
             "mean" => Builder::mean,
+            "nonzero" => Builder::nonzero,
             "relu" => Builder::relu,
+            "round" => Builder::round,
             "shape" => Builder::sizes,
             "sigmoid" => Builder::sigmoid,
+            "sign" => Builder::sign,
+            "sin" => Builder::sin,
             "sqrt" => Builder::sqrt,
             "square" => Builder::square,
             "tanh" => Builder::tanh,
@@ -350,10 +410,10 @@ impl Net {
         })
     }
 
-    fn expand(&self, x: &str, shape: Vec<i64>) -> PyResult<String> {
+    fn expand(&self, x: &str, shape: Vec<SizeArgument>) -> PyResult<String> {
         self.one(|net| {
-            let x = net.main.find(x)?;
-            net.expand(x, &shape)
+            let (x, shape) = (net.main.find(x)?, sizes(net, &shape)?);
+            net.expand_to_sizes(x, &shape)
         })
     }
 
@@ -389,6 +449,7 @@ impl Net {
         let layer: fn(&mut Builder, Var, &[i64], bool) -> Result<Var> = match op {
             "max" => Builder::reduce_max,
             "mean" => Builder::reduce_mean,
+            "prod" => Builder::reduce_prod,
             "sum" => Builder::reduce_sum,
             _ => return Err(unknown(op)),
         };
@@ -398,10 +459,10 @@ impl Net {
         })
     }
 
-    fn reshape(&self, x: &str, shape: Vec<i64>) -> PyResult<String> {
+    fn reshape(&self, x: &str, shape: Vec<SizeArgument>) -> PyResult<String> {
         self.one(|net| {
-            let x = net.main.find(x)?;
-            net.reshape(x, &shape)
+            let (x, shape) = (net.main.find(x)?, sizes(net, &shape)?);
+            net.reshape_to(x, &shape)
         })
     }
 
@@ -412,10 +473,10 @@ impl Net {
         })
     }
 
-    fn slice(&self, x: &str, axes: Vec<i64>, starts: Vec<i64>, ends: Vec<i64>) -> PyResult<String> {
+    fn slice(&self, x: &str, axes: Vec<i64>, starts: Vec<SizeArgument>, ends: Vec<SizeArgument>) -> PyResult<String> {
         self.one(|net| {
-            let x = net.main.find(x)?;
-            net.slice(x, &axes, &starts, &ends)
+            let (x, starts, ends) = (net.main.find(x)?, sizes(net, &starts)?, sizes(net, &ends)?);
+            net.slice_at(x, &axes, &starts, &ends)
         })
     }
 
@@ -449,10 +510,10 @@ impl Net {
         })
     }
 
-    fn tile(&self, x: &str, times: Vec<usize>) -> PyResult<String> {
+    fn tile(&self, x: &str, times: Vec<SizeArgument>) -> PyResult<String> {
         self.one(|net| {
-            let x = net.main.find(x)?;
-            net.tile(x, &times)
+            let (x, times) = (net.main.find(x)?, sizes(net, &times)?);
+            net.tile_by(x, &times)
         })
     }
 
@@ -500,24 +561,127 @@ impl Net {
         }
         let layer: fn(&mut Builder, Var, Var) -> Result<Var> = match op {
             "binary_cross_entropy" => Builder::binary_cross_entropy,
+            "bitwise_and" => Builder::bitwise_and,
+            "bitwise_or" => Builder::bitwise_or,
+            "bitwise_xor" => Builder::bitwise_xor,
             "bmm" => Builder::bmm,
             "equal" => Builder::equal,
             "expand_as" => Builder::expand_as,
+            "floor_divide" => Builder::floor_divide,
             "gather" => Builder::gather,
+            "gather_nd" => Builder::gather_nd,
             "greater_equal" => Builder::greater_equal,
             "greater_than" => Builder::greater_than,
             "less_equal" => Builder::less_equal,
             "less_than" => Builder::less_than,
             "logical_and" => Builder::logical_and,
             "logical_or" => Builder::logical_or,
+            "masked_select" => Builder::masked_select,
+            "modulo" => Builder::modulo,
             "not_equal" => Builder::not_equal,
             "sigmoid_cross_entropy_with_logits" => Builder::sigmoid_cross_entropy_with_logits,
             "square_error_cost" => Builder::square_error_cost,
+            "write_state" => Builder::write_state,
             _ => return Err(unknown(op)),
         };
         self.one(|net| {
             let (x, y) = (net.main.find(x)?, net.main.find(y)?);
             layer(net, x, y)
+        })
+    }
+
+    fn conv2d(&self, x: &str, filters: &str, windows: [WindowsArgument; 2], groups: usize) -> PyResult<String> {
+        self.one(|net| {
+            let (x, filters) = (net.main.find(x)?, net.main.find(filters)?);
+            net.conv2d(x, filters, windows.map(windows_of), groups)
+        })
+    }
+
+    /// `kind` is `max`, `mean`, or `mean_with_padding`.
+    fn pool2d(&self, x: &str, kind: &str, windows: [WindowsArgument; 2], ceil: bool) -> PyResult<String> {
+        let (pool, windows) = (parse_pool(kind)?, windows.map(windows_of));
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            net.pool2d(x, pool, PoolWindows::Sliding { windows, ceil })
+        })
+    }
+
+    fn adaptive_pool2d(&self, x: &str, kind: &str, counts: [usize; 2]) -> PyResult<String> {
+        let pool = parse_pool(kind)?;
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            net.pool2d(x, pool, PoolWindows::Adaptive(counts))
+        })
+    }
+
+    /// Returns the states of every step.
+    fn gru(
+        &self,
+        gates: &str,
+        weights: &str,
+        bias: &str,
+        first: &str,
+        lengths: Option<&str>,
+        reverse: bool,
+    ) -> PyResult<String> {
+        self.one(|net| {
+            let lengths = lengths.map(|lengths| net.main.find(lengths)).transpose()?;
+            let (gates, weights) = (net.main.find(gates)?, net.main.find(weights)?);
+            let (bias, first) = (net.main.find(bias)?, net.main.find(first)?);
+            net.gru(gates, weights, bias, first, lengths, reverse)
+        })
+    }
+
+    /// Returns the states and the cells of every step.
+    fn lstm(
+        &self,
+        gates: &str,
+        weights: &str,
+        bias: &str,
+        first: [String; 2],
+        lengths: Option<&str>,
+        reverse: bool,
+    ) -> PyResult<(String, String)> {
+        self.build(|net| {
+            let lengths = lengths.map(|lengths| net.main.find(lengths)).transpose()?;
+            let (gates, weights, bias) = (net.main.find(gates)?, net.main.find(weights)?, net.main.find(bias)?);
+            let first = [net.main.find(&first[0])?, net.main.find(&first[1])?];
+            let (states, cells) = net.lstm(gates, weights, bias, first, lengths, reverse)?;
+            Ok((name(net, states), name(net, cells)))
+        })
+    }
+
+    fn cumsum(&self, x: &str, axis: i64) -> PyResult<String> {
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            net.cumsum(x, axis)
+        })
+    }
+
+    /// Returns the elements along the last axis in order, and their positions.
+    fn sort(&self, x: &str, descending: bool) -> PyResult<(String, String)> {
+        self.build(|net| {
+            let x = net.main.find(x)?;
+            let (values, positions) = net.sort(x, descending)?;
+            Ok((name(net, values), name(net, positions)))
+        })
+    }
+
+    /// `mode` is `overwrite`, `sum` (of the updates of a row), or `add` (to the row).
+    fn scatter(&self, x: &str, index: &str, updates: &str, mode: &str) -> PyResult<String> {
+        self.one(|net| {
+            let (x, index, updates) = (net.main.find(x)?, net.main.find(index)?, net.main.find(updates)?);
+            match mode {
+                "add" => net.scatter_add(x, index, updates),
+                mode => net.scatter(x, index, updates, mode == "overwrite"),
+            }
+        })
+    }
+
+    fn multinomial(&self, weights: &str, count: usize, replacement: bool) -> PyResult<String> {
+        self.one(|net| {
+            let weights = net.main.find(weights)?;
+            net.multinomial(weights, count, replacement)
         })
     }
 
@@ -711,11 +875,13 @@ struct Attributes {
     learning_rate: Option<f32>,
     regularizer: Option<Regularizer>,
     frozen: bool,
+    #[serde(default)]
+    values: Option<Vec<f32>>,
 }
 
 fn parse_attr(json: &str) -> PyResult<ParamAttr> {
     let attributes: Attributes =
         serde_json::from_str(json).map_err(|error| PyValueError::new_err(format!("not a ParamAttr: {error}")))?;
-    let Attributes { name, initializer, learning_rate, regularizer, frozen } = attributes;
-    Ok(ParamAttr { name, initializer, learning_rate, regularizer, frozen })
+    let Attributes { name, initializer, learning_rate, regularizer, frozen, values } = attributes;
+    Ok(ParamAttr { name, initializer, learning_rate, regularizer, frozen, values })
 }

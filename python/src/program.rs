@@ -63,7 +63,7 @@ impl Program {
         let variable = graph.variable(graph.find(name).map_err(raise)?);
         let shape = variable.shape.0.iter().map(|dim| match dim {
             Dim::Fixed(size) => *size as i64,
-            Dim::PerRow(_) => -1,
+            Dim::PerRow(_) | Dim::Unknown => -1,
         });
         let kind = match variable.kind {
             VariableKind::Data => "data",
@@ -81,7 +81,7 @@ impl Program {
         let graph = self.0.lock();
         let variable = graph.variable(graph.find(name).map_err(raise)?);
         let times = |dim: &Dim| match dim {
-            Dim::Fixed(_) => 0,
+            Dim::Fixed(_) | Dim::Unknown => 0,
             Dim::PerRow(times) => *times,
         };
         Ok(variable.shape.0.iter().map(times).collect())

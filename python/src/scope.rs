@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use openfleet_engine::Scope as Values;
+use openfleet_engine::{Dim, Scope as Values};
 use pyo3::prelude::*;
 
 use crate::error::raise;
+use crate::program::Program;
 use crate::tensor::{from_array, to_array};
 
 /// Values by name, shared by executors.
@@ -33,6 +34,19 @@ impl Scope {
     /// Creates or replaces a value. An existing value keeps its dimensions and dtype.
     fn set(&self, name: &str, array: &Bound<'_, PyAny>) -> PyResult<()> {
         self.0.set(name, from_array(array)?).map_err(raise)
+    }
+
+    /// Returns the rows of a sparse table with a known number of ids, as an array.
+    fn table_values<'py>(&self, py: Python<'py>, program: &Program, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let graph = program.0.lock();
+        let spec = graph.sparse_specs().into_iter().find(|(table, _)| table == name);
+        let rows = graph.find(name).ok().and_then(|var| match graph.variable(var).shape.0.first() {
+            Some(&Dim::Fixed(rows)) if rows > 0 => Some(rows),
+            _ => None,
+        });
+        let (Some((_, spec)), Some(rows)) = (spec, rows) else { return Ok(None) };
+        let values = self.0.table_values(name, spec, rows).map_err(raise)?;
+        to_array(py, values).map(Some)
     }
 
     /// Returns the number of rows of a sparse table; `None` if no sparse table has this name.

@@ -22,6 +22,18 @@ pub enum Error {
         /// The actual input.
         got: String,
     },
+    /// An op was given inputs that it does not support, which was known only when the program ran.
+    #[error("`{op}`{} cannot run on inputs of shapes {shapes}", made_at.as_deref().map(|line| format!(" of {line}")).unwrap_or_default())]
+    ShapesAtRun {
+        /// The op.
+        op: &'static str,
+        /// The shapes of its inputs.
+        shapes: String,
+        /// The line of the script that added it.
+        made_at: Option<String>,
+        /// What is wrong with them.
+        source: Box<Error>,
+    },
     /// Not enough memory for a value whose size the user chose.
     #[error("not enough memory for `{name}`: {copies}dimensions {dims:?} need {bytes} bytes")]
     NoMemory {

@@ -3,7 +3,8 @@
     python -m openfleet.compat script.py arguments...
     fleetrun --compat --server_num=2 --worker_num=2 script.py
 
-A missing name raises a NotImplementedError with that name and the most similar one that exists.
+Every `import` succeeds: a name or module that is not here is a placeholder, which raises a NotImplementedError where
+it is used, with its name and the most similar one that exists.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         except ModuleNotFoundError as error:
             if error.name is None or not real.startswith(error.name):
                 raise
-            raise NotImplementedError(f"`{name}` is not part of openfleet.compat") from None
+            module = _absent_module(real)
         return importlib.machinery.ModuleSpec(name, _Loader(module), is_package=hasattr(module, "__path__"))
 
 
@@ -84,13 +85,52 @@ class _Loader(importlib.abc.Loader):
 
 
 def absent(module: str, names: Sequence[str]) -> Callable[[str], Any]:
-    """Returns a `__getattr__` for a module that names what is missing, and the most similar name."""
+    """Returns a `__getattr__` for a module: a missing name is a placeholder that raises where it is used."""
     known = [name for name in names if not name.startswith("_")]
+    made: dict[str, Any] = {}
 
     def missing(name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        where = module[module.index("paddle") :]
-        raise NotImplementedError(f"`{where}.{name}` is not available\n\nhint: {_native.nearest(name, known)}")
+        if name not in made:
+            where = module[module.index("paddle") :]
+            hint = _native.nearest(name, known) if known else f"the module `{where}` is not part of openfleet.compat"
+            made[name] = _placeholder(f"{where}.{name}", hint)
+        return made[name]
 
     return missing
+
+
+class _Absent(type):
+    """The type of placeholders. They are classes, so that a script can name them as a base or in `isinstance`."""
+
+    _path: str
+    _hint: str
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"`{cls._path}` is not available\n\nhint: {cls._hint}")
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _placeholder(f"{cls._path}.{name}", cls._hint)
+
+    def __bool__(cls) -> bool:
+        return bool(cls())
+
+    def __repr__(cls) -> str:
+        return f"<`{cls._path}`, which is not available>"
+
+
+def _placeholder(path: str, hint: str) -> Any:
+    return _Absent(path.rpartition(".")[2], (), {"_path": path, "_hint": hint})
+
+
+def _absent_module(real: str) -> ModuleType:
+    """A module of PaddlePaddle that is not here. All its names are placeholders."""
+    if real not in sys.modules:
+        module = ModuleType(real, "A module that is not part of openfleet.compat.")
+        module.__path__ = []
+        module.__getattr__ = absent(real, [])  # type: ignore[method-assign]
+        sys.modules[real] = module
+    return sys.modules[real]

@@ -34,7 +34,7 @@ from .io import (
     set_program_state,
     write_onnx,
 )
-from .nn import accuracy, auc, create_parameter, data
+from .nn import accuracy, auc, create_global_var, create_parameter, data
 from .param_attr import ParamAttr
 from .predictor import Predictor
 from .program import (
@@ -67,6 +67,7 @@ __all__ = [
     "auc",
     "clip",
     "create_lod_tensor",
+    "create_global_var",
     "create_parameter",
     "data",
     "default_main_program",

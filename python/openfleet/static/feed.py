@@ -71,13 +71,13 @@ def _integers(values: Any) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(array, dtype=np.int64)
 
 
-Columns = tuple[list[tuple[str, Any]], list[tuple[str, Any]], list[tuple[str, Any, Any]]]
+Columns = tuple[list[tuple[str, Any, list[int]]], list[tuple[str, Any, list[int]]], list[tuple[str, Any, Any]]]
 
 
 def columns(program: Program, feed: Mapping[str, Any]) -> Columns:
     """Returns the floats, integers and slots of a feed as the engine reads them."""
-    floats: list[tuple[str, Any]] = []
-    ints: list[tuple[str, Any]] = []
+    floats: list[tuple[str, Any, list[int]]] = []
+    ints: list[tuple[str, Any, list[int]]] = []
     slots: list[tuple[str, Any, Any]] = []
     for name, value in feed.items():
         shape, dtype, _, ragged, _ = program._native.variable(name)
@@ -90,9 +90,17 @@ def columns(program: Program, feed: Mapping[str, Any]) -> Columns:
             flat = np.ascontiguousarray(array, dtype=np.float32 if dtype != "int64" else np.int64)
         except (TypeError, ValueError) as error:
             raise type(error)(f"feed `{name}`: {error}") from None
-        _check_shape(name, flat.shape, shape)
-        (ints if dtype == "int64" else floats).append((name, flat.reshape(-1)))
+        got = list(flat.shape)
+        if is_fixed_per_row(shape):
+            _check_shape(name, flat.shape, shape)
+            got = [flat.size // max(1, int(np.prod(shape[1:]))), *shape[1:]]
+        (ints if dtype == "int64" else floats).append((name, flat.reshape(-1), got))
     return floats, ints, slots
+
+
+def is_fixed_per_row(shape: Sequence[int]) -> bool:
+    """Returns whether only the first size, the batch, is not fixed."""
+    return len(shape) > 0 and shape[0] < 0 and all(size >= 0 for size in shape[1:])
 
 
 def _slot(name: str, value: Any) -> LoDTensor:
@@ -144,5 +152,7 @@ class DataFeeder:
                 named[variable.name] = create_lod_tensor(column)
             else:
                 dtype = np.int64 if variable.dtype == "int64" else np.float32
-                named[variable.name] = np.asarray(column, dtype=dtype).reshape([len(rows), *variable.shape[1:]])
+                named[variable.name] = np.asarray(column, dtype=dtype)
+                if is_fixed_per_row(variable.shape):
+                    named[variable.name] = named[variable.name].reshape([len(rows), *variable.shape[1:]])
         return named

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from .._deprecated import IGNORED, accepts_deprecated
 
 
@@ -40,6 +42,22 @@ class Constant(Initializer):
 
     def __init__(self, value: float = 0.0) -> None:
         super().__init__({"constant": float(value)})
+
+
+class Assign(Initializer):
+    """Starts a dense parameter with given values, of its shape.
+
+    >>> weight = static.create_parameter([2], default_initializer=static.initializer.Assign([0.5, 2.0]))
+    >>> _ = exe.run(static.default_startup_program())
+    >>> exe.run(fetch_list=[static.nn.assign(weight)])[0].tolist()
+    [0.5, 2.0]
+    """
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(np.asarray(value, dtype=np.float32).reshape(-1).tolist())
+
+    def __repr__(self) -> str:
+        return f"Assign({len(self._json)} values)"
 
 
 class Uniform(Initializer):

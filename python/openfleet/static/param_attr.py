@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from .._deprecated import IGNORED, accepts_deprecated, only
-from .initializer import Initializer
+from .initializer import Assign, Initializer
 from .regularizer import Regularizer
 
 
@@ -57,9 +57,11 @@ class ParamAttr:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the JSON that the engine reads."""
+        given = isinstance(self.initializer, Assign)
         return {
             "name": self.name,
-            "initializer": self.initializer and self.initializer.to_json(),
+            "initializer": None if given else self.initializer and self.initializer.to_json(),
+            "values": self.initializer.to_json() if given else None,
             "learning_rate": self.learning_rate,
             "regularizer": self.regularizer and self.regularizer.to_json(),
             "frozen": not self.trainable,

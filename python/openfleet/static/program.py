@@ -6,10 +6,13 @@ variable of a program can be fetched from a copy of the program too.
 
 from __future__ import annotations
 
+import math
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import _native
 
@@ -80,9 +83,9 @@ class Program:
         return [v for v in self.list_vars() if v.kind in ("parameter", "table")]
 
     @property
-    def ops(self) -> list[tuple[str, list[str], list[str]]]:
-        """The ops in order, each as its name, the names of its inputs and the names of its outputs."""
-        return self._native.nodes()
+    def ops(self) -> list[Operation]:
+        """The ops in order."""
+        return [Operation(*parts) for parts in self._native.nodes()]
 
     def to_string(self, throw_on_error: bool = True, with_details: bool = False) -> str:
         """Returns the program as text, one line per op. The arguments have no effect."""
@@ -94,6 +97,19 @@ class Program:
 
     def __repr__(self) -> str:
         return f"<Program of {len(self._native.names())} variables and {len(self.ops)} ops>"
+
+
+class Operation(NamedTuple):
+    """One op of a program, with the names of the variables that it reads and writes.
+
+    >>> _ = static.data("x", [None, 4]) * 2.0
+    >>> static.default_main_program().ops[-1].type
+    'scale'
+    """
+
+    type: str
+    input_arg_names: list[str]
+    output_arg_names: list[str]
 
 
 class Variable:
@@ -200,6 +216,23 @@ class Variable:
     def __pow__(self, other: Any) -> Variable:
         return _nn().pow(self, other)
 
+    def __rpow__(self, other: Any) -> Variable:
+        if not isinstance(other, (int, float)) or other <= 0:
+            raise TypeError(f"`number ** variable` expects a number above 0, got {other!r}")
+        return _nn().exp(_nn().scale(_nn().cast(self, "float32"), scale=math.log(other)))
+
+    def __and__(self, other: Any) -> Variable:
+        return _nn().logical_and(self, other)
+
+    def __or__(self, other: Any) -> Variable:
+        return _nn().logical_or(self, other)
+
+    def __invert__(self) -> Variable:
+        return _nn().logical_not(self)
+
+    def __rmatmul__(self, other: Any) -> Variable:
+        return _nn().matmul(other, self)
+
     def __matmul__(self, other: Any) -> Variable:
         return _nn().matmul(self, other)
 
@@ -299,9 +332,21 @@ def _net() -> _Net:
     return _stack[-1]
 
 
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def _line_of_script() -> str:
+    """Returns the file and line outside this package that adds a layer."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
 def _net_of(*variables: Any) -> _native.Net:
     """Returns the native net that a layer on these variables is added to. Raises for variables of another program."""
     net = _stack[-1]
+    net.native.set_line(_line_of_script())
     for variable in variables:
         if not isinstance(variable, Variable):
             raise TypeError(f"a layer expects a Variable, got {type(variable).__name__}")

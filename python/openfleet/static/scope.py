@@ -39,7 +39,8 @@ class Scope:
 
     def find_var(self, name: str) -> ScopeVariable | None:
         """Returns the entry of this name, or None if it has no value."""
-        return ScopeVariable(self, name) if name in self._native.names() else None
+        known = name in self._native.names() or _program_with_table(name) is not None
+        return ScopeVariable(self, name) if known else None
 
     def names(self) -> list[str]:
         """Returns all names, sorted."""
@@ -95,9 +96,13 @@ class Tensor:
 
     def __init__(self, scope: Scope, name: str) -> None:
         self._scope, self._name = scope, name
+        # The program that knows how many ids the table of this name has, if it is one.
+        self._program = _program_with_table(name)
 
     def _value(self) -> np.ndarray[Any, Any]:
         value = self._scope._native.get(self._name)
+        if value is None and not self._scope._trained_elsewhere and self._program is not None:
+            value = self._scope._native.table_values(self._program._native, self._name)
         if value is None:
             rows = self._scope._native.rows(self._name)
             what = "has no value in the scope" if rows is None else f"is a sparse table of {rows} rows, not an array"
@@ -163,6 +168,14 @@ class Tensor:
         kind = np.dtype("int64" if np.issubdtype(array.dtype, np.integer) else "float32")
         kind = kind if existing is None else existing.dtype
         self._scope._native.set(self._name, np.ascontiguousarray(array, dtype=kind))
+
+
+def _program_with_table(name: str) -> Any:
+    """Returns the default main program if it has a sparse table of this name."""
+    from .program import default_main_program
+
+    program = default_main_program()
+    return program if program.has_var(name) and program.var(name).kind == "table" else None
 
 
 _scopes = [Scope()]

@@ -14,5 +14,5 @@ pub(crate) mod table_spec;
 pub use backward::Backward;
 pub use minimize::Minimize;
 pub use net::{Net, ParamAttr};
+pub(crate) use program::describe_data;
 pub use program::{Node, ParameterAttributes, Program, RowLife, SparseAttributes, Var, Variable, VariableKind};
-pub(crate) use program::{check_data_shape, describe_data};

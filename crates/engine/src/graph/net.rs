@@ -9,9 +9,7 @@ use openfleet_table::{Initializer, Regularizer};
 use crate::error::{Error, Result};
 use crate::graph::names::NameGenerator;
 use crate::graph::op::{Initialize, Op, Operator, Signature};
-use crate::graph::{
-    Node, ParameterAttributes, Program, RowLife, SparseAttributes, Var, Variable, VariableKind, check_data_shape,
-};
+use crate::graph::{Node, ParameterAttributes, Program, RowLife, SparseAttributes, Var, Variable, VariableKind};
 use crate::value::{DType, Dim, Shape};
 
 /// How a layer's parameter is named, initialised and trained. The layer chooses whatever is not set.
@@ -27,6 +25,8 @@ pub struct ParamAttr {
     pub regularizer: Option<Regularizer>,
     /// `true` never updates the parameter.
     pub frozen: bool,
+    /// The first values themselves, in row-major order, in place of an initializer. Only for dense parameters.
+    pub values: Option<Vec<f32>>,
 }
 
 impl ParamAttr {
@@ -49,6 +49,37 @@ pub struct Net {
     /// The program that sets first values.
     pub startup: Program,
     names: NameGenerator,
+    /// The line of the script that adds layers, for messages about them.
+    pub line: Option<String>,
+}
+
+/// The signatures of the outputs for inputs with unknown dimensions that the shape rule does not accept: dimensions that come out
+/// the same for two sizes of the unknown ones are fixed, the others unknown. `None` if the op does not accept such inputs at all.
+fn infer_by_trial(operator: &dyn Operator, inputs: &[Signature]) -> Option<Vec<Signature>> {
+    if !inputs.iter().any(|input| input.shape.has_unknown()) {
+        return None;
+    }
+    let with = |size: usize| {
+        let mut inputs = inputs.to_vec();
+        for dim in inputs.iter_mut().flat_map(|input| &mut input.shape.0) {
+            match *dim {
+                Dim::Fixed(_) => {}
+                Dim::PerRow(times) => *dim = Dim::Fixed(times * size),
+                Dim::Unknown => *dim = Dim::Fixed(size),
+            }
+        }
+        operator.infer(&inputs).ok()
+    };
+    // Primes, which are not the product of other sizes by chance.
+    let (mut outputs, others) = (with(1009)?, with(2003)?);
+    for (output, other) in outputs.iter_mut().zip(others) {
+        for (dim, other) in output.shape.0.iter_mut().zip(other.shape.0) {
+            if *dim != other {
+                *dim = Dim::Unknown;
+            }
+        }
+    }
+    Some(outputs)
 }
 
 impl Net {
@@ -93,10 +124,11 @@ impl Net {
         self.names.generate(word)
     }
 
-    /// A variable that each batch feeds: `shape[0]` must be -1, the other dimensions fixed. Fails if the name is taken.
+    /// A variable that each batch feeds. If `shape[0]` is -1, it is the batch; any other -1 is a size that is known only when the
+    /// program runs. Fails if the name is taken.
     pub fn data(&mut self, name: &str, shape: &[i64], dtype: DType) -> Result<Var> {
-        let shape = Shape::of(shape);
-        check_data_shape(&shape)?;
+        let mut shape = Shape::of(shape);
+        shape.0.iter_mut().skip(1).filter(|dim| matches!(dim, Dim::PerRow(_))).for_each(|dim| *dim = Dim::Unknown);
         self.main.add_variable(Variable {
             name: name.to_owned(),
             shape,
@@ -134,8 +166,18 @@ impl Net {
             stop_gradient: attr.frozen,
             ragged: false,
         };
-        let initializer = attr.initializer.unwrap_or(default);
-        self.persistable(variable, Initialize::Random(initializer))
+        let first = match &attr.values {
+            None => Initialize::Random(attr.initializer.unwrap_or(default)),
+            Some(values) if values.len() == dims.iter().product::<usize>() => Initialize::Values(values.clone()),
+            Some(values) => {
+                return Err(Error::ElementCount {
+                    dims: dims.to_vec(),
+                    expected: dims.iter().product(),
+                    got: values.len(),
+                });
+            }
+        };
+        self.persistable(variable, first)
     }
 
     /// A value in the scope that ops change: counters, running statistics.
@@ -162,6 +204,13 @@ impl Net {
         default: Initializer,
         life: &RowLife,
     ) -> Result<Var> {
+        if attr.values.is_some() {
+            return Err(Error::Input {
+                op: "embedding",
+                expected: "an initializer that draws the rows of a sparse table".into(),
+                got: "given values; set them in the scope after the startup program".into(),
+            });
+        }
         let name = attr.name.clone().unwrap_or_else(|| self.names.generate(word));
         let rows = vocabulary.map_or(Dim::Fixed(0), |v| Dim::Fixed(v as usize));
         let variable = Variable {
@@ -190,9 +239,13 @@ impl Net {
     /// Adds an op and returns its outputs, which are named after `word`. Fails if the op does not support the inputs.
     pub fn append(&mut self, word: &str, op: impl Into<Op>, inputs: &[Var]) -> Result<Vec<Var>> {
         let op = op.into();
+        let inputs = &self.with_read_states(op.operator(), inputs)?;
         self.check_kinds(op.operator(), inputs)?;
         let signatures: Vec<Signature> = inputs.iter().map(|&var| Signature::of(self.main.variable(var))).collect();
-        let outputs = op.operator().infer(&signatures)?;
+        let outputs = match op.operator().infer(&signatures) {
+            Err(error) => infer_by_trial(op.operator(), &signatures).ok_or(error)?,
+            inferred => inferred?,
+        };
         let stop_gradient = inputs.iter().all(|&var| self.main.variable(var).stop_gradient);
         let layer = self.names.generate(word);
         let outputs = outputs
@@ -211,6 +264,9 @@ impl Net {
             })
             .collect::<Result<Vec<Var>>>()?;
         self.main.add_node(Node { op, inputs: inputs.to_vec(), outputs: outputs.clone() });
+        if let Some(line) = &self.line {
+            self.main.set_made_at(line);
+        }
         Ok(outputs)
     }
 
@@ -227,6 +283,20 @@ impl Net {
     /// The shape of a variable of the main program.
     pub fn shape(&self, var: Var) -> &Shape {
         &self.main.variable(var).shape
+    }
+
+    /// The inputs, with the current values of states that the op does not change itself.
+    fn with_read_states(&mut self, operator: &dyn Operator, inputs: &[Var]) -> Result<Vec<Var>> {
+        let mut read = inputs.to_vec();
+        for (input, var) in read.iter_mut().enumerate() {
+            if self.main.variable(*var).kind == VariableKind::State && !operator.changes_state(input) {
+                *var = match self.main.state_value(*var) {
+                    Some(value) => value,
+                    None => self.read_state(*var)?,
+                };
+            }
+        }
+        Ok(read)
     }
 
     /// Tables and states are not tensors: only ops that declare them as such may read them.

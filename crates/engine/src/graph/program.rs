@@ -113,11 +113,26 @@ pub struct Variable {
 }
 
 impl Variable {
+    /// Whether the first dimension is the batch.
+    pub fn is_batched(&self) -> bool {
+        self.shape.0.first() == Some(&Dim::PerRow(1))
+    }
+
+    /// Whether its shape is known only when the program runs.
+    fn has_unknown_shape(&self) -> bool {
+        self.shape.has_unknown() || (self.kind == VariableKind::Data && !self.is_batched())
+    }
+
+    /// Whether a row has a number of elements that is known before the program runs.
+    pub(crate) fn is_fixed_per_row(&self) -> bool {
+        self.is_batched() && !self.ragged && !self.shape.has_unknown()
+    }
+
     /// The field of a batch that a data variable is fed from.
     pub fn field_kind(&self) -> FieldKind {
-        let per_row = self.shape.0[1..].iter().map(|d| d.size(1)).product();
+        let per_row = self.shape.0.iter().skip(1).map(|d| d.size(1)).product();
         match self.dtype {
-            DType::I64 if self.ragged => FieldKind::Ids,
+            DType::I64 if !self.is_fixed_per_row() => FieldKind::Ids,
             DType::I64 => FieldKind::FixedIds { length: per_row },
             DType::F32 | DType::Bool => FieldKind::Floats { dim: per_row },
         }
@@ -155,6 +170,15 @@ pub struct Program {
     pub(crate) for_test: bool,
     /// A running hash of everything that was added.
     content: u64,
+    /// Whether a variable has a shape that is known only when the program runs.
+    #[serde(skip)]
+    has_unknown_shapes: bool,
+    /// The variable that has the value of a state after the ops so far; absent if no op has read or written it yet.
+    #[serde(skip)]
+    state_values: HashMap<Var, Var>,
+    /// The line of the script that added each op, for messages. Shorter than the ops if the last lines are not known.
+    #[serde(skip)]
+    made_at: Vec<Option<String>>,
     /// Every random number of this program is a function of this seed.
     pub seed: u64,
 }
@@ -196,6 +220,11 @@ impl Program {
     /// Whether the program updates parameters when it runs.
     pub fn is_trained(&self) -> bool {
         self.minimize.is_some()
+    }
+
+    /// Whether some shapes are known only when the program runs, so that it infers shapes for every batch.
+    pub fn has_unknown_shapes(&self) -> bool {
+        self.has_unknown_shapes
     }
 
     /// Whether this is a copy made by [`clone_for_test`](Self::clone_for_test).
@@ -294,6 +323,7 @@ impl Program {
             });
         }
         self.add_to_hash(&variable);
+        self.has_unknown_shapes |= variable.has_unknown_shape();
         let var = Var(self.variables.len() as u32);
         self.by_name.insert(variable.name.clone(), var);
         self.variables.push(variable);
@@ -311,6 +341,27 @@ impl Program {
             }
         }
         Ok((self.add_variable(variable)?, true))
+    }
+
+    /// The variable that has the value of a state at this point of the program.
+    pub(crate) fn state_value(&self, state: Var) -> Option<Var> {
+        self.state_values.get(&state).copied()
+    }
+
+    /// Says which variable has the value of a state from here on.
+    pub(crate) fn set_state_value(&mut self, state: Var, value: Var) {
+        self.state_values.insert(state, value);
+    }
+
+    /// The line of the script that added an op, if it is known.
+    pub fn made_at(&self, node: usize) -> Option<&str> {
+        self.made_at.get(node)?.as_deref()
+    }
+
+    /// Says which line of the script added the newest op.
+    pub(crate) fn set_made_at(&mut self, line: &str) {
+        self.made_at.resize(self.nodes.len().saturating_sub(1), None);
+        self.made_at.push(Some(line.to_owned()));
     }
 
     pub(crate) fn add_node(&mut self, node: Node) {
@@ -343,29 +394,22 @@ impl Program {
         self.content = mix(self.content ^ of_category(0, format!("{what:?}").as_bytes()));
     }
 
-    /// Rebuilds the name index; call it after deserialization.
+    /// Rebuilds what is not saved; call it after deserialization.
     pub fn index_names(&mut self) {
         self.by_name = self.variables.iter().enumerate().map(|(i, v)| (v.name.clone(), Var(i as u32))).collect();
+        self.has_unknown_shapes = self.variables.iter().any(Variable::has_unknown_shape);
     }
 }
 
 /// A data variable's shape in words, for messages.
 pub(crate) fn describe_data(variable: &Variable) -> String {
+    if !variable.ragged && !variable.is_fixed_per_row() {
+        let elements = if variable.dtype.is_float() { "floats" } else { "integers" };
+        return format!("{elements} of shape {}", variable.shape);
+    }
     match variable.field_kind() {
         FieldKind::Ids => "a slot of ids".into(),
         FieldKind::FixedIds { length } => format!("{length} integer(s) per row"),
         FieldKind::Floats { dim } => format!("{dim} float(s) per row"),
     }
-}
-
-/// Fails unless the first dimension is the batch and all others are fixed.
-pub(crate) fn check_data_shape(shape: &Shape) -> Result<()> {
-    if shape.0.first() == Some(&Dim::PerRow(1)) && shape.0[1..].iter().all(|d| matches!(d, Dim::Fixed(_))) {
-        return Ok(());
-    }
-    Err(Error::Input {
-        op: "data",
-        expected: "a shape whose first dimension, and no other, is -1 (the batch)".into(),
-        got: shape.to_string(),
-    })
 }

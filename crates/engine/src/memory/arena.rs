@@ -44,12 +44,27 @@ pub(crate) struct NodeLocations {
     pub(crate) inputs: Vec<ValueLocation>,
     /// One buffer per output.
     pub(crate) outputs: Vec<usize>,
-    pub(crate) input_shapes: Vec<Shape>,
     /// Per input: where its gradient is, and the gradient slot that records whether it was written.
     pub(crate) input_gradients: Vec<Option<(GradientLocation, usize)>>,
     /// The same per output.
     pub(crate) output_gradients: Vec<Option<(GradientLocation, usize)>>,
     pub(crate) lookups: Vec<LookupInputs>,
+}
+
+/// The shapes of what one op reads and writes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NodeShapes {
+    pub(crate) inputs: Vec<Shape>,
+    pub(crate) outputs: Vec<Shape>,
+}
+
+/// The shapes of a program for one set of fed shapes; only for programs whose shapes are known when they run.
+#[derive(Debug, Default)]
+pub(crate) struct ShapeSet {
+    /// The shapes of the feeds, which identify the set.
+    pub(crate) fed: Vec<Shape>,
+    /// Per op, as far as they have been inferred.
+    pub(crate) nodes: Vec<NodeShapes>,
 }
 
 /// The inputs of one lookup, and where the slot's ids start among the ids of the table's stage.
@@ -91,6 +106,12 @@ pub struct Arena {
     pub(crate) statistics: Vec<f32>,
     /// The column of the batch that each feed of the plan reads.
     pub(crate) feeds: Vec<usize>,
+    /// The dimensions that the caller gave for each feed, if any.
+    pub(crate) fed_dims: Vec<Option<Vec<usize>>>,
+    /// The shapes of the batches of late, the newest first; empty for a program whose shapes are known before it runs.
+    pub(crate) shape_sets: Vec<ShapeSet>,
+    /// Whether it was said that there are too many of them.
+    pub(crate) is_shape_limit_reported: bool,
     /// Whether a gradient has been written in this step, per gradient slot of the plan.
     pub(crate) written: Vec<bool>,
     /// Reused between ops: the outputs of the running op.

@@ -9,7 +9,9 @@ mod times;
 mod views;
 
 pub use arena::Arena;
-pub(crate) use arena::{GradientLocation, LookupInputs, NextRows, NodeLocations, TakenGradient, ValueLocation};
+pub(crate) use arena::{
+    GradientLocation, LookupInputs, NextRows, NodeLocations, NodeShapes, ShapeSet, TakenGradient, ValueLocation,
+};
 pub(crate) use early_trial::{EarlyTrial, TrialResult};
 pub(crate) use scope::{CounterBackup, dense_rule, sparse_rule};
 pub use scope::{Scope, State};

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use openfleet_table::{DenseSpec, DenseTable, SparseSpec, SparseTable};
+use openfleet_core::Key;
+use openfleet_table::{DenseSpec, DenseTable, Existing, Missing, Scratch, SparseSpec, SparseTable};
 use parking_lot::{Mutex, RwLock};
 
 use crate::error::{Error, Result};
@@ -87,9 +88,21 @@ impl Scope {
                 Elements::F32(values) if table.spec().shape == value.dims() => table.assign(values)?,
                 _ => return Err(mismatch(format!("a parameter of dimensions {:?}", table.spec().shape))),
             },
-            Some(Value::Sparse(_)) => return Err(mismatch("a sparse table".into())),
+            Some(Value::Sparse(table)) => set_rows(&table, &value)
+                .unwrap_or_else(|| Err(mismatch(format!("a sparse table with rows of {} floats", table.dim()))))?,
         }
         Ok(())
+    }
+
+    /// The first `rows` rows of a sparse table as a tensor, with first values for ids that have no row yet. The table is created
+    /// if there is none.
+    pub fn table_values(&self, name: &str, spec: SparseSpec, rows: usize) -> Result<Tensor> {
+        let table = self.sparse_or_create(name, spec, false)?;
+        check_memory_for(name, &[rows, table.dim()], size_of::<f32>(), "")?;
+        let keys: Vec<Key> = (0..rows as Key).collect();
+        let mut values = vec![0.0; rows * table.dim()];
+        table.pull(&keys, Missing::Initial, &mut values, &mut Scratch::default())?;
+        Tensor::from_f32(&[rows, table.dim()], values)
     }
 
     /// Creates a value, or replaces whatever has that name, including optimizer state.
@@ -184,10 +197,24 @@ impl Scope {
                     got: format!("a sparse table of dim {} trained by {}", existing.dim, sparse_rule(existing)),
                 })
             }
-            Some(_) => Err(Error::ScopeMismatch {
+            Some(Value::Tensor(tensor)) => {
+                // Rows that were set before the table existed.
+                let tensor = tensor.clone();
+                let (dim, table) = (spec.dim, Arc::new(SparseTable::new(spec)?));
+                set_rows(&table, &tensor.lock()).unwrap_or_else(|| {
+                    Err(Error::ScopeMismatch {
+                        name: name.to_owned(),
+                        expected: format!("a sparse table with rows of {dim} floats"),
+                        got: format!("a tensor of dimensions {:?}", tensor.lock().dims()),
+                    })
+                })?;
+                values.insert(name.to_owned(), Value::Sparse(table.clone()));
+                Ok(table)
+            }
+            Some(Value::Dense(_)) => Err(Error::ScopeMismatch {
                 name: name.to_owned(),
                 expected: "a sparse table".into(),
-                got: "a tensor".into(),
+                got: "a parameter".into(),
             }),
         }
     }
@@ -261,6 +288,14 @@ impl Scope {
     fn value(&self, name: &str) -> Option<Value> {
         self.values.read().get(name).cloned()
     }
+}
+
+/// Sets row i of a table to row i of a tensor; `None` if the tensor does not have rows of the table's size.
+fn set_rows(table: &SparseTable, tensor: &Tensor) -> Option<Result<()>> {
+    let &[rows, dim] = tensor.dims() else { return None };
+    let values = tensor.f32s().filter(|_| dim == table.dim() && !table.spec().salted)?;
+    let keys: Vec<Key> = (0..rows as Key).collect();
+    Some(table.put(&keys, values, Existing::Replace, &mut Scratch::default()).map_err(Error::from))
 }
 
 /// How a dense parameter is trained, as text: everything that must agree between two programs that train it.

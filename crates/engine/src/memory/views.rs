@@ -2,11 +2,12 @@
 
 use openfleet_core::{Batch, Column, Key};
 
-use super::{Arena, NodeLocations, State, TakenGradient, ValueLocation};
+use super::{Arena, NodeLocations, NodeShapes, State, TakenGradient, ValueLocation};
 
 /// The inputs of a running op.
 pub struct Inputs<'a> {
     pub(crate) node: &'a NodeLocations,
+    pub(crate) shapes: &'a NodeShapes,
     pub(crate) arena: &'a Arena,
     pub(crate) batch: &'a Batch,
     pub(crate) training: bool,
@@ -123,22 +124,32 @@ impl<'a> Inputs<'a> {
 
     /// The size of a dimension of an input.
     pub fn size(&self, input: usize, axis: usize) -> usize {
-        self.node.input_shapes[input].0[axis].size(self.batch.rows)
+        self.shapes.inputs[input].0[axis].size(self.batch.rows)
     }
 
     /// The product of the sizes of a range of dimensions of an input.
     pub fn extent(&self, input: usize, axes: std::ops::Range<usize>) -> usize {
-        self.node.input_shapes[input].0[axes].iter().map(|d| d.size(self.batch.rows)).product()
+        self.shapes.inputs[input].0[axes].iter().map(|d| d.size(self.batch.rows)).product()
     }
 
     /// The number of dimensions of an input.
     pub fn rank(&self, input: usize) -> usize {
-        self.node.input_shapes[input].rank()
+        self.shapes.inputs[input].rank()
     }
 
     /// The size of the last dimension of an input; 1 for a scalar.
     pub fn columns(&self, input: usize) -> usize {
-        self.node.input_shapes[input].0.last().map_or(1, |d| d.size(self.batch.rows))
+        self.shapes.inputs[input].0.last().map_or(1, |d| d.size(self.batch.rows))
+    }
+
+    /// The size of a dimension of an output.
+    pub fn output_size(&self, output: usize, axis: usize) -> usize {
+        self.shapes.outputs[output].0[axis].size(self.batch.rows)
+    }
+
+    /// The number of dimensions of an output.
+    pub fn output_rank(&self, output: usize) -> usize {
+        self.shapes.outputs[output].rank()
     }
 
     /// Backward only: the floats that the op wrote in its forward.

@@ -166,14 +166,14 @@ impl Executor {
     /// Runs one step on one batch and returns the fetched values. A program with an optimizer updates its parameters; any other
     /// only computes. Fails before the step if a variable cannot be fed or fetched.
     pub fn run(&mut self, program: &Program, feed: Feed, fetch: &[Var]) -> Result<Vec<Tensor>> {
-        let (schema, batch) = feed.into_parts()?;
+        let (schema, batch, dims) = feed.into_shaped_parts()?;
         let known = self.known_threads();
         let (scope, cluster) = (self.scope.clone(), self.cluster.clone());
         let prepared = self.prepare(program, 1)?;
         let (plan, thread, turn) = (&prepared.plan, &mut prepared.threads[0], prepared.turn);
         check_threads(plan, 1, known)?;
         fetch.iter().try_for_each(|&var| plan.check_fetch(var))?;
-        plan.bind(&mut thread.arena, &schema)?;
+        plan.bind_fed(&mut thread.arena, &schema, dims)?;
         if let Some(cluster) = &cluster {
             let is_next = cluster.is_next_turn_of(turn);
             if !plan.trains() {

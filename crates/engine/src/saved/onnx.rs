@@ -352,6 +352,7 @@ const BATCH: &str = "batch";
 fn dimension(dim: &Dim) -> Dimension {
     match *dim {
         Dim::Fixed(size) => Dimension { dim_value: Some(size as i64), dim_param: None },
+        Dim::Unknown => Dimension { dim_value: None, dim_param: None },
         Dim::PerRow(1) => Dimension { dim_value: None, dim_param: Some(BATCH.to_owned()) },
         Dim::PerRow(each) => Dimension { dim_value: None, dim_param: Some(format!("{each} {BATCH}")) },
     }

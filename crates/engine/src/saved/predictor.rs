@@ -87,9 +87,9 @@ impl Predictor {
     /// Computes the targets for one batch. Ids that the model has never seen get the first values that training would have given
     /// them. Fails, naming the field, if the feed does not match.
     pub fn predict(&self, feed: Feed) -> Result<Vec<Tensor>> {
-        let (schema, batch) = feed.into_parts()?;
+        let (schema, batch, dims) = feed.into_shaped_parts()?;
         let mut arena = self.arenas.lock().pop().unwrap_or_else(|| self.plan.arena());
-        let result = self.plan.bind(&mut arena, &schema).and_then(|()| {
+        let result = self.plan.bind_fed(&mut arena, &schema, dims).and_then(|()| {
             // Always step 0, so that an op that draws random numbers returns the same result for the same batch.
             self.plan.step(&mut arena, &batch, WorkId::step(0, 0))?;
             self.model.targets.iter().map(|&target| self.plan.fetch(&arena, &batch, target)).collect()

@@ -9,6 +9,8 @@ use crate::error::{Error, Result};
 pub struct Feed {
     fields: Vec<Field>,
     batch: Batch,
+    /// Per field: its dimensions, if the caller gave them.
+    dims: Vec<Option<Vec<usize>>>,
 }
 
 impl Feed {
@@ -63,23 +65,72 @@ impl Feed {
         Ok(self)
     }
 
+    /// Adds floats of any dimensions, for programs whose shapes are known when they run. The first dimension need not be that of
+    /// the other fields; the number of rows of the batch is that of the first field with `is_batch`.
+    pub fn shaped_floats(mut self, name: &str, dims: &[usize], values: Vec<f32>, is_batch: bool) -> Result<Self> {
+        let (_, dim) = self.shaped(name, dims, values.len(), is_batch)?;
+        self.push(Field::new(name, FieldKind::Floats { dim }), Column::Floats { dim, values }, Some(dims.to_vec()));
+        Ok(self)
+    }
+
+    /// Adds integers of any dimensions, like [`shaped_floats`](Self::shaped_floats).
+    pub fn shaped_ints(mut self, name: &str, dims: &[usize], values: &[i64], is_batch: bool) -> Result<Self> {
+        let (rows, length) = self.shaped(name, dims, values.len(), is_batch)?;
+        let offsets = (0..=rows).map(|r| (r * length) as u32).collect();
+        let keys = values.iter().map(|&v| v as Key).collect();
+        self.push(Field::new(name, FieldKind::FixedIds { length }), Column::Ids { offsets, keys }, Some(dims.to_vec()));
+        Ok(self)
+    }
+
+    /// The rows and the elements per row of an array of these dimensions.
+    fn shaped(&mut self, name: &str, dims: &[usize], count: usize, is_batch: bool) -> Result<(usize, usize)> {
+        let expected: usize = dims.iter().product();
+        if expected != count || u32::try_from(count).is_err() {
+            return Err(Error::FeedMismatch {
+                name: name.to_owned(),
+                expected: format!("{expected} values, the product of the dimensions {dims:?} (at most 2^32)"),
+                got: format!("{count} values"),
+            });
+        }
+        let rows = dims.first().copied().unwrap_or(1);
+        if self.batch.rows == 0 && is_batch {
+            self.batch.rows = rows;
+        }
+        Ok((rows, dims.iter().skip(1).product()))
+    }
+
     /// The schema and the batch. Fails if two fields have the same name.
     pub fn into_parts(self) -> Result<(Schema, Batch)> {
-        Ok((Schema::new(self.fields)?, self.batch))
+        let (schema, batch, _) = self.into_shaped_parts()?;
+        Ok((schema, batch))
+    }
+
+    /// The same with the dimensions that the caller gave.
+    pub(crate) fn into_shaped_parts(mut self) -> Result<(Schema, Batch, Vec<Option<Vec<usize>>>)> {
+        if self.batch.rows == 0 && self.dims.iter().any(Option::is_some) {
+            // No field is the batch: the whole feed is one row.
+            self.batch.rows = 1;
+        }
+        Ok((Schema::new(self.fields)?, self.batch, self.dims))
     }
 
     fn add(&mut self, name: &str, kind: FieldKind, column: Column, rows: usize) -> Result<()> {
-        if !self.fields.is_empty() && rows != self.batch.rows {
+        if let Some(first) = self.dims.iter().position(Option::is_none).filter(|_| rows != self.batch.rows) {
             return Err(Error::FeedMismatch {
                 name: name.to_owned(),
-                expected: format!("{} rows, like `{}`", self.batch.rows, self.fields[0].name),
+                expected: format!("{} rows, like `{}`", self.batch.rows, self.fields[first].name),
                 got: format!("{rows} rows"),
             });
         }
         self.batch.rows = rows;
-        self.fields.push(Field::new(name, kind));
-        self.batch.columns.push(column);
+        self.push(Field::new(name, kind), column, None);
         Ok(())
+    }
+
+    fn push(&mut self, field: Field, column: Column, dims: Option<Vec<usize>>) {
+        self.fields.push(field);
+        self.batch.columns.push(column);
+        self.dims.push(dims);
     }
 }
 

@@ -1,7 +1,8 @@
 //! Shapes that know which of their dimensions grow with the batch.
 //!
-//! Users write `-1` for the batch. Internally a dimension is either fixed or a fixed multiple of the number of rows in the batch.
-//! So `reshape([B, 5, 1] -> [-1, 1])` keeps its meaning (5 B rows), and every size is known once the batch is.
+//! Users write `-1` for the batch. Internally a dimension is fixed, or a fixed multiple of the number of rows in the batch. So
+//! `reshape([B, 5, 1] -> [-1, 1])` keeps its meaning (5 B rows), and every size is known once the batch is. A dimension that is
+//! neither is unknown until the program runs; a program with such dimensions infers its shapes for every batch (`run::shapes`).
 
 use std::fmt;
 
@@ -14,14 +15,41 @@ pub enum Dim {
     Fixed(usize),
     /// This many elements per row of the batch.
     PerRow(usize),
+    /// Known only when the program runs.
+    Unknown,
 }
 
 impl Dim {
-    /// The size for a batch of `rows`.
+    /// The size for a batch of `rows`; 0 if it is unknown.
     pub fn size(self, rows: usize) -> usize {
         match self {
             Dim::Fixed(n) => n,
             Dim::PerRow(n) => n * rows,
+            Dim::Unknown => 0,
+        }
+    }
+
+    /// The dimension that both are, if they can be equal when the program runs.
+    pub(crate) fn merge(self, other: Dim) -> Option<Dim> {
+        match (self, other) {
+            (a, b) if a == b => Some(a),
+            (Dim::Fixed(_), Dim::Fixed(_)) => None,
+            _ => Some(Dim::Unknown),
+        }
+    }
+
+    /// Whether both are equal, or one is unknown, in which case the op checks them when the program runs. For dimensions that do not
+    /// show in the result; [`merge`](Self::merge) is for those that do.
+    pub(crate) fn agrees(self, other: Dim) -> bool {
+        self == other || self == Dim::Unknown || other == Dim::Unknown
+    }
+
+    /// The dimension `times` as large.
+    pub(crate) fn times(self, times: usize) -> Dim {
+        match self {
+            Dim::Fixed(n) => Dim::Fixed(n * times),
+            Dim::PerRow(n) => Dim::PerRow(n * times),
+            Dim::Unknown => Dim::Unknown,
         }
     }
 }
@@ -31,6 +59,17 @@ impl Dim {
 pub struct Shape(pub Vec<Dim>);
 
 impl Shape {
+    /// Whether a dimension is unknown until the program runs.
+    pub fn has_unknown(&self) -> bool {
+        self.0.contains(&Dim::Unknown)
+    }
+
+    /// The same shape with the sizes for a batch of `rows`.
+    pub(crate) fn for_rows(&self, rows: usize) -> Self {
+        let fixed = |&dim: &Dim| if let Dim::PerRow(n) = dim { Dim::Fixed(n * rows) } else { dim };
+        Shape(self.0.iter().map(fixed).collect())
+    }
+
     /// Reads the sizes as the user writes them: a negative size is the batch.
     pub fn of(dims: &[i64]) -> Self {
         Shape(dims.iter().map(|&d| if d < 0 { Dim::PerRow(1) } else { Dim::Fixed(d as usize) }).collect())
@@ -66,16 +105,16 @@ impl Shape {
         match self.0.last() {
             None => Some(1),
             Some(Dim::Fixed(n)) => Some(*n),
-            Some(Dim::PerRow(_)) => None,
+            Some(Dim::PerRow(_) | Dim::Unknown) => None,
         }
     }
 
-    /// The product of some dimensions as one dimension; `None` if more than one of them grows with the batch.
-    pub fn product(dims: &[Dim]) -> Option<Dim> {
-        dims.iter().try_fold(Dim::Fixed(1), |product, &d| match (product, d) {
-            (Dim::Fixed(a), Dim::Fixed(b)) => Some(Dim::Fixed(a * b)),
-            (Dim::Fixed(a), Dim::PerRow(b)) | (Dim::PerRow(a), Dim::Fixed(b)) => Some(Dim::PerRow(a * b)),
-            (Dim::PerRow(_), Dim::PerRow(_)) => None,
+    /// The product of some dimensions as one dimension.
+    pub fn product(dims: &[Dim]) -> Dim {
+        dims.iter().fold(Dim::Fixed(1), |product, &d| match (product, d) {
+            (Dim::Fixed(a), Dim::Fixed(b)) => Dim::Fixed(a * b),
+            (Dim::Fixed(a), Dim::PerRow(b)) | (Dim::PerRow(a), Dim::Fixed(b)) => Dim::PerRow(a * b),
+            _ => Dim::Unknown,
         })
     }
 
@@ -96,7 +135,7 @@ impl fmt::Display for Shape {
             }
             match dim {
                 Dim::Fixed(n) => write!(f, "{n}")?,
-                Dim::PerRow(_) => write!(f, "-1")?,
+                Dim::PerRow(_) | Dim::Unknown => write!(f, "-1")?,
             }
         }
         write!(f, "]")
@@ -117,8 +156,8 @@ mod tests {
     }
 
     #[test]
-    fn a_product_with_two_batch_dimensions_has_no_dimension() {
-        assert_eq!(Shape::product(&[Dim::PerRow(1), Dim::Fixed(5)]), Some(Dim::PerRow(5)));
-        assert_eq!(Shape::product(&[Dim::PerRow(1), Dim::PerRow(1)]), None);
+    fn a_product_with_two_batch_dimensions_is_unknown() {
+        assert_eq!(Shape::product(&[Dim::PerRow(1), Dim::Fixed(5)]), Dim::PerRow(5));
+        assert_eq!(Shape::product(&[Dim::PerRow(1), Dim::PerRow(1)]), Dim::Unknown);
     }
 }

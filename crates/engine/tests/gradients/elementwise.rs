@@ -1,6 +1,6 @@
 //! Elementwise ops on one tensor or on two that are broadcast.
 
-use openfleet_engine::{DType, Feed, Net, Result, Var};
+use openfleet_engine::{DType, Feed, Net, Result, Tensor, Var};
 
 use crate::harness::{Options, build_error, check, compute, compute_of, drawn, gradients_at};
 
@@ -155,9 +155,6 @@ fn tensors_that_cannot_be_broadcast_are_refused_with_both_shapes() {
             format!("`{name}` expects dimensions that are equal or 1, aligned at the right, got [-1, 3] and [2]")
         );
     }
-    // The number of rows in a batch is not known when the program is built.
-    let message = build_error(|net, v| net.add(v[0], v[1]), &[&[-1, 3], &[4, 3]]);
-    assert!(message.ends_with("got [-1, 3] and [4, 3]"), "{message}");
     assert_eq!(
         build_error(|net, v| net.multiply_at(v[0], v[1], 1), &[&[2, 3, 4], &[2, 3]]),
         "`elementwise_mul` expects dimensions that are equal or 1 from axis 1 on, got [2, 3, 4] and [2, 3]"
@@ -254,4 +251,56 @@ fn functions_of_floats_refuse_integers_and_say_what_to_do() {
     }
     let message = build_error(|net, v| net.clip(v[0], 2.0, 1.0), &[&[-1, 2]]);
     assert_eq!(message, "`clip` expects min <= max, got min 2 and max 1");
+}
+
+#[test]
+fn further_functions_have_their_values_and_slopes() {
+    for (op, range) in [
+        (Net::sin as Unary, (-2.0, 2.0)),
+        (Net::cos, (-2.0, 2.0)),
+        (Net::log1p, (-0.5, 2.0)),
+        (Net::erf, (-1.5, 1.5)),
+        // Without slope, between two integers.
+        (Net::floor, (0.2, 0.8)),
+        (Net::ceil, (0.2, 0.8)),
+        (Net::round, (0.6, 0.9)),
+        (Net::sign, (0.2, 0.8)),
+    ] {
+        check(|net, p| op(net, p[0]), &[&[2, 3]], Options::range(range.0, range.1));
+    }
+    let x: &[f32] = &[-1.5, -0.4, 0.0, 0.5, 1.2];
+    let values = |op: Unary| compute_of(|net, p| op(net, p[0]), &[(&[5], x)]).1;
+    assert_eq!(values(Net::floor), [-2.0, -1.0, 0.0, 0.0, 1.0]);
+    assert_eq!(values(Net::ceil), [-1.0, 0.0, 0.0, 1.0, 2.0]);
+    assert_eq!(values(Net::round), [-2.0, 0.0, 0.0, 1.0, 1.0]);
+    assert_eq!(values(Net::sign), [-1.0, -1.0, 0.0, 1.0, 1.0]);
+    let tiny = compute_of(|net, p| net.log1p(p[0]), &[(&[1], &[1e-8])]).1;
+    assert_eq!(tiny, [1e-8], "exact near 0");
+}
+
+#[test]
+fn integers_have_bits_and_remainders() {
+    let run = |op: Binary, y: i64| {
+        let build = |net: &mut Net| {
+            let x = net.data("x", &[-1, 3], DType::I64)?;
+            let y = net.fill_constant(&[1], y)?;
+            op(net, x, y)
+        };
+        compute(build, Feed::new().ints("x", 3, &[7, -7, 6]).unwrap())
+    };
+    let ints = |values: &[i64]| Tensor::from_i64(&[1, 3], values.to_vec()).unwrap();
+    assert_eq!(run(Net::bitwise_and, 5).unwrap(), ints(&[5, 1, 4]));
+    assert_eq!(run(Net::bitwise_or, 8).unwrap(), ints(&[15, -7, 14]));
+    assert_eq!(run(Net::bitwise_xor, -1).unwrap(), ints(&[-8, 6, -7]));
+    assert_eq!(run(Net::floor_divide, 4).unwrap(), ints(&[1, -2, 1]));
+    assert_eq!(run(Net::modulo, 4).unwrap(), ints(&[3, 1, 2]));
+    assert_eq!(run(Net::modulo, -4).unwrap(), ints(&[-1, -3, -2]));
+    for op in [Net::modulo as Binary, Net::floor_divide] {
+        let error = run(op, 0).unwrap_err().to_string();
+        assert!(error.contains("a divisor") && error.contains("not 0"), "{error}");
+    }
+    assert_eq!(
+        build_error(|net, v| net.bitwise_and(v[0], v[0]), &[&[-1, 3]]),
+        "`bitwise_and` expects integers, a fixed number per row, got F32"
+    );
 }

@@ -12,5 +12,7 @@ mod lookup;
 mod losses;
 mod matrix;
 mod norms;
+mod recurrent;
 mod reductions;
 mod shapes;
+mod windows;

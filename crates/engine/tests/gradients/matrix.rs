@@ -149,8 +149,13 @@ fn mismatched_matrices_are_refused_with_both_shapes() {
         "`matmul` expects x [.., M, K] and y transposed [.., K, N], got [-1, 3] and [3, 5]"
     );
     assert_eq!(
-        build_error(|net, v| net.matmul(v[0], v[1]), &[&[-1, 2, 3], &[2, 3, 2]]),
-        "`matmul` expects leading dimensions that are equal or 1, got [-1, 2, 3] and [2, 3, 2]"
+        build_error(|net, v| net.matmul(v[0], v[1]), &[&[4, 2, 3], &[2, 3, 2]]),
+        "`matmul` expects leading dimensions that are equal or 1, got [4, 2, 3] and [2, 3, 2]"
+    );
+    // K is not part of the result, so it must be known.
+    assert_eq!(
+        build_error(|net, v| net.matmul_with(v[0], v[1], true, false, 1.0), &[&[-1, 3], &[4, 5]]),
+        "`matmul` expects x transposed [.., M, K] and y [.., K, N], got [-1, 3] and [4, 5]"
     );
     assert_eq!(
         build_error(|net, v| net.bmm(v[0], v[1]), &[&[-1, 2, 3], &[3, 2]]),

@@ -6,7 +6,7 @@ use openfleet_engine::{DType, Executor, Feed, Net, ParamAttr, Result, Scope, Var
 use openfleet_table::Initializer;
 
 use crate::constants::{assert_near, assert_tensor};
-use crate::harness::{Options, build_error, check, compute, compute_of};
+use crate::harness::{Options, build_error, check, compute, compute_of, gradients_at};
 
 type Reduction = fn(&mut Net, Var, &[i64], bool) -> Result<Var>;
 
@@ -128,4 +128,56 @@ fn a_free_parameter_has_a_name_and_first_values() {
     let limit = (6.0f32 / 7.0).sqrt();
     assert!(drawn.f32s().unwrap().iter().all(|v| v.abs() <= limit && *v != 0.0), "{drawn:?}");
     assert_near(get("create_parameter_3.b_0").f32s().unwrap(), &[0.0; 3]);
+}
+
+#[test]
+fn products_have_the_gradient_of_finite_differences_and_of_zeros() {
+    for axes in AXES {
+        for keep_dim in [false, true] {
+            check(|net, p| net.reduce_prod(p[0], axes, keep_dim), &[&[2, 3, 2, 2]], Options::range(0.8, 1.2));
+        }
+    }
+    let product = |x: &[f32], axes: &[i64]| compute_of(|net, p| net.reduce_prod(p[0], axes, false), &[(&[2, 2], x)]).1;
+    assert_eq!(product(&[2.0, 3.0, 4.0, 5.0], &[]), [120.0]);
+    assert_eq!(product(&[2.0, 3.0, 4.0, 5.0], &[1]), [6.0, 20.0]);
+    // One factor of 0 has the product of the others as its slope; two of them have none.
+    let slopes = |x: &[f32]| gradients_at(|net, p| net.reduce_prod(p[0], &[], false), &[(&[3], x)]).remove(0);
+    assert_eq!(slopes(&[0.0, 3.0, 4.0]), [12.0, 0.0, 0.0]);
+    assert_eq!(slopes(&[0.0, 3.0, 0.0]), [0.0; 3]);
+}
+
+#[test]
+fn sums_so_far_are_along_an_axis() {
+    for axis in [0, 1, -1] {
+        check(|net, p| net.cumsum(p[0], axis), &[&[2, 3, 2]], Options::default());
+    }
+    let x: &[f32] = &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+    let sums = |axis| compute_of(|net, p| net.cumsum(p[0], axis), &[(&[2, 3], x)]).1;
+    assert_eq!(sums(1), [1.0, 3.0, 6.0, 4.0, 9.0, 15.0]);
+    assert_eq!(sums(0), [1.0, 2.0, 3.0, 5.0, 7.0, 9.0]);
+    assert_eq!(build_error(|net, v| net.cumsum(v[0], 2), &[&[-1, 3]]), "`cumsum` expects an axis of [-1, 3], got 2");
+}
+
+#[test]
+fn sorting_keeps_the_order_of_equal_elements_and_puts_nan_last() {
+    let x: &[f32] = &[3.0, 1.0, f32::NAN, 1.0, -2.0, 0.0, -0.0, 5.0];
+    let sorted = |descending| {
+        let build = |net: &mut Net, p: &[Var]| {
+            let (values, positions) = net.sort(p[0], descending)?;
+            let positions = net.cast(positions, DType::F32)?;
+            net.concat(&[values, positions], 1)
+        };
+        compute_of(build, &[(&[2, 4], x)]).1
+    };
+    let up = sorted(false);
+    assert_eq!(up[..2], [1.0, 1.0]);
+    assert!(up[3].is_nan());
+    assert_eq!(up[4..8], [1.0, 3.0, 0.0, 2.0]);
+    assert_eq!(up[8..], [-2.0, 0.0, 0.0, 5.0, 0.0, 1.0, 2.0, 3.0]);
+    let down = sorted(true);
+    assert_eq!(down[..3], [3.0, 1.0, 1.0]);
+    assert_eq!(down[4..8], [0.0, 1.0, 3.0, 2.0]);
+    assert_eq!(down[12..], [3.0, 1.0, 2.0, 0.0]);
+    let apart: Vec<f32> = (0..12).map(|i| (i * 7 % 12) as f32 / 5.0).collect();
+    check(|net, p| Ok(net.sort(p[0], true)?.0), &[&[3, 4]], Options::values(&[&apart]));
 }

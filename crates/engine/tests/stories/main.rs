@@ -11,6 +11,7 @@ mod optimizers;
 mod predictor;
 mod programs;
 mod rows;
+mod run_time_shapes;
 mod sparse_gradients;
 
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Building programs: names, guards, sharing, copies, and errors.
 
 use openfleet_core::error::report;
-use openfleet_engine::op::{Activation, EmbeddingOptions, FcOptions, Initialize};
+use openfleet_engine::op::{Activation, EmbeddingOptions, FcOptions};
 use openfleet_engine::{DType, Error, Feed, Minimize, Net, ParamAttr, Program, RowLife, Var};
 use openfleet_table::{Initializer, Momentum, Optimizer, Sgd};
 
@@ -107,19 +107,6 @@ fn two_variables_of_one_name_are_an_error_with_a_hint() {
 }
 
 #[test]
-fn data_without_a_leading_batch_dimension_is_refused() {
-    let mut net = Net::new();
-    for (shape, shown) in [(&[2i64, 3][..], "[2, 3]"), (&[-1, -1], "[-1, -1]"), (&[], "[]")] {
-        let error = net.data("x", shape, DType::F32).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            format!("`data` expects a shape whose first dimension, and no other, is -1 (the batch), got {shown}")
-        );
-    }
-    assert!(net.main.variables().is_empty());
-}
-
-#[test]
 fn an_unknown_variable_error_suggests_the_nearest_name() {
     let mut net = Net::new();
     network(&mut net);
@@ -155,21 +142,18 @@ fn layers_that_name_one_parameter_share_it_and_its_gradient() {
 }
 
 #[test]
-fn a_plain_op_refuses_a_table_a_state_or_a_gradient_as_input() {
+fn a_plain_op_refuses_a_table_or_a_gradient_as_input() {
     let mut net = Net::new();
     let table = net
         .sparse_table("t", 4, None, &ParamAttr::named("rows"), Initializer::Constant(0.0), &RowLife::default())
         .unwrap();
-    let state = net.state("counter", &[1], DType::F32, Initialize::Zeros).unwrap();
     let (_, loss) = network(&mut net);
     net.main.append_backward(loss, None, &[]).unwrap();
     let gradient = net.main.find("fc_0.w_0@GRAD").unwrap();
     let nodes = net.main.nodes().len();
-    for (var, got) in [
-        (table, "`rows`, a sparse table"),
-        (state, "`counter`, a state"),
-        (gradient, "`fc_0.w_0@GRAD`, a gradient, which can only be fetched"),
-    ] {
+    for (var, got) in
+        [(table, "`rows`, a sparse table"), (gradient, "`fc_0.w_0@GRAD`, a gradient, which can only be fetched")]
+    {
         let error = net.relu(var).unwrap_err();
         assert_eq!(error.to_string(), format!("`relu` expects a tensor as input 0, got {got}"));
     }

@@ -159,7 +159,7 @@ pub(crate) fn check_rows(name: &str, rows: usize, max_rows: usize) -> Result<(),
 pub(crate) fn signed(shape: &Shape) -> Vec<i64> {
     let one = |dim: &Dim| match dim {
         Dim::Fixed(size) => *size as i64,
-        Dim::PerRow(_) => -1,
+        Dim::PerRow(_) | Dim::Unknown => -1,
     };
     shape.0.iter().map(one).collect()
 }

@@ -9,21 +9,49 @@ from typing import Any
 from openfleet import compat
 from openfleet.fleet import _job
 from openfleet.reader import batch
-from openfleet.static import CPUPlace, create_parameter
+from openfleet.static import CPUPlace, Variable, create_parameter
 from openfleet.static import default_main_program as _main
 from openfleet.static import default_startup_program as _startup
 from openfleet.static.nn._ops import dtype_name as _dtype_name
 
-from . import distributed, fluid, io, nn, optimizer, reader, regularizer, static, tensor
-from ._devices import CUDAPinnedPlace, CUDAPlace
+from . import (
+    core,
+    device,
+    distributed,
+    fluid,
+    framework,
+    io,
+    metric,
+    nn,
+    optimizer,
+    reader,
+    regularizer,
+    static,
+    tensor,
+    utils,
+)
+from ._devices import CUDAPinnedPlace, CUDAPlace, CustomPlace, XPUPlace, is_compiled_with_custom_device
 from ._devices import say_cpu as _say_cpu
+from ._dynamic import refuse as _refuse
+from ._methods import install as _install_methods
 from ._parameters import ParamAttr
 from .tensor import *  # noqa: F403
 
 _job.paddle_lines = True
+_install_methods()
 
 __version__ = "2.6.0+openfleet"
 bool, float32, int64 = "bool", "float32", "int64"
+float64, int32, int16, int8, uint8, float16, bfloat16 = (
+    "float64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "float16",
+    "bfloat16",
+)  # names only: elements are `float32` and `int64` here
+Tensor = Variable
 
 
 def enable_static() -> None:
@@ -32,7 +60,7 @@ def enable_static() -> None:
 
 def disable_static(place: object = None) -> None:
     """Raises NotImplementedError: there is no dynamic mode."""
-    raise NotImplementedError("`paddle.disable_static`: programs are static here")
+    _refuse("paddle.disable_static()", "leave it out, and call `paddle.enable_static()`")
 
 
 def in_dynamic_mode() -> bool:  # type: ignore[valid-type]

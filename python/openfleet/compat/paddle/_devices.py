@@ -21,7 +21,7 @@ class CUDAPlace(CPUPlace):
     """Stands for the CPU."""
 
     def __init__(self, id: int = 0) -> None:
-        say_cpu(f"the script asks for `CUDAPlace({id})`")
+        say_cpu(f"the script asks for `{type(self).__name__}({id})`")
         self._id = id
 
     def get_device_id(self) -> int:
@@ -31,6 +31,22 @@ class CUDAPlace(CPUPlace):
 
 class CUDAPinnedPlace(CPUPlace):
     """Stands for the CPU."""
+
+
+class XPUPlace(CUDAPlace):
+    """Stands for the CPU."""
+
+
+class CustomPlace(CPUPlace):
+    """Stands for the CPU."""
+
+    def __init__(self, dev_type: str, id: int = 0) -> None:
+        say_cpu(f"the script asks for `CustomPlace({dev_type!r}, {id})`")
+
+
+def is_compiled_with_custom_device(device_type: str) -> bool:
+    """Returns False: there are only CPUs."""
+    return False
 
 
 def cuda_places(device_ids: list[int] | None = None) -> list[CPUPlace]:

@@ -9,6 +9,8 @@ from openfleet import static as _static
 from openfleet.compat._arguments import with_arguments as _with_arguments
 from openfleet.static import Program, Scope, Variable
 
+from . import _feeding
+
 
 class Executor(_static.Executor):
     """Runs programs. The place, and options about the names of variables and caches, have no effect."""
@@ -31,6 +33,8 @@ class Executor(_static.Executor):
         use_prune: bool = False,
     ) -> list[Any]:
         """Runs a program on one batch. Values are always arrays."""
+        if not feed:
+            feed = _feeding.next_feed(_static.default_main_program() if program is None else program)
         return super().run(program, feed, fetch_list, scope=scope)
 
 

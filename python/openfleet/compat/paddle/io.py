@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import queue
 import random
 import threading
@@ -13,6 +15,9 @@ import numpy as np
 
 from openfleet import compat
 from openfleet.static.program import Variable as _Variable
+
+from . import _feeding
+from . import distributed as _distributed
 
 
 class Dataset:
@@ -53,7 +58,123 @@ class TensorDataset(Dataset):
         return len(self.tensors[0])
 
 
-class BatchSampler:
+class ComposeDataset(Dataset):
+    """Samples with the fields of several datasets of one length, side by side."""
+
+    def __init__(self, datasets: Sequence[Dataset]) -> None:
+        self.datasets = list(datasets)
+        if len({len(dataset) for dataset in self.datasets}) != 1:
+            raise ValueError("`datasets` of ComposeDataset expects datasets of one length")
+
+    def __getitem__(self, idx: int) -> Any:
+        return tuple(field for dataset in self.datasets for field in _fields(dataset[idx]))
+
+    def __len__(self) -> int:
+        return len(self.datasets[0])
+
+
+class ConcatDataset(Dataset):
+    """The samples of several datasets, one dataset after the other."""
+
+    def __init__(self, datasets: Iterable[Dataset]) -> None:
+        self.datasets = list(datasets)
+        self.cumulative_sizes = list(itertools.accumulate(len(dataset) for dataset in self.datasets))
+
+    def __getitem__(self, idx: int) -> Any:
+        number = range(len(self))[idx]
+        at = bisect.bisect_right(self.cumulative_sizes, number)
+        return self.datasets[at][number - (self.cumulative_sizes[at - 1] if at else 0)]
+
+    def __len__(self) -> int:
+        return self.cumulative_sizes[-1] if self.datasets else 0
+
+
+class ChainDataset(IterableDataset):
+    """The samples of several iterable datasets, one dataset after the other."""
+
+    def __init__(self, datasets: Iterable[IterableDataset]) -> None:
+        self.datasets = list(datasets)
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.chain.from_iterable(self.datasets)
+
+
+class Subset(Dataset):
+    """Some samples of a dataset."""
+
+    def __init__(self, dataset: Dataset, indices: Sequence[int]) -> None:
+        self.dataset, self.indices = dataset, indices
+
+    def __getitem__(self, idx: int) -> Any:
+        return self.dataset[self.indices[idx]]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+def random_split(dataset: Dataset, lengths: Sequence[int], generator: Any = None) -> list[Subset]:
+    """Returns disjoint random parts of a dataset, of these lengths."""
+    if sum(lengths) != len(dataset):
+        raise ValueError(f"`lengths` of `random_split` expects a sum of {len(dataset)}, got {sum(lengths)}")
+    numbers = list(range(len(dataset)))
+    random.shuffle(numbers)
+    ends = list(itertools.accumulate(lengths))
+    return [Subset(dataset, numbers[end - length : end]) for length, end in zip(lengths, ends)]
+
+
+class Sampler:
+    """Chooses the order of the samples. Override `__iter__`."""
+
+    def __init__(self, data_source: Any = None) -> None:
+        self.data_source = data_source
+
+    def __iter__(self) -> Iterator[int]:
+        raise NotImplementedError(f"`__iter__` of {type(self).__name__}")
+
+    def __len__(self) -> int:
+        return len(self.data_source)
+
+
+class SequenceSampler(Sampler):
+    """The samples in their order."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self.data_source)))
+
+
+class RandomSampler(Sampler):
+    """The samples in random order, or drawn with replacement."""
+
+    def __init__(
+        self, data_source: Any, replacement: bool = False, num_samples: int | None = None, generator: Any = None
+    ) -> None:
+        super().__init__(data_source)
+        self.replacement, self._count = replacement, num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        samples = range(len(self.data_source))
+        return iter(random.choices(samples, k=len(self)) if self.replacement else random.sample(samples, len(self)))
+
+    def __len__(self) -> int:
+        return len(self.data_source) if self._count is None else self._count
+
+
+class WeightedRandomSampler(Sampler):
+    """Samples drawn by weight."""
+
+    def __init__(self, weights: Sequence[float], num_samples: int, replacement: bool = True) -> None:
+        super().__init__()
+        self._weights, self._count, self._replacement = np.asarray(weights, np.float64), num_samples, replacement
+
+    def __iter__(self) -> Iterator[int]:
+        shares = self._weights / self._weights.sum()
+        return iter(np.random.choice(len(shares), self._count, self._replacement, shares).tolist())
+
+    def __len__(self) -> int:
+        return self._count
+
+
+class BatchSampler(Sampler):
     """Chooses the indices of the samples of each batch."""
 
     def __init__(
@@ -82,10 +203,53 @@ class BatchSampler:
         return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
 
 
+class DistributedBatchSampler(BatchSampler):
+    """Chooses the samples of this worker: every worker gets as many, the last ones twice if they do not divide."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = False,
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__(dataset, None, shuffle, batch_size, drop_last)
+        self.nranks = _distributed.get_world_size() if num_replicas is None else num_replicas
+        self.local_rank = _distributed.get_rank() if rank is None else rank
+        self.dataset, self.epoch = dataset, 0
+        self.num_samples = -(-len(dataset) // self.nranks)
+        self.total_size = self.num_samples * self.nranks
+
+    def __iter__(self) -> Iterator[list[int]]:
+        numbers = list(range(len(self.dataset)))
+        numbers += numbers[: self.total_size - len(numbers)]
+        if self.shuffle:
+            # The same order on every worker, another one in every epoch.
+            np.random.RandomState(self.epoch).shuffle(numbers)
+            self.epoch += 1
+        rounds = range(self.local_rank * self.batch_size, self.total_size, self.batch_size * self.nranks)
+        even = self.total_size // (self.batch_size * self.nranks) * self.batch_size * self.nranks
+        mine = [number for start in rounds if start < even for number in numbers[start : start + self.batch_size]]
+        rest = (self.total_size - even) // self.nranks
+        mine += numbers[even + self.local_rank * rest : even + (self.local_rank + 1) * rest]
+        yield from _batches(mine, self.batch_size, self.drop_last)
+
+    def __len__(self) -> int:
+        samples = self.num_samples
+        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the order of the next epoch."""
+        self.epoch = epoch
+
+
 class DataLoader:
     """Batches of a dataset: a list of arrays each, or with `return_list=False` what `Executor.run` takes as `feed`.
 
-    `num_workers` threads read ahead. They share the process: a dataset need not be copied, nor split among them.
+    A thread reads ahead (`use_buffer_reader`), or `num_workers` threads. They share the process: a dataset need not be
+    copied, nor split among them.
     """
 
     def __init__(
@@ -120,7 +284,8 @@ class DataLoader:
         self.dataset, self.return_list, self.num_workers = dataset, return_list, num_workers
         self._names = [one.name if isinstance(one, _Variable) else str(one) for one in feed_list or ()]
         self._collate = _collate if collate_fn is None else collate_fn
-        self._ahead = max(1, prefetch_factor) * num_workers
+        self._ahead = max(1, prefetch_factor) * max(1, num_workers)
+        self._reads_ahead = use_buffer_reader or num_workers > 0
         self.batch_size, self.drop_last = batch_size, drop_last
         self.batch_sampler = batch_sampler
         if batch_sampler is None and batch_size is not None and not isinstance(dataset, IterableDataset):
@@ -128,7 +293,7 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         batches = self._arrays()
-        if self.num_workers > 0 and isinstance(self.dataset, IterableDataset):
+        if self._reads_ahead and (self.num_workers == 0 or isinstance(self.dataset, IterableDataset)):
             batches = _read_ahead(batches, self._ahead)
         for batch in batches:
             yield batch if self.return_list else [dict(zip(self._names, batch))]
@@ -185,19 +350,31 @@ class DataLoader:
         drop_last: bool = True,
     ) -> GeneratorLoader:
         """Returns a loader of batches from a generator, which is set afterwards."""
-        if not iterable:
-            raise NotImplementedError("`iterable=False` of `from_generator`: iterate over it and feed what it gives")
-        return GeneratorLoader(feed_list, capacity, return_list)
+        return GeneratorLoader(feed_list, capacity, return_list, iterable, drop_last)
 
 
 class GeneratorLoader:
-    """Batches from a generator of samples, of lists of samples, or of batches."""
+    """Batches from a generator of samples, of lists of samples, or of batches.
 
-    def __init__(self, feed_list: Sequence[Any] | None, capacity: int | None, return_list: bool) -> None:
-        if not return_list and not feed_list:
-            raise ValueError("`return_list=False` of `from_generator` needs `feed_list`, the variables to feed")
+    It is iterated over, or with `iterable=False` belongs to the program of its variables: after `start()`,
+    `exe.run(program)` without a feed takes the next batch, and raises `EOFException` after the last.
+    """
+
+    def __init__(
+        self,
+        feed_list: Sequence[Any] | None,
+        capacity: int | None,
+        return_list: bool,
+        iterable: bool = True,
+        drop_last: bool = True,
+    ) -> None:
+        if not (return_list and iterable) and not feed_list:
+            raise ValueError("a loader that feeds a program needs `feed_list`, the variables to feed")
         self._variables, self._capacity, self._return_list = list(feed_list or ()), capacity or 0, return_list
+        self._drop_last = drop_last
         self._reader: Callable[[], Iterable[Any]] | None = None
+        if not iterable:
+            _feeding.belongs_to(self, self._variables[0].program)
 
     def set_sample_generator(
         self, reader: Callable[[], Iterable[Any]], batch_size: int, drop_last: bool = True, places: Any = None
@@ -214,17 +391,36 @@ class GeneratorLoader:
         self._reader = reader
         return self
 
+    decorate_sample_generator = set_sample_generator
+    decorate_sample_list_generator = set_sample_list_generator
+    decorate_batch_generator = set_batch_generator
+
+    def start(self) -> None:
+        """Begins a pass: `exe.run(program)` takes the batches."""
+        _feeding.start(self, self._feeds())
+
+    def reset(self) -> None:
+        """Ends a pass, also before its last batch."""
+        _feeding.reset(self)
+
     def __call__(self) -> Iterator[Any]:
         return iter(self)
 
     def __iter__(self) -> Iterator[Any]:
+        for feed in self._feeds():
+            yield list(feed.values()) if self._return_list else [feed]
+
+    def _feeds(self) -> Iterator[dict[str, Any]]:
         if self._reader is None:
             raise ValueError("set a generator first: `set_sample_generator` or `set_batch_generator`")
         names = [one.name if isinstance(one, _Variable) else str(one) for one in self._variables]
         batches = iter(self._reader())
         for batch in _read_ahead(batches, self._capacity) if self._capacity else batches:
-            arrays = list(batch.values()) if isinstance(batch, dict) else list(batch)
-            yield arrays if self._return_list else [dict(zip(batch if isinstance(batch, dict) else names, arrays))]
+            if isinstance(batch, dict):
+                yield batch
+            else:
+                arrays = list(batch)
+                yield dict(zip(names or map(str, range(len(arrays))), arrays))
 
 
 def get_worker_info() -> None:
@@ -239,7 +435,8 @@ def default_collate_fn(batch: list[Any]) -> Any:
 def _fields(sample: Any) -> list[Any]:
     if isinstance(sample, dict):
         return list(sample.values())
-    return list(sample) if isinstance(sample, (list, tuple)) else [sample]
+    # A generator may yield a `zip` or a `map`.
+    return list(sample) if isinstance(sample, (list, tuple, Iterator)) else [sample]
 
 
 def _collate(samples: list[Any]) -> list[Any]:
@@ -287,7 +484,8 @@ def _read_ahead(batches: Iterator[Any], count: int) -> Iterator[Any]:
         except BaseException as error:
             put(("error", error))
 
-    threading.Thread(target=read, daemon=True).start()
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
     try:
         while True:
             kind, value = ready.get()
@@ -298,15 +496,27 @@ def _read_ahead(batches: Iterator[Any], count: int) -> Iterator[Any]:
             yield value
     finally:
         stopped.set()
+        # The next pass may use the same objects, so the reader of this one must have ended.
+        reader.join()
 
 
 __all__ = [
     "BatchSampler",
+    "ChainDataset",
+    "ComposeDataset",
+    "ConcatDataset",
     "DataLoader",
     "Dataset",
+    "DistributedBatchSampler",
     "IterableDataset",
+    "RandomSampler",
+    "Sampler",
+    "SequenceSampler",
+    "Subset",
     "TensorDataset",
+    "WeightedRandomSampler",
     "default_collate_fn",
     "get_worker_info",
+    "random_split",
 ]
 __getattr__ = compat.absent(__name__, __all__)

@@ -5,6 +5,8 @@ Functions that differ from `openfleet.static.nn` are defined here; the others ar
 
 from __future__ import annotations
 
+import builtins
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +14,7 @@ import numpy as np
 
 from openfleet import compat
 from openfleet.static import nn as _nn
+from openfleet.static.nn import _ops
 from openfleet.static.nn._ops import dtype_name as _dtype_name
 from openfleet.static.program import Variable
 
@@ -72,15 +75,13 @@ Tensor = Variable
 
 def assign(x: Any, output: Variable | None = None) -> Variable:
     """A copy of a variable, or given numbers."""
-    if output is not None:
-        raise NotImplementedError("`output` of `paddle.assign`: use what it returns")
-    return _nn.assign(x) if isinstance(x, Variable) else _nn.literal(x)
+    return _nn.assign(x if isinstance(x, Variable) else _nn.literal(x), output)
 
 
 def to_tensor(data: Any, dtype: Any = None, place: Any = None, stop_gradient: bool = True) -> Variable:
     """Given numbers; Python's floats are float32."""
     if isinstance(data, Variable):
-        raise TypeError("`paddle.to_tensor` expects numbers, got a Variable: use `paddle.assign`")
+        return _nn.assign(data) if dtype is None else _nn.cast(data, dtype)
     if not stop_gradient:
         raise NotImplementedError("`stop_gradient=False` of `paddle.to_tensor`: use `paddle.create_parameter`")
     return _nn.literal(data, dtype)
@@ -150,9 +151,9 @@ def normal(
 
 
 def pow(x: Variable, y: Any, name: str | None = None) -> Variable:
-    """x to the power of a constant."""
+    """x to the power of a number; or of a variable, for x above 0."""
     if isinstance(y, Variable):
-        raise NotImplementedError("`y` of `paddle.pow` as a Variable: say a number")
+        return _nn.exp(_nn.multiply(_nn.log(x), _nn.cast(y, "float32")))
     return _nn.pow(x, y)
 
 
@@ -168,16 +169,23 @@ def flatten(x: Variable, start_axis: int = 0, stop_axis: int = -1, name: str | N
 
 def tile(x: Variable, repeat_times: Sequence[int], name: str | None = None) -> Variable:
     """Repeats along dimensions. Adds dimensions of size 1 before those of x if there are more times."""
-    times = [int(time) for time in repeat_times]
+    times = _list_of(repeat_times)
     if len(times) > x.ndim:
         x = _nn.unsqueeze(x, list(range(len(times) - x.ndim)))
     return _nn.tile(x, [*[1] * (x.ndim - len(times)), *times])
 
 
-def where(condition: Variable, x: Any = None, y: Any = None, name: str | None = None) -> Variable:
-    """Elements of x or y, as a condition says."""
+def _list_of(sizes: Any) -> list[Any]:
+    """Sizes as numbers and variables: a variable [K] has K of them."""
+    return [sizes[at] for at in range(sizes.shape[0])] if isinstance(sizes, Variable) else list(sizes)
+
+
+def where(condition: Variable, x: Any = None, y: Any = None, name: str | None = None) -> Any:
+    """Elements of x or y, as a condition says; of a condition alone, the positions where it is true, for each axis."""
+    if x is None and y is None:
+        return tuple(_nn.split(_nn.nonzero(condition), condition.ndim, 1))
     if x is None or y is None:
-        raise NotImplementedError("`paddle.where` of a condition alone: give `x` and `y`")
+        raise ValueError("`paddle.where` expects both `x` and `y`, or neither")
     return _nn.where(condition, x, y)
 
 
@@ -195,7 +203,262 @@ def argmax(
 
 def argsort(x: Variable, axis: int = -1, descending: bool = False, name: str | None = None) -> Variable:
     """Returns the positions of all elements along an axis, sorted by value."""
-    return _nn.topk(x, x.shape[axis], axis, descending)[1]
+    return _nn.sort(x, axis, descending)[1]
+
+
+def sort(x: Variable, axis: int = -1, descending: bool = False, name: str | None = None) -> Variable:
+    """Returns all elements along an axis, sorted by value."""
+    return _nn.sort(x, axis, descending)[0]
+
+
+def nonzero(x: Variable, as_tuple: bool = False) -> Any:
+    """Returns the positions of the elements that are not 0, one row each."""
+    found = _nn.nonzero(x)
+    return tuple(_nn.split(found, x.ndim, 1)) if as_tuple else found
+
+
+def argmin(
+    x: Variable, axis: int | None = None, keepdim: bool = False, dtype: Any = "int64", name: str | None = None
+) -> Variable:
+    """Returns the position of the smallest element along an axis."""
+    return argmax(_nn.scale(x, -1.0), axis, keepdim, dtype)
+
+
+def index_select(x: Variable, index: Variable, axis: int = 0, name: str | None = None) -> Variable:
+    """Returns slices of x, by their positions along an axis."""
+    return _nn.gather(x, index, axis)
+
+
+def gather_nd(x: Variable, index: Variable, name: str | None = None) -> Variable:
+    """Returns parts of x by several positions each."""
+    return _nn.gather_nd(x, index)
+
+
+def scatter(
+    x: Variable, index: Variable, updates: Variable, overwrite: bool = True, name: str | None = None
+) -> Variable:
+    """Returns x with rows replaced."""
+    return _nn.scatter(x, index, updates, overwrite)
+
+
+def scatter_nd_add(x: Variable, index: Variable, updates: Variable, name: str | None = None) -> Variable:
+    """Returns x with updates added to the rows that `index` `[M, 1]` names."""
+    if index.shape[-1] != 1:
+        raise NotImplementedError(f"`index` of `paddle.scatter_nd_add` expects [M, 1], got {list(index.shape)}")
+    return _nn.scatter_add(x, _nn.reshape(index, [-1]), updates)
+
+
+def prod(x: Variable, axis: Any = None, keepdim: bool = False, dtype: Any = None, name: str | None = None) -> Variable:
+    """The product over some axes, or over all elements."""
+    return _nn.prod(x if dtype is None else _nn.cast(x, dtype), axis, keepdim)
+
+
+def cumsum(x: Variable, axis: int | None = None, dtype: Any = None, name: str | None = None) -> Variable:
+    """The sums of the elements so far along an axis, or over all elements in order."""
+    x = x if dtype is None else _nn.cast(x, dtype)
+    integers = x.dtype != "float32"
+    x = _nn.cast(x, "float32") if integers else x
+    sums = _nn.cumsum(_nn.reshape(x, [-1]), 0) if axis is None else _nn.cumsum(x, axis)
+    return _nn.cast(sums, "int64") if integers else sums
+
+
+def multinomial(x: Variable, num_samples: int = 1, replacement: bool = False, name: str | None = None) -> Variable:
+    """Classes drawn at random, by weight."""
+    return _nn.multinomial(x, num_samples, replacement)
+
+
+def randint(
+    low: int = 0, high: int | None = None, shape: Sequence[Any] = (1,), dtype: Any = None, name: str | None = None
+) -> Variable:
+    """Random integers from `low` to before `high`, new ones in every step."""
+    low, high = (0, low) if high is None else (low, high)
+    drawn = _nn.floor(_nn.uniform(shape, float(low), float(high)))
+    return _nn.cast(drawn, "int64" if dtype is None else dtype)
+
+
+def mod(x: Any, y: Any, name: str | None = None) -> Variable:
+    """The remainder of `floor_divide`, which has the sign of y."""
+    if _is_integer(x, y):
+        return _nn.modulo(x, y)
+    return _nn.subtract(x, _nn.multiply(_nn.floor(_nn.divide(x, y)), y))
+
+
+remainder = floor_mod = mod
+
+
+def floor_divide(x: Any, y: Any, name: str | None = None) -> Variable:
+    """x / y, rounded down."""
+    return _nn.floor_divide(x, y) if _is_integer(x, y) else _nn.floor(_nn.divide(x, y))
+
+
+def _is_integer(x: Any, y: Any) -> bool:
+    return builtins.all(one.dtype == "int64" if isinstance(one, Variable) else isinstance(one, int) for one in (x, y))
+
+
+def _bitwise(name: str, x: Variable, y: Variable) -> Variable:
+    if x.dtype == "bool":
+        return {"and": _nn.logical_and, "or": _nn.logical_or, "xor": _nn.not_equal}[name](x, y)
+    return getattr(_nn, f"bitwise_{name}")(x, y)
+
+
+def bitwise_and(x: Variable, y: Variable, out: Any = None, name: str | None = None) -> Variable:
+    """The bits that both have, of integers or booleans."""
+    return _bitwise("and", x, y)
+
+
+def bitwise_or(x: Variable, y: Variable, out: Any = None, name: str | None = None) -> Variable:
+    """The bits that one or both have, of integers or booleans."""
+    return _bitwise("or", x, y)
+
+
+def bitwise_xor(x: Variable, y: Variable, out: Any = None, name: str | None = None) -> Variable:
+    """The bits that exactly one has, of integers or booleans."""
+    return _bitwise("xor", x, y)
+
+
+def bitwise_not(x: Variable, out: Any = None, name: str | None = None) -> Variable:
+    """All other bits, of integers or booleans."""
+    return _nn.logical_not(x) if x.dtype == "bool" else _nn.bitwise_xor(x, -1)
+
+
+def logical_xor(x: Variable, y: Variable, out: Any = None, name: str | None = None) -> Variable:
+    """Whether exactly one is true."""
+    return _nn.not_equal(_nn.cast(x, "bool"), _nn.cast(y, "bool"))
+
+
+def _float_of(name: str) -> Any:
+    function = getattr(_nn, name)
+
+    def named(x: Variable, name: str | None = None) -> Variable:
+        return function(x)
+
+    named.__name__, named.__doc__ = name, function.__doc__.partition("\n")[0]
+    return named
+
+
+ceil, floor, round, sign, sin, cos, log1p, erf = map(
+    _float_of, ["ceil", "floor", "round", "sign", "sin", "cos", "log1p", "erf"]
+)
+
+
+def log2(x: Variable, name: str | None = None) -> Variable:
+    """The logarithm to base 2."""
+    return _nn.scale(_nn.log(x), 1.0 / math.log(2.0))
+
+
+def log10(x: Variable, name: str | None = None) -> Variable:
+    """The logarithm to base 10."""
+    return _nn.scale(_nn.log(x), 1.0 / math.log(10.0))
+
+
+def expm1(x: Variable, name: str | None = None) -> Variable:
+    """exp(x) - 1."""
+    return _nn.scale(_nn.exp(x), 1.0, -1.0)
+
+
+def isnan(x: Variable, name: str | None = None) -> Variable:
+    """Whether an element is not a number."""
+    return _nn.not_equal(x, x)
+
+
+def logsumexp(x: Variable, axis: Any = None, keepdim: bool = False, name: str | None = None) -> Variable:
+    """log sum exp(x) over some axes, or over all."""
+    greatest = _nn.max(x, axis, True)
+    sums = _nn.log(_nn.sum(_nn.exp(_nn.subtract(x, greatest)), axis, keepdim=True))
+    total = _nn.add(sums, greatest)
+    if keepdim:
+        return total
+    axes = list(range(x.ndim)) if axis is None else [axis] if isinstance(axis, int) else list(axis)
+    return _nn.reshape(total, [1]) if len(axes) == x.ndim else _nn.squeeze(total, axes)
+
+
+def std(
+    x: Variable, axis: Any = None, unbiased: bool = True, keepdim: bool = False, name: str | None = None
+) -> Variable:
+    """The standard deviation over some axes, or over all."""
+    return _nn.sqrt(var(x, axis, unbiased, keepdim))
+
+
+def var(
+    x: Variable, axis: Any = None, unbiased: bool = True, keepdim: bool = False, name: str | None = None
+) -> Variable:
+    """The variance over some axes, or over all."""
+    centred = _nn.subtract(x, _nn.mean(x, axis, True))
+    total = _nn.sum(_nn.square(centred), axis, keepdim=keepdim)
+    count = _nn.sum(_nn.ones_like(x), axis, keepdim=keepdim)
+    return _nn.divide(total, _nn.scale(count, 1.0, -1.0) if unbiased else count)
+
+
+def any(x: Variable, axis: Any = None, keepdim: bool = False, name: str | None = None) -> Variable:
+    """Whether an element is true, over some axes or over all."""
+    return _nn.cast(_nn.max(_nn.cast(x, "float32"), axis, keepdim), "bool")
+
+
+def all(x: Variable, axis: Any = None, keepdim: bool = False, name: str | None = None) -> Variable:
+    """Whether all elements are true, over some axes or over all."""
+    return _nn.cast(_nn.min(_nn.cast(x, "float32"), axis, keepdim), "bool")
+
+
+def unbind(input: Variable, axis: int = 0) -> list[Variable]:
+    """The slices along an axis, without it."""
+    return [_nn.squeeze(part, [axis]) for part in _nn.split(input, input.shape[axis], axis)]
+
+
+unstack = unbind
+
+
+def chunk(x: Variable, chunks: int, axis: int = 0, name: str | None = None) -> list[Variable]:
+    """Parts of equal size along an axis."""
+    return _nn.split(x, chunks, axis)
+
+
+def flip(x: Variable, axis: Any, name: str | None = None) -> Variable:
+    """The elements in the opposite order along some axes."""
+    for one in [axis] if isinstance(axis, int) else axis:
+        if x.shape[one] < 0:
+            raise NotImplementedError(f"`axis` {one} of `paddle.flip`, whose size is known only when the program runs")
+        x = _nn.gather(x, _nn.literal(np.arange(x.shape[one])[::-1].copy()), one)
+    return x
+
+
+def mm(input: Variable, mat2: Variable, name: str | None = None) -> Variable:
+    """The matrix product."""
+    return _nn.matmul(input, mat2)
+
+
+def t(input: Variable, name: str | None = None) -> Variable:
+    """A matrix with rows and columns exchanged."""
+    return _nn.transpose(input, [1, 0]) if input.ndim == 2 else input
+
+
+def sigmoid(x: Variable, name: str | None = None) -> Variable:
+    """1 / (1 + exp(-x))."""
+    return _nn.sigmoid(x)
+
+
+def masked_fill(x: Variable, mask: Variable, value: Any, name: str | None = None) -> Variable:
+    """x, with one number where a mask is true."""
+    return _nn.where(mask, value if isinstance(value, Variable) else _nn.full_like(x, value), x)
+
+
+def broadcast_to(x: Variable, shape: Sequence[Any], name: str | None = None) -> Variable:
+    """Repeats dimensions of size 1."""
+    return _nn.expand(x, shape)
+
+
+def expand_as(x: Variable, y: Variable, name: str | None = None) -> Variable:
+    """Repeats dimensions of size 1 up to the shape of y."""
+    return _ops.binary("expand_as", x, y)
+
+
+def numel(x: Variable, name: str | None = None) -> Variable:
+    """The number of elements."""
+    return _nn.cast(_nn.prod(_nn.cast(_nn.shape(x), "float32")), "int64")
+
+
+def increment(x: Variable, value: float = 1.0, name: str | None = None) -> Variable:
+    """Adds a number to a variable of `create_global_var`, and returns the sum."""
+    return _nn.assign(_nn.add(x, value if x.dtype == "float32" else int(value)), x)
 
 
 def dot(x: Variable, y: Variable, name: str | None = None) -> Variable:
@@ -232,7 +495,7 @@ def einsum(equation: str, *operands: Variable) -> Variable:
     if not arrow:
         letters = "".join(words)
         out = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
-    if "." in equation or len(words) > 2 or any(len(set(word)) < len(word) for word in (*words, out)):
+    if "." in equation or len(words) > 2 or builtins.any(len(set(word)) < len(word) for word in (*words, out)):
         raise NotImplementedError(f"`paddle.einsum` of `{equation}`: one or two operands of different letters each")
     for word, operand in zip(words, operands):
         if len(word) != operand.ndim:
@@ -278,6 +541,7 @@ def _spread(word: str, x: Variable, letters: str) -> Variable:
     return _nn.unsqueeze(x, missing) if missing and word else x
 
 
-__all__ = [name for name in dir() if not name.startswith("_") and name not in ("annotations", "compat", "np")]
+_MODULES = ("annotations", "builtins", "compat", "math", "np")
+__all__ = [name for name in dir() if not name.startswith("_") and name not in _MODULES]
 __all__ = [name for name in __all__ if name not in ("Any", "Sequence", "Variable")]
 __getattr__ = compat.absent(__name__, __all__)

@@ -1,11 +1,8 @@
-"""What the layers of this package share: adding one op to the current program, and reading shapes and dtypes.
-
-The layers on the elements that `masked_select` selects are here too, because every elementwise layer has to know them.
-"""
+"""What the layers of this package share: adding one op to the current program, and reading shapes and dtypes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,12 +36,33 @@ class SizeVariable(Variable):
     True
     """
 
-    size: int
+    known_size: int
 
 
-def dims(shape: Sequence[Any]) -> list[int]:
-    """Returns a shape as integers, with -1 for the batch."""
-    return [-1 if size is None else size.size if isinstance(size, SizeVariable) else int(size) for size in shape]
+def dims(shape: Sequence[Any] | Variable, batch_by_value: bool = False) -> list[int | str]:
+    """Returns a shape as the engine reads it: the name of a variable stands for its value.
+
+    The batch size `shape(x)[0]` is -1, or with `batch_by_value` the variable that has its value, for layers to which -1
+    means something else.
+    """
+    if isinstance(shape, Variable):
+        shape = [shape[i] for i in range(shape.shape[0])]
+    return [_batch_or_size(size) if batch_by_value else size_of(size) for size in shape]
+
+
+def _batch_or_size(size: Any) -> int | str:
+    return size.name if isinstance(size, SizeVariable) and size.known_size < 0 else size_of(size)
+
+
+def size_of(size: Any) -> int | str:
+    """Returns one size of a shape as the engine reads it."""
+    if isinstance(size, SizeVariable):
+        return size.known_size
+    if isinstance(size, Variable):
+        if size.dtype != "int64":
+            raise TypeError(f"a size expects an `int64` variable, got `{size.name}` of {size.dtype}")
+        return size.name
+    return -1 if size is None else int(size)
 
 
 def axes(axis: int | Sequence[int] | None) -> list[int]:
@@ -62,15 +80,11 @@ def dtype_name(dtype: Any) -> str:
 
 def unary(op: str, x: Variable) -> Variable:
     """Adds an op with one input and no options."""
-    if isinstance(x, Selected):
-        return x.mean() if op == "mean" else x.map(lambda elements: unary(op, elements))
     return variable(net_of(x).unary(op, x.name))
 
 
 def binary(op: str, x: Any, y: Any, axis: int = -1) -> Variable:
     """Adds an op with two inputs. A plain number becomes a constant in the shape of the other input."""
-    if isinstance(x, Selected) or isinstance(y, Selected):
-        return Selected.combine(lambda a, b: binary(op, a, b), x, y)
     if not isinstance(x, Variable):
         x = constant_like(y, x)
     if not isinstance(y, Variable):
@@ -97,63 +111,3 @@ def activated(x: Variable, activation: str | None) -> Variable:
     if activation == "softmax":
         return variable(net_of(x).softmax(x.name, -1))
     return unary(str(activation), x)
-
-
-class Selected(Variable):
-    """The result of `masked_select`: all elements, and the mask that selects some of them.
-
-    A program cannot know how many elements are selected, so this is not a variable with a fixed shape. Elementwise
-    layers work on it; `sum` and `mean` reduce the selected elements only.
-
-    >>> x = static.data("x", [None, 2])
-    >>> static.nn.mean(static.nn.masked_select(x, static.nn.greater_than(x, x * 0.0))).shape
-    (1,)
-    """
-
-    def __init__(self, elements: Variable, mask: Variable) -> None:
-        self.program, self._elements, self._mask = elements.program, elements, mask
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        raise NotImplementedError(
-            "the result of `masked_select` has as many elements as its mask has true values, which a program cannot "
-            "know\n\nhint: take its `sum` or `mean`, or use `where` on all elements"
-        )
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """`(-1,)`: any number of elements."""
-        return (-1,)
-
-    @property
-    def dtype(self) -> str:
-        """The dtype of the elements."""
-        return self._elements.dtype
-
-    def map(self, layer: Callable[[Variable], Variable]) -> Selected:
-        """Applies an elementwise layer to all elements and keeps the selection."""
-        return Selected(layer(self._elements), self._mask)
-
-    @staticmethod
-    def combine(layer: Callable[[Any, Any], Variable], x: Any, y: Any) -> Selected:
-        """Applies an elementwise layer to two selections by the same mask, or to a selection and a number."""
-        mask = x._mask if isinstance(x, Selected) else y._mask
-        for one in (x, y):
-            selected = isinstance(one, Selected)
-            if (selected and one._mask.name != mask.name) or (isinstance(one, Variable) and not selected):
-                raise NotImplementedError("layers on `masked_select` of two masks: select both with the same one")
-        parts = [one._elements if isinstance(one, Selected) else one for one in (x, y)]
-        return Selected(layer(*parts), mask)
-
-    def sum(self) -> Variable:
-        """Returns the sum of the selected elements, [1]."""
-        zeros = constant_like(self._elements, 0)
-        net = net_of(self._mask, self._elements, zeros)
-        kept = net.select(self._mask.name, self._elements.name, zeros.name)
-        return variable(net.reduce("sum", kept, [], False))
-
-    def mean(self) -> Variable:
-        """Returns the mean of the selected elements, [1]; NaN where no element is selected."""
-        net = net_of(self._mask)
-        count = net.reduce("sum", net.cast(self._mask.name, "float32"), [], False)
-        return binary("divide", self.sum(), variable(count))

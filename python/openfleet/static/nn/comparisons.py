@@ -6,7 +6,7 @@ from typing import Any
 
 from ..._deprecated import IGNORED, accepts_deprecated
 from ..program import Variable
-from ._ops import Selected, binary, constant_like, net_of, unary, variable
+from ._ops import binary, constant_like, net_of, unary, variable
 
 
 @accepts_deprecated(name=IGNORED)
@@ -118,17 +118,14 @@ def where(condition: Variable, x: Any, y: Any) -> Variable:
 def masked_select(x: Variable, mask: Variable) -> Variable:
     """Selects the elements of x where a `bool` mask of the same shape is true.
 
-    How many there are is only known while a program runs, so only elementwise layers, `sum` and `mean` take the result.
+    How many there are is known only when the program runs: [-1].
 
     Raises:
         ValueError: The mask has another shape or is not `bool`.
 
     >>> x = static.nn.literal([1.0, -2.0, 3.0])
     >>> positive = static.nn.masked_select(x, static.nn.greater_than(x, 0.0))
-    >>> exe.run(fetch_list=[static.nn.mean(positive)])[0].tolist()
-    [2.0]
+    >>> exe.run(fetch_list=[positive, static.nn.mean(positive)])[0].tolist()
+    [1.0, 3.0]
     """
-    if x.shape != mask.shape or mask.dtype != "bool":
-        got = f"{list(mask.shape)} of {mask.dtype}"
-        raise ValueError(f"`masked_select` expects a mask of shape {list(x.shape)} of bool, got {got}")
-    return Selected(x, mask)
+    return binary("masked_select", x, mask)

@@ -164,3 +164,16 @@ def normal(shape: Sequence[int], mean: float = 0.0, std: float = 1.0, seed: int 
 
 def _random(shape: Sequence[int], distribution: Any, seed: int | None) -> Variable:
     return variable(net_of().random(dims(shape), json.dumps(distribution), seed))
+
+
+def multinomial(weights: Variable, num_samples: int = 1, replacement: bool = False) -> Variable:
+    """Draws classes by weight, others in every step: `num_samples` from weights [C], or from each row of [N, C].
+
+    Raises:
+        ValueError: While the program runs, if a row has negative weights, or fewer above 0 than are drawn.
+
+    >>> x = static.nn.multinomial(static.nn.literal([0.0, 5.0, 0.0]), 2, replacement=True)
+    >>> exe.run(fetch_list=[x])[0].tolist()
+    [1, 1]
+    """
+    return variable(net_of(weights).multinomial(weights.name, int(num_samples), bool(replacement)))

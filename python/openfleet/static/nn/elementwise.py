@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ..._deprecated import IGNORED, accepts_deprecated, only
+from ..._deprecated import IGNORED, accepts_deprecated
 from ..program import Variable
-from ._ops import Selected, activated, binary, dtype_name, net_of, unary, variable
+from ._ops import activated, binary, dtype_name, net_of, unary, variable
 
 
 @accepts_deprecated(name=IGNORED)
@@ -149,8 +149,6 @@ def pow(x: Variable, factor: float = 1.0) -> Variable:
     >>> exe.run(fetch_list=[static.nn.pow(static.nn.literal([2.0, 3.0]), 3.0)])[0].tolist()
     [8.0, 27.0]
     """
-    if isinstance(x, Selected):
-        return x.map(lambda elements: pow(elements, factor))
     return variable(net_of(x).pow(x.name, float(factor)))
 
 
@@ -165,13 +163,7 @@ def scale(
     >>> exe.run(fetch_list=[static.nn.scale(static.nn.literal([1.0, 2.0]), 10.0, bias=1.0)])[0].tolist()
     [11.0, 21.0]
     """
-    factor = float(scale)
-
-    def scaled(elements: Variable) -> Variable:
-        y = net_of(elements).scale(elements.name, factor, float(bias), bias_after_scale)
-        return activated(variable(y), act)
-
-    return x.map(scaled) if isinstance(x, Selected) else scaled(x)
+    return activated(variable(net_of(x).scale(x.name, float(scale), float(bias), bias_after_scale)), act)
 
 
 @accepts_deprecated(name=IGNORED)
@@ -181,8 +173,6 @@ def clip(x: Variable, min: float | None = None, max: float | None = None) -> Var
     >>> exe.run(fetch_list=[static.nn.clip(static.nn.literal([-5.0, 0.5, 5.0]), -1.0, 1.0)])[0].tolist()
     [-1.0, 0.5, 1.0]
     """
-    if isinstance(x, Selected):
-        return x.map(lambda elements: clip(elements, min, max))
     bounds = np.finfo(np.float32)
     low, high = bounds.min if min is None else min, bounds.max if max is None else max
     return variable(net_of(x).clip(x.name, float(low), float(high)))
@@ -194,24 +184,148 @@ def cast(x: Variable, dtype: Any) -> Variable:
     >>> exe.run(fetch_list=[static.nn.cast(static.nn.literal([0, 1]), "float32")])[0].tolist()
     [0.0, 1.0]
     """
-    if isinstance(x, Selected):
-        return x.map(lambda elements: cast(elements, dtype))
     if dtype_name(dtype) == x.dtype:
         return x
     return variable(net_of(x).cast(x.name, dtype_name(dtype)))
 
 
-@accepts_deprecated(
-    output=only(
-        None,
-        "use the returned variable",
-        lambda value: NotImplementedError("`output` of `assign`: use the variable that it returns"),
-    )
-)
-def assign(x: Variable) -> Variable:
-    """Returns a copy of x.
+def assign(x: Variable, output: Variable | None = None) -> Variable:
+    """Returns a copy of x. With `output`, a variable of `create_global_var`, also sets that one.
+
+    Raises:
+        ValueError: `output` is another kind of variable.
 
     >>> exe.run(fetch_list=[static.nn.assign(static.nn.literal([1.0, 2.0]))])[0].tolist()
     [1.0, 2.0]
     """
-    return unary("assign", x)
+    if output is None:
+        return unary("assign", x)
+    if output.kind != "state":
+        raise ValueError(
+            f"`output` of `assign` expects a variable of `create_global_var`, got `{output.name}`, a {output.kind}\n\n"
+            "hint: use the variable that `assign` returns"
+        )
+    return binary("write_state", x, output)
+
+
+def floor(x: Variable) -> Variable:
+    """Returns the greatest integer that is not above x, as a float. No gradient flows through it.
+
+    >>> exe.run(fetch_list=[static.nn.floor(static.nn.literal([1.5, -1.5]))])[0].tolist()
+    [1.0, -2.0]
+    """
+    return unary("floor", x)
+
+
+def ceil(x: Variable) -> Variable:
+    """Returns the least integer that is not below x, as a float. No gradient flows through it.
+
+    >>> exe.run(fetch_list=[static.nn.ceil(static.nn.literal([1.5, -1.5]))])[0].tolist()
+    [2.0, -1.0]
+    """
+    return unary("ceil", x)
+
+
+def round(x: Variable) -> Variable:
+    """Returns the nearest integer as a float; halves go away from 0. No gradient flows through it.
+
+    >>> exe.run(fetch_list=[static.nn.round(static.nn.literal([1.4, -1.5]))])[0].tolist()
+    [1.0, -2.0]
+    """
+    return unary("round", x)
+
+
+def sign(x: Variable) -> Variable:
+    """Returns -1, 0 or 1. No gradient flows through it.
+
+    >>> exe.run(fetch_list=[static.nn.sign(static.nn.literal([1.5, 0.0, -1.5]))])[0].tolist()
+    [1.0, 0.0, -1.0]
+    """
+    return unary("sign", x)
+
+
+def sin(x: Variable) -> Variable:
+    """Returns the sine of x.
+
+    >>> exe.run(fetch_list=[static.nn.sin(static.nn.literal([0.0]))])[0].tolist()
+    [0.0]
+    """
+    return unary("sin", x)
+
+
+def cos(x: Variable) -> Variable:
+    """Returns the cosine of x.
+
+    >>> exe.run(fetch_list=[static.nn.cos(static.nn.literal([0.0]))])[0].tolist()
+    [1.0]
+    """
+    return unary("cos", x)
+
+
+def log1p(x: Variable) -> Variable:
+    """Returns log(1 + x), exact near 0.
+
+    >>> exe.run(fetch_list=[static.nn.log1p(static.nn.literal([0.0, 1.0]))])[0].round(4).tolist()
+    [0.0, 0.6931000113487244]
+    """
+    return unary("log1p", x)
+
+
+def erf(x: Variable) -> Variable:
+    """Returns the error function of x.
+
+    >>> exe.run(fetch_list=[static.nn.erf(static.nn.literal([0.0]))])[0].tolist()
+    [0.0]
+    """
+    return unary("erf", x)
+
+
+def bitwise_and(x: Any, y: Any) -> Variable:
+    """Returns the bits that both of two `int64` variables have; one may be a number.
+
+    >>> exe.run(fetch_list=[static.nn.bitwise_and(static.nn.literal([6, 5]), 4)])[0].tolist()
+    [4, 4]
+    """
+    return binary("bitwise_and", x, y)
+
+
+def bitwise_or(x: Any, y: Any) -> Variable:
+    """Returns the bits that one or both of two `int64` variables have; one may be a number.
+
+    >>> exe.run(fetch_list=[static.nn.bitwise_or(static.nn.literal([6, 5]), 1)])[0].tolist()
+    [7, 5]
+    """
+    return binary("bitwise_or", x, y)
+
+
+def bitwise_xor(x: Any, y: Any) -> Variable:
+    """Returns the bits that exactly one of two `int64` variables has; one may be a number.
+
+    >>> exe.run(fetch_list=[static.nn.bitwise_xor(static.nn.literal([6, 5]), 7)])[0].tolist()
+    [1, 2]
+    """
+    return binary("bitwise_xor", x, y)
+
+
+def floor_divide(x: Any, y: Any) -> Variable:
+    """Returns x / y of `int64` variables, rounded down; one may be a number.
+
+    Raises:
+        ValueError: While the program runs, if an element of y is 0.
+
+    >>> exe.run(fetch_list=[static.nn.floor_divide(static.nn.literal([7, -7]), 2)])[0].tolist()
+    [3, -4]
+    """
+    return binary("floor_divide", x, y)
+
+
+def modulo(x: Any, y: Any) -> Variable:
+    """Returns the remainder of `floor_divide`, which has the sign of y.
+
+    Raises:
+        ValueError: While the program runs, if an element of y is 0.
+
+    >>> exe.run(fetch_list=[static.nn.modulo(static.nn.literal([7, -7]), 4)])[0].tolist()
+    [3, 1]
+    """
+    return binary("modulo", x, y)

@@ -14,7 +14,7 @@ from ..entry import EntryAttr
 from ..param_attr import attr_json, with_defaults
 from ..program import Variable
 from ._ops import dtype_name, net_of, unique_name, variable
-from .shapes import JoinedIds
+from .shapes import MovedIds
 
 LookUp = Callable[[str], Variable]
 
@@ -119,7 +119,7 @@ def embedding(
     if storage != "float32" and not is_sparse:
         raise ValueError(f"`storage={storage!r}` is only for rows of sparse tables (`is_sparse=True`)")
     rows, dim = int(size[0]), int(size[1])
-    if is_sparse and isinstance(input, JoinedIds):
+    if is_sparse and isinstance(input, MovedIds):
         attr = with_defaults(param_attr, unique_name("embedding.w"))
         return input.each(
             lambda ids: embedding(
@@ -181,7 +181,7 @@ def sparse_embedding(
     """
     if entry is not None and not isinstance(entry, EntryAttr):
         raise TypeError(f"`entry` expects an admission rule such as CountFilterEntry, got {type(entry).__name__}")
-    if isinstance(input, JoinedIds):
+    if isinstance(input, MovedIds):
         attr = with_defaults(param_attr, unique_name("embedding.w"))
         return input.each(
             lambda ids: sparse_embedding(

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..param_attr import attr_json, with_defaults
 from ..program import Variable
-from ._ops import dims, dtype_name, net_of, variable
+from ._ops import dims, dtype_name, net_of, unique_name, variable
 
 
 def data(name: str, shape: Sequence[int | None], dtype: Any = "float32", lod_level: int = 0) -> Variable:
@@ -40,6 +40,40 @@ def data(name: str, shape: Sequence[int | None], dtype: Any = "float32", lod_lev
             "a slot with any number of floats per row; feed floats of a fixed shape (`lod_level=0`)"
         )
     return variable(net.data(name, dims(shape), dtype_name(dtype)))
+
+
+def create_global_var(
+    shape: Sequence[int],
+    value: float,
+    dtype: Any,
+    persistable: bool = False,
+    force_cpu: bool = False,
+    name: str | None = None,
+) -> Variable:
+    """Declares a value in the scope that a program reads, and sets with `assign(x, output)`. It keeps it between steps.
+
+    Args:
+        shape: Its sizes, all of them fixed.
+        value: The number that every element has at first, after the startup program.
+        dtype: `float32` or `int64`.
+        persistable: No effect: the value is always kept.
+        force_cpu: No effect.
+        name: Its name; a unique one by default.
+
+    >>> count = static.create_global_var([1], 0.0, "float32", name="count")
+    >>> _ = static.nn.assign(count + 1.0, count)
+    >>> _ = exe.run(static.default_startup_program())
+    >>> for _ in range(3):
+    ...     counted = exe.run(fetch_list=[count])
+    >>> counted[0].tolist()
+    [3.0]
+    """
+    kind = dtype_name(dtype)
+    if kind not in ("float32", "int64"):
+        raise NotImplementedError(f"`dtype` `{dtype}` of a global variable: there are `float32` and `int64`")
+    name = unique_name("global_var") if name is None else name
+    sizes = [int(size) for size in shape]
+    return variable(net_of().global_variable(name, sizes, float(value), kind == "int64"))
 
 
 def create_parameter(

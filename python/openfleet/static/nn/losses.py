@@ -6,7 +6,7 @@ from typing import Any
 
 from ..._deprecated import IGNORED, accepts_deprecated
 from ..program import Variable
-from ._ops import Selected, binary, net_of, variable
+from ._ops import binary, net_of, variable
 from .reductions import mean, sum
 
 
@@ -26,8 +26,6 @@ def log_loss(input: Variable, label: Variable, epsilon: float = 1e-4) -> Variabl
     >>> round(exe.run(fetch_list=[static.nn.log_loss(p, label)])[0].item(), 4)
     0.6929
     """
-    if isinstance(input, Selected) or isinstance(label, Selected):
-        return Selected.combine(lambda a, b: log_loss(a, b, epsilon), input, label)
     return variable(net_of(input, label).log_loss(input.name, label.name, epsilon))
 
 

@@ -1,4 +1,4 @@
-"""Sums, means and extremes over axes, and the largest elements along one.
+"""Sums, means, products and extremes over axes, and the order of the elements along one.
 
 `axis` is one axis, several, or None for all of them; the result of all axes is [1]. `keepdim=True` keeps the reduced
 dimensions with size 1.
@@ -11,14 +11,12 @@ from typing import Any
 
 from ..._deprecated import IGNORED, accepts_deprecated
 from ..program import Variable
-from ._ops import Selected, axes, net_of, unary, variable
+from ._ops import axes, net_of, unary, variable
 from .elementwise import cast, scale
 from .shapes import transpose
 
 
 def _reduced(op: str, x: Variable, axis: int | Sequence[int] | None, keepdim: bool) -> Variable:
-    if isinstance(x, Selected) and op in ("sum", "mean") and axis in (None, 0, -1):
-        return x.sum() if op == "sum" else x.mean()
     return variable(net_of(x).reduce(op, x.name, axes(axis), keepdim))
 
 
@@ -92,4 +90,42 @@ def topk(x: Variable, k: int, axis: int | None = None, largest: bool = True) -> 
     perm = list(range(x.ndim))
     perm[axis], perm[-1] = perm[-1], perm[axis]
     values, positions = topk(transpose(x, perm), k, -1, largest)
+    return transpose(values, perm), transpose(positions, perm)
+
+
+def prod(x: Variable, axis: Any = None, keepdim: bool = False) -> Variable:
+    """Returns the product over some axes or over all elements.
+
+    >>> x = static.nn.literal([[1.0, 2.0], [3.0, 4.0]])
+    >>> [y.tolist() for y in exe.run(fetch_list=[static.nn.prod(x), static.nn.prod(x, axis=1)])]
+    [[24.0], [2.0, 12.0]]
+    """
+    return _reduced("prod", x, axis, keepdim)
+
+
+def cumsum(x: Variable, axis: int = -1) -> Variable:
+    """Returns the sums of the elements so far along an axis.
+
+    >>> exe.run(fetch_list=[static.nn.cumsum(static.nn.literal([1.0, 2.0, 3.0]))])[0].tolist()
+    [1.0, 3.0, 6.0]
+    """
+    return variable(net_of(x).cumsum(x.name, int(axis)))
+
+
+def sort(x: Variable, axis: int = -1, descending: bool = False) -> tuple[Variable, Variable]:
+    """Returns the elements along an axis in order, and their `int64` positions there.
+
+    Among equal elements the one with the lower position comes first; NaN comes last.
+
+    >>> values, positions = static.nn.sort(static.nn.literal([3.0, 1.0, 2.0]))
+    >>> [y.tolist() for y in exe.run(fetch_list=[values, positions])]
+    [[1.0, 2.0, 3.0], [1, 2, 0]]
+    """
+    axis = int(axis) % x.ndim
+    if axis == x.ndim - 1:
+        value_name, position_name = net_of(x).sort(x.name, bool(descending))
+        return variable(value_name), variable(position_name)
+    perm = list(range(x.ndim))
+    perm[axis], perm[-1] = perm[-1], perm[axis]
+    values, positions = sort(transpose(x, perm), -1, descending)
     return transpose(values, perm), transpose(positions, perm)

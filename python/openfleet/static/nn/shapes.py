@@ -9,7 +9,7 @@ import numpy as np
 
 from ..._deprecated import IGNORED, accepts_deprecated
 from ..program import Program, Variable, _net
-from ._ops import Selected, SizeVariable, axes, binary, dims, net_of, unary, variable
+from ._ops import SizeVariable, axes, binary, dims, net_of, unary, variable
 
 
 @accepts_deprecated(name=IGNORED)
@@ -20,9 +20,12 @@ def reshape(x: Variable, shape: Sequence[int]) -> Variable:
     >>> static.nn.reshape(x, [-1, 2, 3]).shape
     (-1, 2, 3)
     """
-    if isinstance(x, Selected) and list(shape) in ([-1], [-1, 1]):
-        return x
-    return variable(net_of(x).reshape(x.name, dims(shape)))
+    sizes = dims(shape)
+    if sizes.count(-1) > 1:
+        # The batch size is -1 too, but only one size may be left open.
+        sizes = dims(shape, batch_by_value=True)
+    kept = list(shape) if not isinstance(shape, Variable) else [shape[i] for i in range(shape.shape[0])]
+    return _moved(net_of(x).reshape(x.name, sizes), [x], lambda rows: reshape(rows[0], [*kept, rows[0].shape[-1]]))
 
 
 @accepts_deprecated(name=IGNORED)
@@ -50,7 +53,10 @@ def squeeze(x: Variable, axis: int | Sequence[int] | None = None) -> Variable:
     >>> static.nn.squeeze(static.data("x", [None, 1, 4]), 1).shape
     (-1, 4)
     """
-    return variable(net_of(x).squeeze(x.name, axes(axis)))
+    named = [at for at, size in enumerate(x.shape) if size == 1] if axis is None else [at % x.ndim for at in axes(axis)]
+    return _moved(
+        net_of(x).squeeze(x.name, axes(axis)), [x], lambda rows: squeeze(rows[0], named) if named else rows[0]
+    )
 
 
 @accepts_deprecated(name=IGNORED)
@@ -60,7 +66,9 @@ def unsqueeze(x: Variable, axis: int | Sequence[int]) -> Variable:
     >>> static.nn.unsqueeze(static.data("x", [None, 4]), 1).shape
     (-1, 1, 4)
     """
-    return variable(net_of(x).unsqueeze(x.name, axes(axis)))
+    rank = x.ndim + len(axes(axis))
+    named = [at % rank for at in axes(axis)]
+    return _moved(net_of(x).unsqueeze(x.name, axes(axis)), [x], lambda rows: unsqueeze(rows[0], named))
 
 
 @accepts_deprecated(name=IGNORED)
@@ -70,7 +78,7 @@ def transpose(x: Variable, perm: Sequence[int]) -> Variable:
     >>> static.nn.transpose(static.data("x", [None, 2, 3]), [0, 2, 1]).shape
     (-1, 3, 2)
     """
-    return variable(net_of(x).transpose(x.name, list(perm)))
+    return _moved(net_of(x).transpose(x.name, list(perm)), [x], lambda rows: transpose(rows[0], [*perm, len(perm)]))
 
 
 @accepts_deprecated(name=IGNORED)
@@ -80,7 +88,13 @@ def expand(x: Variable, shape: Sequence[int]) -> Variable:
     >>> static.nn.expand(static.data("x", [None, 1]), [-1, 3]).shape
     (-1, 3)
     """
-    return variable(net_of(x).expand(x.name, dims(shape)))
+    sizes, by_value = dims(shape), dims(shape, batch_by_value=True)
+    for at, size in enumerate(sizes):
+        own = at + x.ndim - len(sizes)
+        # -1 keeps a dimension. Where x does not have the batch, the batch size is a value.
+        if size == -1 and (own < 0 or x.shape[own] >= 0):
+            sizes[at] = by_value[at]
+    return variable(net_of(x).expand(x.name, sizes))
 
 
 @accepts_deprecated(name=IGNORED)
@@ -90,7 +104,7 @@ def tile(x: Variable, repeat_times: Sequence[int]) -> Variable:
     >>> exe.run(fetch_list=[static.nn.tile(static.nn.literal([[1, 2]]), [2, 2])])[0].tolist()
     [[1, 2, 1, 2], [1, 2, 1, 2]]
     """
-    return variable(net_of(x).tile(x.name, list(repeat_times)))
+    return variable(net_of(x).tile(x.name, dims(repeat_times, batch_by_value=True)))
 
 
 @accepts_deprecated(name=IGNORED)
@@ -103,30 +117,43 @@ def concat(x: Sequence[Variable], axis: int = 0) -> Variable:
     >>> static.nn.concat([age, city], axis=1).shape
     (-1, 9)
     """
-    joined = variable(net_of(*x).concat([one.name for one in x], axis))
-    if joined.dtype == "int64" and all(one.kind == "data" for one in x):
-        return JoinedIds(joined.program, joined.name, x, axis)
-    return joined
+    at = axis % x[0].ndim
+    return _moved(net_of(*x).concat([one.name for one in x], axis), x, lambda rows: concat(rows, at))
 
 
-class JoinedIds(Variable):
-    """The ids of several fields side by side, as `concat` joins them.
+class MovedIds(Variable):
+    """All ids of some fields, in another shape or order, as `concat`, `reshape` and `transpose` return them.
 
     A sparse table can only be looked up with fed ids, because its rows are pulled before a step begins. So a lookup of
-    joined ids looks up each field by itself and joins the rows, which gives the same result.
+    moved ids looks up the fed ones and moves the rows, which gives the same result.
 
     >>> city, item = static.data("city", [None, 1], "int64"), static.data("item", [None, 1], "int64")
-    >>> isinstance(static.nn.concat([city, item], axis=1), static.nn.JoinedIds)
+    >>> isinstance(static.nn.concat([city, item], axis=1), static.nn.MovedIds)
     True
     """
 
-    def __init__(self, program: Program, name: str, parts: Sequence[Variable], axis: int) -> None:
+    def __init__(
+        self, program: Program, name: str, parts: Sequence[Variable], move: Callable[[list[Variable]], Variable]
+    ) -> None:
         super().__init__(program, name)
-        self._parts, self._axis = list(parts), axis % parts[0].ndim
+        self._parts, self._move = list(parts), move
 
     def each(self, look_up: Callable[[Variable], Variable]) -> Variable:
-        """Looks up each field and joins the rows as the ids were joined."""
-        return concat([look_up(part) for part in self._parts], self._axis)
+        """Looks up the fed ids and moves the rows as the ids were moved."""
+        rows = [part.each(look_up) if isinstance(part, MovedIds) else look_up(part) for part in self._parts]
+        return self._move(rows)
+
+
+def _moved(name: str, parts: Sequence[Variable], move: Callable[[list[Variable]], Variable]) -> Variable:
+    """Returns the result of a layer that moves all elements; `move` is the same layer for rows with one more."""
+    result = variable(name)
+    if result.dtype == "int64" and all(isinstance(one, MovedIds) or _is_fed(one) for one in parts):
+        return MovedIds(result.program, name, parts, move)
+    return result
+
+
+def _is_fed(x: Variable) -> bool:
+    return x.kind == "data" and not x.lod_level
 
 
 @accepts_deprecated(name=IGNORED)
@@ -137,7 +164,8 @@ def stack(x: Sequence[Variable], axis: int = 0) -> Variable:
     >>> static.nn.stack([x, y], axis=1).shape
     (-1, 2, 4)
     """
-    return variable(net_of(*x).stack([one.name for one in x], axis))
+    at = axis % (x[0].ndim + 1)
+    return _moved(net_of(*x).stack([one.name for one in x], axis), x, lambda rows: stack(rows, at))
 
 
 @accepts_deprecated(name=IGNORED)
@@ -161,20 +189,41 @@ def slice(input: Variable, axes: Sequence[int], starts: Sequence[int], ends: Seq
     >>> exe.run(fetch_list=[static.nn.slice(x, [1], [1], [3])])[0].tolist()
     [[2, 3]]
     """
-    return variable(net_of(input).slice(input.name, list(axes), list(starts), list(ends)))
+    first, last = (dims(bounds, batch_by_value=True) for bounds in (starts, ends))
+    return variable(net_of(input).slice(input.name, list(axes), first, last))
 
 
 def getitem(x: Variable, index: Any) -> Variable:
-    """Returns `x[index]` for integers and ranges of step 1, one per dimension. An integer removes its dimension."""
-    parts = index if isinstance(index, tuple) else (index,)
+    """Returns `x[index]` for integers and ranges, one per dimension, `...` and None.
+
+    An integer removes its dimension, None inserts one of size 1. `x[mask]` selects by a mask of the shape of x.
+    """
+    if isinstance(index, Variable):
+        from .comparisons import masked_select
+
+        return masked_select(x, index) if index.dtype == "bool" else gather(x, index)
+    parts = list(index) if isinstance(index, tuple) else [index]
+    if None in [part for part in parts if part is None]:
+        kept = getitem(x, tuple(part for part in parts if part is not None) or np.s_[:])
+        at = [sum(not isinstance(p, (int, np.integer)) for p in parts[:i]) for i, p in enumerate(parts) if p is None]
+        return unsqueeze(kept, at)
+    if any(part is Ellipsis for part in parts):
+        where = next(i for i, part in enumerate(parts) if part is Ellipsis)
+        parts[where : where + 1] = [np.s_[:]] * (x.ndim - len(parts) + 1)
     sliced, starts, ends, removed = [], [], [], []
     for axis, part in enumerate(parts):
-        if isinstance(part, int):
+        if isinstance(part, type(np.s_[:])) and part.step not in (None, 1):
+            if x.shape[axis] < 0:
+                raise TypeError(f"a range with a step expects a fixed size, got {list(x.shape)} along dimension {axis}")
+            from .constants import literal
+
+            x, part = gather(x, literal(np.arange(x.shape[axis])[part]), axis), np.s_[:]
+        if isinstance(part, (int, np.integer)):
             sliced.append(axis)
-            starts.append(part)
-            ends.append(part + 1 if part != -1 else np.iinfo(np.int32).max)
+            starts.append(int(part))
+            ends.append(int(part) + 1 if part != -1 else np.iinfo(np.int32).max)
             removed.append(axis)
-        elif isinstance(part, type(np.s_[:])) and part.step in (None, 1):
+        elif isinstance(part, type(np.s_[:])):
             if part.start is not None or part.stop is not None:
                 sliced.append(axis)
                 starts.append(part.start or 0)
@@ -198,7 +247,52 @@ def gather(x: Variable, index: Variable, axis: int = 0) -> Variable:
         return binary("gather", x, index)
     perm = list(range(x.ndim))
     perm[0], perm[axis] = axis, 0
-    return transpose(binary("gather", transpose(x, perm), index), perm)
+    return transpose(gather(transpose(x, perm), index), perm)
+
+
+def gather_nd(x: Variable, index: Variable) -> Variable:
+    """Picks parts of x by the last K numbers of an `int64` index [..., K], one for each of its first K dimensions.
+
+    >>> x = static.nn.literal([[1, 2], [3, 4]])
+    >>> exe.run(fetch_list=[static.nn.gather_nd(x, static.nn.literal([[0, 1], [1, 1]]))])[0].tolist()
+    [2, 4]
+    """
+    return binary("gather_nd", x, index)
+
+
+def scatter(x: Variable, index: Variable, updates: Variable, overwrite: bool = True) -> Variable:
+    """Returns x with rows replaced: row `index[i]` by row i of `updates`.
+
+    If rows are named more than once, the last one counts; with `overwrite=False` their sum.
+
+    >>> x, updates = static.nn.literal([[1.0], [2.0], [3.0]]), static.nn.literal([[9.0]])
+    >>> exe.run(fetch_list=[static.nn.scatter(x, static.nn.literal([1]), updates)])[0].tolist()
+    [[1.0], [9.0], [3.0]]
+    """
+    net = net_of(x, index, updates)
+    return variable(net.scatter(x.name, index.name, updates.name, "overwrite" if overwrite else "sum"))
+
+
+def scatter_add(x: Variable, index: Variable, updates: Variable) -> Variable:
+    """Returns x with row i of `updates` added to row `index[i]`.
+
+    >>> x, updates = static.nn.literal([[1.0], [2.0]]), static.nn.literal([[9.0], [9.0]])
+    >>> exe.run(fetch_list=[static.nn.scatter_add(x, static.nn.literal([1, 1]), updates)])[0].tolist()
+    [[1.0], [20.0]]
+    """
+    return variable(net_of(x, index, updates).scatter(x.name, index.name, updates.name, "add"))
+
+
+def nonzero(x: Variable) -> Variable:
+    """Returns the indices of the elements that are not 0, as `int64` [-1, ndim].
+
+    How many there are is known only when the program runs.
+
+    >>> x = static.nn.literal([[0.0, 2.0], [3.0, 0.0]])
+    >>> exe.run(fetch_list=[static.nn.nonzero(x)])[0].tolist()
+    [[0, 1], [1, 0]]
+    """
+    return unary("nonzero", x)
 
 
 class ShapeVariable(Variable):
@@ -215,11 +309,12 @@ class ShapeVariable(Variable):
         picked = getitem(self, index)
         if not isinstance(index, int):
             return picked
-        size = SizeVariable(picked.program, picked.name)
         rows = self._of.program._native.rows_in(self._of.name)[index]
-        if rows > 1:
-            raise NotImplementedError(f"`shape(...)[{index}]`: a dimension of {rows} times the batch")
-        size.size = -1 if rows else self._of.shape[index]
+        if rows > 1 or (rows == 0 and self._of.shape[index] < 0):
+            # Its value is known when the program runs.
+            return picked
+        size = SizeVariable(picked.program, picked.name)
+        size.known_size = -1 if rows else self._of.shape[index]
         return size
 
 

@@ -318,7 +318,7 @@ pub(crate) fn flat_ids(graph: &mut OnnxGraph<'_>, slot: Var) -> String {
 fn dims(shape: &Shape) -> Vec<i64> {
     let size = |dim: &Dim| match *dim {
         Dim::Fixed(size) => size as i64,
-        Dim::PerRow(_) => -1,
+        Dim::PerRow(_) | Dim::Unknown => -1,
     };
     shape.0.iter().map(size).collect()
 }

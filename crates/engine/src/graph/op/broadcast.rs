@@ -51,13 +51,16 @@ pub(super) fn shape(op: &'static str, inputs: &[Signature], axis: i64) -> Result
     }
 }
 
-/// The result of broadcasting two dimensions: they must be equal, or one must be 1.
+/// The result of broadcasting two dimensions: they must be equal, or one must be 1. If that is known only when the program runs,
+/// it is checked then.
 pub(super) fn broadcast_dim(x: Dim, y: Dim) -> Option<Dim> {
     match (x, y) {
         (x, y) if x == y => Some(x),
         (Dim::Fixed(1), y) => Some(y),
         (x, Dim::Fixed(1)) => Some(x),
-        _ => None,
+        (Dim::Unknown, Dim::Fixed(n)) | (Dim::Fixed(n), Dim::Unknown) => Some(Dim::Fixed(n)),
+        (Dim::PerRow(_), Dim::PerRow(_)) => None,
+        (x, y) => x.merge(y),
     }
 }
 

@@ -55,24 +55,20 @@ impl Operator for Concat {
         let first = &inputs[0].shape;
         let alike = |shape: &Shape| {
             shape.rank() == first.rank()
-                && (0..shape.rank()).all(|axis| axis == self.axis || shape.0[axis] == first.0[axis])
+                && (0..shape.rank()).all(|axis| axis == self.axis || shape.0[axis].merge(first.0[axis]).is_some())
         };
         if !inputs.iter().all(|input| alike(&input.shape)) {
             return expected(self.name(), format!("equal dimensions but for axis {}", self.axis), shapes(inputs));
         }
-        let joined = inputs.iter().try_fold(None, |sum: Option<Dim>, input| {
-            Some(Some(match (sum, input.shape.0[self.axis]) {
-                (None, dim) => dim,
-                (Some(Dim::Fixed(a)), Dim::Fixed(b)) => Dim::Fixed(a + b),
-                (Some(Dim::PerRow(a)), Dim::PerRow(b)) => Dim::PerRow(a + b),
-                _ => return None,
-            }))
+        let joined = inputs.iter().map(|input| input.shape.0[self.axis]).reduce(|sum, dim| match (sum, dim) {
+            (Dim::Fixed(a), Dim::Fixed(b)) => Dim::Fixed(a + b),
+            (Dim::PerRow(a), Dim::PerRow(b)) => Dim::PerRow(a + b),
+            _ => Dim::Unknown,
         });
-        let Some(Some(joined)) = joined else {
-            return expected(self.name(), "dimensions that can be joined", shapes(inputs));
-        };
-        let mut dims = first.0.clone();
-        dims[self.axis] = joined;
+        let mut dims = inputs.iter().skip(1).fold(first.0.clone(), |dims, input| {
+            dims.iter().zip(&input.shape.0).map(|(a, &b)| a.merge(b).unwrap_or(Dim::Unknown)).collect()
+        });
+        dims[self.axis] = joined.unwrap_or(Dim::Fixed(0));
         let dtype = if self.integers { DType::I64 } else { DType::F32 };
         Ok(vec![Signature { dtype, ..Signature::float(Shape(dims)) }])
     }

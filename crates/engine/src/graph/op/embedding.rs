@@ -127,7 +127,7 @@ impl Operator for Embedding {
             return expected(self.name(), "a slot of integer ids", format!("floats of shape {}", slot.shape));
         }
         if self.pooling != Pooling::Each {
-            return Ok(vec![Signature::float(Shape::batch_by(self.dim))]);
+            return Ok(vec![Signature::float(Shape(vec![slot.shape.0[0], Dim::Fixed(self.dim)]))]);
         }
         if slot.ragged {
             return expected(self.name(), "a slot of fixed length for pooling `Each`", "a slot of variable length");

@@ -96,7 +96,7 @@ fn input_size(shape: &Shape, row_axes: usize) -> Result<usize> {
         return expected("fc", format!("more than {row_axes} dimension(s)"), shape);
     }
     match Shape::product(&shape.0[row_axes..]) {
-        Some(Dim::Fixed(n)) => Ok(n),
+        Dim::Fixed(n) => Ok(n),
         _ => expected("fc", "fixed dimensions after the rows", shape),
     }
 }

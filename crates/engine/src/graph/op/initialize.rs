@@ -16,6 +16,10 @@ pub enum Initialize {
     Random(Initializer),
     /// Zeros of the variable's type.
     Zeros,
+    /// These floats.
+    Values(Vec<f32>),
+    /// One integer in every element.
+    Integer(i64),
 }
 
 impl Initialize {
@@ -30,6 +34,11 @@ impl Initialize {
                 let mut values = vec![0.0; dims.iter().product()];
                 initializer.fill(program.seed_of(&variable.name), &dims, &mut values);
                 Tensor::from_f32(&dims, values)
+            }
+            Initialize::Values(values) => Tensor::from_f32(&dims, values.clone()),
+            Initialize::Integer(value) if variable.dtype == DType::I64 => {
+                check_memory_for(&variable.name, &dims, size_of::<i64>(), "")?;
+                Tensor::from_i64(&dims, vec![*value; dims.iter().product()])
             }
             _ => {
                 check_memory_for(&variable.name, &dims, size_of::<i64>(), "")?;

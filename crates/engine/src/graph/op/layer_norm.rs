@@ -80,7 +80,7 @@ fn split(shape: &Shape, axis: usize) -> Result<(Dim, usize)> {
         return expected("layer_norm", format!("`begin_norm_axis` in 1..{}", shape.rank()), axis);
     }
     match (Shape::product(&shape.0[..axis]), Shape::product(&shape.0[axis..])) {
-        (Some(rows), Some(Dim::Fixed(columns))) if columns > 0 => Ok((rows, columns)),
+        (rows, Dim::Fixed(columns)) if columns > 0 => Ok((rows, columns)),
         _ => expected("layer_norm", format!("fixed dimensions from axis {axis} on"), shape),
     }
 }

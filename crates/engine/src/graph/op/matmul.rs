@@ -50,7 +50,7 @@ impl Operator for Matmul {
         }
         let (m, x_k) = last_two(x, self.transpose_x, true);
         let (y_k, n) = last_two(y, self.transpose_y, false);
-        if x_k != y_k {
+        if !x_k.agrees(y_k) {
             let words =
                 |transposed: bool, name: &str| if transposed { format!("{name} transposed") } else { name.into() };
             let (x, y) = (words(self.transpose_x, "x"), words(self.transpose_y, "y"));

@@ -43,6 +43,17 @@ pub trait Operator {
     /// Checks the inputs and returns the signatures of the outputs.
     fn infer(&self, inputs: &[Signature]) -> Result<Vec<Signature>>;
 
+    /// The signatures of the outputs when the program runs: every size is known, and so are the values of the inputs. Only for
+    /// programs with dimensions that are unknown before.
+    fn infer_at_run(&self, inputs: &[Signature], _values: &Inputs<'_>) -> Result<Vec<Signature>> {
+        self.infer(inputs)
+    }
+
+    /// Whether sizes of the outputs depend on the values of an input, and not only on its shape.
+    fn is_sized_by(&self, _input: usize) -> bool {
+        false
+    }
+
     /// Pairs of inputs: a sparse table, and the slot of ids that is looked up in it.
     fn lookups(&self) -> &'static [(usize, usize)] {
         &[]
@@ -122,10 +133,14 @@ macro_rules! operators {
 mod broadcast;
 pub(crate) mod class_labels;
 mod compare;
+mod integers;
 mod parameter;
+mod recurrent;
 mod reduce;
+mod size_inputs;
 mod unary;
 mod view;
+mod windows;
 
 pub use accuracy::AccuracyVars;
 pub use auc::AucVars;
@@ -138,8 +153,11 @@ pub use fc::{Activation, FcOptions};
 pub use layer_norm::LayerNormOptions;
 pub use literal::LiteralValues;
 pub use lookup::DenseEmbeddingOptions;
+pub use pool2d::{Pool, PoolWindows};
 pub use reduce::Axes;
+pub use size_inputs::{Size, SizeInputs};
 pub use skip_gram::SkipGramOptions;
+pub use windows::Windows;
 
 operators! {
     /// The absolute value.
@@ -156,20 +174,34 @@ operators! {
     batch_norm::BatchNorm,
     /// Binary cross entropy on probabilities, with clamped logarithms.
     binary_cross_entropy::BinaryCrossEntropy,
+    /// The bits that both x and y have.
+    bitwise_and::BitwiseAnd,
+    /// The bits that x or y have.
+    bitwise_or::BitwiseOr,
+    /// The bits that one of x and y has.
+    bitwise_xor::BitwiseXor,
     /// One matrix product per row of the batch.
     bmm::Bmm,
     /// Integers to floats and back.
     cast::Cast,
+    /// Rounds up.
+    ceil::Ceil,
     /// x limited to an interval.
     clip::Clip,
     /// Joins tensors along an axis.
     concat::Concat,
     /// One number in every element.
     constant::Constant,
+    /// Two-dimensional convolution.
+    conv2d::Conv2d,
+    /// cos(x).
+    cos::Cos,
     /// A cross layer: x0 (x . w) + b + x.
     cross::Cross,
     /// Cross entropy of probabilities over classes.
     cross_entropy::CrossEntropy,
+    /// The sums of the elements so far.
+    cumsum::Cumsum,
     /// x / y.
     divide::Divide,
     /// Sets random elements to zero in training.
@@ -178,20 +210,30 @@ operators! {
     embedding::Embedding,
     /// x == y.
     equal::Equal,
+    /// The error function.
+    erf::Erf,
     /// e to the power of x.
     exp::Exp,
     /// Repeats dimensions of 1 up to a shape.
     expand::Expand,
     /// A dense layer with bias and activation.
     fc::Fc,
+    /// Rounds down.
+    floor::Floor,
+    /// x / y of integers, rounded down.
+    floor_divide::FloorDivide,
     /// Products of all pairs of fields.
     fm::Fm,
     /// Rows selected by index.
     gather::Gather,
+    /// Parts of a tensor, selected by several indices each.
+    gather_nd::GatherNd,
     /// x >= y.
     greater_equal::GreaterEqual,
     /// x > y.
     greater_than::GreaterThan,
+    /// A gated recurrent unit.
+    gru::Gru,
     /// First values of a parameter.
     initialize::Initialize,
     /// Scales vectors to length 1.
@@ -206,6 +248,8 @@ operators! {
     literal::Literal,
     /// ln(x).
     log::Log,
+    /// log(1 + x).
+    log1p::Log1p,
     /// Binary cross entropy on probabilities.
     log_loss::LogLoss,
     /// x and y.
@@ -216,6 +260,10 @@ operators! {
     logical_or::LogicalOr,
     /// Rows of a dense parameter, by id.
     lookup::Lookup,
+    /// A long short-term memory.
+    lstm::Lstm,
+    /// Elements where a mask is true.
+    masked_select::MaskedSelect,
     /// Matrix products, one or a batch of them.
     matmul::Matmul,
     /// The larger of x and y.
@@ -224,34 +272,54 @@ operators! {
     mean::Mean,
     /// The smaller of x and y.
     minimum::Minimum,
+    /// The remainder of x / y of integers.
+    modulo::Modulo,
+    /// Classes drawn at random, by weight.
+    multinomial::Multinomial,
     /// x * y.
     multiply::Multiply,
+    /// Where a tensor is not 0.
+    nonzero::Nonzero,
     /// x != y.
     not_equal::NotEqual,
     /// One-hot rows from integers.
     one_hot::OneHot,
+    /// The maximum or the mean of each window.
+    pool2d::Pool2d,
     /// x to the power of a constant.
     pow::Pow,
     /// Random floats, new ones in every step.
     random::Random,
+    /// The value of a state.
+    read_state::ReadState,
     /// The greatest element over some axes.
     reduce_max::ReduceMax,
     /// The mean over some axes.
     reduce_mean::ReduceMean,
+    /// The product over some axes.
+    reduce_prod::ReduceProd,
     /// The sum over some axes.
     reduce_sum::ReduceSum,
     /// max(x, 0).
     relu::Relu,
     /// The same elements in another shape.
     reshape::Reshape,
+    /// Rounds to the nearest integer.
+    round::Round,
     /// A constant times x plus a constant.
     scale::Scale,
+    /// A tensor with some of its rows replaced.
+    scatter::Scatter,
     /// Elements of x or y, selected by a condition.
     select::Select,
     /// 1 / (1 + exp(-x)).
     sigmoid::Sigmoid,
     /// Binary cross entropy on logits.
     sigmoid_cross_entropy::SigmoidCrossEntropy,
+    /// -1, 0 or 1.
+    sign::Sign,
+    /// sin(x).
+    sin::Sin,
     /// The sizes of a tensor's dimensions.
     sizes::Sizes,
     /// Skip-gram with negative sampling.
@@ -262,6 +330,8 @@ operators! {
     softmax::Softmax,
     /// Cross entropy on logits over classes.
     softmax_with_cross_entropy::SoftmaxWithCrossEntropy,
+    /// The elements in order.
+    sort::Sort,
     /// Splits into parts along an axis.
     split::Split,
     /// The square root.
@@ -286,4 +356,6 @@ operators! {
     transpose::Transpose,
     /// Inserts dimensions of size 1.
     unsqueeze::Unsqueeze,
+    /// Sets a state.
+    write_state::WriteState,
 }

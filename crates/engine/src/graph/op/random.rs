@@ -6,6 +6,7 @@
 use openfleet_table::Initializer;
 use serde::{Deserialize, Serialize};
 
+use super::size_inputs::{Size, SizeInputs};
 use super::{Operator, Signature, expected};
 use crate::error::Result;
 use crate::graph::{Net, Var};
@@ -21,12 +22,21 @@ pub struct Random {
     pub from: Initializer,
     /// Draws the same numbers in every step, for tests; `None` draws new ones in every step.
     pub seed: Option<u64>,
+    /// Which sizes are the values of inputs.
+    #[serde(default, skip_serializing_if = "SizeInputs::is_empty")]
+    sizes: SizeInputs,
 }
 
 impl Net {
     /// Random floats, new ones in every step; -1 in `dims` is the batch. No gradient flows into them.
     pub fn random(&mut self, dims: &[i64], from: Initializer, seed: Option<u64>) -> Result<Var> {
-        self.append_one("random", Random { shape: Shape::of(dims), from, seed }, &[])
+        self.random_of_sizes(&dims.iter().map(|&size| Size::Known(size)).collect::<Vec<_>>(), from, seed)
+    }
+
+    /// The same with sizes of which some are the values of variables.
+    pub fn random_of_sizes(&mut self, dims: &[Size], from: Initializer, seed: Option<u64>) -> Result<Var> {
+        let (list, sizes, inputs) = SizeInputs::split_sizes(dims);
+        self.append_one("random", Random { shape: sizes.shape(&list), from, seed, sizes }, &inputs)
     }
 }
 
@@ -42,6 +52,18 @@ impl Operator for Random {
             }
             _ => expected(self.name(), "a distribution: uniform, normal or truncated normal", format!("{:?}", self.from)),
         }
+    }
+
+    fn infer_at_run(&self, _: &[Signature], values: &Inputs<'_>) -> Result<Vec<Signature>> {
+        Ok(vec![Signature::float(self.sizes.shape_at_run(self.name(), &self.shape, values)?)])
+    }
+
+    fn is_sized_by(&self, _: usize) -> bool {
+        true
+    }
+
+    fn has_gradient(&self, _: usize) -> bool {
+        false
     }
 
     fn forward(&self, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) -> Result<()> {

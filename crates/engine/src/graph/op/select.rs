@@ -21,9 +21,10 @@ impl Net {
         let together = inputs.iter().try_fold(Vec::new(), |dims, &var| broadcast::broadcast_dims(&dims, &self.shape(var).0));
         // If the shapes cannot be broadcast, the op itself reports it.
         if let Some(shape) = together.map(Shape) {
+            let all = inputs;
             for var in &mut inputs {
                 if *self.shape(*var) != shape {
-                    *var = self.expand_to(*var, shape.clone())?;
+                    *var = self.expand_like(*var, shape.clone(), &all)?;
                 }
             }
         }

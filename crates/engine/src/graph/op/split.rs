@@ -60,7 +60,7 @@ impl Net {
 fn fixed_axis(shape: &Shape, axis: i64) -> Result<(usize, usize)> {
     match shape.axis(axis).map(|axis| (axis, shape.0[axis])) {
         Some((axis, Dim::Fixed(size))) => Ok((axis, size)),
-        Some((_, Dim::PerRow(_))) => expected("split", "an axis other than the batch, whose size is not known", axis),
+        Some((_, Dim::PerRow(_) | Dim::Unknown)) => expected("split", "an axis other than the batch, whose size is not known", axis),
         None => expected("split", format!("an axis of {shape}"), axis),
     }
 }

@@ -22,8 +22,21 @@ impl Net {
     /// The batch is never removed, even if it has one row.
     pub fn squeeze(&mut self, x: Var, axes: &[i64]) -> Result<Var> {
         let integers = !self.main.variable(x).dtype.is_float();
-        self.append_one("squeeze", Squeeze { axes: axes.to_vec(), integers }, &[x])
+        let shape = self.shape(x);
+        // The number of dimensions does not depend on the sizes of a batch: those that are 1 by chance stay.
+        let axes = match axes.is_empty() {
+            true => (0..shape.rank()).filter(|&axis| shape.0[axis] == Dim::Fixed(1)).map(|axis| axis as i64).collect(),
+            false => axes.iter().copied().filter(|&axis| !is_per_row(shape, axis)).collect::<Vec<_>>(),
+        };
+        if axes.is_empty() {
+            return self.assign(x);
+        }
+        self.append_one("squeeze", Squeeze { axes, integers }, &[x])
     }
+}
+
+fn is_per_row(shape: &Shape, axis: i64) -> bool {
+    shape.axis(axis).is_some_and(|axis| matches!(shape.0[axis], Dim::PerRow(_)))
 }
 
 impl Operator for Squeeze {
@@ -40,7 +53,9 @@ impl Operator for Squeeze {
                 None => return expected(self.name(), format!("axes of {shape}"), axis),
             }
         }
-        let kept = |(&dim, chosen): (&Dim, bool)| (dim != Dim::Fixed(1) || !chosen).then_some(dim);
+        let kept = |(&dim, chosen): (&Dim, bool)| {
+            (!matches!(dim, Dim::Fixed(1) | Dim::Unknown) || !chosen).then_some(dim)
+        };
         let mut dims: Vec<Dim> = shape.0.iter().zip(chosen).filter_map(kept).collect();
         if dims.is_empty() {
             // A scalar has one dimension.

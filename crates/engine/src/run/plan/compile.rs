@@ -12,11 +12,15 @@ use openfleet_table::{DenseSpec, DenseTable, SparseSpec, SparseTable};
 use parking_lot::Mutex;
 
 use super::early::{can_push_early, early_pushes};
+use super::shapes::{ShapeSource, ShapesAtRun, nodes_sized_by_values};
 use super::{FeedField, Plan, PlanNode, StageSpec};
 use crate::error::{Error, Result};
+use crate::graph::op::Signature;
 use crate::graph::table_spec::{dense_spec, non_finite, sparse_spec, trains};
 use crate::graph::{Node, Program, Var, VariableKind, describe_data};
-use crate::memory::{GradientLocation, LookupInputs, NodeLocations, Scope, ValueLocation, dense_rule, sparse_rule};
+use crate::memory::{
+    GradientLocation, LookupInputs, NodeLocations, NodeShapes, Scope, ValueLocation, dense_rule, sparse_rule,
+};
 use crate::run::states;
 use crate::value::{DType, Shape};
 
@@ -92,7 +96,12 @@ impl<'a> Compiler<'a> {
             }
         }
         let (backward, loss_gradient) = self.locate_gradients();
-        let nodes = program.nodes().iter().map(|node| self.node(node)).collect::<Vec<_>>();
+        let are_shapes_unknown = program.has_unknown_shapes();
+        let shape_sources = self.shape_sources();
+        let mut nodes = program.nodes().iter().map(|node| self.node(node)).collect::<Vec<_>>();
+        if are_shapes_unknown {
+            self.add_shapes_at_run(&mut nodes, &shape_sources);
+        }
         let (order, completed) = self.completion(&nodes, &backward);
         let clip = program.minimize.as_ref().and_then(|minimize| minimize.clip);
         let floats = self.states.iter().map(|&var| program.variable(var)).filter(|state| state.dtype.is_float());
@@ -138,6 +147,8 @@ impl<'a> Compiler<'a> {
             locations: self.locations,
             gradient_locations: self.gradient_locations,
             shapes,
+            are_shapes_unknown,
+            shape_sources,
             dense_names: self.dense.iter().map(|&var| program.variable(var).name.clone()).collect(),
             sparse_names: self.sparse.iter().map(|&var| program.variable(var).name.clone()).collect(),
             loss,
@@ -265,6 +276,9 @@ impl<'a> Compiler<'a> {
             name: variable.name.clone(),
             kind: variable.field_kind(),
             described: describe_data(variable),
+            shape: variable.shape.clone(),
+            is_ragged: variable.ragged,
+            is_any_size: !variable.ragged && !variable.is_fixed_per_row(),
             vocabulary: None,
         });
         let feed = self.feeds.len() - 1;
@@ -353,14 +367,45 @@ impl<'a> Compiler<'a> {
                 .map(|(i, &var)| node.op.operator().has_gradient(i).then(|| self.gradient_slot(var)).flatten())
                 .collect(),
             output_gradients: node.outputs.iter().map(|&var| self.gradient_slot(var)).collect(),
-            input_shapes: node.inputs.iter().map(|&var| program.variable(var).shape.clone()).collect(),
             inputs,
             outputs,
             lookups,
         };
-        let output_shapes =
-            node.outputs.iter().map(|&var| (program.variable(var).shape.clone(), program.variable(var).dtype));
-        PlanNode { op: node.op.clone(), locations, output_shapes: output_shapes.collect() }
+        let shapes_of = |vars: &[Var]| vars.iter().map(|&var| program.variable(var).shape.clone()).collect();
+        PlanNode {
+            op: node.op.clone(),
+            locations,
+            shapes: NodeShapes { inputs: shapes_of(&node.inputs), outputs: shapes_of(&node.outputs) },
+            output_dtypes: node.outputs.iter().map(|&var| program.variable(var).dtype).collect(),
+            shapes_at_run: None,
+        }
+    }
+
+    /// Where the shape of each variable comes from when the program runs. A gradient has the shape of its variable.
+    fn shape_sources(&self) -> Vec<ShapeSource> {
+        let mut sources: Vec<ShapeSource> =
+            self.feed_of.iter().map(|feed| feed.map_or(ShapeSource::Known, ShapeSource::Feed)).collect();
+        for (index, node) in self.program.nodes().iter().enumerate() {
+            for (output, var) in node.outputs.iter().enumerate() {
+                sources[var.index()] = ShapeSource::Output { node: index, output };
+            }
+        }
+        for (of, gradient) in self.program.backward.iter().flat_map(|backward| backward.gradients()) {
+            sources[gradient.index()] = sources[of.index()];
+        }
+        sources
+    }
+
+    fn add_shapes_at_run(&self, nodes: &mut [PlanNode], sources: &[ShapeSource]) {
+        let sized_by_values = nodes_sized_by_values(self.program);
+        for (index, (plan, node)) in nodes.iter_mut().zip(self.program.nodes()).enumerate() {
+            plan.shapes_at_run = Some(ShapesAtRun {
+                sources: node.inputs.iter().map(|var| sources[var.index()]).collect(),
+                inputs: node.inputs.iter().map(|&var| Signature::of(self.program.variable(var))).collect(),
+                depends_on_values: sized_by_values[index],
+                made_at: self.program.made_at(index).map(str::to_owned),
+            });
+        }
     }
 
     fn communicator(&self, scope: &Scope, tables: TableSource<'_>) -> Result<Arc<dyn Communicator>> {

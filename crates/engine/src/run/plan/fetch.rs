@@ -26,8 +26,8 @@ impl Plan {
     /// A copy of a variable's value after a step. A ragged slot returns the ids of all rows in order.
     pub fn fetch(&self, arena: &Arena, batch: &Batch, var: Var) -> Result<Tensor> {
         let location = self.fetch_source(var)?;
-        let (_, shape, dtype) = &self.shapes[var.index()];
-        let sizes = shape.sizes(batch.rows);
+        let (_, _, dtype) = &self.shapes[var.index()];
+        let sizes = self.sizes_of(var, arena, batch);
         let ints = |values: &[u64]| values.iter().map(|&v| v as i64).collect();
         match location {
             FetchSource::Gradient(location) => Tensor::from_f32(&sizes, arena.gradient(location).to_vec()),

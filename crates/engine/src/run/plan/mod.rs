@@ -15,6 +15,7 @@ mod fetch;
 mod finite;
 mod prepare;
 mod ranks;
+mod shapes;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,14 +34,15 @@ use parking_lot::Mutex;
 use compile::{OpenTables, TableSource};
 use early::EarlyPush;
 pub(crate) use ranks::StepsWithoutData;
+use shapes::{ShapeSource, ShapesAtRun};
 
 use crate::error::{Error, Result};
 use crate::graph::op::Op;
 use crate::graph::op::class_labels::LABEL_VALUE;
 use crate::graph::{Program, Var};
 use crate::memory::{
-    Arena, Buffer, EarlyTrial, GradientLocation, Gradients, Inputs, NextRows, NodeLocations, Outputs, Scope, State,
-    StepTimes, TakenGradient, ValueLocation,
+    Arena, Buffer, EarlyTrial, GradientLocation, Gradients, Inputs, NextRows, NodeLocations, NodeShapes, Outputs,
+    Scope, ShapeSet, State, StepTimes, TakenGradient, ValueLocation,
 };
 use crate::value::{DType, Shape};
 
@@ -48,7 +50,10 @@ use crate::value::{DType, Shape};
 struct PlanNode {
     op: Op,
     locations: NodeLocations,
-    output_shapes: Vec<(Shape, DType)>,
+    shapes: NodeShapes,
+    output_dtypes: Vec<DType>,
+    /// Only if the program has shapes that are known when it runs.
+    shapes_at_run: Option<ShapesAtRun>,
 }
 
 /// A field of the batch that the plan reads.
@@ -56,6 +61,11 @@ struct FeedField {
     name: String,
     kind: FieldKind,
     described: String,
+    /// As declared.
+    shape: Shape,
+    is_ragged: bool,
+    /// Whether the number of elements per row is known only when the program runs.
+    is_any_size: bool,
     /// Ids must be below this.
     vocabulary: Option<u64>,
 }
@@ -91,6 +101,10 @@ pub struct Plan {
     locations: Vec<Option<ValueLocation>>,
     gradient_locations: Vec<Option<GradientLocation>>,
     shapes: Vec<(String, Shape, DType)>,
+    /// Whether some shapes are known only when the program runs.
+    are_shapes_unknown: bool,
+    /// Per variable: where its shape comes from then.
+    shape_sources: Vec<ShapeSource>,
     /// Names of the tables, in the order of the stages.
     dense_names: Vec<String>,
     sparse_names: Vec<String>,
@@ -170,6 +184,9 @@ impl Plan {
             states: self.states.clone(),
             statistics: Vec::new(),
             feeds: Vec::new(),
+            fed_dims: Vec::new(),
+            shape_sets: Vec::new(),
+            is_shape_limit_reported: false,
             written: vec![false; self.gradient_slots.len()],
             outputs: Vec::new(),
             taken: Vec::new(),
@@ -206,6 +223,7 @@ impl Plan {
     /// Maps the plan's data variables to the fields of a schema. Fails if a field is missing or has another kind.
     pub fn bind(&self, arena: &mut Arena, schema: &Schema) -> Result<()> {
         arena.feeds.clear();
+        arena.fed_dims.clear();
         // The rows ahead belong to a batch that is not the next one any more.
         arena.next_rows = NextRows::Unknown;
         for feed in &self.feeds {
@@ -215,7 +233,10 @@ impl Plan {
             })?;
             let kind = schema.fields()[position].kind;
             // A slot of any length also accepts rows of fixed length.
-            let fits = kind == feed.kind || (feed.kind == FieldKind::Ids && matches!(kind, FieldKind::FixedIds { .. }));
+            let fits = kind == feed.kind
+                || (feed.kind == FieldKind::Ids && matches!(kind, FieldKind::FixedIds { .. }))
+                || (feed.is_any_size
+                    && matches!((feed.kind, kind), (FieldKind::Floats { .. }, FieldKind::Floats { .. })));
             if !fits {
                 let got = match kind {
                     FieldKind::Ids => "a slot of ids".to_owned(),
@@ -226,6 +247,13 @@ impl Plan {
             }
             arena.feeds.push(position);
         }
+        Ok(())
+    }
+
+    /// The same for a batch that the caller fed, with the dimensions that were given.
+    pub(crate) fn bind_fed(&self, arena: &mut Arena, schema: &Schema, dims: Vec<Option<Vec<usize>>>) -> Result<()> {
+        self.bind(arena, schema)?;
+        arena.fed_dims = dims;
         Ok(())
     }
 
@@ -351,12 +379,29 @@ impl Plan {
 
     /// Runs forward and backward, and pushes these gradients as soon as they are complete.
     fn compute_and_push(&self, arena: &mut Arena, batch: &Batch, work: WorkId, early: &[EarlyPush]) -> Result<()> {
+        let mut shapes = self.take_shapes(arena, batch)?;
+        let computed = self.compute_in_shapes(&mut shapes, arena, batch, work, early);
+        // A failed step may have left shapes of another batch.
+        self.keep_shapes(arena, shapes.filter(|_| computed.is_ok()));
+        computed
+    }
+
+    fn compute_in_shapes(
+        &self,
+        shapes: &mut Option<ShapeSet>,
+        arena: &mut Arena,
+        batch: &Batch,
+        work: WorkId,
+        early: &[EarlyPush],
+    ) -> Result<()> {
         // Every stream of the job has its own random numbers, like the rows of one process on the joined batch.
         let stream = self.communicator.job_stream(work.stream);
         let step_seed = mix(self.seed ^ mix(work.last_step ^ (u64::from(stream) << 40)));
         for (index, node) in self.nodes.iter().enumerate() {
             let started = arena.profile.is_some().then(Instant::now);
-            self.forward(node, arena, batch, mix(step_seed ^ index as u64))?;
+            let seed = mix(step_seed ^ index as u64);
+            let shapes = self.shapes_of(index, shapes, arena, batch, seed)?;
+            self.forward(node, shapes, arena, batch, seed)?;
             record_time(arena, index, started);
         }
         if !self.differentiates {
@@ -371,7 +416,8 @@ impl Plan {
         }
         for (position, &index) in self.backward.iter().enumerate() {
             let started = arena.profile.is_some().then(Instant::now);
-            self.backward(&self.nodes[index], arena, batch, mix(step_seed ^ index as u64))?;
+            let shapes = shapes.as_ref().map_or(&self.nodes[index].shapes, |set| &set.nodes[index]);
+            self.backward(&self.nodes[index], shapes, arena, batch, mix(step_seed ^ index as u64))?;
             record_time(arena, index, started);
             if let Some(replicated) = &self.replicated {
                 (0..self.completed[position]).for_each(|_| replicated.dense_ready(&arena.dense));
@@ -434,9 +480,10 @@ impl Plan {
         self.nodes.iter().map(|node| node.op.operator().name()).collect()
     }
 
-    fn forward(&self, node: &PlanNode, arena: &mut Arena, batch: &Batch, seed: u64) -> Result<()> {
+    fn forward(&self, node: &PlanNode, shapes: &NodeShapes, arena: &mut Arena, batch: &Batch, seed: u64) -> Result<()> {
         let mut outputs = std::mem::take(&mut arena.outputs);
-        for (&buffer, (shape, dtype)) in node.locations.outputs.iter().zip(&node.output_shapes) {
+        let signatures = shapes.outputs.iter().zip(&node.output_dtypes);
+        for (&buffer, (shape, dtype)) in node.locations.outputs.iter().zip(signatures) {
             let mut taken = std::mem::take(&mut arena.buffers[buffer]);
             let elements = shape.elements(batch.rows);
             if dtype.is_float() {
@@ -446,7 +493,7 @@ impl Plan {
             }
             outputs.push(taken);
         }
-        let inputs = Inputs { node: &node.locations, arena, batch, training: !self.for_test, seed };
+        let inputs = Inputs { node: &node.locations, shapes, arena, batch, training: !self.for_test, seed };
         let result = node.op.operator().forward(&inputs, &mut Outputs { buffers: &mut outputs });
         for (&buffer, taken) in node.locations.outputs.iter().zip(outputs.drain(..)) {
             arena.buffers[buffer] = taken;
@@ -482,13 +529,20 @@ impl Plan {
         }
     }
 
-    fn backward(&self, node: &PlanNode, arena: &mut Arena, batch: &Batch, seed: u64) -> Result<()> {
+    fn backward(
+        &self,
+        node: &PlanNode,
+        shapes: &NodeShapes,
+        arena: &mut Arena,
+        batch: &Batch,
+        seed: u64,
+    ) -> Result<()> {
         // An output that no op used has no gradient yet: set it to zero.
         for (output, &(location, slot)) in
             node.locations.output_gradients.iter().enumerate().filter_map(|(o, g)| Some((o, g.as_ref()?)))
         {
             if !arena.written[slot] {
-                let elements = node.output_shapes[output].0.elements(batch.rows);
+                let elements = shapes.outputs[output].elements(batch.rows);
                 let gradient = arena.gradient_mut(location);
                 gradient.clear();
                 gradient.resize(elements, 0.0);
@@ -503,12 +557,12 @@ impl Plan {
             }
             let mut values = arena.take_gradient(location);
             if matches!(location, GradientLocation::Buffer(_)) {
-                values.resize(node.locations.input_shapes[input].elements(batch.rows), 0.0);
+                values.resize(shapes.inputs[input].elements(batch.rows), 0.0);
             }
             taken.push(TakenGradient { slot, values, written: arena.written[slot] });
         }
         let mut scratch = std::mem::take(&mut arena.scratch);
-        let inputs = Inputs { node: &node.locations, arena, batch, training: !self.for_test, seed };
+        let inputs = Inputs { node: &node.locations, shapes, arena, batch, training: !self.for_test, seed };
         let mut gradients = Gradients { node: &node.locations, taken: &mut taken, scratch: &mut scratch };
         let result = node.op.operator().backward(&inputs, &mut gradients);
         arena.scratch = scratch;

@@ -51,6 +51,7 @@ class Embedding(Layer):
         name: str | None = None,
     ) -> None:
         super().__init__()
+        self._num_embeddings, self._embedding_dim = num_embeddings, embedding_dim
         self._size, self._padding_idx, self._sparse = [num_embeddings, embedding_dim], padding_idx, sparse
         attr = with_defaults(weight_attr)
         if attr.name is None:
@@ -189,6 +190,26 @@ class BatchNorm1D(_Norm):
         super().__init__(num_features, momentum, epsilon, weight_attr, bias_attr, layout, fixed)
 
 
+class BatchNorm2D(_Norm):
+    """Normalises each of the channels of `[N, C, H, W]` over the batch."""
+
+    def __init__(
+        self,
+        num_features: int,
+        momentum: float = 0.9,
+        epsilon: float = 1e-5,
+        weight_attr: Any = None,
+        bias_attr: Any = None,
+        data_format: str = "NCHW",
+        use_global_stats: bool | None = None,
+        name: str | None = None,
+    ) -> None:
+        if data_format not in ("NCHW", "NHWC"):
+            raise ValueError(f"`data_format` of BatchNorm2D cannot be `{data_format}`: `NCHW` or `NHWC`")
+        fixed = bool(use_global_stats)
+        super().__init__(num_features, momentum, epsilon, weight_attr, bias_attr, data_format, fixed)
+
+
 class LayerNorm(Layer):
     """Normalises over the last dimensions."""
 
@@ -294,6 +315,67 @@ class PReLU(Layer):
         return F.prelu(x, self.weight, self._data_format)
 
 
+class GELU(Layer):
+    """x times the share of a standard normal distribution below x."""
+
+    def __init__(self, approximate: bool = False, name: str | None = None) -> None:
+        super().__init__()
+        self._approximate = approximate
+
+    def forward(self, x: Variable) -> Variable:
+        """x times the share of a standard normal distribution below x."""
+        return F.gelu(x, self._approximate)
+
+
+class ELU(Layer):
+    """x above 0, and alpha (exp(x) - 1) below."""
+
+    def __init__(self, alpha: float = 1.0, name: str | None = None) -> None:
+        super().__init__()
+        self._alpha = alpha
+
+    def forward(self, x: Variable) -> Variable:
+        """x above 0, and alpha (exp(x) - 1) below."""
+        return F.elu(x, self._alpha)
+
+
+class Silu(Layer):
+    """x times sigmoid(x)."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__()
+
+    def forward(self, x: Variable) -> Variable:
+        """x times sigmoid(x)."""
+        return F.silu(x)
+
+
+Swish = Silu
+
+
+class Softplus(Layer):
+    """log(1 + exp(beta x)) / beta."""
+
+    def __init__(self, beta: float = 1.0, threshold: float = 20.0, name: str | None = None) -> None:
+        super().__init__()
+        self._beta, self._threshold = beta, threshold
+
+    def forward(self, x: Variable) -> Variable:
+        """log(1 + exp(beta x)) / beta."""
+        return F.softplus(x, self._beta, self._threshold)
+
+
+class Identity(Layer):
+    """x itself."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+
+    def forward(self, input: Variable) -> Variable:
+        """x itself."""
+        return input
+
+
 # Losses.
 
 
@@ -358,3 +440,39 @@ class MSELoss(Layer):
     def forward(self, input: Variable, label: Variable) -> Variable:
         """The squared difference."""
         return F.mse_loss(input, label, self._reduction)
+
+
+class L1Loss(Layer):
+    """The absolute difference."""
+
+    def __init__(self, reduction: str = "mean", name: str | None = None) -> None:
+        super().__init__()
+        self._reduction = reduction
+
+    def forward(self, input: Variable, label: Variable) -> Variable:
+        """The absolute difference."""
+        return F.l1_loss(input, label, self._reduction)
+
+
+class KLDivLoss(Layer):
+    """The divergence of probabilities from logarithms of probabilities."""
+
+    def __init__(self, reduction: str = "mean") -> None:
+        super().__init__()
+        self._reduction = reduction
+
+    def forward(self, input: Variable, label: Variable) -> Variable:
+        """The divergence of probabilities from logarithms of probabilities."""
+        return F.kl_div(input, label, self._reduction)
+
+
+class MarginRankingLoss(Layer):
+    """How far `label (input - other)` is below a margin."""
+
+    def __init__(self, margin: float = 0.0, reduction: str = "mean", name: str | None = None) -> None:
+        super().__init__()
+        self._margin, self._reduction = margin, reduction
+
+    def forward(self, input: Variable, other: Variable, label: Variable) -> Variable:
+        """How far `label (input - other)` is below a margin."""
+        return F.margin_ranking_loss(input, other, label, self._margin, self._reduction)

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from openfleet import compat
 from openfleet.static import initializer as _initializer
 from openfleet.static.initializer import Constant, Initializer
 
 from .._parameters import Uniform, XavierNormal, XavierUniform
+
+
+class Assign(_initializer.Assign):
+    """Starts a parameter with given values."""
+
+    def __init__(self, value: Any, name: str | None = None) -> None:
+        super().__init__(value)
 
 
 class Normal(_initializer.Normal):

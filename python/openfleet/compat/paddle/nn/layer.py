@@ -6,6 +6,7 @@ the current program. A layer that is called twice uses the same parameters twice
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -174,9 +175,9 @@ def _is_parameter(value: Any) -> bool:
 
 
 def _snake(name: str) -> str:
-    return "".join(
-        "_" + c.lower() if c.isupper() and i and not name[i - 1].isupper() else c.lower() for i, c in enumerate(name)
-    )
+    # PaddlePaddle's rule, so that parameters have the same names: `BatchNorm1D` is `batch_norm1d`, `GRUCell` is `gru_cell`.
+    words = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
+    return re.sub("([a-z])([A-Z])", r"\1_\2", words).lower()
 
 
 class Sequential(Layer):
@@ -267,3 +268,12 @@ class ParameterList(Layer):
 
     def __iter__(self) -> Iterator[Variable]:
         return iter(list(self._parameters.values()))
+
+
+def __getattr__(name: str) -> Any:
+    # `paddle.nn.layer.ReLU` is `paddle.nn.ReLU`.
+    from openfleet.compat.paddle import nn
+
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return getattr(nn, name)

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Sequence
 
 from openfleet import compat
+from openfleet.compat._notices import say_once
 from openfleet.static import lr as _lr
 from openfleet.static.lr import LRScheduler
 
@@ -26,7 +27,7 @@ class _Counted(LRScheduler):
 
 def _check_start(last_epoch: int, verbose: bool) -> None:
     if verbose:
-        raise NotImplementedError("`verbose=True` of a schedule: learning rates are not printed")
+        say_once("`verbose=True` of a schedule: learning rates are not printed here")
     if last_epoch != -1:
         raise NotImplementedError(f"`last_epoch={last_epoch}`: a schedule continues from the steps of its table")
 
