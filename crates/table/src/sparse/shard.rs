@@ -206,6 +206,28 @@ impl Shard {
         report
     }
 
+    /// [`push`](Self::push), then an update of all other rows by a gradient of 0. A row whose gradient was refused is not moved.
+    pub(super) fn push_to_all(&mut self, layout: &impl RowLayout, group: &[Wanted], push: &Push<'_>) -> PushReport {
+        let report = self.push(layout, group, push);
+        let zeros = vec![0.0; push.new_row.spec.dim];
+        let push = Push { gradients: &zeros, regularizer: None, ..*push };
+        let mut pushed = vec![false; self.len()];
+        for wanted in group {
+            if let Some(row) = self.find_row(wanted, NONE) {
+                pushed[row as usize] = true;
+            }
+        }
+        let mut targets = Vec::with_capacity(BATCH);
+        let mut others = (0..self.rows.len()).filter(|&row| !pushed[row as usize]).peekable();
+        while others.peek().is_some() {
+            targets.clear();
+            targets.extend(others.by_ref().take(BATCH).map(|row| Target { at: 0, row }));
+            targets.iter().for_each(|target| self.record_change(layout, target.row));
+            layout.push(&mut self.rows, &push, &targets);
+        }
+        report
+    }
+
     /// Adds its difference to the weights of each wanted key; creates missing rows first if the key is admitted.
     pub(super) fn add(
         &mut self,
