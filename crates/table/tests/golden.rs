@@ -98,7 +98,7 @@ fn dense_parameters_are_trained_as_by_paddlepaddle() {
     }
 }
 
-/// Adam on four rows of two weights, as PaddlePaddle's script has them.
+/// Adam on rows of two weights, as PaddlePaddle's script has them.
 fn adam_table(lazy_mode: bool, rate: f64, shards: usize) -> SparseTable {
     SparseTable::new(SparseSpec {
         dim: 2,
@@ -168,7 +168,7 @@ fn the_bias_correction_of_rows_is_that_of_paddlepaddles_dense_kernel_and_not_of_
     // Counted from 2, the same rule gives the numbers of the sparse kernel, in every step and in both modes.
     for table in paddle.tables.iter().filter(|table| table.is_sparse) {
         let rule = Optimizer::Adam(Adam::default());
-        let mut rows = [([0.5f32; 2], [0.0f32; 4]); 4];
+        let mut rows = [([0.5f32; 2], [0.0f32; 4]); 5];
         for (number, (batch, expected)) in (2..).zip(paddle.batches.iter().zip(&table.steps)) {
             let (keys, gradients) = merged(batch);
             for (key, (weights, state)) in (0..).zip(&mut rows) {

@@ -12,7 +12,7 @@ mod program;
 pub(crate) mod table_spec;
 
 pub use backward::Backward;
-pub use minimize::Minimize;
+pub use minimize::{Exception, Minimize};
 pub use net::{Net, ParamAttr};
 pub use program::{Node, ParameterAttributes, Program, RowLife, SparseAttributes, Var, Variable, VariableKind};
 pub(crate) use program::{check_data_shape, describe_data};

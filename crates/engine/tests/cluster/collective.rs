@@ -6,7 +6,7 @@ use openfleet_core::strategy::{CollectiveSettings, ModeSettings, OptionValue, St
 use openfleet_dist::collective::{InProcess, RankGroup};
 use openfleet_engine::op::Activation;
 use openfleet_engine::{DType, Executor, Feed, Minimize, Net, Scope};
-use openfleet_table::{Adagrad, Adam, Clip, Momentum, Optimizer, RowwiseAdagrad, Sgd};
+use openfleet_table::{Adagrad, Adam, Clip, Lamb, Momentum, Optimizer, RowwiseAdagrad, Sgd};
 
 use crate::harness::{TrainedValues, alone, alone_on, feed, model, values_of};
 
@@ -65,6 +65,8 @@ fn ranks_equal_one_process_on_the_joined_batches() {
         (Optimizer::Adagrad(Adagrad::default()), 0.05),
         (Optimizer::RowwiseAdagrad(RowwiseAdagrad::default()), 0.05),
         (Optimizer::Adam(Adam::default()), 0.01),
+        (Optimizer::Adam(Adam { lazy_mode: false, ..Adam::default() }), 0.01),
+        (Optimizer::Lamb(Lamb::default()), 0.01),
     ];
     for (optimizer, rate) in rules {
         for clip in

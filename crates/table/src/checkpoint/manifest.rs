@@ -15,6 +15,7 @@ use super::storage::Storage;
 use crate::dense::DenseSpec;
 use crate::error::{Error, Result};
 use crate::ledger::Ledger;
+use crate::optimizer::Optimizer;
 use crate::sparse::SparseSpec;
 
 /// File name in the checkpoint's directory.
@@ -22,8 +23,9 @@ pub const MANIFEST: &str = "manifest.json";
 /// Value of its first member.
 pub const FORMAT: &str = "openfleet checkpoint";
 /// Incremented with every incompatible change. Version 2 has layers of older saves, version 3 tables with weights of 16 bits or
-/// with a row-wise optimizer. The lowest version that has what a checkpoint needs is written.
-pub const VERSION: u32 = 3;
+/// with a row-wise optimizer, version 4 optimizers that were added after it. The lowest version that has what a checkpoint needs is
+/// written.
+pub const VERSION: u32 = 4;
 
 /// The contents of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -308,14 +310,36 @@ impl Manifest {
 }
 
 /// The lowest version that describes these tables, so that earlier releases read whatever they can.
-pub(super) fn version_of(sparse: &[SparseEntry], layers: &[Layer]) -> u32 {
+pub(super) fn version_of(sparse: &[SparseEntry], dense: &[DenseEntry], layers: &[Layer]) -> u32 {
     let mut tables = layers.iter().flat_map(|layer| &layer.sparse).chain(sparse);
-    if tables.any(|table| !table.spec.storage.is_float32() || table.spec.optimizer.is_rowwise()) {
+    let mut rules =
+        tables.clone().map(|table| table.spec.optimizer).chain(dense.iter().map(|entry| entry.spec.optimizer));
+    if rules.any(|rule| is_since_version_4(&rule)) {
+        4
+    } else if tables.any(|table| !table.spec.storage.is_float32() || table.spec.optimizer.is_rowwise()) {
         3
     } else if !layers.is_empty() {
         2
     } else {
         1
+    }
+}
+
+/// Whether version 3 has no words for this rule.
+fn is_since_version_4(rule: &Optimizer) -> bool {
+    match rule {
+        Optimizer::DecayedAdagrad(_)
+        | Optimizer::Adadelta(_)
+        | Optimizer::AdamW(_)
+        | Optimizer::Adamax(_)
+        | Optimizer::Lamb(_) => true,
+        Optimizer::Adam(_) => rule.moves_every_row(),
+        Optimizer::Sgd(_)
+        | Optimizer::Momentum(_)
+        | Optimizer::Adagrad(_)
+        | Optimizer::RowwiseAdagrad(_)
+        | Optimizer::RmsProp(_)
+        | Optimizer::Ftrl(_) => false,
     }
 }
 
@@ -414,10 +438,10 @@ mod tests {
 
     #[test]
     fn a_later_version_is_named_as_one() {
-        let later = Manifest { version: 4, ..manifest() }.encode().unwrap();
+        let later = Manifest { version: 5, ..manifest() }.encode().unwrap();
         assert_eq!(
             Manifest::decode(&later).unwrap_err(),
-            Error::FormatVersion { file: MANIFEST.into(), expected: 3, got: 4 }
+            Error::FormatVersion { file: MANIFEST.into(), expected: 4, got: 5 }
         );
     }
 
