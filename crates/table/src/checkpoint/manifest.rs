@@ -22,10 +22,9 @@ use crate::sparse::SparseSpec;
 pub const MANIFEST: &str = "manifest.json";
 /// Value of its first member.
 pub const FORMAT: &str = "openfleet checkpoint";
-/// Incremented with every incompatible change. Version 2 has layers of older saves, version 3 tables with weights of 16 bits or
-/// with a row-wise optimizer, version 4 optimizers that were added after it. The lowest version that has what a checkpoint needs is
-/// written.
-pub const VERSION: u32 = 4;
+/// Incremented with every incompatible change. Version 2 has layers of older saves, version 3 tables with weights of 16 bits and
+/// optimizers that version 2 does not know. The lowest version that has what a checkpoint needs is written.
+pub const VERSION: u32 = 3;
 
 /// The contents of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -314,9 +313,7 @@ pub(super) fn version_of(sparse: &[SparseEntry], dense: &[DenseEntry], layers: &
     let mut tables = layers.iter().flat_map(|layer| &layer.sparse).chain(sparse);
     let mut rules =
         tables.clone().map(|table| table.spec.optimizer).chain(dense.iter().map(|entry| entry.spec.optimizer));
-    if rules.any(|rule| is_since_version_4(&rule)) {
-        4
-    } else if tables.any(|table| !table.spec.storage.is_float32() || table.spec.optimizer.is_rowwise()) {
+    if rules.any(|rule| is_since_version_3(&rule)) || tables.any(|table| !table.spec.storage.is_float32()) {
         3
     } else if !layers.is_empty() {
         2
@@ -325,10 +322,11 @@ pub(super) fn version_of(sparse: &[SparseEntry], dense: &[DenseEntry], layers: &
     }
 }
 
-/// Whether version 3 has no words for this rule.
-fn is_since_version_4(rule: &Optimizer) -> bool {
+/// Whether version 2 has no words for this rule.
+fn is_since_version_3(rule: &Optimizer) -> bool {
     match rule {
-        Optimizer::DecayedAdagrad(_)
+        Optimizer::RowwiseAdagrad(_)
+        | Optimizer::DecayedAdagrad(_)
         | Optimizer::Adadelta(_)
         | Optimizer::AdamW(_)
         | Optimizer::Adamax(_)
@@ -337,7 +335,6 @@ fn is_since_version_4(rule: &Optimizer) -> bool {
         Optimizer::Sgd(_)
         | Optimizer::Momentum(_)
         | Optimizer::Adagrad(_)
-        | Optimizer::RowwiseAdagrad(_)
         | Optimizer::RmsProp(_)
         | Optimizer::Ftrl(_) => false,
     }
@@ -438,10 +435,10 @@ mod tests {
 
     #[test]
     fn a_later_version_is_named_as_one() {
-        let later = Manifest { version: 5, ..manifest() }.encode().unwrap();
+        let later = Manifest { version: 4, ..manifest() }.encode().unwrap();
         assert_eq!(
             Manifest::decode(&later).unwrap_err(),
-            Error::FormatVersion { file: MANIFEST.into(), expected: 4, got: 5 }
+            Error::FormatVersion { file: MANIFEST.into(), expected: 3, got: 4 }
         );
     }
 

@@ -170,6 +170,8 @@ pub struct SparseTable {
     is_cut: AtomicBool,
     /// The saves that changes are known since.
     saves: Mutex<changes::Saves>,
+    /// The gradient of rows that are not pushed, under a rule that moves them.
+    zeros: Vec<f32>,
 }
 
 impl SparseTable {
@@ -202,7 +204,8 @@ impl SparseTable {
         let (step, non_finite, not_admitted) = (zero(), zero(), zero());
         let (stamp, is_cut) = (AtomicU32::new(0), AtomicBool::new(false));
         let saves = Mutex::default();
-        Ok(SparseTable { spec, fans, shards, step, stamp, non_finite, not_admitted, is_cut, saves })
+        let zeros = if spec.optimizer.moves_every_row() { vec![0.0; spec.dim] } else { Vec::new() };
+        Ok(SparseTable { spec, fans, shards, step, stamp, non_finite, not_admitted, is_cut, saves, zeros })
     }
 
     /// Copies the weights of `keys[i]` to `rows[i * dim..]`. A key may appear twice. A key that is not admitted gives zeros.
@@ -295,7 +298,9 @@ impl SparseTable {
             let mut report = PushReport::default();
             with_layout!(self.spec, layout => match self.spec.optimizer.moves_every_row() {
                 false => self.visit(scratch, |shard, group| report.merge(shard.push(layout, group, &push))),
-                true => self.visit_all(scratch, |shard, group| report.merge(shard.push_to_all(layout, group, &push))),
+                true => self.visit_all(scratch, |shard, group| {
+                    report.merge(shard.push_to_all(layout, group, &push, &self.zeros));
+                }),
             });
             report
         })
