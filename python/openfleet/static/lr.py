@@ -107,7 +107,7 @@ class CosineDecay(LRScheduler):
 class NoamDecay(LRScheduler):
     """Rises for `warmup_steps`, then falls with the square root of the step (Vaswani et al. 2017).
 
-    The step counts from `first`: from 1 in the paper, and from 0 in PaddlePaddle 2, where the first step has the rate 0.
+    The step counts from `first`: from 1 in the paper, from 0 in PaddlePaddle 2, where the first step has the rate 0.
 
     >>> adam = static.optimizer.Adam(static.optimizer.lr.NoamDecay(d_model=64, warmup_steps=1000))
     """

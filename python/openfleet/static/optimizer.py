@@ -80,7 +80,7 @@ class Optimizer:
         }
 
     def exceptions(self, program: Program) -> dict[str, Any]:
-        """Returns what the rule does differently for some parameters of a program, by their names, as the engine reads it."""
+        """Returns what the rule does differently for some parameters of a program, by name, as the engine reads it."""
         return {}
 
     @accepts_deprecated("self loss startup_program parameters no_grad_set", startup_program=IGNORED)
@@ -142,11 +142,6 @@ def prepare_backward(loss: Variable, parameters: Sequence[Any] | None, no_grad_s
 def _trainables(program: Program) -> list[Variable]:
     """The parameters and sparse tables of a program."""
     return [variable for variable in program.list_vars() if variable.kind in ("parameter", "table")]
-
-
-def _excluded(program: Program, has_decay: Callable[[Variable], Any]) -> dict[str, Any]:
-    """The exceptions of parameters without weight decay."""
-    return {each.name: {"weight_decay": False} for each in _trainables(program) if not has_decay(each)}
 
 
 class SGD(Optimizer):
@@ -339,8 +334,8 @@ class AdamW(Optimizer):
         parameters: The parameters to train; all that have a gradient by default.
         weight_decay: The share of a weight, times the learning rate, that is removed in every step.
         lr_ratio: A function from a parameter to the factor of its learning rate, called when the program is minimized.
-        apply_decay_param_fun: A function from the name of a parameter to whether it decays, called at the same time. All
-            parameters decay by default.
+        apply_decay_param_fun: A function from the name of a parameter to whether it decays, called at the same time.
+            All parameters decay by default.
         grad_clip: One of `static.clip`.
 
     Exclude biases from the decay:
@@ -373,10 +368,12 @@ class AdamW(Optimizer):
 
     def exceptions(self, program: Program) -> dict[str, Any]:
         """Returns the parameters without weight decay and those with their own learning rate."""
-        has_decay, ratio = self._has_decay, self._lr_ratio
-        found = {} if has_decay is None else _excluded(program, lambda parameter: has_decay(parameter.name))
-        for parameter in [] if ratio is None else _trainables(program):
-            found.setdefault(parameter.name, {})["learning_rate"] = float(ratio(parameter))
+        found: dict[str, dict[str, Any]] = {}
+        for parameter in _trainables(program):
+            if self._has_decay is not None and not self._has_decay(parameter.name):
+                found.setdefault(parameter.name, {})["weight_decay"] = False
+            if self._lr_ratio is not None:
+                found.setdefault(parameter.name, {})["learning_rate"] = float(self._lr_ratio(parameter))
         return found
 
 
@@ -406,10 +403,10 @@ class Adamax(Optimizer):
 
 
 class Lamb(Optimizer):
-    """Lamb (You et al. 2020): the direction of Adam with weight decay, with steps in proportion to the norm of a parameter.
+    """Lamb (You et al. 2020): the direction of Adam with weight decay, and steps in proportion to a parameter's norm.
 
-    The norm is that of a whole dense parameter, in every mode: servers keep a parameter in one piece. Of a sparse table it
-    is the norm of each row that is pushed, as in FBGEMM and torchrec, because no process has all rows.
+    The norm is that of a whole dense parameter, in every mode: servers keep a parameter in one piece. Of a sparse table
+    it is the norm of each row that is pushed, as in FBGEMM and torchrec, because no process has all rows.
 
     Args:
         learning_rate: A number, or a schedule of `static.optimizer.lr`.
@@ -419,8 +416,8 @@ class Lamb(Optimizer):
         epsilon: Keeps the quotient finite.
         parameters: The parameters to train; all that have a gradient by default.
         grad_clip: One of `static.clip`.
-        exclude_from_weight_decay_fn: A function from a parameter to whether it has no weight decay, called when the program
-            is minimized. Such a parameter moves as by Adam, without the norms, unless `always_adapt` is set.
+        exclude_from_weight_decay_fn: A function from a parameter to whether it has no weight decay, called when the
+            program is minimized. Such a parameter moves as by Adam, without the norms, unless `always_adapt` is set.
         always_adapt: Whether parameters without weight decay use the norms too.
 
     >>> loss = static.nn.mean(static.nn.fc(static.data("x", [None, 2]), size=1))
@@ -450,8 +447,10 @@ class Lamb(Optimizer):
 
     def exceptions(self, program: Program) -> dict[str, Any]:
         """Returns the parameters without weight decay."""
-        has_no_decay = self._has_no_decay
-        return {} if has_no_decay is None else _excluded(program, lambda parameter: not has_no_decay(parameter))
+        if self._has_no_decay is None:
+            return {}
+        excluded = [parameter for parameter in _trainables(program) if self._has_no_decay(parameter)]
+        return {parameter.name: {"weight_decay": False} for parameter in excluded}
 
 
 class RMSProp(Optimizer):

@@ -54,7 +54,7 @@ fn check_equal(all: &[TrainedValues], expected: &TrainedValues, case: &str) {
     assert!(all.iter().all(|other| *other == all[0]), "{case}: ranks differ");
     let (whole, single) = (all[0].relative_difference(expected), all[0].distance(expected));
     // A parameter that is nearly zero has a large relative difference, although no value of it differs.
-    assert!((whole < 1e-6 && single < 1e-5) || single < 1e-6, "{case}: {whole:e}, {single:e}");
+    assert!((whole < 2e-6 && single < 1e-5) || single < 2e-6, "{case}: {whole:e}, {single:e}");
 }
 
 #[test]

@@ -134,7 +134,7 @@ class DecayedAdagrad(_Paddle, _rules.DecayedAdagrad):
 
 
 class LambOptimizer(_Lamb):
-    """The direction of Adam with weight decay, with steps in proportion to the norm of a parameter, or of a sparse row."""
+    """The direction of Adam with weight decay, with steps in proportion to the norm of a parameter or a sparse row."""
 
     def __init__(
         self,

@@ -89,8 +89,11 @@ class Adadelta(_Paddle, _rules.Adadelta):
 
 
 class Adam(_Paddle, _rules.Adam):
-    """First and second moments with bias correction. Without `lazy_mode` the rows of sparse tables with bounded ids move in
-    every step, in one process and in collective jobs; servers update the rows that are pushed, as PaddlePaddle's do."""
+    """First and second moments with bias correction.
+
+    Without `lazy_mode` the rows of sparse tables with bounded ids move in every step, in one process and in collective
+    jobs. Servers update the rows that are pushed, as PaddlePaddle's servers do.
+    """
 
     def __init__(
         self,
@@ -111,8 +114,10 @@ class Adam(_Paddle, _rules.Adam):
 
 
 class AdamW(_Paddle, _rules.AdamW):
-    """Adam with a weight decay that does not pass through the moments. Rows of sparse tables are updated lazily; PaddlePaddle
-    does not train them by AdamW."""
+    """Adam with a weight decay that does not pass through the moments.
+
+    Rows of sparse tables are updated lazily; PaddlePaddle does not train them by AdamW.
+    """
 
     def __init__(
         self,
@@ -162,7 +167,7 @@ class _Lamb(_Paddle, _rules.Lamb):
 
 
 class Lamb(_Lamb):
-    """The direction of Adam with weight decay, with steps in proportion to the norm of a parameter, or of a sparse row."""
+    """The direction of Adam with weight decay, with steps in proportion to the norm of a parameter or a sparse row."""
 
     def __init__(
         self,
