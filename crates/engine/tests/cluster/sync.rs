@@ -66,7 +66,7 @@ fn sync_keeps_a_parameter_whole_whose_norm_the_optimizer_needs() {
         let mut found = 0;
         states.iter().for_each(|state| state.each_block(|name, _| found += usize::from(name.starts_with("fc_0.w_0"))));
         assert_eq!(found, blocks, "{optimizer:?}");
-        // 2.6e-6; the norms of blocks would give another result in the second digit.
+        // 2.6e-6: the order of the sums of a gradient decides its last digits.
         let whole = trained_values(&states).relative_difference(&expected);
         assert!(whole < 1e-5, "{optimizer:?}: {whole:e}");
     }

@@ -8,10 +8,9 @@
 //!
 //! This is `m^ / (sqrt(v^) + epsilon)` of the paper and of PyTorch, written without the two divisions.
 //!
-//! `t` is the table's step, for dense parameters and for sparse rows, so equal gradients give equal weights in both. (The first
-//! step of PaddlePaddle's kernel for sparse gradients is corrected as if it were the second: it multiplies the powers of beta
-//! before it uses them. With beta 0.9 and 0.999 a first step is 0.0744 of the rate there, and the rate here and in its dense
-//! kernel.)
+//! `t` is the table's step, for dense parameters and for sparse rows, so equal gradients give equal weights in both.
+//! PaddlePaddle's dense kernel counts like this. Its kernel for sparse gradients is one step ahead: at a rate of 0.1 its first
+//! step moves a row by 0.0744, where the dense kernel, and this rule, move by 0.1.
 //!
 //! With `lazy_mode` a sparse row that is not pushed keeps its weights and moments, and when it is pushed again, the bias
 //! correction uses the table's step, not a step of the row. Without it every row of the table moves in every step, those that are

@@ -11,8 +11,8 @@
 //!
 //! The norms are those of a whole dense parameter, so a parameter is never divided between servers under this rule
 //! ([`Optimizer::needs_whole_parameters`](super::Optimizer::needs_whole_parameters)). No process has all rows of a sparse
-//! table: there the norms are those of each pushed row, as in `LAMB` of FBGEMM and torchrec. PaddlePaddle takes the norm of
-//! the whole table in one process.
+//! table: there the norms are those of each pushed row, as in `LAMB` of FBGEMM and torchrec (of its short and of its long part
+//! with the ctr accessor). PaddlePaddle takes the norm of the whole table, in one process.
 
 use serde::{Deserialize, Serialize};
 
