@@ -40,7 +40,7 @@ def started() -> static.Executor:
 def weighted(name: str = "w", size: int = SIZE) -> static.Variable:
     """A loss whose gradient by a parameter is fed."""
     weights = static.nn.create_parameter([size], "float32", attr=static.ParamAttr(name=name))
-    return static.nn.sum(static.nn.multiply(weights, static.data("gradient", [size])))
+    return static.nn.sum(static.nn.multiply(static.data("gradient", [None, size]), weights))
 
 
 OPTIMIZERS = paddle.optimizer
@@ -70,7 +70,7 @@ def test_twelve_steps_on_a_dense_parameter_are_those_of_paddlepaddle(number: int
     exe = started()
     static.global_scope().var("w").get_tensor().set(np.array(PADDLE["weights"], "float32"))
     for gradient, expected in zip(PADDLE["gradients"], case["steps"]):
-        exe.run(feed={"gradient": np.array(gradient, "float32")})
+        exe.run(feed={"gradient": np.array([gradient], "float32")})
         np.testing.assert_allclose(value("w"), expected, rtol=5e-5, atol=5e-6)
 
 
@@ -180,7 +180,7 @@ def test_exceptions_are_chosen_by_functions_over_parameters() -> None:
     exe = started()
     for name in "ab":
         static.global_scope().var(name).get_tensor().set(np.array([1.0, 2.0], "float32"))
-    exe.run(feed={"gradient": np.array([2.0, -3.0], "float32")})
+    exe.run(feed={"gradient": np.array([[2.0, -3.0]], "float32")})
     # Adam's first step is the rate.
     np.testing.assert_allclose(value("a"), [0.9, 2.1], rtol=1e-5)
     np.testing.assert_allclose(value("b"), [1.0 * (1 - 0.15) - 0.3, 2.0 * (1 - 0.15) - 0.3], rtol=1e-5)
@@ -189,10 +189,11 @@ def test_exceptions_are_chosen_by_functions_over_parameters() -> None:
 def test_wrong_settings_are_named() -> None:
     with pytest.raises(TypeError, match="`weight_decay` of AdamW expects a float, got L2Decay"):
         static.optimizer.AdamW(0.1, weight_decay=static.regularizer.L2Decay(0.1))  # type: ignore[arg-type]
+    loss = weighted()
     with pytest.raises(ValueError, match="`beta1` of lamb must be in"):
-        static.optimizer.Lamb(0.1, beta1=1.0).minimize(weighted())
+        static.optimizer.Lamb(0.1, beta1=1.0).minimize(loss)
     with pytest.raises(ValueError, match="`rho` of adadelta must be in"):
-        static.optimizer.Adadelta(0.1, rho=2.0).minimize(weighted("v"))
+        static.optimizer.Adadelta(0.1, rho=2.0).minimize(loss)
     with pytest.raises(NotImplementedError, match="`rescale_grad=0.5` of Momentum"):
         paddle.optimizer.Momentum(0.1, rescale_grad=0.5)
 
