@@ -121,7 +121,6 @@ impl Update {
 
     /// Updates the moments of `WIDTH` weights, and adds to the norms.
     #[inline(always)]
-    #[allow(clippy::too_many_arguments, reason = "the arrays of one block")]
     fn measure<const WIDTH: usize>(
         &self,
         regularizer: Option<&Regularizer>,
