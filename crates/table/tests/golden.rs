@@ -1,5 +1,6 @@
 //! Rules and schedules against independently computed numbers: `golden/*.py` compute them in double precision from the formulas
 //! of fluid's documentation, or run PaddlePaddle (`paddle_optimizers.py`); `golden/*.json` is their output.
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use openfleet_core::Key;
 use openfleet_table::{
