@@ -54,7 +54,7 @@ fn check_equal(all: &[TrainedValues], expected: &TrainedValues, case: &str) {
     assert!(all.iter().all(|other| *other == all[0]), "{case}: ranks differ");
     let (whole, single) = (all[0].relative_difference(expected), all[0].distance(expected));
     // A parameter that is nearly zero has a large relative difference, although no value of it differs.
-    assert!((whole < 2e-6 && single < 1e-5) || single < 2e-6, "{case}: {whole:e}, {single:e}");
+    assert!((whole < 1e-6 && single < 1e-5) || single < 1e-6, "{case}: {whole:e}, {single:e}");
 }
 
 #[test]
@@ -65,8 +65,6 @@ fn ranks_equal_one_process_on_the_joined_batches() {
         (Optimizer::Adagrad(Adagrad::default()), 0.05),
         (Optimizer::RowwiseAdagrad(RowwiseAdagrad::default()), 0.05),
         (Optimizer::Adam(Adam::default()), 0.01),
-        (Optimizer::Adam(Adam { lazy_mode: false, ..Adam::default() }), 0.01),
-        (Optimizer::Lamb(Lamb::default()), 0.01),
     ];
     for (optimizer, rate) in rules {
         for clip in
@@ -79,6 +77,24 @@ fn ranks_equal_one_process_on_the_joined_batches() {
                 check_equal(&got, &expected, &format!("{optimizer:?}, {clip:?}, {size} ranks"));
             }
         }
+    }
+}
+
+/// Every rank has all rows, so it can move all of them, and whole parameters, so it has their norms.
+#[test]
+fn ranks_equal_one_process_under_rules_that_need_all_rows_or_whole_parameters() {
+    for optimizer in [Optimizer::Adam(Adam { lazy_mode: false, ..Adam::default() }), Optimizer::Lamb(Lamb::default())] {
+        let minimize = Minimize::new(optimizer, 0.01);
+        for size in [2, 3] {
+            let expected = alone(&minimize, size as u64, 100);
+            let got = ranks(&minimize, size, CollectiveSettings::default(), |_| 100);
+            assert!(got.iter().all(|other| *other == got[0]), "{optimizer:?}: ranks differ");
+            // Up to 1.1e-6: gradients are divided by their own size, and the order of a sum decides its last digits.
+            let whole = got[0].relative_difference(&expected);
+            assert!(whole < 1e-5, "{optimizer:?}, {size} ranks: {whole:e}");
+        }
+        let lazy = alone(&Minimize::new(optimizer.lazily(), 0.01), 2, 100);
+        assert_eq!(lazy != alone(&minimize, 2, 100), optimizer.moves_every_row(), "{optimizer:?}: rows rest");
     }
 }
 
