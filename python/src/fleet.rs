@@ -16,7 +16,7 @@ use pyo3::types::PyBytes;
 use crate::error::raise;
 use crate::executor::Executor;
 use crate::interrupt;
-use crate::program::{Program, named, parse_minimize};
+use crate::program::{Program, named, parse_exceptions, parse_minimize};
 use crate::scope::Scope;
 use crate::strategy::Options;
 
@@ -290,10 +290,12 @@ pub(crate) struct DistributedOptimizer(Distributed);
 
 #[pymethods]
 impl DistributedOptimizer {
-    fn minimize(&self, program: &Program, loss: &str) -> PyResult<Vec<(String, String)>> {
+    /// Adds the gradients of a loss and their updates. `exceptions` says in JSON what is different for some parameters.
+    fn minimize(&self, program: &Program, loss: &str, exceptions: &str) -> PyResult<Vec<(String, String)>> {
+        let exceptions = parse_exceptions(exceptions)?;
         let mut graph = program.0.lock();
         let loss = graph.find(loss).map_err(raise)?;
-        let pairs = self.0.minimize(&mut graph, loss).map_err(raise)?;
+        let pairs = self.0.clone().with_exceptions(exceptions).minimize(&mut graph, loss).map_err(raise)?;
         Ok(named(&graph, pairs))
     }
 

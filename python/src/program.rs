@@ -1,9 +1,10 @@
 //! A static graph, shared by the Python objects that add layers and the executors that run it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use openfleet_core::{Field, Schema};
-use openfleet_engine::{DType, Dim, Minimize, Program as Graph, Result, VariableKind};
+use openfleet_engine::{DType, Dim, Exception, Minimize, Program as Graph, Result, VariableKind};
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -132,6 +133,11 @@ pub(crate) fn named(graph: &Graph, pairs: Vec<(openfleet_engine::Var, openfleet_
 
 pub(crate) fn parse_minimize(rule: &str) -> PyResult<Minimize> {
     serde_json::from_str(rule).map_err(|error| PyValueError::new_err(format!("not an optimizer: {error}")))
+}
+
+pub(crate) fn parse_exceptions(exceptions: &str) -> PyResult<BTreeMap<String, Exception>> {
+    serde_json::from_str(exceptions)
+        .map_err(|error| PyValueError::new_err(format!("not exceptions of an optimizer: {error}")))
 }
 
 pub(crate) fn dtype_name(dtype: DType) -> &'static str {

@@ -163,7 +163,7 @@ def test_local_sgd_of_one_step_equals_an_all_reduce_and_refuses_sparse_tables(tm
     "name, hint",
     [
         ("dgc", "`fp16_allreduce` halves what is sent"),
-        ("lamb", "use `static.optimizer.Adam`"),
+        ("lamb", "use `static.optimizer.Lamb`"),
         ("lars", "use `static.optimizer.Momentum`"),
         ("amp", "`fp16_allreduce`"),
         ("sharding", "servers hold larger tables"),

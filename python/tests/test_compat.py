@@ -55,7 +55,7 @@ NAMES = {
     "distributed.fleet": """DistributedStrategy MultiSlotDataGenerator MultiSlotStringDataGenerator
         PaddleCloudRoleMaker Role UserDefinedRoleMaker distributed_optimizer init init_server init_worker
         is_first_worker is_server is_worker metrics run_server stop_worker util""",
-    "optimizer": "Adagrad Adam Momentum RMSProp SGD lr",
+    "optimizer": "Adadelta Adagrad Adam AdamW Adamax Lamb Momentum RMSProp SGD lr",
     "optimizer.lr": """ExponentialDecay InverseTimeDecay LinearWarmup MultiStepDecay NaturalExpDecay NoamDecay
         PiecewiseDecay PolynomialDecay StepDecay""",
     "io": "BatchSampler DataLoader Dataset IterableDataset",
@@ -64,9 +64,11 @@ NAMES = {
         default_startup_program embedding executor framework global_scope initializer io layers optimizer param_attr
         program_guard regularizer scope_guard transpiler unique_name""",
     "fluid.layers": """accuracy auc batch_norm cast concat continuous_value_model cross_entropy data dropout
-        elementwise_add elementwise_mul embedding fc fill_constant layer_norm log_loss matmul mean reduce_mean
-        reduce_sum relu reshape sequence_pool sigmoid softmax softmax_with_cross_entropy split square topk""",
-    "fluid.optimizer": "Adagrad AdagradOptimizer Adam AdamOptimizer Ftrl Momentum RMSProp SGD SGDOptimizer",
+        elementwise_add elementwise_mul embedding fc fill_constant layer_norm log_loss matmul mean noam_decay
+        reduce_mean reduce_sum relu reshape sequence_pool sigmoid softmax softmax_with_cross_entropy split square
+        topk""",
+    "fluid.optimizer": """Adadelta AdadeltaOptimizer Adagrad AdagradOptimizer Adam AdamOptimizer Adamax AdamaxOptimizer
+        DecayedAdagrad DecayedAdagradOptimizer Ftrl LambOptimizer Momentum RMSProp SGD SGDOptimizer""",
     "fluid.io": """DataLoader batch load_inference_model load_persistables save_inference_model save_params
         save_persistables save_vars shuffle""",
     "fluid.initializer": "Constant MSRA Normal TruncatedNormal Uniform Xavier ConstantInitializer",
@@ -145,6 +147,18 @@ ARGUMENTS = {
     "distributed.ProbabilityEntry": "probability",
     "distributed.ShowClickEntry": "show_name, click_name",
     "optimizer.Adam": "learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-08, parameters=None, weight_decay=None",
+    "optimizer.AdamW": """learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-08, parameters=None,
+        weight_decay=0.01, lr_ratio=None, apply_decay_param_fun=None, grad_clip=None, lazy_mode=False,
+        multi_precision=False, name=None""",
+    "optimizer.Lamb": """learning_rate=0.001, lamb_weight_decay=0.01, beta1=0.9, beta2=0.999, epsilon=1e-06,
+        parameters=None, grad_clip=None, exclude_from_weight_decay_fn=None, multi_precision=False""",
+    "optimizer.Adadelta": "learning_rate=0.001, epsilon=1e-06, rho=0.95, parameters=None, weight_decay=None",
+    "optimizer.Adamax": "learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-08, parameters=None",
+    "fluid.optimizer.DecayedAdagrad": "learning_rate, decay=0.95, epsilon=1e-06, parameter_list=None",
+    "fluid.optimizer.LambOptimizer": """learning_rate=0.001, lamb_weight_decay=0.01, beta1=0.9, beta2=0.999,
+        epsilon=1e-06, parameter_list=None, regularization=None, grad_clip=None,
+        exclude_from_weight_decay_fn=None, name=None""",
+    "fluid.layers.noam_decay": "d_model, warmup_steps, learning_rate=1.0",
     "optimizer.lr.PolynomialDecay": "learning_rate, decay_steps, end_lr=0.0001, power=1.0, cycle=False, last_epoch=-1",
     "io.DataLoader": "dataset, feed_list=None, places=None, return_list=True, batch_sampler=None, batch_size=1",
     "fluid.layers.data": "name, shape, append_batch_size=True, dtype='float32', lod_level=0, type=None",

@@ -195,7 +195,7 @@ fleet.stop_worker()
 """
 
 
-@pytest.mark.parametrize("rule", ["SGD", "Adagrad", "RowwiseAdagrad", "Adam"])
+@pytest.mark.parametrize("rule", ["SGD", "Adagrad", "RowwiseAdagrad", "Adam", "Adamax", "DecayedAdagrad"])
 def test_sync_training_on_servers_equals_training_alone(tmp_path, rule):  # stories 1, 14 and 15
     (tmp_path / "equals.py").write_text(EQUALS)
     alone = subprocess.run(

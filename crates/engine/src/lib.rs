@@ -62,8 +62,8 @@ mod value;
 
 pub use error::{Error, Result};
 pub use graph::{
-    Backward, Minimize, Net, Node, ParamAttr, ParameterAttributes, Program, RowLife, SparseAttributes, Var, Variable,
-    VariableKind, op,
+    Backward, Exception, Minimize, Net, Node, ParamAttr, ParameterAttributes, Program, RowLife, SparseAttributes, Var,
+    Variable, VariableKind, op,
 };
 pub use kernel::matrix;
 pub use memory::{Scope, StepTimes};

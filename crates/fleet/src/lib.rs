@@ -63,10 +63,10 @@ pub use fleet::Fleet;
 pub use openfleet_engine::op::{
     Activation, BatchNormOptions, DenseEmbeddingOptions, EmbeddingOptions, FcOptions, LayerNormOptions, Pooling,
 };
-pub use openfleet_engine::{DType, Minimize, Net, ParamAttr, Program, RowLife, Shape, Tensor, Var, models};
+pub use openfleet_engine::{DType, Exception, Minimize, Net, ParamAttr, Program, RowLife, Shape, Tensor, Var, models};
 pub use openfleet_table::{
-    Accessor, Adagrad, Adam, Admission, Clip, CtrOptions, Ftrl, Initializer, Momentum, Optimizer, Regularizer, RmsProp,
-    RowStorage, RowwiseAdagrad, Schedule, Sgd,
+    Accessor, Adadelta, Adagrad, Adam, AdamW, Adamax, Admission, Clip, CtrOptions, DecayedAdagrad, Ftrl, Initializer,
+    Lamb, Momentum, Optimizer, Regularizer, RmsProp, RowStorage, RowwiseAdagrad, Schedule, Sgd,
 };
 // Data
 pub use openfleet_core::{Batch, Column, Field, FieldKind, Key, Schema};

@@ -64,7 +64,8 @@ struct Parameters {
     version: u64,
 }
 
-/// Floats updated and copied at a time: three arrays of this length fit into the first-level cache.
+/// Floats updated and copied at a time: three arrays of this length fit into the first-level cache. A rule that needs the norm of
+/// the parameter updates all of it at once.
 const BLOCK: usize = 1024;
 
 impl DenseTable {
@@ -139,8 +140,9 @@ impl DenseTable {
         let update = self.spec.optimizer.at(rate, parameters.step);
         let regularizer = self.spec.regularizer.as_ref();
         let stride = parameters.values.len();
-        for (i, (values, gradient)) in parameters.values.chunks_mut(BLOCK).zip(gradient.chunks(BLOCK)).enumerate() {
-            let offset = i * BLOCK;
+        let block = if self.spec.optimizer.needs_whole_parameters() { stride } else { BLOCK };
+        for (i, (values, gradient)) in parameters.values.chunks_mut(block).zip(gradient.chunks(block)).enumerate() {
+            let offset = i * block;
             update.apply_part(regularizer, values, &mut parameters.state, stride, offset, gradient);
             if let Some((_, out)) = &mut copy {
                 out[offset..offset + values.len()].copy_from_slice(values);

@@ -254,6 +254,12 @@ pub enum Error {
         /// The rule.
         optimizer: &'static str,
     },
+    /// A rule that moves all rows in every step was chosen for a table whose rows are evicted or count shows and clicks.
+    #[error("`{optimizer}` without `lazy_mode` needs a sparse table of plain rows without a limit")]
+    MovesEveryRow {
+        /// The rule.
+        optimizer: &'static str,
+    },
     /// An initializer that depends on the number of rows was given to a sparse table, which has no fixed number of rows.
     #[error("initializer `{initializer}` needs `{field}`: a sparse table has no fixed number of rows")]
     FansUnknown {
@@ -277,6 +283,7 @@ impl Hinted for Error {
             Error::RowwiseDense { .. } => {
                 Some("use `adagrad` with the same settings (`Optimizer::for_dense`), as programs do".into())
             }
+            Error::MovesEveryRow { .. } => Some("set `lazy_mode`: rows that are not pushed stay as they are".into()),
             Error::TooManyKeys { .. } => Some("split the request".into()),
             Error::NonFiniteRow { .. } | Error::NonFiniteElement { .. } => Some(
                 "lower the learning rate or clip gradients; the policy `skip` leaves such gradients out and counts them"

@@ -34,7 +34,10 @@ pub use error::{Error, Result};
 pub use geo::Changed;
 pub use initializer::{Fans, Initializer};
 pub use ledger::Ledger;
-pub use optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, RmsProp, RowwiseAdagrad, Sgd};
+pub use optimizer::{
+    Adadelta, Adagrad, Adam, AdamW, Adamax, DecayedAdagrad, Ftrl, Lamb, Momentum, Optimizer, RmsProp, RowwiseAdagrad,
+    Sgd,
+};
 pub use push::{NonFinite, PushReport, ShowClick, Shrunk};
 pub use regularizer::Regularizer;
 pub use schedule::Schedule;

@@ -2,7 +2,7 @@
 //!
 //! A schedule is pure: the same step gives the same rate on every server, after every restart. It does not know which rule uses
 //! the rate. Formulas and edge cases are those of fluid's `learning_rate_scheduler`: steps count from 0, so `rate(0)` is the
-//! rate of the first update. Noam's schedule counts from 1, because it divides by the step.
+//! rate of the first update. Noam's schedule counts from 1, because it divides by the step, unless it is told otherwise.
 
 use serde::{Deserialize, Serialize};
 
@@ -81,7 +81,7 @@ pub enum Schedule {
         /// Epochs until 0 is reached.
         epochs: u64,
     },
-    /// `base * d_model ^ -0.5 * min(n ^ -0.5, n * warmup_steps ^ -1.5)` with `n = step + 1` ("Attention is all you
+    /// `base * d_model ^ -0.5 * min(n ^ -0.5, n * warmup_steps ^ -1.5)` with `n = step + first` ("Attention is all you
     /// need", section 5.3).
     Noam {
         /// A factor for the whole curve; 1 in the paper.
@@ -90,6 +90,10 @@ pub enum Schedule {
         d_model: f64,
         /// Steps during which the rate rises.
         warmup_steps: u64,
+        /// The number of the first step: 1 in the paper and in fluid's `noam_decay`; 0 in PaddlePaddle 2, whose first step has
+        /// the rate 0.
+        #[serde(default = "one", skip_serializing_if = "is_one")]
+        first: u64,
     },
     /// A straight line from `start` to `end` over `warmup_steps`, then `after`. That schedule gets the same step count, so it
     /// decays during the warm-up too, as in PaddlePaddle.
@@ -147,8 +151,9 @@ impl Schedule {
                 let epoch = (step / step_each_epoch) as f64;
                 base * 0.5 * ((epoch * std::f64::consts::PI / *epochs as f64).cos() + 1.0)
             }
-            Schedule::Noam { base, d_model, warmup_steps } => {
-                let n = step as f64 + 1.0;
+            Schedule::Noam { base, d_model, warmup_steps, first } => {
+                // With n = 0 the second term is 0, and the first one infinite.
+                let n = step as f64 + *first as f64;
                 base * d_model.powf(-0.5) * n.powf(-0.5).min(n * (*warmup_steps as f64).powf(-1.5))
             }
             Schedule::Warmup { warmup_steps, start, end, after } => {
@@ -233,7 +238,7 @@ impl Schedule {
                 require(*step_each_epoch >= 1, owner, "step_each_epoch", positive, step_each_epoch)?;
                 require(*epochs >= 1, owner, "epochs", positive, epochs)
             }
-            Schedule::Noam { base, d_model, warmup_steps } => {
+            Schedule::Noam { base, d_model, warmup_steps, .. } => {
                 let owner = "the Noam schedule";
                 finite(owner, "base", *base)?;
                 require(d_model.is_finite() && *d_model > 0.0, owner, "d_model", "a number above 0", d_model)?;
@@ -259,6 +264,14 @@ impl From<f64> for Schedule {
 
 fn units(step: u64, decay_steps: u64, staircase: bool) -> f64 {
     if staircase { (step / decay_steps) as f64 } else { step as f64 / decay_steps as f64 }
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn is_one(first: &u64) -> bool {
+    *first == 1
 }
 
 fn finite(owner: &'static str, field: &'static str, value: f64) -> Result<()> {

@@ -12,7 +12,7 @@ use openfleet_table::checkpoint::{
     read_manifest, read_sparse, reshard, save_alone, verify,
 };
 use openfleet_table::{
-    Accessor, Adagrad, CtrOptions, Error, Existing, Initializer, Missing, Optimizer, RowStorage, RowwiseAdagrad,
+    Accessor, Adagrad, Adam, CtrOptions, Error, Existing, Initializer, Missing, Optimizer, RowStorage, RowwiseAdagrad,
     Schedule, Scratch, SparseSpec, SparseTable,
 };
 use proptest::prelude::*;
@@ -202,6 +202,32 @@ fn a_delta_save_has_the_changed_rows_and_names_its_layers() {
     let directories: BTreeSet<_> =
         storage.files().into_keys().filter_map(|path| Some(path.split_once('/')?.0.to_owned())).collect();
     assert_eq!(directories, [whole.directory].into());
+}
+
+#[test]
+fn a_delta_save_has_the_rows_that_moved_without_a_gradient() {
+    let adam = Optimizer::Adam(Adam { lazy_mode: false, ..Adam::default() });
+    let spec = SparseSpec { optimizer: adam, ..spec(None, Accessor::Plain) };
+    let (table, storage, mut scratch) =
+        (Arc::new(SparseTable::new(spec.clone()).unwrap()), Memory::new(), Scratch::new());
+    let keys: Vec<Key> = (0..1000).collect();
+    table.push(&keys, &[0.25; 3000], &mut scratch).unwrap();
+    let first = save(&storage, &table, 1, false).unwrap();
+    table.push(&[7], &[0.5; 3], &mut scratch).unwrap();
+    let second = save(&storage, &table, 2, true).unwrap();
+    assert_eq!((second.sparse[0].parts[0].rows, second.layers.len()), (1000, 1));
+    assert_eq!((first.version, second.version), (3, 3), "earlier versions have no word for the rule");
+    assert_eq!(rows(&loaded(&storage, spec)), rows(&table));
+}
+
+#[test]
+fn a_rule_that_moves_every_row_needs_plain_rows_without_a_limit() {
+    let optimizer = Optimizer::Adam(Adam { lazy_mode: false, ..Adam::default() });
+    for spec in [spec(Some(8), Accessor::Plain), spec(None, Accessor::Ctr(CtrOptions::default()))] {
+        let error = SparseTable::new(SparseSpec { optimizer, ..spec.clone() }).unwrap_err();
+        assert_eq!(error.to_string(), "`adam` without `lazy_mode` needs a sparse table of plain rows without a limit");
+        assert!(SparseTable::new(SparseSpec { optimizer: optimizer.lazily(), ..spec }).is_ok());
+    }
 }
 
 #[test]

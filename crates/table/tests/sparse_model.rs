@@ -7,8 +7,9 @@ use std::collections::HashMap;
 
 use openfleet_core::Key;
 use openfleet_table::{
-    Accessor, Adagrad, Adam, Admission, Fans, Ftrl, Initializer, Missing, Momentum, NonFinite, Optimizer, Regularizer,
-    RmsProp, RowwiseAdagrad, Schedule, Scratch, Sgd, SparseSpec, SparseTable,
+    Accessor, Adadelta, Adagrad, Adam, AdamW, Adamax, Admission, DecayedAdagrad, Fans, Ftrl, Initializer, Lamb,
+    Missing, Momentum, NonFinite, Optimizer, Regularizer, RmsProp, RowwiseAdagrad, Schedule, Scratch, Sgd, SparseSpec,
+    SparseTable,
 };
 use proptest::prelude::*;
 
@@ -68,6 +69,12 @@ impl Model {
             }
             self.spec.optimizer.apply(rate, self.step, weights, state, &gradient);
         }
+        if self.spec.optimizer.moves_every_row() {
+            let others = self.rows.iter_mut().filter(|(key, _)| !keys.contains(key));
+            others.for_each(|(_, (weights, state))| {
+                self.spec.optimizer.apply(rate, self.step, weights, state, &vec![0.0; self.spec.dim]);
+            });
+        }
     }
 }
 
@@ -77,7 +84,13 @@ fn optimizers() -> impl Strategy<Value = Optimizer> {
         Just(Optimizer::Momentum(Momentum { nesterov: true, ..Momentum::default() })),
         Just(Optimizer::Adagrad(Adagrad { initial_accumulator: 0.1, ..Adagrad::default() })),
         Just(Optimizer::RowwiseAdagrad(RowwiseAdagrad { initial_accumulator: 0.1, ..RowwiseAdagrad::default() })),
+        Just(Optimizer::DecayedAdagrad(DecayedAdagrad::default())),
+        Just(Optimizer::Adadelta(Adadelta::default())),
         Just(Optimizer::Adam(Adam::default())),
+        Just(Optimizer::Adam(Adam { lazy_mode: false, ..Adam::default() })),
+        Just(Optimizer::AdamW(AdamW::default())),
+        Just(Optimizer::Adamax(Adamax::default())),
+        Just(Optimizer::Lamb(Lamb::default())),
         Just(Optimizer::RmsProp(RmsProp { centered: true, ..RmsProp::default() })),
         Just(Optimizer::Ftrl(Ftrl { l1: 0.01, ..Ftrl::default() })),
     ]

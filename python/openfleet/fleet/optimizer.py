@@ -53,7 +53,8 @@ class DistributedOptimizer:
         prepare_backward(
             loss, self.user_defined_optimizer._parameters if parameter_list is None else parameter_list, no_grad_set
         )
-        pairs = self._native.minimize(loss.program._native, loss.name)
+        exceptions = json.dumps(self.user_defined_optimizer.exceptions(loss.program))
+        pairs = self._native.minimize(loss.program._native, loss.name, exceptions)
         _job.main_program = loss.program
         _job.startup_program = default_startup_program() if startup_program is None else startup_program
         return [], [(Variable(loss.program, p), Variable(loss.program, g)) for p, g in pairs]

@@ -24,7 +24,7 @@ _REFUSED = {
     "elastic": "`fleetrun --max_restarts` restarts a failed job from its last checkpoint",
     "fleet_desc_configs": "tables are described by the layers of the program",
     "heter_ccl_mode": "ranks are processes on CPUs",
-    "lamb": "use `static.optimizer.Adam`",
+    "lamb": "use `static.optimizer.Lamb`",
     "lars": "use `static.optimizer.Momentum`",
     "pipeline": "a model has to fit on each rank; servers hold larger tables",
     "qat": "train with 32 bits",

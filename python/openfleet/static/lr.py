@@ -107,12 +107,14 @@ class CosineDecay(LRScheduler):
 class NoamDecay(LRScheduler):
     """Rises for `warmup_steps`, then falls with the square root of the step (Vaswani et al. 2017).
 
+    The step counts from `first`: from 1 in the paper, from 0 in PaddlePaddle 2, where the first step has the rate 0.
+
     >>> adam = static.optimizer.Adam(static.optimizer.lr.NoamDecay(d_model=64, warmup_steps=1000))
     """
 
-    def __init__(self, d_model: float, warmup_steps: int, learning_rate: float = 1.0) -> None:
+    def __init__(self, d_model: float, warmup_steps: int, learning_rate: float = 1.0, *, first: int = 1) -> None:
         values = {"base": float(learning_rate), "d_model": float(d_model), "warmup_steps": int(warmup_steps)}
-        super().__init__(learning_rate, {"noam": values})
+        super().__init__(learning_rate, {"noam": values if first == 1 else {**values, "first": int(first)}})
 
 
 class LinearWarmup(LRScheduler):

@@ -9,16 +9,31 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._deprecated import IGNORED, accepts_deprecated
 from . import lr
 from .lr import LRScheduler
-from .program import Variable
+from .program import Program, Variable
 from .regularizer import L2Decay, Regularizer
 
-__all__ = ["SGD", "Adagrad", "Adam", "Ftrl", "Momentum", "Optimizer", "RMSProp", "RowwiseAdagrad", "lr"]
+__all__ = [
+    "SGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "DecayedAdagrad",
+    "Ftrl",
+    "Lamb",
+    "Momentum",
+    "Optimizer",
+    "RMSProp",
+    "RowwiseAdagrad",
+    "lr",
+]
 
 
 class Optimizer:
@@ -64,6 +79,10 @@ class Optimizer:
             "clip": self._grad_clip and self._grad_clip.to_json(),
         }
 
+    def exceptions(self, program: Program) -> dict[str, Any]:
+        """Returns what the rule does differently for some parameters of a program, by name, as the engine reads it."""
+        return {}
+
     @accepts_deprecated("self loss startup_program parameters no_grad_set", startup_program=IGNORED)
     def minimize(
         self, loss: Variable, *, parameters: Sequence[Any] | None = None, no_grad_set: Any = None
@@ -91,7 +110,7 @@ class Optimizer:
         if not isinstance(loss, Variable):
             raise TypeError(f"`minimize` expects a Variable, got {type(loss).__name__}")
         prepare_backward(loss, self._parameters if parameters is None else parameters, no_grad_set)
-        rule = self.to_json()
+        rule = self.to_json() | {"exceptions": self.exceptions(loss.program)}
         _check_finite("learning rate", rule["schedule"])
         _check_finite("rule", rule)
         pairs = loss.program._native.minimize(json.dumps(rule), loss.name)
@@ -118,6 +137,11 @@ def prepare_backward(loss: Variable, parameters: Sequence[Any] | None, no_grad_s
 
     if parameters is not None or no_grad_set:
         append_backward(loss, parameters, no_grad_set)
+
+
+def _trainables(program: Program) -> list[Variable]:
+    """The parameters and sparse tables of a program."""
+    return [variable for variable in program.list_vars() if variable.kind in ("parameter", "table")]
 
 
 class SGD(Optimizer):
@@ -218,10 +242,61 @@ class RowwiseAdagrad(Optimizer):
         super().__init__(learning_rate, rule, weight_decay, grad_clip, parameters)
 
 
+class DecayedAdagrad(Optimizer):
+    """AdaGrad that forgets: divides the rate of each weight by the root of a running mean of its squared gradients.
+
+    `RMSProp` has its epsilon under the root, and `DecayedAdagrad` outside of it.
+
+    >>> loss = static.nn.mean(static.nn.fc(static.data("x", [None, 2]), size=1))
+    >>> pairs = static.optimizer.DecayedAdagrad(0.01, decay=0.9).minimize(loss)[1]
+    >>> len(pairs)
+    2
+    """
+
+    def __init__(
+        self,
+        learning_rate: float | LRScheduler,
+        decay: float = 0.95,
+        epsilon: float = 1e-6,
+        parameters: Any = None,
+        weight_decay: Any = None,
+        grad_clip: Any = None,
+    ) -> None:
+        rule = {"decayed_adagrad": {"decay": float(decay), "epsilon": float(epsilon)}}
+        super().__init__(learning_rate, rule, weight_decay, grad_clip, parameters)
+
+
+class Adadelta(Optimizer):
+    """Adadelta (Zeiler 2012): steps as long as the last ones were, in relation to the gradients.
+
+    The paper has no learning rate: it is 1 there.
+
+    >>> loss = static.nn.mean(static.nn.fc(static.data("x", [None, 2]), size=1))
+    >>> pairs = static.optimizer.Adadelta(1.0).minimize(loss)[1]
+    >>> len(pairs)
+    2
+    """
+
+    def __init__(
+        self,
+        learning_rate: float | LRScheduler = 0.001,
+        epsilon: float = 1e-6,
+        rho: float = 0.95,
+        parameters: Any = None,
+        weight_decay: Any = None,
+        grad_clip: Any = None,
+    ) -> None:
+        rule = {"adadelta": {"epsilon": float(epsilon), "rho": float(rho)}}
+        super().__init__(learning_rate, rule, weight_decay, grad_clip, parameters)
+
+
 class Adam(Optimizer):
     """Adam (Kingma and Ba 2015): first and second moments with bias correction.
 
-    A row of a sparse table is updated only in steps that push a gradient for it.
+    A row of a sparse table is updated only in steps that push a gradient for it. With `lazy_mode=False` every row of a
+    table moves in every step by its moments, as the weights of a dense parameter do; a step then takes as long as the
+    table has rows. That is for one process and for collective jobs, and for tables whose ids are bounded
+    (`embedding(is_sparse=True)`); elsewhere tables stay lazy, and one line in the log names them.
 
     >>> loss = static.nn.mean(static.nn.fc(static.data("x", [None, 2]), size=1))
     >>> pairs = static.optimizer.Adam(0.001).minimize(loss)[1]
@@ -229,7 +304,90 @@ class Adam(Optimizer):
     2
     """
 
-    @accepts_deprecated(lazy_mode=IGNORED, name=IGNORED)
+    @accepts_deprecated(name=IGNORED)
+    def __init__(
+        self,
+        learning_rate: float | LRScheduler = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        parameters: Any = None,
+        weight_decay: Any = None,
+        grad_clip: Any = None,
+        lazy_mode: bool = True,
+    ) -> None:
+        values = {"beta1": float(beta1), "beta2": float(beta2), "epsilon": float(epsilon)}
+        rule = {"adam": values if lazy_mode else {**values, "lazy_mode": False}}
+        super().__init__(learning_rate, rule, weight_decay, grad_clip, parameters)
+
+
+class AdamW(Optimizer):
+    """Adam with a weight decay that does not pass through the moments (Loshchilov and Hutter 2019).
+
+    A row of a sparse table is updated, and decays, only in steps that push a gradient for it.
+
+    Args:
+        learning_rate: A number, or a schedule of `static.optimizer.lr`.
+        beta1: Decay of the first moment.
+        beta2: Decay of the second moment.
+        epsilon: Keeps the quotient finite.
+        parameters: The parameters to train; all that have a gradient by default.
+        weight_decay: The share of a weight, times the learning rate, that is removed in every step.
+        lr_ratio: A function from a parameter to the factor of its learning rate, called when the program is minimized.
+        apply_decay_param_fun: A function from the name of a parameter to whether it decays, called at the same time.
+            All parameters decay by default.
+        grad_clip: One of `static.clip`.
+
+    Exclude biases from the decay:
+
+    >>> loss = static.nn.mean(static.nn.fc(static.data("x", [None, 2]), size=1))
+    >>> rule = static.optimizer.AdamW(0.001, apply_decay_param_fun=lambda name: ".b_" not in name)
+    >>> rule.exceptions(loss.program)
+    {'fc_0.b_0': {'weight_decay': False}}
+    >>> pairs = rule.minimize(loss)[1]
+    """
+
+    def __init__(
+        self,
+        learning_rate: float | LRScheduler = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        parameters: Any = None,
+        weight_decay: float = 0.01,
+        lr_ratio: Callable[[Any], float] | None = None,
+        apply_decay_param_fun: Callable[[str], Any] | None = None,
+        grad_clip: Any = None,
+    ) -> None:
+        if not isinstance(weight_decay, (int, float)) or isinstance(weight_decay, bool):
+            raise TypeError(f"`weight_decay` of AdamW expects a float, got {type(weight_decay).__name__}")
+        values = {"beta1": float(beta1), "beta2": float(beta2), "epsilon": float(epsilon)}
+        rule = {"adamw": {**values, "weight_decay": float(weight_decay)}}
+        super().__init__(learning_rate, rule, None, grad_clip, parameters)
+        self._lr_ratio, self._has_decay = lr_ratio, apply_decay_param_fun
+
+    def exceptions(self, program: Program) -> dict[str, Any]:
+        """Returns the parameters without weight decay and those with their own learning rate."""
+        found: dict[str, dict[str, Any]] = {}
+        for parameter in _trainables(program):
+            if self._has_decay is not None and not self._has_decay(parameter.name):
+                found.setdefault(parameter.name, {})["weight_decay"] = False
+            if self._lr_ratio is not None:
+                found.setdefault(parameter.name, {})["learning_rate"] = float(self._lr_ratio(parameter))
+        return found
+
+
+class Adamax(Optimizer):
+    """Adam whose second moment is the largest gradient so far, which decays (Kingma and Ba 2015, section 7.1).
+
+    A row of a sparse table is updated only in steps that push a gradient for it.
+
+    >>> loss = static.nn.mean(static.nn.fc(static.data("x", [None, 2]), size=1))
+    >>> pairs = static.optimizer.Adamax(0.001).minimize(loss)[1]
+    >>> len(pairs)
+    2
+    """
+
     def __init__(
         self,
         learning_rate: float | LRScheduler = 0.001,
@@ -240,8 +398,59 @@ class Adam(Optimizer):
         weight_decay: Any = None,
         grad_clip: Any = None,
     ) -> None:
-        rule = {"adam": {"beta1": float(beta1), "beta2": float(beta2), "epsilon": float(epsilon)}}
+        rule = {"adamax": {"beta1": float(beta1), "beta2": float(beta2), "epsilon": float(epsilon)}}
         super().__init__(learning_rate, rule, weight_decay, grad_clip, parameters)
+
+
+class Lamb(Optimizer):
+    """Lamb (You et al. 2020): the direction of Adam with weight decay, and steps in proportion to a parameter's norm.
+
+    The norm is that of a whole dense parameter, in every mode: servers keep a parameter in one piece. Of a sparse table
+    it is the norm of each row that is pushed, as in FBGEMM and torchrec, because no process has all rows.
+
+    Args:
+        learning_rate: A number, or a schedule of `static.optimizer.lr`.
+        lamb_weight_decay: The share of the weights that is added to the direction.
+        beta1: Decay of the first moment.
+        beta2: Decay of the second moment.
+        epsilon: Keeps the quotient finite.
+        parameters: The parameters to train; all that have a gradient by default.
+        grad_clip: One of `static.clip`.
+        exclude_from_weight_decay_fn: A function from a parameter to whether it has no weight decay, called when the
+            program is minimized. Such a parameter moves as by Adam, without the norms, unless `always_adapt` is set.
+        always_adapt: Whether parameters without weight decay use the norms too.
+
+    >>> loss = static.nn.mean(static.nn.fc(static.data("x", [None, 2]), size=1))
+    >>> rule = static.optimizer.Lamb(0.01, exclude_from_weight_decay_fn=lambda parameter: parameter.ndim == 1)
+    >>> rule.exceptions(loss.program)
+    {'fc_0.b_0': {'weight_decay': False}}
+    >>> pairs = rule.minimize(loss)[1]
+    """
+
+    def __init__(
+        self,
+        learning_rate: float | LRScheduler = 0.001,
+        lamb_weight_decay: float = 0.01,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-6,
+        parameters: Any = None,
+        grad_clip: Any = None,
+        exclude_from_weight_decay_fn: Callable[[Any], Any] | None = None,
+        *,
+        always_adapt: bool = False,
+    ) -> None:
+        values = {"beta1": float(beta1), "beta2": float(beta2), "epsilon": float(epsilon)}
+        decay = {"weight_decay": float(lamb_weight_decay), "always_adapt": bool(always_adapt)}
+        super().__init__(learning_rate, {"lamb": {**values, **decay}}, None, grad_clip, parameters)
+        self._has_no_decay = exclude_from_weight_decay_fn
+
+    def exceptions(self, program: Program) -> dict[str, Any]:
+        """Returns the parameters without weight decay."""
+        if self._has_no_decay is None:
+            return {}
+        excluded = [parameter for parameter in _trainables(program) if self._has_no_decay(parameter)]
+        return {parameter.name: {"weight_decay": False} for parameter in excluded}
 
 
 class RMSProp(Optimizer):

@@ -38,12 +38,19 @@ pub struct DenseParameter {
     pub name: String,
     /// Its dimensions; empty for a scalar.
     pub shape: Vec<usize>,
+    /// Whether it is one block, whatever its size and the rule are.
+    pub is_whole: bool,
 }
 
 impl DenseParameter {
     /// A parameter of this name and shape.
     pub fn new(name: impl Into<String>, shape: impl Into<Vec<usize>>) -> Self {
-        DenseParameter { name: name.into(), shape: shape.into() }
+        DenseParameter { name: name.into(), shape: shape.into(), is_whole: false }
+    }
+
+    /// Keeps it in one block if `is_whole`: for an update that needs all of it at once.
+    pub fn whole_if(self, is_whole: bool) -> Self {
+        DenseParameter { is_whole, ..self }
     }
 
     /// Number of elements; fails if there are none, or more than fit into `usize`.
@@ -117,7 +124,10 @@ impl Placement {
             }
             let element_count = parameter.element_count()?;
             let row_length = element_count / parameter.shape.first().copied().unwrap_or(1);
-            let block_length = rule.slice.block_length(element_count, row_length, server_count);
+            let block_length = match parameter.is_whole {
+                true => element_count,
+                false => rule.slice.block_length(element_count, row_length, server_count),
+            };
             first_block.push(blocks.len());
             for (index, offset) in (0..element_count).step_by(block_length).enumerate() {
                 blocks.push(Block {
@@ -214,6 +224,14 @@ mod tests {
         assert_eq!(forward.blocks_of(0)[0].server, backward.blocks_of(1)[0].server);
         let servers = |blocks: &[Block]| blocks.iter().map(|block| block.server).collect::<Vec<_>>();
         assert_eq!(servers(forward.blocks_of(1)), servers(backward.blocks_of(0)));
+    }
+
+    #[test]
+    fn a_parameter_that_is_needed_whole_is_one_block_among_others_that_are_split() {
+        let parameters = ["w0", "w1"].map(|name| DenseParameter::new(name, [400, 400]).whole_if(name == "w0"));
+        let placement = Placement::new(parameters.into(), 3, PlacementRule::default()).unwrap();
+        assert_eq!(placement.blocks_of(0), [Block { parameter: 0, index: 0, offset: 0, length: 160_000, server: 0 }]);
+        assert_eq!(placement.blocks_of(1).len(), 3);
     }
 
     #[test]

@@ -150,8 +150,10 @@ impl Remote {
         sparse: &[(String, SparseSpec)],
         dense: &[(String, DenseSpec, Vec<f32>)],
     ) -> Result<Self> {
-        let parameters =
-            dense.iter().map(|(name, spec, _)| DenseParameter::new(name.clone(), spec.shape.clone())).collect();
+        let parameter = |(name, spec, _): &(String, DenseSpec, Vec<f32>)| {
+            DenseParameter::new(name.clone(), spec.shape.clone()).whole_if(spec.optimizer.needs_whole_parameters())
+        };
+        let parameters = dense.iter().map(parameter).collect();
         let placement = Placement::new(parameters, links.len(), rule)?;
         let blocks: Vec<Vec<usize>> = (0..links.len())
             .map(|server| {

@@ -3,6 +3,8 @@
 //! The arithmetic of the update rules is in the table crate, where one implementation serves local training and servers. This
 //! file says which rule, at which learning rate, with which decay and clipping. The process that holds the tables applies it.
 
+use std::collections::BTreeMap;
+
 use openfleet_table::{Clip, NonFinite, Optimizer, Regularizer, Schedule};
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +25,25 @@ pub struct Minimize {
     /// What to do with a gradient that is not finite. By default it is refused and counted.
     #[serde(default)]
     pub non_finite: NonFinite,
+    /// Parameters and tables that the rule treats differently, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub exceptions: BTreeMap<String, Exception>,
+}
+
+/// How the rule treats one parameter or table differently.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Exception {
+    /// Multiplies the learning rate.
+    pub learning_rate: f64,
+    /// Whether the weight decay that is part of the rule (of AdamW and Lamb) applies.
+    pub weight_decay: bool,
+}
+
+impl Default for Exception {
+    fn default() -> Self {
+        Exception { learning_rate: 1.0, weight_decay: true }
+    }
 }
 
 impl Minimize {
@@ -34,6 +55,7 @@ impl Minimize {
             regularizer: None,
             clip: None,
             non_finite: NonFinite::default(),
+            exceptions: BTreeMap::new(),
         }
     }
 
@@ -61,13 +83,26 @@ impl Minimize {
         self
     }
 
+    /// Treats a parameter or table differently.
+    pub fn exception(mut self, name: impl Into<String>, exception: Exception) -> Self {
+        self.exceptions.insert(name.into(), exception);
+        self
+    }
+
+    /// The rule and the schedule of a parameter or table.
+    pub(crate) fn rule_of(&self, name: &str) -> (Optimizer, Schedule) {
+        let Exception { learning_rate, weight_decay } = self.exceptions.get(name).copied().unwrap_or_default();
+        let optimizer = if weight_decay { self.optimizer } else { self.optimizer.without_weight_decay() };
+        (optimizer, self.schedule.clone().scaled(learning_rate))
+    }
+
     /// Appends the backward of `loss`, unless the program has it, and trains every parameter that has a gradient. Returns the
     /// pairs of parameter (or table) and gradient.
     ///
     /// # Errors
     ///
-    /// If the program has an optimizer already or a setting is out of range (so that this does not fail later, in the first run),
-    /// and like [`Program::append_backward`].
+    /// If the program has an optimizer already, a setting is out of range (so that this does not fail later, in the first run),
+    /// or the program has no variable of the name of an exception, and like [`Program::append_backward`].
     pub fn minimize(&self, program: &mut Program, loss: Var) -> Result<Vec<(Var, Var)>> {
         if let Some(existing) = &program.minimize {
             return Err(Error::AlreadyMinimized { existing: existing.optimizer.name().to_owned() });
@@ -76,6 +111,10 @@ impl Minimize {
         self.schedule.validate()?;
         self.regularizer.map_or(Ok(()), |regularizer| regularizer.validate())?;
         self.clip.map_or(Ok(()), |clip| clip.validate())?;
+        for name in self.exceptions.keys() {
+            program.find(name)?;
+            self.rule_of(name).1.validate()?;
+        }
         let pairs = match &program.backward {
             Some(backward) if backward.loss() == loss => program.parameter_gradients(),
             _ => program.append_backward(loss, None, &[])?,

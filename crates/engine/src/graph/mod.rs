@@ -12,7 +12,7 @@ mod program;
 pub(crate) mod table_spec;
 
 pub use backward::Backward;
-pub use minimize::Minimize;
+pub use minimize::{Exception, Minimize};
 pub use net::{Net, ParamAttr};
 pub(crate) use program::describe_data;
 pub use program::{Node, ParameterAttributes, Program, RowLife, SparseAttributes, Var, Variable, VariableKind};

@@ -1,7 +1,7 @@
 //! The specs of a program's sparse tables and dense parameters: what their tables are created from.
 
 use openfleet_table::sparse::DEFAULT_SHARDS;
-use openfleet_table::{DenseSpec, NonFinite, Optimizer, Regularizer, Schedule, Sgd, SparseSpec};
+use openfleet_table::{Accessor, DenseSpec, NonFinite, Optimizer, Regularizer, Schedule, Sgd, SparseSpec};
 
 use super::{Node, Program, Var, VariableKind};
 
@@ -20,10 +20,13 @@ pub(crate) fn trains(program: &Program, var: Var) -> bool {
 pub(crate) fn sparse_spec(program: &Program, var: Var) -> Option<SparseSpec> {
     let variable = program.variable(var);
     let VariableKind::SparseTable(attributes) = &variable.kind else { return None };
-    let (optimizer, schedule, regularizer) = rule(program);
+    let (optimizer, schedule, regularizer) = rule(program, &variable.name);
+    let rows = &attributes.rows;
+    // A step that moves every row costs as much as the table has rows, and rows that count or are evicted have lives of their own.
+    let is_bounded = attributes.vocabulary.is_some() && rows.capacity.is_none() && rows.accessor == Accessor::Plain;
     Some(SparseSpec {
         dim: attributes.dim,
-        optimizer,
+        optimizer: if is_bounded { optimizer } else { optimizer.lazily() },
         schedule: schedule.scaled(f64::from(attributes.learning_rate)),
         regularizer: attributes.regularizer.or(regularizer),
         initializer: attributes.initializer,
@@ -42,7 +45,7 @@ pub(crate) fn sparse_spec(program: &Program, var: Var) -> Option<SparseSpec> {
 pub(crate) fn dense_spec(program: &Program, var: Var) -> Option<DenseSpec> {
     let variable = program.variable(var);
     let VariableKind::Parameter(attributes) = &variable.kind else { return None };
-    let (optimizer, schedule, regularizer) = rule(program);
+    let (optimizer, schedule, regularizer) = rule(program, &variable.name);
     Some(DenseSpec {
         shape: variable.shape.sizes(0),
         // A row-wise rule trains rows; dense parameters have none.
@@ -53,11 +56,19 @@ pub(crate) fn dense_spec(program: &Program, var: Var) -> Option<DenseSpec> {
     })
 }
 
-fn rule(program: &Program) -> (Optimizer, Schedule, Option<Regularizer>) {
+fn rule(program: &Program, name: &str) -> (Optimizer, Schedule, Option<Regularizer>) {
     match &program.minimize {
-        Some(minimize) => (minimize.optimizer, minimize.schedule.clone(), minimize.regularizer),
+        Some(minimize) => {
+            let (optimizer, schedule) = minimize.rule_of(name);
+            (optimizer, schedule, minimize.regularizer)
+        }
         None => (Optimizer::Sgd(Sgd::default()), Schedule::Constant(0.0), None),
     }
+}
+
+/// Whether the optimizer would move every row of a table in every step, were it not for the table.
+pub(crate) fn would_move_every_row(program: &Program, var: Var) -> bool {
+    trains(program, var) && program.minimize.as_ref().is_some_and(|minimize| minimize.optimizer.moves_every_row())
 }
 
 pub(crate) fn non_finite(program: &Program) -> NonFinite {

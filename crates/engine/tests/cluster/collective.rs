@@ -6,7 +6,7 @@ use openfleet_core::strategy::{CollectiveSettings, ModeSettings, OptionValue, St
 use openfleet_dist::collective::{InProcess, RankGroup};
 use openfleet_engine::op::Activation;
 use openfleet_engine::{DType, Executor, Feed, Minimize, Net, Scope};
-use openfleet_table::{Adagrad, Adam, Clip, Momentum, Optimizer, RowwiseAdagrad, Sgd};
+use openfleet_table::{Adagrad, Adam, Clip, Lamb, Momentum, Optimizer, RowwiseAdagrad, Sgd};
 
 use crate::harness::{TrainedValues, alone, alone_on, feed, model, values_of};
 
@@ -77,6 +77,24 @@ fn ranks_equal_one_process_on_the_joined_batches() {
                 check_equal(&got, &expected, &format!("{optimizer:?}, {clip:?}, {size} ranks"));
             }
         }
+    }
+}
+
+/// Every rank has all rows, so it can move all of them, and whole parameters, so it has their norms.
+#[test]
+fn ranks_equal_one_process_under_rules_that_need_all_rows_or_whole_parameters() {
+    for optimizer in [Optimizer::Adam(Adam { lazy_mode: false, ..Adam::default() }), Optimizer::Lamb(Lamb::default())] {
+        let minimize = Minimize::new(optimizer, 0.01);
+        for size in [2, 3] {
+            let expected = alone(&minimize, size as u64, 100);
+            let got = ranks(&minimize, size, CollectiveSettings::default(), |_| 100);
+            assert!(got.iter().all(|other| *other == got[0]), "{optimizer:?}: ranks differ");
+            // Up to 1.1e-6: gradients are divided by their own size, and the order of a sum decides its last digits.
+            let whole = got[0].relative_difference(&expected);
+            assert!(whole < 1e-5, "{optimizer:?}, {size} ranks: {whole:e}");
+        }
+        let lazy = alone(&Minimize::new(optimizer.lazily(), 0.01), 2, 100);
+        assert_eq!(lazy != alone(&minimize, 2, 100), optimizer.moves_every_row(), "{optimizer:?}: rows rest");
     }
 }
 

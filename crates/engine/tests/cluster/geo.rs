@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier};
 use openfleet_core::strategy::{GeoScale, Mode, StrategyOptions};
 use openfleet_engine::Minimize;
 use openfleet_engine::{Executor, Scope};
-use openfleet_table::{Adagrad, Adam, Optimizer, RowwiseAdagrad, Sgd};
+use openfleet_table::{Adagrad, Adam, Lamb, Optimizer, RowwiseAdagrad, Sgd};
 use parking_lot::Mutex;
 
 use crate::harness::{Transport, alone, feed, model, on_cluster, together};
@@ -22,6 +22,7 @@ fn geo_with_one_worker_equals_local_training() {
         (Optimizer::Adagrad(Adagrad::default()), 0.05),
         (Optimizer::RowwiseAdagrad(RowwiseAdagrad::default()), 0.05),
         (Optimizer::Adam(Adam::default()), 0.01),
+        (Optimizer::Lamb(Lamb::default()), 0.01),
     ];
     for (optimizer, rate) in rules {
         let minimize = Minimize::new(optimizer, rate);

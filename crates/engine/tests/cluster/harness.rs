@@ -24,14 +24,25 @@ pub(crate) struct Model {
 }
 
 pub(crate) fn model(minimize: &Minimize) -> Model {
-    model_with_rows(minimize, RowStorage::Float32)
+    model_with(minimize, RowStorage::Float32, 5)
 }
 
 /// The same with rows that are stored in this way.
 pub(crate) fn model_with_rows(minimize: &Minimize, storage: RowStorage) -> Model {
+    model_with(minimize, storage, 5)
+}
+
+/// The same with a hidden layer of this width.
+pub(crate) fn model_of_width(minimize: &Minimize, width: usize) -> Model {
+    model_with(minimize, RowStorage::Float32, width)
+}
+
+fn model_with(minimize: &Minimize, storage: RowStorage, width: usize) -> Model {
     let mut net = Net::with_seed(5);
     let rows = RowLife { storage, ..RowLife::default() };
-    let table = EmbeddingOptions { table: ParamAttr::named("table"), rows, ..EmbeddingOptions::default() };
+    // Ids are below the vocabulary.
+    let vocabulary = Some(1000);
+    let table = EmbeddingOptions { table: ParamAttr::named("table"), rows, vocabulary, ..EmbeddingOptions::default() };
     let mut parts = Vec::new();
     for slot in ["a", "b"] {
         let slot = net.slot(slot).unwrap();
@@ -40,7 +51,7 @@ pub(crate) fn model_with_rows(minimize: &Minimize, storage: RowStorage) -> Model
     parts.push(net.data("x", &[-1, 2], DType::F32).unwrap());
     let label = net.data("label", &[-1, 1], DType::I64).unwrap();
     let joined = net.concat(&parts, 1).unwrap();
-    let hidden = net.fc(joined, 5, Activation::Relu).unwrap();
+    let hidden = net.fc(joined, width, Activation::Relu).unwrap();
     let logit = net.fc(hidden, 1, Activation::Linear).unwrap();
     let target = net.cast(label, DType::F32).unwrap();
     let losses = net.sigmoid_cross_entropy_with_logits(logit, target).unwrap();

@@ -1,10 +1,16 @@
 //! Sync equals local: N workers get the same parameters as one process on the N batches together.
 
-use openfleet_core::strategy::{Mode, StrategyOptions};
-use openfleet_engine::Minimize;
-use openfleet_table::{Adagrad, Adam, Clip, Momentum, Optimizer, RowwiseAdagrad, Sgd};
+use std::sync::Arc;
 
-use crate::harness::{Transport, alone, alone_on, together};
+use openfleet_core::strategy::{Mode, StrategyOptions};
+use openfleet_engine::{Executor, Minimize, Scope};
+use openfleet_table::{
+    Adadelta, Adagrad, Adam, AdamW, Adamax, Clip, DecayedAdagrad, Lamb, Momentum, Optimizer, RowwiseAdagrad, Sgd,
+};
+
+use crate::harness::{
+    Transport, alone, alone_on, feed, model_of_width, on_cluster, together, trained_values, values_of,
+};
 
 #[test]
 fn sync_equals_one_process_on_the_joined_batches() {
@@ -16,7 +22,12 @@ fn sync_equals_one_process_on_the_joined_batches() {
         (Optimizer::Momentum(Momentum::default()), 0.05),
         (Optimizer::Adagrad(Adagrad::default()), 0.05),
         (Optimizer::RowwiseAdagrad(RowwiseAdagrad::default()), 0.05),
+        (Optimizer::DecayedAdagrad(DecayedAdagrad::default()), 0.01),
+        (Optimizer::Adadelta(Adadelta::default()), 1.0),
         (Optimizer::Adam(Adam::default()), 0.01),
+        (Optimizer::AdamW(AdamW::default()), 0.01),
+        (Optimizer::Adamax(Adamax::default()), 0.01),
+        (Optimizer::Lamb(Lamb::default()), 0.01),
     ];
     for (optimizer, rate) in rules {
         for workers in [2, 3, 4] {
@@ -31,6 +42,44 @@ fn sync_equals_one_process_on_the_joined_batches() {
             }
         }
     }
+}
+
+/// A matrix of 8 x 5000 would be four blocks on five servers.
+#[test]
+fn sync_keeps_a_parameter_whole_whose_norm_the_optimizer_needs() {
+    let train = |executor: &mut Executor, batches: &dyn Fn(u64) -> std::ops::Range<u64>, minimize: &Minimize| {
+        let model = model_of_width(minimize, 5000);
+        executor.run_startup(&model.net.startup).unwrap();
+        (0..5).for_each(|step| {
+            executor.run(&model.net.main, feed(step, batches(step)), &[model.loss]).unwrap();
+        });
+    };
+    for (optimizer, blocks) in [(Optimizer::Lamb(Lamb::default()), 1), (Optimizer::Adam(Adam::default()), 4)] {
+        let minimize = Minimize::new(optimizer, 0.01);
+        let mut executor = Executor::new(Arc::new(Scope::new()));
+        train(&mut executor, &|_| 0..2, &minimize);
+        let expected = values_of(executor.scope());
+        let states = on_cluster(&StrategyOptions::for_mode(Mode::Sync), (2, 5), Transport::InProcess, |cluster| {
+            let rank = u64::from(cluster.worker().rank);
+            train(&mut Executor::on_cluster(Arc::new(Scope::new()), cluster), &|_| rank..rank + 1, &minimize);
+        });
+        let mut found = 0;
+        states.iter().for_each(|state| state.each_block(|name, _| found += usize::from(name.starts_with("fc_0.w_0"))));
+        assert_eq!(found, blocks, "{optimizer:?}");
+        // 2.6e-6: the order of the sums of a gradient decides its last digits.
+        let whole = trained_values(&states).relative_difference(&expected);
+        assert!(whole < 1e-5, "{optimizer:?}: {whole:e}");
+    }
+}
+
+/// Rows on servers are updated when they are pushed, whatever the optimizer says.
+#[test]
+fn servers_update_rows_lazily_without_lazy_mode_too() {
+    let adam = |lazy_mode| Minimize::new(Optimizer::Adam(Adam { lazy_mode, ..Adam::default() }), 0.01);
+    let train = |minimize: &Minimize| {
+        together(&StrategyOptions::for_mode(Mode::Sync), minimize, (2, 2), Transport::InProcess, |_| 20)
+    };
+    assert_eq!(train(&adam(false)), train(&adam(true)));
 }
 
 /// The norm is that of the mean gradient of all workers. No worker has this gradient, and no server has all of it.

@@ -3,9 +3,10 @@
 
 use openfleet_core::error::report;
 use openfleet_engine::op::EmbeddingOptions;
-use openfleet_engine::{DType, Error, Executor, Feed, Minimize, Net, ParamAttr, Var};
+use openfleet_engine::{DType, Error, Exception, Executor, Feed, Minimize, Net, ParamAttr, Var};
 use openfleet_table::{
-    Adagrad, Adam, Clip, Ftrl, Initializer, Momentum, Optimizer, Regularizer, RmsProp, RowwiseAdagrad, Schedule, Sgd,
+    Adadelta, Adagrad, Adam, AdamW, Adamax, Clip, DecayedAdagrad, Ftrl, Initializer, Lamb, Momentum, Optimizer,
+    Regularizer, RmsProp, RowwiseAdagrad, Schedule, Sgd,
 };
 
 use crate::{dense, row, started};
@@ -83,7 +84,7 @@ fn by_formula(rule: &Optimizer, r: f64, g1: f64, g2: f64) -> [f64; 2] {
         // On dense parameters.
         Optimizer::RowwiseAdagrad(rule) => by_formula(&Optimizer::Adagrad(rule.for_dense()), r, g1, g2),
         // As in the paper, with corrected moments; the rule's file has the same without the divisions.
-        Optimizer::Adam(Adam { beta1, beta2, epsilon }) => {
+        Optimizer::Adam(Adam { beta1, beta2, epsilon, .. }) => {
             let (m1, v1) = ((1.0 - beta1) * g1, (1.0 - beta2) * g1 * g1);
             let (m2, v2) = (beta1 * m1 + (1.0 - beta1) * g2, beta2 * v1 + (1.0 - beta2) * g2 * g2);
             let moved = |m: f64, v: f64, t: i32| {
@@ -92,6 +93,33 @@ fn by_formula(rule: &Optimizer, r: f64, g1: f64, g2: f64) -> [f64; 2] {
             let w1 = w0 - moved(m1, v1, 1);
             [w1, w1 - moved(m2, v2, 2)]
         }
+        Optimizer::AdamW(AdamW { beta1, beta2, epsilon, weight_decay }) => {
+            let adam = Optimizer::Adam(Adam { beta1, beta2, epsilon, ..Adam::default() });
+            let [after_1, after_2] = by_formula(&adam, r, g1, g2);
+            let w1 = after_1 - r * weight_decay * w0;
+            [w1, w1 + (after_2 - after_1) - r * weight_decay * w1]
+        }
+        Optimizer::Adamax(Adamax { beta1, beta2, epsilon }) => {
+            let (m1, u1) = ((1.0 - beta1) * g1, g1.abs().max(epsilon));
+            let (m2, u2) = (beta1 * m1 + (1.0 - beta1) * g2, g2.abs().max(beta2 * u1 + epsilon));
+            let w1 = w0 - r / (1.0 - beta1) * m1 / u1;
+            [w1, w1 - r / (1.0 - beta1 * beta1) * m2 / u2]
+        }
+        Optimizer::Adadelta(Adadelta { epsilon, rho }) => {
+            let s1 = (1.0 - rho) * g1 * g1;
+            let d1 = (epsilon / (s1 + epsilon)).sqrt() * g1;
+            let (s2, u1) = (rho * s1 + (1.0 - rho) * g2 * g2, (1.0 - rho) * d1 * d1);
+            let d2 = ((u1 + epsilon) / (s2 + epsilon)).sqrt() * g2;
+            [w0 - r * d1, w0 - r * d1 - r * d2]
+        }
+        Optimizer::DecayedAdagrad(DecayedAdagrad { decay, epsilon }) => {
+            let s1 = (1.0 - decay) * g1 * g1;
+            let s2 = decay * s1 + (1.0 - decay) * g2 * g2;
+            let w1 = w0 - r * g1 / (s1.sqrt() + epsilon);
+            [w1, w1 - r * g2 / (s2.sqrt() + epsilon)]
+        }
+        // Its weights depend on each other: see the test of its own.
+        Optimizer::Lamb(_) => unreachable!(),
         Optimizer::RmsProp(RmsProp { rho, epsilon, momentum, centered }) => {
             let (s1, a1) = ((1.0 - rho) * g1 * g1, (1.0 - rho) * g1);
             let (s2, a2) = (rho * s1 + (1.0 - rho) * g2 * g2, rho * a1 + (1.0 - rho) * g2);
@@ -123,7 +151,13 @@ fn two_steps_of_every_rule_follow_its_formula_on_dense_parameters_and_on_rows() 
         Optimizer::Adagrad(Adagrad::default()),
         Optimizer::Adagrad(Adagrad { initial_accumulator: 0.1, ..Adagrad::default() }),
         Optimizer::Adam(Adam::default()),
-        Optimizer::Adam(Adam { beta1: 0.5, beta2: 0.9, epsilon: 0.1 }),
+        Optimizer::Adam(Adam { beta1: 0.5, beta2: 0.9, epsilon: 0.1, ..Adam::default() }),
+        Optimizer::AdamW(AdamW { weight_decay: 0.3, ..AdamW::default() }),
+        Optimizer::Adamax(Adamax::default()),
+        Optimizer::Adamax(Adamax { beta1: 0.5, beta2: 0.9, epsilon: 0.1 }),
+        Optimizer::Adadelta(Adadelta::default()),
+        Optimizer::Adadelta(Adadelta { epsilon: 0.1, rho: 0.5 }),
+        Optimizer::DecayedAdagrad(DecayedAdagrad::default()),
         Optimizer::RmsProp(RmsProp::default()),
         Optimizer::RmsProp(RmsProp { momentum: 0.9, centered: true, ..RmsProp::default() }),
         Optimizer::Ftrl(Ftrl::default()),
@@ -162,10 +196,85 @@ fn row_wise_adagrad_has_one_sum_per_row_and_trains_dense_parameters_as_adagrad_d
     assert_eq!(executor.scope().sparse("rows").unwrap().read(7, |_, state| state.len()), Some(1));
 }
 
+/// The two weights of a parameter and of a row have one norm each.
+#[test]
+fn lamb_moves_a_parameter_and_a_row_in_proportion_to_their_norms() {
+    let (gradients, rate) = ([[2.0f32, -0.75], [-1.0f32, 0.5]], 0.1);
+    let rule = Lamb { weight_decay: 0.3, ..Lamb::default() };
+    let (net, mut executor) = trained(&Minimize::new(Optimizer::Lamb(rule), rate));
+    let (mut w, mut m, mut v) = ([f64::from(FIRST); 2], [0.0f64; 2], [0.0f64; 2]);
+    let norm = |values: [f64; 2]| values[0].hypot(values[1]);
+    for (t, gradient) in (1..).zip(gradients) {
+        let g = gradient.map(f64::from);
+        m = [0, 1].map(|i| rule.beta1 * m[i] + (1.0 - rule.beta1) * g[i]);
+        v = [0, 1].map(|i| rule.beta2 * v[i] + (1.0 - rule.beta2) * g[i] * g[i]);
+        let direction = [0, 1].map(|i| {
+            let root = (v[i] / (1.0 - rule.beta2.powi(t))).sqrt();
+            m[i] / (1.0 - rule.beta1.powi(t)) / (root + rule.epsilon) + rule.weight_decay * w[i]
+        });
+        let ratio = norm(w) / norm(direction);
+        w = [0, 1].map(|i| w[i] - rate * ratio * direction[i]);
+        step(&mut executor, &net, gradient, 7, gradient);
+        close(&dense(&executor, "w"), w);
+        close(&row(&executor, "rows", 7), w);
+    }
+}
+
+#[test]
+fn a_parameter_can_be_excluded_from_the_decay_of_its_rule_and_have_a_rate_of_its_own() {
+    let rule = Optimizer::AdamW(AdamW { weight_decay: 0.5, ..AdamW::default() });
+    let minimize = Minimize::new(rule, 0.1)
+        .exception("w", Exception { weight_decay: false, ..Exception::default() })
+        .exception("rows", Exception { learning_rate: 2.0, ..Exception::default() });
+    let (net, mut executor) = trained(&minimize);
+    step(&mut executor, &net, [1.0, -1.0], 7, [1.0, -1.0]);
+    close(&dense(&executor, "w"), [0.4, 0.6]);
+    // 0.5 * (1 - 0.2 * 0.5), then Adam's first step, which is the rate.
+    close(&row(&executor, "rows", 7), [0.25, 0.65]);
+    let (mut net, loss) = linear(ParamAttr::default(), ParamAttr::default());
+    let unknown = Minimize::new(rule, 0.1).exception("v", Exception::default());
+    assert!(unknown.minimize(&mut net.main, loss).unwrap_err().to_string().contains("`v`"));
+}
+
+#[test]
+fn without_lazy_mode_adam_moves_every_row_of_a_table_with_bounded_ids_as_it_moves_dense_parameters() {
+    let rule = Optimizer::Adam(Adam { lazy_mode: false, ..Adam::default() });
+    let trained = |vocabulary: Option<u64>| {
+        let mut net = Net::new();
+        let c = net.data("c", &[-1, 2], DType::F32).unwrap();
+        let id = net.slot("id").unwrap();
+        let initializer = Some(Initializer::Constant(FIRST));
+        let table = ParamAttr { name: Some("rows".into()), initializer, ..ParamAttr::default() };
+        let options = EmbeddingOptions { table, vocabulary, ..EmbeddingOptions::default() };
+        let row = net.embedding(id, 2, &options).unwrap();
+        let product = net.multiply(row, c).unwrap();
+        let loss = net.reduce_sum(product, &[], false).unwrap();
+        Minimize::new(rule, 0.1).minimize(&mut net.main, loss).unwrap();
+        let mut executor = started(&net);
+        for (id, c) in [(1, [2.0, -1.0]), (2, [1.0, 1.0]), (1, [0.5, 3.0])] {
+            let feed = Feed::new().floats("c", 2, c.to_vec()).and_then(|feed| feed.slot("id", &[&[id]])).unwrap();
+            executor.run(&net.main, feed, &[]).unwrap();
+        }
+        [1, 2].map(|key| self::row(&executor, "rows", key))
+    };
+    // What one parameter of these gradients would be.
+    let dense = |gradients: [[f32; 2]; 3]| {
+        let (mut weights, mut state) = ([FIRST; 2], [0.0; 4]);
+        (1..).zip(gradients).for_each(|(step, g)| rule.apply(0.1, step, &mut weights, &mut state, &g));
+        weights.to_vec()
+    };
+    let [first, second] = trained(Some(4));
+    assert_eq!(first, dense([[2.0, -1.0], [0.0; 2], [0.5, 3.0]]));
+    assert_eq!(second, dense([[0.0; 2], [1.0, 1.0], [0.0; 2]]));
+    let [lazy_first, lazy_second] = trained(None);
+    assert!(lazy_first != first && lazy_second != second, "a table without a bound stays lazy");
+}
+
 #[test]
 fn adam_is_lazy_on_rows_and_counts_the_steps_of_the_table() {
     let (beta1, beta2, epsilon, rate) = (0.9f64, 0.999f64, 1e-8, 0.1);
-    let (net, mut executor) = trained(&Minimize::new(Optimizer::Adam(Adam { beta1, beta2, epsilon }), rate));
+    let rule = Optimizer::Adam(Adam { beta1, beta2, epsilon, lazy_mode: true });
+    let (net, mut executor) = trained(&Minimize::new(rule, rate));
     step(&mut executor, &net, [0.0; 2], 1, [2.0, -1.0]);
     let after_one = row(&executor, "rows", 1);
     step(&mut executor, &net, [0.0; 2], 2, [1.0, 1.0]);

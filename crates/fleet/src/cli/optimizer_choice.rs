@@ -3,7 +3,8 @@
 use clap::{Args, ValueEnum};
 use openfleet_engine::Minimize;
 use openfleet_table::{
-    Adagrad, Adam, Clip, Ftrl, Momentum, Optimizer, Regularizer, RmsProp, RowwiseAdagrad, Schedule, Sgd,
+    Adadelta, Adagrad, Adam, AdamW, Adamax, Clip, DecayedAdagrad, Ftrl, Lamb, Momentum, Optimizer, Regularizer,
+    RmsProp, RowwiseAdagrad, Schedule, Sgd,
 };
 
 use super::model_choice::ModelKind;
@@ -19,8 +20,9 @@ pub(crate) struct OptimizerOptions {
     /// Optimizer [click models: adam; word2vec, fit_a_line, counter: sgd].
     #[arg(long, value_enum)]
     pub(crate) optimizer: Option<Rule>,
-    /// Learning rate [adam, rmsprop: 0.001; sgd, momentum, adagrad, rowwise_adagrad: 0.01; ftrl: 0.05; counter: 1;
-    /// word2vec: 0.025, falling linearly to 0.0001 over the run].
+    /// Learning rate [adam, adamw, adamax, lamb, rmsprop: 0.001; sgd, momentum, adagrad, decayed_adagrad,
+    /// rowwise_adagrad: 0.01; ftrl: 0.05; adadelta: 1; counter: 1; word2vec: 0.025, falling linearly to 0.0001 over the
+    /// run].
     #[arg(long, alias = "lr", value_name = "RATE")]
     learning_rate: Option<f64>,
     /// Decay of the learning rate, counted in batches of all threads: exponential:STEPS:FACTOR, staircase:STEPS:FACTOR,
@@ -54,6 +56,13 @@ pub(crate) enum Rule {
     #[value(alias = "rms_prop")]
     RmsProp,
     Ftrl,
+    AdamW,
+    Adamax,
+    Adadelta,
+    #[value(name = "decayed_adagrad", alias = "decayed-adagrad")]
+    DecayedAdagrad,
+    /// Steps in proportion to the norm of each dense parameter, and of each embedding row.
+    Lamb,
 }
 
 impl Rule {
@@ -75,6 +84,11 @@ impl Rule {
             Rule::RowwiseAdagrad => Optimizer::RowwiseAdagrad(RowwiseAdagrad::default()),
             Rule::RmsProp => Optimizer::RmsProp(RmsProp::default()),
             Rule::Ftrl => Optimizer::Ftrl(Ftrl::default()),
+            Rule::AdamW => Optimizer::AdamW(AdamW::default()),
+            Rule::Adamax => Optimizer::Adamax(Adamax::default()),
+            Rule::Adadelta => Optimizer::Adadelta(Adadelta::default()),
+            Rule::DecayedAdagrad => Optimizer::DecayedAdagrad(DecayedAdagrad::default()),
+            Rule::Lamb => Optimizer::Lamb(Lamb::default()),
         }
     }
 }
@@ -85,11 +99,12 @@ impl OptimizerOptions {
         let rule = self.optimizer.unwrap_or(Rule::default_for(model));
         let (l1, l2) = (self.l1.unwrap_or(0.0), self.l2.unwrap_or(0.0));
         let default_rate = match rule {
-            Rule::Adam | Rule::RmsProp => 1e-3,
+            Rule::Adam | Rule::AdamW | Rule::Adamax | Rule::Lamb | Rule::RmsProp => 1e-3,
             Rule::Sgd if model == ModelKind::Word2vec => 0.025,
             Rule::Sgd if model == ModelKind::Counter => 1.0,
-            Rule::Sgd | Rule::Momentum | Rule::Adagrad | Rule::RowwiseAdagrad => 0.01,
+            Rule::Sgd | Rule::Momentum | Rule::Adagrad | Rule::DecayedAdagrad | Rule::RowwiseAdagrad => 0.01,
             Rule::Ftrl => 0.05,
+            Rule::Adadelta => 1.0,
         };
         let optimizer = match rule {
             // FTRL applies its own penalties, which make weights exactly zero.
@@ -201,6 +216,7 @@ mod tests {
         };
         assert_eq!(rate(ModelKind::CtrDnn, None), 1e-3);
         assert_eq!(rate(ModelKind::CtrDnn, Some(Rule::Ftrl)), 0.05);
+        assert_eq!(rate(ModelKind::CtrDnn, Some(Rule::Adadelta)), 1.0);
         assert_eq!(rate(ModelKind::FitALine, None), 0.01);
         assert_eq!(rate(ModelKind::Word2vec, None), 0.025);
         assert_eq!(rate(ModelKind::Counter, None), 1.0);

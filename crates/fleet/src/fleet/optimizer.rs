@@ -1,9 +1,10 @@
 //! An optimizer with the strategy of its job.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use openfleet_core::strategy::Strategy;
-use openfleet_engine::{Minimize, Program, Var};
+use openfleet_engine::{Exception, Minimize, Program, Var};
 use parking_lot::Mutex;
 
 use crate::error::Result;
@@ -22,6 +23,13 @@ pub struct DistributedOptimizer {
 impl DistributedOptimizer {
     pub(super) fn new(optimizer: Minimize, strategy: Strategy, trained: Arc<Mutex<Option<Arc<Program>>>>) -> Self {
         DistributedOptimizer { optimizer, strategy, trained }
+    }
+
+    /// Treats parameters or tables differently, by name: for choices that depend on the program.
+    #[must_use]
+    pub fn with_exceptions(mut self, exceptions: BTreeMap<String, Exception>) -> Self {
+        self.optimizer.exceptions.extend(exceptions);
+        self
     }
 
     /// Appends the backward pass of `loss` and trains every parameter that has a gradient. Returns pairs of parameter and

@@ -51,7 +51,20 @@ fn criteo_files_train_with_ids_modulo_a_number() {
 #[test]
 fn every_optimizer_and_schedule_trains() {
     let workspace = Workspace::with_clicks(500);
-    for optimizer in ["sgd", "momentum", "adagrad", "rowwise_adagrad", "rmsprop", "ftrl", "adam"] {
+    for optimizer in [
+        "sgd",
+        "momentum",
+        "adagrad",
+        "rowwise_adagrad",
+        "rmsprop",
+        "ftrl",
+        "adam",
+        "adamw",
+        "adamax",
+        "adadelta",
+        "decayed_adagrad",
+        "lamb",
+    ] {
         let options =
             ["--optimizer", optimizer, "--l2", "1e-4", "--lr-decay", "exponential:10:0.9", "--clip-norm", "5"];
         let summary = workspace.train("wide_deep", &[options.as_slice(), &["--wide-ids", "--lr-warmup", "3"]].concat());

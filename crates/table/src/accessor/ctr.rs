@@ -208,11 +208,10 @@ impl RowLayout for CtrOptions {
                 None => {}
             }
         }
-        let regularizer = spec.regularizer.as_ref();
-        push.update.apply_rows(regularizer, 1, &mut Short { rows, push, targets });
+        push.update.apply_rows(push.regularizer, 1, &mut Short { rows, push, targets });
         if long_count > 0 {
             let mut touched = Long { rows, push, targets: &long[..long_count], dim: spec.dim - 1 };
-            push.update.apply_rows(regularizer, spec.dim - 1, &mut touched);
+            push.update.apply_rows(push.regularizer, spec.dim - 1, &mut touched);
         }
     }
 

@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::initializer::Fans;
 use crate::optimizer::Step;
 use crate::push::ShowClick;
+use crate::regularizer::Regularizer;
 use crate::sparse::SparseSpec;
 use crate::sparse::rows::Rows;
 
@@ -131,6 +132,8 @@ impl NewRow<'_> {
 pub(crate) struct Push<'a> {
     pub(crate) new_row: NewRow<'a>,
     pub(crate) update: Step,
+    /// Added to the gradients.
+    pub(crate) regularizer: Option<&'a Regularizer>,
     /// Determines, with the key, how narrow weights are rounded in this step.
     pub(crate) rounding: u64,
     pub(crate) gradients: &'a [f32],

@@ -71,7 +71,7 @@ impl RowLayout for PlainBfloat16 {
     #[inline(always)]
     fn push(&self, rows: &mut Rows, push: &Push<'_>, targets: &[Target]) {
         let dim = push.new_row.spec.dim;
-        push.update.apply_rows(push.new_row.spec.regularizer.as_ref(), dim, &mut Touched { rows, push, targets, dim });
+        push.update.apply_rows(push.regularizer, dim, &mut Touched { rows, push, targets, dim });
     }
 
     fn show<'a>(&self, rows: &'a Rows, row: u32, spec: &SparseSpec, buffer: &'a mut Vec<f32>) -> Row<'a> {

@@ -151,7 +151,7 @@ pub fn commit(storage: &dyn Storage, commit: Commit) -> Result<Manifest> {
     let steps = sparse.iter().map(|table| table.step).chain(dense.iter().map(|parameter| parameter.step));
     let manifest = Manifest {
         format: FORMAT.into(),
-        version: version_of(&sparse, &layers),
+        version: version_of(&sparse, &dense, &layers),
         id: commit.id,
         moment: commit.moment,
         job: commit.job,

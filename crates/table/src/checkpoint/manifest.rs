@@ -15,14 +15,15 @@ use super::storage::Storage;
 use crate::dense::DenseSpec;
 use crate::error::{Error, Result};
 use crate::ledger::Ledger;
+use crate::optimizer::Optimizer;
 use crate::sparse::SparseSpec;
 
 /// File name in the checkpoint's directory.
 pub const MANIFEST: &str = "manifest.json";
 /// Value of its first member.
 pub const FORMAT: &str = "openfleet checkpoint";
-/// Incremented with every incompatible change. Version 2 has layers of older saves, version 3 tables with weights of 16 bits or
-/// with a row-wise optimizer. The lowest version that has what a checkpoint needs is written.
+/// Incremented with every incompatible change. Version 2 has layers of older saves, version 3 tables with weights of 16 bits and
+/// optimizers that version 2 does not know. The lowest version that has what a checkpoint needs is written.
 pub const VERSION: u32 = 3;
 
 /// The contents of a checkpoint.
@@ -308,14 +309,34 @@ impl Manifest {
 }
 
 /// The lowest version that describes these tables, so that earlier releases read whatever they can.
-pub(super) fn version_of(sparse: &[SparseEntry], layers: &[Layer]) -> u32 {
+pub(super) fn version_of(sparse: &[SparseEntry], dense: &[DenseEntry], layers: &[Layer]) -> u32 {
     let mut tables = layers.iter().flat_map(|layer| &layer.sparse).chain(sparse);
-    if tables.any(|table| !table.spec.storage.is_float32() || table.spec.optimizer.is_rowwise()) {
+    let mut rules =
+        tables.clone().map(|table| table.spec.optimizer).chain(dense.iter().map(|entry| entry.spec.optimizer));
+    if rules.any(|rule| is_since_version_3(&rule)) || tables.any(|table| !table.spec.storage.is_float32()) {
         3
     } else if !layers.is_empty() {
         2
     } else {
         1
+    }
+}
+
+/// Whether version 2 has no words for this rule.
+fn is_since_version_3(rule: &Optimizer) -> bool {
+    match rule {
+        Optimizer::RowwiseAdagrad(_)
+        | Optimizer::DecayedAdagrad(_)
+        | Optimizer::Adadelta(_)
+        | Optimizer::AdamW(_)
+        | Optimizer::Adamax(_)
+        | Optimizer::Lamb(_) => true,
+        Optimizer::Adam(_) => rule.moves_every_row(),
+        Optimizer::Sgd(_)
+        | Optimizer::Momentum(_)
+        | Optimizer::Adagrad(_)
+        | Optimizer::RmsProp(_)
+        | Optimizer::Ftrl(_) => false,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The update rules: how a gradient changes weights and optimizer state.
 //!
-//! One rule per file, each the formula of one element (of one row for row-wise AdaGrad); only this file knows the memory layout
+//! One rule per file, each the formula of one element (of one row for row-wise AdaGrad and Lamb); only this file knows the memory layout
 //! and how elements are vectorised.
 //! Dense blocks and sparse rows use the same arithmetic, so a model trains the same wherever its parameters are. A rule does
 //! not know the schedule (it gets the current rate), the table, or whether it runs on a server.
@@ -11,17 +11,27 @@
 //! Hyper-parameters are f64 and converted to f32 once per call: `1 - 0.999` in f32 has a relative error of 1e-5. No fused
 //! multiply-add is used anywhere, so machines with and without it compute the same bits.
 
+mod adadelta;
 mod adagrad;
 mod adam;
+mod adamax;
+mod adamw;
+mod decayed_adagrad;
 mod ftrl;
+mod lamb;
 mod momentum;
 mod rmsprop;
 mod rowwise_adagrad;
 mod sgd;
 
+pub use adadelta::Adadelta;
 pub use adagrad::Adagrad;
 pub use adam::Adam;
+pub use adamax::Adamax;
+pub use adamw::AdamW;
+pub use decayed_adagrad::DecayedAdagrad;
 pub use ftrl::Ftrl;
+pub use lamb::Lamb;
 pub use momentum::Momentum;
 pub use rmsprop::RmsProp;
 pub use rowwise_adagrad::RowwiseAdagrad;
@@ -31,7 +41,7 @@ use multiversion::multiversion;
 use openfleet_core::bfloat16;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Result;
+use crate::error::{Result, require};
 use crate::regularizer::Regularizer;
 
 /// An update rule with its hyper-parameters; the learning rate comes from a [`Schedule`](crate::Schedule).
@@ -46,8 +56,19 @@ pub enum Optimizer {
     Adagrad(Adagrad),
     /// A learning rate per row that shrinks with the sum of its mean squared gradients; for sparse rows only.
     RowwiseAdagrad(RowwiseAdagrad),
+    /// AdaGrad with a running mean of squared gradients instead of their sum.
+    DecayedAdagrad(DecayedAdagrad),
+    /// Steps as long as the last ones were.
+    Adadelta(Adadelta),
     /// First and second moments with bias correction.
     Adam(Adam),
+    /// Adam with decoupled weight decay.
+    #[serde(rename = "adamw")]
+    AdamW(AdamW),
+    /// First moment, divided by a norm that remembers the largest gradient.
+    Adamax(Adamax),
+    /// Adam with decoupled weight decay, and steps in proportion to the norm of a parameter or row.
+    Lamb(Lamb),
     /// A learning rate per weight from a running mean of squared gradients.
     RmsProp(RmsProp),
     /// Follow the regularized leader: weights become exactly zero.
@@ -59,8 +80,16 @@ impl Optimizer {
     pub fn state_slots(&self) -> usize {
         match self {
             Optimizer::Sgd(_) => 0,
-            Optimizer::Momentum(_) | Optimizer::Adagrad(_) | Optimizer::RowwiseAdagrad(_) => 1,
-            Optimizer::Adam(_) | Optimizer::Ftrl(_) => 2,
+            Optimizer::Momentum(_)
+            | Optimizer::Adagrad(_)
+            | Optimizer::RowwiseAdagrad(_)
+            | Optimizer::DecayedAdagrad(_) => 1,
+            Optimizer::Adadelta(_)
+            | Optimizer::Adam(_)
+            | Optimizer::AdamW(_)
+            | Optimizer::Adamax(_)
+            | Optimizer::Lamb(_)
+            | Optimizer::Ftrl(_) => 2,
             Optimizer::RmsProp(rule) => rule.slots(),
         }
     }
@@ -75,11 +104,41 @@ impl Optimizer {
         matches!(self, Optimizer::RowwiseAdagrad(_))
     }
 
+    /// Whether an update depends on all weights of a dense parameter, which must then be in one table. On sparse rows such a rule
+    /// depends on the weights of a row.
+    pub fn needs_whole_parameters(&self) -> bool {
+        matches!(self, Optimizer::Lamb(_))
+    }
+
+    /// Whether a step moves the rows of a sparse table that are not pushed.
+    pub fn moves_every_row(&self) -> bool {
+        matches!(self, Optimizer::Adam(rule) if !rule.lazy_mode)
+    }
+
     /// The rule that trains the dense parameters of a program with this rule: this one, unless it is row-wise.
     #[must_use]
     pub fn for_dense(self) -> Self {
         match self {
             Optimizer::RowwiseAdagrad(rule) => Optimizer::Adagrad(rule.for_dense()),
+            rule => rule.lazily(),
+        }
+    }
+
+    /// The same rule, for a table in which rows that are not pushed stay as they are.
+    #[must_use]
+    pub fn lazily(self) -> Self {
+        match self {
+            Optimizer::Adam(rule) => Optimizer::Adam(Adam { lazy_mode: true, ..rule }),
+            rule => rule,
+        }
+    }
+
+    /// The same rule without the weight decay that is part of it: for parameters that are excluded from that.
+    #[must_use]
+    pub fn without_weight_decay(self) -> Self {
+        match self {
+            Optimizer::AdamW(rule) => Optimizer::AdamW(AdamW { weight_decay: 0.0, ..rule }),
+            Optimizer::Lamb(rule) => Optimizer::Lamb(Lamb { weight_decay: 0.0, ..rule }),
             rule => rule,
         }
     }
@@ -121,7 +180,12 @@ impl Optimizer {
             Optimizer::Momentum(rule) => rule.validate(),
             Optimizer::Adagrad(rule) => rule.validate(),
             Optimizer::RowwiseAdagrad(rule) => rule.validate(),
+            Optimizer::DecayedAdagrad(rule) => rule.validate(),
+            Optimizer::Adadelta(rule) => rule.validate(),
             Optimizer::Adam(rule) => rule.validate(),
+            Optimizer::AdamW(rule) => rule.validate(),
+            Optimizer::Adamax(rule) => rule.validate(),
+            Optimizer::Lamb(rule) => rule.validate(),
             Optimizer::RmsProp(rule) => rule.validate(),
             Optimizer::Ftrl(rule) => rule.validate(),
         }
@@ -134,7 +198,12 @@ impl Optimizer {
             Optimizer::Momentum(_) => "momentum",
             Optimizer::Adagrad(_) => "adagrad",
             Optimizer::RowwiseAdagrad(_) => "rowwise_adagrad",
+            Optimizer::DecayedAdagrad(_) => "decayed_adagrad",
+            Optimizer::Adadelta(_) => "adadelta",
             Optimizer::Adam(_) => "adam",
+            Optimizer::AdamW(_) => "adamw",
+            Optimizer::Adamax(_) => "adamax",
+            Optimizer::Lamb(_) => "lamb",
             Optimizer::RmsProp(_) => "rms_prop",
             Optimizer::Ftrl(_) => "ftrl",
         }
@@ -145,8 +214,10 @@ impl Optimizer {
         match self {
             Optimizer::Sgd(_) => &[],
             Optimizer::Momentum(_) => &["velocity"],
-            Optimizer::Adagrad(_) | Optimizer::RowwiseAdagrad(_) => &["moment"],
-            Optimizer::Adam(_) => &["moment1", "moment2"],
+            Optimizer::Adagrad(_) | Optimizer::RowwiseAdagrad(_) | Optimizer::DecayedAdagrad(_) => &["moment"],
+            Optimizer::Adadelta(_) => &["mean_square", "mean_square_update"],
+            Optimizer::Adam(_) | Optimizer::AdamW(_) | Optimizer::Lamb(_) => &["moment1", "moment2"],
+            Optimizer::Adamax(_) => &["moment", "inf_norm"],
             Optimizer::RmsProp(rule) => &["mean_square", "momentum", "mean_gradient"][..rule.slots()],
             Optimizer::Ftrl(_) => &["squared", "linear"],
         }
@@ -160,7 +231,12 @@ impl Optimizer {
             Optimizer::Momentum(rule) => Step::Momentum(momentum::Update::new(rule, rate)),
             Optimizer::Adagrad(rule) => Step::Adagrad(adagrad::Update::new(rule, rate)),
             Optimizer::RowwiseAdagrad(rule) => Step::RowwiseAdagrad(rowwise_adagrad::Update::new(rule, rate)),
+            Optimizer::DecayedAdagrad(rule) => Step::DecayedAdagrad(decayed_adagrad::Update::new(rule, rate)),
+            Optimizer::Adadelta(rule) => Step::Adadelta(adadelta::Update::new(rule, rate)),
             Optimizer::Adam(rule) => Step::Adam(adam::Update::new(rule, rate, step)),
+            Optimizer::AdamW(rule) => Step::AdamW(adamw::Update::new(rule, rate, step)),
+            Optimizer::Adamax(rule) => Step::Adamax(adamax::Update::new(rule, rate, step)),
+            Optimizer::Lamb(rule) => Step::Lamb(lamb::Update::new(rule, rate, step)),
             Optimizer::RmsProp(rule) if rule.centered => Step::CenteredRmsProp(rmsprop::Update::new(rule, rate)),
             Optimizer::RmsProp(rule) => Step::RmsProp(rmsprop::Update::new(rule, rate)),
             // FTRL divides by the rate. A rate of 0, from a schedule that warms up from 0 or decays to 0, means no update.
@@ -185,7 +261,12 @@ pub(crate) enum Step {
     Nesterov(momentum::NesterovUpdate),
     Adagrad(adagrad::Update),
     RowwiseAdagrad(rowwise_adagrad::Update),
+    DecayedAdagrad(decayed_adagrad::Update),
+    Adadelta(adadelta::Update),
     Adam(adam::Update),
+    AdamW(adamw::Update),
+    Adamax(adamax::Update),
+    Lamb(lamb::Update),
     RmsProp(rmsprop::Update),
     CenteredRmsProp(rmsprop::Update),
     FtrlSqrt(ftrl::SqrtUpdate),
@@ -196,7 +277,7 @@ pub(crate) enum Step {
 
 impl Step {
     /// Updates part of a longer array: `weights` and `gradient` are its elements from `offset` on, `state` is the whole state,
-    /// whose slots are `stride` floats each. A row-wise rule takes what it is given as one row.
+    /// whose slots are `stride` floats each. A rule whose elements depend on each other takes what it is given as one row.
     pub(crate) fn apply_part(
         &self,
         regularizer: Option<&Regularizer>,
@@ -223,7 +304,12 @@ impl Step {
             Step::Nesterov(rule) => each::<_, _, 1>(rule, regularizer, stride, offset, rows),
             Step::Adagrad(rule) => each::<_, _, 1>(rule, regularizer, stride, offset, rows),
             Step::RowwiseAdagrad(rule) => each_row(rule, regularizer, rows),
+            Step::DecayedAdagrad(rule) => each::<_, _, 1>(rule, regularizer, stride, offset, rows),
+            Step::Adadelta(rule) => each::<_, _, 2>(rule, regularizer, stride, offset, rows),
             Step::Adam(rule) => each::<_, _, 2>(rule, regularizer, stride, offset, rows),
+            Step::AdamW(rule) => each::<_, _, 2>(rule, regularizer, stride, offset, rows),
+            Step::Adamax(rule) => each::<_, _, 2>(rule, regularizer, stride, offset, rows),
+            Step::Lamb(rule) => each_by_norm(rule, regularizer, rows),
             Step::RmsProp(rule) => each::<_, _, 2>(rule, regularizer, stride, offset, rows),
             Step::CenteredRmsProp(rule) => each::<_, _, 3>(rule, regularizer, stride, offset, rows),
             Step::FtrlSqrt(rule) => each::<_, _, 2>(rule, regularizer, stride, offset, rows),
@@ -336,6 +422,13 @@ fn without_subnormals(moment: f32) -> f32 {
     if moment.abs() < LEAST { 0.0 } else { moment }
 }
 
+/// Fails if the settings that the rules with two moments share are out of range.
+fn check_moments(owner: &'static str, beta1: f64, beta2: f64, epsilon: f64) -> Result<()> {
+    require((0.0..1.0).contains(&beta1), owner, "beta1", "in [0, 1)", beta1)?;
+    require((0.0..1.0).contains(&beta2), owner, "beta2", "in [0, 1)", beta2)?;
+    require(epsilon > 0.0, owner, "epsilon", "a number above 0", epsilon)
+}
+
 #[multiversion(targets("x86_64+avx2+fma"))]
 fn each<R: Rule<SLOTS>, S: Rows, const SLOTS: usize>(
     rule: &R,
@@ -382,6 +475,15 @@ fn each_row<S: Rows>(rule: &rowwise_adagrad::Update, regularizer: Option<&Regula
             descend::<_, 1>(regularizer, &mut weights, gradient, at, factor);
             at += 1;
         }
+    }
+}
+
+/// The rows of a rule that needs the norms of a row before it can move any of its weights.
+#[multiversion(targets("x86_64+avx2+fma"))]
+fn each_by_norm<S: Rows>(rule: &lamb::Update, regularizer: Option<&Regularizer>, rows: &mut S) {
+    while let Some((mut weights, state, gradient)) = rows.next() {
+        assert!(gradient.len() == weights.dim() && state.len() == 2 * gradient.len());
+        rule.apply(regularizer, &mut weights, state, gradient);
     }
 }
 
@@ -463,7 +565,11 @@ mod tests {
             Optimizer::Sgd(Sgd {}),
             Optimizer::Momentum(Momentum { nesterov: true, ..Momentum::default() }),
             Optimizer::Adagrad(Adagrad::default()),
+            Optimizer::DecayedAdagrad(DecayedAdagrad::default()),
+            Optimizer::Adadelta(Adadelta::default()),
             Optimizer::Adam(Adam::default()),
+            Optimizer::AdamW(AdamW::default()),
+            Optimizer::Adamax(Adamax::default()),
             Optimizer::RmsProp(RmsProp { centered: true, momentum: 0.5, ..RmsProp::default() }),
             Optimizer::Ftrl(Ftrl { l1: 0.1, l2: 0.1, ..Ftrl::default() }),
             Optimizer::Ftrl(Ftrl { lr_power: -0.3, ..Ftrl::default() }),
@@ -494,6 +600,11 @@ mod tests {
             Optimizer::Momentum(Momentum::default()),
             Optimizer::Momentum(Momentum { nesterov: true, ..Momentum::default() }),
             Optimizer::Adam(Adam::default()),
+            Optimizer::AdamW(AdamW::default()),
+            Optimizer::Adamax(Adamax::default()),
+            Optimizer::Lamb(Lamb::default()),
+            Optimizer::DecayedAdagrad(DecayedAdagrad::default()),
+            Optimizer::Adadelta(Adadelta::default()),
             Optimizer::RmsProp(RmsProp { momentum: 0.9, ..RmsProp::default() }),
             Optimizer::RmsProp(RmsProp { centered: true, momentum: 0.9, ..RmsProp::default() }),
         ];
@@ -511,7 +622,15 @@ mod tests {
 
     #[test]
     fn a_rate_of_zero_moves_no_weight_under_any_rule() {
-        for rule in [Optimizer::Ftrl(Ftrl::default()), Optimizer::Adam(Adam::default()), Optimizer::Sgd(Sgd {})] {
+        let rules = [
+            Optimizer::Ftrl(Ftrl::default()),
+            Optimizer::Adam(Adam::default()),
+            Optimizer::AdamW(AdamW::default()),
+            Optimizer::Lamb(Lamb::default()),
+            Optimizer::Adadelta(Adadelta::default()),
+            Optimizer::Sgd(Sgd {}),
+        ];
+        for rule in rules {
             let mut weights = [1.0, -2.0];
             let mut state = vec![0.0; rule.state_slots() * 2];
             rule.apply(0.0, 1, &mut weights, &mut state, &[0.5, 0.5]);
@@ -521,7 +640,17 @@ mod tests {
 
     #[test]
     fn slots_have_names() {
-        for rule in [Optimizer::Sgd(Sgd {}), Optimizer::Adam(Adam::default()), Optimizer::RmsProp(RmsProp::default())] {
+        let rules = [
+            Optimizer::Sgd(Sgd {}),
+            Optimizer::DecayedAdagrad(DecayedAdagrad::default()),
+            Optimizer::Adadelta(Adadelta::default()),
+            Optimizer::Adam(Adam::default()),
+            Optimizer::AdamW(AdamW::default()),
+            Optimizer::Adamax(Adamax::default()),
+            Optimizer::Lamb(Lamb::default()),
+            Optimizer::RmsProp(RmsProp::default()),
+        ];
+        for rule in rules {
             assert_eq!(rule.slot_names().len(), rule.state_slots());
         }
     }

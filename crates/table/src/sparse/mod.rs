@@ -170,6 +170,8 @@ pub struct SparseTable {
     is_cut: AtomicBool,
     /// The saves that changes are known since.
     saves: Mutex<changes::Saves>,
+    /// The gradient of rows that are not pushed, under a rule that moves them.
+    zeros: Vec<f32>,
 }
 
 impl SparseTable {
@@ -191,6 +193,9 @@ impl SparseTable {
         }
         let room = spec.capacity.is_none_or(|capacity| capacity >= spec.shards);
         require(room, owner, "capacity", "at least one row per shard", spec.capacity.unwrap_or_default())?;
+        if spec.optimizer.moves_every_row() && (spec.accessor != Accessor::Plain || spec.capacity.is_some()) {
+            return Err(Error::MovesEveryRow { optimizer: spec.optimizer.name() });
+        }
         let fans = spec.initializer.fans_of_rows()?;
         let shards = with_layout!(spec, layout => {
             (0..spec.shards).map(|_| Mutex::new(Shard::new(&spec, layout))).collect()
@@ -199,7 +204,8 @@ impl SparseTable {
         let (step, non_finite, not_admitted) = (zero(), zero(), zero());
         let (stamp, is_cut) = (AtomicU32::new(0), AtomicBool::new(false));
         let saves = Mutex::default();
-        Ok(SparseTable { spec, fans, shards, step, stamp, non_finite, not_admitted, is_cut, saves })
+        let zeros = if spec.optimizer.moves_every_row() { vec![0.0; spec.dim] } else { Vec::new() };
+        Ok(SparseTable { spec, fans, shards, step, stamp, non_finite, not_admitted, is_cut, saves, zeros })
     }
 
     /// Copies the weights of `keys[i]` to `rows[i * dim..]`. A key may appear twice. A key that is not admitted gives zeros.
@@ -261,6 +267,9 @@ impl SparseTable {
     /// reported; one that is not finite is handled by the table's policy, and if refused creates no row.
     ///
     /// An empty push is a step too: a server with none of a batch's keys stays in step with the others.
+    ///
+    /// Under a rule that [moves every row](Optimizer::moves_every_row), the rows of other keys are updated by a gradient of 0,
+    /// without the regularizer, and keep their stamps.
     pub fn push(&self, keys: &[Key], gradients: &[f32], scratch: &mut Scratch) -> Result<PushReport> {
         self.push_with(keys, gradients, None, scratch)
     }
@@ -284,10 +293,14 @@ impl SparseTable {
             let finished = self.step.fetch_add(1, Ordering::Relaxed);
             let update = self.spec.optimizer.at(self.spec.schedule.rate(finished) as f32, finished + 1);
             let rounding = mix(self.spec.seed ^ mix(finished));
-            let push = Push { new_row: self.new_row(), update, rounding, gradients, show_click };
+            let regularizer = self.spec.regularizer.as_ref();
+            let push = Push { new_row: self.new_row(), update, regularizer, rounding, gradients, show_click };
             let mut report = PushReport::default();
-            with_layout!(self.spec, layout => {
-                self.visit(scratch, |shard, group| report.merge(shard.push(layout, group, &push)));
+            with_layout!(self.spec, layout => match self.spec.optimizer.moves_every_row() {
+                false => self.visit(scratch, |shard, group| report.merge(shard.push(layout, group, &push))),
+                true => self.visit_all(scratch, |shard, group| {
+                    report.merge(shard.push_to_all(layout, group, &push, &self.zeros));
+                }),
             });
             report
         })
@@ -476,6 +489,11 @@ impl SparseTable {
             work(&mut self.shards[number].lock(), scratch.group_of(number));
         }
         scratch.deferred = deferred;
+    }
+
+    /// Calls `work` with every shard and its group, which may be empty.
+    fn visit_all(&self, scratch: &Scratch, mut work: impl FnMut(&mut Shard, &[Wanted])) {
+        self.shards.iter().enumerate().for_each(|(number, shard)| work(&mut shard.lock(), scratch.group_of(number)));
     }
 
     /// Applies the policy for non-finite gradients, runs `work` on the result, and counts.

@@ -51,6 +51,8 @@ pub(super) struct Shard {
     changes: Option<Box<Changes>>,
     /// Of a table that is a copy: what rows were before they were pushed.
     bases: Option<Box<Bases>>,
+    /// Working memory of a push that moves every row: whether the push has a gradient for a row.
+    pushed: Vec<bool>,
 }
 
 impl Shard {
@@ -68,6 +70,7 @@ impl Shard {
             cut: None,
             changes: None,
             bases: None,
+            pushed: Vec::new(),
         }
     }
 
@@ -203,6 +206,39 @@ impl Shard {
             layout.push(&mut self.rows, push, &targets[..count]);
             self.evict_surplus(layout);
         }
+        report
+    }
+
+    /// [`push`](Self::push), then an update of all other rows by a gradient of 0, which `zeros` is. A row whose gradient was refused
+    /// does not move.
+    pub(super) fn push_to_all(
+        &mut self,
+        layout: &impl RowLayout,
+        group: &[Wanted],
+        push: &Push<'_>,
+        zeros: &[f32],
+    ) -> PushReport {
+        let report = self.push(layout, group, push);
+        let push = Push { gradients: zeros, regularizer: None, ..*push };
+        let mut pushed = std::mem::take(&mut self.pushed);
+        pushed.clear();
+        pushed.resize(self.len(), false);
+        for wanted in group {
+            if let Some(row) = self.find_row(wanted, NONE) {
+                pushed[row as usize] = true;
+            }
+        }
+        let mut targets = [Target::default(); BATCH];
+        for first in (0..self.rows.len()).step_by(BATCH) {
+            let mut count = 0;
+            for row in (first..self.rows.len().min(first + BATCH as u32)).filter(|&row| !pushed[row as usize]) {
+                self.record_change(layout, row);
+                targets[count] = Target { at: 0, row };
+                count += 1;
+            }
+            layout.push(&mut self.rows, &push, &targets[..count]);
+        }
+        self.pushed = pushed;
         report
     }
 
@@ -481,7 +517,13 @@ impl Shard {
     pub(super) fn bytes(&self) -> usize {
         let changes = self.changes.as_ref().map_or(0, |changes| changes.bytes());
         let bases = self.bases.as_ref().map_or(0, |bases| bases.bytes());
-        self.index.bytes() + self.rows.bytes() + self.unadmitted.bytes() + self.recent.len() + changes + bases
+        self.index.bytes()
+            + self.rows.bytes()
+            + self.unadmitted.bytes()
+            + self.recent.len()
+            + changes
+            + bases
+            + self.pushed.capacity()
     }
 
     /// Rows removed so far to stay within the capacity.

@@ -49,6 +49,35 @@ def adam(beta1, beta2, epsilon):
     return rule
 
 
+def adamw(beta1, beta2, epsilon, decay):
+    def rule(rate, t, w, s, g):
+        return adam(beta1, beta2, epsilon)(rate, t, w - rate * decay * w, s, g)
+    return rule
+
+
+def adamax(beta1, beta2, epsilon):
+    def rule(rate, t, w, s, g):
+        m = beta1 * s[0] + (1 - beta1) * g
+        norm = max(abs(g), beta2 * s[1] + epsilon)
+        return w - rate / (1 - beta1 ** t) * m / norm, [m, norm]
+    return rule
+
+
+def adadelta(rho, epsilon):
+    def rule(rate, t, w, s, g):
+        square = rho * s[0] + (1 - rho) * g * g
+        update = math.sqrt(s[1] + epsilon) / math.sqrt(square + epsilon) * g
+        return w - rate * update, [square, rho * s[1] + (1 - rho) * update * update]
+    return rule
+
+
+def decayed_adagrad(decay, epsilon):
+    def rule(rate, t, w, s, g):
+        square = decay * s[0] + (1 - decay) * g * g
+        return w - rate * g / (math.sqrt(square) + epsilon), [square]
+    return rule
+
+
 def rms_prop(rho, epsilon, mu, centered):
     def rule(rate, t, w, s, g):
         square = rho * s[0] + (1 - rho) * g * g
@@ -80,6 +109,27 @@ def rowwise_adagrad(rate, epsilon, start):
         yield {"gradient": gradient, "weights": weights, "state": [total]}
 
 
+def lamb(rate, beta1, beta2, epsilon, decay, adapts):
+    """Steps of a whole parameter, whose norm decides how far it moves (You et al. 2020)."""
+    weights, m, v = list(WEIGHTS), [0.0] * len(WEIGHTS), [0.0] * len(WEIGHTS)
+    norm = lambda values: math.sqrt(sum(x * x for x in values))
+    for t, gradient in enumerate(GRADIENTS, 1):
+        m = [beta1 * a + (1 - beta1) * g for a, g in zip(m, gradient)]
+        v = [beta2 * a + (1 - beta2) * g * g for a, g in zip(v, gradient)]
+        r = [a / (1 - beta1 ** t) / (math.sqrt(b / (1 - beta2 ** t)) + epsilon) + decay * w
+             for a, b, w in zip(m, v, weights)]
+        ratio = norm(weights) / norm(r) if adapts and norm(weights) > 0 and norm(r) > 0 else 1.0
+        weights = [w - rate * ratio * a for w, a in zip(weights, r)]
+        yield {"gradient": gradient, "weights": weights, "state": m + v}
+
+
+LAMB_CASES = [
+    ({"lamb": {}}, 0.01, 0.9, 0.999, 1e-6, 0.01, True),
+    ({"lamb": {"beta1": 0.5, "beta2": 0.9, "epsilon": 0.01, "weight_decay": 0.3}}, 0.1, 0.5, 0.9, 0.01, 0.3, True),
+    ({"lamb": {"weight_decay": 0.0}}, 0.1, 0.9, 0.999, 1e-6, 0.0, False),
+    ({"lamb": {"weight_decay": 0.0, "always_adapt": True}}, 0.1, 0.9, 0.999, 1e-6, 0.0, True),
+]
+
 ROW_CASES = [
     ({"rowwise_adagrad": {}}, 0.1, 1e-8, 0.0),
     ({"rowwise_adagrad": {"epsilon": 0.01, "initial_accumulator": 0.1}}, 0.05, 0.01, 0.1),
@@ -93,6 +143,14 @@ CASES = [
     ({"adagrad": {"initial_accumulator": 0.1}}, 0.05, adagrad(1e-6), 1, 0.1),
     ({"adam": {}}, 0.001, adam(0.9, 0.999, 1e-8), 2, 0.0),
     ({"adam": {"beta1": 0.5, "beta2": 0.9, "epsilon": 0.01}}, 0.1, adam(0.5, 0.9, 0.01), 2, 0.0),
+    ({"adamw": {}}, 0.001, adamw(0.9, 0.999, 1e-8, 0.01), 2, 0.0),
+    ({"adamw": {"beta1": 0.5, "beta2": 0.9, "epsilon": 0.01, "weight_decay": 0.3}}, 0.1, adamw(0.5, 0.9, 0.01, 0.3), 2, 0.0),
+    ({"adamax": {}}, 0.01, adamax(0.9, 0.999, 1e-8), 2, 0.0),
+    ({"adamax": {"beta1": 0.5, "beta2": 0.6, "epsilon": 0.01}}, 0.1, adamax(0.5, 0.6, 0.01), 2, 0.0),
+    ({"adadelta": {}}, 1.0, adadelta(0.95, 1e-6), 2, 0.0),
+    ({"adadelta": {"rho": 0.8, "epsilon": 0.01}}, 0.1, adadelta(0.8, 0.01), 2, 0.0),
+    ({"decayed_adagrad": {}}, 0.01, decayed_adagrad(0.95, 1e-6), 1, 0.0),
+    ({"decayed_adagrad": {"decay": 0.5, "epsilon": 0.01}}, 0.1, decayed_adagrad(0.5, 0.01), 1, 0.0),
     ({"rms_prop": {}}, 0.01, rms_prop(0.95, 1e-6, 0.0, False), 2, 0.0),
     ({"rms_prop": {"rho": 0.9, "momentum": 0.9}}, 0.01, rms_prop(0.9, 1e-6, 0.9, False), 2, 0.0),
     ({"rms_prop": {"rho": 0.9, "epsilon": 0.01, "centered": True}}, 0.01, rms_prop(0.9, 0.01, 0.0, True), 3, 0.0),
@@ -115,5 +173,8 @@ for optimizer, rate, rule, slots, start in CASES:
     out.append({"optimizer": optimizer, "rate": rate, "weights": WEIGHTS, "steps": steps})
 for optimizer, rate, epsilon, start in ROW_CASES:
     steps = list(rowwise_adagrad(rate, epsilon, start))
+    out.append({"optimizer": optimizer, "rate": rate, "weights": WEIGHTS, "steps": steps})
+for optimizer, rate, *settings in LAMB_CASES:
+    steps = list(lamb(rate, *settings))
     out.append({"optimizer": optimizer, "rate": rate, "weights": WEIGHTS, "steps": steps})
 print("[\n" + ",\n".join(json.dumps(case) for case in out) + "\n]")

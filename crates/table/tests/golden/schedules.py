@@ -55,6 +55,8 @@ CASES.append((
     lambda step: 0.1 * 0.5 * (math.cos(step // 5 * math.pi / 8) + 1),
 ))
 CASES.append(({"noam": {"base": 1.0, "d_model": 512.0, "warmup_steps": 10}}, noam(1.0, 512.0, 10)))
+from_zero = {"base": 0.5, "d_model": 512.0, "warmup_steps": 10, "first": 0}
+CASES.append(({"noam": from_zero}, lambda step: noam(0.5, 512.0, 10)(step - 1) if step else 0.0))
 CASES.append((
     {"warmup": {"warmup_steps": 10, "start": 0.01, "end": 0.2,
                 "after": {"piecewise": {"boundaries": [10, 20], "values": [1.0, 0.5, 0.1]}}}},

@@ -10,13 +10,14 @@ use openfleet_dist::{Cluster, Communicator};
 use openfleet_table::checkpoint::StateElements;
 use openfleet_table::{DenseSpec, DenseTable, SparseSpec, SparseTable};
 use parking_lot::Mutex;
+use tracing::warn;
 
 use super::early::{can_push_early, early_pushes};
 use super::shapes::{ShapeSource, ShapesAtRun, nodes_sized_by_values};
 use super::{FeedField, Plan, PlanNode, StageSpec};
 use crate::error::{Error, Result};
 use crate::graph::op::Signature;
-use crate::graph::table_spec::{dense_spec, non_finite, sparse_spec, trains};
+use crate::graph::table_spec::{dense_spec, non_finite, sparse_spec, trains, would_move_every_row};
 use crate::graph::{Node, Program, Var, VariableKind, describe_data};
 use crate::memory::{
     GradientLocation, LookupInputs, NodeLocations, NodeShapes, Scope, ValueLocation, dense_rule, sparse_rule,
@@ -416,6 +417,12 @@ impl<'a> Compiler<'a> {
                 Ok(Arc::new(Local::new(sparse, dense)))
             }
             TableSource::On(cluster) => {
+                // Servers update the rows that they are sent, as PaddlePaddle's servers do.
+                let mut sparse = sparse;
+                sparse.iter_mut().for_each(|(_, _, spec)| spec.optimizer = spec.optimizer.lazily());
+                if !cluster.is_connected() {
+                    self.tell_resting(&sparse, "they are on servers");
+                }
                 if cluster.is_connected() {
                     self.check_rules(cluster, &sparse, &dense)?;
                 }
@@ -474,12 +481,26 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
+    /// Tells of tables whose rows move only with their batches although the optimizer has no `lazy_mode`.
+    fn tell_resting(&self, sparse: &[(Var, String, SparseSpec)], why: &str) {
+        let rests = |(var, _, spec): &&(Var, String, SparseSpec)| {
+            would_move_every_row(self.program, *var) && !spec.optimizer.moves_every_row()
+        };
+        let names: Vec<_> = sparse.iter().filter(rests).map(|(_, name, _)| format!("`{name}`")).collect();
+        if !names.is_empty() {
+            let names = names.join(", ");
+            warn!("rows that are not in a batch do not move, as with `lazy_mode`, in the tables {names}: {why}");
+        }
+    }
+
     fn tables_of(
         &self,
         scope: &Scope,
         sparse: Vec<(Var, String, SparseSpec)>,
         dense: Vec<(Var, String, DenseSpec)>,
     ) -> Result<Tables> {
+        let new = sparse.iter().filter(|(_, name, _)| scope.sparse(name).is_none()).cloned().collect::<Vec<_>>();
+        self.tell_resting(&new, "they have no bound on their ids, or rows that are counted or evicted");
         let sparse = sparse.into_iter().map(|(var, name, spec)| {
             let table = scope.sparse_or_create(&name, spec, trains(self.program, var))?;
             Ok((name, table))

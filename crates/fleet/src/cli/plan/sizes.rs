@@ -29,8 +29,9 @@ impl Sizes {
     /// The sizes of a job with these numbers of servers and workers.
     pub(super) fn of(job: &PlannedJob, servers: usize, workers: u32) -> Result<Self> {
         let load = &job.load;
-        let parameter =
-            |(name, spec): &(String, openfleet_table::DenseSpec)| DenseParameter::new(name.clone(), spec.shape.clone());
+        let parameter = |(name, spec): &(String, openfleet_table::DenseSpec)| {
+            DenseParameter::new(name.clone(), spec.shape.clone()).whole_if(spec.optimizer.needs_whole_parameters())
+        };
         let parameters = load.dense.iter().map(parameter).collect();
         let placement = Placement::new(parameters, servers, job.strategy.placement())?;
         let stages: Vec<StageSize> = load

@@ -318,6 +318,11 @@ def sums(input: Sequence[Variable], out: Any = None) -> Variable:
     return _nn.add_n(input)
 
 
+def noam_decay(d_model: float, warmup_steps: int, learning_rate: float = 1.0) -> Any:
+    """`learning_rate * d_model ^ -0.5 * min(n ^ -0.5, n * warmup_steps ^ -1.5)`, with n = 1 in the first step."""
+    return _lr.NoamDecay(d_model, warmup_steps, learning_rate)
+
+
 def exponential_decay(learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False) -> Any:
     """`learning_rate * decay_rate ^ (step / decay_steps)`."""
     return _lr.ExponentialDecay(learning_rate, decay_rate, decay_steps, staircase)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from openfleet import compat
@@ -42,8 +43,13 @@ class Momentum(_Paddle, _rules.Momentum):
         use_nesterov: bool = False,
         weight_decay: Any = None,
         grad_clip: Any = None,
+        multi_precision: bool = False,
+        rescale_grad: float = 1.0,
+        use_multi_tensor: bool = False,
         name: str | None = None,
     ) -> None:
+        if rescale_grad != 1.0:
+            raise NotImplementedError(f"`rescale_grad={rescale_grad}` of Momentum: scale the loss")
         _rules.Momentum.__init__(self, learning_rate, momentum, parameters, use_nesterov, weight_decay, grad_clip)
 
 
@@ -66,8 +72,28 @@ class Adagrad(_Paddle, _rules.Adagrad):
         )
 
 
+class Adadelta(_Paddle, _rules.Adadelta):
+    """Steps as long as the last ones were, in relation to the gradients."""
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        epsilon: float = 1e-6,
+        rho: float = 0.95,
+        parameters: Any = None,
+        weight_decay: Any = None,
+        grad_clip: Any = None,
+        name: str | None = None,
+    ) -> None:
+        _rules.Adadelta.__init__(self, learning_rate, epsilon, rho, parameters, weight_decay, grad_clip)
+
+
 class Adam(_Paddle, _rules.Adam):
-    """First and second moments with bias correction. Rows of sparse tables are always updated lazily."""
+    """First and second moments with bias correction.
+
+    Without `lazy_mode` the rows of sparse tables with bounded ids move in every step, in one process and in collective
+    jobs. Servers update the rows that are pushed, as PaddlePaddle's servers do.
+    """
 
     def __init__(
         self,
@@ -79,9 +105,87 @@ class Adam(_Paddle, _rules.Adam):
         weight_decay: Any = None,
         grad_clip: Any = None,
         lazy_mode: bool = False,
+        multi_precision: bool = False,
+        use_multi_tensor: bool = False,
         name: str | None = None,
     ) -> None:
-        _rules.Adam.__init__(self, learning_rate, beta1, beta2, epsilon, parameters, weight_decay, grad_clip)
+        moments = beta1, beta2, epsilon
+        _rules.Adam.__init__(self, learning_rate, *moments, parameters, weight_decay, grad_clip, lazy_mode)
+
+
+class AdamW(_Paddle, _rules.AdamW):
+    """Adam with a weight decay that does not pass through the moments.
+
+    Rows of sparse tables are updated lazily; PaddlePaddle does not train them by AdamW.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        parameters: Any = None,
+        weight_decay: float = 0.01,
+        lr_ratio: Any = None,
+        apply_decay_param_fun: Any = None,
+        grad_clip: Any = None,
+        lazy_mode: bool = False,
+        multi_precision: bool = False,
+        name: str | None = None,
+    ) -> None:
+        functions = lr_ratio, apply_decay_param_fun
+        moments = beta1, beta2, epsilon
+        _rules.AdamW.__init__(self, learning_rate, *moments, parameters, weight_decay, *functions, grad_clip)
+
+
+class Adamax(_Paddle, _rules.Adamax):
+    """Adam whose second moment is the largest gradient so far, which decays."""
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        parameters: Any = None,
+        weight_decay: Any = None,
+        grad_clip: Any = None,
+        name: str | None = None,
+    ) -> None:
+        _rules.Adamax.__init__(self, learning_rate, beta1, beta2, epsilon, parameters, weight_decay, grad_clip)
+
+
+class _Lamb(_Paddle, _rules.Lamb):
+    def exceptions(self, program: Any) -> dict[str, Any]:
+        """Says that rows have norms of their own where PaddlePaddle takes that of a whole table."""
+        names = ", ".join(f"`{each.name}`" for each in program.list_vars() if each.kind == "table")
+        if names:
+            message = f"Lamb takes the norm of each row of a sparse table, not of the whole table: {names}"
+            warnings.warn(message, stacklevel=4)
+        return super().exceptions(program)
+
+
+class Lamb(_Lamb):
+    """The direction of Adam with weight decay, with steps in proportion to the norm of a parameter or a sparse row."""
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        lamb_weight_decay: float = 0.01,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-6,
+        parameters: Any = None,
+        grad_clip: Any = None,
+        exclude_from_weight_decay_fn: Any = None,
+        multi_precision: bool = False,
+        always_adapt: bool = False,
+        name: str | None = None,
+    ) -> None:
+        excluded = exclude_from_weight_decay_fn
+        rates = learning_rate, lamb_weight_decay, beta1, beta2, epsilon
+        _rules.Lamb.__init__(self, *rates, parameters, grad_clip, excluded, always_adapt=always_adapt)
 
 
 class RMSProp(_Paddle, _rules.RMSProp):
@@ -103,5 +207,5 @@ class RMSProp(_Paddle, _rules.RMSProp):
         _rules.RMSProp.__init__(self, *rates, parameters, weight_decay, grad_clip)
 
 
-__all__ = ["SGD", "Adagrad", "Adam", "Momentum", "Optimizer", "RMSProp", "lr"]
+__all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Lamb", "Momentum", "Optimizer", "RMSProp", "lr"]
 __getattr__ = compat.absent(__name__, __all__)

@@ -33,7 +33,7 @@ def _check_start(last_epoch: int, verbose: bool) -> None:
 
 
 class NoamDecay(_Counted, _lr.NoamDecay):
-    """Rises for `warmup_steps`, then falls with the root of the step."""
+    """Rises from 0 for `warmup_steps`, then falls with the root of the step."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class NoamDecay(_Counted, _lr.NoamDecay):
         verbose: bool = False,
     ) -> None:
         _check_start(last_epoch, verbose)
-        super().__init__(d_model, warmup_steps, learning_rate)
+        super().__init__(d_model, warmup_steps, learning_rate, first=0)
 
 
 class PiecewiseDecay(_Counted, _lr.PiecewiseDecay):
