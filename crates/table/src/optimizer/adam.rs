@@ -10,7 +10,8 @@
 //!
 //! `t` is the table's step, for dense parameters and for sparse rows, so equal gradients give equal weights in both.
 //! PaddlePaddle's dense kernel counts like this. Its kernel for sparse gradients is one step ahead: at a rate of 0.1 its first
-//! step moves a row by 0.0744, where the dense kernel, and this rule, move by 0.1.
+//! step moves a row by 0.0744, where the dense kernel, and this rule, move by 0.1. With `rows_ahead`, which PaddlePaddle's scripts
+//! have, sparse rows are updated as that kernel does.
 //!
 //! With `lazy_mode` a sparse row that is not pushed keeps its weights and moments, and when it is pushed again, the bias
 //! correction uses the table's step, not a step of the row. Without it every row of the table moves in every step, those that are
@@ -34,11 +35,14 @@ pub struct Adam {
     /// Whether sparse rows that are not pushed stay as they are. Dense parameters do not use it.
     #[serde(skip_serializing_if = "is_default")]
     pub lazy_mode: bool,
+    /// Whether the bias correction of sparse rows is one step ahead. Dense parameters do not use it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub rows_ahead: bool,
 }
 
 impl Default for Adam {
     fn default() -> Self {
-        Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, lazy_mode: true }
+        Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, lazy_mode: true, rows_ahead: false }
     }
 }
 
@@ -65,7 +69,7 @@ pub(crate) struct Update {
 
 impl Update {
     pub(crate) fn new(rule: &Adam, rate: f32, step: u64) -> Self {
-        let t = step.max(1) as f64;
+        let t = (step.max(1) + u64::from(rule.rows_ahead)) as f64;
         let correction2 = (1.0 - rule.beta2.powf(t)).sqrt();
         Update {
             beta1: rule.beta1 as f32,

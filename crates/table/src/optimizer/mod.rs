@@ -124,11 +124,11 @@ impl Optimizer {
         }
     }
 
-    /// The same rule, for a table in which rows that are not pushed stay as they are.
+    /// The same rule, for a table in which rows that are not pushed stay as they are, and steps are counted as for dense parameters.
     #[must_use]
     pub fn lazily(self) -> Self {
         match self {
-            Optimizer::Adam(rule) => Optimizer::Adam(Adam { lazy_mode: true, ..rule }),
+            Optimizer::Adam(rule) => Optimizer::Adam(Adam { lazy_mode: true, rows_ahead: false, ..rule }),
             rule => rule,
         }
     }

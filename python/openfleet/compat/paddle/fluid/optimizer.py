@@ -82,6 +82,7 @@ class Adam(_Paddle, _rules.Adam):
     ) -> None:
         moments = beta1, beta2, epsilon
         _rules.Adam.__init__(self, learning_rate, *moments, parameter_list, regularization, grad_clip, lazy_mode)
+        self._rule["adam"]["rows_ahead"] = True
 
 
 class Adamax(_Paddle, _rules.Adamax):

@@ -92,7 +92,8 @@ class Adam(_Paddle, _rules.Adam):
     """First and second moments with bias correction.
 
     Without `lazy_mode` the rows of sparse tables with bounded ids move in every step, in one process and in collective
-    jobs. Servers update the rows that are pushed, as PaddlePaddle's servers do.
+    jobs. Servers update the rows that are pushed, as PaddlePaddle's servers do. In one process and in collective jobs
+    the bias correction of sparse rows is one step ahead, as that of PaddlePaddle 2.6: the costs are the same.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Adam(_Paddle, _rules.Adam):
     ) -> None:
         moments = beta1, beta2, epsilon
         _rules.Adam.__init__(self, learning_rate, *moments, parameters, weight_decay, grad_clip, lazy_mode)
+        self._rule["adam"]["rows_ahead"] = True
 
 
 class AdamW(_Paddle, _rules.AdamW):
