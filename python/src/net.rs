@@ -560,6 +560,7 @@ impl Net {
             });
         }
         let layer: fn(&mut Builder, Var, Var) -> Result<Var> = match op {
+            "add_integers" => Builder::add_integers,
             "binary_cross_entropy" => Builder::binary_cross_entropy,
             "bitwise_and" => Builder::bitwise_and,
             "bitwise_or" => Builder::bitwise_or,
@@ -578,9 +579,11 @@ impl Net {
             "logical_or" => Builder::logical_or,
             "masked_select" => Builder::masked_select,
             "modulo" => Builder::modulo,
+            "multiply_integers" => Builder::multiply_integers,
             "not_equal" => Builder::not_equal,
             "sigmoid_cross_entropy_with_logits" => Builder::sigmoid_cross_entropy_with_logits,
             "square_error_cost" => Builder::square_error_cost,
+            "subtract_integers" => Builder::subtract_integers,
             "write_state" => Builder::write_state,
             _ => return Err(unknown(op)),
         };

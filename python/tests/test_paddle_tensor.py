@@ -276,20 +276,19 @@ def test_gradients_flow_through_topk_and_prelu():
 
 
 REFUSED = {
-    "arange": (lambda x: paddle.arange(x), NotImplementedError, "`start` of `paddle.arange`"),
+    "arange": (lambda x: paddle.arange(x, 5), NotImplementedError, "`start` and `step` of `paddle.arange`"),
     "einsum twice": (lambda x: paddle.einsum("ii->i", x), NotImplementedError, "`ii->i`"),
     "einsum three": (lambda x: paddle.einsum("ij,ij,ij->i", x, x, x), NotImplementedError, "one or two operands"),
     "einsum letters": (lambda x: paddle.einsum("ijk->i", x), ValueError, "names 3 dimensions"),
     "masked_select": (lambda x: paddle.masked_select(x, x), ValueError, "a mask of booleans of the same shape"),
     "normalize": (lambda x: F.normalize(x, p=1), NotImplementedError, "`p=1` of `normalize`"),
     "rand": (lambda x: paddle.rand([2], "int64"), NotImplementedError, "`dtype` `int64` of `paddle.rand`"),
-    "sequence_mask": (lambda x: F.sequence_mask(x), NotImplementedError, "`maxlen=None`"),
     "to_tensor": (lambda x: paddle.to_tensor([1], "float16"), NotImplementedError, "`dtype` `float16`"),
     "topk": (lambda x: paddle.topk(x, 9), ValueError, "k = 9"),
     "tril": (lambda x: paddle.tril(x), ValueError, "two last dimensions of fixed sizes"),
     "fluid where": (lambda x: L.where(x > 0.0), NotImplementedError, "`fluid.layers.where`"),
     "fluid reshape": (lambda x: L.reshape(x, [-1], actual_shape=x), NotImplementedError, "`actual_shape`"),
-    "where": (lambda x: paddle.where(x > 0.0), NotImplementedError, "give `x` and `y`"),
+    "where": (lambda x: paddle.where(x > 0.0, x), ValueError, "both `x` and `y`, or neither"),
 }
 
 

@@ -1,9 +1,9 @@
 """Runs a training script under any `paddle` and records the costs of its first steps.
 
-    python record_steps.py [--save-weights FILE] [--load-weights FILE] [--costs FILE] [--steps N] script.py arguments...
+    python record_steps.py [--save DIRECTORY] [--load DIRECTORY] [--costs FILE] [--steps N] script.py arguments...
 
-`paddlerec.py` runs it once with PaddlePaddle itself and once with `python -m openfleet.compat`, from the same initial
-weights. Dropout is off and samples are the first classes, because no two systems draw the same random numbers.
+`paddlerec.py` runs it once with PaddlePaddle itself, which saves the initial weights and the first batches, and once with
+`python -m openfleet.compat`, which loads them: readers draw random samples, in threads. Dropout is off and samples are the first classes, because no two systems draw the same random numbers.
 """
 
 import argparse
@@ -19,8 +19,8 @@ import paddle
 def parse():
     """Splits the arguments of this file from those of the script."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--save-weights")
-    parser.add_argument("--load-weights")
+    parser.add_argument("--save")
+    parser.add_argument("--load")
     parser.add_argument("--costs")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("script")
@@ -68,6 +68,20 @@ def load_weights(path):
         tensor_of(here[name]).set(saved[other], paddle.CPUPlace())
 
 
+def batch_file(directory, step):
+    """Where a batch is saved."""
+    return os.path.join(directory, f"batch-{step}.npz")
+
+
+def same_batch(feed, step, options):
+    """Saves a batch, or returns the one that was saved."""
+    if options.save:
+        np.savez(batch_file(options.save, step), **{name: np.asarray(value) for name, value in feed.items()})
+    if options.load and os.path.exists(batch_file(options.load, step)):
+        return dict(np.load(batch_file(options.load, step)))
+    return feed
+
+
 def without_dropout(x, *args, **kwargs):
     """Replaces `dropout`."""
     return x
@@ -84,14 +98,16 @@ def main():
     costs, started = [], []
     real = paddle.static.Executor.run
 
-    def run(self, program=None, *args, **kwargs):
-        fetched = real(self, program, *args, **kwargs)
+    def run(self, program=None, feed=None, *args, **kwargs):
+        if feed and started and len(costs) < options.steps:
+            feed = same_batch(feed, len(costs), options)
+        fetched = real(self, program, feed, *args, **kwargs)
         if program is paddle.static.default_startup_program() and not started:
             started.append(True)
-            if options.save_weights:
-                save_weights(options.save_weights)
-            if options.load_weights:
-                load_weights(options.load_weights)
+            if options.save:
+                save_weights(os.path.join(options.save, "weights.npz"))
+            if options.load:
+                load_weights(os.path.join(options.load, "weights.npz"))
         elif fetched and len(costs) < options.steps:
             costs.append([np.asarray(value, dtype=np.float64).reshape(-1)[:8].tolist() for value in fetched])
             if options.costs:

@@ -131,6 +131,6 @@ def _absent_module(real: str) -> ModuleType:
     if real not in sys.modules:
         module = ModuleType(real, "A module that is not part of openfleet.compat.")
         module.__path__ = []
-        module.__getattr__ = absent(real, [])  # type: ignore[method-assign]
+        module.__getattr__ = absent(real, [])
         sys.modules[real] = module
     return sys.modules[real]

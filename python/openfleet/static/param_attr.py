@@ -57,11 +57,11 @@ class ParamAttr:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the JSON that the engine reads."""
-        given = isinstance(self.initializer, Assign)
+        values = self.initializer.to_json() if isinstance(self.initializer, Assign) else None
         return {
             "name": self.name,
-            "initializer": None if given else self.initializer and self.initializer.to_json(),
-            "values": self.initializer.to_json() if given else None,
+            "initializer": self.initializer.to_json() if self.initializer and values is None else None,
+            "values": values,
             "learning_rate": self.learning_rate,
             "regularizer": self.regularizer and self.regularizer.to_json(),
             "frozen": not self.trainable,

@@ -289,6 +289,9 @@ fn integers_have_bits_and_remainders() {
         compute(build, Feed::new().ints("x", 3, &[7, -7, 6]).unwrap())
     };
     let ints = |values: &[i64]| Tensor::from_i64(&[1, 3], values.to_vec()).unwrap();
+    assert_eq!(run(Net::add_integers, 5).unwrap(), ints(&[12, -2, 11]));
+    assert_eq!(run(Net::subtract_integers, 5).unwrap(), ints(&[2, -12, 1]));
+    assert_eq!(run(Net::multiply_integers, -5).unwrap(), ints(&[-35, 35, -30]));
     assert_eq!(run(Net::bitwise_and, 5).unwrap(), ints(&[5, 1, 4]));
     assert_eq!(run(Net::bitwise_or, 8).unwrap(), ints(&[15, -7, 14]));
     assert_eq!(run(Net::bitwise_xor, -1).unwrap(), ints(&[-8, 6, -7]));

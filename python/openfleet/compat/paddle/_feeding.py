@@ -46,7 +46,7 @@ def reset(loader: Any) -> None:
 
 
 def next_feed(program: Program) -> dict[str, Any] | None:
-    """The next batch of all loaders of a program; None if it has no loader. Raises EOFException after the last batch."""
+    """Returns the next batch of all loaders of a program; None without a loader. Raises EOFException after the last."""
     found = _passes.get(program)
     if found is None:
         return None

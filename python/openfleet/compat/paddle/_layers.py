@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from openfleet.compat._arguments import with_arguments as _with_arguments
+from openfleet.compat._notices import say_once
 from openfleet.static import nn as _nn
 from openfleet.static.nn import activations as _activations
 from openfleet.static.nn import (
@@ -24,6 +25,7 @@ from openfleet.static.nn import (
 )
 from openfleet.static.nn import embeddings as _embeddings
 from openfleet.static.nn import metrics as _metrics
+from openfleet.static.param_attr import with_defaults as _with_defaults
 from openfleet.static.program import Variable
 
 
@@ -63,9 +65,15 @@ def embedding(
 ) -> Variable:
     """Looks up ids in a table: sparse with `is_sparse` or `is_distributed`, otherwise a dense parameter."""
     _embeddings.check_dtype(dtype)
-    return _nn.embedding(
-        input, size, is_sparse or is_distributed, padding_idx=padding_idx, param_attr=param_attr, pooling=pooling
-    )
+    sparse = is_sparse or is_distributed
+    if sparse and not _embeddings.can_be_looked_up(input):
+        attr = _with_defaults(param_attr)
+        say_once(
+            f"the program computes the ids of the embedding `{attr.name or 'embedding'}` {list(size)}, so its table is "
+            "a dense parameter: rows of a sparse table are pulled before a step begins"
+        )
+        sparse = False
+    return _nn.embedding(input, size, sparse, padding_idx=padding_idx, param_attr=param_attr, pooling=pooling)
 
 
 def sparse_embedding(
@@ -137,4 +145,4 @@ def accuracy(input: Variable, label: Variable, k: int = 1, correct: Any = None, 
     return _nn.accuracy(input, label, k)
 
 
-__all__ = [name for name in dir() if name[0].islower() and name != "annotations"]
+__all__ = [name for name in dir() if name[0].islower() and name not in ("annotations", "say_once")]

@@ -1,4 +1,4 @@
-"""PaddlePaddle's methods of tensors, for the variables of a program: `x.reshape(shape)` is `paddle.reshape(x, shape)`."""
+"""Tensor methods of PaddlePaddle for the variables of a program: `x.reshape(shape)` is `paddle.reshape(x, shape)`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def install() -> None:
     for name in _IN_PLACE:
         setattr(Variable, name, _returning(name))
     Variable.where = _where  # type: ignore[attr-defined]
-    Variable.astype = lambda self, dtype: tensor.cast(self, dtype)  # type: ignore[attr-defined]
+    Variable.astype = lambda self, dtype: tensor.cast(self, dtype)
     Variable.set_value = _set_value  # type: ignore[attr-defined]
     for name, instead in _dynamic.VARIABLE_CALLS.items():
         setattr(Variable, name, _dynamic.refusing(f"Tensor.{name}()", instead))

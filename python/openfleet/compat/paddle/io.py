@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import queue
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -284,7 +283,7 @@ class DataLoader:
         self.dataset, self.return_list, self.num_workers = dataset, return_list, num_workers
         self._names = [one.name if isinstance(one, _Variable) else str(one) for one in feed_list or ()]
         self._collate = _collate if collate_fn is None else collate_fn
-        self._ahead = max(1, prefetch_factor) * max(1, num_workers)
+        self._ahead = max(1, prefetch_factor) * num_workers
         self._reads_ahead = use_buffer_reader or num_workers > 0
         self.batch_size, self.drop_last = batch_size, drop_last
         self.batch_sampler = batch_sampler
@@ -461,43 +460,69 @@ def _batches(samples: Iterable[Any], size: int, drop_last: bool) -> Iterator[lis
         yield batch
 
 
+class _ReadAhead:
+    """Batches that another thread reads, up to `count` of them ahead.
+
+    After `n` batches have been taken, the thread has read `n + count`, also when the caller stops there: how far a
+    reader of random samples has come does not depend on the speed of a thread.
+    """
+
+    def __init__(self, batches: Iterator[Any], count: int) -> None:
+        self._batches, self._allowed = batches, count
+        self._ready: list[tuple[str, Any]] = []
+        self._changed = threading.Condition()
+        self._read_so_far, self._is_stopped = 0, False
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_stopped or self._read_so_far < self._allowed)
+                if self._read_so_far >= self._allowed:
+                    return
+            try:
+                item = ("batch", next(self._batches))
+            except StopIteration:
+                item = ("end", None)
+            except BaseException as error:
+                item = ("error", error)
+            with self._changed:
+                self._read_so_far += 1
+                self._ready.append(item)
+                self._changed.notify_all()
+            if item[0] != "batch":
+                return
+
+    def take(self) -> tuple[str, Any]:
+        """Waits for the next batch, the end or an error."""
+        with self._changed:
+            self._allowed += 1
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._ready)
+            return self._ready.pop(0)
+
+    def stop(self) -> None:
+        """Waits until the thread has ended, because the next pass may use the same objects."""
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
+        self._thread.join()
+
+
 def _read_ahead(batches: Iterator[Any], count: int) -> Iterator[Any]:
     """Returns the same batches, of which another thread reads up to `count` ahead."""
-    ready: queue.Queue[tuple[str, Any]] = queue.Queue(max(1, count))
-    stopped = threading.Event()
-
-    def put(item: tuple[str, Any]) -> bool:
-        while not stopped.is_set():
-            try:
-                ready.put(item, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-    def read() -> None:
-        try:
-            for batch in batches:
-                if not put(("batch", batch)):
-                    return
-            put(("end", None))
-        except BaseException as error:
-            put(("error", error))
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
+    reader = _ReadAhead(batches, max(1, count))
     try:
         while True:
-            kind, value = ready.get()
+            kind, value = reader.take()
             if kind == "end":
                 return
             if kind == "error":
                 raise value
             yield value
     finally:
-        stopped.set()
-        # The next pass may use the same objects, so the reader of this one must have ended.
-        reader.join()
+        reader.stop()
 
 
 __all__ = [

@@ -47,6 +47,9 @@ class Metric:
 class Accuracy(Metric):
     """The share of rows whose label is among the k classes with the highest scores, for each of `topk`."""
 
+    total: list[float]
+    count: list[int]
+
     def __init__(self, topk: Sequence[int] = (1,), name: str | None = None) -> None:
         self.topk, self._name = tuple(topk), name or "acc"
         self.reset()
@@ -70,7 +73,8 @@ class Accuracy(Metric):
 
     def reset(self) -> None:
         """Forgets all batches."""
-        self.total, self.count = [0.0] * len(self.topk), [0] * len(self.topk)
+        self.total = [0.0] * len(self.topk)
+        self.count = [0] * len(self.topk)
 
     def accumulate(self) -> Any:
         """Returns the accuracy over all batches."""

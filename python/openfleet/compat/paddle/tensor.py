@@ -89,10 +89,15 @@ def to_tensor(data: Any, dtype: Any = None, place: Any = None, stop_gradient: bo
 
 def arange(start: Any = 0, end: Any = None, step: Any = 1, dtype: Any = None, name: str | None = None) -> Variable:
     """Numbers from `start` to before `end`."""
-    for what, value in (("start", start), ("end", end), ("step", step)):
-        if isinstance(value, Variable):
-            raise NotImplementedError(f"`{what}` of `paddle.arange` as a Variable: say a number")
-    return _nn.literal(np.arange(start, step=step) if end is None else np.arange(start, end, step), dtype)
+    start, end = (0, start) if end is None else (start, end)
+    if isinstance(start, Variable) or isinstance(step, Variable):
+        raise NotImplementedError("`start` and `step` of `paddle.arange` as variables: say numbers")
+    if isinstance(end, Variable):
+        if start != 0 or step != 1:
+            raise NotImplementedError("`paddle.arange` up to a Variable: from 0 in steps of 1")
+        numbers = _nn.scale(_nn.cumsum(_nn.full([end], 1.0)), 1.0, -1.0)
+        return _nn.cast(numbers, "int64" if dtype is None else dtype)
+    return _nn.literal(np.arange(start, end, step), dtype)
 
 
 def full(shape: Sequence[Any], fill_value: float, dtype: Any = None, name: str | None = None) -> Variable:

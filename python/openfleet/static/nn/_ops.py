@@ -89,6 +89,8 @@ def binary(op: str, x: Any, y: Any, axis: int = -1) -> Variable:
         x = constant_like(y, x)
     if not isinstance(y, Variable):
         y = constant_like(x, y)
+    if axis == -1 and op in ("add", "subtract", "multiply") and x.dtype == y.dtype == "int64":
+        op = f"{op}_integers"
     return variable(net_of(x, y).binary(op, x.name, y.name, axis))
 
 

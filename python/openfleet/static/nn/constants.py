@@ -11,13 +11,15 @@ import numpy as np
 from ..._deprecated import IGNORED, accepts_deprecated
 from ..program import Variable
 from ._ops import dims, dtype_name, net_of, variable
-from .comparisons import less_than, where
+from .comparisons import less_equal, less_than, where
 from .elementwise import cast
+from .reductions import cumsum
+from .reductions import max as greatest
 from .shapes import unsqueeze
 
 
 @accepts_deprecated(name=IGNORED)
-def full(shape: Sequence[int], fill_value: float, dtype: Any = "float32") -> Variable:
+def full(shape: Sequence[Any], fill_value: float, dtype: Any = "float32") -> Variable:
     """Returns one number in every element of a shape; -1 is the batch size.
 
     >>> exe.run(fetch_list=[static.nn.full([2, 2], 7.0)])[0].tolist()
@@ -95,17 +97,20 @@ def one_hot(x: Variable, num_classes: int, allow_out_of_range: bool = False) -> 
 
 
 @accepts_deprecated(name=IGNORED)
-def sequence_mask(x: Variable, maxlen: int | None = None, dtype: Any = "int64") -> Variable:
+def sequence_mask(x: Variable, maxlen: int | Variable | None = None, dtype: Any = "int64") -> Variable:
     """Returns a mask [..., maxlen] for lengths x [...]: ones at the first `x[i]` positions, zeros after.
 
-    Raises:
-        NotImplementedError: `maxlen` is None: a program has to know the size.
+    By default `maxlen` is the greatest length, which is known only when the program runs.
 
     >>> exe.run(fetch_list=[static.nn.sequence_mask(static.nn.literal([1, 3]), maxlen=3)])[0].tolist()
     [[1, 0, 0], [1, 1, 1]]
     """
     if maxlen is None:
-        raise NotImplementedError("`maxlen=None` of `sequence_mask`: say how long the longest sequence can be")
+        maxlen = cast(greatest(cast(x, "float32")), "int64")
+    if isinstance(maxlen, Variable):
+        # The k-th sum of ones is k: position k - 1 belongs to rows of at least k elements.
+        numbers = cast(cumsum(full([maxlen], 1.0)), "int64")
+        return cast(less_equal(numbers, unsqueeze(x, -1)), dtype)
     return cast(less_than(literal(np.arange(int(maxlen))), unsqueeze(x, -1)), dtype)
 
 

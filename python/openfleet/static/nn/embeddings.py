@@ -19,6 +19,11 @@ from .shapes import MovedIds
 LookUp = Callable[[str], Variable]
 
 
+def can_be_looked_up(ids: Variable) -> bool:
+    """Returns whether a sparse table can be looked up with these ids: they are fed, or all fed ids in another shape."""
+    return isinstance(ids, MovedIds) or ids.kind == "data"
+
+
 def check_dtype(dtype: Any) -> None:
     """Raises NotImplementedError for a dtype that embedding rows cannot have."""
     if dtype_name(dtype) != "float32":

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..param_attr import attr_json, with_defaults
 from ..program import Variable
-from ._ops import dims, dtype_name, net_of, unique_name, variable
+from ._ops import dtype_name, net_of, unique_name, variable
 
 
 def data(name: str, shape: Sequence[int | None], dtype: Any = "float32", lod_level: int = 0) -> Variable:
@@ -39,7 +39,8 @@ def data(name: str, shape: Sequence[int | None], dtype: Any = "float32", lod_lev
         raise NotImplementedError(
             "a slot with any number of floats per row; feed floats of a fixed shape (`lod_level=0`)"
         )
-    return variable(net.data(name, dims(shape), dtype_name(dtype)))
+    sizes = [-1 if size is None else int(size) for size in shape]
+    return variable(net.data(name, sizes, dtype_name(dtype)))
 
 
 def create_global_var(

@@ -204,7 +204,7 @@ def getitem(x: Variable, index: Any) -> Variable:
         return masked_select(x, index) if index.dtype == "bool" else gather(x, index)
     parts = list(index) if isinstance(index, tuple) else [index]
     if None in [part for part in parts if part is None]:
-        kept = getitem(x, tuple(part for part in parts if part is not None) or np.s_[:])
+        kept = getitem(x, tuple(part for part in parts if part is not None) or (np.s_[:],))
         at = [sum(not isinstance(p, (int, np.integer)) for p in parts[:i]) for i, p in enumerate(parts) if p is None]
         return unsqueeze(kept, at)
     if any(part is Ellipsis for part in parts):

@@ -166,6 +166,8 @@ operators! {
     accuracy::Accuracy,
     /// x + y.
     add::Add,
+    /// x + y of integers.
+    add_integers::AddIntegers,
     /// A copy.
     assign::Assign,
     /// Area under the curve, with its counters.
@@ -278,6 +280,8 @@ operators! {
     multinomial::Multinomial,
     /// x * y.
     multiply::Multiply,
+    /// x y of integers.
+    multiply_integers::MultiplyIntegers,
     /// Where a tensor is not 0.
     nonzero::Nonzero,
     /// x != y.
@@ -346,6 +350,8 @@ operators! {
     stack::Stack,
     /// x - y.
     subtract::Subtract,
+    /// x - y of integers.
+    subtract_integers::SubtractIntegers,
     /// tanh(x).
     tanh::Tanh,
     /// Repeats a tensor along its dimensions.

@@ -11,6 +11,7 @@ from openfleet.static.nn._ops import activated as _activated
 from openfleet.static.param_attr import ParamAttr, with_defaults
 from openfleet.static.program import Variable
 
+from .. import _layers
 from . import functional as F
 from .layer import Layer
 
@@ -62,7 +63,7 @@ class Embedding(Layer):
 
     def forward(self, x: Variable) -> Variable:
         """The rows of ids `[..]`, as `[.., embedding_dim]`."""
-        rows = _nn.embedding(x, self._size, self._sparse, padding_idx=self._padding_idx, param_attr=self._attr)
+        rows = _layers.embedding(x, self._size, self._sparse, padding_idx=self._padding_idx, param_attr=self._attr)
         if self._sparse and x.program.has_var(self._attr.name):
             # The first lookup declares the table.
             self.weight = x.program.var(self._attr.name)

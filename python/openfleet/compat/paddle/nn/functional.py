@@ -74,7 +74,7 @@ def pad(
     data_format: str = "NCHW",
     name: str | None = None,
 ) -> Variable:
-    """Adds elements before and after dimensions: two numbers for each, the first dimension first, or only for the last."""
+    """Adds elements before and after dimensions: two numbers for each dimension, or only for the last ones."""
     if mode != "constant":
         raise NotImplementedError(f"`mode={mode!r}` of `pad`: there is `constant`")
     sides = [int(side) for side in pad]

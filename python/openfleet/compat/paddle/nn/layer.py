@@ -175,7 +175,7 @@ def _is_parameter(value: Any) -> bool:
 
 
 def _snake(name: str) -> str:
-    # PaddlePaddle's rule, so that parameters have the same names: `BatchNorm1D` is `batch_norm1d`, `GRUCell` is `gru_cell`.
+    # As in PaddlePaddle, for parameters of the same names: `BatchNorm1D` is `batch_norm1d`, `GRUCell` is `gru_cell`.
     words = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
     return re.sub("([a-z])([A-Z])", r"\1_\2", words).lower()
 
