@@ -49,8 +49,8 @@ pub(crate) struct PaddleArgs {
     /// Import a parameter or table under another name; repeat for more.
     #[arg(long, value_name = "OLD=NEW")]
     rename: Vec<Rename>,
-    /// A matrix that becomes a sparse table, row by row: the weights of an embedding. Found by itself if a program was saved
-    /// too; repeat for more.
+    /// A matrix that becomes a sparse table, row by row: the weights of an embedding with `is_sparse`. Found by itself if a
+    /// program was saved too; repeat for more.
     #[arg(long, value_name = "NAME")]
     embedding: Vec<String>,
     /// A value that no gradient changes, such as a running mean. Found by itself if a program was saved too; repeat for more.

@@ -45,6 +45,30 @@ struct OpDesc {
     inputs: Vec<OpArgument>,
     #[prost(string, tag = "3")]
     kind: String,
+    #[prost(message, repeated, tag = "4")]
+    attributes: Vec<Attribute>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Attribute {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(bool, optional, tag = "10")]
+    truth: Option<bool>,
+}
+
+impl OpDesc {
+    /// Whether an op looks up ids in a matrix whose gradients are rows: such a matrix is a sparse table here.
+    fn looks_up_rows(&self) -> bool {
+        let is_true = |attribute: &Attribute| {
+            attribute.truth == Some(true) && ["is_sparse", "is_distributed"].contains(&attribute.name.as_str())
+        };
+        match self.kind.as_str() {
+            "distributed_lookup_table" => true,
+            "lookup_table" | "lookup_table_v2" => self.attributes.iter().any(is_true),
+            _ => false,
+        }
+    }
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -65,7 +89,7 @@ pub(crate) struct ProgramNames {
     pub(crate) saved: Vec<String>,
     /// Running statistics, which no gradient changes.
     pub(crate) states: BTreeSet<String>,
-    /// Matrices whose rows are looked up by id.
+    /// Matrices whose rows are looked up by id, with sparse gradients.
     pub(crate) embeddings: BTreeSet<String>,
 }
 
@@ -88,7 +112,7 @@ impl ProgramNames {
                 let (parameters, names): (&[&str], _) = match op.kind.as_str() {
                     "batch_norm" | "sync_batch_norm" => (&["Mean", "Variance"], &mut states),
                     "auc" => (&["StatPos", "StatNeg"], &mut states),
-                    "lookup_table" | "lookup_table_v2" | "distributed_lookup_table" => (&["W"], &mut embeddings),
+                    _ if op.looks_up_rows() => (&["W"], &mut embeddings),
                     _ => continue,
                 };
                 let of_op = op.inputs.into_iter().filter(|input| parameters.contains(&input.parameter.as_str()));
@@ -100,11 +124,12 @@ impl ProgramNames {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
-    /// A program with these saved variables, a batch norm with statistics `mean` and `variance`, and a lookup in `embedding`.
-    pub(crate) fn written(names: &[&str]) -> Vec<u8> {
+    /// A program with these saved variables, a batch norm with statistics `mean` and `variance`, and lookups in
+    /// `embedding`, by sparse gradients, and in `small`.
+    fn written(names: &[&str]) -> Vec<u8> {
         let variable = |name: &str, kind, persistable| VariableDesc {
             name: name.to_owned(),
             kind: Some(VariableKind { kind }),
@@ -117,12 +142,19 @@ pub(crate) mod tests {
             parameter: parameter.to_owned(),
             arguments: vec![name.to_owned()],
         };
+        let lookup = |name: &str, is_sparse| OpDesc {
+            inputs: vec![input("W", name)],
+            kind: "lookup_table_v2".to_owned(),
+            attributes: vec![Attribute { name: "is_sparse".to_owned(), truth: Some(is_sparse) }],
+        };
         let ops = vec![
             OpDesc {
                 inputs: vec![input("X", "tmp_0"), input("Mean", "mean"), input("Variance", "variance")],
                 kind: "batch_norm".to_owned(),
+                attributes: vec![],
             },
-            OpDesc { inputs: vec![input("W", "embedding")], kind: "lookup_table_v2".to_owned() },
+            lookup("embedding", true),
+            lookup("small", false),
         ];
         ProgramDesc { blocks: vec![BlockDesc { variables, ops }] }.encode_to_vec()
     }

@@ -57,7 +57,8 @@ pub(crate) enum Rule {
 }
 
 impl Rule {
-    const ALL: [Rule; 5] = [Rule::Naive, Rule::AdaGrad, Rule::StdAdaGrad, Rule::SharedAdam, Rule::Adam];
+    /// The likely ones first: for some sizes two of them have the same number of floats.
+    const ALL: [Rule; 5] = [Rule::Naive, Rule::AdaGrad, Rule::StdAdaGrad, Rule::Adam, Rule::SharedAdam];
 
     /// By PaddlePaddle's names: of the server's class, and of the option `sparse_optimizer`.
     pub(crate) fn named(name: &str) -> Option<Self> {
@@ -282,7 +283,7 @@ mod tests {
     use super::*;
 
     /// A row that PaddlePaddle 2.6.2 has dumped: SparseAccessor, D = 4, Adam. The program that made it is in
-    /// `crates/fleet/tests/program/paddle_table.py`.
+    /// `python/tests/paddle_samples.py`.
     const DUMPED: &str = "7 0 0 0.5 5 0 -0.01 0.217995 0.00475213 0.81 0.998001 0.0761955 -0.0757182 0.0169921 \
                           1 2 3 4 5 6 0.9 0.999\n";
 

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     /// A tensor of floats in the layout above. A real file of PaddlePaddle 2.6.2 (`fluid.io.save_vars`) has these bytes.
-    pub(crate) fn written(dims: &[i64], floats: &[f32]) -> Vec<u8> {
+    fn written(dims: &[i64], floats: &[f32]) -> Vec<u8> {
         let description = TensorDescription { data_type: 5, dims: dims.to_vec() }.encode_to_vec();
         let mut bytes = vec![0; 4 + 8 + 4];
         bytes.extend_from_slice(&(description.len() as u32).to_le_bytes());

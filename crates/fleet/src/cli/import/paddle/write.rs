@@ -24,6 +24,8 @@ use crate::error::{Error, Result};
 
 /// Adam's default decay rate of second moments, whose power tells the number of updates.
 const SECOND_DECAY: f64 = 0.999;
+/// The number of updates of a power that has become 0: from then on Adam's correction of young moments is none.
+const MANY_UPDATES: u64 = 100_000;
 /// PaddlePaddle's ends of the names of optimizer state.
 const SECOND_POWER: &str = "_beta2_pow_acc_0";
 const FIRST_POWER: &str = "_beta1_pow_acc_0";
@@ -36,9 +38,13 @@ pub(super) fn write(arguments: &PaddleArgs, collected: Collected) -> Result<()> 
     let mut dense = Vec::new();
     let mut sparse = Vec::new();
     let mut saved_states = States::new();
-    let mut skipped = Vec::new();
+    let (mut skipped, mut young) = (Vec::new(), Vec::new());
+    // A dump does not say how often dense parameters were updated: at least as often as the most frequent row.
+    let mut rows_step = 0;
     for table in tables {
         let optimizer = chosen.unwrap_or(if table.has_moments { adam() } else { sgd() });
+        rows_step =
+            rows_step.max(table.rows.values().filter_map(|row| row.second_power).map(updates).max().unwrap_or(0));
         sparse.push(of_rows(names.renamed(&table.name)?, table, optimizer)?);
     }
     let parameters: Vec<String> = values.keys().filter(|name| !is_state(name, &values)).cloned().collect();
@@ -48,8 +54,8 @@ pub(super) fn write(arguments: &PaddleArgs, collected: Collected) -> Result<()> 
             Some(rule) => rule.slot_names().iter().filter_map(|slot| values.remove(&slot_name(&name, slot))).collect(),
             None => Vec::new(),
         };
-        let step =
-            values.remove(&format!("{name}{SECOND_POWER}")).and_then(|power| Some(updates(*floats(&power)?.first()?)));
+        let power = values.remove(&format!("{name}{SECOND_POWER}"));
+        let step = power.and_then(|power| Some(updates(*floats(&power)?.first()?))).unwrap_or(rows_step);
         values.remove(&format!("{name}{FIRST_POWER}"));
         let Some(value) = values.remove(&name) else { continue };
         if states.contains(&name) {
@@ -67,11 +73,16 @@ pub(super) fn write(arguments: &PaddleArgs, collected: Collected) -> Result<()> 
         let optimizer = chosen.or(found).unwrap_or_else(sgd).for_dense();
         let mut state = vec![0.0; optimizer.state_slots() * elements.len()];
         optimizer.init_state(elements.len(), &mut state);
-        let keeps = found.is_some_and(|found| found.slot_names() == optimizer.slot_names());
+        let mut keeps = found.is_some_and(|found| found.slot_names() == optimizer.slot_names());
+        if keeps && step == 0 && optimizer.slot_names() == adam().slot_names() {
+            // Adam would take its moments for those of a first update, and make it far too large.
+            young.push(name.clone());
+            keeps = false;
+        }
         if keeps {
             state = slots.iter().filter_map(floats).flatten().copied().collect();
         }
-        let step = if keeps { step.unwrap_or(0) } else { 0 };
+        let step = if keeps { step } else { 0 };
         let new_name = names.renamed(&name)?;
         if let ([rows, dim], true) = (value.dims.as_slice(), embeddings.contains(&name)) {
             sparse.push(of_matrix(new_name, *rows, *dim, &elements, &state, optimizer, step)?);
@@ -96,6 +107,10 @@ pub(super) fn write(arguments: &PaddleArgs, collected: Collected) -> Result<()> 
     if !skipped.is_empty() {
         skipped.sort();
         remark(&format!("not imported, because a checkpoint has no such values: {}", quoted(&skipped)));
+    }
+    if !young.is_empty() {
+        let names = quoted(&young);
+        remark(&format!("Adam's moments are not imported, because the number of updates is not known: {names}"));
     }
     names.check()?;
     if dense.is_empty() && sparse.is_empty() && saved_states.is_empty() {
@@ -214,9 +229,10 @@ fn floats(value: &Value) -> Option<&Vec<f32>> {
 /// The number of updates, from the power of Adam's second decay rate, which starts at 1.
 fn updates(power: f32) -> u64 {
     let power = f64::from(power);
-    match power > 0.0 && power < 1.0 {
-        true => ((power.ln() / SECOND_DECAY.ln()).round() - 1.0).max(0.0) as u64,
-        false => 0,
+    match power {
+        0.0 => MANY_UPDATES,
+        _ if power > 0.0 && power < 1.0 => ((power.ln() / SECOND_DECAY.ln()).round() - 1.0).max(0.0) as u64,
+        _ => 0,
     }
 }
 
