@@ -3,8 +3,8 @@
     python paddle_samples.py static DIR
     python paddle_samples.py servers DIR [ACCESSOR] [OPTIMIZER]
 
-`static` saves a model in every way of one process. `servers` is one process of a job of a server and a trainer, with the
-role in PaddlePaddle's variables (`TRAINING_ROLE`, `PADDLE_PSERVERS_IP_PORT_LIST`, ...); the trainer saves the tables.
+`static` saves a model in every way of one process. `servers` is one process of a job of a server and a trainer, with
+the role in PaddlePaddle's variables (`TRAINING_ROLE`, `PADDLE_PSERVERS_IP_PORT_LIST`, ...); the trainer saves tables.
 PaddlePaddle 2.6.2 needs a protobuf older than 5 for it. `test_import.py` writes files of the same bytes, without it.
 """
 

@@ -59,7 +59,7 @@ impl Collected {
             };
             let found = collected.prefix(&prefix, arguments.program.as_deref())?;
             if !found && path.is_file() {
-                collected.variables(path, &[path.clone()], arguments.program.as_deref())?;
+                collected.variables(path, std::slice::from_ref(path), arguments.program.as_deref())?;
             } else if !found {
                 let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
                 return Err(Error::io("read", path)(missing));

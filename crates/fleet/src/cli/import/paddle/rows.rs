@@ -196,6 +196,9 @@ pub(crate) struct Row {
     pub(crate) has_long: bool,
 }
 
+/// Takes the offset of a row in its file, its key and its floats.
+type Each<'a> = &'a mut dyn FnMut(usize, u64, &[f32]) -> Result<(), Wrong>;
+
 /// Reads a file of rows, text or binary, and calls `each` with every key and its floats. Errors of `each` stop it.
 pub(crate) fn each_row(
     file: &[u8],
@@ -210,7 +213,7 @@ fn is_text(file: &[u8]) -> bool {
     file.iter().take(64).all(|byte| byte.is_ascii_graphic() || b" \t\r\n".contains(byte))
 }
 
-fn text_rows(file: &[u8], each: &mut dyn FnMut(usize, u64, &[f32]) -> Result<(), Wrong>) -> Result<(), Wrong> {
+fn text_rows(file: &[u8], each: Each<'_>) -> Result<(), Wrong> {
     let (mut at, mut floats) = (0, Vec::new());
     for line in file.split_inclusive(|byte| *byte == b'\n') {
         let (start, expected) = (at, "a key and floats, separated by blanks");
@@ -236,11 +239,7 @@ fn text_rows(file: &[u8], each: &mut dyn FnMut(usize, u64, &[f32]) -> Result<(),
     Ok(())
 }
 
-fn binary_rows(
-    file: &[u8],
-    accessor: Accessor,
-    each: &mut dyn FnMut(usize, u64, &[f32]) -> Result<(), Wrong>,
-) -> Result<(), Wrong> {
+fn binary_rows(file: &[u8], accessor: Accessor, each: Each<'_>) -> Result<(), Wrong> {
     let (mut bytes, mut floats) = (Bytes::new(file), Vec::new());
     while !bytes.is_at_end() {
         let at = bytes.offset();

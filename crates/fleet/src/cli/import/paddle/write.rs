@@ -210,7 +210,7 @@ fn optimizer_of(name: &str, values: &BTreeMap<String, Value>) -> Option<Optimize
     let dims = &values.get(name)?.dims;
     let fits = |slot: &&str| values.get(&slot_name(name, slot)).is_some_and(|value| value.dims == *dims);
     let known = [Rule::Adam, Rule::Momentum, Rule::Adagrad].map(Rule::optimizer);
-    known.into_iter().find(|optimizer| optimizer.slot_names().iter().all(|slot| fits(&slot)))
+    known.into_iter().find(|optimizer| optimizer.slot_names().iter().all(fits))
 }
 
 /// Whether a value is the optimizer state of another one.
