@@ -188,7 +188,7 @@ def test_launch_without_options_starts_one_process(tmp_path):
     assert "2 servers and 1 worker" in said and "of 1" in said, said
 
 
-# Every option of PaddlePaddle 2.6's launchers, with its default or a usual value: those with an effect, then the others.
+# Every option of PaddlePaddle 2.6's launchers, with its default or a usual value: first those that have an effect.
 FLAGS = {
     "paddle.distributed.launch": (
         "--master 127.0.0.1:6170 --rank 0 --nnodes 1 --nproc_per_node 2 --log_level WARNING --log_overwrite True "
