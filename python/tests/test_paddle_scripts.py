@@ -188,6 +188,42 @@ def test_launch_without_options_starts_one_process(tmp_path):
     assert "2 servers and 1 worker" in said and "of 1" in said, said
 
 
+# Every option of PaddlePaddle 2.6's launchers, with its default or a usual value: first those that have an effect.
+FLAGS = {
+    "paddle.distributed.launch": (
+        "--master 127.0.0.1:6170 --rank 0 --nnodes 1 --nproc_per_node 2 --log_level WARNING --log_overwrite True "
+        "--log_dir logs --run_mode collective --job_id default --devices 0,1 --start_port 6170 --max_restart 1 "
+        "--elastic_level 1",
+        "--legacy False --sort_ip False --enable_gpu_log True --auto_parallel_config a.json --auto_tuner_json a.json "
+        "--gloo_port 6767 --with_gloo 1 --elastic_timeout 30 --host 127.0.0.1",
+    ),
+    "paddle.distributed.fleet.launch": (
+        "--server_num 1 --worker_num 2 --log_dir logs --run_mode ps --job_id default",
+        "--backend auto --ips 127.0.0.1 --cluster_topo_path a.json --rank_mapping_path a.json "
+        "--enable_auto_mapping False --coordinators 127.0.0.1:1 --heter_workers a:1;b:1 --heter_devices cpu "
+        "--coordinator_num 1 --heter_worker_num 1 --http_port 6767 --elastic_server a:1 --elastic_pre_hook true "
+        "--np 1 --scale 0 --force False --host 127.0.0.1",
+    ),
+}
+
+
+@pytest.mark.parametrize("module", FLAGS)
+def test_every_option_of_paddlepaddles_launchers_is_taken(tmp_path, module):
+    (tmp_path / "one.py").write_text("import os\nprint('rank', os.environ.get('PADDLE_TRAINER_ID'))\n")
+    honoured, others = FLAGS[module]
+    # A server that does nothing would end the job: only its command line is looked at.
+    dry = ["--dry-run"] if "fleet" in module else []
+    code, said = launched([*COMPAT, "-m", module, *honoured.split(), *others.split(), *dry, "one.py"], tmp_path)
+    assert code == 0 and "2 workers" in said and "logs in `logs`" in said, said
+    if not dry:
+        assert "[worker 0] rank 0" in said and "[worker 1] rank 1" in said, said
+    names = [word[2:].replace("_", "-") for word in others.split() if word.startswith("--")]
+    assert [name for name in names if said.count(f"`--{name}` has no effect: ") != 1] == []
+    assert said.count("has no effect") == len(names), said
+    code, said = launched([*COMPAT, "-m", module, "--server_nums=1", "one.py"], tmp_path)
+    assert code == 2 and "unexpected argument '--server_nums' found" in said and "a similar argument exists" in said
+
+
 def test_script_001_prints_costs_that_fall_and_an_auc_that_rises(start):
     endpoints = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
     command = [*COMPAT, str(SCRIPTS / "001_fleet_api.py")]

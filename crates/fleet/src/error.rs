@@ -116,6 +116,19 @@ pub enum Error {
         got: String,
     },
 
+    /// A file of another program that is damaged, or not what it should be.
+    #[error("`{}` at offset {offset}: expected {expected}, got {got}", file.display())]
+    Foreign {
+        /// The file.
+        file: PathBuf,
+        /// Offset in bytes; of compressed files, after decompression.
+        offset: usize,
+        /// The expected content.
+        expected: String,
+        /// The actual content.
+        got: String,
+    },
+
     // From other crates
     /// Synthetic data could not be written.
     #[error(transparent)]
@@ -283,6 +296,11 @@ impl Hinted for Error {
             Error::Pattern { .. } => Some("`*` and `?` stand for any text and any character, `[ab]` for a or b".into()),
             Error::NotOurs { .. } => Some("choose another address, or remove what is there first".into()),
             Error::Damaged { .. } => Some("the model was not written by this version, or was changed since".into()),
+            Error::Foreign { .. } => Some(
+                "check that PaddlePaddle 2.x has saved it and that it was copied completely; docs/guide/from-paddlepaddle.md \
+                 lists the files that are read"
+                    .into(),
+            ),
             // The engine does not know the name of its setting on a command line.
             Error::Engine(openfleet_engine::Error::Dataset(dataset::Error::BadLine { .. })) => Some(
                 "correct the line or the description of the fields, or skip and count malformed lines with \

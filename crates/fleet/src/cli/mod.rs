@@ -1,5 +1,6 @@
 //! The `openfleet` program: `gen` writes synthetic data, `train` trains a model on files, `infer` predicts with a saved model,
-//! `serve` does so over HTTP, `plan` predicts speed and memory of a job, and the other commands inspect and rewrite checkpoints.
+//! `serve` does so over HTTP, `plan` predicts speed and memory of a job, `import` reads what another program has saved, and the
+//! other commands inspect and rewrite checkpoints.
 //!
 //! clap collects the options into plain structs; each command checks and resolves them once, before it does anything. Results
 //! go to standard output, progress and notes to standard error. [`main`] is the whole program except for its exit.
@@ -21,6 +22,7 @@ mod cluster_choice;
 mod data_choice;
 mod deployment;
 mod r#gen;
+mod import;
 mod infer;
 mod model_choice;
 mod optimizer_choice;
@@ -65,6 +67,8 @@ enum Verb {
     Export(checkpoint::export::ExportArgs),
     /// Check every byte of a checkpoint against its checksum.
     Verify(checkpoint::verify::VerifyArgs),
+    /// Turn the files of another program into a checkpoint.
+    Import(Box<import::ImportArgs>),
 }
 
 /// How a command ended, if without an error.
@@ -152,6 +156,7 @@ pub fn run(cli: &Cli, stop: &AtomicBool) -> Result<Outcome> {
         Verb::Compact(arguments) => checkpoint::compact::run(arguments).map(|()| Outcome::Done),
         Verb::Export(arguments) => checkpoint::export::run(arguments).map(|()| Outcome::Done),
         Verb::Verify(arguments) => checkpoint::verify::run(arguments).map(|()| Outcome::Done),
+        Verb::Import(arguments) => import::run(arguments).map(|()| Outcome::Done),
     }
 }
 

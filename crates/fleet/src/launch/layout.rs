@@ -6,7 +6,9 @@
 use openfleet_core::{Endpoint, Error as CoreError};
 
 use super::error::Error;
-use super::options::{JobOptions, RunMode};
+use super::options::{JobOptions, MachineCount, RunMode};
+use super::without_effect;
+use crate::cli::output::plural;
 use crate::error::{Error as OptionError, Result};
 
 /// The first port if none is given, as in PaddlePaddle.
@@ -59,6 +61,9 @@ impl JobLayout {
 
 /// The kind of job that the options select.
 fn mode(job: &JobOptions) -> Result<RunMode> {
+    // With servers, `--gpus` says where workers compute, not how many there are; and options that describe one machine agree with
+    // counts of processes.
+    let names_one = job.has_servers() && job.names_one_machine();
     let server_flags = [
         ("--server-num", job.server_num.is_some()),
         ("--worker-num", job.worker_num.is_some()),
@@ -68,14 +73,20 @@ fn mode(job: &JobOptions) -> Result<RunMode> {
     ];
     let collective_flags = [
         ("--nproc-per-node", job.nproc_per_node.is_some()),
-        ("--ips", job.ips.is_some()),
-        ("--nnodes", job.nnodes.is_some()),
-        ("--master", job.master.is_some()),
-        ("--rank", job.rank.is_some()),
-        ("--gpus", job.gpus.is_some()),
+        ("--ips", job.ips.is_some() && !names_one),
+        ("--nnodes", job.nnodes.is_some() && !names_one),
+        ("--master", job.master.is_some() && !names_one),
+        ("--rank", job.rank.is_some() && !names_one),
+        ("--gpus", job.gpus.is_some() && !job.has_servers()),
     ];
     let first = |flags: &[(&'static str, bool)]| flags.iter().find(|(_, given)| *given).map(|(flag, _)| *flag);
-    let remedy = "a job has servers (`--server-num`, `--servers`) or is collective (`--nproc-per-node`, `--ips`)";
+    let remedy = match job.has_servers() && job.nproc_per_node.is_none() {
+        true => {
+            "list the processes of a job with servers on several machines, the same on each: `--servers IP:PORT,...` and \
+             `--workers IP,...`"
+        }
+        false => "a job has servers (`--server-num`, `--servers`) or is collective (`--nproc-per-node`, `--ips`)",
+    };
     match (job.run_mode, first(&server_flags), first(&collective_flags)) {
         (_, Some(first), Some(second)) => Err(OptionError::Contradiction { first, second, remedy }),
         (Some(mode @ RunMode::Collective), Some(flag), None) | (Some(mode @ RunMode::Ps), None, Some(flag)) => {
@@ -89,6 +100,42 @@ fn mode(job: &JobOptions) -> Result<RunMode> {
             remedy: "give the numbers of processes, as in `--server-num 2 --worker-num 2`, or `--nproc-per-node 4` for a \
                      collective job",
         }),
+    }
+}
+
+impl JobOptions {
+    /// Whether options count or list servers or workers of a job with servers.
+    fn has_servers(&self) -> bool {
+        let counts = [self.server_num, self.worker_num, self.trainer_num];
+        counts.iter().any(Option::is_some) || self.servers.is_some() || self.workers.is_some()
+    }
+
+    /// Whether the options of collective jobs that name machines name only one.
+    fn names_one_machine(&self) -> bool {
+        let has_one_address = self.ips.as_ref().is_none_or(|ips| !ips.contains(','));
+        has_one_address && self.machine_count().is_none_or(|count| count == 1) && self.rank.is_none_or(|rank| rank <= 0)
+    }
+
+    /// A line for each option that this job accepts and does not use.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        if self.has_servers() {
+            let reason = "the machines of a job with servers are those of `--servers` and `--workers`, or this one";
+            let given = [
+                ("--master", self.master.is_some()),
+                ("--nnodes", self.nnodes.is_some()),
+                ("--rank", self.rank.is_some()),
+                ("--ips", self.ips.is_some()),
+            ];
+            let given = given.into_iter().filter(|(_, given)| *given);
+            return given.map(|(option, _)| without_effect::line(option, reason)).collect();
+        }
+        match self.nnodes {
+            Some(MachineCount { count, is_range: true }) => vec![format!(
+                "the job has {}, the first number of `--nnodes`: machines do not join or leave while it runs",
+                plural(count as usize, "machine")
+            )],
+            _ => Vec::new(),
+        }
     }
 }
 
@@ -161,7 +208,11 @@ pub(crate) fn workers_per_machine(job: &JobOptions) -> Result<usize> {
 
 /// Machines that meet at `--master`.
 fn numbered(job: &JobOptions, each: usize) -> Result<Option<JobLayout>> {
-    let master = match (&job.master, job.nnodes, job.rank) {
+    let master = match (&job.master, job.machine_count(), job.machine_number()) {
+        (Some(master), _, _) if master.starts_with("etcd://") => {
+            let expected = "the address of the first machine, as in `10.0.0.1:6170` (etcd is not used)";
+            return Err(OptionError::BadOption { option: "--master", expected, got: master.clone() });
+        }
         (Some(master), _, _) => master.strip_prefix("http://").unwrap_or(master),
         (None, Some(2..), _) if job.ips.is_none() => {
             return Err(OptionError::MissingOption {
@@ -185,8 +236,8 @@ fn numbered(job: &JobOptions, each: usize) -> Result<Option<JobLayout>> {
         let expected = "one address, as in `10.0.0.1:6170`";
         return Err(OptionError::BadOption { option: "--master", expected, got: master.to_owned() });
     };
-    let count = job.nnodes.unwrap_or(1) as usize;
-    let own = job.rank.map(|rank| rank as usize);
+    let count = job.machine_count().unwrap_or(1) as usize;
+    let own = job.machine_number();
     if let Some(rank) = own.filter(|rank| *rank >= count) {
         let expected = "a number below `--nnodes`, from 0";
         return Err(OptionError::BadOption { option: "--rank", expected, got: rank.to_string() });
@@ -227,7 +278,7 @@ fn collective(job: &JobOptions) -> Result<JobLayout> {
         });
     };
     let machines = list("--ips", ips, false)?;
-    agrees(job.nnodes, machines.len(), "--nnodes", "--ips")?;
+    agrees(job.machine_count(), machines.len(), "--nnodes", "--ips")?;
     if let Some(machine) = machines.iter().find(|machine| machine.written) {
         let got = format!("{}:{}", machine.host, machine.port.unwrap_or_default());
         return Err(OptionError::BadOption { option: "--ips", expected: "addresses without ports", got });
@@ -352,10 +403,10 @@ mod tests {
 
     #[test]
     fn numbered_machines_meet_at_the_master() {
-        let job = |master: Option<&str>, nnodes, rank| JobOptions {
+        let job = |master: Option<&str>, nnodes: Option<u32>, rank| JobOptions {
             nproc_per_node: Some(2),
             master: master.map(str::to_owned),
-            nnodes,
+            nnodes: nnodes.map(MachineCount::from),
             rank,
             ..JobOptions::default()
         };

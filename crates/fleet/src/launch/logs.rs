@@ -40,11 +40,11 @@ impl LastLines {
     }
 }
 
-/// Opens a process's log: empty on its first attempt, appended to on later ones.
-pub(crate) fn open(path: &Path, is_first_life: bool) -> Result<File> {
+/// Opens a process's log to append to it, after emptying it if it is the log of an older job.
+pub(crate) fn open(path: &Path, is_old: bool) -> Result<File> {
     let mut options = OpenOptions::new();
     options.create(true).append(true);
-    if is_first_life {
+    if is_old {
         // `truncate` cannot be combined with `append`.
         File::create(path).map_err(Error::io("write the log", path))?;
     }

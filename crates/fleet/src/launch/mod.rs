@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! options       the command line as written       layout   the endpoint of every process of the job
+//! without_effect    options of PaddlePaddle's launchers that change nothing here, and why
 //! program       the command that each runs        plan     what this machine starts: ports reserved, environments ready
 //! supervise     the rules for restarting and ending, without processes or a clock
 //! position      the progress of the run, and the checkpoint that restarted servers load
@@ -43,7 +44,9 @@ mod schedulers;
 mod screen;
 mod secret;
 mod supervise;
+mod without_effect;
 
+use crate::cli::output::remark;
 use crate::cli::with_underscores;
 use crate::error::Result;
 use hosts::Machine;
@@ -78,10 +81,14 @@ pub struct Launcher {
 impl Launcher {
     /// Like [`main`]. The calling thread must live until it returns.
     pub fn main(&self, arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> u8 {
-        let command = with_underscores(Cli::command());
-        let parsed = command.try_get_matches_from(arguments).and_then(|matches| Cli::from_arg_matches(&matches));
+        let command = with_underscores(without_effect::add_to(Cli::command()));
+        let parsed = command.try_get_matches_from(arguments);
+        let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, without_effect::lines(&matches))));
         let cli = match parsed {
-            Ok(cli) => cli,
+            Ok((cli, notes)) => {
+                notes.iter().for_each(|note| remark(note));
+                cli
+            }
             Err(error) => {
                 // `--help` and `--version` are errors of clap too.
                 let _ = error.print();
@@ -106,6 +113,7 @@ impl Launcher {
         let machine = cli.run.host.clone().map_or_else(Machine::this, Machine::Named);
         let plan = LaunchPlan::resolve(&cli.job, &cli.run, program, &machine)?;
         if cli.run.dry_run {
+            plan.notes.iter().for_each(|note| remark(note));
             let _ = std::io::stdout().lock().write_all(plan.describe().as_bytes());
             return Ok(0);
         }
@@ -149,6 +157,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        with_underscores(Cli::command()).debug_assert();
+        with_underscores(without_effect::add_to(Cli::command())).debug_assert();
     }
 }

@@ -4,9 +4,12 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::log::LevelFilter;
 
 /// Start, supervise and end every process of a job.
 ///
@@ -68,17 +71,21 @@ pub(crate) struct JobOptions {
     /// All machines of a collective job, in rank order
     #[arg(long, value_name = "IP,...", alias = "cluster-node-ips", help_heading = "Job")]
     pub ips: Option<String>,
-    /// Machines of a collective job that meet at `--master`
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Job")]
-    pub nnodes: Option<u32>,
+    /// Machines of a collective job that meet at `--master`; of a range, as in `2:4`, the first number, because machines do not
+    /// join or leave while a job runs
+    #[arg(long, value_name = "N", help_heading = "Job")]
+    pub nnodes: Option<MachineCount>,
     /// Where the ranks of a collective job meet: the first machine and a free port on it (default port: 6170)
     #[arg(long, value_name = "IP[:PORT]", help_heading = "Job")]
     pub master: Option<String>,
-    /// Number of this machine among `--nnodes`, from 0 (default: found for the machine of `--master`, and for the other of two)
-    #[arg(long, value_name = "N", alias = "node-rank", help_heading = "Job")]
-    pub rank: Option<u32>,
-    /// PaddlePaddle's list of devices: as many collective workers per machine, which train on CPUs
-    #[arg(long, value_name = "N,...", aliases = ["devices", "selected-gpus"], help_heading = "Job")]
+    /// Number of this machine among `--nnodes`, from 0 (default, or -1: found for the machine of `--master`, and for the other
+    /// of two)
+    #[arg(long, value_name = "N", alias = "node-rank", allow_negative_numbers = true, help_heading = "Job")]
+    #[arg(value_parser = clap::value_parser!(i64).range(-1..=4096))]
+    pub rank: Option<i64>,
+    /// PaddlePaddle's list of devices: as many collective workers per machine, which train on CPUs; alias: `--devices`
+    #[arg(long, value_name = "N,...", help_heading = "Job")]
+    #[arg(aliases = ["devices", "npus", "xpus", "selected-gpus", "selected-npus", "selected-xpus"])]
     pub gpus: Option<String>,
     /// First of the ports that are not given (default: free ports on one machine, 6170 across machines)
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Job")]
@@ -96,6 +103,7 @@ pub(crate) struct JobOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RunMode {
     /// Servers keep the tables
+    #[value(aliases = ["ps-heter", "ps_heter"])]
     Ps,
     /// Workers reduce gradients among themselves
     Collective,
@@ -111,6 +119,50 @@ impl RunMode {
     }
 }
 
+impl JobOptions {
+    /// The number of this machine, if it was given.
+    pub(crate) fn machine_number(&self) -> Option<usize> {
+        self.rank.and_then(|rank| usize::try_from(rank).ok())
+    }
+
+    /// The number of machines, if it was given.
+    pub(crate) fn machine_count(&self) -> Option<u32> {
+        self.nnodes.map(|machines| machines.count)
+    }
+}
+
+/// The value of `--nnodes`: a number of machines, or PaddlePaddle's range of an elastic job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MachineCount {
+    /// The number, or the first one of the range.
+    pub count: u32,
+    pub is_range: bool,
+}
+
+impl From<u32> for MachineCount {
+    fn from(count: u32) -> Self {
+        MachineCount { count, is_range: false }
+    }
+}
+
+impl FromStr for MachineCount {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| text.trim().parse::<u32>().ok().filter(|number| (1..=4096).contains(number));
+        let parsed = match text.split_once(':') {
+            None => number(text).map(MachineCount::from),
+            Some((least, most)) => match (number(least), number(most)) {
+                (Some(least), Some(most)) if least <= most => {
+                    Some(MachineCount { count: least, is_range: least < most })
+                }
+                _ => None,
+            },
+        };
+        parsed.ok_or_else(|| "expected a number of machines from 1 to 4096, or a range as in `2:4`".to_owned())
+    }
+}
+
 /// How the processes run on this machine.
 #[derive(Debug, Default, Args)]
 pub(crate) struct RunOptions {
@@ -120,11 +172,23 @@ pub(crate) struct RunOptions {
     /// Directory for the output of the processes, one file each
     #[arg(long, value_name = "DIR", default_value = "log", help_heading = "Run")]
     pub log_dir: PathBuf,
+    /// Whether a new job replaces the logs of an older one, or adds to them
+    #[arg(long, value_name = "BOOL", value_parser = boolean, default_value = "true", help_heading = "Run")]
+    #[arg(action = clap::ArgAction::Set)]
+    pub log_overwrite: bool,
+    /// Log level of OpenFleet in every process, as `OPENFLEET_LOG` sets it: `debug`, `info`, `warning`, `error`
+    #[arg(long, value_name = "LEVEL", value_parser = log_level, help_heading = "Run")]
+    pub log_level: Option<LevelFilter>,
     /// Most restarts of the job: a failed worker restarts alone; a failed server, or a failed rank of a collective job, restarts
     /// all processes from the newest checkpoint; -1 for no limit
     #[arg(long, value_name = "N", allow_negative_numbers = true, alias = "max-restart", help_heading = "Run")]
     #[arg(value_parser = clap::value_parser!(i64).range(-1..))]
     pub max_restarts: Option<i64>,
+    /// PaddlePaddle's choice of what a failed process does: -1 ends the job, 1 restarts processes, at most `--max-restarts` times
+    /// (then 3 by default); 0 has no effect, because machines do not join a running job
+    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Run")]
+    #[arg(value_parser = clap::value_parser!(i8).range(-1..=1))]
+    pub elastic_level: Option<i8>,
     /// End the job with exit code 124 after this time: `90`, `90s`, `15m`, `2h`
     #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Run")]
     pub timeout: Option<Duration>,
@@ -237,6 +301,28 @@ pub(crate) struct MpiArgs {
     pub words: CommandWords,
 }
 
+/// Parses a truth value in the spellings that PaddlePaddle's launcher accepts.
+fn boolean(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "1" | "true" | "t" | "yes" | "y" | "on" => Ok(true),
+        "0" | "false" | "f" | "no" | "n" | "off" => Ok(false),
+        _ => Err("expected `true` or `false`".to_owned()),
+    }
+}
+
+/// Parses a level by OpenFleet's name or by that of Python's `logging`.
+fn log_level(text: &str) -> Result<LevelFilter, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "fatal" | "critical" | "error" => Ok(LevelFilter::ERROR),
+        "warn" | "warning" => Ok(LevelFilter::WARN),
+        "info" => Ok(LevelFilter::INFO),
+        "debug" => Ok(LevelFilter::DEBUG),
+        "trace" => Ok(LevelFilter::TRACE),
+        "off" => Ok(LevelFilter::OFF),
+        _ => Err("expected `debug`, `info`, `warning`, `error` or `off`".to_owned()),
+    }
+}
+
 /// Parses `90`, `90s`, `15m` or `2h`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = match text.char_indices().last() {
@@ -254,6 +340,28 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_of_machines_may_be_a_range() {
+        for (text, count, is_range) in [("2", 2, false), ("2:4", 2, true), ("3:3", 3, false)] {
+            assert_eq!(text.parse(), Ok(MachineCount { count, is_range }), "{text}");
+        }
+        for text in ["", "0", "2:", ":2", "4:2", "1:2:3", "two", "-1", "5000"] {
+            assert!(text.parse::<MachineCount>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn truth_values_and_levels_have_the_spellings_of_python() {
+        assert_eq!(
+            ["True", "1", "y", "False", "0", "OFF"].map(boolean),
+            [true, true, true, false, false, false].map(Ok)
+        );
+        assert!(boolean("2").is_err());
+        assert_eq!(log_level("WARNING"), Ok(LevelFilter::WARN));
+        assert_eq!(log_level("critical"), Ok(LevelFilter::ERROR));
+        assert!(log_level("10").is_err());
+    }
 
     #[test]
     fn times_are_seconds_unless_they_say_otherwise() {

@@ -21,9 +21,10 @@ use super::ports::PortReservation;
 use super::program::Program;
 use super::schedulers::shell::quoted;
 use super::secret::Secret;
+use super::without_effect;
 use crate::cli::output::plural;
 use crate::error::{Error as OptionError, Result};
-use crate::variables::{BIND, JOB_FILE, PROGRESS_FILE, RUN, SECRET};
+use crate::variables::{BIND, JOB_FILE, LOG, PROGRESS_FILE, RUN, SECRET};
 
 /// What this machine starts, and the policy for restarting and ending.
 #[derive(Debug)]
@@ -34,6 +35,10 @@ pub(crate) struct LaunchPlan {
     pub processes: Vec<PlannedProcess>,
     pub secret: Secret,
     pub log_dir: PathBuf,
+    /// Whether output is added to the logs of an older job.
+    pub keeps_logs: bool,
+    /// A line for each option that has no effect in this job.
+    pub notes: Vec<String>,
     pub policy: Policy,
     /// The file in which the launcher tells its processes the state of the job.
     pub job_file: PathBuf,
@@ -79,16 +84,36 @@ pub(crate) fn restart_limit(written: Option<i64>) -> Option<u64> {
     u64::try_from(written.unwrap_or(0)).ok()
 }
 
+/// PaddlePaddle's default of `--max_restart`, which counts where processes are restarted at all.
+const ELASTIC_RESTARTS: i64 = 3;
+
+impl RunOptions {
+    /// The most restarts that the user wants, by `--max-restarts` or by PaddlePaddle's `--elastic-level`.
+    fn restarts(&self) -> Option<i64> {
+        match self.elastic_level {
+            Some(-1) => Some(0),
+            Some(1) => Some(self.max_restarts.unwrap_or(ELASTIC_RESTARTS)),
+            _ => self.max_restarts,
+        }
+    }
+}
+
 impl LaunchPlan {
     /// Resolves the options on this machine.
     pub(crate) fn resolve(job: &JobOptions, run: &RunOptions, program: Program, machine: &Machine) -> Result<Self> {
         let mut layout = JobLayout::resolve(job)?;
+        let mut notes = job.notes();
         if layout.is_local && run.host.is_some() {
-            return Err(OptionError::MeaninglessOption {
-                option: "--host",
-                owner: "a job on one machine".into(),
-                takers: "jobs whose machines are listed (`--servers` and `--workers`, or `--ips`)",
-            });
+            let reason = "all processes of a job on one machine talk over 127.0.0.1";
+            notes.push(without_effect::line("--host", reason));
+        }
+        if run.elastic_level == Some(0) {
+            let reason = "machines do not join a running job, so the others do not wait for one";
+            notes.push(without_effect::line("--elastic-level 0", reason));
+        }
+        if run.elastic_level == Some(-1) && run.max_restarts.is_some_and(|most| most != 0) {
+            let reason = "`--elastic-level -1` ends the job when a process fails";
+            notes.push(without_effect::line("--max-restarts", reason));
         }
         let owned = OwnRanks::of(&layout, machine)?;
         let mut reserved = Ports::reserve(&mut layout, &owned, run.dry_run)?;
@@ -131,6 +156,7 @@ impl LaunchPlan {
             let progress = absolute.join("progress").join(format!("{role}.{rank}.json"));
             let mut variables = variables(&context, role, rank);
             variables.extend(bind.map(|bind| (BIND, bind)));
+            variables.extend(run.log_level.map(|level| (LOG, level.to_string().to_ascii_lowercase())));
             variables.extend(run_id.clone().map(|run_id| (RUN, run_id)));
             variables.push((PROGRESS_FILE, progress.display().to_string()));
             variables.push((JOB_FILE, job_file.display().to_string()));
@@ -149,7 +175,7 @@ impl LaunchPlan {
             processes.push(own(Role::Worker, rank, workers.get(rank), reserved.workers.remove(&rank)));
         }
         let policy = Policy {
-            max_restarts: restart_limit(run.max_restarts),
+            max_restarts: restart_limit(run.restarts()),
             timeout: run.timeout,
             has_all_workers: owned.workers.len() == worker_count,
             restarts_together: layout.mode == RunMode::Collective,
@@ -160,6 +186,8 @@ impl LaunchPlan {
             processes,
             secret,
             log_dir,
+            keeps_logs: !run.log_overwrite,
+            notes,
             policy,
             job_file,
             servers,

@@ -42,6 +42,7 @@ pub(crate) fn run(mut plan: LaunchPlan) -> Result<Ended> {
     let (events, woken) = channel();
     let listener = Listener::start(events.clone())?;
     let screen = Arc::new(Screen::new());
+    plan.notes.iter().for_each(|note| screen.remark(note));
     screen.remark(&plan.headline());
     let guard = Guard::start();
     if let Err(error) = &guard {
@@ -230,7 +231,7 @@ impl Running {
         self.vacate(index);
         let planned = &plan.processes[index];
         forget_progress(&planned.progress);
-        let log = logs::open(&planned.log, attempt == 1)?;
+        let log = logs::open(&planned.log, attempt == 1 && !plan.keeps_logs)?;
         let extra = plan.extra(attempt, self.control.starting(index, attempt));
         let line = self.guard.as_mut().map(Guard::line).transpose();
         let role = planned.variables.iter().map(|(name, value)| (*name, OsStr::new(value)));

@@ -97,10 +97,13 @@ const REFUSED: &[(&str, &str)] = &[
     ("--worker_num 2 --servers a:1 --workers a x.py", "`--worker-num` and `--workers` contradict each other"),
     ("--trainer_num 2 --servers a:1 --workers a x.py", "`--trainer-num` and `--workers` contradict each other"),
     // Options that cannot be used here.
+    // Several machines of a job with servers, which launchers that do not talk to each other cannot find.
     (
-        "--server_num 1 --worker_num 1 --host a x.py",
-        "`--host` cannot be used with a job on one machine\n\nhint: leave `--host` out",
+        "--server_num 1 --worker_num 1 --nnodes 2 --master a:1 x.py",
+        "`--server-num` and `--nnodes` contradict each other\n\nhint: list the processes of a job with servers on several \
+         machines, the same on each: `--servers IP:PORT,...` and `--workers IP,...`",
     ),
+    ("--nnodes 2:3 --master etcd://a:1 x.py", "`--master`: expected the address of the first machine"),
     (
         "--servers a:1 --workers a:2 --start_port 9 x.py",
         "`--start-port` cannot be used with lists in which every port is written",
@@ -200,4 +203,105 @@ fn a_program_that_the_system_does_not_run_ends_the_job_with_a_hint() {
     let expected = "error: server 0 could not be started: `./train`\n  because: No such file or directory (os error 2)\n\n\
                     hint: the file is there, but the interpreter that its first line names may not be\n";
     assert!(stderr.ends_with(expected), "{stderr}");
+}
+
+/// Options of PaddlePaddle's launchers with values, each with a part of the one line that says why it has no effect.
+const WITHOUT_EFFECT: &[(&str, &str)] = &[
+    ("--legacy True", "`--legacy` has no effect: there is only one launcher"),
+    ("--sort_ip true", "`--sort-ip` has no effect: machines are numbered by"),
+    ("--enable_gpu_log False", "`--enable-gpu-log` has no effect: nothing here computes on a GPU"),
+    ("--backend gloo", "`--backend` has no effect: ranks exchange gradients over TCP"),
+    ("--with_gloo 1", "`--with-gloo` has no effect: Gloo is not used"),
+    ("--gloo_port 6767", "`--gloo-port` has no effect: Gloo is not used"),
+    ("--http_port=6767", "`--http-port` has no effect: Gloo is not used"),
+    ("--auto_parallel_config a.json", "`--auto-parallel-config` has no effect: programs are not split"),
+    ("--auto_tuner_json a.json", "`--auto-tuner-json` has no effect: jobs are not tuned"),
+    ("--cluster_topo_path a.json", "`--cluster-topo-path` has no effect"),
+    ("--rank_mapping_path a.json", "`--rank-mapping-path` has no effect"),
+    ("--enable_auto_mapping True", "`--enable-auto-mapping` has no effect"),
+    ("--heter_workers a:1;b:1", "`--heter-workers` has no effect: every worker computes the whole program"),
+    ("--heter_worker_num 1;2", "`--heter-worker-num` has no effect: every worker computes the whole program"),
+    ("--heter_devices cpu;gpu", "`--heter-devices` has no effect: every worker computes the whole program"),
+    ("--coordinators a:1", "`--coordinators` has no effect: there is no federated training"),
+    ("--coordinator_num 1", "`--coordinator-num` has no effect: there is no federated training"),
+    ("--elastic_server a:1", "`--elastic-server` has no effect: the number of machines is fixed"),
+    ("--elastic_timeout 30", "`--elastic-timeout` has no effect: the number of machines is fixed"),
+    ("--elastic_pre_hook true", "`--elastic-pre-hook` has no effect: the number of machines is fixed"),
+    ("--np 2", "`--np` has no effect: the number of machines is fixed"),
+    ("--scale 1", "`--scale` has no effect: the number of machines is fixed"),
+    ("--force True", "`--force` has no effect: the number of machines is fixed"),
+    // Options that have an effect in other jobs.
+    ("--elastic_level 0", "`--elastic-level 0` has no effect: machines do not join a running job"),
+    ("--elastic_level=-1 --max_restart 3", "`--max-restarts` has no effect: `--elastic-level -1` ends the job"),
+    ("--host 10.0.0.1", "`--host` has no effect: all processes of a job on one machine talk over 127.0.0.1"),
+    ("--master 127.0.0.1:6170", "`--master` has no effect: the machines of a job with servers are those of"),
+    ("--nnodes 1", "`--nnodes` has no effect: the machines of a job with servers are those of"),
+    ("--rank -1", "`--rank` has no effect: the machines of a job with servers are those of"),
+    ("--ips 127.0.0.1", "`--ips` has no effect: the machines of a job with servers are those of"),
+];
+
+#[test]
+fn options_of_paddlepaddle_without_effect_are_accepted_with_one_line_each() {
+    let workspace = Workspace::with_job("exit 0");
+    let server_job = "--server_num 1 --trainer_num 1 --run_mode ps --dry-run";
+    let expected_alone = workspace.job(server_job).succeeded().stderr.clone();
+    assert_eq!(expected_alone, "");
+    for (options, line) in WITHOUT_EFFECT {
+        let ran = workspace.job(&format!("{options} {server_job}"));
+        let stderr = &ran.succeeded().stderr;
+        assert!(stderr.starts_with(line) && stderr.lines().count() == 1, "{options}: {stderr}");
+    }
+    // Also before other kinds of jobs, and really started.
+    let ran = workspace.job("--with_gloo 1 --gloo_port 6767 --http_port 1 --nproc_per_node 1");
+    let stderr = &ran.succeeded().stderr;
+    assert_eq!(stderr.matches("has no effect").count(), 3, "{stderr}");
+}
+
+#[test]
+fn options_of_paddlepaddle_with_a_meaning_are_honoured() {
+    let workspace = Workspace::with_job("echo $OPENFLEET_LOG; exit 0");
+    let dry = |options: &str| workspace.job(&format!("{options} --dry-run")).succeeded().stdout.clone();
+    for devices in ["--devices 0,1", "--gpus=0,1", "--npus 0,1", "--xpus 0,1", "--selected_gpus 0,1"] {
+        assert!(dry(devices).contains(": 2 workers, collective;"), "{devices}");
+    }
+    // With servers, devices say where workers compute.
+    assert!(
+        dry("--gpus 0 --server_num 1 --worker_num 2")
+            .contains(": 1 server and 2 workers; logs in `log`; there is no GPU")
+    );
+    assert!(dry("--run_mode ps-heter --server_num 1 --worker_num 1").contains(": 1 server and 1 worker;"));
+    // A machine that is one of several, by number or by -1 for `find it`.
+    assert!(
+        dry("--master 127.0.0.1:6170 --nnodes 1 --rank -1 --nproc_per_node 2").contains(": 2 workers, collective;")
+    );
+    let ran = workspace.job("--master 127.0.0.1:6170 --nnodes 1:3 --nproc_per_node 2 --dry-run");
+    assert!(ran.succeeded().stdout.contains(": 2 workers, collective;"));
+    assert_eq!(ran.stderr.lines().count(), 1);
+    assert!(ran.stderr.starts_with("the job has 1 machine, the first number of `--nnodes`"), "{}", ran.stderr);
+    // The log level reaches every process.
+    let ran = workspace.job("--log_level WARNING --job_id default --nproc_per_node 1");
+    assert_eq!(ran.succeeded().stdout, "[worker 0] warn\n");
+    // Logs are replaced, or added to.
+    workspace.job("--log_level debug --log_overwrite False --nproc_per_node 1").succeeded();
+    assert_eq!(workspace.read("log/workerlog.0"), "warn\ndebug\n");
+    workspace.job("--log_level info --log_overwrite True --nproc_per_node 1").succeeded();
+    assert_eq!(workspace.read("log/workerlog.0"), "info\n");
+}
+
+#[test]
+fn elastic_level_1_restarts_processes_and_minus_1_does_not() {
+    let workspace = Workspace::with_job("[ $OPENFLEET_INCARNATION -lt 3 ] && exit 3; exit 0");
+    let job = "--nproc_per_node 1";
+    workspace.job(&format!("--elastic_level 1 {job}")).succeeded();
+    workspace.job(&format!("--elastic_level 1 --max_restart 1 {job}")).failed(3);
+    workspace.job(&format!("--elastic_level -1 {job}")).failed(3);
+    workspace.job(&format!("--elastic_level=-1 --max_restart 3 {job}")).failed(3);
+}
+
+#[test]
+fn unknown_options_are_refused_with_a_similar_name() {
+    let ran = Workspace::new().run(&["--server_nums=1", "--worker_num=1", "x.py"]);
+    let stderr = ran.failed(2);
+    assert!(stderr.contains("unexpected argument '--server_nums' found"), "{stderr}");
+    assert!(stderr.contains("a similar argument exists"), "{stderr}");
 }

@@ -9,8 +9,8 @@ from openfleet import launch as _launch
 
 # Options that say how many processes there are. Without any of them PaddlePaddle starts one process on a CPU machine.
 _COUNTS = (
-    "cluster_node_ips devices gpus ips master nnodes nproc_per_node run_mode selected_gpus server_num servers "
-    "trainer_num trainers worker_num workers"
+    "cluster_node_ips devices gpus ips master nnodes nproc_per_node npus run_mode selected_gpus selected_npus "
+    "selected_xpus server_num servers trainer_num trainers worker_num workers xpus"
 )
 
 
