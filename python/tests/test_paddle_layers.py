@@ -248,10 +248,16 @@ FUNCTIONS = {
     "masked_fill": (lambda x: x.masked_fill(x > 1.0, 9.0), np.where(X > 1.0, np.float32(9), X)),
     "bitwise": (lambda x: paddle.cast(x * 10, "int64").bitwise_and(paddle.to_tensor([6])), (X * 10).astype(int) & 6),
     "bitwise_not": (lambda x: paddle.bitwise_not(paddle.cast(x * 10, "int64")), ~(X * 10).astype(int)),
-    "floor_divide": (lambda x: paddle.cast(x * 10, "int64").floor_divide(paddle.to_tensor([3])), (X * 10).astype(int) // 3),
+    "floor_divide": (
+        lambda x: paddle.cast(x * 10, "int64").floor_divide(paddle.to_tensor([3])),
+        (X * 10).astype(int) // 3,
+    ),
     "logical_xor": (lambda x: paddle.logical_xor(x > 1.0, x > 1.5), (X > 1.0) ^ (X > 1.5)),
     "elu": (lambda x: F.elu(x - 1.0), np.where(X > 1, X - 1, np.expm1(X - 1))),
-    "pad": (lambda x: F.pad(x, [0, 0, 1, 0, 0, 2], value=7.0), np.pad(X, [(0, 0), (1, 0), (0, 2)], constant_values=7.0)),
+    "pad": (
+        lambda x: F.pad(x, [0, 0, 1, 0, 0, 2], value=7.0),
+        np.pad(X, [(0, 0), (1, 0), (0, 2)], constant_values=7.0),
+    ),
     "kl_div": (lambda x: F.kl_div(paddle.log(x), x * 2.0, "sum"), [(X * 2 * np.log(2)).sum()]),
     "where": (lambda x: paddle.where(x[0] > 1.0)[1], np.nonzero(X[0] > 1.0)[1][:, None]),
     "scatter": (

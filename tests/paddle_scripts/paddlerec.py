@@ -1,11 +1,13 @@
 """Trains every static model of a checkout of PaddleRec, unmodified, and compares the costs with PaddlePaddle's.
 
-    python paddlerec.py CHECKOUT [--reference PYTHON] [--models rank/dnn ...] [--tool static_trainer] [--logs DIR]
+    python paddlerec.py CHECKOUT [--reference PYTHON] [--models rank/dnn ...] [--tool static_infer] [--logs DIR]
 
 PaddleRec is not part of this repository: `git clone https://github.com/PaddlePaddle/PaddleRec`. Its own sample data and
 configurations are used; only `runner.use_gpu=False` and one epoch are set. `--reference` is the Python of an environment
 with `paddlepaddle==2.6.2`, `numpy<2` and what PaddleRec needs: each model is then trained there first, and here from the
 same initial weights, on the same batches.
+
+`--tool static_infer --logs DIR` evaluates what an earlier run with the same directory has trained.
 
 A line says of each model whether PaddlePaddle runs it, whether it runs here, and by how much the costs of the first
 steps differ. The exit code is 1 if a model that PaddlePaddle runs does not run here.
@@ -27,6 +29,7 @@ RECORD = Path(__file__).with_name("record_steps.py").resolve()
 HERE = [sys.executable, "-m", "openfleet.compat"]
 SECONDS = 600
 SETTINGS = ["runner.use_gpu=False", "runner.epochs=1", "runner.print_interval=1"]
+SETTINGS += ["runner.infer_start_epoch=0", "runner.infer_end_epoch=1"]
 # Batch norm over the two or four rows of a sample batch turns the rounding of the last bit into other costs.
 MORE_SETTINGS = {
     "rank/difm": ["runner.train_batch_size=8"],
@@ -85,7 +88,7 @@ class Comparison:
 
     def __init__(self, name, options, copies):
         self.name, self.options, self.copies = name, options, copies
-        self.stem = options.logs / name.replace("/", "_")
+        self.stem = options.logs / "-".join([*name.split("/"), *([] if options.tool == "static_trainer" else [options.tool])])
         # The weights and batches of PaddlePaddle.
         self.given = self.stem
         self.costs = {side: Path(f"{self.stem}-{side}.json") for side in copies}

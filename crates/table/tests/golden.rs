@@ -152,7 +152,8 @@ fn rows_without_lazy_mode_move_as_paddlepaddles_dense_embedding_does_in_every_st
 }
 
 /// The rule is the same in PaddlePaddle's kernel for sparse gradients, but it corrects the bias as if it were one step further:
-/// its first step is 0.0744 at a rate of 0.1, that of its dense kernel 0.1. Tables follow the dense kernel, lazy or not.
+/// its first step is 0.0744 at a rate of 0.1, that of its dense kernel 0.1. Tables follow the dense kernel, lazy or not, unless the
+/// rule has `rows_ahead`.
 #[test]
 fn the_bias_correction_of_rows_is_that_of_paddlepaddles_dense_kernel_and_not_of_its_sparse_one() {
     let paddle = paddle();
@@ -166,6 +167,10 @@ fn the_bias_correction_of_rows_is_that_of_paddlepaddles_dense_kernel_and_not_of_
         ours.push(&[1], &[2.0, -1.0], &mut Scratch::new()).unwrap();
         ours.read(1, |weights, _| assert_near(weights, &[0.4, 0.6], "the first step")).unwrap();
     }
+    let ahead = Optimizer::Adam(Adam { rows_ahead: true, ..Adam::default() });
+    let (mut weights, mut state) = ([0.5f32; 2], [0.0f32; 4]);
+    ahead.apply(0.1, 1, &mut weights, &mut state, &[2.0, -1.0]);
+    assert_near(&weights, &[0.5 - 0.074_413, 0.5 + 0.074_413], "the first step, ahead");
     // Counted from 2, the same rule gives the numbers of the sparse kernel, in every step and in both modes.
     for table in paddle.tables.iter().filter(|table| table.is_sparse) {
         let rule = Optimizer::Adam(Adam::default());

@@ -36,8 +36,8 @@ def gru(
 
     >>> gates = static.nn.literal([[[0.0, 0.0, 1.0]], [[0.0, 0.0, 1.0]]])
     >>> zeros = static.nn.full([3, 1], 0.0), static.nn.full([3], 0.0), static.nn.full([1, 1], 0.0)
-    >>> exe.run(fetch_list=[static.nn.gru(gates, *zeros)])[0].round(4).tolist()
-    [[[0.3808]], [[0.5712]]]
+    >>> [round(state, 4) for state in exe.run(fetch_list=[static.nn.gru(gates, *zeros)])[0].ravel().tolist()]
+    [0.3808, 0.5712]
     """
     net = net_of(gates, weight, bias, first, *([] if lengths is None else [lengths]))
     given = None if lengths is None else lengths.name
@@ -69,8 +69,8 @@ def lstm(
 
     >>> gates = static.nn.literal([[[0.0, 0.0, 1.0, 0.0]]])
     >>> weight, bias, zero = static.nn.full([4, 1], 0.0), static.nn.full([4], 0.0), static.nn.full([1, 1], 0.0)
-    >>> [y.round(4).tolist() for y in exe.run(fetch_list=static.nn.lstm(gates, weight, bias, (zero, zero)))]
-    [[[[0.1817]]], [[[0.3808]]]]
+    >>> [round(y.item(), 4) for y in exe.run(fetch_list=static.nn.lstm(gates, weight, bias, (zero, zero)))]
+    [0.1817, 0.3808]
     """
     net = net_of(gates, weight, bias, *first, *([] if lengths is None else [lengths]))
     given = None if lengths is None else lengths.name
