@@ -15,6 +15,7 @@ from openfleet.static import default_startup_program as _startup
 from openfleet.static.nn._ops import dtype_name as _dtype_name
 
 from . import (
+    common_ops_import,
     core,
     device,
     distributed,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
 from openfleet import static
 from openfleet.compat._notices import say_once
-from openfleet.static import Variable
+from openfleet.static import Program, Variable
 from openfleet.static.optimizer import Optimizer
 
-from . import _dynamic, tensor
+from . import _dynamic, _feeding, tensor
 
 # Functions of `paddle.tensor` whose first argument is not the tensor.
 _NOT_METHODS = {
@@ -46,6 +47,9 @@ def install() -> None:
             setattr(Variable, name, getattr(tensor, name))
     for name in _IN_PLACE:
         setattr(Variable, name, _returning(name))
+    Program.clone = _with_loaders(Program.clone)  # type: ignore[method-assign]
+    Program._fleet_opt = property(_fleet_opt, _set_fleet_opt)  # type: ignore[attr-defined]
+    Program._pipeline_opt = Program._heter_pipeline_opt = None  # type: ignore[attr-defined]
     Variable.where = _where  # type: ignore[attr-defined]
     Variable.astype = lambda self, dtype: tensor.cast(self, dtype)  # type: ignore[attr-defined]
     Variable.set_value = _set_value  # type: ignore[attr-defined]
@@ -58,6 +62,26 @@ def install() -> None:
     Variable.dim = lambda self: self.ndim  # type: ignore[attr-defined]
     Variable.size = property(_size)  # type: ignore[attr-defined]
     Variable.T = property(lambda self: tensor.transpose(self, list(range(self.ndim))[::-1]))  # type: ignore[attr-defined]
+
+
+def _with_loaders(clone: Any) -> Any:
+    @functools.wraps(clone)
+    def method(self: Program, for_test: bool = False) -> Program:
+        copy: Program = clone(self, for_test)
+        _feeding.copies(self, copy)
+        return copy
+
+    return method
+
+
+def _fleet_opt(self: Program) -> dict[str, Any]:
+    """Settings of datasets by PaddlePaddle's names. Those for writing variables to files have no effect."""
+    options: dict[str, Any] = self.__dict__.setdefault("_fleet_options", {})
+    return options
+
+
+def _set_fleet_opt(self: Program, options: dict[str, Any]) -> None:
+    self.__dict__["_fleet_options"] = options
 
 
 def _returning(name: str) -> Any:

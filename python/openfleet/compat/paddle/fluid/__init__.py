@@ -8,7 +8,6 @@ from openfleet.static import (
     Program,
     Scope,
     append_backward,
-    data,
     default_main_program,
     default_startup_program,
     global_scope,
@@ -19,7 +18,7 @@ from openfleet.static import (
 
 from .._devices import CUDAPinnedPlace, CUDAPlace, cuda_places
 from .._executor import DataFeeder, Executor, create_lod_tensor
-from .._layers import embedding
+from .._layers import data, embedding
 from .._parameters import ParamAttr
 from . import (
     backward,

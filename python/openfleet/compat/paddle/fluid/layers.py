@@ -20,6 +20,7 @@ from .._layers import (
     cast,
     clip,
     continuous_value_model,
+    create_global_var,
     create_parameter,
     cross_entropy,
     equal,
@@ -68,7 +69,7 @@ def data(
     if not stop_gradient:
         raise NotImplementedError("`stop_gradient=False` of `fluid.layers.data`: use `fluid.layers.create_parameter`")
     has_batch = not append_batch_size or builtins.any(size is None or size < 0 for size in shape)
-    return _nn.data(name, list(shape) if has_batch else [-1, *shape], dtype, lod_level)
+    return _layers.data(name, list(shape) if has_batch else [-1, *shape], dtype, lod_level)
 
 
 def fc(

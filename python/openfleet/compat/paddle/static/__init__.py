@@ -13,7 +13,6 @@ from openfleet.static import (
     Variable,
     append_backward,
     create_parameter,
-    data,
     default_main_program,
     default_startup_program,
     global_scope,
@@ -30,7 +29,7 @@ from openfleet.static import (
 from openfleet.static.nn._ops import dtype_name as _dtype_name
 
 from .._executor import Executor
-from .._layers import accuracy, auc
+from .._layers import accuracy, auc, create_global_var, data
 from ..fluid.framework import cpu_places, name_scope
 from . import nn
 

@@ -11,10 +11,10 @@ from openfleet.compat.paddle._datasets import InMemoryDataset, QueueDataset
 from openfleet.fleet import *  # noqa: F403
 from openfleet.fleet import __all__ as _names
 
-from . import base, data_generator, metrics, util
+from . import base, data_generator, metrics, util, utils
 from .saving import load_model, save, save_inference_model, save_one_table, save_persistables  # modes are numbers
 
-__all__ = [*_names, "InMemoryDataset", "QueueDataset", "base", "data_generator"]
+__all__ = [*_names, "InMemoryDataset", "QueueDataset", "base", "data_generator", "utils"]
 init = _with_arguments(_fleet.init, log_level="INFO")
 init_worker = _with_arguments(_fleet.init_worker, scopes=None)
 
