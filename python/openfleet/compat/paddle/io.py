@@ -423,6 +423,48 @@ class GeneratorLoader:
                 yield dict(zip(names or map(str, range(len(arrays))), arrays))
 
 
+class PyReader(GeneratorLoader):
+    """Batches from a generator: the loader of PaddlePaddle 1.x.
+
+    It is iterated over, or with `iterable=False` feeds the program of its variables between `start()` and `reset()`.
+    """
+
+    def __init__(
+        self,
+        feed_list: Sequence[Any] | None = None,
+        capacity: int | None = None,
+        use_double_buffer: bool = True,
+        iterable: bool = True,
+        return_list: bool = False,
+    ) -> None:
+        super().__init__(feed_list, capacity, return_list, iterable)
+
+    def decorate_sample_generator(  # type: ignore[override]
+        self,
+        sample_generator: Callable[[], Iterable[Any]],
+        batch_size: int,
+        drop_last: bool = True,
+        places: Any = None,
+    ) -> None:
+        """Takes a function that returns an iterator of samples."""
+        self.set_sample_generator(sample_generator, batch_size, drop_last)
+
+    def decorate_sample_list_generator(  # type: ignore[override]
+        self, reader: Callable[[], Iterable[Any]], places: Any = None
+    ) -> None:
+        """Takes a function that returns an iterator of lists of samples."""
+        self.set_sample_list_generator(reader)
+
+    def decorate_batch_generator(  # type: ignore[override]
+        self, reader: Callable[[], Iterable[Any]], places: Any = None
+    ) -> None:
+        """Takes a function that returns an iterator of batches, with one array per field."""
+        self.set_batch_generator(reader)
+
+    decorate_paddle_reader = decorate_sample_list_generator
+    decorate_tensor_provider = decorate_batch_generator
+
+
 def get_worker_info() -> None:
     """Returns None: datasets are read in this process."""
 

@@ -23,6 +23,7 @@ from .._parameters import ParamAttr
 from . import (
     backward,
     clip,
+    compiler,
     core,
     executor,
     framework,
@@ -31,13 +32,16 @@ from . import (
     layers,
     optimizer,
     param_attr,
+    profiler,
     regularizer,
     transpiler,
     unique_name,
 )
+from .compiler import BuildStrategy, CompiledProgram, ExecutionStrategy
 from .dataset import DatasetFactory
-from .framework import cpu_places, in_dygraph_mode, is_compiled_with_cuda, name_scope
+from .framework import cpu_places, device_guard, in_dygraph_mode, is_compiled_with_cuda, name_scope
 from .input import one_hot
+from .io import PyReader, load, load_program_state, save, set_program_state
 from .transpiler import DistributeTranspilerConfig
 
 __all__ = [name for name in dir() if not name.startswith("_") and name != "compat"]

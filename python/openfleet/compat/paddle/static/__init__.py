@@ -30,8 +30,10 @@ from openfleet.static.nn._ops import dtype_name as _dtype_name
 
 from .._executor import Executor
 from .._layers import accuracy, auc, create_global_var, data
-from ..fluid.framework import cpu_places, name_scope
-from . import nn
+from ..fluid.compiler import BuildStrategy, CompiledProgram, ExecutionStrategy
+from ..fluid.framework import Print, cpu_places, cuda_places, device_guard, name_scope
+from . import io, nn
+from .io import load_vars, save_vars
 
 
 class InputSpec:

@@ -12,6 +12,7 @@ from openfleet.fleet import *  # noqa: F403
 from openfleet.fleet import __all__ as _names
 
 from . import base, data_generator, metrics, util, utils
+from .base.distributed_strategy import DistributedStrategy  # with PaddlePaddle's further settings
 from .saving import load_model, save, save_inference_model, save_one_table, save_persistables  # modes are numbers
 
 __all__ = [*_names, "InMemoryDataset", "QueueDataset", "base", "data_generator", "utils"]

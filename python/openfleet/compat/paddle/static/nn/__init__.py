@@ -20,6 +20,7 @@ from ..._layers import (
     sparse_embedding,
 )
 from ..._layers import prelu as _prelu
+from . import sequence_lod
 
 
 def prelu(
