@@ -22,6 +22,7 @@ from . import (
     fluid,
     framework,
     io,
+    jit,
     metric,
     nn,
     optimizer,
@@ -33,6 +34,7 @@ from . import (
 )
 from ._devices import CUDAPinnedPlace, CUDAPlace, CustomPlace, XPUPlace, is_compiled_with_custom_device
 from ._devices import say_cpu as _say_cpu
+from ._dynamic import DataParallel, Model, grad, load, save, set_grad_enabled
 from ._dynamic import refuse as _refuse
 from ._methods import install as _install_methods
 from ._parameters import ParamAttr
@@ -112,15 +114,18 @@ is_compiled_with_xpu = is_compiled_with_npu = is_compiled_with_rocm = is_compile
 is_compiled_with_ipu = is_compiled_with_mkldnn = is_compiled_with_cuda
 
 
-class no_grad:
-    """Has no effect: a static program trains only after `minimize`."""
-
+class _NoGrad:
     def __enter__(self) -> None: ...
 
     def __exit__(self, *_: Any) -> None: ...
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return functools.wraps(function)(lambda *args, **kwargs: function(*args, **kwargs))
+
+
+def no_grad(func: Callable[..., Any] | None = None) -> Any:
+    """Has no effect, as a decorator or in a `with` statement: a static program trains only after `minimize`."""
+    return _NoGrad() if func is None else _NoGrad()(func)
 
 
 __all__ = [name for name in dir() if not name.startswith("_")]

@@ -9,10 +9,11 @@ import numpy as np
 
 from openfleet import static
 from openfleet.compat._notices import say_once
-from openfleet.static import Program, Variable
+from openfleet.static import Program, Variable, program
 from openfleet.static.optimizer import Optimizer
 
 from . import _dynamic, _feeding, tensor
+from .nn.layer import Layer
 
 # Functions of `paddle.tensor` whose first argument is not the tensor.
 _NOT_METHODS = {
@@ -57,6 +58,14 @@ def install() -> None:
         setattr(Variable, name, _dynamic.refusing(f"Tensor.{name}()", instead))
     for name, instead in _dynamic.OPTIMIZER_CALLS.items():
         setattr(Optimizer, name, _dynamic.refusing(f"optimizer.{name}()", instead))
+    for name, instead in _dynamic.LAYER_CALLS.items():
+        setattr(Layer, name, _dynamic.refusing(f"Layer.{name}()", instead))
+    for name in ("float", "int"):
+        setattr(Variable, f"__{name}__", _dynamic.refusing(f"{name}(Tensor)", _dynamic.FETCH))
+    Variable.__format__ = _format  # type: ignore[method-assign]
+    Variable.grad = property(_dynamic.refusing("Tensor.grad", _dynamic.FETCH))  # type: ignore[attr-defined]
+    Layer.__call__ = _called(Layer.__call__)  # type: ignore[method-assign]
+    program.not_a_variable = _dynamic.not_a_variable
     Variable.detach = _detach  # type: ignore[attr-defined]
     Variable.clone = _clone  # type: ignore[attr-defined]
     Variable.dim = lambda self: self.ndim  # type: ignore[attr-defined]
@@ -82,6 +91,22 @@ def _fleet_opt(self: Program) -> dict[str, Any]:
 
 def _set_fleet_opt(self: Program, options: dict[str, Any]) -> None:
     self.__dict__["_fleet_options"] = options
+
+
+def _format(self: Variable, form: str) -> str:
+    if form:
+        _dynamic.refuse(f"format(Tensor, {form!r})", _dynamic.FETCH)
+    return str(self)
+
+
+def _called(call: Any) -> Any:
+    @functools.wraps(call)
+    def method(self: Layer, *inputs: Any, **kwargs: Any) -> Any:
+        if _dynamic.called_with_arrays([*inputs, *kwargs.values()]):
+            _dynamic.refuse(f"{type(self).__name__}(array)", _dynamic.FEED)
+        return call(self, *inputs, **kwargs)
+
+    return method
 
 
 def _returning(name: str) -> Any:

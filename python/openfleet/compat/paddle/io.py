@@ -296,7 +296,10 @@ class DataLoader:
         if self._reads_ahead and (self.num_workers == 0 or isinstance(self.dataset, IterableDataset)):
             batches = _read_ahead(batches, self._ahead)
         for batch in batches:
-            yield batch if self.return_list else [dict(zip(self._names, batch))]
+            if not self.return_list:
+                yield [dict(zip(self._names, batch))]
+            else:
+                yield [_with_numpy(field) for field in batch] if type(batch) is list else batch
 
     def __call__(self) -> Iterator[Any]:
         return iter(self)
@@ -351,6 +354,18 @@ class DataLoader:
     ) -> GeneratorLoader:
         """Returns a loader of batches from a generator, which is set afterwards."""
         return GeneratorLoader(feed_list, capacity, return_list, iterable, drop_last)
+
+
+class _Array(np.ndarray[Any, Any]):
+    """An array with the method by which scripts make one of a tensor."""
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Returns the array itself."""
+        return self.view(np.ndarray)
+
+
+def _with_numpy(field: Any) -> Any:
+    return field.view(_Array) if type(field) is np.ndarray else field
 
 
 class GeneratorLoader:
