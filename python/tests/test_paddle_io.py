@@ -79,7 +79,7 @@ def test_batches_of_a_loader_can_be_fed():
         (lambda: paddle.io.DataLoader(Squares(), worker_init_fn=print), NotImplementedError, "`worker_init_fn`"),
         (lambda: len(Lines()), RuntimeError, "does not know how many"),
         (lambda: paddle.io.DataLoader.from_generator(iterable=False), ValueError, "needs `feed_list`"),
-        (lambda: paddle.io.DataLoader.from_generator().start(), RuntimeError, "iterate over this one"),
+        (lambda: paddle.io.DataLoader.from_generator(return_list=True).start(), RuntimeError, "iterate over this one"),
         (lambda: next(iter(paddle.io.Dataset()[0])), NotImplementedError, "`__getitem__` of Dataset"),
     ],
 )

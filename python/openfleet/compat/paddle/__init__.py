@@ -15,12 +15,14 @@ from openfleet.static import default_startup_program as _startup
 from openfleet.static.nn._ops import dtype_name as _dtype_name
 
 from . import (
+    base,
     common_ops_import,
     core,
     device,
     distributed,
     fluid,
     framework,
+    incubate,
     io,
     jit,
     metric,
@@ -44,6 +46,7 @@ _job.paddle_lines = True
 _install_methods()
 
 __version__ = "2.6.0+openfleet"
+__git_commit__ = "unknown"
 bool, float32, int64 = "bool", "float32", "int64"
 float64, int32, int16, int8, uint8, float16, bfloat16 = (
     "float64",

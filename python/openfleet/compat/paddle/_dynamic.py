@@ -64,13 +64,19 @@ MINIMIZE = (
     "add the updates to the program once with `optimizer.minimize(loss)`, and train with `exe.run(program, feed=...)`"
 )
 FETCH = "values exist while a program runs: fetch them with `exe.run(program, feed=..., fetch_list=[variable])`"
-SAVE = "values are in the scope: save them with `paddle.static.save(program, path)`, or one program for prediction with `paddle.static.save_inference_model`"
+SAVE = (
+    "values are in the scope: save them with `paddle.static.save(program, path)`, or a program for prediction with "
+    "`paddle.static.save_inference_model`"
+)
 LOAD = "values are in the scope: load them with `paddle.static.load(program, path)`"
 FEED = (
     "declare the input with `x = paddle.static.data(name, shape, dtype)`, call the layer once with `x`, and give the "
     "arrays to `exe.run(program, feed={name: array})`"
 )
-JOB = "one process trains one copy: use `fleet.distributed_optimizer(optimizer).minimize(loss)`, and start N processes with `fleetrun --worker_num=N`"
+JOB = (
+    "one process trains one copy: use `fleet.distributed_optimizer(optimizer).minimize(loss)`, and start N processes "
+    "with `fleetrun --worker_num=N`"
+)
 VARIABLE_CALLS = {
     "backward": MINIMIZE,
     "clear_grad": MINIMIZE,

@@ -48,11 +48,11 @@ def install() -> None:
             setattr(Variable, name, getattr(tensor, name))
     for name in _IN_PLACE:
         setattr(Variable, name, _returning(name))
-    Program.clone = _with_loaders(Program.clone)  # type: ignore[method-assign]
+    Program.clone = _with_loaders(Program.clone)
     Program._fleet_opt = property(_fleet_opt, _set_fleet_opt)  # type: ignore[attr-defined]
     Program._pipeline_opt = Program._heter_pipeline_opt = None  # type: ignore[attr-defined]
     Variable.where = _where  # type: ignore[attr-defined]
-    Variable.astype = lambda self, dtype: tensor.cast(self, dtype)  # type: ignore[attr-defined]
+    Variable.astype = lambda self, dtype: tensor.cast(self, dtype)
     Variable.set_value = _set_value  # type: ignore[attr-defined]
     for name, instead in _dynamic.VARIABLE_CALLS.items():
         setattr(Variable, name, _dynamic.refusing(f"Tensor.{name}()", instead))
@@ -62,12 +62,13 @@ def install() -> None:
         setattr(Layer, name, _dynamic.refusing(f"Layer.{name}()", instead))
     for name in ("float", "int"):
         setattr(Variable, f"__{name}__", _dynamic.refusing(f"{name}(Tensor)", _dynamic.FETCH))
-    Variable.__format__ = _format  # type: ignore[method-assign]
+    Variable.__format__ = _format
     Variable.grad = property(_dynamic.refusing("Tensor.grad", _dynamic.FETCH))  # type: ignore[attr-defined]
-    Layer.__call__ = _called(Layer.__call__)  # type: ignore[method-assign]
+    Layer.__call__ = _called(Layer.__call__)
     program.not_a_variable = _dynamic.not_a_variable
     Variable.detach = _detach  # type: ignore[attr-defined]
     Variable.clone = _clone  # type: ignore[attr-defined]
+    Variable.type = "lod_tensor"  # type: ignore[attr-defined]
     Variable.dim = lambda self: self.ndim  # type: ignore[attr-defined]
     Variable.size = property(_size)  # type: ignore[attr-defined]
     Variable.T = property(lambda self: tensor.transpose(self, list(range(self.ndim))[::-1]))  # type: ignore[attr-defined]

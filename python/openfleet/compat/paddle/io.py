@@ -454,7 +454,7 @@ class PyReader(GeneratorLoader):
     ) -> None:
         super().__init__(feed_list, capacity, return_list, iterable)
 
-    def decorate_sample_generator(  # type: ignore[override]
+    def decorate_sample_generator(
         self,
         sample_generator: Callable[[], Iterable[Any]],
         batch_size: int,
@@ -464,15 +464,11 @@ class PyReader(GeneratorLoader):
         """Takes a function that returns an iterator of samples."""
         self.set_sample_generator(sample_generator, batch_size, drop_last)
 
-    def decorate_sample_list_generator(  # type: ignore[override]
-        self, reader: Callable[[], Iterable[Any]], places: Any = None
-    ) -> None:
+    def decorate_sample_list_generator(self, reader: Callable[[], Iterable[Any]], places: Any = None) -> None:
         """Takes a function that returns an iterator of lists of samples."""
         self.set_sample_list_generator(reader)
 
-    def decorate_batch_generator(  # type: ignore[override]
-        self, reader: Callable[[], Iterable[Any]], places: Any = None
-    ) -> None:
+    def decorate_batch_generator(self, reader: Callable[[], Iterable[Any]], places: Any = None) -> None:
         """Takes a function that returns an iterator of batches, with one array per field."""
         self.set_batch_generator(reader)
 

@@ -38,6 +38,15 @@ class name_scope:
     def __exit__(self, *_: Any) -> None: ...
 
 
+class _ParameterType(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, Variable) and instance.kind in ("parameter", "table")
+
+
+class Parameter(Variable, metaclass=_ParameterType):
+    """For `isinstance`: the variables that are trained."""
+
+
 class device_guard:
     """Has no effect: every op runs on the CPU. A script that asks for a GPU is told so."""
 
@@ -68,6 +77,7 @@ def Print(
 
 
 __all__ = [
+    "Parameter",
     "Print",
     "Program",
     "Variable",

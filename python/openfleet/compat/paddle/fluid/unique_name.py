@@ -24,7 +24,7 @@ def _guard() -> Iterator[None]:
     """Counts names from 0 again inside the `with` block. Results of ops whose name is taken get the next free one."""
     with _unique_name.guard():
         net = _program._net()
-        net.native = _FreeNames(net.native)  # type: ignore[assignment]
+        net.native = _FreeNames(net.native)
         yield
 
 
@@ -36,8 +36,11 @@ class _FreeNames:
     """
 
     _WITH_PARAMETERS = frozenset(
-        "auc batch_norm create_parameter cross ctr_dnn data dcn deepfm dense_embedding embedding fc global_variable "
-        "layer_norm skip_gram slot unique_name wide_deep word2vec".split()
+        (
+            *("auc", "batch_norm", "create_parameter", "cross", "ctr_dnn", "data", "dcn", "deepfm", "dense_embedding"),
+            *("embedding", "fc", "global_variable", "layer_norm", "skip_gram", "slot", "unique_name", "wide_deep"),
+            "word2vec",
+        )
     )
 
     def __init__(self, native: Any) -> None:

@@ -2,5 +2,7 @@
 
 from openfleet import compat
 
-__all__: list[str] = []
+from . import layers
+
+__all__ = ["layers"]
 __getattr__ = compat.absent(__name__, __all__)

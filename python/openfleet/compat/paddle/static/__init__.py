@@ -32,6 +32,7 @@ from .._executor import Executor
 from .._layers import accuracy, auc, create_global_var, data
 from ..fluid.compiler import BuildStrategy, CompiledProgram, ExecutionStrategy
 from ..fluid.framework import Print, cpu_places, cuda_places, device_guard, name_scope
+from ..fluid.layers import exponential_decay
 from . import io, nn
 from .io import load_vars, save_vars
 

@@ -7,8 +7,8 @@ from typing import Any
 import openfleet.fleet as _fleet
 from openfleet import compat as _compat
 from openfleet.compat._arguments import with_arguments as _with_arguments
-from openfleet.compat.paddle._dynamic import distributed_model
 from openfleet.compat.paddle._datasets import InMemoryDataset, QueueDataset
+from openfleet.compat.paddle._dynamic import distributed_model
 from openfleet.fleet import *  # noqa: F403
 from openfleet.fleet import __all__ as _names
 

@@ -135,9 +135,7 @@ class DistributedStrategy(_strategy.DistributedStrategy):
             for name, value in settings.items():
                 part = next((part for part in name.split(".") if part in _REFUSED_OF_TABLES), None)
                 if part is not None and value not in (0, None):
-                    raise NotImplementedError(
-                        f"`{name}` of `sparse_table_configs`\n\nhint: {_REFUSED_OF_TABLES[part]}"
-                    )
+                    raise NotImplementedError(f"`{name}` of `sparse_table_configs`\n\nhint: {_REFUSED_OF_TABLES[part]}")
             if settings:
                 say_once(
                     f"the settings of the sparse table `{table}` in `sparse_table_configs` have no effect: its layer "

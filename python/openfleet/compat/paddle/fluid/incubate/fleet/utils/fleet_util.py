@@ -50,9 +50,7 @@ class FleetUtil:
         if _fleet.is_first_worker():
             _logger.error(s)
 
-    def set_zero(
-        self, var_name: str, scope: Scope | None = None, place: Any = None, param_type: str = "int64"
-    ) -> None:
+    def set_zero(self, var_name: str, scope: Scope | None = None, place: Any = None, param_type: str = "int64") -> None:
         """Sets a value of a scope to zeros."""
         tensor = (global_scope() if scope is None else scope).var(var_name).get_tensor()
         tensor.set(np.zeros(tensor.shape(), param_type))
