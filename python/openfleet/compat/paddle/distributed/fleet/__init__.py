@@ -12,9 +12,13 @@ from openfleet.compat.paddle._dynamic import distributed_model
 from openfleet.fleet import *  # noqa: F403
 from openfleet.fleet import __all__ as _names
 
-from . import base, data_generator, metrics, util, utils
-from .base.distributed_strategy import DistributedStrategy  # with PaddlePaddle's further settings
-from .saving import load_model, save, save_inference_model, save_one_table, save_persistables  # modes are numbers
+del metrics, util  # noqa: F821  # those of `openfleet.fleet`: modules of this package have their names
+
+from . import base, data_generator, metrics, util, utils  # noqa: E402
+from .base.distributed_strategy import DistributedStrategy  # noqa: E402  # with PaddlePaddle's further settings
+
+# Modes of saving are numbers.
+from .saving import load_model, save, save_inference_model, save_one_table, save_persistables  # noqa: E402
 
 __all__ = [*_names, "InMemoryDataset", "QueueDataset", "base", "data_generator", "utils"]
 init = _with_arguments(_fleet.init, log_level="INFO")

@@ -9,8 +9,9 @@ import numpy as np
 
 from openfleet import compat
 from openfleet.fleet import metrics as _metrics
+from openfleet.fleet import util as _fleet_util
 
-from . import util as _fleet_util
+from . import util as _paddle_util
 
 
 def _metric(name: str) -> Any:
@@ -20,7 +21,7 @@ def _metric(name: str) -> Any:
     def metric(*args: Any, **kwargs: Any) -> Any:
         given = _signature.bind(*args, **kwargs).arguments
         util = given.pop("util", None)
-        if util is None or util is _fleet_util:
+        if util is None or util in (_paddle_util, _fleet_util):
             return function(**given)
         scope = given.pop("scope", None)
         values = [_metrics._array(value, scope) for value in given.values()]

@@ -66,7 +66,7 @@ class DistributedStrategy(DistributeTranspilerConfig):
         """Sets the options of the transpiler, all of them or those in a dict."""
         if isinstance(config, DistributeTranspilerConfig):
             self.__dict__["_options"] = config._options.copy()
-            self.__dict__ |= {name: config.__dict__[name] for name in self._others if name in config.__dict__}
+            self.__dict__.update({name: config.__dict__[name] for name in self._others if name in config.__dict__})
             return
         if not isinstance(config, Mapping):
             raise TypeError(f"`config` expects a DistributeTranspilerConfig or a dict, got {type(config).__name__}")
