@@ -47,9 +47,23 @@ NAMES = {
         relu sequence_mask sigmoid softmax tanh""",
     "nn.initializer": "Constant KaimingUniform Normal TruncatedNormal Uniform XavierNormal XavierUniform",
     "regularizer": "L1Decay L2Decay",
-    "static": """auc data default_main_program default_startup_program Executor InputSpec load
+    "static": """BuildStrategy CompiledProgram ExecutionStrategy Print create_global_var cuda_places device_guard
+        load_vars save_vars auc data default_main_program default_startup_program Executor InputSpec load
         load_inference_model load_program_state nn program_guard save save_inference_model set_program_state""",
     "static.nn": "batch_norm continuous_value_model embedding fc layer_norm sequence_pool sparse_embedding",
+    "static.nn.sequence_lod": "sequence_mask sequence_pool",
+    "static.io": "is_persistable load_vars save_vars",
+    "common_ops_import": "Variable core",
+    "base": "core framework layers DatasetFactory Executor",
+    "base.core": "EOFException VarDesc",
+    "incubate.layers": "fused_seqpool_cvm",
+    "incubate.distributed.fleet.fleet_util": "FleetUtil",
+    "jit": "load not_to_static save to_static",
+    "distributed.fleet.utils": "DistributedInfer HDFSClient LocalFS fs ps_util",
+    "distributed.fleet.utils.fs": """ExecuteError FS FSFileExistsError FSFileNotExistsError FSShellCmdAborted FSTimeOut
+        HDFSClient LocalFS""",
+    "distributed.fleet.utils.ps_util": "DistributedInfer",
+    "distributed.fleet.base.distributed_strategy": "DistributedStrategy",
     "distributed": """CountFilterEntry InMemoryDataset ParallelEnv ProbabilityEntry QueueDataset ReduceOp ShowClickEntry
         all_gather all_reduce barrier broadcast fleet get_rank get_world_size init_parallel_env reduce""",
     "distributed.fleet": """DistributedStrategy MultiSlotDataGenerator MultiSlotStringDataGenerator
@@ -59,29 +73,52 @@ NAMES = {
     "optimizer.lr": """ExponentialDecay InverseTimeDecay LinearWarmup MultiStepDecay NaturalExpDecay NoamDecay
         PiecewiseDecay PolynomialDecay StepDecay""",
     "io": "BatchSampler DataLoader Dataset IterableDataset",
-    "fluid": """CPUPlace DataFeeder DatasetFactory DistributeTranspilerConfig Executor LoDTensor ParamAttr
+    "fluid": """BuildStrategy CompiledProgram ExecutionStrategy PyReader compiler device_guard dygraph metrics profiler
+        load load_program_state save set_program_state CPUPlace DataFeeder DatasetFactory DistributeTranspilerConfig
+        Executor LoDTensor ParamAttr
         Program append_backward backward clip core create_lod_tensor data default_main_program
         default_startup_program embedding executor framework global_scope initializer io layers optimizer param_attr
         program_guard regularizer scope_guard transpiler unique_name""",
-    "fluid.layers": """accuracy auc batch_norm cast concat continuous_value_model cross_entropy data dropout
+    "fluid.layers": """argmax argmin argsort assign conv2d create_global_var create_py_reader_by_data cumsum
+        double_buffer elementwise_pow elu fill_constant_batch_size_like floor gather_nd gelu increment label_smooth
+        linear_lr_warmup polynomial_decay pool2d Print py_reader range read_file reduce_all reduce_prod round rsqrt
+        sin softplus softsign swish unstack accuracy auc batch_norm cast concat continuous_value_model cross_entropy
+        data dropout
         elementwise_add elementwise_mul embedding fc fill_constant layer_norm log_loss matmul mean noam_decay
         reduce_mean reduce_sum relu reshape sequence_pool sigmoid softmax softmax_with_cross_entropy split square
         topk""",
     "fluid.optimizer": """Adadelta AdadeltaOptimizer Adagrad AdagradOptimizer Adam AdamOptimizer Adamax AdamaxOptimizer
         DecayedAdagrad DecayedAdagradOptimizer Ftrl LambOptimizer Momentum RMSProp SGD SGDOptimizer""",
-    "fluid.io": """DataLoader batch load_inference_model load_persistables save_inference_model save_params
+    "fluid.layers.learning_rate_scheduler": "noam_decay polynomial_decay",
+    "fluid.layers.ops": "cos floor sigmoid",
+    "fluid.layers.tensor": "assign create_global_var fill_constant",
+    "fluid.compiler": "BuildStrategy CompiledProgram ExecutionStrategy",
+    "fluid.core": "EOFException EnforceNotMet VarDesc get_cuda_device_count",
+    "fluid.framework": "Parameter Variable cuda_places",
+    "fluid.clip": "GradientClipByGlobalNorm GradientClipByNorm GradientClipByValue",
+    "fluid.metrics": "Accuracy Auc",
+    "fluid.profiler": "profiler start_profiler stop_profiler",
+    "fluid.io": """PyReader is_parameter is_persistable DataLoader batch load_inference_model load_persistables
+        save_inference_model save_params
         save_persistables save_vars shuffle""",
     "fluid.initializer": "Constant MSRA Normal TruncatedNormal Uniform Xavier ConstantInitializer",
     "distributed.fleet.base.role_maker": "PaddleCloudRoleMaker Role UserDefinedRoleMaker",
     "distributed.fleet.data_generator": "MultiSlotDataGenerator MultiSlotStringDataGenerator",
     "fluid.incubate.data_generator": "MultiSlotDataGenerator MultiSlotStringDataGenerator",
-    "reader": "batch chain firstn map_readers shuffle",
+    "reader": "batch buffered cache chain compose firstn map_readers shuffle xmap_readers",
     "fluid.incubate.fleet.base.role_maker": "MPISymetricRoleMaker PaddleCloudRoleMaker Role UserDefinedRoleMaker",
     "fluid.incubate.fleet.base.fleet_base": "DistributedOptimizer Fleet Mode",
     "fluid.incubate.fleet.collective": "Collective CollectiveOptimizer DistributedStrategy TrainStatus fleet",
     "fluid.incubate.fleet.parameter_server.distribute_transpiler": """DistributeTranspilerConfig StrategyFactory
         TranspilerOptimizer fleet""",
+    "fluid.incubate.fleet.parameter_server.distribute_transpiler.distributed_strategy": """AsyncStrategy
+        DistributedStrategy GeoStrategy HalfAsyncStrategy StrategyFactory SyncStrategy TrainerRuntimeConfig""",
+    "fluid.incubate.fleet.utils.fleet_util": "FleetUtil",
+    "fluid.incubate.fleet.utils.fs": "HDFSClient LocalFS",
+    "fluid.incubate.fleet.utils.hdfs": "HDFSClient",
     "fluid.transpiler.distribute_transpiler": "DistributeTranspilerConfig HashName RoundRobin",
+    "fluid.transpiler.ps_dispatcher": "HashName PSDispatcher RoundRobin",
+    "utils.profiler": "start_profiler stop_profiler",
 }
 
 
@@ -136,7 +173,16 @@ ARGUMENTS = {
     "nn.initializer.TruncatedNormal": "mean=0.0, std=1.0, name=None",
     "nn.initializer.Uniform": "low=-1.0, high=1.0, name=None",
     "nn.initializer.KaimingUniform": "fan_in=None, negative_slope=0.0, nonlinearity='relu'",
-    "static.data": "name, shape",
+    "static.data": "name, shape, dtype=None, lod_level=0",
+    "static.create_global_var": "shape, value, dtype, persistable=False, force_cpu=False, name=None",
+    "static.Print": "input, first_n=-1, message=None, summarize=20, print_tensor_name=True, print_tensor_type=True",
+    "no_grad": "func=None",
+    "distributed.fleet.utils.HDFSClient": "hadoop_home, configs, time_out=300000, sleep_inter=1000",
+    "distributed.fleet.utils.DistributedInfer": "main_program=None, startup_program=None",
+    "distributed.fleet.metrics.auc": "stat_pos, stat_neg, scope=None, util=None",
+    "distributed.fleet.metrics.sum": "input, scope=None, util=None",
+    "fluid.io.PyReader": "feed_list=None, capacity=None, use_double_buffer=True, iterable=True, return_list=False",
+    "fluid.layers.py_reader": "capacity, shapes, dtypes, lod_levels=None, name=None, use_double_buffer=True",
     "static.auc": "input, label, curve='ROC', num_thresholds=4095, topk=1, slide_steps=1, ins_tag_weight=None",
     "static.nn.fc": "x, size, num_flatten_dims=1, weight_attr=None, bias_attr=None, activation=None, name=None",
     "static.nn.embedding": "input, size, is_sparse=False, is_distributed=False, padding_idx=None, param_attr=None",

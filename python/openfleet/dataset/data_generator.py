@@ -68,7 +68,8 @@ class DataGenerator:
 
     def _write_batch(self, samples: list[Sample]) -> None:
         for row in self.generate_batch(samples)():
-            sys.stdout.write(self._gen_str(row))
+            # PaddlePaddle's scripts yield `zip(names, values)`.
+            sys.stdout.write(self._gen_str(list(row) if isinstance(row, zip) else row))
 
     def _gen_str(self, line: Sample) -> str:
         raise NotImplementedError("use MultiSlotDataGenerator or MultiSlotStringDataGenerator")

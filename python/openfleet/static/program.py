@@ -343,13 +343,18 @@ def _line_of_script() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+def not_a_variable(value: Any) -> TypeError:
+    """Returns the error for an input of a layer that is not a variable. `openfleet.compat` replaces it."""
+    return TypeError(f"a layer expects a Variable, got {type(value).__name__}")
+
+
 def _net_of(*variables: Any) -> _native.Net:
     """Returns the native net that a layer on these variables is added to. Raises for variables of another program."""
     net = _stack[-1]
     net.native.set_line(_line_of_script())
     for variable in variables:
         if not isinstance(variable, Variable):
-            raise TypeError(f"a layer expects a Variable, got {type(variable).__name__}")
+            raise not_a_variable(variable)
         if variable.program._native is not net.main._native:
             raise ValueError(
                 f"`{variable.name}` is a variable of another program\n\n"

@@ -15,12 +15,16 @@ from openfleet.static import default_startup_program as _startup
 from openfleet.static.nn._ops import dtype_name as _dtype_name
 
 from . import (
+    base,
+    common_ops_import,
     core,
     device,
     distributed,
     fluid,
     framework,
+    incubate,
     io,
+    jit,
     metric,
     nn,
     optimizer,
@@ -32,6 +36,7 @@ from . import (
 )
 from ._devices import CUDAPinnedPlace, CUDAPlace, CustomPlace, XPUPlace, is_compiled_with_custom_device
 from ._devices import say_cpu as _say_cpu
+from ._dynamic import DataParallel, Model, grad, load, save, set_grad_enabled
 from ._dynamic import refuse as _refuse
 from ._methods import install as _install_methods
 from ._parameters import ParamAttr
@@ -41,6 +46,7 @@ _job.paddle_lines = True
 _install_methods()
 
 __version__ = "2.6.0+openfleet"
+__git_commit__ = "unknown"
 bool, float32, int64 = "bool", "float32", "int64"
 float64, int32, int16, int8, uint8, float16, bfloat16 = (
     "float64",
@@ -111,15 +117,18 @@ is_compiled_with_xpu = is_compiled_with_npu = is_compiled_with_rocm = is_compile
 is_compiled_with_ipu = is_compiled_with_mkldnn = is_compiled_with_cuda
 
 
-class no_grad:
-    """Has no effect: a static program trains only after `minimize`."""
-
+class _NoGrad:
     def __enter__(self) -> None: ...
 
     def __exit__(self, *_: Any) -> None: ...
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return functools.wraps(function)(lambda *args, **kwargs: function(*args, **kwargs))
+
+
+def no_grad(func: Callable[..., Any] | None = None) -> Any:
+    """Has no effect, as a decorator or in a `with` statement: a static program trains only after `minimize`."""
+    return _NoGrad() if func is None else _NoGrad()(func)
 
 
 __all__ = [name for name in dir() if not name.startswith("_")]

@@ -10,6 +10,8 @@ from openfleet.compat._arguments import with_arguments as _with_arguments
 from openfleet.static import Program, Scope, Variable
 
 from . import _feeding
+from .distributed.fleet.base.distributed_strategy import say_no_dump as _say_no_dump
+from .fluid.compiler import program_of as _program_of
 
 
 class Executor(_static.Executor):
@@ -22,8 +24,8 @@ class Executor(_static.Executor):
 
     def run(
         self,
-        program: Program | None = None,
-        feed: Mapping[str, Any] | None = None,
+        program: Any = None,
+        feed: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         fetch_list: Sequence[Variable | str] | None = None,
         feed_var_name: str = "feed",
         fetch_var_name: str = "fetch",
@@ -33,9 +35,24 @@ class Executor(_static.Executor):
         use_prune: bool = False,
     ) -> list[Any]:
         """Runs a program on one batch. Values are always arrays."""
+        program = _program_of(program)
+        if isinstance(feed, (list, tuple)):
+            if len(feed) > 1:
+                raise NotImplementedError(
+                    f"`feed` of `exe.run` with {len(feed)} batches, one per device: there is one device\n\n"
+                    "hint: run each batch by itself"
+                )
+            feed = feed[0] if feed else None
         if not feed:
             feed = _feeding.next_feed(_static.default_main_program() if program is None else program)
         return super().run(program, feed, fetch_list, scope=scope)
+
+    def _pass(self, infer: bool, program: Any, *args: Any) -> Any:
+        program = _program_of(program)
+        options = getattr(_static.default_main_program() if program is None else program, "_fleet_opt", None) or {}
+        if options.get("dump_fields_path") and (options.get("dump_fields") or options.get("dump_param")):
+            _say_no_dump()
+        return super()._pass(infer, program, *args)
 
 
 class DataFeeder(_static.DataFeeder):

@@ -29,6 +29,12 @@ def belongs_to(loader: Any, program: Program) -> None:
     _passes.setdefault(program, _Pass()).loaders.append(loader)
 
 
+def copies(program: Program, copy: Program) -> None:
+    """Lets a copy of a program take its batches from the same loaders."""
+    if program in _passes:
+        _passes[copy] = _passes[program]
+
+
 def start(loader: Any, feeds: Iterator[dict[str, Any]]) -> None:
     """Begins a pass over the batches of a loader."""
     found = _pass_of(loader)

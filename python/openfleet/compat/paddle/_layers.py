@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from openfleet.compat._arguments import with_arguments as _with_arguments
-from openfleet.compat._notices import say_once
+from openfleet.compat._notices import say_once as _say_once
 from openfleet.static import nn as _nn
 from openfleet.static.nn import activations as _activations
 from openfleet.static.nn import (
@@ -16,7 +16,6 @@ from openfleet.static.nn import (
     continuous_value_model,
     create_parameter,
     cross_entropy,
-    data,
     fc,
     fm,
     shape,
@@ -25,8 +24,10 @@ from openfleet.static.nn import (
 )
 from openfleet.static.nn import embeddings as _embeddings
 from openfleet.static.nn import metrics as _metrics
+from openfleet.static.nn._ops import dtype_name as _dtype_name
 from openfleet.static.param_attr import with_defaults as _with_defaults
 from openfleet.static.program import Variable
+from openfleet.static.program import default_main_program as _main
 
 
 def _named(name: str) -> Any:
@@ -52,6 +53,49 @@ prelu = _with_arguments(_nn.prelu, data_format=("NCHW", _activations.check_chann
 sequence_pool = _with_arguments(_nn.sequence_pool, is_test=False, pad_value=(0.0, _embeddings.check_pad_value))
 
 
+def data(name: str, shape: Sequence[int | None], dtype: Any = None, lod_level: int = 0) -> Variable:
+    """Declares a variable that every batch feeds. Declared again in the same way, it is the same variable."""
+    dtype = "float32" if dtype is None else dtype
+    known = _declared(name, "data")
+    if known is not None and known.lod_level == lod_level and known.dtype == _dtype_name(dtype):
+        sizes = tuple(-1 if size is None else int(size) for size in shape)
+        if lod_level > 0 or known.shape == sizes:
+            return known
+    return _nn.data(name, shape, dtype, lod_level)
+
+
+def create_global_var(
+    shape: Sequence[int],
+    value: float,
+    dtype: Any,
+    persistable: bool = False,
+    force_cpu: bool = False,
+    name: str | None = None,
+) -> Variable:
+    """Declares a value that a program reads, and sets with `assign(x, output)`.
+
+    Declared again with the same name, shape and value, it is the same variable.
+    """
+    known = None if name is None else _declared(name, "state")
+    values = _main().__dict__.setdefault("_global_values", {})
+    if known is not None and known.shape == tuple(int(size) for size in shape) and known.dtype == _dtype_name(dtype):
+        if values.get(name, value) != value:
+            raise ValueError(
+                f"the global variable `{name}` exists with the first value {values[name]}, not {value}\n\n"
+                "hint: give it another name"
+            )
+        return known
+    variable = _nn.create_global_var(shape, value, dtype, persistable, force_cpu, name)
+    values[variable.name] = value
+    return variable
+
+
+def _declared(name: str, kind: str) -> Variable | None:
+    """The variable of the current program with this name and kind, if there is one."""
+    program = _main()
+    return program.var(name) if program.has_var(name) and program.var(name).kind == kind else None
+
+
 def embedding(
     input: Variable,
     size: Sequence[int],
@@ -68,7 +112,7 @@ def embedding(
     sparse = is_sparse or is_distributed
     if sparse and not _embeddings.can_be_looked_up(input):
         attr = _with_defaults(param_attr)
-        say_once(
+        _say_once(
             f"the program computes the ids of the embedding `{attr.name or 'embedding'}` {list(size)}, so its table is "
             "a dense parameter: rows of a sparse table are pulled before a step begins"
         )
@@ -142,7 +186,12 @@ def auc(
 def accuracy(input: Variable, label: Variable, k: int = 1, correct: Any = None, total: Any = None) -> Variable:
     """Returns the share of rows whose label is among the k classes with the highest scores."""
     _metrics.check_accuracy(correct, total)
+    if input.shape[-1] == 1 and k == 1:
+        # PaddlePaddle's scripts give it the probability of class 1 alone. Class 0 is then always the first, so that the
+        # result is the share of label 0.
+        _say_once("`accuracy` of one column of scores is the share of rows with label 0: give it a column per class")
+        input = _nn.concat([input, _nn.scale(input, bias=-1.0)], -1)
     return _nn.accuracy(input, label, k)
 
 
-__all__ = [name for name in dir() if name[0].islower() and name not in ("annotations", "say_once")]
+__all__ = [name for name in dir() if name[0].islower() and name != "annotations"]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
 from openfleet import static
 from openfleet.compat._notices import say_once
-from openfleet.static import Variable
+from openfleet.static import Program, Variable, program
+from openfleet.static.nn import _ops
 from openfleet.static.optimizer import Optimizer
 
-from . import _dynamic, tensor
+from . import _dynamic, _feeding, tensor
+from .nn.layer import Layer
 
 # Functions of `paddle.tensor` whose first argument is not the tensor.
 _NOT_METHODS = {
@@ -46,6 +49,9 @@ def install() -> None:
             setattr(Variable, name, getattr(tensor, name))
     for name in _IN_PLACE:
         setattr(Variable, name, _returning(name))
+    Program.clone = _with_loaders(Program.clone)
+    Program._fleet_opt = property(_fleet_opt, _set_fleet_opt)  # type: ignore[attr-defined]
+    Program._pipeline_opt = Program._heter_pipeline_opt = None  # type: ignore[attr-defined]
     Variable.where = _where  # type: ignore[attr-defined]
     Variable.astype = lambda self, dtype: tensor.cast(self, dtype)
     Variable.set_value = _set_value  # type: ignore[attr-defined]
@@ -53,11 +59,68 @@ def install() -> None:
         setattr(Variable, name, _dynamic.refusing(f"Tensor.{name}()", instead))
     for name, instead in _dynamic.OPTIMIZER_CALLS.items():
         setattr(Optimizer, name, _dynamic.refusing(f"optimizer.{name}()", instead))
+    for name, instead in _dynamic.LAYER_CALLS.items():
+        setattr(Layer, name, _dynamic.refusing(f"Layer.{name}()", instead))
+    for name in ("float", "int"):
+        setattr(Variable, f"__{name}__", _dynamic.refusing(f"{name}(Tensor)", _dynamic.FETCH))
+    Variable.__format__ = _format
+    Variable.grad = property(_dynamic.refusing("Tensor.grad", _dynamic.FETCH))  # type: ignore[attr-defined]
+    Layer.__call__ = _called(Layer.__call__)
+    program.not_a_variable = _dynamic.not_a_variable
+    _ops.constant_like = _of_a_variable(_ops.constant_like)
     Variable.detach = _detach  # type: ignore[attr-defined]
     Variable.clone = _clone  # type: ignore[attr-defined]
+    Variable.type = "lod_tensor"  # type: ignore[attr-defined]
     Variable.dim = lambda self: self.ndim  # type: ignore[attr-defined]
     Variable.size = property(_size)  # type: ignore[attr-defined]
     Variable.T = property(lambda self: tensor.transpose(self, list(range(self.ndim))[::-1]))  # type: ignore[attr-defined]
+
+
+def _with_loaders(clone: Any) -> Any:
+    @functools.wraps(clone)
+    def method(self: Program, for_test: bool = False) -> Program:
+        copy: Program = clone(self, for_test)
+        _feeding.copies(self, copy)
+        return copy
+
+    return method
+
+
+def _fleet_opt(self: Program) -> dict[str, Any]:
+    """Settings of datasets by PaddlePaddle's names. Those for writing variables to files have no effect."""
+    options: dict[str, Any] = self.__dict__.setdefault("_fleet_options", {})
+    return options
+
+
+def _set_fleet_opt(self: Program, options: dict[str, Any]) -> None:
+    self.__dict__["_fleet_options"] = options
+
+
+def _format(self: Variable, form: str) -> str:
+    if form:
+        _dynamic.refuse(f"format(Tensor, {form!r})", _dynamic.FETCH)
+    return str(self)
+
+
+def _called(call: Any) -> Any:
+    @functools.wraps(call)
+    def method(self: Layer, *inputs: Any, **kwargs: Any) -> Any:
+        if _dynamic.called_with_arrays([*inputs, *kwargs.values()]):
+            _dynamic.refuse(f"{type(self).__name__}(array)", _dynamic.FEED)
+        return call(self, *inputs, **kwargs)
+
+    return method
+
+
+def _of_a_variable(constant_like: Any) -> Any:
+    @functools.wraps(constant_like)
+    def function(x: Any, value: Any) -> Variable:
+        if _dynamic.is_array(value) and not isinstance(x, Variable):
+            raise _dynamic.not_a_variable(value)
+        made: Variable = constant_like(x, value)
+        return made
+
+    return function
 
 
 def _returning(name: str) -> Any:

@@ -295,7 +295,10 @@ class DataLoader:
         if self._reads_ahead and (self.num_workers == 0 or isinstance(self.dataset, IterableDataset)):
             batches = _read_ahead(batches, self._ahead)
         for batch in batches:
-            yield batch if self.return_list else [dict(zip(self._names, batch))]
+            if not self.return_list:
+                yield [dict(zip(self._names, batch))]
+            else:
+                yield [_with_numpy(field) for field in batch] if type(batch) is list else batch
 
     def __call__(self) -> Iterator[Any]:
         return iter(self)
@@ -350,6 +353,18 @@ class DataLoader:
     ) -> GeneratorLoader:
         """Returns a loader of batches from a generator, which is set afterwards."""
         return GeneratorLoader(feed_list, capacity, return_list, iterable, drop_last)
+
+
+class _Array(np.ndarray[Any, Any]):
+    """An array with the method by which scripts make one of a tensor."""
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Returns the array itself."""
+        return self.view(np.ndarray)
+
+
+def _with_numpy(field: Any) -> Any:
+    return field.view(_Array) if type(field) is np.ndarray else field
 
 
 class GeneratorLoader:
@@ -420,6 +435,44 @@ class GeneratorLoader:
             else:
                 arrays = list(batch)
                 yield dict(zip(names or map(str, range(len(arrays))), arrays))
+
+
+class PyReader(GeneratorLoader):
+    """Batches from a generator: the loader of PaddlePaddle 1.x.
+
+    It is iterated over, or with `iterable=False` feeds the program of its variables between `start()` and `reset()`.
+    """
+
+    def __init__(
+        self,
+        feed_list: Sequence[Any] | None = None,
+        capacity: int | None = None,
+        use_double_buffer: bool = True,
+        iterable: bool = True,
+        return_list: bool = False,
+    ) -> None:
+        super().__init__(feed_list, capacity, return_list, iterable)
+
+    def decorate_sample_generator(
+        self,
+        sample_generator: Callable[[], Iterable[Any]],
+        batch_size: int,
+        drop_last: bool = True,
+        places: Any = None,
+    ) -> None:
+        """Takes a function that returns an iterator of samples."""
+        self.set_sample_generator(sample_generator, batch_size, drop_last)
+
+    def decorate_sample_list_generator(self, reader: Callable[[], Iterable[Any]], places: Any = None) -> None:
+        """Takes a function that returns an iterator of lists of samples."""
+        self.set_sample_list_generator(reader)
+
+    def decorate_batch_generator(self, reader: Callable[[], Iterable[Any]], places: Any = None) -> None:
+        """Takes a function that returns an iterator of batches, with one array per field."""
+        self.set_batch_generator(reader)
+
+    decorate_paddle_reader = decorate_sample_list_generator
+    decorate_tensor_provider = decorate_batch_generator
 
 
 def get_worker_info() -> None:

@@ -15,7 +15,7 @@ from openfleet.reader import batch, chain, firstn, map_readers, shuffle
 from openfleet.static import io as _io
 from openfleet.static.io import load, load_program_state, save, set_program_state
 
-from ..io import DataLoader
+from ..io import DataLoader, PyReader
 
 
 def _one_directory(name: str) -> Any:
@@ -24,6 +24,16 @@ def _one_directory(name: str) -> Any:
 
 load_params, load_persistables, load_vars = map(_one_directory, ("load_params", "load_persistables", "load_vars"))
 save_params, save_persistables, save_vars = map(_one_directory, ("save_params", "save_persistables", "save_vars"))
+
+
+def is_persistable(var: Any) -> bool:
+    """Returns whether the scope keeps the value of a variable between steps."""
+    return bool(var.persistable)
+
+
+def is_parameter(var: Any) -> bool:
+    """Returns whether a variable is a dense parameter or a sparse table."""
+    return var.kind in ("parameter", "table")
 
 
 def save_inference_model(

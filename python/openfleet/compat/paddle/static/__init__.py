@@ -13,7 +13,6 @@ from openfleet.static import (
     Variable,
     append_backward,
     create_parameter,
-    data,
     default_main_program,
     default_startup_program,
     global_scope,
@@ -30,9 +29,12 @@ from openfleet.static import (
 from openfleet.static.nn._ops import dtype_name as _dtype_name
 
 from .._executor import Executor
-from .._layers import accuracy, auc
-from ..fluid.framework import cpu_places, name_scope
-from . import nn
+from .._layers import accuracy, auc, create_global_var, data
+from ..fluid.compiler import BuildStrategy, CompiledProgram, ExecutionStrategy
+from ..fluid.framework import Print, cpu_places, cuda_places, device_guard, name_scope
+from ..fluid.layers import exponential_decay
+from . import io, nn
+from .io import load_vars, save_vars
 
 
 class InputSpec:

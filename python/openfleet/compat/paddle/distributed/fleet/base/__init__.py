@@ -1,5 +1,8 @@
 """`paddle.distributed.fleet.base`."""
 
-from . import role_maker
+from openfleet import compat
 
-__all__ = ["role_maker"]
+from . import distributed_strategy, role_maker
+
+__all__ = ["distributed_strategy", "role_maker"]
+__getattr__ = compat.absent(__name__, __all__)

@@ -9,7 +9,7 @@ from openfleet.static.initializer import Constant as _Constant
 from openfleet.static.param_attr import with_defaults as _with_defaults
 from openfleet.static.program import Variable
 
-from .._layers import (
+from ..._layers import (
     batch_norm,
     continuous_value_model,
     create_parameter,
@@ -19,7 +19,8 @@ from .._layers import (
     sequence_pool,
     sparse_embedding,
 )
-from .._layers import prelu as _prelu
+from ..._layers import prelu as _prelu
+from . import sequence_lod
 
 
 def prelu(

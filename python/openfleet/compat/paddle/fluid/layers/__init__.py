@@ -9,17 +9,20 @@ from typing import Any
 from openfleet import compat
 from openfleet.static import lr as _lr
 from openfleet.static import nn as _nn
+from openfleet.static import unique_name as _unique_name
 from openfleet.static.nn._ops import activated as _activated
 from openfleet.static.program import Variable
 
-from .. import _layers
-from .._layers import (
+from ... import _layers
+from ... import tensor as _tensor
+from ..._layers import (
     abs,
     auc,
     batch_norm,
     cast,
     clip,
     continuous_value_model,
+    create_global_var,
     create_parameter,
     cross_entropy,
     equal,
@@ -52,7 +55,12 @@ from .._layers import (
     transpose,
     zeros_like,
 )
-from .._layers import accuracy as accuracy
+from ..._layers import accuracy as accuracy
+from ...io import PyReader
+from ...nn import functional as _functional
+from ...optimizer import lr as _paddle_lr
+from ...tensor import ceil, cos, erf, floor, gather_nd, reciprocal, round, rsqrt, sign, sin
+from ..framework import Print
 
 
 def data(
@@ -68,7 +76,7 @@ def data(
     if not stop_gradient:
         raise NotImplementedError("`stop_gradient=False` of `fluid.layers.data`: use `fluid.layers.create_parameter`")
     has_batch = not append_batch_size or builtins.any(size is None or size < 0 for size in shape)
-    return _nn.data(name, list(shape) if has_batch else [-1, *shape], dtype, lod_level)
+    return _layers.data(name, list(shape) if has_batch else [-1, *shape], dtype, lod_level)
 
 
 def fc(
@@ -239,10 +247,8 @@ def cos_sim(X: Variable, Y: Variable) -> Variable:
 
 
 def assign(input: Any, output: Any = None) -> Variable:
-    """A copy of a variable, or given numbers."""
-    if output is not None:
-        raise NotImplementedError("`output` of `fluid.layers.assign`: use what it returns")
-    return _nn.assign(input) if isinstance(input, Variable) else _nn.literal(input)
+    """A copy of a variable, or given numbers. With `output`, a variable of `create_global_var`, also sets that one."""
+    return _nn.assign(input if isinstance(input, Variable) else _nn.literal(input), output)
 
 
 def expand(x: Variable, expand_times: Sequence[int], name: str | None = None) -> Variable:
@@ -343,5 +349,259 @@ def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> Any:
     return _lr.PiecewiseDecay(boundaries, values)
 
 
-__all__ = [name for name in dir() if not name.startswith("_")]
+def linear_lr_warmup(learning_rate: Any, warmup_steps: int, start_lr: float, end_lr: float) -> Any:
+    """From `start_lr` to `end_lr` in `warmup_steps` steps, then `learning_rate`."""
+    return _lr.LinearWarmup(learning_rate, warmup_steps, start_lr, end_lr)
+
+
+def polynomial_decay(
+    learning_rate: float, decay_steps: int, end_learning_rate: float = 0.0001, power: float = 1.0, cycle: bool = False
+) -> Any:
+    """`(learning_rate - end) * (1 - step / decay_steps) ^ power + end`."""
+    return _paddle_lr.PolynomialDecay(learning_rate, decay_steps, end_learning_rate, power, cycle)
+
+
+def argmax(x: Variable, axis: int = 0) -> Variable:
+    """The position of the greatest element along an axis."""
+    return _tensor.argmax(x, axis)
+
+
+def argmin(x: Variable, axis: int = 0) -> Variable:
+    """The position of the least element along an axis."""
+    return _tensor.argmin(x, axis)
+
+
+def argsort(input: Variable, axis: int = -1, descending: bool = False, name: str | None = None) -> Any:
+    """Returns the elements in order along an axis, and their positions."""
+    return _nn.sort(input, axis, descending)
+
+
+def elementwise_pow(x: Variable, y: Any, axis: int = -1, act: str | None = None, name: str | None = None) -> Variable:
+    """x to the power of y."""
+    if axis != -1:
+        raise NotImplementedError(f"`axis={axis}` of `fluid.layers.elementwise_pow`: reshape `y` before")
+    return _activated(_tensor.pow(x, y), act)
+
+
+def elementwise_mod(x: Variable, y: Any, axis: int = -1, act: str | None = None, name: str | None = None) -> Variable:
+    """The remainder of x by y."""
+    if axis != -1:
+        raise NotImplementedError(f"`axis={axis}` of `fluid.layers.elementwise_mod`: reshape `y` before")
+    return _activated(_tensor.mod(x, y), act)
+
+
+def reduce_prod(input: Variable, dim: Any = None, keep_dim: bool = False, name: str | None = None) -> Variable:
+    """The product over some axes."""
+    return _tensor.prod(input, dim, keep_dim)
+
+
+def reduce_all(input: Variable, dim: Any = None, keep_dim: bool = False, name: str | None = None) -> Variable:
+    """Whether all elements over some axes are true."""
+    return _tensor.all(input, dim, keep_dim)
+
+
+def reduce_any(input: Variable, dim: Any = None, keep_dim: bool = False, name: str | None = None) -> Variable:
+    """Whether an element over some axes is true."""
+    return _tensor.any(input, dim, keep_dim)
+
+
+def cumsum(x: Variable, axis: int | None = None, exclusive: bool = False, reverse: bool = False) -> Variable:
+    """The sums of the elements up to each one along an axis."""
+    if exclusive or reverse:
+        raise NotImplementedError("`exclusive` and `reverse` of `fluid.layers.cumsum`")
+    return _tensor.cumsum(x, -1 if axis is None else axis)
+
+
+def flatten(x: Variable, axis: int = 1, name: str | None = None) -> Variable:
+    """A matrix: the dimensions before `axis` as one, and the others as one."""
+    if axis != 1:
+        raise NotImplementedError(f"`axis={axis}` of `fluid.layers.flatten`: there is 1")
+    return _nn.reshape(x, [0, -1])
+
+
+def fill_constant_batch_size_like(
+    input: Variable,
+    shape: Sequence[int],
+    dtype: Any,
+    value: float,
+    input_dim_idx: int = 0,
+    output_dim_idx: int = 0,
+    force_cpu: bool = False,
+) -> Variable:
+    """One number everywhere, in a shape with one size from another variable."""
+    sizes: list[Any] = list(shape)
+    sizes[output_dim_idx] = _nn.shape(input)[input_dim_idx]
+    return _nn.full(sizes, value, dtype)
+
+
+def range(start: Any, end: Any, step: Any, dtype: Any, name: str | None = None) -> Variable:
+    """The numbers from `start` to before `end`."""
+    return _tensor.arange(start, end, step, dtype)
+
+
+def label_smooth(
+    label: Variable, prior_dist: Any = None, epsilon: float = 0.1, dtype: Any = "float32", name: str | None = None
+) -> Variable:
+    """Labels that are mixed with a distribution over the classes, uniform by default."""
+    if prior_dist is not None:
+        return _nn.add(_nn.scale(label, 1.0 - epsilon), _nn.scale(prior_dist, epsilon))
+    return _nn.scale(label, 1.0 - epsilon, epsilon / label.shape[-1])
+
+
+def softsign(x: Variable, name: str | None = None) -> Variable:
+    """x / (1 + |x|)."""
+    return _nn.divide(x, _nn.scale(_nn.abs(x), bias=1.0))
+
+
+def softplus(x: Variable, name: str | None = None) -> Variable:
+    """log(1 + exp(x))."""
+    return _functional.softplus(x)
+
+
+def elu(x: Variable, alpha: float = 1.0, name: str | None = None) -> Variable:
+    """x above 0, and alpha * (exp(x) - 1) below."""
+    return _functional.elu(x, alpha)
+
+
+def gelu(x: Variable, approximate: bool = False) -> Variable:
+    """x times the normal distribution at x."""
+    return _functional.gelu(x, approximate)
+
+
+def relu6(x: Variable, threshold: float = 6.0, name: str | None = None) -> Variable:
+    """x between 0 and `threshold`."""
+    return _nn.clip(x, 0.0, threshold)
+
+
+def swish(x: Variable, beta: float = 1.0, name: str | None = None) -> Variable:
+    """x * sigmoid(beta * x)."""
+    return _nn.multiply(x, _nn.sigmoid(_nn.scale(x, beta)))
+
+
+def hard_sigmoid(x: Variable, slope: float = 0.2, offset: float = 0.5, name: str | None = None) -> Variable:
+    """`slope * x + offset`, between 0 and 1."""
+    return _nn.clip(_nn.scale(x, slope, offset), 0.0, 1.0)
+
+
+def unstack(x: Variable, axis: int = 0, num: int | None = None) -> list[Variable]:
+    """The parts of each number along an axis."""
+    return _tensor.unbind(x, axis)
+
+
+def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variable:
+    """Adds a number to a variable of `create_global_var`, or to a copy with `in_place=False`."""
+    return _tensor.increment(x, value) if in_place else _nn.scale(x, bias=value)
+
+
+def cross_entropy2(input: Variable, label: Variable, ignore_index: int = -100) -> Variable:
+    """Cross entropy of probabilities, one loss per row."""
+    return cross_entropy(input, label, ignore_index=ignore_index)
+
+
+def smooth_l1(
+    x: Variable, y: Variable, inside_weight: Any = None, outside_weight: Any = None, sigma: Any = None
+) -> Any:
+    """Half the square of the difference where it is below 1 / sigma^2, else linear; the sum of each row."""
+    if inside_weight is not None or outside_weight is not None or sigma not in (None, 1, 1.0):
+        raise NotImplementedError("weights and `sigma` of `fluid.layers.smooth_l1`")
+    losses = _functional.smooth_l1_loss(x, y, reduction="none")
+    return _nn.sum(_nn.reshape(losses, [0, -1]), 1, keepdim=True)
+
+
+def conv2d(
+    input: Variable,
+    num_filters: int,
+    filter_size: Any,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int | None = None,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    use_cudnn: bool = True,
+    act: str | None = None,
+    name: str | None = None,
+    data_format: str = "NCHW",
+) -> Variable:
+    """Convolves planes with filters that are trained."""
+    from ...nn import Conv2D
+
+    channels = input.shape[1 if data_format == "NCHW" else -1]
+    layer = Conv2D(
+        channels,
+        num_filters,
+        filter_size,
+        stride,
+        padding,
+        dilation,
+        groups or 1,
+        weight_attr=param_attr,
+        bias_attr=bias_attr,
+        data_format=data_format,
+    )
+    return _activated(layer(input), act)
+
+
+def pool2d(
+    input: Variable,
+    pool_size: Any = -1,
+    pool_type: str = "max",
+    pool_stride: Any = 1,
+    pool_padding: Any = 0,
+    global_pooling: bool = False,
+    use_cudnn: bool = True,
+    ceil_mode: bool = False,
+    name: str | None = None,
+    exclusive: bool = True,
+    data_format: str = "NCHW",
+) -> Variable:
+    """The greatest element or the mean (`pool_type="avg"`) of each window of planes."""
+    if pool_type not in ("max", "avg"):
+        raise ValueError(f"`pool_type` of `fluid.layers.pool2d` expects `max` or `avg`, got `{pool_type}`")
+    if data_format != "NCHW":
+        raise NotImplementedError(f"`data_format={data_format!r}` of `fluid.layers.pool2d`: there is `NCHW`")
+    if global_pooling:
+        return (_nn.adaptive_max_pool2d if pool_type == "max" else _nn.adaptive_avg_pool2d)(input, 1)
+    if pool_type == "max":
+        return _nn.max_pool2d(input, pool_size, pool_stride, pool_padding, ceil_mode)
+    return _nn.avg_pool2d(input, pool_size, pool_stride, pool_padding, ceil_mode, exclusive)
+
+
+def py_reader(
+    capacity: int,
+    shapes: Sequence[Sequence[int]],
+    dtypes: Sequence[Any],
+    lod_levels: Sequence[int] | None = None,
+    name: str | None = None,
+    use_double_buffer: bool = True,
+) -> PyReader:
+    """Declares the inputs of a program and returns a reader that feeds them. `read_file` returns the inputs."""
+    name = _unique_name.generate("py_reader") if name is None else name
+    levels = lod_levels or [0] * len(shapes)
+    feeds = [
+        _layers.data(f"{name}_{number}", shape, dtype, level)
+        for number, (shape, dtype, level) in enumerate(zip(shapes, dtypes, levels))
+    ]
+    return create_py_reader_by_data(capacity, feeds)
+
+
+def create_py_reader_by_data(
+    capacity: int, feed_list: Sequence[Variable], name: str | None = None, use_double_buffer: bool = True
+) -> PyReader:
+    """Returns a reader that feeds these inputs of a program, between its `start()` and `reset()`."""
+    return PyReader(feed_list, capacity, use_double_buffer, iterable=False)
+
+
+def read_file(reader: PyReader) -> Any:
+    """Returns the inputs that a reader feeds: a list, or the variable if there is one."""
+    return reader._variables[0] if len(reader._variables) == 1 else list(reader._variables)
+
+
+def double_buffer(reader: PyReader, place: Any = None, name: str | None = None) -> PyReader:
+    """Returns the reader as it is: a thread reads ahead of it already."""
+    return reader
+
+
+__all__ = [name for name in dir() if not name.startswith("_") and name not in ("PyReader", "builtins", "compat")]
+__all__ = [name for name in __all__ if name not in ("Any", "Sequence", "Variable", "annotations")]
 __getattr__ = compat.absent(__name__, __all__)
