@@ -9,7 +9,7 @@ use openfleet_dist::communicator::PullInFlight;
 use openfleet_dist::stage::{DenseStage, SparseStage};
 
 use super::{Buffer, EarlyTrial, State, StepTimes};
-use crate::value::Shape;
+use crate::value::{FedDims, Shape};
 
 /// Where a variable's value is during a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,7 +107,7 @@ pub struct Arena {
     /// The column of the batch that each feed of the plan reads.
     pub(crate) feeds: Vec<usize>,
     /// The dimensions that the caller gave for each feed, if any.
-    pub(crate) fed_dims: Vec<Option<Vec<usize>>>,
+    pub(crate) fed_dims: FedDims,
     /// The shapes of the batches of late, the newest first; empty for a program whose shapes are known before it runs.
     pub(crate) shape_sets: Vec<ShapeSet>,
     /// Whether it was said that there are too many of them.

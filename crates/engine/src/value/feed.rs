@@ -4,13 +4,16 @@ use openfleet_core::{Batch, Column, Field, FieldKind, Key, Schema};
 
 use crate::error::{Error, Result};
 
+/// Per field of a feed: its dimensions, if the caller gave them.
+pub(crate) type FedDims = Vec<Option<Vec<usize>>>;
+
 /// Named arrays for one step of [`Executor::run`](crate::Executor::run).
 #[derive(Debug, Clone, Default)]
 pub struct Feed {
     fields: Vec<Field>,
     batch: Batch,
     /// Per field: its dimensions, if the caller gave them.
-    dims: Vec<Option<Vec<usize>>>,
+    dims: FedDims,
 }
 
 impl Feed {
@@ -106,7 +109,7 @@ impl Feed {
     }
 
     /// The same with the dimensions that the caller gave.
-    pub(crate) fn into_shaped_parts(mut self) -> Result<(Schema, Batch, Vec<Option<Vec<usize>>>)> {
+    pub(crate) fn into_shaped_parts(mut self) -> Result<(Schema, Batch, FedDims)> {
         if self.batch.rows == 0 && self.dims.iter().any(Option::is_some) {
             // No field is the batch: the whole feed is one row.
             self.batch.rows = 1;

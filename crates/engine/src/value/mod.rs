@@ -5,6 +5,7 @@ mod shape;
 mod tensor;
 
 pub use feed::Feed;
+pub(crate) use feed::FedDims;
 pub use shape::{Dim, Shape};
 pub use tensor::{DType, Elements, Tensor};
 pub(crate) use tensor::{can_allocate, check_memory_for};

@@ -44,7 +44,7 @@ use crate::memory::{
     Arena, Buffer, EarlyTrial, GradientLocation, Gradients, Inputs, NextRows, NodeLocations, NodeShapes, Outputs,
     Scope, ShapeSet, State, StepTimes, TakenGradient, ValueLocation,
 };
-use crate::value::{DType, Shape};
+use crate::value::{DType, FedDims, Shape};
 
 /// An op with the locations of what it reads and writes.
 struct PlanNode {
@@ -251,7 +251,7 @@ impl Plan {
     }
 
     /// The same for a batch that the caller fed, with the dimensions that were given.
-    pub(crate) fn bind_fed(&self, arena: &mut Arena, schema: &Schema, dims: Vec<Option<Vec<usize>>>) -> Result<()> {
+    pub(crate) fn bind_fed(&self, arena: &mut Arena, schema: &Schema, dims: FedDims) -> Result<()> {
         self.bind(arena, schema)?;
         arena.fed_dims = dims;
         Ok(())
