@@ -85,13 +85,18 @@ class _Loader(importlib.abc.Loader):
 
 
 def absent(module: str, names: Sequence[str]) -> Callable[[str], Any]:
-    """Returns a `__getattr__` for a module: a missing name is a placeholder that raises where it is used."""
+    """Returns a `__getattr__` for a module: a missing name is a placeholder that raises where it is used.
+
+    The name of a module inside it imports that module: PaddlePaddle's packages import all of theirs.
+    """
     known = [name for name in names if not name.startswith("_")]
     made: dict[str, Any] = {}
 
     def missing(name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if hasattr(sys.modules.get(module), "__path__") and importlib.util.find_spec(f"{module}.{name}") is not None:
+            return importlib.import_module(f"{module}.{name}")
         if name not in made:
             where = module[module.index("paddle") :]
             hint = _native.nearest(name, known) if known else f"the module `{where}` is not part of openfleet.compat"

@@ -52,7 +52,7 @@ def reset(loader: Any) -> None:
 
 
 def next_feed(program: Program) -> dict[str, Any] | None:
-    """The next batch of all loaders of a program; None if it has no loader. Raises EOFException after the last batch."""
+    """The next batch of all loaders of a program, None if it has none. Raises EOFException after the last batch."""
     found = _passes.get(program)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""PaddlePaddle's methods of tensors, for the variables of a program: `x.reshape(shape)` is `paddle.reshape(x, shape)`."""
+"""PaddlePaddle's methods of tensors for variables: `x.reshape(shape)` is `paddle.reshape(x, shape)`."""
 
 from __future__ import annotations
 
