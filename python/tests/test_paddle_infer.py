@@ -1,4 +1,4 @@
-"""Jobs of real processes that train, evaluate with `DistributedInfer`, and count over all workers with `fleet.metrics`."""
+"""Jobs of real processes that train, evaluate with `DistributedInfer`, and count with `fleet.metrics`."""
 
 import re
 import subprocess
