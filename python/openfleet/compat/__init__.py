@@ -62,7 +62,11 @@ class _Finder(importlib.abc.MetaPathFinder):
             if error.name is None or not real.startswith(error.name):
                 raise
             module = _absent_module(real)
-        return importlib.machinery.ModuleSpec(name, _Loader(module), is_package=hasattr(module, "__path__"))
+        is_package = getattr(module.__spec__, "submodule_search_locations", []) is not None
+        if not hasattr(module, "__path__"):
+            # A module of PaddlePaddle that is a package there: an import of what is inside it comes here too.
+            module.__path__ = []
+        return importlib.machinery.ModuleSpec(name, _Loader(module), is_package=is_package)
 
 
 class _Loader(importlib.abc.Loader):
