@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import openfleet.compat.paddle as paddle
+from openfleet import compat
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ NAMES = {
 def test_names_that_scripts_import_exist(module):
     where = importlib.import_module(f"openfleet.compat.paddle.{module}".rstrip("."))
     for name in NAMES[module].split():
-        assert getattr(where, name) is not None
+        assert type(getattr(where, name)) is not compat._Absent, name
 
 
 # Arguments and their defaults as PaddlePaddle documents them; functions may have more arguments after them.
@@ -251,6 +252,28 @@ def test_a_missing_name_raises_not_implemented_error(name):
     with pytest.raises(NotImplementedError) as raised:
         ABSENT[name]()
     assert f"`{name}" in str(raised.value) and "hint: " in str(raised.value)
+
+
+def test_a_module_is_found_as_an_attribute_of_its_package():
+    code = "import paddle; print(paddle.fluid.incubate.fleet.utils.hdfs.HDFSClient, paddle.distributed.launch.main)"
+    run = subprocess.run([sys.executable, "-c", f"from openfleet import compat; compat.install(); {code}"])
+    assert run.returncode == 0
+    assert type(paddle.vision) is compat._Absent
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["framework.io_utils", "nn.layer.transformer", "fluid.dygraph.parallel", "reader.decorator", "no.such.module"],
+)
+def test_an_import_of_a_module_that_is_missing_does_not_stop_a_script(tmp_path, name):
+    (tmp_path / "script.py").write_text(
+        f"from paddle.{name} import thing\nimport paddle.{name} as m\nprint('RAN')\nm.f()"
+    )
+    command = [sys.executable, "-m", "openfleet.compat", str(tmp_path / "script.py")]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.stdout == "RAN\n" and f"NotImplementedError: `paddle.{name}.f` is not available" in run.stderr, (
+        run.stderr
+    )
 
 
 def test_a_class_can_be_tested_against_a_name_that_is_missing():

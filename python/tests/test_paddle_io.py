@@ -169,3 +169,80 @@ def test_devices_and_seeds():
         return 2 * x
 
     assert double(3) == 6
+
+
+def _samples():
+    return lambda: iter([[float(number)], number % 2] for number in range(5))
+
+
+def _lists():
+    return lambda: iter([[([0.0], 0), ([1.0], 1)], [([2.0], 0), ([3.0], 1)]])
+
+
+def _arrays():
+    return lambda: iter([(np.arange(4, dtype="float32").reshape(4, 1), np.array([[0], [1], [0], [1]]))])
+
+
+DECORATED = {
+    "decorate_sample_generator": (lambda reader: reader.decorate_sample_generator(_samples(), batch_size=2), 2),
+    "decorate_sample_list_generator": (lambda reader: reader.decorate_sample_list_generator(_lists()), 2),
+    "decorate_paddle_reader": (lambda reader: reader.decorate_paddle_reader(_lists()), 2),
+    "decorate_batch_generator": (lambda reader: reader.decorate_batch_generator(_arrays(), places=None), 1),
+}
+
+
+@pytest.mark.parametrize("method", DECORATED)
+@pytest.mark.parametrize("make", [paddle.fluid.io.PyReader, paddle.fluid.PyReader])
+def test_a_reader_of_paddlepaddle_1_feeds_its_program_or_is_iterated_over(method, make):
+    decorate, batches = DECORATED[method]
+    x, y = paddle.static.data("x", [None, 1]), paddle.static.data("y", [None, 1], "int64")
+    total = paddle.sum(x)
+    exe = paddle.static.Executor()
+    reader = make(feed_list=[x, y], capacity=4, iterable=True)
+    decorate(reader)
+    fed = [float(exe.run(feed=feed, fetch_list=[total])[0]) for feed in reader()]
+    assert len(fed) == batches and sum(fed) == 6.0
+    reader = make(feed_list=[x, y], capacity=4, iterable=False)
+    decorate(reader)
+    for _ in range(2):
+        reader.start()
+        ran = []
+        try:
+            while True:
+                ran.append(float(exe.run(fetch_list=[total])[0]))
+        except paddle.fluid.core.EOFException:
+            reader.reset()
+        assert ran == fed
+
+
+def test_a_reader_declares_the_inputs_that_it_feeds():
+    layers = paddle.fluid.layers
+    reader = layers.py_reader(4, [[-1, 1], [-1, 1]], ["float32", "int64"], lod_levels=[0, 0], name="train")
+    x, y = layers.read_file(layers.double_buffer(reader))
+    assert (x.name, y.name, x.dtype, y.dtype) == ("train_0", "train_1", "float32", "int64")
+    single = layers.create_py_reader_by_data(4, [x])
+    assert layers.read_file(single).name == "train_0"
+
+
+def test_a_copy_of_a_program_takes_its_batches_from_the_same_loader():
+    x = paddle.static.data("x", [None, 1])
+    total = paddle.sum(x)
+    loader = paddle.io.DataLoader.from_generator([x], capacity=2, iterable=False)
+    loader.set_batch_generator(lambda: iter([(np.ones((3, 1), "float32"),)]))
+    copy = static.default_main_program().clone(for_test=True)
+    loader.start()
+    assert float(paddle.static.Executor().run(copy, fetch_list=[total])[0]) == 3.0
+    with pytest.raises(paddle.base.core.EOFException):
+        paddle.static.Executor().run(copy, fetch_list=[total])
+
+
+def test_rows_are_counted_as_in_paddlepaddle_1():
+    accuracy = paddle.fluid.metrics.Accuracy()
+    with pytest.raises(ValueError, match="before `update`"):
+        accuracy.eval()
+    accuracy.update(np.array([0.5]), 2)
+    accuracy.update(1.0, 6)
+    assert accuracy.eval() == 0.875
+    auc = paddle.fluid.metrics.Auc("auc", num_thresholds=100)
+    auc.update([[0.9, 0.1], [0.2, 0.8]], [[0], [1]])
+    assert auc.eval() == 1.0

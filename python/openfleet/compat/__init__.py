@@ -62,7 +62,11 @@ class _Finder(importlib.abc.MetaPathFinder):
             if error.name is None or not real.startswith(error.name):
                 raise
             module = _absent_module(real)
-        return importlib.machinery.ModuleSpec(name, _Loader(module), is_package=hasattr(module, "__path__"))
+        is_package = getattr(module.__spec__, "submodule_search_locations", []) is not None
+        if not hasattr(module, "__path__"):
+            # A module of PaddlePaddle that is a package there: an import of what is inside it comes here too.
+            module.__path__ = []
+        return importlib.machinery.ModuleSpec(name, _Loader(module), is_package=is_package)
 
 
 class _Loader(importlib.abc.Loader):
@@ -85,13 +89,18 @@ class _Loader(importlib.abc.Loader):
 
 
 def absent(module: str, names: Sequence[str]) -> Callable[[str], Any]:
-    """Returns a `__getattr__` for a module: a missing name is a placeholder that raises where it is used."""
+    """Returns a `__getattr__` for a module: a missing name is a placeholder that raises where it is used.
+
+    The name of a module inside it imports that module: PaddlePaddle's packages import all of theirs.
+    """
     known = [name for name in names if not name.startswith("_")]
     made: dict[str, Any] = {}
 
     def missing(name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if hasattr(sys.modules.get(module), "__path__") and importlib.util.find_spec(f"{module}.{name}") is not None:
+            return importlib.import_module(f"{module}.{name}")
         if name not in made:
             where = module[module.index("paddle") :]
             hint = _native.nearest(name, known) if known else f"the module `{where}` is not part of openfleet.compat"

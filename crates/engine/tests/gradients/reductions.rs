@@ -124,10 +124,10 @@ fn a_free_parameter_has_a_name_and_first_values() {
     let get = |name: &str| executor.scope().get(name).unwrap();
     assert_tensor(&get("mine"), &[2], &[2.0, 2.0]);
     // Xavier: uniform within sqrt(6 / (3 + 4)).
-    let drawn = get("create_parameter_2.w_0");
+    let drawn = get("create_parameter_0.w_0");
     let limit = (6.0f32 / 7.0).sqrt();
     assert!(drawn.f32s().unwrap().iter().all(|v| v.abs() <= limit && *v != 0.0), "{drawn:?}");
-    assert_near(get("create_parameter_3.b_0").f32s().unwrap(), &[0.0; 3]);
+    assert_near(get("create_parameter_1.b_0").f32s().unwrap(), &[0.0; 3]);
 }
 
 #[test]

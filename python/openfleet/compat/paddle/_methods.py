@@ -67,7 +67,6 @@ def install() -> None:
     Variable.grad = property(_dynamic.refusing("Tensor.grad", _dynamic.FETCH))  # type: ignore[attr-defined]
     Layer.__call__ = _called(Layer.__call__)
     program.not_a_variable = _dynamic.not_a_variable
-    _ops.constant_like = _of_a_variable(_ops.constant_like)
     Variable.detach = _detach  # type: ignore[attr-defined]
     Variable.clone = _clone  # type: ignore[attr-defined]
     Variable.type = "lod_tensor"  # type: ignore[attr-defined]
@@ -110,17 +109,6 @@ def _called(call: Any) -> Any:
         return call(self, *inputs, **kwargs)
 
     return method
-
-
-def _of_a_variable(constant_like: Any) -> Any:
-    @functools.wraps(constant_like)
-    def function(x: Any, value: Any) -> Variable:
-        if _dynamic.is_array(value) and not isinstance(x, Variable):
-            raise _dynamic.not_a_variable(value)
-        made: Variable = constant_like(x, value)
-        return made
-
-    return function
 
 
 def _returning(name: str) -> Any:

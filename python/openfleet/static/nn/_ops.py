@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ... import _native
+from .. import program
 from ..program import Variable, _net, _net_of
 
 net_of = _net_of
@@ -96,10 +97,11 @@ def binary(op: str, x: Any, y: Any, axis: int = -1) -> Variable:
 
 def constant_like(x: Any, value: Any) -> Variable:
     """Returns a number repeated in the shape of `x`, as `int64` where x is, otherwise as `float32`."""
+    if not isinstance(x, Variable):
+        # Called with two inputs of which neither is a variable.
+        raise program.not_a_variable(value)
     if isinstance(value, (bool, str)) or not isinstance(value, (int, float, np.number)):
         raise TypeError(f"expected a Variable or a number, got {type(value).__name__}")
-    if not isinstance(x, Variable):
-        raise TypeError(f"expected a Variable, got {type(x).__name__}")
     return variable(net_of(x).fill_like(x.name, float(value), x.dtype == "int64"))
 
 

@@ -1,1 +1,6 @@
 """`fluid.incubate.fleet.parameter_server`."""
+
+from openfleet import compat
+
+__all__: list[str] = []
+__getattr__ = compat.absent(__name__, __all__)
