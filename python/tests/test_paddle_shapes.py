@@ -1,4 +1,4 @@
-"""A recurrent model over lengths that only each batch knows, with servers: a feed loop, then a dataset, real processes."""
+"""A recurrent model over lengths that only each batch knows, on servers: a feed loop and a dataset, real processes."""
 
 import re
 import subprocess
