@@ -4,8 +4,8 @@ mod feed;
 mod shape;
 mod tensor;
 
-pub use feed::Feed;
 pub(crate) use feed::FedDims;
+pub use feed::Feed;
 pub use shape::{Dim, Shape};
 pub use tensor::{DType, Elements, Tensor};
 pub(crate) use tensor::{can_allocate, check_memory_for};
