@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -91,16 +92,24 @@ def columns(program: Program, feed: Mapping[str, Any]) -> Columns:
         except (TypeError, ValueError) as error:
             raise type(error)(f"feed `{name}`: {error}") from None
         got = list(flat.shape)
-        if is_fixed_per_row(shape):
+        per_row = elements_per_row(shape)
+        if per_row is not None:
             _check_shape(name, flat.shape, shape)
-            got = [flat.size // max(1, int(np.prod(shape[1:]))), *shape[1:]]
+            got = [flat.size // max(1, per_row), *shape[1:]]
         (ints if dtype == "int64" else floats).append((name, flat.reshape(-1), got))
     return floats, ints, slots
 
 
-def is_fixed_per_row(shape: Sequence[int]) -> bool:
-    """Returns whether only the first size, the batch, is not fixed."""
-    return len(shape) > 0 and shape[0] < 0 and all(size >= 0 for size in shape[1:])
+def elements_per_row(shape: Sequence[int]) -> int | None:
+    """Returns the elements of a row of the batch; None if a size other than the first, the batch, is not fixed."""
+    if len(shape) == 0 or shape[0] >= 0:
+        return None
+    elements = 1
+    for size in shape[1:]:
+        if size < 0:
+            return None
+        elements *= size
+    return elements
 
 
 def _slot(name: str, value: Any) -> LoDTensor:
@@ -115,8 +124,8 @@ def _slot(name: str, value: Any) -> LoDTensor:
 
 def _check_shape(name: str, got: tuple[int, ...], expected: list[int]) -> None:
     """Raises ValueError unless a row has as many elements as the program declares; dimensions of 1 do not matter."""
-    per_row = int(np.prod(expected[1:]))
-    fits = len(got) > 0 and int(np.prod(got[1:])) == per_row
+    per_row = math.prod(expected[1:])
+    fits = len(got) > 0 and math.prod(got[1:]) == per_row
     if not fits and not (len(got) == 1 and got[0] == per_row and len(expected) == 2):
         raise ValueError(f"feed `{name}`: expected an array of shape {expected} (-1 is the batch), got {list(got)}")
 
@@ -153,6 +162,6 @@ class DataFeeder:
             else:
                 dtype = np.int64 if variable.dtype == "int64" else np.float32
                 named[variable.name] = np.asarray(column, dtype=dtype)
-                if is_fixed_per_row(variable.shape):
+                if elements_per_row(variable.shape) is not None:
                     named[variable.name] = named[variable.name].reshape([len(rows), *variable.shape[1:]])
         return named
