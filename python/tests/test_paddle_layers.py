@@ -121,6 +121,18 @@ def test_recurrent_layers_train_over_a_length_that_only_the_batch_knows():
     assert np.mean(losses[-20:]) < 0.2 * np.mean(losses[:20]), losses
 
 
+def test_rows_of_a_length_are_zero_after_it_over_a_number_of_steps_that_only_the_batch_knows():
+    x = paddle.static.data("x", [-1, -1, 2])
+    lengths = paddle.static.data("lengths", [-1], "int64")
+    out, last = nn.GRU(2, 3)(x, None, lengths)
+    exe = started()
+    for steps in (4, 2):
+        feed = {"x": RANDOM.rand(2, steps, 2).astype(np.float32), "lengths": [1, steps]}
+        states, final = exe.run(feed=feed, fetch_list=[out, last])
+        assert states.shape == (2, steps, 3) and (states[0, 1:] == 0).all() and (states[1] != 0).all()
+        np.testing.assert_array_equal(final[0], [states[0, 0], states[1, -1]])
+
+
 def convolved(x, weight, bias, stride, padding, dilation, groups):
     x = np.pad(x, [(0, 0), (0, 0), (padding[0],) * 2, (padding[1],) * 2])
     filters, of_group, kh, kw = weight.shape

@@ -53,7 +53,6 @@ def install() -> None:
     Program._fleet_opt = property(_fleet_opt, _set_fleet_opt)  # type: ignore[attr-defined]
     Program._pipeline_opt = Program._heter_pipeline_opt = None  # type: ignore[attr-defined]
     Variable.where = _where  # type: ignore[attr-defined]
-    Variable.astype = lambda self, dtype: tensor.cast(self, dtype)
     Variable.set_value = _set_value  # type: ignore[attr-defined]
     for name, instead in _dynamic.VARIABLE_CALLS.items():
         setattr(Variable, name, _dynamic.refusing(f"Tensor.{name}()", instead))

@@ -111,7 +111,7 @@ class GRUCell(_Cell):
     def forward(self, inputs: Variable, states: Variable | None = None) -> tuple[Variable, Variable]:
         """One step."""
         states = self.get_initial_states(inputs) if states is None else states
-        outputs, state = self.run(_nn.unsqueeze(inputs, [0]), states, None, False)
+        _, state = self.run(_nn.unsqueeze(inputs, [0]), states, None, False)
         return state, state
 
     def run(self, inputs: Variable, states: Any, lengths: Variable | None, reverse: bool) -> tuple[Variable, Any]:
@@ -224,10 +224,8 @@ def _swapped(x: Variable) -> Variable:
 
 def _masked(outputs: Variable, lengths: Variable) -> Variable:
     # As in PaddlePaddle, outputs after the end of a row are 0.
-    ones = _nn.full_like(outputs[:, :, 0:1], 1.0)
-    steps = _nn.cumsum(ones, 0)
-    row_lengths = _nn.unsqueeze(_nn.cast(lengths, "float32"), [0, 2])
-    return _nn.multiply(outputs, _nn.cast(_nn.less_equal(steps, row_lengths), "float32"))
+    mask = _nn.sequence_mask(lengths, _nn.shape(outputs)[0], "float32")
+    return _nn.multiply(outputs, _nn.unsqueeze(_nn.transpose(mask, [1, 0]), 2))
 
 
 class _Layers(Layer):
