@@ -9,7 +9,8 @@ use std::sync::Arc;
 use openfleet_engine::models::{self, CtrInputs, CtrOutputs};
 use openfleet_engine::op::{
     Activation, BatchNormOptions, ClassLabels, DenseEmbeddingOptions, Dropout, DropoutMode, EmbeddingOptions,
-    FcOptions, Initialize, LayerNormOptions, LiteralValues, Pool, PoolWindows, Pooling, Size, SkipGramOptions, Windows,
+    FcOptions, Initialize, LayerNormOptions, LiteralValues, Pool, PoolWindows, Pooling, SequencePooling, Size,
+    SkipGramOptions, Windows,
 };
 use openfleet_engine::{DType, Net as Builder, ParamAttr, Result, RowLife, Var};
 use openfleet_table::{Initializer, Regularizer, RowStorage};
@@ -372,10 +373,13 @@ impl Net {
             "nonzero" => Builder::nonzero,
             "relu" => Builder::relu,
             "round" => Builder::round,
+            "sequence_reverse" => Builder::sequence_reverse,
+            "sequence_softmax" => Builder::sequence_softmax,
             "shape" => Builder::sizes,
             "sigmoid" => Builder::sigmoid,
             "sign" => Builder::sign,
             "sin" => Builder::sin,
+            "slot_ids" => Builder::slot_ids,
             "sqrt" => Builder::sqrt,
             "square" => Builder::square,
             "tanh" => Builder::tanh,
@@ -614,6 +618,44 @@ impl Net {
         self.one(|net| {
             let x = net.main.find(x)?;
             net.pool2d(x, pool, PoolWindows::Adaptive(counts))
+        })
+    }
+
+    fn sequence_expand(&self, x: &str, like: &str) -> PyResult<String> {
+        self.one(|net| {
+            let (x, like) = (net.main.find(x)?, net.main.find(like)?);
+            net.sequence_expand(x, like)
+        })
+    }
+
+    /// Returns the padded sequences and their lengths.
+    fn sequence_pad(&self, x: &str, padding: &str, length: Option<usize>) -> PyResult<(String, String)> {
+        self.build(|net| {
+            let (x, padding) = (net.main.find(x)?, net.main.find(padding)?);
+            let (padded, lengths) = net.sequence_pad(x, padding, length)?;
+            Ok((name(net, padded), name(net, lengths)))
+        })
+    }
+
+    fn sequence_pool(&self, x: &str, pooling: &str, empty: f32) -> PyResult<String> {
+        let pooling = parse_sequence_pooling(pooling)?;
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            net.sequence_pool(x, pooling, empty)
+        })
+    }
+
+    fn sequence_unpad(&self, x: &str, lengths: &str) -> PyResult<String> {
+        self.one(|net| {
+            let (x, lengths) = (net.main.find(x)?, net.main.find(lengths)?);
+            net.sequence_unpad(x, lengths)
+        })
+    }
+
+    fn sequence_window(&self, x: &str, start: i64, length: usize) -> PyResult<String> {
+        self.one(|net| {
+            let x = net.main.find(x)?;
+            net.sequence_window(x, start, length)
         })
     }
 
@@ -862,6 +904,18 @@ fn parse_pooling(name: &str) -> PyResult<Pooling> {
         _ => Err(PyValueError::new_err(format!(
             "`pooling` cannot be `{name}`\n\nhint: choose `sum`, `mean`, `sqrtn` or `each`"
         ))),
+    }
+}
+
+fn parse_sequence_pooling(name: &str) -> PyResult<SequencePooling> {
+    match name {
+        "sum" => Ok(SequencePooling::Sum),
+        "mean" => Ok(SequencePooling::Mean),
+        "sqrtn" => Ok(SequencePooling::Sqrtn),
+        "max" => Ok(SequencePooling::Max),
+        "first" => Ok(SequencePooling::First),
+        "last" => Ok(SequencePooling::Last),
+        _ => Err(PyValueError::new_err(format!("no pooling of sequences is named `{name}`"))),
     }
 }
 

@@ -70,8 +70,7 @@ fn infer_by_trial(operator: &dyn Operator, inputs: &[Signature]) -> Option<Vec<S
         }
         operator.infer(&inputs).ok()
     };
-    // Primes, which are not the product of other sizes by chance.
-    let (mut outputs, others) = (with(1009)?, with(2003)?);
+    let (mut outputs, others) = (with(PRIMES[0])?, with(PRIMES[1])?);
     for (output, other) in outputs.iter_mut().zip(others) {
         for (dim, other) in output.shape.0.iter_mut().zip(other.shape.0) {
             if *dim != other {
@@ -81,6 +80,32 @@ fn infer_by_trial(operator: &dyn Operator, inputs: &[Signature]) -> Option<Vec<S
     }
     Some(outputs)
 }
+
+/// Per output: whether its first dimension is that of the inputs that join sequences, whatever its size.
+fn keep_rows(operator: &dyn Operator, inputs: &[Signature], are_sequences: &[bool]) -> Vec<bool> {
+    let with = |size: usize| {
+        let mut inputs = inputs.to_vec();
+        for (input, &is_sequence) in inputs.iter_mut().zip(are_sequences) {
+            for (axis, dim) in input.shape.0.iter_mut().enumerate() {
+                *dim = match *dim {
+                    Dim::Fixed(size) => Dim::Fixed(size),
+                    _ if is_sequence && axis == 0 => Dim::Fixed(size),
+                    Dim::PerRow(times) => Dim::Fixed(times * PRIMES[0]),
+                    Dim::Unknown => Dim::Fixed(PRIMES[0]),
+                };
+            }
+        }
+        let kept = |output: Signature| output.shape.0.first() == Some(&Dim::Fixed(size));
+        operator.infer(&inputs).ok().map(|outputs| outputs.into_iter().map(kept).collect::<Vec<_>>())
+    };
+    match (with(PRIMES[1]), with(PRIMES[2])) {
+        (Some(one), Some(other)) => one.into_iter().zip(other).map(|(one, other)| one && other).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Sizes for trials, which are not the product of other sizes by chance.
+const PRIMES: [usize; 3] = [1009, 2003, 3001];
 
 impl Net {
     /// A net with two empty programs.
@@ -246,6 +271,9 @@ impl Net {
             Err(error) => infer_by_trial(op.operator(), &signatures).ok_or(error)?,
             inferred => inferred?,
         };
+        let are_sequences: Vec<bool> = inputs.iter().map(|&var| self.main.lengths(var).is_some()).collect();
+        let lengths = inputs.iter().find_map(|&var| self.main.lengths(var));
+        let kept = lengths.map(|_| keep_rows(op.operator(), &signatures, &are_sequences)).unwrap_or_default();
         let stop_gradient = inputs.iter().all(|&var| self.main.variable(var).stop_gradient);
         let layer = self.names.generate(word);
         let outputs = outputs
@@ -263,6 +291,11 @@ impl Net {
                 })
             })
             .collect::<Result<Vec<Var>>>()?;
+        if let Some(lengths) = lengths {
+            for (&output, _) in outputs.iter().zip(kept).filter(|(_, kept)| *kept) {
+                self.main.set_lengths(output, lengths);
+            }
+        }
         self.main.add_node(Node { op, inputs: inputs.to_vec(), outputs: outputs.clone() });
         if let Some(line) = &self.line {
             self.main.set_made_at(line);

@@ -176,6 +176,9 @@ pub struct Program {
     /// The variable that has the value of a state after the ops so far; absent if no op has read or written it yet.
     #[serde(skip)]
     state_values: HashMap<Var, Var>,
+    /// The number of rows of each sequence, for variables that join sequences.
+    #[serde(skip)]
+    lengths: HashMap<Var, Var>,
     /// The line of the script that added each op, for messages. Shorter than the ops if the last lines are not known.
     #[serde(skip)]
     made_at: Vec<Option<String>>,
@@ -351,6 +354,16 @@ impl Program {
     /// Says which variable has the value of a state from here on.
     pub(crate) fn set_state_value(&mut self, state: Var, value: Var) {
         self.state_values.insert(state, value);
+    }
+
+    /// The number of rows of each sequence that a variable joins; `None` if its rows are not those of sequences.
+    pub fn lengths(&self, var: Var) -> Option<Var> {
+        self.lengths.get(&var).copied()
+    }
+
+    /// Says that the rows of a variable are those of sequences with these lengths.
+    pub(crate) fn set_lengths(&mut self, var: Var, lengths: Var) {
+        self.lengths.insert(var, lengths);
     }
 
     /// The line of the script that added an op, if it is known.

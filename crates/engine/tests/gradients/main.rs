@@ -14,5 +14,6 @@ mod matrix;
 mod norms;
 mod recurrent;
 mod reductions;
+mod sequences;
 mod shapes;
 mod windows;

@@ -50,7 +50,55 @@ unsqueeze, zeros_like = map(_named, ["unsqueeze", "zeros_like"])
 
 topk = _with_arguments(_nn.topk, sorted=True, name=None)
 prelu = _with_arguments(_nn.prelu, data_format=("NCHW", _activations.check_channels_second), name=None)
-sequence_pool = _with_arguments(_nn.sequence_pool, is_test=False, pad_value=(0.0, _embeddings.check_pad_value))
+sequence_pad = _with_arguments(_nn.sequence_pad, name=None)
+sequence_reverse = _with_arguments(_nn.sequence_reverse, name=None)
+sequence_softmax = _with_arguments(_nn.sequence_softmax, use_cudnn=False, name=None)
+sequence_unpad = _with_arguments(_nn.sequence_unpad, name=None)
+
+
+def sequence_pool(input: Variable, pool_type: str, is_test: bool = False, pad_value: float = 0.0) -> Variable:
+    """Combines the rows of each sequence into one row; a sequence without rows gives `pad_value`."""
+    return _nn.sequence_pool(input, pool_type, pad_value=pad_value)
+
+
+def sequence_first_step(input: Variable) -> Variable:
+    """Returns the first row of each sequence."""
+    return _nn.sequence_pool(input, "first")
+
+
+def sequence_last_step(input: Variable) -> Variable:
+    """Returns the last row of each sequence."""
+    return _nn.sequence_pool(input, "last")
+
+
+def sequence_expand(x: Variable, y: Variable, ref_level: int = -1, name: str | None = None) -> Variable:
+    """Repeats each row of x for each row of the sequence of y that belongs to it."""
+    if ref_level not in (-1, 0):
+        raise NotImplementedError(f"`ref_level={ref_level}` of `sequence_expand`: sequences have one level")
+    return _nn.sequence_expand(x, y)
+
+
+def sequence_expand_as(x: Variable, y: Variable, name: str | None = None) -> Variable:
+    """Repeats each row of x for each row of the sequence of y that belongs to it."""
+    return _nn.sequence_expand(x, y)
+
+
+def sequence_conv(
+    input: Variable,
+    num_filters: int,
+    filter_size: int = 3,
+    filter_stride: int = 1,
+    padding: bool = True,
+    padding_start: int | None = None,
+    bias_attr: Any = None,
+    param_attr: Any = None,
+    act: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Convolves each sequence with filters that see `filter_size` rows."""
+    if filter_stride != 1:
+        raise NotImplementedError(f"`filter_stride={filter_stride}` of `sequence_conv`: filters move by one row")
+    return _nn.sequence_conv(input, num_filters, filter_size, padding_start, param_attr, bias_attr, act)
 
 
 def data(name: str, shape: Sequence[int | None], dtype: Any = None, lod_level: int = 0) -> Variable:
@@ -117,7 +165,12 @@ def embedding(
             "a dense parameter: rows of a sparse table are pulled before a step begins"
         )
         sparse = False
-    return _nn.embedding(input, size, sparse, padding_idx=padding_idx, param_attr=param_attr, pooling=pooling)
+    return _with_rows(_nn.embedding(input, size, sparse, padding_idx=padding_idx, param_attr=param_attr, pooling=pooling))
+
+
+def _with_rows(vectors: Variable) -> Variable:
+    """The vectors of a slot as layers of PaddlePaddle see them: one row for each id."""
+    return vectors.with_rows() if isinstance(vectors, _nn.SlotEmbedding) else vectors
 
 
 def sparse_embedding(
@@ -135,7 +188,8 @@ def sparse_embedding(
     """Looks up ids in a sparse table without a bound on its ids."""
     _embeddings.check_dtype(dtype)
     _embeddings.check_table(table_class, is_test)
-    return _nn.sparse_embedding(input, size, padding_idx, entry=entry, param_attr=param_attr, pooling=pooling)
+    vectors = _nn.sparse_embedding(input, size, padding_idx, entry=entry, param_attr=param_attr, pooling=pooling)
+    return _with_rows(vectors)
 
 
 def batch_norm(

@@ -78,7 +78,7 @@ from .elementwise import (
     square,
     subtract,
 )
-from .embeddings import SlotEmbedding, embedding, sequence_pool, sparse_embedding
+from .embeddings import SlotEmbedding, embedding, sparse_embedding
 from .inputs import create_global_var, create_parameter, data
 from .interactions import continuous_value_model, cross, fm, skip_gram
 from .losses import (
@@ -93,6 +93,15 @@ from .metrics import accuracy, auc
 from .norms import batch_norm, l2_normalize, layer_norm
 from .recurrent import gru, lstm
 from .reductions import cumsum, max, mean, min, prod, sort, sum, topk
+from .sequences import (
+    sequence_conv,
+    sequence_expand,
+    sequence_pad,
+    sequence_pool,
+    sequence_reverse,
+    sequence_softmax,
+    sequence_unpad,
+)
 from .shapes import (
     MovedIds,
     ShapeVariable,
@@ -205,8 +214,14 @@ __all__ = [
     "scale",
     "scatter",
     "scatter_add",
+    "sequence_conv",
+    "sequence_expand",
     "sequence_mask",
+    "sequence_pad",
     "sequence_pool",
+    "sequence_reverse",
+    "sequence_softmax",
+    "sequence_unpad",
     "shape",
     "sigmoid",
     "sigmoid_cross_entropy_with_logits",

@@ -16,7 +16,7 @@ from ..program import Variable
 from ._ops import dtype_name, net_of, unique_name, variable
 from .shapes import MovedIds
 
-LookUp = Callable[[str], Variable]
+LookUp = Callable[["str", "str | None"], Variable]
 
 
 def can_be_looked_up(ids: Variable) -> bool:
@@ -36,12 +36,6 @@ def check_table(table_class: str, is_test: bool) -> None:
         raise NotImplementedError(f"`table_class` `{table_class}`: rows are kept in memory (`MemorySparseTable`)")
     if is_test:
         raise NotImplementedError("`is_test=True`: a program's copy `clone(for_test=True)` creates no rows")
-
-
-def check_pad_value(pad_value: float) -> None:
-    """Raises NotImplementedError for a value of empty rows other than zero."""
-    if pad_value != 0.0:
-        raise NotImplementedError(f"`pad_value={pad_value}` of `sequence_pool`: a row without ids gives zeros")
 
 
 def _checked(check: Callable[[Any], None]) -> Callable[[Any], dict[str, Any]]:
@@ -88,14 +82,14 @@ def embedding(
         padding_idx: An id whose vector is always zeros and is never trained.
         param_attr: How the table is named, initialised and trained. Two embeddings with the same name share a table.
         pooling: How the vectors of a slot's row become one vector: `sum`, `mean` or `sqrtn` (the sum divided by the
-            square root of the number of ids). A row without ids gives zeros. None leaves the choice to
-            `sequence_pool`; without one it is `sum`.
+            square root of the number of ids). A row without ids gives zeros. `each` does not combine them, for the
+            layers on sequences. None leaves the choice to these layers; without one it is `sum`.
         storage: How a sparse table keeps its weights: `float32`, or `bfloat16` for half the memory. Updates of
             `bfloat16` rows are computed in 32 bits and rounded at random to one of the two nearest values, so that
             small updates are right in the mean; a repeated run rounds alike. Not for `ShowClickEntry`, nor in geo mode.
 
     Returns:
-        [B, ..., D] for ids of a fixed shape [B, ...]; [B, D] for a slot.
+        [B, ..., D] for ids of a fixed shape [B, ...]; [B, D] for a slot, or [N, D] for N ids with `pooling="each"`.
 
     Raises:
         ValueError: The input holds no ids, two embeddings of one table do not agree on its size, or there is no such
@@ -135,8 +129,9 @@ def embedding(
         return _sparse(input, dim, rows, padding_idx, param_attr, pooling, storage)
     net = net_of(input)
 
-    def look_up(pooling: str) -> Variable:
-        return variable(net.dense_embedding(input.name, [rows, dim], attr_json(param_attr), pooling, padding_idx))
+    def look_up(pooling: str, table: str | None = None) -> Variable:
+        attr = attr_json(with_defaults(param_attr, table))
+        return variable(net.dense_embedding(input.name, [rows, dim], attr, pooling, padding_idx))
 
     return _pooled(input, look_up, pooling)
 
@@ -169,11 +164,11 @@ def sparse_embedding(
         entry: Which ids get a row: `CountFilterEntry`, `ProbabilityEntry` or `ShowClickEntry`. All ids by default. An
             id without a row reads as zeros.
         param_attr: How the table is named, initialised and trained.
-        pooling: `sum`, `mean` or `sqrtn` over the ids of a slot's row, as for `embedding`.
+        pooling: `sum`, `mean` or `sqrtn` over the ids of a slot's row, or `each`, as for `embedding`.
         storage: `float32` or `bfloat16`, as for `embedding`.
 
     Returns:
-        [B, ..., D] for ids of a fixed shape [B, ...]; [B, D] for a slot.
+        [B, ..., D] for ids of a fixed shape [B, ...]; [B, D] for a slot, or [N, D] for N ids with `pooling="each"`.
 
     Raises:
         TypeError: `entry` is not one of the three rules.
@@ -197,39 +192,8 @@ def sparse_embedding(
     return _sparse(input, int(size[1]), None, padding_idx, param_attr, pooling, storage, rows)
 
 
-@accepts_deprecated(
-    is_test=IGNORED, pad_value=Deprecated("leave it out, a row without ids gives zeros", _checked(check_pad_value))
-)
-def sequence_pool(input: Variable, pool_type: str) -> Variable:
-    """Combines the vectors of each row of a slot into one vector.
-
-    Args:
-        input: The result of `embedding` or `sparse_embedding` on a slot, without `pooling`.
-        pool_type: `sum`, `average` or `sqrt` (the sum divided by the square root of the number of ids).
-
-    Returns:
-        [B, D]. A row without ids gives zeros.
-
-    Raises:
-        NotImplementedError: There is no such pooling.
-        TypeError: The input is not the embedding of a slot.
-
-    >>> clicks = static.data("clicks", [None, 1], "int64", lod_level=1)
-    >>> vectors = static.nn.embedding(clicks, size=[1000, 8], is_sparse=True)
-    >>> static.nn.sequence_pool(vectors, "average").shape
-    (-1, 8)
-    """
-    poolings = {"sum": "sum", "average": "mean", "mean": "mean", "sqrt": "sqrtn", "sqrtn": "sqrtn"}
-    pooling = poolings.get(pool_type.lower())
-    if pooling is None:
-        raise NotImplementedError(f"`pool_type` `{pool_type}`: there are `sum`, `average` and `sqrt`")
-    if not isinstance(input, SlotEmbedding):
-        raise TypeError("`sequence_pool` expects the `embedding` of a slot (`lod_level=1`)")
-    return input.pool(pooling)
-
-
 class SlotEmbedding(Variable):
-    """The vectors of a slot's ids before pooling. Any layer but `sequence_pool` sees their sum.
+    """The vectors of a slot's ids before pooling. Layers on sequences see one row for each id, other layers the sum.
 
     >>> clicks = static.data("clicks", [None, 1], "int64", lod_level=1)
     >>> rows = static.nn.embedding(clicks, size=[100, 4], is_sparse=True)
@@ -240,16 +204,29 @@ class SlotEmbedding(Variable):
     def __init__(self, slot: Variable, look_up: LookUp) -> None:
         self.program, self._slot, self._look_up = slot.program, slot, look_up
         self._by_pooling: dict[str, Variable] = {}
+        self._otherwise = "sum"
 
     def pool(self, pooling: str) -> Variable:
-        """Returns one vector per row of the batch, [B, D]."""
+        """Returns one vector per row of the batch, [B, D]; with `each` one per id, [N, D]."""
         if pooling not in self._by_pooling:
-            self._by_pooling[pooling] = self._look_up(pooling)
+            self._by_pooling[pooling] = self._look_up(pooling, self._table())
         return self._by_pooling[pooling]
+
+    def with_rows(self) -> SlotEmbedding:
+        """Returns the same, as PaddlePaddle has it: every layer sees one row for each id."""
+        self._otherwise = "each"
+        return self
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        return self.pool("sum").name
+        return self.pool(self._otherwise).name
+
+    def _table(self) -> str | None:
+        """The table that an earlier pooling has looked up, which another pooling shares."""
+        if not self._by_pooling:
+            return None
+        pooled = next(iter(self._by_pooling.values())).name
+        return next(inputs[1] for _, inputs, outputs in self.program._native.nodes() if pooled in outputs)
 
 
 def _sparse(
@@ -262,9 +239,10 @@ def _sparse(
     storage: str,
     rows: str | None = None,
 ) -> Variable:
-    net, attr = net_of(input), attr_json(param_attr)
+    net = net_of(input)
 
-    def look_up(pooling: str) -> Variable:
+    def look_up(pooling: str, table: str | None = None) -> Variable:
+        attr = attr_json(with_defaults(param_attr, table))
         return variable(net.embedding(input.name, dim, attr, pooling, vocabulary, rows, storage, padding_idx))
 
     return _pooled(input, look_up, pooling)
@@ -272,5 +250,5 @@ def _sparse(
 
 def _pooled(input: Variable, look_up: LookUp, pooling: str | None) -> Variable:
     if pooling is not None:
-        return look_up(pooling)
-    return SlotEmbedding(input, look_up) if input.lod_level else look_up("each")
+        return look_up(pooling, None)
+    return SlotEmbedding(input, look_up) if input.lod_level else look_up("each", None)

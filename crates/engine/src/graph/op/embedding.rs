@@ -25,7 +25,7 @@ pub enum Pooling {
     Mean,
     /// Their sum divided by the square root of their number.
     Sqrtn,
-    /// Not combined: only for slots of a fixed length L, which give [B, L, D].
+    /// Not combined: slots of a fixed length L give [B, L, D], other slots [N, D] for N ids in all rows.
     Each,
 }
 
@@ -97,7 +97,17 @@ impl Net {
             &options.rows,
         )?;
         let salt = options.salt.clone();
-        self.append_one(&layer, Embedding { pooling: options.pooling, dim, padding, salt }, &[slot, table])
+        let rows = self.append_one(&layer, Embedding { pooling: options.pooling, dim, padding, salt }, &[slot, table])?;
+        self.join_rows_of(slot, rows, options.pooling)
+    }
+
+    /// Says that the rows that are not pooled belong to the rows of a slot.
+    pub(super) fn join_rows_of(&mut self, slot: Var, rows: Var, pooling: Pooling) -> Result<Var> {
+        if pooling == Pooling::Each && self.main.variable(slot).ragged {
+            let lengths = self.lengths(slot)?;
+            self.main.set_lengths(rows, lengths);
+        }
+        Ok(rows)
     }
 }
 
@@ -129,12 +139,20 @@ impl Operator for Embedding {
         if self.pooling != Pooling::Each {
             return Ok(vec![Signature::float(Shape(vec![slot.shape.0[0], Dim::Fixed(self.dim)]))]);
         }
-        if slot.ragged {
-            return expected(self.name(), "a slot of fixed length for pooling `Each`", "a slot of variable length");
-        }
-        let mut dims = slot.shape.0.clone();
+        let mut dims = if slot.ragged { vec![Dim::Unknown] } else { slot.shape.0.clone() };
         dims.push(Dim::Fixed(self.dim));
         Ok(vec![Signature::float(Shape(dims))])
+    }
+
+    fn infer_at_run(&self, inputs: &[Signature], values: &Inputs<'_>) -> Result<Vec<Signature>> {
+        match self.pooling == Pooling::Each && inputs[0].ragged {
+            true => Ok(vec![Signature::float(Shape::fixed(&[values.ids(0).keys.len(), self.dim]))]),
+            false => self.infer(inputs),
+        }
+    }
+
+    fn is_sized_by(&self, input: usize) -> bool {
+        input == 0 && self.pooling == Pooling::Each
     }
 
     fn lookups(&self) -> &'static [(usize, usize)] {
@@ -235,7 +253,10 @@ pub(super) fn onnx_pooled(
         rows = node.emit("Mul", &[&rows, counted], vec![]);
     }
     if pooling == Pooling::Each {
-        node.finish_reshaped(0, &rows);
+        match node.is_ragged(0) {
+            true => node.finish(0, "Identity", &[&rows], vec![]),
+            false => node.finish_reshaped(0, &rows),
+        }
         return;
     }
     let ragged = node.is_ragged(0);

@@ -46,7 +46,7 @@ pub struct DenseEmbeddingOptions {
 
 impl Net {
     /// Looks ids up in a dense parameter of `[V, D]` floats. With pooling, any slot gives `[B, D]`; with [`Pooling::Each`],
-    /// integers of a fixed shape give that shape followed by D.
+    /// integers of a fixed shape give that shape followed by D, and a slot `[N, D]` for N ids in all rows.
     pub fn dense_embedding(&mut self, ids: Var, size: [usize; 2], options: &DenseEmbeddingOptions) -> Result<Var> {
         let padding = match options.padding_idx {
             None => None,
@@ -63,7 +63,8 @@ impl Net {
         let table = self.parameter(&format!("{layer}.w"), &size, &options.table, xavier)?;
         let variable = self.main.variable(ids);
         let (ragged, slot) = (variable.ragged, variable.name.clone());
-        self.append_one(&layer, Lookup { pooling: options.pooling, padding, ragged, slot }, &[ids, table])
+        let rows = self.append_one(&layer, Lookup { pooling: options.pooling, padding, ragged, slot }, &[ids, table])?;
+        self.join_rows_of(ids, rows, options.pooling)
     }
 }
 
@@ -81,8 +82,10 @@ impl Lookup {
             }
             return;
         }
-        let row_axes = if self.pooling == Pooling::Each { inputs.rank(0) } else { 1 };
-        let (rows, length) = (inputs.extent(0, 0..row_axes), inputs.extent(0, row_axes..inputs.rank(0)));
+        if self.pooling == Pooling::Each {
+            return (0..self.ids(inputs).len()).for_each(|row| visit(row, row..row + 1));
+        }
+        let (rows, length) = (inputs.size(0, 0), inputs.extent(0, 1..inputs.rank(0)));
         (0..rows).for_each(|row| visit(row, row * length..(row + 1) * length));
     }
 
@@ -130,9 +133,7 @@ impl Operator for Lookup {
         };
         let mut dims = ids.shape.0.clone();
         match (self.pooling, ids.ragged) {
-            (Pooling::Each, true) => {
-                return expected(self.name(), "ids of a fixed shape for pooling `Each`", "a slot of variable length");
-            }
+            (Pooling::Each, true) => dims = vec![Dim::Unknown, dim],
             (Pooling::Each, false) => dims.push(dim),
             _ => {
                 dims.truncate(1);
@@ -140,6 +141,20 @@ impl Operator for Lookup {
             }
         }
         Ok(vec![Signature::float(Shape(dims))])
+    }
+
+    fn infer_at_run(&self, inputs: &[Signature], values: &Inputs<'_>) -> Result<Vec<Signature>> {
+        match self.pooling == Pooling::Each && inputs[0].ragged {
+            true => {
+                let rows = Dim::Fixed(values.ids(0).keys.len());
+                Ok(vec![Signature::float(Shape(vec![rows, inputs[1].shape.0[1]]))])
+            }
+            false => self.infer(inputs),
+        }
+    }
+
+    fn is_sized_by(&self, input: usize) -> bool {
+        input == 0 && self.pooling == Pooling::Each && self.ragged
     }
 
     fn has_gradient(&self, input: usize) -> bool {

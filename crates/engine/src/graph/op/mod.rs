@@ -137,6 +137,7 @@ mod integers;
 mod parameter;
 mod recurrent;
 mod reduce;
+mod sequence;
 mod size_inputs;
 mod unary;
 mod view;
@@ -155,6 +156,7 @@ pub use literal::LiteralValues;
 pub use lookup::DenseEmbeddingOptions;
 pub use pool2d::{Pool, PoolWindows};
 pub use reduce::Axes;
+pub use sequence_pool::SequencePooling;
 pub use size_inputs::{Size, SizeInputs};
 pub use skip_gram::SkipGramOptions;
 pub use windows::Windows;
@@ -328,8 +330,26 @@ operators! {
     sizes::Sizes,
     /// Skip-gram with negative sampling.
     skip_gram::SkipGram,
+    /// Repeats one row per sequence for each row of the sequence.
+    sequence_expand::SequenceExpand,
+    /// Sequences of different lengths as one tensor.
+    sequence_pad::SequencePad,
+    /// One row for each sequence.
+    sequence_pool::SequencePool,
+    /// The rows of each sequence in reverse order.
+    sequence_reverse::SequenceReverse,
+    /// A softmax over the rows of each sequence.
+    sequence_softmax::SequenceSoftmax,
+    /// Joins the sequences of a padded tensor.
+    sequence_unpad::SequenceUnpad,
+    /// The rows around each row of a sequence.
+    sequence_window::SequenceWindow,
     /// A range of some dimensions.
     slice::Slice,
+    /// The ids of a slot as a tensor.
+    slot_ids::SlotIds,
+    /// The number of ids in each row of a slot.
+    slot_lengths::SlotLengths,
     /// exp(x) / sum exp(x) along an axis.
     softmax::Softmax,
     /// Cross entropy on logits over classes.

@@ -46,8 +46,13 @@ pub(super) fn nodes_sized_by_values(program: &Program) -> Vec<bool> {
     // Whether the value of a variable follows from shapes alone, and whether its shape depends on values.
     let (mut from_shapes, mut sized_by_values) = (vec![false; count], vec![false; count]);
     let is_sized = |node: &Node, from_shapes: &[bool], sized_by_values: &[bool]| {
+        let operator = node.op.operator();
         node.inputs.iter().enumerate().any(|(i, var)| {
-            sized_by_values[var.index()] || (node.op.operator().is_sized_by(i) && !from_shapes[var.index()])
+            // The number of ids in a slot of a fixed length follows from its shape.
+            let is_fixed_slot =
+                operator.lookups().iter().any(|&(_, slot)| slot == i) && !program.variable(*var).ragged;
+            sized_by_values[var.index()]
+                || (operator.is_sized_by(i) && !from_shapes[var.index()] && !is_fixed_slot)
         })
     };
     program

@@ -16,7 +16,16 @@ from ..._layers import (
     embedding,
     fc,
     layer_norm,
+    sequence_conv,
+    sequence_expand,
+    sequence_expand_as,
+    sequence_first_step,
+    sequence_last_step,
+    sequence_pad,
     sequence_pool,
+    sequence_reverse,
+    sequence_softmax,
+    sequence_unpad,
     sparse_embedding,
 )
 from ..._layers import prelu as _prelu

@@ -1,8 +1,32 @@
-"""`static.nn.sequence_lod`: layers on the rows of a slot."""
+"""`static.nn.sequence_lod`: layers on sequences, the rows of slots."""
 
 from openfleet import compat
 
-from ..._layers import sequence_mask, sequence_pool
+from ..._layers import (
+    sequence_conv,
+    sequence_expand,
+    sequence_expand_as,
+    sequence_first_step,
+    sequence_last_step,
+    sequence_mask,
+    sequence_pad,
+    sequence_pool,
+    sequence_reverse,
+    sequence_softmax,
+    sequence_unpad,
+)
 
-__all__ = ["sequence_mask", "sequence_pool"]
+__all__ = [
+    "sequence_conv",
+    "sequence_expand",
+    "sequence_expand_as",
+    "sequence_first_step",
+    "sequence_last_step",
+    "sequence_mask",
+    "sequence_pad",
+    "sequence_pool",
+    "sequence_reverse",
+    "sequence_softmax",
+    "sequence_unpad",
+]
 __getattr__ = compat.absent(__name__, __all__)
