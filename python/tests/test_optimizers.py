@@ -85,7 +85,8 @@ def rows_after(
         attr = paddle.ParamAttr(name="rows", initializer=initializer)
         nn = paddle.static.nn
         look_up = functools.partial(nn.embedding, is_sparse=is_sparse) if bounded else nn.sparse_embedding
-        rows = look_up(ids, [5, 2], param_attr=attr)
+        # `sparse_embedding` replaces the last dimension of the ids, `embedding` adds one.
+        rows = paddle.reshape(look_up(ids, [5, 2], param_attr=attr), [-1, 1, 2])
         test = static.default_main_program().clone(for_test=True)
         rule(0.1, **settings).minimize(paddle.sum(paddle.multiply(rows, gradient)))
         exe = started()

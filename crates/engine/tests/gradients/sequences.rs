@@ -214,7 +214,7 @@ fn integers_are_joined_reversed_repeated_and_padded() {
 fn layers_on_sequences_refuse_what_does_not_fit() {
     assert_eq!(
         build_error(|net, v| net.sequence_softmax(v[0]), &[&[-1, 2]]),
-        "`sequence` expects a slot, the embedding of each of its ids, or what follows from them row by row, got `data_0` of \
+        "`sequence_softmax` expects a slot, the embedding of each of its ids, or what follows from them row by row, got `data_0` of \
          shape [-1, 2], whose rows are not those of sequences"
     );
     assert_eq!(

@@ -109,6 +109,8 @@ def data(name: str, shape: Sequence[int | None], dtype: Any = None, lod_level: i
         sizes = tuple(-1 if size is None else int(size) for size in shape)
         if lod_level > 0 or known.shape == sizes:
             return known
+    if lod_level > 0:
+        _slot_ranks()[name] = len(shape)
     return _nn.data(name, shape, dtype, lod_level)
 
 
@@ -165,12 +167,25 @@ def embedding(
             "a dense parameter: rows of a sparse table are pulled before a step begins"
         )
         sparse = False
-    return _with_rows(_nn.embedding(input, size, sparse, padding_idx=padding_idx, param_attr=param_attr, pooling=pooling))
+    vectors = _nn.embedding(input, size, sparse, padding_idx=padding_idx, param_attr=param_attr, pooling=pooling)
+    if isinstance(vectors, _nn.SlotEmbedding):
+        # The ids of a slot are [N], or [N, 1] where it is declared with two dimensions: [N, D] or [N, 1, D].
+        return vectors.with_rows(axes=range(1, _slot_ranks().get(input.name, 2)))
+    return vectors
 
 
-def _with_rows(vectors: Variable) -> Variable:
-    """The vectors of a slot as layers of PaddlePaddle see them: one row for each id."""
-    return vectors.with_rows() if isinstance(vectors, _nn.SlotEmbedding) else vectors
+def vectors_for_ids(vectors: Variable, ids: Variable) -> Variable:
+    """The vectors in place of a last dimension of the ids of size 1: what PaddlePaddle's first `lookup_table` returns."""
+    if isinstance(vectors, _nn.SlotEmbedding):
+        return vectors.with_rows()
+    if ids.ndim > 1 and ids.shape[-1] == 1 and vectors.ndim > ids.ndim:
+        return squeeze(vectors, [ids.ndim - 1])
+    return vectors
+
+
+def _slot_ranks() -> dict[str, int]:
+    """The number of dimensions with which each slot of the current program is declared."""
+    return _main().__dict__.setdefault("_slot_ranks", {})  # type: ignore[no-any-return]
 
 
 def sparse_embedding(
@@ -189,7 +204,7 @@ def sparse_embedding(
     _embeddings.check_dtype(dtype)
     _embeddings.check_table(table_class, is_test)
     vectors = _nn.sparse_embedding(input, size, padding_idx, entry=entry, param_attr=param_attr, pooling=pooling)
-    return _with_rows(vectors)
+    return vectors_for_ids(vectors, input)
 
 
 def batch_norm(

@@ -14,7 +14,7 @@ from ..entry import EntryAttr
 from ..param_attr import attr_json, with_defaults
 from ..program import Variable
 from ._ops import dtype_name, net_of, unique_name, variable
-from .shapes import MovedIds
+from .shapes import MovedIds, unsqueeze
 
 LookUp = Callable[["str", "str | None"], Variable]
 
@@ -204,17 +204,20 @@ class SlotEmbedding(Variable):
     def __init__(self, slot: Variable, look_up: LookUp) -> None:
         self.program, self._slot, self._look_up = slot.program, slot, look_up
         self._by_pooling: dict[str, Variable] = {}
-        self._otherwise = "sum"
+        self._first_looked_up: str | None = None
+        self._otherwise, self._axes = "sum", list[int]()
 
     def pool(self, pooling: str) -> Variable:
         """Returns one vector per row of the batch, [B, D]; with `each` one per id, [N, D]."""
         if pooling not in self._by_pooling:
-            self._by_pooling[pooling] = self._look_up(pooling, self._table())
+            vectors = self._look_up(pooling, self._table())
+            self._first_looked_up = self._first_looked_up or vectors.name
+            self._by_pooling[pooling] = unsqueeze(vectors, self._axes) if self._axes else vectors
         return self._by_pooling[pooling]
 
-    def with_rows(self) -> SlotEmbedding:
-        """Returns the same, as PaddlePaddle has it: every layer sees one row for each id."""
-        self._otherwise = "each"
+    def with_rows(self, axes: Sequence[int] = ()) -> SlotEmbedding:
+        """Returns the same, as PaddlePaddle has it: every layer sees a row for each id, with dimensions of 1 at `axes`."""
+        self._otherwise, self._axes = "each", list(axes)
         return self
 
     @property
@@ -223,10 +226,11 @@ class SlotEmbedding(Variable):
 
     def _table(self) -> str | None:
         """The table that an earlier pooling has looked up, which another pooling shares."""
-        if not self._by_pooling:
+        if self._first_looked_up is None:
             return None
-        pooled = next(iter(self._by_pooling.values())).name
-        return next(inputs[1] for _, inputs, outputs in self.program._native.nodes() if pooled in outputs)
+        return next(
+            inputs[1] for _, inputs, outputs in self.program._native.nodes() if self._first_looked_up in outputs
+        )
 
 
 def _sparse(

@@ -156,9 +156,7 @@ def sequence_conv(
 
 
 @accepts_deprecated(name=IGNORED)
-def sequence_pad(
-    x: Variable, pad_value: Variable | float = 0, maxlen: int | None = None
-) -> tuple[Variable, Variable]:
+def sequence_pad(x: Variable, pad_value: Variable | float = 0, maxlen: int | None = None) -> tuple[Variable, Variable]:
     """Puts each sequence of x into a row of its own, with padding behind the shorter ones.
 
     Args:

@@ -16,13 +16,18 @@ impl Net {
     /// [`Pooling::Each`](super::Pooling::Each), what [`sequence_unpad`](Net::sequence_unpad) or
     /// [`sequence_expand`](Net::sequence_expand) returns, or what layers compute from these row by row.
     pub fn lengths(&mut self, x: Var) -> Result<Var> {
+        self.lengths_for("lengths", x)
+    }
+
+    /// The lengths of the sequences that an op works on.
+    pub(super) fn lengths_for(&mut self, op: &'static str, x: Var) -> Result<Var> {
         if let Some(lengths) = self.main.lengths(x) {
             return Ok(lengths);
         }
         let variable = self.main.variable(x);
         if !variable.ragged {
             let got = format!("`{}` of shape {}, whose rows are not those of sequences", variable.name, variable.shape);
-            return expected("sequence", "a slot, the embedding of each of its ids, or what follows from them row by row", got);
+            return expected(op, "a slot, the embedding of each of its ids, or what follows from them row by row", got);
         }
         let lengths = self.slot_lengths(x)?;
         self.main.set_lengths(x, lengths);
@@ -32,12 +37,12 @@ impl Net {
     /// Adds an op on the sequences that `x` joins, whose second input is their lengths, and joins its result alike.
     pub(super) fn append_to_sequences(
         &mut self,
-        word: &str,
+        name: &'static str,
         op: impl Into<super::Op>,
         x: Var,
     ) -> Result<Var> {
-        let lengths = self.lengths(x)?;
-        let result = self.append_one(word, op, &[x, lengths])?;
+        let lengths = self.lengths_for(name, x)?;
+        let result = self.append_one(name, op, &[x, lengths])?;
         self.main.set_lengths(result, lengths);
         Ok(result)
     }

@@ -22,7 +22,7 @@ impl Net {
     /// Repeats each row of x, `[B, ...]`, for each row of a sequence that `like` joins; sequences of the same lengths. If x joins
     /// sequences too, each must have one row.
     pub fn sequence_expand(&mut self, x: Var, like: Var) -> Result<Var> {
-        let lengths = self.lengths(like)?;
+        let lengths = self.lengths_for("sequence_expand", like)?;
         let integers = !self.main.variable(x).dtype.is_float();
         let inputs: Vec<Var> = [x, lengths].into_iter().chain(self.main.lengths(x)).collect();
         let expanded = self.append_one("sequence_expand", SequenceExpand { integers }, &inputs)?;

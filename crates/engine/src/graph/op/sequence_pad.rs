@@ -25,7 +25,7 @@ impl Net {
     /// `length`, or the length of the longest sequence of the batch. Behind a sequence each row is `padding`, which has one
     /// element or as many as a row.
     pub fn sequence_pad(&mut self, x: Var, padding: Var, length: Option<usize>) -> Result<(Var, Var)> {
-        let lengths = self.lengths(x)?;
+        let lengths = self.lengths_for("sequence_pad", x)?;
         let integers = !self.main.variable(x).dtype.is_float();
         let padded = self.append_one("sequence_pad", SequencePad { length, integers }, &[x, lengths, padding])?;
         Ok((padded, lengths))

@@ -42,7 +42,7 @@ pub struct SequencePool {
 impl Net {
     /// Pools the rows of each sequence that `x` joins; a sequence without rows gives `empty` in every element.
     pub fn sequence_pool(&mut self, x: Var, pooling: SequencePooling, empty: f32) -> Result<Var> {
-        let lengths = self.lengths(x)?;
+        let lengths = self.lengths_for("sequence_pool", x)?;
         self.append_one("sequence_pool", SequencePool { pooling, empty }, &[x, lengths])
     }
 }

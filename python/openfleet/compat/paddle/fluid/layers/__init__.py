@@ -112,9 +112,7 @@ def embedding(
 ) -> Variable:
     """Looks up ids. The vector replaces a last dimension of size 1 of the ids."""
     rows = _layers.embedding(input, size, is_sparse, is_distributed, padding_idx, param_attr, dtype)
-    if isinstance(rows, _nn.SlotEmbedding) or input.shape[-1] != 1:
-        return rows
-    return _nn.squeeze(rows, [len(input.shape) - 1])
+    return _layers.vectors_for_ids(rows, input)
 
 
 def concat(input: Sequence[Variable], axis: int = 0, name: str | None = None) -> Variable:
