@@ -105,8 +105,6 @@ def run(build, steps):
 
 
 result = next(run(layers, 1))
-for model, width in ((attention, 4), (convolution, 3)):
-    result[f"costs of {model.__name__}"] = [
-        np.ravel(step["cost"]).tolist() for step in run(lambda: {"cost": costs(model, width)}, 5)
-    ]
+result["costs of attention"] = [step["cost"] for step in run(lambda: {"cost": costs(attention, 4)}, 5)]
+result["costs of convolution"] = [step["cost"] for step in run(lambda: {"cost": costs(convolution, 3)}, 5)]
 print(json.dumps(result, indent=0))

@@ -48,6 +48,12 @@ fn ids_of_a_slot_are_pooled() {
 }
 
 #[test]
+fn ids_of_a_slot_that_are_not_pooled_give_a_row_each() {
+    let each = run(true, &options(Pooling::Each, Some(0)), &[&[1], &[], &[0, 3, 3]]).unwrap();
+    assert_tensor(&each, &[4, 2], &[10.0, 11.0, 0.0, 0.0, 30.0, 31.0, 30.0, 31.0]);
+}
+
+#[test]
 fn integers_of_a_fixed_shape_give_a_row_each_or_are_pooled() {
     let rows: &[&[u64]] = &[&[1, 0], &[3, 1]];
     let each = run(false, &options(Pooling::Each, Some(1)), rows).unwrap();
@@ -108,10 +114,6 @@ fn ids_of_the_wrong_kind_are_refused() {
     assert_eq!(
         build_error(|net, v| net.dense_embedding(v[0], [4, 2], &DenseEmbeddingOptions::default()), &[&[-1, 3]]),
         "`dense_embedding` expects integer ids, got floats of shape [-1, 3]"
-    );
-    assert_eq!(
-        run(true, &options(Pooling::Each, None), &[&[1]]).unwrap_err().to_string(),
-        "`dense_embedding` expects ids of a fixed shape for pooling `Each`, got a slot of variable length"
     );
     assert_eq!(
         run(true, &options(Pooling::Sum, Some(-5)), &[&[1]]).unwrap_err().to_string(),

@@ -175,7 +175,7 @@ def embedding(
 
 
 def vectors_for_ids(vectors: Variable, ids: Variable) -> Variable:
-    """The vectors in place of a last dimension of the ids of size 1: what PaddlePaddle's first `lookup_table` returns."""
+    """The vectors in place of a last dimension of the ids of size 1, as PaddlePaddle's first `lookup_table`."""
     if isinstance(vectors, _nn.SlotEmbedding):
         return vectors.with_rows()
     if ids.ndim > 1 and ids.shape[-1] == 1 and vectors.ndim > ids.ndim:
@@ -185,7 +185,7 @@ def vectors_for_ids(vectors: Variable, ids: Variable) -> Variable:
 
 def _slot_ranks() -> dict[str, int]:
     """The number of dimensions with which each slot of the current program is declared."""
-    return _main().__dict__.setdefault("_slot_ranks", {})  # type: ignore[no-any-return]
+    return _main().__dict__.setdefault("_slot_ranks", {})
 
 
 def sparse_embedding(

@@ -216,7 +216,7 @@ class SlotEmbedding(Variable):
         return self._by_pooling[pooling]
 
     def with_rows(self, axes: Sequence[int] = ()) -> SlotEmbedding:
-        """Returns the same, as PaddlePaddle has it: every layer sees a row for each id, with dimensions of 1 at `axes`."""
+        """Returns the same, as in PaddlePaddle: all layers see one row for each id, with dimensions of 1 at `axes`."""
         self._otherwise, self._axes = "each", list(axes)
         return self
 

@@ -33,7 +33,7 @@ _POOLINGS = {
 
 
 def joined(x: Variable) -> Variable:
-    """Returns the rows of all sequences [N, ...]: the ids of a slot, the vectors of its embedding, other tensors as they are."""
+    """Returns the rows of all sequences: the ids of a slot [N, 1], the vectors of its embedding, or the tensor."""
     if isinstance(x, SlotEmbedding):
         return x.pool("each")
     return unary("slot_ids", x) if x.lod_level else x
@@ -186,7 +186,7 @@ def sequence_pad(x: Variable, pad_value: Variable | float = 0, maxlen: int | Non
 
 @accepts_deprecated(name=IGNORED)
 def sequence_unpad(x: Variable, length: Variable) -> Variable:
-    """Joins the first `length[b]` steps of each row of x [B, T, ...]: sequences [N, ...]. The inverse of `sequence_pad`.
+    """Joins the first `length[b]` steps of each row of x [B, T, ...] to sequences [N, ...]: undoes `sequence_pad`.
 
     >>> x, length = static.nn.literal([[1, 2, 0], [3, 0, 0]]), static.nn.literal([2, 1])
     >>> exe.run(fetch_list=[static.nn.sequence_unpad(x, length)])[0].tolist()
