@@ -45,6 +45,11 @@ impl Executor {
         Executor { runner: Arc::new(Mutex::new(Runner::new(scope.0.clone()))), job: None, remote: false }
     }
 
+    /// Sets how many threads share the matrix products of a batch in `run`.
+    fn set_batch_threads(&self, py: Python<'_>, threads: usize) -> PyResult<()> {
+        py.detach(|| self.lock().map(|mut runner| runner.set_batch_threads(threads)))
+    }
+
     /// Gives every variable of a startup program its first value.
     fn run_startup(&self, py: Python<'_>, startup: &Program) -> PyResult<()> {
         py.detach(|| self.lock()?.run_startup(&startup.0.lock()).map_err(raise))

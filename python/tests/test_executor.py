@@ -1,3 +1,8 @@
+import contextlib
+import multiprocessing
+import threading
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -84,3 +89,85 @@ def test_two_scopes_are_independent():
         static.global_scope().var("w").get_tensor().set([[7.0]])
         assert exe.run(feed={"x": [[1.0]]}, fetch_list=[y])[0].item() == 7.0
     assert exe.run(feed={"x": [[1.0]]}, fetch_list=[y])[0].item() != 7.0
+
+
+WIDE = 256
+
+
+def trained(**options):
+    """Trains a layer that is large enough to be divided among threads; returns a function that does one more step."""
+    with static.program_guard(static.Program(), static.Program()), static.unique_name.guard():
+        x = static.data("x", [None, WIDE])
+        loss = static.nn.mean(static.nn.fc(x, size=WIDE, activation="relu"))
+        static.optimizer.Adam(0.01).minimize(loss)
+        main, startup = static.default_main_program(), static.default_startup_program()
+    scope, exe = static.Scope(), static.Executor(**options)
+    exe.run(startup, scope=scope)
+    batch = np.random.default_rng(1).random((WIDE, WIDE), np.float32)
+    return lambda: exe.run(main, feed={"x": batch}, fetch_list=[loss], scope=scope)[0].item()
+
+
+def threads_of_batches():
+    """The threads of this process that compute batches, by the names that the system knows."""
+    threads = set()
+    for comm in Path("/proc/self/task").glob("*/comm"):
+        # A thread of an executor that is gone may end meanwhile.
+        with contextlib.suppress(OSError):
+            if comm.read_text().startswith("batch-"):
+                threads.add(comm.parent.name)
+    return threads
+
+
+def test_the_threads_of_a_batch_change_no_bit(monkeypatch):
+    losses = []
+    for threads in (1, 2, 5):
+        step = trained(threads=threads)
+        losses.append([step() for _ in range(3)])
+    monkeypatch.setenv("OMP_NUM_THREADS", "3,1")
+    step = trained()
+    losses.append([step() for _ in range(3)])
+    assert losses[0] == losses[1] == losses[2] == losses[3]
+    with pytest.raises(ValueError, match="`threads` of Executor expects a number of at least 1, got 0"):
+        static.Executor(threads=0)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts threads as Linux lists them")
+def test_omp_num_threads_and_the_argument_set_the_threads_of_a_batch(monkeypatch):
+    before = threads_of_batches()
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    first = trained()
+    first()
+    own = threads_of_batches() - before
+    assert len(own) == 3
+    second = trained(threads=1)
+    second()
+    assert threads_of_batches() - before == own
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="there is no fork")
+def test_a_forked_child_goes_on_training_with_threads_of_its_own():
+    step = trained(threads=2)
+    step()
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=lambda: sender.send([step(), step()]))
+    child.start()
+    assert receiver.poll(60), "the child waits for threads that only its parent has"
+    assert receiver.recv() == [step(), step()]
+    child.join()
+    assert child.exitcode == 0
+
+
+def test_executors_in_several_threads_do_not_wait_for_each_other():
+    steps = [trained(threads=2) for _ in range(3)]
+    losses = [[] for _ in steps]
+    workers = [
+        threading.Thread(target=lambda step=step, into=into: into.extend(step() for _ in range(5)))
+        for step, into in zip(steps, losses)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert losses[0] == losses[1] == losses[2]
+    assert len(losses[0]) == 5

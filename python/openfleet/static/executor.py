@@ -7,6 +7,7 @@ current at that call. Any other scope is local to this process: loading a model 
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -49,8 +50,27 @@ class FetchHandler:
             print(f"{name}: {_text(value)}")
 
 
+def _batch_threads(threads: int | None) -> int | None:
+    """Returns the threads of `Executor.run`; None for the default."""
+    if threads is not None:
+        if not isinstance(threads, int) or threads < 1:
+            raise ValueError(f"`threads` of Executor expects a number of at least 1, got {threads!r}")
+        return threads
+    # Schedulers and users set this for every library that divides products among threads; a list is for nested teams.
+    limit = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return max(1, int(limit)) if limit.isdecimal() else None
+
+
 class Executor:
     """Runs programs on the values of a scope.
+
+    Args:
+        threads: How many threads share the layers of a batch in `run`; the result is the same to the bit. By default
+            the value of `OMP_NUM_THREADS`, else all cores in a process that trains alone and 1 in a job, whose
+            processes may share a machine. Passes over datasets have threads of their own.
+
+    Raises:
+        ValueError: `threads` is not a number of at least 1.
 
     >>> x = static.data("x", [None, 2])
     >>> exe = static.Executor()
@@ -59,8 +79,9 @@ class Executor:
     """
 
     @accepts_deprecated(place=IGNORED)
-    def __init__(self) -> None:
+    def __init__(self, *, threads: int | None = None) -> None:
         self.place: Any = CPUPlace()
+        self._threads = _batch_threads(threads)
         self._executors: dict[tuple[int, int], tuple[_native.Executor, Any, Any]] = {}
 
     def _for_scope(self, scope: Scope | None, gives_values: bool = False) -> _native.Executor:
@@ -82,6 +103,8 @@ class Executor:
         key = id(scope), id(job)
         if key not in self._executors:
             native = _native.Executor(scope._native) if job is None else job.executor(scope._native)
+            if self._threads is not None:
+                native.set_batch_threads(self._threads)
             # Keeps the scope and the job alive, so that Python does not reuse their ids.
             self._executors[key] = native, scope, job
         return self._executors[key][0]

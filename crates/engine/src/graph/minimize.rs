@@ -38,11 +38,14 @@ pub struct Exception {
     pub learning_rate: f64,
     /// Whether the weight decay that is part of the rule (of AdamW and Lamb) applies.
     pub weight_decay: bool,
+    /// Whether a dense parameter is trained as the rows of a sparse table are: with [`rows_ahead`](openfleet_table::Adam::rows_ahead).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub as_rows: bool,
 }
 
 impl Default for Exception {
     fn default() -> Self {
-        Exception { learning_rate: 1.0, weight_decay: true }
+        Exception { learning_rate: 1.0, weight_decay: true, as_rows: false }
     }
 }
 
@@ -91,9 +94,14 @@ impl Minimize {
 
     /// The rule and the schedule of a parameter or table.
     pub(crate) fn rule_of(&self, name: &str) -> (Optimizer, Schedule) {
-        let Exception { learning_rate, weight_decay } = self.exceptions.get(name).copied().unwrap_or_default();
+        let Exception { learning_rate, weight_decay, .. } = self.exceptions.get(name).copied().unwrap_or_default();
         let optimizer = if weight_decay { self.optimizer } else { self.optimizer.without_weight_decay() };
         (optimizer, self.schedule.clone().scaled(learning_rate))
+    }
+
+    /// Whether a dense parameter is trained as rows are.
+    pub(crate) fn trains_as_rows(&self, name: &str) -> bool {
+        self.exceptions.get(name).is_some_and(|exception| exception.as_rows)
     }
 
     /// Appends the backward of `loss`, unless the program has it, and trains every parameter that has a gradient. Returns the

@@ -46,10 +46,11 @@ pub(crate) fn dense_spec(program: &Program, var: Var) -> Option<DenseSpec> {
     let variable = program.variable(var);
     let VariableKind::Parameter(attributes) = &variable.kind else { return None };
     let (optimizer, schedule, regularizer) = rule(program, &variable.name);
+    let as_rows = program.minimize.as_ref().is_some_and(|minimize| minimize.trains_as_rows(&variable.name));
     Some(DenseSpec {
         shape: variable.shape.sizes(0),
         // A row-wise rule trains rows; dense parameters have none.
-        optimizer: optimizer.for_dense(),
+        optimizer: if as_rows { optimizer.for_dense_rows() } else { optimizer.for_dense() },
         schedule: schedule.scaled(f64::from(attributes.learning_rate)),
         regularizer: attributes.regularizer.or(regularizer),
         non_finite: non_finite(program),

@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::graph::op::Op;
 use crate::graph::{Program, Var};
 use crate::memory::Scope;
+use crate::run::batch_threads::BatchThreads;
 use crate::run::pass::{self, Job, TrainingThread};
 use crate::run::plan::StepsWithoutData;
 use crate::run::{Pause, Plan, RunOptions, RunReport, states};
@@ -43,6 +44,8 @@ pub struct Executor {
     resume_from: Arc<Mutex<Option<String>>>,
     /// The program that the servers create their tables for, unless another training program runs first.
     table_program: Option<Arc<Program>>,
+    /// The threads of [`run`](Executor::run).
+    batch_threads: BatchThreads,
 }
 
 /// A compiled program with the memory of its threads.
@@ -81,7 +84,7 @@ fn next_turn() -> u64 {
 }
 
 impl Executor {
-    /// An executor on the values and tables of a scope.
+    /// An executor on the values and tables of a scope. [`run`](Executor::run) uses all cores for a large batch.
     pub fn new(scope: Arc<Scope>) -> Self {
         Executor {
             scope,
@@ -92,17 +95,32 @@ impl Executor {
             resumed: false,
             resume_from: Arc::default(),
             table_program: None,
+            batch_threads: BatchThreads::on_all_cores(),
         }
     }
 
-    /// An executor whose tables are on servers; the scope has first values and states.
+    /// An executor whose tables are on servers; the scope has first values and states. [`run`](Executor::run) uses one thread, because
+    /// other processes of the job may be on the same machine.
     pub fn on_cluster(scope: Arc<Scope>, cluster: Arc<Cluster>) -> Self {
-        Executor { cluster: Some(cluster), ..Executor::new(scope) }
+        Executor { cluster: Some(cluster), ..Executor::new(scope) }.with_batch_threads(1)
     }
 
     /// An executor whose tables are in the scope and, with the same values, on every other rank of a collective job.
+    /// [`run`](Executor::run) uses one thread.
     pub fn in_group(scope: Arc<Scope>, group: Arc<RankGroup>, settings: CollectiveSettings) -> Self {
-        Executor { ranks: Some((group, settings)), ..Executor::new(scope) }
+        Executor { ranks: Some((group, settings)), ..Executor::new(scope) }.with_batch_threads(1)
+    }
+
+    /// Sets the number of threads that share the matrix products of a batch in [`run`](Executor::run). The result is the same to the
+    /// bit for every number. Passes over datasets have threads of their own ([`RunOptions::threads`]).
+    #[must_use]
+    pub fn with_batch_threads(self, threads: usize) -> Self {
+        Executor { batch_threads: BatchThreads::new(threads), ..self }
+    }
+
+    /// The same for an executor that is in use.
+    pub fn set_batch_threads(&mut self, threads: usize) {
+        self.batch_threads = BatchThreads::new(threads);
     }
 
     /// The first training program that any executor with this address compiles begins with the values of the checkpoint, and
@@ -169,7 +187,8 @@ impl Executor {
         let (schema, batch, dims) = feed.into_shaped_parts()?;
         let known = self.known_threads();
         let (scope, cluster) = (self.scope.clone(), self.cluster.clone());
-        let prepared = self.prepare(program, 1)?;
+        let position = self.prepared_at(program, 1)?;
+        let prepared = &mut self.prepared[position];
         let (plan, thread, turn) = (&prepared.plan, &mut prepared.threads[0], prepared.turn);
         check_threads(plan, 1, known)?;
         fetch.iter().try_for_each(|&var| plan.check_fetch(var))?;
@@ -195,10 +214,11 @@ impl Executor {
             false => Step { number: thread.steps, is_applied: false },
         };
         let work = WorkId::step(0, step.number);
-        match step.is_applied {
-            true => plan.repeat(&mut thread.arena, &batch, work)?,
-            false => drop(plan.step(&mut thread.arena, &batch, work)?),
-        }
+        let arena = &mut thread.arena;
+        self.batch_threads.run(plan.is_small(batch.rows), || match step.is_applied {
+            true => plan.repeat(arena, &batch, work),
+            false => plan.step(arena, &batch, work).map(drop),
+        })?;
         if program.is_for_test() {
             scope.end_test(program);
         }
@@ -380,6 +400,12 @@ impl Executor {
     /// The compiled program with memory for `threads` threads. It is compiled unless it was compiled before and no object of the
     /// scope has been replaced since.
     fn prepare(&mut self, program: &Program, threads: usize) -> Result<&mut CompiledProgram> {
+        let position = self.prepared_at(program, threads)?;
+        Ok(&mut self.prepared[position])
+    }
+
+    /// The same program by its position among the compiled ones.
+    fn prepared_at(&mut self, program: &Program, threads: usize) -> Result<usize> {
         let (fingerprint, generation) = (program.fingerprint(), self.scope.generation());
         self.prepared.retain(|prepared| prepared.scope_generation == generation);
         let position = match self.prepared.iter().position(|prepared| prepared.fingerprint == fingerprint) {
@@ -419,9 +445,8 @@ impl Executor {
                 self.prepared.len() - 1
             }
         };
-        let prepared = &mut self.prepared[position];
-        prepared.add_threads(threads);
-        Ok(prepared)
+        self.prepared[position].add_threads(threads);
+        Ok(position)
     }
 }
 

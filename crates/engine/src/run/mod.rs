@@ -1,5 +1,6 @@
 //! Runs programs: a plan is a compiled program, a pass is one run over a dataset, the executor owns both.
 
+mod batch_threads;
 mod counters;
 mod executor;
 mod options;

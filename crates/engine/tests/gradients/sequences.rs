@@ -54,7 +54,8 @@ fn sequences_are_joined_and_padded() {
         let flat = net.reshape(padded, &[-1])?;
         net.concat(&[flat, lengths], 0)
     });
-    let expected = [1.0, 2.0, 3.0, 4.0, -1.0, -2.0, -1.0, -2.0, -1.0, -2.0, -1.0, -2.0, 13.0, 14.0, 15.0, 16.0, 17.0, 18.0];
+    let expected =
+        [1.0, 2.0, 3.0, 4.0, -1.0, -2.0, -1.0, -2.0, -1.0, -2.0, -1.0, -2.0, 13.0, 14.0, 15.0, 16.0, 17.0, 18.0];
     assert_eq!(longest.1, [&expected[..], &[2.0, 0.0, 3.0]].concat());
 }
 

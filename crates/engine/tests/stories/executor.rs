@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use openfleet_core::error::report;
 use openfleet_core::{Field, FieldKind, Key, Schema};
 use openfleet_engine::dataset::{self, Dataset, QueueDataset};
-use openfleet_engine::op::{Activation, EmbeddingOptions};
+use openfleet_engine::op::{Activation, BatchNormOptions, EmbeddingOptions};
 use openfleet_engine::{
     BatchView, DType, Error, Executor, Feed, Minimize, Net, Observation, ParamAttr, RunOptions, Scope, Var,
 };
@@ -127,6 +127,40 @@ fn a_pass_over_a_dataset_is_a_loop_of_single_steps_bit_for_bit() {
             assert_eq!((report.samples, report.steps, report.stopped), (100, 7, false));
         }
         assert_eq!(bits(&executor), bits(&by_hand));
+    }
+}
+
+/// Layers that are large enough to be divided, with batch norm, whose sums go over all rows.
+#[test]
+fn a_batch_on_several_threads_trains_the_same_model_to_the_bit() {
+    let (rows, width) = (160, 120);
+    let mut net = Net::with_seed(9);
+    let x = net.data("x", &[-1, width as i64], DType::F32).unwrap();
+    let mut hidden = x;
+    for _ in 0..2 {
+        hidden = net.fc(hidden, width, Activation::Relu).unwrap();
+        hidden = net.batch_norm(hidden, &BatchNormOptions::default()).unwrap();
+    }
+    let y = net.fc(hidden, 1, Activation::Linear).unwrap();
+    let loss = net.mean(y).unwrap();
+    Minimize::new(Optimizer::Adam(Adam::default()), 0.01).minimize(&mut net.main, loss).unwrap();
+    let mut numbers = Numbers(3);
+    let batches: Vec<Vec<f32>> =
+        (0..4).map(|_| (0..rows * width).map(|_| numbers.below(64) as f32 / 16.0 - 2.0).collect()).collect();
+    let train = |threads: usize| {
+        let mut executor = started(&net).with_batch_threads(threads);
+        let losses: Vec<_> = batches
+            .iter()
+            .map(|batch| {
+                let feed = Feed::new().floats("x", width, batch.clone()).unwrap();
+                executor.run(&net.main, feed, &[loss]).unwrap()[0].scalar().unwrap().to_bits()
+            })
+            .collect();
+        (losses, bits(&executor))
+    };
+    let alone = train(1);
+    for threads in [2, 3, 8] {
+        assert_eq!(train(threads), alone, "{threads} threads");
     }
 }
 

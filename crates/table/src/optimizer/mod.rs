@@ -124,6 +124,15 @@ impl Optimizer {
         }
     }
 
+    /// The rule that trains a dense parameter in place of a sparse table with this rule, so that all rows move as they would there.
+    #[must_use]
+    pub fn for_dense_rows(self) -> Self {
+        match self {
+            Optimizer::Adam(rule) => Optimizer::Adam(Adam { lazy_mode: true, ..rule }),
+            rule => rule.for_dense(),
+        }
+    }
+
     /// The same rule, for a table in which rows that are not pushed stay as they are, and steps are counted as for dense parameters.
     #[must_use]
     pub fn lazily(self) -> Self {

@@ -26,7 +26,7 @@ from openfleet.static.nn import embeddings as _embeddings
 from openfleet.static.nn import metrics as _metrics
 from openfleet.static.nn._ops import dtype_name as _dtype_name
 from openfleet.static.param_attr import with_defaults as _with_defaults
-from openfleet.static.program import Variable
+from openfleet.static.program import Program, Variable
 from openfleet.static.program import default_main_program as _main
 
 
@@ -160,18 +160,31 @@ def embedding(
     """Looks up ids in a table: sparse with `is_sparse` or `is_distributed`, otherwise a dense parameter."""
     _embeddings.check_dtype(dtype)
     sparse = is_sparse or is_distributed
-    if sparse and not _embeddings.can_be_looked_up(input):
+    is_computed = sparse and not _embeddings.can_be_looked_up(input)
+    if is_computed:
         attr = _with_defaults(param_attr)
         _say_once(
             f"the program computes the ids of the embedding `{attr.name or 'embedding'}` {list(size)}, so its table is "
             "a dense parameter: rows of a sparse table are pulled before a step begins"
         )
         sparse = False
+    known = _names_of_parameters()
     vectors = _nn.embedding(input, size, sparse, padding_idx=padding_idx, param_attr=param_attr, pooling=pooling)
+    if is_computed:
+        tables_of_computed_ids(_main()).update(_names_of_parameters() - known)
     if isinstance(vectors, _nn.SlotEmbedding):
         # The ids of a slot are [N], or [N, 1] where it is declared with two dimensions: [N, D] or [N, 1, D].
         return vectors.with_rows(axes=range(1, _slot_ranks().get(input.name, 2)))
     return vectors
+
+
+def _names_of_parameters() -> set[str]:
+    return {parameter.name for parameter in _main().all_parameters()}
+
+
+def tables_of_computed_ids(program: Program) -> set[str]:
+    """The dense parameters of a program that are sparse tables in PaddlePaddle, and trained as such."""
+    return program.__dict__.setdefault("_tables_of_computed_ids", set())
 
 
 def vectors_for_ids(vectors: Variable, ids: Variable) -> Variable:

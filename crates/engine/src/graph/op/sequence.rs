@@ -35,12 +35,7 @@ impl Net {
     }
 
     /// Adds an op on the sequences that `x` joins, whose second input is their lengths, and joins its result alike.
-    pub(super) fn append_to_sequences(
-        &mut self,
-        name: &'static str,
-        op: impl Into<super::Op>,
-        x: Var,
-    ) -> Result<Var> {
+    pub(super) fn append_to_sequences(&mut self, name: &'static str, op: impl Into<super::Op>, x: Var) -> Result<Var> {
         let lengths = self.lengths_for(name, x)?;
         let result = self.append_one(name, op, &[x, lengths])?;
         self.main.set_lengths(result, lengths);

@@ -16,8 +16,9 @@
 
 use std::arch::x86_64::*;
 use std::cell::RefCell;
+use std::ops::Range;
 
-use super::{Orientation, Plain, Transposed};
+use super::{Orientation, Plain, Product, Transposed};
 
 /// Rows and columns of a tile: 12 registers for sums, 2 for a row of `b`, 1 for an element of `a`, of 16.
 const ROWS: usize = 6;
@@ -53,33 +54,28 @@ pub(super) fn is_supported() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
 }
 
-/// The left factor: its elements and how it is read.
+/// The left factor: its elements, as stored in rows that are `stride` apart, and how it is read.
 #[derive(Clone, Copy)]
 struct Left<'a> {
     values: &'a [f32],
     orientation: Orientation,
+    stride: usize,
     m: usize,
-    k: usize,
 }
 
-/// `c = keep * c + a b`, as [`super::multiply`], which has checked the lengths. k is not 0.
+/// Some rows of a product, as [`super::multiply`], which has checked the lengths. k is not 0.
 ///
 /// # Safety
 ///
 /// The processor must have AVX2 and FMA.
 #[target_feature(enable = "avx2,fma")]
-pub(super) fn multiply(
-    m: usize,
-    n: usize,
-    k: usize,
-    a: &[f32],
-    a_orientation: Orientation,
-    b: &[f32],
-    b_orientation: Orientation,
-    keep: f32,
-    c: &mut [f32],
-) {
-    let left = Left { values: a, orientation: a_orientation, m, k };
+pub(super) fn multiply_rows(product: &Product<'_>, rows: Range<usize>, c: &mut [f32]) {
+    let Product { m, n, k, a, a_orientation, b, b_orientation, keep } = *product;
+    let (values, stride) = match a_orientation {
+        Plain => (&a[rows.start * k..rows.end * k], k),
+        Transposed => (&a[rows.start..], m),
+    };
+    let left = Left { values, orientation: a_orientation, stride, m: rows.len() };
     PACKED.with_borrow_mut(|packed| {
         let most_k = even_block(k, MOST_K);
         for first in (0..k).step_by(most_k) {
@@ -112,8 +108,8 @@ fn add_block(n: usize, a: Left<'_>, first: usize, depth: usize, packed: &mut Pac
                 let c = &mut c[row * n + left..][..(rows - 1) * n + columns];
                 match a.orientation {
                     Plain => {
-                        let a =
-                            InPlace { values: &a.values[row * a.k + first..][..(rows - 1) * a.k + depth], stride: a.k };
+                        let values = &a.values[row * a.stride + first..][..(rows - 1) * a.stride + depth];
+                        let a = InPlace { values, stride: a.stride };
                         tile(rows, columns, a, panel, keep, c, n);
                     }
                     Transposed => {
@@ -332,12 +328,12 @@ fn transpose(rows: &[f32], stride: usize, lines: &mut [Line]) -> usize {
 
 /// Packs `depth` columns of a transposed `a`, from `first` on, in groups of 6 rows. The last group ends with zeros.
 #[target_feature(enable = "avx2,fma")]
-fn pack_a(a: Left<'_>, rows: std::ops::Range<usize>, first: usize, depth: usize, packed: &mut Vec<[f32; ROWS]>) {
+fn pack_a(a: Left<'_>, rows: Range<usize>, first: usize, depth: usize, packed: &mut Vec<[f32; ROWS]>) {
     packed.resize(rows.len().div_ceil(ROWS) * depth, [0.0; ROWS]);
     for (group, row) in packed.chunks_exact_mut(depth).zip(rows.clone().step_by(ROWS)) {
         let count = ROWS.min(rows.end - row);
         for (column, to) in group.iter_mut().enumerate() {
-            let from = &a.values[(first + column) * a.m + row..][..count];
+            let from = &a.values[(first + column) * a.stride + row..][..count];
             match from.try_into() {
                 Ok(whole) => *to = whole,
                 Err(_) => {

@@ -418,8 +418,9 @@ impl<'a> Compiler<'a> {
             }
             TableSource::On(cluster) => {
                 // Servers update the rows that they are sent, as PaddlePaddle's servers do.
-                let mut sparse = sparse;
+                let (mut sparse, mut dense) = (sparse, dense);
                 sparse.iter_mut().for_each(|(_, _, spec)| spec.optimizer = spec.optimizer.lazily());
+                dense.iter_mut().for_each(|(_, _, spec)| spec.optimizer = spec.optimizer.lazily());
                 if !cluster.is_connected() {
                     self.tell_resting(&sparse, "they are on servers");
                 }

@@ -40,6 +40,7 @@ use crate::error::{Error, Result};
 use crate::graph::op::Op;
 use crate::graph::op::class_labels::LABEL_VALUE;
 use crate::graph::{Program, Var};
+use crate::kernel::matrix::FEWEST_TO_DIVIDE;
 use crate::memory::{
     Arena, Buffer, EarlyTrial, GradientLocation, Gradients, Inputs, NextRows, NodeLocations, NodeShapes, Outputs,
     Scope, ShapeSet, State, StepTimes, TakenGradient, ValueLocation,
@@ -260,6 +261,11 @@ impl Plan {
     /// Whether a step of this plan changes parameters.
     pub fn trains(&self) -> bool {
         self.trains
+    }
+
+    /// Whether a batch of as many rows is computed before a second thread has woken up.
+    pub(crate) fn is_small(&self, rows: usize) -> bool {
+        self.dense_sizes.iter().sum::<usize>().saturating_mul(rows) < FEWEST_TO_DIVIDE
     }
 
     /// Runs one whole step on a batch of the bound schema.

@@ -49,10 +49,8 @@ pub(super) fn nodes_sized_by_values(program: &Program) -> Vec<bool> {
         let operator = node.op.operator();
         node.inputs.iter().enumerate().any(|(i, var)| {
             // The number of ids in a slot of a fixed length follows from its shape.
-            let is_fixed_slot =
-                operator.lookups().iter().any(|&(_, slot)| slot == i) && !program.variable(*var).ragged;
-            sized_by_values[var.index()]
-                || (operator.is_sized_by(i) && !from_shapes[var.index()] && !is_fixed_slot)
+            let is_fixed_slot = operator.lookups().iter().any(|&(_, slot)| slot == i) && !program.variable(*var).ragged;
+            sized_by_values[var.index()] || (operator.is_sized_by(i) && !from_shapes[var.index()] && !is_fixed_slot)
         })
     };
     program

@@ -8,7 +8,7 @@ from openfleet import compat
 from openfleet.static import optimizer as _rules
 from openfleet.static.optimizer import Optimizer
 
-from ..optimizer import _Lamb, _Paddle
+from ..optimizer import _Adam, _Lamb, _Paddle
 
 
 class SGD(_Paddle, _rules.SGD):
@@ -65,7 +65,7 @@ class Adagrad(_Paddle, _rules.Adagrad):
         )
 
 
-class Adam(_Paddle, _rules.Adam):
+class Adam(_Adam):
     """First and second moments with bias correction."""
 
     def __init__(
@@ -80,9 +80,7 @@ class Adam(_Paddle, _rules.Adam):
         name: str | None = None,
         lazy_mode: bool = False,
     ) -> None:
-        moments = beta1, beta2, epsilon
-        _rules.Adam.__init__(self, learning_rate, *moments, parameter_list, regularization, grad_clip, lazy_mode)
-        self._rule["adam"]["rows_ahead"] = True
+        super().__init__(learning_rate, beta1, beta2, epsilon, parameter_list, regularization, grad_clip, lazy_mode)
 
 
 class Adamax(_Paddle, _rules.Adamax):

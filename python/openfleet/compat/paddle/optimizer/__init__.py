@@ -6,9 +6,11 @@ import warnings
 from typing import Any
 
 from openfleet import compat
+from openfleet.static import Program
 from openfleet.static import optimizer as _rules
 from openfleet.static.optimizer import Optimizer
 
+from .._layers import tables_of_computed_ids as _tables_of_computed_ids
 from . import lr
 
 
@@ -16,6 +18,18 @@ class _Paddle(Optimizer):
     def minimize(self, loss: Any, startup_program: Any = None, parameters: Any = None, no_grad_set: Any = None) -> Any:
         """Adds the gradients of a loss and their updates to its program."""
         return super().minimize(loss, parameters=parameters, no_grad_set=no_grad_set)
+
+
+class _Adam(_Paddle, _rules.Adam):
+    """Adam whose bias correction is one step ahead on rows, and on parameters that are tables in PaddlePaddle."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._rule["adam"]["rows_ahead"] = True
+
+    def exceptions(self, program: Program) -> dict[str, Any]:
+        """Returns what the rule does differently for some parameters of a program."""
+        return {name: {"as_rows": True} for name in _tables_of_computed_ids(program)}
 
 
 class SGD(_Paddle, _rules.SGD):
@@ -88,7 +102,7 @@ class Adadelta(_Paddle, _rules.Adadelta):
         _rules.Adadelta.__init__(self, learning_rate, epsilon, rho, parameters, weight_decay, grad_clip)
 
 
-class Adam(_Paddle, _rules.Adam):
+class Adam(_Adam):
     """First and second moments with bias correction.
 
     Without `lazy_mode` the rows of sparse tables with bounded ids move in every step, in one process and in collective
@@ -110,9 +124,7 @@ class Adam(_Paddle, _rules.Adam):
         use_multi_tensor: bool = False,
         name: str | None = None,
     ) -> None:
-        moments = beta1, beta2, epsilon
-        _rules.Adam.__init__(self, learning_rate, *moments, parameters, weight_decay, grad_clip, lazy_mode)
-        self._rule["adam"]["rows_ahead"] = True
+        super().__init__(learning_rate, beta1, beta2, epsilon, parameters, weight_decay, grad_clip, lazy_mode)
 
 
 class AdamW(_Paddle, _rules.AdamW):
