@@ -64,7 +64,7 @@ fn sequences_are_pooled() {
     for (pooling, empty, expected) in [
         (SequencePooling::Sum, 0.0, [4.0, 6.0, 0.0, 0.0, 45.0, 48.0]),
         (SequencePooling::Mean, 0.5, [2.0, 3.0, 0.5, 0.5, 15.0, 16.0]),
-        (SequencePooling::Sqrtn, 0.0, [2.828_427_1, 4.242_640_7, 0.0, 0.0, 25.980_762, 27.712_812]),
+        (SequencePooling::Sqrtn, 0.0, [2.828_427, 4.242_640_7, 0.0, 0.0, 25.980_762, 27.712_812]),
         (SequencePooling::Max, -1.0, [3.0, 4.0, -1.0, -1.0, 17.0, 18.0]),
         (SequencePooling::First, 0.0, [1.0, 2.0, 0.0, 0.0, 13.0, 14.0]),
         (SequencePooling::Last, 0.0, [3.0, 4.0, 0.0, 0.0, 17.0, 18.0]),

@@ -270,14 +270,13 @@ fn a_slot_of_fixed_length_can_return_each_row_separately() {
 }
 
 #[test]
-fn pooling_each_requires_a_fixed_length() {
+fn a_slot_of_any_length_returns_as_many_rows_as_it_has_ids_and_floats_are_refused() {
     let mut net = Net::new();
     let slot = net.slot("a").unwrap();
-    let error = net.embedding(slot, 2, &pooled("t", Pooling::Each)).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "`embedding` expects a slot of fixed length for pooling `Each`, got a slot of variable length"
-    );
+    let each = net.embedding(slot, 2, &pooled("t", Pooling::Each)).unwrap();
+    let feed = Feed::new().slot("a", &[&[1, 2], &[], &[1]]).unwrap();
+    let rows = started(&net).run(&net.main, feed, &[each]).unwrap();
+    assert_eq!(rows[0].dims(), [3, 2]);
     let x = net.data("x", &[-1, 2], DType::F32).unwrap();
     let error = net.embedding(x, 2, &pooled("u", Pooling::Sum)).unwrap_err();
     assert_eq!(error.to_string(), "`embedding` expects a slot of integer ids, got floats of shape [-1, 2]");
