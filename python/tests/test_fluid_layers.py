@@ -35,6 +35,7 @@ VALUES = {
     "softsign": (lambda x: layers.softsign(x), ROWS / (1 + np.abs(ROWS))),
     "swish": (lambda x: layers.swish(x, beta=2.0), ROWS / (1 + np.exp(-2 * ROWS))),
     "unstack": (lambda x: layers.unstack(x, axis=1)[2], [3, -1]),
+    "where": (lambda x: layers.where(x > 0.5), [[0, 0], [0, 2], [1, 1]]),
 }
 
 

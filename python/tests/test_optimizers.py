@@ -80,6 +80,7 @@ def rows_after(
     bounded: bool = True,
     computed: bool = False,
     rule: Any = paddle.optimizer.Adam,
+    regularizer: Any = None,
     **settings: Any,
 ) -> np.ndarray[Any, Any]:
     """The rows of an embedding after some steps of a rule at the rate 0.1."""
@@ -87,7 +88,7 @@ def rows_after(
         ids = paddle.static.data("ids", [None, 1], "int64")
         gradient = paddle.static.data("gradient", [None, 1, 2])
         initializer = paddle.nn.initializer.Constant(0.5)
-        attr = paddle.ParamAttr(name="rows", initializer=initializer)
+        attr = paddle.ParamAttr(name="rows", initializer=initializer, regularizer=regularizer)
         nn = paddle.static.nn
         look_up = functools.partial(nn.embedding, is_sparse=is_sparse) if bounded else nn.sparse_embedding
         # `sparse_embedding` replaces the last dimension of the ids, `embedding` adds one.
@@ -117,6 +118,15 @@ def test_adam_of_a_script_moves_a_table_of_computed_ids_as_paddlepaddle_does(rul
     for count, expected in enumerate(table["steps"], start=1):
         got = rows_after(True, PADDLE["batches"][:count], computed=True, rule=rule, lazy_mode=False)
         np.testing.assert_allclose(got, expected, rtol=5e-5, err_msg=f"after step {count}")
+
+
+def test_a_table_of_computed_ids_with_a_regularizer_moves_as_a_dense_embedding() -> None:
+    """Its gradient is dense in PaddlePaddle too."""
+    decay, batches = paddle.regularizer.L2Decay(0.1), PADDLE["batches"]
+    for settings in ({"regularizer": decay}, {"weight_decay": decay}):
+        computed = rows_after(True, batches, computed=True, **settings)
+        np.testing.assert_array_equal(computed, rows_after(False, batches, **settings))
+    assert np.abs(rows_after(True, batches, computed=True) - rows_after(False, batches)).max() > 1e-3
 
 
 def test_adam_without_lazy_mode_moves_sparse_rows_as_it_moves_a_dense_embedding() -> None:

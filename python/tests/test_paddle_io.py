@@ -246,3 +246,34 @@ def test_rows_are_counted_as_in_paddlepaddle_1():
     auc = paddle.fluid.metrics.Auc("auc", num_thresholds=100)
     auc.update([[0.9, 0.1], [0.2, 0.8]], [[0], [1]])
     assert auc.eval() == 1.0
+
+
+def test_a_dataset_skips_the_identifier_and_the_text_of_its_lines(tmp_path):
+    x, label = paddle.static.data("x", [None, 2]), paddle.static.data("label", [None, 1], "int64")
+    w = paddle.static.create_parameter([2, 1], "float32", "w", paddle.ParamAttr(name="w"))
+    loss = paddle.sum(paddle.matmul(x, w) * paddle.cast(label, "float32"))
+    paddle.optimizer.SGD(1.0).minimize(loss)
+    exe = paddle.static.Executor()
+    exe.run(paddle.static.default_startup_program())
+    lines = {"plain": "2 1 2 1 3", "ins_id": "1 a7 2 1 2 1 3", "both": "1 a7 1 some_text 2 1 2 1 3"}
+    dataset = paddle.distributed.InMemoryDataset()
+    for kind, line in lines.items():
+        (tmp_path / kind).write_text(line + "\n")
+        dataset.init(batch_size=1, use_var=[x, label], fs_name="afs://cluster", fs_ugi="user,password")
+        dataset.update_settings(parse_ins_id=kind != "plain", parse_content=kind == "both", fleet_send_batch_size=64)
+        dataset.set_filelist([str(tmp_path / kind)])
+        dataset.load_into_memory()
+        weights = paddle.static.global_scope().find_var("w").get_tensor()
+        weights.set(np.zeros((2, 1), "float32"))
+        exe.train_from_dataset(dataset=dataset)
+        assert np.array(weights).ravel().tolist() == [-3.0, -6.0]
+
+
+def test_a_dataset_refuses_settings_that_would_change_its_rows():
+    dataset = paddle.distributed.InMemoryDataset()
+    with pytest.raises(NotImplementedError, match="`merge_size` and `fea_eval`"):
+        dataset.update_settings(merge_size=2)
+    with pytest.raises(NotImplementedError, match="`download_cmd`"):
+        dataset.update_settings(download_cmd="hadoop fs -cat")
+    with pytest.raises(ValueError, match="does not change `batch`"):
+        dataset.update_settings(batch=2)

@@ -286,7 +286,6 @@ REFUSED = {
     "to_tensor": (lambda x: paddle.to_tensor([1], "float16"), NotImplementedError, "`dtype` `float16`"),
     "topk": (lambda x: paddle.topk(x, 9), ValueError, "k = 9"),
     "tril": (lambda x: paddle.tril(x), ValueError, "two last dimensions of fixed sizes"),
-    "fluid where": (lambda x: L.where(x > 0.0), NotImplementedError, "`fluid.layers.where`"),
     "fluid reshape": (lambda x: L.reshape(x, [-1], actual_shape=x), NotImplementedError, "`actual_shape`"),
     "where": (lambda x: paddle.where(x > 0.0, x), ValueError, "both `x` and `y`, or neither"),
 }

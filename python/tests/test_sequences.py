@@ -91,7 +91,8 @@ def test_servers_train_a_model_of_sequences(mode, tmp_path, monkeypatch):
     said = ran.stdout + ran.stderr
     assert ran.returncode == 0, said
     losses = [tuple(map(float, found)) for found in re.findall(r"losses ([\d.]+) ([\d.]+)", said)]
-    assert len(losses) == 2 and all(last < 0.5 * first for first, last in losses), said
+    # A worker that starts late finds a model that the other has trained.
+    assert len(losses) == 2 and all(last < 0.2 for _, last in losses) and max(losses)[0] > 0.3, said
     assert len(re.findall(r"\[worker \d\] batch 8: ", said)) == 2, said
 
 
@@ -180,3 +181,13 @@ def test_what_is_not_a_sequence_is_refused():
     exe.run(static.default_startup_program())
     with pytest.raises(ValueError, match=r"shapes \[3, 2\] and \[2, 2\]"):
         exe.run(feed=feed, fetch_list=[total])
+
+
+def test_cast_gives_the_ids_of_a_slot_one_below_the_other():
+    words = static.data("words", [None, 1], "int64", lod_level=1)
+    feed = {"words": static.create_lod_tensor([[1, 2], [3]])}
+    ids, numbers = static.Executor().run(
+        feed=feed, fetch_list=[static.nn.cast(words, kind) for kind in ("int64", "float32")]
+    )
+    assert ids.tolist() == [[1], [2], [3]] and ids.dtype == "int64"
+    assert numbers.tolist() == [[1.0], [2.0], [3.0]] and numbers.dtype == "float32"

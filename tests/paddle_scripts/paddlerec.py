@@ -7,7 +7,9 @@ configurations are used; only `runner.use_gpu=False` and one epoch are set. `--r
 with `paddlepaddle==2.6.2`, `numpy<2` and what PaddleRec needs: each model is then trained there first, and here from the
 same initial weights, on the same batches.
 
-`--tool static_infer --logs DIR` evaluates what an earlier run with the same directory has trained.
+`--tool static_infer --logs DIR` evaluates what an earlier run with the same directory has trained. `--tool
+static_ps_trainer` trains the models that read by a dataset with a server and a worker, each system under its own
+`fleetrun`; where a configuration needs data that is not part of PaddleRec, random rows are generated.
 
 A line says of each model whether PaddlePaddle runs it, whether it runs here, and by how much the costs of the first
 steps differ. The exit code is 1 if a model that PaddlePaddle runs does not run here.
@@ -35,6 +37,15 @@ MORE_SETTINGS = {
     "rank/difm": ["runner.train_batch_size=8"],
     "rank/dlrm": ["runner.train_batch_size=8"],
 }
+# What `static_ps_trainer` trains: a model, its configuration, and where its data is.
+PIPE = "runner.pipe_command=python queuedataset_reader.py"
+WITH_DATASETS = [
+    ("rank/dnn", "config_cpups.yaml", [PIPE]),
+    ("rank/dnn", "benchmark.yaml", ["runner.train_data_dir=rows"]),
+    ("rank/deepfm", "benchmark.yaml", ["runner.train_data_dir=rows"]),
+    ("rank/wide_deep", "config_cpups.yaml", [PIPE]),
+    ("rank/wide_deep", "benchmark_dump.yaml", ["runner.train_data_dir=rows_with_names"]),
+]
 
 
 def models_of(checkout):
@@ -64,6 +75,54 @@ def run(python, directory, tool, settings, log, record=()):
             return subprocess.run(command, timeout=SECONDS, **options).returncode
         except subprocess.TimeoutExpired:
             return None
+
+
+def write_rows(directory):
+    """Writes rows of the Criteo data set, as random as its columns allow, without and with a name for each row."""
+    draw = np.random.default_rng(1)
+    rows = []
+    for _ in range(2000):
+        numbers, categories = draw.integers(0, 50, 13), draw.integers(0, 1000, 26)
+        rows.append("\t".join([str(draw.integers(2)), *map(str, numbers), *(f"{category:08x}" for category in categories)]))
+    for folder, lines in (("rows", rows), ("rows_with_names", [f"row{i}\t{row}" for i, row in enumerate(rows)])):
+        (directory / folder).mkdir(exist_ok=True)
+        (directory / folder / "part-0").write_text("".join(f"{line}\n" for line in lines))
+
+
+def train_with_servers(fleetrun, directory, config, settings, log):
+    """Trains a model with a server and a worker. Returns whether the worker ended well."""
+    logs = Path(f"{log}.processes")
+    write_rows(directory)
+    script = os.path.relpath(directory.parents[2] / "tools" / "static_ps_trainer.py", directory)
+    command = [*fleetrun, "--server_num=1", "--worker_num=1", "--log_dir", str(logs), script, "-m", config]
+    command += ["-o", "runner.epochs=1", "runner.thread_num=1", *settings]
+    path = os.path.dirname(fleetrun[0]) + os.pathsep + os.environ["PATH"]
+    with open(log, "w") as file:
+        options = {"cwd": directory, "stdout": file, "stderr": subprocess.STDOUT, "env": {**os.environ, "PATH": path}}
+        try:
+            code = subprocess.run(command, timeout=SECONDS, **options).returncode
+        except subprocess.TimeoutExpired:
+            return False
+    # PaddlePaddle's launcher returns 0 also if a process has failed, and its datasets go on without a failed reader.
+    said = "".join(path.read_text(errors="replace") for path in [Path(log), *sorted(logs.glob("worker*"))])
+    return code == 0 and "Run Success" in said and "Traceback" not in said
+
+
+def compare_with_servers(options, copies):
+    """Trains the models that read by a dataset with servers. Returns how many run only with PaddlePaddle."""
+    missing = 0
+    for name, config, settings in WITH_DATASETS:
+        ran = {}
+        fleetruns = {"here": [str(Path(sys.executable).with_name("fleetrun")), "--compat"]}
+        if options.reference:
+            fleetruns["reference"] = [str(Path(options.reference).with_name("fleetrun"))]
+        for side, fleetrun in fleetruns.items():
+            log = options.logs / f"{name.replace('/', '-')}-{config}-{side}.log"
+            ran[side] = train_with_servers(fleetrun, copies[side] / "models" / name, config, settings, log)
+        said = [f"{side} {'runs' if well else 'FAILS'}" for side, well in sorted(ran.items())]
+        print(f"{name} {config}: {', '.join(said)}", flush=True)
+        missing += ran.get("reference", True) and not ran["here"]
+    return missing
 
 
 def last_error(log):
@@ -142,6 +201,8 @@ def main():
     for copy in copies.values():
         if not copy.exists():
             shutil.copytree(options.checkout, copy, ignore=shutil.ignore_patterns(".git"))
+    if options.tool == "static_ps_trainer":
+        return 1 if compare_with_servers(options, copies) else 0
     names = options.models or models_of(options.checkout)
     passed = missing = 0
     for name in names:

@@ -160,9 +160,9 @@ def embedding(
     """Looks up ids in a table: sparse with `is_sparse` or `is_distributed`, otherwise a dense parameter."""
     _embeddings.check_dtype(dtype)
     sparse = is_sparse or is_distributed
+    attr = _with_defaults(param_attr)
     is_computed = sparse and not _embeddings.can_be_looked_up(input)
     if is_computed:
-        attr = _with_defaults(param_attr)
         _say_once(
             f"the program computes the ids of the embedding `{attr.name or 'embedding'}` {list(size)}, so its table is "
             "a dense parameter: rows of a sparse table are pulled before a step begins"
@@ -170,7 +170,8 @@ def embedding(
         sparse = False
     known = _names_of_parameters()
     vectors = _nn.embedding(input, size, sparse, padding_idx=padding_idx, param_attr=param_attr, pooling=pooling)
-    if is_computed:
+    # A regularizer turns the gradient of a sparse table into that of a dense parameter, in PaddlePaddle too.
+    if is_computed and attr.regularizer is None:
         tables_of_computed_ids(_main()).update(_names_of_parameters() - known)
     if isinstance(vectors, _nn.SlotEmbedding):
         # The ids of a slot are [N], or [N, 1] where it is declared with two dimensions: [N, D] or [N, 1, D].

@@ -180,10 +180,13 @@ def clip(x: Variable, min: float | None = None, max: float | None = None) -> Var
 
 def cast(x: Variable, dtype: Any) -> Variable:
     """Converts each element to `float32`, `int64` or `bool`. Labels are read as integers and most losses take floats.
+    Of a slot (`lod_level=1`) returns the ids of all rows, [N, 1].
 
     >>> exe.run(fetch_list=[static.nn.cast(static.nn.literal([0, 1]), "float32")])[0].tolist()
     [0.0, 1.0]
     """
+    if x.lod_level:
+        x = unary("slot_ids", x)
     if dtype_name(dtype) == x.dtype:
         return x
     return variable(net_of(x).cast(x.name, dtype_name(dtype)))

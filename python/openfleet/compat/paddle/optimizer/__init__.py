@@ -29,7 +29,8 @@ class _Adam(_Paddle, _rules.Adam):
 
     def exceptions(self, program: Program) -> dict[str, Any]:
         """Returns what the rule does differently for some parameters of a program."""
-        return {name: {"as_rows": True} for name in _tables_of_computed_ids(program)}
+        tables = () if self._weight_decay else _tables_of_computed_ids(program)
+        return {name: {"as_rows": True} for name in tables}
 
 
 class SGD(_Paddle, _rules.SGD):

@@ -320,8 +320,8 @@ def softmax_with_cross_entropy(
 
 
 def where(condition: Variable) -> Variable:
-    """Raises NotImplementedError: a program cannot know how many elements of a condition are true."""
-    raise NotImplementedError("`fluid.layers.where`: use `paddle.where` with two variables to choose from")
+    """Returns the positions where a condition is true, [N, number of axes]."""
+    return _nn.nonzero(condition)
 
 
 def sums(input: Sequence[Variable], out: Any = None) -> Variable:
