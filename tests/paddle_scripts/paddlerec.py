@@ -34,8 +34,8 @@ SETTINGS = ["runner.use_gpu=False", "runner.epochs=1", "runner.print_interval=1"
 SETTINGS += ["runner.infer_start_epoch=0", "runner.infer_end_epoch=1"]
 # Batch norm over the two or four rows of a sample batch turns the rounding of the last bit into other costs.
 MORE_SETTINGS = {
-    "rank/difm": ["runner.train_batch_size=8"],
-    "rank/dlrm": ["runner.train_batch_size=8"],
+    "rank/difm": ["runner.train_batch_size=40", "runner.epochs=5"],
+    "rank/dlrm": ["runner.train_batch_size=40", "runner.epochs=5"],
 }
 # What `static_ps_trainer` trains: a model, its configuration, and where its data is.
 PIPE = "runner.pipe_command=python queuedataset_reader.py"
