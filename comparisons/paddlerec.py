@@ -30,7 +30,7 @@ READ = """
 import sys, time
 import criteo_reader
 began, rows = time.perf_counter(), 0
-for _ in criteo_reader.RecDataset([sys.argv[1]], config={}):
+for _ in criteo_reader.RecDataset([sys.argv[1]], config={"runner.inference": False}):
     rows += 1
 print("samples/s", rows / (time.perf_counter() - began))
 """
