@@ -7,7 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from openfleet import _native, dataset as _dataset
+from openfleet import _native
+from openfleet import dataset as _dataset
 from openfleet.compat._notices import say_once as _say_once
 from openfleet.dataset.dataset import check_local as _check_local
 from openfleet.static import Variable
