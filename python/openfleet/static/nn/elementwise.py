@@ -185,11 +185,12 @@ def cast(x: Variable, dtype: Any) -> Variable:
     >>> exe.run(fetch_list=[static.nn.cast(static.nn.literal([0, 1]), "float32")])[0].tolist()
     [0.0, 1.0]
     """
+    net = net_of(x)
     if x.lod_level:
         x = unary("slot_ids", x)
     if dtype_name(dtype) == x.dtype:
         return x
-    return variable(net_of(x).cast(x.name, dtype_name(dtype)))
+    return variable(net.cast(x.name, dtype_name(dtype)))
 
 
 def assign(x: Variable, output: Variable | None = None) -> Variable:
