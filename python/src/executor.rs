@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use numpy::PyReadonlyArray1;
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
 use openfleet::{LoadOptions, Manifest, SaveOptions};
-use openfleet_engine::{Executor as Runner, Feed, Observation, Program as Graph, Result, RunOptions, Var};
+use openfleet_engine::{
+    Executor as Runner, Feed, LookedUp, Observation, OutsideGradients, Program as Graph, Result, RunOptions, Var,
+};
 use parking_lot::Mutex;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -21,6 +23,9 @@ use crate::tensor::to_array;
 pub(crate) type Arrays<'py, T> = (String, PyReadonlyArray1<'py, T>, Vec<usize>);
 /// A slot's name, the number of ids per row, and the ids of all rows.
 pub(crate) type SlotArrays<'py> = (String, PyReadonlyArray1<'py, i64>, PyReadonlyArray1<'py, i64>);
+
+/// Distinct ids, the position of each id among them, and the rows of the distinct ids.
+type RowArrays<'py> = (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i32>>, Bound<'py, PyArray2<f32>>);
 
 /// Runs programs on the values of one scope.
 #[pyclass(frozen, module = "openfleet._native")]
@@ -75,6 +80,76 @@ impl Executor {
         // A local step takes milliseconds and needs no thread of its own.
         let values = if self.remote { interrupt::run(py, || {}, step)?? } else { py.detach(step)? };
         values.into_iter().map(|tensor| to_array(py, tensor)).collect()
+    }
+
+    /// Looks ids up in some tables of a program. Returns for each table the distinct ids, the position of each id among them, and
+    /// the rows of the distinct ids.
+    fn look_up<'py>(
+        &self,
+        py: Python<'py>,
+        program: &Program,
+        wanted: Vec<(String, PyReadonlyArray1<'py, i64>)>,
+        for_training: bool,
+    ) -> PyResult<Vec<RowArrays<'py>>> {
+        let wanted: Vec<(String, Vec<u64>)> =
+            wanted.into_iter().map(|(table, ids)| Ok((table, keys_of(&ids)?))).collect::<PyResult<_>>()?;
+        let (graph, runner) = (program.0.clone(), self.runner.clone());
+        let look_up = move || {
+            let graph = graph.lock();
+            let wanted = wanted.iter().map(|(table, ids)| Ok((graph.find(table)?, ids.as_slice())));
+            let wanted = wanted.collect::<Result<Vec<_>>>().map_err(raise)?;
+            lock(&runner)?.look_up(&graph, &wanted, for_training).map_err(raise)
+        };
+        let found = if self.remote { interrupt::run(py, || {}, look_up)?? } else { py.detach(look_up)? };
+        let arrays = found.into_iter().map(|LookedUp { keys, positions, rows, dim }| {
+            let keys: Vec<i64> = keys.into_iter().map(|key| key as i64).collect();
+            let positions: Vec<i32> = positions.into_iter().map(|position| position as i32).collect();
+            let rows = rows.into_pyarray(py).reshape([keys.len(), dim])?;
+            Ok((keys.into_pyarray(py), positions.into_pyarray(py), rows))
+        });
+        arrays.collect()
+    }
+
+    /// Runs one training step with gradients that were computed elsewhere: of rows, by table and id, and of parameters. Returns how
+    /// many were refused.
+    fn push_gradients<'py>(
+        &self,
+        py: Python<'py>,
+        program: &Program,
+        rows: Vec<(String, PyReadonlyArray1<'py, i64>, PyReadonlyArray1<'py, f32>)>,
+        dense: Vec<(String, PyReadonlyArray1<'py, f32>)>,
+    ) -> PyResult<usize> {
+        let rows = rows.into_iter().map(|(table, ids, gradients)| {
+            Ok::<_, PyErr>((table, keys_of(&ids)?, gradients.as_slice()?.to_vec()))
+        });
+        let rows = rows.collect::<PyResult<Vec<_>>>()?;
+        let dense = dense.into_iter().map(|(name, gradient)| Ok::<_, PyErr>((name, gradient.as_slice()?.to_vec())));
+        let dense = dense.collect::<PyResult<Vec<_>>>()?;
+        let (graph, runner) = (program.0.clone(), self.runner.clone());
+        let step = move || {
+            let graph = graph.lock();
+            let rows = rows.iter().map(|(table, ids, values)| Ok((graph.find(table)?, &ids[..], &values[..])));
+            let dense = dense.iter().map(|(name, values)| Ok((graph.find(name)?, &values[..])));
+            let gradients = OutsideGradients {
+                rows: rows.collect::<Result<_>>().map_err(raise)?,
+                dense: dense.collect::<Result<_>>().map_err(raise)?,
+            };
+            lock(&runner)?.push_gradients(&graph, &gradients).map_err(raise)
+        };
+        let report = if self.remote { interrupt::run(py, || {}, step)?? } else { py.detach(step)? };
+        Ok(report.non_finite)
+    }
+
+    /// Returns the newest values of the parameters of a program, by name.
+    fn parameters<'py>(
+        &self,
+        py: Python<'py>,
+        program: &Program,
+    ) -> PyResult<Vec<(String, Bound<'py, PyArray1<f32>>)>> {
+        let (graph, runner) = (program.0.clone(), self.runner.clone());
+        let pull = move || lock(&runner)?.parameters(&graph.lock()).map_err(raise);
+        let values = if self.remote { interrupt::run(py, || {}, pull)?? } else { py.detach(pull)? };
+        Ok(values.into_iter().map(|(name, values)| (name, values.into_pyarray(py))).collect())
     }
 
     /// Saves parameters, tables and states of a program, or of its job; returns the manifest as JSON, or `None` on workers of a
@@ -294,11 +369,14 @@ pub(crate) fn feed_of(
     }
     for (name, lengths, ids) in slots {
         let lengths: Vec<usize> = lengths.as_slice()?.iter().map(|&length| length.max(0) as usize).collect();
-        // The same 64 bits: ids above 2^63 are negative in NumPy's int64.
-        let keys = ids.as_slice()?.iter().map(|&id| id as u64).collect();
-        feed = feed.ids(&name, &lengths, keys).map_err(raise)?;
+        feed = feed.ids(&name, &lengths, keys_of(&ids)?).map_err(raise)?;
     }
     Ok(feed)
+}
+
+/// The same 64 bits: ids above 2^63 are negative in NumPy's int64.
+fn keys_of(ids: &PyReadonlyArray1<'_, i64>) -> PyResult<Vec<u64>> {
+    Ok(ids.as_slice()?.iter().map(|&id| id as u64).collect())
 }
 
 fn per_row(graph: &Graph, name: &str) -> Result<usize> {

@@ -67,6 +67,8 @@ pub use graph::{
 };
 pub use kernel::matrix;
 pub use memory::{Scope, StepTimes};
-pub use run::{BatchView, EachBatch, Executor, Observation, OnPause, Pause, Plan, RunOptions, RunReport};
+pub use run::{
+    BatchView, EachBatch, Executor, LookedUp, Observation, OnPause, OutsideGradients, Pause, Plan, RunOptions, RunReport,
+};
 pub use saved::{InferenceModel, Predictor, onnx};
 pub use value::{DType, Dim, Elements, Feed, Shape, Tensor};

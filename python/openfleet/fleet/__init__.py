@@ -237,16 +237,27 @@ def worker_endpoints(to_string: bool = False) -> Any:
     return ",".join(endpoints) if to_string else endpoints
 
 
-def distributed_optimizer(optimizer: Optimizer, strategy: DistributedStrategy | None = None) -> DistributedOptimizer:
+def distributed_optimizer(
+    optimizer: Optimizer | Any,
+    strategy: DistributedStrategy | None = None,
+    model: Any = None,
+    *,
+    name: str = "",
+) -> Any:
     """Returns an optimizer that trains in the mode of a strategy. One line on standard error says which mode.
 
     Args:
-        optimizer: One of `static.optimizer`.
+        optimizer: One of `static.optimizer`, or of `torch.optim` for a PyTorch model.
         strategy: The mode and its settings; by default that of `init`, or async.
+        model: The PyTorch model, whose embeddings are those of `openfleet.torch`.
+        name: A prefix for the names of its tables and parameters, if there are several PyTorch models.
+
+    Returns:
+        A `DistributedOptimizer`; for a PyTorch model that of `openfleet.torch`, a `torch.optim.Optimizer`.
 
     Raises:
         TypeError: An argument has another type.
-        ValueError: Settings of the strategy contradict each other.
+        ValueError: Settings of the strategy contradict each other, or the model has no embedding of OpenFleet.
 
     >>> from openfleet import fleet
     >>> fleet.init()
@@ -258,7 +269,11 @@ def distributed_optimizer(optimizer: Optimizer, strategy: DistributedStrategy | 
     strategy = strategy or _job.strategy or DistributedStrategy()
     if not hasattr(strategy, "_options"):
         raise TypeError(f"`strategy` expects a DistributedStrategy, got {type(strategy).__name__}")
-    return DistributedOptimizer(optimizer, strategy)
+    if model is None:
+        return DistributedOptimizer(optimizer, strategy)
+    from .. import torch
+
+    return torch.DistributedOptimizer(optimizer, strategy, model, name)
 
 
 @accepts_deprecated("dirname var_names", var_names=IGNORED, kwargs=IGNORED)
@@ -318,6 +333,7 @@ def init_worker() -> None:
     _job.current().init_worker()
     _job.begin_work(global_scope())
     _ending.depart_at_exit(_depart)
+    _job.tell_new_values()
 
 
 def _depart() -> None:

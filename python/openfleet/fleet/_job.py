@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .. import _native
@@ -20,6 +21,10 @@ _scope: Scope | None = None
 # Whether to print PaddlePaddle's lines too, for programs that wait for them in the output. `openfleet.compat` sets it.
 paddle_lines = False
 
+# What other libraries do when parameters of the job have new values that they did not train: after `init_worker` and
+# `load_model`.
+_listeners: list[Callable[[], None]] = []
+
 strategy: Any = None
 main_program: Program | None = None
 startup_program: Program | None = None
@@ -30,6 +35,18 @@ def begin(fleet: _native.Fleet) -> None:
     global _fleet, _working, _over, _scope, strategy, main_program, startup_program
     _fleet, _working, _over, _scope = fleet, False, False, None
     strategy, main_program, startup_program = None, None, None
+    _listeners.clear()
+
+
+def listen(listener: Callable[[], None]) -> None:
+    """Calls a function whenever parameters get values that this process did not train."""
+    _listeners.append(listener)
+
+
+def tell_new_values() -> None:
+    """Calls all functions that listen."""
+    for listener in _listeners:
+        listener()
 
 
 def begin_work(scope: Scope) -> None:

@@ -25,7 +25,9 @@ class DistributedOptimizer:
 
     def __init__(self, optimizer: Optimizer, strategy: Any) -> None:
         if not isinstance(optimizer, Optimizer):
-            raise TypeError(f"`distributed_optimizer` expects an optimizer, got {type(optimizer).__name__}")
+            is_of_pytorch = type(optimizer).__module__.startswith("torch.")
+            hint = "\n\nhint: for a PyTorch model, pass it too: `model=`" if is_of_pytorch else ""
+            raise TypeError(f"`distributed_optimizer` expects an optimizer, got {type(optimizer).__name__}{hint}")
         rule = json.dumps(optimizer.to_json())
         self.user_defined_optimizer = optimizer
         self._native = _job.current().distributed_optimizer(rule, strategy._options)

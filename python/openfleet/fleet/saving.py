@@ -27,7 +27,7 @@ def save_persistables(
     bucket.
 
     Args:
-        executor: The executor that trains.
+        executor: The executor that trains, or the PyTorch model.
         dirname: A directory, or `s3://bucket/prefix`. An existing checkpoint is replaced once the new one is complete.
         main_program: The program; that of `minimize` by default.
         mode: `whole`, or `delta` to write only the rows that changed since the existing checkpoint.
@@ -52,6 +52,8 @@ def save_persistables(
     'manifest.json'
     """
     _require_working("save_persistables")
+    if not isinstance(executor, Executor):
+        executor = Executor()
     with scope_guard(_job.scope()):
         static_io.save_persistables(executor, dirname, main_program or _job.main_program, mode=mode, only=only)
 
@@ -153,6 +155,7 @@ def load_model(path: str | os.PathLike[str], *, partial: bool = False) -> None:
     if job.is_first_worker() or job.is_collective():
         with scope_guard(_job.scope()):
             static_io.load(_job.program(), path, partial=partial)
+    _job.tell_new_values()
 
 
 def shrink(

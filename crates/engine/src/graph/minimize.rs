@@ -34,6 +34,9 @@ pub struct Minimize {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Exception {
+    /// Another update rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub optimizer: Option<Optimizer>,
     /// Multiplies the learning rate.
     pub learning_rate: f64,
     /// Whether the weight decay that is part of the rule (of AdamW and Lamb) applies.
@@ -45,7 +48,7 @@ pub struct Exception {
 
 impl Default for Exception {
     fn default() -> Self {
-        Exception { learning_rate: 1.0, weight_decay: true, as_rows: false }
+        Exception { optimizer: None, learning_rate: 1.0, weight_decay: true, as_rows: false }
     }
 }
 
@@ -94,8 +97,10 @@ impl Minimize {
 
     /// The rule and the schedule of a parameter or table.
     pub(crate) fn rule_of(&self, name: &str) -> (Optimizer, Schedule) {
-        let Exception { learning_rate, weight_decay, .. } = self.exceptions.get(name).copied().unwrap_or_default();
-        let optimizer = if weight_decay { self.optimizer } else { self.optimizer.without_weight_decay() };
+        let exception = self.exceptions.get(name).copied().unwrap_or_default();
+        let Exception { learning_rate, weight_decay, .. } = exception;
+        let optimizer = exception.optimizer.unwrap_or(self.optimizer);
+        let optimizer = if weight_decay { optimizer } else { optimizer.without_weight_decay() };
         (optimizer, self.schedule.clone().scaled(learning_rate))
     }
 
@@ -121,7 +126,9 @@ impl Minimize {
         self.clip.map_or(Ok(()), |clip| clip.validate())?;
         for name in self.exceptions.keys() {
             program.find(name)?;
-            self.rule_of(name).1.validate()?;
+            let (optimizer, schedule) = self.rule_of(name);
+            optimizer.validate()?;
+            schedule.validate()?;
         }
         let pairs = match &program.backward {
             Some(backward) if backward.loss() == loss => program.parameter_gradients(),

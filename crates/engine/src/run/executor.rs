@@ -3,6 +3,8 @@
 //! An executor compiles each program once and keeps the plan and the threads' memory for the next call. `pass.rs` runs the
 //! threads over a dataset. Nothing is printed here: callers that want progress pass an observer.
 
+mod outside;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,6 +15,7 @@ use openfleet_dist::LoadOptions;
 use openfleet_dist::collective::{RankGroup, StepOfOthers};
 use openfleet_dist::communicator::Step;
 use openfleet_dist::server::ActionKind;
+use openfleet_dist::stage::SparseStage;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +57,8 @@ struct CompiledProgram {
     scope_generation: u64,
     plan: Arc<Plan>,
     threads: Vec<TrainingThread>,
+    /// Working memory of [`Executor::look_up`].
+    looked_up: Vec<SparseStage>,
     /// Identifies this program to [`Cluster::is_next_turn_of`].
     turn: u64,
     /// In a collective job: takes part in the steps of other ranks. The group has a weak reference to it.
@@ -439,6 +444,7 @@ impl Executor {
                     scope_generation,
                     plan,
                     threads: Vec::new(),
+                    looked_up: Vec::new(),
                     turn: next_turn(),
                     _steps: steps,
                 });

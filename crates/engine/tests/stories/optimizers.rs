@@ -273,7 +273,7 @@ fn without_lazy_mode_adam_moves_every_row_of_a_table_with_bounded_ids_as_it_move
 #[test]
 fn adam_is_lazy_on_rows_and_counts_the_steps_of_the_table() {
     let (beta1, beta2, epsilon, rate) = (0.9f64, 0.999f64, 1e-8, 0.1);
-    let rule = Optimizer::Adam(Adam { beta1, beta2, epsilon, lazy_mode: true, rows_ahead: false });
+    let rule = Optimizer::Adam(Adam { beta1, beta2, epsilon, ..Adam::default() });
     let (net, mut executor) = trained(&Minimize::new(rule, rate));
     step(&mut executor, &net, [0.0; 2], 1, [2.0, -1.0]);
     let after_one = row(&executor, "rows", 1);

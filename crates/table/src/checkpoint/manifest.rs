@@ -331,7 +331,7 @@ fn is_since_version_3(rule: &Optimizer) -> bool {
         | Optimizer::AdamW(_)
         | Optimizer::Adamax(_)
         | Optimizer::Lamb(_) => true,
-        Optimizer::Adam(adam) => adam.rows_ahead || rule.moves_every_row(),
+        Optimizer::Adam(adam) => adam.rows_ahead || adam.unscaled_epsilon || rule.moves_every_row(),
         Optimizer::Sgd(_)
         | Optimizer::Momentum(_)
         | Optimizer::Adagrad(_)

@@ -6,7 +6,8 @@
 //! w -= rate * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + epsilon * sqrt(1 - beta2^t))
 //! ```
 //!
-//! This is `m^ / (sqrt(v^) + epsilon)` of the paper and of PyTorch, written without the two divisions.
+//! This is `m^ / (sqrt(v^) + epsilon)` of the paper and of PyTorch, written without the two divisions. With `unscaled_epsilon` it is
+//! `sqrt(v) + epsilon` below the line, as in PyTorch's `SparseAdam`.
 //!
 //! `t` is the table's step, for dense parameters and for sparse rows, so equal gradients give equal weights in both.
 //! PaddlePaddle's dense kernel counts like this. Its kernel for sparse gradients is one step ahead: at a rate of 0.1 its first
@@ -38,11 +39,14 @@ pub struct Adam {
     /// Whether the bias correction of sparse rows is one step ahead. Dense parameters do not use it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub rows_ahead: bool,
+    /// Whether epsilon is not scaled by the bias correction.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unscaled_epsilon: bool,
 }
 
 impl Default for Adam {
     fn default() -> Self {
-        Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, lazy_mode: true, rows_ahead: false }
+        Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, lazy_mode: true, rows_ahead: false, unscaled_epsilon: false }
     }
 }
 
@@ -77,7 +81,7 @@ impl Update {
             beta2: rule.beta2 as f32,
             one_minus_beta2: (1.0 - rule.beta2) as f32,
             factor: (f64::from(rate) * correction2 / (1.0 - rule.beta1.powf(t))) as f32,
-            epsilon: (rule.epsilon * correction2) as f32,
+            epsilon: (if rule.unscaled_epsilon { rule.epsilon } else { rule.epsilon * correction2 }) as f32,
         }
     }
 }

@@ -13,6 +13,7 @@ mod compile;
 mod early;
 mod fetch;
 mod finite;
+mod outside;
 mod prepare;
 mod ranks;
 mod shapes;
@@ -33,6 +34,7 @@ use parking_lot::Mutex;
 
 use compile::{OpenTables, TableSource};
 use early::EarlyPush;
+pub use outside::{LookedUp, OutsideGradients};
 pub(crate) use ranks::StepsWithoutData;
 use shapes::{ShapeSource, ShapesAtRun};
 
@@ -313,6 +315,11 @@ impl Plan {
             self.communicator.return_step(work.stream);
         }
         computed?;
+        self.push_or_return(arena, work)
+    }
+
+    /// Pushes the gradients of a step; one that is not pushed, because it is not finite, can be repeated under the same number.
+    fn push_or_return(&self, arena: &mut Arena, work: WorkId) -> Result<PushReport> {
         self.push(arena, work).inspect_err(|error| {
             if matches!(error, Error::NotFiniteGradient { .. }) {
                 self.communicator.return_step(work.stream);

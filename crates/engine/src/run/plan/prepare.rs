@@ -72,7 +72,8 @@ fn number(column: &Column, row: usize) -> f32 {
     }
 }
 
-fn check_vocabulary(slot: &str, vocabulary: u64, keys: &[u64], offsets: &[u32]) -> Result<()> {
+/// Fails if an id is not below the size of the vocabulary.
+pub(super) fn check_vocabulary(slot: &str, vocabulary: u64, keys: &[u64], offsets: &[u32]) -> Result<()> {
     match keys.iter().position(|&key| key >= vocabulary) {
         None => Ok(()),
         Some(at) => Err(Error::Value {

@@ -1,0 +1,64 @@
+//! Training for another library, which computes the layers: it looks rows up, and pushes gradients once a step.
+
+use openfleet_core::{Key, WorkId};
+use openfleet_dist::communicator::{Missing, Step};
+use openfleet_table::PushReport;
+
+use super::{CompiledProgram, Executor, check_threads};
+use crate::error::Result;
+use crate::graph::{Program, Var};
+use crate::run::{LookedUp, OutsideGradients};
+
+impl Executor {
+    /// Pulls the rows of the ids of some tables of a program, in one request to each server.
+    ///
+    /// For training, missing rows are created. Otherwise no row is created: a missing one has its first values.
+    pub fn look_up(
+        &mut self,
+        program: &Program,
+        wanted: &[(Var, &[Key])],
+        for_training: bool,
+    ) -> Result<Vec<LookedUp>> {
+        let missing = if for_training { Missing::Create } else { Missing::Initial };
+        let position = self.prepared_at(program, 1)?;
+        let CompiledProgram { plan, looked_up, .. } = &mut self.prepared[position];
+        plan.look_up(looked_up, wanted, missing)
+    }
+
+    /// Runs one training step of a program whose gradients were computed elsewhere. The step is numbered like any other: a restarted
+    /// worker repeats its steps, and those that the servers have applied are not pushed again.
+    pub fn push_gradients(&mut self, program: &Program, gradients: &OutsideGradients<'_>) -> Result<PushReport> {
+        let known = self.known_threads();
+        let (scope, is_numbered) = (self.scope.clone(), self.cluster.is_some());
+        let prepared = self.prepared_for_step(program)?;
+        let (plan, thread) = (&prepared.plan, &mut prepared.threads[0]);
+        check_threads(plan, 1, known)?;
+        scope.begin_training(program);
+        let step = match is_numbered || plan.replicated().is_some() {
+            true => plan.communicator().next_step(0)?,
+            false => Step { number: thread.steps, is_applied: false },
+        };
+        let report = match step.is_applied {
+            true => PushReport::default(),
+            false => plan.push_gradients(&mut thread.arena, gradients, WorkId::step(0, step.number))?,
+        };
+        thread.steps = step.number + 1;
+        Ok(report)
+    }
+
+    /// The newest values of the parameters of a program, by name.
+    pub fn parameters(&mut self, program: &Program) -> Result<Vec<(String, Vec<f32>)>> {
+        let prepared = self.prepared_for_step(program)?;
+        prepared.plan.parameters(&mut prepared.threads[0].arena)
+    }
+
+    /// The compiled program. If another one ran in between, its copies of dense values are pulled anew.
+    fn prepared_for_step(&mut self, program: &Program) -> Result<&mut CompiledProgram> {
+        let position = self.prepared_at(program, 1)?;
+        let prepared = &mut self.prepared[position];
+        if self.cluster.as_ref().is_some_and(|cluster| !cluster.is_next_turn_of(prepared.turn)) {
+            prepared.threads[0].invalidate_dense();
+        }
+        Ok(prepared)
+    }
+}

@@ -1,0 +1,158 @@
+"""The tables and parameters of a PyTorch model as a program, which executors train in a process or on servers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import _native, static
+from ..static.entry import EntryAttr
+from ..static.optimizer import Optimizer
+from ..static.scope import Scope
+
+
+@dataclass
+class Table:
+    """What a module says of its table."""
+
+    name: str | None
+    dim: int
+    rows: int | None
+    initializer: Any
+    optimizer: Optimizer | None
+    entry: EntryAttr | None
+    storage: str
+    # Its name in the program, once the module is bound.
+    key: str = ""
+
+    def agrees_with(self, other: Table) -> bool:
+        """Whether both describe one table."""
+        return (self.dim, self.rows, self.storage) == (other.dim, other.rows, other.storage)
+
+
+def define(tables: Iterable[Table], parameters: Mapping[str, Any], decays: Mapping[str, float]) -> static.Variable:
+    """Writes a program that has the tables and parameters, and returns what stands for its loss.
+
+    The program is never run: its layers are PyTorch's. It says what is trained, saved and loaded.
+    """
+    terms = []
+    for table in tables:
+        ids = static.data(f"{table.key}.ids", [None, 1], "int64", lod_level=1)
+        attr = static.ParamAttr(name=table.key, initializer=table.initializer)
+        options = {"param_attr": attr, "pooling": "sum", "storage": table.storage}
+        if table.rows is None or table.entry is not None:
+            vectors = static.nn.sparse_embedding(ids, [table.rows or 0, table.dim], entry=table.entry, **options)
+        else:
+            vectors = static.nn.embedding(ids, [table.rows, table.dim], is_sparse=True, **options)
+        terms.append(static.nn.mean(vectors))
+    for name, parameter in parameters.items():
+        decay = decays.get(name, 0.0)
+        attr = static.ParamAttr(name=name, regularizer=static.regularizer.L2Decay(decay) if decay else None)
+        terms.append(static.nn.mean(static.create_parameter(list(parameter.shape) or [1], attr=attr)))
+    return static.nn.add_n(terms)
+
+
+class Tables:
+    """The tables and parameters of one model, in a scope of this process or on the servers of a job."""
+
+    def __init__(
+        self, program: static.Program, startup: static.Program, scope: Scope, parameters: Mapping[str, Any]
+    ) -> None:
+        self.program, self.scope, self._parameters = program, scope, dict(parameters)
+        self._executor = static.Executor()
+        self._process = os.getpid()
+        # The rows that have gradients, by the identity of the tensor: the module that looked them up, and its name there.
+        self._owners: dict[int, tuple[TableOwner, str]] = {}
+        self.staged: list[torch.nn.Parameter] = []
+        self._executor.run(startup, scope=scope)
+        for name, parameter in self._parameters.items():
+            values = parameter.detach().numpy().reshape(list(parameter.shape) or [1])
+            scope.var(name).get_tensor().set(np.ascontiguousarray(values))
+
+    def _native(self) -> _native.Executor:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "an embedding of OpenFleet is used in a child process, such as a worker of a DataLoader: connections "
+                "to servers and tables are the parent's\n\nhint: look ids up in the training loop, not in the dataset"
+            )
+        return self._executor._for_scope(self.scope)
+
+    def look_up(
+        self, module: TableOwner, wanted: Mapping[str, torch.Tensor]
+    ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        """Pulls the rows of the ids of some tables. With gradients enabled, the rows are ready for training."""
+        _refuse_other_parallelism()
+        trains = torch.is_grad_enabled()
+        ids = [(table, np.ascontiguousarray(given.numpy(), np.int64)) for table, given in wanted.items()]
+        found = self._native().look_up(self.program._native, ids, trains)
+        results = {}
+        for table, (keys, positions, values) in zip(wanted, found):
+            rows = torch.from_numpy(values)
+            if trains:
+                rows = torch.nn.Parameter(rows)
+                rows._openfleet = (table, keys)  # type: ignore[attr-defined]
+                rows.register_post_accumulate_grad_hook(lambda rows: self._stage(module, rows))
+            results[table] = rows, torch.from_numpy(positions)
+        return results
+
+    def _stage(self, module: TableOwner, rows: Any) -> None:
+        """Keeps rows that have a gradient now, until the next step or until gradients are set to zero."""
+        if id(rows) in self._owners:
+            return
+        taken = set(module._parameters)
+        name = next(name for i in range(len(taken) + 1) if (name := f"rows_{i}") not in taken)
+        module._parameters[name] = rows
+        self._owners[id(rows)] = module, name
+        self.staged.append(rows)
+
+    def drop_staged(self, all: bool) -> None:
+        """Forgets staged rows: all, or those whose gradient was set to None."""
+        for rows in [rows for rows in self.staged if all or rows.grad is None]:
+            module, name = self._owners.pop(id(rows))
+            module._parameters.pop(name, None)
+        self.staged[:] = [rows for rows in self.staged if id(rows) in self._owners]
+
+    def push(self) -> None:
+        """Pushes the gradients of one step, and copies the new values into the parameters."""
+        by_table: dict[str, list[tuple[Any, Any]]] = {}
+        for rows in self.staged:
+            if rows.grad is not None:
+                table, keys = rows._openfleet  # type: ignore[attr-defined]
+                by_table.setdefault(table, []).append((keys, rows.grad.numpy()))
+        pushed = []
+        for table, parts in by_table.items():
+            gradients = np.concatenate([gradient for _, gradient in parts]).reshape(-1)
+            pushed.append((table, np.concatenate([keys for keys, _ in parts]), np.ascontiguousarray(gradients)))
+        dense = [
+            (name, np.ascontiguousarray(parameter.grad.numpy()).reshape(-1))
+            for name, parameter in self._parameters.items()
+            if parameter.grad is not None
+        ]
+        self._native().push_gradients(self.program._native, pushed, dense)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Copies the newest values into the parameters of the model."""
+        with torch.no_grad():
+            for name, values in self._native().parameters(self.program._native):
+                parameter = self._parameters[name]
+                parameter.copy_(torch.from_numpy(values).view(parameter.shape))
+
+
+class TableOwner(torch.nn.Module):
+    """A module that looks ids up; see `embeddings.TableModule`."""
+
+
+def _refuse_other_parallelism() -> None:
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+        raise RuntimeError(
+            "`torch.distributed` has a process group of several processes: OpenFleet exchanges the gradients of "
+            "its workers itself, so DistributedDataParallel would apply them twice\n\n"
+            "hint: start the workers with `fleetrun`, without DistributedDataParallel"
+        )

@@ -1,0 +1,281 @@
+"""Embeddings whose rows are in tables: `Embedding`, `EmbeddingBag`, and `EmbeddingCollection`, which pulls once for all.
+
+Letters: U distinct ids of a forward, D size of a row, B rows of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from .. import _native
+from ..static.entry import EntryAttr
+from ..static.optimizer import Optimizer
+from ._tables import Table, Tables
+
+_MODES = ("sum", "mean", "max")
+
+
+class TableModule(torch.nn.Module):
+    """Base class of modules that look ids up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tables: Tables | None = None
+
+    def bind(self, tables: Tables) -> None:
+        """Says where the rows are. `fleet.distributed_optimizer` calls it."""
+        self._tables = tables
+
+    def _look_up(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        """Returns for each table the rows of its distinct ids [U, D], and the position of each id among them."""
+        if self._tables is None:
+            hint = "call `fleet.distributed_optimizer(torch_optimizer, model=model)` before the first forward"
+            raise _native.OrderError(f"`{type(self).__name__}` has no tables yet, or is a copy\n\nhint: {hint}")
+        return self._tables.look_up(self, wanted)
+
+    # The rows of a batch are among the parameters of a module while they have gradients. They are no part of its state.
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        pass
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_parameters": {}, "_tables": None}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        copy = type(self).__new__(type(self))
+        memo[id(self)] = copy
+        # Submodules of a collection are copied with it.
+        import copy as copies
+
+        copy.__dict__.update({name: copies.deepcopy(value, memo) for name, value in self.__getstate__().items()})
+        return copy
+
+
+class _OneTable(TableModule):
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int | None,
+        padding_idx: int | None,
+        table: str | None,
+        initializer: Any,
+        optimizer: Optimizer | None,
+        entry: EntryAttr | None,
+        storage: str,
+    ) -> None:
+        super().__init__()
+        if embedding_dim is None:
+            self.num_embeddings, self.embedding_dim = None, int(num_embeddings)
+        else:
+            self.num_embeddings, self.embedding_dim = int(num_embeddings), int(embedding_dim)
+        if self.embedding_dim < 1:
+            raise ValueError(f"`embedding_dim` expects at least 1, got {self.embedding_dim}")
+        if padding_idx is not None and padding_idx < 0 and self.num_embeddings is not None:
+            padding_idx += self.num_embeddings
+        self.padding_idx = padding_idx
+        self.table = Table(table, self.embedding_dim, self.num_embeddings, initializer, optimizer, entry, storage)
+
+    def ids_of(self, input: torch.Tensor) -> torch.Tensor:
+        """Returns the ids that have a row, one-dimensional."""
+        if input.dtype not in (torch.int64, torch.int32):
+            raise TypeError(f"`{type(self).__name__}` expects ids of int64 or int32, got {input.dtype}")
+        ids = input.reshape(-1)
+        return ids if self.padding_idx is None else ids[ids != self.padding_idx]
+
+    def vectors(self, input: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor) -> tuple[Any, Any, int | None]:
+        """Returns a table in which the positions of the second result are those of the input's ids; a padding id has
+        the position of the third result, a row of zeros.
+        """
+        if self.padding_idx is None:
+            return rows, positions.view(input.shape), None
+        zeros = rows.new_zeros(1, self.embedding_dim)
+        padding = rows.shape[0]
+        has_row = input != self.padding_idx
+        all_positions = torch.full(input.shape, padding, dtype=positions.dtype)
+        all_positions[has_row] = positions
+        return torch.cat([rows, zeros]), all_positions, padding
+
+    def extra_repr(self) -> str:
+        size = f"{self.embedding_dim}" if self.num_embeddings is None else f"{self.num_embeddings}, {self.embedding_dim}"
+        return size + ("" if self.table.name is None else f", table={self.table.name!r}")
+
+
+class Embedding(_OneTable):
+    """`torch.nn.Embedding` whose rows are in a table: in this process, or on the servers of a job.
+
+    Ids are any 64-bit integers. A row is created when its id is first seen in training.
+
+    Args:
+        num_embeddings: D, if it is the only number; then ids have no bound. With two numbers the first one is the bound
+            of the ids, as in PyTorch.
+        embedding_dim: D.
+        padding_idx: An id whose vector is zeros and is not trained.
+        table: The name of the table; embeddings of one name share it. By default the name of the module in the model.
+        initializer: First values of the rows, one of `static.initializer`; uniform within 1 / sqrt(D) by default.
+        optimizer: The update rule of the rows with its learning rate, one of `static.optimizer`. By default the rule of
+            the model's optimizer.
+        entry: Which ids get a row, one of `static.CountFilterEntry` and `static.ProbabilityEntry`; all by default.
+        storage: How weights are kept: `float32` or `bfloat16`.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int | None = None,
+        padding_idx: int | None = None,
+        *,
+        table: str | None = None,
+        initializer: Any = None,
+        optimizer: Optimizer | None = None,
+        entry: EntryAttr | None = None,
+        storage: str = "float32",
+    ) -> None:
+        super().__init__(num_embeddings, embedding_dim, padding_idx, table, initializer, optimizer, entry, storage)
+
+    @torch.compiler.disable
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Returns the vector of each id, [..., D] for ids [...]."""
+        found = self._look_up({self.table.key: self.ids_of(input)})
+        return self.from_rows(*found[self.table.key], input)
+
+    def from_rows(self, rows: torch.Tensor, positions: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
+        """Returns the vectors of ids whose rows are there."""
+        rows, positions, _ = self.vectors(input, rows, positions)
+        return functional.embedding(positions, rows)
+
+
+class EmbeddingBag(_OneTable):
+    """`torch.nn.EmbeddingBag` whose rows are in a table: sums or means of the vectors of several ids.
+
+    Args:
+        mode: `mean`, `sum` or `max`.
+        include_last_offset: Whether `offsets` ends with the number of ids.
+
+    The other arguments are those of `Embedding`.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int | None = None,
+        *,
+        mode: str = "mean",
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        table: str | None = None,
+        initializer: Any = None,
+        optimizer: Optimizer | None = None,
+        entry: EntryAttr | None = None,
+        storage: str = "float32",
+    ) -> None:
+        super().__init__(num_embeddings, embedding_dim, padding_idx, table, initializer, optimizer, entry, storage)
+        if mode not in _MODES:
+            raise ValueError(f"`mode` expects one of {', '.join(_MODES)}, got {mode!r}")
+        self.mode, self.include_last_offset = mode, include_last_offset
+
+    @torch.compiler.disable
+    def forward(
+        self,
+        input: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        per_sample_weights: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Returns one vector per bag, [B, D]: for ids [B, L], or for ids [N] with the position at which each bag begins."""
+        found = self._look_up({self.table.key: self.ids_of(input)})
+        return self.from_rows(*found[self.table.key], input, offsets, per_sample_weights)
+
+    def from_rows(
+        self,
+        rows: torch.Tensor,
+        positions: torch.Tensor,
+        input: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        per_sample_weights: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Returns the vectors of bags whose rows are there."""
+        rows, positions, padding = self.vectors(input, rows, positions)
+        return functional.embedding_bag(
+            positions.long(),
+            rows,
+            None if offsets is None else offsets.long(),
+            mode=self.mode,
+            per_sample_weights=per_sample_weights,
+            include_last_offset=self.include_last_offset,
+            padding_idx=padding,
+        )
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, mode={self.mode!r}"
+
+
+class EmbeddingCollection(TableModule):
+    """The embeddings of several features, whose rows are pulled in one request to each server.
+
+    Args:
+        features: The embedding of each feature, by name. Features may share a table.
+
+    >>> collection = EmbeddingCollection(
+    ...     {"user": Embedding(16), "item": Embedding(16, table="items"), "clicks": EmbeddingBag(16, table="items")}
+    ... )
+    """
+
+    def __init__(self, features: Mapping[str, Embedding | EmbeddingBag]) -> None:
+        super().__init__()
+        self.features = torch.nn.ModuleDict(dict(features))
+
+    @torch.compiler.disable
+    def forward(self, features: Any) -> dict[str, torch.Tensor]:
+        """Returns the vectors of each feature.
+
+        Args:
+            features: By name the arguments of each feature's embedding: ids, or a tuple of ids, offsets and weights.
+                Or an object with `keys()`, `values()` and `lengths()`, such as a `KeyedJaggedTensor`, for bags: the ids
+                of the first feature for all rows of the batch, then those of the second.
+        """
+        inputs = _inputs(features)
+        unknown = sorted(set(inputs) - set(self.features))
+        if unknown:
+            hint = _native.nearest(unknown[0], list(self.features))
+            raise KeyError(f"`EmbeddingCollection` has no feature `{unknown[0]}`; {hint}")
+        ids: dict[str, list[torch.Tensor]] = {}
+        for name, arguments in inputs.items():
+            module: Any = self.features[name]
+            ids.setdefault(module.table.key, []).append(module.ids_of(arguments[0]))
+        found = self._look_up({table: torch.cat(parts) for table, parts in ids.items()})
+        counts = {table: [len(part) for part in parts] for table, parts in ids.items()}
+        positions = {table: list(found[table][1].split(counts[table])) for table in ids}
+        vectors = {}
+        for name, arguments in inputs.items():
+            module = self.features[name]
+            table = module.table.key
+            vectors[name] = module.from_rows(found[table][0], positions[table].pop(0), *arguments)
+        return vectors
+
+
+def _inputs(features: Any) -> dict[str, Sequence[Any]]:
+    if isinstance(features, Mapping):
+        return {
+            name: tuple(given) if isinstance(given, (tuple, list)) else (given,) for name, given in features.items()
+        }
+    if not all(callable(getattr(features, method, None)) for method in ("keys", "values", "lengths")):
+        raise TypeError(
+            f"`EmbeddingCollection` expects a dictionary or a KeyedJaggedTensor, got {type(features).__name__}"
+        )
+    names, lengths = list(features.keys()), features.lengths()
+    lengths = lengths.view(len(names), -1)
+    values = features.values().split(lengths.sum(dim=1).tolist())
+    weights_of = getattr(features, "weights_or_none", lambda: None)
+    weights = weights_of()
+    parts = [None] * len(names) if weights is None else weights.split(lengths.sum(dim=1).tolist())
+    inputs: dict[str, Sequence[Any]] = {}
+    for name, ids, length, weight in zip(names, values, lengths, parts):
+        offsets = torch.cat([length.new_zeros(1), length.cumsum(0)[:-1]])
+        inputs[name] = (ids, offsets, weight)
+    return inputs

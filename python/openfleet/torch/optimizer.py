@@ -1,0 +1,195 @@
+"""`fleet.distributed_optimizer` for PyTorch's optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .. import _native, static
+from ..fleet import _job
+from ..fleet.optimizer import DistributedOptimizer as _ProgramOptimizer
+from ..static.optimizer import Optimizer
+from . import _tables
+from .embeddings import TableModule, _OneTable
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """A PyTorch optimizer whose rule updates parameters and rows where they are: on the servers, or in this process.
+
+    `fleet.distributed_optimizer(torch_optimizer, strategy, model)` returns it. Its last parameter group has the rows
+    that have gradients in this step, so clipping by the optimizer's parameters and loss scaling see them.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, strategy: Any, model: torch.nn.Module, name: str = "") -> None:
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        rule = _Rule(optimizer, names, name)
+        embeddings = [(path, module) for path, module in model.named_modules() if isinstance(module, _OneTable)]
+        tables = _distinct_tables(embeddings, name)
+        program, startup, scope = static.Program(), static.Program(), static.global_scope()
+        names_of_models = scope.__dict__.setdefault("_names_of_torch_models", set())
+        taken = sorted({*tables, *rule.parameters} & {*scope.names(), *names_of_models})
+        if taken:
+            raise ValueError(
+                f"the scope has a value of the name `{taken[0]}`, of another model or program\n\n"
+                "hint: give this model's tables and parameters a prefix, with `name=` of `distributed_optimizer`"
+            )
+        names_of_models.update(tables, rule.parameters)
+        with static.program_guard(program, startup):
+            loss = _tables.define(tables.values(), rule.parameters, rule.decays)
+        rule.add_rows(tables)
+        _ProgramOptimizer(rule, strategy).minimize(loss, startup)
+        self.tables = _tables.Tables(program, startup, scope, rule.parameters)
+        for module in model.modules():
+            if isinstance(module, TableModule):
+                module.bind(self.tables)
+        _job.listen(self.tables.refresh)
+        groups = [dict(group) for group in optimizer.param_groups]
+        super().__init__([*groups, {"params": [], "lr": rule.row_rate}], {})
+        self.param_groups[-1]["params"] = self.tables.staged
+        self._rates = self._current_rates()
+
+    def _current_rates(self) -> list[float]:
+        return [float(group["lr"]) for group in self.param_groups]
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Pushes the gradients of rows and parameters, as one step of the job."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        rates = self._current_rates()
+        if rates != self._rates:
+            raise NotImplementedError(
+                f"the learning rate was changed from {self._rates} to {rates}: the tables have the rate that they were "
+                "created with\n\nhint: leave the rate constant"
+            )
+        self.tables.push()
+        self.tables.drop_staged(all=False)
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops the gradients of parameters and rows."""
+        super().zero_grad(set_to_none)
+        self.tables.drop_staged(all=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the settings of the groups. Moments are with the tables: `fleet.save_persistables` saves them."""
+        groups = [
+            {name: value for name, value in group.items() if name != "params"} for group in self.param_groups
+        ]
+        return {"state": {}, "param_groups": groups}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Sets what `state_dict` returned."""
+        for group, saved in zip(self.param_groups, state_dict["param_groups"]):
+            group.update(saved)
+
+
+def _distinct_tables(embeddings: list[tuple[str, _OneTable]], prefix: str) -> dict[str, _tables.Table]:
+    """Names the tables of a model's embeddings, and returns each table once."""
+    if not embeddings:
+        raise ValueError("the model has no embedding of `openfleet.torch`")
+    tables: dict[str, _tables.Table] = {}
+    for path, module in embeddings:
+        table = module.table
+        table.key = _prefixed(prefix, table.name or f"{path}.rows" if path else "rows")
+        known = tables.setdefault(table.key, table)
+        if not known.agrees_with(table):
+            raise ValueError(
+                f"two embeddings of the table `{table.key}` differ: {known.rows} ids of {known.dim} floats "
+                f"({known.storage}), and {table.rows} ids of {table.dim} floats ({table.storage})"
+            )
+    return tables
+
+
+def _prefixed(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
+
+
+class _Rule(Optimizer):
+    """The rule of a PyTorch optimizer, in the words of the tables, and how it differs between parameters."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, names: dict[int, str], prefix: str) -> None:
+        groups = optimizer.param_groups
+        rules = [_rule_of(type(optimizer), group) for group in groups]
+        # Groups without decay, such as biases, are exceptions to the rule of AdamW.
+        main = next((rule for rule in rules if rule.get("adamw", {}).get("weight_decay")), rules[0])
+        if any(rule != main and rule != _without_decay(main) for rule in rules):
+            raise NotImplementedError(
+                "the parameter groups of the optimizer differ in more than their learning rate and weight decay"
+            )
+        super().__init__(1.0, main)
+        self.parameters: dict[str, torch.nn.Parameter] = {}
+        self.decays: dict[str, float] = {}
+        self._exceptions: dict[str, Any] = {}
+        for group, rule in zip(groups, rules):
+            for parameter in group["params"]:
+                if id(parameter) not in names:
+                    raise ValueError(f"a parameter {list(parameter.shape)} of the optimizer is not one of the model")
+                if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+                    raise ValueError(
+                        f"the parameter `{names[id(parameter)]}` is {parameter.dtype} on {parameter.device}: "
+                        "parameters are float32 on the CPU"
+                    )
+                name = _prefixed(prefix, names[id(parameter)])
+                self.parameters[name] = parameter
+                self._exceptions[name] = {"learning_rate": float(group["lr"]), "weight_decay": rule == main}
+                if "adamw" not in rule:
+                    self.decays[name] = float(group.get("weight_decay", 0.0))
+        self.row_rate = float(groups[0]["lr"])
+        self._row_rule = _row_rule_of(main)
+
+    def add_rows(self, tables: dict[str, _tables.Table]) -> None:
+        """Adds the rules of the tables, which are the model's unless a module has its own."""
+        for name, table in tables.items():
+            rule, rate = self._row_rule, self.row_rate
+            if table.optimizer is not None:
+                settings = table.optimizer.to_json()
+                rate = settings["schedule"].get("constant")
+                if rate is None or settings["regularizer"] or settings["clip"]:
+                    raise NotImplementedError(
+                        f"the optimizer of the table `{name}` has a schedule, a weight decay or a clipping: "
+                        "rows have a constant rate"
+                    )
+                rule = settings["optimizer"]
+            self._exceptions[name] = {"optimizer": rule, "learning_rate": rate}
+
+    def exceptions(self, program: static.Program) -> dict[str, Any]:
+        """Returns what the rule does differently for some parameters of a program, by name, as the engine reads it."""
+        return self._exceptions
+
+
+def _rule_of(kind: type, group: dict[str, Any]) -> dict[str, Any]:
+    """The update rule of a group of a PyTorch optimizer."""
+    for option, allowed in (("amsgrad", False), ("maximize", False), ("dampening", 0), ("lr_decay", 0)):
+        if group.get(option, allowed) != allowed:
+            raise NotImplementedError(f"`{option}={group[option]}` of {kind.__name__}")
+    if kind is torch.optim.SGD:
+        momentum, nesterov = float(group["momentum"]), bool(group["nesterov"])
+        return {"momentum": {"momentum": momentum, "nesterov": nesterov}} if momentum else {"sgd": {}}
+    if kind is torch.optim.Adagrad:
+        start = float(group["initial_accumulator_value"])
+        return {"adagrad": {"epsilon": float(group["eps"]), "initial_accumulator": start}}
+    if kind in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SparseAdam):
+        beta1, beta2 = map(float, group["betas"])
+        moments = {"beta1": beta1, "beta2": beta2, "epsilon": float(group["eps"])}
+        if kind is torch.optim.AdamW or group.get("decoupled_weight_decay"):
+            return {"adamw": {**moments, "weight_decay": float(group["weight_decay"])}}
+        return {"adam": moments}
+    known = "SGD, Adagrad, Adam, AdamW and SparseAdam"
+    raise NotImplementedError(f"`{kind.__name__}` has no rule on the tables: there are {known}\n\nhint: use one of them")
+
+
+def _without_decay(rule: dict[str, Any]) -> dict[str, Any]:
+    return {"adamw": {**rule["adamw"], "weight_decay": 0.0}} if "adamw" in rule else rule
+
+
+def _row_rule_of(rule: dict[str, Any]) -> dict[str, Any]:
+    """The rule of rows by default: the same, without weight decay; for Adam that of SparseAdam."""
+    moments = rule.get("adam") or rule.get("adamw")
+    if moments is None:
+        return rule
+    moments = {name: value for name, value in moments.items() if name != "weight_decay"}
+    return {"adam": {**moments, "unscaled_epsilon": True}}

@@ -1,0 +1,550 @@
+"""PyTorch models whose embeddings are tables: equal to PyTorch's own in one process, and trained on real servers.
+
+Run by `make test-frameworks`; skipped where PyTorch is not installed.
+"""
+
+import copy
+import importlib.util
+import os
+import pickle
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from processes import environment
+
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("PyTorch is not installed: `make test-frameworks` installs it", allow_module_level=True)
+
+import torch  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from openfleet import OrderError, ProgramError, fleet, static  # noqa: E402
+from openfleet.torch import Embedding, EmbeddingBag, EmbeddingCollection  # noqa: E402
+
+VOCABULARY, FIELDS, DIM = 50, 3, 4
+
+
+@pytest.fixture(autouse=True)
+def _job(job_of_its_own):
+    fleet.init()
+
+
+class Model(torch.nn.Module):
+    """An embedding of a few fields and two layers."""
+
+    def __init__(self, embedding):
+        super().__init__()
+        self.embedding = embedding
+        self.layers = torch.nn.Sequential(
+            torch.nn.Flatten(), torch.nn.Linear(FIELDS * DIM, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1)
+        )
+
+    def forward(self, ids):
+        return self.layers(self.embedding(ids)).squeeze(1)
+
+
+def batches(count, rows=16, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        ids = torch.randint(0, VOCABULARY, (rows, FIELDS), generator=draw)
+        yield ids, (ids[:, 0] % 2).float()
+
+
+def distributed(rule, model, **options):
+    return fleet.distributed_optimizer(rule(model), model=model, **options)
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def small(rule=sgd, **options):
+    """A model and its optimizer."""
+    torch.manual_seed(0)
+    model = Model(Embedding(VOCABULARY, DIM, **options))
+    return model, distributed(rule, model)
+
+
+def rows_of(model):
+    """All rows of the model's embedding; a row that does not exist has its first values."""
+    with torch.no_grad():
+        return model.embedding(torch.arange(VOCABULARY)).clone()
+
+
+def existing_rows():
+    return sum(fleet.table_rows().values())
+
+
+def step(model, optimizer, ids, labels):
+    optimizer.zero_grad()
+    loss = functional.binary_cross_entropy_with_logits(model(ids), labels)
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+RULES = {
+    "sgd": (lambda p: torch.optim.SGD(p, lr=0.1), lambda p: torch.optim.SGD(p, lr=0.1)),
+    "momentum": (lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True), None),
+    "decay": (lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.01), lambda p: torch.optim.SGD(p, lr=0.1)),
+    "adagrad": (lambda p: torch.optim.Adagrad(p, lr=0.05), lambda p: torch.optim.Adagrad(p, lr=0.05)),
+    "adam": (lambda p: torch.optim.Adam(p, lr=0.01), lambda p: torch.optim.SparseAdam(p, lr=0.01)),
+    "adamw": (
+        lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
+        lambda p: torch.optim.SparseAdam(p, lr=0.01),
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_one_process_trains_as_pytorch_does_with_sparse_gradients(rule):
+    dense_rule, row_rule = RULES[rule]
+    model, optimizer = small(lambda model: dense_rule(model.parameters()))
+    theirs = Model(torch.nn.Embedding(VOCABULARY, DIM, sparse=True))
+    theirs.layers.load_state_dict(model.layers.state_dict())
+    theirs.embedding.weight.data.copy_(rows_of(model))
+    dense = dense_rule(theirs.layers.parameters())
+    # Velocities of rows that are not in a batch rest here, which no optimizer of PyTorch does.
+    rows = (row_rule or (lambda p: torch.optim.SGD(p, lr=0.0)))(theirs.embedding.parameters())
+    for ids, labels in batches(100 if row_rule else 1):
+        loss = step(model, optimizer, ids, labels)
+        dense.zero_grad(), rows.zero_grad()
+        expected = functional.binary_cross_entropy_with_logits(theirs(ids), labels)
+        expected.backward()
+        dense.step(), rows.step()
+        assert loss == pytest.approx(expected.item(), abs=2e-6)
+    for name, parameter in theirs.layers.state_dict().items():
+        torch.testing.assert_close(model.layers.state_dict()[name], parameter, atol=1e-6, rtol=1e-5)
+    if row_rule:
+        torch.testing.assert_close(rows_of(model), theirs.embedding.weight.data, atol=1e-6, rtol=1e-5)
+
+
+def test_rows_can_have_a_rule_of_their_own():
+    model, optimizer = small(optimizer=static.optimizer.Adagrad(0.5, epsilon=1e-10))
+    theirs = torch.nn.Embedding(VOCABULARY, DIM)
+    theirs.weight.data.copy_(rows_of(model))
+    rule = torch.optim.Adagrad(theirs.parameters(), lr=0.5)
+    for ids, _ in batches(20):
+        optimizer.zero_grad(), rule.zero_grad()
+        (model.embedding(ids) ** 2).sum().backward()
+        (theirs(ids) ** 2).sum().backward()
+        optimizer.step(), rule.step()
+    torch.testing.assert_close(rows_of(model), theirs.weight.data, atol=1e-6, rtol=1e-5)
+
+
+def test_groups_have_rates_and_decays_of_their_own():
+    def rule(model):
+        weights = [each for name, each in model.named_parameters() if name.endswith("weight")]
+        biases = [each for name, each in model.named_parameters() if name.endswith("bias")]
+        groups = [{"params": weights}, {"params": biases, "lr": 0.1, "weight_decay": 0.0}]
+        return torch.optim.AdamW(groups, lr=0.01, weight_decay=0.2)
+
+    model, optimizer = small(rule)
+    theirs = copy.deepcopy(model.layers)
+    expected = rule(theirs)
+    for ids, labels in batches(30):
+        with torch.no_grad():
+            vectors = model.embedding(ids)
+        expected.zero_grad()
+        functional.binary_cross_entropy_with_logits(theirs(vectors).squeeze(1), labels).backward()
+        expected.step()
+        step(model, optimizer, ids, labels)
+    for ours, other in zip(model.layers.parameters(), theirs.parameters()):
+        torch.testing.assert_close(ours, other, atol=1e-6, rtol=1e-5)
+
+
+def gradient_of_rows(act):
+    """By how much a function changes the rows at a rate of 1, in one step."""
+    model, optimizer = small(lambda model: torch.optim.SGD(model.parameters(), lr=1.0))
+    before = rows_of(model)
+    act(model, optimizer)
+    return before - rows_of(model)
+
+
+IDS = torch.tensor([[1, 2, 1], [3, 2, 4]])
+
+
+def once(model, optimizer):
+    optimizer.zero_grad()
+    model.embedding(IDS).sum().backward()
+    optimizer.step()
+
+
+def expected_rows(factor=1.0):
+    counts = torch.bincount(IDS.flatten(), minlength=VOCABULARY).float()
+    return factor * counts[:, None].expand(VOCABULARY, DIM)
+
+
+def test_a_step_adds_up_the_gradients_of_equal_ids():
+    torch.testing.assert_close(gradient_of_rows(once), expected_rows())
+
+
+def test_zero_grad_between_forward_and_backward_loses_nothing():
+    def act(model, optimizer):
+        loss = model.embedding(IDS).sum()
+        optimizer.zero_grad()
+        model.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    torch.testing.assert_close(gradient_of_rows(act), expected_rows())
+
+
+@pytest.mark.parametrize("of", ["optimizer", "model"])
+def test_zero_grad_after_backward_drops_the_gradients(of):
+    def act(model, optimizer):
+        model.embedding(IDS).sum().backward()
+        (optimizer if of == "optimizer" else model).zero_grad()
+        optimizer.step()
+        assert len(list(model.embedding.parameters())) == 0
+
+    torch.testing.assert_close(gradient_of_rows(act), expected_rows(0.0))
+
+
+def test_gradients_add_up_over_backwards_and_forwards():
+    def act(model, optimizer):
+        loss = model.embedding(IDS).sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+        one, other = model.embedding(IDS), model.embedding(IDS)
+        (one.sum() + other.sum()).backward()
+        optimizer.step()
+
+    torch.testing.assert_close(gradient_of_rows(act), expected_rows(4.0))
+
+
+def test_without_gradients_no_row_is_created_and_nothing_is_staged():
+    model, optimizer = small()
+    fleet.init_worker()
+    with torch.no_grad():
+        model(IDS)
+    with torch.inference_mode():
+        model(IDS)
+    model.embedding(IDS).detach().sum()
+    created = existing_rows()
+    optimizer.step()
+    assert created == existing_rows() == len(IDS.unique())
+    assert list(model.embedding.parameters()) == []
+
+
+def test_clipping_sees_rows_and_parameters_together():
+    model, optimizer = small(lambda model: torch.optim.SGD(model.parameters(), lr=1.0))
+    theirs = Model(torch.nn.Embedding(VOCABULARY, DIM))
+    theirs.layers.load_state_dict(model.layers.state_dict())
+    theirs.embedding.weight.data.copy_(rows_of(model))
+    ids, labels = next(batches(1))
+    for one in (model, theirs):
+        functional.binary_cross_entropy_with_logits(one(ids), labels).backward()
+    ours = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+    expected = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.01)
+    torch.testing.assert_close(ours, expected)
+    optimizer.step()
+    torch.optim.SGD(theirs.parameters(), lr=1.0).step()
+    torch.testing.assert_close(rows_of(model), theirs.embedding.weight.data, atol=1e-6, rtol=1e-5)
+
+
+def test_a_scaler_scales_rows_back_and_skips_a_step_that_overflows():
+    model, optimizer = small(lambda model: torch.optim.SGD(model.parameters(), lr=1.0))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    before = rows_of(model)
+    scaler.scale(model.embedding(IDS).sum() * float("inf")).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    torch.testing.assert_close(rows_of(model), before)
+    optimizer.zero_grad()
+    scaler.scale(model.embedding(IDS).sum()).backward()
+    scaler.step(optimizer)
+    torch.testing.assert_close(before - rows_of(model), expected_rows())
+
+
+def test_the_layers_can_be_compiled():
+    model, optimizer = small(lambda model: torch.optim.Adam(model.parameters(), lr=0.05))
+    ids, labels = next(batches(1))
+    expected = model(ids)
+    compiled = torch.compile(model, backend="aot_eager")
+    torch.testing.assert_close(compiled(ids), expected)
+    losses = [step(compiled, optimizer, ids, labels) for _ in range(50)]
+    assert losses[-1] < 0.7 * losses[0], losses
+
+
+def test_an_exception_before_the_step_leaves_nothing_for_the_next_one():
+    def act(model, optimizer):
+        with pytest.raises(ZeroDivisionError):
+            optimizer.zero_grad()
+            model.embedding(IDS + 10).sum().backward()
+            _ = 1 / 0
+        once(model, optimizer)
+
+    torch.testing.assert_close(gradient_of_rows(act), expected_rows())
+
+
+def test_a_closure_computes_the_gradients_of_a_step():
+    def act(model, optimizer):
+        def closure():
+            optimizer.zero_grad()
+            loss = model.embedding(IDS).sum()
+            loss.backward()
+            return loss
+
+        assert torch.is_tensor(optimizer.step(closure))
+
+    torch.testing.assert_close(gradient_of_rows(act), expected_rows())
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_of_a_model_has_no_tables(copied):
+    model, _ = small()
+    model.embedding(IDS).sum().backward()
+    again = copied(model)
+    assert [name for name, _ in again.named_parameters()] == [name for name, _ in model.layers.named_parameters("layers")]
+    with pytest.raises(OrderError, match=r"`Embedding` has no tables yet, or is a copy(?s:.*)distributed_optimizer"):
+        again(IDS)
+
+
+def test_rows_are_no_part_of_the_state_of_a_model():
+    model, _ = small()
+    names = list(model.state_dict())
+    model.embedding(IDS).sum().backward()
+    assert list(model.state_dict()) == names == [f"layers.{name}" for name in model.layers.state_dict()]
+    model.load_state_dict(model.state_dict())
+
+
+def test_two_models_train_in_one_process():
+    first, one = small()
+    with pytest.raises(ValueError, match=r"has a value of the name `embedding.rows`(?s:.*)`name=`"):
+        small()
+    torch.manual_seed(0)
+    second = Model(Embedding(VOCABULARY, DIM))
+    other = distributed(sgd, second, name="second")
+    for ids, labels in batches(10):
+        step(first, one, ids, labels)
+        before = rows_of(first)
+        step(second, other, ids, labels)
+        torch.testing.assert_close(rows_of(first), before)
+
+
+def test_bags_are_those_of_pytorch():
+    ids, offsets = torch.tensor([5, 7, 5, 9, 2]), torch.tensor([0, 2, 2])
+    weights = torch.tensor([0.5, 2.0, 1.0, -1.0, 3.0])
+    for mode in ("sum", "mean", "max"):
+        bag = EmbeddingBag(VOCABULARY, DIM, mode=mode)
+        model = torch.nn.ModuleDict({"bag": bag, "bias": torch.nn.Linear(1, 1)})
+        optimizer = distributed(lambda model: torch.optim.SGD(model.parameters(), lr=1.0), model, name=mode)
+        theirs = torch.nn.EmbeddingBag(VOCABULARY, DIM, mode=mode)
+        with torch.no_grad():
+            theirs.weight.copy_(bag(torch.arange(VOCABULARY)[:, None]))
+        forms = [(ids, offsets), (ids.view(1, 5),)] + ([(ids, offsets, weights)] if mode == "sum" else [])
+        for form in forms:
+            torch.testing.assert_close(bag(*form), theirs(*form))
+        optimizer.zero_grad()
+        (bag(ids, offsets) ** 2).sum().backward()
+        (theirs(ids, offsets) ** 2).sum().backward()
+        optimizer.step()
+        with torch.no_grad():
+            after = bag(torch.arange(VOCABULARY)[:, None])
+        torch.testing.assert_close(after, theirs.weight.data - theirs.weight.grad)
+
+
+def test_a_padding_id_is_zeros_and_never_trained():
+    bag = EmbeddingBag(DIM, mode="mean", padding_idx=-1)
+    distributed(sgd, torch.nn.Sequential(bag, torch.nn.Linear(DIM, 1)), name="bag")
+    model, optimizer = small(padding_idx=2)
+    fleet.init_worker()
+    vectors = model.embedding(IDS)
+    assert torch.equal(vectors[:, 1], torch.zeros(2, DIM)) and vectors[0, 0].abs().min() > 0
+    vectors.sum().backward()
+    optimizer.step()
+    assert existing_rows() == 3
+    one, both = bag(torch.tensor([[7]])), bag(torch.tensor([[7, -1], [-1, -1]]))
+    torch.testing.assert_close(both, torch.cat([one, torch.zeros(1, DIM)]))
+
+
+def test_a_collection_pulls_once_and_features_share_tables():
+    features = {
+        "user": Embedding(DIM),
+        "item": Embedding(DIM, table="items"),
+        "clicks": EmbeddingBag(DIM, mode="sum", table="items"),
+    }
+    model = torch.nn.ModuleDict({"embeddings": EmbeddingCollection(features), "layer": torch.nn.Linear(DIM, 1)})
+    optimizer = distributed(lambda model: torch.optim.SGD(model.parameters(), lr=1.0), model)
+    pulls = []
+    look_up = optimizer.tables.look_up
+    optimizer.tables.look_up = lambda *given: pulls.append(1) or look_up(*given)
+    inputs = {
+        "user": torch.tensor([-1, 2**62]),
+        "item": torch.tensor([3, 4]),
+        "clicks": (torch.tensor([3, 3, 9]), torch.tensor([0, 2])),
+    }
+    vectors = model["embeddings"](inputs)
+    assert len(pulls) == 1 and {name: tuple(value.shape) for name, value in vectors.items()} == {
+        "user": (2, DIM), "item": (2, DIM), "clicks": (2, DIM)
+    }  # fmt: skip
+    torch.testing.assert_close(vectors["clicks"][0], 2 * vectors["item"][0])
+    sum(value.sum() for value in vectors.values()).backward()
+    optimizer.step()
+    with torch.no_grad():
+        after = model["embeddings"](inputs)
+    torch.testing.assert_close(vectors["item"].detach() - after["item"], torch.tensor([[3.0], [1.0]]).expand(2, DIM))
+    torch.testing.assert_close(vectors["user"].detach() - after["user"], torch.ones(2, DIM))
+
+    class Jagged:
+        """What a KeyedJaggedTensor of torchrec offers."""
+
+        def keys(self):
+            return ["clicks"]
+
+        def values(self):
+            return torch.tensor([3, 3, 9])
+
+        def lengths(self):
+            return torch.tensor([2, 1])
+
+    with torch.no_grad():
+        torch.testing.assert_close(model["embeddings"](Jagged())["clicks"], after["clicks"])
+    with pytest.raises(KeyError, match="has no feature `users`"):
+        model["embeddings"]({"users": torch.tensor([1])})
+
+
+def test_wrong_uses_are_named():
+    with pytest.raises(ValueError, match="the model has no embedding of `openfleet.torch`"):
+        distributed(sgd, torch.nn.Linear(1, 1))
+    with pytest.raises(TypeError, match=r"expects an optimizer, got SGD(?s:.*)`model=`"):
+        fleet.distributed_optimizer(sgd(torch.nn.Linear(1, 1)))
+    with pytest.raises(NotImplementedError, match=r"`LBFGS` has no rule on the tables"):
+        small(lambda model: torch.optim.LBFGS(model.parameters()))
+    with pytest.raises(NotImplementedError, match="`amsgrad=True` of Adam"):
+        small(lambda model: torch.optim.Adam(model.parameters(), amsgrad=True))
+    model, optimizer = small()
+    with pytest.raises(TypeError, match="expects ids of int64 or int32, got torch.float32"):
+        model.embedding(torch.rand(2))
+    with pytest.raises(ProgramError, match=r"below the vocabulary's size 50"):
+        model.embedding(torch.tensor([50]))
+    two = torch.nn.Sequential(Embedding(4, table="t"), Embedding(8, table="t"), torch.nn.Linear(1, 1))
+    with pytest.raises(ValueError, match="two embeddings of the table `t` differ: None ids of 4 floats"):
+        distributed(sgd, two)
+
+
+def test_a_child_process_cannot_use_the_tables():
+    model, _ = small()
+
+    class Lookups(torch.utils.data.Dataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            return model.embedding(torch.tensor([index])).detach()
+
+    loader = torch.utils.data.DataLoader(Lookups(), num_workers=1, multiprocessing_context="fork")
+    with pytest.raises(RuntimeError, match="used in a child process, such as a worker of a DataLoader"):
+        list(loader)
+
+
+def test_a_checkpoint_has_the_rows_the_layers_and_their_moments(tmp_path):
+    model, optimizer = small(lambda model: torch.optim.Adam(model.parameters(), lr=0.01))
+    fleet.init_worker()
+    data = list(batches(20))
+    for ids, labels in data[:10]:
+        step(model, optimizer, ids, labels)
+    fleet.save_persistables(model, tmp_path / "model")
+    states = static.load_program_state(tmp_path / "model")
+    assert {"layers.1.weight", "layers.3.bias"} <= set(states)
+    first = [step(model, optimizer, ids, labels) for ids, labels in data[10:]]
+    fleet.load_model(tmp_path / "model")
+    again = [step(model, optimizer, ids, labels) for ids, labels in data[10:]]
+    assert first == again
+
+
+JOB = """
+import os, sys
+import torch
+from torch.nn import functional
+from openfleet import fleet
+from openfleet.torch import Embedding
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+RULE, STEPS, MODE = sys.argv[1], int(sys.argv[2]), os.environ["MODE"]
+fleet.init()
+strategy = fleet.DistributedStrategy()
+strategy.a_sync = MODE != "sync"
+if MODE == "geo":
+    strategy.a_sync_configs = {"k_steps": 5}
+table = Embedding(50, 4)
+layers = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+model = torch.nn.Sequential(table, layers)
+rule = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.05),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+}[RULE](model.parameters())
+optimizer = fleet.distributed_optimizer(rule, strategy, model)
+if fleet.is_server():
+    fleet.init_server()
+    fleet.run_server()
+    sys.exit()
+fleet.init_worker()
+draw = torch.Generator().manual_seed(1)
+rank, count = fleet.worker_index(), fleet.worker_num()
+losses = []
+for number in range(STEPS):
+    ids = torch.randint(0, 50, (16, 3), generator=draw)
+    labels = (ids[:, 0] % 2).float()
+    part = slice(rank * 16 // count, (rank + 1) * 16 // count)
+    loss = functional.binary_cross_entropy_with_logits(model(ids[part]).squeeze(1), labels[part])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+    if os.environ.get("DIE") == str(number) and rank == 1 and not os.path.exists("died"):
+        open("died", "w").close()
+        os.kill(os.getpid(), 9)
+fleet.util.barrier()
+if rank == 0:
+    optimizer.tables.refresh()
+    with torch.no_grad():
+        rows = table(torch.arange(50))
+    torch.save([rows, *layers.state_dict().values()], "model.pt")
+    print("losses %.4f %.4f" % (sum(losses[:10]) / 10, sum(losses[-10:]) / 10))
+fleet.util.barrier()
+fleet.stop_worker()
+"""
+
+
+def train(directory, mode, rule, steps, *launch, **variables):
+    """Runs the job and returns what it has learnt: the values, and the losses at the beginning and at the end."""
+    directory.mkdir()
+    (directory / "train.py").write_text(JOB)
+    command = [sys.executable, "-m", "openfleet.launch", *launch] if launch else [sys.executable]
+    command += ["train.py", rule, str(steps)]
+    given = environment(MODE=mode, **variables)
+    ran = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=180, env=given)
+    said = ran.stdout + ran.stderr
+    assert ran.returncode == 0, said
+    found = re.search(r"losses ([\d.]+) ([\d.]+)", said)
+    return torch.load(directory / "model.pt"), tuple(map(float, found.groups())), said
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adagrad", "adam"])
+def test_workers_in_sync_mode_train_as_one_process_does(rule, tmp_path):
+    alone, losses, _ = train(tmp_path / "alone", "sync", rule, 100)
+    job, _, _ = train(tmp_path / "job", "sync", rule, 100, "--server_num=2", "--worker_num=2")
+    for one, other in zip(alone, job):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["async", "geo"])
+def test_workers_train_in_other_modes(mode, tmp_path):
+    _, (first, last), _ = train(tmp_path / "job", mode, "adam", 300, "--server_num=2", "--worker_num=2")
+    assert last < 0.6 * first
+
+
+def test_a_killed_worker_repeats_its_steps_without_pushing_them_twice(tmp_path):
+    servers = ("--server_num=2", "--worker_num=2", "--max_restarts=2")
+    undisturbed, _, _ = train(tmp_path / "job", "sync", "adam", 60, *servers)
+    killed, _, said = train(tmp_path / "killed", "sync", "adam", 60, *servers, DIE="40")
+    assert (tmp_path / "killed" / "died").exists(), said
+    for one, other in zip(undisturbed, killed):
+        assert torch.equal(one, other)
