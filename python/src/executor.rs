@@ -118,10 +118,11 @@ impl Executor {
         program: &Program,
         rows: Vec<(String, PyReadonlyArray1<'py, i64>, PyReadonlyArray1<'py, f32>)>,
         dense: Vec<(String, PyReadonlyArray1<'py, f32>)>,
+        rate_factor: f32,
     ) -> PyResult<usize> {
-        let rows = rows.into_iter().map(|(table, ids, gradients)| {
-            Ok::<_, PyErr>((table, keys_of(&ids)?, gradients.as_slice()?.to_vec()))
-        });
+        let rows = rows
+            .into_iter()
+            .map(|(table, ids, gradients)| Ok::<_, PyErr>((table, keys_of(&ids)?, gradients.as_slice()?.to_vec())));
         let rows = rows.collect::<PyResult<Vec<_>>>()?;
         let dense = dense.into_iter().map(|(name, gradient)| Ok::<_, PyErr>((name, gradient.as_slice()?.to_vec())));
         let dense = dense.collect::<PyResult<Vec<_>>>()?;
@@ -131,6 +132,7 @@ impl Executor {
             let rows = rows.iter().map(|(table, ids, values)| Ok((graph.find(table)?, &ids[..], &values[..])));
             let dense = dense.iter().map(|(name, values)| Ok((graph.find(name)?, &values[..])));
             let gradients = OutsideGradients {
+                rate_factor,
                 rows: rows.collect::<Result<_>>().map_err(raise)?,
                 dense: dense.collect::<Result<_>>().map_err(raise)?,
             };

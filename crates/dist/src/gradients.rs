@@ -40,6 +40,8 @@ pub struct Head {
     pub measured: bool,
     /// Which part of the step it is.
     pub part: PushPart,
+    /// Multiplies the learning rates of all tables in this step.
+    pub rate_factor: f32,
 }
 
 /// A step's gradients may be pushed in parts: those of the last layers while the first ones are still being computed. The step
@@ -68,6 +70,7 @@ impl Head {
             counted: false,
             measured: false,
             part: PushPart::default(),
+            rate_factor: 1.0,
         }
     }
 
@@ -130,6 +133,7 @@ impl PushEncoder {
         payload.put(&[head.work.stream, wants | narrow | counted | measured | wide_rows | has_more, 0, 0]);
         payload.put(&[head.work.first_step, head.work.last_step, 0]);
         payload.put(&[head.part.attempt, u64::from(head.part.number)]);
+        payload.put(&[u64::from(head.rate_factor.to_bits())]);
         if let Some(number) = head.changes_since {
             request_changes(&mut payload, number);
         }
@@ -281,6 +285,8 @@ pub struct PushView<'a> {
     pub measured: bool,
     /// Which part of the step it is.
     pub part: PushPart,
+    /// See [`Head::rate_factor`].
+    pub rate_factor: f32,
     /// Per stage: the keys, and for each table the gradients of their rows.
     pub stages: Vec<PushedStage<'a>>,
     /// Block number and gradient.
@@ -313,7 +319,7 @@ impl<'a> PushView<'a> {
     pub fn decode_in(payload: &'a [u8], pool: &PayloadPool) -> Result<Self> {
         let mut reader = Reader::new(payload);
         let (head, Parts { stages: stage_count, blocks: block_count, has_pull }) = take_head(&mut reader)?;
-        let (Head { work, want_values, changes_since, width, counted, measured, part, .. }, row_width) =
+        let (Head { work, want_values, changes_since, width, counted, measured, part, rate_factor, .. }, row_width) =
             (head, head.row_width());
         let mut stages = Vec::with_capacity(stage_count);
         for _ in 0..stage_count {
@@ -333,7 +339,19 @@ impl<'a> PushView<'a> {
         }
         let next_pull = take_pull(&mut reader, has_pull)?;
         reader.end()?;
-        Ok(PushView { work, want_values, changes_since, width, counted, measured, part, stages, blocks, next_pull })
+        Ok(PushView {
+            work,
+            want_values,
+            changes_since,
+            width,
+            counted,
+            measured,
+            part,
+            rate_factor,
+            stages,
+            blocks,
+            next_pull,
+        })
     }
 }
 
@@ -398,11 +416,13 @@ fn take_head(reader: &mut Reader<'_>) -> Result<(Head, Parts)> {
     let head = reader.take::<u32>(4)?;
     let steps = reader.take::<u64>(3)?;
     let part = reader.take::<u64>(2)?;
+    let rate_factor = f32::from_bits(reader.one::<u64>()? as u32);
     if head[1] > WANT_VALUES | NARROW | COUNTED | MEASURED | WANT_CHANGES | NEXT_PULL | WIDE_ROWS | HAS_MORE
         || head[2] > MOST
         || head[3] > MOST
         || part[1] > u64::from(MOST)
         || steps[0] > steps[1]
+        || !(rate_factor.is_finite() && rate_factor >= 0.0)
     {
         return Err(Error::Damaged { what: "push: its counts make no sense" });
     }
@@ -414,7 +434,7 @@ fn take_head(reader: &mut Reader<'_>) -> Result<(Head, Parts)> {
     let parts = Parts { stages: head[2] as usize, blocks: head[3] as usize, has_pull: has(NEXT_PULL) };
     let wide_rows = has(WIDE_ROWS);
     let part = PushPart { attempt: part[0], number: part[1] as u32, has_more: has(HAS_MORE) };
-    Ok((Head { work, want_values, changes_since, width, wide_rows, counted, measured, part }, parts))
+    Ok((Head { work, want_values, changes_since, width, wide_rows, counted, measured, part, rate_factor }, parts))
 }
 
 fn take_counts<'a>(reader: &mut Reader<'a>, keys: usize) -> Result<Option<ShowClick<'a>>> {

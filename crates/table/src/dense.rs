@@ -114,20 +114,41 @@ impl DenseTable {
     /// A gradient that is not finite is handled by the table's policy; a refused gradient is reported and does not count as a
     /// step.
     pub fn push(&self, gradient: &[f32]) -> Result<PushReport> {
-        self.step_with(gradient, None)
+        self.push_at(gradient, 1.0)
+    }
+
+    /// [`push`](Self::push) at the rate of the schedule multiplied by a factor.
+    pub fn push_at(&self, gradient: &[f32], rate_factor: f32) -> Result<PushReport> {
+        self.step_with(gradient, rate_factor, None)
     }
 
     /// Applies a gradient and brings a worker's copy up to date in the same pass, including what others pushed in between.
     pub fn push_and_pull(&self, gradient: &[f32], seen_version: &mut u64, out: &mut [f32]) -> Result<PushReport> {
+        self.push_and_pull_at(gradient, 1.0, seen_version, out)
+    }
+
+    /// [`push_and_pull`](Self::push_and_pull) at the rate of the schedule multiplied by a factor.
+    pub fn push_and_pull_at(
+        &self,
+        gradient: &[f32],
+        rate_factor: f32,
+        seen_version: &mut u64,
+        out: &mut [f32],
+    ) -> Result<PushReport> {
         same_length("values", self.len(), out.len())?;
-        let report = self.step_with(gradient, Some((&mut *seen_version, &mut *out)))?;
+        let report = self.step_with(gradient, rate_factor, Some((&mut *seen_version, &mut *out)))?;
         if report.non_finite > 0 {
             self.pull_if_newer(seen_version, out)?;
         }
         Ok(report)
     }
 
-    fn step_with(&self, gradient: &[f32], mut copy: Option<(&mut u64, &mut [f32])>) -> Result<PushReport> {
+    fn step_with(
+        &self,
+        gradient: &[f32],
+        rate_factor: f32,
+        mut copy: Option<(&mut u64, &mut [f32])>,
+    ) -> Result<PushReport> {
         same_length("gradient", self.len(), gradient.len())?;
         let (gradient, report) = self.inspect(gradient)?;
         if report.applied == 0 {
@@ -135,9 +156,9 @@ impl DenseTable {
         }
         let mut guard = self.parameters.write();
         let parameters = &mut *guard;
-        let rate = self.spec.schedule.rate(parameters.step) as f32;
+        let rate = self.spec.schedule.rate(parameters.step) * f64::from(rate_factor);
         parameters.step += 1;
-        let update = self.spec.optimizer.at(rate, parameters.step);
+        let update = self.spec.optimizer.at(rate as f32, parameters.step);
         let regularizer = self.spec.regularizer.as_ref();
         let stride = parameters.values.len();
         let block = if self.spec.optimizer.needs_whole_parameters() { stride } else { BLOCK };

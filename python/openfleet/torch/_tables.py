@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from .. import _native, static
+from ..fleet import _job
 from ..static.entry import EntryAttr
 from ..static.optimizer import Optimizer
 from ..static.scope import Scope
@@ -44,7 +45,7 @@ def define(tables: Iterable[Table], parameters: Mapping[str, Any], decays: Mappi
     for table in tables:
         ids = static.data(f"{table.key}.ids", [None, 1], "int64", lod_level=1)
         attr = static.ParamAttr(name=table.key, initializer=table.initializer)
-        options = {"param_attr": attr, "pooling": "sum", "storage": table.storage}
+        options: dict[str, Any] = {"param_attr": attr, "pooling": "sum", "storage": table.storage}
         if table.rows is None or table.entry is not None:
             vectors = static.nn.sparse_embedding(ids, [table.rows or 0, table.dim], entry=table.entry, **options)
         else:
@@ -66,8 +67,9 @@ class Tables:
         self.program, self.scope, self._parameters = program, scope, dict(parameters)
         self._executor = static.Executor()
         self._process = os.getpid()
-        # The rows that have gradients, by the identity of the tensor: the module that looked them up, and its name there.
-        self._owners: dict[int, tuple[TableOwner, str]] = {}
+        # Of the rows that have gradients, by the identity of the tensor: the module that looked them up, and their name
+        # there.
+        self._owners: dict[int, tuple[torch.nn.Module, str]] = {}
         self.staged: list[torch.nn.Parameter] = []
         self._executor.run(startup, scope=scope)
         for name, parameter in self._parameters.items():
@@ -83,7 +85,7 @@ class Tables:
         return self._executor._for_scope(self.scope)
 
     def look_up(
-        self, module: TableOwner, wanted: Mapping[str, torch.Tensor]
+        self, module: torch.nn.Module, wanted: Mapping[str, torch.Tensor]
     ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
         """Pulls the rows of the ids of some tables. With gradients enabled, the rows are ready for training."""
         _refuse_other_parallelism()
@@ -95,12 +97,12 @@ class Tables:
             rows = torch.from_numpy(values)
             if trains:
                 rows = torch.nn.Parameter(rows)
-                rows._openfleet = (table, keys)  # type: ignore[attr-defined]
+                rows._openfleet = (table, keys)
                 rows.register_post_accumulate_grad_hook(lambda rows: self._stage(module, rows))
             results[table] = rows, torch.from_numpy(positions)
         return results
 
-    def _stage(self, module: TableOwner, rows: Any) -> None:
+    def _stage(self, module: torch.nn.Module, rows: Any) -> None:
         """Keeps rows that have a gradient now, until the next step or until gradients are set to zero."""
         if id(rows) in self._owners:
             return
@@ -117,12 +119,16 @@ class Tables:
             module._parameters.pop(name, None)
         self.staged[:] = [rows for rows in self.staged if id(rows) in self._owners]
 
-    def push(self) -> None:
-        """Pushes the gradients of one step, and copies the new values into the parameters."""
+    def push(self, rate_factor: float) -> None:
+        """Pushes the gradients of one step, and copies the new values into the parameters.
+
+        The factor multiplies the learning rates that the tables were created with.
+        """
+        _job.check_training(self.program, self.scope)
         by_table: dict[str, list[tuple[Any, Any]]] = {}
         for rows in self.staged:
             if rows.grad is not None:
-                table, keys = rows._openfleet  # type: ignore[attr-defined]
+                table, keys = rows._openfleet
                 by_table.setdefault(table, []).append((keys, rows.grad.numpy()))
         pushed = []
         for table, parts in by_table.items():
@@ -133,7 +139,7 @@ class Tables:
             for name, parameter in self._parameters.items()
             if parameter.grad is not None
         ]
-        self._native().push_gradients(self.program._native, pushed, dense)
+        self._native().push_gradients(self.program._native, pushed, dense, rate_factor)
         self.refresh()
 
     def refresh(self) -> None:
@@ -142,10 +148,6 @@ class Tables:
             for name, values in self._native().parameters(self.program._native):
                 parameter = self._parameters[name]
                 parameter.copy_(torch.from_numpy(values).view(parameter.shape))
-
-
-class TableOwner(torch.nn.Module):
-    """A module that looks ids up; see `embeddings.TableModule`."""
 
 
 def _refuse_other_parallelism() -> None:

@@ -1,10 +1,11 @@
-"""Embeddings whose rows are in tables: `Embedding`, `EmbeddingBag`, and `EmbeddingCollection`, which pulls once for all.
+"""Embeddings whose rows are in tables: `Embedding`, `EmbeddingBag` and `EmbeddingCollection`, which pulls once for all.
 
 Letters: U distinct ids of a forward, D size of a row, B rows of the batch.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,13 +50,9 @@ class TableModule(torch.nn.Module):
         return {**self.__dict__, "_parameters": {}, "_tables": None}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        copy = type(self).__new__(type(self))
-        memo[id(self)] = copy
-        # Submodules of a collection are copied with it.
-        import copy as copies
-
-        copy.__dict__.update({name: copies.deepcopy(value, memo) for name, value in self.__getstate__().items()})
-        return copy
+        memo[id(self)] = copied = type(self).__new__(type(self))
+        copied.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__getstate__().items()})
+        return copied
 
 
 class _OneTable(TableModule):
@@ -103,8 +100,8 @@ class _OneTable(TableModule):
         return torch.cat([rows, zeros]), all_positions, padding
 
     def extra_repr(self) -> str:
-        size = f"{self.embedding_dim}" if self.num_embeddings is None else f"{self.num_embeddings}, {self.embedding_dim}"
-        return size + ("" if self.table.name is None else f", table={self.table.name!r}")
+        sizes = [str(size) for size in (self.num_embeddings, self.embedding_dim) if size is not None]
+        return ", ".join(sizes) + ("" if self.table.name is None else f", table={self.table.name!r}")
 
 
 class Embedding(_OneTable):
@@ -187,7 +184,7 @@ class EmbeddingBag(_OneTable):
         offsets: torch.Tensor | None = None,
         per_sample_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Returns one vector per bag, [B, D]: for ids [B, L], or for ids [N] with the position at which each bag begins."""
+        """Returns one vector per bag, [B, D]: for ids [B, L], or ids [N] with the position where each bag begins."""
         found = self._look_up({self.table.key: self.ids_of(input)})
         return self.from_rows(*found[self.table.key], input, offsets, per_sample_weights)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from .. import _native, static
+from .. import static
 from ..fleet import _job
 from ..fleet.optimizer import DistributedOptimizer as _ProgramOptimizer
 from ..static.optimizer import Optimizer
@@ -45,27 +46,32 @@ class DistributedOptimizer(torch.optim.Optimizer):
             if isinstance(module, TableModule):
                 module.bind(self.tables)
         _job.listen(self.tables.refresh)
-        groups = [dict(group) for group in optimizer.param_groups]
-        super().__init__([*groups, {"params": [], "lr": rule.row_rate}], {})
+        # The groups of both optimizers are the same objects, so schedulers of either one work.
+        super().__init__([*optimizer.param_groups, {"params": [], "lr": rule.row_rate}], {})
         self.param_groups[-1]["params"] = self.tables.staged
-        self._rates = self._current_rates()
+        self._first_rates = rule.rates
 
-    def _current_rates(self) -> list[float]:
-        return [float(group["lr"]) for group in self.param_groups]
+    def _rate_factor(self) -> float:
+        """What the learning rates were multiplied by since the tables were created."""
+        rates = [float(group["lr"]) for group in self.param_groups]
+        *factors, of_rows = [rate / first for rate, first in zip(rates, self._first_rates)]
+        # A scheduler of the other optimizer does not know the group of the rows, which follow the others.
+        if of_rows != 1.0:
+            factors.append(of_rows)
+        if not all(math.isclose(factor, factors[0], rel_tol=1e-6) for factor in factors):
+            raise NotImplementedError(
+                f"the learning rates of the groups were {self._first_rates} and are {rates}: they are multiplied by "
+                "one factor at a time\n\nhint: change all of them in proportion"
+            )
+        return factors[0]
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Pushes the gradients of rows and parameters, as one step of the job."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        rates = self._current_rates()
-        if rates != self._rates:
-            raise NotImplementedError(
-                f"the learning rate was changed from {self._rates} to {rates}: the tables have the rate that they were "
-                "created with\n\nhint: leave the rate constant"
-            )
-        self.tables.push()
+        self.tables.push(self._rate_factor())
         self.tables.drop_staged(all=False)
         return loss
 
@@ -76,9 +82,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the settings of the groups. Moments are with the tables: `fleet.save_persistables` saves them."""
-        groups = [
-            {name: value for name, value in group.items() if name != "params"} for group in self.param_groups
-        ]
+        groups = [{name: value for name, value in group.items() if name != "params"} for group in self.param_groups]
         return {"state": {}, "param_groups": groups}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -124,7 +128,13 @@ class _Rule(Optimizer):
         self.parameters: dict[str, torch.nn.Parameter] = {}
         self.decays: dict[str, float] = {}
         self._exceptions: dict[str, Any] = {}
-        for group, rule in zip(groups, rules):
+        # A scheduler may have begun with a rate of 0.
+        rates = [float(group["lr"] or group.get("initial_lr", 0.0)) for group in groups]
+        if not all(rates):
+            raise ValueError("the optimizer has a learning rate of 0\n\nhint: a scheduler may lower it to 0 later")
+        self.row_rate = rates[0]
+        self.rates = [*rates, self.row_rate]
+        for group, rule, rate in zip(groups, rules, rates):
             for parameter in group["params"]:
                 if id(parameter) not in names:
                     raise ValueError(f"a parameter {list(parameter.shape)} of the optimizer is not one of the model")
@@ -135,10 +145,9 @@ class _Rule(Optimizer):
                     )
                 name = _prefixed(prefix, names[id(parameter)])
                 self.parameters[name] = parameter
-                self._exceptions[name] = {"learning_rate": float(group["lr"]), "weight_decay": rule == main}
+                self._exceptions[name] = {"learning_rate": rate, "weight_decay": rule == main}
                 if "adamw" not in rule:
                     self.decays[name] = float(group.get("weight_decay", 0.0))
-        self.row_rate = float(groups[0]["lr"])
         self._row_rule = _row_rule_of(main)
 
     def add_rows(self, tables: dict[str, _tables.Table]) -> None:
@@ -179,7 +188,7 @@ def _rule_of(kind: type, group: dict[str, Any]) -> dict[str, Any]:
             return {"adamw": {**moments, "weight_decay": float(group["weight_decay"])}}
         return {"adam": moments}
     known = "SGD, Adagrad, Adam, AdamW and SparseAdam"
-    raise NotImplementedError(f"`{kind.__name__}` has no rule on the tables: there are {known}\n\nhint: use one of them")
+    raise NotImplementedError(f"`{kind.__name__}` has no rule on the tables: there are {known}")
 
 
 def _without_decay(rule: dict[str, Any]) -> dict[str, Any]:

@@ -5,13 +5,11 @@ Run by `make test-frameworks`; skipped where PyTorch is not installed.
 
 import copy
 import importlib.util
-import os
 import pickle
 import re
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from processes import environment
 
@@ -164,6 +162,54 @@ def gradient_of_rows(act):
     return before - rows_of(model)
 
 
+SCHEDULES = {
+    "step": lambda rule: torch.optim.lr_scheduler.StepLR(rule, 10, gamma=0.5),
+    "warmup": lambda rule: torch.optim.lr_scheduler.LambdaLR(rule, lambda step: min(step, 20) / 20),
+    "cosine": lambda rule: torch.optim.lr_scheduler.CosineAnnealingLR(rule, 40),
+}
+
+
+@pytest.mark.parametrize("of", ["ours", "theirs"])
+@pytest.mark.parametrize("kind", SCHEDULES)
+def test_learning_rate_schedulers_of_pytorch_work(kind, of):
+    torch.manual_seed(0)
+    model = Model(Embedding(VOCABULARY, DIM))
+    rule = torch.optim.Adam(model.parameters(), lr=0.02)
+    scheduler = SCHEDULES[kind](rule) if of == "theirs" else None
+    optimizer = fleet.distributed_optimizer(rule, model=model)
+    scheduler = scheduler or SCHEDULES[kind](optimizer)
+    theirs = Model(torch.nn.Embedding(VOCABULARY, DIM, sparse=True))
+    theirs.layers.load_state_dict(model.layers.state_dict())
+    theirs.embedding.weight.data.copy_(rows_of(model))
+    rules = (
+        torch.optim.Adam(theirs.layers.parameters(), lr=0.02),
+        torch.optim.SparseAdam([theirs.embedding.weight], lr=0.02),
+    )
+    schedulers = [SCHEDULES[kind](each) for each in rules]
+    for ids, labels in batches(40):
+        step(model, optimizer, ids, labels)
+        scheduler.step()
+        for each in rules:
+            each.zero_grad()
+        functional.binary_cross_entropy_with_logits(theirs(ids), labels).backward()
+        for each, schedule in zip(rules, schedulers):
+            each.step()
+            schedule.step()
+    for ours, other in zip(model.layers.parameters(), theirs.layers.parameters()):
+        torch.testing.assert_close(ours, other, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(rows_of(model), theirs.embedding.weight.data, atol=1e-6, rtol=1e-5)
+
+
+def test_rates_change_in_proportion():
+    model, optimizer = small()
+    ids, labels = next(batches(1))
+    optimizer.param_groups[0]["lr"] = 0.05
+    step(model, optimizer, ids, labels)
+    optimizer.param_groups[1]["lr"] = 0.07
+    with pytest.raises(NotImplementedError, match=r"were \[0.1, 0.1\] and are \[0.05, 0.07\]"):
+        step(model, optimizer, ids, labels)
+
+
 IDS = torch.tensor([[1, 2, 1], [3, 2, 4]])
 
 
@@ -299,7 +345,9 @@ def test_a_copy_of_a_model_has_no_tables(copied):
     model, _ = small()
     model.embedding(IDS).sum().backward()
     again = copied(model)
-    assert [name for name, _ in again.named_parameters()] == [name for name, _ in model.layers.named_parameters("layers")]
+    assert [name for name, _ in again.named_parameters()] == [
+        name for name, _ in model.layers.named_parameters("layers")
+    ]
     with pytest.raises(OrderError, match=r"`Embedding` has no tables yet, or is a copy(?s:.*)distributed_optimizer"):
         again(IDS)
 
@@ -480,6 +528,7 @@ rule = {
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.05),
     "adam": lambda p: torch.optim.Adam(p, lr=0.01),
 }[RULE](model.parameters())
+scheduler = torch.optim.lr_scheduler.StepLR(rule, 30, gamma=0.5) if "SCHEDULE" in os.environ else None
 optimizer = fleet.distributed_optimizer(rule, strategy, model)
 if fleet.is_server():
     fleet.init_server()
@@ -497,6 +546,8 @@ for number in range(STEPS):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
+    if scheduler:
+        scheduler.step()
     losses.append(loss.item())
     if os.environ.get("DIE") == str(number) and rank == 1 and not os.path.exists("died"):
         open("died", "w").close()
@@ -529,8 +580,8 @@ def train(directory, mode, rule, steps, *launch, **variables):
 
 @pytest.mark.parametrize("rule", ["sgd", "adagrad", "adam"])
 def test_workers_in_sync_mode_train_as_one_process_does(rule, tmp_path):
-    alone, losses, _ = train(tmp_path / "alone", "sync", rule, 100)
-    job, _, _ = train(tmp_path / "job", "sync", rule, 100, "--server_num=2", "--worker_num=2")
+    alone, _, _ = train(tmp_path / "alone", "sync", rule, 100, SCHEDULE="1")
+    job, _, _ = train(tmp_path / "job", "sync", rule, 100, "--server_num=2", "--worker_num=2", SCHEDULE="1")
     for one, other in zip(alone, job):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
 

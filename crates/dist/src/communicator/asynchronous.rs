@@ -193,6 +193,10 @@ impl Communicator for Async {
         Ok(())
     }
 
+    fn set_rate_factor(&self, factor: f32) {
+        self.shared.remote.set_rate_factor(factor);
+    }
+
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
         let version = self.shared.latest.lock().version + 1;
         if stages.iter().any(|stage| stage.version == 0) {

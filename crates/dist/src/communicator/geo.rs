@@ -219,6 +219,10 @@ impl Communicator for Geo {
         self.shared.local_rows.request(&self.shared.remote, stages).map(|()| None)
     }
 
+    fn set_rate_factor(&self, factor: f32) {
+        self.local.set_rate_factor(factor);
+    }
+
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
         self.local.pull_dense(stages)
     }

@@ -66,6 +66,10 @@ impl Communicator for Hybrid {
         self.remote.pull_sparse(stages, missing)
     }
 
+    fn set_rate_factor(&self, factor: f32) {
+        self.remote.set_rate_factor(factor);
+    }
+
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
         pull_if_empty(&self.remote, stages)
     }

@@ -5,6 +5,7 @@
 //! training is exactly sequential.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use openfleet_core::WorkId;
 use openfleet_table::{DenseTable, PushReport, SparseTable};
@@ -14,16 +15,23 @@ use crate::error::{Error, Result};
 use crate::stage::{Counts, DenseStage, SparseStage};
 
 /// Tables in this process, by the positions the stages use.
-#[derive(Default)]
 pub struct Local {
     sparse: Vec<(String, Arc<SparseTable>)>,
     dense: Vec<(String, Arc<DenseTable>)>,
+    /// The bits of [`Communicator::set_rate_factor`].
+    rate_factor: AtomicU32,
+}
+
+impl Default for Local {
+    fn default() -> Self {
+        Local::new(Vec::new(), Vec::new())
+    }
 }
 
 impl Local {
     /// Tables with their names, in the order the stages refer to them.
     pub fn new(sparse: Vec<(String, Arc<SparseTable>)>, dense: Vec<(String, Arc<DenseTable>)>) -> Self {
-        Local { sparse, dense }
+        Local { sparse, dense, rate_factor: AtomicU32::new(1.0f32.to_bits()) }
     }
 
     /// The sparse tables with their names.
@@ -50,6 +58,10 @@ impl Communicator for Local {
         Ok(())
     }
 
+    fn set_rate_factor(&self, factor: f32) {
+        self.rate_factor.store(factor.to_bits(), Ordering::Relaxed);
+    }
+
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
         for stage in stages {
             let (name, table) = &self.dense[stage.table];
@@ -73,11 +85,13 @@ impl Communicator for Local {
 
     fn push(&self, _work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<Pushed> {
         let mut report = PushReport::default();
+        let rate_factor = f32::from_bits(self.rate_factor.load(Ordering::Relaxed));
         for stage in sparse {
             let show_click = stage.counts.as_ref().map(Counts::view);
             for lookup in stage.lookups.iter().filter(|lookup| lookup.trained) {
                 let (name, table) = &self.sparse[lookup.table];
-                let pushed = table.push_with(stage.unique.keys(), &lookup.gradients, show_click, &mut stage.scratch);
+                let (keys, gradients) = (stage.unique.keys(), &lookup.gradients);
+                let pushed = table.push_at(keys, gradients, show_click, rate_factor, &mut stage.scratch);
                 report.merge(pushed.map_err(|source| Error::Table {
                     action: "pushing to",
                     table: name.clone(),
@@ -87,7 +101,7 @@ impl Communicator for Local {
         }
         for stage in dense.iter_mut().filter(|stage| stage.trained) {
             let (name, table) = &self.dense[stage.table];
-            let pushed = table.push_and_pull(&stage.gradient, &mut stage.version, &mut stage.values);
+            let pushed = table.push_and_pull_at(&stage.gradient, rate_factor, &mut stage.version, &mut stage.values);
             report.merge(pushed.map_err(|source| Error::Table {
                 action: "pushing to",
                 table: name.clone(),

@@ -42,6 +42,9 @@ impl Communicator for Mapped {
         Ok(())
     }
 
+    /// Nothing is pushed.
+    fn set_rate_factor(&self, _factor: f32) {}
+
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
         for stage in stages.iter_mut().filter(|stage| stage.version != VERSION) {
             let (_, values) = &self.dense[stage.table];

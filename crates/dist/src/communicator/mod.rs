@@ -92,6 +92,9 @@ pub trait Communicator: Send + Sync {
         Ok(())
     }
 
+    /// Sets what multiplies the learning rates of all tables in the pushes from now on.
+    fn set_rate_factor(&self, factor: f32);
+
     /// Sends the sparse and dense gradients of one step, and refreshes the dense copies if the mode does so.
     fn push(&self, work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<Pushed>;
 

@@ -9,7 +9,7 @@ mod row_cache;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use openfleet_core::WorkId;
@@ -122,6 +122,8 @@ pub struct Remote {
     early: Mutex<HashMap<u32, EarlyParts>>,
     /// Rows that batches may use again.
     row_cache: Option<RowCache>,
+    /// The bits of [`Communicator::set_rate_factor`](super::Communicator::set_rate_factor).
+    rate_factor: AtomicU32,
 }
 
 /// Rows that are requested from the servers.
@@ -213,6 +215,7 @@ impl Remote {
             stepped: Mutex::default(),
             early: Mutex::default(),
             row_cache: None,
+            rate_factor: AtomicU32::new(1.0f32.to_bits()),
         })
     }
 
@@ -412,7 +415,12 @@ impl Remote {
     fn head(&self, work: WorkId, reply: PushReply) -> Head {
         let (want_values, measured) = (reply == PushReply::Values, reply == PushReply::Measure);
         let (width, wide_rows) = (self.width, self.wide_rows);
-        Head { want_values, width, wide_rows, measured, ..Head::of(work) }
+        let rate_factor = f32::from_bits(self.rate_factor.load(Ordering::Relaxed));
+        Head { want_values, width, wide_rows, measured, rate_factor, ..Head::of(work) }
+    }
+
+    pub(super) fn set_rate_factor(&self, factor: f32) {
+        self.rate_factor.store(factor.to_bits(), Ordering::Relaxed);
     }
 
     /// What the reply to a group's step contains, besides changes of the values if floats are narrow.

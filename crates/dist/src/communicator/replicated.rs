@@ -360,6 +360,10 @@ impl Communicator for Replicated {
         self.tables.pull_sparse(stages, missing)
     }
 
+    fn set_rate_factor(&self, factor: f32) {
+        self.tables.set_rate_factor(factor);
+    }
+
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
         self.tables.pull_dense(stages)
     }

@@ -41,6 +41,10 @@ impl Communicator for Stepwise {
         self.remote.pull_sparse(stages, missing)
     }
 
+    fn set_rate_factor(&self, factor: f32) {
+        self.remote.set_rate_factor(factor);
+    }
+
     /// Replies to pushes carry the values; only a copy without values is pulled.
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
         pull_if_empty(&self.remote, stages)

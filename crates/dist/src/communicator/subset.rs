@@ -56,6 +56,10 @@ impl Communicator for TableSubset {
         self.with_sparse(stages, |stages| self.whole.pull_sparse(stages, missing))
     }
 
+    fn set_rate_factor(&self, factor: f32) {
+        self.whole.set_rate_factor(factor);
+    }
+
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
         self.with_dense(stages, |stages| self.whole.pull_dense(stages))
     }
@@ -138,6 +142,8 @@ mod tests {
             self.0.lock().extend(stages.iter().flat_map(|stage| stage.lookups.iter().map(|lookup| lookup.table)));
             Ok(())
         }
+
+        fn set_rate_factor(&self, _factor: f32) {}
 
         fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
             self.0.lock().extend(stages.iter().map(|stage| stage.table));

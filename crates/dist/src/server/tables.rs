@@ -389,14 +389,15 @@ impl Tables {
             for ((&number, &dim), gradients) in keys.tables.iter().zip(keys.dims).zip(gradients) {
                 let table = self.sparse(number)?;
                 table.check_dim(dim)?;
-                let pushed = table.table.push_with(keys.keys, gradients, *show_click, &mut scratch);
+                let pushed = table.table.push_at(keys.keys, gradients, *show_click, view.rate_factor, &mut scratch);
                 pushed.map_err(|e| table.error("pushing to", e))?;
             }
         }
         self.put_scratch(scratch);
         for (number, gradient) in &view.blocks {
             let block = self.dense(*number)?;
-            block.table.push(gradient).map_err(|e| block.error("pushing to", e))?;
+            let pushed = block.table.push_at(gradient, view.rate_factor);
+            pushed.map_err(|e| block.error("pushing to", e))?;
         }
         Ok(())
     }

@@ -63,7 +63,7 @@ proptest! {
     fn a_push_round_trips(
         (stream, first, more) in any::<(u32, u64, u8)>(),
         (want_values, narrow, wide_rows, counted, measured) in any::<(bool, bool, bool, bool, bool)>(),
-        changes_since in any::<Option<u64>>(),
+        (changes_since, rate_factor) in (any::<Option<u64>>(), 0f32..1e3),
         stages in vec((vec(0u32..9, 0..3), vec(any::<u64>(), 0..6)), 0..3),
         blocks in vec((any::<u32>(), vec(-1e9f32..1e9, 0..5)), 0..3),
         cut in any::<prop::sample::Index>(),
@@ -73,7 +73,7 @@ proptest! {
         let width = if narrow { FloatWidth::Bits16 } else { FloatWidth::Bits32 };
         let part = PushPart { attempt: first ^ 7, number: u32::from(more), has_more: want_values != counted };
         let mut push =
-            PushEncoder::new(Head { work, want_values, changes_since, width, wide_rows, counted, measured, part });
+            PushEncoder::new(Head { work, want_values, changes_since, width, wide_rows, counted, measured, part, rate_factor });
         // Small integers are exact in 16 bits.
         let gradient = |table: usize, at: usize| (table * 100 + at) as f32;
         for (tables, keys) in &stages {
@@ -95,7 +95,7 @@ proptest! {
 
         let view = PushView::decode(payload.bytes()).unwrap();
         prop_assert_eq!((view.work, view.want_values, view.changes_since), (work, want_values, changes_since));
-        prop_assert_eq!(view.part, part);
+        prop_assert_eq!((view.part, view.rate_factor), (part, rate_factor));
         prop_assert_eq!((view.measured, view.stages.len(), view.blocks.len()), (measured, stages.len(), blocks.len()));
         for (PushedStage { keys, gradients, show_click }, (tables, expected)) in view.stages.iter().zip(&stages) {
             let shows: Vec<f32> = expected.iter().map(|&key| key as f32).collect();

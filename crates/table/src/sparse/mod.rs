@@ -283,6 +283,18 @@ impl SparseTable {
         show_click: Option<ShowClick<'_>>,
         scratch: &mut Scratch,
     ) -> Result<PushReport> {
+        self.push_at(keys, gradients, show_click, 1.0, scratch)
+    }
+
+    /// [`push_with`](Self::push_with) at the rate of the schedule multiplied by a factor.
+    pub fn push_at(
+        &self,
+        keys: &[Key],
+        gradients: &[f32],
+        show_click: Option<ShowClick<'_>>,
+        rate_factor: f32,
+        scratch: &mut Scratch,
+    ) -> Result<PushReport> {
         same_length("gradients", keys.len().saturating_mul(self.spec.dim), gradients.len())?;
         if let Some(ShowClick { show, click }) = show_click {
             same_length("show", keys.len(), show.len())?;
@@ -291,7 +303,8 @@ impl SparseTable {
         scratch.group(keys, self.shards.len())?;
         self.inspected(keys, gradients, scratch, |gradients, scratch| {
             let finished = self.step.fetch_add(1, Ordering::Relaxed);
-            let update = self.spec.optimizer.at(self.spec.schedule.rate(finished) as f32, finished + 1);
+            let rate = self.spec.schedule.rate(finished) * f64::from(rate_factor);
+            let update = self.spec.optimizer.at(rate as f32, finished + 1);
             let rounding = mix(self.spec.seed ^ mix(finished));
             let regularizer = self.spec.regularizer.as_ref();
             let push = Push { new_row: self.new_row(), update, regularizer, rounding, gradients, show_click };

@@ -79,7 +79,9 @@ fn merge_views(work: WorkId, views: &[PushView<'_>], pool: &PayloadPool) -> Resu
     let shape = &views[0];
     let merging = |source| Error::Table { action: "merging pushes to", table: "all".into(), source };
     let (want_values, counted) = (shape.want_values, shape.counted);
-    let head = Head { want_values, width: shape.width, counted, ..Head::of(work) };
+    // Merged gradients are one step, at the newest rate.
+    let rate_factor = views.last().map_or(1.0, |view| view.rate_factor);
+    let head = Head { want_values, width: shape.width, counted, rate_factor, ..Head::of(work) };
     let mut push = PushEncoder::in_payload(head, pool.empty());
     for (stage, PushedStage { keys, show_click, .. }) in shape.stages.iter().enumerate() {
         for (table, (&number, &dim)) in keys.tables.iter().zip(keys.dims).enumerate() {

@@ -300,6 +300,8 @@ impl Plan {
         work: WorkId,
         next: Option<&Batch>,
     ) -> Result<PushReport> {
+        // Another program may have set other rates.
+        self.communicator.set_rate_factor(1.0);
         let computed = self.prepare_or_swap(arena, batch).and_then(|()| {
             if let Some(replicated) = &self.replicated {
                 replicated.begin_step(&arena.sparse)?;

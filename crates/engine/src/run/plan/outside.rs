@@ -28,8 +28,10 @@ pub struct LookedUp {
 }
 
 /// The gradients of one step.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct OutsideGradients<'a> {
+    /// Multiplies the learning rates of all tables and parameters in this step.
+    pub rate_factor: f32,
     /// Tables, with N ids and the gradients of their rows, N x D. Those of equal ids are added up.
     pub rows: Vec<(Var, &'a [Key], &'a [f32])>,
     /// Parameters with their gradients. The others have a gradient of 0.
@@ -85,7 +87,14 @@ impl Plan {
         gradients: &OutsideGradients<'_>,
         work: WorkId,
     ) -> Result<PushReport> {
+        self.communicator.set_rate_factor(gradients.rate_factor);
         let filled = self.fill_gradients(arena, gradients).and_then(|()| match &self.replicated {
+            // Ranks without data apply the step too, and do not know its rates.
+            Some(_) if gradients.rate_factor != 1.0 => Err(Error::Input {
+                op: "push_gradients",
+                expected: "the first learning rate in a job without servers".into(),
+                got: format!("{} times that rate", gradients.rate_factor),
+            }),
             Some(replicated) => Ok(replicated.begin_step(&arena.sparse)?),
             None => Ok(()),
         });
