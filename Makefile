@@ -47,13 +47,13 @@ pytest: $(VENV)/ready  ## Build the Python package into target/venv and run its 
 FRAMEWORKS ?=
 FRAMEWORKS_VENV := target/venv-frameworks
 
-test-frameworks: $(FRAMEWORKS_VENV)/ready  ## Test the Python package with the frameworks it works with (Ray)
+test-frameworks: $(FRAMEWORKS_VENV)/ready  ## Test the Python package with the frameworks it works with (Ray, PyTorch)
 	VIRTUAL_ENV=$(abspath $(FRAMEWORKS_VENV)) $(FRAMEWORKS_VENV)/bin/maturin develop --quiet --features like-tests
 	$(FRAMEWORKS_VENV)/bin/python -m pytest python/tests/frameworks $(FRAMEWORKS)
 
 $(FRAMEWORKS_VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(FRAMEWORKS_VENV)
-	$(FRAMEWORKS_VENV)/bin/pip install --quiet 'maturin>=1.8,<2' 'numpy>=1.21' 'pytest>=7' 'ray>=2.9'
+	$(FRAMEWORKS_VENV)/bin/pip install --quiet 'maturin>=1.8,<2' 'numpy>=1.21' 'pytest>=7' 'ray>=2.9' 'torch>=2.1' accelerate lightning
 	touch $@
 
 # `ziglang` links against the glibc of 2014, whatever this machine has; a plain build runs only on systems as new as this one.

@@ -10,6 +10,7 @@ An HTML comment above a block changes that:
 - `<!-- no-run: reason -->`: the block is not run. The reason is required.
 - `<!-- background -->`: a server. It runs until the page ends; the next block starts when it answers on its port.
 - `<!-- fails -->`: the last command must fail.
+- `<!-- needs: MODULE -->`, anywhere on a page: the page is skipped where this module is not installed.
 - `<!-- file: NAME -->`: the block, of any language, is not run but saved as the file NAME in that directory.
 
 Port 8501, the default of `openfleet serve`, becomes a free port, so that pages can be tested side by side.
@@ -145,7 +146,7 @@ class Reader:
         test = doctest.DocTestParser().get_doctest(block.body, self.names, block.name, str(block.page), block.line)
         told: list[str] = []
         flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-        doctest.DocTestRunner(optionflags=flags).run(test, out=told.append, clear_globs=False)
+        doctest.DocTestRunner(verbose=False, optionflags=flags).run(test, out=told.append, clear_globs=False)
         self.names.update(test.globs)
         assert not told, "".join(told)
 
@@ -164,8 +165,14 @@ def runs(block: Block) -> bool:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(map(runs, blocks(page)))], ids=lambda page: page.stem)
 def test_the_blocks_of_a_page_run_unmodified(page, tmp_path, monkeypatch):
+    for module in re.findall(r"<!-- needs: (\w+) -->", page.read_text()):
+        pytest.importorskip(module)
     monkeypatch.chdir(tmp_path)
-    reader = Reader(tmp_path)
+    run_page(page, tmp_path)
+
+
+def run_page(page: Path, directory: Path) -> None:
+    reader = Reader(directory)
     # The next page does not see the variables of this one, nor its programs and scopes of `openfleet.static`.
     from openfleet import static
 

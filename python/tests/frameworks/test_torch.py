@@ -9,9 +9,11 @@ import pickle
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from processes import environment
+from test_docs import run_page
 
 if importlib.util.find_spec("torch") is None:
     pytest.skip("PyTorch is not installed: `make test-frameworks` installs it", allow_module_level=True)
@@ -518,6 +520,9 @@ RULE, STEPS, MODE = sys.argv[1], int(sys.argv[2]), os.environ["MODE"]
 fleet.init()
 strategy = fleet.DistributedStrategy()
 strategy.a_sync = MODE != "sync"
+strategy.half_async = MODE == "half_async"
+if MODE == "hybrid":
+    strategy.staleness = 2
 if MODE == "geo":
     strategy.a_sync_configs = {"k_steps": 5}
 table = Embedding(50, 4)
@@ -586,10 +591,115 @@ def test_workers_in_sync_mode_train_as_one_process_does(rule, tmp_path):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("mode", ["async", "geo"])
+def test_ranks_without_servers_train_as_one_process_does(tmp_path):
+    alone, _, _ = train(tmp_path / "alone", "sync", "adam", 100)
+    job, _, _ = train(tmp_path / "job", "sync", "adam", 100, "--nproc_per_node=2")
+    for one, other in zip(alone, job):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["half_async", "async", "hybrid", "geo"])
 def test_workers_train_in_other_modes(mode, tmp_path):
     _, (first, last), _ = train(tmp_path / "job", mode, "adam", 300, "--server_num=2", "--worker_num=2")
     assert last < 0.6 * first
+
+
+LIGHTNING = """
+import lightning, torch
+from torch.nn import functional
+from openfleet import fleet
+from openfleet.torch import Embedding
+
+fleet.init()
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.table, self.losses = Embedding(4), []
+        layers = [torch.nn.Flatten(), torch.nn.Linear(12, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1)]
+        self.layers = torch.nn.Sequential(*layers)
+
+    def training_step(self, batch, index):
+        ids, label = batch
+        loss = functional.binary_cross_entropy_with_logits(self.layers(self.table(ids)).squeeze(1), label)
+        self.losses.append(loss.item())
+        return loss
+
+    def configure_optimizers(self):
+        optimizer = fleet.distributed_optimizer(torch.optim.Adam(self.parameters(), lr=0.01), model=self)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.9)]
+
+torch.manual_seed(0)
+ids = torch.randint(0, 50, (512, 3))
+data = torch.utils.data.TensorDataset(ids, (ids[:, 0] % 2).float())
+model = Model()
+trainer = lightning.Trainer(
+    max_epochs=5, accelerator="cpu", devices=1, logger=False, enable_progress_bar=False, gradient_clip_val=1.0
+)
+trainer.fit(model, torch.utils.data.DataLoader(data, batch_size=16, shuffle=True))
+print("losses %.4f %.4f" % (sum(model.losses[:10]) / 10, sum(model.losses[-10:]) / 10))
+"""
+
+ACCELERATE = """
+import torch
+from accelerate import Accelerator
+from torch.nn import functional
+from openfleet import fleet
+from openfleet.torch import Embedding
+
+fleet.init()
+torch.manual_seed(0)
+accelerator = Accelerator(cpu=True)
+ids = torch.randint(0, 50, (512, 3))
+data = torch.utils.data.TensorDataset(ids, (ids[:, 0] % 2).float())
+data = torch.utils.data.DataLoader(data, batch_size=16, shuffle=True)
+layers = [torch.nn.Flatten(), torch.nn.Linear(12, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1)]
+model = torch.nn.Sequential(Embedding(4), *layers)
+optimizer = fleet.distributed_optimizer(torch.optim.Adam(model.parameters(), lr=0.01), model=model)
+model, optimizer, data = accelerator.prepare(model, optimizer, data)
+losses = []
+for _ in range(5):
+    for ids, label in data:
+        optimizer.zero_grad()
+        loss = functional.binary_cross_entropy_with_logits(model(ids).squeeze(1), label)
+        accelerator.backward(loss)
+        accelerator.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+print("losses %.4f %.4f" % (sum(losses[:10]) / 10, sum(losses[-10:]) / 10))
+"""
+
+
+@pytest.mark.parametrize("package, script", [("lightning", LIGHTNING), ("accelerate", ACCELERATE)])
+def test_loops_of_other_packages_train_unchanged(package, script, tmp_path):
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed: `make test-frameworks` installs it")
+    (tmp_path / "train.py").write_text(script)
+    ran = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=180, env=environment()
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    first, last = map(float, re.search(r"losses ([\d.]+) ([\d.]+)", ran.stdout).groups())
+    assert last < 0.5 * first
+
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("page", ["docs/guide/from-pytorch.md", "examples/torch_wide_deep/README.md"])
+def test_a_page_about_pytorch_runs_unmodified(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_page(ROOT / page, tmp_path)
+
+
+@pytest.mark.parametrize("launch", [[], ["--server_num=2", "--worker_num=2"]], ids=["alone", "job"])
+def test_the_example_reaches_the_auc_in_its_page(launch, tmp_path):
+    command = [sys.executable, *(["-m", "openfleet.launch", *launch] if launch else [])]
+    command.append(str(ROOT / "examples" / "torch_wide_deep" / "train.py"))
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180, env=environment())
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found = [float(auc) for auc in re.findall(r"test AUC (0\.\d+)", ran.stdout + ran.stderr)]
+    assert len(found) == (2 if launch else 1) and min(found) > 0.71, found
 
 
 def test_a_killed_worker_repeats_its_steps_without_pushing_them_twice(tmp_path):

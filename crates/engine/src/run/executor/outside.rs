@@ -12,16 +12,20 @@ use crate::run::{LookedUp, OutsideGradients};
 impl Executor {
     /// Pulls the rows of the ids of some tables of a program, in one request to each server.
     ///
-    /// For training, missing rows are created. Otherwise no row is created: a missing one has its first values.
+    /// For training, missing rows are created. Otherwise no row is created, and a missing one has its first values.
     pub fn look_up(
         &mut self,
         program: &Program,
         wanted: &[(Var, &[Key])],
         for_training: bool,
     ) -> Result<Vec<LookedUp>> {
-        let missing = if for_training { Missing::Create } else { Missing::Initial };
         let position = self.prepared_at(program, 1)?;
         let CompiledProgram { plan, looked_up, .. } = &mut self.prepared[position];
+        // On ranks without servers a row is created by the step that trains it, which all ranks apply.
+        let missing = match for_training && plan.replicated().is_none() {
+            true => Missing::Create,
+            false => Missing::Initial,
+        };
         plan.look_up(looked_up, wanted, missing)
     }
 
