@@ -8,6 +8,7 @@ mod executor;
 mod models;
 mod onnx;
 mod optimizers;
+mod outside;
 mod predictor;
 mod programs;
 mod rows;
