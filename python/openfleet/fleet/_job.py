@@ -21,9 +21,10 @@ _scope: Scope | None = None
 # Whether to print PaddlePaddle's lines too, for programs that wait for them in the output. `openfleet.compat` sets it.
 paddle_lines = False
 
-# What other libraries do when parameters of the job have new values that they did not train: after `init_worker` and
-# `load_model`.
-_listeners: list[Callable[[], None]] = []
+# What other libraries do when values of the job are new that they did not train, after `init_worker` and `load_model`,
+# and before its values are saved.
+_when_new: list[Callable[[], None]] = []
+_when_saved: list[Callable[[], None]] = []
 
 strategy: Any = None
 main_program: Program | None = None
@@ -35,17 +36,25 @@ def begin(fleet: _native.Fleet) -> None:
     global _fleet, _working, _over, _scope, strategy, main_program, startup_program
     _fleet, _working, _over, _scope = fleet, False, False, None
     strategy, main_program, startup_program = None, None, None
-    _listeners.clear()
+    _when_new.clear()
+    _when_saved.clear()
 
 
-def listen(listener: Callable[[], None]) -> None:
-    """Calls a function whenever parameters get values that this process did not train."""
-    _listeners.append(listener)
+def listen(when_new: Callable[[], None], when_saved: Callable[[], None]) -> None:
+    """Calls a function whenever values are new that this process did not train, and another before values are saved."""
+    _when_new.append(when_new)
+    _when_saved.append(when_saved)
 
 
 def tell_new_values() -> None:
-    """Calls all functions that listen."""
-    for listener in _listeners:
+    """Says that values are new."""
+    for listener in _when_new:
+        listener()
+
+
+def tell_saving() -> None:
+    """Says that values are about to be saved."""
+    for listener in _when_saved:
         listener()
 
 

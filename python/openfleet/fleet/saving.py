@@ -54,6 +54,7 @@ def save_persistables(
     _require_working("save_persistables")
     if not isinstance(executor, Executor):
         executor = Executor()
+    _job.tell_saving()
     with scope_guard(_job.scope()):
         static_io.save_persistables(executor, dirname, main_program or _job.main_program, mode=mode, only=only)
 

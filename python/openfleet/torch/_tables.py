@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from .. import _native, static
+from .._log import logger
 from ..fleet import _job
 from ..static.entry import EntryAttr
 from ..static.optimizer import Optimizer
@@ -36,8 +37,14 @@ class Table:
         return (self.dim, self.rows, self.storage) == (other.dim, other.rows, other.storage)
 
 
-def define(tables: Iterable[Table], parameters: Mapping[str, Any], decays: Mapping[str, float]) -> static.Variable:
-    """Writes a program that has the tables and parameters, and returns what stands for its loss.
+# The types of buffers that a checkpoint has.
+_DTYPES = {torch.float32: "float32", torch.int64: "int64"}
+
+
+def define(
+    tables: Iterable[Table], parameters: Mapping[str, Any], decays: Mapping[str, float], buffers: Mapping[str, Any]
+) -> static.Variable:
+    """Writes a program that has the tables, parameters and buffers, and returns what stands for its loss.
 
     The program is never run: its layers are PyTorch's. It says what is trained, saved and loaded.
     """
@@ -55,16 +62,39 @@ def define(tables: Iterable[Table], parameters: Mapping[str, Any], decays: Mappi
         decay = decays.get(name, 0.0)
         attr = static.ParamAttr(name=name, regularizer=static.regularizer.L2Decay(decay) if decay else None)
         terms.append(static.nn.mean(static.create_parameter(list(parameter.shape) or [1], attr=attr)))
+    for name, buffer in buffers.items():
+        static.create_global_var(list(buffer.shape) or [1], 0.0, _DTYPES[buffer.dtype], name=name)
     return static.nn.add_n(terms)
 
 
+def buffers_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The buffers that are part of a model's state, such as running statistics."""
+    state = model.state_dict()
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in state}
+    for name in [name for name, buffer in buffers.items() if buffer.dtype not in _DTYPES]:
+        kind = buffers.pop(name).dtype
+        logger.warning("the buffer `%s` is %s: checkpoints have buffers of float32 and int64", name, kind)
+    return buffers
+
+
 class Tables:
-    """The tables and parameters of one model, in a scope of this process or on the servers of a job."""
+    """The tables and parameters of one model, in a scope of this process or on the servers of a job.
+
+    Buffers are in the scope when values are saved and loaded; between that, each worker has its own.
+    """
 
     def __init__(
-        self, program: static.Program, startup: static.Program, scope: Scope, parameters: Mapping[str, Any]
+        self,
+        program: static.Program,
+        startup: static.Program,
+        scope: Scope,
+        parameters: Mapping[str, Any],
+        buffers: Callable[[], Mapping[str, Any]],
     ) -> None:
         self.program, self.scope, self._parameters = program, scope, dict(parameters)
+        self._buffers = buffers
+        # Whether a step was pushed since the parameters were last copied for an evaluation.
+        self._is_behind = False
         self._executor = static.Executor()
         self._process = os.getpid()
         # Of the rows that have gradients, by the identity of the tensor: the module that looked them up, and their name
@@ -72,9 +102,17 @@ class Tables:
         self._owners: dict[int, tuple[torch.nn.Module, str]] = {}
         self.staged: list[torch.nn.Parameter] = []
         self._executor.run(startup, scope=scope)
-        for name, parameter in self._parameters.items():
-            values = parameter.detach().numpy().reshape(list(parameter.shape) or [1])
-            scope.var(name).get_tensor().set(np.ascontiguousarray(values))
+        self._set(self._parameters)
+        self.store_buffers()
+
+    def _set(self, tensors: Mapping[str, Any]) -> None:
+        for name, tensor in tensors.items():
+            values = tensor.detach().numpy().reshape(list(tensor.shape) or [1])
+            self.scope.var(name).get_tensor().set(np.ascontiguousarray(values))
+
+    def store_buffers(self) -> None:
+        """Copies the buffers of the model into the scope."""
+        self._set(self._buffers())
 
     def _native(self) -> _native.Executor:
         if os.getpid() != self._process:
@@ -87,15 +125,22 @@ class Tables:
     def look_up(
         self, module: torch.nn.Module, wanted: Mapping[str, torch.Tensor]
     ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """Pulls the rows of the ids of some tables. With gradients enabled, the rows are ready for training."""
+        """Pulls the rows of the ids of some tables. With gradients enabled, the rows are ready for training.
+
+        Without, or in a module in evaluation mode, no row is created.
+        """
         _refuse_other_parallelism()
-        trains = torch.is_grad_enabled()
+        has_gradients = torch.is_grad_enabled()
         ids = [(table, np.ascontiguousarray(given.numpy(), np.int64)) for table, given in wanted.items()]
-        found = self._native().look_up(self.program._native, ids, trains)
+        found = self._native().look_up(self.program._native, ids, has_gradients and module.training)
+        if not has_gradients and self._is_behind:
+            # The lookup has waited for what was pushed.
+            self._is_behind = False
+            self.refresh()
         results = {}
         for table, (keys, positions, values) in zip(wanted, found):
             rows = torch.from_numpy(values)
-            if trains:
+            if has_gradients:
                 rows = torch.nn.Parameter(rows)
                 rows._openfleet = (table, keys)
                 rows.register_post_accumulate_grad_hook(lambda rows: self._stage(module, rows))
@@ -140,7 +185,16 @@ class Tables:
             if parameter.grad is not None
         ]
         self._native().push_gradients(self.program._native, pushed, dense, rate_factor)
+        self._is_behind = True
         self.refresh()
+
+    def take_new_values(self) -> None:
+        """Copies the newest values into the parameters and buffers of the model."""
+        self.refresh()
+        with torch.no_grad():
+            for name, buffer in self._buffers().items():
+                values = np.asarray(self.scope.var(name).get_tensor())
+                buffer.copy_(torch.from_numpy(values).view(buffer.shape))
 
     def refresh(self) -> None:
         """Copies the newest values into the parameters of the model."""

@@ -28,6 +28,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         rule = _Rule(optimizer, names, name)
         embeddings = [(path, module) for path, module in model.named_modules() if isinstance(module, _OneTable)]
         tables = _distinct_tables(embeddings, name)
+
+        def buffers() -> dict[str, torch.Tensor]:
+            return {_prefixed(name, path): buffer for path, buffer in _tables.buffers_of(model).items()}
+
         program, startup, scope = static.Program(), static.Program(), static.global_scope()
         names_of_models = scope.__dict__.setdefault("_names_of_torch_models", set())
         taken = sorted({*tables, *rule.parameters} & {*scope.names(), *names_of_models})
@@ -38,14 +42,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
             )
         names_of_models.update(tables, rule.parameters)
         with static.program_guard(program, startup):
-            loss = _tables.define(tables.values(), rule.parameters, rule.decays)
+            loss = _tables.define(tables.values(), rule.parameters, rule.decays, buffers())
         rule.add_rows(tables)
         _ProgramOptimizer(rule, strategy).minimize(loss, startup)
-        self.tables = _tables.Tables(program, startup, scope, rule.parameters)
+        self.tables = _tables.Tables(program, startup, scope, rule.parameters, buffers)
         for module in model.modules():
             if isinstance(module, TableModule):
                 module.bind(self.tables)
-        _job.listen(self.tables.refresh)
+        _job.listen(self.tables.take_new_values, self.tables.store_buffers)
         # The groups of both optimizers are the same objects, so schedulers of either one work.
         super().__init__([*optimizer.param_groups, {"params": [], "lr": rule.row_rate}], {})
         self.param_groups[-1]["params"] = self.tables.staged

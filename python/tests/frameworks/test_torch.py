@@ -507,6 +507,35 @@ def test_a_checkpoint_has_the_rows_the_layers_and_their_moments(tmp_path):
     assert first == again
 
 
+def test_a_checkpoint_has_the_buffers(tmp_path):
+    model = torch.nn.Sequential(Embedding(DIM), torch.nn.Flatten(), torch.nn.BatchNorm1d(FIELDS * DIM))
+    model.append(torch.nn.Linear(FIELDS * DIM, 1))
+    optimizer = distributed(sgd, model)
+    fleet.init_worker()
+    for ids, labels in batches(5):
+        optimizer.zero_grad()
+        functional.binary_cross_entropy_with_logits(model(ids).squeeze(1), labels).backward()
+        optimizer.step()
+    fleet.save_persistables(model, tmp_path / "model")
+    saved = {name: value.clone() for name, value in model.state_dict().items()}
+    for ids, _ in batches(3, seed=1):
+        model(ids)
+    assert model[2].num_batches_tracked.item() == 8
+    fleet.load_model(tmp_path / "model")
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, saved[name]), name
+
+
+def test_a_model_in_evaluation_mode_creates_no_rows():
+    model, optimizer = small()
+    fleet.init_worker()
+    model.eval()
+    model(IDS).sum().backward()
+    assert existing_rows() == 0
+    optimizer.step()
+    assert existing_rows() == len(IDS.unique())
+
+
 JOB = """
 import os, sys
 import torch
@@ -559,7 +588,6 @@ for number in range(STEPS):
         os.kill(os.getpid(), 9)
 fleet.util.barrier()
 if rank == 0:
-    optimizer.tables.refresh()
     with torch.no_grad():
         rows = table(torch.arange(50))
     torch.save([rows, *layers.state_dict().values()], "model.pt")

@@ -12,7 +12,8 @@ use crate::run::{LookedUp, OutsideGradients};
 impl Executor {
     /// Pulls the rows of the ids of some tables of a program, in one request to each server.
     ///
-    /// For training, missing rows are created. Otherwise no row is created, and a missing one has its first values.
+    /// For training, missing rows are created. Otherwise no row is created, a missing one has its first values, and everything that
+    /// was pushed before is seen.
     pub fn look_up(
         &mut self,
         program: &Program,
@@ -21,6 +22,9 @@ impl Executor {
     ) -> Result<Vec<LookedUp>> {
         let position = self.prepared_at(program, 1)?;
         let CompiledProgram { plan, looked_up, .. } = &mut self.prepared[position];
+        if !for_training {
+            plan.communicator().flush()?;
+        }
         // On ranks without servers a row is created by the step that trains it, which all ranks apply.
         let missing = match for_training && plan.replicated().is_none() {
             true => Missing::Create,
