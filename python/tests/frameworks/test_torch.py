@@ -122,6 +122,33 @@ def test_one_process_trains_as_pytorch_does_with_sparse_gradients(rule):
         torch.testing.assert_close(rows_of(model), theirs.embedding.weight.data, atol=1e-6, rtol=1e-5)
 
 
+def test_what_has_no_gradient_in_a_step_rests_as_in_pytorch():
+    def build(embedding):
+        torch.manual_seed(0)
+        return torch.nn.ModuleDict(
+            {"table": embedding, "first": torch.nn.Linear(DIM, 1), "second": torch.nn.Linear(DIM, 1)}
+        )
+
+    model, theirs = build(Embedding(VOCABULARY, DIM)), build(torch.nn.Embedding(VOCABULARY, DIM, sparse=True))
+    optimizer = distributed(lambda model: torch.optim.Adam(model.parameters(), lr=0.05), model)
+    with torch.no_grad():
+        theirs["table"].weight.copy_(model["table"](torch.arange(VOCABULARY)))
+    rules = [torch.optim.SparseAdam([theirs["table"].weight], lr=0.05)]
+    rules.append(torch.optim.Adam([*theirs["first"].parameters(), *theirs["second"].parameters()], lr=0.05))
+    for number, (ids, _) in enumerate(batches(12)):
+        for one, rule in ((model, [optimizer]), (theirs, rules)):
+            [each.zero_grad() for each in rule]
+            # Every third step has no rows, and the layers take turns.
+            vectors = one["table"](ids[:, 0]) if number % 3 else torch.ones(16, DIM)
+            (one["first" if number % 2 else "second"](vectors) ** 2).mean().backward()
+            [each.step() for each in rule]
+    for layer in ("first", "second"):
+        torch.testing.assert_close(model[layer].weight, theirs[layer].weight, atol=1e-6, rtol=1e-5)
+    with torch.no_grad():
+        rows = model["table"](torch.arange(VOCABULARY))
+    torch.testing.assert_close(rows, theirs["table"].weight.data, atol=1e-6, rtol=1e-5)
+
+
 def test_rows_can_have_a_rule_of_their_own():
     model, optimizer = small(optimizer=static.optimizer.Adagrad(0.5, epsilon=1e-10))
     theirs = torch.nn.Embedding(VOCABULARY, DIM)

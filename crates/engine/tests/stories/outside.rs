@@ -3,7 +3,7 @@
 use openfleet_core::error::report;
 use openfleet_engine::op::EmbeddingOptions;
 use openfleet_engine::{Exception, Executor, Minimize, Net, OutsideGradients, ParamAttr, Var};
-use openfleet_table::{Adagrad, Initializer, Optimizer, Sgd};
+use openfleet_table::{Adagrad, Adam, Initializer, Optimizer, Sgd};
 
 use crate::{constant, row, started};
 
@@ -63,6 +63,22 @@ fn gradients_of_equal_ids_add_up_and_the_rate_has_a_factor() {
     // The next step of the program itself has the whole rate again.
     model.push(&mut executor, 1.0, &[3], &[1.0, 1.0], &[0.0; 3]);
     assert_eq!(row(&executor, "rows", 3), [-3.5, -4.5]);
+}
+
+#[test]
+fn what_has_no_gradient_in_a_step_rests() {
+    let model = model(Minimize::new(Optimizer::Adam(Adam::default()), 0.1));
+    let mut executor = started(&model.net);
+    model.push(&mut executor, 1.0, &[7], &[1.0, 1.0], &[1.0; 3]);
+    let (first, rows) = (executor.parameters(&model.net.main).unwrap(), row(&executor, "rows", 7));
+    let nothing = OutsideGradients { rate_factor: 1.0, rows: vec![], dense: vec![] };
+    executor.push_gradients(&model.net.main, &nothing).unwrap();
+    assert_eq!((executor.parameters(&model.net.main).unwrap(), row(&executor, "rows", 7)), (first, rows));
+    assert_eq!(executor.scope().sparse("rows").unwrap().step(), 1);
+    // The next gradient is the second step of both.
+    model.push(&mut executor, 1.0, &[7], &[1.0, 1.0], &[1.0; 3]);
+    assert!(executor.parameters(&model.net.main).unwrap()[0].1.iter().all(|value| (value - 0.8).abs() < 1e-6));
+    assert!(row(&executor, "rows", 7).iter().all(|value| (value - 0.3).abs() < 1e-6));
 }
 
 #[test]

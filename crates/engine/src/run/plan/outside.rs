@@ -34,7 +34,10 @@ pub struct OutsideGradients<'a> {
     pub rate_factor: f32,
     /// Tables, with N ids and the gradients of their rows, N x D. Those of equal ids are added up.
     pub rows: Vec<(Var, &'a [Key], &'a [f32])>,
-    /// Parameters with their gradients. The others have a gradient of 0.
+    /// Parameters with their gradients.
+    ///
+    /// The others rest in this step, and so do other tables: their moments and step counters stay as they are. On ranks without
+    /// servers, which apply the same step, they have a gradient of 0.
     pub dense: Vec<(Var, &'a [f32])>,
 }
 
@@ -87,6 +90,15 @@ impl Plan {
         gradients: &OutsideGradients<'_>,
         work: WorkId,
     ) -> Result<PushReport> {
+        let trained = arena.dense.iter().map(|stage| stage.trained).collect::<Vec<_>>();
+        let trained_rows = each_lookup(arena).map(|lookup| lookup.trained).collect::<Vec<_>>();
+        let pushed = self.push_filled(arena, gradients, work);
+        arena.dense.iter_mut().zip(trained).for_each(|(stage, trained)| stage.trained = trained);
+        each_lookup(arena).zip(trained_rows).for_each(|(lookup, trained)| lookup.trained = trained);
+        pushed
+    }
+
+    fn push_filled(&self, arena: &mut Arena, gradients: &OutsideGradients<'_>, work: WorkId) -> Result<PushReport> {
         self.communicator.set_rate_factor(gradients.rate_factor);
         let filled = self.fill_gradients(arena, gradients).and_then(|()| match &self.replicated {
             // Ranks without data apply the step too, and do not know its rates.
@@ -108,13 +120,17 @@ impl Plan {
     fn fill_gradients(&self, arena: &mut Arena, gradients: &OutsideGradients<'_>) -> Result<()> {
         for (spec, stage) in self.stages.iter().zip(&mut arena.sparse) {
             stage.unique.start(0);
-            stage.lookups.iter_mut().for_each(|lookup| lookup.gradients.clear());
+            for lookup in &mut stage.lookups {
+                lookup.gradients.clear();
+                lookup.trained &= self.replicated.is_some();
+            }
             stage.counts = spec.counts.map(|_| Default::default());
         }
         for &(table, ids, values) in &gradients.rows {
             let (number, lookup) = self.stage_of(table)?;
             let stage = &mut arena.sparse[number];
             let dim = stage.lookups[lookup].dim;
+            stage.lookups[lookup].trained = true;
             self.check_length(table, ids.len() * dim, values.len())?;
             let before = stage.unique.inverse().len();
             stage.unique.add_salted(ids, self.stages[number].salts[0]);
@@ -124,13 +140,17 @@ impl Plan {
                 kernel::add(gradient, &mut sums[row as usize * dim..][..dim]);
             }
         }
-        arena.dense.iter_mut().for_each(|stage| stage.gradient.fill(0.0));
+        for stage in &mut arena.dense {
+            stage.gradient.fill(0.0);
+            stage.trained &= self.replicated.is_some();
+        }
         for &(parameter, values) in &gradients.dense {
             let Some(&Some(ValueLocation::Dense(number))) = self.locations.get(parameter.index()) else {
                 return Err(self.not_known(parameter, "a parameter of the program"));
             };
             self.check_length(parameter, arena.dense[number].values.len(), values.len())?;
             arena.dense[number].gradient.copy_from_slice(values);
+            arena.dense[number].trained = true;
         }
         Ok(())
     }
@@ -161,4 +181,8 @@ impl Plan {
         let expected = format!("{expected} numbers as the gradient of `{}`", self.name(var));
         Err(Error::Input { op: "push_gradients", expected, got: got.to_string() })
     }
+}
+
+fn each_lookup(arena: &mut Arena) -> impl Iterator<Item = &mut Lookup> {
+    arena.sparse.iter_mut().flat_map(|stage| &mut stage.lookups)
 }
