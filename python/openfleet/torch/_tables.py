@@ -32,9 +32,23 @@ class Table:
     # Its name in the program, once the module is bound.
     key: str = ""
 
-    def agrees_with(self, other: Table) -> bool:
-        """Whether both describe one table."""
-        return (self.dim, self.rows, self.storage) == (other.dim, other.rows, other.storage)
+    def merge(self, other: Table) -> None:
+        """Adds what another module says of the same table.
+
+        Raises:
+            ValueError: They do not agree.
+        """
+        if (self.dim, self.rows, self.storage) != (other.dim, other.rows, other.storage):
+            raise ValueError(
+                f"two embeddings of the table `{self.key}` differ: {self.rows} ids of {self.dim} floats "
+                f"({self.storage}), and {other.rows} ids of {other.dim} floats ({other.storage})"
+            )
+        for what in ("initializer", "optimizer", "entry"):
+            ours, theirs = getattr(self, what), getattr(other, what)
+            if ours is None:
+                setattr(self, what, theirs)
+            elif theirs is not None and (type(ours), vars(ours)) != (type(theirs), vars(theirs)):
+                raise ValueError(f"two embeddings of the table `{self.key}` differ in their `{what}`")
 
 
 # The types of buffers that a checkpoint has.

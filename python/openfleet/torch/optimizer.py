@@ -103,12 +103,7 @@ def _distinct_tables(embeddings: list[tuple[str, _OneTable]], prefix: str) -> di
     for path, module in embeddings:
         table = module.table
         table.key = _prefixed(prefix, table.name or f"{path}.rows" if path else "rows")
-        known = tables.setdefault(table.key, table)
-        if not known.agrees_with(table):
-            raise ValueError(
-                f"two embeddings of the table `{table.key}` differ: {known.rows} ids of {known.dim} floats "
-                f"({known.storage}), and {table.rows} ids of {table.dim} floats ({table.storage})"
-            )
+        tables.setdefault(table.key, table).merge(table)
     return tables
 
 

@@ -443,7 +443,7 @@ def test_a_collection_pulls_once_and_features_share_tables():
     features = {
         "user": Embedding(DIM),
         "item": Embedding(DIM, table="items"),
-        "clicks": EmbeddingBag(DIM, mode="sum", table="items"),
+        "clicks": EmbeddingBag(DIM, mode="sum", table="items", initializer=static.initializer.Constant(0.25)),
     }
     model = torch.nn.ModuleDict({"embeddings": EmbeddingCollection(features), "layer": torch.nn.Linear(DIM, 1)})
     optimizer = distributed(lambda model: torch.optim.SGD(model.parameters(), lr=1.0), model)
@@ -460,6 +460,7 @@ def test_a_collection_pulls_once_and_features_share_tables():
         "user": (2, DIM), "item": (2, DIM), "clicks": (2, DIM)
     }  # fmt: skip
     torch.testing.assert_close(vectors["clicks"][0], 2 * vectors["item"][0])
+    assert vectors["item"].unique().tolist() == [0.25]
     sum(value.sum() for value in vectors.values()).backward()
     optimizer.step()
     with torch.no_grad():
@@ -501,6 +502,12 @@ def test_wrong_uses_are_named():
         model.embedding(torch.tensor([50]))
     two = torch.nn.Sequential(Embedding(4, table="t"), Embedding(8, table="t"), torch.nn.Linear(1, 1))
     with pytest.raises(ValueError, match="two embeddings of the table `t` differ: None ids of 4 floats"):
+        distributed(sgd, two)
+    initializers = [static.initializer.Constant(value) for value in (1.0, 2.0)]
+    two = torch.nn.Sequential(
+        *(Embedding(4, table="u", initializer=each) for each in initializers), torch.nn.Linear(1, 1)
+    )
+    with pytest.raises(ValueError, match="two embeddings of the table `u` differ in their `initializer`"):
         distributed(sgd, two)
 
 
