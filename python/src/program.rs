@@ -53,6 +53,13 @@ impl Program {
         Program(Arc::new(Mutex::new(if for_test { graph.clone_for_test() } else { graph.clone() })))
     }
 
+    /// Returns a copy in which a data variable has other dimensions.
+    fn with_data_shape(&self, name: &str, dims: Vec<i64>) -> PyResult<Self> {
+        let graph = self.0.lock();
+        let copy = graph.find(name).and_then(|var| graph.with_data_shape(var, &dims)).map_err(raise)?;
+        Ok(Program(Arc::new(Mutex::new(copy))))
+    }
+
     /// Returns the names of all variables, in order of creation.
     fn names(&self) -> Vec<String> {
         self.0.lock().variables().iter().map(|variable| variable.name.clone()).collect()

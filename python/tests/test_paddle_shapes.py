@@ -4,7 +4,10 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+
+import openfleet.compat.paddle as paddle
 
 SCRIPT = """
 import os
@@ -60,3 +63,24 @@ def test_servers_train_a_model_over_lengths_that_only_a_batch_knows(mode, tmp_pa
     losses = [tuple(map(float, found)) for found in re.findall(r"losses ([\d.]+) ([\d.]+)", said)]
     assert len(losses) == 2 and all(last < 0.2 * first for first, last in losses), said
     assert len(re.findall(r"\[worker \d\] batch 8: ", said)) == 2, said
+
+
+def test_data_may_have_another_number_of_dimensions_than_declared():
+    """PaddlePaddle computes with what it is fed."""
+    ids = paddle.static.data("ids", [-1, 5, 5], "int64")
+    x = paddle.static.data("x", [-1, 4], "float32")
+    rows = paddle.static.nn.embedding(ids[0], [10, 4], param_attr=paddle.ParamAttr(name="rows"))
+    scores = paddle.matmul(rows, paddle.unsqueeze(x, -1)[0])
+    program = paddle.static.default_main_program()
+    exe = paddle.static.Executor()
+    exe.run(paddle.static.default_startup_program())
+    table = np.array(paddle.static.global_scope().find_var("rows").get_tensor())
+    vector = np.array([[1.0, 2.0, 3.0, 4.0]], "float32")
+    for shape in [(1, 5), (1, 5, 5), (1, 3)]:
+        fed = np.arange(np.prod(shape)).reshape(shape) % 10
+        if len(shape) == 3:
+            fed = fed.astype("int64")
+        (got,) = exe.run(program, feed={"ids": fed, "x": vector}, fetch_list=[scores])
+        np.testing.assert_allclose(got, table[fed[0]] @ vector[0][:, None], rtol=1e-5)
+    with pytest.raises(ValueError, match=r"feed `x`: expected an array of shape \[-1, 4\]"):
+        exe.run(program, feed={"ids": fed, "x": vector[:, :3]}, fetch_list=[scores])

@@ -53,6 +53,14 @@ pub struct Net {
     pub line: Option<String>,
 }
 
+/// The signatures of the outputs of an op.
+pub(super) fn infer(operator: &dyn Operator, inputs: &[Signature]) -> Result<Vec<Signature>> {
+    match operator.infer(inputs) {
+        Err(error) => infer_by_trial(operator, inputs).ok_or(error),
+        inferred => inferred,
+    }
+}
+
 /// The signatures of the outputs for inputs with unknown dimensions that the shape rule does not accept: dimensions that come out
 /// the same for two sizes of the unknown ones are fixed, the others unknown. `None` if the op does not accept such inputs at all.
 fn infer_by_trial(operator: &dyn Operator, inputs: &[Signature]) -> Option<Vec<Signature>> {
@@ -152,11 +160,9 @@ impl Net {
     /// A variable that each batch feeds. If `shape[0]` is -1, it is the batch; any other -1 is a size that is known only when the
     /// program runs. Fails if the name is taken.
     pub fn data(&mut self, name: &str, shape: &[i64], dtype: DType) -> Result<Var> {
-        let mut shape = Shape::of(shape);
-        shape.0.iter_mut().skip(1).filter(|dim| matches!(dim, Dim::PerRow(_))).for_each(|dim| *dim = Dim::Unknown);
         self.main.add_variable(Variable {
             name: name.to_owned(),
-            shape,
+            shape: Shape::of_data(shape),
             dtype,
             kind: VariableKind::Data,
             stop_gradient: true,
@@ -267,10 +273,7 @@ impl Net {
         let inputs = &self.with_read_states(op.operator(), inputs)?;
         self.check_kinds(op.operator(), inputs)?;
         let signatures: Vec<Signature> = inputs.iter().map(|&var| Signature::of(self.main.variable(var))).collect();
-        let outputs = match op.operator().infer(&signatures) {
-            Err(error) => infer_by_trial(op.operator(), &signatures).ok_or(error)?,
-            inferred => inferred?,
-        };
+        let outputs = infer(op.operator(), &signatures)?;
         let are_sequences: Vec<bool> = inputs.iter().map(|&var| self.main.lengths(var).is_some()).collect();
         let lengths = inputs.iter().find_map(|&var| self.main.lengths(var));
         let kept = lengths.map(|_| keep_rows(op.operator(), &signatures, &are_sequences)).unwrap_or_default();

@@ -11,7 +11,8 @@ use openfleet_table::{Accessor, Admission, DenseSpec, Initializer, Regularizer, 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::graph::op::Op;
+use crate::graph::net::infer;
+use crate::graph::op::{Op, Signature};
 use crate::graph::table_spec::{dense_spec, sparse_spec};
 use crate::graph::{Backward, Minimize};
 use crate::value::{DType, Dim, Shape};
@@ -277,6 +278,26 @@ impl Program {
     /// so [`Var`]s of this program work on the copy.
     pub fn clone_for_test(&self) -> Self {
         Program { backward: None, minimize: None, for_test: true, ..self.clone() }
+    }
+
+    /// A copy in which a data variable has other dimensions than it was declared with; a negative size is one that is known when the
+    /// program runs, the first one the batch. The shapes of all that is computed from it follow.
+    pub fn with_data_shape(&self, var: Var, dims: &[i64]) -> Result<Self> {
+        let mut copy = self.clone();
+        copy.variables[var.index()].shape = Shape::of_data(dims);
+        for node in &self.nodes {
+            let inputs = node.inputs.iter().map(|&var| Signature::of(copy.variable(var))).collect::<Vec<_>>();
+            let outputs = infer(node.op.operator(), &inputs)?;
+            for (output, signature) in node.outputs.iter().zip(outputs) {
+                copy.variables[output.index()].shape = signature.shape;
+            }
+        }
+        for (of, gradient) in self.backward.iter().flat_map(Backward::gradients) {
+            copy.variables[gradient.index()].shape = copy.variable(of).shape.clone();
+        }
+        copy.add_to_hash(&("shape of data", var, dims));
+        copy.index_names();
+        Ok(copy)
     }
 
     /// The part of the program that computes `targets`, for evaluation, and the targets' [`Var`]s in it. Names stay the same, and

@@ -70,6 +70,13 @@ impl Shape {
         Shape(self.0.iter().map(fixed).collect())
     }
 
+    /// Reads the sizes of a data variable: a negative first size is the batch, another negative one is known when the program runs.
+    pub fn of_data(dims: &[i64]) -> Self {
+        let mut shape = Shape::of(dims);
+        shape.0.iter_mut().skip(1).filter(|dim| matches!(dim, Dim::PerRow(_))).for_each(|dim| *dim = Dim::Unknown);
+        shape
+    }
+
     /// Reads the sizes as the user writes them: a negative size is the batch.
     pub fn of(dims: &[i64]) -> Self {
         Shape(dims.iter().map(|&d| if d < 0 { Dim::PerRow(1) } else { Dim::Fixed(d as usize) }).collect())

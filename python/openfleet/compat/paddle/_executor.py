@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from openfleet import static as _static
 from openfleet.compat._arguments import with_arguments as _with_arguments
 from openfleet.static import Program, Scope, Variable
+from openfleet.static.feed import elements_per_row as _elements_per_row
 
 from . import _feeding
 from .distributed.fleet.base.distributed_strategy import say_no_dump as _say_no_dump
@@ -45,6 +49,8 @@ class Executor(_static.Executor):
             feed = feed[0] if feed else None
         if not feed:
             feed = _feeding.next_feed(_static.default_main_program() if program is None else program)
+        if feed:
+            program = _as_fed(_static.default_main_program() if program is None else program, feed)
         return super().run(program, feed, fetch_list, scope=scope)
 
     def _pass(self, infer: bool, program: Any, *args: Any) -> Any:
@@ -53,6 +59,31 @@ class Executor(_static.Executor):
         if options.get("dump_fields_path") and (options.get("dump_fields") or options.get("dump_param")):
             _say_no_dump()
         return super()._pass(infer, program, *args)
+
+
+def _as_fed(program: Program, feed: Mapping[str, Any]) -> Program:
+    """The program with data of as many dimensions as are fed.
+
+    PaddlePaddle computes with the arrays that it is fed, whatever shape was declared; some models of PaddleRec declare
+    another number of dimensions.
+    """
+    others = {}
+    for name, value in feed.items():
+        if not isinstance(value, np.ndarray) or value.ndim < 2:
+            continue
+        declared, _, _, is_slot, _ = program._native.variable(name)
+        if not is_slot and len(declared) != value.ndim and _elements_per_row(declared) != math.prod(value.shape[1:]):
+            others[name] = (-1, *value.shape[1:])
+    if not others:
+        return program
+    known = program.__dict__.setdefault("_as_fed", {})
+    key = tuple(sorted(others.items()))
+    if key not in known:
+        native = program._native
+        for name, dims in others.items():
+            native = native.with_data_shape(name, list(dims))
+        known[key] = Program._of(native)
+    return known[key]
 
 
 class DataFeeder(_static.DataFeeder):
