@@ -65,6 +65,6 @@ def test_the_digits_example_reaches_the_accuracy_in_its_docs(tmp_path, launch):
 
 def test_every_example_is_short():
     scripts = sorted(EXAMPLES.glob("*/*.py"))
-    assert len(scripts) == 9
+    assert len(scripts) == 10
     for script in scripts:
         assert len(script.read_text().splitlines()) < 80, script
