@@ -25,16 +25,16 @@ fn parameters_and_keys_are_those_of_the_model() {
 fn bytes_of_a_batch_are_those_of_its_messages() {
     let numbers = ["--dense-parameters", "1000", "--dim", "10", "--compute-ms", "1", "--keys", "100"];
     let asynchronous = plan(&[numbers.as_slice(), &["--server-num", "1"]].concat());
-    // Frame header 32; head 16, tables and dimensions 8 + 8 + 8, keys 8 each. Push: head 56, 16-bit gradients, a block's head 8.
+    // Frame header 32; head 16, tables and dimensions 8 + 8 + 8, keys 8 each. Push: head 64, 16-bit gradients, a block's head 8.
     let pull = 32 + 16 + 24 + 100 * 8;
-    let push = 32 + 56 + 24 + 100 * 8 + 100 * 10 * 2 + 8 + 1000 * 2;
+    let push = 32 + 64 + 24 + 100 * 8 + 100 * 10 * 2 + 8 + 1000 * 2;
     assert_eq!(number(&asynchronous, "worker_sent_bytes_per_batch"), f64::from(pull + push));
     // Rows of 32 bits; number and kind of the changes 16, four scales, 8 bits per parameter.
     let received = 32 + 100 * 10 * 4 + 32 + 16 + 4 * 4 + 1000;
     assert_eq!(number(&asynchronous, "worker_received_bytes_per_batch"), f64::from(received));
 
     let sync = plan(&[numbers.as_slice(), &["--server-num", "1", "--mode", "sync"]].concat());
-    let push = 32 + 56 + 24 + 100 * 8 + 100 * 10 * 4 + 8 + 1000 * 4;
+    let push = 32 + 64 + 24 + 100 * 8 + 100 * 10 * 4 + 8 + 1000 * 4;
     assert_eq!(number(&sync, "worker_sent_bytes_per_batch"), f64::from(pull + push));
     // Values of 32 bits, and how long the step waited.
     let received = 32 + 100 * 10 * 4 + 32 + 1000 * 4 + 4;
