@@ -82,13 +82,16 @@ def define(
 
 
 def buffers_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The buffers that are part of a model's state, such as running statistics."""
+    """The buffers that are part of a model's state and of its checkpoints, such as running statistics."""
     state = model.state_dict()
-    buffers = {name: buffer for name, buffer in model.named_buffers() if name in state}
-    for name in [name for name, buffer in buffers.items() if buffer.dtype not in _DTYPES]:
-        kind = buffers.pop(name).dtype
-        logger.warning("the buffer `%s` is %s: checkpoints have buffers of float32 and int64", name, kind)
-    return buffers
+    return {name: each for name, each in model.named_buffers() if name in state and each.dtype in _DTYPES}
+
+
+def tell_unsaved_buffers(model: torch.nn.Module) -> None:
+    """Says which buffers checkpoints do not have."""
+    for name, buffer in model.named_buffers():
+        if buffer.dtype not in _DTYPES:
+            logger.warning("the buffer `%s` is %s: checkpoints have buffers of float32 and int64", name, buffer.dtype)
 
 
 class Tables:

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from .. import _native
-from ..static.entry import EntryAttr
+from ..static.entry import EntryAttr, ShowClickEntry
 from ..static.optimizer import Optimizer
 from ._tables import Table, Tables
 
@@ -74,6 +74,8 @@ class _OneTable(TableModule):
             self.num_embeddings, self.embedding_dim = int(num_embeddings), int(embedding_dim)
         if self.embedding_dim < 1:
             raise ValueError(f"`embedding_dim` expects at least 1, got {self.embedding_dim}")
+        if isinstance(entry, ShowClickEntry):
+            raise NotImplementedError("`ShowClickEntry`: a PyTorch model has no variables of shows and clicks")
         if padding_idx is not None and padding_idx < 0 and self.num_embeddings is not None:
             padding_idx += self.num_embeddings
         self.padding_idx = padding_idx

@@ -41,6 +41,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "hint: give this model's tables and parameters a prefix, with `name=` of `distributed_optimizer`"
             )
         names_of_models.update(tables, rule.parameters)
+        _tables.tell_unsaved_buffers(model)
         with static.program_guard(program, startup):
             loss = _tables.define(tables.values(), rule.parameters, rule.decays, buffers())
         rule.add_rows(tables)

@@ -162,6 +162,14 @@ def test_rows_can_have_a_rule_of_their_own():
     torch.testing.assert_close(rows_of(model), theirs.weight.data, atol=1e-6, rtol=1e-5)
 
 
+def momentum(model):
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
+
+
+def test_the_velocity_of_layers_is_that_of_pytorch():
+    check_layers(momentum)
+
+
 def test_groups_have_rates_and_decays_of_their_own():
     def rule(model):
         weights = [each for name, each in model.named_parameters() if name.endswith("weight")]
@@ -169,6 +177,11 @@ def test_groups_have_rates_and_decays_of_their_own():
         groups = [{"params": weights}, {"params": biases, "lr": 0.1, "weight_decay": 0.0}]
         return torch.optim.AdamW(groups, lr=0.01, weight_decay=0.2)
 
+    check_layers(rule)
+
+
+def check_layers(rule):
+    """Trains the layers of a model beside PyTorch's, on the vectors of the same table."""
     model, optimizer = small(rule)
     theirs = copy.deepcopy(model.layers)
     expected = rule(theirs)
@@ -495,6 +508,8 @@ def test_wrong_uses_are_named():
         small(lambda model: torch.optim.LBFGS(model.parameters()))
     with pytest.raises(NotImplementedError, match="`amsgrad=True` of Adam"):
         small(lambda model: torch.optim.Adam(model.parameters(), amsgrad=True))
+    with pytest.raises(NotImplementedError, match="`ShowClickEntry`"):
+        Embedding(4, entry=static.ShowClickEntry("show", "click"))
     model, optimizer = small()
     with pytest.raises(TypeError, match="expects ids of int64 or int32, got torch.float32"):
         model.embedding(torch.rand(2))
@@ -509,6 +524,36 @@ def test_wrong_uses_are_named():
     )
     with pytest.raises(ValueError, match="two embeddings of the table `u` differ in their `initializer`"):
         distributed(sgd, two)
+
+
+DISTRIBUTED = """
+import os, sys
+import torch
+from openfleet import fleet
+from openfleet.torch import Embedding
+
+meeting = f"file://{os.getcwd()}/meeting"
+torch.distributed.init_process_group("gloo", init_method=meeting, rank=int(sys.argv[1]), world_size=2)
+fleet.init()
+model = torch.nn.Sequential(Embedding(4), torch.nn.Linear(4, 1))
+fleet.distributed_optimizer(torch.optim.SGD(model.parameters(), lr=0.1), model=model)
+try:
+    model(torch.tensor([1]))
+except RuntimeError as error:
+    print("refused:", error, flush=True)
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_a_process_group_of_pytorch_is_refused(tmp_path):
+    (tmp_path / "train.py").write_text(DISTRIBUTED)
+    options = {"cwd": tmp_path, "env": environment(), "text": True}
+    options.update(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    ranks = [subprocess.Popen([sys.executable, "train.py", str(rank)], **options) for rank in range(2)]
+    for rank in ranks:
+        said, _ = rank.communicate(timeout=180)
+        assert rank.returncode == 0, said
+        assert "hint: start the workers with `fleetrun`, without DistributedDataParallel" in said, said
 
 
 def test_a_child_process_cannot_use_the_tables():

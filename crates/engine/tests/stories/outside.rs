@@ -94,6 +94,25 @@ fn a_table_can_have_a_rule_of_its_own() {
 }
 
 #[test]
+fn tables_of_one_slot_take_gradients_of_different_ids() {
+    let mut net = Net::with_seed(1);
+    let slot = net.slot("ids").unwrap();
+    let vectors = ["one", "other"].map(|name| {
+        let table = ParamAttr { name: Some(name.into()), ..ParamAttr::init(Initializer::Constant(0.5)) };
+        let vectors = net.embedding(slot, 1, &EmbeddingOptions { table, ..EmbeddingOptions::default() }).unwrap();
+        net.mean(vectors).unwrap()
+    });
+    let loss = net.add(vectors[0], vectors[1]).unwrap();
+    Minimize::new(Optimizer::Sgd(Sgd {}), 1.0).minimize(&mut net.main, loss).unwrap();
+    let tables = ["one", "other"].map(|name| net.main.find(name).unwrap());
+    let mut executor = started(&net);
+    let rows: Vec<(Var, &[u64], &[f32])> = vec![(tables[0], &[1], &[1.0]), (tables[1], &[1, 2], &[2.0, 3.0])];
+    executor.push_gradients(&net.main, &OutsideGradients { rate_factor: 1.0, rows, dense: vec![] }).unwrap();
+    let rows = [("one", 1), ("one", 2), ("other", 1), ("other", 2)].map(|(table, key)| row(&executor, table, key)[0]);
+    assert_eq!(rows, [-0.5, 0.5, -1.5, -2.5]);
+}
+
+#[test]
 fn what_does_not_fit_is_named_and_changes_nothing() {
     let model = model(Minimize::new(Optimizer::Sgd(Sgd {}), 1.0));
     let mut executor = started(&model.net);

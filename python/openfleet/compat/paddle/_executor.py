@@ -73,15 +73,16 @@ def _as_fed(program: Program, feed: Mapping[str, Any]) -> Program:
             continue
         declared, _, _, is_slot, _ = program._native.variable(name)
         if not is_slot and len(declared) != value.ndim and _elements_per_row(declared) != math.prod(value.shape[1:]):
-            others[name] = (-1, *value.shape[1:])
+            others[name] = value.ndim
     if not others:
         return program
+    # One copy for each number of dimensions: their sizes are read when it runs.
     known = program.__dict__.setdefault("_as_fed", {})
     key = tuple(sorted(others.items()))
     if key not in known:
         native = program._native
-        for name, dims in others.items():
-            native = native.with_data_shape(name, list(dims))
+        for name, count in others.items():
+            native = native.with_data_shape(name, [-1] * count)
         known[key] = Program._of(native)
     return known[key]
 

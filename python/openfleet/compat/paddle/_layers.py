@@ -168,7 +168,7 @@ def embedding(
             "a dense parameter: rows of a sparse table are pulled before a step begins"
         )
         sparse = False
-    known = _names_of_parameters()
+    known = _names_of_parameters() if is_computed else set()
     vectors = _nn.embedding(input, size, sparse, padding_idx=padding_idx, param_attr=param_attr, pooling=pooling)
     # A regularizer turns the gradient of a sparse table into that of a dense parameter, in PaddlePaddle too.
     if is_computed and attr.regularizer is None:

@@ -51,7 +51,7 @@ impl Plan {
     ) -> Result<Vec<LookedUp>> {
         let mut used = Vec::with_capacity(wanted.len());
         for &(table, ids) in wanted {
-            let (number, lookup) = self.stage_of(table)?;
+            let (number, lookup) = self.stage_of("look_up", table)?;
             let spec = &self.stages[number];
             let feed = &self.feeds[spec.feeds[0]];
             if let Some(vocabulary) = feed.vocabulary {
@@ -127,7 +127,7 @@ impl Plan {
             stage.counts = spec.counts.map(|_| Default::default());
         }
         for &(table, ids, values) in &gradients.rows {
-            let (number, lookup) = self.stage_of(table)?;
+            let (number, lookup) = self.stage_of("push_gradients", table)?;
             let stage = &mut arena.sparse[number];
             let dim = stage.lookups[lookup].dim;
             stage.lookups[lookup].trained = true;
@@ -140,13 +140,22 @@ impl Plan {
                 kernel::add(gradient, &mut sums[row as usize * dim..][..dim]);
             }
         }
+        for stage in &mut arena.sparse {
+            // Tables of one slot share its keys, whichever of them has gradients.
+            let keys = stage.unique.keys().len();
+            stage.lookups.iter_mut().for_each(|lookup| lookup.gradients.resize(keys * lookup.dim, 0.0));
+            if let Some(counts) = &mut stage.counts {
+                counts.show.resize(keys, 0.0);
+                counts.click.resize(keys, 0.0);
+            }
+        }
         for stage in &mut arena.dense {
             stage.gradient.fill(0.0);
             stage.trained &= self.replicated.is_some();
         }
         for &(parameter, values) in &gradients.dense {
             let Some(&Some(ValueLocation::Dense(number))) = self.locations.get(parameter.index()) else {
-                return Err(self.not_known(parameter, "a parameter of the program"));
+                return Err(self.not_known("push_gradients", parameter, "a parameter of the program"));
             };
             self.check_length(parameter, arena.dense[number].values.len(), values.len())?;
             arena.dense[number].gradient.copy_from_slice(values);
@@ -163,15 +172,15 @@ impl Plan {
     }
 
     /// The stage and lookup of a table.
-    fn stage_of(&self, table: Var) -> Result<(usize, usize)> {
+    fn stage_of(&self, op: &'static str, table: Var) -> Result<(usize, usize)> {
         match self.locations.get(table.index()) {
             Some(&Some(ValueLocation::Rows { stage, lookup })) => Ok((stage, lookup)),
-            _ => Err(self.not_known(table, "a sparse table of the program")),
+            _ => Err(self.not_known(op, table, "a sparse table of the program")),
         }
     }
 
-    fn not_known(&self, var: Var, expected: &str) -> Error {
-        Error::Input { op: "push_gradients", expected: expected.into(), got: format!("`{}`", self.name(var)) }
+    fn not_known(&self, op: &'static str, var: Var, expected: &str) -> Error {
+        Error::Input { op, expected: expected.into(), got: format!("`{}`", self.name(var)) }
     }
 
     fn check_length(&self, var: Var, expected: usize, got: usize) -> Result<()> {
