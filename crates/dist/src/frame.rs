@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 /// First four bytes of every frame.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"OFLT");
 /// Protocol version. Increment it with every incompatible change.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 /// Bytes of a header.
 pub const HEADER: usize = 32;
 

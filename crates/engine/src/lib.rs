@@ -68,8 +68,8 @@ pub use graph::{
 pub use kernel::matrix;
 pub use memory::{Scope, StepTimes};
 pub use run::{
-    BatchView, EachBatch, Executor, LookedUp, Observation, OnPause, OutsideGradients, Pause, Plan, RunOptions,
-    RunReport,
+    BatchView, EachBatch, Executor, LookedUp, Observation, OnPause, OutsideGradients, Pause, Plan, Returned,
+    RunOptions, RunReport,
 };
 pub use saved::{InferenceModel, Predictor, onnx};
 pub use value::{DType, Dim, Elements, Feed, Shape, Tensor};

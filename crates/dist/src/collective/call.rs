@@ -23,6 +23,9 @@ pub struct Call {
     /// Of a step: bytes of this rank's sparse gradients. Of an average: the batches that this rank has trained since the last
     /// one. Of others: the number of elements.
     length: u64,
+    /// Of a step: the bits of what multiplies its learning rates, which ranks without data apply too.
+    rate_factor: u32,
+    _unused: u32,
 }
 
 const STEP: u32 = 1;
@@ -37,12 +40,18 @@ const AVERAGE: u32 = 9;
 
 impl Call {
     fn new(kind: u32, detail: u32, program: u64, length: usize) -> Self {
-        Call { kind, detail, program, length: length as u64 }
+        Call { kind, detail, program, length: length as u64, rate_factor: 1.0f32.to_bits(), _unused: 0 }
     }
 
     /// A training step of a program. `is_new`: the parameters of this rank may differ from the others'.
     pub fn step(program: u64, is_new: bool, sparse_bytes: usize) -> Self {
         Call::new(STEP, u32::from(is_new), program, sparse_bytes)
+    }
+
+    /// The same step with its learning rates multiplied by a factor.
+    #[must_use]
+    pub fn at_rate_factor(self, factor: f32) -> Self {
+        Call { rate_factor: factor.to_bits(), ..self }
     }
 
     /// Parameters are averaged, as local SGD does from time to time, after as many batches since the last average.
@@ -99,7 +108,8 @@ impl Call {
     fn is_same(&self, other: &Call) -> bool {
         let same_length = self.length == other.length || matches!(self.kind, STEP | AVERAGE | ALL_GATHER);
         let same_detail = self.detail == other.detail || self.trains();
-        self.kind == other.kind && self.program == other.program && same_detail && same_length
+        let same_rates = self.rate_factor == other.rate_factor;
+        self.kind == other.kind && self.program == other.program && same_detail && same_length && same_rates
     }
 }
 
@@ -107,7 +117,13 @@ impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let length = self.length;
         match self.kind {
-            STEP => write!(f, "a training step of program {:016x}", self.program),
+            STEP => {
+                write!(f, "a training step of program {:016x}", self.program)?;
+                match f32::from_bits(self.rate_factor) {
+                    1.0 => Ok(()),
+                    factor => write!(f, " at {factor} times its first learning rate"),
+                }
+            }
             AVERAGE => write!(f, "averaging the parameters of program {:016x}", self.program),
             END_OF_DATA => write!(f, "the end of its data"),
             BARRIER => write!(f, "a barrier"),
@@ -217,6 +233,11 @@ pub(super) fn of_others(calls: &[Call]) -> Option<Call> {
 /// Ranks that have data in a step.
 pub(crate) fn participants(calls: &[Call]) -> usize {
     calls.iter().filter(|call| call.trains()).count()
+}
+
+/// What multiplies the learning rates of a step; the same on all ranks that have data.
+pub(crate) fn rate_factor(calls: &[Call]) -> f32 {
+    calls.iter().find(|call| call.trains()).map_or(1.0, |call| f32::from_bits(call.rate_factor))
 }
 
 /// Whether the parameters of a rank may differ from the others'.

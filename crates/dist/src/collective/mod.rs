@@ -17,7 +17,7 @@ mod watch;
 
 pub use algorithms::Element;
 pub use call::{Call, Turn};
-pub(crate) use call::{any_is_new, participants};
+pub(crate) use call::{any_is_new, participants, rate_factor};
 pub use group::{Pending, RankGroup, Standby, StepOfOthers};
 pub use mpi::MpiTransport;
 pub use rendezvous::Rendezvous;

@@ -30,8 +30,8 @@ use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use openfleet_core::WorkId;
 use openfleet_core::strategy::{AsyncSettings, DenseReceive, FloatWidth};
+use openfleet_core::{Key, WorkId};
 use parking_lot::{Condvar, Mutex};
 use tracing::warn;
 
@@ -191,6 +191,10 @@ impl Communicator for Async {
         self.shared.remote.end_pull(pull, stages)?;
         self.shared.waited_for_rows(started.elapsed());
         Ok(())
+    }
+
+    fn put_rows(&self, table: usize, keys: &[Key], rows: &[f32]) -> Result<()> {
+        self.shared.remote.put_rows(table, keys, rows)
     }
 
     fn set_rate_factor(&self, factor: f32) {

@@ -219,6 +219,11 @@ impl Communicator for Geo {
         self.shared.local_rows.request(&self.shared.remote, stages).map(|()| None)
     }
 
+    /// Rows that this worker has copies of are on the servers, and keep their values.
+    fn put_rows(&self, table: usize, keys: &[Key], rows: &[f32]) -> Result<()> {
+        self.shared.remote.put_rows(table, keys, rows)
+    }
+
     fn set_rate_factor(&self, factor: f32) {
         self.local.set_rate_factor(factor);
     }

@@ -6,8 +6,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use openfleet_core::WorkId;
 use openfleet_core::strategy::HybridSettings;
+use openfleet_core::{Key, WorkId};
 use parking_lot::Mutex;
 
 use super::remote::{PushReply, Remote, wait_all};
@@ -64,6 +64,10 @@ impl Hybrid {
 impl Communicator for Hybrid {
     fn pull_sparse(&self, stages: &mut [SparseStage], missing: Missing) -> Result<()> {
         self.remote.pull_sparse(stages, missing)
+    }
+
+    fn put_rows(&self, table: usize, keys: &[Key], rows: &[f32]) -> Result<()> {
+        self.remote.put_rows(table, keys, rows)
     }
 
     fn set_rate_factor(&self, factor: f32) {

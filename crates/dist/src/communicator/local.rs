@@ -7,7 +7,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use openfleet_core::WorkId;
+use openfleet_core::{Key, WorkId};
+use openfleet_table::sparse::{Existing, Scratch};
 use openfleet_table::{DenseTable, PushReport, SparseTable};
 
 use super::{Communicator, Missing, Pushed, Step};
@@ -37,6 +38,11 @@ impl Local {
     /// The sparse tables with their names.
     pub(super) fn sparse(&self) -> &[(String, Arc<SparseTable>)] {
         &self.sparse
+    }
+
+    /// What multiplies the learning rates of the next push.
+    pub(super) fn rate_factor(&self) -> f32 {
+        f32::from_bits(self.rate_factor.load(Ordering::Relaxed))
     }
 
     /// The dense tables with their names.
@@ -74,6 +80,15 @@ impl Communicator for Local {
         Ok(())
     }
 
+    fn put_rows(&self, table: usize, keys: &[Key], rows: &[f32]) -> Result<()> {
+        let (name, table) = &self.sparse[table];
+        table.put(keys, rows, Existing::Keep, &mut Scratch::default()).map_err(|source| Error::Table {
+            action: "putting rows into",
+            table: name.clone(),
+            source,
+        })
+    }
+
     fn counts_refusals(&self) -> bool {
         true
     }
@@ -85,7 +100,7 @@ impl Communicator for Local {
 
     fn push(&self, _work: WorkId, sparse: &mut [SparseStage], dense: &mut [DenseStage]) -> Result<Pushed> {
         let mut report = PushReport::default();
-        let rate_factor = f32::from_bits(self.rate_factor.load(Ordering::Relaxed));
+        let rate_factor = self.rate_factor();
         for stage in sparse {
             let show_click = stage.counts.as_ref().map(Counts::view);
             for lookup in stage.lookups.iter().filter(|lookup| lookup.trained) {

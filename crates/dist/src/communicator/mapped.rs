@@ -2,7 +2,7 @@
 //!
 //! Nothing changes, so nothing is locked: any number of threads can read at the same time.
 
-use openfleet_core::WorkId;
+use openfleet_core::{Key, WorkId};
 use openfleet_table::checkpoint::MappedTable;
 
 use super::{Communicator, Missing, Pushed, Step};
@@ -44,6 +44,10 @@ impl Communicator for Mapped {
 
     /// Nothing is pushed.
     fn set_rate_factor(&self, _factor: f32) {}
+
+    fn put_rows(&self, table: usize, _keys: &[Key], _rows: &[f32]) -> Result<()> {
+        Err(Error::ReadOnly { table: self.sparse[table].0.clone() })
+    }
 
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
         for stage in stages.iter_mut().filter(|stage| stage.version != VERSION) {

@@ -26,8 +26,8 @@ pub use subset::TableSubset;
 
 use std::time::Duration;
 
-use openfleet_core::WorkId;
 use openfleet_core::strategy::{ModeSettings, Strategy};
+use openfleet_core::{Key, WorkId};
 use openfleet_table::{DenseSpec, PushReport, SparseSpec};
 
 use crate::error::{Error, Result};
@@ -79,6 +79,9 @@ pub trait Communicator: Send + Sync {
 
     /// Brings every dense copy up to date; a copy that is already the newest is not changed.
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()>;
+
+    /// Sets the weights of keys that have no row yet; other rows stay as they are. Idempotent.
+    fn put_rows(&self, table: usize, keys: &[Key], rows: &[f32]) -> Result<()>;
 
     /// Whether [`push_early`](Communicator::push_early) sends gradients.
     fn pushes_early(&self) -> bool {

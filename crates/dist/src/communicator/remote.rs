@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use openfleet_core::WorkId;
 use openfleet_core::placement::{DenseParameter, Grouping, Placement, PlacementRule};
 use openfleet_core::strategy::{FloatWidth, Mode};
+use openfleet_core::{Key, WorkId};
 use openfleet_table::{DenseSpec, Missing, SparseSpec, clip};
 use parking_lot::Mutex;
 
@@ -33,6 +33,7 @@ use crate::request::join::Join;
 use crate::request::leave::Leave;
 use crate::request::pull_changes::{self, PullChanges};
 use crate::request::pull_dense::PullDense;
+use crate::request::put_rows::PutRows;
 use crate::request::scale::Scale;
 use crate::request::status::{self, Status, StatusRequest};
 use crate::request::{Kind, Request};
@@ -125,6 +126,9 @@ pub struct Remote {
     /// The bits of [`Communicator::set_rate_factor`](super::Communicator::set_rate_factor).
     rate_factor: AtomicU32,
 }
+
+/// Floats of the rows that one request puts.
+const PUT_FLOATS: usize = 1 << 20;
 
 /// Rows that are requested from the servers.
 pub struct PullInFlight {
@@ -316,6 +320,23 @@ impl Remote {
         self.buffer_pool.lock().push(buffers);
         if let (Some(divided), Some(cache)) = (divided, &self.row_cache) {
             cache.join(divided, stages);
+        }
+        Ok(())
+    }
+
+    /// Sets the weights of keys that have no row yet, some megabytes at a time.
+    pub(super) fn put_rows(&self, table: usize, keys: &[Key], rows: &[f32]) -> Result<()> {
+        let dim = self.dims[table];
+        let (width, most) = (dim as usize, (PUT_FLOATS / dim as usize).max(1));
+        let mut grouping = Grouping::new();
+        for (keys, rows) in keys.chunks(most).zip(rows.chunks(most * width)) {
+            self.placement.group(keys, &mut grouping);
+            let asked = self.links.iter().enumerate().map(|(server, link)| {
+                let of = |&at: &u32| &rows[at as usize * width..][..width];
+                let here = grouping.positions(server).iter().flat_map(of).copied().collect();
+                link.send(&PutRows { table: table as u32, dim, keys: grouping.keys(server).to_vec(), rows: here })
+            });
+            wait_all(asked.collect::<Result<_>>()?)?;
         }
         Ok(())
     }

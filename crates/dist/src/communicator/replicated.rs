@@ -11,13 +11,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use openfleet_core::WorkId;
 use openfleet_core::strategy::{CollectiveSettings, CollectiveUpdate, FloatWidth};
+use openfleet_core::{Key, WorkId};
 use openfleet_table::{DenseTable, SparseTable};
 use parking_lot::Mutex;
 
 use super::{Communicator, Local, Missing, Pushed, Step};
-use crate::collective::{Call, Pending, RankGroup, Turn, algorithms, any_is_new, participants};
+use crate::collective::{Call, Pending, RankGroup, Turn, algorithms, any_is_new, participants, rate_factor};
 use crate::error::{Error, Result};
 use crate::frame::Payload;
 use crate::server::Reduce;
@@ -110,7 +110,7 @@ impl Replicated {
         match self.settings.update {
             CollectiveUpdate::EveryStep => {
                 let bytes = sparse::bytes(sparse, self.settings.float_width);
-                step.vote = Some(self.group.vote(Call::step(self.program, step.is_new, bytes)));
+                step.vote = Some(self.group.vote(self.call_of_step(step.is_new, bytes)));
                 step.is_announced = true;
             }
             // Ranks that train alone at first must begin with the same parameters.
@@ -124,6 +124,10 @@ impl Replicated {
             self.await_vote(&mut step)?;
         }
         Ok(())
+    }
+
+    fn call_of_step(&self, is_new: bool, sparse_bytes: usize) -> Call {
+        Call::step(self.program, is_new, sparse_bytes).at_rate_factor(self.tables.rate_factor())
     }
 
     /// This rank takes part in a step of others, without data.
@@ -169,7 +173,7 @@ impl Replicated {
                 if values.loss.is_some() {
                     step.merging.take(sparse, dense, if averages { steps } else { 1 });
                     let bytes = sparse::bytes(sparse, self.settings.float_width);
-                    step.vote = Some(self.group.vote(Call::step(self.program, false, bytes)));
+                    step.vote = Some(self.group.vote(self.call_of_step(false, bytes)));
                 }
             }
             CollectiveUpdate::Local { .. } => return self.begin_average(&mut step, values),
@@ -242,6 +246,7 @@ impl Replicated {
         if any_is_new(&calls) {
             self.synchronize(step)?;
         }
+        self.tables.set_rate_factor(rate_factor(&calls));
         step.calls = Some(calls);
         Ok(())
     }
@@ -366,6 +371,11 @@ impl Communicator for Replicated {
 
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
         self.tables.pull_dense(stages)
+    }
+
+    /// On this rank only: every rank puts the same rows.
+    fn put_rows(&self, table: usize, keys: &[Key], rows: &[f32]) -> Result<()> {
+        self.tables.put_rows(table, keys, rows)
     }
 
     fn counts_refusals(&self) -> bool {

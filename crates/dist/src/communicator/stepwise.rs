@@ -7,7 +7,7 @@
 //!
 //! The gradients of the last layers may be sent while those of the first ones are still being computed, as parts of the same push.
 
-use openfleet_core::WorkId;
+use openfleet_core::{Key, WorkId};
 
 use super::remote::Remote;
 use super::{Communicator, Missing, Pushed, Step};
@@ -39,6 +39,10 @@ impl Stepwise {
 impl Communicator for Stepwise {
     fn pull_sparse(&self, stages: &mut [SparseStage], missing: Missing) -> Result<()> {
         self.remote.pull_sparse(stages, missing)
+    }
+
+    fn put_rows(&self, table: usize, keys: &[Key], rows: &[f32]) -> Result<()> {
+        self.remote.put_rows(table, keys, rows)
     }
 
     fn set_rate_factor(&self, factor: f32) {

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use openfleet_core::WorkId;
+use openfleet_core::{Key, WorkId};
 
 use super::{Communicator, Missing, Pushed, Step};
 use crate::error::Result;
@@ -54,6 +54,10 @@ fn own_number(tables: &[usize], number: usize) -> usize {
 impl Communicator for TableSubset {
     fn pull_sparse(&self, stages: &mut [SparseStage], missing: Missing) -> Result<()> {
         self.with_sparse(stages, |stages| self.whole.pull_sparse(stages, missing))
+    }
+
+    fn put_rows(&self, table: usize, keys: &[Key], rows: &[f32]) -> Result<()> {
+        self.whole.put_rows(self.sparse[table], keys, rows)
     }
 
     fn set_rate_factor(&self, factor: f32) {
@@ -143,6 +147,11 @@ mod tests {
             Ok(())
         }
 
+        fn put_rows(&self, table: usize, _keys: &[Key], _rows: &[f32]) -> Result<()> {
+            self.0.lock().push(table);
+            Ok(())
+        }
+
         fn set_rate_factor(&self, _factor: f32) {}
 
         fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
@@ -171,7 +180,8 @@ mod tests {
         subset.pull_sparse(&mut sparse, Missing::Initial).unwrap();
         subset.pull_dense(&mut dense).unwrap();
         subset.push(WorkId::step(0, 0), &mut sparse, &mut dense).unwrap();
-        assert_eq!(*asked.0.lock(), [1, 4, 0, 3, 1, 4, 0, 3]);
+        subset.put_rows(0, &[], &[]).unwrap();
+        assert_eq!(*asked.0.lock(), [1, 4, 0, 3, 1, 4, 0, 3, 4]);
         assert_eq!(sparse[0].lookups.iter().map(|lookup| lookup.table).collect::<Vec<_>>(), [1, 0]);
         assert_eq!(dense.map(|stage| stage.table), [0, 1]);
     }

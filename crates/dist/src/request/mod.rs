@@ -25,6 +25,7 @@ pub(crate) mod pull_changes;
 pub mod pull_dense;
 pub mod pull_sparse;
 pub(crate) mod push;
+pub mod put_rows;
 pub(crate) mod recall;
 pub(crate) mod save;
 pub mod scale;
@@ -144,6 +145,7 @@ requests! {
     GeoFlush = 40: geo_flush::GeoFlush, "GEO: ask workers to send their unsent progress.";
     GeoFlushDone = 41: geo_flush_done::GeoFlushDone, "GEO: the requested flush is done.";
     Scale = 43: scale::Scale, "The scale factor of a measured step.";
+    PutRows = 44: put_rows::PutRows, "Put rows that do not exist yet.";
     PullChanges = 42: pull_changes::PullChanges, "Pull how dense blocks differ from a worker's copy.";
 }
 

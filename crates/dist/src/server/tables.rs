@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use openfleet_core::WorkId;
 use openfleet_core::placement::Buckets;
+use openfleet_core::{Key, WorkId};
 use openfleet_table::checkpoint::{DenseCut, GroupWork, SparseCut, TableCuts, Work};
 use openfleet_table::ledger::{Applied, Covered, Ledger};
-use openfleet_table::sparse::Scratch;
+use openfleet_table::sparse::{Existing, Scratch};
 use openfleet_table::{DenseTable, Missing, Shrunk, SparseTable};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
@@ -327,6 +327,20 @@ impl Tables {
                 pulled.map_err(|error| table.error("pulling from", error))?;
             }
         }
+        self.put_scratch(scratch);
+        Ok(())
+    }
+
+    /// Sets the weights of keys that have no row.
+    pub(crate) fn put(&self, number: u32, dim: u32, keys: &[Key], rows: &[f32]) -> Result<()> {
+        let _permit = self.permit();
+        let table = self.sparse(number)?;
+        table.check_dim(dim)?;
+        let mut scratch = self.scratch();
+        table
+            .table
+            .put(keys, rows, Existing::Keep, &mut scratch)
+            .map_err(|error| table.error("putting rows into", error))?;
         self.put_scratch(scratch);
         Ok(())
     }

@@ -15,7 +15,6 @@ use openfleet_dist::LoadOptions;
 use openfleet_dist::collective::{RankGroup, StepOfOthers};
 use openfleet_dist::communicator::Step;
 use openfleet_dist::server::ActionKind;
-use openfleet_dist::stage::SparseStage;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +25,7 @@ use crate::graph::{Program, Var};
 use crate::memory::Scope;
 use crate::run::batch_threads::BatchThreads;
 use crate::run::pass::{self, Job, TrainingThread};
-use crate::run::plan::StepsWithoutData;
+use crate::run::plan::{OutsideState, StepsWithoutData};
 use crate::run::{Pause, Plan, RunOptions, RunReport, states};
 use crate::value::{Feed, Tensor, can_allocate, check_memory_for};
 
@@ -57,8 +56,8 @@ struct CompiledProgram {
     scope_generation: u64,
     plan: Arc<Plan>,
     threads: Vec<TrainingThread>,
-    /// Working memory of [`Executor::look_up`].
-    looked_up: Vec<SparseStage>,
+    /// For layers that another library computes.
+    outside: OutsideState,
     /// Identifies this program to [`Cluster::is_next_turn_of`].
     turn: u64,
     /// In a collective job: takes part in the steps of other ranks. The group has a weak reference to it.
@@ -444,7 +443,7 @@ impl Executor {
                     scope_generation,
                     plan,
                     threads: Vec::new(),
-                    looked_up: Vec::new(),
+                    outside: OutsideState::default(),
                     turn: next_turn(),
                     _steps: steps,
                 });

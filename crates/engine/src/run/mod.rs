@@ -10,4 +10,4 @@ pub(crate) mod states;
 
 pub use executor::Executor;
 pub use options::{BatchView, EachBatch, Observation, OnPause, Pause, RunOptions, RunReport};
-pub use plan::{LookedUp, OutsideGradients, Plan};
+pub use plan::{LookedUp, OutsideGradients, Plan, Returned};

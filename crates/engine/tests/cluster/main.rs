@@ -5,6 +5,7 @@ mod asynchronous;
 mod collective;
 mod geo;
 mod harness;
+mod outside;
 mod resuming;
 mod small_rows;
 mod sync;

@@ -2,7 +2,7 @@
 
 use openfleet_core::error::report;
 use openfleet_engine::op::EmbeddingOptions;
-use openfleet_engine::{Exception, Executor, Minimize, Net, OutsideGradients, ParamAttr, Var};
+use openfleet_engine::{Exception, Executor, Minimize, Net, OutsideGradients, ParamAttr, Returned, Var};
 use openfleet_table::{Adagrad, Adam, Initializer, Optimizer, Sgd};
 
 use crate::{constant, row, started};
@@ -55,11 +55,11 @@ fn gradients_of_equal_ids_add_up_and_the_rate_has_a_factor() {
     let mut executor = started(&model.net);
     model.push(&mut executor, 1.0, &[7, 3, 7], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[1.0, 2.0, 3.0]);
     assert_eq!([row(&executor, "rows", 7), row(&executor, "rows", 3)].concat(), [-5.5, -7.5, -2.5, -3.5]);
-    let values = executor.parameters(&model.net.main).unwrap();
+    let values = executor.parameters(&model.net.main, Returned::All).unwrap();
     assert_eq!(values, [("parameter".to_owned(), vec![0.0, -1.0, -2.0])]);
     // Half the rate; a step without rows.
     model.push(&mut executor, 0.5, &[], &[], &[2.0, 2.0, 2.0]);
-    assert_eq!(executor.parameters(&model.net.main).unwrap()[0].1, [-1.0, -2.0, -3.0]);
+    assert_eq!(executor.parameters(&model.net.main, Returned::All).unwrap()[0].1, [-1.0, -2.0, -3.0]);
     // The next step of the program itself has the whole rate again.
     model.push(&mut executor, 1.0, &[3], &[1.0, 1.0], &[0.0; 3]);
     assert_eq!(row(&executor, "rows", 3), [-3.5, -4.5]);
@@ -70,14 +70,22 @@ fn what_has_no_gradient_in_a_step_rests() {
     let model = model(Minimize::new(Optimizer::Adam(Adam::default()), 0.1));
     let mut executor = started(&model.net);
     model.push(&mut executor, 1.0, &[7], &[1.0, 1.0], &[1.0; 3]);
-    let (first, rows) = (executor.parameters(&model.net.main).unwrap(), row(&executor, "rows", 7));
+    let (first, rows) = (executor.parameters(&model.net.main, Returned::All).unwrap(), row(&executor, "rows", 7));
     let nothing = OutsideGradients { rate_factor: 1.0, rows: vec![], dense: vec![] };
     executor.push_gradients(&model.net.main, &nothing).unwrap();
-    assert_eq!((executor.parameters(&model.net.main).unwrap(), row(&executor, "rows", 7)), (first, rows));
+    assert_eq!(
+        (executor.parameters(&model.net.main, Returned::All).unwrap(), row(&executor, "rows", 7)),
+        (first, rows)
+    );
     assert_eq!(executor.scope().sparse("rows").unwrap().step(), 1);
     // The next gradient is the second step of both.
     model.push(&mut executor, 1.0, &[7], &[1.0, 1.0], &[1.0; 3]);
-    assert!(executor.parameters(&model.net.main).unwrap()[0].1.iter().all(|value| (value - 0.8).abs() < 1e-6));
+    assert!(
+        executor.parameters(&model.net.main, Returned::All).unwrap()[0]
+            .1
+            .iter()
+            .all(|value| (value - 0.8).abs() < 1e-6)
+    );
     assert!(row(&executor, "rows", 7).iter().all(|value| (value - 0.3).abs() < 1e-6));
 }
 
@@ -90,7 +98,7 @@ fn a_table_can_have_a_rule_of_its_own() {
     model.push(&mut executor, 1.0, &[7], &[4.0, -2.0], &[1.0, 1.0, 1.0]);
     // Adagrad's first step is the rate itself.
     assert_eq!(row(&executor, "rows", 7), [0.25, 0.75]);
-    assert_eq!(executor.parameters(&model.net.main).unwrap()[0].1, [0.0; 3]);
+    assert_eq!(executor.parameters(&model.net.main, Returned::All).unwrap()[0].1, [0.0; 3]);
 }
 
 #[test]
@@ -132,6 +140,14 @@ fn what_does_not_fit_is_named_and_changes_nothing() {
     assert!(error.contains("4 numbers as the gradient of `rows`, got 3"), "{error}");
     let error = push(vec![], vec![(model.parameter, &[1.0])]);
     assert!(error.contains("3 numbers as the gradient of `parameter`, got 1"), "{error}");
+    let mut put =
+        |ids: &[u64], rows: &[f32]| report(&executor.put_rows(&model.net.main, model.rows, ids, rows).unwrap_err());
+    let error = put(&[1, 2], &[1.0; 3]);
+    assert!(error.contains("2 rows of 2 floats of `rows`, got 3 floats"), "{error}");
+    let error = put(&[1, 2], &[1.0, 1.0, f32::NAN, 1.0]);
+    assert!(error.contains("finite weights of `rows`, got NaN in the row of id 2"), "{error}");
+    let error = put(&[1, 1], &[1.0; 4]);
+    assert!(error.contains("distinct ids of `rows`, got 2 ids, 1 of them distinct"), "{error}");
     assert!(executor.scope().sparse("rows").unwrap().is_empty());
-    assert_eq!(executor.parameters(&model.net.main).unwrap()[0].1, [1.0; 3]);
+    assert_eq!(executor.parameters(&model.net.main, Returned::All).unwrap()[0].1, [1.0; 3]);
 }

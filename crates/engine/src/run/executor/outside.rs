@@ -7,7 +7,7 @@ use openfleet_table::PushReport;
 use super::{CompiledProgram, Executor, check_threads};
 use crate::error::Result;
 use crate::graph::{Program, Var};
-use crate::run::{LookedUp, OutsideGradients};
+use crate::run::{LookedUp, OutsideGradients, Returned};
 
 impl Executor {
     /// Pulls the rows of the ids of some tables of a program, in one request to each server.
@@ -21,7 +21,7 @@ impl Executor {
         for_training: bool,
     ) -> Result<Vec<LookedUp>> {
         let position = self.prepared_at(program, 1)?;
-        let CompiledProgram { plan, looked_up, .. } = &mut self.prepared[position];
+        let CompiledProgram { plan, outside, .. } = &mut self.prepared[position];
         if !for_training {
             plan.communicator().flush()?;
         }
@@ -30,7 +30,26 @@ impl Executor {
             true => Missing::Create,
             false => Missing::Initial,
         };
-        plan.look_up(looked_up, wanted, missing)
+        plan.look_up(&mut outside.lookups, wanted, missing)
+    }
+
+    /// Says what a later batch will look up in training, so that its rows are on their way while this one is computed. They are as
+    /// new as the mode promises: in sync they come with the push of this batch's step. Where rows are in this process it has no
+    /// effect.
+    pub fn look_ahead(&mut self, program: &Program, wanted: &[(Var, &[Key])]) -> Result<()> {
+        let position = self.prepared_at(program, 1)?;
+        let CompiledProgram { plan, outside, .. } = &mut self.prepared[position];
+        plan.look_ahead(&mut outside.lookups, wanted)
+    }
+
+    /// Sets the weights of ids of a table that have no row yet, such as those of an embedding that was trained elsewhere. Rows that
+    /// exist keep their values. On ranks without servers every rank puts the same rows.
+    ///
+    /// # Errors
+    /// If an id is there twice, or a weight is not finite.
+    pub fn put_rows(&mut self, program: &Program, table: Var, ids: &[Key], rows: &[f32]) -> Result<()> {
+        let position = self.prepared_at(program, 1)?;
+        self.prepared[position].plan.put_rows(table, ids, rows)
     }
 
     /// Runs one training step of a program whose gradients were computed elsewhere. The step is numbered like any other: a restarted
@@ -39,7 +58,8 @@ impl Executor {
         let known = self.known_threads();
         let (scope, is_numbered) = (self.scope.clone(), self.cluster.is_some());
         let prepared = self.prepared_for_step(program)?;
-        let (plan, thread) = (&prepared.plan, &mut prepared.threads[0]);
+        let CompiledProgram { plan, threads, outside, .. } = prepared;
+        let thread = &mut threads[0];
         check_threads(plan, 1, known)?;
         scope.begin_training(program);
         let step = match is_numbered || plan.replicated().is_some() {
@@ -48,16 +68,16 @@ impl Executor {
         };
         let report = match step.is_applied {
             true => PushReport::default(),
-            false => plan.push_gradients(&mut thread.arena, gradients, WorkId::step(0, step.number))?,
+            false => plan.push_gradients(&mut thread.arena, outside, gradients, WorkId::step(0, step.number))?,
         };
         thread.steps = step.number + 1;
         Ok(report)
     }
 
-    /// The newest values of the parameters of a program, by name.
-    pub fn parameters(&mut self, program: &Program) -> Result<Vec<(String, Vec<f32>)>> {
-        let prepared = self.prepared_for_step(program)?;
-        prepared.plan.parameters(&mut prepared.threads[0].arena)
+    /// The newest values of parameters of a program, by name.
+    pub fn parameters(&mut self, program: &Program, which: Returned) -> Result<Vec<(String, Vec<f32>)>> {
+        let CompiledProgram { plan, threads, outside, .. } = self.prepared_for_step(program)?;
+        plan.parameters(&mut threads[0].arena, outside, which)
     }
 
     /// The compiled program. If another one ran in between, its copies of dense values are pulled anew.

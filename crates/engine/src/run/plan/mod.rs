@@ -13,6 +13,7 @@ mod compile;
 mod early;
 mod fetch;
 mod finite;
+mod lookups;
 mod outside;
 mod prepare;
 mod ranks;
@@ -34,7 +35,9 @@ use parking_lot::Mutex;
 
 use compile::{OpenTables, TableSource};
 use early::EarlyPush;
-pub use outside::{LookedUp, OutsideGradients};
+pub use lookups::LookedUp;
+pub(crate) use outside::OutsideState;
+pub use outside::{OutsideGradients, Returned};
 pub(crate) use ranks::StepsWithoutData;
 use shapes::{ShapeSource, ShapesAtRun};
 

@@ -1,31 +1,19 @@
-//! Steps whose layers another library computes: rows are looked up for it, and the gradients that it computes are pushed.
+//! Steps whose layers another library computes: the gradients that it computes are pushed.
 //!
-//! U distinct ids, N ids, D dim of a row.
+//! N ids, D dim of a row.
 
-use openfleet_core::{Key, Unique, WorkId};
-use openfleet_dist::communicator::Missing;
-use openfleet_dist::stage::{Lookup, SparseStage};
+use std::mem;
+
+use openfleet_core::{Key, WorkId};
+use openfleet_dist::stage::Lookup;
 use openfleet_table::PushReport;
 
 use super::Plan;
-use super::prepare::check_vocabulary;
+use super::lookups::Lookups;
 use crate::error::{Error, Result};
 use crate::graph::Var;
 use crate::kernel;
 use crate::memory::{Arena, ValueLocation};
-
-/// The rows of some ids of one table.
-#[derive(Debug, Default)]
-pub struct LookedUp {
-    /// U: the distinct ids, in the order of their first occurrence.
-    pub keys: Vec<Key>,
-    /// N: for each id, the position of its row.
-    pub positions: Vec<u32>,
-    /// U x D: the rows.
-    pub rows: Vec<f32>,
-    /// D.
-    pub dim: usize,
-}
 
 /// The gradients of one step.
 #[derive(Debug)]
@@ -41,55 +29,49 @@ pub struct OutsideGradients<'a> {
     pub dense: Vec<(Var, &'a [f32])>,
 }
 
+/// Which parameters are returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Returned {
+    /// All.
+    All,
+    /// Those that may differ from what was returned last.
+    Newer,
+}
+
+/// What is kept between the calls for one program.
+#[derive(Default)]
+pub(crate) struct OutsideState {
+    pub(crate) lookups: Lookups,
+    /// Of each parameter: the version of the values that were returned last; `None` if there are others.
+    returned: Vec<Option<u64>>,
+}
+
 impl Plan {
-    /// Pulls the rows of the ids of some tables, in one request to each server. `stages` is working memory, kept between calls.
-    pub(crate) fn look_up(
-        &self,
-        stages: &mut Vec<SparseStage>,
-        wanted: &[(Var, &[Key])],
-        missing: Missing,
-    ) -> Result<Vec<LookedUp>> {
-        let mut used = Vec::with_capacity(wanted.len());
-        for &(table, ids) in wanted {
-            let (number, lookup) = self.stage_of("look_up", table)?;
-            let spec = &self.stages[number];
-            let feed = &self.feeds[spec.feeds[0]];
-            if let Some(vocabulary) = feed.vocabulary {
-                check_vocabulary(&feed.name, vocabulary, ids, &[0, ids.len() as u32])?;
-            }
-            let (table, dim) = spec.lookups[lookup];
-            let kept = stages.iter().position(|stage| stage.lookups[0].table == table);
-            let mut stage = kept.map_or_else(|| self.stage_of_one(table, dim), |at| stages.swap_remove(at));
-            stage.unique.start(ids.len());
-            stage.unique.add_salted(ids, spec.salts[0]);
-            stage.lookups[0].rows.resize(stage.unique.keys().len() * dim, 0.0);
-            used.push(stage);
-        }
-        let pulled = self.communicator.pull_sparse(&mut used, missing);
-        let found = used.iter_mut().map(|stage| LookedUp {
-            keys: stage.unique.keys().to_vec(),
-            positions: stage.unique.inverse().to_vec(),
-            rows: std::mem::take(&mut stage.lookups[0].rows),
-            dim: stage.lookups[0].dim,
-        });
-        let found = found.collect();
-        stages.append(&mut used);
-        pulled?;
-        Ok(found)
-    }
-
-    fn stage_of_one(&self, table: usize, dim: usize) -> SparseStage {
-        let lookup = Lookup { table, dim, trained: self.trains, rows: Vec::new(), gradients: Vec::new() };
-        SparseStage { unique: Unique::new(), lookups: vec![lookup], counts: None, scratch: Default::default() }
-    }
-
     /// Clips and pushes gradients, as the last phase of a step.
     pub(crate) fn push_gradients(
         &self,
         arena: &mut Arena,
+        outside: &mut OutsideState,
         gradients: &OutsideGradients<'_>,
         work: WorkId,
     ) -> Result<PushReport> {
+        for &(parameter, _) in &gradients.dense {
+            if let Some(&Some(ValueLocation::Dense(number))) = self.locations.get(parameter.index())
+                && let Some(returned) = outside.returned.get_mut(number)
+            {
+                *returned = None;
+            }
+        }
+        let Some(next) = outside.lookups.next() else { return self.push_trained(arena, gradients, work) };
+        mem::swap(&mut arena.sparse_ahead, &mut next.stages);
+        mem::swap(&mut arena.next_rows, &mut next.rows);
+        let pushed = self.push_trained(arena, gradients, work);
+        mem::swap(&mut arena.sparse_ahead, &mut next.stages);
+        mem::swap(&mut arena.next_rows, &mut next.rows);
+        pushed
+    }
+
+    fn push_trained(&self, arena: &mut Arena, gradients: &OutsideGradients<'_>, work: WorkId) -> Result<PushReport> {
         let trained = arena.dense.iter().map(|stage| stage.trained).collect::<Vec<_>>();
         let trained_rows = each_lookup(arena).map(|lookup| lookup.trained).collect::<Vec<_>>();
         let pushed = self.push_filled(arena, gradients, work);
@@ -101,12 +83,6 @@ impl Plan {
     fn push_filled(&self, arena: &mut Arena, gradients: &OutsideGradients<'_>, work: WorkId) -> Result<PushReport> {
         self.communicator.set_rate_factor(gradients.rate_factor);
         let filled = self.fill_gradients(arena, gradients).and_then(|()| match &self.replicated {
-            // Ranks without data apply the step too, and do not know its rates.
-            Some(_) if gradients.rate_factor != 1.0 => Err(Error::Input {
-                op: "push_gradients",
-                expected: "the first learning rate in a job without servers".into(),
-                got: format!("{} times that rate", gradients.rate_factor),
-            }),
             Some(replicated) => Ok(replicated.begin_step(&arena.sparse)?),
             None => Ok(()),
         });
@@ -164,22 +140,31 @@ impl Plan {
         Ok(())
     }
 
-    /// The newest values of all parameters, by name.
-    pub(crate) fn parameters(&self, arena: &mut Arena) -> Result<Vec<(String, Vec<f32>)>> {
-        self.communicator.pull_dense(&mut arena.dense)?;
-        let named = self.dense_names.iter().zip(&arena.dense);
-        Ok(named.map(|(name, stage)| (name.clone(), stage.values.clone())).collect())
-    }
-
-    /// The stage and lookup of a table.
-    fn stage_of(&self, op: &'static str, table: Var) -> Result<(usize, usize)> {
-        match self.locations.get(table.index()) {
-            Some(&Some(ValueLocation::Rows { stage, lookup })) => Ok((stage, lookup)),
-            _ => Err(self.not_known(op, table, "a sparse table of the program")),
+    /// The newest values of parameters, by name.
+    pub(crate) fn parameters(
+        &self,
+        arena: &mut Arena,
+        outside: &mut OutsideState,
+        which: Returned,
+    ) -> Result<Vec<(String, Vec<f32>)>> {
+        let returned = &mut outside.returned;
+        returned.resize(arena.dense.len(), None);
+        for (stage, returned) in arena.dense.iter().zip(&mut *returned) {
+            // Version 0: there are no values yet, or they are pulled anew.
+            if stage.version == 0 || which == Returned::All {
+                *returned = None;
+            }
         }
+        self.communicator.pull_dense(&mut arena.dense)?;
+        let named = self.dense_names.iter().zip(&arena.dense).zip(returned);
+        let wanted = named.filter_map(|((name, stage), returned)| {
+            let version = Some(stage.version);
+            (mem::replace(returned, version) != version).then(|| (name.clone(), stage.values.clone()))
+        });
+        Ok(wanted.collect())
     }
 
-    fn not_known(&self, op: &'static str, var: Var, expected: &str) -> Error {
+    pub(super) fn not_known(&self, op: &'static str, var: Var, expected: &str) -> Error {
         Error::Input { op, expected: expected.into(), got: format!("`{}`", self.name(var)) }
     }
 
