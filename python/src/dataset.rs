@@ -2,18 +2,23 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use numpy::{IntoPyArray, PyArrayMethods};
 use openfleet::columns::DataDescription;
+use openfleet_core::{Batch, Column, FieldKind};
 use openfleet_engine::dataset::{
     Criteo, Csv, Dataset as Source, DatasetConfig, Format, InMemoryDataset, LibSvm, MultiSlot, OnBadLine, QueueDataset,
     Result, WordsConfig, WordsDataset,
 };
 use parking_lot::RwLock;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use serde::de::DeserializeOwned;
 
 use crate::error::raise;
+use crate::executor::signed;
 use crate::fleet::Fleet;
 use crate::interrupt;
 use crate::program::Program;
@@ -158,6 +163,91 @@ impl Dataset {
     #[getter]
     fn thread_num(&self) -> usize {
         self.0.read().source().thread_num()
+    }
+
+    /// Starts a pass whose batches Python reads.
+    fn batches(&self) -> PyResult<Batches> {
+        let dataset = self.0.clone();
+        let kinds = dataset.read().source().schema().fields().iter().map(|field| field.kind).collect();
+        let (sender, receiver) = bounded(BATCHES_AHEAD);
+        // A pass borrows its dataset, so both stay on one thread.
+        std::thread::Builder::new()
+            .name("openfleet-batches".to_owned())
+            .spawn(move || read_batches(&dataset, &sender))
+            .map_err(|error| PyRuntimeError::new_err(format!("cannot start a thread: {error}")))?;
+        Ok(Batches { receiver, kinds, skipped_lines: AtomicU64::new(0) })
+    }
+}
+
+/// Batches that are read before they are asked for.
+const BATCHES_AHEAD: usize = 4;
+
+type Read = Result<(Batch, u64)>;
+
+/// Reads until the pass is over, or until nobody wants more. Sends each batch with the number of lines that were skipped.
+fn read_batches(dataset: &RwLock<Kind>, sender: &Sender<Read>) {
+    let dataset = dataset.read();
+    let reader = match dataset.source().open() {
+        Ok(reader) => reader,
+        Err(error) => return drop(sender.send(Err(error))),
+    };
+    loop {
+        let mut batch = Batch::default();
+        let read = match reader.next(&mut batch) {
+            Ok(true) => Ok((batch, reader.progress().skipped_lines)),
+            // The end has no rows, but the final count.
+            Ok(false) => Ok((Batch::default(), reader.progress().skipped_lines)),
+            Err(error) => Err(error),
+        };
+        let is_last = read.as_ref().map_or(true, |(batch, _)| batch.rows == 0);
+        if sender.send(read).is_err() || is_last {
+            return;
+        }
+    }
+}
+
+/// One pass over a dataset, as arrays.
+#[pyclass(frozen, module = "openfleet._native")]
+pub(crate) struct Batches {
+    receiver: Receiver<Read>,
+    kinds: Vec<FieldKind>,
+    skipped_lines: AtomicU64,
+}
+
+#[pymethods]
+impl Batches {
+    /// Returns one array per field: [B, D] of floats, [B, L] of integers, or the ids of all rows with [B + 1] offsets. `None` at the
+    /// end.
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
+        let read = loop {
+            match py.detach(|| self.receiver.recv_timeout(interrupt::PERIOD)) {
+                Ok(read) => break read.map_err(raise)?,
+                Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+            }
+        };
+        let (batch, skipped_lines) = read;
+        self.skipped_lines.store(skipped_lines, Ordering::Relaxed);
+        if batch.rows == 0 {
+            return Ok(None);
+        }
+        let arrays = batch.columns.into_iter().zip(&self.kinds).map(|(column, kind)| match (column, kind) {
+            (Column::Floats { dim, values }, _) => Ok(values.into_pyarray(py).reshape([batch.rows, dim])?.into_any()),
+            (Column::Ids { keys, .. }, FieldKind::FixedIds { length }) => {
+                Ok(signed(keys).into_pyarray(py).reshape([batch.rows, *length])?.into_any())
+            }
+            (Column::Ids { offsets, keys }, _) => {
+                let offsets: Vec<i64> = offsets.into_iter().map(i64::from).collect();
+                Ok((signed(keys).into_pyarray(py), offsets.into_pyarray(py)).into_pyobject(py)?.into_any())
+            }
+        });
+        arrays.collect::<PyResult<_>>().map(Some)
+    }
+
+    /// Returns the number of malformed lines that were skipped so far.
+    #[getter]
+    fn skipped_lines(&self) -> u64 {
+        self.skipped_lines.load(Ordering::Relaxed)
     }
 }
 

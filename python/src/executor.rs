@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
 use openfleet::{LoadOptions, Manifest, SaveOptions};
 use openfleet_engine::{
-    Executor as Runner, Feed, LookedUp, Observation, OutsideGradients, Program as Graph, Result, RunOptions, Var,
+    Executor as Runner, Feed, LookedUp, Observation, OutsideGradients, Program as Graph, Result, Returned, RunOptions,
+    Var,
 };
 use parking_lot::Mutex;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -24,6 +25,8 @@ pub(crate) type Arrays<'py, T> = (String, PyReadonlyArray1<'py, T>, Vec<usize>);
 /// A slot's name, the number of ids per row, and the ids of all rows.
 pub(crate) type SlotArrays<'py> = (String, PyReadonlyArray1<'py, i64>, PyReadonlyArray1<'py, i64>);
 
+/// A table, and the ids that are wanted of it.
+type WantedArray<'py> = (String, PyReadonlyArray1<'py, i64>);
 /// Distinct ids, the position of each id among them, and the rows of the distinct ids.
 type RowArrays<'py> = (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i32>>, Bound<'py, PyArray2<f32>>);
 
@@ -88,26 +91,44 @@ impl Executor {
         &self,
         py: Python<'py>,
         program: &Program,
-        wanted: Vec<(String, PyReadonlyArray1<'py, i64>)>,
+        wanted: Vec<WantedArray<'py>>,
         for_training: bool,
     ) -> PyResult<Vec<RowArrays<'py>>> {
-        let wanted: Vec<(String, Vec<u64>)> =
-            wanted.into_iter().map(|(table, ids)| Ok((table, keys_of(&ids)?))).collect::<PyResult<_>>()?;
-        let (graph, runner) = (program.0.clone(), self.runner.clone());
-        let look_up = move || {
-            let graph = graph.lock();
-            let wanted = wanted.iter().map(|(table, ids)| Ok((graph.find(table)?, ids.as_slice())));
-            let wanted = wanted.collect::<Result<Vec<_>>>().map_err(raise)?;
-            lock(&runner)?.look_up(&graph, &wanted, for_training).map_err(raise)
-        };
-        let found = if self.remote { interrupt::run(py, || {}, look_up)?? } else { py.detach(look_up)? };
+        let wanted = wanted_ids(wanted)?;
+        let found = self.outside(py, program, move |runner, graph| {
+            runner.look_up(graph, &found_in(graph, &wanted)?, for_training)
+        })?;
         let arrays = found.into_iter().map(|LookedUp { keys, positions, rows, dim }| {
-            let keys: Vec<i64> = keys.into_iter().map(|key| key as i64).collect();
             let positions: Vec<i32> = positions.into_iter().map(|position| position as i32).collect();
             let rows = rows.into_pyarray(py).reshape([keys.len(), dim])?;
-            Ok((keys.into_pyarray(py), positions.into_pyarray(py), rows))
+            Ok((signed(keys).into_pyarray(py), positions.into_pyarray(py), rows))
         });
         arrays.collect()
+    }
+
+    /// Says what a later batch will look up, so that its rows are on their way while this one is computed.
+    fn look_ahead<'py>(&self, py: Python<'py>, program: &Program, wanted: Vec<WantedArray<'py>>) -> PyResult<()> {
+        let wanted = wanted_ids(wanted)?;
+        self.outside(py, program, move |runner, graph| runner.look_ahead(graph, &found_in(graph, &wanted)?))
+    }
+
+    /// Sets the weights of ids that have no row yet.
+    fn put_rows<'py>(
+        &self,
+        py: Python<'py>,
+        program: &Program,
+        table: String,
+        ids: PyReadonlyArray1<'py, i64>,
+        rows: PyReadonlyArray2<'py, f32>,
+    ) -> PyResult<()> {
+        let (ids, rows) = (keys_of(&ids)?, rows.as_slice()?.to_vec());
+        self.outside(py, program, move |runner, graph| runner.put_rows(graph, graph.find(&table)?, &ids, &rows))
+    }
+
+    /// Returns the ids of a table that have a row.
+    fn ids<'py>(&self, py: Python<'py>, program: &Program, table: String) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let ids = self.outside(py, program, move |runner, graph| runner.ids(graph, graph.find(&table)?))?;
+        Ok(signed(ids).into_pyarray(py))
     }
 
     /// Runs one training step with gradients that were computed elsewhere: of rows, by table and id, and of parameters. Returns how
@@ -126,31 +147,25 @@ impl Executor {
         let rows = rows.collect::<PyResult<Vec<_>>>()?;
         let dense = dense.into_iter().map(|(name, gradient)| Ok::<_, PyErr>((name, gradient.as_slice()?.to_vec())));
         let dense = dense.collect::<PyResult<Vec<_>>>()?;
-        let (graph, runner) = (program.0.clone(), self.runner.clone());
-        let step = move || {
-            let graph = graph.lock();
+        let report = self.outside(py, program, move |runner, graph| {
             let rows = rows.iter().map(|(table, ids, values)| Ok((graph.find(table)?, &ids[..], &values[..])));
             let dense = dense.iter().map(|(name, values)| Ok((graph.find(name)?, &values[..])));
-            let gradients = OutsideGradients {
-                rate_factor,
-                rows: rows.collect::<Result<_>>().map_err(raise)?,
-                dense: dense.collect::<Result<_>>().map_err(raise)?,
-            };
-            lock(&runner)?.push_gradients(&graph, &gradients).map_err(raise)
-        };
-        let report = if self.remote { interrupt::run(py, || {}, step)?? } else { py.detach(step)? };
+            let (rows, dense) = (rows.collect::<Result<_>>()?, dense.collect::<Result<_>>()?);
+            runner.push_gradients(graph, &OutsideGradients { rate_factor, rows, dense })
+        })?;
         Ok(report.non_finite)
     }
 
-    /// Returns the newest values of the parameters of a program, by name.
+    /// Returns the newest values of the parameters of a program, by name: all, or those that may differ from what was returned
+    /// last.
     fn parameters<'py>(
         &self,
         py: Python<'py>,
         program: &Program,
+        all: bool,
     ) -> PyResult<Vec<(String, Bound<'py, PyArray1<f32>>)>> {
-        let (graph, runner) = (program.0.clone(), self.runner.clone());
-        let pull = move || lock(&runner)?.parameters(&graph.lock()).map_err(raise);
-        let values = if self.remote { interrupt::run(py, || {}, pull)?? } else { py.detach(pull)? };
+        let which = if all { Returned::All } else { Returned::Newer };
+        let values = self.outside(py, program, move |runner, graph| runner.parameters(graph, which))?;
         Ok(values.into_iter().map(|(name, values)| (name, values.into_pyarray(py))).collect())
     }
 
@@ -285,6 +300,19 @@ impl Executor {
 }
 
 impl Executor {
+    /// Runs a part of a step whose layers another library computes, without the GIL.
+    fn outside<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        program: &Program,
+        part: impl FnOnce(&mut Runner, &Graph) -> Result<T> + Send + 'static,
+    ) -> PyResult<T> {
+        let (graph, runner) = (program.0.clone(), self.runner.clone());
+        let work = move || part(&mut *lock(&runner)?, &graph.lock()).map_err(raise);
+        // A local step takes milliseconds and needs no thread of its own.
+        if self.remote { interrupt::run(py, || {}, work)? } else { py.detach(work) }
+    }
+
     /// Runs a save without the GIL, on a thread that Ctrl-C does not stop.
     fn save_with(
         &self,
@@ -379,6 +407,20 @@ pub(crate) fn feed_of(
 /// The same 64 bits: ids above 2^63 are negative in NumPy's int64.
 fn keys_of(ids: &PyReadonlyArray1<'_, i64>) -> PyResult<Vec<u64>> {
     Ok(ids.as_slice()?.iter().map(|&id| id as u64).collect())
+}
+
+/// The ids that are wanted of each table.
+fn wanted_ids(wanted: Vec<WantedArray<'_>>) -> PyResult<Vec<(String, Vec<u64>)>> {
+    wanted.into_iter().map(|(table, ids)| Ok((table, keys_of(&ids)?))).collect()
+}
+
+fn found_in<'a>(graph: &Graph, wanted: &'a [(String, Vec<u64>)]) -> Result<Vec<(Var, &'a [u64])>> {
+    wanted.iter().map(|(table, ids)| Ok((graph.find(table)?, ids.as_slice()))).collect()
+}
+
+/// The same 64 bits as NumPy's int64.
+pub(crate) fn signed(keys: Vec<u64>) -> Vec<i64> {
+    keys.into_iter().map(|key| key as i64).collect()
 }
 
 fn per_row(graph: &Graph, name: &str) -> Result<usize> {

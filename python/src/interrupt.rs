@@ -10,7 +10,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::{PyErr, PyResult, Python};
 
 /// Time between two checks for signals.
-const PERIOD: Duration = Duration::from_millis(100);
+pub(crate) const PERIOD: Duration = Duration::from_millis(100);
 
 /// How long to wait for work that was asked to stop. After that it continues unobserved.
 const GRACE: Duration = Duration::from_secs(10);

@@ -37,6 +37,7 @@ fn _native(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("RoleError", py.get_type::<error::RoleError>())?;
     module.add("CheckpointError", py.get_type::<error::CheckpointError>())?;
     module.add("OrderError", py.get_type::<error::OrderError>())?;
+    module.add_class::<dataset::Batches>()?;
     module.add_class::<dataset::Dataset>()?;
     module.add_class::<executor::Executor>()?;
     module.add_class::<executor::RunReport>()?;

@@ -216,7 +216,7 @@ class Tables:
     def refresh(self) -> None:
         """Copies the newest values into the parameters of the model."""
         with torch.no_grad():
-            for name, values in self._native().parameters(self.program._native):
+            for name, values in self._native().parameters(self.program._native, False):
                 parameter = self._parameters[name]
                 parameter.copy_(torch.from_numpy(values).view(parameter.shape))
 

@@ -197,6 +197,10 @@ impl Communicator for Async {
         self.shared.remote.put_rows(table, keys, rows)
     }
 
+    fn keys(&self, table: usize) -> Result<Vec<Key>> {
+        self.shared.remote.keys(table)
+    }
+
     fn set_rate_factor(&self, factor: f32) {
         self.shared.remote.set_rate_factor(factor);
     }

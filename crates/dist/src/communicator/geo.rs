@@ -224,6 +224,10 @@ impl Communicator for Geo {
         self.shared.remote.put_rows(table, keys, rows)
     }
 
+    fn keys(&self, table: usize) -> Result<Vec<Key>> {
+        self.shared.remote.keys(table)
+    }
+
     fn set_rate_factor(&self, factor: f32) {
         self.local.set_rate_factor(factor);
     }

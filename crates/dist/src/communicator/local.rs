@@ -89,6 +89,11 @@ impl Communicator for Local {
         })
     }
 
+    fn keys(&self, table: usize) -> Result<Vec<Key>> {
+        let (_, table) = &self.sparse[table];
+        Ok((0..table.shards()).flat_map(|shard| table.keys_of(shard)).collect())
+    }
+
     fn counts_refusals(&self) -> bool {
         true
     }

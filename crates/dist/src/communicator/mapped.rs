@@ -49,6 +49,12 @@ impl Communicator for Mapped {
         Err(Error::ReadOnly { table: self.sparse[table].0.clone() })
     }
 
+    fn keys(&self, table: usize) -> Result<Vec<Key>> {
+        let mut keys = Vec::new();
+        self.sparse[table].1.for_each(|key, _| keys.push(key));
+        Ok(keys)
+    }
+
     fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
         for stage in stages.iter_mut().filter(|stage| stage.version != VERSION) {
             let (_, values) = &self.dense[stage.table];

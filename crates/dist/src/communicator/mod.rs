@@ -83,6 +83,9 @@ pub trait Communicator: Send + Sync {
     /// Sets the weights of keys that have no row yet; other rows stay as they are. Idempotent.
     fn put_rows(&self, table: usize, keys: &[Key], rows: &[f32]) -> Result<()>;
 
+    /// The keys of all rows of a table, in any order.
+    fn keys(&self, table: usize) -> Result<Vec<Key>>;
+
     /// Whether [`push_early`](Communicator::push_early) sends gradients.
     fn pushes_early(&self) -> bool {
         false

@@ -31,6 +31,7 @@ use crate::request::create_tables::{self, CreateTables, Description, ServerShare
 use crate::request::depart::Depart;
 use crate::request::join::Join;
 use crate::request::leave::Leave;
+use crate::request::list_keys::{self, ListKeys};
 use crate::request::pull_changes::{self, PullChanges};
 use crate::request::pull_dense::PullDense;
 use crate::request::put_rows::PutRows;
@@ -339,6 +340,19 @@ impl Remote {
             wait_all(asked.collect::<Result<_>>()?)?;
         }
         Ok(())
+    }
+
+    /// The keys of all rows of a table.
+    pub(super) fn keys(&self, table: usize) -> Result<Vec<Key>> {
+        let (mut keys, mut shard, mut shards) = (Vec::new(), 0, 1);
+        while shard < shards {
+            let request = ListKeys { table: table as u32, shard };
+            for reply in wait_all(self.links.iter().map(|link| link.send(&request)).collect::<Result<_>>()?)? {
+                shards = list_keys::take(&reply, &mut keys)?.max(shards);
+            }
+            shard += 1;
+        }
+        Ok(keys)
     }
 
     /// Fetches the values of these parameters.

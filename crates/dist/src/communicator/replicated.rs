@@ -378,6 +378,10 @@ impl Communicator for Replicated {
         self.tables.put_rows(table, keys, rows)
     }
 
+    fn keys(&self, table: usize) -> Result<Vec<Key>> {
+        self.tables.keys(table)
+    }
+
     fn counts_refusals(&self) -> bool {
         true
     }

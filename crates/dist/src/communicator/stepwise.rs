@@ -45,6 +45,10 @@ impl Communicator for Stepwise {
         self.remote.put_rows(table, keys, rows)
     }
 
+    fn keys(&self, table: usize) -> Result<Vec<Key>> {
+        self.remote.keys(table)
+    }
+
     fn set_rate_factor(&self, factor: f32) {
         self.remote.set_rate_factor(factor);
     }

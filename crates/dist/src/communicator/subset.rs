@@ -60,6 +60,10 @@ impl Communicator for TableSubset {
         self.whole.put_rows(self.sparse[table], keys, rows)
     }
 
+    fn keys(&self, table: usize) -> Result<Vec<Key>> {
+        self.whole.keys(self.sparse[table])
+    }
+
     fn set_rate_factor(&self, factor: f32) {
         self.whole.set_rate_factor(factor);
     }
@@ -152,6 +156,10 @@ mod tests {
             Ok(())
         }
 
+        fn keys(&self, table: usize) -> Result<Vec<Key>> {
+            Ok(vec![table as Key])
+        }
+
         fn set_rate_factor(&self, _factor: f32) {}
 
         fn pull_dense(&self, stages: &mut [DenseStage]) -> Result<()> {
@@ -181,6 +189,7 @@ mod tests {
         subset.pull_dense(&mut dense).unwrap();
         subset.push(WorkId::step(0, 0), &mut sparse, &mut dense).unwrap();
         subset.put_rows(0, &[], &[]).unwrap();
+        assert_eq!(subset.keys(1).unwrap(), [1]);
         assert_eq!(*asked.0.lock(), [1, 4, 0, 3, 1, 4, 0, 3, 4]);
         assert_eq!(sparse[0].lookups.iter().map(|lookup| lookup.table).collect::<Vec<_>>(), [1, 0]);
         assert_eq!(dense.map(|stage| stage.table), [0, 1]);

@@ -20,6 +20,7 @@ pub mod heartbeat;
 pub mod inspect;
 pub mod join;
 pub mod leave;
+pub(crate) mod list_keys;
 pub(crate) mod load;
 pub(crate) mod pull_changes;
 pub mod pull_dense;
@@ -145,8 +146,9 @@ requests! {
     GeoFlush = 40: geo_flush::GeoFlush, "GEO: ask workers to send their unsent progress.";
     GeoFlushDone = 41: geo_flush_done::GeoFlushDone, "GEO: the requested flush is done.";
     Scale = 43: scale::Scale, "The scale factor of a measured step.";
-    PutRows = 44: put_rows::PutRows, "Put rows that do not exist yet.";
     PullChanges = 42: pull_changes::PullChanges, "Pull how dense blocks differ from a worker's copy.";
+    PutRows = 44: put_rows::PutRows, "Put rows that do not exist yet.";
+    ListKeys = 45: list_keys::ListKeys, "List the keys of a table.";
 }
 
 impl Kind {

@@ -345,6 +345,13 @@ impl Tables {
         Ok(())
     }
 
+    /// The number of shards of a table, and the keys of one of them.
+    pub(crate) fn keys_of(&self, number: u32, shard: u32) -> Result<(usize, Vec<Key>)> {
+        let _permit = self.permit();
+        let table = &self.sparse(number)?.table;
+        Ok((table.shards(), table.keys_of(shard as usize)))
+    }
+
     /// The values of blocks.
     pub(crate) fn values_of(&self, blocks: &[u32]) -> Result<Payload> {
         let mut reply = self.reply();

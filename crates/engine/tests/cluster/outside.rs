@@ -150,6 +150,8 @@ fn rows_are_put_where_there_are_none() {
             expected[6..8].fill(0.5);
             assert_eq!(found[0].rows, expected, "{options:?}");
             assert_eq!(found[1].rows, [0.5, 0.5]);
+            assert_eq!(executor.ids(&net.main, tables[0]).unwrap(), all);
+            assert!(executor.ids(&net.main, tables[1]).unwrap().is_empty());
             // They train like any others.
             executor.look_up(&net.main, &[(tables[0], &[9])], true).unwrap();
             let rows = vec![(tables[0], &[9][..], &[10.0, 20.0][..])];

@@ -378,6 +378,20 @@ impl SparseTable {
         });
     }
 
+    /// The number of shards.
+    pub fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// The keys of one shard; none if there is no such shard.
+    pub fn keys_of(&self, shard: usize) -> Vec<Key> {
+        let mut keys = Vec::new();
+        if let Some(shard) = self.shards.get(shard) {
+            with_layout!(self.spec, layout => shard.lock().for_each(layout, &self.spec, &mut |row| keys.push(row.key)));
+        }
+        keys
+    }
+
     /// Calls `look` with the weights and state of one row, if it exists. The shard is locked meanwhile.
     pub fn read<T>(&self, key: Key, look: impl FnOnce(&[f32], &[f32]) -> T) -> Option<T> {
         self.read_row(key, |row| look(row.weights, row.state))

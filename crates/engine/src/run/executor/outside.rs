@@ -52,6 +52,14 @@ impl Executor {
         self.prepared[position].plan.put_rows(table, ids, rows)
     }
 
+    /// The ids of a table that have a row, sorted as unsigned numbers; everything that was pushed before is seen.
+    pub fn ids(&mut self, program: &Program, table: Var) -> Result<Vec<Key>> {
+        let position = self.prepared_at(program, 1)?;
+        let plan = &self.prepared[position].plan;
+        plan.communicator().flush()?;
+        plan.ids(table)
+    }
+
     /// Runs one training step of a program whose gradients were computed elsewhere. The step is numbered like any other: a restarted
     /// worker repeats its steps, and those that the servers have applied are not pushed again.
     pub fn push_gradients(&mut self, program: &Program, gradients: &OutsideGradients<'_>) -> Result<PushReport> {

@@ -209,6 +209,16 @@ impl Plan {
         Ok(self.communicator.put_rows(number, keys.keys(), rows)?)
     }
 
+    /// The ids that have a row, sorted as unsigned numbers.
+    pub(crate) fn ids(&self, table: Var) -> Result<Vec<Key>> {
+        let (number, lookup) = self.stage_of("ids", table)?;
+        let spec = &self.stages[number];
+        let mut ids = self.communicator.keys(spec.lookups[lookup].0)?;
+        ids.iter_mut().for_each(|key| *key ^= spec.salts[0]);
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
     /// The stage and lookup of a table.
     pub(super) fn stage_of(&self, op: &'static str, table: Var) -> Result<(usize, usize)> {
         match self.locations.get(table.index()) {
