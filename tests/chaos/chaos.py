@@ -13,9 +13,10 @@ trains, one fault happens to it. Runs are chosen by a seed so that every pair of
     fault     kill (SIGKILL), term (SIGTERM), stop5, stop30 (SIGSTOP, and SIGCONT after 5 or 30 seconds),
               reset (TCP connections through a proxy are reset several times), fail (a reader fails once),
               drop (5 % of all packets, in a network namespace; needs root and `iptables` or `tc`, else it is skipped)
-    form      cli (`openfleet train`), dataset (Python, `train_from_dataset`), feed (Python, `exe.run(feed=...)`)
+    form      cli (`openfleet train`), dataset (Python, `train_from_dataset`), feed (Python, `exe.run(feed=...)`),
+              torch (a loop of PyTorch; only with `--form torch`, because it needs PyTorch)
     epochs    1, 3
-    threads   1 or 2 per worker (feed: 1)
+    threads   1 or 2 per worker (feed and torch: 1)
     saves     checkpoints while it trains, or only the one at the end
 
 A run ends as
@@ -89,6 +90,8 @@ def chosen(options: argparse.Namespace) -> list[tuple[int, Run]]:
 
     def is_wanted(what: combinations.Combination) -> bool:
         if what.fault == "none" and options.fault != "none":
+            return False
+        if what.form == "torch" and options.form != "torch":
             return False
         wanted = {dimension: getattr(options, dimension) for dimension in DIMENSIONS}
         return all(value is None or str(getattr(what, name)) == value for name, value in wanted.items())

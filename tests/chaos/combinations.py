@@ -14,7 +14,7 @@ from collections.abc import Iterator
 MODES = ("sync", "half_async", "async", "hybrid", "geo")
 VICTIMS = ("worker", "server", "both", "reader", "network", "nobody")
 FAULTS = ("kill", "term", "stop5", "stop30", "reset", "fail", "drop", "none")
-FORMS = ("cli", "dataset", "feed")
+FORMS = ("cli", "dataset", "feed", "torch")
 EPOCHS = (1, 3)
 THREADS = (1, 2)
 SAVES = (False, True)
@@ -36,8 +36,8 @@ class Combination:
     saves: bool
 
     def is_possible(self) -> bool:
-        if self.form == "feed" and self.threads != 1:
-            return False  # `exe.run` is called by one thread
+        if self.form in ("feed", "torch") and self.threads != 1:
+            return False  # `exe.run` and a loop of PyTorch are one thread
         if self.fault in ONLY_VICTIM:
             return self.victim == ONLY_VICTIM[self.fault]
         return self.victim not in ONLY_VICTIM.values()

@@ -154,7 +154,7 @@ class Job:
         arguments += ["--final", "final", "--print-period", str(self.period)]
         if what.saves:
             arguments += ["--checkpoint", "checkpoint"]
-        if self.fault == "fail" and what.form == "feed":
+        if self.fault == "fail" and what.form in ("feed", "torch"):
             arguments += ["--fail-once", f"failed:{self.worker}:{self.failing_step}"]
         elif self.fault == "fail":
             arguments += ["--pipe-command", self._failing_reader()]
@@ -248,13 +248,25 @@ class Job:
             if difference != 0:
                 differences[key] = difference
         if not differences:
-            return Result("exact")
+            return self._compare_steps()
         more = sum(difference for difference in differences.values() if difference > 0)
         fewer = -sum(difference for difference in differences.values() if difference < 0)
         some = ", ".join(f"{key}: {differences[key]:+g}" for key in sorted(differences)[:3])
         whole = sum(self.expected.values())
         text = f"of {whole} occurrences +{more:g} too many, -{fewer:g} lost; {len(differences)} keys ({some})"
         return Result("WRONG", text)
+
+    def _compare_steps(self) -> Result:
+        """Compares the parameter `steps` of the form `torch`, which every step of a worker changes by -1."""
+        if self.run.what.form != "torch":
+            return Result("exact")
+        inspect = [str(self.place.binaries / "openfleet"), "inspect", "final", "--json"]
+        ran = subprocess.run(inspect, cwd=self.directory, capture_output=True, text=True, check=True)
+        (steps,) = json.loads(ran.stdout)["parameters"]
+        expected = WORKERS * self.steps
+        if steps["norm"] == expected:
+            return Result("exact")
+        return Result("WRONG", f"every key has its count, but the parameter `steps` is {steps['norm']} of {expected}")
 
     def dense_difference(self, other: Path) -> str:
         """Compares the dense parameters of two checkpoints with `openfleet diff`."""

@@ -23,7 +23,17 @@ job.
 
 from __future__ import annotations
 
+from .convert import RemappedEmbedding, RemappedEmbeddingBag, convert, to_local
 from .embeddings import Embedding, EmbeddingBag, EmbeddingCollection
 from .optimizer import DistributedOptimizer
 
-__all__ = ["DistributedOptimizer", "Embedding", "EmbeddingBag", "EmbeddingCollection"]
+__all__ = [
+    "DistributedOptimizer",
+    "Embedding",
+    "EmbeddingBag",
+    "EmbeddingCollection",
+    "RemappedEmbedding",
+    "RemappedEmbeddingBag",
+    "convert",
+    "to_local",
+]

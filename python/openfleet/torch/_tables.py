@@ -31,6 +31,8 @@ class Table:
     storage: str
     # Its name in the program, once the module is bound.
     key: str = ""
+    # The first rows of the ids from 0 on, until they are in the table.
+    weights: torch.Tensor | None = None
 
     def merge(self, other: Table) -> None:
         """Adds what another module says of the same table.
@@ -49,7 +51,14 @@ class Table:
                 setattr(self, what, theirs)
             elif theirs is not None and (type(ours), vars(ours)) != (type(theirs), vars(theirs)):
                 raise ValueError(f"two embeddings of the table `{self.key}` differ in their `{what}`")
+        if self.weights is None:
+            self.weights = other.weights
+        elif other.weights is not None and not torch.equal(self.weights, other.weights):
+            raise ValueError(f"two embeddings of the table `{self.key}` differ in their weights")
 
+
+# Rows that one call copies.
+_ROWS_AT_A_TIME = 1 << 18
 
 # The types of buffers that a checkpoint has.
 _DTYPES = {torch.float32: "float32", torch.int64: "int64"}
@@ -105,11 +114,15 @@ class Tables:
         program: static.Program,
         startup: static.Program,
         scope: Scope,
+        tables: Iterable[Table],
         parameters: Mapping[str, Any],
         buffers: Callable[[], Mapping[str, Any]],
     ) -> None:
         self.program, self.scope, self._parameters = program, scope, dict(parameters)
         self._buffers = buffers
+        self._tables_with_weights = [table for table in tables if table.weights is not None]
+        # The executor whose tables have the first rows.
+        self._filled: _native.Executor | None = None
         # Whether a step was pushed since the parameters were last copied for an evaluation.
         self._is_behind = False
         self._executor = static.Executor()
@@ -137,7 +150,41 @@ class Tables:
                 "an embedding of OpenFleet is used in a child process, such as a worker of a DataLoader: connections "
                 "to servers and tables are the parent's\n\nhint: look ids up in the training loop, not in the dataset"
             )
-        return self._executor._for_scope(self.scope)
+        executor = self._executor._for_scope(self.scope)
+        if self._tables_with_weights and executor is not self._filled:
+            self._put_weights(executor)
+        return executor
+
+    def _put_weights(self, executor: _native.Executor) -> None:
+        """Puts the first rows of tables that begin with given weights.
+
+        Every worker puts them, before anything else: rows that exist stay as they are.
+        """
+        for table in self._tables_with_weights:
+            assert table.weights is not None
+            ids = np.arange(len(table.weights), dtype=np.int64)
+            for first in range(0, len(ids), _ROWS_AT_A_TIME):
+                part = slice(first, first + _ROWS_AT_A_TIME)
+                rows = np.ascontiguousarray(table.weights[part].numpy())
+                executor.put_rows(self.program._native, table.key, ids[part], rows)
+        self._filled = executor
+        # Before `init_worker`, the tables of a job with servers are those of this process.
+        if _job.at_work() is not None or _job.current().server_num() == 0:
+            for table in self._tables_with_weights:
+                table.weights = None
+            self._tables_with_weights = []
+
+    def ids(self, table: str) -> torch.Tensor:
+        """Returns the ids of a table that have a row, in ascending order."""
+        return torch.from_numpy(np.sort(self._native().ids(self.program._native, table)))
+
+    def rows(self, table: str, ids: torch.Tensor) -> torch.Tensor:
+        """Returns the rows of distinct ids; those of ids without a row have their first values."""
+        parts = []
+        for part in ids.split(_ROWS_AT_A_TIME):
+            [(_, _, rows)] = self._native().look_up(self.program._native, [(table, part.numpy())], False)
+            parts.append(torch.from_numpy(rows))
+        return torch.cat(parts)
 
     def look_up(
         self, module: torch.nn.Module, wanted: Mapping[str, torch.Tensor]

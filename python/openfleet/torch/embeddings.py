@@ -31,12 +31,20 @@ class TableModule(torch.nn.Module):
         """Says where the rows are. `fleet.distributed_optimizer` calls it."""
         self._tables = tables
 
-    def _look_up(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """Returns for each table the rows of its distinct ids [U, D], and the position of each id among them."""
+    def tables(self) -> Tables:
+        """Returns where the rows are.
+
+        Raises:
+            openfleet.OrderError: `fleet.distributed_optimizer` was not called yet.
+        """
         if self._tables is None:
             hint = "call `fleet.distributed_optimizer(torch_optimizer, model=model)` before the first forward"
             raise _native.OrderError(f"`{type(self).__name__}` has no tables yet, or is a copy\n\nhint: {hint}")
-        return self._tables.look_up(self, wanted)
+        return self._tables
+
+    def _look_up(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        """Returns for each table the rows of its distinct ids [U, D], and the position of each id among them."""
+        return self.tables().look_up(self, wanted)
 
     # The rows of a batch are among the parameters of a module while they have gradients. They are no part of its state.
 

@@ -46,7 +46,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             loss = _tables.define(tables.values(), rule.parameters, rule.decays, buffers())
         rule.add_rows(tables)
         _ProgramOptimizer(rule, strategy).minimize(loss, startup)
-        self.tables = _tables.Tables(program, startup, scope, rule.parameters, buffers)
+        self.tables = _tables.Tables(program, startup, scope, tables.values(), rule.parameters, buffers)
         for module in model.modules():
             if isinstance(module, TableModule):
                 module.bind(self.tables)
