@@ -243,6 +243,7 @@ def distributed_optimizer(
     model: Any = None,
     *,
     name: str = "",
+    dense: str = "tables",
 ) -> Any:
     """Returns an optimizer that trains in the mode of a strategy. One line on standard error says which mode.
 
@@ -251,6 +252,8 @@ def distributed_optimizer(
         strategy: The mode and its settings; by default that of `init`, or async.
         model: The PyTorch model, whose embeddings are those of `openfleet.torch`.
         name: A prefix for the names of its tables and parameters, if there are several PyTorch models.
+        dense: Who trains the parameters of a PyTorch model: `tables`, by the same rule on the servers, or `local`,
+            PyTorch's optimizer in each worker, whose steps the job exchanges. Rows are always trained in the tables.
 
     Returns:
         A `DistributedOptimizer`; for a PyTorch model that of `openfleet.torch`, a `torch.optim.Optimizer`.
@@ -273,7 +276,7 @@ def distributed_optimizer(
         return DistributedOptimizer(optimizer, strategy)
     from .. import torch
 
-    return torch.DistributedOptimizer(optimizer, strategy, model, name)
+    return torch.DistributedOptimizer(optimizer, strategy, model, name, dense)
 
 
 @accepts_deprecated("dirname var_names", var_names=IGNORED, kwargs=IGNORED)
@@ -330,6 +333,7 @@ def init_worker() -> None:
     >>> fleet.init_worker()
     >>> _ = exe.run(feed={"user": [[1], [2, 3]]})
     """
+    _job.tell_reading()
     _job.current().init_worker()
     _job.begin_work(global_scope())
     _ending.depart_at_exit(_depart)

@@ -22,9 +22,12 @@ _scope: Scope | None = None
 paddle_lines = False
 
 # What other libraries do when values of the job are new that they did not train, after `init_worker` and `load_model`,
-# and before its values are saved.
+# and before its values are read: by `init_worker`, and when they are saved.
 _when_new: list[Callable[[], None]] = []
-_when_saved: list[Callable[[], None]] = []
+_when_read: list[Callable[[], None]] = []
+
+# The address of the checkpoint that was saved or loaded last.
+checkpoint: str | None = None
 
 strategy: Any = None
 main_program: Program | None = None
@@ -33,17 +36,17 @@ startup_program: Program | None = None
 
 def begin(fleet: _native.Fleet) -> None:
     """Starts a new job. Called by `init`."""
-    global _fleet, _working, _over, _scope, strategy, main_program, startup_program
-    _fleet, _working, _over, _scope = fleet, False, False, None
+    global _fleet, _working, _over, _scope, checkpoint, strategy, main_program, startup_program
+    _fleet, _working, _over, _scope, checkpoint = fleet, False, False, None, None
     strategy, main_program, startup_program = None, None, None
     _when_new.clear()
-    _when_saved.clear()
+    _when_read.clear()
 
 
-def listen(when_new: Callable[[], None], when_saved: Callable[[], None]) -> None:
-    """Calls a function whenever values are new that this process did not train, and another before values are saved."""
+def listen(when_new: Callable[[], None], when_read: Callable[[], None]) -> None:
+    """Calls a function whenever values are new that this process did not train, and another before values are read."""
     _when_new.append(when_new)
-    _when_saved.append(when_saved)
+    _when_read.append(when_read)
 
 
 def tell_new_values() -> None:
@@ -52,9 +55,9 @@ def tell_new_values() -> None:
         listener()
 
 
-def tell_saving() -> None:
-    """Says that values are about to be saved."""
-    for listener in _when_saved:
+def tell_reading() -> None:
+    """Says that values are about to be read."""
+    for listener in _when_read:
         listener()
 
 

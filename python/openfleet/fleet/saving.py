@@ -54,9 +54,10 @@ def save_persistables(
     _require_working("save_persistables")
     if not isinstance(executor, Executor):
         executor = Executor()
-    _job.tell_saving()
+    _job.tell_reading()
     with scope_guard(_job.scope()):
         static_io.save_persistables(executor, dirname, main_program or _job.main_program, mode=mode, only=only)
+    _job.checkpoint = os.fspath(dirname)
 
 
 def save_one_table(table: Any, dirname: str | os.PathLike[str], *, mode: str = "whole") -> None:
@@ -156,6 +157,7 @@ def load_model(path: str | os.PathLike[str], *, partial: bool = False) -> None:
     if job.is_first_worker() or job.is_collective():
         with scope_guard(_job.scope()):
             static_io.load(_job.program(), path, partial=partial)
+    _job.checkpoint = os.fspath(path)
     _job.tell_new_values()
 
 

@@ -24,10 +24,13 @@ job.
 from __future__ import annotations
 
 from .convert import RemappedEmbedding, RemappedEmbeddingBag, convert, to_local
+from .dataset import Dataset
 from .embeddings import Embedding, EmbeddingBag, EmbeddingCollection
 from .optimizer import DistributedOptimizer
+from .prefetch import prefetch
 
 __all__ = [
+    "Dataset",
     "DistributedOptimizer",
     "Embedding",
     "EmbeddingBag",
@@ -35,5 +38,6 @@ __all__ = [
     "RemappedEmbedding",
     "RemappedEmbeddingBag",
     "convert",
+    "prefetch",
     "to_local",
 ]

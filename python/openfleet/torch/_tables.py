@@ -120,6 +120,9 @@ class Tables:
     ) -> None:
         self.program, self.scope, self._parameters = program, scope, dict(parameters)
         self._buffers = buffers
+        # By parameter, the version of the tensor whose values the tables have.
+        self._versions: dict[str, int] = {}
+        self._is_change_told = False
         self._tables_with_weights = [table for table in tables if table.weights is not None]
         # The executor whose tables have the first rows.
         self._filled: _native.Executor | None = None
@@ -132,17 +135,37 @@ class Tables:
         self._owners: dict[int, tuple[torch.nn.Module, str]] = {}
         self.staged: list[torch.nn.Parameter] = []
         self._executor.run(startup, scope=scope)
-        self._set(self._parameters)
-        self.store_buffers()
+        self.store()
 
     def _set(self, tensors: Mapping[str, Any]) -> None:
         for name, tensor in tensors.items():
             values = tensor.detach().numpy().reshape(list(tensor.shape) or [1])
             self.scope.var(name).get_tensor().set(np.ascontiguousarray(values))
 
-    def store_buffers(self) -> None:
-        """Copies the buffers of the model into the scope."""
+    def store(self) -> None:
+        """Copies the buffers of the model, and parameters that other code has changed, into the scope."""
         self._set(self._buffers())
+        self._take_changes()
+
+    def _take_changes(self) -> None:
+        """Takes over parameters whose values other code has changed, such as `load_state_dict`."""
+        changed = {name: each for name, each in self._parameters.items() if each._version != self._versions.get(name)}
+        if not changed:
+            return
+        job = _job.at_work()
+        if job is None or not (job.server_num() > 0 or job.is_collective()):
+            self._set(changed)
+            self._remember(changed)
+        elif not self._is_change_told:
+            self._is_change_told = True
+            logger.warning(
+                "other code has changed the parameter `%s`: the job has its values, and a step restores them\n\n"
+                "hint: change parameters before `fleet.init_worker`, or load a checkpoint with `fleet.load_model`",
+                next(iter(changed)),
+            )
+
+    def _remember(self, parameters: Iterable[str]) -> None:
+        self._versions.update((name, self._parameters[name]._version) for name in parameters)
 
     def _native(self) -> _native.Executor:
         if os.getpid() != self._process:
@@ -186,6 +209,11 @@ class Tables:
             parts.append(torch.from_numpy(rows))
         return torch.cat(parts)
 
+    def look_ahead(self, wanted: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Says which ids of which tables the next batch will look up in training."""
+        ids = [(table, np.ascontiguousarray(given.numpy(), np.int64)) for table, given in wanted]
+        self._native().look_ahead(self.program._native, ids)
+
     def look_up(
         self, module: torch.nn.Module, wanted: Mapping[str, torch.Tensor]
     ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
@@ -228,12 +256,18 @@ class Tables:
             module._parameters.pop(name, None)
         self.staged[:] = [rows for rows in self.staged if id(rows) in self._owners]
 
-    def push(self, rate_factor: float) -> None:
+    def begin_step(self) -> None:
+        """Checks that a step can be pushed now."""
+        _job.check_training(self.program, self.scope)
+        self._take_changes()
+
+    def push(self, rate_factor: float, gradients: Mapping[str, torch.Tensor]) -> None:
         """Pushes the gradients of one step, and copies the new values into the parameters.
 
-        The factor multiplies the learning rates that the tables were created with.
+        Args:
+            rate_factor: Multiplies the learning rates that the tables were created with.
+            gradients: Of parameters, by name; other parameters rest.
         """
-        _job.check_training(self.program, self.scope)
         by_table: dict[str, list[tuple[Any, Any]]] = {}
         for rows in self.staged:
             if rows.grad is not None:
@@ -241,31 +275,29 @@ class Tables:
                 by_table.setdefault(table, []).append((keys, rows.grad.numpy()))
         pushed = []
         for table, parts in by_table.items():
-            gradients = np.concatenate([gradient for _, gradient in parts]).reshape(-1)
-            pushed.append((table, np.concatenate([keys for keys, _ in parts]), np.ascontiguousarray(gradients)))
-        dense = [
-            (name, np.ascontiguousarray(parameter.grad.numpy()).reshape(-1))
-            for name, parameter in self._parameters.items()
-            if parameter.grad is not None
-        ]
+            sums = np.concatenate([gradient for _, gradient in parts]).reshape(-1)
+            pushed.append((table, np.concatenate([keys for keys, _ in parts]), np.ascontiguousarray(sums)))
+        dense = [(name, np.ascontiguousarray(each.numpy()).reshape(-1)) for name, each in gradients.items()]
         self._native().push_gradients(self.program._native, pushed, dense, rate_factor)
         self._is_behind = True
         self.refresh()
 
     def take_new_values(self) -> None:
         """Copies the newest values into the parameters and buffers of the model."""
-        self.refresh()
+        self.refresh(all=True)
         with torch.no_grad():
             for name, buffer in self._buffers().items():
                 values = np.asarray(self.scope.var(name).get_tensor())
                 buffer.copy_(torch.from_numpy(values).view(buffer.shape))
 
-    def refresh(self) -> None:
-        """Copies the newest values into the parameters of the model."""
+    def refresh(self, all: bool = False) -> None:
+        """Copies the newest values into the parameters of the model: those that may have changed, or all."""
+        found = self._native().parameters(self.program._native, all)
         with torch.no_grad():
-            for name, values in self._native().parameters(self.program._native, False):
+            for name, values in found:
                 parameter = self._parameters[name]
                 parameter.copy_(torch.from_numpy(values).view(parameter.shape))
+        self._remember(name for name, _ in found)
 
 
 def _refuse_other_parallelism() -> None:

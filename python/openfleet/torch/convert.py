@@ -9,7 +9,7 @@ import torch
 
 from .._log import logger
 from ..static import initializer
-from .embeddings import Embedding, EmbeddingBag, EmbeddingCollection, _inputs, _OneTable
+from .embeddings import Embedding, EmbeddingBag, EmbeddingCollection, _inputs, _OneTable, modules_of
 
 
 def convert(model: torch.nn.Module, *, bounded: bool = True, **options: Any) -> torch.nn.Module:
@@ -204,7 +204,7 @@ class LocalEmbeddingCollection(torch.nn.Module):
 
     def __init__(self, features: dict[str, Any]) -> None:
         super().__init__()
-        self.features = torch.nn.ModuleDict(features)
+        self.features = modules_of(features)
 
     def forward(self, features: Any) -> dict[str, torch.Tensor]:
         """Returns the vectors of each feature."""

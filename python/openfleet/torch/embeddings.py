@@ -13,6 +13,8 @@ import torch
 from torch.nn import functional
 
 from .. import _native
+from .._log import logger
+from ..fleet import _job
 from ..static.entry import EntryAttr, ShowClickEntry
 from ..static.optimizer import Optimizer
 from ._tables import Table, Tables
@@ -42,17 +44,31 @@ class TableModule(torch.nn.Module):
             raise _native.OrderError(f"`{type(self).__name__}` has no tables yet, or is a copy\n\nhint: {hint}")
         return self._tables
 
+    def wanted(self, *given: Any) -> dict[str, torch.Tensor]:
+        """Returns which ids of which tables a forward with these arguments looks up."""
+        raise NotImplementedError
+
     def _look_up(self, wanted: Mapping[str, torch.Tensor]) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
         """Returns for each table the rows of its distinct ids [U, D], and the position of each id among them."""
         return self.tables().look_up(self, wanted)
 
-    # The rows of a batch are among the parameters of a module while they have gradients. They are no part of its state.
+    # The rows of a batch are among the parameters of a module while they have gradients. They are no part of its state,
+    # which has the address of the checkpoint instead: as a tensor, because some formats have only those.
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        pass
+        if self._tables is not None and _job.checkpoint is not None:
+            destination[f"{prefix}checkpoint"] = torch.frombuffer(bytearray(_job.checkpoint.encode()), dtype=torch.uint8)
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        pass
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
+        if f"{prefix}checkpoint" in state_dict:
+            address = bytes(state_dict[f"{prefix}checkpoint"].tolist()).decode()
+            if address != _job.checkpoint:
+                logger.warning(
+                    "the rows of `%s` are not in this state, but in the checkpoint `%s`\n\n"
+                    "hint: load them with `fleet.load_model`, after `fleet.init_worker`",
+                    prefix.rstrip(".") or type(self).__name__,
+                    address,
+                )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_parameters": {}, "_tables": None}
@@ -74,12 +90,16 @@ class _OneTable(TableModule):
         optimizer: Optimizer | None,
         entry: EntryAttr | None,
         storage: str,
+        **unsupported: Any,
     ) -> None:
         super().__init__()
         if embedding_dim is None:
             self.num_embeddings, self.embedding_dim = None, int(num_embeddings)
         else:
             self.num_embeddings, self.embedding_dim = int(num_embeddings), int(embedding_dim)
+        for option, value in unsupported.items():
+            if value:
+                raise NotImplementedError(f"`{option}={value}` of `{type(self).__name__}`: tables do not have it")
         if self.embedding_dim < 1:
             raise ValueError(f"`embedding_dim` expects at least 1, got {self.embedding_dim}")
         if isinstance(entry, ShowClickEntry):
@@ -95,6 +115,10 @@ class _OneTable(TableModule):
             raise TypeError(f"`{type(self).__name__}` expects ids of int64 or int32, got {input.dtype}")
         ids = input.reshape(-1)
         return ids if self.padding_idx is None else ids[ids != self.padding_idx]
+
+    def wanted(self, *given: Any) -> dict[str, torch.Tensor]:
+        """Returns the ids of the table that a forward with these arguments looks up."""
+        return {self.table.key: self.ids_of(given[0])}
 
     def vectors(self, input: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor) -> tuple[Any, Any, int | None]:
         """Returns a table in which the positions of the second result are those of the input's ids; a padding id has
@@ -124,6 +148,8 @@ class Embedding(_OneTable):
             of the ids, as in PyTorch.
         embedding_dim: D.
         padding_idx: An id whose vector is zeros and is not trained.
+        max_norm: Refused, like `scale_grad_by_freq`: tables have neither.
+        sparse: Accepted; gradients of rows are always sparse.
         table: The name of the table; embeddings of one name share it. By default the name of the module in the model.
         initializer: First values of the rows, one of `static.initializer`; uniform within 1 / sqrt(D) by default.
         optimizer: The update rule of the rows with its learning rate, one of `static.optimizer`. By default the rule of
@@ -137,6 +163,10 @@ class Embedding(_OneTable):
         num_embeddings: int,
         embedding_dim: int | None = None,
         padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = True,
         *,
         table: str | None = None,
         initializer: Any = None,
@@ -144,12 +174,14 @@ class Embedding(_OneTable):
         entry: EntryAttr | None = None,
         storage: str = "float32",
     ) -> None:
-        super().__init__(num_embeddings, embedding_dim, padding_idx, table, initializer, optimizer, entry, storage)
+        unsupported = {"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq}
+        shape = num_embeddings, embedding_dim, padding_idx
+        super().__init__(*shape, table, initializer, optimizer, entry, storage, **unsupported)
 
     @torch.compiler.disable
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Returns the vector of each id, [..., D] for ids [...]."""
-        found = self._look_up({self.table.key: self.ids_of(input)})
+        found = self._look_up(self.wanted(input))
         return self.from_rows(*found[self.table.key], input)
 
     def from_rows(self, rows: torch.Tensor, positions: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
@@ -172,8 +204,12 @@ class EmbeddingBag(_OneTable):
         self,
         num_embeddings: int,
         embedding_dim: int | None = None,
-        *,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
         mode: str = "mean",
+        sparse: bool = True,
+        *,
         include_last_offset: bool = False,
         padding_idx: int | None = None,
         table: str | None = None,
@@ -182,7 +218,9 @@ class EmbeddingBag(_OneTable):
         entry: EntryAttr | None = None,
         storage: str = "float32",
     ) -> None:
-        super().__init__(num_embeddings, embedding_dim, padding_idx, table, initializer, optimizer, entry, storage)
+        unsupported = {"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq}
+        shape = num_embeddings, embedding_dim, padding_idx
+        super().__init__(*shape, table, initializer, optimizer, entry, storage, **unsupported)
         if mode not in _MODES:
             raise ValueError(f"`mode` expects one of {', '.join(_MODES)}, got {mode!r}")
         self.mode, self.include_last_offset = mode, include_last_offset
@@ -195,7 +233,7 @@ class EmbeddingBag(_OneTable):
         per_sample_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Returns one vector per bag, [B, D]: for ids [B, L], or ids [N] with the position where each bag begins."""
-        found = self._look_up({self.table.key: self.ids_of(input)})
+        found = self._look_up(self.wanted(input))
         return self.from_rows(*found[self.table.key], input, offsets, per_sample_weights)
 
     def from_rows(
@@ -235,7 +273,7 @@ class EmbeddingCollection(TableModule):
 
     def __init__(self, features: Mapping[str, Embedding | EmbeddingBag]) -> None:
         super().__init__()
-        self.features = torch.nn.ModuleDict(dict(features))
+        self.features = modules_of(features)
 
     @torch.compiler.disable
     def forward(self, features: Any) -> dict[str, torch.Tensor]:
@@ -246,24 +284,44 @@ class EmbeddingCollection(TableModule):
                 Or an object with `keys()`, `values()` and `lengths()`, such as a `KeyedJaggedTensor`, for bags: the ids
                 of the first feature for all rows of the batch, then those of the second.
         """
-        inputs = _inputs(features)
-        unknown = sorted(set(inputs) - set(self.features))
-        if unknown:
-            hint = _native.nearest(unknown[0], list(self.features))
-            raise KeyError(f"`EmbeddingCollection` has no feature `{unknown[0]}`; {hint}")
-        ids: dict[str, list[torch.Tensor]] = {}
-        for name, arguments in inputs.items():
-            module: Any = self.features[name]
-            ids.setdefault(module.table.key, []).append(module.ids_of(arguments[0]))
+        inputs = self._known(features)
+        ids = self._ids(inputs)
         found = self._look_up({table: torch.cat(parts) for table, parts in ids.items()})
         counts = {table: [len(part) for part in parts] for table, parts in ids.items()}
         positions = {table: list(found[table][1].split(counts[table])) for table in ids}
         vectors = {}
         for name, arguments in inputs.items():
-            module = self.features[name]
+            module: Any = self.features[name]
             table = module.table.key
             vectors[name] = module.from_rows(found[table][0], positions[table].pop(0), *arguments)
         return vectors
+
+    def wanted(self, *given: Any) -> dict[str, torch.Tensor]:
+        """Returns which ids of which tables a forward of these features looks up."""
+        return {table: torch.cat(parts) for table, parts in self._ids(self._known(given[0])).items()}
+
+    def _known(self, features: Any) -> dict[str, Sequence[Any]]:
+        inputs = _inputs(features)
+        unknown = sorted(set(inputs) - set(self.features))
+        if unknown:
+            hint = _native.nearest(unknown[0], list(self.features))
+            raise KeyError(f"`EmbeddingCollection` has no feature `{unknown[0]}`; {hint}")
+        return inputs
+
+    def _ids(self, inputs: dict[str, Sequence[Any]]) -> dict[str, list[torch.Tensor]]:
+        """For each table the ids of its features, in their order."""
+        ids: dict[str, list[torch.Tensor]] = {}
+        for name, arguments in inputs.items():
+            module: Any = self.features[name]
+            ids.setdefault(module.table.key, []).append(module.ids_of(arguments[0]))
+        return ids
+
+
+def modules_of(features: Mapping[str, torch.nn.Module]) -> torch.nn.ModuleDict:
+    """Returns modules by name. Features may be called `items`, `keys` or `type`, which `ModuleDict` itself refuses."""
+    modules = torch.nn.ModuleDict()
+    modules._modules.update(features)
+    return modules
 
 
 def _inputs(features: Any) -> dict[str, Sequence[Any]]:

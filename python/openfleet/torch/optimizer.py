@@ -21,11 +21,24 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     `fleet.distributed_optimizer(torch_optimizer, strategy, model)` returns it. Its last parameter group has the rows
     that have gradients in this step, so clipping by the optimizer's parameters and loss scaling see them.
+
+    With `dense="local"`, PyTorch's optimizer steps on the parameters in each worker. By how much it changed them is
+    then exchanged as a gradient at a rate of 1 is: added up on the servers, averaged in sync and among ranks.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, strategy: Any, model: torch.nn.Module, name: str = "") -> None:
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        strategy: Any,
+        model: torch.nn.Module,
+        name: str = "",
+        dense: str = "tables",
+    ) -> None:
+        if dense not in _DENSE:
+            raise ValueError(f"`dense` expects one of {', '.join(_DENSE)}, got {dense!r}")
         names = {id(parameter): name for name, parameter in model.named_parameters()}
-        rule = _Rule(optimizer, names, name)
+        self._optimizer, self._is_local = optimizer, dense == "local"
+        rule = _Rule(optimizer, names, name, self._is_local)
         embeddings = [(path, module) for path, module in model.named_modules() if isinstance(module, _OneTable)]
         tables = _distinct_tables(embeddings, name)
 
@@ -50,7 +63,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for module in model.modules():
             if isinstance(module, TableModule):
                 module.bind(self.tables)
-        _job.listen(self.tables.take_new_values, self.tables.store_buffers)
+        self._parameters = rule.parameters
+        _job.listen(self.tables.take_new_values, self.tables.store)
         # The groups of both optimizers are the same objects, so schedulers of either one work.
         super().__init__([*optimizer.param_groups, {"params": [], "lr": rule.row_rate}], {})
         self.param_groups[-1]["params"] = self.tables.staged
@@ -61,6 +75,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         rates = [float(group["lr"]) for group in self.param_groups]
         *factors, of_rows = [rate / first for rate, first in zip(rates, self._first_rates)]
         # A scheduler of the other optimizer does not know the group of the rows, which follow the others.
+        if self._is_local:
+            return factors[0] if of_rows == 1.0 else of_rows
         if of_rows != 1.0:
             factors.append(of_rows)
         if not all(math.isclose(factor, factors[0], rel_tol=1e-6) for factor in factors):
@@ -73,10 +89,28 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Pushes the gradients of rows and parameters, as one step of the job."""
         loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        self.tables.push(self._rate_factor())
+        if self._is_local:
+            self.tables.begin_step()
+            before = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
+            loss = self._optimizer.step() if closure is None else self._optimizer.step(closure)
+            factor = self._rate_factor()
+            gradients = {
+                name: (before[name] - parameter.detach()) / (factor or 1.0)
+                for name, parameter in self._parameters.items()
+                if parameter.grad is not None
+            }
+        else:
+            if closure is not None:
+                with torch.enable_grad():
+                    loss = closure()
+            self.tables.begin_step()
+            # A scheduler of the other optimizer warns if that has made no step.
+            self._optimizer._opt_called = True
+            factor = self._rate_factor()
+            gradients = {
+                name: parameter.grad for name, parameter in self._parameters.items() if parameter.grad is not None
+            }
+        self.tables.push(factor, gradients)
         self.tables.drop_staged(all=False)
         return loss
 
@@ -86,12 +120,19 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.tables.drop_staged(all=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the settings of the groups. Moments are with the tables: `fleet.save_persistables` saves them."""
+        """Returns the settings of the groups. Moments are with the tables: `fleet.save_persistables` saves them.
+
+        With `dense="local"`, the moments of parameters are in it.
+        """
         groups = [{name: value for name, value in group.items() if name != "params"} for group in self.param_groups]
-        return {"state": {}, "param_groups": groups}
+        local = {"local": self._optimizer.state_dict()} if self._is_local else {}
+        return {"state": {}, "param_groups": groups, **local}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Sets what `state_dict` returned."""
+        if self._is_local and "local" in state_dict:
+            self._optimizer.load_state_dict(state_dict["local"])
+            self.param_groups[:-1] = self._optimizer.param_groups
         for group, saved in zip(self.param_groups, state_dict["param_groups"]):
             group.update(saved)
 
@@ -113,17 +154,25 @@ def _prefixed(prefix: str, name: str) -> str:
 
 
 class _Rule(Optimizer):
-    """The rule of a PyTorch optimizer, in the words of the tables, and how it differs between parameters."""
+    """The rule of a PyTorch optimizer, in the words of the tables, and how it differs between parameters.
 
-    def __init__(self, optimizer: torch.optim.Optimizer, names: dict[int, str], prefix: str) -> None:
-        groups = optimizer.param_groups
-        rules = [_rule_of(type(optimizer), group) for group in groups]
-        # Groups without decay, such as biases, are exceptions to the rule of AdamW.
-        main = next((rule for rule in rules if rule.get("adamw", {}).get("weight_decay")), rules[0])
-        if any(rule != main and rule != _without_decay(main) for rule in rules):
-            raise NotImplementedError(
-                "the parameter groups of the optimizer differ in more than their learning rate and weight decay"
-            )
+    If PyTorch's optimizer steps on the parameters itself, their rule adds up what it has changed.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, names: dict[int, str], prefix: str, is_local: bool) -> None:
+        groups, kind = optimizer.param_groups, type(optimizer)
+        if is_local:
+            rules, main = [_CHANGES] * len(groups), _CHANGES
+            self._row_rule = _row_rule_of(_rule_of(kind, groups[0])) if kind in _KNOWN else None
+        else:
+            rules = [_rule_of(kind, group) for group in groups]
+            # Groups without decay, such as biases, are exceptions to the rule of AdamW.
+            main = next((rule for rule in rules if rule.get("adamw", {}).get("weight_decay")), rules[0])
+            if any(rule != main and rule != _without_decay(main) for rule in rules):
+                raise NotImplementedError(
+                    "the parameter groups of the optimizer differ in more than their learning rate and weight decay"
+                )
+            self._row_rule = _row_rule_of(main)
         super().__init__(1.0, main)
         self.parameters: dict[str, torch.nn.Parameter] = {}
         self.decays: dict[str, float] = {}
@@ -145,10 +194,9 @@ class _Rule(Optimizer):
                     )
                 name = _prefixed(prefix, names[id(parameter)])
                 self.parameters[name] = parameter
-                self._exceptions[name] = {"learning_rate": rate, "weight_decay": rule == main}
-                if "adamw" not in rule:
+                self._exceptions[name] = {"learning_rate": 1.0 if is_local else rate, "weight_decay": rule == main}
+                if "adamw" not in rule and not is_local:
                     self.decays[name] = float(group.get("weight_decay", 0.0))
-        self._row_rule = _row_rule_of(main)
 
     def add_rows(self, tables: dict[str, _tables.Table]) -> None:
         """Adds the rules of the tables, which are the model's unless a module has its own."""
@@ -163,11 +211,22 @@ class _Rule(Optimizer):
                         "rows have a constant rate"
                     )
                 rule = settings["optimizer"]
+            if rule is None:
+                raise NotImplementedError(
+                    f"the optimizer has no rule for the rows of the table `{name}`\n\n"
+                    "hint: give the embedding one of `static.optimizer`, with `optimizer=`"
+                )
             self._exceptions[name] = {"optimizer": rule, "learning_rate": rate}
 
     def exceptions(self, program: static.Program) -> dict[str, Any]:
         """Returns what the rule does differently for some parameters of a program, by name, as the engine reads it."""
         return self._exceptions
+
+
+_DENSE = ("tables", "local")
+_KNOWN = (torch.optim.SGD, torch.optim.Adagrad, torch.optim.Adam, torch.optim.AdamW, torch.optim.SparseAdam)
+# Adds up what PyTorch's optimizer has changed.
+_CHANGES: dict[str, Any] = {"sgd": {}}
 
 
 def _rule_of(kind: type, group: dict[str, Any]) -> dict[str, Any]:
@@ -188,7 +247,8 @@ def _rule_of(kind: type, group: dict[str, Any]) -> dict[str, Any]:
             return {"adamw": {**moments, "weight_decay": float(group["weight_decay"])}}
         return {"adam": moments}
     known = "SGD, Adagrad, Adam, AdamW and SparseAdam"
-    raise NotImplementedError(f"`{kind.__name__}` has no rule on the tables: there are {known}")
+    hint = 'with `dense="local"` this optimizer steps on the parameters in each worker'
+    raise NotImplementedError(f"`{kind.__name__}` has no rule on the tables: there are {known}\n\nhint: {hint}")
 
 
 def _without_decay(rule: dict[str, Any]) -> dict[str, Any]:
