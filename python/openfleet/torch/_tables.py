@@ -135,6 +135,7 @@ class Tables:
         self._owners: dict[int, tuple[torch.nn.Module, str]] = {}
         self.staged: list[torch.nn.Parameter] = []
         self._executor.run(startup, scope=scope)
+        self._set_parameters(self._parameters)
         self.store()
 
     def _set(self, tensors: Mapping[str, Any]) -> None:
@@ -154,8 +155,7 @@ class Tables:
             return
         job = _job.at_work()
         if job is None or not (job.server_num() > 0 or job.is_collective()):
-            self._set(changed)
-            self._remember(changed)
+            self._set_parameters(changed)
         elif not self._is_change_told:
             self._is_change_told = True
             logger.warning(
@@ -163,6 +163,10 @@ class Tables:
                 "hint: change parameters before `fleet.init_worker`, or load a checkpoint with `fleet.load_model`",
                 next(iter(changed)),
             )
+
+    def _set_parameters(self, parameters: Mapping[str, Any]) -> None:
+        self._set(parameters)
+        self._remember(parameters)
 
     def _remember(self, parameters: Iterable[str]) -> None:
         self._versions.update((name, self._parameters[name]._version) for name in parameters)

@@ -163,7 +163,6 @@ class _Rule(Optimizer):
         groups, kind = optimizer.param_groups, type(optimizer)
         if is_local:
             rules, main = [_CHANGES] * len(groups), _CHANGES
-            self._row_rule = _row_rule_of(_rule_of(kind, groups[0])) if kind in _KNOWN else None
         else:
             rules = [_rule_of(kind, group) for group in groups]
             # Groups without decay, such as biases, are exceptions to the rule of AdamW.
@@ -172,8 +171,9 @@ class _Rule(Optimizer):
                 raise NotImplementedError(
                     "the parameter groups of the optimizer differ in more than their learning rate and weight decay"
                 )
-            self._row_rule = _row_rule_of(main)
         super().__init__(1.0, main)
+        # The rule of rows by default.
+        self._rule_of_rows = lambda: _row_rule_of(_rule_of(kind, groups[0]) if is_local else main)
         self.parameters: dict[str, torch.nn.Parameter] = {}
         self.decays: dict[str, float] = {}
         self._exceptions: dict[str, Any] = {}
@@ -201,8 +201,9 @@ class _Rule(Optimizer):
     def add_rows(self, tables: dict[str, _tables.Table]) -> None:
         """Adds the rules of the tables, which are the model's unless a module has its own."""
         for name, table in tables.items():
-            rule, rate = self._row_rule, self.row_rate
-            if table.optimizer is not None:
+            if table.optimizer is None:
+                rule, rate = self._rule_of_rows(), self.row_rate
+            else:
                 settings = table.optimizer.to_json()
                 rate = settings["schedule"].get("constant")
                 if rate is None or settings["regularizer"] or settings["clip"]:
@@ -211,11 +212,6 @@ class _Rule(Optimizer):
                         "rows have a constant rate"
                     )
                 rule = settings["optimizer"]
-            if rule is None:
-                raise NotImplementedError(
-                    f"the optimizer has no rule for the rows of the table `{name}`\n\n"
-                    "hint: give the embedding one of `static.optimizer`, with `optimizer=`"
-                )
             self._exceptions[name] = {"optimizer": rule, "learning_rate": rate}
 
     def exceptions(self, program: static.Program) -> dict[str, Any]:
@@ -224,7 +220,6 @@ class _Rule(Optimizer):
 
 
 _DENSE = ("tables", "local")
-_KNOWN = (torch.optim.SGD, torch.optim.Adagrad, torch.optim.Adam, torch.optim.AdamW, torch.optim.SparseAdam)
 # Adds up what PyTorch's optimizer has changed.
 _CHANGES: dict[str, Any] = {"sgd": {}}
 
@@ -247,7 +242,10 @@ def _rule_of(kind: type, group: dict[str, Any]) -> dict[str, Any]:
             return {"adamw": {**moments, "weight_decay": float(group["weight_decay"])}}
         return {"adam": moments}
     known = "SGD, Adagrad, Adam, AdamW and SparseAdam"
-    hint = 'with `dense="local"` this optimizer steps on the parameters in each worker'
+    hint = (
+        'with `dense="local"` this optimizer steps on the parameters in each worker, '
+        "and each embedding has one of `static.optimizer`, as its `optimizer=`"
+    )
     raise NotImplementedError(f"`{kind.__name__}` has no rule on the tables: there are {known}\n\nhint: {hint}")
 
 

@@ -61,11 +61,11 @@ def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-def small(rule=sgd, **options):
+def small(rule=sgd, dense="tables", **options):
     """A model and its optimizer."""
     torch.manual_seed(0)
     model = Model(Embedding(VOCABULARY, DIM, **options))
-    return model, distributed(rule, model)
+    return model, distributed(rule, model, dense=dense)
 
 
 def rows_of(model):
@@ -100,21 +100,22 @@ RULES = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_one_process_trains_as_pytorch_does_with_sparse_gradients(rule):
+@pytest.mark.parametrize("dense", ["tables", "local"])
+def test_one_process_trains_as_pytorch_does_with_sparse_gradients(rule, dense):
     dense_rule, row_rule = RULES[rule]
-    model, optimizer = small(lambda model: dense_rule(model.parameters()))
+    model, optimizer = small(lambda model: dense_rule(model.parameters()), dense=dense)
     theirs = Model(torch.nn.Embedding(VOCABULARY, DIM, sparse=True))
     theirs.layers.load_state_dict(model.layers.state_dict())
     theirs.embedding.weight.data.copy_(rows_of(model))
-    dense = dense_rule(theirs.layers.parameters())
+    layers = dense_rule(theirs.layers.parameters())
     # Velocities of rows that are not in a batch rest here, which no optimizer of PyTorch does.
     rows = (row_rule or (lambda p: torch.optim.SGD(p, lr=0.0)))(theirs.embedding.parameters())
     for ids, labels in batches(100 if row_rule else 1):
         loss = step(model, optimizer, ids, labels)
-        dense.zero_grad(), rows.zero_grad()
+        layers.zero_grad(), rows.zero_grad()
         expected = functional.binary_cross_entropy_with_logits(theirs(ids), labels)
         expected.backward()
-        dense.step(), rows.step()
+        layers.step(), rows.step()
         assert loss == pytest.approx(expected.item(), abs=2e-6)
     for name, parameter in theirs.layers.state_dict().items():
         torch.testing.assert_close(model.layers.state_dict()[name], parameter, atol=1e-6, rtol=1e-5)
@@ -160,6 +161,79 @@ def test_rows_can_have_a_rule_of_their_own():
         (theirs(ids) ** 2).sum().backward()
         optimizer.step(), rule.step()
     torch.testing.assert_close(rows_of(model), theirs.weight.data, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "rule, tolerance",
+    [
+        (lambda p: torch.optim.RAdam(p, lr=0.02), 1e-6),
+        (lambda p: torch.optim.Adam(p, lr=0.02, amsgrad=True), 1e-6),
+        # Its line search amplifies rounding.
+        (lambda p: torch.optim.LBFGS(p, max_iter=3, line_search_fn="strong_wolfe"), 1e-4),
+    ],
+    ids=["RAdam", "AMSGrad", "LBFGS"],
+)
+def test_any_optimizer_of_pytorch_trains_the_layers_in_each_worker(rule, tolerance):
+    model, optimizer = small(
+        lambda model: rule(model.parameters()), dense="local", optimizer=static.optimizer.SGD(0.0)
+    )
+    theirs = copy.deepcopy(model.layers)
+    expected = rule(theirs.parameters())
+    for ids, labels in batches(10):
+        vectors = rows_of(model)[ids]
+
+        def closure(one, which):
+            def loss():
+                which.zero_grad()
+                loss = functional.binary_cross_entropy_with_logits(one().squeeze(1), labels)  # noqa: B023
+                loss.backward()
+                return loss
+
+            return loss
+
+        optimizer.step(closure(lambda: model.layers(model.embedding(ids)), optimizer))  # noqa: B023
+        expected.step(closure(lambda: theirs(vectors), expected))  # noqa: B023
+    for ours, other in zip(model.layers.parameters(), theirs.parameters()):
+        torch.testing.assert_close(ours, other, atol=tolerance, rtol=10 * tolerance)
+
+
+def test_the_moments_of_a_local_optimizer_are_in_its_state(tmp_path):
+    model, optimizer = small(lambda model: torch.optim.Adam(model.parameters(), lr=0.02), dense="local")
+    fleet.init_worker()
+    data = list(batches(20))
+    for ids, labels in data[:10]:
+        step(model, optimizer, ids, labels)
+    fleet.save_persistables(model, tmp_path / "model")
+    state = copy.deepcopy(optimizer.state_dict())
+    first = [step(model, optimizer, ids, labels) for ids, labels in data[10:]]
+    fleet.load_model(tmp_path / "model")
+    assert first != [step(model, optimizer, ids, labels) for ids, labels in data[10:]]
+    fleet.load_model(tmp_path / "model")
+    optimizer.load_state_dict(state)
+    assert first == [step(model, optimizer, ids, labels) for ids, labels in data[10:]]
+
+
+def test_parameters_that_other_code_changes_are_taken_over():
+    model, optimizer = small()
+    zeros = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
+    model.load_state_dict(zeros)
+    fleet.init_worker()
+    assert not any(value.any() for value in model.state_dict().values())
+    with torch.no_grad():
+        model.layers[3].bias.fill_(2.0)
+    optimizer.zero_grad()
+    model(IDS).sum().backward()
+    optimizer.step()
+    assert model.layers[3].bias.item() == pytest.approx(2.0 - 0.1 * 2)
+    assert not model.layers[1].weight.any()
+
+
+@pytest.mark.parametrize("name", ["RowwiseAdagrad", "Ftrl", "Adagrad", "Adam", "SGD"])
+def test_rows_have_every_rule_of_the_tables(name):
+    model, optimizer = small(optimizer=getattr(static.optimizer, name)(2.0 if name == "SGD" else 0.1))
+    before = rows_of(model)
+    losses = [step(model, optimizer, ids, labels) for ids, labels in batches(200)]
+    assert sum(losses[-20:]) < 0.7 * sum(losses[:20]) and not torch.equal(rows_of(model), before)
 
 
 def momentum(model):
@@ -605,6 +679,59 @@ def test_a_checkpoint_has_the_buffers(tmp_path):
         assert torch.equal(value, saved[name]), name
 
 
+def test_the_programs_of_openfleet_work_on_the_checkpoint_of_a_model(tmp_path):
+    model, optimizer = small(lambda model: torch.optim.Adam(model.parameters(), lr=0.01))
+    fleet.init_worker()
+
+    def openfleet(*arguments):
+        ran = subprocess.run(
+            [sys.executable, "-m", "openfleet", *map(str, arguments)], capture_output=True, text=True, timeout=60
+        )
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return ran.stdout
+
+    for number in range(2):
+        for ids, labels in batches(5, seed=number):
+            step(model, optimizer, ids, labels)
+        fleet.save_persistables(model, tmp_path / f"model-{number}")
+    said = openfleet("inspect", tmp_path / "model-1")
+    assert "embedding.rows" in said and "layers.1.weight" in said, said
+    said = openfleet("diff", tmp_path / "model-0", tmp_path / "model-1")
+    assert "embedding.rows" in said and "layers.3.bias" in said, said
+    openfleet("export", tmp_path / "model-1", "--out", tmp_path / "rows.txt", "--table", "embedding.rows")
+    exported = {}
+    for line in (tmp_path / "rows.txt").read_text().splitlines():
+        key, *values = re.split(r"[\s,:]+", line.strip())
+        exported[int(key)] = [float(value) for value in values[-DIM:]]
+    assert exported.keys() == set(range(VOCABULARY))
+    openfleet("reshard", tmp_path / "model-1", "--server-num", 3, "--out", tmp_path / "model-3")
+    expected = rows_of(model), model.layers.state_dict()
+    for ids, labels in batches(5):
+        step(model, optimizer, ids, labels)
+    fleet.load_model(tmp_path / "model-3")
+    assert torch.equal(rows_of(model), expected[0])
+    for name, value in model.layers.state_dict().items():
+        assert torch.equal(value, expected[1][name])
+
+
+def test_the_state_of_a_model_says_in_which_checkpoint_its_rows_are(tmp_path, caplog):
+    model, optimizer = small()
+    fleet.init_worker()
+    step(model, optimizer, *next(batches(1)))
+    assert "embedding.checkpoint" not in model.state_dict()
+    fleet.save_persistables(model, tmp_path / "model")
+    torch.save(model.state_dict(), tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    assert bytes(state["embedding.checkpoint"].tolist()).decode() == str(tmp_path / "model")
+    with caplog.at_level("WARNING"):
+        model.load_state_dict(state)
+        assert caplog.text == ""
+        other = Model(Embedding(VOCABULARY, DIM))
+        fleet.init()
+        other.load_state_dict(state)
+    assert f"the rows of `embedding` are not in this state, but in the checkpoint `{tmp_path / 'model'}`" in caplog.text
+
+
 def test_a_model_in_evaluation_mode_creates_no_rows():
     model, optimizer = small()
     fleet.init_worker()
@@ -620,7 +747,7 @@ import os, sys
 import torch
 from torch.nn import functional
 from openfleet import fleet
-from openfleet.torch import Embedding
+from openfleet.torch import Embedding, convert, prefetch
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -633,29 +760,35 @@ if MODE == "hybrid":
     strategy.staleness = 2
 if MODE == "geo":
     strategy.a_sync_configs = {"k_steps": 5}
-table = Embedding(50, 4)
+table = convert(torch.nn.Embedding(50, 4)) if "CONVERT" in os.environ else Embedding(50, 4)
 layers = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
 model = torch.nn.Sequential(table, layers)
 rule = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.05),
     "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
 }[RULE](model.parameters())
 scheduler = torch.optim.lr_scheduler.StepLR(rule, 30, gamma=0.5) if "SCHEDULE" in os.environ else None
-optimizer = fleet.distributed_optimizer(rule, strategy, model)
+optimizer = fleet.distributed_optimizer(rule, strategy, model, dense=os.environ.get("DENSE", "tables"))
 if fleet.is_server():
     fleet.init_server()
     fleet.run_server()
     sys.exit()
 fleet.init_worker()
-draw = torch.Generator().manual_seed(1)
 rank, count = fleet.worker_index(), fleet.worker_num()
 losses = []
-for number in range(STEPS):
-    ids = torch.randint(0, 50, (16, 3), generator=draw)
-    labels = (ids[:, 0] % 2).float()
-    part = slice(rank * 16 // count, (rank + 1) * 16 // count)
-    loss = functional.binary_cross_entropy_with_logits(model(ids[part]).squeeze(1), labels[part])
+
+def batches():
+    draw = torch.Generator().manual_seed(1)
+    for _ in range(STEPS):
+        ids = torch.randint(0, 50, (16, 3), generator=draw)
+        labels = (ids[:, 0] % 2).float()
+        part = slice(rank * 16 // count, (rank + 1) * 16 // count)
+        yield ids[part], labels[part]
+
+for number, (ids, labels) in enumerate(prefetch(batches(), {table: 0}) if "PREFETCH" in os.environ else batches()):
+    loss = functional.binary_cross_entropy_with_logits(model(ids).squeeze(1), labels)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -698,17 +831,40 @@ def test_workers_in_sync_mode_train_as_one_process_does(rule, tmp_path):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
 
 
+def test_rows_that_are_converted_and_looked_up_ahead_are_those_of_one_process(tmp_path):
+    alone, _, _ = train(tmp_path / "alone", "sync", "adam", 100, CONVERT="1")
+    servers = ("--server_num=2", "--worker_num=2")
+    job, _, _ = train(tmp_path / "job", "sync", "adam", 100, *servers, CONVERT="1", PREFETCH="1")
+    ranks, _, _ = train(tmp_path / "ranks", "sync", "adam", 100, "--nproc_per_node=2", CONVERT="1", PREFETCH="1")
+    for one, with_servers, without in zip(alone, job, ranks):
+        torch.testing.assert_close(one, with_servers, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(one, without, atol=1e-6, rtol=1e-5)
+
+
+def test_steps_of_pytorch_in_each_worker_are_averaged(tmp_path):
+    alone, _, _ = train(tmp_path / "alone", "sync", "momentum", 100, DENSE="local", SCHEDULE="1")
+    servers = ("--server_num=2", "--worker_num=2")
+    job, _, _ = train(tmp_path / "job", "sync", "momentum", 100, *servers, DENSE="local", SCHEDULE="1")
+    ranks, _, _ = train(
+        tmp_path / "ranks", "sync", "momentum", 100, "--nproc_per_node=2", DENSE="local", SCHEDULE="1"
+    )
+    for one, with_servers, without in zip(alone, job, ranks):
+        torch.testing.assert_close(one, with_servers, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(one, without, atol=1e-6, rtol=1e-5)
+
+
 def test_ranks_without_servers_train_as_one_process_does(tmp_path):
-    alone, _, _ = train(tmp_path / "alone", "sync", "adam", 100)
-    job, _, _ = train(tmp_path / "job", "sync", "adam", 100, "--nproc_per_node=2")
+    alone, _, _ = train(tmp_path / "alone", "sync", "adam", 100, SCHEDULE="1")
+    job, _, _ = train(tmp_path / "job", "sync", "adam", 100, "--nproc_per_node=2", SCHEDULE="1")
     for one, other in zip(alone, job):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["half_async", "async", "hybrid", "geo"])
-def test_workers_train_in_other_modes(mode, tmp_path):
-    _, (first, last), _ = train(tmp_path / "job", mode, "adam", 300, "--server_num=2", "--worker_num=2")
-    assert last < 0.6 * first
+@pytest.mark.parametrize("how", [{}, {"PREFETCH": "1", "DENSE": "local"}], ids=["plain", "ahead-and-local"])
+def test_workers_train_in_other_modes(mode, how, tmp_path):
+    _, (first, last), said = train(tmp_path / "job", mode, "adam", 300, "--server_num=2", "--worker_num=2", **how)
+    assert last < 0.6 * first and "not used" not in said
 
 
 LIGHTNING = """
