@@ -9,7 +9,7 @@ import torch
 
 from .._log import logger
 from ..static import initializer
-from .embeddings import Embedding, EmbeddingBag, EmbeddingCollection, _inputs, _OneTable, modules_of
+from .embeddings import Embedding, EmbeddingBag, EmbeddingCollection, _OneTable, inputs_of, modules_of
 
 
 def convert(model: torch.nn.Module, *, bounded: bool = True, **options: Any) -> torch.nn.Module:
@@ -117,7 +117,7 @@ def to_local(model: torch.nn.Module, *, sparse: bool = False) -> torch.nn.Module
 
 
 def _local(module: Any, of_table: list[Any], sparse: bool, done: dict[Any, Any]) -> torch.nn.Module:
-    """The module as one of PyTorch, which shares its weight with others of the same table if their padding allows it."""
+    """The module as one of PyTorch. Modules of a table share their weight if their padding allows it."""
     is_bag, is_bounded = isinstance(module, EmbeddingBag), module.table.rows is not None
     # An `nn.Embedding` returns the row of its padding, which is zeros; bags skip theirs.
     zeros = {each.padding_idx for each in of_table if not isinstance(each, EmbeddingBag)}
@@ -208,4 +208,4 @@ class LocalEmbeddingCollection(torch.nn.Module):
 
     def forward(self, features: Any) -> dict[str, torch.Tensor]:
         """Returns the vectors of each feature."""
-        return {name: self.features[name](*given) for name, given in _inputs(features).items()}
+        return {name: self.features[name](*given) for name, given in inputs_of(features, self.features).items()}

@@ -57,7 +57,9 @@ class TableModule(torch.nn.Module):
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         if self._tables is not None and _job.checkpoint is not None:
-            destination[f"{prefix}checkpoint"] = torch.frombuffer(bytearray(_job.checkpoint.encode()), dtype=torch.uint8)
+            destination[f"{prefix}checkpoint"] = torch.frombuffer(
+                bytearray(_job.checkpoint.encode()), dtype=torch.uint8
+            )
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
         if f"{prefix}checkpoint" in state_dict:
@@ -281,8 +283,9 @@ class EmbeddingCollection(TableModule):
 
         Args:
             features: By name the arguments of each feature's embedding: ids, or a tuple of ids, offsets and weights.
-                Or an object with `keys()`, `values()` and `lengths()`, such as a `KeyedJaggedTensor`, for bags: the ids
-                of the first feature for all rows of the batch, then those of the second.
+                Or an object with `keys()`, `values()` and `lengths()`, such as a `KeyedJaggedTensor`: the ids of the
+                first feature for all rows of the batch, then those of the second. An `EmbeddingBag` pools each row, an
+                `Embedding` returns one vector per id.
         """
         inputs = self._known(features)
         ids = self._ids(inputs)
@@ -301,7 +304,7 @@ class EmbeddingCollection(TableModule):
         return {table: torch.cat(parts) for table, parts in self._ids(self._known(given[0])).items()}
 
     def _known(self, features: Any) -> dict[str, Sequence[Any]]:
-        inputs = _inputs(features)
+        inputs = inputs_of(features, self.features)
         unknown = sorted(set(inputs) - set(self.features))
         if unknown:
             hint = _native.nearest(unknown[0], list(self.features))
@@ -324,7 +327,8 @@ def modules_of(features: Mapping[str, torch.nn.Module]) -> torch.nn.ModuleDict:
     return modules
 
 
-def _inputs(features: Any) -> dict[str, Sequence[Any]]:
+def inputs_of(features: Any, modules: Mapping[str, torch.nn.Module]) -> dict[str, Sequence[Any]]:
+    """Returns the arguments of each feature's embedding."""
     if isinstance(features, Mapping):
         return {
             name: tuple(given) if isinstance(given, (tuple, list)) else (given,) for name, given in features.items()
@@ -342,5 +346,6 @@ def _inputs(features: Any) -> dict[str, Sequence[Any]]:
     inputs: dict[str, Sequence[Any]] = {}
     for name, ids, length, weight in zip(names, values, lengths, parts):
         offsets = torch.cat([length.new_zeros(1), length.cumsum(0)[:-1]])
-        inputs[name] = (ids, offsets, weight)
+        is_bag = name in modules and isinstance(modules[name], (EmbeddingBag, torch.nn.EmbeddingBag))
+        inputs[name] = (ids, offsets, weight) if is_bag else (ids,)
     return inputs

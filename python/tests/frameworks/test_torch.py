@@ -174,9 +174,7 @@ def test_rows_can_have_a_rule_of_their_own():
     ids=["RAdam", "AMSGrad", "LBFGS"],
 )
 def test_any_optimizer_of_pytorch_trains_the_layers_in_each_worker(rule, tolerance):
-    model, optimizer = small(
-        lambda model: rule(model.parameters()), dense="local", optimizer=static.optimizer.SGD(0.0)
-    )
+    model, optimizer = small(lambda model: rule(model.parameters()), dense="local", optimizer=static.optimizer.SGD(0.0))
     theirs = copy.deepcopy(model.layers)
     expected = rule(theirs.parameters())
     for ids, labels in batches(10):
@@ -559,16 +557,18 @@ def test_a_collection_pulls_once_and_features_share_tables():
         """What a KeyedJaggedTensor of torchrec offers."""
 
         def keys(self):
-            return ["clicks"]
+            return ["clicks", "item"]
 
         def values(self):
-            return torch.tensor([3, 3, 9])
+            return torch.tensor([3, 3, 9, 3, 4])
 
         def lengths(self):
-            return torch.tensor([2, 1])
+            return torch.tensor([2, 1, 0, 2])
 
     with torch.no_grad():
-        torch.testing.assert_close(model["embeddings"](Jagged())["clicks"], after["clicks"])
+        vectors = model["embeddings"](Jagged())
+    torch.testing.assert_close(vectors["clicks"], after["clicks"])
+    torch.testing.assert_close(vectors["item"], after["item"])
     with pytest.raises(KeyError, match="has no feature `users`"):
         model["embeddings"]({"users": torch.tensor([1])})
 
@@ -845,9 +845,7 @@ def test_steps_of_pytorch_in_each_worker_are_averaged(tmp_path):
     alone, _, _ = train(tmp_path / "alone", "sync", "momentum", 100, DENSE="local", SCHEDULE="1")
     servers = ("--server_num=2", "--worker_num=2")
     job, _, _ = train(tmp_path / "job", "sync", "momentum", 100, *servers, DENSE="local", SCHEDULE="1")
-    ranks, _, _ = train(
-        tmp_path / "ranks", "sync", "momentum", 100, "--nproc_per_node=2", DENSE="local", SCHEDULE="1"
-    )
+    ranks, _, _ = train(tmp_path / "ranks", "sync", "momentum", 100, "--nproc_per_node=2", DENSE="local", SCHEDULE="1")
     for one, with_servers, without in zip(alone, job, ranks):
         torch.testing.assert_close(one, with_servers, atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(one, without, atol=1e-6, rtol=1e-5)
@@ -949,7 +947,9 @@ def test_loops_of_other_packages_train_unchanged(package, script, tmp_path):
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("page", ["docs/guide/from-pytorch.md", "examples/torch_wide_deep/README.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/guide/from-pytorch.md", "docs/guide/from-torchrec.md", "examples/torch_wide_deep/README.md"]
+)
 def test_a_page_about_pytorch_runs_unmodified(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run_page(ROOT / page, tmp_path)

@@ -103,7 +103,8 @@ def test_embeddings_without_a_bound_become_embeddings_of_the_ids_that_have_a_row
     inputs = {"user": ids, "item": ids, "clicks": (ids, torch.tensor([0, 3])), "rare": ids}
     for _ in range(3):
         optimizer.zero_grad()
-        sum((vectors * (index + 1.0)).sum() for index, vectors in enumerate(model["features"](inputs).values())).backward()
+        vectors = model["features"](inputs).values()
+        sum((each * (index + 1.0)).sum() for index, each in enumerate(vectors)).backward()
         optimizer.step()
     local = to_local(model)
     assert local["features"].features["item"].weight is local["features"].features["clicks"].weight
@@ -112,7 +113,7 @@ def test_embeddings_without_a_bound_become_embeddings_of_the_ids_that_have_a_row
         expected, found = model["features"](inputs), local["features"](inputs)
         for name, vectors in expected.items():
             assert torch.equal(found[name], vectors), name
-        unknown = local["features"]({"user": torch.tensor([17]), "item": torch.tensor([17]), "rare": torch.tensor([17])})
+        unknown = local["features"]({name: torch.tensor([17]) for name in ("user", "item", "rare")})
     assert unknown["user"].unique().tolist() == [0.5]
     assert unknown["item"].unique().tolist() == unknown["rare"].unique().tolist() == [0.0]
     # It is a model of PyTorch: it trains, and its state can be loaded.
