@@ -53,7 +53,7 @@ test-frameworks: $(FRAMEWORKS_VENV)/ready  ## Test the Python package with the f
 
 $(FRAMEWORKS_VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(FRAMEWORKS_VENV)
-	$(FRAMEWORKS_VENV)/bin/pip install --quiet 'maturin>=1.8,<2' 'numpy>=1.21' 'pytest>=7' 'ray>=2.9' 'torch>=2.1' accelerate lightning
+	$(FRAMEWORKS_VENV)/bin/pip install --quiet 'maturin>=1.8,<2' 'numpy>=1.21' 'pytest>=7' 'ray>=2.9' 'torch>=2.5' accelerate lightning onnx onnxruntime
 	touch $@
 
 # `ziglang` links against the glibc of 2014, whatever this machine has; a plain build runs only on systems as new as this one.

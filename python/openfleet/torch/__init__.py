@@ -26,6 +26,7 @@ from __future__ import annotations
 from .convert import RemappedEmbedding, RemappedEmbeddingBag, convert, to_local
 from .dataset import Dataset
 from .embeddings import Embedding, EmbeddingBag, EmbeddingCollection
+from .onnx import export_onnx
 from .optimizer import DistributedOptimizer
 from .prefetch import prefetch
 
@@ -38,6 +39,7 @@ __all__ = [
     "RemappedEmbedding",
     "RemappedEmbeddingBag",
     "convert",
+    "export_onnx",
     "prefetch",
     "to_local",
 ]

@@ -171,7 +171,7 @@ class Tables:
     def _remember(self, parameters: Iterable[str]) -> None:
         self._versions.update((name, self._parameters[name]._version) for name in parameters)
 
-    def _native(self) -> _native.Executor:
+    def _native_executor(self) -> _native.Executor:
         if os.getpid() != self._process:
             raise RuntimeError(
                 "an embedding of OpenFleet is used in a child process, such as a worker of a DataLoader: connections "
@@ -203,20 +203,20 @@ class Tables:
 
     def ids(self, table: str) -> torch.Tensor:
         """Returns the ids of a table that have a row, in ascending order."""
-        return torch.from_numpy(np.sort(self._native().ids(self.program._native, table)))
+        return torch.from_numpy(np.sort(self._native_executor().ids(self.program._native, table)))
 
     def rows(self, table: str, ids: torch.Tensor) -> torch.Tensor:
         """Returns the rows of distinct ids; those of ids without a row have their first values."""
         parts = []
         for part in ids.split(_ROWS_AT_A_TIME):
-            [(_, _, rows)] = self._native().look_up(self.program._native, [(table, part.numpy())], False)
+            [(_, _, rows)] = self._native_executor().look_up(self.program._native, [(table, part.numpy())], False)
             parts.append(torch.from_numpy(rows))
         return torch.cat(parts)
 
     def look_ahead(self, wanted: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Says which ids of which tables the next batch will look up in training."""
         ids = [(table, np.ascontiguousarray(given.numpy(), np.int64)) for table, given in wanted]
-        self._native().look_ahead(self.program._native, ids)
+        self._native_executor().look_ahead(self.program._native, ids)
 
     def look_up(
         self, module: torch.nn.Module, wanted: Mapping[str, torch.Tensor]
@@ -228,7 +228,7 @@ class Tables:
         _refuse_other_parallelism()
         has_gradients = torch.is_grad_enabled()
         ids = [(table, np.ascontiguousarray(given.numpy(), np.int64)) for table, given in wanted.items()]
-        found = self._native().look_up(self.program._native, ids, has_gradients and module.training)
+        found = self._native_executor().look_up(self.program._native, ids, has_gradients and module.training)
         if not has_gradients and self._is_behind:
             # The lookup has waited for what was pushed.
             self._is_behind = False
@@ -282,7 +282,7 @@ class Tables:
             sums = np.concatenate([gradient for _, gradient in parts]).reshape(-1)
             pushed.append((table, np.concatenate([keys for keys, _ in parts]), np.ascontiguousarray(sums)))
         dense = [(name, np.ascontiguousarray(each.numpy()).reshape(-1)) for name, each in gradients.items()]
-        self._native().push_gradients(self.program._native, pushed, dense, rate_factor)
+        self._native_executor().push_gradients(self.program._native, pushed, dense, rate_factor)
         self._is_behind = True
         self.refresh()
 
@@ -296,7 +296,7 @@ class Tables:
 
     def refresh(self, all: bool = False) -> None:
         """Copies the newest values into the parameters of the model: those that may have changed, or all."""
-        found = self._native().parameters(self.program._native, all)
+        found = self._native_executor().parameters(self.program._native, all)
         with torch.no_grad():
             for name, values in found:
                 parameter = self._parameters[name]

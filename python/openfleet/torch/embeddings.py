@@ -17,6 +17,7 @@ from .._log import logger
 from ..fleet import _job
 from ..static.entry import EntryAttr, ShowClickEntry
 from ..static.optimizer import Optimizer
+from ..static.scope import Scope
 from ._tables import Table, Tables
 
 _MODES = ("sum", "mean", "max")
@@ -32,6 +33,10 @@ class TableModule(torch.nn.Module):
     def bind(self, tables: Tables) -> None:
         """Says where the rows are. `fleet.distributed_optimizer` calls it."""
         self._tables = tables
+
+    def is_bound_in(self, scope: Scope) -> bool:
+        """Returns whether the rows are in a scope already."""
+        return self._tables is not None and self._tables.scope is scope
 
     def tables(self) -> Tables:
         """Returns where the rows are.
@@ -176,7 +181,7 @@ class Embedding(_OneTable):
         entry: EntryAttr | None = None,
         storage: str = "float32",
     ) -> None:
-        unsupported = {"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq}
+        unsupported: dict[str, Any] = {"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq}
         shape = num_embeddings, embedding_dim, padding_idx
         super().__init__(*shape, table, initializer, optimizer, entry, storage, **unsupported)
 
@@ -220,7 +225,7 @@ class EmbeddingBag(_OneTable):
         entry: EntryAttr | None = None,
         storage: str = "float32",
     ) -> None:
-        unsupported = {"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq}
+        unsupported: dict[str, Any] = {"max_norm": max_norm, "scale_grad_by_freq": scale_grad_by_freq}
         shape = num_embeddings, embedding_dim, padding_idx
         super().__init__(*shape, table, initializer, optimizer, entry, storage, **unsupported)
         if mode not in _MODES:
@@ -337,15 +342,15 @@ def inputs_of(features: Any, modules: Mapping[str, torch.nn.Module]) -> dict[str
         raise TypeError(
             f"`EmbeddingCollection` expects a dictionary or a KeyedJaggedTensor, got {type(features).__name__}"
         )
-    names, lengths = list(features.keys()), features.lengths()
-    lengths = lengths.view(len(names), -1)
-    values = features.values().split(lengths.sum(dim=1).tolist())
-    weights_of = getattr(features, "weights_or_none", lambda: None)
-    weights = weights_of()
-    parts = [None] * len(names) if weights is None else weights.split(lengths.sum(dim=1).tolist())
+    names, values = list(features.keys()), features.values()
+    weights = getattr(features, "weights_or_none", lambda: None)()
+    lengths = features.lengths().view(len(names), -1)
+    ends = lengths.sum(dim=1).cumsum(0)
     inputs: dict[str, Sequence[Any]] = {}
-    for name, ids, length, weight in zip(names, values, lengths, parts):
-        offsets = torch.cat([length.new_zeros(1), length.cumsum(0)[:-1]])
+    for name, length, end in zip(names, lengths, ends):
+        # Slices, unlike parts of a `split`, follow the lengths in an exported graph.
+        own = slice(end - length.sum(), end)
+        offsets = length.cumsum(0) - length
         is_bag = name in modules and isinstance(modules[name], (EmbeddingBag, torch.nn.EmbeddingBag))
-        inputs[name] = (ids, offsets, weight) if is_bag else (ids,)
+        inputs[name] = (values[own], offsets, None if weights is None else weights[own]) if is_bag else (values[own],)
     return inputs

@@ -29,12 +29,14 @@ import torch
 from torch.nn import functional
 
 from .convert import LocalEmbeddingCollection, RemappedEmbedding, RemappedEmbeddingBag, to_local
-from .embeddings import _inputs
+from .embeddings import inputs_of
 
 # The first opset whose `ScatterElements` has the reduction `max`.
 _OPSET = 18
 # The domain of `LabelEncoder`, and the first opset there in which it takes tensors.
 _ML_DOMAIN, _ML_OPSET = "ai.onnx.ml", 4
+# The domain of the nodes that become a `LabelEncoder` in the finished graph. Exporters of PyTorch check known domains.
+_OWN_DOMAIN = "openfleet"
 # The size limit of a protobuf file.
 _LARGEST_FILE = 2**31 - 1
 # External rows start at a multiple of this, so that they can be mapped into memory.
@@ -56,11 +58,12 @@ def export_onnx(
     dynamic_axes: Mapping[str, Mapping[int, str]] | None = None,
     inline_bytes: int = 1 << 30,
 ) -> None:
-    """Writes a model with its rows, as they are now, as one ONNX file that takes ids. Needs `pip install onnx`.
+    """Writes a model with its rows, as they are now, as one ONNX file that takes ids.
+
+    Needs PyTorch 2.5 and `pip install onnx`. Call it on one worker, while the job runs; the model does not change.
 
     The graph predicts as the model does after `model.eval()`. Ids without a row have their first values where the
-    embedding has `num_embeddings`. In other embeddings they share one row: zeros, or the constant of
-    `initializer.Constant`. Call it on one worker, while the job runs; the model does not change.
+    embedding has `num_embeddings`. Elsewhere they share one row, of zeros or of the value of `initializer.Constant`.
 
     Inputs are named after the arguments of `forward`, and those in a dictionary after their keys. A tuple in a
     dictionary becomes `KEY.ids`, `KEY.offsets` and `KEY.weights`, as `EmbeddingCollection` reads it. Outputs are named
@@ -79,31 +82,35 @@ def export_onnx(
         inline_bytes: Rows larger than this are in the file `PATH.data`, which belongs to the model.
 
     Raises:
-        ImportError: The package `onnx` is not installed.
+        ImportError: The package `onnx` is not installed, or PyTorch is too old.
         NotImplementedError: ONNX lacks an op of the model.
         TypeError: An argument is neither a tensor nor made of tensors.
         ValueError: There are more or fewer names than tensors, or more ids than an ONNX file can have.
         openfleet.OrderError: The model has no tables yet.
 
-    >>> model = torch.nn.Sequential(Embedding(16), torch.nn.Flatten(), torch.nn.Linear(3 * 16, 1))  # doctest: +SKIP
-    >>> export_onnx(model, torch.tensor([[1, 2, 3]]), "model.onnx", input_names=["ids"])  # doctest: +SKIP
+    >>> model = torch.nn.Sequential(Embedding(4), torch.nn.Flatten(), torch.nn.Linear(3 * 4, 1))
+    >>> optimizer = fleet.distributed_optimizer(torch.optim.Adam(model.parameters()), model=model)
+    >>> export_onnx(model, torch.tensor([[1, 2, 3]]), "model.onnx", input_names=["ids"])
     """
     try:
         import onnx
     except ImportError as error:
         raise ImportError("`export_onnx` needs the package `onnx`\n\nhint: pip install onnx") from error
+    if "dynamo" not in inspect.signature(torch.onnx.export).parameters:
+        # Older versions do not know the opset.
+        raise ImportError(f"`export_onnx` needs PyTorch 2.5, got {torch.__version__}\n\nhint: pip install -U torch")
     call = inspect.signature(model.forward).bind(*(args if isinstance(args, tuple) else (args,)), **(kwargs or {}))
     inputs = _named_inputs(call.arguments, input_names)
     local = to_local(model).eval()
     with torch.no_grad():
         outputs = _named_outputs(local(*call.args, **call.kwargs), output_names, inputs)
-        tables = _replace_lookups(local)
-        traced = _Flat(local, call)
-        graph = io.BytesIO()
+    tables = _replace_lookups(local)
+    traced = _Flat(local, call)
+    graph = io.BytesIO()
+    # Without gradients, attention is one op, which ONNX lacks.
+    with torch.enable_grad():
         _trace(traced, inputs, outputs, _first_axes(inputs) if dynamic_axes is None else dynamic_axes, graph)
     proto = onnx.load_model_from_string(graph.getvalue())
-    # The shapes of the traced batch. A runtime finds them itself.
-    del proto.graph.value_info[:]
     by_stand_in = {id(table.stand_in): table for table in tables}
     parameters = traced.named_parameters(remove_duplicate=False)
     rows = {name: by_stand_in[id(each)] for name, each in parameters if id(each) in by_stand_in}
@@ -117,8 +124,6 @@ def _trace(
     dynamic_axes: Mapping[str, Mapping[int, str]],
     graph: io.BytesIO,
 ) -> None:
-    # PyTorch 2.5 has the second exporter, and this option.
-    is_choice = "dynamo" in inspect.signature(torch.onnx.export).parameters
     try:
         with warnings.catch_warnings():
             # Of this exporter, as a whole.
@@ -131,10 +136,8 @@ def _trace(
                 output_names=list(outputs),
                 dynamic_axes={name: dict(axes) for name, axes in dynamic_axes.items()},
                 opset_version=_OPSET,
-                custom_opsets={_ML_DOMAIN: _ML_OPSET},
-                # Otherwise the exporter also records what the functions below compute.
-                autograd_inlining=False,
-                **({"dynamo": False} if is_choice else {}),
+                custom_opsets={_OWN_DOMAIN: 1},
+                dynamo=False,
             )
     except torch.onnx.errors.UnsupportedOperatorError as error:
         op = re.search(r"operator '([^']+)'", str(error))
@@ -165,8 +168,8 @@ def _named_outputs(result: Any, names: Sequence[str] | None, inputs: Mapping[str
 def _chosen(own: list[str], names: Sequence[str] | None, what: str) -> list[str]:
     if names is None:
         return own
-    if len(names) != len(own):
-        raise ValueError(f"`{what}_names` expects {len(own)} names, for {', '.join(own)}, got {len(names)}")
+    if len(names) != len(own) or len(set(names)) != len(own):
+        raise ValueError(f"`{what}_names` expects {len(own)} different names, for {', '.join(own)}, got {list(names)}")
     return list(names)
 
 
@@ -306,10 +309,11 @@ class _LookUpAll:
     """The forward of a collection, as nodes: one `LabelEncoder` per table, because each of them has all ids."""
 
     def __init__(self, collection: LocalEmbeddingCollection) -> None:
+        self._features = collection.features
         self._look_ups: dict[str, Any] = {name: each.forward for name, each in collection.features.items()}
 
     def __call__(self, features: Any) -> dict[str, torch.Tensor]:
-        inputs = _inputs(features)
+        inputs = inputs_of(features, self._features)
         by_table: dict[_Table, list[str]] = {}
         for name in inputs:
             by_table.setdefault(self._look_ups[name].table, []).append(name)
@@ -348,8 +352,8 @@ class _Positions(torch.autograd.Function):
     @staticmethod
     def symbolic(g: Any, table: _Table, *inputs: Any) -> Any:
         def row_numbers(ids: Any) -> Any:
-            # `_write` replaces the attribute.
-            numbers = g.op(f"{_ML_DOMAIN}::LabelEncoder", ids, keys_tensor_t=torch.tensor([table.number]))
+            numbers = g.op(f"{_OWN_DOMAIN}::RowNumbers", ids, table_i=table.number)
+            # The exporter knows the shapes of the results of other nodes.
             numbers.setType(ids.type())
             return numbers
 
@@ -359,10 +363,7 @@ class _Positions(torch.autograd.Function):
         numbers = row_numbers(g.op("Concat", *flat, axis_i=0))
         counts = g.op("Concat", *(g.op("Shape", each) for each in flat), axis_i=0)
         parts = g.op("Split", numbers, counts, axis_i=0, outputs=len(inputs))
-        shaped = [g.op("Reshape", part, g.op("Shape", input)) for part, input in zip(parts, inputs)]
-        for each, input in zip(shaped, inputs):
-            each.setType(input.type())
-        return tuple(shaped)
+        return tuple(g.op("Reshape", part, g.op("Shape", input)) for part, input in zip(parts, inputs))
 
 
 class _Rows(torch.autograd.Function):
@@ -425,7 +426,6 @@ class _Bags(torch.autograd.Function):
             pooled = g.op("Div", pooled, g.op("Max", pooling.pool(ones, "add", 1), _float(g, 1.0)))
         elif module.mode == "max":
             pooled = g.op("Where", g.op("IsInf", pooled, detect_positive_i=0), _float(g, 0.0), pooled)
-        pooled.setType(stand_in.type().with_sizes([None, dim]))
         return pooled
 
 
@@ -485,8 +485,8 @@ def _write(proto: Any, tables: Sequence[_Table], rows: Mapping[str, _Table], pat
     """Replaces the stand-ins of a graph by rows and ids, and writes it."""
     from onnx import TensorProto, helper, numpy_helper
 
-    encoders = [node for node in proto.graph.node if (node.domain, node.op_type) == (_ML_DOMAIN, "LabelEncoder")]
-    encoded = [tables[int(numpy_helper.to_array(node.attribute[0].t)[0])] for node in encoders]
+    encoders = [node for node in proto.graph.node if node.domain == _OWN_DOMAIN]
+    encoded = [tables[node.attribute[0].i] for node in encoders]
     stand_ins = [each for each in proto.graph.initializer if each.name in rows]
     # What must be in the file, whatever the size of the rows.
     inside = proto.ByteSize() + sum(_BYTES_PER_ID * len(table.known_ids()) for table in encoded)
@@ -501,9 +501,13 @@ def _write(proto: Any, tables: Sequence[_Table], rows: Mapping[str, _Table], pat
     for node, table in zip(encoders, encoded):
         ids, unknown = table.known_ids(), torch.tensor([len(table.weight) - 1])
         attributes = {"keys_tensor": ids, "values_tensor": torch.arange(len(ids)), "default_tensor": unknown}
+        node.domain, node.op_type = _ML_DOMAIN, "LabelEncoder"
         del node.attribute[:]
         for name, tensor in attributes.items():
             node.attribute.append(helper.make_attribute(name, numpy_helper.from_array(tensor.numpy())))
+    for opset in proto.opset_import:
+        if opset.domain == _OWN_DOMAIN:
+            opset.domain, opset.version = _ML_DOMAIN, _ML_OPSET
     if is_inline:
         for each in stand_ins:
             each.CopyFrom(numpy_helper.from_array(rows[each.name].values(), each.name))

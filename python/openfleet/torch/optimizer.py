@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .. import static
+from .._log import logger
 from ..fleet import _job
 from ..fleet.optimizer import DistributedOptimizer as _ProgramOptimizer
 from ..static.optimizer import Optimizer
@@ -46,6 +47,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
             return {_prefixed(name, path): buffer for path, buffer in _tables.buffers_of(model).items()}
 
         program, startup, scope = static.Program(), static.Program(), static.global_scope()
+        bound = [module for module in model.modules() if isinstance(module, TableModule) and module.is_bound_in(scope)]
+        if bound:
+            raise ValueError(
+                f"an `{type(bound[0]).__name__}` of the model belongs to a distributed optimizer already\n\n"
+                "hint: one optimizer trains a model; parameters with other settings are a group of it"
+            )
         names_of_models = scope.__dict__.setdefault("_names_of_torch_models", set())
         taken = sorted({*tables, *rule.parameters} & {*scope.names(), *names_of_models})
         if taken:
@@ -55,6 +62,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
             )
         names_of_models.update(tables, rule.parameters)
         _tables.tell_unsaved_buffers(model)
+        trained = [path for path, each in model.named_parameters() if each.requires_grad]
+        left = [path for path in trained if _prefixed(name, path) not in rule.parameters]
+        if left and _job.current().worker_num() > 1:
+            logger.warning(
+                "the parameter `%s` is not one of the optimizer, and %d others: every worker keeps its own values",
+                left[0],
+                len(left) - 1,
+            )
         with static.program_guard(program, startup):
             loss = _tables.define(tables.values(), rule.parameters, rule.decays, buffers())
         rule.add_rows(tables)
@@ -172,8 +187,7 @@ class _Rule(Optimizer):
                     "the parameter groups of the optimizer differ in more than their learning rate and weight decay"
                 )
         super().__init__(1.0, main)
-        # The rule of rows by default.
-        self._rule_of_rows = lambda: _row_rule_of(_rule_of(kind, groups[0]) if is_local else main)
+        self._kind, self._first_group = kind, groups[0]
         self.parameters: dict[str, torch.nn.Parameter] = {}
         self.decays: dict[str, float] = {}
         self._exceptions: dict[str, Any] = {}
@@ -202,7 +216,7 @@ class _Rule(Optimizer):
         """Adds the rules of the tables, which are the model's unless a module has its own."""
         for name, table in tables.items():
             if table.optimizer is None:
-                rule, rate = self._rule_of_rows(), self.row_rate
+                rule, rate = _row_rule_of(_rule_of(self._kind, self._first_group)), self.row_rate
             else:
                 settings = table.optimizer.to_json()
                 rate = settings["schedule"].get("constant")

@@ -488,6 +488,34 @@ def test_two_models_train_in_one_process():
         torch.testing.assert_close(rows_of(first), before)
 
 
+def test_a_model_has_one_distributed_optimizer_and_others_train_what_is_not_in_it(caplog):
+    torch.manual_seed(0)
+    model = Model(Embedding(VOCABULARY, DIM))
+    first, last = model.layers[1], model.layers[3]
+    theirs = copy.deepcopy(last)
+    optimizer = distributed(lambda _: torch.optim.SGD(first.parameters(), lr=0.1), model)
+    with pytest.raises(ValueError, match=r"belongs to a distributed optimizer already(?s:.*)a group of it"):
+        distributed(sgd, model)
+    other, expected = torch.optim.RMSprop(last.parameters()), torch.optim.RMSprop(theirs.parameters())
+    for ids, labels in batches(10):
+        inner = model.layers[:3](model.embedding(ids)).detach()
+        expected.zero_grad()
+        functional.binary_cross_entropy_with_logits(theirs(inner).squeeze(1), labels).backward()
+        expected.step()
+        other.zero_grad()
+        before = first.weight.clone()
+        step(model, optimizer, ids, labels)
+        other.step()
+        assert not torch.equal(first.weight, before)
+    torch.testing.assert_close(last.weight, theirs.weight)
+    assert "is not one of the optimizer" not in caplog.text
+    fleet.init(fleet.UserDefinedRoleMaker(0, fleet.Role.WORKER, 2, ["127.0.0.1:6001"]))
+    model = Model(Embedding(VOCABULARY, DIM))
+    with caplog.at_level("WARNING"):
+        distributed(lambda _: torch.optim.SGD(model.layers[1].parameters(), lr=0.1), model, name="job")
+    assert "`layers.3.weight` is not one of the optimizer, and 1 others" in caplog.text
+
+
 def test_bags_are_those_of_pytorch():
     ids, offsets = torch.tensor([5, 7, 5, 9, 2]), torch.tensor([0, 2, 2])
     weights = torch.tensor([0.5, 2.0, 1.0, -1.0, 3.0])
@@ -747,7 +775,7 @@ import os, sys
 import torch
 from torch.nn import functional
 from openfleet import fleet
-from openfleet.torch import Embedding, convert, prefetch
+from openfleet.torch import Embedding, convert, prefetch, to_local
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -802,6 +830,7 @@ fleet.util.barrier()
 if rank == 0:
     with torch.no_grad():
         rows = table(torch.arange(50))
+    assert torch.equal(to_local(model)[0].weight, rows)
     torch.save([rows, *layers.state_dict().values()], "model.pt")
     print("losses %.4f %.4f" % (sum(losses[:10]) / 10, sum(losses[-10:]) / 10))
 fleet.util.barrier()
