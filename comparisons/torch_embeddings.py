@@ -2,10 +2,11 @@
 
     python comparisons/torch_embeddings.py [--rows 100000] [--ids 1000000] [--rounds 3]      # needs torch and the wheel
 
-Same shapes and rules on both sides: 26 slots share one table of 10 floats, beside 13 numbers, 400-400-400, batches of
-512, Adam (SparseAdam on the table). Prints samples/s of one process with each, of two workers with two servers (async),
-and the parts of a step; "rows" is the table alone, with one server and one worker, once all rows exist. All are medians
-over the rounds.
+Same shapes and rules on all sides: 26 slots share one table of 10 floats, beside 13 numbers, 400-400-400, batches of
+512, Adam (SparseAdam on the table). Prints samples/s of one process with each, of two workers with two servers (async;
+"ahead": with `prefetch`; "rpc": the parameter server of PyTorch's tutorials, `ctr_dnn_torch_rpc.py`), the parts of a
+step, the CPU seconds of a worker, and the shares of pulls and pushes in its time. "rows" is the table alone, with one
+server and one worker, once all rows exist. All are medians over the rounds.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ def train(options: argparse.Namespace) -> None:
     from torch.nn import functional
 
     from openfleet import fleet, static
-    from openfleet.torch import Embedding
+    from openfleet.torch import Embedding, prefetch
 
-    torch.set_num_threads(1 if options.side in ("servers", "rows") else 2)
+    torch.set_num_threads(2 if options.side in ("torch", "ours") else 1)
     torch.manual_seed(0)
     sizes = [SLOTS * DIM + DENSE, 400, 400, 400]
     layers = [layer for i, o in zip(sizes, sizes[1:]) for layer in (nn.Linear(i, o), nn.ReLU())]
@@ -54,7 +55,7 @@ def train(options: argparse.Namespace) -> None:
             fleet.init_server()
             return fleet.run_server()
         fleet.init_worker()
-    draw = torch.Generator().manual_seed(fleet.worker_index() if options.side == "servers" else 0)
+    draw = torch.Generator().manual_seed(fleet.worker_index() if options.side in ("servers", "ahead") else 0)
     # Few ids are frequent and many are rare, as in click logs.
     ids = (torch.rand(options.rows, SLOTS, generator=draw) ** 4 * options.ids).long()
     dense = torch.rand(options.rows, DENSE, generator=draw)
@@ -62,11 +63,25 @@ def train(options: argparse.Namespace) -> None:
     if options.side == "rows":
         # All ids are there twice: in the second half their rows exist.
         ids[options.rows // 2 :] = ids[: options.rows - options.rows // 2]
-    times: dict[str, list[float]] = {"forward": [], "backward": [], "step": []}
-    speeds = []
-    for start in range(0, options.rows - BATCH + 1, BATCH):
-        began = time.perf_counter()
-        part = slice(start, start + BATCH)
+    parts = ("forward", "backward", "step", "pull", "push")
+    times: dict[str, list[float]] = {part: [] for part in parts}
+
+    def timed(part, call):
+        def wrapped(*given):
+            began = time.perf_counter()
+            result = call(*given)
+            times[part].append(time.perf_counter() - began)
+            return result
+
+        return wrapped
+
+    if options.side != "torch":
+        tables = rules[0].tables
+        tables.look_up, tables.push = timed("pull", tables.look_up), timed("push", tables.push)
+    batches = [slice(start, start + BATCH) for start in range(0, options.rows - BATCH + 1, BATCH)]
+    loader = prefetch(batches, {model.table: lambda part: ids[part]}) if options.side == "ahead" else batches
+    speeds, began, cpu = [], time.perf_counter(), time.process_time()
+    for part in loader:
         vectors = model.table(ids[part]).flatten(1)
         if options.side == "rows":
             loss = vectors.mean()
@@ -85,9 +100,10 @@ def train(options: argparse.Namespace) -> None:
         times["forward"].append(computed - began)
         times["backward"].append(pushed - computed)
         times["step"].append(ended - pushed)
+        began = ended
     first = len(speeds) // (2 if options.side == "rows" else 10)
-    milliseconds = {name: round(1e3 * statistics.median(seconds[first:]), 3) for name, seconds in times.items()}
-    cpu = time.process_time() / (len(speeds) * BATCH) * 1e6
+    milliseconds = {part: round(1e3 * statistics.median(times[part][first:] or [0.0]), 3) for part in parts}
+    cpu = (time.process_time() - cpu) / (len(speeds) * BATCH) * 1e6
     print("measured", json.dumps({"speed": statistics.median(speeds[first:]), "cpu": cpu, **milliseconds}))
     if options.side != "torch":
         fleet.stop_worker()
@@ -99,6 +115,9 @@ def measured(command: list[str]) -> list[dict[str, float]]:
         ran = subprocess.run(command, cwd=directory, capture_output=True, text=True)
     if ran.returncode:
         raise SystemExit(ran.stdout + ran.stderr)
+    if "samples_per_second" in ran.stdout:
+        # The script of `torch.distributed.rpc` measures both trainers together.
+        return [{"speed": json.loads(ran.stdout.splitlines()[-1])["samples_per_second"]}]
     return [json.loads(line.split("measured ")[1]) for line in ran.stdout.splitlines() if "measured " in line]
 
 
@@ -108,16 +127,29 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--ids", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--side", choices=["torch", "ours", "servers", "rows"])
+    parser.add_argument("--side", choices=["torch", "ours", "servers", "ahead", "rows"])
     options = parser.parse_args()
     if options.side:
         return train(options)
+    data = tempfile.TemporaryDirectory()
+    amounts = [
+        f"--rows={2 * options.rows}",
+        "--test-rows=1000",
+        f"--ids={options.ids}",
+        "--seed=1",
+        f"--out={data.name}",
+    ]
+    subprocess.run(
+        [sys.executable, "-m", "openfleet", "gen", "criteo", *amounts], check=True, stdout=subprocess.DEVNULL
+    )
     script = [str(Path(__file__).resolve()), f"--rows={options.rows}", f"--ids={options.ids}"]
     launch = [sys.executable, "-m", "openfleet.launch"]
     sides = {
         "torch": [sys.executable, *script, "--side=torch"],
         "ours": [sys.executable, *script, "--side=ours"],
         "servers": [*launch, "--server_num=2", "--worker_num=2", *script, "--side=servers"],
+        "ahead": [*launch, "--server_num=2", "--worker_num=2", *script, "--side=ahead"],
+        "rpc": [sys.executable, str(Path(__file__).resolve().with_name("ctr_dnn_torch_rpc.py")), data.name],
         "rows": [*launch, "--server_num=1", "--worker_num=1", *script, "--side=rows"],
     }
     os.environ.pop("OMP_NUM_THREADS", None)
@@ -125,12 +157,17 @@ def main() -> None:
     for _ in range(options.rounds):
         for side, command in sides.items():
             rounds[side].append(measured(command))
-    print("| | samples/s | forward ms | backward ms | step ms | CPU s per million |\n|" + " --- |" * 6)
+    columns = ["forward ms", "backward ms", "step ms", "CPU s per million", "pull", "push"]
+    print(f"| | samples/s | {' | '.join(columns)} |\n|" + " --- |" * (len(columns) + 2))
     for side, runs in rounds.items():
         speed = statistics.median(sum(worker["speed"] for worker in run) for run in runs)
-        parts = [statistics.median(run[0][part] for run in runs) for part in ("forward", "backward", "step")]
-        cpu = statistics.median(run[0]["cpu"] for run in runs)
-        print(f"| {side} | {speed:,.0f} | {' | '.join(f'{part:.2f}' for part in parts)} | {cpu:.1f} |")
+        cells = ["", "", "", "", "", ""]
+        if side != "rpc":
+            found = {what: statistics.median(run[0][what] for run in runs) for what in runs[0][0]}
+            whole = found["forward"] + found["backward"] + found["step"]
+            cells = [f"{found[part]:.2f}" for part in ("forward", "backward", "step")] + [f"{found['cpu']:.1f}"]
+            cells += [f"{found[part] / whole:.0%}" for part in ("pull", "push")]
+        print(f"| {side} | {speed:,.0f} | {' | '.join(cells)} |")
 
 
 main()
