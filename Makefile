@@ -8,7 +8,7 @@ VENV := target/venv
 DEVELOP = VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --quiet --features like-tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-mpi test-frameworks pytest wheel lint ruff mypy deny advisories docs bench compare chaos chaos-short clean
+.PHONY: help demo test test-mpi test-frameworks test-old-torch pytest wheel lint ruff mypy deny advisories docs bench compare chaos chaos-short clean
 
 help:          ## Show this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -54,6 +54,18 @@ test-frameworks: $(FRAMEWORKS_VENV)/ready  ## Test the Python package with the f
 $(FRAMEWORKS_VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(FRAMEWORKS_VENV)
 	$(FRAMEWORKS_VENV)/bin/pip install --quiet 'maturin>=1.8,<2' 'numpy>=1.21' 'pytest>=7' 'ray>=2.9' 'torch>=2.5' accelerate lightning onnx onnxruntime
+	touch $@
+
+OLD_TORCH_VENV := target/venv-old-torch
+
+test-old-torch: $(OLD_TORCH_VENV)/ready  ## Test the Python package with the oldest PyTorch that it supports, without most jobs
+	VIRTUAL_ENV=$(abspath $(OLD_TORCH_VENV)) $(OLD_TORCH_VENV)/bin/maturin develop --quiet --features like-tests
+	$(OLD_TORCH_VENV)/bin/python -m pytest python/tests/frameworks \
+	  -k 'torch and not (jobs or ranks or other_modes or killed or page or example or averaged or loops)'
+
+$(OLD_TORCH_VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(OLD_TORCH_VENV)
+	$(OLD_TORCH_VENV)/bin/pip install --quiet 'maturin>=1.8,<2' 'numpy>=1.21' 'pytest>=7' 'torch==2.5.*' onnx onnxruntime
 	touch $@
 
 # `ziglang` links against the glibc of 2014, whatever this machine has; a plain build runs only on systems as new as this one.

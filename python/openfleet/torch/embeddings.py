@@ -347,7 +347,8 @@ def inputs_of(features: Any, modules: Mapping[str, torch.nn.Module]) -> dict[str
     lengths = features.lengths().view(len(names), -1)
     ends = lengths.sum(dim=1).cumsum(0)
     inputs: dict[str, Sequence[Any]] = {}
-    for name, length, end in zip(names, lengths, ends):
+    for index, name in enumerate(names):
+        length, end = lengths[index], ends[index]
         # Slices, unlike parts of a `split`, follow the lengths in an exported graph.
         own = slice(end - length.sum(), end)
         offsets = length.cumsum(0) - length

@@ -849,7 +849,7 @@ def train(directory, mode, rule, steps, *launch, **variables):
     said = ran.stdout + ran.stderr
     assert ran.returncode == 0, said
     found = re.search(r"losses ([\d.]+) ([\d.]+)", said)
-    return torch.load(directory / "model.pt"), tuple(map(float, found.groups())), said
+    return torch.load(directory / "model.pt", weights_only=True), tuple(map(float, found.groups())), said
 
 
 @pytest.mark.parametrize("rule", ["sgd", "adagrad", "adam"])
