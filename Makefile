@@ -8,7 +8,7 @@ VENV := target/venv
 DEVELOP = VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --quiet --features like-tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-mpi test-frameworks test-old-torch pytest wheel lint ruff mypy deny advisories docs bench compare chaos chaos-short clean
+.PHONY: help demo test test-mpi test-frameworks test-old-torch pytest wheel lint ruff mypy deny advisories docs bench compare chaos chaos-short chaos-torch clean
 
 help:          ## Show this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
@@ -50,6 +50,11 @@ FRAMEWORKS_VENV := target/venv-frameworks
 test-frameworks: $(FRAMEWORKS_VENV)/ready  ## Test the Python package with the frameworks it works with (Ray, PyTorch)
 	VIRTUAL_ENV=$(abspath $(FRAMEWORKS_VENV)) $(FRAMEWORKS_VENV)/bin/maturin develop --quiet --features like-tests
 	$(FRAMEWORKS_VENV)/bin/python -m pytest python/tests/frameworks $(FRAMEWORKS)
+
+chaos-torch: $(FRAMEWORKS_VENV)/ready  ## Like chaos-short with 8 jobs of a PyTorch loop
+	VIRTUAL_ENV=$(abspath $(FRAMEWORKS_VENV)) $(FRAMEWORKS_VENV)/bin/maturin develop --quiet --features like-tests
+	$(FRAMEWORKS_VENV)/bin/python tests/chaos/chaos.py --form torch --runs 8 --seed 3 --dense 0 \
+	  --binaries $(FRAMEWORKS_VENV)/bin $(CHAOS)
 
 $(FRAMEWORKS_VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(FRAMEWORKS_VENV)

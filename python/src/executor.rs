@@ -25,6 +25,8 @@ pub(crate) type Arrays<'py, T> = (String, PyReadonlyArray1<'py, T>, Vec<usize>);
 /// A slot's name, the number of ids per row, and the ids of all rows.
 pub(crate) type SlotArrays<'py> = (String, PyReadonlyArray1<'py, i64>, PyReadonlyArray1<'py, i64>);
 
+/// A parameter and its values.
+type ParameterArray<'py> = (String, Bound<'py, PyArray1<f32>>);
 /// A table, and the ids that are wanted of it.
 type WantedArray<'py> = (String, PyReadonlyArray1<'py, i64>);
 /// Distinct ids, the position of each id among them, and the rows of the distinct ids.
@@ -131,8 +133,8 @@ impl Executor {
         Ok(signed(ids).into_pyarray(py))
     }
 
-    /// Runs one training step with gradients that were computed elsewhere: of rows, by table and id, and of parameters. Returns how
-    /// many were refused.
+    /// Runs one training step with gradients that were computed elsewhere: of rows, by table and id, and of parameters. Returns the
+    /// parameters that may have changed.
     fn push_gradients<'py>(
         &self,
         py: Python<'py>,
@@ -140,33 +142,29 @@ impl Executor {
         rows: Vec<(String, PyReadonlyArray1<'py, i64>, PyReadonlyArray1<'py, f32>)>,
         dense: Vec<(String, PyReadonlyArray1<'py, f32>)>,
         rate_factor: f32,
-    ) -> PyResult<usize> {
+    ) -> PyResult<Vec<ParameterArray<'py>>> {
         let rows = rows
             .into_iter()
             .map(|(table, ids, gradients)| Ok::<_, PyErr>((table, keys_of(&ids)?, gradients.as_slice()?.to_vec())));
         let rows = rows.collect::<PyResult<Vec<_>>>()?;
         let dense = dense.into_iter().map(|(name, gradient)| Ok::<_, PyErr>((name, gradient.as_slice()?.to_vec())));
         let dense = dense.collect::<PyResult<Vec<_>>>()?;
-        let report = self.outside(py, program, move |runner, graph| {
+        let values = self.outside(py, program, move |runner, graph| {
             let rows = rows.iter().map(|(table, ids, values)| Ok((graph.find(table)?, &ids[..], &values[..])));
             let dense = dense.iter().map(|(name, values)| Ok((graph.find(name)?, &values[..])));
             let (rows, dense) = (rows.collect::<Result<_>>()?, dense.collect::<Result<_>>()?);
-            runner.push_gradients(graph, &OutsideGradients { rate_factor, rows, dense })
+            runner.push_gradients(graph, &OutsideGradients { rate_factor, rows, dense })?;
+            runner.parameters(graph, Returned::Newer)
         })?;
-        Ok(report.non_finite)
+        Ok(arrays_of(py, values))
     }
 
     /// Returns the newest values of the parameters of a program, by name: all, or those that may differ from what was returned
     /// last.
-    fn parameters<'py>(
-        &self,
-        py: Python<'py>,
-        program: &Program,
-        all: bool,
-    ) -> PyResult<Vec<(String, Bound<'py, PyArray1<f32>>)>> {
+    fn parameters<'py>(&self, py: Python<'py>, program: &Program, all: bool) -> PyResult<Vec<ParameterArray<'py>>> {
         let which = if all { Returned::All } else { Returned::Newer };
         let values = self.outside(py, program, move |runner, graph| runner.parameters(graph, which))?;
-        Ok(values.into_iter().map(|(name, values)| (name, values.into_pyarray(py))).collect())
+        Ok(arrays_of(py, values))
     }
 
     /// Saves parameters, tables and states of a program, or of its job; returns the manifest as JSON, or `None` on workers of a
@@ -407,6 +405,10 @@ pub(crate) fn feed_of(
 /// The same 64 bits: ids above 2^63 are negative in NumPy's int64.
 fn keys_of(ids: &PyReadonlyArray1<'_, i64>) -> PyResult<Vec<u64>> {
     Ok(ids.as_slice()?.iter().map(|&id| id as u64).collect())
+}
+
+fn arrays_of(py: Python<'_>, values: Vec<(String, Vec<f32>)>) -> Vec<ParameterArray<'_>> {
+    values.into_iter().map(|(name, values)| (name, values.into_pyarray(py))).collect()
 }
 
 /// The ids that are wanted of each table.

@@ -9,7 +9,7 @@ torch.set_num_threads(1)
 
 
 class Counter(torch.nn.Module):
-    """Every occurrence of an id adds -1 to its row, and every step of a worker adds -1 to the parameter `steps`."""
+    """Every occurrence of an id adds -1 to its row, and every step of a worker adds -1 to a dense parameter."""
 
     def __init__(self, scale: int) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Counter(torch.nn.Module):
 def _bags(rows: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the ids of all rows, and where each row begins."""
     lengths = torch.tensor([0, *map(len, rows)])
-    return torch.tensor([id for row in rows for id in row], dtype=torch.int64), lengths.cumsum(0)[:-1]
+    return torch.tensor([key for row in rows for key in row], dtype=torch.int64), lengths.cumsum(0)[:-1]
 
 
 def with_optimizer(scale: int, strategy: fleet.DistributedStrategy) -> tuple[Counter, torch.optim.Optimizer]:

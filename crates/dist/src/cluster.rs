@@ -20,7 +20,9 @@ pub use saving::{LoadOptions, SaveOptions, fresh_save_id};
 
 use self::entering::Entry;
 use crate::client::Link;
-use crate::communicator::{Communicator, Remote, TableSubset, Worker, depart_from, for_mode, status_of, wait_all};
+use crate::communicator::{
+    Communicator, Remote, Streams, TableSubset, Worker, depart_from, for_mode, leave_implicit, status_of, wait_all,
+};
 use crate::error::{Error, Result};
 use crate::request::all_reduce::{self, AllReduce};
 use crate::request::all_to_all::{self, AllToAll};
@@ -258,11 +260,12 @@ impl Cluster {
     }
 
     /// The number of the next collective on these servers. Ends the implicit pass (steps outside of a dataset), so that no
-    /// other worker waits for this one at a step while it waits for them here.
+    /// other worker waits for this one at a step while it waits for them here. A worker that made no step ends it too: the
+    /// others may have.
     fn next_collective(&self, links: &[Link]) -> Result<Number<'_>> {
         Buckets::new(self.links.len())?;
         let entry = self.enter()?;
-        self.finish_implicit()?;
+        self.finish_implicit(&entry.streams, true)?;
         // Another worker may have loaded a checkpoint.
         self.values_were_replaced();
         let number = self.collectives.lock();
@@ -276,10 +279,13 @@ impl Cluster {
         Ok(Number(number))
     }
 
-    /// Ends the implicit pass that steps outside of a dataset form.
-    fn finish_implicit(&self) -> Result<()> {
+    /// Ends the implicit pass that steps outside of a dataset form; with `also_empty` also if this worker made no step in it.
+    fn finish_implicit(&self, streams: &Streams, also_empty: bool) -> Result<()> {
         let communicator = self.connected.lock().as_ref().map(|connected| connected.communicator.clone());
-        communicator.map_or(Ok(()), |communicator| communicator.finish_implicit())
+        match communicator {
+            Some(communicator) => communicator.finish_implicit(also_empty),
+            None => leave_implicit(&self.links, streams, also_empty),
+        }
     }
 
     /// Decays the rows of one sparse table, or of all, by their accessors' rules and removes rows with low scores. Returns how

@@ -49,6 +49,11 @@ def listen(when_new: Callable[[], None], when_read: Callable[[], None]) -> None:
     _when_read.append(when_read)
 
 
+def is_listened_to() -> bool:
+    """Returns whether another library trains in this job."""
+    return bool(_when_new)
+
+
 def tell_new_values() -> None:
     """Says that values are new."""
     for listener in _when_new:

@@ -126,8 +126,6 @@ class Tables:
         self._tables_with_weights = [table for table in tables if table.weights is not None]
         # The executor whose tables have the first rows.
         self._filled: _native.Executor | None = None
-        # Whether a step was pushed since the parameters were last copied for an evaluation.
-        self._is_behind = False
         self._executor = static.Executor()
         self._process = os.getpid()
         # Of the rows that have gradients, by the identity of the tensor: the module that looked them up, and their name
@@ -229,9 +227,8 @@ class Tables:
         has_gradients = torch.is_grad_enabled()
         ids = [(table, np.ascontiguousarray(given.numpy(), np.int64)) for table, given in wanted.items()]
         found = self._native_executor().look_up(self.program._native, ids, has_gradients and module.training)
-        if not has_gradients and self._is_behind:
-            # The lookup has waited for what was pushed.
-            self._is_behind = False
+        if not has_gradients and _job.at_work() is not None:
+            # The rows are the newest of the job: other workers may have trained the parameters too.
             self.refresh()
         results = {}
         for table, (keys, positions, values) in zip(wanted, found):
@@ -279,12 +276,10 @@ class Tables:
                 by_table.setdefault(table, []).append((keys, rows.grad.numpy()))
         pushed = []
         for table, parts in by_table.items():
-            sums = np.concatenate([gradient for _, gradient in parts]).reshape(-1)
-            pushed.append((table, np.concatenate([keys for keys, _ in parts]), np.ascontiguousarray(sums)))
+            keys, sums = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts))
+            pushed.append((table, keys, np.ascontiguousarray(sums).reshape(-1)))
         dense = [(name, np.ascontiguousarray(each.numpy()).reshape(-1)) for name, each in gradients.items()]
-        self._native_executor().push_gradients(self.program._native, pushed, dense, rate_factor)
-        self._is_behind = True
-        self.refresh()
+        self._take(self._native_executor().push_gradients(self.program._native, pushed, dense, rate_factor))
 
     def take_new_values(self) -> None:
         """Copies the newest values into the parameters and buffers of the model."""
@@ -296,7 +291,10 @@ class Tables:
 
     def refresh(self, all: bool = False) -> None:
         """Copies the newest values into the parameters of the model: those that may have changed, or all."""
-        found = self._native_executor().parameters(self.program._native, all)
+        self._take(self._native_executor().parameters(self.program._native, all))
+
+    def _take(self, found: list[tuple[str, Any]]) -> None:
+        """Copies values into parameters."""
         with torch.no_grad():
             for name, values in found:
                 parameter = self._parameters[name]

@@ -61,10 +61,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "hint: give this model's tables and parameters a prefix, with `name=` of `distributed_optimizer`"
             )
         names_of_models.update(tables, rule.parameters)
+        job = _job.current()
+        if _job.is_listened_to() and (job.server_num() > 0 or job.is_collective()):
+            raise NotImplementedError(
+                "a second PyTorch model with an optimizer of its own, in a job with servers or several ranks\n\n"
+                "hint: put the models into a `torch.nn.ModuleList` with one optimizer: what has no gradient rests"
+            )
         _tables.tell_unsaved_buffers(model)
         trained = [path for path, each in model.named_parameters() if each.requires_grad]
         left = [path for path in trained if _prefixed(name, path) not in rule.parameters]
-        if left and _job.current().worker_num() > 1:
+        if left and job.worker_num() > 1:
             logger.warning(
                 "the parameter `%s` is not one of the optimizer, and %d others: every worker keeps its own values",
                 left[0],

@@ -282,11 +282,12 @@ impl Cluster {
     /// While training, and in geo mode once tables exist: workers have copies of the old values.
     pub fn load(&self, address: &str, options: LoadOptions) -> Result<States> {
         // Enter first: entering later could begin a generation and lose the loaded values.
-        self.enter()?;
+        let entry = self.enter()?;
         if self.strategy.trains_on_copies() && self.is_connected() {
             return Err(Error::LoadOverCopies);
         }
-        self.finish_implicit()?;
+        // Not an empty one: other workers do not load, and would count fewer passes.
+        self.finish_implicit(&entry.streams, false)?;
         let load = LoadRequest(Load { address: address.to_owned(), partial: options.partial });
         let ask = |link: &Link| link.send_within(&load, WRITING)?.wait();
         let ask = &ask;

@@ -313,12 +313,9 @@ impl Communicator for Geo {
         Ok(())
     }
 
-    fn finish_implicit(&self) -> Result<()> {
-        let implicit = self.shared.remote.streams.implicit();
-        for &thread in &implicit {
-            self.shared.remote.streams.finish(thread);
-        }
-        if implicit.is_empty() { Ok(()) } else { self.flush() }
+    fn finish_implicit(&self, also_empty: bool) -> Result<()> {
+        let end = self.shared.remote.streams.end_implicit(also_empty);
+        if end.has_steps { self.flush() } else { Ok(()) }
     }
 
     fn abandon(&self) {

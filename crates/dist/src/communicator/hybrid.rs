@@ -142,9 +142,9 @@ impl Communicator for Hybrid {
         self.remote.finish(stream)
     }
 
-    fn finish_implicit(&self) -> Result<()> {
+    fn finish_implicit(&self, also_empty: bool) -> Result<()> {
         self.flush()?;
-        self.remote.finish_implicit()
+        self.remote.finish_implicit(also_empty)
     }
 
     fn abandon(&self) {

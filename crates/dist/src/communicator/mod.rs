@@ -17,6 +17,7 @@ pub use hybrid::Hybrid;
 pub use local::Local;
 pub use mapped::Mapped;
 pub use openfleet_table::sparse::Missing;
+pub(crate) use remote::leave_implicit;
 pub use remote::{PullInFlight, Remote, Worker};
 pub(crate) use remote::{depart_from, status_of, wait_all};
 pub use replicated::{Replicated, StepValues};
@@ -168,9 +169,9 @@ pub trait Communicator: Send + Sync {
         Ok(())
     }
 
-    /// Ends the implicit pass that steps outside of a dataset form. Other workers then no longer wait for this one until its
-    /// next step.
-    fn finish_implicit(&self) -> Result<()> {
+    /// Ends the implicit pass that steps outside of a dataset form; with `also_empty` also if this worker made no step in it.
+    /// Other workers then no longer wait for this one until its next step.
+    fn finish_implicit(&self, _also_empty: bool) -> Result<()> {
         Ok(())
     }
 

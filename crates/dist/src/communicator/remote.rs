@@ -672,9 +672,7 @@ impl Remote {
     /// A training thread begins a pass over a dataset.
     pub(super) fn begin(&self, thread: u32) -> Result<()> {
         let (pass, left) = self.streams.begin(thread);
-        if let Some(left) = left {
-            self.leave(thread, left)?;
-        }
+        self.leave(thread, left)?;
         self.join(thread, pass)
     }
 
@@ -688,9 +686,9 @@ impl Remote {
         self.streams.finish(thread).map_or(Ok(()), |pass| self.leave(thread, pass))
     }
 
-    /// Ends the implicit pass.
-    pub(super) fn finish_implicit(&self) -> Result<()> {
-        self.streams.implicit().into_iter().try_for_each(|thread| self.finish(thread))
+    /// Ends the implicit pass; with `also_empty` also if this worker made no step in it.
+    pub(super) fn finish_implicit(&self, also_empty: bool) -> Result<()> {
+        leave_implicit(&self.links, &self.streams, also_empty)
     }
 
     /// Fails all requests, because this process is shutting down without departing.
@@ -705,9 +703,7 @@ impl Remote {
     }
 
     fn leave(&self, thread: u32, pass: u64) -> Result<()> {
-        let leave = Leave { stream: self.worker.stream(thread), pass };
-        let asked = self.links.iter().map(|link| link.send(&leave)).collect::<Result<_>>()?;
-        wait_all(asked).map(drop)
+        leave_pass(&self.links, self.worker.stream(thread), pass)
     }
 
     /// Tells the servers that this worker departs.
@@ -733,6 +729,18 @@ impl Remote {
         let lookups = stage.lookups.iter().filter(|lookup| which(lookup));
         lookups.map(|lookup| (lookup.table as u32, self.dims[lookup.table])).unzip()
     }
+}
+
+/// Ends the implicit pass of a worker's streams, and tells the servers.
+pub(crate) fn leave_implicit(links: &[Link], streams: &Streams, also_empty: bool) -> Result<()> {
+    let end = streams.end_implicit(also_empty);
+    end.left.into_iter().try_for_each(|(stream, pass)| leave_pass(links, stream, pass))
+}
+
+fn leave_pass(links: &[Link], stream: u32, pass: u64) -> Result<()> {
+    let leave = Leave { stream, pass };
+    let asked = links.iter().map(|link| link.send(&leave)).collect::<Result<_>>()?;
+    wait_all(asked).map(drop)
 }
 
 /// Copies the rows in a server's reply into the stages that were grouped in `buffers`.

@@ -122,8 +122,8 @@ impl Communicator for Stepwise {
         self.remote.finish(stream)
     }
 
-    fn finish_implicit(&self) -> Result<()> {
-        self.remote.finish_implicit()
+    fn finish_implicit(&self, also_empty: bool) -> Result<()> {
+        self.remote.finish_implicit(also_empty)
     }
 
     fn abandon(&self) {

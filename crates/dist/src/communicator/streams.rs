@@ -23,6 +23,15 @@ pub struct Step {
     pub is_applied: bool,
 }
 
+/// What the end of an implicit pass means to the job.
+#[derive(Debug, Default)]
+pub(crate) struct ImplicitEnd {
+    /// Whether a thread made a step in it.
+    pub(crate) has_steps: bool,
+    /// The streams that the servers do not know to have left it, and its number for each.
+    pub(crate) left: Vec<(u32, u64)>,
+}
+
 /// The streams of one worker.
 pub struct Streams {
     worker: Worker,
@@ -41,12 +50,24 @@ struct Counter {
     state: PassState,
 }
 
+impl Counter {
+    /// Ends the current pass; between two passes an empty implicit one. Returns its number.
+    fn end(&mut self) -> u64 {
+        if self.state == PassState::Between {
+            self.pass += 1;
+        }
+        self.state = PassState::Between;
+        self.pass
+    }
+}
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum PassState {
     #[default]
     Between,
     /// Steps outside of a pass over a dataset form an implicit pass. It ends with the next pass, a barrier, or the end of the
-    /// job.
+    /// job. Where a script makes no such step, the implicit pass is empty and has a number all the same: so workers without data
+    /// count like the others.
     Implicit {
         joined: bool,
     },
@@ -101,12 +122,12 @@ impl Streams {
         counter.next = counter.next.saturating_sub(1);
     }
 
-    /// Begins a pass over a dataset. Returns its number, and the number of a pass that the thread must leave first.
-    pub(super) fn begin(&self, thread: u32) -> (u64, Option<u64>) {
+    /// Begins a pass over a dataset. Returns its number, and that of the pass that the thread must leave first.
+    pub(super) fn begin(&self, thread: u32) -> (u64, u64) {
         let mut threads = self.threads.lock();
         let counter = &mut threads[thread as usize];
         // An implicit pass, or one that ended with an error that the script caught.
-        let left = (counter.state != PassState::Between).then_some(counter.pass);
+        let left = counter.end();
         counter.pass += 1;
         counter.state = PassState::Explicit;
         (counter.pass, left)
@@ -130,16 +151,29 @@ impl Streams {
         let mut threads = self.threads.lock();
         let counter = &mut threads[thread as usize];
         counter.state = PassState::Between;
+        self.untold(thread, counter)
+    }
+
+    /// Ends the implicit pass of all threads; with `also_empty` also where they made no step in it.
+    pub(crate) fn end_implicit(&self, also_empty: bool) -> ImplicitEnd {
+        let mut threads = self.threads.lock();
+        let mut end = ImplicitEnd::default();
+        for (thread, counter) in (0..).zip(threads.iter_mut()) {
+            let has_steps = matches!(counter.state, PassState::Implicit { .. });
+            if has_steps || (also_empty && counter.state == PassState::Between) {
+                counter.end();
+                end.has_steps |= has_steps;
+                end.left.extend(self.untold(thread, counter).map(|pass| (self.worker.stream(thread), pass)));
+            }
+        }
+        end
+    }
+
+    /// The number of the last pass of a thread, unless the servers already know that it ended.
+    fn untold(&self, thread: u32, counter: &Counter) -> Option<u64> {
         let stream = self.worker.stream(thread);
         let left = self.applied.iter().map(|server| server.left.get(&stream).copied().unwrap_or(0)).min();
         (left.unwrap_or(0) < counter.pass).then_some(counter.pass)
-    }
-
-    /// The threads that are in an implicit pass.
-    pub(super) fn implicit(&self) -> Vec<u32> {
-        let threads = self.threads.lock();
-        let is_implicit = |counter: &Counter| matches!(counter.state, PassState::Implicit { .. });
-        (0..).zip(threads.iter()).filter(|(_, counter)| is_implicit(counter)).map(|(thread, _)| thread).collect()
     }
 
     /// How many steps each thread has taken or skipped.
@@ -161,8 +195,8 @@ impl Streams {
             if end > counter.next {
                 counter.next = end;
             }
+            counter.end();
             counter.pass += 1;
-            counter.state = PassState::Between;
         }
     }
 }

@@ -113,8 +113,8 @@ impl Communicator for TableSubset {
         self.whole.return_step(stream);
     }
 
-    fn finish_implicit(&self) -> Result<()> {
-        self.whole.finish_implicit()
+    fn finish_implicit(&self, also_empty: bool) -> Result<()> {
+        self.whole.finish_implicit(also_empty)
     }
 
     fn abandon(&self) {

@@ -9,7 +9,7 @@ use openfleet_table::{
 };
 
 use crate::harness::{
-    Transport, alone, alone_on, feed, model_of_width, on_cluster, together, trained_values, values_of,
+    Transport, alone, alone_on, feed, model, model_of_width, on_cluster, together, trained_values, values_of,
 };
 
 #[test]
@@ -122,5 +122,31 @@ fn a_worker_that_leaves_early_keeps_the_divisor_right() {
         let got = together(&options, &minimize, (3, 2), transport, |rank| 20 * (u64::from(rank) + 1));
         let distance = got.distance(&expected);
         assert!(distance < 1e-6, "{transport:?}: {distance}");
+    }
+}
+
+/// A worker without a step between two barriers is not waited for, and counts its passes like the others.
+#[test]
+fn a_worker_without_data_between_two_barriers_is_not_waited_for() {
+    let minimize = Minimize::new(Optimizer::Sgd(Sgd::default()), 0.1);
+    // Which workers have data in each interval of ten steps.
+    let intervals = [1..2, 0..2, 0..1, 0..2];
+    let expected = alone_on(&minimize, 40, |step| intervals[step as usize / 10].clone());
+    for mode in [Mode::Sync, Mode::Hybrid] {
+        let states = on_cluster(&StrategyOptions::for_mode(mode), (2, 2), Transport::Tcp, |cluster| {
+            let rank = u64::from(cluster.worker().rank);
+            let model = model(&minimize);
+            let mut executor = Executor::on_cluster(Arc::new(Scope::new()), cluster.clone());
+            executor.run_startup(&model.net.startup).unwrap();
+            for (interval, workers) in (0..).zip(&intervals) {
+                for step in (interval * 10..(interval + 1) * 10).filter(|_| workers.contains(&rank)) {
+                    executor.run(&model.net.main, feed(step, rank..rank + 1), &[model.loss]).unwrap();
+                }
+                cluster.barrier().unwrap();
+            }
+        });
+        let distance = trained_values(&states).distance(&expected);
+        // Hybrid applies the gradients of rows as they come.
+        assert!(mode == Mode::Hybrid || distance < 1e-6, "{distance}");
     }
 }

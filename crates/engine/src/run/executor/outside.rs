@@ -74,6 +74,7 @@ impl Executor {
             true => plan.communicator().next_step(0)?,
             false => Step { number: thread.steps, is_applied: false },
         };
+        plan.forget_returned(outside, gradients);
         let report = match step.is_applied {
             true => PushReport::default(),
             false => plan.push_gradients(&mut thread.arena, outside, gradients, WorkId::step(0, step.number))?,

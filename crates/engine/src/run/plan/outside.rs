@@ -55,13 +55,6 @@ impl Plan {
         gradients: &OutsideGradients<'_>,
         work: WorkId,
     ) -> Result<PushReport> {
-        for &(parameter, _) in &gradients.dense {
-            if let Some(&Some(ValueLocation::Dense(number))) = self.locations.get(parameter.index())
-                && let Some(returned) = outside.returned.get_mut(number)
-            {
-                *returned = None;
-            }
-        }
         let Some(next) = outside.lookups.next() else { return self.push_trained(arena, gradients, work) };
         mem::swap(&mut arena.sparse_ahead, &mut next.stages);
         mem::swap(&mut arena.next_rows, &mut next.rows);
@@ -69,6 +62,17 @@ impl Plan {
         mem::swap(&mut arena.sparse_ahead, &mut next.stages);
         mem::swap(&mut arena.next_rows, &mut next.rows);
         pushed
+    }
+
+    /// Returns the parameters that have a gradient anew: what the caller has of them is no longer what the tables have.
+    pub(crate) fn forget_returned(&self, outside: &mut OutsideState, gradients: &OutsideGradients<'_>) {
+        for &(parameter, _) in &gradients.dense {
+            if let Some(&Some(ValueLocation::Dense(number))) = self.locations.get(parameter.index())
+                && let Some(returned) = outside.returned.get_mut(number)
+            {
+                *returned = None;
+            }
+        }
     }
 
     fn push_trained(&self, arena: &mut Arena, gradients: &OutsideGradients<'_>, work: WorkId) -> Result<PushReport> {
