@@ -30,7 +30,7 @@ type ParameterArray<'py> = (String, Bound<'py, PyArray1<f32>>);
 /// A table, and the ids that are wanted of it.
 type WantedArray<'py> = (String, PyReadonlyArray1<'py, i64>);
 /// Distinct ids, the position of each id among them, and the rows of the distinct ids.
-type RowArrays<'py> = (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i32>>, Bound<'py, PyArray2<f32>>);
+type RowArrays<'py> = (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>, Bound<'py, PyArray2<f32>>);
 
 /// Runs programs on the values of one scope.
 #[pyclass(frozen, module = "openfleet._native")]
@@ -101,7 +101,7 @@ impl Executor {
             runner.look_up(graph, &found_in(graph, &wanted)?, for_training)
         })?;
         let arrays = found.into_iter().map(|LookedUp { keys, positions, rows, dim }| {
-            let positions: Vec<i32> = positions.into_iter().map(|position| position as i32).collect();
+            let positions: Vec<i64> = positions.into_iter().map(i64::from).collect();
             let rows = rows.into_pyarray(py).reshape([keys.len(), dim])?;
             Ok((signed(keys).into_pyarray(py), positions.into_pyarray(py), rows))
         });

@@ -194,7 +194,8 @@ class Embedding(_OneTable):
     def from_rows(self, rows: torch.Tensor, positions: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
         """Returns the vectors of ids whose rows are there."""
         rows, positions, _ = self.vectors(input, rows, positions)
-        return functional.embedding(positions, rows)
+        # The gradient of `functional.embedding` takes twice as long.
+        return rows.index_select(0, positions.reshape(-1)).view(*positions.shape, rows.shape[1])
 
 
 class EmbeddingBag(_OneTable):
@@ -254,7 +255,7 @@ class EmbeddingBag(_OneTable):
         """Returns the vectors of bags whose rows are there."""
         rows, positions, padding = self.vectors(input, rows, positions)
         return functional.embedding_bag(
-            positions.long(),
+            positions,
             rows,
             None if offsets is None else offsets.long(),
             mode=self.mode,
