@@ -8,6 +8,7 @@ import numpy as np
 from typing_extensions import Self
 
 __all__ = [
+    "Batches",
     "CheckpointError",
     "ChildProcess",
     "DataError",

@@ -13,6 +13,7 @@ from .._log import logger
 from ..fleet import _job
 from ..fleet.optimizer import DistributedOptimizer as _ProgramOptimizer
 from ..static.optimizer import Optimizer
+from ..static.scope import Scope
 from . import _tables
 from .embeddings import TableModule, _OneTable
 
@@ -47,35 +48,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             return {_prefixed(name, path): buffer for path, buffer in _tables.buffers_of(model).items()}
 
         program, startup, scope = static.Program(), static.Program(), static.global_scope()
-        bound = [module for module in model.modules() if isinstance(module, TableModule) and module.is_bound_in(scope)]
-        if bound:
-            raise ValueError(
-                f"an `{type(bound[0]).__name__}` of the model belongs to a distributed optimizer already\n\n"
-                "hint: one optimizer trains a model; parameters with other settings are a group of it"
-            )
-        names_of_models = scope.__dict__.setdefault("_names_of_torch_models", set())
-        taken = sorted({*tables, *rule.parameters} & {*scope.names(), *names_of_models})
-        if taken:
-            raise ValueError(
-                f"the scope has a value of the name `{taken[0]}`, of another model or program\n\n"
-                "hint: give this model's tables and parameters a prefix, with `name=` of `distributed_optimizer`"
-            )
-        names_of_models.update(tables, rule.parameters)
-        job = _job.current()
-        if _job.is_listened_to() and (job.server_num() > 0 or job.is_collective()):
-            raise NotImplementedError(
-                "a second PyTorch model with an optimizer of its own, in a job with servers or several ranks\n\n"
-                "hint: put the models into a `torch.nn.ModuleList` with one optimizer: what has no gradient rests"
-            )
+        _check_names(model, scope, {*tables, *rule.parameters})
+        _check_job(model, {id(parameter) for parameter in rule.parameters.values()})
         _tables.tell_unsaved_buffers(model)
-        trained = [path for path, each in model.named_parameters() if each.requires_grad]
-        left = [path for path in trained if _prefixed(name, path) not in rule.parameters]
-        if left and job.worker_num() > 1:
-            logger.warning(
-                "the parameter `%s` is not one of the optimizer, and %d others: every worker keeps its own values",
-                left[0],
-                len(left) - 1,
-            )
         with static.program_guard(program, startup):
             loss = _tables.define(tables.values(), rule.parameters, rule.decays, buffers())
         rule.add_rows(tables)
@@ -156,6 +131,41 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self.param_groups[:-1] = self._optimizer.param_groups
         for group, saved in zip(self.param_groups, state_dict["param_groups"]):
             group.update(saved)
+
+
+def _check_names(model: torch.nn.Module, scope: Scope, names: set[str]) -> None:
+    """Checks that a scope can have the tables and parameters of a model, and reserves their names."""
+    bound = [module for module in model.modules() if isinstance(module, TableModule) and module.is_bound_in(scope)]
+    if bound:
+        raise ValueError(
+            f"an `{type(bound[0]).__name__}` of the model belongs to a distributed optimizer already\n\n"
+            "hint: one optimizer trains a model; parameters with other settings are a group of it"
+        )
+    names_of_models = scope.__dict__.setdefault("_names_of_torch_models", set())
+    taken = sorted(names & {*scope.names(), *names_of_models})
+    if taken:
+        raise ValueError(
+            f"the scope has a value of the name `{taken[0]}`, of another model or program\n\n"
+            "hint: give this model's tables and parameters a prefix, with `name=` of `distributed_optimizer`"
+        )
+    names_of_models.update(names)
+
+
+def _check_job(model: torch.nn.Module, trained: set[int]) -> None:
+    """Checks that the job can train a model, and says which parameters it does not train."""
+    job = _job.current()
+    if _job.is_listened_to() and (job.server_num() > 0 or job.is_collective()):
+        raise NotImplementedError(
+            "a second PyTorch model with an optimizer of its own, in a job with servers or several ranks\n\n"
+            "hint: put the models into a `torch.nn.ModuleList` with one optimizer: what has no gradient rests"
+        )
+    left = [path for path, each in model.named_parameters() if each.requires_grad and id(each) not in trained]
+    if left and job.worker_num() > 1:
+        logger.warning(
+            "the parameter `%s` is not one of the optimizer, and %d others: every worker keeps its own values",
+            left[0],
+            len(left) - 1,
+        )
 
 
 def _distinct_tables(embeddings: list[tuple[str, _OneTable]], prefix: str) -> dict[str, _tables.Table]:
