@@ -80,7 +80,7 @@ wheel: $(VENV)/ready   ## Build a wheel that installs on systems since 2014, int
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet 'maturin>=1.8,<2' 'numpy>=1.21' 'pytest>=7' ruff mypy onnx onnxruntime 'tritonclient[http]' 'moto[server]'
+	$(VENV)/bin/pip install --quiet 'maturin>=1.8,<2' 'numpy>=1.21' 'pytest>=7' ruff mypy onnx onnxruntime pyarrow 'tritonclient[http]' 'moto[server]'
 	touch $@
 
 lint: ruff mypy deny  ## Formatting, clippy, Python linters and types, licences, documentation

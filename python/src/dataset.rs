@@ -9,8 +9,8 @@ use numpy::{IntoPyArray, PyArrayMethods};
 use openfleet::columns::DataDescription;
 use openfleet_core::{Batch, Column, FieldKind};
 use openfleet_engine::dataset::{
-    Criteo, Csv, Dataset as Source, DatasetConfig, Format, InMemoryDataset, LibSvm, MultiSlot, OnBadLine, QueueDataset,
-    Result, WordsConfig, WordsDataset,
+    Criteo, Csv, Dataset as Source, DatasetConfig, Format, InMemoryDataset, LibSvm, MultiSlot, OnBadLine, Parquet,
+    QueueDataset, Result, WordsConfig, WordsDataset,
 };
 use parking_lot::RwLock;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
@@ -285,6 +285,7 @@ fn described(format: &str, description: &str) -> PyResult<Format> {
         "criteo" => Format::Criteo(parsed::<Criteo>(format, description)?),
         "csv" => Format::Csv(Csv { columns: parsed(format, description)? }),
         "libsvm" => Format::LibSvm(parsed::<LibSvm>(format, description)?),
+        "parquet" => Format::Parquet(Parquet { columns: parsed(format, description)? }),
         _ => return Err(unknown(format)),
     })
 }
@@ -308,12 +309,13 @@ fn described_in(format: &str, path: &Path) -> PyResult<Format> {
         "criteo" => DataDescription::criteo_of(path),
         "csv" => DataDescription::csv_of(path),
         "libsvm" => DataDescription::libsvm_of(path),
+        "parquet" => DataDescription::parquet_of(path),
         _ => return Err(unknown(format)),
     };
     description.map_err(raise)?.engine_format().ok_or_else(|| unknown(format))
 }
 
 fn unknown(format: &str) -> PyErr {
-    let hint = "choose `multislot`, `criteo`, `csv` or `libsvm`";
+    let hint = "choose `multislot`, `criteo`, `csv`, `libsvm` or `parquet`";
     PyValueError::new_err(format!("`format` cannot be `{format}`\n\nhint: {hint}"))
 }

@@ -168,8 +168,8 @@ def test_csv_and_libsvm_are_read_by_their_own_descriptions(tmp_path):
     wrong.init(use_var=[label], format="csv", columns={"lable": {"column": "clicked"}})
     with pytest.raises(ValueError, match="`columns` does not describe csv files: unknown field `lable`"):
         wrong.load_into_memory()
-    wrong.init(use_var=[label], format="parquet")
-    with pytest.raises(ValueError, match="`format` cannot be `parquet`[^~]*`multislot`, `criteo`, `csv` or `libsvm`"):
+    wrong.init(use_var=[label], format="orc")
+    with pytest.raises(ValueError, match="`format` cannot be `orc`[^~]*`multislot`, `criteo`, `csv`, `libsvm` or"):
         wrong.load_into_memory()
 
 

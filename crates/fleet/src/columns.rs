@@ -26,7 +26,7 @@
 use std::path::Path;
 
 use openfleet_core::{Field, FieldKind, Schema};
-use openfleet_engine::dataset::{CategoricalColumn, ColumnsSpec, Criteo, Csv, Format, LibSvm, MultiSlot};
+use openfleet_engine::dataset::{CategoricalColumn, ColumnsSpec, Criteo, Csv, Format, LibSvm, MultiSlot, Parquet};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -60,6 +60,8 @@ pub enum DataFormat {
     Csv(Box<ColumnsSpec>),
     /// A label, then `index:value` pairs.
     Libsvm(LibSvm),
+    /// Columns of Parquet and Arrow files.
+    Parquet(Box<ColumnsSpec>),
     /// Words separated by blanks.
     Text,
 }
@@ -127,6 +129,13 @@ impl DataDescription {
         Ok(DataDescription { format: DataFormat::Csv(Box::new(columns)), schema })
     }
 
+    /// Parquet and Arrow files with a description in TOML, like that of CSV.
+    pub fn parquet_of(path: &Path) -> Result<Self> {
+        let columns: ColumnsSpec = read_toml(path, "Parquet")?;
+        let schema = columns.schema()?;
+        Ok(DataDescription { format: DataFormat::Parquet(Box::new(columns)), schema })
+    }
+
     /// libsvm text.
     pub fn libsvm(options: LibSvm) -> Result<Self> {
         let schema = options.schema()?;
@@ -138,7 +147,7 @@ impl DataDescription {
         Self::libsvm(read_toml(path, "libsvm text")?)
     }
 
-    /// The same files without labels: MultiSlot text has no such slot and CSV no such column. Lines of Criteo and libsvm files
+    /// The same files without labels: MultiSlot text has no such slot, CSV and Parquet no such column. Lines of Criteo and libsvm files
     /// still begin with a label, which is ignored.
     pub fn without_label(mut self) -> Result<Self> {
         match &mut self.format {
@@ -148,6 +157,7 @@ impl DataDescription {
                     columns.names.retain(|name| *name != label.column);
                 }
             }
+            DataFormat::Parquet(columns) => columns.label = None,
             DataFormat::Criteo(_) | DataFormat::Libsvm(_) | DataFormat::Text => {}
         }
         let fields = self.schema.fields().iter().filter(|field| field.name != "label").cloned().collect();
@@ -160,7 +170,7 @@ impl DataDescription {
         let slots = self.schema.fields().iter().filter(|field| field.name != "label" && field.kind == FieldKind::Ids);
         let is_of_its_slot = match &self.format {
             DataFormat::Criteo(options) => options.buckets.is_none(),
-            DataFormat::Csv(columns) => {
+            DataFormat::Csv(columns) | DataFormat::Parquet(columns) => {
                 let hashed = |column: &CategoricalColumn| {
                     column.buckets.is_none() && column.vocabulary.is_none() && column.boundaries.is_none()
                 };
@@ -178,6 +188,7 @@ impl DataDescription {
             DataFormat::Criteo(options) => Format::Criteo(options.clone()),
             DataFormat::Csv(columns) => Format::Csv(Csv { columns: (**columns).clone() }),
             DataFormat::Libsvm(options) => Format::LibSvm(options.clone()),
+            DataFormat::Parquet(columns) => Format::Parquet(Parquet { columns: (**columns).clone() }),
             DataFormat::Text => return None,
         })
     }
@@ -191,6 +202,7 @@ impl DataFormat {
             DataFormat::Criteo(_) => "criteo",
             DataFormat::Csv(_) => "csv",
             DataFormat::Libsvm(_) => "libsvm",
+            DataFormat::Parquet(_) => "parquet",
             DataFormat::Text => "text",
         }
     }
@@ -237,7 +249,8 @@ mod tests {
             DataDescription::multislot(3, 2).unwrap(),
             DataDescription::criteo(Criteo { buckets: Some(10), ..Criteo::default() }),
             DataDescription::libsvm(LibSvm { dense: Some([1, 4]), ..LibSvm::default() }).unwrap(),
-            DataDescription { format: DataFormat::Csv(Box::new(columns)), schema },
+            DataDescription { format: DataFormat::Csv(Box::new(columns.clone())), schema: schema.clone() },
+            DataDescription { format: DataFormat::Parquet(Box::new(columns)), schema },
         ];
         for description in descriptions {
             let json = serde_json::to_string(&description).unwrap();

@@ -29,7 +29,7 @@ class Dataset(torch.utils.data.IterableDataset):
             the [B] offsets where each row begins, which are the arguments of `EmbeddingBag`. For MultiSlot text in the
             order of a line's fields; other formats find them by name.
         batch_size: Rows per batch.
-        format: `multislot`, `criteo`, `csv` or `libsvm`.
+        format: `multislot`, `criteo`, `csv`, `libsvm` or `parquet`.
         columns: Describes the files, as in `openfleet.dataset`.
         shuffle_seed: Keeps the rows of this worker in memory and shuffles them before each pass, in another order each
             time. In the workers of a `DataLoader` the order also depends on `torch.manual_seed`. By default files are

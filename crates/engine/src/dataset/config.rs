@@ -6,7 +6,7 @@ use std::sync::Arc;
 use openfleet_core::Schema;
 
 use super::error::{Error, Result};
-use super::format::{Format, LineFormat};
+use super::format::{Format, ResolvedFormat};
 use super::record_layout::RecordLayout;
 
 /// Which rows to read, from which files, and how many per batch.
@@ -105,8 +105,14 @@ impl DatasetConfig {
                 return Err(Error::BadSetting { name, expected: "at least 1", got: value.to_string() });
             }
         }
-        let line_format = self.format.resolve(&self.schema)?;
-        let layout = Arc::new(RecordLayout::new(&self.schema, line_format.order()));
+        let format = self.format.resolve(&self.schema)?;
+        let layout = Arc::new(RecordLayout::new(&self.schema, format.order()));
+        // PaddlePaddle's default is `cat`; starting a process for it would change nothing.
+        let pipe_command = self.pipe_command.filter(|command| !matches!(command.trim(), "" | "cat"));
+        if let (ResolvedFormat::Columns(_), Some(command)) = (&format, &pipe_command) {
+            let expected = "none, because Parquet and Arrow files are not text";
+            return Err(Error::BadSetting { name: "pipe_command", expected, got: format!("`{command}`") });
+        }
         let clicks = match self.clicks {
             Some(field) => {
                 let column = self.schema.fields().iter().position(|known| known.name == field);
@@ -121,12 +127,11 @@ impl DatasetConfig {
             clicks,
             schema: self.schema,
             layout,
-            format: line_format,
+            format,
             batch_size: self.batch_size,
             thread_num: self.thread_num,
             drop_last: self.drop_last,
-            // PaddlePaddle's default is `cat`; starting a process for it would change nothing.
-            pipe_command: self.pipe_command.filter(|command| !matches!(command.trim(), "" | "cat")),
+            pipe_command,
             on_bad_line: self.on_bad_line,
         })
     }
@@ -136,7 +141,7 @@ impl DatasetConfig {
 pub(crate) struct ReadPlan {
     pub(crate) schema: Schema,
     pub(crate) layout: Arc<RecordLayout>,
-    pub(crate) format: Box<dyn LineFormat>,
+    pub(crate) format: ResolvedFormat,
     pub(crate) batch_size: usize,
     pub(crate) thread_num: usize,
     pub(crate) drop_last: bool,

@@ -78,6 +78,34 @@ pub enum Error {
         got: String,
     },
 
+    // Columns
+    /// A row of a Parquet or Arrow file has a value that the description does not allow.
+    #[error("`{}` row {row}{}: expected {expected}, got {got}", file.display(), in_slot(slot))]
+    BadRow {
+        /// The file.
+        file: PathBuf,
+        /// The row, from 1.
+        row: u64,
+        /// The slot (field, column) that is wrong, if it is a single one.
+        slot: Option<String>,
+        /// What the description requires there, in words.
+        expected: String,
+        /// What is there.
+        got: String,
+    },
+    /// A Parquet or Arrow file does not have a column, or has it in another type.
+    #[error("`{}`{}: expected {expected}, got {got}", file.display(), in_column(column))]
+    BadColumn {
+        /// The file.
+        file: PathBuf,
+        /// The column; empty if the whole file is wrong.
+        column: String,
+        /// What is required.
+        expected: String,
+        /// What is there.
+        got: String,
+    },
+
     // Pipe commands
     /// A pipe command failed; the rows that it wrote before cannot be trusted.
     #[error("`{command}` on `{}` ended with {status}{}", file.display(), stderr_suffix(stderr))]
@@ -169,6 +197,13 @@ impl Error {
         Error::Io { action, file, source: Arc::new(source) }
     }
 
+    /// A Parquet or Arrow file in a build that cannot read them.
+    #[cfg(not(feature = "arrow"))]
+    pub(crate) fn no_columnar(file: &Path) -> Self {
+        let expected = "a build with the Cargo feature `arrow`, which reads Parquet and Arrow files".to_owned();
+        Error::BadColumn { file: file.to_owned(), column: String::new(), expected, got: "one without".to_owned() }
+    }
+
     /// A wrong format description; `remedy` may be empty.
     pub(crate) fn bad_format(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         let remedy = Some(remedy.into()).filter(|text| !text.is_empty());
@@ -191,6 +226,11 @@ impl Hinted for Error {
             Error::BadLine { .. } => Some(
                 "fix the line or the order of the slots, or skip and count bad lines with `on_bad_line = skip`".into(),
             ),
+            Error::BadRow { .. } => {
+                Some("correct the data or its description, or skip and count bad rows with `on_bad_line = skip`".into())
+            }
+            Error::BadColumn { column, .. } => (!column.is_empty())
+                .then(|| "correct the description of the columns, or list what is not used in `ignore`".into()),
             Error::LongLine { .. } => Some("check that the file is text in the chosen format".into()),
             Error::PipeFailed { status, .. } if status == "exit code 127" => {
                 Some("the shell did not find the command: check its name and `PATH`".into())
@@ -212,6 +252,10 @@ impl Hinted for Error {
 
 fn in_slot(slot: &Option<String>) -> String {
     slot.as_ref().map(|name| format!(", slot `{name}`")).unwrap_or_default()
+}
+
+fn in_column(column: &str) -> String {
+    if column.is_empty() { String::new() } else { format!(", column `{column}`") }
 }
 
 fn stderr_suffix(stderr: &[String]) -> String {

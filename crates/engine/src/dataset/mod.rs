@@ -12,6 +12,11 @@
 
 use openfleet_core::{Batch, Schema};
 
+#[cfg(feature = "arrow")]
+mod columnar;
+#[cfg(not(feature = "arrow"))]
+#[path = "columnar_disabled.rs"]
+mod columnar;
 mod config;
 mod error;
 mod file_reader;
@@ -29,7 +34,7 @@ mod words;
 
 pub use config::{DatasetConfig, OnBadLine};
 pub use error::{Error, Result};
-pub use format::{CategoricalColumn, ColumnsSpec, Criteo, Csv, Format, LibSvm, MultiSlot};
+pub use format::{CategoricalColumn, ColumnsSpec, Criteo, Csv, Format, LibSvm, MultiSlot, Parquet};
 pub use in_memory::InMemoryDataset;
 pub use queue::QueueDataset;
 pub use round_robin::RoundRobinDataset;

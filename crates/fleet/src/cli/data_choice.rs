@@ -17,7 +17,7 @@ pub(crate) struct DataOptions {
     /// Format of the files [click models: multislot; word2vec: text; fit_a_line: csv]. Files may be gzip or zstd.
     #[arg(long, value_enum)]
     format: Option<FormatName>,
-    /// Column description: required for csv, optional for libsvm, criteo and multislot.
+    /// Column description: required for csv and parquet, optional for libsvm, criteo and multislot.
     #[arg(long, value_name = "FILE.toml")]
     columns: Option<PathBuf>,
     /// Number of slots of multislot files, named C1, C2, ... [26].
@@ -41,6 +41,8 @@ pub(crate) enum FormatName {
     Csv,
     /// A label, then index:value pairs.
     Libsvm,
+    /// Columns of Parquet files, or of Arrow IPC files and streams.
+    Parquet,
     /// Words separated by blanks, for word2vec.
     Text,
 }
@@ -101,9 +103,10 @@ impl DataOptions {
                 Ok(description)
             }
             (FormatName::Csv, Some(path)) => DataDescription::csv_of(path),
-            (FormatName::Csv, None) => Err(Error::MissingOption {
+            (FormatName::Parquet, Some(path)) => DataDescription::parquet_of(path),
+            (FormatName::Csv | FormatName::Parquet, None) => Err(Error::MissingOption {
                 option: "--columns",
-                owner: "`--format csv`".into(),
+                owner: owner(format).into(),
                 remedy: "describe the label, dense and categorical columns in a TOML file, as in examples/adult.toml",
             }),
             (FormatName::Libsvm, Some(path)) => DataDescription::libsvm_of(path),
@@ -120,13 +123,6 @@ impl DataOptions {
             let got = format.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
             return Err(Error::BadOption { option: "--format", expected, got });
         }
-        let owner = |format: FormatName| match format {
-            FormatName::Multislot => "`--format multislot`",
-            FormatName::Criteo => "`--format criteo`",
-            FormatName::Csv => "`--format csv`",
-            FormatName::Libsvm => "`--format libsvm`",
-            FormatName::Text => "`--format text`",
-        };
         let only = |given: bool, option, taker: FormatName, takers| match given && format != taker {
             true => Err(Error::MeaninglessOption { option, owner: owner(format).into(), takers }),
             false => Ok(()),
@@ -181,5 +177,16 @@ impl ReadOptions {
             config = config.pipe_command(command);
         }
         Some(config)
+    }
+}
+/// The format as the user writes it.
+fn owner(format: FormatName) -> &'static str {
+    match format {
+        FormatName::Multislot => "`--format multislot`",
+        FormatName::Criteo => "`--format criteo`",
+        FormatName::Csv => "`--format csv`",
+        FormatName::Libsvm => "`--format libsvm`",
+        FormatName::Parquet => "`--format parquet`",
+        FormatName::Text => "`--format text`",
     }
 }

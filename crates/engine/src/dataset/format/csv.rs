@@ -25,7 +25,31 @@ pub struct Csv {
 
 impl Csv {
     pub(crate) fn resolve(&self, schema: &Schema) -> Result<Box<dyn LineFormat>> {
-        let spec = &self.columns;
+        Ok(Box::new(Resolved::new(&self.columns, schema)?))
+    }
+}
+
+/// A description of columns that was checked against a schema.
+pub(crate) struct Resolved {
+    pub(crate) spec: ColumnsSpec,
+    missing: Vec<Vec<u8>>,
+    /// The columns that the fields below read. Their positions in a line are known once a file's column names are.
+    pub(crate) columns: Vec<String>,
+    fields: Vec<FieldSource>,
+    pub(crate) order: Vec<usize>,
+}
+
+/// How a field is made. Columns are indexes into [`Resolved::columns`].
+enum FieldSource {
+    Label { column: usize, spec: LabelColumn, kind: LabelKind },
+    Dense(Vec<Number>),
+    Category { category: Category, kind: SlotKind },
+    Cross { parts: Vec<Category>, seed: u32, buckets: Option<u64>, kind: SlotKind },
+}
+
+impl Resolved {
+    /// Checks a description against the fields of a schema.
+    pub(super) fn new(spec: &ColumnsSpec, schema: &Schema) -> Result<Self> {
         spec.check()?;
         if !spec.names.is_empty()
             && let Some((column, expected)) = spec.first_mismatch(&spec.names)
@@ -71,28 +95,9 @@ impl Csv {
                 resolved.fields.push(FieldSource::Cross { parts, seed, buckets: cross.buckets(), kind });
             }
         }
-        Ok(Box::new(resolved))
+        Ok(resolved)
     }
-}
 
-struct Resolved {
-    spec: ColumnsSpec,
-    missing: Vec<Vec<u8>>,
-    /// The columns that the fields below read. Their positions in a line are known once a file's column names are.
-    columns: Vec<String>,
-    fields: Vec<FieldSource>,
-    order: Vec<usize>,
-}
-
-/// How a field is made. Columns are indexes into [`Resolved::columns`].
-enum FieldSource {
-    Label { column: usize, spec: LabelColumn, kind: LabelKind },
-    Dense(Vec<Number>),
-    Category { category: Category, kind: SlotKind },
-    Cross { parts: Vec<Category>, seed: u32, buckets: Option<u64>, kind: SlotKind },
-}
-
-impl Resolved {
     fn use_column(&mut self, name: &str) -> usize {
         self.columns.iter().position(|known| known == name).unwrap_or_else(|| {
             self.columns.push(name.to_owned());
@@ -187,6 +192,45 @@ impl Parser<'_> {
         self.positions = self.format.positions(&names);
         self.width = names.len();
         Ok(())
+    }
+}
+
+/// Writes rows whose cells do not come from a line: those of [`Resolved::columns`], in their order.
+#[cfg(feature = "arrow")]
+pub(crate) struct CellWriter<'a> {
+    parser: Parser<'a>,
+    text: Vec<u8>,
+}
+
+#[cfg(feature = "arrow")]
+impl<'a> CellWriter<'a> {
+    pub(crate) fn new(format: &'a Resolved) -> Self {
+        let positions = (0..format.columns.len()).collect();
+        let cells = Cells::new(&format.spec);
+        CellWriter { parser: Parser { format, header_ahead: false, width: 0, positions, cells }, text: Vec::new() }
+    }
+
+    /// Begins the next row.
+    pub(crate) fn begin(&mut self) {
+        self.text.clear();
+        self.parser.cells.ranges.clear();
+    }
+
+    /// Adds the next cell: the text that `write` appends, or no value if it appends nothing.
+    pub(crate) fn push<E>(
+        &mut self,
+        write: impl FnOnce(&mut Vec<u8>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let start = self.text.len();
+        write(&mut self.text)?;
+        self.parser.cells.ranges.push((start as u32, self.text.len() as u32));
+        Ok(())
+    }
+
+    /// Writes the row into `records`, without committing it.
+    pub(crate) fn write(&self, records: &mut Records) -> Result<(), LineError> {
+        let row = Row { text: &self.text, parser: &self.parser };
+        self.parser.format.fields.iter().try_for_each(|field| row.write(field, records))
     }
 }
 

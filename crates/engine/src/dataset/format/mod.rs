@@ -16,12 +16,14 @@ pub mod csv;
 pub mod libsvm;
 pub mod multislot;
 mod number;
+pub mod parquet;
 
 pub use columns::{CategoricalColumn, ColumnsSpec};
 pub use criteo::Criteo;
 pub use csv::Csv;
 pub use libsvm::LibSvm;
 pub use multislot::MultiSlot;
+pub use parquet::Parquet;
 
 /// The format of a dataset's files.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,6 +37,8 @@ pub enum Format {
     Csv(Csv),
     /// A label, then `index:value` pairs.
     LibSvm(LibSvm),
+    /// Parquet and Arrow files, described column by column.
+    Parquet(Parquet),
 }
 
 impl Format {
@@ -45,16 +49,37 @@ impl Format {
             Format::Criteo(format) => Ok(Some(format.schema())),
             Format::Csv(format) => format.columns.schema().map(Some),
             Format::LibSvm(format) => format.schema().map(Some),
+            Format::Parquet(format) => format.columns.schema().map(Some),
         }
     }
 
     /// Checks the format against the fields of the schema.
-    pub(crate) fn resolve(&self, schema: &Schema) -> Result<Box<dyn LineFormat>> {
+    pub(crate) fn resolve(&self, schema: &Schema) -> Result<ResolvedFormat> {
+        let lines = match self {
+            Format::MultiSlot(format) => format.resolve(schema)?,
+            Format::Criteo(format) => format.resolve(schema)?,
+            Format::Csv(format) => format.resolve(schema)?,
+            Format::LibSvm(format) => format.resolve(schema)?,
+            Format::Parquet(format) => return format.resolve(schema).map(ResolvedFormat::Columns),
+        };
+        Ok(ResolvedFormat::Lines(lines))
+    }
+}
+
+/// A format that was checked against a schema.
+pub(crate) enum ResolvedFormat {
+    /// Lines of text.
+    Lines(Box<dyn LineFormat>),
+    /// Columns of a Parquet or Arrow file.
+    Columns(Box<csv::Resolved>),
+}
+
+impl ResolvedFormat {
+    /// Indexes of the schema's fields, in the order in which they are written.
+    pub(crate) fn order(&self) -> &[usize] {
         match self {
-            Format::MultiSlot(format) => format.resolve(schema),
-            Format::Criteo(format) => format.resolve(schema),
-            Format::Csv(format) => format.resolve(schema),
-            Format::LibSvm(format) => format.resolve(schema),
+            ResolvedFormat::Lines(format) => format.order(),
+            ResolvedFormat::Columns(format) => &format.order,
         }
     }
 }
@@ -244,7 +269,8 @@ pub(crate) mod testing {
         let resolved = format.resolve(schema).unwrap();
         let layout = Arc::new(RecordLayout::new(schema, resolved.order()));
         let mut records = Records::new(layout.clone());
-        let mut parser = resolved.parser();
+        let super::ResolvedFormat::Lines(lines) = &resolved else { panic!("not a format of lines") };
+        let mut parser = lines.parser();
         for line in text.lines() {
             if parser.parse(line.as_bytes(), &mut records)? == Parsed::Row {
                 records.commit_row();
