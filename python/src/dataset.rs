@@ -223,7 +223,12 @@ impl Batches {
             match py.detach(|| self.receiver.recv_timeout(interrupt::PERIOD)) {
                 Ok(read) => break read.map_err(raise)?,
                 Err(RecvTimeoutError::Timeout) => py.check_signals()?,
-                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                // The end is a batch without rows, so the thread has panicked.
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(PyRuntimeError::new_err(
+                        "the thread that reads has panicked: this is a bug in OpenFleet",
+                    ));
+                }
             }
         };
         let (batch, skipped_lines) = read;

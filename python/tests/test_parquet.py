@@ -57,8 +57,9 @@ def files(table, tmp_path):
             row["tags"] = "|".join(row["tags"])
             out.write(",".join("" if value is None else f'"{value}"' for value in row.values()) + "\n")
     pyarrow.parquet.write_table(table, paths["parquet"], row_group_size=170, compression="zstd")
-    pyarrow.feather.write_feather(table, paths["feather"], compression="uncompressed")
-    with pyarrow.ipc.new_stream(paths["stream"], table.schema) as writer:
+    pyarrow.feather.write_feather(table, paths["feather"])
+    zstd = pyarrow.ipc.IpcWriteOptions(compression="zstd")
+    with pyarrow.ipc.new_stream(paths["stream"], table.schema, options=zstd) as writer:
         writer.write_table(table, max_chunksize=99)
     return paths
 
@@ -104,6 +105,12 @@ def test_files_of_columns_train_the_model_of_csv_to_the_bit(files, dataset):
         assert count == rows
         for one, other in zip(expected, values):
             assert np.array_equal(one, other), kind
+
+
+def test_a_dictionary_without_values_is_missing_in_every_row(files, table, tmp_path):
+    nothing = pyarrow.array([None] * len(table), pyarrow.dictionary(pyarrow.int32(), pyarrow.string()))
+    pyarrow.feather.write_feather(table.set_column(3, "city", nothing), tmp_path / "nothing.feather")
+    assert trained("feather", os.fspath(tmp_path / "nothing.feather"))[1] == 50 + 9
 
 
 def test_a_wrong_column_is_named(files, table, tmp_path):

@@ -25,7 +25,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     that have gradients in this step, so clipping by the optimizer's parameters and loss scaling see them.
 
     With `dense="local"`, PyTorch's optimizer steps on the parameters in each worker. By how much it changed them is
-    then exchanged as a gradient at a rate of 1 is: added up on the servers, averaged in sync and among ranks.
+    then exchanged as a gradient at a rate of 1 is: added up in async and half_async, averaged in the other modes.
     """
 
     def __init__(

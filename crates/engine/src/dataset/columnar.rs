@@ -153,7 +153,12 @@ impl Texts {
     fn new(file: &Path, batch: &RecordBatch, name: &str, format: &Resolved) -> Result<Self> {
         let array =
             batch.column_by_name(name).ok_or_else(|| bad_column(file, name, "a column of this name", "none"))?;
-        let dictionary = array.as_any_dictionary_opt().map(|it| (it.values().clone(), it.normalized_keys()));
+        let dictionary = array.as_any_dictionary_opt().map(|dictionary| {
+            let values = dictionary.values().clone();
+            // Arrow panics where a dictionary has no values: all rows are null then.
+            let positions = if values.is_empty() { vec![0; array.len()] } else { dictionary.normalized_keys() };
+            (values, positions)
+        });
         let kind = dictionary.as_ref().map_or(array.data_type(), |(values, _)| values.data_type());
         let Some(write) = writer_of(kind) else {
             let expected = "numbers, texts, booleans, or lists of them";
