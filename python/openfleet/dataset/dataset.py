@@ -102,8 +102,8 @@ class DatasetBase:
             pipe_command: A command that reads each file on its standard input and writes the lines to parse.
             drop_last: Whether to skip a last batch that is not full.
             skip_bad_lines: Whether to skip malformed lines and count them instead of stopping.
-            format: `multislot`, `criteo`, `csv`, `libsvm` or `parquet` (also Arrow IPC files); fields of all but the first
-                are found by name.
+            format: `multislot`, `criteo`, `csv`, `libsvm` or `parquet` (also Arrow IPC files); fields of all but
+                `multislot` are found by name.
             columns: Describes the files: a mapping, or the TOML file that `openfleet train --columns` takes.
         """
         self.set_use_var(use_var)
